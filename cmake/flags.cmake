@@ -1,0 +1,17 @@
+# Warnings, sanitizers and optimisation of this repository's own code (an INTERFACE target, never global).
+
+set(ENGINE_SANITIZE "" CACHE STRING "Sanitizers to build with: '', 'address,undefined' or 'thread'")
+option(ENGINE_WERROR "Treat warnings as errors" OFF)
+
+add_library(engine_flags INTERFACE)
+target_compile_features(engine_flags INTERFACE cxx_std_20)
+target_compile_options(engine_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-missing-field-initializers)  # members have defaults
+if(ENGINE_WERROR)
+  target_compile_options(engine_flags INTERFACE -Werror)
+endif()
+if(ENGINE_SANITIZE)
+  target_compile_options(engine_flags INTERFACE
+    -fsanitize=${ENGINE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(engine_flags INTERFACE -fsanitize=${ENGINE_SANITIZE})
+endif()

@@ -1,0 +1,25 @@
+# The component `sdk` of the installation: the contract headers and the CMake package `engine`.
+#
+#   cmake --install <build> --component sdk --prefix <prefix>
+
+include(CMakePackageConfigHelpers)
+
+set(sdk_headers "${PROJECT_SOURCE_DIR}/interfaces/engine")
+set(sdk_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/engine")
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/engineConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/engineConfig.cmake"
+  INSTALL_DESTINATION "${sdk_package_dir}" PATH_VARS CMAKE_INSTALL_PREFIX)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/engineConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
+
+install(TARGETS engine_interfaces EXPORT engineTargets COMPONENT sdk)
+install(EXPORT engineTargets NAMESPACE engine:: DESTINATION "${sdk_package_dir}" COMPONENT sdk)
+install(DIRECTORY "${sdk_headers}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT sdk FILES_MATCHING PATTERN "*.h")
+install(FILES "${PROJECT_BINARY_DIR}/interfaces/engine/abi_fingerprint.h"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/engine" COMPONENT sdk)
+install(FILES
+  "${PROJECT_BINARY_DIR}/engineConfig.cmake"
+  "${PROJECT_BINARY_DIR}/engineConfigVersion.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/engine_add_plugin.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/plugin.map.in"
+  DESTINATION "${sdk_package_dir}" COMPONENT sdk)

@@ -1,0 +1,112 @@
+// How bytes move between ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/device.h"
+#include "engine/object.h"
+#include "engine/status.h"
+#include "engine/tensor.h"
+
+namespace engine {
+
+enum class TransferKind : int32_t {
+  kAllReduce = 0,  // recv[i] = reduction over ranks of send[i]
+  kReduceScatter =
+      1,  // recv = this rank's slice of the reduction; send holds world_size slices of `count`
+  kAllGather = 2,  // recv = the `count` elements of every rank, in rank order
+  kBroadcast = 3,  // recv = send of rank `root`
+  kBarrier = 4,    // no data; done when every rank has submitted it
+};
+
+constexpr const char* Name(TransferKind kind) noexcept {
+  constexpr const char* kNames[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
+                                    "barrier"};
+  return kNames[static_cast<int32_t>(kind)];
+}
+
+constexpr uint32_t Bit(TransferKind kind) noexcept {
+  return 1u << static_cast<int32_t>(kind);
+}
+constexpr uint32_t Bit(DType dtype) noexcept {
+  return 1u << static_cast<int32_t>(dtype);
+}
+
+enum class Reduction : int32_t { kSum = 0, kMax = 1, kMin = 2 };
+
+// One transfer, by value. `send` == `recv` means in place (for reduce-scatter: recv == the rank's
+// slice of send; for all-gather: send == the rank's slice of recv). Buffers belong to the caller
+// and stay untouched until the Work is terminal.
+struct Transfer {
+  TransferKind kind = TransferKind::kAllReduce;
+  DType dtype = DType::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  int32_t root = 0;  // kBroadcast
+  const void* send = nullptr;
+  void* recv = nullptr;
+  int64_t count = 0;  // elements per rank: see TransferKind; 0 is legal and moves nothing
+  uint64_t key = 0;   // what is moved: equal keys have equal buffers, count and kind in every step,
+                      // so an implementation may keep what it prepared; 0 = unknown
+  int32_t priority = 0;  // larger is more urgent; an implementation may ignore it
+  uint32_t reserved = 0;
+  uint64_t sequence = 0;       // position in the order of submission, the same on all ranks
+  Stream* stream = nullptr;    // device work that `send` waits for; null: `send` is ready now
+  int64_t timeout_ms = 30000;  // > 0; the Work fails with kTimeout when it is not done by then
+};
+
+enum class WorkState : int32_t { kPending = 0, kDone = 1, kFailed = 2 };
+
+// A transfer under way. Released exactly once by the caller; if it is not terminal by then, the
+// implementation keeps it alive until it is.
+class Work : public Object {
+ public:
+  // Never blocks. [any-thread]
+  virtual WorkState state() const noexcept = 0;
+
+  // Blocks until the transfer is terminal and its result is visible to the caller, at most
+  // `timeout_ms`. Returns the error of the transfer, every time it is asked, or kTimeout if it is
+  // still pending. [any-thread]
+  virtual Status WaitHost(int64_t timeout_ms) noexcept = 0;
+
+  // Makes work queued on `stream` from now on start after the transfer; does not block the host. A
+  // CPU implementation may do WaitHost here when `stream` is a CPU stream. [compute-lane]
+  virtual Status WaitStream(Stream* stream) noexcept = 0;
+
+  // Calls callback(context) exactly once when the transfer is terminal, also after an error: at
+  // once if it is terminal already, else from a thread of the implementation that holds no lock. At
+  // most one call per Work. The callback must not block. [any-thread]
+  virtual void OnDone(void (*callback)(void* context), void* context) noexcept = 0;
+
+  // Ends the caller's use; the object may be reused by the implementation. [any-thread]
+  virtual void Release() noexcept = 0;
+
+ protected:
+  ~Work() override = default;
+};
+
+struct CommunicatorTraits {
+  uint32_t kinds = 0;          // Bit(TransferKind) | ...
+  uint32_t dtypes = 0;         // Bit(DType) | ...
+  uint32_t ordered = 1;        // 1: all ranks must submit in the same order
+  uint32_t max_in_flight = 0;  // transfers that make progress at once; 0 = no bound
+  uint32_t measures_only =
+      0;  // 1: moves nothing (the `null` communicator): results are not reduced
+  uint32_t reserved = 0;
+};
+
+// One group of ranks. Created with the rank, size and store of its Host; creation is collective and
+// has a deadline. After a failure or Abort every later call fails with the first reason.
+class Communicator : public Object {
+ public:
+  virtual CommunicatorTraits traits() const noexcept = 0;  // [any-thread]
+
+  // Starts a transfer and returns at once; *out is the caller's to Release. No Work is made on
+  // error. With one rank a transfer is a local copy. [io-lane]
+  virtual Status Submit(const Transfer& transfer, Work** out) noexcept = 0;
+
+  // Makes every pending and later Work fail with `reason` within a second; idempotent, the first
+  // reason stays. [any-thread]
+  virtual void Abort(const Status& reason) noexcept = 0;
+};
+
+}  // namespace engine

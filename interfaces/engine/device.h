@@ -1,0 +1,56 @@
+// Memory and order on one device. An op plugin brings its device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/object.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// A point in the work of a stream. Created by Device, recorded and waited for by Stream.
+class Event : public Object {
+ public:
+  // Blocks the calling thread until the recorded point is reached. [any-thread]
+  virtual Status WaitHost(int64_t timeout_ms) noexcept = 0;
+  // The handle of the device library (cudaEvent_t), or null on the CPU. [any-thread]
+  virtual void* native() noexcept = 0;
+};
+
+// A queue of work that runs in order. On the CPU work is done when the call that asks for it
+// returns, so a stream is only a token there.
+class Stream : public Object {
+ public:
+  // Marks the end of the work queued so far. [compute-lane]
+  virtual Status Record(Event* event) noexcept = 0;
+  // Work queued from now on starts after `event`; does not block the caller. [compute-lane]
+  virtual Status Wait(Event* event) noexcept = 0;
+  // Blocks until all queued work is done. Not for the step path. [any-thread]
+  virtual Status Synchronize(int64_t timeout_ms) noexcept = 0;
+  // The handle of the device library (cudaStream_t), or null on the CPU. [any-thread]
+  virtual void* native() noexcept = 0;
+};
+
+class Device : public Object {
+ public:
+  // "cpu" or "cuda"; static lifetime. [any-thread]
+  virtual const char* type() const noexcept = 0;
+
+  // Memory aligned to at least 64 bytes, owned by the caller until Free; not zeroed. Meant for a
+  // few large arenas, not for the step path. kResourceExhausted names the size. [setup]
+  virtual Status Allocate(size_t size_bytes, void** out) noexcept = 0;
+  virtual void Free(void* memory) noexcept = 0;  // [setup]
+
+  // Host or device memory to host or device memory, ordered on `stream`. [compute-lane]
+  virtual Status Copy(void* target, const void* source, size_t size_bytes,
+                      Stream* stream) noexcept = 0;
+  virtual Status Zero(void* target, size_t size_bytes,
+                      Stream* stream) noexcept = 0;  // [compute-lane]
+
+  // Owned by the caller. [setup]
+  virtual Status CreateStream(Stream** out) noexcept = 0;
+  virtual Status CreateEvent(Event** out) noexcept = 0;
+};
+
+}  // namespace engine

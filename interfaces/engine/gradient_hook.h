@@ -1,0 +1,50 @@
+// What happens to a gradient on its way from backward to the optimizer: a chain, in configured
+// order.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/device.h"
+#include "engine/object.h"
+#include "engine/status.h"
+
+namespace engine {
+
+enum class HookStage : int32_t {
+  kLocal = 0,    // before the transfer: this rank's sum of gradients
+  kReduced = 1,  // after it: the mean over all samples of the step, the same on every rank
+};
+
+enum class HookScope : int32_t {
+  kTensor = 0,  // Apply needs one gradient at a time
+  kGlobal = 1,  // every gradient is shown to Observe before the first Apply
+};
+
+struct HookTraits {
+  HookStage stage = HookStage::kReduced;
+  HookScope scope = HookScope::kTensor;
+};
+
+// One gradient. Its value is data[i] * *scale: a hook may change either, so that a pure scaling
+// costs no pass over memory.
+struct GradientView {
+  uint32_t parameter = 0;  // index, the same in every step; fewer than the count given to Setup
+  std::string_view name;
+  float* data = nullptr;
+  int64_t count = 0;
+  float* scale = nullptr;
+  Stream* stream = nullptr;
+};
+
+class GradientHook : public Object {
+ public:
+  virtual HookTraits traits() const noexcept = 0;               // [setup]
+  virtual Status Setup(uint32_t parameter_count) noexcept = 0;  // [setup]
+  virtual Status BeginStep(uint64_t step) noexcept = 0;         // [compute-lane]
+  virtual Status Observe(
+      const GradientView& gradient) noexcept = 0;  // kGlobal only; any order [compute-lane]
+  virtual Status Apply(const GradientView& gradient) noexcept = 0;  // [compute-lane]
+};
+
+}  // namespace engine

@@ -1,0 +1,69 @@
+// What the engine lends to a plugin. A plugin reads no environment, prints nothing and starts no
+// logger: it asks its Host. A Host outlives every object created with it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/device.h"
+#include "engine/status.h"
+
+namespace engine {
+
+enum class LogLevel : int32_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+// Who this rank is. Ranks of one host have local ranks 0 .. local_world_size-1.
+struct RankInfo {
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  int32_t local_rank = 0;
+  int32_t local_world_size = 1;
+};
+
+class Host {
+ public:
+  virtual RankInfo rank_info() const noexcept = 0;  // [any-thread]
+
+  // The device of the op plugin; the CPU's in a run without accelerators. Null while plugins are
+  // created before the op plugin (they are created in the order ops, communicator, optimizer,
+  // hooks, scheduler). [any-thread]
+  virtual Device* device() const noexcept = 0;
+
+  // One line, without newline; the core adds rank and plugin name. [any-thread]
+  virtual void Log(LogLevel level, std::string_view message) noexcept = 0;
+
+  // A named number for the metrics file of this rank (JSON lines). [any-thread]
+  virtual void Metric(std::string_view name, double value) noexcept = 0;
+
+  // Key-value store shared by all ranks, for rendezvous. Keys are private to the plugin's name. A
+  // key is set once; setting it again replaces it. kPeerLost when the run is being aborted.
+  // [any-thread]
+  virtual Status StoreSet(std::string_view key, std::span<const uint8_t> value) noexcept = 0;
+
+  // Waits until `key` exists, at most `timeout_ms`, then calls sink(context, data, size) once
+  // before it returns. kTimeout names the key; kAborted or kPeerLost when the run is being aborted.
+  // [any-thread]
+  virtual Status StoreGet(std::string_view key, int64_t timeout_ms,
+                          void (*sink)(void* context, const uint8_t* data, uint64_t size),
+                          void* context) noexcept = 0;
+
+  // Sets *exists to whether `key` is there now. [any-thread]
+  virtual Status StoreHas(std::string_view key, bool* exists) noexcept = 0;
+
+  // StoreGet into a string of the caller's own library.
+  Status StoreGetString(std::string_view key, int64_t timeout_ms, std::string* out) noexcept {
+    return StoreGet(
+        key, timeout_ms,
+        [](void* context, const uint8_t* data, uint64_t size) {
+          static_cast<std::string*>(context)->assign(reinterpret_cast<const char*>(data), size);
+        },
+        out);
+  }
+
+ protected:
+  ~Host() = default;
+};
+
+}  // namespace engine

@@ -1,0 +1,105 @@
+// Arithmetic on one device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/device.h"
+#include "engine/object.h"
+#include "engine/options.h"
+#include "engine/status.h"
+#include "engine/tensor.h"
+
+namespace engine {
+
+constexpr int32_t kMaxOpInputs = 12;  // data inputs and parameters together
+constexpr int32_t kMaxOpOutputs = 4;
+
+enum class Initializer : int32_t {
+  kZeros = 0,
+  kOnes = 1,
+  kNormal = 2,   // mean 0, standard deviation `scale`
+  kUniform = 3,  // in [-scale, scale)
+};
+
+// A parameter that an op wants to be made for it. Parameters follow the data inputs in every list
+// of inputs.
+struct ParameterSpec {
+  FixedString<32> name;  // "weight": the graph makes "<layer>.weight" of it
+  Shape shape;
+  Initializer initializer = Initializer::kZeros;
+  float scale = 0;
+  uint32_t decay = 1;  // whether weight decay applies (not for biases and norms)
+};
+
+// What an op says of itself once it knows its inputs. Bit i of an input mask is input i (data
+// inputs first, then parameters).
+struct OpSignature {
+  int32_t parameter_count = 0;
+  ParameterSpec parameters[kMaxOpInputs];
+  int32_t output_count = 0;
+  TensorSpec outputs[kMaxOpOutputs];
+
+  int64_t saved_bytes = 0;      // written by Forward for Backward, kept in between
+  int64_t workspace_bytes = 0;  // scratch during one call; content undefined between calls
+
+  uint32_t differentiable_inputs = 0;  // inputs that Backward can give a gradient for
+  uint32_t backward_reads_inputs = ~0u;
+  uint32_t backward_reads_outputs = ~0u;
+  // Inputs whose gradient Backward can add to what is there. For the others the core adds, with the
+  // op "accumulate".
+  uint32_t accumulates = 0;
+  // Inputs whose gradient equals the gradient of output 0 element by element (add, reshape). The
+  // core may pass the same memory for both; Backward then finds input_grads[i].data ==
+  // output_grads[0].data and has nothing to do for that input.
+  uint32_t passes_gradient = 0;
+  int32_t output_is_view_of =
+      -1;                    // this input and output 0 share memory always: Forward does nothing
+  int32_t in_place_of = -1;  // output 0 may be given the memory of this input
+  uint32_t is_loss = 0;  // output 0 is float32[3]: sum over targets of the loss, number of targets,
+                         // number of correct predictions; its gradient is given as {1, 0, 0}
+};
+
+// Memory for one call. Shapes have the actual number of samples, which can be 0: then batched
+// tensors are empty and gradients of parameters must become (or, when accumulating, stay) the sum
+// over nothing.
+struct OpCall {
+  std::span<const TensorView> inputs;   // data inputs, then parameters
+  std::span<const TensorView> outputs;  // Forward writes; Backward reads if declared
+  std::span<const TensorView>
+      output_grads;  // Backward reads; data is null where no gradient arrives
+  std::span<const TensorView> input_grads;  // Backward writes; data is null where none is wanted
+  uint32_t accumulate = 0;                  // inputs whose gradient is added instead of written
+  uint32_t training = 1;                    // 0 in evaluation: Backward will not follow
+  void* saved = nullptr;
+  void* workspace = nullptr;
+  Stream* stream = nullptr;
+  uint64_t seed = 0;  // of the run
+  uint64_t step = 0;  // for random numbers: a function of seed, step, op and position
+};
+
+// One node of a graph. Deterministic for a fixed number of threads.
+class Op : public Object {
+ public:
+  // Fills `signature` for inputs of a full batch (data inputs only). kConfig with a sentence when
+  // the inputs do not fit. Called once, first. [setup]
+  virtual Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
+
+  virtual Status Forward(const OpCall& call) noexcept = 0;   // [compute-lane]
+  virtual Status Backward(const OpCall& call) noexcept = 0;  // [compute-lane]
+};
+
+// The root object of an op plugin.
+class OpLibrary : public Object {
+ public:
+  // The device that the ops run on, or null when the library adds ops to another one's device.
+  // [setup]
+  virtual Device* device() noexcept = 0;
+
+  // An instance of op `name` (one of those in the descriptor) with checked attributes; the caller
+  // deletes it. [setup]
+  virtual Status CreateOp(std::string_view name, const Options& attributes, Op** out) noexcept = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,104 @@
+// Typed options: what a plugin (or one of its ops) can be told, published as constant data, and the
+// values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/status.h"
+
+namespace engine {
+
+enum class OptionType : uint32_t { kBool = 0, kInt = 1, kFloat = 2, kString = 3, kEnum = 4 };
+
+constexpr const char* Name(OptionType type) noexcept {
+  constexpr const char* kNames[] = {"bool", "int", "float", "string", "enum"};
+  return kNames[static_cast<uint32_t>(type)];
+}
+
+// A string inside a constant descriptor: no pointer, so the core can read it from the file without
+// loading it.
+template <size_t kSize>
+struct FixedString {
+  char text[kSize] = {};
+
+  constexpr FixedString() noexcept = default;
+  template <size_t kLength>
+  constexpr FixedString(
+      const char (&literal)[kLength]) noexcept {  // NOLINT(google-explicit-constructor)
+    static_assert(kLength <= kSize, "text is too long for its field");
+    for (size_t i = 0; i < kLength; ++i) text[i] = literal[i];
+  }
+  constexpr std::string_view view() const noexcept {
+    size_t length = 0;
+    while (length < kSize && text[length] != '\0') ++length;
+    return {text, length};
+  }
+};
+
+// One option, as designated initialisers:
+//   {.name = "io_threads", .type = OptionType::kInt, .default_value = "2", .min = 1, .max = 64,
+//   .doc = "..."}
+// An empty `default_value` on a type other than string makes the option required. min < max makes a
+// range (inclusive, for int and float). `choices` lists the words of an enum, separated by '|'.
+// `scope` is empty for an option of the plugin, or the name of the op whose attribute this is.
+struct OptionSpec {
+  FixedString<32> scope;
+  FixedString<32> name;
+  OptionType type = OptionType::kString;
+  uint32_t reserved = 0;
+  FixedString<64> default_value;
+  double min = 0;
+  double max = 0;
+  FixedString<96> choices;
+  FixedString<160> doc;
+};
+
+struct OptionValue {
+  std::string_view name;
+  OptionType type = OptionType::kString;
+  int64_t integer = 0;      // kInt, kBool (0 or 1)
+  double number = 0;        // kFloat
+  std::string_view string;  // kString, kEnum
+};
+
+// The values of every option that was published, checked and completed by the core: each getter
+// finds its option, so a name that was not published is a bug of the plugin. Valid during the call
+// it is passed to.
+class Options {
+ public:
+  Options() noexcept = default;
+  explicit Options(std::span<const OptionValue> values) noexcept : values_(values) {}
+
+  bool Bool(std::string_view name) const noexcept {
+    return Find(name, OptionType::kBool).integer != 0;
+  }
+  int64_t Int(std::string_view name) const noexcept { return Find(name, OptionType::kInt).integer; }
+  double Float(std::string_view name) const noexcept {
+    return Find(name, OptionType::kFloat).number;
+  }
+  // Also the chosen word of an enum.
+  std::string_view String(std::string_view name) const noexcept {
+    for (const OptionValue& value : values_) {
+      if (value.name == name && value.type >= OptionType::kString) return value.string;
+    }
+    ENGINE_CHECK(false, "option '%.*s' was not published", static_cast<int>(name.size()),
+                 name.data());
+  }
+  std::span<const OptionValue> values() const noexcept { return values_; }
+
+ private:
+  const OptionValue& Find(std::string_view name, OptionType type) const noexcept {
+    for (const OptionValue& value : values_) {
+      if (value.name == name && value.type == type) return value;
+    }
+    ENGINE_CHECK(false, "option '%.*s' was not published as %s", static_cast<int>(name.size()),
+                 name.data(), Name(type));
+  }
+
+  std::span<const OptionValue> values_;
+};
+
+}  // namespace engine

@@ -1,0 +1,142 @@
+// The descriptor of a plugin: the one symbol it exports.
+//
+//   extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+//       {.name = "fifo_sched", .version = "1.0.0", .kind = engine::PluginKind::kScheduler,
+//        .doc = "sends each gradient as soon as it is ready", .create = Create},
+//       engine::NoOps(), engine::NoOptions());
+//
+// The descriptor is constant data without pointers (but for `create`), so the core reads name, ABI,
+// options and ops from the file and refuses it with a sentence before any code of the library runs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/abi_fingerprint.h"  // generated from these headers: cmake/abi_fingerprint.cmake
+#include "engine/abi_minor.h"
+#include "engine/communicator.h"
+#include "engine/gradient_hook.h"
+#include "engine/host.h"
+#include "engine/op.h"
+#include "engine/optimizer.h"
+#include "engine/options.h"
+#include "engine/scheduler.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// Bumped when a header of this folder changes meaning or layout; part of the symbol's name.
+#define ENGINE_ABI_MAJOR 1
+#define ENGINE_ABI_MAJOR_TEXT "1"
+#define ENGINE_PLUGIN_SYMBOL engine_plugin_v1
+#define ENGINE_PLUGIN_SYMBOL_PREFIX "engine_plugin_v"
+constexpr uint64_t kPluginMagic = 0x6e69676e65313031;
+
+enum class PluginKind : uint32_t {
+  kCommunicator = 1,
+  kScheduler = 2,
+  kOptimizer = 3,
+  kOps = 4,
+  kHook = 5,
+};
+
+constexpr const char* Name(PluginKind kind) noexcept {
+  switch (kind) {
+    case PluginKind::kCommunicator:
+      return "communicator";
+    case PluginKind::kScheduler:
+      return "scheduler";
+    case PluginKind::kOptimizer:
+      return "optimizer";
+    case PluginKind::kOps:
+      return "ops";
+    case PluginKind::kHook:
+      return "hook";
+  }
+  return "unknown";
+}
+
+// Makes the plugin's object: a Communicator, Scheduler, Optimizer, OpLibrary or GradientHook
+// according to `kind`, as that type's Object base. The caller deletes it. May be called several
+// times, for several ranks in one process. [setup]
+using CreateFunction = Status (*)(Host& host, const Options& options, Object** out) noexcept;
+
+struct PluginInfo {
+  FixedString<32> name;  // [a-z][a-z0-9_]*; the file is libengine_<name>.so
+  FixedString<32> version;
+  PluginKind kind = PluginKind::kCommunicator;
+  uint16_t min_host_minor = 0;     // the least ABI minor (abi_minor.h) that the plugin can do with
+  FixedString<16> device = "any";  // of ops: "cpu", "cuda"
+  FixedString<160> doc;            // one line
+  CreateFunction create = nullptr;
+};
+
+struct PluginHeader {
+  uint64_t magic = kPluginMagic;
+  uint16_t abi_major = ENGINE_ABI_MAJOR;
+  uint16_t abi_minor = kAbiMinor;
+  uint16_t min_host_minor = 0;
+  uint16_t reserved = 0;
+  uint64_t fingerprint = ENGINE_ABI_FINGERPRINT;
+  uint32_t size_bytes = 0;  // of the whole descriptor
+  PluginKind kind = PluginKind::kCommunicator;
+  uint32_t op_count = 0;  // FixedString<32> each, from op_offset
+  uint32_t op_offset = 0;
+  uint32_t option_count = 0;  // OptionSpec each, from option_offset
+  uint32_t option_offset = 0;
+  FixedString<32> name;
+  FixedString<32> version;
+  FixedString<16> device;
+  FixedString<160> doc;
+  FixedString<96> compiler;
+  CreateFunction create = nullptr;
+};
+
+using OpName = FixedString<32>;
+constexpr std::array<OpName, 0> NoOps() noexcept {
+  return {};
+}
+constexpr std::array<OptionSpec, 0> NoOptions() noexcept {
+  return {};
+}
+
+template <size_t kOps, size_t kOptions>
+struct PluginDescriptor {
+  PluginHeader header;
+  OpName ops[kOps > 0 ? kOps : 1];
+  OptionSpec options[kOptions > 0 ? kOptions : 1];
+};
+
+template <size_t kOps, size_t kOptions>
+constexpr PluginDescriptor<kOps, kOptions> DescribePlugin(
+    const PluginInfo& info, const std::array<OpName, kOps>& ops,
+    const std::array<OptionSpec, kOptions>& options) noexcept {
+  using Descriptor = PluginDescriptor<kOps, kOptions>;
+  Descriptor descriptor;
+  PluginHeader& header = descriptor.header;
+  header.min_host_minor = info.min_host_minor;
+  header.size_bytes = sizeof(Descriptor);
+  header.kind = info.kind;
+  header.op_count = kOps;
+  header.op_offset = offsetof(Descriptor, ops);
+  header.option_count = kOptions;
+  header.option_offset = offsetof(Descriptor, options);
+  header.name = info.name;
+  header.version = info.version;
+  header.device = info.device;
+  header.doc = info.doc;
+#ifdef __clang__
+  header.compiler = __VERSION__;  // "Clang 14.0.6"
+#else
+  header.compiler = "GCC " __VERSION__;
+#endif
+  header.create = info.create;
+  for (size_t i = 0; i < kOps; ++i) descriptor.ops[i] = ops[i];
+  for (size_t i = 0; i < kOptions; ++i) descriptor.options[i] = options[i];
+  return descriptor;
+}
+
+}  // namespace engine
+
+#define ENGINE_PLUGIN_EXPORT __attribute__((visibility("default"), used))

@@ -1,0 +1,129 @@
+// In which order work and transfers happen.
+//
+// A scheduler is a deterministic state machine: events in, actions out. It holds no thread, clock,
+// socket or tensor, so the same library also runs in a simulator. It decides order only: the
+// executor tracks dependencies itself and offers a task only when it is ready, so a wrong scheduler
+// is slow or reported as stalled, never wrong.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/communicator.h"
+#include "engine/object.h"
+#include "engine/optimizer.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// A lane runs one kind of work. kCompute runs one task at a time and is asked when it is free; kIo
+// starts transfers, which end on their own, and is asked whenever something has happened.
+enum class Lane : int32_t { kCompute = 0, kIo = 1 };
+
+enum class TaskKind : int32_t {
+  kForward = 0,
+  kBackward = 1,
+  kAccumulate = 2,  // the gradient of a parameter is complete on this rank
+  kHook = 3,        // one hook on one gradient (or the global part of a hook)
+  kTransfer = 4,    // one unit
+  kUpdate = 5,      // one parameter
+};
+
+constexpr const char* Name(TaskKind kind) noexcept {
+  constexpr const char* kNames[] = {"forward", "backward", "accumulate",
+                                    "hook",    "transfer", "update"};
+  return kNames[static_cast<int32_t>(kind)];
+}
+
+// Ids are dense and the same on all ranks and in all steps.
+struct TaskInfo {
+  uint32_t id = 0;
+  TaskKind kind = TaskKind::kForward;
+  Lane lane = Lane::kCompute;
+  int32_t priority = 0;   // larger first; from the model, 0 unless the user set it on a layer
+  uint32_t sequence = 0;  // position in the order in which a single thread would run the step
+  uint32_t unit =
+      UINT32_MAX;  // kTransfer: which unit of the plan; UINT32_MAX = the statistics of the step
+  uint64_t size_bytes = 0;  // kTransfer: payload
+  std::string_view name;    // valid while the scheduler lives
+};
+
+struct ParameterInfo {
+  uint32_t id = 0;         // its position in ModelInfo::parameters
+  uint32_t first_use = 0;  // sequence of the first forward task that reads it
+  uint32_t ready = 0;      // position in the step where its gradient becomes complete
+  uint32_t reserved = 0;
+  int64_t count = 0;  // float32 elements
+  std::string_view name;
+};
+
+// Everything a plan may depend on; the same on all ranks.
+struct ModelInfo {
+  std::span<const ParameterInfo>
+      parameters;  // trainable ones, in the order their gradients become ready
+  CommunicatorTraits communicator;
+  UpdateGate gate = UpdateGate::kSpan;  // of optimizer and hooks together
+  int32_t world_size = 1;
+};
+
+// A part of one parameter's gradient.
+struct UnitSpan {
+  uint32_t parameter = 0;
+  uint32_t reserved = 0;
+  int64_t offset = 0;  // elements
+  int64_t count = 0;
+};
+
+// Receives the units of a plan, in the order in which their gradients shall lie in memory. A unit
+// is sent as one transfer; its spans must be contiguous in that order, and together the units must
+// cover every parameter exactly once. The core checks this.
+class PlanSink {
+ public:
+  virtual void AddUnit(std::span<const UnitSpan> spans, int32_t priority) noexcept = 0;
+
+ protected:
+  ~PlanSink() = default;
+};
+
+enum class EventKind : int32_t {
+  kStepBegin = 0,
+  kTaskReady = 1,  // all it depends on is done; of several at once, by ascending id
+  kTaskDone = 2,
+  kStepEnd = 3,  // every task of the step is done
+  kError = 4,    // the step is given up: forget what is pending
+};
+
+struct SchedulerEvent {
+  EventKind kind = EventKind::kStepBegin;
+  uint32_t task = 0;  // kTaskReady, kTaskDone
+  uint64_t step = 0;
+};
+
+enum class ActionKind : int32_t {
+  kRun = 0,   // run (kCompute) or start (kIo) the task: it must be ready and not have been run in
+              // this step
+  kHold = 1,  // nothing now; ask again after the next event
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kHold;
+  uint32_t task = 0;
+};
+
+class Scheduler : public Object {
+ public:
+  // Decides what travels together. Called once, before Begin. [setup]
+  virtual Status Plan(const ModelInfo& model, PlanSink& sink) noexcept = 0;
+
+  // The tasks of one step, by id. Steps repeat it. [setup]
+  virtual Status Begin(std::span<const TaskInfo> tasks) noexcept = 0;
+
+  // Never allocates after the first step. [io-lane]
+  virtual void On(const SchedulerEvent& event) noexcept = 0;
+
+  // What `lane` shall do next. On kIo the caller asks again until it gets kHold. [io-lane]
+  virtual Action Next(Lane lane) noexcept = 0;
+};
+
+}  // namespace engine
