@@ -1,0 +1,14 @@
+// What a configuration must satisfy beyond its schema.
+#pragma once
+
+#include "core/config/document.h"
+#include "core/config/schema.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// Ranges of the numbers of engine.proto, what must be given, what excludes what. kConfig with the
+// place of the value, or of the block that lacks it.
+Status CheckDocument(const Document& document, const Schema& schema);
+
+}  // namespace engine

@@ -1,0 +1,17 @@
+// What `engine plugins` prints.
+#pragma once
+
+#include <string>
+
+#include "core/plugin/catalog.h"
+
+namespace engine {
+
+// A table of all plugins found, then those that cannot be loaded and why, then those that are
+// shadowed and by which file.
+std::string ListPlugins(const PluginCatalog& catalog);
+
+// One plugin with its options, and its ops with their attributes.
+std::string DescribePlugin(const PluginEntry& entry);
+
+}  // namespace engine

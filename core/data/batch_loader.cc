@@ -1,0 +1,219 @@
+#include "core/data/batch_loader.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/data/permutation.h"
+
+namespace engine {
+namespace {
+
+constexpr int32_t kMaxPrefetch = 1024;
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+// Memory for (count, shape), aligned for any vector instruction.
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer() { ::operator delete(data_, kAlignment); }
+  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Buffer& operator=(Buffer&&) = delete;
+
+  Status Allocate(int64_t count, const Shape& shape, DType dtype) {
+    int64_t size_bytes = static_cast<int64_t>(SizeOf(dtype));
+    if (!__builtin_mul_overflow(size_bytes, shape.Count(), &size_bytes) &&
+        !__builtin_mul_overflow(size_bytes, count, &size_bytes)) {
+      data_ = ::operator new(static_cast<size_t>(size_bytes), kAlignment, std::nothrow);
+    }
+    if (data_) return {};
+    return Status::Error(StatusCode::kResourceExhausted,
+                         "no memory for a batch of %" PRId64 " samples; lower the batch size",
+                         count);
+  }
+
+  void* data() const { return data_; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  void* data_ = nullptr;
+};
+
+struct Slot {
+  Buffer input;
+  Buffer target;
+  Batch batch;
+};
+
+// A ring of slots. Batch n lies in slot n % slots; numbers only grow:
+//
+//   released <= taken <= released + 1      the consumer holds at most one batch
+//   taken <= produced <= released + slots  the producer never writes to a slot that is held
+class PrefetchingLoader final : public BatchLoader {
+ public:
+  PrefetchingLoader(const Dataset& dataset, const BatchOptions& options)
+      : dataset_(dataset),
+        options_(options),
+        steps_per_epoch_(CeilDiv(dataset.info().size, options.global_batch)),
+        sample_bytes_(dataset.info().input_shape.Count() *
+                      static_cast<int64_t>(SizeOf(dataset.info().input_dtype))),
+        target_count_(dataset.info().target_shape.Count()),
+        slots_(static_cast<size_t>(options.prefetch) + 1) {}
+
+  Status Start() {
+    const DatasetInfo& info = dataset_.info();
+    BatchOptions largest = options_;
+    largest.global_batch = std::min(options_.global_batch, info.size);
+    for (Slot& slot : slots_) {
+      const int64_t samples = MaxBatchOfRank(largest);
+      ENGINE_RETURN_IF_ERROR(slot.input.Allocate(samples, info.input_shape, info.input_dtype));
+      ENGINE_RETURN_IF_ERROR(slot.target.Allocate(samples, info.target_shape, DType::kInt32));
+    }
+    producer_ = std::jthread([this](std::stop_token stop) { Produce(stop); });
+    return {};
+  }
+
+  Result<const Batch*> Next() override {
+    std::unique_lock lock(mutex_);
+    released_ = taken_;
+    slot_free_.notify_one();
+    const bool in_time =
+        batch_ready_.wait_for(lock, std::chrono::milliseconds(options_.timeout_ms),
+                              [this] { return produced_ > taken_ || !error_.ok(); });
+    if (produced_ > taken_) return &slots_[taken_++ % slots_.size()].batch;
+    if (in_time) return error_;
+    return Status::Error(StatusCode::kTimeout, "%s: no batch was ready within %" PRId64 " ms",
+                         dataset_.info().name.c_str(), options_.timeout_ms);
+  }
+
+  int64_t steps_per_epoch() const override { return steps_per_epoch_; }
+
+ private:
+  void Produce(const std::stop_token& stop) {
+    pthread_setname_np(pthread_self(), "engine-data");
+    for (uint64_t number = 0; WaitForSlot(stop); ++number) {
+      Status status = Fill(number, &slots_[number % slots_.size()], stop);
+      const std::lock_guard lock(mutex_);
+      if (status.ok()) {
+        ++produced_;
+      } else {
+        error_ = std::move(status);
+      }
+      batch_ready_.notify_one();
+      if (!error_.ok()) return;
+    }
+  }
+
+  // False when the loader is to end.
+  bool WaitForSlot(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    return slot_free_.wait(lock, stop, [this] { return produced_ < released_ + slots_.size(); });
+  }
+
+  Status Fill(uint64_t number, Slot* slot, const std::stop_token& stop) noexcept {
+    const int64_t size = dataset_.info().size;
+    const uint64_t steps = static_cast<uint64_t>(steps_per_epoch_);
+    Batch& batch = slot->batch;
+    batch.epoch = number / steps;
+    batch.step_in_epoch = static_cast<int64_t>(number % steps);
+    const int64_t first = batch.step_in_epoch * options_.global_batch;
+    batch.global_samples = std::min(options_.global_batch, size - first);
+    const int64_t share = batch.global_samples / options_.world_size;
+    const int64_t larger_shares = batch.global_samples % options_.world_size;
+    batch.samples = share + (options_.rank < larger_shares ? 1 : 0);
+    batch.input = slot->input.data();
+    batch.target = static_cast<const int32_t*>(slot->target.data());
+    const int64_t begin =
+        first + options_.rank * share + std::min<int64_t>(options_.rank, larger_shares);
+
+    const Permutation order(size, options_.seed, batch.epoch);
+    for (int64_t i = 0; i < batch.samples && !stop.stop_requested(); ++i) {
+      const int64_t index = options_.shuffle ? order(begin + i) : begin + i;
+      ENGINE_RETURN_IF_ERROR(GetSample(batch.epoch, index, i, slot));
+    }
+    return {};
+  }
+
+  Status GetSample(uint64_t epoch, int64_t index, int64_t row, Slot* slot) noexcept {
+    try {
+      return dataset_.Get(epoch, index,
+                          static_cast<std::byte*>(slot->input.data()) + row * sample_bytes_,
+                          static_cast<int32_t*>(slot->target.data()) + row * target_count_);
+    } catch (const std::exception& exception) {
+      return Status::Error(StatusCode::kInternal, "%s: sample %" PRId64 ": %s",
+                           dataset_.info().name.c_str(), index, exception.what());
+    }
+  }
+
+  // Constant after construction; the memory of a slot belongs to the producer or, when taken, to
+  // the consumer.
+  const Dataset& dataset_;
+  const BatchOptions options_;
+  const int64_t steps_per_epoch_;
+  const int64_t sample_bytes_;
+  const int64_t target_count_;
+  std::vector<Slot> slots_;
+
+  std::mutex mutex_;
+  std::condition_variable batch_ready_;
+  std::condition_variable_any slot_free_;
+  // Guarded by mutex_.
+  uint64_t produced_ = 0;
+  uint64_t taken_ = 0;
+  uint64_t released_ = 0;
+  Status error_;
+
+  std::jthread producer_;  // last: it is stopped and joined before anything that it uses goes
+};
+
+Status CheckOptions(const DatasetInfo& info, const BatchOptions& options) {
+  if (info.size < 1) {
+    return Status::Error(StatusCode::kInvalidArgument, "%s: there are no samples",
+                         info.name.c_str());
+  }
+  if (options.global_batch < 1 || options.prefetch < 0 || options.prefetch > kMaxPrefetch ||
+      options.timeout_ms < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "%s: no batches of %" PRId64
+                         " samples for rank %d of %d, %d ahead, within "
+                         "%" PRId64 " ms: a value is out of range",
+                         info.name.c_str(), options.global_batch, options.rank, options.world_size,
+                         options.prefetch, options.timeout_ms);
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t MaxBatchOfRank(const BatchOptions& options) {
+  return CeilDiv(options.global_batch, options.world_size);
+}
+
+Result<std::unique_ptr<BatchLoader>> BatchLoader::Create(const Dataset& dataset,
+                                                         const BatchOptions& options) {
+  ENGINE_RETURN_IF_ERROR(CheckOptions(dataset.info(), options));
+  try {
+    auto loader = std::make_unique<PrefetchingLoader>(dataset, options);
+    ENGINE_RETURN_IF_ERROR(loader->Start().WithContext("%s", dataset.info().name.c_str()));
+    return std::unique_ptr<BatchLoader>(std::move(loader));
+  } catch (const std::exception& exception) {  // std::bad_alloc, std::system_error of the thread
+    return Status::Error(StatusCode::kResourceExhausted, "%s: cannot make batches: %s",
+                         dataset.info().name.c_str(), exception.what());
+  }
+}
+
+}  // namespace engine

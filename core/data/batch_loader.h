@@ -1,0 +1,56 @@
+// Batches of one rank, made ready ahead of the step by a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/data/dataset.h"
+#include "engine/status.h"
+
+namespace engine {
+
+struct BatchOptions {
+  uint64_t seed = 1;
+  int64_t global_batch = 1;  // samples of one step over all ranks
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  bool shuffle = true;
+  int32_t prefetch = 2;        // batches made ahead of the one in use; 0 .. 1024
+  int64_t timeout_ms = 60000;  // for a batch to be made, once it is asked for
+};
+
+// The largest number of samples that a rank gets in one step: ceil(global_batch / world_size).
+int64_t MaxBatchOfRank(const BatchOptions& options);
+
+struct Batch {
+  int64_t samples = 0;         // of this rank, 0 .. MaxBatchOfRank
+  int64_t global_samples = 0;  // of all ranks: less than global_batch in the last step of an epoch
+  uint64_t epoch = 0;
+  int64_t step_in_epoch = 0;
+  const void* input = nullptr;      // (samples, input_shape)
+  const int32_t* target = nullptr;  // (samples, target_shape)
+};
+
+// Step s of an epoch covers positions [s * global_batch, min((s + 1) * global_batch, size)) of the
+// epoch's order, split over the ranks in contiguous shares that differ by at most one sample,
+// larger ones first. The order is a permutation that depends on seed, epoch and position only, so N
+// ranks together see in each step what one rank sees. A rank with an empty share gets a batch of 0
+// samples.
+class BatchLoader {
+ public:
+  // `dataset` is borrowed and must outlive the loader. kInvalidArgument when it is empty or an
+  // option is out of range; kResourceExhausted when the batches do not fit into memory.
+  static Result<std::unique_ptr<BatchLoader>> Create(const Dataset& dataset,
+                                                     const BatchOptions& options);
+  virtual ~BatchLoader() = default;
+  // The next batch, valid until the next call; after the last one of an epoch the next epoch
+  // begins. No allocation after the first call. When the dataset fails, the batches made before are
+  // still returned, and then its error by every call. For one thread at a time.
+  virtual Result<const Batch*> Next() = 0;
+  virtual int64_t steps_per_epoch() const = 0;
+
+ protected:
+  BatchLoader() = default;
+};
+
+}  // namespace engine

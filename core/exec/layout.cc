@@ -1,0 +1,158 @@
+#include "core/exec/layout.h"
+
+#include <algorithm>
+
+namespace engine {
+namespace {
+
+constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
+
+int64_t Align(int64_t count) {
+  return (count + kAlignElements - 1) / kAlignElements * kAlignElements;
+}
+
+class LayoutSink final : public PlanSink {
+ public:
+  explicit LayoutSink(const ModelInfo& model)
+      : model_(model), covered_(model.parameters.size(), 0) {
+    offset_.resize(model.parameters.size());
+    units_of_.resize(model.parameters.size());
+  }
+
+  void AddUnit(std::span<const UnitSpan> spans, int32_t priority) noexcept override {
+    UnitLayout unit{
+        .offset = 0, .count = 0, .priority = priority, .spans = {spans.begin(), spans.end()}};
+    if (spans.empty()) Reject("an empty unit");
+    for (size_t i = 0; i < spans.size() && problem_.ok(); ++i) {
+      const UnitSpan& span = spans[i];
+      if (!Accept(span)) break;
+      if (span.offset == 0) {
+        cursor_ = Align(cursor_);
+        offset_[span.parameter] = cursor_;
+      }
+      if (i == 0) unit.offset = cursor_;
+      cursor_ += span.count;
+      covered_[span.parameter] += span.count;
+      last_ = span.parameter;
+      units_of_[span.parameter].push_back(static_cast<int32_t>(units_.size()));
+    }
+    unit.count = cursor_ - unit.offset;
+    units_.push_back(std::move(unit));
+  }
+
+  Result<FlatLayout> Finish() {
+    for (size_t i = 0; i < covered_.size() && problem_.ok(); ++i) {
+      const ParameterInfo& parameter = model_.parameters[i];
+      if (covered_[i] != parameter.count) {
+        Reject("%lld of %lld elements of '%.*s'", static_cast<long long>(covered_[i]),
+               static_cast<long long>(parameter.count), static_cast<int>(parameter.name.size()),
+               parameter.name.data());
+      }
+    }
+    if (!problem_.ok()) return problem_;
+    FlatLayout layout;
+    layout.units = std::move(units_);
+    layout.units_of = std::move(units_of_);
+    layout.trainable_count = Align(cursor_);
+    layout.offset =
+        std::move(offset_);  // still by position; MakeLayout maps it to graph parameters
+    return layout;
+  }
+
+ private:
+  // A span begins a parameter, or goes on exactly where the span before it ended.
+  bool Accept(const UnitSpan& span) {
+    if (span.parameter >= covered_.size())
+      return Reject("parameter %u, which does not exist", span.parameter);
+    const ParameterInfo& parameter = model_.parameters[span.parameter];
+    const int64_t covered = covered_[span.parameter];
+    const bool continues = span.offset == covered && (covered == 0 || last_ == span.parameter);
+    if (continues && span.count > 0 && span.count <= parameter.count - covered) return true;
+    return Reject("elements %lld+%lld of '%.*s' after %lld of its %lld",
+                  static_cast<long long>(span.offset), static_cast<long long>(span.count),
+                  static_cast<int>(parameter.name.size()), parameter.name.data(),
+                  static_cast<long long>(covered), static_cast<long long>(parameter.count));
+  }
+
+  template <typename... Args>
+  bool Reject(const char* format, Args... args) {
+    if (problem_.ok()) {
+      char text[256];
+      std::snprintf(text, sizeof(text), format, args...);
+      problem_ = Status::Error(
+          StatusCode::kPlugin,
+          "its plan has %s; units must cover every parameter once and in order", text);
+    }
+    return false;
+  }
+
+  const ModelInfo& model_;
+  std::vector<int64_t> covered_, offset_;
+  std::vector<std::vector<int32_t>> units_of_;
+  std::vector<UnitLayout> units_;
+  int64_t cursor_ = 0;
+  uint32_t last_ = UINT32_MAX;
+  Status problem_;
+};
+
+// Appends the parameters that have no place yet behind the others.
+void PlaceRest(const Graph& graph, FlatLayout* layout) {
+  int64_t cursor = layout->trainable_count;
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    if (layout->offset[i] != kNone) continue;
+    layout->offset[i] = cursor;
+    cursor = Align(cursor + graph.parameters[i].shape.Count());
+  }
+  layout->total_count = cursor;
+}
+
+}  // namespace
+
+std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program& program) {
+  std::vector<ParameterInfo> infos;
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const std::vector<int32_t>& users = program.users_of_parameter[i];
+    if (users.empty()) continue;
+    infos.push_back({.id = static_cast<uint32_t>(i),
+                     .first_use = static_cast<uint32_t>(users.front()),
+                     .ready = static_cast<uint32_t>(users.back()),
+                     .count = graph.parameters[i].shape.Count(),
+                     .name = graph.parameters[i].name});
+  }
+  std::stable_sort(infos.begin(), infos.end(), [](const ParameterInfo& a, const ParameterInfo& b) {
+    return a.ready < b.ready;
+  });
+  return infos;
+}
+
+Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Scheduler& scheduler,
+                              const std::string& scheduler_name) {
+  // A scheduler addresses parameters by their position in ready order.
+  std::vector<ParameterInfo> positions(model.parameters.begin(), model.parameters.end());
+  for (size_t i = 0; i < positions.size(); ++i) positions[i].id = static_cast<uint32_t>(i);
+  ModelInfo numbered = model;
+  numbered.parameters = positions;
+  LayoutSink sink(numbered);
+  ENGINE_RETURN_IF_ERROR(
+      scheduler.Plan(numbered, sink).WithContext("scheduler '%s'", scheduler_name.c_str()));
+  auto made = sink.Finish();
+  if (!made.ok()) return made.status().WithContext("scheduler '%s'", scheduler_name.c_str());
+  FlatLayout layout = std::move(*made);
+  const std::vector<int64_t> offset_of_position = std::move(layout.offset);
+  layout.offset.assign(graph.parameters.size(), kNone);
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    layout.parameters.push_back(static_cast<int32_t>(model.parameters[i].id));
+    layout.offset[model.parameters[i].id] = offset_of_position[i];
+  }
+  PlaceRest(graph, &layout);
+  return layout;
+}
+
+FlatLayout InferenceLayout(const Graph& graph) {
+  FlatLayout layout;
+  layout.offset.assign(graph.parameters.size(), kNone);
+  PlaceRest(graph, &layout);
+  return layout;
+}
+
+}  // namespace engine

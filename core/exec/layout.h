@@ -1,0 +1,41 @@
+// How parameters, gradients and optimizer states lie in their arenas: one layout for all of them,
+// made of the scheduler's units, so that what travels together is contiguous and nothing is copied
+// into buckets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/graph/program.h"
+#include "engine/scheduler.h"
+
+namespace engine {
+
+struct UnitLayout {
+  int64_t offset = 0;  // elements from the start of the arena
+  int64_t count = 0;   // elements, with the padding between its tensors (always zero)
+  int32_t priority = 0;
+  std::vector<UnitSpan> spans;  // UnitSpan::parameter is an index into FlatLayout::parameters
+};
+
+struct FlatLayout {
+  std::vector<int32_t> parameters;  // graph parameters in the order their gradients become ready
+  std::vector<int64_t> offset;      // per graph parameter; frozen ones come last
+  std::vector<UnitLayout> units;
+  std::vector<std::vector<int32_t>> units_of;  // per entry of `parameters`
+  int64_t trainable_count = 0;  // elements of the units: the size of gradients and states
+  int64_t total_count = 0;      // with frozen parameters
+};
+
+// The trainable parameters in the order in which their gradients become ready, for ModelInfo.
+std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program& program);
+
+// Asks `scheduler` for its plan. kPlugin names the scheduler and the parameter when the units do
+// not cover every parameter exactly once, in order and contiguously.
+Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Scheduler& scheduler,
+                              const std::string& scheduler_name);
+
+// A layout without a scheduler, for inference.
+FlatLayout InferenceLayout(const Graph& graph);
+
+}  // namespace engine

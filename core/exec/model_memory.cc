@@ -1,0 +1,231 @@
+#include "core/exec/model_memory.h"
+
+#include "core/exec/initialize.h"
+
+namespace engine {
+
+Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(Graph graph, Program program,
+                                                         FlatLayout layout, Device& device,
+                                                         const OpFactory& factory, uint64_t seed) {
+  std::unique_ptr<ModelMemory> memory(
+      new ModelMemory(std::move(graph), std::move(program), std::move(layout), device, seed));
+  ENGINE_RETURN_IF_ERROR(memory->Allocate());
+  ENGINE_RETURN_IF_ERROR(memory->Bind(factory));
+  memory->SetSamples(memory->graph_.max_samples);
+  return memory;
+}
+
+ModelMemory::ModelMemory(Graph graph, Program program, FlatLayout layout, Device& device,
+                         uint64_t seed)
+    : graph_(std::move(graph)),
+      program_(std::move(program)),
+      layout_(std::move(layout)),
+      plan_(PlanMemory(graph_, program_)),
+      device_(device),
+      seed_(seed) {}
+
+Status ModelMemory::Allocate() {
+  Stream* stream = nullptr;
+  ENGINE_RETURN_IF_ERROR(device_.CreateStream(&stream));
+  stream_.reset(stream);
+  size_t input_bytes = 0;
+  for (const Value& value : graph_.values) {
+    input_offset_.push_back(input_bytes);
+    if (value.kind != ValueKind::kInput) continue;
+    input_bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
+    input_bytes = (input_bytes + 63) / 64 * 64;
+  }
+  const auto make = [&](DeviceBuffer* buffer, size_t size_bytes, const char* what) -> Status {
+    auto made = DeviceBuffer::Create(device_, size_bytes, stream);
+    if (!made.ok()) return made.status().WithContext("memory for %s", what);
+    *buffer = std::move(*made);
+    return {};
+  };
+  ENGINE_RETURN_IF_ERROR(make(&parameters_, layout_.total_count * sizeof(float), "parameters"));
+  if (graph_.loss != kNone) {
+    ENGINE_RETURN_IF_ERROR(make(&gradients_, layout_.trainable_count * sizeof(float), "gradients"));
+  }
+  ENGINE_RETURN_IF_ERROR(make(&activations_, plan_.arena_bytes, "activations"));
+  ENGINE_RETURN_IF_ERROR(make(&workspace_, plan_.workspace_bytes, "the workspace of ops"));
+  ENGINE_RETURN_IF_ERROR(make(&inputs_, input_bytes, "batches"));
+  ENGINE_RETURN_IF_ERROR(make(&statistics_, sizeof(StepStatistics), "statistics"));
+  ENGINE_RETURN_IF_ERROR(make(&seed_gradient_, sizeof(StepStatistics), "statistics"));
+  const float seed_gradient[3] = {1, 0, 0};
+  return device_.Copy(seed_gradient_.data(), seed_gradient, sizeof(seed_gradient), stream);
+}
+
+void* ModelMemory::AddressOf(StorageId id) const {
+  const Storage& storage = plan_.storages[id];
+  switch (storage.kind) {
+    case StorageKind::kArena:
+      return activations_.bytes() + storage.offset;
+    case StorageKind::kInput:
+      return inputs_.bytes() + input_offset_[storage.index];
+    case StorageKind::kParameter:
+      return parameters_.f32() + layout_.offset[storage.index];
+    case StorageKind::kParameterGradient:
+      return gradients_.f32() + layout_.offset[storage.index];
+    case StorageKind::kLoss:
+      return statistics_.data();
+    case StorageKind::kSeed:
+      return seed_gradient_.data();
+  }
+  return nullptr;
+}
+
+TensorView ModelMemory::ViewOfValue(ValueId value) const {
+  const TensorSpec& spec = graph_.values[value].spec;
+  return {.data = AddressOf(plan_.of_value[value]), .shape = spec.shape, .dtype = spec.dtype};
+}
+
+TensorView ModelMemory::ViewOfGradient(GradientId gradient) const {
+  if (gradient == kNone) return {};
+  const TensorSpec& spec = graph_.values[program_.gradients[gradient].of].spec;
+  return {.data = AddressOf(plan_.of_gradient[gradient]),
+          .shape = spec.shape,
+          .dtype = DType::kFloat32};
+}
+
+Status ModelMemory::Bind(const OpFactory& factory) {
+  bound_.resize(program_.instructions.size());
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    const Instruction& instruction = program_.instructions[k];
+    Bound& bound = bound_[k];
+    if (instruction.kind == InstructionKind::kAdd) {
+      ENGINE_RETURN_IF_ERROR(BindAdd(factory, instruction, &bound));
+    } else {
+      BindNode(instruction, &bound);
+    }
+    bound.call.inputs = bound.inputs;
+    bound.call.outputs = bound.outputs;
+    bound.call.output_grads = bound.output_grads;
+    bound.call.input_grads = bound.input_grads;
+    bound.call.accumulate = instruction.accumulate;
+    bound.call.workspace = workspace_.data();
+    bound.call.stream = stream_.get();
+    bound.call.seed = seed_;
+  }
+  return {};
+}
+
+Status ModelMemory::BindAdd(const OpFactory& factory, const Instruction& instruction,
+                            Bound* bound) {
+  const ValueId of = program_.gradients[instruction.target].of;
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Op> op, factory("accumulate", {}));
+  TensorSpec spec = graph_.values[of].spec;
+  spec.dtype = DType::kFloat32;
+  const TensorSpec specs[2] = {spec, spec};
+  OpSignature signature;
+  ENGINE_RETURN_IF_ERROR(op->Infer(specs, &signature));
+  bound->inputs = {ViewOfGradient(instruction.target), ViewOfGradient(instruction.source)};
+  bound->outputs = {bound->inputs[0]};
+  bound->op = op.get();
+  bound->name = "sum of the gradients of '" + graph_.values[of].name + "'";
+  add_ops_.push_back(std::move(op));
+  return {};
+}
+
+void ModelMemory::BindNode(const Instruction& instruction, Bound* bound) {
+  const Node& node = graph_.nodes[instruction.node];
+  for (ValueId input : node.inputs) bound->inputs.push_back(ViewOfValue(input));
+  for (ValueId output : node.outputs) bound->outputs.push_back(ViewOfValue(output));
+  const bool backward = instruction.kind == InstructionKind::kBackward;
+  if (backward) {
+    for (GradientId gradient : instruction.output_grads)
+      bound->output_grads.push_back(ViewOfGradient(gradient));
+    for (GradientId gradient : instruction.input_grads)
+      bound->input_grads.push_back(ViewOfGradient(gradient));
+  }
+  const StorageId saved = plan_.of_saved[instruction.node];
+  bound->call.saved = saved == kNone ? nullptr : AddressOf(saved);
+  bound->op = node.op.get();
+  bound->name = std::string(backward ? "backward" : "forward") + " of '" + node.name + "' (" +
+                node.op_name + ")";
+}
+
+// Cuts the leading dimension of every batched tensor to the number of samples.
+void ModelMemory::SetSamples(int64_t samples) {
+  if (samples == samples_) return;
+  samples_ = samples;
+  const auto resize = [&](const TensorSpec& spec, TensorView* view) {
+    if (spec.batched != 0) view->shape[0] = spec.shape[0] / graph_.max_samples * samples;
+  };
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    const Instruction& instruction = program_.instructions[k];
+    Bound& bound = bound_[k];
+    if (instruction.kind == InstructionKind::kAdd) {
+      const TensorSpec& spec = graph_.values[program_.gradients[instruction.target].of].spec;
+      for (TensorView& view : bound.inputs) resize(spec, &view);
+      for (TensorView& view : bound.outputs) resize(spec, &view);
+      continue;
+    }
+    const Node& node = graph_.nodes[instruction.node];
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const TensorSpec& spec = graph_.values[node.inputs[i]].spec;
+      resize(spec, &bound.inputs[i]);
+      if (!bound.input_grads.empty()) resize(spec, &bound.input_grads[i]);
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const TensorSpec& spec = graph_.values[node.outputs[i]].spec;
+      resize(spec, &bound.outputs[i]);
+      if (!bound.output_grads.empty()) resize(spec, &bound.output_grads[i]);
+    }
+  }
+}
+
+Status ModelMemory::SetBatch(const void* input, const int32_t* target, int64_t samples) {
+  ENGINE_CHECK(samples >= 0 && samples <= graph_.max_samples, "%lld samples",
+               static_cast<long long>(samples));
+  SetSamples(samples);
+  const auto copy = [&](ValueId id, const void* source) -> Status {
+    const TensorSpec& spec = graph_.values[id].spec;
+    const size_t bytes =
+        static_cast<size_t>(spec.shape.Count() / graph_.max_samples * samples) * SizeOf(spec.dtype);
+    return bytes == 0 ? Status()
+                      : device_.Copy(AddressOf(plan_.of_value[id]), source, bytes, stream_.get());
+  };
+  ENGINE_RETURN_IF_ERROR(copy(graph_.input, input));
+  return graph_.target == kNone ? Status() : copy(graph_.target, target);
+}
+
+Status ModelMemory::Run(int32_t instruction, uint64_t step, bool training) {
+  Bound& bound = bound_[instruction];
+  bound.call.step = step;
+  bound.call.training = training;
+  const bool backward = program_.instructions[instruction].kind == InstructionKind::kBackward;
+  Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
+  return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
+}
+
+Status ModelMemory::RunForward() {
+  for (int32_t k = 0; k < program_.forward_count; ++k) {
+    ENGINE_RETURN_IF_ERROR(Run(k, 0, false));
+  }
+  return {};
+}
+
+Status ModelMemory::InitializeParameters() {
+  std::vector<float> values;
+  for (size_t i = 0; i < graph_.parameters.size(); ++i) {
+    const Parameter& parameter = graph_.parameters[i];
+    values.resize(static_cast<size_t>(parameter.shape.Count()));
+    Initialize(parameter, seed_, values);
+    ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
+                                        values.data(), values.size() * sizeof(float),
+                                        stream_.get()));
+    ENGINE_RETURN_IF_ERROR(stream_->Synchronize(60000));
+  }
+  return {};
+}
+
+TensorView ModelMemory::parameter(int32_t index) const {
+  return {.data = parameters_.f32() + layout_.offset[index],
+          .shape = graph_.parameters[index].shape,
+          .dtype = DType::kFloat32};
+}
+
+const float* ModelMemory::logits() const {
+  return static_cast<const float*>(AddressOf(plan_.of_value[graph_.logits]));
+}
+
+}  // namespace engine

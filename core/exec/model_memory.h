@@ -1,0 +1,90 @@
+// The memory of one model on one device, and its op calls bound to that memory.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/exec/layout.h"
+#include "core/graph/builder.h"
+#include "core/graph/memory_plan.h"
+#include "core/tensor/device_buffer.h"
+
+namespace engine {
+
+// What the ranks of a step sum up: the loss op writes the first three, the executor the fourth.
+struct StepStatistics {
+  float loss_sum = 0;  // over targets
+  float count = 0;     // of targets
+  float correct = 0;   // predictions
+  float stop = 0;      // ranks that were asked to stop
+};
+
+class ModelMemory {
+ public:
+  // `layout` says where parameters and gradients lie; `factory` makes the op "accumulate".
+  // kResourceExhausted names what did not fit.
+  static Result<std::unique_ptr<ModelMemory>> Create(Graph graph, Program program,
+                                                     FlatLayout layout, Device& device,
+                                                     const OpFactory& factory, uint64_t seed);
+
+  // Copies a batch of `samples` (0 .. max_samples) to the device; `target` may be null in a graph
+  // for inference. Every following call works on that many samples. [compute-lane]
+  Status SetBatch(const void* input, const int32_t* target, int64_t samples);
+
+  // Runs one instruction of the program. [compute-lane]
+  Status Run(int32_t instruction, uint64_t step, bool training);
+
+  // Runs all forward instructions in order, for evaluation and inference. [compute-lane]
+  Status RunForward();
+
+  // Fills parameters by their initialisers: a function of seed, name and position only. [setup]
+  Status InitializeParameters();
+
+  const Graph& graph() const { return graph_; }
+  const Program& program() const { return program_; }
+  const FlatLayout& layout() const { return layout_; }
+  const MemoryPlan& plan() const { return plan_; }
+  Device& device() const { return device_; }
+  Stream* stream() const { return stream_.get(); }
+
+  TensorView parameter(int32_t index) const;
+  float* parameters() const { return parameters_.f32(); }  // layout().total_count elements
+  float* gradients() const { return gradients_.f32(); }    // layout().trainable_count elements
+  StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
+  const float* logits() const;  // of the last forward pass: (samples, ..., classes)
+
+ private:
+  struct Bound {  // one instruction
+    std::vector<TensorView> inputs, outputs, output_grads, input_grads;
+    OpCall call;
+    Op* op = nullptr;
+    std::string name;  // for messages: "forward of 'fc1' (linear)"
+  };
+
+  ModelMemory(Graph graph, Program program, FlatLayout layout, Device& device, uint64_t seed);
+  Status Allocate();
+  Status Bind(const OpFactory& factory);
+  Status BindAdd(const OpFactory& factory, const Instruction& instruction, Bound* bound);
+  void BindNode(const Instruction& instruction, Bound* bound);
+  void* AddressOf(StorageId storage) const;
+  TensorView ViewOfValue(ValueId value) const;
+  TensorView ViewOfGradient(GradientId gradient) const;
+  void SetSamples(int64_t samples);
+
+  Graph graph_;
+  Program program_;
+  FlatLayout layout_;
+  MemoryPlan plan_;
+  Device& device_;
+  const uint64_t seed_;
+  std::unique_ptr<Stream> stream_;
+  DeviceBuffer parameters_, gradients_, activations_, workspace_, inputs_, statistics_,
+      seed_gradient_;
+  std::vector<size_t> input_offset_;  // per value
+  std::vector<Bound> bound_;          // per instruction
+  std::vector<std::unique_ptr<Op>> add_ops_;
+  int64_t samples_ = -1;
+};
+
+}  // namespace engine

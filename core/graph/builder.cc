@@ -1,0 +1,166 @@
+#include "core/graph/builder.h"
+
+#include <algorithm>
+
+namespace engine {
+namespace {
+
+std::string ShapeText(const Shape& shape) {
+  std::string text = "(";
+  for (int32_t i = 0; i < shape.ndim; ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + ")";
+}
+
+}  // namespace
+
+OwnedOption Int(std::string name, int64_t value) {
+  return {.name = std::move(name),
+          .type = OptionType::kInt,
+          .integer = value,
+          .number = 0,
+          .string = {}};
+}
+
+OwnedOption Float(std::string name, double value) {
+  return {.name = std::move(name),
+          .type = OptionType::kFloat,
+          .integer = 0,
+          .number = value,
+          .string = {}};
+}
+
+OwnedOption Bool(std::string name, bool value) {
+  return {.name = std::move(name),
+          .type = OptionType::kBool,
+          .integer = value,
+          .number = 0,
+          .string = {}};
+}
+
+GraphBuilder::GraphBuilder(OpFactory factory, int64_t max_samples) : factory_(std::move(factory)) {
+  ENGINE_CHECK(max_samples >= 1, "max_samples is %lld", static_cast<long long>(max_samples));
+  graph_.max_samples = max_samples;
+}
+
+ValueId GraphBuilder::AddValue(Value value) {
+  graph_.values.push_back(std::move(value));
+  return static_cast<ValueId>(graph_.values.size()) - 1;
+}
+
+ValueId GraphBuilder::Input(const std::string& name, const Shape& sample_shape, DType dtype) {
+  Value value{.name = name, .spec = {}, .kind = ValueKind::kInput};
+  value.spec.dtype = dtype;
+  value.spec.batched = 1;
+  value.spec.shape.ndim = sample_shape.ndim + 1;
+  value.spec.shape[0] = graph_.max_samples;
+  for (int32_t i = 0; i < sample_shape.ndim; ++i) value.spec.shape.dims[i + 1] = sample_shape[i];
+  return AddValue(std::move(value));
+}
+
+std::string GraphBuilder::UniqueName(const std::string& name, const std::string& op) {
+  op_names_.push_back(op);
+  if (!name.empty()) return name;
+  return op + std::to_string(std::count(op_names_.begin(), op_names_.end(), op));
+}
+
+Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& op,
+                                    const std::vector<ValueId>& inputs,
+                                    const std::vector<OwnedOption>& attributes,
+                                    const LayerOptions& options) {
+  Node node;
+  node.name = UniqueName(name, op);
+  for (const Node& other : graph_.nodes) {
+    if (other.name == node.name) {
+      return Status::Error(StatusCode::kConfig, "two layers are called '%s'; give one another name",
+                           node.name.c_str());
+    }
+  }
+  node.op_name = op;
+  node.priority = options.priority;
+  node.inputs = inputs;
+  auto made = factory_(op, attributes);
+  if (!made.ok()) return made.status().WithContext("layer '%s'", node.name.c_str());
+  node.op = std::move(*made);
+
+  std::vector<TensorSpec> specs;
+  std::string shapes;
+  for (ValueId input : inputs) {
+    specs.push_back(spec(input));
+    shapes += (shapes.empty() ? "" : " and ") + ShapeText(spec(input).shape);
+  }
+  Status inferred = node.op->Infer(specs, &node.signature);
+  if (!inferred.ok()) {
+    return inferred.WithContext("layer '%s' (%s, fed with %s)", node.name.c_str(), op.c_str(),
+                                shapes.c_str());
+  }
+  const OpSignature& signature = node.signature;
+  const auto id = static_cast<NodeId>(graph_.nodes.size());
+  if (signature.output_count < 1 || signature.output_count > kMaxOpOutputs ||
+      signature.parameter_count < 0 ||
+      static_cast<int64_t>(inputs.size()) + signature.parameter_count > kMaxOpInputs) {
+    return Status::Error(StatusCode::kPlugin, "op '%s' states %d outputs and %d parameters",
+                         op.c_str(), signature.output_count, signature.parameter_count);
+  }
+  for (int32_t i = 0; i < signature.parameter_count; ++i) {
+    const ParameterSpec& wanted = signature.parameters[i];
+    Parameter parameter{.name = node.name + "." + std::string(wanted.name.view()),
+                        .value = kNone,
+                        .shape = wanted.shape,
+                        .initializer = wanted.initializer,
+                        .scale = wanted.scale,
+                        .decay = wanted.decay != 0,
+                        .trainable = options.trainable};
+    parameter.value = AddValue({.name = parameter.name,
+                                .spec = {.shape = wanted.shape},
+                                .kind = ValueKind::kParameter,
+                                .producer = kNone,
+                                .parameter = static_cast<int32_t>(graph_.parameters.size())});
+    node.inputs.push_back(parameter.value);
+    graph_.parameters.push_back(std::move(parameter));
+  }
+  for (int32_t i = 0; i < signature.output_count; ++i) {
+    node.outputs.push_back(
+        AddValue({.name = i == 0 ? node.name : node.name + "." + std::to_string(i),
+                  .spec = signature.outputs[i],
+                  .kind = ValueKind::kActivation,
+                  .producer = id}));
+  }
+  const ValueId output = node.outputs[0];
+  graph_.nodes.push_back(std::move(node));
+  return output;
+}
+
+Result<ValueId> GraphBuilder::ParameterValue(const std::string& name) const {
+  for (const Parameter& parameter : graph_.parameters) {
+    if (parameter.name == name) return parameter.value;
+  }
+  return Status::Error(StatusCode::kInternal, "the model has no parameter '%s'", name.c_str());
+}
+
+Result<Graph> GraphBuilder::Finish(ValueId input, ValueId target, ValueId logits, ValueId loss,
+                                   const std::vector<std::string>& frozen) {
+  for (const std::string& prefix : frozen) {
+    bool used = false;
+    for (Parameter& parameter : graph_.parameters) {
+      if (parameter.name.rfind(prefix, 0) != 0) continue;
+      parameter.trainable = false;
+      used = true;
+    }
+    if (!used) {
+      return Status::Error(StatusCode::kConfig,
+                           "model.frozen: no parameter's name starts with '%s'; the first is '%s'",
+                           prefix.c_str(),
+                           graph_.parameters.empty() ? "" : graph_.parameters[0].name.c_str());
+    }
+  }
+  graph_.input = input;
+  graph_.target = target;
+  graph_.logits = logits;
+  graph_.loss = loss;
+  return std::move(graph_);
+}
+
+}  // namespace engine

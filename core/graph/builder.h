@@ -1,0 +1,64 @@
+// Builds a Graph by calls, one per layer.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+
+// Makes the op `name` with `attributes` (those not given have their defaults). kConfig names the op
+// or attribute that is unknown.
+using OpFactory = std::function<Result<std::unique_ptr<Op>>(
+    const std::string& name, const std::vector<OwnedOption>& attributes)>;
+
+// Shorthands for attributes: Int("units", 128).
+OwnedOption Int(std::string name, int64_t value);
+OwnedOption Float(std::string name, double value);
+OwnedOption Bool(std::string name, bool value);
+
+struct LayerOptions {
+  bool trainable = true;
+  int32_t priority = 0;
+};
+
+class GraphBuilder {
+ public:
+  // `max_samples` is the largest number of samples of one step on one rank (at least 1).
+  GraphBuilder(OpFactory factory, int64_t max_samples);
+
+  // A batched input: (max_samples, sample_shape).
+  ValueId Input(const std::string& name, const Shape& sample_shape, DType dtype);
+
+  // Adds the op as layer `name` and makes its parameters; returns its first output. An empty name
+  // becomes op and position among the layers of that op: "linear2". kConfig names the layer.
+  Result<ValueId> Apply(const std::string& name, const std::string& op,
+                        const std::vector<ValueId>& inputs,
+                        const std::vector<OwnedOption>& attributes = {},
+                        const LayerOptions& options = {});
+
+  // A parameter that an earlier layer made, to use it again.
+  Result<ValueId> ParameterValue(const std::string& name) const;
+
+  const TensorSpec& spec(ValueId value) const { return graph_.values[value].spec; }
+
+  // Hands the graph over. Parameters whose name starts with one of `frozen` are not trained; a
+  // prefix that fits none is kConfig.
+  Result<Graph> Finish(ValueId input, ValueId target, ValueId logits, ValueId loss,
+                       const std::vector<std::string>& frozen);
+
+ private:
+  std::string UniqueName(const std::string& name, const std::string& op);
+  ValueId AddValue(Value value);
+
+  OpFactory factory_;
+  Graph graph_;
+  std::vector<std::string> op_names_;  // of every layer so far, to count
+};
+
+}  // namespace engine

@@ -1,0 +1,59 @@
+// A model as a static graph of op calls. It knows no device, rank or batch but the full one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace engine {
+
+using ValueId = int32_t;
+using NodeId = int32_t;
+constexpr int32_t kNone = -1;
+
+enum class ValueKind { kInput, kParameter, kActivation };
+
+struct Value {
+  std::string name;
+  TensorSpec spec;
+  ValueKind kind = ValueKind::kActivation;
+  NodeId producer = kNone;    // kActivation
+  int32_t parameter = kNone;  // kParameter: index in Graph::parameters
+};
+
+struct Parameter {
+  std::string name;  // "block0.attn.qkv.weight"
+  ValueId value = kNone;
+  Shape shape;
+  Initializer initializer = Initializer::kZeros;
+  float scale = 0;
+  bool decay = true;
+  bool trainable = true;
+};
+
+// One op with its inputs (data, then parameters) and outputs.
+struct Node {
+  std::string name;  // of the layer: "block0.attn.qkv"
+  std::string op_name;
+  std::unique_ptr<Op> op;
+  OpSignature signature;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  int32_t priority = 0;
+};
+
+// Nodes are in the order in which they were built, which is a topological order.
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  std::vector<Parameter> parameters;
+  ValueId input = kNone;
+  ValueId target = kNone;  // kNone in a graph for inference
+  ValueId logits = kNone;
+  ValueId loss = kNone;  // kNone in a graph for inference
+  int64_t max_samples = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,129 @@
+#include "core/graph/program.h"
+
+namespace engine {
+namespace {
+
+bool Has(uint32_t mask, size_t bit) {
+  return (mask >> bit & 1u) != 0;
+}
+
+// Walks the forward nodes backwards, once, and gathers for each value the contributions to its
+// gradient.
+class Differentiator {
+ public:
+  explicit Differentiator(const Graph& graph)
+      : graph_(graph), wanted_(graph.values.size(), false), gradient_(graph.values.size(), kNone) {}
+
+  Program Run() {
+    program_ = ForwardProgram(graph_);
+    FindWanted();
+    gradient_[graph_.loss] = AddGradient({.of = graph_.loss, .seed = true});
+    for (size_t i = graph_.nodes.size(); i-- > 0;) AppendBackward(static_cast<NodeId>(i));
+    for (size_t i = 0; i < graph_.parameters.size(); ++i) {
+      program_.of_parameter[i] = gradient_[graph_.parameters[i].value];
+    }
+    FindUsers();
+    return std::move(program_);
+  }
+
+ private:
+  // A value wants a gradient if a trainable parameter is upstream of it.
+  void FindWanted() {
+    for (const Parameter& parameter : graph_.parameters)
+      wanted_[parameter.value] = parameter.trainable;
+    for (const Node& node : graph_.nodes) {
+      bool any = false;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        any |= Has(node.signature.differentiable_inputs, i) && wanted_[node.inputs[i]];
+      }
+      for (ValueId output : node.outputs) wanted_[output] = any;
+    }
+  }
+
+  GradientId AddGradient(Gradient gradient) {
+    program_.gradients.push_back(gradient);
+    return static_cast<GradientId>(program_.gradients.size()) - 1;
+  }
+
+  void AppendBackward(NodeId id) {
+    const Node& node = graph_.nodes[id];
+    Instruction backward{.kind = InstructionKind::kBackward, .node = id};
+    bool reached = false;
+    for (ValueId output : node.outputs) {
+      backward.output_grads.push_back(gradient_[output]);
+      reached |= gradient_[output] != kNone;
+    }
+    if (!reached || !wanted_[node.outputs[0]]) return;
+    std::vector<Instruction> adds;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const bool wanted = Has(node.signature.differentiable_inputs, i) && wanted_[node.inputs[i]];
+      backward.input_grads.push_back(wanted ? Contribute(node, i, &backward, &adds) : kNone);
+    }
+    program_.instructions.push_back(std::move(backward));
+    for (Instruction& add : adds) {
+      add.node = id;
+      program_.instructions.push_back(std::move(add));
+    }
+  }
+
+  // Where the backward of `node` writes the gradient of input `i`.
+  GradientId Contribute(const Node& node, size_t i, Instruction* backward,
+                        std::vector<Instruction>* adds) {
+    const ValueId value = node.inputs[i];
+    GradientId& gradient = gradient_[value];
+    if (gradient == kNone) return gradient = AddGradient({.of = value});
+    if (Has(node.signature.passes_gradient, i) && backward->output_grads[0] != kNone) {
+      adds->push_back(
+          {.kind = InstructionKind::kAdd, .target = gradient, .source = backward->output_grads[0]});
+      return kNone;
+    }
+    // The same value twice in one call: the op could not tell the first write from the addition.
+    bool twice = false;
+    for (size_t j = 0; j < i; ++j) twice |= node.inputs[j] == value;
+    if (Has(node.signature.accumulates, i) && !twice) {
+      backward->accumulate |= 1u << i;
+      return gradient;
+    }
+    const GradientId part = AddGradient({.of = value, .partial = true});
+    adds->push_back({.kind = InstructionKind::kAdd, .target = gradient, .source = part});
+    return part;
+  }
+
+  void FindUsers() {
+    for (size_t k = 0; k < program_.instructions.size(); ++k) {
+      for (ValueId input : graph_.nodes[program_.instructions[k].node].inputs) {
+        const int32_t parameter = graph_.values[input].parameter;
+        if (parameter == kNone || program_.of_parameter[parameter] == kNone) continue;
+        std::vector<int32_t>& users = program_.users_of_parameter[parameter];
+        if (users.empty() || users.back() != static_cast<int32_t>(k)) {
+          users.push_back(static_cast<int32_t>(k));
+        }
+      }
+    }
+  }
+
+  const Graph& graph_;
+  Program program_;
+  std::vector<bool> wanted_;
+  std::vector<GradientId> gradient_;  // per value, what its contributions so far went to
+};
+
+}  // namespace
+
+Program ForwardProgram(const Graph& graph) {
+  Program program;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    program.instructions.push_back(
+        {.kind = InstructionKind::kForward, .node = static_cast<NodeId>(i)});
+  }
+  program.forward_count = static_cast<int32_t>(graph.nodes.size());
+  program.of_parameter.assign(graph.parameters.size(), kNone);
+  program.users_of_parameter.resize(graph.parameters.size());
+  return program;
+}
+
+Program Differentiate(const Graph& graph) {
+  return Differentiator(graph).Run();
+}
+
+}  // namespace engine

@@ -1,0 +1,56 @@
+// A graph with its backward pass: the instructions of one training step, as one thread would run
+// them.
+#pragma once
+
+#include <vector>
+
+#include "core/graph/graph.h"
+
+namespace engine {
+
+using GradientId = int32_t;
+
+// The gradient of the loss with respect to one value. Partial ones exist where an op cannot add to
+// what is there: an kAdd instruction brings them together.
+struct Gradient {
+  ValueId of = kNone;
+  bool partial = false;
+  bool seed = false;  // of the loss itself: given, not computed
+};
+
+enum class InstructionKind {
+  kForward,   // node.op->Forward
+  kBackward,  // node.op->Backward
+  kAdd,       // target += source
+};
+
+struct Instruction {
+  InstructionKind kind = InstructionKind::kForward;
+  NodeId node = kNone;
+  std::vector<GradientId> output_grads;  // kBackward: one per output, kNone where none arrives
+  std::vector<GradientId> input_grads;   // kBackward: one per input, kNone where none is wanted
+  uint32_t accumulate = 0;               // kBackward: inputs whose gradient is added to
+  GradientId target = kNone;             // kAdd
+  GradientId source = kNone;             // kAdd
+};
+
+struct Program {
+  std::vector<Gradient> gradients;
+  std::vector<Instruction> instructions;  // forward ones first
+  int32_t forward_count = 0;
+  std::vector<GradientId>
+      of_parameter;  // per parameter: kNone if frozen or not reached by the loss
+  // Per parameter with a gradient: every instruction that reads the parameter or adds to its
+  // gradient. When all of them are done the gradient is complete and the parameter may change.
+  std::vector<std::vector<int32_t>> users_of_parameter;
+};
+
+// Appends backward instructions in reverse order of the forward ones. Frozen parameters, values
+// that the loss does not depend on and values that do not depend on a trainable parameter get no
+// gradient and no instruction.
+Program Differentiate(const Graph& graph);
+
+// The forward instructions alone, for evaluation and inference.
+Program ForwardProgram(const Graph& graph);
+
+}  // namespace engine

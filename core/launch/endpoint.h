@@ -1,0 +1,35 @@
+// Where ranks meet: "HOST:PORT" (TCP) or "unix:NAME" (an abstract Unix socket of this host).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/launch/deadline.h"
+#include "core/launch/rank_context.h"
+#include "core/launch/unique_fd.h"
+#include "engine/status.h"
+
+namespace engine {
+
+struct Endpoint {
+  std::string text;  // as the user wrote it
+  std::string host;  // TCP
+  std::string port;
+  std::string unix_name;  // abstract, without the leading zero byte; empty for TCP
+};
+
+// IPv6 addresses in brackets: "[::1]:29500". kInvalidArgument.
+Result<Endpoint> ParseEndpoint(std::string_view text);
+
+// Binds the address that the host resolves to and no other interface. kRendezvous.
+Result<UniqueFd> ListenAt(const Endpoint& endpoint);
+
+// The next waiting connection, an invalid descriptor when there is none. A peer of another user
+// on a Unix socket is turned away.
+UniqueFd AcceptFrom(const UniqueFd& listener);
+
+// Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
+// that is raised.
+Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel);
+
+}  // namespace engine

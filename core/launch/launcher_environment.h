@@ -1,0 +1,41 @@
+// Which rank the environment of a launcher says that this process is.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/host.h"
+#include "engine/status.h"
+
+namespace engine {
+
+using Environment = std::map<std::string, std::string>;
+
+enum class Launcher { kTorchrun, kOpenMpi, kSlurm, kPmi };
+
+struct LauncherRank {
+  Launcher launcher = Launcher::kTorchrun;
+  std::string name;       // "torchrun", for messages
+  std::string variables;  // "RANK=0, WORLD_SIZE=2", for messages
+  RankInfo info;
+  // All ranks are on this host, as far as the launcher says.
+  bool one_host = false;
+  // Tells this job from others on this host; empty if the launcher gives nothing.
+  std::string job;
+  // It may have started these ranks inside a task of another launcher, whose variables then number
+  // its own tasks and say nothing of this rank.
+  bool nested = false;
+};
+
+// What `launcher` says, nothing if it did not start this process. kInvalidArgument when its
+// variables are incomplete or no numbers.
+Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher, const Environment& environment);
+
+// "2(x3),1" -> 2 2 2 1: Slurm's tasks per node. Empty when malformed.
+std::vector<int> ParseTasksPerNode(const std::string& text);
+
+const std::string* Find(const Environment& environment, const std::string& name);
+
+}  // namespace engine

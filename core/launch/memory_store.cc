@@ -1,0 +1,51 @@
+#include "core/launch/memory_store.h"
+
+#include "core/launch/deadline.h"
+#include "core/launch/message.h"
+
+namespace engine {
+
+MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort)
+    : table_(std::move(table)), abort_(abort) {
+  token_ = abort_.Listen([shared = table_](const Status&) {
+    // Under the lock, so that a waiter is either before its look at raised() or already waiting.
+    std::lock_guard lock(shared->mutex);
+    shared->changed.notify_all();
+  });
+}
+
+MemoryStore::~MemoryStore() {
+  abort_.Forget(token_);
+}
+
+Status MemoryStore::Set(std::string_view key, std::string_view value) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
+  if (abort_.raised()) return abort_.reason();
+  std::lock_guard lock(table_->mutex);
+  table_->values.insert_or_assign(std::string(key), std::string(value));
+  table_->changed.notify_all();
+  return {};
+}
+
+Result<std::string> MemoryStore::Get(std::string_view key, int64_t timeout_ms) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, {}));
+  TimePoint deadline = DeadlineIn(timeout_ms);
+  std::unique_lock lock(table_->mutex);
+  auto found = table_->values.end();
+  table_->changed.wait_until(lock, deadline, [&] {
+    found = table_->values.find(key);
+    return found != table_->values.end() || abort_.raised();
+  });
+  if (abort_.raised()) return abort_.reason();
+  if (found == table_->values.end()) return StoreTimeout(key, timeout_ms);
+  return found->second;
+}
+
+Result<bool> MemoryStore::Has(std::string_view key) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, {}));
+  if (abort_.raised()) return abort_.reason();
+  std::lock_guard lock(table_->mutex);
+  return table_->values.contains(key);
+}
+
+}  // namespace engine

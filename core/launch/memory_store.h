@@ -1,0 +1,37 @@
+// The store of ranks that are threads of one process.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/launch/rank_context.h"
+#include "core/launch/store.h"
+
+namespace engine {
+
+// What the ranks share.
+struct MemoryTable {
+  std::mutex mutex;
+  std::condition_variable changed;  // a key was set, or a rank is being aborted
+  std::map<std::string, std::string, std::less<>> values;  // guarded by mutex
+};
+
+// One rank's view: its waits end when `abort` is raised, which must outlive it.
+class MemoryStore final : public Store {
+ public:
+  MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort);
+  ~MemoryStore() override;
+
+  Status Set(std::string_view key, std::string_view value) override;
+  Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
+  Result<bool> Has(std::string_view key) override;
+
+ private:
+  const std::shared_ptr<MemoryTable> table_;
+  AbortSignal& abort_;
+  int token_ = 0;
+};
+
+}  // namespace engine

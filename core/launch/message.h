@@ -1,0 +1,84 @@
+// The messages between the ranks of a run and the server of its store.
+//
+//   stream   = frame*                        one per direction of a connection
+//   frame    = size kind id rank number key_size key value
+//   size     = u32                           bytes that follow it: 17 + |key| + |value|
+//   kind     = u8                            MessageKind
+//   id       = u32                           pairs a reply with its request
+//   rank     = i32
+//   number   = i32                           meaning by kind
+//   key_size = u32                           |key| <= 4 KiB
+//   key      = byte*
+//   value    = byte*                         what is left of the frame; |value| <= 64 MiB
+//
+// Integers are little-endian. Fields that a kind does not name are zero or empty. docs/launch.md
+// shows who says what when.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/status.h"
+
+namespace engine {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kMaxKeyBytes = 4096;
+inline constexpr uint32_t kMaxValueBytes = 64u << 20;
+
+// The errors that every store gives alike.
+Status CheckStoreSizes(std::string_view key, std::string_view value);
+Status StoreTimeout(std::string_view key, int64_t timeout_ms);
+
+enum class MessageKind : uint8_t {
+  kHello = 1,     // rank -> server: id = version, rank, number = world size, key = job
+  kWelcome = 2,   // server -> rank: every rank is here
+  kRefused = 3,   // server -> rank: value = why; the server closes
+  kSet = 4,       // rank -> server: id, key, value
+  kSetDone = 5,   // server -> rank: id
+  kGet = 6,       // rank -> server: id, key; answered when the key exists
+  kValue = 7,     // server -> rank: id, value
+  kCancel = 8,    // rank -> server: id of a kGet that nobody waits for any more
+  kHas = 9,       // rank -> server: id, key
+  kHasDone = 10,  // server -> rank: id, number = 0 or 1
+  kFail = 11,   // rank -> server: number = StatusCode, rank = whom to blame or -1, value = message
+  kAbort = 12,  // server -> rank: the run is over; fields as in kFail
+  kStop = 13,   // both ways: number = the signal by which the user asked to stop
+  kBye = 14,    // rank -> server: the last message of a rank; the server closes
+};
+
+struct Message {
+  MessageKind kind = MessageKind::kBye;
+  uint32_t id = 0;
+  int32_t rank = -1;
+  int32_t number = 0;
+  std::string key;
+  std::string value;
+};
+
+std::string Encode(const Message& message);
+
+// A Status as the fields of kFail or kAbort, and back. An unknown code reads as kInternal.
+Message EncodeStatus(MessageKind kind, const Status& status);
+Status DecodeStatus(const Message& message);
+
+// Cuts a byte stream into messages. Memory grows with the bytes that arrived, never with a size
+// that a peer only claims.
+class MessageReader {
+ public:
+  // The largest value accepted from now on. A server keeps it small until a peer has said kHello.
+  void set_max_value_bytes(uint32_t bytes) { max_value_bytes_ = bytes; }
+  void Append(const char* data, size_t size);
+  // True with *out set; false when more bytes are needed; kBadData when this is not our protocol,
+  // after which the stream is useless.
+  Result<bool> Next(Message* out);
+
+ private:
+  std::string buffer_;
+  size_t begin_ = 0;  // of the bytes in buffer_ that are not consumed
+  uint32_t max_value_bytes_ = kMaxValueBytes;
+};
+
+}  // namespace engine

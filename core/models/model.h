@@ -1,0 +1,34 @@
+// Models: builders over core/graph. They know no device and no rank.
+#pragma once
+
+#include <vector>
+
+#include "core/config/config.h"
+#include "core/graph/builder.h"
+
+namespace engine {
+
+// What the data asks of a model.
+struct ModelInputs {
+  Shape input_shape;  // of one sample
+  DType input_dtype = DType::kFloat32;
+  Shape target_shape;  // of one sample; logits are (samples, target_shape, classes)
+  int64_t classes = 0;
+  int64_t max_samples = 1;
+  bool with_loss = true;  // false: a graph for inference, which ends at the logits
+};
+
+// The model that `model` describes (`layers` is Config::layers(), for model.net). kConfig when it
+// does not fit the data.
+Result<Graph> BuildModel(const config::Model& model, const std::vector<LayerConfig>& layers,
+                         const ModelInputs& inputs, const OpFactory& factory);
+
+// The parts, each from the input to the logits.
+Result<ValueId> BuildMlp(GraphBuilder& builder, const config::Mlp& mlp, ValueId input,
+                         int64_t classes);
+Result<ValueId> BuildGpt(GraphBuilder& builder, const config::Gpt& gpt, ValueId tokens,
+                         int64_t classes);
+Result<ValueId> BuildNet(GraphBuilder& builder, const std::vector<LayerConfig>& layers,
+                         ValueId input);
+
+}  // namespace engine

@@ -1,0 +1,108 @@
+#include "core/plugin/catalog.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "core/plugin/descriptor.h"
+#include "core/plugin/elf_reader.h"
+#include "core/plugin/nearest.h"
+
+namespace engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  return error ? path : absolute.string();
+}
+
+// The descriptor symbol of our ABI, or a clause on what the file exports instead.
+Result<ElfSymbol> FindDescriptor(const ElfFile& elf) {
+  ENGINE_ASSIGN_OR_RETURN(const auto symbols, elf.ExportedObjects(ENGINE_PLUGIN_SYMBOL_PREFIX));
+  const std::string ours = ENGINE_PLUGIN_SYMBOL_PREFIX ENGINE_ABI_MAJOR_TEXT;
+  for (const ElfSymbol& symbol : symbols) {
+    if (symbol.name == ours) return symbol;
+  }
+  if (symbols.empty()) {
+    return Status::Error(StatusCode::kPlugin, "exports no %s; is it an engine plugin?",
+                         ours.c_str());
+  }
+  return Status::Error(
+      StatusCode::kPlugin,
+      "exports %s, this engine loads v%s; rebuild it against the headers of this engine",
+      symbols.front().name.c_str(), ENGINE_ABI_MAJOR_TEXT);
+}
+
+Status ReadDescriptor(PluginEntry* entry) {
+  ENGINE_ASSIGN_OR_RETURN(const ElfFile elf, ElfFile::Open(entry->path));
+  ENGINE_ASSIGN_OR_RETURN(const ElfSymbol symbol, FindDescriptor(elf));
+  ENGINE_ASSIGN_OR_RETURN(const auto bytes, elf.Content(symbol));
+  if (entry->name.empty()) {
+    return Status::Error(StatusCode::kPlugin,
+                         "the file of a plugin must be called libengine_<name>.so");
+  }
+  return DecodeDescriptor(bytes, entry);
+}
+
+std::vector<std::string> PluginFiles(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  fs::directory_iterator it(folder, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    if (!PluginNameOfFile(it->path().string()).empty()) files.push_back(it->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+PluginEntry ReadPluginFile(const std::string& path) {
+  PluginEntry entry;
+  entry.path = Absolute(path);
+  entry.name = PluginNameOfFile(entry.path);
+  entry.problem = ReadDescriptor(&entry).WithContext("%s", entry.path.c_str());
+  if (entry.name.empty()) entry.name = fs::path(path).stem().string();
+  return entry;
+}
+
+PluginCatalog PluginCatalog::Scan(const std::vector<std::string>& folders) {
+  PluginCatalog catalog;
+  std::set<std::string> names, seen;
+  for (const std::string& folder : folders) {
+    const std::string absolute = Absolute(folder + "/.");  // the normal form ends in a slash
+    if (folder.empty() || !seen.insert(absolute).second) continue;
+    catalog.folders_.push_back(absolute.substr(0, absolute.size() - 1));
+    for (const std::string& file : PluginFiles(folder)) {
+      PluginEntry entry = ReadPluginFile(file);
+      entry.shadowed = !names.insert(entry.name).second;
+      catalog.entries_.push_back(std::move(entry));
+    }
+  }
+  return catalog;
+}
+
+Result<PluginEntry> PluginCatalog::Find(const std::string& name) const {
+  if (name.find('/') != std::string::npos) {
+    PluginEntry entry = ReadPluginFile(name);
+    if (!entry.problem.ok()) return entry.problem;
+    return entry;
+  }
+  std::vector<std::string> names;
+  for (const PluginEntry& entry : entries_) {
+    if (entry.name == name) {
+      if (!entry.problem.ok()) return entry.problem.WithContext("plugin '%s'", name.c_str());
+      return entry;
+    }
+    names.push_back(entry.name);
+  }
+  return Status::Error(StatusCode::kPlugin, "plugin '%s' was not found in %s%s", name.c_str(),
+                       folders_.empty() ? "any folder (none is searched)" : Join(folders_).c_str(),
+                       DidYouMean(name, names).c_str());
+}
+
+}  // namespace engine

@@ -1,0 +1,25 @@
+// From a selection to one rank's plugin objects.
+#pragma once
+
+#include <functional>
+
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+
+// Gives the Host for one plugin; the Host must outlive the set. `plugin` is the plugin's name.
+using HostFactory = std::function<Host&(const std::string& plugin)>;
+
+// Sorts chosen plugins into roles: exactly one communicator, scheduler, optimizer and one op plugin
+// with a device, any number of further op plugins and hooks. kPlugin names the two that fight for
+// one role, or the role that nobody fills and the plugins found that could.
+Result<PluginSelection> AssignRoles(const std::vector<PluginChoice>& chosen,
+                                    const PluginCatalog& catalog);
+
+// Loads the libraries and makes the objects in the order ops, communicator, optimizer, hooks,
+// scheduler. `on_device` is called with the device before the communicator is made. Two op plugins
+// that offer the same op are an error that names both.
+Result<PluginSet> CreatePlugins(const PluginSelection& selection, const HostFactory& host_of,
+                                const std::function<void(Device*)>& on_device);
+
+}  // namespace engine

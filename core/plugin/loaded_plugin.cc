@@ -1,0 +1,83 @@
+#include <dlfcn.h>
+
+#include <boost/dll/shared_library.hpp>
+#include <exception>
+
+#include "core/plugin/crash_handler.h"
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+namespace {
+
+namespace dll = boost::dll;
+
+class BoostPlugin final : public LoadedPlugin {
+ public:
+  BoostPlugin(dll::shared_library library, const PluginHeader& header, std::string name)
+      : library_(std::move(library)), create_(header.create), name_(std::move(name)) {}
+
+  Result<std::unique_ptr<Object>> Create(Host& host, const Options& options) const override {
+    Object* object = nullptr;
+    const Status status = create_(host, options, &object);
+    if (!status.ok()) return status.WithContext("plugin '%s'", name_.c_str());
+    if (object == nullptr) {
+      return Status::Error(StatusCode::kPlugin,
+                           "plugin '%s': its create function reported success and made no object",
+                           name_.c_str());
+    }
+    return std::unique_ptr<Object>(object);
+  }
+
+ private:
+  const dll::shared_library library_;
+  const CreateFunction create_;
+  const std::string name_;
+};
+
+// The dynamic linker's own sentence, out of Boost's "... (dlerror system message: <it>): <errno>".
+std::string LinkerText(const std::string& what) {
+  constexpr std::string_view kBefore = "system message: ";
+  const size_t begin = what.find(kBefore), end = what.rfind("): ");
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return what;
+  return what.substr(begin + kBefore.size(), end - begin - kBefore.size());
+}
+
+Status CheckHeader(const PluginHeader& header, const PluginEntry& entry) {
+  if (header.magic == kPluginMagic && header.abi_major == ENGINE_ABI_MAJOR &&
+      header.fingerprint == ENGINE_ABI_FINGERPRINT && header.name.view() == entry.name &&
+      header.kind == entry.kind) {
+    return {};
+  }
+  return Status::Error(StatusCode::kPlugin,
+                       "plugin '%s': %s is not what it was when it was checked; start again",
+                       entry.name.c_str(), entry.path.c_str());
+}
+
+}  // namespace
+
+// No lock: dlopen of glibc may be called from any threads, and opening a library twice gives the
+// same library.
+Result<std::shared_ptr<LoadedPlugin>> LoadedPlugin::Load(const PluginEntry& entry) {
+  if (!entry.problem.ok()) return entry.problem.WithContext("plugin '%s'", entry.name.c_str());
+  // Boost.DLL has no name for RTLD_NODELETE, but hands unknown bits to dlopen.
+  const auto mode = static_cast<dll::load_mode::type>(RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  try {
+    // The overload that throws: the other one loses the linker's message.
+    dll::shared_library library(entry.path, mode);
+    const auto& header =
+        library.get<const PluginHeader>(ENGINE_PLUGIN_SYMBOL_PREFIX ENGINE_ABI_MAJOR_TEXT);
+    ENGINE_RETURN_IF_ERROR(CheckHeader(header, entry));
+    if (header.create == nullptr) {
+      return Status::Error(StatusCode::kPlugin, "plugin '%s': %s has no create function",
+                           entry.name.c_str(), entry.path.c_str());
+    }
+    RegisterPluginCode(entry.name, entry.path, &header);
+    return std::shared_ptr<LoadedPlugin>(
+        std::make_shared<BoostPlugin>(std::move(library), header, entry.name));
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kPlugin, "plugin '%s' cannot be loaded: %s",
+                         entry.name.c_str(), LinkerText(error.what()).c_str());
+  }
+}
+
+}  // namespace engine

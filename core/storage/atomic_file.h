@@ -1,0 +1,45 @@
+// A file that appears whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "engine/status.h"
+
+namespace engine {
+
+// Writes ".NAME.tmp.PID.TID" beside the target and renames it over the target in Commit. The
+// temporary file is locked (flock) while its writer lives, so the next writer of the same target
+// can tell what a killed process left from what another is still writing, and removes the former.
+//
+// Writers of one target may run at once, in threads or processes: the last Commit wins. All errors
+// are kStorage with the path and the reason of the system.
+class AtomicFile {
+ public:
+  static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path);
+  // Without Commit, removes the temporary file; the target is as it was.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  Status Write(const void* data, size_t size_bytes);
+
+  // fsync, rename, fsync of the folder; after OK the content survives a power failure. After an
+  // error the target is as it was, except that a failure of the last fsync leaves the new content
+  // in place without that promise. Call it once.
+  Status Commit();
+
+ private:
+  AtomicFile(std::string path, std::string folder, std::string temporary)
+      : path_(std::move(path)), folder_(std::move(folder)), temporary_(std::move(temporary)) {}
+  Status Open();
+  Status Error(const char* action) const;
+
+  const std::string path_;
+  const std::string folder_;
+  const std::string temporary_;
+  int fd_ = -1;
+};
+
+}  // namespace engine

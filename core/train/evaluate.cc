@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <chrono>
+
+#include "core/models/model.h"
+#include "core/train/trainer.h"
+
+namespace engine {
+
+ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
+  return {.input_shape = info.input_shape,
+          .input_dtype = info.input_dtype,
+          .target_shape = info.target_shape,
+          .classes = info.classes,
+          .max_samples = max_samples,
+          .with_loss = with_loss};
+}
+
+Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
+                                       const EvaluationRequest& request) {
+  const auto begin = std::chrono::steady_clock::now();
+  EvaluationReport report;
+  if (request.data.info().size == 0) return report;
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader,
+                          BatchLoader::Create(request.data, request.batches));
+  int64_t steps = loader->steps_per_epoch();
+  if (request.max_samples > 0) {
+    steps =
+        std::min(steps, std::max<int64_t>(1, request.max_samples / request.batches.global_batch));
+  }
+  double loss_sum = 0;
+  int64_t count = 0, correct = 0;
+  for (int64_t i = 0; i < steps; ++i) {
+    ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader->Next());
+    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch->input, batch->target, batch->samples));
+    ENGINE_RETURN_IF_ERROR(memory.RunForward());
+    const StepStatistics& statistics = *memory.statistics();
+    loss_sum += statistics.loss_sum;
+    count += static_cast<int64_t>(statistics.count);
+    correct += static_cast<int64_t>(statistics.correct);
+  }
+  if (executor != nullptr) {
+    // Counts travel as two parts each, so that a float32 sum of them is exact.
+    constexpr int64_t kPart = 4096;
+    float sums[5] = {static_cast<float>(loss_sum), static_cast<float>(count / kPart),
+                     static_cast<float>(count % kPart), static_cast<float>(correct / kPart),
+                     static_cast<float>(correct % kPart)};
+    ENGINE_RETURN_IF_ERROR(executor->AllReduce(DType::kFloat32, sums, 5).WithContext("evaluation"));
+    loss_sum = sums[0];
+    count = static_cast<int64_t>(sums[1]) * kPart + static_cast<int64_t>(sums[2]);
+    correct = static_cast<int64_t>(sums[3]) * kPart + static_cast<int64_t>(sums[4]);
+  }
+  report.targets = count;
+  report.loss = loss_sum / static_cast<double>(std::max<int64_t>(count, 1));
+  report.accuracy = static_cast<double>(correct) / static_cast<double>(std::max<int64_t>(count, 1));
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+}  // namespace engine

@@ -1,0 +1,39 @@
+// Metrics as JSON lines, one object per step, evaluation, checkpoint or plugin metric
+// (docs/metrics.md).
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/train/observer.h"
+
+namespace engine {
+
+class MetricsFile {
+ public:
+  // The folder of `path` must exist. The first line replaces what an earlier run wrote, so that a
+  // run which fails before its first step destroys nothing. kStorage when it cannot be written.
+  static Result<std::unique_ptr<MetricsFile>> Open(const std::string& path);
+  ~MetricsFile();
+
+  // Each writes one line and hands it to the system, so that a killed run keeps its metrics.
+  // kStorage.
+  Status Write(const StepReport& report);
+  Status Write(const EvaluationReport& report);
+  Status WriteCheckpoint(int64_t step, const std::string& path);
+  Status WritePluginMetric(int32_t rank, std::string_view name, double value);  // [any-thread]
+
+ private:
+  MetricsFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
+  Status WriteLine(const std::string& line);
+  bool Clear();
+
+  std::mutex mutex_;
+  std::FILE* file_;       // guarded by mutex_
+  bool cleared_ = false;  // guarded by mutex_; whether the earlier content is gone
+  const std::string path_;
+};
+
+}  // namespace engine

@@ -1,0 +1,51 @@
+// What a training run tells those who watch it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/status.h"
+
+namespace engine {
+
+struct StartReport {
+  int32_t ranks = 1;
+  int64_t parameters = 0;  // elements, frozen ones included
+  std::string data;        // name of the training data
+  int64_t samples = 0, held_out = 0;
+  int64_t steps = 0, global_batch = 0;
+  std::string plugins;  // names, in the order of their roles
+};
+
+struct StepReport {
+  int64_t step = 0;   // from 1
+  int64_t steps = 0;  // of the whole run
+  double epoch = 0;   // passes over the data so far
+  double loss = 0;    // mean over the targets of the step, all ranks
+  double accuracy = 0;
+  double learning_rate = 0;
+  int64_t samples = 0;               // of the step, all ranks
+  double seconds = 0;                // of the step
+  double communication_seconds = 0;  // of them this rank only waited for transfers
+};
+
+struct EvaluationReport {
+  int64_t step = 0;
+  double loss = 0;  // mean over held-out targets
+  double accuracy = 0;
+  int64_t targets = 0;
+  double seconds = 0;
+};
+
+// Called on the thread of the rank.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual Status OnStart(const StartReport& report) = 0;
+  virtual Status OnStep(const StepReport& report) = 0;
+  virtual Status OnEvaluation(const EvaluationReport& report) = 0;
+  virtual Status OnCheckpoint(int64_t step, const std::string& path) = 0;
+  virtual Status OnText(const std::string& prompt, const std::string& text) = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,76 @@
+#include "core/train/rank_plugins.h"
+
+#include <algorithm>
+
+#include "core/plugin/load_plugins.h"
+#include "core/plugin/option_value.h"
+
+namespace engine {
+
+Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const Config& config, RankContext& rank,
+                                                         std::shared_ptr<spdlog::logger> logger,
+                                                         PluginHost::MetricSink metrics) {
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank));
+  RankPlugins& self = *plugins;
+  const HostFactory host_of = [&](const std::string& plugin) -> Host& {
+    self.hosts_.push_back(
+        std::make_unique<PluginHost>(plugin, rank, &self.device_, logger, metrics));
+    return *self.hosts_.back();
+  };
+  ENGINE_ASSIGN_OR_RETURN(self.set_, CreatePlugins(config.plugins(), host_of,
+                                                   [&](Device* device) { self.device_ = device; }));
+  self.op_factory_ = [&self](const std::string& name, const std::vector<OwnedOption>& attributes) {
+    return self.MakeOp(name, attributes);
+  };
+  self.abort_token_ =
+      rank.abort.Listen([&self](const Status& reason) { self.set_.communicator->Abort(reason); });
+  return plugins;
+}
+
+RankPlugins::~RankPlugins() {
+  if (abort_token_ != 0) rank_.abort.Forget(abort_token_);
+}
+
+Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
+                                                const std::vector<OwnedOption>& attributes) const {
+  ENGINE_ASSIGN_OR_RETURN(OpLibrary * library, set_.FindOp(name));
+  const PluginEntry* entry = nullptr;
+  for (const PluginChoice& choice : config_.plugins().ops) {
+    const auto& ops = choice.entry.ops;
+    if (std::find(ops.begin(), ops.end(), name) != ops.end()) entry = &choice.entry;
+  }
+  ENGINE_CHECK(entry != nullptr, "op '%s' has a library but no entry", name.c_str());
+  std::vector<OwnedOption> complete;
+  for (const OptionSpec* spec : OptionsOf(entry->options, name)) {
+    const auto given = std::find_if(
+        attributes.begin(), attributes.end(),
+        [&](const OwnedOption& attribute) { return attribute.name == spec->name.view(); });
+    if (given == attributes.end()) {
+      ENGINE_ASSIGN_OR_RETURN(OwnedOption value,
+                              ParseOptionValue(*spec, spec->default_value.view()));
+      complete.push_back(std::move(value));
+      continue;
+    }
+    Status checked = CheckOptionValue(*spec, *given);
+    if (!checked.ok()) return checked.WithContext("op '%s', %s", name.c_str(), given->name.c_str());
+    complete.push_back(*given);
+  }
+  for (const OwnedOption& attribute : attributes) {
+    if (std::any_of(complete.begin(), complete.end(),
+                    [&](const OwnedOption& known) { return known.name == attribute.name; })) {
+      continue;
+    }
+    return Status::Error(StatusCode::kConfig, "op '%s' of plugin '%s' has no attribute '%s'",
+                         name.c_str(), entry->name.c_str(), attribute.name.c_str());
+  }
+  const std::vector<OptionValue> values = Views(complete);
+  Op* op = nullptr;
+  ENGINE_RETURN_IF_ERROR(library->CreateOp(name, Options(values), &op));
+  if (op == nullptr) {
+    return Status::Error(StatusCode::kPlugin, "plugin '%s' made no op '%s'", entry->name.c_str(),
+                         name.c_str());
+  }
+  return std::unique_ptr<Op>(op);
+}
+
+}  // namespace engine

@@ -1,0 +1,47 @@
+// The plugins of one rank with everything they need: hosts, logger, and the end of the run when it
+// comes.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config/config.h"
+#include "core/graph/builder.h"
+#include "core/launch/plugin_host.h"
+#include "core/launch/rank_context.h"
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+
+class RankPlugins {
+ public:
+  // Loads and creates the plugins that `config` selects. `rank` and `config` are borrowed. When the
+  // run is aborted the communicator is told, so that no wait goes on.
+  static Result<std::unique_ptr<RankPlugins>> Create(const Config& config, RankContext& rank,
+                                                     std::shared_ptr<spdlog::logger> logger,
+                                                     PluginHost::MetricSink metrics);
+  ~RankPlugins();
+
+  PluginSet& set() { return set_; }
+  // Makes ops of the selected op plugins; attributes that are not given get their published
+  // defaults.
+  const OpFactory& op_factory() const { return op_factory_; }
+
+ private:
+  RankPlugins(const Config& config, RankContext& rank) : config_(config), rank_(rank) {}
+  Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
+                                     const std::vector<OwnedOption>& attributes) const;
+
+  const Config& config_;
+  RankContext& rank_;
+  Device* device_ = nullptr;
+  std::vector<std::unique_ptr<PluginHost>> hosts_;
+  PluginSet set_;
+  OpFactory op_factory_;
+  int abort_token_ = 0;
+};
+
+}  // namespace engine

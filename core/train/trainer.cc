@@ -1,0 +1,221 @@
+#include "core/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/launch/agree.h"
+#include "core/models/model.h"
+#include "core/train/checkpoint.h"
+#include "core/train/generate.h"
+#include "core/train/learning_rate.h"
+
+namespace engine {
+namespace {
+
+constexpr int64_t kCheckpointTimeoutMs = 30 * 60 * 1000;
+
+std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection) {
+  std::vector<const PluginChoice*> chosen{&selection.communicator, &selection.scheduler,
+                                          &selection.optimizer};
+  for (const PluginChoice& ops : selection.ops) chosen.push_back(&ops);
+  for (const PluginChoice& hook : selection.hooks) chosen.push_back(&hook);
+  return chosen;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> Trainer::Create(const Config& config, RankContext& rank,
+                                                 std::shared_ptr<spdlog::logger> logger,
+                                                 TrainObserver& observer,
+                                                 PluginHost::MetricSink metrics) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, rank, std::move(logger), observer));
+  ENGINE_RETURN_IF_ERROR(trainer->Setup(std::move(metrics)));
+  return trainer;
+}
+
+Status Trainer::Setup(PluginHost::MetricSink metrics) {
+  ENGINE_RETURN_IF_ERROR(AgreeWithOthers());
+  const config::Config& proto = config_.proto();
+  ENGINE_ASSIGN_OR_RETURN(data_, OpenDataset(proto.data(), proto.seed()));
+  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "training data", data_.train->info().digest,
+                                             proto.communication().rendezvous_timeout_ms()));
+  const BatchOptions batches = MakeBatchOptions(proto.data().shuffle());
+  ENGINE_ASSIGN_OR_RETURN(plugins_,
+                          RankPlugins::Create(config_, rank_, logger_, std::move(metrics)));
+  const ModelInputs inputs = InputsOf(data_.train->info(), MaxBatchOfRank(batches), true);
+  ENGINE_ASSIGN_OR_RETURN(
+      Graph graph, BuildModel(proto.model(), config_.layers(), inputs, plugins_->op_factory()));
+  const PluginSelection& chosen = config_.plugins();
+  ExecutorOptions options{.rank = rank_.info,
+                          .seed = proto.seed(),
+                          .timeout_ms = proto.communication().timeout_ms(),
+                          .communicator_name = chosen.communicator.entry.name,
+                          .scheduler_name = chosen.scheduler.entry.name,
+                          .optimizer_name = chosen.optimizer.entry.name};
+  for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
+  ENGINE_ASSIGN_OR_RETURN(executor_, Executor::Create(std::move(graph), plugins_->set(),
+                                                      plugins_->op_factory(), options));
+  for (const std::string& name : executor_->unreached_parameters()) {
+    logger_->warn("the loss does not depend on parameter '{}': it keeps its initial value", name);
+  }
+  ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
+  ENGINE_RETURN_IF_ERROR(executor_->BroadcastParameters());
+  ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_.train, batches));
+  return PlanSteps();
+}
+
+// A rank that runs something else than rank 0 would compute nonsense or hang.
+Status Trainer::AgreeWithOthers() {
+  const int64_t timeout_ms = config_.proto().communication().rendezvous_timeout_ms();
+  std::string plugins;
+  for (const PluginChoice* choice : ChosenPlugins(config_.plugins())) {
+    plugins += choice->entry.name + " " + choice->entry.version + "; ";
+  }
+  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "plugins", plugins, timeout_ms));
+  return CheckSameOnAllRanks(rank_, "configuration", config_.Print(false), timeout_ms);
+}
+
+BatchOptions Trainer::MakeBatchOptions(bool shuffle) const {
+  const config::Train& train = config_.proto().train();
+  const int64_t per_rank = train.batch_per_rank() * rank_.info.world_size;
+  return {.seed = config_.proto().seed(),
+          .global_batch = train.has_global_batch() ? train.global_batch() : per_rank,
+          .rank = rank_.info.rank,
+          .world_size = rank_.info.world_size,
+          .shuffle = shuffle,
+          .prefetch = config_.proto().data().prefetch()};
+}
+
+Status Trainer::PlanSteps() {
+  const config::Train& train = config_.proto().train();
+  steps_ = train.steps();
+  if (train.has_epochs()) {
+    steps_ =
+        std::llround(std::ceil(train.epochs() * static_cast<double>(loader_->steps_per_epoch())));
+  }
+  return {};
+}
+
+Status Trainer::ReportStart() {
+  StartReport report{.ranks = rank_.info.world_size,
+                     .data = data_.train->info().name,
+                     .samples = data_.train->info().size,
+                     .held_out = data_.eval->info().size,
+                     .steps = steps_,
+                     .global_batch = MakeBatchOptions(true).global_batch};
+  for (const Parameter& parameter : executor_->memory().graph().parameters) {
+    report.parameters += parameter.shape.Count();
+  }
+  for (const PluginChoice* choice : ChosenPlugins(config_.plugins())) {
+    report.plugins += (report.plugins.empty() ? "" : " ") + choice->entry.name;
+  }
+  return observer_.OnStart(report);
+}
+
+Status Trainer::Run() {
+  const config::Train& train = config_.proto().train();
+  ENGINE_RETURN_IF_ERROR(ReportStart());
+  for (int64_t step = 1; step <= steps_; ++step) {
+    bool stop = false;
+    ENGINE_RETURN_IF_ERROR(TrainStep(step, &stop));
+    const bool last = step == steps_;
+    if (stop && !last) {
+      ENGINE_RETURN_IF_ERROR(Checkpoint(step));
+      return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
+                           static_cast<long long>(step), static_cast<long long>(steps_));
+    }
+    const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+    if (train.evaluate_every() >= 0 && (last || due(train.evaluate_every()))) {
+      ENGINE_RETURN_IF_ERROR(Evaluate(step));
+    }
+    if (last || due(train.checkpoint_every())) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
+  }
+  return PrintSample();
+}
+
+Status Trainer::TrainStep(int64_t step, bool* stop) {
+  ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader_->Next());
+  const double rate = LearningRateAt(config_.proto().train().learning_rate(), step, steps_);
+  const StepInput input{.input = batch->input,
+                        .target = batch->target,
+                        .samples = batch->samples,
+                        .step = static_cast<uint64_t>(step),
+                        .learning_rate = static_cast<float>(rate),
+                        .stop = rank_.stop_requested.load() != 0};
+  auto result = executor_->Step(input);
+  if (!result.ok()) return result.status().WithContext("step %lld", static_cast<long long>(step));
+  const StepStatistics& statistics = result->statistics;
+  *stop = statistics.stop > 0;
+  const double count = std::max(statistics.count, 1.0f);
+  if (!std::isfinite(statistics.loss_sum)) {
+    return Status::Error(StatusCode::kConfig,
+                         "training diverged: the loss of step %lld is not finite; lower "
+                         "train.learning_rate.base (now %g) or add the hook clip_norm",
+                         static_cast<long long>(step),
+                         config_.proto().train().learning_rate().base());
+  }
+  return observer_.OnStep({.step = step,
+                           .steps = steps_,
+                           .epoch = static_cast<double>(batch->epoch) +
+                                    static_cast<double>(batch->step_in_epoch + 1) /
+                                        static_cast<double>(loader_->steps_per_epoch()),
+                           .loss = statistics.loss_sum / count,
+                           .accuracy = statistics.correct / count,
+                           .learning_rate = rate,
+                           .samples = batch->global_samples,
+                           .seconds = result->seconds,
+                           .communication_seconds = result->waited_seconds});
+}
+
+Status Trainer::Evaluate(int64_t step) {
+  const EvaluationRequest request{.data = *data_.eval,
+                                  .batches = MakeBatchOptions(false),
+                                  .max_samples = config_.proto().train().evaluate_samples()};
+  auto report = EvaluateModel(executor_->memory(), executor_.get(), request);
+  if (!report.ok()) return report.status();
+  report->step = step;
+  return rank_.info.rank == 0 && report->targets > 0 ? observer_.OnEvaluation(*report) : Status();
+}
+
+Status Trainer::Checkpoint(int64_t step) {
+  const std::string& path = config_.proto().output().checkpoint();
+  if (path.empty()) return {};
+  // The others wait here, because a slow disk may take longer than a transfer is allowed to.
+  const std::string written = "checkpoint/" + std::to_string(step);
+  if (rank_.info.rank != 0) {
+    auto waited = rank_.store.Get(written, kCheckpointTimeoutMs);
+    return waited.ok() ? Status() : waited.status().WithContext("checkpoint of rank 0");
+  }
+  ENGINE_RETURN_IF_ERROR(WriteCheckpoint(path, *executor_,
+                                         {.step = step,
+                                          .config = config_.Print(false),
+                                          .optimizer = config_.plugins().optimizer.entry.name}));
+  ENGINE_RETURN_IF_ERROR(rank_.store.Set(written, ""));
+  return observer_.OnCheckpoint(step, path);
+}
+
+Status Trainer::PrintSample() {
+  const config::Config& proto = config_.proto();
+  if (proto.output().sample_bytes() <= 0 || rank_.info.rank != 0) return {};
+  const ModelInputs inputs = InputsOf(data_.train->info(), 1, false);
+  ENGINE_ASSIGN_OR_RETURN(
+      Graph graph, BuildModel(proto.model(), config_.layers(), inputs, plugins_->op_factory()));
+  FlatLayout layout = InferenceLayout(graph);
+  Program program = ForwardProgram(graph);
+  ENGINE_ASSIGN_OR_RETURN(
+      std::unique_ptr<ModelMemory> model,
+      ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                          *plugins_->set().device, plugins_->op_factory(), proto.seed()));
+  for (size_t i = 0; i < model->graph().parameters.size(); ++i) {
+    const TensorView from = executor_->memory().parameter(static_cast<int32_t>(i));
+    const TensorView to = model->parameter(static_cast<int32_t>(i));
+    ENGINE_RETURN_IF_ERROR(
+        model->device().Copy(to.data, from.data, to.size_bytes(), model->stream()));
+  }
+  ENGINE_ASSIGN_OR_RETURN(
+      const std::string text,
+      Generate(*model, "", {.bytes = proto.output().sample_bytes(), .seed = proto.seed()}));
+  return observer_.OnText("", text);
+}
+
+}  // namespace engine

@@ -1,0 +1,72 @@
+// One rank's training run: data, model, plugins, steps, evaluations, checkpoints.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/config/config.h"
+#include "core/data/batch_loader.h"
+#include "core/data/open_dataset.h"
+#include "core/exec/executor.h"
+#include "core/train/observer.h"
+#include "core/train/rank_plugins.h"
+
+namespace engine {
+
+class Trainer {
+ public:
+  // Opens the data, loads the plugins and builds the model; finds out with the other ranks that all
+  // run the same configuration. `config`, `rank` and `observer` are borrowed; only rank 0's
+  // observer hears of evaluations, checkpoints and texts.
+  static Result<std::unique_ptr<Trainer>> Create(const Config& config, RankContext& rank,
+                                                 std::shared_ptr<spdlog::logger> logger,
+                                                 TrainObserver& observer,
+                                                 PluginHost::MetricSink metrics);
+
+  // Trains to the end. kInterrupted after a request to stop: the step at hand is finished on all
+  // ranks, and a checkpoint written if one is configured.
+  Status Run();
+
+  Executor& executor() { return *executor_; }
+
+ private:
+  Trainer(const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger,
+          TrainObserver& observer)
+      : config_(config), rank_(rank), logger_(std::move(logger)), observer_(observer) {}
+
+  Status Setup(PluginHost::MetricSink metrics);
+  Status AgreeWithOthers();
+  Status PlanSteps();
+  Status ReportStart();
+  Status TrainStep(int64_t step, bool* stop);
+  Status Evaluate(int64_t step);
+  Status Checkpoint(int64_t step);
+  Status PrintSample();
+  BatchOptions MakeBatchOptions(bool shuffle) const;
+
+  const Config& config_;
+  RankContext& rank_;
+  std::shared_ptr<spdlog::logger> logger_;
+  TrainObserver& observer_;
+  // In the order of their creation: each may use those before it.
+  DatasetPair data_;
+  std::unique_ptr<RankPlugins> plugins_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<BatchLoader> loader_;
+  int64_t steps_ = 0;
+};
+
+// What the dataset asks of a model; `max_samples` is that of one rank.
+struct ModelInputs;
+ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_loss);
+
+// Forward passes over held-out samples, summed over the ranks of `executor` when it is not null.
+struct EvaluationRequest {
+  const Dataset& data;
+  BatchOptions batches;
+  int64_t max_samples = 0;  // 0: all
+};
+Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
+                                       const EvaluationRequest& request);
+
+}  // namespace engine
