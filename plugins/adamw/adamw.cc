@@ -1,0 +1,143 @@
+// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay
+// Regularization", 2019), with the bias correction of torch.optim.AdamW. At step t:
+//
+//   value -= learning_rate * weight_decay * value
+//   m = beta1 * m + (1 - beta1) * g
+//   v = beta2 * v + (1 - beta2) * g * g
+//   value -= learning_rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon)
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "engine/plugin.h"
+
+// The loop below is compiled for several instruction sets and the best one is taken at load time.
+// Sanitizers cannot instrument that choice, which is made before they are set up.
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define ADAMW_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ADAMW_CPU_VARIANTS
+#endif
+
+namespace engine::adamw {
+namespace {
+
+// The constants of one step. What depends on the step alone is folded here, in double precision.
+struct Coefficients {
+  float gradient_scale = 1;
+  float kept = 1;  // 1 - learning_rate * weight_decay
+  float beta1 = 0, one_minus_beta1 = 1;
+  float beta2 = 0, one_minus_beta2 = 1;
+  float step_size = 0;          // learning_rate / (1 - beta1^t)
+  float inverse_root_bias = 1;  // 1 / sqrt(1 - beta2^t)
+  float epsilon = 0;
+};
+
+ADAMW_CPU_VARIANTS void Descend(const Coefficients& c, int64_t count,
+                                const float* __restrict gradient, float* __restrict m,
+                                float* __restrict v, float* __restrict value) noexcept {
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = gradient[i] * c.gradient_scale;
+    m[i] = c.beta1 * m[i] + c.one_minus_beta1 * g;
+    v[i] = c.beta2 * v[i] + c.one_minus_beta2 * (g * g);
+    const float denominator = std::sqrt(v[i]) * c.inverse_root_bias + c.epsilon;
+    value[i] = value[i] * c.kept - c.step_size * (m[i] / denominator);
+  }
+}
+
+class AdamW final : public Optimizer {
+ public:
+  explicit AdamW(const Options& options) noexcept
+      : beta1_(options.Float("beta1")),
+        beta2_(options.Float("beta2")),
+        epsilon_(options.Float("epsilon")),
+        weight_decay_(options.Float("weight_decay")) {}
+
+  OptimizerTraits traits() const noexcept override {
+    OptimizerTraits traits;
+    traits.gate = UpdateGate::kSpan;
+    traits.state_count = 2;
+    traits.state_names[0] = "first_moment";
+    traits.state_names[1] = "second_moment";
+    return traits;
+  }
+
+  Status Update(const UpdateCall& call) noexcept override {
+    if (call.step == 0) {
+      return Status::Error(StatusCode::kInvalidArgument,
+                           "adamw counts steps from 1, but was asked for step 0");
+    }
+    const double t = static_cast<double>(call.step);
+    const double learning_rate = call.learning_rate;
+    const Coefficients c{
+        .gradient_scale = call.gradient_scale,
+        .kept = static_cast<float>(1 - learning_rate * weight_decay_ * call.weight_decay_scale),
+        .beta1 = static_cast<float>(beta1_),
+        .one_minus_beta1 = static_cast<float>(1 - beta1_),
+        .beta2 = static_cast<float>(beta2_),
+        .one_minus_beta2 = static_cast<float>(1 - beta2_),
+        .step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1_, t))),
+        .inverse_root_bias = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2_, t))),
+        .epsilon = static_cast<float>(epsilon_)};
+    Descend(c, call.count, call.gradient, call.states[0], call.states[1], call.value);
+    return {};
+  }
+
+ private:
+  const double beta1_;
+  const double beta2_;
+  const double epsilon_;
+  const double weight_decay_;
+};
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "adamw updates parameters in CPU memory, but the ops run on '%s': choose "
+                         "an optimizer for that device",
+                         device->type());
+  }
+  *out = new (std::nothrow) AdamW(options);
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "adamw",
+     .version = "1.0.0",
+     .kind = PluginKind::kOptimizer,
+     .doc = "Adam with decoupled weight decay",
+     .create = Create},
+    NoOps(),
+    std::array{
+        OptionSpec{.name = "beta1",
+                   .type = OptionType::kFloat,
+                   .default_value = "0.9",
+                   .min = 0,
+                   .max = 0.999999,
+                   .doc = "share of the running mean of gradients kept in each step"},
+        OptionSpec{.name = "beta2",
+                   .type = OptionType::kFloat,
+                   .default_value = "0.999",
+                   .min = 0,
+                   .max = 0.999999,
+                   .doc = "share of the running mean of squared gradients kept in each step"},
+        OptionSpec{.name = "epsilon",
+                   .type = OptionType::kFloat,
+                   .default_value = "1e-8",
+                   .min = 1e-30,
+                   .max = 1,
+                   .doc = "added to the root of the second moment"},
+        OptionSpec{.name = "weight_decay",
+                   .type = OptionType::kFloat,
+                   .default_value = "0.01",
+                   .min = 0,
+                   .max = 1,
+                   .doc = "share of the parameter subtracted in each step, times the "
+                          "learning rate"}});
+
+}  // namespace engine::adamw

@@ -1,0 +1,133 @@
+// clip_norm: scales all gradients of a step down together when their common L2 norm exceeds
+// max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013).
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "engine/plugin.h"
+
+// The loop below is compiled for several instruction sets and the best one is taken at load time.
+// Sanitizers cannot instrument that choice, which is made before they are set up.
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define CLIP_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLIP_CPU_VARIANTS
+#endif
+
+namespace engine::clip_norm {
+namespace {
+
+// A fixed number of partial sums makes the order of additions, and so the result, the same for
+// every instruction set. The square of a float is exact in double precision.
+CLIP_CPU_VARIANTS double SumOfSquares(const float* data, int64_t count) noexcept {
+  constexpr int64_t kLanes = 32;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) {
+      const double x = data[i + j];
+      lanes[j] += x * x;
+    }
+  }
+  for (int64_t j = 0; i + j < count; ++j) {
+    const double x = data[i + j];
+    lanes[j] += x * x;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+class ClipNorm final : public GradientHook {
+ public:
+  explicit ClipNorm(const Options& options) noexcept : max_norm_(options.Float("max_norm")) {}
+
+  HookTraits traits() const noexcept override {
+    return {.stage = HookStage::kReduced, .scope = HookScope::kGlobal};
+  }
+
+  Status Setup(uint32_t parameter_count) noexcept override {
+    try {
+      squares_.assign(parameter_count, 0);
+    } catch (const std::bad_alloc&) {
+      return Status::Error(StatusCode::kResourceExhausted,
+                           "clip_norm has no memory for the norms of %u parameters",
+                           parameter_count);
+    }
+    return {};
+  }
+
+  Status BeginStep(uint64_t step) noexcept override {
+    step_ = step;
+    factor_ = -1;
+    for (double& square : squares_) square = 0;
+    return {};
+  }
+
+  Status Observe(const GradientView& gradient) noexcept override {
+    const double scale = *gradient.scale;
+    const double square = SumOfSquares(gradient.data, gradient.count) * (scale * scale);
+    if (!std::isfinite(square)) {
+      return Status::Error(
+          StatusCode::kConfig,
+          "the gradient of '%.*s' in step %llu has elements that are not finite: the "
+          "training diverges; lower the learning rate or look at the data of this step",
+          static_cast<int>(gradient.name.size()), gradient.name.data(),
+          static_cast<unsigned long long>(step_));
+    }
+    squares_[gradient.parameter] = square;
+    return {};
+  }
+
+  Status Apply(const GradientView& gradient) noexcept override {
+    if (factor_ < 0) factor_ = Factor();
+    *gradient.scale = static_cast<float>(*gradient.scale * factor_);
+    return {};
+  }
+
+ private:
+  // Added up by parameter, so that the order of Observe does not matter.
+  double Factor() const noexcept {
+    double sum = 0;
+    for (const double square : squares_) sum += square;
+    const double norm = std::sqrt(sum);
+    return norm > max_norm_ ? max_norm_ / norm : 1;
+  }
+
+  const double max_norm_;
+  std::vector<double> squares_;  // of the L2 norm, by parameter; 0 for those without a gradient
+  double factor_ = -1;           // of this step; negative until it is known
+  uint64_t step_ = 0;
+};
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "clip_norm works in CPU memory, but the ops run on '%s': choose a hook "
+                         "for that device",
+                         device->type());
+  }
+  *out = new (std::nothrow) ClipNorm(options);
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "clip_norm",
+     .version = "1.0.0",
+     .kind = PluginKind::kHook,
+     .doc = "scales all gradients down together when their common L2 norm exceeds max_norm",
+     .create = Create},
+    NoOps(),
+    std::array{OptionSpec{.name = "max_norm",
+                          .type = OptionType::kFloat,
+                          .min = 1e-30,
+                          .max = 1e30,
+                          .doc = "largest L2 norm of all gradients of a step together"}});
+
+}  // namespace engine::clip_norm

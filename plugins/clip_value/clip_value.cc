@@ -1,0 +1,82 @@
+// clip_value: limits every element of the reduced gradient to [-threshold, threshold]
+// (torch.nn.utils.clip_grad_value_).
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "engine/plugin.h"
+
+// The loop below is compiled for several instruction sets and the best one is taken at load time.
+// Sanitizers cannot instrument that choice, which is made before they are set up.
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define CLIP_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLIP_CPU_VARIANTS
+#endif
+
+namespace engine::clip_value {
+namespace {
+
+// NaN stays NaN: both comparisons are false.
+CLIP_CPU_VARIANTS void ScaleAndClamp(float scale, float threshold, int64_t count,
+                                     float* data) noexcept {
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = data[i] * scale;
+    const float low = value < -threshold ? -threshold : value;
+    data[i] = low > threshold ? threshold : low;
+  }
+}
+
+class ClipValue final : public GradientHook {
+ public:
+  explicit ClipValue(const Options& options) noexcept
+      : threshold_(static_cast<float>(options.Float("threshold"))) {}
+
+  HookTraits traits() const noexcept override {
+    return {.stage = HookStage::kReduced, .scope = HookScope::kTensor};
+  }
+  Status Setup(uint32_t) noexcept override { return {}; }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView&) noexcept override { return {}; }
+
+  // The scale is folded into the data. The pass over memory is needed anyway, no rounding can lift
+  // a clipped value above the threshold again, and the others keep the bits they would have had.
+  Status Apply(const GradientView& gradient) noexcept override {
+    ScaleAndClamp(*gradient.scale, threshold_, gradient.count, gradient.data);
+    *gradient.scale = 1;
+    return {};
+  }
+
+ private:
+  const float threshold_;
+};
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "clip_value works in CPU memory, but the ops run on '%s': choose a hook "
+                         "for that device",
+                         device->type());
+  }
+  *out = new (std::nothrow) ClipValue(options);
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
+    DescribePlugin({.name = "clip_value",
+                    .version = "1.0.0",
+                    .kind = PluginKind::kHook,
+                    .doc = "limits every element of a gradient to [-threshold, threshold]",
+                    .create = Create},
+                   NoOps(),
+                   std::array{OptionSpec{.name = "threshold",
+                                         .type = OptionType::kFloat,
+                                         .min = 1e-30,
+                                         .max = 1e30,
+                                         .doc = "largest absolute value of an element"}});
+
+}  // namespace engine::clip_value

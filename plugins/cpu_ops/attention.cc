@@ -1,0 +1,126 @@
+// Self-attention over qkv (B, T, 3C): queries, keys and values side by side, each cut into heads of
+// C / heads columns (the layout of GPT-2). Saved for backward: log-sum-exp of each row of scores,
+// (B, heads, T).
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "attention_head.h"
+#include "ops.h"
+#include "parallel.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+class AttentionOp final : public CpuOp {
+ public:
+  AttentionOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), heads_(attributes.Int("heads")), causal_(attributes.Bool("causal")) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    const TensorSpec& qkv = inputs[0];
+    if (qkv.dtype != DType::kFloat32 || qkv.shape.ndim != 3 || qkv.shape[2] < 3 ||
+        qkv.shape[2] % 3 != 0) {
+      return InputError(inputs, 0, "float32 (B, T, 3C): queries, keys and values side by side");
+    }
+    const int64_t width = qkv.shape[2] / 3;
+    if (width % heads_ != 0) {
+      return Status::Error(StatusCode::kConfig,
+                           "%s: %lld heads do not divide a width of %lld; choose another number of "
+                           "heads or another width",
+                           name(), static_cast<long long>(heads_), static_cast<long long>(width));
+    }
+    const int64_t length = qkv.shape[1];
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    AddOutput(signature, Shape{qkv.shape[0], length, width}, qkv.batched);
+    signature->saved_bytes = qkv.shape[0] * heads_ * length * kFloat;
+    signature->workspace_bytes = threads() * AttentionScratch(length, width / heads_) * kFloat;
+    signature->differentiable_inputs = 1;
+    signature->accumulates = 1;
+    signature->backward_reads_outputs = 0;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView& y = call.outputs[0];
+    ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
+      const int64_t width = y.shape[2];
+      const RowTarget target = {y.f32() + Offset(y, sample) + index * (width / heads_), width};
+      AttentionForward(Head(call.inputs[0], sample, index), target, LogSums(call, sample, index),
+                       scratch);
+    });
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView& dy = call.output_grads[0];
+    ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
+      const int64_t width = dy.shape[2], size = width / heads_;
+      float* dqkv = call.input_grads[0].f32() + Offset(call.input_grads[0], sample) + index * size;
+      const AttentionGradients gradients = {.dq = {dqkv, 3 * width},
+                                            .dk = {dqkv + width, 3 * width},
+                                            .dv = {dqkv + 2 * width, 3 * width},
+                                            .sum = Accumulates(call, 0)};
+      AttentionBackward(Head(call.inputs[0], sample, index),
+                        {dy.f32() + Offset(dy, sample) + index * size, width},
+                        LogSums(call, sample, index), gradients, scratch);
+    });
+    return {};
+  }
+
+ private:
+  static int64_t Offset(const TensorView& tensor, int64_t sample) noexcept {
+    return sample * tensor.shape.Count(1);
+  }
+
+  AttentionHead Head(const TensorView& qkv, int64_t sample, int64_t index) const noexcept {
+    const int64_t width = qkv.shape[2] / 3, size = width / heads_;
+    const float* q = qkv.f32() + Offset(qkv, sample) + index * size;
+    return {.q = {q, 3 * width},
+            .k = {q + width, 3 * width},
+            .v = {q + 2 * width, 3 * width},
+            .length = qkv.shape[1],
+            .size = size,
+            .scale = 1.0f / std::sqrt(static_cast<float>(size)),
+            .causal = causal_};
+  }
+
+  float* LogSums(const OpCall& call, int64_t sample, int64_t index) const noexcept {
+    if (call.saved == nullptr) return nullptr;
+    const int64_t length = call.inputs[0].shape[1];
+    return static_cast<float*>(call.saved) + (sample * heads_ + index) * length;
+  }
+
+  // body(sample, head index, scratch of the thread) for every head of every sample.
+  template <typename Body>
+  void ForEachHead(const OpCall& call, const Body& body) const noexcept {
+    const Shape& shape = call.inputs[0].shape;
+    const int64_t size = shape[2] / 3 / heads_;
+    const int64_t scratch = AttentionScratch(shape[1], size);
+    const int64_t count = shape[0] * heads_;
+    const int64_t work = shape[1] * shape[1] * size;
+    const int32_t parts = PartCount(count, kWorkGrain / std::max<int64_t>(work, 1));
+    ForEachPart(parts, count, 1, [&](int32_t part, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        body(i / heads_, i % heads_, static_cast<float*>(call.workspace) + part * scratch);
+      }
+    });
+  }
+
+  // Multiply-adds that are worth a thread.
+  static constexpr int64_t kWorkGrain = 1 << 18;
+
+  const int64_t heads_;
+  const bool causal_;
+};
+
+}  // namespace
+
+Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) AttentionOp(context, attributes);
+}
+
+}  // namespace engine::cpu_ops

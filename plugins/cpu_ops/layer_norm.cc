@@ -1,0 +1,216 @@
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension (Ba, Kiros and
+// Hinton, arXiv:1607.06450). Saved for backward: {mean, 1 / deviation} of each row.
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "ops.h"
+#include "parallel.h"
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+struct RowStatistics {
+  float mean;
+  float inverse_deviation;
+};
+
+struct ForwardRows {
+  const float* x;
+  const float* weight;
+  const float* bias;
+  float* y;
+  RowStatistics* statistics;  // or null
+  int64_t width;
+  float epsilon;
+};
+
+// Two passes for the statistics, as the difference of two large sums would cancel; the row is in
+// the first-level cache by then.
+CPU_OPS_INLINE RowStatistics StatisticsOf(const float* x, int64_t width, float epsilon) noexcept {
+  Float16 sums = {};
+  for (int64_t i = 0; i < width; i += kLanes) sums += Load(x + i, LanesAt(i, width));
+  const float mean = Sum(sums) / static_cast<float>(width);
+  Float16 squares = {};
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const Float16 difference = Load(x + i, LanesAt(i, width), mean) - mean;
+    squares += difference * difference;
+  }
+  return {mean, 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + epsilon)};
+}
+
+CPU_OPS_KERNEL void Normalize(const ForwardRows& rows, int64_t begin, int64_t end) {
+  const int64_t width = rows.width;
+  const float* weight = rows.weight;
+  const float* bias = rows.bias;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = rows.x + row * width;
+    float* y = rows.y + row * width;
+    const RowStatistics statistics = StatisticsOf(x, width, rows.epsilon);
+    const float mean = statistics.mean, scale = statistics.inverse_deviation;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+    if (rows.statistics != nullptr) rows.statistics[row] = statistics;
+  }
+}
+
+struct BackwardRows {
+  const float* x;
+  const float* weight;
+  const float* dy;
+  const RowStatistics* statistics;
+  float* dx;  // or null
+  bool sum;   // add to dx
+  int64_t width;
+};
+
+// dx of one row: with g = dy * weight and n = (x - mean) * scale,
+//   dx = scale * (g - mean(g) - n * mean(g * n)).
+CPU_OPS_INLINE void InputGradient(const BackwardRows& rows, const float* x, const float* dy,
+                                  RowStatistics row, float* dx) noexcept {
+  const int64_t width = rows.width;
+  const float row_mean = row.mean, scale = row.inverse_deviation;
+  Float16 sums = {}, dots = {};
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const int64_t lanes = LanesAt(i, width);
+    const Float16 g = Load(dy + i, lanes) * Load(rows.weight + i, lanes);
+    sums += g;
+    dots += g * (Load(x + i, lanes) - row_mean);
+  }
+  const float mean = Sum(sums) / static_cast<float>(width);
+  const float slope = Sum(dots) * scale / static_cast<float>(width);
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const int64_t lanes = LanesAt(i, width);
+    const Float16 g = Load(dy + i, lanes) * Load(rows.weight + i, lanes);
+    const Float16 n = (Load(x + i, lanes) - row_mean) * scale;
+    Float16 gradient = scale * (g - mean - n * slope);
+    if (rows.sum) gradient += Load(dx + i, lanes);
+    Store(dx + i, gradient, lanes);
+  }
+}
+
+// Rows [begin, end): dx, and onto `dweight` and `dbias` (width each; null when not wanted) their
+// sums over these rows.
+CPU_OPS_KERNEL void NormalizeBackward(const BackwardRows& rows, int64_t begin, int64_t end,
+                                      float* dweight, float* dbias) {
+  const int64_t width = rows.width;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = rows.x + row * width;
+    const float* dy = rows.dy + row * width;
+    const RowStatistics statistics = rows.statistics[row];
+    if (dweight != nullptr) {
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) {
+        dweight[i] += dy[i] * ((x[i] - statistics.mean) * statistics.inverse_deviation);
+        dbias[i] += dy[i];
+      }
+    }
+    if (rows.dx != nullptr) InputGradient(rows, x, dy, statistics, rows.dx + row * width);
+  }
+}
+
+class LayerNormOp final : public CpuOp {
+ public:
+  LayerNormOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    const TensorSpec& x = inputs[kX];
+    if (x.dtype != DType::kFloat32 || x.shape.ndim < 2 || x.shape[-1] < 1) {
+      return InputError(inputs, kX, "float32 (..., C), at least two dimensions, C >= 1");
+    }
+    const int64_t width = x.shape[-1];
+    AddOutput(signature, x.shape, x.batched);
+    ParameterSpec& weight = AddParameter(signature, Shape{width});
+    weight.name = "weight";
+    weight.initializer = Initializer::kOnes;
+    weight.decay = 0;
+    ParameterSpec& bias = AddParameter(signature, Shape{width});
+    bias.name = "bias";
+    bias.decay = 0;
+    signature->saved_bytes = x.shape.Count(0, -1) * static_cast<int64_t>(sizeof(RowStatistics));
+    signature->workspace_bytes = threads() * PartialBytes(width);
+    signature->differentiable_inputs = 0b111;
+    signature->accumulates = 0b111;
+    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
+    signature->backward_reads_outputs = 0;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const Shape& shape = call.inputs[kX].shape;
+    const ForwardRows rows = {.x = call.inputs[kX].f32(),
+                              .weight = call.inputs[kWeight].f32(),
+                              .bias = call.inputs[kBias].f32(),
+                              .y = call.outputs[0].f32(),
+                              .statistics = static_cast<RowStatistics*>(call.saved),
+                              .width = shape[-1],
+                              .epsilon = epsilon_};
+    ForRows(shape.Count(0, -1), shape[-1],
+            [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    const Shape& shape = call.inputs[kX].shape;
+    const BackwardRows rows = {.x = call.inputs[kX].f32(),
+                               .weight = call.inputs[kWeight].f32(),
+                               .dy = call.output_grads[0].f32(),
+                               .statistics = static_cast<const RowStatistics*>(call.saved),
+                               .dx = WantsGradient(call, kX) ? call.input_grads[kX].f32() : nullptr,
+                               .sum = Accumulates(call, kX),
+                               .width = shape[-1]};
+    const bool parameters = WantsGradient(call, kWeight) || WantsGradient(call, kBias);
+    const int64_t row_count = shape.Count(0, -1);
+    const int32_t parts = PartCount(row_count * rows.width, kElementGrain);
+    ForEachPart(parts, row_count, 1, [&](int32_t part, int64_t begin, int64_t end) {
+      float* partial = nullptr;
+      if (parameters) {
+        partial = Partial(call.workspace, rows.width, part);
+        std::memset(partial, 0, static_cast<size_t>(PartialBytes(rows.width)));
+      }
+      NormalizeBackward(rows, begin, end, partial,
+                        parameters ? partial + PaddedWidth(rows.width) : nullptr);
+    });
+    AddPartials(call, kWeight, parts, 0);
+    AddPartials(call, kBias, parts, PaddedWidth(rows.width));
+    return {};
+  }
+
+ private:
+  static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
+
+  // The workspace holds, per thread, a partial gradient of the weight and one of the bias.
+  static int64_t PaddedWidth(int64_t width) noexcept { return (width + kLine - 1) / kLine * kLine; }
+  static int64_t PartialBytes(int64_t width) noexcept {
+    return 2 * PaddedWidth(width) * static_cast<int64_t>(sizeof(float));
+  }
+  static float* Partial(void* workspace, int64_t width, int32_t part) noexcept {
+    return static_cast<float*>(workspace) + 2 * PaddedWidth(width) * part;
+  }
+
+  static void AddPartials(const OpCall& call, int32_t input, int32_t parts,
+                          int64_t offset) noexcept {
+    if (!WantsGradient(call, static_cast<size_t>(input))) return;
+    const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
+    const int64_t width = gradient.count();
+    if (!Accumulates(call, input)) std::memset(gradient.data, 0, gradient.size_bytes());
+    for (int32_t part = 0; part < parts; ++part) {
+      const float* partial = Partial(call.workspace, width, part) + offset;
+      for (int64_t i = 0; i < width; ++i) gradient.f32()[i] += partial[i];
+    }
+  }
+
+  const float epsilon_;
+};
+
+}  // namespace
+
+Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) LayerNormOp(context, attributes);
+}
+
+}  // namespace engine::cpu_ops

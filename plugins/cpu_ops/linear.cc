@@ -1,0 +1,224 @@
+// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b.
+//
+// All three products are oneDNN's sgemm. Its matmul primitives with packed weights are not faster
+// here, as the weights change every step and would be packed again for one use.
+#include <dnnl.h>
+
+#include <cmath>
+#include <cstring>
+#include <new>
+
+#include "ops.h"
+#include "parallel.h"
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+// A row-major matrix as an operand: op(data) where `transposed` swaps its two dimensions.
+struct Operand {
+  const float* data;
+  bool transposed;
+};
+
+// c (m, n) = a (m, k) b (k, n), or += when `sum`.
+Status Gemm(const char* op, int64_t m, int64_t n, int64_t k, Operand a, Operand b, float* c,
+            bool sum) noexcept {
+  const dnnl_status_t status =
+      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data,
+                 a.transposed ? m : k, b.data, b.transposed ? k : n, sum ? 1.0f : 0.0f, c, n);
+  if (status == dnnl_success) return {};
+  return Status::Error(
+      status == dnnl_out_of_memory ? StatusCode::kResourceExhausted : StatusCode::kInternal,
+      "%s: oneDNN refused a product of (%lld, %lld) and (%lld, %lld), status %d", op,
+      static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(k),
+      static_cast<long long>(n), static_cast<int>(status));
+}
+
+// Every row of y (rows, width) becomes `bias`.
+void FillRows(const float* bias, float* y, int64_t rows, int64_t width) noexcept {
+  ForRows(rows, width, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::memcpy(y + row * width, bias, static_cast<size_t>(width) * sizeof(float));
+    }
+  });
+}
+
+// sums[j] += the sum of column j of y (rows, width), for j in [begin, end). Four rows at a time:
+// that quarters the traffic on `sums`, and the length of the chain of roundings.
+CPU_OPS_KERNEL void AddColumns(const float* y, int64_t rows, int64_t width, float* sums,
+                               int64_t begin, int64_t end) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4, y += 4 * width) {
+#pragma omp simd
+    for (int64_t j = begin; j < end; ++j) {
+      sums[j] += (y[j] + y[width + j]) + (y[2 * width + j] + y[3 * width + j]);
+    }
+  }
+  for (; row < rows; ++row, y += width) {
+#pragma omp simd
+    for (int64_t j = begin; j < end; ++j) sums[j] += y[j];
+  }
+}
+
+void SumColumns(const float* y, int64_t rows, int64_t width, float* sums, bool sum) noexcept {
+  const int32_t parts = PartCount(rows * width, kElementGrain);
+  ForEachPart(parts, width, kLine, [&](int32_t, int64_t begin, int64_t end) {
+    if (!sum) std::memset(sums + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+    AddColumns(y, rows, width, sums, begin, end);
+  });
+}
+
+// Inputs are x (..., K), weight (N, K) and, maybe, bias (N).
+class LinearOp : public CpuOp {
+ public:
+  using CpuOp::CpuOp;
+
+ protected:
+  static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
+
+  // What linear and tied_linear have in common once the number of units is known.
+  void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) const noexcept {
+    Shape shape = x.shape;
+    shape[-1] = units;
+    AddOutput(signature, shape, x.batched);
+    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
+    signature->backward_reads_outputs = 0;
+  }
+
+  bool AcceptsX(const TensorSpec& x) const noexcept {
+    return x.dtype == DType::kFloat32 && x.shape.ndim >= 2 && x.shape[-1] >= 1;
+  }
+
+  Status DoForward(const OpCall& call) noexcept override {
+    const Sizes sizes(call);
+    if (sizes.rows == 0) return {};
+    float* y = call.outputs[0].f32();
+    const bool bias = call.inputs.size() > kBias;
+    if (bias) FillRows(call.inputs[kBias].f32(), y, sizes.rows, sizes.units);
+    return Gemm(name(), sizes.rows, sizes.units, sizes.width, {call.inputs[kX].f32(), false},
+                {call.inputs[kWeight].f32(), true}, y, bias);
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    const Sizes sizes(call);
+    if (sizes.rows == 0) {
+      ZeroParameterGradients(call);
+      return {};
+    }
+    const float* dy = call.output_grads[0].f32();
+    if (WantsGradient(call, kBias)) {
+      SumColumns(dy, sizes.rows, sizes.units, call.input_grads[kBias].f32(),
+                 Accumulates(call, kBias));
+    }
+    if (WantsGradient(call, kWeight)) {
+      ENGINE_RETURN_IF_ERROR(Gemm(name(), sizes.units, sizes.width, sizes.rows, {dy, true},
+                                  {call.inputs[kX].f32(), false}, call.input_grads[kWeight].f32(),
+                                  Accumulates(call, kWeight)));
+    }
+    if (!WantsGradient(call, kX)) return {};
+    return Gemm(name(), sizes.rows, sizes.width, sizes.units, {dy, false},
+                {call.inputs[kWeight].f32(), false}, call.input_grads[kX].f32(),
+                Accumulates(call, kX));
+  }
+
+ private:
+  struct Sizes {
+    int64_t rows, width, units;
+
+    explicit Sizes(const OpCall& call) noexcept
+        : rows(call.inputs[kX].shape.Count(0, -1)),
+          width(call.inputs[kX].shape[-1]),
+          units(call.inputs[kWeight].shape[0]) {}
+  };
+
+  static void ZeroParameterGradients(const OpCall& call) noexcept {
+    for (int32_t input : {kWeight, kBias}) {
+      if (!WantsGradient(call, static_cast<size_t>(input)) || Accumulates(call, input)) continue;
+      const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
+      std::memset(gradient.data, 0, gradient.size_bytes());
+    }
+  }
+};
+
+class OwnedLinearOp final : public LinearOp {
+ public:
+  OwnedLinearOp(const OpContext& context, const Options& attributes) noexcept
+      : LinearOp(context),
+        units_(attributes.Int("units")),
+        bias_(attributes.Bool("bias")),
+        init_scale_(static_cast<float>(attributes.Float("init_scale"))) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    if (!AcceptsX(inputs[kX])) {
+      return InputError(inputs, kX, "float32 (..., K), at least two dimensions, K >= 1");
+    }
+    const int64_t width = inputs[kX].shape[-1];
+    Describe(inputs[kX], units_, signature);
+    AddWeight(width, signature);
+    if (bias_) AddBias(width, signature);
+    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
+    signature->accumulates = signature->differentiable_inputs;
+    return {};
+  }
+
+ private:
+  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Linear, for weight and bias.
+  static float DefaultBound(int64_t width) noexcept {
+    return 1.0f / std::sqrt(static_cast<float>(width));
+  }
+
+  void AddWeight(int64_t width, OpSignature* signature) const noexcept {
+    ParameterSpec& weight = AddParameter(signature, Shape{units_, width});
+    weight.name = "weight";
+    weight.initializer = init_scale_ > 0 ? Initializer::kNormal : Initializer::kUniform;
+    weight.scale = init_scale_ > 0 ? init_scale_ : DefaultBound(width);
+  }
+
+  void AddBias(int64_t width, OpSignature* signature) const noexcept {
+    ParameterSpec& bias = AddParameter(signature, Shape{units_});
+    bias.name = "bias";
+    bias.initializer = init_scale_ > 0 ? Initializer::kZeros : Initializer::kUniform;
+    bias.scale = init_scale_ > 0 ? 0.0f : DefaultBound(width);
+    bias.decay = 0;
+  }
+
+  const int64_t units_;
+  const bool bias_;
+  const float init_scale_;
+};
+
+class TiedLinearOp final : public LinearOp {
+ public:
+  using LinearOp::LinearOp;
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
+    if (!AcceptsX(inputs[kX])) {
+      return InputError(inputs, kX, "float32 (..., K), at least two dimensions, K >= 1");
+    }
+    const TensorSpec& table = inputs[kWeight];
+    if (table.dtype != DType::kFloat32 || table.shape.ndim != 2 || table.batched != 0 ||
+        table.shape[0] < 1 || table.shape[1] != inputs[kX].shape[-1]) {
+      return InputError(inputs, kWeight,
+                        "a parameter, float32 (V, K), with the K of input 0's last dimension");
+    }
+    Describe(inputs[kX], table.shape[0], signature);
+    signature->differentiable_inputs = 0b11;
+    signature->accumulates = 0b11;
+    return {};
+  }
+};
+
+}  // namespace
+
+Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) OwnedLinearOp(context, attributes);
+}
+
+Op* MakeTiedLinear(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) TiedLinearOp(context);
+}
+
+}  // namespace engine::cpu_ops

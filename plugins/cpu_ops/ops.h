@@ -1,0 +1,28 @@
+// The makers of the ops, one per op name, and what several ops share. A maker returns null when
+// memory is out.
+#pragma once
+
+#include "cpu_op.h"
+#include "engine/options.h"
+
+namespace engine::cpu_ops {
+
+using OpFactory = Op* (*)(const OpContext& context, const Options& attributes) noexcept;
+
+// For an op whose input gradient equals its output gradient: copies or adds `source` to `target`,
+// or does nothing when they are the same memory.
+void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept;
+
+Op* MakeAdd(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeEmbedding(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeFlatten(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeGelu(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeRelu(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeTanh(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeTiedLinear(const OpContext& context, const Options& attributes) noexcept;
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,147 @@
+// Kernels for several instruction sets from one source, and the functions of a float that they need
+// in a form that vectorises.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// Compiles a function once for AVX-512, once for AVX2 with FMA and once for any x86-64; the loader
+// picks. Not under sanitizers: the pick happens before their runtime is ready. An OpenMP parallel
+// region inside such a function would not be compiled along, so kernels are serial and work on
+// ranges (parallel.h).
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CPU_OPS_KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CPU_OPS_KERNEL
+#endif
+
+#define CPU_OPS_INLINE [[gnu::always_inline]] inline
+
+namespace engine::cpu_ops {
+
+// Sixteen floats, or four or eight: vectors of the compiler, which splits those that are wider than
+// the machine's. They work like a float; a comparison selects by element with ?:. Loops without a
+// reduction need none of this (omp simd vectorises them), but a reduction over a short row does:
+// the compiler folds the lanes of its own one by one.
+using Float16 = float __attribute__((vector_size(64)));
+using Float8 = float __attribute__((vector_size(32)));
+using Float4 = float __attribute__((vector_size(16)));
+
+constexpr int64_t kLanes = 16;
+
+CPU_OPS_INLINE Float16 Load(const float* source) noexcept {
+  Float16 lanes;
+  std::memcpy(&lanes, source, sizeof lanes);
+  return lanes;
+}
+
+// The first `count` <= kLanes floats at `source`, and `rest` in the other lanes.
+CPU_OPS_INLINE Float16 Load(const float* source, int64_t count, float rest = 0.0f) noexcept {
+  if (count == kLanes) [[likely]]
+    return Load(source);
+  Float16 lanes = Float16{} + rest;
+  std::memcpy(&lanes, source, static_cast<size_t>(count) * sizeof(float));
+  return lanes;
+}
+
+CPU_OPS_INLINE void Store(float* target, Float16 lanes) noexcept {
+  std::memcpy(target, &lanes, sizeof lanes);
+}
+
+CPU_OPS_INLINE void Store(float* target, Float16 lanes, int64_t count) noexcept {
+  if (count == kLanes) [[likely]]
+    return Store(target, lanes);
+  std::memcpy(target, &lanes, static_cast<size_t>(count) * sizeof(float));
+}
+
+// How many lanes of a row of `width` are left at `begin`.
+CPU_OPS_INLINE int64_t LanesAt(int64_t begin, int64_t width) noexcept {
+  return width - begin < kLanes ? width - begin : kLanes;
+}
+
+CPU_OPS_INLINE Float16 Larger(Float16 a, Float16 b) noexcept {
+  return a > b ? a : b;
+}
+
+// combine() of all lanes, in halves.
+template <typename Combine>
+CPU_OPS_INLINE float Fold(Float16 lanes, const Combine& combine) noexcept {
+  float half[kLanes];
+  std::memcpy(half, &lanes, sizeof lanes);
+  Float8 low, high;
+  std::memcpy(&low, half, sizeof low);
+  std::memcpy(&high, half + 8, sizeof high);
+  const Float8 eight = combine(low, high);
+  std::memcpy(half, &eight, sizeof eight);
+  Float4 first, second;
+  std::memcpy(&first, half, sizeof first);
+  std::memcpy(&second, half + 4, sizeof second);
+  const Float4 four = combine(first, second);
+  return combine(combine(four[0], four[2]), combine(four[1], four[3]));
+}
+
+CPU_OPS_INLINE float Sum(Float16 lanes) noexcept {
+  return Fold(lanes, [](auto a, auto b) { return a + b; });
+}
+
+CPU_OPS_INLINE float Largest(Float16 lanes) noexcept {
+  return Fold(lanes, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+template <typename T>
+struct BitsOf {
+  using Type = uint32_t;
+};
+template <>
+struct BitsOf<Float16> {
+  using Type = uint32_t __attribute__((vector_size(64)));
+};
+
+// e^x to 1e-7 relative, for a float or for lanes: 0 below -87.7 (also of -infinity), at most e^88,
+// NaN of NaN. Cephes' split of ln 2 and its polynomial on [-ln2/2, ln2/2].
+template <typename T>
+CPU_OPS_INLINE T Exp(T x) noexcept {
+  using Bits = typename BitsOf<T>::Type;
+  constexpr float kLimit = 88.0f;        // at -kLimit the exponent below is that of 0
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr uint32_t kRoundBits = 0x4b400000;
+  const T low = T{} - kLimit, high = T{} + kLimit;
+  T bounded = high < x ? high : x;  // in this order NaN stays
+  bounded = low > bounded ? low : bounded;
+  const T shifted = bounded * 1.44269504088896341f + kRound;
+  const T n = shifted - kRound;
+  const T r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
+  T p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const Bits exponent = std::bit_cast<Bits>(shifted) - kRoundBits + 127u;
+  return p * std::bit_cast<T>(exponent << 23);
+}
+
+// 1 / (1 + e^-x) to 2e-7 relative for x > -87. The division costs less than Newton's method would:
+// it has a unit of its own beside those that the exponential keeps busy.
+CPU_OPS_INLINE float Sigmoid(float x) noexcept {
+  return 1.0f / (1.0f + Exp(-x));
+}
+
+// tanh(x) to 2e-7 relative: Cephes' polynomial near 0, where the other form would cancel.
+CPU_OPS_INLINE float Tanh(float x) noexcept {
+  const float magnitude = x < 0.0f ? -x : x;
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = p * z * x + x;
+  const float far = 1.0f - 2.0f / (Exp(2.0f * magnitude) + 1.0f);
+  return magnitude < 0.625f ? near : (x < 0.0f ? -far : far);
+}
+
+}  // namespace engine::cpu_ops

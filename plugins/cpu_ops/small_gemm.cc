@@ -1,0 +1,123 @@
+#include "small_gemm.h"
+
+#include <cstring>
+
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+// kRows rows and kColumns vectors of c, kept in registers while k runs.
+template <typename Vector, int kRows, int kColumns>
+CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, bool sum) noexcept {
+  constexpr int64_t kWidth = sizeof(Vector) / sizeof(float);
+  Vector accumulators[kRows][kColumns] = {};
+  for (int64_t p = 0; p < k; ++p) {
+    Vector row[kColumns];
+#pragma GCC unroll 2
+    for (int j = 0; j < kColumns; ++j) {
+      std::memcpy(&row[j], b.data + p * b.row_stride + j * kWidth, sizeof(Vector));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const float factor = a.data[i * a.row_stride + p * a.column_stride];
+#pragma GCC unroll 2
+      for (int j = 0; j < kColumns; ++j) accumulators[i][j] += factor * row[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kColumns; ++j) {
+      float* target = c.data + i * c.row_stride + j * kWidth;
+      if (sum) {
+        Vector before;
+        std::memcpy(&before, target, sizeof(Vector));
+        accumulators[i][j] += before;
+      }
+      std::memcpy(target, &accumulators[i][j], sizeof(Vector));
+    }
+  }
+}
+
+// All rows of one panel of columns.
+template <typename Vector, int kColumns>
+CPU_OPS_INLINE void Panel(int64_t m, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
+                          bool sum) noexcept {
+  int64_t i = 0;
+  for (; i + kTileRows <= m; i += kTileRows) {
+    Tile<Vector, kTileRows, kColumns>(k, a, b, c, sum);
+    a.data += kTileRows * a.row_stride;
+    c.data += kTileRows * c.row_stride;
+  }
+  for (; i < m; ++i) {
+    Tile<Vector, 1, kColumns>(k, a, b, c, sum);
+    a.data += a.row_stride;
+    c.data += c.row_stride;
+  }
+}
+
+// As many panels of this width as there are columns from `*j` on.
+template <typename Vector, int kColumns>
+CPU_OPS_INLINE void Panels(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
+                           RowTarget c, bool sum, int64_t* j) noexcept {
+  constexpr auto kWidth = static_cast<int64_t>(kColumns * sizeof(Vector) / sizeof(float));
+  for (; *j + kWidth <= n; *j += kWidth) {
+    Panel<Vector, kColumns>(m, k, a, {b.data + *j, b.row_stride}, {c.data + *j, c.row_stride}, sum);
+  }
+}
+
+CPU_OPS_KERNEL void Multiply(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
+                             RowTarget c, bool sum) {
+  int64_t j = 0;
+  Panels<Float16, 2>(m, n, k, a, b, c, sum, &j);
+  Panels<Float16, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<Float8, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<Float4, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<float, 1>(m, n, k, a, b, c, sum, &j);
+}
+
+// Four rows of four columns, through registers: a plain loop over one side would gather.
+CPU_OPS_INLINE void TransposeBlock(RowMatrix source, float* target, int64_t stride) noexcept {
+  Float4 row[4];
+  for (int i = 0; i < 4; ++i) std::memcpy(&row[i], source.data + i * source.row_stride, 16);
+  const Float4 low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+  const Float4 low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+  const Float4 high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+  const Float4 high23 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+  const Float4 column[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                            __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                            __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                            __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+  for (int j = 0; j < 4; ++j) std::memcpy(target + j * stride, &column[j], 16);
+}
+
+}  // namespace
+
+void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
+               bool sum) noexcept {
+  Multiply(m, n, k, a, b, c, sum);
+}
+
+void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
+               int64_t padded_rows) noexcept {
+  const int64_t block_rows = rows / 4 * 4, block_columns = columns / 4 * 4;
+  const auto copy = [&](int64_t i, int64_t j) {
+    target[j * padded_rows + i] = source.data[i * source.row_stride + j];
+  };
+  for (int64_t i = 0; i < block_rows; i += 4) {
+    for (int64_t j = 0; j < block_columns; j += 4) {
+      TransposeBlock({source.data + i * source.row_stride + j, source.row_stride},
+                     target + j * padded_rows + i, padded_rows);
+    }
+    for (int64_t j = block_columns; j < columns; ++j) {
+      for (int64_t r = i; r < i + 4; ++r) copy(r, j);
+    }
+  }
+  for (int64_t j = 0; j < columns; ++j) {
+    for (int64_t i = block_rows; i < rows; ++i) copy(i, j);
+    for (int64_t i = rows; i < padded_rows; ++i) target[j * padded_rows + i] = 0.0f;
+  }
+}
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,142 @@
+#include "communicator.h"
+
+#include <exception>
+#include <thread>
+
+#include "collectives.h"
+#include "describe.h"
+
+namespace engine::gloo {
+namespace {
+
+constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
+                               Bit(TransferKind::kBarrier);
+constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
+                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
+
+// Waking a thread takes about as long as this. Spinning helps only if the one that is waited for
+// has a core to itself.
+std::chrono::microseconds SpinTime(const RankInfo& ranks, int lanes) {
+  const auto threads = static_cast<unsigned>(ranks.local_world_size * (1 + lanes));
+  return std::chrono::microseconds(std::thread::hardware_concurrency() >= threads ? 50 : 0);
+}
+
+template <typename Enum>
+bool InRange(Enum value, Enum last) noexcept {
+  return static_cast<int32_t>(value) >= 0 && value <= last;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Create(
+    Host& host, const MeshSettings& settings) noexcept {
+  try {
+    std::unique_ptr<Mesh> mesh;
+    if (host.rank_info().world_size > 1) {
+      ENGINE_ASSIGN_OR_RETURN(mesh, Mesh::Connect(host, settings));
+    }
+    const int lanes = mesh ? settings.lanes : 0;
+    return std::unique_ptr<GlooCommunicator>(new GlooCommunicator(host, std::move(mesh), lanes));
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start gloo: %s", error.what());
+  }
+}
+
+GlooCommunicator::GlooCommunicator(Host& host, std::unique_ptr<Mesh> mesh, int lanes)
+    : ranks_(host.rank_info()),
+      mesh_(std::move(mesh)),
+      pool_(std::make_shared<WorkPool>(SpinTime(ranks_, lanes), lanes)),
+      failure_(host, mesh_ ? mesh_->prefix() : std::string(), [this] {
+        if (mesh_) mesh_->Shutdown();
+      }) {
+  for (int lane = 0; lane < lanes; ++lane) {
+    lanes_.push_back(std::make_unique<Lane>(lane, mesh_->channel(lane), failure_));
+  }
+  if (lanes_.empty()) return;
+  watchdog_ = std::make_unique<Watchdog>([this](Clock::time_point now) { return EndOverdue(now); });
+}
+
+GlooCommunicator::~GlooCommunicator() {
+  watchdog_.reset();
+  Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
+  lanes_.clear();
+}
+
+CommunicatorTraits GlooCommunicator::traits() const noexcept {
+  return {.kinds = kAllKinds,
+          .dtypes = kAllDTypes,
+          .ordered = 1,
+          .max_in_flight = static_cast<uint32_t>(lanes_.size()),
+          .measures_only = 0};
+}
+
+Status GlooCommunicator::Check(const Transfer& transfer) const noexcept {
+  const auto invalid = [](const char* what, long long value) {
+    return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
+  };
+  if (!InRange(transfer.kind, TransferKind::kBarrier)) {
+    return invalid("unknown kind", static_cast<int>(transfer.kind));
+  }
+  if (!InRange(transfer.dtype, DType::kFloat16)) {
+    return invalid("unknown dtype", static_cast<int>(transfer.dtype));
+  }
+  if (!InRange(transfer.reduction, Reduction::kMin)) {
+    return invalid("unknown reduction", static_cast<int>(transfer.reduction));
+  }
+  if (transfer.count < 0) return invalid("count", transfer.count);
+  if (transfer.timeout_ms <= 0) return invalid("timeout_ms", transfer.timeout_ms);
+  if (transfer.stream && transfer.stream->native()) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "gloo moves host memory only: copy the data to the host first");
+  }
+  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
+  if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
+    return invalid("root", transfer.root);
+  }
+  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
+  const bool sends = !is_broadcast || transfer.root == ranks_.rank;
+  const bool receives = !is_broadcast || transfer.root != ranks_.rank;
+  if ((sends && !transfer.send) || (receives && !transfer.recv)) {
+    return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
+                         Describe(transfer).c_str());
+  }
+  return {};
+}
+
+Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
+  if (failure_.raised()) return failure_.reason();
+  ENGINE_RETURN_IF_ERROR(Check(transfer));
+  PooledWork* const work = pool_->Take(transfer, lanes_.empty() ? 1 : 2);
+  if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+  *out = work;
+  if (lanes_.empty()) {
+    RunAlone(transfer);
+    work->Complete({});
+    return {};
+  }
+  Lane& lane = *lanes_[transfer.sequence % lanes_.size()];
+  work->set_lane(&lane);
+  const Clock::time_point deadline = work->deadline();
+  lane.Enqueue(work);
+  watchdog_->Watch(deadline);
+  return {};
+}
+
+Clock::time_point GlooCommunicator::EndOverdue(Clock::time_point now) noexcept {
+  Clock::time_point next = Clock::time_point::max();
+  for (const auto& lane : lanes_) {
+    const Status overdue = lane->CheckDeadlines(now, &next);
+    if (overdue.ok()) continue;
+    const Status reported = failure_.RaiseFound(overdue);
+    (void)reported;  // each work gets it
+    return Clock::time_point::max();
+  }
+  return next;
+}
+
+void GlooCommunicator::Abort(const Status& reason) noexcept {
+  failure_.Raise(reason);
+}
+
+}  // namespace engine::gloo

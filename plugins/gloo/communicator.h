@@ -1,0 +1,42 @@
+// A Communicator over gloo's TCP transport.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "engine/host.h"
+#include "failure.h"
+#include "lane.h"
+#include "mesh.h"
+#include "watchdog.h"
+#include "work.h"
+
+namespace engine::gloo {
+
+class GlooCommunicator final : public Communicator {
+ public:
+  // Collective unless the world is one.
+  static Result<std::unique_ptr<GlooCommunicator>> Create(Host& host,
+                                                          const MeshSettings& settings) noexcept;
+  ~GlooCommunicator() override;
+
+  CommunicatorTraits traits() const noexcept override;
+  Status Submit(const Transfer& transfer, Work** out) noexcept override;
+  void Abort(const Status& reason) noexcept override;
+
+ private:
+  GlooCommunicator(Host& host, std::unique_ptr<Mesh> mesh, int lanes);
+
+  Clock::time_point EndOverdue(Clock::time_point now) noexcept;
+  Status Check(const Transfer& transfer) const noexcept;
+
+  const RankInfo ranks_;
+  const std::unique_ptr<Mesh> mesh_;  // null in a world of one
+  const std::shared_ptr<WorkPool> pool_;
+  Failure failure_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Watchdog> watchdog_;  // looks at lanes_
+};
+
+}  // namespace engine::gloo

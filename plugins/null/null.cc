@@ -1,0 +1,104 @@
+// null: a communicator that moves nothing between ranks. In a world of one that is all there is to
+// do; in a larger one it measures what training costs without communication, and the ranks drift
+// apart.
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "engine/plugin.h"
+
+namespace engine::null {
+namespace {
+
+// Every transfer is done when Submit returns. Without state, so one serves all, for ever.
+class DoneWork final : public Work {
+ public:
+  WorkState state() const noexcept override { return WorkState::kDone; }
+  Status WaitHost(int64_t) noexcept override { return {}; }
+  Status WaitStream(Stream*) noexcept override { return {}; }
+  void OnDone(void (*callback)(void* context), void* context) noexcept override {
+    callback(context);
+  }
+  void Release() noexcept override {}
+};
+
+Work* Done() noexcept {
+  static DoneWork work;
+  return &work;
+}
+
+// What this rank contributes to its own result: an all-reduce or broadcast gives back `send`, a
+// reduce-scatter this rank's slice of it; an all-gather fills this rank's slice of `recv`.
+void CopyOwn(const Transfer& transfer, const RankInfo& ranks) noexcept {
+  if (transfer.kind == TransferKind::kBarrier || !transfer.send || !transfer.recv) return;
+  const size_t size_bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
+  const size_t own_slice = static_cast<size_t>(ranks.rank) * size_bytes;
+  const auto* source = static_cast<const std::byte*>(transfer.send);
+  auto* target = static_cast<std::byte*>(transfer.recv);
+  if (transfer.kind == TransferKind::kReduceScatter) source += own_slice;
+  if (transfer.kind == TransferKind::kAllGather) target += own_slice;
+  if (source != target) std::memcpy(target, source, size_bytes);
+}
+
+class NullCommunicator final : public Communicator {
+ public:
+  explicit NullCommunicator(const RankInfo& ranks) noexcept : ranks_(ranks) {}
+
+  CommunicatorTraits traits() const noexcept override {
+    return {.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                     Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
+                     Bit(TransferKind::kBarrier),
+            .dtypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
+                      Bit(DType::kBFloat16) | Bit(DType::kFloat16),
+            .ordered = 0,
+            .max_in_flight = 0,
+            .measures_only = ranks_.world_size > 1};
+  }
+
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_.ok()) return failure_;
+    }
+    if (transfer.count < 0 || transfer.timeout_ms <= 0) {
+      return Status::Error(
+          StatusCode::kInvalidArgument, "transfer with count %lld, timeout_ms %lld",
+          static_cast<long long>(transfer.count), static_cast<long long>(transfer.timeout_ms));
+    }
+    if (transfer.stream && transfer.stream->native()) {
+      return Status::Error(StatusCode::kUnsupported,
+                           "null copies host memory only: copy the data to the host first");
+    }
+    CopyOwn(transfer, ranks_);
+    *out = Done();
+    return {};
+  }
+
+  void Abort(const Status& reason) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = reason;
+  }
+
+ private:
+  const RankInfo ranks_;
+  std::mutex mutex_;
+  Status failure_;  // guarded by mutex_
+};
+
+Status Create(Host& host, const Options&, Object** out) noexcept {
+  *out = new (std::nothrow) NullCommunicator(host.rank_info());
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a communicator");
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "null",
+     .version = "1.0.0",
+     .kind = PluginKind::kCommunicator,
+     .doc = "moves nothing: for one rank, or to measure training without communication",
+     .create = Create},
+    NoOps(), NoOptions());
+
+}  // namespace engine::null
