@@ -1,0 +1,303 @@
+// What every communicator must do. The libraries are those of ENGINE_CONFORMANCE_PLUGINS, else the
+// ones of this build.
+#include <atomic>
+#include <cmath>
+#include <deque>
+#include <latch>
+#include <random>
+#include <thread>
+
+#include "tests/conformance/communicator/communicator_rig.h"
+#include "tests/fakes/allocation_count.h"
+
+namespace engine::test {
+namespace {
+
+class CommunicatorConformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const auto plugin = PluginUnderTest::Load(GetParam());
+    ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+    ASSERT_EQ(plugin->header().kind, PluginKind::kCommunicator);
+    RecordProperty("library", GetParam());
+  }
+};
+
+constexpr int kMaxWorld = 4;
+
+// Of either sign and of magnitudes from 2^-12 to 2^12, so that sums round.
+float RandomOfAnySize(std::mt19937& random) {
+  const uint32_t bits = static_cast<uint32_t>(random());
+  const float fraction = 1.0f + static_cast<float>(bits >> 9) * 0x1p-23f;
+  const float value = std::ldexp(fraction, static_cast<int>(bits % 25) - 12);
+  return bits & 0x100 ? -value : value;
+}
+
+TEST_P(CommunicatorConformance, TraitsAreCoherent) {
+  for (int size = 1; size <= kMaxWorld; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    for (int rank = 0; rank < size; ++rank) {
+      const CommunicatorTraits traits = world.rank(rank).traits();
+      EXPECT_TRUE(traits.kinds & Bit(TransferKind::kAllReduce));
+      EXPECT_TRUE(traits.dtypes & Bit(DType::kFloat32));
+      EXPECT_EQ(traits.kinds >> (static_cast<int>(TransferKind::kBarrier) + 1), 0u);
+      EXPECT_EQ(traits.dtypes >> (static_cast<int>(DType::kFloat16) + 1), 0u);
+      EXPECT_LE(traits.ordered, 1u);
+      EXPECT_LE(traits.measures_only, size > 1 ? 1u : 0u) << "one rank has nothing to measure";
+    }
+  }
+}
+
+// Sizes: none, one, odd, a thousand, primes; the large ones make implementations cut a transfer.
+TEST_P(CommunicatorConformance, EveryKindDTypeAndSizeGivesTheRightResult) {
+  for (int size = 1; size <= kMaxWorld; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    if (!world.moves_data()) continue;
+    const CommunicatorTraits traits = world.rank(0).traits();
+    std::vector<TransferCase> cases = AllCases(traits, size, {0, 1, 7, 1000, 4093});
+    for (TransferCase& large : AllCases(traits, size, {49153, 300007})) {
+      if (large.dtype == DType::kFloat32 && large.reduction == Reduction::kSum) {
+        cases.push_back(large);
+      }
+    }
+    RunRanks(size, [&](int rank) {
+      uint64_t sequence = 0;
+      for (const TransferCase& transfer_case : cases) {
+        TransferBuffers buffers(transfer_case, rank, size);
+        buffers.Fill();
+        const Status status = SubmitAndWait(world.rank(rank), buffers.MakeTransfer(sequence++));
+        ASSERT_TRUE(status.ok()) << transfer_case.Words() << ": " << status.message();
+        ASSERT_TRUE(buffers.Check());
+      }
+    });
+  }
+}
+
+// Mixed kinds and sizes at once, again and again with the same keys, and ranks out of step.
+TEST_P(CommunicatorConformance, ManyTransfersInFlightDoNotMixUp) {
+  constexpr int kSteps = 3;
+  const unsigned seed = 20240607;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  for (int size = 1; size <= kMaxWorld; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    if (!world.moves_data()) continue;
+    std::vector<TransferCase> cases = AllCases(world.rank(0).traits(), size, {1, 50, 3001, 30011});
+    std::mt19937 order(seed);
+    std::shuffle(cases.begin(), cases.end(), order);
+    cases.resize(std::min<size_t>(cases.size(), 60));
+    RunRanks(size, [&](int rank) {
+      std::mt19937 random(seed + static_cast<unsigned>(rank));
+      std::vector<TransferBuffers> buffers;
+      for (const TransferCase& transfer_case : cases) {
+        buffers.emplace_back(transfer_case, rank, size);
+      }
+      uint64_t sequence = 0;
+      for (int step = 0; step < kSteps; ++step) {
+        std::vector<Work*> works;
+        for (size_t i = 0; i < cases.size(); ++i) {
+          buffers[i].Fill();
+          works.push_back(MustSubmit(world.rank(rank), buffers[i].MakeTransfer(sequence++, i + 1)));
+          ASSERT_NE(works.back(), nullptr);
+          if (random() % 8 == 0) std::this_thread::yield();
+        }
+        // From the last to the first on odd ranks.
+        for (size_t i = 0; i < works.size(); ++i) {
+          const size_t j = rank % 2 ? works.size() - 1 - i : i;
+          const Status status = works[j]->WaitHost(30000);
+          ASSERT_TRUE(status.ok()) << cases[j].Words() << ": " << status.message();
+          EXPECT_EQ(works[j]->state(), WorkState::kDone);
+          ASSERT_TRUE(buffers[j].Check());
+          works[j]->Release();
+        }
+      }
+    });
+  }
+}
+
+// Sums of floats depend on their order: it must be the same on all ranks and in every run.
+TEST_P(CommunicatorConformance, SumsAreBitwiseEqualOnAllRanksAndInEveryRun) {
+  const unsigned seed = 4711;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::vector<size_t> counts = {3, 5000, 120011};
+  for (int size = 2; size <= kMaxWorld; ++size) {
+    std::vector<std::vector<float>> reference;  // by count
+    for (int run = 0; run < 3; ++run) {
+      World world(GetParam(), size);
+      ASSERT_TRUE(world.ok());
+      if (!world.moves_data()) break;
+      std::vector<std::vector<std::vector<float>>> results(static_cast<size_t>(size));
+      RunRanks(size, [&](int rank) {
+        std::mt19937 random(seed + static_cast<unsigned>(rank));
+        uint64_t sequence = 0;
+        for (const size_t count : counts) {
+          std::vector<float> data(count);
+          for (float& x : data) x = RandomOfAnySize(random);
+          const Status status =
+              SubmitAndWait(world.rank(rank), {.send = data.data(),
+                                               .recv = data.data(),
+                                               .count = static_cast<int64_t>(count),
+                                               .sequence = sequence++});
+          ASSERT_TRUE(status.ok()) << status.message();
+          results[static_cast<size_t>(rank)].push_back(std::move(data));
+        }
+      });
+      if (reference.empty()) reference = results[0];
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_TRUE(results[static_cast<size_t>(rank)] == reference)
+            << "rank " << rank << " of " << size << ", run " << run;
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, OnDoneCallsExactlyOnceBeforeAndAfterTheEnd) {
+  for (int size = 1; size <= 3; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    std::vector<std::atomic<int>> early(static_cast<size_t>(size)), late(early.size());
+    const auto count = [](void* counter) { ++*static_cast<std::atomic<int>*>(counter); };
+    std::latch all_hooked(size);
+    RunRanks(size, [&](int rank) {
+      const auto i = static_cast<size_t>(rank);
+      TransferBuffers a({.count = 100}, rank, size), b({.count = 100}, rank, size);
+      a.Fill();
+      b.Fill();
+      Communicator& communicator = world.rank(rank);
+      Work* first = nullptr;
+      if (rank > 0) first = MustSubmit(communicator, a.MakeTransfer(0));
+      if (first) first->OnDone(count, &early[i]);
+      all_hooked.arrive_and_wait();  // nobody is done before rank 0 submits
+      if (rank == 0) {
+        first = MustSubmit(communicator, a.MakeTransfer(0));
+        first->OnDone(count, &early[i]);
+      }
+      Work* const second = MustSubmit(communicator, b.MakeTransfer(1));
+      EXPECT_TRUE(first->WaitHost(30000).ok());
+      EXPECT_TRUE(second->WaitHost(30000).ok());
+      second->OnDone(count, &late[i]);
+      EXPECT_EQ(late[i], 1) << "a terminal work calls at once";
+      first->Release();
+      second->Release();
+    });
+    for (int rank = 0; rank < size; ++rank) world.Destroy(rank);  // joins whoever calls back
+    for (size_t i = 0; i < early.size(); ++i) EXPECT_EQ(early[i], 1) << "rank " << i;
+    for (size_t i = 0; i < late.size(); ++i) EXPECT_EQ(late[i], 1) << "rank " << i;
+  }
+}
+
+TEST_P(CommunicatorConformance, WorkReleasedBeforeItsEndStillCompletes) {
+  for (int size = 1; size <= 3; ++size) {
+    std::deque<std::latch> latches;  // outlive the threads that call back
+    for (int rank = 0; rank < size; ++rank) latches.emplace_back(8);
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    const bool checked = world.moves_data();
+    RunRanks(size, [&](int rank) {
+      std::vector<TransferBuffers> buffers;
+      std::latch& done = latches[static_cast<size_t>(rank)];
+      for (int i = 0; i < 8; ++i) {
+        buffers.emplace_back(TransferCase{.count = 2000}, rank, size);
+        buffers.back().Fill();
+      }
+      for (uint64_t i = 0; i < 8; ++i) {
+        Work* const work = MustSubmit(world.rank(rank), buffers[i].MakeTransfer(i));
+        work->OnDone([](void* latch) { static_cast<std::latch*>(latch)->count_down(); }, &done);
+        work->Release();
+      }
+      done.wait();
+      for (const TransferBuffers& buffer : buffers) {
+        if (checked) {
+          EXPECT_TRUE(buffer.Check());
+        }
+      }
+    });
+  }
+}
+
+// The peer submits only after the first wait has given up.
+TEST_P(CommunicatorConformance, WaitThatGivesUpLeavesTheTransferAlone) {
+  World world(GetParam(), 2);
+  ASSERT_TRUE(world.ok());
+  if (!world.moves_data()) GTEST_SKIP() << "nothing is ever pending";
+  std::latch gave_up(1);
+  RunRanks(2, [&](int rank) {
+    TransferBuffers buffers({.count = 10}, rank, 2);
+    buffers.Fill();
+    if (rank == 1) gave_up.wait();
+    Work* const work = MustSubmit(world.rank(rank), buffers.MakeTransfer(0));
+    if (rank == 0) {
+      EXPECT_EQ(work->state(), WorkState::kPending);
+      EXPECT_EQ(work->WaitHost(0).code(), StatusCode::kTimeout);
+      EXPECT_EQ(work->WaitHost(20).code(), StatusCode::kTimeout);
+      EXPECT_EQ(work->state(), WorkState::kPending);
+      gave_up.count_down();
+    }
+    EXPECT_TRUE(work->WaitHost(30000).ok());
+    EXPECT_TRUE(work->WaitStream(nullptr).ok());
+    EXPECT_TRUE(buffers.Check());
+    work->Release();
+  });
+}
+
+TEST_P(CommunicatorConformance, BrokenTransfersAreRefusedWithoutAWork) {
+  World world(GetParam(), 1);
+  ASSERT_TRUE(world.ok());
+  float data[4] = {};
+  const Transfer valid{.send = data, .recv = data, .count = 4};
+  Transfer negative = valid, impatient = valid;
+  negative.count = -1;
+  impatient.timeout_ms = 0;
+  for (const Transfer& broken : {negative, impatient}) {
+    Work* work = nullptr;
+    EXPECT_EQ(world.rank(0).Submit(broken, &work).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(work, nullptr);
+  }
+  EXPECT_TRUE(SubmitAndWait(world.rank(0), valid).ok())
+      << "a refused transfer must not spoil the others";
+}
+
+TEST_P(CommunicatorConformance, AbortIsRememberedInAWorldOfOne) {
+  World world(GetParam(), 1);
+  ASSERT_TRUE(world.ok());
+  world.rank(0).Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
+  Work* work = nullptr;
+  const Status status = world.rank(0).Submit({.kind = TransferKind::kBarrier}, &work);
+  EXPECT_EQ(status.code(), StatusCode::kStorage);
+  EXPECT_STREQ(status.message(), "the disk is full");
+  EXPECT_EQ(work, nullptr);
+}
+
+TEST_P(CommunicatorConformance, SubmitDoesNotAllocateOnceWarm) {
+  World world(GetParam(), 2);
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    std::vector<TransferBuffers> buffers;
+    for (int i = 0; i < 6; ++i) {
+      buffers.emplace_back(TransferCase{.count = 9000 * i}, rank, 2);
+      buffers.back().Fill();
+    }
+    uint64_t sequence = 0;
+    for (int step = 0; step < 4; ++step) {
+      Work* works[6] = {};
+      const AllocationCounter counter;
+      for (size_t i = 0; i < 6; ++i) {
+        const Transfer transfer = buffers[i].MakeTransfer(sequence++, i + 1);
+        EXPECT_TRUE(world.rank(rank).Submit(transfer, &works[i]).ok());
+      }
+      for (Work* work : works) EXPECT_TRUE(work->WaitHost(30000).ok());
+      for (Work* work : works) work->Release();
+      if (step > 0) {
+        EXPECT_EQ(counter.count(), 0u) << "step " << step;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorConformance,
+                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
+
+}  // namespace
+}  // namespace engine::test

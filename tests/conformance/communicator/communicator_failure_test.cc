@@ -1,0 +1,186 @@
+// What every communicator must do when something goes wrong between ranks that are threads.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <latch>
+#include <thread>
+
+#include "tests/conformance/communicator/communicator_rig.h"
+
+namespace engine::test {
+namespace {
+
+class CommunicatorFailure : public ::testing::TestWithParam<std::string> {
+ protected:
+  // Nothing fails where nothing is waited for.
+  static bool NeverWaits(World& world) { return world.ok() && !world.moves_data(); }
+};
+
+using Clock = std::chrono::steady_clock;
+
+// The promises below are of one second or a deadline; a loaded machine may take longer to notice.
+constexpr auto kPromptly = std::chrono::seconds(5);
+
+const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
+
+TEST_P(CommunicatorFailure, AbortFailsPendingAndLaterTransfersWithTheFirstReason) {
+  for (int size = 2; size <= 3; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
+    RunRanks(size, [&](int rank) {
+      if (rank == 0) return;  // never submits, so the others stay pending
+      std::vector<TransferBuffers> buffers;
+      for (int i = 0; i < 6; ++i) buffers.emplace_back(TransferCase{.count = 5000}, rank, size);
+      std::vector<Work*> works;
+      Communicator& communicator = world.rank(rank);
+      for (uint64_t i = 0; i < 6; ++i) {
+        works.push_back(MustSubmit(communicator, buffers[i].MakeTransfer(i)));
+      }
+      const auto start = Clock::now();
+      std::thread([&] {
+        communicator.Abort(kReason);
+        communicator.Abort(Status::Error(StatusCode::kInternal, "a later reason"));
+      }).join();
+      for (Work* work : works) {
+        const Status status = work->WaitHost(20000);
+        EXPECT_EQ(status.code(), kReason.code());
+        EXPECT_STREQ(status.message(), kReason.message());
+        EXPECT_EQ(work->state(), WorkState::kFailed);
+        EXPECT_EQ(work->WaitHost(0).code(), kReason.code()) << "an error is returned every time";
+        work->Release();
+      }
+      EXPECT_LT(Clock::now() - start, kPromptly);
+      Work* work = nullptr;
+      const Status later = communicator.Submit(buffers[0].MakeTransfer(6), &work);
+      EXPECT_STREQ(later.message(), kReason.message());
+      EXPECT_EQ(work, nullptr);
+    });
+  }
+}
+
+// A waiter that sleeps, and one that runs a callback, both learn of an abort elsewhere.
+TEST_P(CommunicatorFailure, AbortOfOneRankEndsTheOthers) {
+  constexpr int kSize = 3;
+  World world(GetParam(), kSize);
+  ASSERT_TRUE(world.ok());
+  if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
+  std::latch submitted(kSize);
+  const auto start = Clock::now();
+  RunRanks(kSize, [&](int rank) {
+    TransferBuffers buffers({.count = 300000}, rank, kSize);
+    if (rank == 0) {
+      submitted.arrive_and_wait();
+      world.rank(0).Abort(kReason);
+      return;
+    }
+    Work* const work = MustSubmit(world.rank(rank), buffers.MakeTransfer(0));
+    submitted.arrive_and_wait();
+    const Status status = work->WaitHost(20000);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 0) << status.message();
+    work->Release();
+  });
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+// The last rank takes no part: all others name it, also those that hear of it from another rank.
+TEST_P(CommunicatorFailure, ARankThatNeverSubmitsIsATimeoutThatNamesIt) {
+  constexpr int64_t kTimeoutMs = 300;
+  for (int size = 2; size <= 4; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
+    const auto start = Clock::now();
+    RunRanks(size - 1, [&](int rank) {
+      TransferBuffers buffers({.count = 1000}, rank, size);
+      Transfer transfer = buffers.MakeTransfer(0);
+      transfer.timeout_ms = kTimeoutMs;
+      const Status status = SubmitAndWait(world.rank(rank), transfer);
+      EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
+      EXPECT_EQ(status.rank(), size - 1) << status.message();
+      Work* work = nullptr;
+      EXPECT_EQ(world.rank(rank).Submit(buffers.MakeTransfer(1), &work).code(),
+                StatusCode::kTimeout)
+          << "a failed communicator fails every later call";
+    });
+    EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(kTimeoutMs));
+    EXPECT_LT(Clock::now() - start, kPromptly);
+  }
+}
+
+TEST_P(CommunicatorFailure, DestructionWithWorkInFlightFailsIt) {
+  World world(GetParam(), 2);
+  ASSERT_TRUE(world.ok());
+  if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
+  std::vector<TransferBuffers> buffers;
+  std::vector<Work*> works;
+  for (uint64_t i = 0; i < 5; ++i) {
+    buffers.emplace_back(TransferCase{.count = 100000}, 0, 2);
+    works.push_back(MustSubmit(world.rank(0), buffers[i].MakeTransfer(i)));
+  }
+  works.back()->Release();
+  works.pop_back();
+  world.Destroy(0);
+  for (Work* work : works) {
+    EXPECT_EQ(work->state(), WorkState::kFailed);
+    EXPECT_EQ(work->WaitHost(0).code(), StatusCode::kAborted);
+    work->Release();
+  }
+}
+
+// Where the library lets its rendezvous deadline be set.
+TEST_P(CommunicatorFailure, CreationWithoutAllRanksFailsByItsDeadlineAndNamesTheMissing) {
+  const auto plugin = PluginUnderTest::Load(GetParam());
+  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  bool has_option = false;
+  for (const OptionSpec& spec : plugin->option_specs()) {
+    has_option = has_option || spec.name.view() == "rendezvous_timeout_ms";
+  }
+  if (!has_option) GTEST_SKIP() << "no option rendezvous_timeout_ms";
+  const auto hosts = MakeMemoryHosts(3);
+  const auto start = Clock::now();
+  RunRanks(2, [&](int rank) {
+    const auto created = plugin->Create<Communicator>(*hosts[static_cast<size_t>(rank)],
+                                                      {{"rendezvous_timeout_ms", "200"}});
+    ASSERT_FALSE(created.ok());
+    const Status& status = created.status();
+    EXPECT_TRUE(status.code() == StatusCode::kRendezvous || status.code() == StatusCode::kTimeout)
+        << status.message();
+    EXPECT_EQ(status.rank(), 2);
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("rank 2"));
+  });
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+// The engine keeps the order the same on all ranks; if it did not, no rank may get a wrong result.
+TEST_P(CommunicatorFailure, TransfersInDifferentOrderAreAnErrorAndNeverAWrongResult) {
+  const TransferCase cases[][2] = {
+      {{.count = 1000}, {.count = 1001}},
+      {{.count = 1000}, {.dtype = DType::kInt32, .count = 1000}},
+      {{.count = 1000}, {.reduction = Reduction::kMax, .count = 1000}},
+      {{.count = 1000}, {.kind = TransferKind::kAllGather, .count = 1000}},
+  };
+  for (const auto& pair : cases) {
+    World world(GetParam(), 2);
+    ASSERT_TRUE(world.ok());
+    if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
+    if (!world.rank(0).traits().ordered) GTEST_SKIP() << "any order will do";
+    RunRanks(2, [&](int rank) {
+      TransferBuffers buffers(pair[rank], rank, 2);
+      buffers.Fill();
+      Transfer transfer = buffers.MakeTransfer(0);
+      transfer.timeout_ms = 1000;
+      const Status status = SubmitAndWait(world.rank(rank), transfer);
+      EXPECT_FALSE(status.ok()) << pair[rank].Words();
+    });
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorFailure);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure,
+                         ::testing::ValuesIn(PluginPaths({CONNECTING_COMMUNICATORS})),
+                         NameOfLibrary);
+
+}  // namespace
+}  // namespace engine::test

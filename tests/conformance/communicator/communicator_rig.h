@@ -1,0 +1,90 @@
+// Ranks as threads over a store in memory, and transfers whose results can be told right from
+// wrong.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tests/fakes/memory_host.h"
+
+namespace engine::test {
+
+// Runs body(rank) on `world_size` threads.
+void RunRanks(int world_size, const std::function<void(int rank)>& body);
+
+// The communicators of all ranks of one world.
+class World {
+ public:
+  World(const std::string& path, int world_size, const OptionValues::Overrides& options = {});
+
+  int size() const { return static_cast<int>(hosts_.size()); }
+  bool ok() const;  // all ranks have one; failures are reported by the constructor
+  Communicator& rank(int rank) { return *communicators_[static_cast<size_t>(rank)]; }
+  void Destroy(int rank) { communicators_[static_cast<size_t>(rank)].reset(); }
+  // Whether results can be right: not with a communicator that only measures.
+  bool moves_data() { return size() == 1 || rank(0).traits().measures_only == 0; }
+
+ private:
+  std::vector<std::unique_ptr<MemoryHost>> hosts_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+};
+
+// A transfer in the abstract: what every rank has to bring and to get.
+struct TransferCase {
+  TransferKind kind = TransferKind::kAllReduce;
+  DType dtype = DType::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  int64_t count = 0;
+  bool in_place = false;
+  int root = 0;
+
+  std::string Words() const;
+};
+
+// One rank's buffers of a case. Input elements encode (rank, index): in a sum every rank has digits
+// of its own, so a wrong sum says which rank was missed.
+class TransferBuffers {
+ public:
+  TransferBuffers(const TransferCase& transfer_case, int rank, int world_size);
+
+  // Fills the input, and the output with something else.
+  void Fill();
+  Transfer MakeTransfer(uint64_t sequence, uint64_t key = 0);
+  // Reports the first wrong element.
+  ::testing::AssertionResult Check() const;
+
+ private:
+  double Input(int rank, int64_t index) const;
+  double Expected(int64_t index) const;
+  int64_t SendCount() const;
+  int64_t RecvCount() const;
+  bool Receives() const;
+
+  const TransferCase case_;
+  const int rank_, world_size_;
+  std::vector<uint8_t> send_, recv_;  // in place: one of them holds both
+  uint8_t* send_data_ = nullptr;
+  uint8_t* recv_data_ = nullptr;
+};
+
+// Submits `transfer` and waits; the error of either.
+Status SubmitAndWait(Communicator& communicator, const Transfer& transfer);
+
+// Submits `transfer`; null and a failure when that is refused.
+Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
+
+// "libengine_gloo_so", for the names of tests.
+std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library);
+
+// Every kind and dtype of the traits, all reductions, in and out of place, over the given counts.
+std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_size,
+                                   const std::vector<int64_t>& counts);
+
+}  // namespace engine::test

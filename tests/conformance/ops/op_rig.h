@@ -1,0 +1,95 @@
+// Runs one op of a library on given values, in memory of the library's device, the way the core
+// would, and watches what the op does to that memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/ops/op_cases.h"
+#include "tests/conformance/plugin_under_test.h"
+
+namespace engine::test {
+
+// Memory of a device with a guard behind it. Starts as NaN, in guard and content.
+class DeviceMemory {
+ public:
+  DeviceMemory(Device* device, size_t size_bytes);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  void* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+  void Poison();
+  void Write(const void* source, size_t size_bytes);
+  std::vector<std::byte> Read() const;
+  bool guard_intact() const;
+
+ private:
+  std::vector<std::byte> ReadAll() const;
+
+  Device* const device_;
+  const size_t size_bytes_;
+  void* data_ = nullptr;
+  std::unique_ptr<Stream> stream_;
+};
+
+// A library with its root object.
+struct LoadedOps {
+  PluginUnderTest plugin;
+  std::shared_ptr<LoneHost> host;
+  std::shared_ptr<OpLibrary> library;
+
+  // `threads`: of one op, where the plugin has such an option.
+  static LoadedOps Load(const std::string& path, int threads);
+};
+
+struct MadeOp {
+  std::unique_ptr<Op> op;
+  OpSignature signature;
+};
+
+Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
+                      const OptionValues::Overrides& attributes,
+                      std::span<const TensorSpec> inputs);
+
+// Inputs (data, then parameters) for `samples` of a case's full batch, and a gradient of the
+// output.
+struct Problem {
+  std::vector<Tensor> inputs;
+  Tensor output_gradient;
+};
+
+Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t samples,
+                    uint64_t seed);
+
+struct RunOptions {
+  uint32_t wanted = ~0u;         // inputs whose gradient is asked for
+  uint32_t accumulate = 0;       // inputs whose gradient is added to Before()
+  bool in_place = false;         // output in the memory of the input that the signature names
+  bool share_gradient = false;   // input gradients that may, in the memory of the output's
+  bool hide_undeclared = false;  // NaN in what Backward does not say that it reads
+};
+
+struct RunResult {
+  Status status;
+  std::vector<float> output;
+  std::vector<std::vector<float>> gradients;  // one per input; empty where none
+  bool guards_intact = true;
+};
+
+// Forward, then Backward.
+RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const Problem& problem,
+                const RunOptions& options = {});
+
+// "libengine_x" of a path, as a part of a test's name.
+std::string LibraryName(const std::string& path);
+
+// What gradient memory holds before a call: element i.
+inline float Before(size_t i) {
+  return 0.25f * static_cast<float>(i % 5) - 0.5f;
+}
+
+}  // namespace engine::test

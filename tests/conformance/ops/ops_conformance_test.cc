@@ -1,0 +1,296 @@
+// What every op of every op plugin must do: one test per property, case and library. To judge
+// another library: ENGINE_CONFORMANCE_PLUGINS=/path/libengine_x.so. A case whose op the library
+// does not have is not registered for it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/conformance/ops/op_rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::IsEmpty;
+
+constexpr uint64_t kSeed = 20240229;
+
+struct Param {
+  std::string path;
+  const OpCase* op_case;
+};
+
+void PrintTo(const Param& param, std::ostream* out) {
+  *out << param.op_case->name << " of " << param.path;
+}
+
+std::vector<Param> Params() {
+  std::vector<Param> params;
+  for (const std::string& path : PluginPaths({"cpu_ops"})) {
+    const Result<PluginUnderTest> plugin = PluginUnderTest::Load(path);
+    if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
+    for (const OpCase& op_case : OpCases()) {
+      const auto has = [&](const OpName& name) { return name.view() == op_case.op; };
+      if (std::any_of(plugin->ops().begin(), plugin->ops().end(), has)) {
+        params.push_back({path, &op_case});
+      }
+    }
+  }
+  return params;
+}
+
+// Equal to within float rounding of a sum of terms as large as the largest value.
+void ExpectNear(const std::vector<float>& got, const Values& want, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double largest = 0;
+  for (double value : want) largest = std::max(largest, std::abs(value));
+  const double tolerance = 2e-5 * largest + 1e-6;
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(static_cast<double>(got[i]), want[i], tolerance) << what << ", element " << i;
+  }
+}
+
+void ExpectSame(const RunResult& a, const RunResult& b) {
+  EXPECT_EQ(a.output, b.output);
+  EXPECT_EQ(a.gradients, b.gradients);
+}
+
+class OpConformance : public ::testing::TestWithParam<Param> {
+ protected:
+  void SetUp() override { Use(1); }
+
+  void Use(int threads) {
+    ops_.emplace(LoadedOps::Load(GetParam().path, threads));
+    made_.emplace(Make(*ops_));
+  }
+
+  MadeOp Make(const LoadedOps& ops) const {
+    Result<MadeOp> made = MakeOp(ops, op_case().op, op_case().attributes, op_case().inputs);
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    return std::move(*made);
+  }
+
+  const OpCase& op_case() const { return *GetParam().op_case; }
+  const OpSignature& signature() const { return made_->signature; }
+  bool batched() const { return op_case().inputs[0].batched != 0; }
+  int64_t full_batch() const { return op_case().inputs[0].shape[0]; }
+
+  Problem NewProblem(int64_t samples) const {
+    return MakeProblem(op_case(), signature(), samples, kSeed + static_cast<uint64_t>(samples));
+  }
+  Problem NewProblem() const { return NewProblem(full_batch()); }
+
+  RunResult RunChecked(const Problem& problem, const RunOptions& options = {}) {
+    RunResult result = RunOp(*ops_, *made_, op_case(), problem, options);
+    EXPECT_TRUE(result.status.ok()) << result.status.message();
+    EXPECT_TRUE(result.guards_intact) << "something was written behind a tensor";
+    return result;
+  }
+
+  // Bit i: whether input i has a gradient that the caller wants.
+  bool Differentiable(size_t input) const {
+    return (signature().differentiable_inputs >> input & 1) != 0;
+  }
+
+  void ExpectMatchesFormula(const RunResult& result, const Problem& problem, uint32_t accumulate) {
+    ExpectNear(result.output, op_case().reference.forward(problem.inputs), "output");
+    std::vector<Values> want =
+        op_case().reference.backward(problem.inputs, problem.output_gradient.values);
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (!Differentiable(i)) continue;
+      for (size_t j = 0; (accumulate >> i & 1) != 0 && j < want[i].size(); ++j) {
+        want[i][j] += static_cast<double>(Before(j));
+      }
+      ExpectNear(result.gradients[i], want[i], "gradient of input " + std::to_string(i));
+    }
+  }
+
+  std::optional<LoadedOps> ops_;
+  std::optional<MadeOp> made_;
+};
+
+TEST_P(OpConformance, SignatureFitsTheContract) {
+  EXPECT_EQ(signature().output_count, 1);
+  EXPECT_EQ(signature().outputs[0].batched != 0, batched() && signature().is_loss == 0);
+  const auto inputs = static_cast<int32_t>(op_case().inputs.size()) + signature().parameter_count;
+  const uint32_t all = (1u << inputs) - 1;
+  EXPECT_EQ(signature().differentiable_inputs & ~all, 0u);
+  EXPECT_EQ(signature().accumulates & ~signature().differentiable_inputs, 0u);
+  EXPECT_EQ(signature().passes_gradient & ~signature().differentiable_inputs, 0u);
+  std::set<std::string> names;
+  for (int32_t i = 0; i < signature().parameter_count; ++i) {
+    names.emplace(signature().parameters[i].name.view());
+    EXPECT_GT(signature().parameters[i].shape.Count(), 0);
+  }
+  EXPECT_EQ(names.size(), static_cast<size_t>(signature().parameter_count));
+  EXPECT_EQ(names.count(""), 0u);
+}
+
+TEST_P(OpConformance, FormulaAgreesWithFiniteDifferences) {
+  const Problem problem = NewProblem();
+  const std::vector<Values> gradients =
+      op_case().reference.backward(problem.inputs, problem.output_gradient.values);
+  const auto objective = [&](const std::vector<Tensor>& inputs) {
+    const Values y = op_case().reference.forward(inputs);
+    double sum = 0;
+    for (size_t i = 0; i < y.size(); ++i) sum += y[i] * problem.output_gradient.values[i];
+    return sum;
+  };
+  constexpr size_t kProbes = 12;  // elements of each input
+  constexpr double kStep = 1e-4;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!Differentiable(i)) continue;
+    const size_t stride = gradients[i].size() / kProbes + 1;
+    for (size_t j = 0; j < gradients[i].size(); j += stride) {
+      std::vector<Tensor> inputs = problem.inputs;
+      inputs[i].values[j] += kStep;
+      const double above = objective(inputs);
+      inputs[i].values[j] -= 2 * kStep;
+      const double slope = (above - objective(inputs)) / (2 * kStep);
+      EXPECT_NEAR(gradients[i][j], slope, 1e-5 * (1 + std::abs(slope)))
+          << "input " << i << ", element " << j;
+    }
+  }
+}
+
+TEST_P(OpConformance, MatchesTheFormula) {
+  const Problem problem = NewProblem();
+  ExpectMatchesFormula(RunChecked(problem), problem, 0);
+}
+
+TEST_P(OpConformance, MatchesTheFormulaWithFewerSamples) {
+  for (int64_t samples = full_batch() - 1; batched() && samples > 0; samples /= 3) {
+    SCOPED_TRACE(std::to_string(samples) + " samples");
+    const Problem problem = NewProblem(samples);
+    ExpectMatchesFormula(RunChecked(problem), problem, 0);
+  }
+}
+
+TEST_P(OpConformance, AddsToGradientsThatItAccumulates) {
+  const Problem problem = NewProblem();
+  const RunOptions options{.accumulate = signature().accumulates};
+  ExpectMatchesFormula(RunChecked(problem, options), problem, options.accumulate);
+}
+
+TEST_P(OpConformance, NoSamplesGiveNoGradient) {
+  if (!batched()) return;  // nothing of this op depends on the number of samples
+  const Problem problem = NewProblem(0);
+  const RunResult written = RunChecked(problem);
+  const RunResult added = RunChecked(problem, {.accumulate = signature().accumulates});
+  if (signature().is_loss != 0) {
+    EXPECT_EQ(written.output, (std::vector<float>{0, 0, 0}));
+  } else {
+    EXPECT_THAT(written.output, IsEmpty());
+  }
+  for (size_t i = 0; i < problem.inputs.size(); ++i) {
+    for (float value : written.gradients[i]) ASSERT_EQ(value, 0.0f) << "input " << i;
+    for (size_t j = 0; j < added.gradients[i].size(); ++j) {
+      const bool adds = (signature().accumulates >> i & 1) != 0;
+      ASSERT_EQ(added.gradients[i][j], adds ? Before(j) : 0.0f) << "input " << i;
+    }
+  }
+}
+
+TEST_P(OpConformance, GradientsThatNobodyWantsAreNotNeeded) {
+  const Problem problem = NewProblem();
+  const RunResult all = RunChecked(problem);
+  for (size_t i = 0; i < problem.inputs.size(); ++i) {
+    const RunResult one = RunChecked(problem, {.wanted = 1u << i});
+    const RunResult others = RunChecked(problem, {.wanted = ~(1u << i)});
+    for (size_t j = 0; j < problem.inputs.size(); ++j) {
+      const std::vector<float> none;
+      EXPECT_EQ(one.gradients[j], i == j ? all.gradients[j] : none) << i << ", " << j;
+      EXPECT_EQ(others.gradients[j], i == j ? none : all.gradients[j]) << i << ", " << j;
+    }
+  }
+}
+
+TEST_P(OpConformance, BackwardReadsOnlyWhatItDeclares) {
+  const Problem problem = NewProblem();
+  ExpectSame(RunChecked(problem, {.hide_undeclared = true}), RunChecked(problem));
+}
+
+TEST_P(OpConformance, WorksInPlaceWhereItSaysSo) {
+  const Problem problem = NewProblem();
+  const RunResult apart = RunChecked(problem);
+  ExpectSame(RunChecked(problem, {.in_place = true}), apart);
+  const RunResult shared = RunChecked(problem, {.share_gradient = true});
+  ExpectSame(shared, apart);
+}
+
+TEST_P(OpConformance, RunsAreBitwiseEqual) {
+  const Problem problem = NewProblem();
+  const RunResult first = RunChecked(problem);
+  ExpectSame(RunChecked(problem), first);
+  Use(1);
+  ExpectSame(RunChecked(problem), first);
+}
+
+TEST_P(OpConformance, SeveralThreadsMatchTheFormulaAndRunsAreBitwiseEqual) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the OpenMP runtime is not instrumented: its barriers look like races";
+#endif
+  Use(3);
+  const Problem problem = NewProblem();
+  const RunResult first = RunChecked(problem);
+  ExpectMatchesFormula(first, problem, 0);
+  ExpectSame(RunChecked(problem), first);
+}
+
+TEST_P(OpConformance, InstancesOfSeveralRanksDoNotMeet) {
+  const Problem problem = NewProblem();
+  const RunResult alone = RunChecked(problem);
+  const auto rank = [&] {
+    const LoadedOps ops = LoadedOps::Load(GetParam().path, 1);
+    MadeOp made = Make(ops);
+    for (int i = 0; i < 3; ++i) ExpectSame(RunOp(ops, made, op_case(), problem), alone);
+  };
+  std::thread other(rank);
+  rank();
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(, OpConformance, ::testing::ValuesIn(Params()), [](const auto& test) {
+  return LibraryName(test.param.path) + "_" + test.param.op_case->name;
+});
+
+class OpLibraryConformance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OpLibraryConformance, EveryOpHasACase) {
+  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+  EXPECT_EQ(ops.plugin.header().kind, PluginKind::kOps);
+  for (const OpName& name : ops.plugin.ops()) {
+    const auto judges = [&](const OpCase& op_case) { return op_case.op == name.view(); };
+    EXPECT_TRUE(std::any_of(OpCases().begin(), OpCases().end(), judges))
+        << "no case for op " << name.view() << ": add one to op_cases.cc";
+  }
+}
+
+TEST_P(OpLibraryConformance, EveryAttributeBelongsToAnOpAndIsDocumented) {
+  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+  for (const OptionSpec& spec : ops.plugin.option_specs()) {
+    EXPECT_FALSE(spec.doc.view().empty()) << spec.name.view();
+    const auto is_scope = [&](const OpName& name) { return name.view() == spec.scope.view(); };
+    EXPECT_TRUE(spec.scope.view().empty() ||
+                std::any_of(ops.plugin.ops().begin(), ops.plugin.ops().end(), is_scope))
+        << spec.scope.view() << "." << spec.name.view();
+  }
+}
+
+TEST_P(OpLibraryConformance, AnOpThatItDoesNotHaveIsRefused) {
+  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+  const Result<MadeOp> made = MakeOp(ops, "no_such_op", {}, {});
+  EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(made.status().message(), ::testing::HasSubstr("no_such_op"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, OpLibraryConformance, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
+                         [](const auto& test) { return LibraryName(test.param); });
+
+}  // namespace
+}  // namespace engine::test

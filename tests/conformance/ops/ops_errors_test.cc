@@ -1,0 +1,115 @@
+// Wrong inputs of the ops that the engine's own models are made of: each is one sentence that names
+// the op and what it found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/conformance/ops/op_rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr TensorSpec F32(const Shape& shape, uint32_t batched = 1) {
+  return {shape, DType::kFloat32, batched};
+}
+constexpr TensorSpec I32(const Shape& shape) {
+  return {shape, DType::kInt32, 1};
+}
+
+struct BadInput {
+  std::string op;
+  OptionValues::Overrides attributes;
+  std::vector<TensorSpec> inputs;
+  std::string sentence;  // a part of it
+};
+
+class OpErrors : public ::testing::TestWithParam<std::string> {
+ protected:
+  const LoadedOps ops_ = LoadedOps::Load(GetParam(), 1);
+};
+
+TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
+  const OptionValues::Overrides units = {{"units", "3"}}, heads = {{"heads", "4"}};
+  const OptionValues::Overrides table = {{"vocabulary", "5"}, {"width", "2"}, {"positions", "4"}};
+  const std::vector<BadInput> bad = {
+      {"linear", units, {}, "got 0 inputs; it needs 1"},
+      {"linear", units, {F32({4, 2}), F32({4, 2})}, "got 2 inputs; it needs 1"},
+      {"linear", units, {I32({4, 2})}, "input 0 is int32 (4, 2); it needs float32"},
+      {"linear", units, {F32({4})}, "input 0 is float32 (4)"},
+      {"tied_linear", {}, {F32({4, 2})}, "got 1 inputs; it needs 2"},
+      {"tied_linear", {}, {F32({4, 2}), F32({5, 3}, 0)}, "input 1 is float32 (5, 3)"},
+      {"tied_linear", {}, {F32({4, 2}), F32({5, 2})}, "a parameter"},
+      {"relu", {}, {I32({4})}, "input 0 is int32 (4); it needs float32"},
+      {"gelu", {}, {}, "got 0 inputs"},
+      {"tanh", {}, {I32({4})}, "input 0 is int32 (4)"},
+      {"add", {}, {F32({4, 2}), F32({4, 3})}, "input 1 is float32 (4, 3)"},
+      {"add", {}, {F32({4, 2}), F32({4, 2}, 0)}, "shape and batch dimension"},
+      {"accumulate", {}, {F32({4}), F32({5})}, "input 1 is float32 (5)"},
+      {"layer_norm", {}, {F32({4})}, "input 0 is float32 (4)"},
+      {"embedding", table, {F32({4, 2})}, "input 0 is float32 (4, 2); it needs int32 (B, T)"},
+      {"embedding", table, {I32({4, 5})}, "samples of 5 tokens are longer than the 4 positions"},
+      {"attention", heads, {F32({2, 3, 10})}, "input 0 is float32 (2, 3, 10)"},
+      {"attention", heads, {F32({2, 12})}, "input 0 is float32 (2, 12)"},
+      {"attention", heads, {F32({2, 3, 18})}, "4 heads do not divide a width of 6"},
+      {"flatten", {}, {I32({4, 2})}, "input 0 is int32 (4, 2)"},
+      {"softmax_cross_entropy", {}, {F32({4}), I32({})}, "input 0 is float32 (4)"},
+      {"softmax_cross_entropy", {}, {F32({4, 2}), I32({5})}, "input 1 is int32 (5)"},
+      {"softmax_cross_entropy", {}, {F32({4, 2}), F32({4})}, "input 1 is float32 (4)"},
+  };
+  for (const BadInput& input : bad) {
+    const Result<MadeOp> made = MakeOp(ops_, input.op, input.attributes, input.inputs);
+    ASSERT_FALSE(made.ok()) << input.op << " accepted what should have been: " << input.sentence;
+    EXPECT_EQ(made.status().code(), StatusCode::kConfig);
+    EXPECT_THAT(made.status().message(), HasSubstr(input.sentence));
+    EXPECT_EQ(std::string(made.status().message()).rfind(input.op + ": ", 0), 0u)
+        << made.status().message();
+  }
+}
+
+// Runs a case with element `index` of its int32 input set to `value`.
+Status RunWithInteger(const LoadedOps& ops, const OpCase& op_case, size_t input, size_t index,
+                      double value) {
+  Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  Problem problem = MakeProblem(op_case, made->signature, op_case.inputs[0].shape[0], 1);
+  problem.inputs[input].values[index] = value;
+  return RunOp(ops, *made, op_case, problem).status;
+}
+
+TEST_P(OpErrors, TokensOutsideTheVocabularyAreBadData) {
+  const OpCase op_case = {.name = "Embedding",
+                          .op = "embedding",
+                          .attributes = {{"vocabulary", "5"}, {"width", "2"}},
+                          .inputs = {I32({3, 4})},
+                          .reference = ReferenceEmbedding(),
+                          .classes = 5};
+  EXPECT_TRUE(RunWithInteger(ops_, op_case, 0, 6, 4).ok());
+  for (double token : {5.0, -1.0, 2147483647.0}) {
+    const Status status = RunWithInteger(ops_, op_case, 0, 6, token);
+    EXPECT_EQ(status.code(), StatusCode::kBadData);
+    EXPECT_THAT(status.message(), HasSubstr("token " + std::to_string(int64_t(token)) +
+                                            " at position 2 of sample 1"));
+  }
+}
+
+TEST_P(OpErrors, TargetsThatAreNoClassAreBadData) {
+  const OpCase op_case = {.name = "Loss",
+                          .op = "softmax_cross_entropy",
+                          .inputs = {F32({4, 5}), I32({4})},
+                          .reference = ReferenceSoftmaxCrossEntropy(),
+                          .classes = 5};
+  EXPECT_TRUE(RunWithInteger(ops_, op_case, 1, 3, -1).ok());
+  for (double target : {5.0, -2.0, -2147483648.0}) {
+    const Status status = RunWithInteger(ops_, op_case, 1, 3, target);
+    EXPECT_EQ(status.code(), StatusCode::kBadData);
+    EXPECT_THAT(status.message(),
+                HasSubstr("target " + std::to_string(int64_t(target)) + " at position 3"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, OpErrors, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
+                         [](const auto& test) { return LibraryName(test.param); });
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,80 @@
+// An optimizer with one parameter and its states.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/plugin_under_test.h"
+
+namespace engine::test {
+
+inline std::unique_ptr<Optimizer> MakeOptimizer(const std::string& path,
+                                                const OptionValues::Overrides& options = {}) {
+  static LoneHost host;
+  auto plugin = PluginUnderTest::Load(path);
+  if (!plugin.ok()) {
+    ADD_FAILURE() << plugin.status().message();
+    return nullptr;
+  }
+  auto optimizer = plugin->Create<Optimizer>(host, options);
+  if (optimizer.ok()) return std::move(*optimizer);
+  ADD_FAILURE() << optimizer.status().message();
+  return nullptr;
+}
+
+inline std::vector<float> RandomFloats(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+struct UpdateFactors {
+  float gradient_scale = 1;
+  float learning_rate = 0.01f;
+  float weight_decay_scale = 1;
+};
+
+// The memory of one parameter.
+class OptimizerRig {
+ public:
+  OptimizerRig(Optimizer& optimizer, std::vector<float> value)
+      : optimizer_(optimizer), value_(std::move(value)) {
+    states_.resize(static_cast<size_t>(optimizer.traits().state_count));
+    for (std::vector<float>& state : states_) state.assign(value_.size(), 0);
+  }
+
+  // One step over the elements [begin, end).
+  Status Update(const std::vector<float>& gradient, uint64_t step, const UpdateFactors& factors,
+                size_t begin, size_t end) {
+    UpdateCall call{.value = value_.data() + begin,
+                    .gradient = gradient.data() + begin,
+                    .count = static_cast<int64_t>(end - begin),
+                    .gradient_scale = factors.gradient_scale,
+                    .learning_rate = factors.learning_rate,
+                    .weight_decay_scale = factors.weight_decay_scale,
+                    .step = step};
+    for (size_t i = 0; i < states_.size(); ++i) call.states[i] = states_[i].data() + begin;
+    return optimizer_.Update(call);
+  }
+  Status Update(const std::vector<float>& gradient, uint64_t step,
+                const UpdateFactors& factors = {}) {
+    return Update(gradient, step, factors, 0, value_.size());
+  }
+
+  const std::vector<float>& value() const { return value_; }
+  const std::vector<std::vector<float>>& states() const { return states_; }
+
+ private:
+  Optimizer& optimizer_;
+  std::vector<float> value_;
+  std::vector<std::vector<float>> states_;
+};
+
+}  // namespace engine::test

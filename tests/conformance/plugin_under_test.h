@@ -1,0 +1,136 @@
+// Loads one plugin the short way, without the core, so that a conformance suite judges the library
+// and nothing else.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/plugin.h"
+
+namespace engine::test {
+
+// The libraries that a suite judges: those of the environment variable ENGINE_CONFORMANCE_PLUGINS
+// (paths with ':' between them) if there are any, else the named plugins of this build.
+inline std::vector<std::string> PluginPaths(const std::vector<std::string>& names) {
+  std::vector<std::string> paths;
+  if (const char* list = std::getenv("ENGINE_CONFORMANCE_PLUGINS")) {
+    std::istringstream stream(list);
+    for (std::string path; std::getline(stream, path, ':');) {
+      if (!path.empty()) paths.push_back(path);
+    }
+  }
+  if (!paths.empty()) return paths;
+  for (const std::string& name : names) {
+    paths.push_back(ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so");
+  }
+  return paths;
+}
+
+// A world of one without store and device.
+class LoneHost final : public Host {
+ public:
+  RankInfo rank_info() const noexcept override { return {}; }
+  Device* device() const noexcept override { return nullptr; }
+  void Log(LogLevel, std::string_view) noexcept override {}
+  void Metric(std::string_view, double) noexcept override {}
+  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override {
+    return NoStore();
+  }
+  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
+                  void*) noexcept override {
+    return NoStore();
+  }
+  Status StoreHas(std::string_view, bool*) noexcept override { return NoStore(); }
+
+ private:
+  static Status NoStore() noexcept {
+    return Status::Error(StatusCode::kUnsupported, "this host is alone and has no store");
+  }
+};
+
+// The published values of one scope (empty: the plugin's own, else an op's attributes), with some
+// of them given as text.
+class OptionValues {
+ public:
+  using Overrides = std::map<std::string, std::string>;
+
+  OptionValues(std::span<const OptionSpec> specs, std::string_view scope,
+               const Overrides& overrides) {
+    for (const OptionSpec& spec : specs) {
+      if (spec.scope.view() != scope) continue;
+      const auto found = overrides.find(std::string(spec.name.view()));
+      texts_.emplace_back(found != overrides.end() ? found->second : spec.default_value.view());
+      const std::string& text = texts_.back();
+      OptionValue value{.name = spec.name.view(), .type = spec.type};
+      if (spec.type == OptionType::kBool) value.integer = text == "true";
+      if (spec.type == OptionType::kInt) value.integer = std::strtoll(text.c_str(), nullptr, 10);
+      if (spec.type == OptionType::kFloat) value.number = std::strtod(text.c_str(), nullptr);
+      if (spec.type >= OptionType::kString) value.string = text;
+      values_.push_back(value);
+    }
+  }
+  OptionValues(const OptionValues&) = delete;
+  OptionValues& operator=(const OptionValues&) = delete;
+
+  Options options() const { return Options(values_); }
+
+ private:
+  std::deque<std::string> texts_;  // a deque does not move its elements
+  std::vector<OptionValue> values_;
+};
+
+// A loaded library. It stays loaded: an object may outlive this.
+class PluginUnderTest {
+ public:
+  static Result<PluginUnderTest> Load(const std::string& path) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) return Status::Error(StatusCode::kPlugin, "%s", dlerror());
+    const void* symbol = dlsym(library, "engine_plugin_v1");
+    if (!symbol) {
+      return Status::Error(StatusCode::kPlugin, "%s: no symbol engine_plugin_v1", path.c_str());
+    }
+    const auto* header = static_cast<const PluginHeader*>(symbol);
+    if (header->magic != kPluginMagic || header->fingerprint != ENGINE_ABI_FINGERPRINT) {
+      return Status::Error(StatusCode::kPlugin, "%s was built against other headers", path.c_str());
+    }
+    return PluginUnderTest(header);
+  }
+
+  const PluginHeader& header() const { return *header_; }
+  std::string name() const { return std::string(header_->name.view()); }
+  std::span<const OptionSpec> option_specs() const {
+    return {At<OptionSpec>(header_->option_offset), header_->option_count};
+  }
+  std::span<const OpName> ops() const {
+    return {At<OpName>(header_->op_offset), header_->op_count};
+  }
+
+  // T is the interface of the plugin's kind.
+  template <typename T>
+  Result<std::unique_ptr<T>> Create(Host& host,
+                                    const OptionValues::Overrides& overrides = {}) const {
+    const OptionValues values(option_specs(), "", overrides);
+    Object* object = nullptr;
+    ENGINE_RETURN_IF_ERROR(header_->create(host, values.options(), &object));
+    // Not dynamic_cast: type information is private to each library.
+    return std::unique_ptr<T>(static_cast<T*>(object));
+  }
+
+ private:
+  explicit PluginUnderTest(const PluginHeader* header) : header_(header) {}
+  template <typename T>
+  const T* At(uint32_t offset) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(header_) + offset);
+  }
+
+  const PluginHeader* header_;
+};
+
+}  // namespace engine::test

@@ -1,0 +1,58 @@
+// A scheduler that has planned and begun a step graph.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "tests/conformance/plugin_under_test.h"
+#include "tests/conformance/scheduler/executor_model.h"
+#include "tests/conformance/scheduler/step_graph.h"
+
+namespace engine::test {
+
+inline std::unique_ptr<Scheduler> MakeScheduler(const std::string& path,
+                                                const OptionValues::Overrides& options = {}) {
+  static LoneHost host;
+  auto plugin = PluginUnderTest::Load(path);
+  if (!plugin.ok()) {
+    ADD_FAILURE() << plugin.status().message();
+    return nullptr;
+  }
+  auto scheduler = plugin->Create<Scheduler>(host, options);
+  if (scheduler.ok()) return std::move(*scheduler);
+  ADD_FAILURE() << scheduler.status().message();
+  return nullptr;
+}
+
+struct SchedulerRig {
+  SchedulerRig(const std::string& path, const ModelSketch& model, std::mt19937* shuffle)
+      : scheduler(MakeScheduler(path)), graph(model, shuffle) {
+    if (!scheduler) return;
+    PlanRecorder plan;
+    const Status planned = scheduler->Plan(graph.model_info(), plan);
+    EXPECT_TRUE(planned.ok()) << planned.message();
+    const std::string problem = plan.Problem(graph.model_info().parameters);
+    EXPECT_EQ(problem, "");
+    if (problem.empty()) graph.Complete(plan.units());
+    const Status begun = scheduler->Begin(graph.tasks());
+    EXPECT_TRUE(begun.ok()) << begun.message();
+    executor = std::make_unique<ExecutorModel>(*scheduler, graph);
+  }
+
+  // The random model of `seed`: equal seeds give equal rigs, as on the ranks of one run.
+  static SchedulerRig Random(const std::string& path, uint32_t seed) {
+    std::mt19937 random(seed);
+    const ModelSketch model = ModelSketch::Random(random);
+    return SchedulerRig(path, model, &random);
+  }
+
+  bool ok() const { return executor && !testing::Test::HasFailure(); }
+
+  std::unique_ptr<Scheduler> scheduler;
+  StepGraph graph;
+  std::unique_ptr<ExecutorModel> executor;
+};
+
+}  // namespace engine::test

@@ -1,0 +1,76 @@
+#include "tests/fakes/allocation_count.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local uint64_t allocations = 0;
+
+void* AllocateOrNull(size_t size, size_t alignment) noexcept {
+  ++allocations;
+  // aligned_alloc wants a multiple of the alignment.
+  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+void* Allocate(size_t size, size_t alignment) {
+  if (void* memory = AllocateOrNull(size, alignment)) return memory;
+  throw std::bad_alloc();
+}
+
+constexpr size_t kAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
+
+}  // namespace
+
+// Every form that the plugins or this binary may call: a sanitizer brings its own of each, which do
+// not call each other.
+void* operator new(size_t size) {
+  return Allocate(size, kAlignment);
+}
+void* operator new[](size_t size) {
+  return Allocate(size, kAlignment);
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return AllocateOrNull(size, kAlignment);
+}
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return AllocateOrNull(size, kAlignment);
+}
+void* operator new(size_t size, std::align_val_t alignment) {
+  return Allocate(size, static_cast<size_t>(alignment));
+}
+void* operator new[](size_t size, std::align_val_t alignment) {
+  return Allocate(size, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace engine::test {
+
+uint64_t AllocationCounter::Total() noexcept {
+  return allocations;
+}
+
+}  // namespace engine::test

@@ -1,0 +1,102 @@
+// The commands that train nothing.
+
+#include "tests/system/cli/cli_test.h"
+
+namespace engine::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+using Commands = CliTest;
+
+TEST_F(Commands, EveryCommandExplainsItself) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{},
+                                                  {"run"},
+                                                  {"plugins"},
+                                                  {"config"},
+                                                  {"config", "check"},
+                                                  {"config", "print"},
+                                                  {"sample"},
+                                                  {"eval"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--help");
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("Usage: "), HasSubstr("--help")));
+  }
+  EXPECT_THAT(Run({"--help"}).out,
+              AllOf(HasSubstr("Exit codes"), HasSubstr("config"), HasSubstr("eval"),
+                    HasSubstr("plugins"), HasSubstr("run"), HasSubstr("sample")));
+}
+
+TEST_F(Commands, Version) {
+  const Outcome outcome = Run({"--version"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, MatchesRegex("engine [0-9]+\\.[0-9]+\\.[0-9]+(.|\n)*"));
+}
+
+TEST_F(Commands, PluginsListsThoseOfThisBuildAndWhatCannotBeUsed) {
+  folder_.Write("folder/libengine_broken.so", "no library");
+  const Outcome outcome = Run({"plugins", "--plugin-path", "folder"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* name : {"adamw", "clip_norm", "clip_value", "cpu_ops", "fifo_sched", "gloo",
+                           "null", "priority_sched", "sgd"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(name));
+  }
+  EXPECT_THAT(outcome.out, HasSubstr("libengine_broken.so"));
+}
+
+TEST_F(Commands, PluginsDescribesOne) {
+  const Outcome outcome = Run({"plugins", "gloo"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("communicator"), HasSubstr("libengine_gloo.so"),
+                                 HasSubstr("io_threads"), HasSubstr("1 .. 16")));
+  EXPECT_THAT(Run({"plugins", "cpu_ops"}).out, HasSubstr("layer_norm"));
+}
+
+TEST_F(Commands, WhatConfigPrintWritesIsTheSameConfiguration) {
+  const Outcome printed = Run(
+      {"config", "print", "run.pbtxt", "--set", "train.steps=9", "--plugins", "priority_sched"});
+  EXPECT_EQ(printed.exit_code, 0) << printed.err;
+  EXPECT_THAT(printed.out,
+              AllOf(HasSubstr("steps: 9"), HasSubstr("--set"), HasSubstr("run.pbtxt:3"),
+                    HasSubstr("priority_sched"), Not(HasSubstr("\"fifo_sched\""))));
+  folder_.Write("printed.pbtxt", printed.out);
+  const Outcome checked = Run({"config", "check", "printed.pbtxt"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
+  EXPECT_EQ(checked.out, "printed.pbtxt: OK\n");
+
+  // Once more, now that every value comes from the file: only the comments differ.
+  const auto values = [](const std::string& text) {
+    std::string kept;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      const std::string line = text.substr(begin, end - begin);
+      kept += line.substr(0, line.find_last_not_of(' ', line.find('#') - 1) + 1) + "\n";
+      begin = end + 1;
+    }
+    return kept;
+  };
+  EXPECT_EQ(values(Run({"config", "print", "printed.pbtxt"}).out), values(printed.out));
+}
+
+TEST_F(Commands, ConfigCheckOfTheBuiltInDefault) {
+  const Outcome outcome = Run({"config", "check"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "built-in default: OK\n");
+}
+
+TEST_F(Commands, QuietPrintsOnlyResults) {
+  const Outcome outcome = RunConfig({"-q", "-n", "2"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out,
+              MatchesRegex("step 6  held-out loss [0-9.]+  accuracy [0-9.]+ %  \\(16 targets.*\n"));
+}
+
+}  // namespace
+}  // namespace engine::testing

@@ -1,0 +1,42 @@
+// Starts a program, reads what it prints, and makes sure that nothing of it is left.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace engine {
+
+inline constexpr int kDeadlineMs = 30000;  // that only a bug reaches
+
+class ProbeProcess {
+ public:
+  // `environment` is added to a minimal one. The process leads a process group of its own.
+  explicit ProbeProcess(std::vector<std::string> command,
+                        const std::map<std::string, std::string>& environment = {});
+  ~ProbeProcess();  // kills what is left
+  ProbeProcess(const ProbeProcess&) = delete;
+  ProbeProcess& operator=(const ProbeProcess&) = delete;
+
+  int pid() const { return pid_; }
+  // Reads until `count` lines start with `prefix`; those lines without it.
+  std::vector<std::string> ReadLines(const std::string& prefix, size_t count);
+  // Waits for the end: exit code, or 128 + signal; -1 when it does not come.
+  int Wait();
+  // All it has printed; after Wait.
+  const std::string& output() const { return output_; }
+
+ private:
+  bool ReadSome(int timeout_ms);
+
+  int pid_ = -1;
+  int pipe_ = -1;
+  std::string output_;
+};
+
+// Makes this process the parent of orphans, so that AwaitNoDescendants can see them. Call first.
+void AdoptOrphans();
+// True when every descendant has ended, within the deadline.
+bool AwaitNoDescendants();
+
+}  // namespace engine

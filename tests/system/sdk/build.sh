@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# build.sh BUILD WORK COMPILER [FLAGS]: installs the SDK of the engine built in BUILD below WORK and builds
+# the example plugins against it. The plugins are then in WORK/plugins. Exit code 77: there is no COMPILER.
+set -euo pipefail
+build=$1 work=$2 compiler=$3 flags=${4:-}
+project=$(cd "$(dirname "$0")" && pwd)/project
+
+if ! command -v "$compiler" >/dev/null; then
+  echo "skipped: $compiler is not installed"
+  exit 77
+fi
+rm -rf "$work"
+mkdir -p "$work"
+cmake --install "$build" --component sdk --prefix "$work/prefix" >"$work/install.log"
+cmake -S "$project" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$compiler" \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wno-missing-field-initializers -Werror $flags" \
+  -DCMAKE_PREFIX_PATH="$work/prefix" -DENGINE_PLUGIN_OUTPUT_DIR="$work/plugins"
+cmake --build "$work/build"

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# run.sh ENGINE PLUGINS WORK: trains with the example plugins in PLUGINS on one, two and three ranks, and
+# expects the same held-out loss of all.
+set -euo pipefail
+engine=$1 plugins=$2 work=$3
+config=$(cd "$(dirname "$0")" && pwd)/run.pbtxt
+
+mkdir -p "$work"
+for ranks in 1 2 3; do
+  "$engine" run "$config" --launcher none -n "$ranks" --plugin-path "$plugins" | tee "$work/ranks$ranks.log"
+  sed -n 's/.*held-out loss \([0-9.]*\).*/\1/p' "$work/ranks$ranks.log" | tail -n 1 >"$work/loss$ranks"
+done
+
+# Sums of 2 and 3 ranks round differently in the last digits.
+paste -d' ' "$work"/loss1 "$work"/loss2 "$work"/loss3 | awk '
+  NF != 3 { print "a run printed no held-out loss"; exit 1 }
+  { for (i = 2; i <= 3; ++i) { d = $i - $1; if (d < 0) d = -d
+      if (d > 0.001) { print "held-out loss of " i " ranks is " $i ", of one rank " $1; exit 1 } } }'

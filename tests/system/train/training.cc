@@ -1,0 +1,113 @@
+#include "tests/system/train/training.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/launch/launch.h"
+#include "core/launch/log.h"
+#include "core/storage/safetensors.h"
+#include "core/train/trainer.h"
+
+namespace engine::testing {
+namespace {
+
+class Recorder final : public TrainObserver {
+ public:
+  explicit Recorder(Training* training) : training_(training) {}
+  Status OnStart(const StartReport&) override { return {}; }
+  Status OnStep(const StepReport& report) override {
+    training_->losses.push_back(report.loss);
+    training_->samples.push_back(report.samples);
+    return {};
+  }
+  Status OnEvaluation(const EvaluationReport& report) override {
+    training_->evaluations.push_back(report);
+    return {};
+  }
+  Status OnCheckpoint(int64_t, const std::string&) override { return {}; }
+  Status OnText(const std::string&, const std::string&) override { return {}; }
+
+ private:
+  Training* const training_;
+};
+
+}  // namespace
+
+Training TrainWithThreads(const std::string& config_text, int ranks,
+                          const std::vector<std::string>& overrides) {
+  std::vector<Training> trainings(static_cast<size_t>(ranks));
+  const auto config = Config::Load({.text = config_text,
+                                    .origin = "test",
+                                    .overrides = overrides,
+                                    .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
+  if (!config.ok()) return {.status = config.status()};
+  const LaunchPlan plan{.mode = LaunchPlan::Mode::kThreads,
+                        .info = {.world_size = ranks, .local_world_size = ranks},
+                        .source = "test"};
+  const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
+    Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)]);
+    ENGINE_ASSIGN_OR_RETURN(
+        std::unique_ptr<Trainer> trainer,
+        Trainer::Create(*config, rank, MakeRankLogger(rank.info.rank, ranks, spdlog::level::warn),
+                        recorder, [](std::string_view, double) {}));
+    return trainer->Run();
+  });
+  trainings[0].status = outcome.status;
+  trainings[0].exit_code = outcome.exit_code;
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  return std::move(trainings[0]);
+}
+
+std::map<std::string, std::vector<uint8_t>> TensorsOf(const std::string& checkpoint) {
+  std::map<std::string, std::vector<uint8_t>> tensors;
+  const auto file = SafetensorsFile::Open(checkpoint);
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  if (!file.ok()) return tensors;
+  for (const NamedTensor& tensor : (*file)->tensors()) {
+    const auto* data = static_cast<const uint8_t*>(tensor.view.data);
+    tensors[tensor.name].assign(data, data + tensor.view.size_bytes());
+  }
+  EXPECT_FALSE(tensors.empty()) << checkpoint;
+  return tensors;
+}
+
+std::vector<double> LossesOf(const std::string& metrics) {
+  std::vector<double> losses;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const auto object = nlohmann::json::parse(line);
+    if (object["event"] == "step") losses.push_back(object["loss"]);
+  }
+  return losses;
+}
+
+void ExpectSameLosses(const std::vector<double>& actual, const std::vector<double>& expected,
+                      double tolerance, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(actual[i], expected[i], tolerance * expected[i]) << what << ", step " << i + 1;
+  }
+}
+
+void ExpectSameTensors(const std::string& actual, const std::string& expected, double tolerance) {
+  const auto all = TensorsOf(actual);
+  for (const auto& [name, bytes] : TensorsOf(expected)) {
+    ASSERT_TRUE(all.contains(name)) << name;
+    ASSERT_EQ(all.at(name).size(), bytes.size()) << name;
+    std::vector<float> a(bytes.size() / sizeof(float)), b(a.size());
+    std::memcpy(a.data(), all.at(name).data(), bytes.size());
+    std::memcpy(b.data(), bytes.data(), bytes.size());
+    float largest = 0;
+    for (float value : b) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_NEAR(a[i], b[i], tolerance * largest) << name << " at " << i;
+    }
+  }
+}
+
+}  // namespace engine::testing

@@ -1,0 +1,40 @@
+// Training runs with ranks as threads of this process, and what they leave behind.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/train/observer.h"
+#include "engine/status.h"
+
+namespace engine::testing {
+
+// What rank 0 was told.
+struct Training {
+  Status status;
+  int exit_code = -1;
+  std::vector<double> losses;  // of every step
+  std::vector<int64_t> samples;
+  std::vector<EvaluationReport> evaluations;
+};
+
+// `overrides` are those of --set.
+Training TrainWithThreads(const std::string& config_text, int ranks,
+                          const std::vector<std::string>& overrides = {});
+
+// The tensors of a checkpoint, parameters and optimizer states, as bytes.
+std::map<std::string, std::vector<uint8_t>> TensorsOf(const std::string& checkpoint);
+
+// The losses of the steps in a file of metrics.
+std::vector<double> LossesOf(const std::string& metrics);
+
+// The test fails where two lists differ by more than `tolerance`, relative to the expected value.
+void ExpectSameLosses(const std::vector<double>& actual, const std::vector<double>& expected,
+                      double tolerance, const std::string& what);
+
+// The same for the float32 tensors of two checkpoints, relative to the largest element of each.
+void ExpectSameTensors(const std::string& actual, const std::string& expected, double tolerance);
+
+}  // namespace engine::testing

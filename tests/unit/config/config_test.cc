@@ -1,0 +1,248 @@
+#include "core/config/config.h"
+
+#include "tests/unit/config/config_fixture.h"
+
+namespace engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> Plugins(const Config& config) {
+  return {config.proto().plugins().begin(), config.proto().plugins().end()};
+}
+
+const OwnedOption& Option(const std::vector<OwnedOption>& options, const std::string& name) {
+  for (const OwnedOption& option : options) {
+    if (option.name == name) return option;
+  }
+  ADD_FAILURE() << name;
+  return options.front();
+}
+
+TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
+  const auto config = Load(Good());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->proto().train().steps(), 10);
+  EXPECT_EQ(config->proto().train().learning_rate().base(), 0.001);
+  EXPECT_THAT(config->proto().model().mlp().hidden(), ElementsAre(16, 8));
+  const PluginSelection& plugins = config->plugins();
+  EXPECT_EQ(plugins.communicator.entry.name, "test_comm");
+  EXPECT_EQ(plugins.ops.at(0).entry.name, "test_ops");
+  EXPECT_EQ(Option(plugins.optimizer.options, "beta1").number, 0.9);
+  EXPECT_EQ(Option(plugins.optimizer.options, "state_bits").integer, 32);
+  const auto& scheduler = plugins.scheduler.options;
+  ASSERT_EQ(scheduler.size(), 5u);
+  EXPECT_EQ(Option(scheduler, "credit").integer, 4);
+  EXPECT_EQ(Option(scheduler, "share").number, 0.5);
+  EXPECT_EQ(Option(scheduler, "merge").integer, 1);
+  EXPECT_EQ(Option(scheduler, "order").string, "ready");
+  EXPECT_EQ(Option(scheduler, "label").string, "");
+}
+
+TEST_F(ConfigTest, ReadsOptionsOfEachType) {
+  const auto config = Load(Good() +
+                           "test_sched { credit: 0x10 share: 1 merge: false order: \"priority\"\n"
+                           "  label: 'grüße \"you\"' }\n");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto& options = config->plugins().scheduler.options;
+  EXPECT_EQ(Option(options, "credit").integer, 16);
+  EXPECT_EQ(Option(options, "share").number, 1);
+  EXPECT_EQ(Option(options, "merge").integer, 0);
+  EXPECT_EQ(Option(options, "order").string, "priority");
+  EXPECT_EQ(Option(options, "label").string, "grüße \"you\"");
+}
+
+TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
+  const auto config = Load(Net(R"(
+    layer { linear { units: 64 } name: "first" trainable: false priority: 3 }
+    layer { residual {
+      layer { swish { beta: 2 } }
+      layer { residual { layer { linear { units: 64 bias: false } } } }
+    } }
+    layer { flatten {} })"),
+                           {}, {"extra_ops"});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto& layers = config->layers();
+  ASSERT_EQ(layers.size(), 3u);
+  EXPECT_EQ(layers[0].op, "linear");
+  EXPECT_EQ(layers[0].name, "first");
+  EXPECT_FALSE(layers[0].trainable);
+  EXPECT_EQ(layers[0].priority, 3);
+  EXPECT_EQ(Option(layers[0].attributes, "units").integer, 64);
+  EXPECT_EQ(Option(layers[0].attributes, "bias").integer, 1);
+  EXPECT_EQ(layers[1].op, "");
+  ASSERT_EQ(layers[1].residual.size(), 2u);
+  EXPECT_EQ(layers[1].residual[0].op, "swish");
+  EXPECT_EQ(Option(layers[1].residual[0].attributes, "beta").number, 2);
+  EXPECT_EQ(Option(layers[1].residual[0].attributes, "mode").string, "exact");
+  EXPECT_EQ(Option(layers[1].residual[1].residual.at(0).attributes, "bias").integer, 0);
+  EXPECT_TRUE(layers[2].attributes.empty());
+  EXPECT_EQ(config->proto().model().net().layer_size(), 3);
+}
+
+TEST_F(ConfigTest, PluginsOfTheCommandLineReplaceTheirRole) {
+  const auto config = Load(Good(), {}, {"other_comm", "test_hook", "extra_ops", "plain_opt"});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_THAT(Plugins(*config), ElementsAre("other_comm", "test_sched", "plain_opt", "test_ops",
+                                            "test_hook", "extra_ops"));
+  EXPECT_EQ(config->plugins().communicator.entry.name, "other_comm");
+  EXPECT_EQ(config->plugins().hooks.at(0).entry.name, "test_hook");
+  EXPECT_EQ(config->plugins().ops.at(1).entry.name, "extra_ops");
+  // The same again changes nothing.
+  const auto again = Load(Good(), {}, {"other_comm", "other_comm", "test_sched"});
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(Plugins(*again).size(), 4u);
+}
+
+TEST_F(ConfigTest, APluginMayBeAFile) {
+  PluginFolder folder;
+  folder.Add("other_sched");
+  const auto config = Load(Good(), {}, {folder.File("other_sched")});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->plugins().scheduler.entry.path, folder.File("other_sched"));
+  EXPECT_THAT(config->Print(false), HasSubstr("plugins: \"" + folder.File("other_sched") + "\""));
+}
+
+TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
+  PluginFolder folder;
+  folder.Add("test_sched");
+  const ConfigRequest request{.text = Good() + "plugin_path: \"here\"\n",
+                              .origin = "run.pbtxt",
+                              .base_folder = std::filesystem::path(folder.path()).parent_path(),
+                              .overrides = {},
+                              .plugins = {},
+                              .plugin_folders = {ENGINE_FIXTURE_DIR}};
+  ConfigRequest relative = request;
+  const std::string name = std::filesystem::path(folder.path()).filename();
+  relative.text.replace(relative.text.find("here"), 4, name);
+  const auto config = Config::Load(relative);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->plugins().scheduler.entry.path, folder.File("test_sched"));
+  EXPECT_EQ(config->catalog().folders().front(), folder.path());
+  const auto by_flag = Load(Good(), {"plugin_path=" + folder.path()});
+  ASSERT_TRUE(by_flag.ok()) << by_flag.status().message();
+  EXPECT_EQ(by_flag->plugins().scheduler.entry.path, folder.File("test_sched"));
+}
+
+TEST_F(ConfigTest, OptionsOfPluginsThatAreNotChosenAreKept) {
+  const auto config = Load(Good(), {}, {"plain_opt"});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_THAT(config->Print(true), HasSubstr("# run.pbtxt:6, not used"));
+  EXPECT_THAT(config->Print(false), Not(HasSubstr("beta1")));
+}
+
+TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
+  const auto config =
+      Load(Good(),
+           {"train.epochs=2.5", "train.batch_per_rank=4", "seed=7", "test_opt.beta1=0.5",
+            "data.shuffle=false", "model.mlp.hidden=3,4,5", "train.learning_rate.schedule=cosine",
+            "output.checkpoint=a b.safetensors", "output.metrics=\"quoted\"", "seed=8",
+            "plugins=test_comm,other_sched,plain_opt,test_ops"});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const config::Config& proto = config->proto();
+  EXPECT_FALSE(proto.train().has_steps());
+  EXPECT_EQ(proto.train().epochs(), 2.5);
+  EXPECT_FALSE(proto.train().has_global_batch());
+  EXPECT_EQ(proto.seed(), 8u) << "the last one counts";
+  EXPECT_FALSE(proto.data().shuffle());
+  EXPECT_THAT(proto.model().mlp().hidden(), ElementsAre(3, 4, 5));
+  EXPECT_EQ(proto.train().learning_rate().schedule(), config::LearningRate::COSINE);
+  EXPECT_EQ(proto.output().checkpoint(), "a b.safetensors");
+  EXPECT_EQ(proto.output().metrics(), "quoted");
+  EXPECT_EQ(config->plugins().optimizer.entry.name, "plain_opt");
+}
+
+TEST_F(ConfigTest, AnOverrideMayChooseAnotherKind) {
+  const auto config = Load(Good(), {"model.gpt.width=64", "data.text.path=."});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_TRUE(config->proto().model().has_gpt());
+  EXPECT_EQ(config->proto().data().text().path(), ".");
+}
+
+TEST_F(ConfigTest, PrintsEveryValueAndItsOrigin) {
+  const auto config = Load(Good(), {"train.learning_rate.base=0.5"}, {"other_comm"});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->Print(true), R"(seed: 1                                   # default
+model {
+  mlp {
+    hidden: 16                            # run.pbtxt:1
+    hidden: 8                             # run.pbtxt:1
+    activation: "relu"                    # default
+  }
+}
+data {
+  synthetic {
+    samples: 1024                         # default
+    eval_samples: 256                     # default
+    classes: 10                           # default
+  }
+  shuffle: true                           # default
+  prefetch: 2                             # default
+}
+train {
+  steps: 10                               # run.pbtxt:3
+  global_batch: 8                         # run.pbtxt:3
+  learning_rate {
+    base: 0.5                             # --set
+    schedule: CONSTANT                    # default
+    warmup_steps: 0                       # default
+    final_ratio: 0.1                      # default
+  }
+  evaluate_every: 0                       # default
+  evaluate_samples: 0                     # default
+  checkpoint_every: 0                     # default
+}
+communication {
+  timeout_ms: 30000                       # default
+  rendezvous_timeout_ms: 30000            # default
+}
+output {
+  sample_bytes: 0                         # default
+}
+plugins: "other_comm"                     # --plugins
+plugins: "test_sched"                     # run.pbtxt:4
+plugins: "test_opt"                       # run.pbtxt:5
+plugins: "test_ops"                       # run.pbtxt:5
+test_sched {
+  credit: 4                               # default
+  share: 0.5                              # default
+  merge: true                             # default
+  order: "ready"                          # default
+  label: ""                               # default
+}
+test_opt {
+  beta1: 0.9                              # default
+  state_bits: 32                          # run.pbtxt:6
+}
+test_ops {
+  threads: 0                              # default
+}
+)");
+}
+
+TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
+  const std::string net = Net(R"(
+    layer { name: "a\"\n\t" linear { units: 64 } }
+    layer { residual { layer { swish { beta: 0.1 } } } })");
+  for (const std::string& text : {Good(), net}) {
+    const auto config = Load(text, {"train.learning_rate.base=1e-300"}, {"extra_ops", "test_hook"});
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    for (const bool origins : {false, true}) {
+      const auto again = Load(config->Print(origins));
+      ASSERT_TRUE(again.ok()) << again.status().message();
+      EXPECT_EQ(again->Print(false), config->Print(false));
+      EXPECT_EQ(again->proto().train().learning_rate().base(), 1e-300);
+      EXPECT_EQ(again->proto().model().net().layer_size(),
+                config->proto().model().net().layer_size());
+      EXPECT_EQ(again->layers().size(), config->layers().size());
+      if (!again->layers().empty()) {
+        EXPECT_EQ(again->layers()[0].name, "a\"\n\t");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace engine

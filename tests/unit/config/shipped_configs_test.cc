@@ -1,0 +1,43 @@
+// The files in configs/ against the plugins of this repository.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "core/config/config.h"
+#include "core/config/default_config.h"
+
+namespace engine {
+namespace {
+
+std::string ReadConfig(const std::string& name) {
+  std::ifstream in(ENGINE_TEST_SOURCE_DIR "/configs/" + name);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(ShippedConfigs, TheDefaultIsTheFile) {
+  EXPECT_EQ(DefaultConfigText(), ReadConfig("gpt_text.pbtxt"));
+  EXPECT_NE(DefaultConfigText(), "");
+}
+
+#ifdef ENGINE_TEST_ALL_PLUGINS
+class ShippedConfigsTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ShippedConfigsTest, Loads) {
+  const auto config = Config::Load({.text = ReadConfig(GetParam()),
+                                    .origin = GetParam(),
+                                    .base_folder = "",
+                                    .overrides = {},
+                                    .plugins = {},
+                                    .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_FALSE(config->plugins().ops.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShippedConfigsTest,
+                         ::testing::Values("gpt_text.pbtxt", "mlp_mnist.pbtxt", "synthetic.pbtxt"));
+#endif
+
+}  // namespace
+}  // namespace engine

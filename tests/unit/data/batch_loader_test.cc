@@ -1,0 +1,260 @@
+#include "core/data/batch_loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/data/allocation_count.h"
+
+namespace engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Sample i is {i, epoch}, its target {i, -i}.
+class CountingDataset : public Dataset {
+ public:
+  explicit CountingDataset(int64_t size) {
+    info_.name = "counting";
+    info_.size = size;
+    info_.input_shape = {2};
+    info_.target_shape = {2};
+  }
+  const DatasetInfo& info() const override { return info_; }
+  Status Get(uint64_t epoch, int64_t index, void* input, int32_t* target) const override {
+    static_cast<float*>(input)[0] = static_cast<float>(index);
+    static_cast<float*>(input)[1] = static_cast<float>(epoch);
+    target[0] = static_cast<int32_t>(index);
+    target[1] = static_cast<int32_t>(-index);
+    return {};
+  }
+
+ private:
+  DatasetInfo info_;
+};
+
+class FailingDataset : public CountingDataset {
+ public:
+  FailingDataset(int64_t size, int64_t bad, bool throws)
+      : CountingDataset(size), bad_(bad), throws_(throws) {}
+  Status Get(uint64_t epoch, int64_t index, void* input, int32_t* target) const override {
+    if (index != bad_) return CountingDataset::Get(epoch, index, input, target);
+    if (throws_) throw std::runtime_error("thrown");
+    return Status::Error(StatusCode::kBadData, "sample %d is bad", static_cast<int>(index));
+  }
+
+ private:
+  const int64_t bad_;
+  const bool throws_;
+};
+
+std::unique_ptr<BatchLoader> MakeOrFail(const Dataset& dataset, const BatchOptions& options) {
+  auto loader = BatchLoader::Create(dataset, options);
+  EXPECT_TRUE(loader.ok()) << loader.status().message();
+  return loader.ok() ? std::move(*loader) : nullptr;
+}
+
+// The indices of one batch; its values must be those of the samples.
+std::vector<int32_t> Take(BatchLoader& loader, Batch* copy) {
+  const auto next = loader.Next();
+  EXPECT_TRUE(next.ok()) << next.status().message();
+  if (!next.ok()) return {};
+  *copy = **next;
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(copy->input) % 64, 0u);
+  std::vector<int32_t> indices;
+  for (int64_t i = 0; i < copy->samples; ++i) {
+    const float* input = static_cast<const float*>(copy->input) + 2 * i;
+    indices.push_back(copy->target[2 * i]);
+    EXPECT_EQ(copy->target[2 * i + 1], -indices.back());
+    EXPECT_EQ(input[0], static_cast<float>(indices.back()));
+    EXPECT_EQ(input[1], static_cast<float>(copy->epoch));
+  }
+  return indices;
+}
+
+// All batches of some epochs, as rank 0 of 1 sees them or as the ranks see them together.
+std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions options, int epochs) {
+  std::vector<std::vector<int32_t>> steps;
+  for (int32_t rank = 0; rank < options.world_size; ++rank) {
+    options.rank = rank;
+    const auto loader = MakeOrFail(dataset, options);
+    if (!loader) return {};
+    const size_t count =
+        static_cast<size_t>(loader->steps_per_epoch()) * static_cast<size_t>(epochs);
+    steps.resize(count);
+    for (size_t s = 0; s < count; ++s) {
+      Batch batch;
+      const std::vector<int32_t> indices = Take(*loader, &batch);
+      EXPECT_LE(batch.samples, MaxBatchOfRank(options));
+      EXPECT_EQ(batch.epoch, s / static_cast<size_t>(loader->steps_per_epoch()));
+      EXPECT_EQ(batch.step_in_epoch, static_cast<int64_t>(s) % loader->steps_per_epoch());
+      const int64_t left = dataset.info().size - batch.step_in_epoch * options.global_batch;
+      EXPECT_EQ(batch.global_samples, std::min(options.global_batch, left));
+      steps[s].insert(steps[s].end(), indices.begin(), indices.end());
+    }
+  }
+  return steps;
+}
+
+TEST(BatchLoader, RanksTogetherSeeWhatOneRankSees) {
+  for (const auto& [size, batch] :
+       {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {23, 7}, {7, 8}, {5, 100}, {9, 1}, {1, 1}}) {
+    const CountingDataset dataset(size);
+    for (const bool shuffle : {true, false}) {
+      BatchOptions options = {.seed = 3, .global_batch = batch, .shuffle = shuffle};
+      const auto alone = Steps(dataset, options, 3);
+      for (const int32_t world_size : {2, 3, 4, 8}) {
+        options.world_size = world_size;
+        EXPECT_EQ(Steps(dataset, options, 3), alone)
+            << size << " samples, batch " << batch << ", " << world_size << " ranks";
+      }
+    }
+  }
+}
+
+TEST(BatchLoader, EveryEpochHoldsEverySampleOnceInAnotherOrder) {
+  const CountingDataset dataset(50);
+  const BatchOptions options = {.seed = 5, .global_batch = 8};
+  const auto steps = Steps(dataset, options, 3);
+  std::vector<std::vector<int32_t>> epochs(3);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    epochs[s / 7].insert(epochs[s / 7].end(), steps[s].begin(), steps[s].end());
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_NE(epochs[1], epochs[2]);
+  for (auto& epoch : epochs) {
+    std::sort(epoch.begin(), epoch.end());
+    for (int32_t i = 0; i < 50; ++i) ASSERT_EQ(epoch[static_cast<size_t>(i)], i);
+  }
+  EXPECT_EQ(Steps(dataset, options, 3), steps);
+  EXPECT_NE(Steps(dataset, {.seed = 6, .global_batch = 8}, 3), steps);
+}
+
+TEST(BatchLoader, UnshuffledIsTheOrderOfTheDataset) {
+  const auto steps = Steps(CountingDataset(5), {.global_batch = 2, .shuffle = false}, 2);
+  EXPECT_THAT(steps, ::testing::ElementsAre(std::vector{0, 1}, std::vector{2, 3}, std::vector{4},
+                                            std::vector{0, 1}, std::vector{2, 3}, std::vector{4}));
+}
+
+TEST(BatchLoader, SevenSamplesOnEightRanks) {
+  const CountingDataset dataset(7);
+  for (int32_t rank = 0; rank < 8; ++rank) {
+    const auto loader = MakeOrFail(dataset, {.global_batch = 8, .rank = rank, .world_size = 8});
+    ASSERT_TRUE(loader);
+    Batch batch;
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(Take(*loader, &batch).size(), rank < 7 ? 1u : 0u);
+      EXPECT_EQ(batch.global_samples, 7);
+    }
+  }
+}
+
+TEST(BatchLoader, PrefetchDoesNotChangeTheBatches) {
+  const CountingDataset dataset(50);
+  const auto expected = Steps(dataset, {.global_batch = 8}, 2);
+  for (const int32_t prefetch : {0, 1, 7, 100}) {
+    EXPECT_EQ(Steps(dataset, {.global_batch = 8, .prefetch = prefetch}, 2), expected) << prefetch;
+  }
+}
+
+// The batch in use is not written to while others are made ahead.
+TEST(BatchLoader, ABatchStaysUntilTheNextCall) {
+  const CountingDataset dataset(1000);
+  const auto loader = MakeOrFail(dataset, {.global_batch = 10, .prefetch = 1});
+  ASSERT_TRUE(loader);
+  for (int step = 0; step < 300; ++step) {
+    const auto next = loader->Next();
+    ASSERT_TRUE(next.ok());
+    const std::vector<int32_t> before((*next)->target, (*next)->target + 20);
+    std::this_thread::yield();
+    const std::vector<int32_t> after((*next)->target, (*next)->target + 20);
+    ASSERT_EQ(before, after) << step;
+  }
+}
+
+TEST(BatchLoader, AnErrorComesAfterTheBatchesBeforeItAndStays) {
+  for (const bool throws : {false, true}) {
+    const FailingDataset dataset(100, 25, throws);
+    const auto loader = MakeOrFail(dataset, {.global_batch = 10, .shuffle = false, .prefetch = 5});
+    ASSERT_TRUE(loader);
+    Batch batch;
+    EXPECT_EQ(Take(*loader, &batch).front(), 0);
+    EXPECT_EQ(Take(*loader, &batch).front(), 10);
+    for (int again = 0; again < 3; ++again) {
+      const auto next = loader->Next();
+      ASSERT_FALSE(next.ok());
+      EXPECT_EQ(next.status().code(), throws ? StatusCode::kInternal : StatusCode::kBadData);
+      EXPECT_THAT(next.status().message(),
+                  HasSubstr(throws ? "sample 25: thrown" : "sample 25 is bad"));
+    }
+  }
+}
+
+TEST(BatchLoader, EndsAtAnyTime) {
+  const CountingDataset dataset(20000);
+  for (int taken = 0; taken < 20; ++taken) {
+    const auto loader = MakeOrFail(dataset, {.global_batch = 10000, .prefetch = taken % 4});
+    ASSERT_TRUE(loader);
+    for (int i = 0; i < taken % 3; ++i) ASSERT_TRUE(loader->Next().ok());
+  }
+}
+
+TEST(BatchLoader, DoesNotAllocateAfterTheFirstBatch) {
+  const CountingDataset dataset(50);
+  const auto loader = MakeOrFail(dataset, {.global_batch = 8});
+  ASSERT_TRUE(loader);
+  ASSERT_TRUE(loader->Next().ok());
+  const int64_t before = testing::AllocationCount();
+  bool all_ok = true;
+  for (int step = 0; step < 200; ++step) all_ok = loader->Next().ok() && all_ok;
+  EXPECT_EQ(testing::AllocationCount(), before);
+  EXPECT_TRUE(all_ok);
+}
+
+class StuckDataset : public CountingDataset {
+ public:
+  StuckDataset() : CountingDataset(10) {}
+  Status Get(uint64_t, int64_t, void*, int32_t*) const override {
+    while (!released) std::this_thread::yield();
+    return {};
+  }
+  std::atomic<bool> released{false};
+};
+
+TEST(BatchLoader, ABatchThatTakesTooLongIsATimeout) {
+  StuckDataset dataset;
+  const auto loader = MakeOrFail(dataset, {.global_batch = 2, .timeout_ms = 5});
+  ASSERT_TRUE(loader);
+  const auto next = loader->Next();
+  ASSERT_FALSE(next.ok());
+  EXPECT_EQ(next.status().code(), StatusCode::kTimeout);
+  EXPECT_THAT(next.status().message(), HasSubstr("counting: no batch was ready within 5 ms"));
+  dataset.released = true;
+}
+
+TEST(BatchLoader, OptionsOutOfRange) {
+  const CountingDataset dataset(10);
+  for (const BatchOptions& options :
+       {BatchOptions{.global_batch = 0}, BatchOptions{.rank = -1}, BatchOptions{.rank = 1},
+        BatchOptions{.world_size = 0}, BatchOptions{.prefetch = -1},
+        BatchOptions{.prefetch = 1 << 30}, BatchOptions{.timeout_ms = 0}}) {
+    EXPECT_EQ(BatchLoader::Create(dataset, options).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(BatchLoader::Create(CountingDataset(0), {}).status().code(),
+            StatusCode::kInvalidArgument);
+  // A batch larger than the dataset costs no more than the dataset; more samples than memory fail.
+  EXPECT_TRUE(BatchLoader::Create(dataset, {.global_batch = int64_t{1} << 60}).ok());
+  const CountingDataset endless(int64_t{1} << 61);
+  const Status status = BatchLoader::Create(endless, {.global_batch = int64_t{1} << 61}).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("lower the batch size"));
+}
+
+}  // namespace
+}  // namespace engine

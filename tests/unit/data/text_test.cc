@@ -1,0 +1,193 @@
+#include "core/data/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/data/text_files.h"
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::TempFolder;
+
+DatasetPair OpenOrFail(const TextOptions& options) {
+  auto pair = OpenText(options);
+  EXPECT_TRUE(pair.ok()) << pair.status().message();
+  return pair.ok() ? std::move(*pair) : DatasetPair{};
+}
+
+// The bytes of a sample; its targets must be the bytes that follow.
+std::string Sample(const Dataset& dataset, uint64_t epoch, int64_t index) {
+  const size_t context = static_cast<size_t>(dataset.info().input_shape[0]);
+  std::vector<int32_t> input(context), target(context);
+  EXPECT_TRUE(dataset.Get(epoch, index, input.data(), target.data()).ok());
+  std::string bytes(input.begin(), input.end());
+  for (size_t i = 0; i + 1 < context; ++i) EXPECT_EQ(target[i], input[i + 1]);
+  return bytes + static_cast<char>(target.back());
+}
+
+std::string Counting(int begin, int end) {
+  std::string bytes;
+  for (int i = begin; i < end; ++i) bytes += static_cast<char>(i);
+  return bytes;
+}
+
+TEST(Text, HoldsOutTheEndOfEveryFile) {
+  TempFolder folder;
+  folder.Write("a", Counting(1, 11));
+  folder.Write("b", Counting(11, 31));
+  const DatasetPair pair = OpenOrFail({.path = folder.path(), .context = 2, .holdout = 0.2});
+  ASSERT_TRUE(pair.train);
+  EXPECT_EQ(pair.train->info().classes, 256);
+  EXPECT_EQ(pair.train->info().input_dtype, DType::kInt32);
+  EXPECT_TRUE(pair.train->info().input_shape == Shape{2});
+  EXPECT_TRUE(pair.train->info().target_shape == Shape{2});
+  // Held out: 9 10, 27 28 29 30. Two samples of two bytes and their targets.
+  ASSERT_EQ(pair.eval->info().size, 2);
+  EXPECT_EQ(Sample(*pair.eval, 0, 0), "\x09\x0a\x1b");
+  EXPECT_EQ(Sample(*pair.eval, 5, 1), "\x1b\x1c\x1d");
+  // To train on: 1 .. 8, 11 .. 26.
+  const std::string train = Counting(1, 9) + Counting(11, 27);
+  ASSERT_EQ(pair.train->info().size, 11);
+  for (uint64_t epoch = 0; epoch < 20; ++epoch) {
+    const size_t offset = train.find(Sample(*pair.train, epoch, 0));
+    ASSERT_LT(offset, 2u);
+    for (size_t i = 0; i < 11; ++i) {
+      EXPECT_EQ(Sample(*pair.train, epoch, static_cast<int64_t>(i)),
+                train.substr(offset + 2 * i, 3));
+    }
+  }
+}
+
+TEST(Text, TheCutDependsOnSeedAndEpoch) {
+  TempFolder folder;
+  const std::string path = folder.Write("text", Counting(0, 250));
+  const auto offsets = [&path](uint64_t seed) {
+    const DatasetPair pair = OpenOrFail({.path = path, .context = 16, .holdout = 0, .seed = seed});
+    std::vector<int> result;
+    for (uint64_t epoch = 0; epoch < 100; ++epoch) {
+      result.push_back(static_cast<uint8_t>(Sample(*pair.train, epoch, 0)[0]));
+    }
+    return result;
+  };
+  const std::vector<int> of_seed_1 = offsets(1);
+  EXPECT_EQ(of_seed_1, offsets(1));
+  EXPECT_NE(of_seed_1, offsets(2));
+  const std::set<int> distinct(of_seed_1.begin(), of_seed_1.end());
+  EXPECT_EQ(*distinct.rbegin(), 15);
+  EXPECT_EQ(distinct.size(), 16u) << "every offset comes";
+}
+
+TEST(Text, BytesAbove127AreTokensAbove127) {
+  TempFolder folder;
+  const std::string path = folder.Write("text", std::string(100, '\xff'));
+  const DatasetPair pair = OpenOrFail({.path = path, .context = 4});
+  int32_t input[4], target[4];
+  ASSERT_TRUE(pair.train->Get(0, 0, input, target).ok());
+  EXPECT_THAT(input, ElementsAre(255, 255, 255, 255));
+  EXPECT_THAT(target, ElementsAre(255, 255, 255, 255));
+}
+
+TEST(Text, SaysHowMuchTextIsNeeded) {
+  TempFolder folder;
+  const auto open = [&folder](size_t bytes, double holdout) {
+    const std::string path = folder.Write("text", std::string(bytes, 'x'));
+    return OpenText({.path = path, .context = 8, .holdout = holdout}).status();
+  };
+  EXPECT_TRUE(open(16, 0).ok());
+  const Status train = open(15, 0);
+  EXPECT_EQ(train.code(), StatusCode::kBadData);
+  EXPECT_THAT(train.message(), HasSubstr("15 bytes of text to train on"));
+  EXPECT_THAT(train.message(), HasSubstr("needs at least 16"));
+  EXPECT_TRUE(open(90, 0.1).ok());
+  const Status eval = open(80, 0.1);
+  EXPECT_EQ(eval.code(), StatusCode::kBadData);
+  EXPECT_THAT(eval.message(), HasSubstr("8 bytes of text to evaluate on"));
+  EXPECT_THAT(eval.message(), HasSubstr("needs at least 9"));
+  EXPECT_EQ(open(0, 0).code(), StatusCode::kBadData);
+}
+
+TEST(Text, OptionsThatMakeNoSense) {
+  TempFolder folder;
+  const std::string path = folder.Write("text", std::string(100, 'x'));
+  EXPECT_EQ(OpenText({.path = ""}).status().code(), StatusCode::kConfig);
+  for (const int32_t context : {0, -1, 2000000000}) {
+    const Status status = OpenText({.path = path, .context = context}).status();
+    EXPECT_EQ(status.code(), StatusCode::kConfig);
+    EXPECT_THAT(status.message(), HasSubstr("data.text.context"));
+  }
+  for (const double holdout : {-1.0, 1.0, std::nan("")}) {
+    EXPECT_EQ(OpenText({.path = path, .context = 4, .holdout = holdout}).status().code(),
+              StatusCode::kConfig);
+  }
+}
+
+TEST(TextFiles, AreThoseOfTheFolderThatHoldText) {
+  TempFolder folder, outside;
+  folder.Write("z", "last");
+  folder.Write("a/b", "second");
+  folder.Write("a.txt", "first");  // '.' is before '/'
+  folder.Write("buildings", "third, and no folder");
+  folder.Write("build/log", "no");
+  folder.Write("build-debug/log", "no");
+  folder.Write("a/build/log", "no");
+  folder.Write(".hidden", "no");
+  folder.Write(".git/config", "no");
+  folder.Write("empty", "");
+  folder.Write("nul", std::string("a\0b", 3));
+  folder.Write("latin1", "caf\xe9");
+  folder.Write("large", std::string(kMaxTextFileBytes + 1, 'x'));
+  const std::string secret = outside.Write("secret", "no");
+  std::filesystem::create_symlink(secret, folder / "link_out");
+  std::filesystem::create_symlink(folder / "z", folder / "link_in");
+  std::filesystem::create_directory_symlink(folder.path(), folder / "cycle");
+
+  const auto contents = ReadTextFiles(folder.path());
+  ASSERT_TRUE(contents.ok()) << contents.status().message();
+  EXPECT_THAT(*contents, ElementsAre("first", "second", "third, and no folder", "last"));
+}
+
+TEST(TextFiles, AFileThatIsNamedIsReadWhateverItHolds) {
+  TempFolder folder;
+  const std::string binary("\x00\xff", 2);
+  const auto contents = ReadTextFiles(folder.Write(".binary", binary));
+  ASSERT_TRUE(contents.ok());
+  EXPECT_THAT(*contents, ElementsAre(binary));
+  std::filesystem::create_symlink(folder / ".binary", folder / "link");
+  EXPECT_TRUE(ReadTextFiles(folder / "link").ok());
+}
+
+TEST(TextFiles, WhatCannotBeRead) {
+  TempFolder folder;
+  const Status missing = ReadTextFiles(folder / "none").status();
+  EXPECT_EQ(missing.code(), StatusCode::kMissingInput);
+  EXPECT_THAT(missing.message(), HasSubstr("none': No such file or directory"));
+  const Status empty = ReadTextFiles(folder.path()).status();
+  EXPECT_EQ(empty.code(), StatusCode::kBadData);
+  EXPECT_THAT(empty.message(), HasSubstr("no text files"));
+  EXPECT_EQ(ReadTextFiles("/dev/zero").status().code(), StatusCode::kBadData);
+}
+
+TEST(TextFiles, Utf8IsCheckedAsUnicodeSays) {
+  for (const char* good :
+       {"", "a", "ä", "€", "𝄞", "\xed\x9f\xbf", "\xee\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(IsText(good)) << good;
+  }
+  const char* const kBad[] = {
+      "\x80",         "\xc3",         "\xc0\x80",         "\xc1\xbf",         "\xe2\x82",
+      "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+      "\xff",         "a\xe2(\xa1",   "\xe2\x82("};
+  for (const char* bad : kBad) EXPECT_FALSE(IsText(bad)) << ::testing::PrintToString(bad);
+  EXPECT_FALSE(IsText(std::string_view("a\0", 2)));
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,409 @@
+#include "core/exec/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 3;
+constexpr int64_t kSamples = 4;
+
+ValueId Must(Result<ValueId> value) {
+  EXPECT_TRUE(value.ok()) << value.status().message();
+  return value.ok() ? *value : kNone;
+}
+
+Graph Finished(GraphBuilder& builder, ValueId input, ValueId logits,
+               const std::vector<std::string>& frozen = {}) {
+  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+  const ValueId loss = Must(builder.Apply("loss", "loss", {logits, target}));
+  auto graph = builder.Finish(input, target, logits, loss, frozen);
+  EXPECT_TRUE(graph.ok()) << graph.status().message();
+  return std::move(*graph);
+}
+
+// Residual blocks, a value used three times, a value used twice by one op, and ops that can and
+// cannot add to a gradient: everything that makes gradients share memory.
+Graph TangledGraph(const std::vector<std::string>& frozen = {}) {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  ValueId h = Must(builder.Apply("stem", "scale", {x}));
+  for (const char* name : {"a", "b", "c"}) {
+    const std::string block = name;
+    ValueId f = Must(builder.Apply(block + ".scale", block == "b" ? "scale_slow" : "scale", {h}));
+    f = Must(builder.Apply(block + ".shift", "shift", {f}));
+    const ValueId g = Must(builder.Apply(block + ".side", "scale_slow", {h}));
+    h = Must(builder.Apply(block + ".add", "add", {h, f}));
+    h = Must(builder.Apply(block + ".add_side", "add", {g, h}));
+  }
+  h = Must(builder.Apply("twice", "add", {h, h}));
+  return Finished(builder, x, Must(builder.Apply("last", "shift", {h})), frozen);
+}
+
+struct BatchData {
+  std::vector<float> input;
+  std::vector<int32_t> target;
+  BatchData() {
+    for (int i = 0; i < kSamples * kWidth; ++i) {
+      input.push_back(static_cast<float>(i % 5 - 2));
+      target.push_back(i % 3);
+    }
+  }
+  StepInput Step(uint64_t step, int64_t samples = kSamples) const {
+    // A rate that keeps every value a small integer, exact in float32.
+    return {.input = input.data(),
+            .target = target.data(),
+            .samples = samples,
+            .step = step,
+            .learning_rate = static_cast<float>(samples * kWidth)};
+  }
+};
+
+TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
+  const BatchData batch;
+  Rig sequential;
+  ASSERT_TRUE(sequential
+                  .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  for (uint64_t step = 1; step <= 2; ++step)
+    ASSERT_TRUE(sequential.executor->Step(batch.Step(step)).ok());
+  const std::vector<float> expected = sequential.Parameters();
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rig rig;
+    ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(seed),
+                         std::make_unique<FakeCommunicator>())
+                    .ok());
+    for (uint64_t step = 1; step <= 2; ++step)
+      ASSERT_TRUE(rig.executor->Step(batch.Step(step)).ok());
+    ASSERT_EQ(rig.Parameters(), expected) << "seed " << seed;
+  }
+}
+
+// The gradient of the tangled graph, by central differences of its own loss (exact: the loss is
+// linear in each single parameter of one layer).
+TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
+  const BatchData batch;
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  StepInput input = batch.Step(1);
+  input.learning_rate = 0;
+  ASSERT_TRUE(rig.executor->Step(input).ok());
+  ModelMemory& memory = rig.executor->memory();
+  const auto loss = [&] {
+    EXPECT_TRUE(memory.SetBatch(batch.input.data(), batch.target.data(), kSamples).ok());
+    EXPECT_TRUE(memory.RunForward().ok());
+    return memory.statistics()->loss_sum;
+  };
+  for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
+    const int64_t offset = memory.layout().offset[p];
+    for (int64_t i = 0; i < kWidth; ++i) {
+      float& value = memory.parameters()[offset + i];
+      const float gradient = memory.gradients()[offset + i];
+      value += 1;
+      const float up = loss();
+      value -= 2;
+      const float down = loss();
+      value += 1;
+      EXPECT_FLOAT_EQ(gradient, (up - down) / 2) << memory.graph().parameters[p].name << " " << i;
+    }
+  }
+}
+
+TEST(ExecutorTest, FrozenAndUnreachedParametersAreNeitherSentNorUpdated) {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  const ValueId a = Must(builder.Apply("a", "scale", {x}));
+  const ValueId b = Must(builder.Apply("b", "scale", {a}));
+  Must(builder.Apply("dead", "scale", {a}));
+  Rig rig;
+  ASSERT_TRUE(rig.Make(Finished(builder, x, b, {"a."}), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.weight"});
+  ASSERT_EQ(rig.communicator->submitted.size(), 2u);  // statistics and b.weight
+  for (const Task& task : rig.executor->tasks().tasks) {
+    EXPECT_EQ(task.name.find("backward a"), std::string::npos) << "work for a frozen layer";
+    EXPECT_EQ(task.name.find("backward dead"), std::string::npos);
+  }
+  const ModelMemory& memory = rig.executor->memory();
+  EXPECT_EQ(memory.parameters()[memory.layout().offset[0]], 1);
+  EXPECT_EQ(memory.parameters()[memory.layout().offset[2]], 1);
+  const float* trained = memory.parameters() + memory.layout().offset[1];
+  EXPECT_NE(std::vector<float>(trained, trained + kWidth), std::vector<float>(kWidth, 1));
+}
+
+TEST(ExecutorTest, MeanIsOverTheSamplesOfAllRanks) {
+  // Two ranks that hold the same: sums and counts double, so the update is that of one rank.
+  const BatchData batch;
+  Rig one, two;
+  ASSERT_TRUE(one.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  ASSERT_TRUE(two.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(2), {}, 2)
+                  .ok());
+  const auto first = one.executor->Step(batch.Step(1));
+  const auto second = two.executor->Step(batch.Step(1));
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(second->statistics.count, 2 * first->statistics.count);
+  EXPECT_EQ(second->statistics.loss_sum, 2 * first->statistics.loss_sum);
+  EXPECT_EQ(one.Parameters(), two.Parameters());
+}
+
+TEST(ExecutorTest, RankWithFewerOrNoSamplesTakesPart) {
+  const BatchData batch;
+  for (int64_t samples : {int64_t{2}, int64_t{0}}) {
+    Rig rig;
+    ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                         std::make_unique<FakeCommunicator>())
+                    .ok());
+    ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());  // leaves something in every buffer
+    const std::vector<float> before = rig.Parameters();
+    const auto result = rig.executor->Step(batch.Step(2, samples));
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(result->statistics.count, static_cast<float>(samples * kWidth));
+    if (samples == 0) {
+      EXPECT_EQ(rig.Parameters(), before);
+      for (int64_t i = 0; i < rig.executor->memory().layout().trainable_count; ++i) {
+        ASSERT_EQ(rig.executor->memory().gradients()[i], 0);
+      }
+    }
+  }
+}
+
+TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(200)))
+                  .ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  int64_t last_backward = 0, first_transfer = INT64_MAX;
+  for (const TaskRecord& record : rig.executor->last_step()) {
+    const TaskInfo& task = rig.executor->tasks().tasks[record.task].info;
+    if (task.kind == TaskKind::kBackward) last_backward = std::max(last_backward, record.begin_ns);
+    if (task.kind == TaskKind::kTransfer && task.unit != kStatisticsUnit) {
+      first_transfer = std::min(first_transfer, record.begin_ns);
+    }
+  }
+  EXPECT_LT(first_transfer, last_backward);
+  EXPECT_EQ(rig.executor->last_step().size(), rig.executor->tasks().tasks.size());
+}
+
+TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(100)))
+                  .ok());
+  rig.communicator->fail_sequence = 3;
+  const BatchData batch;
+  const auto result = rig.executor->Step(batch.Step(1));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kPeerLost);
+  EXPECT_EQ(result.status().rank(), 1);
+  EXPECT_THAT(result.status().message(),
+              HasSubstr("transfer c.side.weight: lost connection to rank 1"));
+}
+
+// Keeps the task with this kind back for ever.
+class HoldingScheduler final : public RandomScheduler {
+ public:
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kIo ? Action{} : RandomScheduler::Next(lane);
+  }
+};
+
+TEST(ExecutorTest, SchedulerThatHoldsForEverIsReportedAsStalled) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<HoldingScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  const auto result = rig.executor->Step(batch.Step(1));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kTimeout);
+  EXPECT_THAT(result.status().message(),
+              HasSubstr("scheduler 'test_sched' holds 'transfer statistics'"));
+}
+
+class ImpatientScheduler final : public RandomScheduler {
+ public:
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kIo ? Action{} : Action{.kind = ActionKind::kRun, .task = 5};
+  }
+};
+
+TEST(ExecutorTest, SchedulerThatRunsWhatIsNotReadyIsNamed) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<ImpatientScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  const auto result = rig.executor->Step(batch.Step(1));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kPlugin);
+  EXPECT_THAT(result.status().message(), HasSubstr("scheduler 'test_sched' asked for task 5"));
+}
+
+// A plan that says whatever the test wants.
+class PlanningScheduler final : public RandomScheduler {
+ public:
+  explicit PlanningScheduler(std::vector<std::vector<UnitSpan>> units) : units_(std::move(units)) {}
+  Status Plan(const ModelInfo&, PlanSink& sink) noexcept override {
+    for (const auto& unit : units_) sink.AddUnit(unit, 0);
+    return {};
+  }
+
+ private:
+  const std::vector<std::vector<UnitSpan>> units_;
+};
+
+Graph TwoParameters() {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  const ValueId a = Must(builder.Apply("a", "scale", {x}));
+  return Finished(builder, x, Must(builder.Apply("b", "shift", {a})));
+}
+
+TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
+  using Span = UnitSpan;
+  const std::vector<std::pair<std::vector<std::vector<Span>>, std::string>> cases = {
+      {{{Span{0, 0, 0, 3}}}, "0 of 3 elements of 'a.weight'"},
+      {{{Span{0, 0, 0, 3}, Span{1, 0, 0, 2}}}, "2 of 3 elements of 'a.weight'"},
+      {{{Span{0, 0, 0, 3}}, {Span{0, 0, 0, 3}}, {Span{1, 0, 0, 3}}}, "after 3 of its 3"},
+      {{{Span{0, 0, 1, 2}}, {Span{1, 0, 0, 3}}}, "elements 1+2"},
+      {{{Span{0, 0, 0, 1}}, {Span{1, 0, 0, 3}}, {Span{0, 0, 1, 2}}}, "elements 1+2"},
+      {{{Span{2, 0, 0, 3}}}, "parameter 2, which does not exist"},
+      {{{}}, "an empty unit"},
+  };
+  for (const auto& [units, message] : cases) {
+    Rig rig;
+    const Status status = rig.Make(TwoParameters(), std::make_unique<PlanningScheduler>(units),
+                                   std::make_unique<FakeCommunicator>());
+    EXPECT_EQ(status.code(), StatusCode::kPlugin) << message;
+    EXPECT_THAT(status.message(), HasSubstr(message));
+    EXPECT_THAT(status.message(), HasSubstr("scheduler 'test_sched'"));
+  }
+}
+
+TEST(ExecutorTest, SlicedAndFusedUnitsGiveTheSameBits) {
+  const BatchData batch;
+  Rig plain, sliced;
+  ASSERT_TRUE(plain
+                  .Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 2}}, {{0, 0, 2, 1}, {1, 0, 0, 3}}};
+  ASSERT_TRUE(sliced
+                  .Make(TwoParameters(), std::make_unique<PlanningScheduler>(units),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  ASSERT_TRUE(plain.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(sliced.executor->Step(batch.Step(1)).ok());
+  EXPECT_EQ(plain.Parameters(), sliced.Parameters());
+  EXPECT_EQ(sliced.communicator->submitted.size(), 3u);
+}
+
+// The graph of the first distributed pull requests of the field: ab = a + b, cd = c + d, final = ab
+// + cd.
+TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  std::vector<ValueId> leaf;
+  for (const char* name : {"a", "b", "c", "d"})
+    leaf.push_back(Must(builder.Apply(name, "constant", {x})));
+  const ValueId ab = Must(builder.Apply("ab", "add", {leaf[0], leaf[1]}));
+  const ValueId cd = Must(builder.Apply("cd", "add", {leaf[2], leaf[3]}));
+  Rig rig;
+  ASSERT_TRUE(rig.Make(Finished(builder, x, Must(builder.Apply("final", "add", {ab, cd}))),
+                       std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  const std::vector<uint32_t> first = rig.scheduler->order;
+  rig.scheduler->order.clear();
+  ASSERT_TRUE(rig.executor->Step(batch.Step(2)).ok());
+  EXPECT_EQ(rig.scheduler->order, first) << ::testing::PrintToString(NamesOf(*rig.executor, first));
+}
+
+// Says what it sees.
+class RecordingHook final : public GradientHook {
+ public:
+  RecordingHook(HookTraits traits, std::string name, std::vector<std::string>* log)
+      : traits_(traits), name_(std::move(name)), log_(log) {}
+  HookTraits traits() const noexcept override { return traits_; }
+  Status Setup(uint32_t count) noexcept override {
+    return log_->push_back(name_ + " setup " + std::to_string(count)), Status();
+  }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView& view) noexcept override { return Note("observe", view); }
+  Status Apply(const GradientView& view) noexcept override {
+    if (traits_.stage == HookStage::kReduced) *view.scale *= 0.5f;
+    return Note("apply", view);
+  }
+
+ private:
+  Status Note(const char* what, const GradientView& view) {
+    log_->push_back(name_ + " " + what + " " + std::string(view.name));
+    return {};
+  }
+  const HookTraits traits_;
+  const std::string name_;
+  std::vector<std::string>* const log_;
+};
+
+TEST(ExecutorTest, HooksRunInConfiguredOrderAndGlobalOnesSeeAllFirst) {
+  std::vector<std::string> log;
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::make_unique<RecordingHook>(
+      HookTraits{HookStage::kReduced, HookScope::kGlobal}, "norm", &log));
+  hooks.push_back(std::make_unique<RecordingHook>(
+      HookTraits{HookStage::kReduced, HookScope::kTensor}, "value", &log));
+  hooks.push_back(std::make_unique<RecordingHook>(HookTraits{HookStage::kLocal, HookScope::kTensor},
+                                                  "local", &log));
+  Rig rig, plain;
+  ASSERT_TRUE(rig.Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(), std::move(hooks))
+                  .ok());
+  ASSERT_TRUE(plain
+                  .Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(plain.executor->Step(batch.Step(1)).ok());
+  EXPECT_EQ(log, (std::vector<std::string>{"norm setup 2", "value setup 2", "local setup 2",
+                                           "local apply b.bias", "local apply a.weight",
+                                           "norm observe b.bias", "norm observe a.weight",
+                                           "norm apply b.bias", "norm apply a.weight",
+                                           "value apply b.bias", "value apply a.weight"}));
+  // Two hooks halve the scale: a quarter of the plain update.
+  const float moved = 1 - rig.Parameters()[rig.executor->memory().layout().offset[0]];
+  const float plain_moved = 1 - plain.Parameters()[plain.executor->memory().layout().offset[0]];
+  EXPECT_FLOAT_EQ(moved, plain_moved / 4);
+}
+
+TEST(ExecutorTest, GlobalHookOnLocalGradientsIsRefused) {
+  std::vector<std::string> log;
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::make_unique<RecordingHook>(HookTraits{HookStage::kLocal, HookScope::kGlobal},
+                                                  "bad", &log));
+  Rig rig;
+  const Status status = rig.Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                                 std::make_unique<FakeCommunicator>(), std::move(hooks));
+  EXPECT_EQ(status.code(), StatusCode::kPlugin);
+  EXPECT_THAT(status.message(), HasSubstr("hook 'hook0'"));
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,218 @@
+// Small ops whose arithmetic is exact in float32 for small integers, so that results can be
+// compared bit for bit whatever the order of work.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/graph/builder.h"
+
+namespace engine::test {
+
+inline void Put(const OpCall& call, int i, int64_t k, float value) {
+  float* gradient = call.input_grads[i].f32();
+  if (gradient == nullptr) return;
+  gradient[k] = (call.accumulate >> i & 1u) != 0 ? gradient[k] + value : value;
+}
+
+// y = x * w, elementwise, with a parameter w of one sample's shape. Adds to gradients in place if
+// `accumulates`.
+class ScaleOp final : public Op {
+ public:
+  explicit ScaleOp(bool accumulates) : accumulates_(accumulates) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->parameter_count = 1;
+    signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes, .decay = 1};
+    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 3;
+    signature->backward_reads_outputs = 0;
+    signature->accumulates = accumulates_ ? 3 : 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] * call.inputs[1].f32()[k % width];
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    const int64_t rows = call.inputs[0].count() / width;
+    const float* dy = call.output_grads[0].f32();
+    for (int64_t k = 0; k < width; ++k) {
+      float sum = 0;
+      for (int64_t r = 0; r < rows; ++r)
+        sum += dy[r * width + k] * call.inputs[0].f32()[r * width + k];
+      Put(call, 1, k, sum);
+    }
+    for (int64_t k = 0; k < rows * width; ++k)
+      Put(call, 0, k, dy[k] * call.inputs[1].f32()[k % width]);
+    return {};
+  }
+
+ private:
+  const bool accumulates_;
+};
+
+// y = x + b, elementwise, with a parameter b. Passes its gradient on and works in place.
+class ShiftOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->parameter_count = 1;
+    signature->parameters[0] = {.name = "bias", .decay = 0};
+    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 3;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    signature->passes_gradient = 1;
+    signature->in_place_of = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + call.inputs[1].f32()[k % width];
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    const int64_t rows = call.outputs[0].count() / width;
+    const float* dy = call.output_grads[0].f32();
+    for (int64_t k = 0; k < width; ++k) {
+      float sum = 0;
+      for (int64_t r = 0; r < rows; ++r) sum += dy[r * width + k];
+      Put(call, 1, k, sum);
+    }
+    if (call.input_grads[0].f32() != dy) {
+      for (int64_t k = 0; k < rows * width; ++k) Put(call, 0, k, dy[k]);
+    }
+    return {};
+  }
+};
+
+class AddOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 3;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    signature->passes_gradient = 3;
+    signature->in_place_of = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + call.inputs[1].f32()[k];
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const float* dy = call.output_grads[0].f32();
+    for (int i = 0; i < 2; ++i) {
+      if (call.input_grads[i].f32() == dy) continue;
+      for (int64_t k = 0; k < call.outputs[0].count(); ++k) Put(call, i, k, dy[k]);
+    }
+    return {};
+  }
+};
+
+// A source of a parameter alone: y = w for every sample; x only gives the shape.
+class ConstantOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->parameter_count = 1;
+    signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes};
+    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 2;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
+      call.outputs[0].f32()[k] = call.inputs[1].f32()[k % width];
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    for (int64_t k = 0; k < width; ++k) {
+      float sum = 0;
+      for (int64_t j = k; j < call.outputs[0].count(); j += width)
+        sum += call.output_grads[0].f32()[j];
+      Put(call, 1, k, sum);
+    }
+    return {};
+  }
+};
+
+// loss = sum of logits * (target + 1); one target per element.
+class LossOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = {.shape = {3}};
+    signature->differentiable_inputs = 1;
+    signature->is_loss = 1;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    float* out = call.outputs[0].f32();
+    out[0] = out[2] = 0;
+    out[1] = static_cast<float>(call.inputs[0].count());
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      out[0] += call.inputs[0].f32()[k] * static_cast<float>(call.inputs[1].i32()[k] + 1);
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      Put(call, 0, k,
+          call.output_grads[0].f32()[0] * static_cast<float>(call.inputs[1].i32()[k] + 1));
+    }
+    return {};
+  }
+};
+
+class AccumulateOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k)
+      call.outputs[0].f32()[k] += call.inputs[1].f32()[k];
+    return {};
+  }
+  Status Backward(const OpCall&) noexcept override {
+    return Status::Error(StatusCode::kInternal, "accumulate has no backward");
+  }
+};
+
+inline OpFactory FakeOps() {
+  return
+      [](const std::string& name, const std::vector<OwnedOption>&) -> Result<std::unique_ptr<Op>> {
+        if (name == "scale") return std::unique_ptr<Op>(new ScaleOp(true));
+        if (name == "scale_slow") return std::unique_ptr<Op>(new ScaleOp(false));
+        if (name == "shift") return std::unique_ptr<Op>(new ShiftOp);
+        if (name == "add") return std::unique_ptr<Op>(new AddOp);
+        if (name == "constant") return std::unique_ptr<Op>(new ConstantOp);
+        if (name == "loss") return std::unique_ptr<Op>(new LossOp);
+        if (name == "accumulate") return std::unique_ptr<Op>(new AccumulateOp);
+        return Status::Error(StatusCode::kConfig, "no op '%s'", name.c_str());
+      };
+}
+
+}  // namespace engine::test

@@ -1,0 +1,241 @@
+// One rank with fakes for every plugin: a host device, a communicator whose transfers end when the
+// test says, a scheduler that picks among ready tasks at random, and plain SGD.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/exec/executor.h"
+#include "tests/unit/exec/fake_ops.h"
+
+namespace engine::test {
+
+class HostStream final : public Stream {
+ public:
+  Status Record(Event*) noexcept override { return {}; }
+  Status Wait(Event*) noexcept override { return {}; }
+  Status Synchronize(int64_t) noexcept override { return {}; }
+  void* native() noexcept override { return nullptr; }
+};
+
+class HostDevice final : public Device {
+ public:
+  const char* type() const noexcept override { return "cpu"; }
+  Status Allocate(size_t size_bytes, void** out) noexcept override {
+    *out = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
+    return {};
+  }
+  void Free(void* memory) noexcept override { std::free(memory); }
+  Status Copy(void* target, const void* source, size_t size_bytes, Stream*) noexcept override {
+    std::memcpy(target, source, size_bytes);
+    return {};
+  }
+  Status Zero(void* target, size_t size_bytes, Stream*) noexcept override {
+    std::memset(target, 0, size_bytes);
+    return {};
+  }
+  Status CreateStream(Stream** out) noexcept override {
+    *out = new HostStream;
+    return {};
+  }
+  Status CreateEvent(Event** out) noexcept override {
+    *out = nullptr;
+    return Status::Error(StatusCode::kUnsupported, "no events");
+  }
+};
+
+// All-reduce of `world_size` ranks that all hold the same: multiplies by the number of ranks.
+// Transfers end on a thread of its own after `delay`, or at once if that is zero; the one with
+// sequence `fail_sequence` fails.
+class FakeCommunicator final : public Communicator {
+ public:
+  explicit FakeCommunicator(int world_size = 1, std::chrono::microseconds delay = {})
+      : world_(world_size), delay_(delay) {
+    works_.resize(256);
+  }
+  ~FakeCommunicator() override {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  CommunicatorTraits traits() const noexcept override { return {.kinds = 31, .dtypes = 31}; }
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    if (!aborted_.ok()) return aborted_;
+    submitted.push_back(transfer);
+    FakeWork& work = works_[next_++ % works_.size()];
+    work.Start(transfer, world_, transfer.sequence == fail_sequence);
+    if (delay_.count() == 0) {
+      work.End();
+    } else {
+      threads_.emplace_back([this, &work] {
+        std::this_thread::sleep_for(delay_);
+        work.End();
+      });
+    }
+    *out = &work;
+    return {};
+  }
+  void Abort(const Status& reason) noexcept override {
+    if (aborted_.ok()) aborted_ = reason;
+  }
+
+  std::vector<Transfer> submitted;
+  uint64_t fail_sequence = 0;
+
+ private:
+  class FakeWork final : public Work {
+   public:
+    void Start(const Transfer& transfer, int world, bool fails) {
+      std::lock_guard lock(mutex_);
+      transfer_ = transfer;
+      world_ = world;
+      fails_ = fails;
+      done_ = false;
+      callback_ = nullptr;
+    }
+    void End() {
+      std::lock_guard lock(mutex_);
+      auto* data = static_cast<float*>(transfer_.recv);
+      for (int64_t i = 0; i < transfer_.count; ++i) data[i] *= static_cast<float>(world_);
+      done_ = true;
+      if (callback_ != nullptr) callback_(context_);
+    }
+    WorkState state() const noexcept override { return WorkState::kPending; }
+    Status WaitHost(int64_t) noexcept override {
+      std::lock_guard lock(mutex_);
+      if (!done_) return Status::Error(StatusCode::kTimeout, "pending");
+      return fails_ ? Status::Error(StatusCode::kPeerLost, "lost connection to rank 1").WithRank(1)
+                    : Status();
+    }
+    Status WaitStream(Stream*) noexcept override { return {}; }
+    void OnDone(void (*callback)(void*), void* context) noexcept override {
+      std::lock_guard lock(mutex_);
+      if (done_) return callback(context);
+      callback_ = callback;
+      context_ = context;
+    }
+    void Release() noexcept override {}
+
+   private:
+    std::mutex mutex_;
+    Transfer transfer_;
+    int world_ = 1;
+    bool fails_ = false, done_ = false;
+    void (*callback_)(void*) = nullptr;
+    void* context_ = nullptr;
+  };
+
+  const int world_;
+  const std::chrono::microseconds delay_;
+  std::deque<FakeWork> works_;
+  size_t next_ = 0;
+  Status aborted_;
+  std::vector<std::thread> threads_;
+};
+
+// Takes any ready task; with seed 0 the first in sequence. One unit per parameter.
+class RandomScheduler : public Scheduler {
+ public:
+  explicit RandomScheduler(uint64_t seed = 0) : seed_(seed), random_(seed) {}
+  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
+    for (const ParameterInfo& parameter : model.parameters) {
+      const UnitSpan span{.parameter = parameter.id, .offset = 0, .count = parameter.count};
+      sink.AddUnit({&span, 1}, 0);
+    }
+    return {};
+  }
+  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+    tasks_.assign(tasks.begin(), tasks.end());
+    for (auto& ready : ready_) ready.reserve(tasks.size());
+    order.reserve(4 * tasks.size());
+    return {};
+  }
+  void On(const SchedulerEvent& event) noexcept override {
+    if (event.kind == EventKind::kTaskReady)
+      ready_[Index(tasks_[event.task].lane)].push_back(event.task);
+    if (event.kind == EventKind::kTaskDone) order.push_back(event.task);
+    if (event.kind == EventKind::kError) ready_[0].clear(), ready_[1].clear();
+  }
+  Action Next(Lane lane) noexcept override {
+    std::vector<uint32_t>& ready = ready_[Index(lane)];
+    if (ready.empty()) return {};
+    size_t pick = 0;
+    if (seed_ != 0) {
+      pick = random_() % ready.size();
+    } else {
+      for (size_t i = 1; i < ready.size(); ++i) pick = ready[i] < ready[pick] ? i : pick;
+    }
+    const uint32_t task = ready[pick];
+    ready.erase(ready.begin() + static_cast<int64_t>(pick));
+    return {.kind = ActionKind::kRun, .task = task};
+  }
+  std::vector<uint32_t> order;
+
+ private:
+  static int Index(Lane lane) { return static_cast<int>(lane); }
+  const uint64_t seed_;
+  std::mt19937_64 random_;
+  std::vector<TaskInfo> tasks_;
+  std::vector<uint32_t> ready_[2];
+};
+
+class FakeSgd final : public Optimizer {
+ public:
+  OptimizerTraits traits() const noexcept override {
+    return {.state_count = 1, .state_names = {{"count"}}};
+  }
+  Status Update(const UpdateCall& call) noexcept override {
+    for (int64_t i = 0; i < call.count; ++i) {
+      call.value[i] -= call.learning_rate * call.gradient[i] * call.gradient_scale;
+      call.states[0][i] += 1;
+    }
+    return {};
+  }
+};
+
+struct Rig {
+  HostDevice device;
+  PluginSet plugins;
+  std::unique_ptr<Executor> executor;
+  FakeCommunicator* communicator = nullptr;
+  RandomScheduler* scheduler = nullptr;
+
+  Status Make(Graph graph, std::unique_ptr<Scheduler> chosen,
+              std::unique_ptr<FakeCommunicator> network,
+              std::vector<std::unique_ptr<GradientHook>> hooks = {}, int world_size = 1) {
+    plugins.device = &device;
+    communicator = network.get();
+    scheduler = dynamic_cast<RandomScheduler*>(chosen.get());
+    plugins.communicator = std::move(network);
+    plugins.scheduler = std::move(chosen);
+    plugins.optimizer = std::make_unique<FakeSgd>();
+    plugins.hooks = std::move(hooks);
+    ExecutorOptions options{.rank = {.world_size = world_size},
+                            .timeout_ms = 1000,
+                            .scheduler_name = "test_sched",
+                            .optimizer_name = "test_sgd"};
+    for (size_t i = 0; i < plugins.hooks.size(); ++i)
+      options.hook_names.push_back("hook" + std::to_string(i));
+    auto made = Executor::Create(std::move(graph), plugins, FakeOps(), options);
+    if (!made.ok()) return made.status();
+    executor = std::move(*made);
+    return executor->memory().InitializeParameters();
+  }
+
+  std::vector<float> Parameters() const {
+    const ModelMemory& memory = executor->memory();
+    return {memory.parameters(), memory.parameters() + memory.layout().total_count};
+  }
+};
+
+inline std::vector<std::string> NamesOf(const Executor& executor,
+                                        const std::vector<uint32_t>& order) {
+  std::vector<std::string> names;
+  for (uint32_t task : order) names.push_back(executor.tasks().tasks[task].name);
+  return names;
+}
+
+}  // namespace engine::test

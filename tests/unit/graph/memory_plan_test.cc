@@ -1,0 +1,154 @@
+#include "core/graph/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tests/unit/graph/graphs.h"
+
+namespace engine::test {
+namespace {
+
+constexpr size_t kSlot = 64;  // one tensor of graphs.h, aligned
+static_assert(kTensorBytes <= kSlot);
+
+// Bytes of the arena without any sharing: a slot for each tensor that has to be somewhere.
+size_t WithoutSharing(const Graph& graph, const Program& program) {
+  size_t bytes = 0;
+  for (const Value& value : graph.values) {
+    if (value.kind == ValueKind::kActivation && value.producer != kNone) bytes += kSlot;
+  }
+  for (const Gradient& gradient : program.gradients) {
+    const bool parameter = graph.values[gradient.of].kind == ValueKind::kParameter;
+    if (!gradient.seed && !parameter) bytes += kSlot;
+  }
+  return bytes;
+}
+
+// The lifetimes of two storages that share bytes must not meet.
+void ExpectNoOverlap(const MemoryPlan& plan) {
+  for (const Storage& a : plan.storages) {
+    if (a.kind != StorageKind::kArena) continue;
+    EXPECT_EQ(a.offset % kSlot, 0u);
+    EXPECT_LE(a.offset + a.size_bytes, plan.arena_bytes);
+    for (const Storage& b : plan.storages) {
+      if (&a == &b || b.kind != StorageKind::kArena) continue;
+      const bool alive_together = a.first <= b.last && b.first <= a.last;
+      const bool share = a.offset < b.offset + b.size_bytes && b.offset < a.offset + a.size_bytes;
+      EXPECT_FALSE(alive_together && share);
+    }
+  }
+}
+
+TEST(MemoryPlan, InferenceOverAChainAlternatesBetweenTwoBuffers) {
+  Net net;
+  const Graph graph = net.FinishForInference(Chain(net, "scale", 9));
+  const MemoryPlan plan = PlanMemory(graph, ForwardProgram(graph));
+  ExpectNoOverlap(plan);
+  EXPECT_EQ(plan.arena_bytes, 2 * kSlot);
+}
+
+TEST(MemoryPlan, InPlaceOpsNeedOneBuffer) {
+  Net net;
+  const Graph graph = net.FinishForInference(Chain(net, "shift", 9));
+  const MemoryPlan plan = PlanMemory(graph, ForwardProgram(graph));
+  EXPECT_EQ(plan.arena_bytes, kSlot);
+}
+
+TEST(MemoryPlan, AnInputThatIsReadLaterIsNotOverwritten) {
+  Net net;
+  const ValueId h = net.Apply("a", "scale", {net.input()});
+  const ValueId shifted = net.Apply("b", "shift", {h});  // could work in place, but h is needed
+  const Graph graph = net.FinishForInference(net.Apply("sum", "add", {shifted, h}));
+  const MemoryPlan plan = PlanMemory(graph, ForwardProgram(graph));
+  ExpectNoOverlap(plan);
+  EXPECT_NE(plan.of_value[shifted], plan.of_value[h]);
+}
+
+TEST(MemoryPlan, ValuesThatBackwardReadsLiveUntilThen) {
+  Net net;
+  const Graph graph = net.Finish(Chain(net, "scale", 5));
+  const Program program = Differentiate(graph);
+  const MemoryPlan plan = PlanMemory(graph, program);
+  ExpectNoOverlap(plan);
+  for (size_t k = program.forward_count; k < program.instructions.size(); ++k) {
+    for (ValueId input : graph.nodes[program.instructions[k].node].inputs) {
+      EXPECT_GE(plan.storages[plan.of_value[input]].last, static_cast<int32_t>(k));
+    }
+  }
+  // Five activations and the gradients of five values, of which two live at a time.
+  EXPECT_LT(plan.arena_bytes, WithoutSharing(graph, program));
+  EXPECT_LE(plan.arena_bytes, 7 * kSlot);
+}
+
+TEST(MemoryPlan, PassedGradientsShareMemory) {
+  Net net;
+  const ValueId a = net.Apply("a", "scale", {net.input()});
+  const ValueId b = net.Apply("b", "scale", {net.input()});
+  const ValueId sum = net.Apply("sum", "add", {a, b});
+  const Graph graph = net.Finish(sum);
+  const Program program = Differentiate(graph);
+  const MemoryPlan plan = PlanMemory(graph, program);
+  ExpectNoOverlap(plan);
+  const auto storage = [&](ValueId value) {
+    for (size_t i = 0; i < program.gradients.size(); ++i) {
+      if (program.gradients[i].of == value) return plan.of_gradient[i];
+    }
+    return kNone;
+  };
+  ASSERT_NE(storage(sum), kNone);
+  EXPECT_EQ(storage(a), storage(sum));
+  EXPECT_EQ(storage(b), storage(sum));
+}
+
+TEST(MemoryPlan, ParameterGradientsLieWhereTheyAreSentFrom) {
+  Net net;
+  const Graph graph = net.Finish(Chain(net, "scale", 2));
+  const Program program = Differentiate(graph);
+  const MemoryPlan plan = PlanMemory(graph, program);
+  for (int32_t p = 0; p < 2; ++p) {
+    const Storage& storage = plan.storages[plan.of_gradient[program.of_parameter[p]]];
+    EXPECT_EQ(storage.kind, StorageKind::kParameterGradient);
+    EXPECT_EQ(storage.index, p);
+  }
+  EXPECT_EQ(plan.storages[plan.of_value[graph.loss]].kind, StorageKind::kLoss);
+  EXPECT_EQ(plan.storages[plan.of_value[graph.input]].kind, StorageKind::kInput);
+}
+
+TEST(MemoryPlan, LogitsStayReadableToTheEndOfTheForwardPass) {
+  Net net;
+  const ValueId logits = Chain(net, "scale", 2);
+  net.Apply("after", "scale", {net.Apply("before", "scale", {logits})});
+  const Graph graph = net.FinishForInference(logits);
+  const Program program = ForwardProgram(graph);
+  const MemoryPlan plan = PlanMemory(graph, program);
+  ExpectNoOverlap(plan);
+  EXPECT_EQ(plan.storages[plan.of_value[logits]].last, program.forward_count - 1);
+}
+
+TEST(MemoryPlan, ReusedMemoryForcesAnOrder) {
+  Net net;
+  const Graph graph = net.FinishForInference(Chain(net, "scale", 4));
+  const MemoryPlan plan = PlanMemory(graph, ForwardProgram(graph));
+  ASSERT_EQ(plan.depends_on.size(), 4u);
+  EXPECT_TRUE(plan.depends_on[0].empty());
+  for (int32_t k = 1; k < 4; ++k) {
+    // The reader of the memory that l2 writes anew is l1, on which it depends anyway.
+    EXPECT_EQ(plan.depends_on[k], std::vector<int32_t>{k - 1});
+  }
+}
+
+TEST(MemoryPlan, IndependentBranchesDoNotWaitForEachOther) {
+  Net net;
+  const ValueId a = net.Apply("a", "scale", {net.input()});
+  const ValueId b = net.Apply("b", "scale", {net.input()});
+  const Graph graph = net.Finish(net.Apply("sum", "add", {a, b}));
+  const MemoryPlan plan = PlanMemory(graph, Differentiate(graph));
+  EXPECT_TRUE(plan.depends_on[0].empty());
+  EXPECT_TRUE(plan.depends_on[1].empty());
+  EXPECT_EQ(plan.depends_on[2], (std::vector<int32_t>{0, 1}));
+}
+
+}  // namespace
+}  // namespace engine::test

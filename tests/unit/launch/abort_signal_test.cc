@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/launch/rank_context.h"
+
+namespace engine {
+namespace {
+
+Status Reason(const char* text) {
+  return Status::Error(StatusCode::kAborted, "%s", text);
+}
+
+TEST(AbortSignal, TheFirstReasonStays) {
+  AbortSignal abort;
+  EXPECT_FALSE(abort.raised());
+  EXPECT_TRUE(abort.reason().ok());
+  abort.Raise(Reason("first"));
+  abort.Raise(Reason("second"));
+  EXPECT_TRUE(abort.raised());
+  EXPECT_STREQ(abort.reason().message(), "first");
+}
+
+TEST(AbortSignal, CallsEachListenerOnce) {
+  AbortSignal abort;
+  std::vector<std::string> calls;
+  abort.Listen(
+      [&](const Status& reason) { calls.push_back(std::string("a ") + reason.message()); });
+  abort.Listen(
+      [&](const Status& reason) { calls.push_back(std::string("b ") + reason.message()); });
+  abort.Raise(Reason("x"));
+  abort.Raise(Reason("y"));
+  EXPECT_EQ(calls, (std::vector<std::string>{"a x", "b x"}));
+}
+
+TEST(AbortSignal, CallsALateListenerAtOnce) {
+  AbortSignal abort;
+  abort.Raise(Reason("x"));
+  int calls = 0;
+  abort.Listen([&](const Status& reason) {
+    ++calls;
+    EXPECT_STREQ(reason.message(), "x");
+  });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(AbortSignal, AForgottenListenerIsNotCalled) {
+  AbortSignal abort;
+  int calls = 0;
+  int token = abort.Listen([&](const Status&) { ++calls; });
+  abort.Forget(token);
+  abort.Raise(Reason("x"));
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(AbortSignal, AListenerMayUseTheSignal) {
+  AbortSignal abort;
+  int token = 0, nested = 0;
+  token = abort.Listen([&](const Status&) {
+    EXPECT_TRUE(abort.raised());
+    EXPECT_STREQ(abort.reason().message(), "x");
+    abort.Raise(Reason("y"));
+    abort.Forget(token);
+    abort.Listen([&](const Status&) { ++nested; });
+  });
+  abort.Raise(Reason("x"));
+  EXPECT_EQ(nested, 1);
+}
+
+TEST(AbortSignal, ForgetWaitsForARunningListener) {
+  AbortSignal abort;
+  std::latch running(1);
+  std::atomic<bool> forgetting{false};
+  bool ended = false;  // plain on purpose: Forget must order it (the thread sanitizer looks)
+  int token = abort.Listen([&](const Status&) {
+    running.count_down();
+    while (!forgetting) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+  });
+  std::thread raiser([&] { abort.Raise(Reason("x")); });
+  running.wait();
+  forgetting = true;
+  abort.Forget(token);
+  EXPECT_TRUE(ended);
+  raiser.join();
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,66 @@
+#include "core/launch/agree.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/launch/launch.h"
+
+namespace engine {
+namespace {
+
+LaunchOutcome RunThreads(int world_size, const std::function<Status(RankContext&)>& body) {
+  LaunchPlan plan;
+  plan.mode = LaunchPlan::Mode::kThreads;
+  plan.info.world_size = world_size;
+  return Launch(plan, {}, body);
+}
+
+TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
+  for (int world_size : {1, 3}) {
+    LaunchOutcome outcome = RunThreads(world_size, [](RankContext& context) {
+      ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "gloo 1.0", 10000));
+      return CheckSameOnAllRanks(context, "model", "", 10000);
+    });
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  }
+}
+
+TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
+  std::vector<std::string> said(4);
+  LaunchOutcome outcome = RunThreads(4, [&](RankContext& context) {
+    int rank = context.info.rank;
+    const char* value = rank == 1 || rank == 3 ? "gloo 2.0" : "gloo 1.0";
+    Status status = CheckSameOnAllRanks(context, "plugins", value, 10000);
+    said[rank] = status.message();
+    EXPECT_EQ(status.code(), StatusCode::kConfig);
+    EXPECT_EQ(status.rank(), 1);
+    // Returned only when all have compared, so that no rank is aborted before it has heard.
+    (void)context.store.Set("heard/" + std::to_string(rank), "");
+    for (int other = 0; other < 4; ++other) {
+      (void)context.store.Get("heard/" + std::to_string(other), 10000);
+    }
+    return status;
+  });
+  for (const std::string& sentence : said) {
+    EXPECT_EQ(sentence,
+              "ranks 1, 3 run with another configuration than rank 0 (plugins): rank 1 has 'gloo "
+              "2.0' and rank 0 has 'gloo 1.0'; start every rank with the same");
+  }
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_EQ(outcome.status.rank(), 1);
+}
+
+TEST(CheckSameOnAllRanks, ARankThatDoesNotComeIsATimeout) {
+  LaunchOutcome outcome = RunThreads(2, [](RankContext& context) -> Status {
+    if (context.info.rank == 1) return {};
+    return CheckSameOnAllRanks(context, "plugins", "x", 20);
+  });
+  EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("agree/plugins/1"));
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,200 @@
+// Joining, failing and leaving over the control channel.
+
+#include "core/launch/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/unit/launch/socket_run.h"
+
+namespace engine {
+namespace {
+
+using testing::HasSubstr;
+
+// What an abort signal says once it is raised.
+Status Await(AbortSignal& abort) {
+  TimePoint deadline = DeadlineIn(kLongMs);
+  while (!abort.raised() && !Passed(deadline)) std::this_thread::yield();
+  return abort.reason();
+}
+
+void SendRaw(const UniqueFd& socket, const std::string& bytes) {
+  ASSERT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+}
+
+bool ClosedByPeer(const UniqueFd& socket) {
+  pollfd entry{socket.get(), POLLIN, 0};
+  char byte = 0;
+  while (poll(&entry, 1, kLongMs) > 0) {
+    if (recv(socket.get(), &byte, 1, 0) <= 0) return true;
+  }
+  return false;
+}
+
+class TwoRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    run_.Start();
+    ASSERT_TRUE(a_.client.Join(DeadlineIn(kLongMs)).ok());
+    ASSERT_TRUE(b_.client.Join(DeadlineIn(kLongMs)).ok());
+  }
+
+  SocketRun run_{2};
+  SocketRank a_{run_.Connect(), 0, 2}, b_{run_.Connect(), 1, 2};
+};
+
+TEST_F(TwoRanks, LeaveInPeace) {
+  a_.client.Leave({});
+  EXPECT_TRUE(b_.client.Set("k", "v").ok());
+  b_.client.Leave({});
+  Supervisor& supervisor = run_.Finish();
+  EXPECT_TRUE(supervisor.AllGone());
+  EXPECT_TRUE(supervisor.Outcome().status.ok());
+  EXPECT_FALSE(b_.abort.raised());
+}
+
+TEST_F(TwoRanks, AFailureReachesTheOther) {
+  b_.client.Leave(Status::Error(StatusCode::kBadData, "a bad file"));
+  Status reason = Await(a_.abort);
+  EXPECT_EQ(reason.code(), StatusCode::kAborted);
+  EXPECT_EQ(reason.rank(), 1);
+  EXPECT_STREQ(reason.message(), "rank 1 failed: a bad file");
+  EXPECT_EQ(a_.client.cause().code(), StatusCode::kBadData);
+  a_.client.Leave(reason);
+  LaunchOutcome outcome = run_.Finish().Outcome();
+  EXPECT_EQ(outcome.status.rank(), 1);
+  EXPECT_STREQ(outcome.status.message(), "a bad file");
+  EXPECT_EQ(outcome.exit_code, 65);
+}
+
+TEST_F(TwoRanks, ARankThatGivesItselfUpIsHeardBeforeItLeaves) {
+  b_.abort.Raise(Status::Error(StatusCode::kTimeout, "no progress"));
+  EXPECT_STREQ(Await(a_.abort).message(), "rank 1 failed: no progress");
+  EXPECT_EQ(run_.Finish().Outcome().exit_code, 202);
+}
+
+TEST_F(TwoRanks, AStopReachesAllAndIsNoFailure) {
+  b_.client.RequestStop(SIGTERM);
+  TimePoint deadline = DeadlineIn(kLongMs);
+  while ((a_.stop == 0 || b_.stop == 0) && !Passed(deadline)) std::this_thread::yield();
+  EXPECT_EQ(a_.stop, SIGTERM);
+  EXPECT_EQ(b_.stop, SIGTERM);
+  b_.client.Leave(Status::Error(StatusCode::kInterrupted, "stopped after step 3"));
+  EXPECT_TRUE(a_.client.Set("still", "served").ok());
+  a_.client.Leave(Status::Error(StatusCode::kInterrupted, "stopped after step 3"));
+  LaunchOutcome outcome = run_.Finish().Outcome();
+  EXPECT_EQ(outcome.status.code(), StatusCode::kInterrupted);
+  EXPECT_EQ(outcome.exit_code, 143);
+}
+
+TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
+  run_.Finish();
+  Status reason = Await(a_.abort);
+  EXPECT_EQ(reason.code(), StatusCode::kPeerLost);
+  EXPECT_THAT(reason.message(), HasSubstr("the server"));
+  EXPECT_FALSE(a_.client.heard());
+}
+
+TEST(Supervisor, ARankThatVanishesIsLost) {
+  SocketRun run(2);
+  SocketRank a(run.Connect(), 0, 2);
+  UniqueFd raw = run.Connect();
+  SendRaw(raw, Encode({MessageKind::kHello, kProtocolVersion, 1, 2, "job", ""}));
+  run.Start();
+  ASSERT_TRUE(a.client.Join(DeadlineIn(kLongMs)).ok());
+  raw.reset();
+  EXPECT_EQ(Await(a.abort).code(), StatusCode::kPeerLost);
+  EXPECT_EQ(run.Finish().Outcome().status.rank(), 1);
+}
+
+TEST(Supervisor, ARankThatSpeaksNonsenseIsLost) {
+  SocketRun run(2);
+  SocketRank a(run.Connect(), 0, 2);
+  UniqueFd raw = run.Connect();
+  SendRaw(raw, Encode({MessageKind::kHello, kProtocolVersion, 1, 2, "job", ""}));
+  run.Start();
+  ASSERT_TRUE(a.client.Join(DeadlineIn(kLongMs)).ok());
+  SendRaw(raw, Encode({MessageKind::kWelcome, 0, 0, 0, "", ""}));  // only a server says that
+  EXPECT_EQ(Await(a.abort).rank(), 1);
+  EXPECT_TRUE(ClosedByPeer(raw));
+}
+
+TEST(Supervisor, AStrangerDisturbsNothing) {
+  SocketRun run(1);
+  SocketRank a(run.Connect(), 0, 1);
+  UniqueFd http = run.Connect(), early = run.Connect(), bomb = run.Connect(), other = run.Connect();
+  SendRaw(http, "GET / HTTP/1.1\r\n\r\n");
+  SendRaw(early, Encode({MessageKind::kSet, 1, 0, 0, "k", "v"}));  // before kHello
+  SendRaw(bomb, std::string("\xff\xff\xff\x03", 4));
+  SendRaw(other, Encode({MessageKind::kHello, kProtocolVersion, 0, 1, "another job", ""}));
+  run.Start();
+  ASSERT_TRUE(a.client.Join(DeadlineIn(kLongMs)).ok());
+  for (const UniqueFd* socket : {&http, &early, &bomb, &other}) {
+    EXPECT_TRUE(ClosedByPeer(*socket));
+  }
+  EXPECT_FALSE(*a.client.Has("k"));
+  a.client.Leave({});
+  EXPECT_TRUE(run.Finish().Outcome().status.ok());
+}
+
+// The refused rank and the run both say why.
+void ExpectRefused(int rank, int world_size, uint32_t version, const char* why) {
+  SocketRun run(2);
+  UniqueFd raw = run.Connect();
+  SocketRank a(run.Connect(), 0, 2);
+  run.Start();
+  std::thread joining([&] {
+    Status status = a.client.Join(DeadlineIn(kLongMs));
+    EXPECT_THAT(status.message(), HasSubstr(why));
+    a.client.Leave(status);
+  });
+  // Refusals are decided by comparison with a rank 0 that is there.
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  SendRaw(raw, Encode({MessageKind::kHello, version, rank, world_size, "job", ""}));
+  MessageReader reader;
+  Message message;
+  char buffer[512];
+  ssize_t size = recv(raw.get(), buffer, sizeof(buffer), 0);
+  ASSERT_GT(size, 0);
+  reader.Append(buffer, static_cast<size_t>(size));
+  ASSERT_TRUE(*reader.Next(&message));
+  EXPECT_EQ(message.kind, MessageKind::kRefused);
+  EXPECT_THAT(message.value, HasSubstr(why));
+  joining.join();
+  LaunchOutcome outcome = run.Finish().Outcome();
+  EXPECT_THAT(outcome.status.message(), HasSubstr(why));
+  EXPECT_EQ(outcome.exit_code, 201);
+}
+
+TEST(Supervisor, RefusesAnotherWorldSize) {
+  ExpectRefused(1, 4, kProtocolVersion, "rank 1 was started as one of 4 ranks");
+}
+
+TEST(Supervisor, RefusesASecondProcessForARank) {
+  ExpectRefused(0, 2, kProtocolVersion, "two processes say that they are rank 0");
+}
+
+TEST(Supervisor, RefusesARankThatCannotBe) {
+  ExpectRefused(-1, 2, kProtocolVersion, "there is no rank -1 among 2 ranks");
+}
+
+TEST(Supervisor, RefusesAnotherProtocol) {
+  ExpectRefused(1, 2, kProtocolVersion + 1, "start all ranks from the same build");
+}
+
+TEST(Supervisor, NamesExactlyTheMissingRanks) {
+  SocketRun run(4, /*rendezvous_timeout_ms=*/50);
+  SocketRank a(run.Connect(), 0, 4), c(run.Connect(), 2, 4);
+  run.Start();
+  Status status = a.client.Join(DeadlineIn(kLongMs));
+  EXPECT_THAT(status.message(), HasSubstr("ranks 1, 3 did not join at the test"));
+  EXPECT_FALSE(c.client.Join(DeadlineIn(kLongMs)).ok());
+  EXPECT_EQ(a.client.cause().code(), StatusCode::kRendezvous);
+  EXPECT_EQ(run.Finish().Outcome().exit_code, 201);
+}
+
+}  // namespace
+}  // namespace engine

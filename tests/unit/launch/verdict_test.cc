@@ -1,0 +1,69 @@
+#include "core/launch/verdict.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace engine {
+namespace {
+
+Status Error(StatusCode code, const char* text) {
+  return Status::Error(code, "%s", text);
+}
+
+TEST(Verdict, IsOkWithoutComplaints) {
+  Verdict verdict;
+  EXPECT_TRUE(verdict.empty());
+  EXPECT_TRUE(verdict.Outcome(0).status.ok());
+  EXPECT_EQ(verdict.Outcome(0).exit_code, 0);
+  EXPECT_EQ(verdict.Outcome(SIGTERM).exit_code, 0);  // asked to stop, but the work was done
+}
+
+TEST(Verdict, TheFirstPrimaryCauseWins) {
+  Verdict verdict;
+  verdict.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 2"));
+  verdict.AddReport(1, Error(StatusCode::kInterrupted, "stopped"));
+  verdict.AddReport(2, Error(StatusCode::kBadData, "bad file"));
+  verdict.AddReport(3, Error(StatusCode::kConfig, "later"));
+  LaunchOutcome outcome = verdict.Outcome(SIGINT);
+  EXPECT_EQ(outcome.status.code(), StatusCode::kBadData);
+  EXPECT_EQ(outcome.status.rank(), 2);
+  EXPECT_EQ(outcome.exit_code, 65);
+}
+
+TEST(Verdict, ALossIsPrimaryWhateverItsCode) {
+  Verdict verdict;
+  verdict.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 1"));
+  verdict.AddLoss(1, Error(StatusCode::kPeerLost, "killed"), 137);
+  LaunchOutcome outcome = verdict.Outcome(0);
+  EXPECT_STREQ(outcome.status.message(), "killed");
+  EXPECT_EQ(outcome.status.rank(), 1);
+  EXPECT_EQ(outcome.exit_code, 137);
+}
+
+TEST(Verdict, ASecondaryComplaintIsBetterThanNothing) {
+  Verdict verdict;
+  verdict.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 1").WithRank(1));
+  LaunchOutcome outcome = verdict.Outcome(0);
+  EXPECT_EQ(outcome.status.rank(), 1);  // whom the status blames, not who says it
+  EXPECT_EQ(outcome.exit_code, 200);
+}
+
+TEST(Verdict, InterruptedExitsWithTheSignal) {
+  Verdict verdict;
+  verdict.AddReport(0, Error(StatusCode::kInterrupted, "stopped"));
+  verdict.AddReport(1, Error(StatusCode::kAborted, "left alone"));
+  EXPECT_EQ(verdict.Outcome(SIGINT).exit_code, 130);
+  EXPECT_EQ(verdict.Outcome(SIGTERM).exit_code, 143);
+  EXPECT_EQ(verdict.Outcome(0).exit_code, 130);
+}
+
+TEST(AbortReason, IsSecondaryAndNamesTheRank) {
+  Status reason = AbortReason(Error(StatusCode::kConfig, "wrong key").WithRank(3));
+  EXPECT_EQ(reason.code(), StatusCode::kAborted);
+  EXPECT_EQ(reason.rank(), 3);
+  EXPECT_STREQ(reason.message(), "rank 3 failed: wrong key");
+  EXPECT_EQ(AbortReason(Error(StatusCode::kPeerLost, "gone")).code(), StatusCode::kPeerLost);
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,231 @@
+// The graphs of the models, with the ops that a user gets.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/graph/memory_plan.h"
+#include "core/models/model.h"
+#include "tests/unit/train/lone_rank.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
+constexpr ModelInputs kVectors{
+    .input_shape = {12}, .target_shape = {}, .classes = 5, .max_samples = 4};
+constexpr ModelInputs kImages{
+    .input_shape = {1, 4, 3}, .target_shape = {}, .classes = 5, .max_samples = 4};
+constexpr ModelInputs kTokens{.input_shape = {8},
+                              .input_dtype = DType::kInt32,
+                              .target_shape = {8},
+                              .classes = 17,
+                              .max_samples = 4};
+
+// Builds graphs; keeps the plugins of the last one, whose ops live in it.
+class ModelsTest : public ::testing::Test {
+ protected:
+  // `model` is what stands in model { }.
+  Result<Graph> Build(const std::string& model, const ModelInputs& inputs) {
+    ENGINE_ASSIGN_OR_RETURN(
+        rank_, LoneRank::Make("model { " + model +
+                              " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
+                              "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"));
+    return rank_->BuildGraph(inputs);
+  }
+
+  Graph MustBuild(const std::string& model, const ModelInputs& inputs) {
+    auto graph = Build(model, inputs);
+    EXPECT_TRUE(graph.ok()) << graph.status().message();
+    return graph.ok() ? std::move(*graph) : Graph{};
+  }
+
+  std::string Refusal(const std::string& model, const ModelInputs& inputs) {
+    const Status status = Build(model, inputs).status();
+    EXPECT_EQ(status.code(), StatusCode::kConfig) << model;
+    return status.message();
+  }
+
+  std::unique_ptr<LoneRank> rank_;
+};
+
+std::vector<int64_t> Extents(const Shape& shape) {
+  return {shape.dims, shape.dims + shape.ndim};
+}
+
+NamedShapes ParametersOf(const Graph& graph) {
+  NamedShapes parameters;
+  for (const Parameter& parameter : graph.parameters) {
+    parameters.emplace_back(parameter.name, Extents(parameter.shape));
+  }
+  return parameters;
+}
+
+const Parameter& ParameterNamed(const Graph& graph, const std::string& name) {
+  for (const Parameter& parameter : graph.parameters) {
+    if (parameter.name == name) return parameter;
+  }
+  ADD_FAILURE() << "no parameter " << name;
+  return graph.parameters[0];
+}
+
+TEST_F(ModelsTest, MlpHasTheParametersThatItsDataAndWidthsSay) {
+  const NamedShapes expected = {{"linear1.weight", {7, 12}}, {"linear1.bias", {7}},
+                                {"linear2.weight", {6, 7}},  {"linear2.bias", {6}},
+                                {"linear3.weight", {5, 6}},  {"linear3.bias", {5}}};
+  const Graph vectors = MustBuild("mlp { hidden: [7, 6] }", kVectors);
+  EXPECT_EQ(ParametersOf(vectors), expected);
+  EXPECT_EQ(Extents(vectors.values[vectors.logits].spec.shape), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(vectors.nodes[1].op_name, "relu");
+  // Images become vectors first.
+  const Graph images = MustBuild("mlp { hidden: [7, 6] activation: \"tanh\" }", kImages);
+  EXPECT_EQ(ParametersOf(images), expected);
+  EXPECT_EQ(images.nodes[0].op_name, "flatten");
+  EXPECT_EQ(images.nodes[2].op_name, "tanh");
+}
+
+TEST_F(ModelsTest, MlpWithoutHiddenLayersIsLinear) {
+  const Graph graph = MustBuild("mlp {}", kVectors);
+  EXPECT_EQ(ParametersOf(graph), (NamedShapes{{"linear1.weight", {5, 12}}, {"linear1.bias", {5}}}));
+}
+
+TEST_F(ModelsTest, GptHasTheParametersOfGpt2) {
+  const Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
+  EXPECT_EQ(ParametersOf(graph), (NamedShapes{{"embedding.weight", {17, 16}},
+                                              {"embedding.positions", {8, 16}},
+                                              {"block0.norm1.weight", {16}},
+                                              {"block0.norm1.bias", {16}},
+                                              {"block0.attn.qkv.weight", {48, 16}},
+                                              {"block0.attn.qkv.bias", {48}},
+                                              {"block0.attn.proj.weight", {16, 16}},
+                                              {"block0.attn.proj.bias", {16}},
+                                              {"block0.norm2.weight", {16}},
+                                              {"block0.norm2.bias", {16}},
+                                              {"block0.mlp.fc.weight", {64, 16}},
+                                              {"block0.mlp.fc.bias", {64}},
+                                              {"block0.mlp.proj.weight", {16, 64}},
+                                              {"block0.mlp.proj.bias", {16}},
+                                              {"norm.weight", {16}},
+                                              {"norm.bias", {16}}}));
+  EXPECT_EQ(Extents(graph.values[graph.logits].spec.shape), (std::vector<int64_t>{4, 8, 17}));
+}
+
+TEST_F(ModelsTest, GptStartsAsGpt2DoesAndDecaysMatricesOnly) {
+  const Graph graph = MustBuild("gpt { layers: 3 width: 16 heads: 2 }", kTokens);
+  EXPECT_FLOAT_EQ(ParameterNamed(graph, "embedding.weight").scale, 0.02f);
+  EXPECT_FLOAT_EQ(ParameterNamed(graph, "block2.mlp.fc.weight").scale, 0.02f);
+  const double residual = 0.02 / std::sqrt(6.0);
+  EXPECT_NEAR(ParameterNamed(graph, "block0.attn.proj.weight").scale, residual, 1e-8);
+  EXPECT_NEAR(ParameterNamed(graph, "block2.mlp.proj.weight").scale, residual, 1e-8);
+  EXPECT_EQ(ParameterNamed(graph, "norm.weight").initializer, Initializer::kOnes);
+  for (const Parameter& parameter : graph.parameters) {
+    EXPECT_EQ(parameter.decay, parameter.shape.ndim == 2) << parameter.name;
+    if (parameter.name.ends_with(".bias")) {
+      EXPECT_EQ(parameter.initializer, Initializer::kZeros) << parameter.name;
+    }
+  }
+}
+
+TEST_F(ModelsTest, TheTiedTableGetsOneGradientFromBothUses) {
+  const Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
+  const Program program = Differentiate(graph);
+  const ValueId table = ParameterNamed(graph, "embedding.weight").value;
+  std::vector<std::string> users;
+  for (int32_t k : program.users_of_parameter[0]) {
+    const Instruction& instruction = program.instructions[k];
+    const bool forward = instruction.kind == InstructionKind::kForward;
+    users.push_back((forward ? "forward " : "backward ") + graph.nodes[instruction.node].name);
+  }
+  EXPECT_EQ(users, (std::vector<std::string>{"forward embedding", "forward head", "backward head",
+                                             "backward embedding"}));
+  const auto gradients = std::count_if(
+      program.gradients.begin(), program.gradients.end(),
+      [&](const Gradient& gradient) { return gradient.of == table && !gradient.partial; });
+  EXPECT_EQ(gradients, 1);
+}
+
+TEST_F(ModelsTest, MemoryIsSharedInGpt) {
+  const Graph graph = MustBuild("gpt { layers: 4 width: 16 heads: 2 }", kTokens);
+  const auto sum = [&](const MemoryPlan& plan) {
+    size_t bytes = 0;
+    for (const Storage& storage : plan.storages) {
+      if (storage.kind == StorageKind::kArena && storage.last >= 0) bytes += storage.size_bytes;
+    }
+    return bytes;
+  };
+  const MemoryPlan training = PlanMemory(graph, Differentiate(graph));
+  EXPECT_LT(training.arena_bytes, sum(training) * 3 / 4);
+  const MemoryPlan inference = PlanMemory(graph, ForwardProgram(graph));
+  EXPECT_LT(inference.arena_bytes, sum(inference) / 4);
+}
+
+TEST_F(ModelsTest, FrozenPrefixes) {
+  const Graph graph = MustBuild(
+      "gpt { layers: 2 width: 16 heads: 2 } frozen: \"embedding\" frozen: \"block0.\"", kTokens);
+  for (const Parameter& parameter : graph.parameters) {
+    const bool frozen =
+        parameter.name.starts_with("embedding.") || parameter.name.starts_with("block0.");
+    EXPECT_EQ(parameter.trainable, !frozen) << parameter.name;
+  }
+  EXPECT_THAT(Refusal("mlp {} frozen: \"conv\"", kVectors),
+              AllOf(HasSubstr("model.frozen"), HasSubstr("'conv'"), HasSubstr("linear1.weight")));
+}
+
+TEST_F(ModelsTest, NetIsAListOfLayersWithResidualBlocks) {
+  const Graph graph = MustBuild(
+      "net { layer { linear { units: 6 bias: false } }\n"
+      "layer { name: \"block\" residual { layer { linear { units: 6 } trainable: false }\n"
+      "                                   layer { relu {} priority: 2 } } }\n"
+      "layer { name: \"head\" linear { units: 5 } } }",
+      kVectors);
+  EXPECT_EQ(ParametersOf(graph), (NamedShapes{{"linear1.weight", {6, 12}},
+                                              {"linear2.weight", {6, 6}},
+                                              {"linear2.bias", {6}},
+                                              {"head.weight", {5, 6}},
+                                              {"head.bias", {5}}}));
+  EXPECT_FALSE(graph.parameters[1].trainable);
+  std::vector<std::string> layers;
+  for (const Node& node : graph.nodes) layers.push_back(node.name);
+  EXPECT_EQ(layers,
+            (std::vector<std::string>{"linear1", "linear2", "relu1", "block", "head", "loss"}));
+  EXPECT_EQ(graph.nodes[2].priority, 2);
+}
+
+TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
+  // A configuration file with such a width is refused before; the builder does not rely on it.
+  MustBuild("mlp {}", kVectors);
+  config::Model model;
+  model.mutable_gpt()->set_width(18);
+  const Status uneven = BuildModel(model, {}, kTokens, rank_->ops()).status();
+  EXPECT_EQ(uneven.code(), StatusCode::kConfig);
+  EXPECT_THAT(uneven.message(), HasSubstr("width 18 cannot be split over 4 heads"));
+  EXPECT_THAT(Refusal("gpt {}", kVectors), HasSubstr("it needs data { text"));
+  EXPECT_THAT(Refusal("net { layer { linear { units: 4 } } }", kVectors),
+              AllOf(HasSubstr("rows of 4"), HasSubstr("end with linear { units: 5 }")));
+  EXPECT_THAT(Refusal("net { layer { linear { units: 12 } } layer { residual { layer { linear { "
+                      "units: 3 } } } } layer { linear { units: 5 } } }",
+                      kVectors),
+              HasSubstr("layer 'add1' (add, fed with (4, 12) and (4, 3))"));
+  EXPECT_THAT(Refusal("mlp { hidden: 3 activation: \"attention\" }", kVectors),
+              HasSubstr("attention"));
+}
+
+TEST_F(ModelsTest, AGraphForInferenceEndsAtTheLogits) {
+  ModelInputs inputs = kTokens;
+  inputs.with_loss = false;
+  const Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", inputs);
+  EXPECT_EQ(graph.loss, kNone);
+  EXPECT_EQ(graph.target, kNone);
+  EXPECT_EQ(graph.nodes.back().name, "head");
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,91 @@
+#include "core/plugin/crash_handler.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/plugin/catalog.h"
+#include "core/plugin/plugin_set.h"
+#include "tests/unit/plugin/plugin_folder.h"
+
+namespace engine {
+namespace {
+
+struct Crash {
+  int signal = 0;    // that ended the child
+  std::string line;  // that the handler wrote
+};
+
+// Runs `body` in a child with the crash handler installed.
+template <typename Body>
+Crash CrashOf(Body body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[0]);
+    if (!InstallCrashHandler(ends[1]).ok()) _exit(1);
+    body();
+    _exit(0);
+  }
+  close(ends[1]);
+  Crash crash;
+  char buffer[512];
+  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;) {
+    crash.line.append(buffer, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  crash.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  return crash;
+}
+
+class CrashHandlerTest : public ::testing::Test {
+ protected:
+  Crash CrashOfPlugin(const std::string& fault) {
+    return CrashOf([&] {
+      LogHost host;
+      const auto plugin = LoadedPlugin::Load(ReadPluginFile(file_));
+      if (!plugin.ok()) _exit(1);
+      const OptionValue value{.name = "fault", .type = OptionType::kEnum, .string = fault};
+      const auto object = (*plugin)->Create(host, Options({&value, 1}));
+      _exit(object.ok() ? 2 : 3);
+    });
+  }
+
+  PluginFolder folder_;
+  const std::string file_ = folder_.Add("faulty");
+};
+
+TEST_F(CrashHandlerTest, NamesThePluginOfTheFaultingInstruction) {
+  const Crash crash = CrashOfPlugin("segv");
+  EXPECT_EQ(crash.signal, SIGSEGV);
+  EXPECT_EQ(crash.line, "engine: crashed with SIGSEGV in plugin 'faulty' (" + file_ + ")\n");
+}
+
+TEST_F(CrashHandlerTest, NamesThePluginThatCalled) {
+  const Crash crash = CrashOfPlugin("abort");
+  EXPECT_EQ(crash.signal, SIGABRT);
+  EXPECT_EQ(crash.line,
+            "engine: crashed with SIGABRT in code called by plugin 'faulty' (" + file_ + ")\n");
+}
+
+TEST_F(CrashHandlerTest, ReportsAnOverflowOfTheStack) {
+  const Crash crash = CrashOfPlugin("overflow");
+  EXPECT_EQ(crash.signal, SIGSEGV);
+  EXPECT_EQ(crash.line, "engine: crashed with SIGSEGV in plugin 'faulty' (" + file_ + ")\n");
+}
+
+TEST_F(CrashHandlerTest, BlamesNoPluginForACrashElsewhere) {
+  const Crash crash = CrashOf([&] {
+    if (!LoadedPlugin::Load(ReadPluginFile(file_)).ok()) _exit(1);
+    raise(SIGFPE);
+  });
+  EXPECT_EQ(crash.signal, SIGFPE);
+  EXPECT_EQ(crash.line, "engine: crashed with SIGFPE outside of any plugin\n");
+}
+
+}  // namespace
+}  // namespace engine

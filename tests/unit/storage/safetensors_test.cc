@@ -1,0 +1,170 @@
+#include "core/storage/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/storage/digest.h"
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::ReadWhole;
+using testing::TempFolder;
+
+TensorView View(std::vector<float>& values, const Shape& shape) {
+  return {values.data(), shape, DType::kFloat32};
+}
+
+std::unique_ptr<SafetensorsFile> OpenOrFail(const std::string& path) {
+  auto file = SafetensorsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  return file.ok() ? std::move(*file) : nullptr;
+}
+
+TEST(Safetensors, WhatIsWrittenIsReadBack) {
+  TempFolder folder;
+  const std::string path = folder / "model.safetensors";
+  std::vector<uint8_t> bytes = {1, 2, 3};
+  std::vector<uint16_t> halves = {0x3c00, 0xbc00};
+  std::vector<float> matrix = {1, 2, 3, 4, 5, 6};
+  std::vector<int32_t> steps = {-7};
+  std::vector<NamedTensor> tensors = {
+      {"bytes", {bytes.data(), {3}, DType::kUint8}},
+      {"f16", {halves.data(), {2}, DType::kFloat16}},
+      {"bf16", {halves.data(), {1, 2}, DType::kBFloat16}},
+      {"matrix", View(matrix, {2, 3})},
+      {"step", {steps.data(), {}, DType::kInt32}},
+      {"empty", {nullptr, {0, 4}, DType::kFloat32}},
+      {"größe \"quoted\"", View(matrix, {6})},
+  };
+  const std::map<std::string, std::string> metadata = {{"step", "12"}, {"note", "line\nline"}};
+  const Status written = WriteSafetensors(path, tensors, metadata);
+  ASSERT_TRUE(written.ok()) << written.message();
+
+  const auto file = OpenOrFail(path);
+  ASSERT_TRUE(file);
+  ASSERT_EQ(file->tensors().size(), tensors.size());
+  for (const NamedTensor& tensor : tensors) {
+    auto found = file->Find(tensor.name);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->dtype, tensor.view.dtype) << tensor.name;
+    EXPECT_TRUE(found->shape == tensor.view.shape) << tensor.name;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(found->data) % SizeOf(found->dtype), 0u) << tensor.name;
+    if (tensor.view.count() > 0) {
+      EXPECT_EQ(std::memcmp(found->data, tensor.view.data, tensor.view.size_bytes()), 0)
+          << tensor.name;
+    }
+  }
+  EXPECT_EQ(file->metadata().at("step"), "12");
+  EXPECT_EQ(file->metadata().at("note"), "line\nline");
+  EXPECT_THAT(file->metadata().at("digest"), ::testing::MatchesRegex("xxh3_128:[0-9a-f]+"));
+
+  const Status missing = file->Find("nothing").status();
+  EXPECT_EQ(missing.code(), StatusCode::kBadData);
+  EXPECT_THAT(missing.message(), HasSubstr("'nothing'"));
+}
+
+// The layout that other programs rely on, byte by byte.
+TEST(Safetensors, TheFileIsLengthPaddedHeaderAndData) {
+  TempFolder folder;
+  const std::string path = folder / "model.safetensors";
+  std::vector<float> values = {1, 2};
+  uint8_t byte = 9;
+  const std::vector<NamedTensor> tensors = {{"b", {&byte, {1}, DType::kUint8}},
+                                            {"a", View(values, {2})}};
+  ASSERT_TRUE(WriteSafetensors(path, tensors, {}).ok());
+  const std::string content = ReadWhole(path);
+
+  const std::string described = R"("a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]},)"
+                                R"("b":{"data_offsets":[8,9],"dtype":"U8","shape":[1]}})";
+  const std::string data = std::string(reinterpret_cast<char*>(values.data()), 8) + "\x09";
+  Digest digest;
+  digest.Add(("{" + described).data(), described.size() + 1);
+  digest.Add(data.data(), data.size());
+  const std::string header =
+      R"({"__metadata__":{"digest":")" + digest.Text() + R"("},)" + described;
+
+  uint64_t length = 0;
+  std::memcpy(&length, content.data(), 8);
+  EXPECT_EQ((8 + length) % 64, 0u);
+  EXPECT_EQ(content.substr(8, header.size()), header);
+  EXPECT_EQ(content.substr(8 + header.size(), length - header.size()),
+            std::string(length - header.size(), ' '));
+  EXPECT_EQ(content.substr(8 + length), data);
+}
+
+TEST(Safetensors, NoTensorsAtAllIsAFile) {
+  TempFolder folder;
+  ASSERT_TRUE(WriteSafetensors(folder / "none", {}, {{"k", "v"}}).ok());
+  const auto file = OpenOrFail(folder / "none");
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(file->tensors().empty());
+  EXPECT_EQ(file->metadata().at("k"), "v");
+}
+
+TEST(Safetensors, WhatWasReadCanBeWrittenAgain) {
+  TempFolder folder;
+  std::vector<float> values = {1, 2};
+  const std::vector<NamedTensor> tensors = {{"a", View(values, {2})}};
+  ASSERT_TRUE(WriteSafetensors(folder / "first", tensors, {{"k", "v"}}).ok());
+  const auto first = OpenOrFail(folder / "first");
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(WriteSafetensors(folder / "second", first->tensors(), first->metadata()).ok());
+  EXPECT_EQ(ReadWhole(folder / "first"), ReadWhole(folder / "second"));
+}
+
+TEST(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
+  TempFolder folder;
+  const std::string path = folder.Write("model", "old");
+  std::vector<float> values = {1, 2};
+  const TensorView view = View(values, {2});
+  const std::vector<std::vector<NamedTensor>> wrong = {
+      {{"a", view}, {"a", view}},
+      {{"__metadata__", view}},
+      {{"\xff", view}},
+      {{"no memory", {nullptr, {2}, DType::kFloat32}}},
+      {{"negative", {values.data(), {-1}, DType::kFloat32}}},
+      {{"overflow", {values.data(), {int64_t{1} << 62, 8}, DType::kFloat32}}},
+  };
+  for (const auto& tensors : wrong) {
+    const Status status = WriteSafetensors(path, tensors, {});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << tensors[0].name;
+    EXPECT_THAT(status.message(), HasSubstr(path));
+  }
+  EXPECT_EQ(WriteSafetensors(path, {}, {{"k", "\xff"}}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadWhole(path), "old");
+}
+
+// Written by another program: tests/golden/make_golden.py.
+TEST(Safetensors, TheGoldenFilesAreRead) {
+  const std::string folder = ENGINE_TEST_SOURCE_DIR "/tests/golden/";
+  for (const char* name : {"mlp.safetensors", "gpt.safetensors"}) {
+    const auto file = OpenOrFail(folder + name);
+    ASSERT_TRUE(file);
+    const auto loss = file->Find("loss");
+    ASSERT_TRUE(loss.ok()) << loss.status().message();
+    EXPECT_EQ(loss->shape.ndim, 0);
+    EXPECT_FLOAT_EQ(*loss->f32(), std::stof(file->metadata().at("loss")));
+    const auto target = file->Find("target");
+    ASSERT_TRUE(target.ok()) << target.status().message();
+    EXPECT_EQ(target->dtype, DType::kInt32);
+  }
+}
+
+TEST(Safetensors, AMissingFileIsMissingInput) {
+  TempFolder folder;
+  const Status status = SafetensorsFile::Open(folder / "nothing").status();
+  EXPECT_EQ(status.code(), StatusCode::kMissingInput);
+  EXPECT_THAT(status.message(), HasSubstr(folder / "nothing"));
+  EXPECT_EQ(WriteSafetensors(folder / "no/model", {}, {}).code(), StatusCode::kStorage);
+}
+
+}  // namespace
+}  // namespace engine

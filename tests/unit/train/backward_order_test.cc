@@ -1,0 +1,96 @@
+// The order of backward work with the real schedulers, on the graph on which the question was first
+// asked: ab = a + b, cd = c + d, final = ab + cd.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/conformance/plugin_under_test.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+constexpr int64_t kWidth = 3, kSamples = 2;
+using Names = std::vector<std::string>;
+
+// The graph with a parameter in each of a, b, c, d, under the scheduler of a plugin, which sends
+// every gradient on its own.
+struct Leaves {
+  LoneHost host;
+  Rig rig;
+
+  Status Make(const std::string& scheduler) {
+    GraphBuilder builder(FakeOps(), kSamples);
+    const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+    std::vector<ValueId> leaves;
+    for (const char* name : {"a", "b", "c", "d"}) {
+      ENGINE_ASSIGN_OR_RETURN(const ValueId leaf, builder.Apply(name, "constant", {x}));
+      leaves.push_back(leaf);
+    }
+    ENGINE_ASSIGN_OR_RETURN(const ValueId ab, builder.Apply("ab", "add", {leaves[0], leaves[1]}));
+    ENGINE_ASSIGN_OR_RETURN(const ValueId cd, builder.Apply("cd", "add", {leaves[2], leaves[3]}));
+    ENGINE_ASSIGN_OR_RETURN(const ValueId final_sum, builder.Apply("final", "add", {ab, cd}));
+    const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+    ENGINE_ASSIGN_OR_RETURN(const ValueId loss, builder.Apply("loss", "loss", {final_sum, target}));
+    ENGINE_ASSIGN_OR_RETURN(Graph graph, builder.Finish(x, target, final_sum, loss, {}));
+    ENGINE_ASSIGN_OR_RETURN(const PluginUnderTest plugin,
+                            PluginUnderTest::Load(PluginPaths({scheduler})[0]));
+    ENGINE_ASSIGN_OR_RETURN(auto made, plugin.Create<Scheduler>(host, {{"fuse_bytes", "0"}}));
+    return rig.Make(std::move(graph), std::move(made), std::make_unique<FakeCommunicator>());
+  }
+
+  // What the compute lane did from the end of the forward pass to the last accumulation.
+  Names BackwardOrder(uint64_t step) {
+    const std::vector<float> input(kWidth * kSamples, 1);
+    const std::vector<int32_t> target(kWidth * kSamples, 1);
+    const auto result = rig.executor->Step({.input = input.data(),
+                                            .target = target.data(),
+                                            .samples = kSamples,
+                                            .step = step,
+                                            .learning_rate = 1});
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    Names names;
+    for (const TaskRecord& record : rig.executor->last_step()) {
+      const Task& task = rig.executor->tasks().tasks[record.task];
+      if (task.info.kind == TaskKind::kBackward || task.info.kind == TaskKind::kAccumulate) {
+        names.push_back(task.name);
+      }
+    }
+    return names;
+  }
+};
+
+TEST(BackwardOrder, PriorityAccumulatesAsEarlyAsPossibleOnEveryPass) {
+  Leaves run;
+  const Status made = run.Make("priority_sched");
+  ASSERT_TRUE(made.ok()) << made.message();
+  const Names expected = {"backward loss",       "backward final",      "backward cd",
+                          "backward ab",         "backward d",          "accumulate d.weight",
+                          "backward c",          "accumulate c.weight", "backward b",
+                          "accumulate b.weight", "backward a",          "accumulate a.weight"};
+  for (uint64_t pass = 1; pass <= 3; ++pass) {
+    EXPECT_EQ(run.BackwardOrder(pass), expected) << "pass " << pass;
+  }
+}
+
+TEST(BackwardOrder, FifoFollowsArrivalOnEveryPass) {
+  Leaves run;
+  const Status made = run.Make("fifo_sched");
+  ASSERT_TRUE(made.ok()) << made.message();
+  // The backward ops of all leaves are ready before the first of them ends.
+  const Names first = run.BackwardOrder(1);
+  ASSERT_EQ(first.size(), 12u);
+  EXPECT_EQ(Names(first.begin(), first.begin() + 2), (Names{"backward loss", "backward final"}));
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(first[4 + i].substr(0, 9), "backward ");
+    EXPECT_EQ(first[8 + i], "accumulate " + first[4 + i].substr(9) + ".weight");
+  }
+  for (uint64_t pass = 2; pass <= 3; ++pass) {
+    EXPECT_EQ(run.BackwardOrder(pass), first) << "pass " << pass;
+  }
+}
+
+}  // namespace
+}  // namespace engine::test

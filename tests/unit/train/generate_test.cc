@@ -1,0 +1,85 @@
+#include "core/train/generate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/train/lone_rank.h"
+
+namespace engine::test {
+namespace {
+
+constexpr int64_t kContext = 8;
+
+class GenerateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto rank = LoneRank::Make(
+        "seed: 5 model { gpt { layers: 1 width: 16 heads: 2 } } data { text { path: \"none\" } }\n"
+        "train { steps: 1 global_batch: 1 }\n"
+        "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
+    ASSERT_TRUE(rank.ok()) << rank.status().message();
+    rank_ = std::move(*rank);
+    auto model = rank_->MakeModel({.input_shape = {kContext},
+                                   .input_dtype = DType::kInt32,
+                                   .target_shape = {kContext},
+                                   .classes = 256});
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    model_ = std::move(*model);
+    ASSERT_TRUE(model_->InitializeParameters().ok());
+    // Large enough that the text before a byte matters to it.
+    for (int64_t i = 0; i < model_->layout().total_count; ++i) model_->parameters()[i] *= 8;
+  }
+
+  std::string Text(const std::string& prompt, const GenerateOptions& options) {
+    const auto text = Generate(*model_, prompt, options);
+    EXPECT_TRUE(text.ok()) << text.status().message();
+    return text.ok() ? *text : "";
+  }
+
+  std::unique_ptr<LoneRank> rank_;
+  std::unique_ptr<ModelMemory> model_;
+};
+
+TEST_F(GenerateTest, TheSameSeedGivesTheSameText) {
+  const std::string first = Text("abc", {.bytes = 30, .seed = 7});
+  EXPECT_EQ(first.size(), 30u);
+  EXPECT_EQ(Text("abc", {.bytes = 30, .seed = 7}), first);
+  EXPECT_NE(Text("abc", {.bytes = 30, .seed = 8}), first);
+  EXPECT_NE(Text("abd", {.bytes = 30, .seed = 7}), first);
+}
+
+TEST_F(GenerateTest, OnlyTheLastBytesOfALongPromptCount) {
+  const std::string end = "12345678";
+  ASSERT_EQ(end.size(), static_cast<size_t>(kContext));
+  const std::string expected = Text(end, {.bytes = 20});
+  EXPECT_EQ(Text("something long before " + end, {.bytes = 20}), expected);
+  EXPECT_NE(Text("abcdefg8", {.bytes = 20}), expected);
+}
+
+TEST_F(GenerateTest, AnEmptyPromptIsANewline) {
+  EXPECT_EQ(Text("", {.bytes = 20}), Text("\n", {.bytes = 20}));
+}
+
+TEST_F(GenerateTest, WithoutTemperatureOrWithOneChoiceTheSeedIsOfNoUse) {
+  const std::string likeliest = Text("abc", {.bytes = 20, .temperature = 0, .seed = 1});
+  EXPECT_EQ(Text("abc", {.bytes = 20, .temperature = 0, .seed = 2}), likeliest);
+  EXPECT_EQ(Text("abc", {.bytes = 20, .temperature = 1, .top_k = 1, .seed = 3}), likeliest);
+}
+
+TEST_F(GenerateTest, APromptIsContinuedByteByByte) {
+  const std::string whole = Text("abc", {.bytes = 12, .temperature = 0});
+  EXPECT_EQ(Text("abc" + whole.substr(0, 5), {.bytes = 7, .temperature = 0}), whole.substr(5));
+}
+
+TEST_F(GenerateTest, AModelThatReadsNoTextIsRefused) {
+  auto rank = LoneRank::Make(
+      "model { mlp { hidden: [4] } } data { synthetic {} } train { steps: 1 global_batch: 1 }\n"
+      "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
+  ASSERT_TRUE(rank.ok()) << rank.status().message();
+  auto model = (*rank)->MakeModel({.input_shape = {3}, .target_shape = {}, .classes = 256});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(Generate(**model, "abc", {}).status().code(), StatusCode::kConfig);
+}
+
+}  // namespace
+}  // namespace engine::test

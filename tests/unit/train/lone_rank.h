@@ -1,0 +1,72 @@
+// One rank in this process with real plugins, for tests of the parts that a trainer is made of.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/exec/executor.h"
+#include "core/launch/log.h"
+#include "core/launch/memory_store.h"
+#include "core/models/model.h"
+#include "core/train/rank_plugins.h"
+
+namespace engine::test {
+
+class LoneRank {
+ public:
+  static Result<std::unique_ptr<LoneRank>> Make(const std::string& config_text) {
+    ENGINE_ASSIGN_OR_RETURN(
+        Config config,
+        Config::Load(
+            {.text = config_text, .origin = "test", .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}}));
+    std::unique_ptr<LoneRank> rank(new LoneRank(std::move(config)));
+    ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
+                            RankPlugins::Create(rank->config_, rank->context_,
+                                                MakeRankLogger(0, 1, spdlog::level::warn),
+                                                [](std::string_view, double) {}));
+    return rank;
+  }
+
+  const Config& config() const { return config_; }
+  const OpFactory& ops() const { return plugins_->op_factory(); }
+
+  Result<Graph> BuildGraph(const ModelInputs& inputs) const {
+    return BuildModel(config_.proto().model(), config_.layers(), inputs, ops());
+  }
+
+  // For training; parameters are not initialised.
+  Result<std::unique_ptr<Executor>> MakeExecutor(const ModelInputs& inputs) {
+    ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(inputs));
+    const PluginSelection& chosen = config_.plugins();
+    ExecutorOptions options{.seed = config_.proto().seed(),
+                            .scheduler_name = chosen.scheduler.entry.name,
+                            .optimizer_name = chosen.optimizer.entry.name};
+    for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
+    return Executor::Create(std::move(graph), plugins_->set(), ops(), options);
+  }
+
+  // For inference; parameters are not initialised.
+  Result<std::unique_ptr<ModelMemory>> MakeModel(ModelInputs inputs) {
+    inputs.with_loss = false;
+    ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(inputs));
+    FlatLayout layout = InferenceLayout(graph);
+    Program program = ForwardProgram(graph);
+    return ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                               *plugins_->set().device, ops(), config_.proto().seed());
+  }
+
+ private:
+  explicit LoneRank(Config config)
+      : config_(std::move(config)), store_(std::make_shared<MemoryTable>(), abort_) {}
+
+  const Config config_;
+  std::atomic<int> stop_{0};
+  AbortSignal abort_;
+  MemoryStore store_;
+  RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
+  std::unique_ptr<RankPlugins> plugins_;
+};
+
+}  // namespace engine::test
