@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs what is missing to build the engine on Debian 12, with apt.
+#   scripts/install_dependencies.sh          to build and run
+#   scripts/install_dependencies.sh tests    also what the tests need
+set -euo pipefail
+
+packages=(g++ cmake ninja-build ccache pkg-config
+          libboost1.81-dev libcli11-dev libdnnl-dev libgloo-dev libprotobuf-dev libspdlog-dev
+          libxxhash-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev)
+if [ "${1:-}" = tests ]; then
+  packages+=(clang lld libgtest-dev libgmock-dev openmpi-bin)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || {
+    echo "install_dependencies: missing packages: ${missing[*]}; install them as root" >&2
+    exit 1
+  }
+  root=(sudo)
+fi
+echo "Installing: ${missing[*]}"
+"${root[@]}" apt-get update -qq
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

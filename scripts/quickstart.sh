@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# From a fresh Debian 12 machine to a trained model: installs what is missing, builds, and trains a byte-level GPT
+# with two processes on the text of this repository, or on the file or folder given.
+#   scripts/quickstart.sh [TEXT]
+set -euo pipefail
+
+text=$(realpath "${1:-$(dirname "$0")/..}")
+cd "$(dirname "$0")/.."
+scripts/install_dependencies.sh
+cmake --preset release -DBUILD_TESTING=OFF >/dev/null
+cmake --build --preset release
+engine=build/release/bin/engine
+command="$engine run -n 2 --set data.text.path=$text"
+echo "+ $command"
+$engine run -n 2 --set "data.text.path=$text"
+cat <<TEXT
+
+Next:
+  $engine sample runs/gpt_text.safetensors --prompt "The "
+  $engine eval runs/gpt_text.safetensors
+  $engine run -n 2 --plugins gloo,fifo_sched --set adamw.weight_decay=0.1
+  $engine plugins
+TEXT

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs the tests.
+#   scripts/test.sh                 all tests but those that take minutes (label slow)
+#   scripts/test.sh -L slow         only those; any other flag of ctest works too
+#   PRESET=asan scripts/test.sh     another preset of CMakePresets.json: dev, asan, tsan
+# Tests on real data (MNIST images, Shakespeare) read the folder in ENGINE_TEST_DATA and are reported as skipped
+# without it.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+preset=${PRESET:-release}
+scripts/install_dependencies.sh tests
+cmake --preset "$preset" -DBUILD_TESTING=ON -DENGINE_WERROR=ON >/dev/null
+cmake --build --preset "$preset"
+if [ -z "${ENGINE_TEST_DATA:-}" ] && [ -d ../shared/data ]; then
+  ENGINE_TEST_DATA=$(realpath ../shared/data)
+  export ENGINE_TEST_DATA
+fi
+if [ $# -eq 0 ]; then
+  set -- -LE slow
+fi
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j2 "$@"
