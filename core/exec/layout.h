@@ -13,8 +13,10 @@ namespace engine {
 
 struct UnitLayout {
   int64_t offset = 0;  // elements from the start of the arena
-  int64_t count = 0;   // elements, with the padding between its tensors (always zero)
+  int64_t count = 0;   // elements, with the padding between its tensors and at its end (always
+                       // zero); of units that are scattered a multiple of 16 * world size
   int32_t priority = 0;
+  UnitStages stages = UnitStages::kAllReduce;
   std::vector<UnitSpan> spans;  // UnitSpan::parameter is an index into FlatLayout::parameters
 };
 
@@ -29,6 +31,9 @@ struct FlatLayout {
 
 // The trainable parameters in the order in which their gradients become ready, for ModelInfo.
 std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program& program);
+
+// Elements at which units may be cut inside of a parameter: a cache line for each rank.
+int64_t SliceMultiple(int32_t world_size);
 
 // Asks `scheduler` for its plan. kPlugin names the scheduler and the parameter when the units do
 // not cover every parameter exactly once, in order and contiguously.

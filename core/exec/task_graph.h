@@ -11,37 +11,69 @@
 
 namespace engine {
 
-constexpr uint32_t kStatisticsUnit = UINT32_MAX;
+constexpr uint32_t kNoUnit = UINT32_MAX;
 
 // What a kHook task does.
 enum class HookWork { kApply, kObserve, kAllObserved };
+
+// A part of one parameter that a task works on, in elements.
+struct TaskSpan {
+  int32_t parameter = kNone;  // position in FlatLayout::parameters
+  int64_t offset = 0;         // elements of the parameter
+  int64_t count = 0;
+};
+
+// What a kTransfer task moves.
+enum class TransferData { kStatistics, kObserved, kGradients, kParameters };
 
 struct Task {
   TaskInfo info;  // info.name points to `name`
   std::string name;
   int32_t instruction = kNone;  // kForward, kBackward, and kAccumulate tasks that add
-  int32_t parameter = kNone;    // kAccumulate, kHook, kUpdate: position in FlatLayout::parameters
-  int32_t hook = kNone;         // kHook: index in the chain
+  std::vector<TaskSpan> spans;  // kAccumulate, kHook, kUpdate; of a sharded run: this rank's part
+  std::vector<int32_t> reads;   // kForward: positions in FlatLayout::parameters, the versions of
+                                // which must be those of the step
+  int32_t hook = kNone;         // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
-  int32_t dependency_count = 0;
-  std::vector<uint32_t> successors;
+  TransferData data = TransferData::kStatistics;  // kTransfer
+  bool tail = false;                      // comes after the end of backward: transfers of gradients
+                                          // and parameters, reduced hooks, updates
+  int32_t dependency_count = 0;           // on tasks of the same step
+  int32_t carried_count = 0;              // on tasks of the step before
+  std::vector<uint32_t> successors;       // of the same step
+  std::vector<uint32_t> next_successors;  // of the next step
 };
 
 // Everything a step consists of, in the order in which one thread would run it (so ids are sequence
 // numbers):
 //
 //   forward ... TRANSFER(statistics), backward, [ADD], ACCUMULATE(p), local hooks(p),
-//   TRANSFER(unit), reduced hooks(p), UPDATE(p), backward, ...
+//   TRANSFER(unit), ..., reduced hooks, UPDATE, [TRANSFER(unit) of parameters]
 //
-// A global hook stands between: OBSERVE of every parameter, then one task when all are observed,
-// then APPLY.
+// By the chain of the unit:
+//   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
+//   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
+//   sharded:     REDUCE_SCATTER -> hooks and UPDATE of this rank's part -> ALL_GATHER of parameters
+//
+// Reduced hooks and updates work on one unit if the optimizer's gate and the hook's scope allow it,
+// else on one parameter. A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
+// was observed, when sharded], one task when all is observed, then APPLY. The forward tasks of the
+// next step wait for the last task of each parameter that they read.
 struct TaskGraph {
   std::vector<Task> tasks;
   std::vector<TaskInfo> infos;  // of all tasks, for Scheduler::Begin
 };
 
+struct TaskGraphOptions {
+  std::vector<HookTraits> hooks;
+  std::vector<std::string> hook_names;
+  UpdateGate gate = UpdateGate::kSpan;  // of the optimizer
+  bool sharded = false;
+  int32_t rank = 0;  // tells which spans are this rank's when sharded; nothing else depends on it
+  int32_t world_size = 1;
+};
+
 TaskGraph BuildTaskGraph(const Graph& graph, const Program& program, const MemoryPlan& plan,
-                         const FlatLayout& layout, const std::vector<HookTraits>& hooks,
-                         const std::vector<std::string>& hook_names);
+                         const FlatLayout& layout, const TaskGraphOptions& options);
 
 }  // namespace engine

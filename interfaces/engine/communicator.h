@@ -45,10 +45,11 @@ struct Transfer {
   const void* send = nullptr;
   void* recv = nullptr;
   int64_t count = 0;  // elements per rank: see TransferKind; 0 is legal and moves nothing
-  uint64_t key = 0;   // what is moved: equal keys have equal buffers, count and kind in every step,
-                      // so an implementation may keep what it prepared; 0 = unknown
-  int32_t priority = 0;  // larger is more urgent; an implementation may ignore it
-  uint32_t reserved = 0;
+  uint64_t key = 0;   // what is moved, the same on all ranks: equal keys have equal buffers, count
+                      // and kind in every step, so an implementation may keep what it prepared, and
+                      // one that sees the key of a peer refuses another; 0 = unknown
+  int32_t priority = 0;        // larger is more urgent; an implementation may ignore it
+  uint32_t unit = UINT32_MAX;  // of the scheduler's plan, for messages; UINT32_MAX: none
   uint64_t sequence = 0;       // position in the order of submission, the same on all ranks
   Stream* stream = nullptr;    // device work that `send` waits for; null: `send` is ready now
   int64_t timeout_ms = 30000;  // > 0; the Work fails with kTimeout when it is not done by then
@@ -62,6 +63,10 @@ class Work : public Object {
  public:
   // Never blocks. [any-thread]
   virtual WorkState state() const noexcept = 0;
+
+  // When the first byte was handed to the network or to memory shared with a peer, on
+  // CLOCK_MONOTONIC; 0 while that has not happened or when it is not known. [any-thread]
+  virtual int64_t started_ns() const noexcept = 0;
 
   // Blocks until the transfer is terminal and its result is visible to the caller, at most
   // `timeout_ms`. Returns the error of the transfer, every time it is asked, or kTimeout if it is

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "engine/device.h"
@@ -17,8 +18,9 @@ enum class HookStage : int32_t {
 };
 
 enum class HookScope : int32_t {
-  kTensor = 0,  // Apply needs one gradient at a time
-  kGlobal = 1,  // every gradient is shown to Observe before the first Apply
+  kTensor = 0,  // Apply needs one whole gradient at a time
+  kGlobal = 1,  // every gradient is shown to Observe, in spans, before Apply gets the first span
+  kSpan = 2,    // Apply works element by element: on any span of a gradient
 };
 
 struct HookTraits {
@@ -26,12 +28,13 @@ struct HookTraits {
   HookScope scope = HookScope::kTensor;
 };
 
-// One gradient. Its value is data[i] * *scale: a hook may change either, so that a pure scaling
-// costs no pass over memory.
+// One gradient, or a span of it. Its value is data[i] * *scale: a hook may change either, so that a
+// pure scaling costs no pass over memory.
 struct GradientView {
   uint32_t parameter = 0;  // index, the same in every step; fewer than the count given to Setup
   std::string_view name;
   float* data = nullptr;
+  int64_t offset = 0;  // elements of the gradient before `data`; 0 for kTensor
   int64_t count = 0;
   float* scale = nullptr;
   Stream* stream = nullptr;
@@ -45,6 +48,11 @@ class GradientHook : public Object {
   virtual Status Observe(
       const GradientView& gradient) noexcept = 0;  // kGlobal only; any order [compute-lane]
   virtual Status Apply(const GradientView& gradient) noexcept = 0;  // [compute-lane]
+  // kGlobal only: what Observe has summed up in this step, at most 16 numbers, when this rank was
+  // shown only its part of the gradients (sharded updates). The caller sums them over all ranks in
+  // place before the first Apply, which must use them; the same number of them in every step. Not
+  // called in other runs. [compute-lane]
+  virtual std::span<float> Observed() noexcept = 0;
 };
 
 }  // namespace engine

@@ -2,8 +2,13 @@
 //
 // A scheduler is a deterministic state machine: events in, actions out. It holds no thread, clock,
 // socket or tensor, so the same library also runs in a simulator. It decides order only: the
-// executor tracks dependencies itself and offers a task only when it is ready, so a wrong scheduler
-// is slow or reported as stalled, never wrong.
+// executor tracks dependencies and the versions of parameters itself and offers a task only when it
+// is ready, so a wrong scheduler is slow or reported as stalled, never wrong.
+//
+// There is no barrier between steps: while transfers and updates of step t are under way, forward
+// tasks of step t+1 become ready one by one, each as soon as the parameters it reads are updated.
+// A task of step t+1 becomes ready only after the same task of step t is done, so a task id names
+// one thing at any time.
 #pragma once
 
 #include <cstdint>
@@ -41,12 +46,16 @@ struct TaskInfo {
   uint32_t id = 0;
   TaskKind kind = TaskKind::kForward;
   Lane lane = Lane::kCompute;
-  int32_t priority = 0;   // larger first; from the model, 0 unless the user set it on a layer
-  uint32_t sequence = 0;  // position in the order in which a single thread would run the step
-  uint32_t unit =
-      UINT32_MAX;  // kTransfer: which unit of the plan; UINT32_MAX = the statistics of the step
-  uint64_t size_bytes = 0;  // kTransfer: payload
-  std::string_view name;    // valid while the scheduler lives
+  int32_t priority = 0;        // larger first; from the model, 0 unless the user set it on a layer
+  uint32_t sequence = 0;       // position in the order in which a single thread would run the step
+  uint32_t unit = UINT32_MAX;  // kTransfer: which unit of the plan; UINT32_MAX = a few numbers (the
+                               // statistics of the step, sums of hooks) that all updates wait for
+  uint64_t size_bytes = 0;     // kTransfer: payload of one rank
+  TransferKind transfer = TransferKind::kAllReduce;  // kTransfer
+  uint32_t needed_by = UINT32_MAX;  // what comes after the end of backward: sequence of the first
+                                    // forward task of the next step that waits for it; else
+                                    // UINT32_MAX
+  std::string_view name;            // valid while the scheduler lives
 };
 
 struct ParameterInfo {
@@ -65,6 +74,11 @@ struct ModelInfo {
   CommunicatorTraits communicator;
   UpdateGate gate = UpdateGate::kSpan;  // of optimizer and hooks together
   int32_t world_size = 1;
+  int64_t slice_multiple = 1;  // elements: where a unit ends inside of a parameter, the elements of
+                               // that parameter so far must be a multiple of this
+  uint32_t sharded = 0;  // 1: every unit is reduce-scattered, each rank updates its part of the
+                         // parameters, and they are gathered, whatever UnitStages says
+  uint32_t reserved = 0;
 };
 
 // A part of one parameter's gradient.
@@ -75,34 +89,45 @@ struct UnitSpan {
   int64_t count = 0;
 };
 
-// Receives the units of a plan, in the order in which their gradients shall lie in memory. A unit
-// is sent as one transfer; its spans must be contiguous in that order, and together the units must
-// cover every parameter exactly once. The core checks this.
+// How the sum of a unit's gradients comes about.
+enum class UnitStages : int32_t {
+  kAllReduce = 0,
+  kReduceScatterAllGather = 1,  // two transfers; the second may be held back until it is needed
+};
+
+// Receives the units of a plan, in the order in which their gradients shall lie in memory. The
+// spans of a unit must be contiguous in that order, and together the units must cover every
+// parameter exactly once. The core checks this.
 class PlanSink {
  public:
-  virtual void AddUnit(std::span<const UnitSpan> spans, int32_t priority) noexcept = 0;
+  // `priority` is handed to the communicator; larger is more urgent.
+  virtual void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
+                       UnitStages stages) noexcept = 0;
 
  protected:
   ~PlanSink() = default;
 };
 
 enum class EventKind : int32_t {
-  kStepBegin = 0,
-  kTaskReady = 1,  // all it depends on is done; of several at once, by ascending id
-  kTaskDone = 2,
-  kStepEnd = 3,  // every task of the step is done
-  kError = 4,    // the step is given up: forget what is pending
+  kStepBegin = 0,    // a batch is there; forward tasks of `step` become ready from now on
+  kTaskReady = 1,    // all it depends on is done; of several at once, by ascending id
+  kTaskStarted = 2,  // a ready transfer was started because rank 0 said so
+                     // (TransferOrder::kLeader): take it as if Next had answered it
+  kTaskDone = 3,
+  kBackwardEnd = 4,  // every forward, backward, accumulate and local hook task of the step is done
+  kFlush = 5,  // before an evaluation, a checkpoint or the end: no forward task comes until all
+               // that is pending is done, so hold nothing back for one
+  kError = 6,  // the run is given up: forget what is pending
 };
 
 struct SchedulerEvent {
   EventKind kind = EventKind::kStepBegin;
-  uint32_t task = 0;  // kTaskReady, kTaskDone
+  uint32_t task = 0;  // kTaskReady, kTaskStarted, kTaskDone
   uint64_t step = 0;
 };
 
 enum class ActionKind : int32_t {
-  kRun = 0,   // run (kCompute) or start (kIo) the task: it must be ready and not have been run in
-              // this step
+  kRun = 0,   // run (kCompute) or start (kIo) the task: it must be ready and not have been started
   kHold = 1,  // nothing now; ask again after the next event
 };
 
@@ -111,18 +136,35 @@ struct Action {
   uint32_t task = 0;
 };
 
+// Collectives deadlock when ranks start them in different orders. The core makes all ranks start
+// transfers in one order where the communicator asks for it (CommunicatorTraits::ordered).
+enum class TransferOrder : int32_t {
+  kStatic = 0,  // follows from the plan alone, whenever transfers end: no messages
+  kLeader = 1,  // depends on timing: rank 0's scheduler decides; the others are not asked on kIo
+                // but follow, and hear of it by kTaskStarted
+};
+
+struct SchedulerTraits {
+  TransferOrder order = TransferOrder::kStatic;
+  uint32_t reserved = 0;
+};
+
+// Calls never overlap, but come from different threads.
 class Scheduler : public Object {
  public:
+  virtual SchedulerTraits traits() const noexcept = 0;  // [setup]
+
   // Decides what travels together. Called once, before Begin. [setup]
   virtual Status Plan(const ModelInfo& model, PlanSink& sink) noexcept = 0;
 
   // The tasks of one step, by id. Steps repeat it. [setup]
   virtual Status Begin(std::span<const TaskInfo> tasks) noexcept = 0;
 
-  // Never allocates after the first step. [io-lane]
+  // Never allocates after the first step. [any-thread]
   virtual void On(const SchedulerEvent& event) noexcept = 0;
 
-  // What `lane` shall do next. On kIo the caller asks again until it gets kHold. [io-lane]
+  // What `lane` shall do next. On kIo the caller asks again until it gets kHold, after every event
+  // or group of events; on kCompute when the lane is free. [any-thread]
   virtual Action Next(Lane lane) noexcept = 0;
 };
 
