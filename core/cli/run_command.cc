@@ -67,7 +67,8 @@ int RunCommand(const RunFlags& flags, const Environment& environment) {
   if (!config.ok()) return ReportError(config.status());
   const config::Output& output = config->proto().output();
   for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint(), true),
-                                 PrepareOutput("output.metrics", output.metrics(), false)}) {
+                                 PrepareOutput("output.metrics", output.metrics(), false),
+                                 PrepareOutput("output.trace", output.trace(), true)}) {
     if (!prepared.ok()) return ReportError(prepared);
   }
   // Opened before any rank reads its data, which may lie in the same folder.

@@ -1,14 +1,26 @@
 // Runs training steps: keeps track of what is ready, asks the scheduler what comes next, runs it.
+//
+// Two kinds of threads are at work. The thread of the rank calls Step and runs compute tasks. When
+// a transfer has ended, the thread of the communicator that says so asks the scheduler for the next
+// ones and submits them (Pump), so that the network does not wait for the end of a compute task.
+// Everything that both touch is guarded by one mutex; no task runs and no transfer is submitted
+// under it.
 #pragma once
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "core/exec/model_memory.h"
+#include "core/exec/optimizer_states.h"
+#include "core/exec/order.h"
+#include "core/exec/step_state.h"
 #include "core/exec/task_graph.h"
 #include "core/exec/transfer_lane.h"
 #include "core/plugin/plugin_set.h"
+#include "core/trace/timeline.h"
 
 namespace engine {
 
@@ -19,13 +31,6 @@ struct StepInput {
   uint64_t step = 1;  // from 1
   float learning_rate = 0;
   bool stop = false;  // this rank was asked to stop
-};
-
-// What one task did in the last step, in the order of the ends.
-struct TaskRecord {
-  uint32_t task = 0;
-  int64_t begin_ns = 0;  // steady clock; of a transfer: its submission
-  int64_t end_ns = 0;    // of a transfer: when the compute lane learned of its end
 };
 
 struct StepResult {
@@ -39,6 +44,8 @@ struct ExecutorOptions {
   RankInfo rank;
   uint64_t seed = 1;
   int64_t timeout_ms = 30000;  // of a transfer
+  bool shard_optimizer = false;
+  size_t trace_spans = 1 << 16;
   std::string communicator_name, scheduler_name, optimizer_name;
   std::vector<std::string> hook_names;
 };
@@ -46,9 +53,11 @@ struct ExecutorOptions {
 // One rank's training. Used from one thread.
 class Executor {
  public:
-  // Plans the step. `plugins` is borrowed. kPlugin when the scheduler's plan is unusable.
+  // Plans the step. `plugins` and `store` are borrowed; `store` carries what ranks must tell each
+  // other about the order of transfers and may be null in a world of one. kPlugin when the
+  // scheduler's plan is unusable, kConfig when plugins do not go together.
   static Result<std::unique_ptr<Executor>> Create(Graph graph, PluginSet& plugins,
-                                                  const OpFactory& factory,
+                                                  const OpFactory& factory, Store* store,
                                                   const ExecutorOptions& options);
   // Aborts the communicator if transfers are under way.
   ~Executor();
@@ -56,66 +65,120 @@ class Executor {
   // Gives every rank the parameters of rank 0. [setup]
   Status BroadcastParameters();
 
-  // One step: forward, backward, transfers, updates. After an error the executor is of no more use.
-  // No allocation of its own after the first step.
+  // Forward and backward of one step. Returns when they are done and the statistics are known;
+  // transfers of gradients and updates go on, and the next step begins while they do. After an
+  // error the executor is of no more use. No allocation of its own after the first step.
   Result<StepResult> Step(const StepInput& input);
 
+  // Waits until every parameter is updated. Needed before anything but Step looks at parameters,
+  // optimizer states or the communicator; does nothing when it has been done.
+  Status Flush();
+  bool flushed() const;
+
   // One transfer outside of a step, waited for: for evaluation. `count` elements, in place, summed
-  // over ranks.
+  // over ranks. After Flush.
   Status AllReduce(DType dtype, void* data, int64_t count);
 
   ModelMemory& memory() { return *memory_; }
   const ModelMemory& memory() const { return *memory_; }
   const TaskGraph& tasks() const { return tasks_; }
-  const std::vector<TaskRecord>& last_step() const { return records_; }
+  // What happened so far; after Flush.
+  RankTimeline Timeline() const;
   // Parameters that are trainable but that the loss does not reach: they are neither sent nor
   // updated.
   const std::vector<std::string>& unreached_parameters() const { return unreached_; }
 
   OptimizerTraits optimizer_traits() const { return optimizer_traits_; }
+  const OptimizerStates& optimizer_states() const { return *states_; }
+  // Brings sharded optimizer states together on rank 0 for optimizer_state(). Collective, after
+  // Flush; nothing to do when they are not sharded.
+  Status CollectOptimizerStates();
+  // Frees what CollectOptimizerStates has brought together.
+  void DropCollectedStates() { collected_.clear(); }
   // State `index` of the optimizer for graph parameter `parameter`; null data for one that is not
-  // trained.
+  // trained, and for sharded states unless they are collected.
   TensorView optimizer_state(int32_t parameter, int32_t index) const;
 
  private:
-  enum class TaskState : uint8_t { kWaiting, kReady, kStarted, kDone };
+  using Lock = std::unique_lock<std::mutex>;
 
-  Executor(PluginSet& plugins, const ExecutorOptions& options);
+  Executor(PluginSet& plugins, Store* store, const ExecutorOptions& options);
+
+  // executor_plan.cc
   Status Plan(Graph graph, const OpFactory& factory);
+  Status CheckShards(UpdateGate* gate);
+  Status PrepareOrder();
+
+  // executor.cc
   Status BeginStep(const StepInput& input);
-  Status RunTasks(const StepInput& input, StepResult* result);
-  void MakeReady(uint32_t task);
-  void Finish(uint32_t task);
-  Status TakeCompletions();
-  void ScaleToMean();
-  Status StartTransfers();
-  Status WaitForTransfer(StepResult* result);
-  Status CheckAction(const Action& action, Lane lane);
-  Transfer MakeTransfer(const Task& task);
-  Status RunTask(const Task& task, const StepInput& input);
-  Status RunHook(const Task& task);
-  Status RunUpdate(const Task& task, const StepInput& input);
-  Status WaitForWork(const Transfer& transfer);
+  Status Drive(bool (Executor::*done)() const, double* waited_seconds);
+  Status RunNext(Lock& lock, const Action& action);
+  Status WaitForChange(Lock& lock, double* waited_seconds);
+  Status Stalled() const;
+  bool HeadDone() const { return state_->backward_done() && statistics_known_; }
+  bool TailDone() const { return state_->tail_left() == 0; }
+  void Finish(uint32_t task, int64_t end_ns, int64_t wire_ns);
+  void RecordStepSpan(SpanKind kind);
+
+  void Pump(Lock& lock);
+  void TakeCompletions();
+  Status TakeStatistics();
+  bool NextTransfer(uint32_t* task);
+  bool NextTicket(uint32_t* task);
+  void StartTransfer(Lock& lock, uint32_t task);
+  void OnTicket(std::string_view text);
+  void Fail(Status status);
   Status GiveUp(Status status);
 
+  // executor_tasks.cc
+  Transfer MakeTransfer(const Task& task);
+  Status RunTask(const Task& task);
+  Status BeginBackward();
+  Status RunHook(const Task& task);
+  Status RunUpdate(const Task& task);
+  Status RunAlone(Transfer transfer);
+
   PluginSet& plugins_;
+  Store* const store_;
   const ExecutorOptions options_;
   OptimizerTraits optimizer_traits_;
+  CommunicatorTraits communicator_traits_;
   std::vector<HookTraits> hook_traits_;
+  bool sharded_ = false;
+  bool leads_ = false, follows_ = false;  // posts tickets, or waits for them
   std::unique_ptr<ModelMemory> memory_;
-  std::vector<DeviceBuffer> states_;  // of the optimizer, each in the layout of the gradients
+  std::unique_ptr<OptimizerStates> states_;
+  std::vector<DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
   TaskGraph tasks_;
-  std::unique_ptr<TransferLane> transfers_;
+  std::vector<int32_t> first_scale_;  // per task: its first entry in gradient_scale_
   std::vector<std::string> unreached_;
 
-  // Of the step under way.
-  std::vector<TaskState> state_;
-  std::vector<int32_t> waits_for_;
-  std::vector<float> gradient_scale_;  // per trainable parameter
-  std::vector<int64_t> begin_ns_;
-  std::vector<TaskRecord> records_;
-  size_t ready_compute_ = 0;
+  // Of the thread of the rank.
+  StepInput input_;
+  bool backward_begun_ = false;
+  uint64_t tail_step_ = 0;  // the step of the updates at hand
+  float tail_rate_ = 0;
+  int64_t step_begin_ns_ = 0;
+  int64_t wait_begin_ns_ = 0;  // 0: it was not waiting
+
+  // Written before the tasks that read them become ready.
+  std::vector<float> gradient_scale_;  // per span that hooks and updates work on
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<StepState> state_;  // guarded by mutex_, as all below and calls of the scheduler
+  SpanRecorder recorder_;
+  OrderLog log_;
+  StepStatistics statistics_;  // of the step at hand, once they are known
+  bool statistics_known_ = false;
+  std::vector<Ticket> tickets_;  // a ring of those not started yet
+  size_t ticket_head_ = 0, ticket_count_ = 0;
+  bool pumping_ = false, pump_again_ = false;
+  uint64_t changes_ = 0;
   uint64_t sequence_ = 0;  // of transfers, over the whole run
+  Status failure_;
+
+  std::unique_ptr<TransferLane> transfers_;  // last: its callbacks use all of the above
 };
 
 }  // namespace engine

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
 
-int64_t Align(int64_t count) {
-  return (count + kAlignElements - 1) / kAlignElements * kAlignElements;
+int64_t RoundUp(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
 }
 
 class LayoutSink final : public PlanSink {
@@ -19,23 +19,28 @@ class LayoutSink final : public PlanSink {
     units_of_.resize(model.parameters.size());
   }
 
-  void AddUnit(std::span<const UnitSpan> spans, int32_t priority) noexcept override {
-    UnitLayout unit{
-        .offset = 0, .count = 0, .priority = priority, .spans = {spans.begin(), spans.end()}};
+  void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
+               UnitStages stages) noexcept override {
+    if (model_.sharded != 0) stages = UnitStages::kReduceScatterAllGather;
+    // Each rank gets the same number of elements of a unit that is scattered.
+    const int64_t multiple =
+        stages == UnitStages::kAllReduce ? kAlignElements : model_.slice_multiple;
+    UnitLayout unit{.offset = cursor_,
+                    .priority = priority,
+                    .stages = stages,
+                    .spans = {spans.begin(), spans.end()}};
     if (spans.empty()) Reject("an empty unit");
     for (size_t i = 0; i < spans.size() && problem_.ok(); ++i) {
       const UnitSpan& span = spans[i];
       if (!Accept(span)) break;
-      if (span.offset == 0) {
-        cursor_ = Align(cursor_);
-        offset_[span.parameter] = cursor_;
-      }
-      if (i == 0) unit.offset = cursor_;
+      cursor_ = unit.offset + RoundUp(cursor_ - unit.offset, multiple);
+      if (span.offset == 0) offset_[span.parameter] = cursor_;
       cursor_ += span.count;
       covered_[span.parameter] += span.count;
       last_ = span.parameter;
       units_of_[span.parameter].push_back(static_cast<int32_t>(units_.size()));
     }
+    if (!CutsInside(spans)) cursor_ = unit.offset + RoundUp(cursor_ - unit.offset, multiple);
     unit.count = cursor_ - unit.offset;
     units_.push_back(std::move(unit));
   }
@@ -53,7 +58,7 @@ class LayoutSink final : public PlanSink {
     FlatLayout layout;
     layout.units = std::move(units_);
     layout.units_of = std::move(units_of_);
-    layout.trainable_count = Align(cursor_);
+    layout.trainable_count = RoundUp(cursor_, kAlignElements);
     layout.offset =
         std::move(offset_);  // still by position; MakeLayout maps it to graph parameters
     return layout;
@@ -72,6 +77,20 @@ class LayoutSink final : public PlanSink {
                   static_cast<long long>(span.offset), static_cast<long long>(span.count),
                   static_cast<int>(parameter.name.size()), parameter.name.data(),
                   static_cast<long long>(covered), static_cast<long long>(parameter.count));
+  }
+
+  // Whether the unit ends inside of a parameter; only at multiples that all ranks can share.
+  bool CutsInside(std::span<const UnitSpan> spans) {
+    if (!problem_.ok()) return true;
+    const ParameterInfo& parameter = model_.parameters[spans.back().parameter];
+    const int64_t covered = covered_[spans.back().parameter];
+    if (covered == parameter.count) return false;
+    if (covered % model_.slice_multiple != 0) {
+      Reject("a cut of '%.*s' after %lld elements, which is no multiple of %lld",
+             static_cast<int>(parameter.name.size()), parameter.name.data(),
+             static_cast<long long>(covered), static_cast<long long>(model_.slice_multiple));
+    }
+    return true;
   }
 
   template <typename... Args>
@@ -101,7 +120,7 @@ void PlaceRest(const Graph& graph, FlatLayout* layout) {
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     if (layout->offset[i] != kNone) continue;
     layout->offset[i] = cursor;
-    cursor = Align(cursor + graph.parameters[i].shape.Count());
+    cursor = RoundUp(cursor + graph.parameters[i].shape.Count(), kAlignElements);
   }
   layout->total_count = cursor;
 }
@@ -123,6 +142,10 @@ std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program&
     return a.ready < b.ready;
   });
   return infos;
+}
+
+int64_t SliceMultiple(int32_t world_size) {
+  return kAlignElements * world_size;
 }
 
 Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Scheduler& scheduler,

@@ -12,12 +12,13 @@
 
 namespace engine {
 
-// What the ranks of a step sum up: the loss op writes the first three, the executor the fourth.
+// What the ranks of a step sum up: the loss op writes the first three, the executor the others.
 struct StepStatistics {
-  float loss_sum = 0;  // over targets
-  float count = 0;     // of targets
-  float correct = 0;   // predictions
-  float stop = 0;      // ranks that were asked to stop
+  float loss_sum = 0;         // over targets
+  float count = 0;            // of targets
+  float correct = 0;          // predictions
+  float stop = 0;             // ranks that were asked to stop
+  float order_bits[16] = {};  // OrderLog::DigestBits of each rank
 };
 
 class ModelMemory {

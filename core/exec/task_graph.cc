@@ -1,19 +1,31 @@
 #include "core/exec/task_graph.h"
 
+#include <xxhash.h>
+
+#include <algorithm>
+
 namespace engine {
 namespace {
+
+constexpr uint64_t kStatisticsBytes = 20 * sizeof(float);
+
+// What hooks and updates work on at once: a unit, or a whole parameter.
+struct Group {
+  std::string name;
+  std::vector<TaskSpan> spans;
+  std::vector<int32_t> waits;  // what its next task waits for
+  int32_t unit = kNone;        // of groups that are units
+};
 
 class TaskGraphBuilder {
  public:
   TaskGraphBuilder(const Graph& graph, const Program& program, const MemoryPlan& plan,
-                   const FlatLayout& layout, const std::vector<HookTraits>& hooks,
-                   const std::vector<std::string>& hook_names)
+                   const FlatLayout& layout, const TaskGraphOptions& options)
       : graph_(graph),
         program_(program),
         plan_(plan),
         layout_(layout),
-        hooks_(hooks),
-        hook_names_(hook_names),
+        options_(options),
         sent_(layout.parameters.size(), kNone),
         unit_waits_(layout.units.size()),
         unit_task_(layout.units.size(), kNone) {}
@@ -30,20 +42,47 @@ class TaskGraphBuilder {
         if (UsersOf(p).back() == k) AddLocalPipeline(static_cast<int32_t>(p));
       }
     }
-    AddReducedPipelines();
+    AddTail();
+    CarryToNextStep();
     for (Task& task : result_.tasks) {
       task.info.name = task.name;
       result_.infos.push_back(task.info);
     }
+    result_.digest = Digest();
     return std::move(result_);
   }
 
  private:
+  uint64_t Digest() const {
+    std::string text;
+    for (const Task& task : result_.tasks) {
+      text += task.name + ' ' + std::to_string(static_cast<int>(task.info.kind)) + ' ' +
+              std::to_string(task.info.unit) + ' ' + std::to_string(task.info.size_bytes) + ' ' +
+              std::to_string(static_cast<int>(task.info.transfer)) + ' ' +
+              std::to_string(static_cast<int>(task.data)) + '\n';
+    }
+    return XXH3_64bits(text.data(), text.size());
+  }
+
   const std::vector<int32_t>& UsersOf(size_t position) const {
     return program_.users_of_parameter[layout_.parameters[position]];
   }
   const std::string& NameOf(size_t position) const {
     return graph_.parameters[layout_.parameters[position]].name;
+  }
+  int64_t CountOf(size_t position) const {
+    return graph_.parameters[layout_.parameters[position]].shape.Count();
+  }
+
+  std::string NameOfUnit(int32_t unit) const {
+    const std::vector<UnitSpan>& spans = layout_.units[unit].spans;
+    std::string name = NameOf(spans[0].parameter);
+    if (spans[0].count < CountOf(spans[0].parameter)) {
+      name += std::string("[").append(std::to_string(spans[0].offset)).append("..]");
+    }
+    if (spans.size() > 1)
+      name += std::string(" and ").append(std::to_string(spans.size() - 1)).append(" more");
+    return name;
   }
 
   Task& Add(TaskKind kind, std::string name) {
@@ -73,13 +112,37 @@ class TaskGraphBuilder {
     for (int32_t earlier : plan_.depends_on[k]) After(task_of_instruction_[earlier]);
   }
 
+  Task& AddTransfer(TransferKind kind, TransferData data, int32_t unit, std::string name) {
+    Task& task = Add(TaskKind::kTransfer, std::move(name));
+    task.info.lane = Lane::kIo;
+    task.info.transfer = kind;
+    task.data = data;
+    if (unit == kNone) return task;
+    const UnitLayout& layout = layout_.units[unit];
+    task.info.unit = static_cast<uint32_t>(unit);
+    task.info.priority = layout.priority;
+    task.info.size_bytes = static_cast<uint64_t>(layout.count) * sizeof(float);
+    task.info.needed_by = NeededBy(layout);
+    task.tail = true;
+    return task;
+  }
+
+  // The first forward task that reads a parameter of the unit.
+  uint32_t NeededBy(const UnitLayout& unit) const {
+    uint32_t first = UINT32_MAX;
+    for (const UnitSpan& span : unit.spans) first = std::min(first, FirstUse(span.parameter));
+    return first;
+  }
+  uint32_t FirstUse(size_t position) const {
+    return static_cast<uint32_t>(task_of_instruction_[UsersOf(position).front()]);
+  }
+
   // The loss op is the last forward instruction that anything depends on; waiting for all of them
   // is as early.
   void AddStatistics() {
-    Task& task = Add(TaskKind::kTransfer, "transfer statistics");
-    task.info.lane = Lane::kIo;
-    task.info.size_bytes = 4 * sizeof(float);
-    task.info.unit = kStatisticsUnit;
+    Task& task = AddTransfer(TransferKind::kAllReduce, TransferData::kStatistics, kNone,
+                             "transfer statistics");
+    task.info.size_bytes = kStatisticsBytes;
     statistics_ = static_cast<int32_t>(task.info.id);
     for (int32_t k = 0; k < program_.forward_count; ++k) {
       if (graph_.nodes[program_.instructions[k].node].outputs[0] == graph_.loss) {
@@ -89,77 +152,185 @@ class TaskGraphBuilder {
   }
 
   void AddLocalPipeline(int32_t position) {
-    Add(TaskKind::kAccumulate, "accumulate " + NameOf(position)).parameter = position;
+    const TaskSpan whole{.parameter = position, .count = CountOf(position)};
+    Add(TaskKind::kAccumulate, "accumulate " + NameOf(position)).spans = {whole};
     for (int32_t user : UsersOf(position)) After(task_of_instruction_[user]);
     int32_t last = LastId();
-    for (size_t h = 0; h < hooks_.size(); ++h) {
-      if (hooks_[h].stage != HookStage::kLocal) continue;
-      AddHook(static_cast<int32_t>(h), position, HookWork::kApply);
+    for (size_t h = 0; h < options_.hooks.size(); ++h) {
+      if (options_.hooks[h].stage != HookStage::kLocal) continue;
+      AddHook(h, HookWork::kApply, NameOf(position)).spans = {whole};
       After(last);
       last = LastId();
     }
     sent_[position] = last;
     for (int32_t unit : layout_.units_of[position]) {
-      if (--unit_waits_[unit] == 0) AddTransfer(unit);
+      if (--unit_waits_[unit] == 0) AddFirstStage(unit);
     }
   }
 
-  void AddTransfer(int32_t unit) {
-    const UnitLayout& layout = layout_.units[unit];
-    std::string name = "transfer " + NameOf(layout.spans[0].parameter);
-    if (layout.spans.size() > 1)
-      name += " and " + std::to_string(layout.spans.size() - 1) + " more";
-    Task& task = Add(TaskKind::kTransfer, std::move(name));
-    task.info.lane = Lane::kIo;
-    task.info.priority = layout.priority;
-    task.info.unit = static_cast<uint32_t>(unit);
-    task.info.size_bytes = static_cast<uint64_t>(layout.count) * sizeof(float);
-    unit_task_[unit] = static_cast<int32_t>(task.info.id);
-    for (const UnitSpan& span : layout.spans) After(sent_[span.parameter]);
+  void AddFirstStage(int32_t unit) {
+    const bool scattered = layout_.units[unit].stages != UnitStages::kAllReduce;
+    AddTransfer(scattered ? TransferKind::kReduceScatter : TransferKind::kAllReduce,
+                TransferData::kGradients, unit,
+                std::string(scattered ? "scatter " : "transfer ").append(NameOfUnit(unit)));
+    unit_task_[unit] = LastId();
+    for (const UnitSpan& span : layout_.units[unit].spans) After(sent_[span.parameter]);
   }
 
-  void AddHook(int32_t hook, int32_t position, HookWork work) {
+  void AddGather(int32_t unit, TransferData data) {
+    AddTransfer(TransferKind::kAllGather, data, unit,
+                std::string("gather ").append(NameOfUnit(unit)));
+  }
+
+  Task& AddHook(size_t hook, HookWork work, const std::string& on) {
     const char* verb = work == HookWork::kObserve ? " observe " : " ";
-    Task& task = Add(TaskKind::kHook, hook_names_[hook] + verb + NameOf(position));
-    task.hook = hook;
-    task.parameter = position;
+    Task& task = Add(TaskKind::kHook, options_.hook_names[hook] + verb + on);
+    task.hook = static_cast<int32_t>(hook);
     task.hook_work = work;
+    return task;
   }
 
   // From here on everything waits for the network, so it comes last in sequence.
-  void AddReducedPipelines() {
-    const size_t count = layout_.parameters.size();
-    std::vector<std::vector<int32_t>> waits(count);  // what the next task of a parameter waits for
-    for (size_t p = 0; p < count; ++p) {
-      waits[p].push_back(statistics_);
-      for (int32_t unit : layout_.units_of[p]) waits[p].push_back(unit_task_[unit]);
+  void AddTail() {
+    for (size_t u = 0; u < layout_.units.size() && !options_.sharded; ++u) {
+      if (layout_.units[u].stages == UnitStages::kAllReduce) continue;
+      AddGather(static_cast<int32_t>(u), TransferData::kGradients);
+      After(unit_task_[u]);
+      unit_task_[u] = LastId();
     }
-    const auto step = [&](size_t p, auto&& add) {
-      add();
-      for (int32_t earlier : waits[p]) After(earlier);
-      waits[p] = {LastId()};
-    };
-    for (size_t h = 0; h < hooks_.size(); ++h) {
-      if (hooks_[h].stage != HookStage::kReduced) continue;
-      const auto hook = static_cast<int32_t>(h);
-      if (hooks_[h].scope == HookScope::kGlobal) {
-        for (size_t p = 0; p < count; ++p) {
-          step(p, [&] { AddHook(hook, static_cast<int32_t>(p), HookWork::kObserve); });
+    MakeGroups();
+    for (size_t h = 0; h < options_.hooks.size(); ++h) {
+      if (options_.hooks[h].stage != HookStage::kReduced) continue;
+      if (options_.hooks[h].scope == HookScope::kGlobal) AddObservation(h);
+      for (Group& group : groups_) Step(group, AddHook(h, HookWork::kApply, group.name));
+    }
+    if (options_.gate == UpdateGate::kGlobal) {
+      AddMeetingPoint(Add(TaskKind::kHook, "all gradients are there"));
+    }
+    for (Group& group : groups_)
+      Step(group, Add(TaskKind::kUpdate, std::string("update ").append(group.name)));
+    if (!options_.sharded) return;
+    for (Group& group : groups_) {
+      AddGather(group.unit, TransferData::kParameters);
+      for (int32_t earlier : group.waits) After(earlier);
+      group.waits = {LastId()};
+    }
+  }
+
+  void AddObservation(size_t hook) {
+    for (Group& group : groups_) Step(group, AddHook(hook, HookWork::kObserve, group.name));
+    if (options_.sharded) {
+      Task& sum = AddTransfer(TransferKind::kAllReduce, TransferData::kObserved, kNone,
+                              "transfer sums of " + options_.hook_names[hook]);
+      sum.hook = static_cast<int32_t>(hook);
+      sum.info.size_bytes = sizeof(float);
+      AddMeetingPoint(sum);
+    }
+    Task& task = Add(TaskKind::kHook, options_.hook_names[hook] + " has observed all");
+    task.hook = static_cast<int32_t>(hook);
+    task.hook_work = HookWork::kAllObserved;
+    AddMeetingPoint(task);
+  }
+
+  // `task`, made last, comes next in the group's chain.
+  void Step(Group& group, Task& task) {
+    task.spans = group.spans;
+    task.info.unit = group.unit == kNone ? kNoUnit : static_cast<uint32_t>(group.unit);
+    task.info.needed_by = NeededByGroup(group);
+    task.tail = true;
+    for (int32_t earlier : group.waits) After(earlier);
+    group.waits = {LastId()};
+  }
+
+  // `task`, made last, comes next in the chains of all groups.
+  void AddMeetingPoint(Task& task) {
+    if (task.info.kind == TaskKind::kHook) task.hook_work = HookWork::kAllObserved;
+    task.tail = true;
+    for (const Group& group : groups_) {
+      task.info.needed_by = std::min(task.info.needed_by, NeededByGroup(group));
+    }
+    std::vector<int32_t> waits;
+    for (const Group& group : groups_) {
+      waits.insert(waits.end(), group.waits.begin(), group.waits.end());
+    }
+    std::sort(waits.begin(), waits.end());
+    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+    for (int32_t earlier : waits) After(earlier);
+    for (Group& group : groups_) group.waits = {LastId()};
+  }
+
+  uint32_t NeededByGroup(const Group& group) const {
+    if (group.unit != kNone) return NeededBy(layout_.units[group.unit]);
+    return FirstUse(group.spans[0].parameter);
+  }
+
+  void MakeGroups() {
+    bool by_unit = options_.gate != UpdateGate::kTensor;
+    for (const HookTraits& hook : options_.hooks) {
+      if (hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor) by_unit = false;
+    }
+    ENGINE_CHECK(by_unit || !options_.sharded, "updates of whole parameters cannot be sharded");
+    if (by_unit) {
+      for (size_t u = 0; u < layout_.units.size(); ++u) AddUnitGroup(static_cast<int32_t>(u));
+    } else {
+      for (size_t p = 0; p < layout_.parameters.size(); ++p) {
+        Group group{.name = NameOf(p),
+                    .spans = {{.parameter = static_cast<int32_t>(p), .count = CountOf(p)}},
+                    .waits = {statistics_}};
+        for (int32_t unit : layout_.units_of[p]) group.waits.push_back(unit_task_[unit]);
+        groups_.push_back(std::move(group));
+      }
+    }
+  }
+
+  void AddUnitGroup(int32_t unit) {
+    const UnitLayout& layout = layout_.units[unit];
+    Group group{.name = NameOfUnit(unit), .waits = {statistics_, unit_task_[unit]}, .unit = unit};
+    // The elements of the arena that this rank updates.
+    int64_t begin = layout.offset, end = layout.offset + layout.count;
+    if (options_.sharded) {
+      const int64_t part = layout.count / options_.world_size;
+      begin = layout.offset + options_.rank * part;
+      end = begin + part;
+    }
+    for (const UnitSpan& span : layout.spans) {
+      const int64_t parameter = layout_.offset[layout_.parameters[span.parameter]];
+      const int64_t from = std::max(begin, parameter + span.offset);
+      const int64_t to = std::min(end, parameter + span.offset + span.count);
+      if (from >= to) continue;
+      group.spans.push_back({.parameter = static_cast<int32_t>(span.parameter),
+                             .offset = from - parameter,
+                             .count = to - from});
+    }
+    groups_.push_back(std::move(group));
+  }
+
+  // Forward tasks wait for the last task of the step before that changes what they read.
+  void CarryToNextStep() {
+    std::vector<std::vector<int32_t>> last(layout_.parameters.size());
+    for (const Group& group : groups_) {
+      if (group.unit == kNone) {
+        last[group.spans[0].parameter] = group.waits;
+        continue;
+      }
+      for (const UnitSpan& span : layout_.units[group.unit].spans) {
+        last[span.parameter].insert(last[span.parameter].end(), group.waits.begin(),
+                                    group.waits.end());
+      }
+    }
+    for (size_t p = 0; p < last.size(); ++p) {
+      for (int32_t task : last[p]) result_.tasks[task].completes.push_back(static_cast<int32_t>(p));
+      for (int32_t user : UsersOf(p)) {
+        if (user >= program_.forward_count) continue;
+        Task& reader = result_.tasks[task_of_instruction_[user]];
+        reader.reads.push_back(static_cast<int32_t>(p));
+        for (int32_t task : last[p]) {
+          std::vector<uint32_t>& next = result_.tasks[task].next_successors;
+          if (!next.empty() && next.back() == reader.info.id) continue;
+          next.push_back(reader.info.id);
+          ++reader.carried_count;
         }
-        Task& task = Add(TaskKind::kHook, hook_names_[h] + " has observed all");
-        task.hook = hook;
-        task.hook_work = HookWork::kAllObserved;
-        for (size_t p = 0; p < count; ++p) After(waits[p][0]);
-        for (size_t p = 0; p < count; ++p) waits[p] = {LastId()};
       }
-      for (size_t p = 0; p < count; ++p) {
-        step(p, [&] { AddHook(hook, static_cast<int32_t>(p), HookWork::kApply); });
-      }
-    }
-    for (size_t p = 0; p < count; ++p) {
-      step(p, [&] {
-        Add(TaskKind::kUpdate, "update " + NameOf(p)).parameter = static_cast<int32_t>(p);
-      });
     }
   }
 
@@ -169,12 +340,12 @@ class TaskGraphBuilder {
   const Program& program_;
   const MemoryPlan& plan_;
   const FlatLayout& layout_;
-  const std::vector<HookTraits>& hooks_;
-  const std::vector<std::string>& hook_names_;
+  const TaskGraphOptions& options_;
   std::vector<int32_t> task_of_instruction_;
   std::vector<int32_t> sent_;        // per parameter: the last task before its transfer
   std::vector<int32_t> unit_waits_;  // per unit: spans not placed yet
-  std::vector<int32_t> unit_task_;
+  std::vector<int32_t> unit_task_;   // per unit: its last transfer of gradients
+  std::vector<Group> groups_;
   int32_t statistics_ = kNone;
   TaskGraph result_;
 };
@@ -182,9 +353,8 @@ class TaskGraphBuilder {
 }  // namespace
 
 TaskGraph BuildTaskGraph(const Graph& graph, const Program& program, const MemoryPlan& plan,
-                         const FlatLayout& layout, const std::vector<HookTraits>& hooks,
-                         const std::vector<std::string>& hook_names) {
-  return TaskGraphBuilder(graph, program, plan, layout, hooks, hook_names).Run();
+                         const FlatLayout& layout, const TaskGraphOptions& options) {
+  return TaskGraphBuilder(graph, program, plan, layout, options).Run();
 }
 
 }  // namespace engine

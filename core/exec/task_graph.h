@@ -33,7 +33,8 @@ struct Task {
   std::vector<TaskSpan> spans;  // kAccumulate, kHook, kUpdate; of a sharded run: this rank's part
   std::vector<int32_t> reads;   // kForward: positions in FlatLayout::parameters, the versions of
                                 // which must be those of the step
-  int32_t hook = kNone;         // kHook, kTransfer of kObserved: index in the chain
+  std::vector<int32_t> completes;  // parameters of which it is among the last tasks of a step
+  int32_t hook = kNone;            // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
   TransferData data = TransferData::kStatistics;  // kTransfer
   bool tail = false;                      // comes after the end of backward: transfers of gradients
@@ -62,6 +63,7 @@ struct Task {
 struct TaskGraph {
   std::vector<Task> tasks;
   std::vector<TaskInfo> infos;  // of all tasks, for Scheduler::Begin
+  uint64_t digest = 0;          // of all of it that must be the same on all ranks
 };
 
 struct TaskGraphOptions {

@@ -12,9 +12,15 @@ MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort)
     std::lock_guard lock(shared->mutex);
     shared->changed.notify_all();
   });
+  const std::lock_guard lock(table_->posts_mutex);
+  table_->boxes.push_back(&posts_);
 }
 
 MemoryStore::~MemoryStore() {
+  {
+    const std::lock_guard lock(table_->posts_mutex);
+    std::erase(table_->boxes, &posts_);
+  }
   abort_.Forget(token_);
 }
 
@@ -46,6 +52,20 @@ Result<bool> MemoryStore::Has(std::string_view key) {
   if (abort_.raised()) return abort_.reason();
   std::lock_guard lock(table_->mutex);
   return table_->values.contains(key);
+}
+
+Status MemoryStore::Post(std::string_view text) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
+  if (abort_.raised()) return abort_.reason();
+  const std::lock_guard lock(table_->posts_mutex);
+  for (PostBox* box : table_->boxes) {
+    if (box != &posts_) box->Deliver(text);
+  }
+  return {};
+}
+
+void MemoryStore::Listen(std::function<void(std::string_view)> listener) {
+  posts_.Listen(std::move(listener));
 }
 
 }  // namespace engine

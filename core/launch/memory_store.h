@@ -5,7 +5,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
+#include "core/launch/post_box.h"
 #include "core/launch/rank_context.h"
 #include "core/launch/store.h"
 
@@ -16,6 +19,8 @@ struct MemoryTable {
   std::mutex mutex;
   std::condition_variable changed;  // a key was set, or a rank is being aborted
   std::map<std::string, std::string, std::less<>> values;  // guarded by mutex
+  std::mutex posts_mutex;       // held while a post is delivered; taken before that of a box
+  std::vector<PostBox*> boxes;  // guarded by posts_mutex; of every rank that is there
 };
 
 // One rank's view: its waits end when `abort` is raised, which must outlive it.
@@ -27,10 +32,13 @@ class MemoryStore final : public Store {
   Status Set(std::string_view key, std::string_view value) override;
   Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
   Result<bool> Has(std::string_view key) override;
+  Status Post(std::string_view text) override;
+  void Listen(std::function<void(std::string_view)> listener) override;
 
  private:
   const std::shared_ptr<MemoryTable> table_;
   AbortSignal& abort_;
+  PostBox posts_;
   int token_ = 0;
 };
 

@@ -24,7 +24,7 @@
 
 namespace engine {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr uint32_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 
@@ -47,6 +47,7 @@ enum class MessageKind : uint8_t {
   kAbort = 12,  // server -> rank: the run is over; fields as in kFail
   kStop = 13,   // both ways: number = the signal by which the user asked to stop
   kBye = 14,    // rank -> server: the last message of a rank; the server closes
+  kPost = 15,   // rank -> server: value; server -> every other rank: rank = the sender, value
 };
 
 struct Message {

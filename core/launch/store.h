@@ -19,6 +19,13 @@ class Store {
   // aborted. [any-thread]
   virtual Result<std::string> Get(std::string_view key, int64_t timeout_ms) = 0;
   virtual Result<bool> Has(std::string_view key) = 0;  // [any-thread]
+
+  // Hands `text` to the listener of every other rank, in the order of the calls; does not wait for
+  // them. What comes before there is a listener is kept for it. [any-thread]
+  virtual Status Post(std::string_view text) = 0;
+  // Called with each text on a thread of the store; must not block. Null ends it and waits for a
+  // running call. [setup]
+  virtual void Listen(std::function<void(std::string_view)> listener) = 0;
 };
 
 }  // namespace engine

@@ -86,6 +86,19 @@ Result<bool> StoreClient::Has(std::string_view key) {
   return reply.number != 0;
 }
 
+Status StoreClient::Post(std::string_view text) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
+  if (abort_.raised()) return abort_.reason();
+  Message post;
+  post.kind = MessageKind::kPost;
+  post.value = text;
+  return Send(post, DeadlineIn(kReplyTimeoutMs));
+}
+
+void StoreClient::Listen(std::function<void(std::string_view)> listener) {
+  posts_.Listen(std::move(listener));
+}
+
 Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
                                      int64_t timeout_ms) {
   ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
@@ -173,6 +186,9 @@ bool StoreClient::Dispatch(Message& message) {
       return true;
     case MessageKind::kAbort:
       Aborted(DecodeStatus(message));
+      return true;
+    case MessageKind::kPost:
+      posts_.Deliver(message.value);
       return true;
     default:
       break;

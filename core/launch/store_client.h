@@ -12,6 +12,7 @@
 
 #include "core/launch/deadline.h"
 #include "core/launch/message.h"
+#include "core/launch/post_box.h"
 #include "core/launch/rank_context.h"
 #include "core/launch/store.h"
 #include "core/launch/unique_fd.h"
@@ -42,6 +43,8 @@ class StoreClient final : public Store {
   Status Set(std::string_view key, std::string_view value) override;
   Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
   Result<bool> Has(std::string_view key) override;
+  Status Post(std::string_view text) override;
+  void Listen(std::function<void(std::string_view)> listener) override;
 
   // The user asked this rank to stop: the server tells all.
   void RequestStop(int signal);
@@ -72,6 +75,7 @@ class StoreClient final : public Store {
   int token_ = 0;
 
   std::mutex send_mutex_;  // one frame at a time
+  PostBox posts_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -150,6 +150,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
     case MessageKind::kHas:
       return Send(connection,
                   Reply(MessageKind::kHasDone, message.id, values_.contains(message.key) ? 1 : 0));
+    case MessageKind::kPost:
+      return Relay(connection, message);
     case MessageKind::kFail:
       return observer_.OnFail(connection.rank, DecodeStatus(message));
     case MessageKind::kStop:
@@ -195,6 +197,15 @@ void StoreServer::Get(Connection& connection, const Message& message) {
     waiters_.emplace(message.key, Waiter{&connection, message.id});
   } else {
     Send(connection, Reply(MessageKind::kValue, message.id, 0, found->second));
+  }
+}
+
+void StoreServer::Relay(const Connection& sender, Message& message) {
+  message.rank = sender.rank;
+  for (auto& other : connections_) {
+    if (other.get() == &sender || other->rank < 0) continue;
+    Send(*other, message);
+    Write(*other);  // now: a rank may be waiting for it to start a transfer
   }
 }
 

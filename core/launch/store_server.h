@@ -86,6 +86,7 @@ class StoreServer {
   void Hello(Connection& connection, const Message& message);
   void Set(Connection& connection, Message& message);
   void Get(Connection& connection, const Message& message);
+  void Relay(const Connection& sender, Message& message);
   void Cancel(const Connection& connection, uint32_t id);
   static void Send(Connection& connection, const Message& message);
 

@@ -8,6 +8,7 @@
 #include "core/train/checkpoint.h"
 #include "core/train/generate.h"
 #include "core/train/learning_rate.h"
+#include "core/train/write_trace.h"
 
 namespace engine {
 namespace {
@@ -49,12 +50,18 @@ Status Trainer::Setup(PluginHost::MetricSink metrics) {
   ExecutorOptions options{.rank = rank_.info,
                           .seed = proto.seed(),
                           .timeout_ms = proto.communication().timeout_ms(),
+                          .shard_optimizer = proto.train().shard_optimizer(),
+                          .trace_spans = static_cast<size_t>(proto.output().trace_spans()),
                           .communicator_name = chosen.communicator.entry.name,
                           .scheduler_name = chosen.scheduler.entry.name,
                           .optimizer_name = chosen.optimizer.entry.name};
   for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
-  ENGINE_ASSIGN_OR_RETURN(executor_, Executor::Create(std::move(graph), plugins_->set(),
-                                                      plugins_->op_factory(), options));
+  ENGINE_ASSIGN_OR_RETURN(
+      executor_, Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
+                                  &rank_.store, options));
+  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "plan of the step",
+                                             std::to_string(executor_->tasks().digest),
+                                             proto.communication().rendezvous_timeout_ms()));
   for (const std::string& name : executor_->unreached_parameters()) {
     logger_->warn("the loss does not depend on parameter '{}': it keeps its initial value", name);
   }
@@ -96,6 +103,14 @@ Status Trainer::PlanSteps() {
   return {};
 }
 
+std::string Trainer::PluginNames() const {
+  std::string names;
+  for (const PluginChoice* choice : ChosenPlugins(config_.plugins())) {
+    names += (names.empty() ? "" : " ") + choice->entry.name;
+  }
+  return names;
+}
+
 Status Trainer::ReportStart() {
   StartReport report{.ranks = rank_.info.world_size,
                      .data = data_.train->info().name,
@@ -106,9 +121,7 @@ Status Trainer::ReportStart() {
   for (const Parameter& parameter : executor_->memory().graph().parameters) {
     report.parameters += parameter.shape.Count();
   }
-  for (const PluginChoice* choice : ChosenPlugins(config_.plugins())) {
-    report.plugins += (report.plugins.empty() ? "" : " ") + choice->entry.name;
-  }
+  report.plugins = PluginNames();
   return observer_.OnStart(report);
 }
 
@@ -120,7 +133,9 @@ Status Trainer::Run() {
     ENGINE_RETURN_IF_ERROR(TrainStep(step, &stop));
     const bool last = step == steps_;
     if (stop && !last) {
+      ENGINE_RETURN_IF_ERROR(executor_->Flush());
       ENGINE_RETURN_IF_ERROR(Checkpoint(step));
+      ENGINE_RETURN_IF_ERROR(WriteTrace());
       return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
                            static_cast<long long>(step), static_cast<long long>(steps_));
     }
@@ -130,6 +145,8 @@ Status Trainer::Run() {
     }
     if (last || due(train.checkpoint_every())) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
   }
+  ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(WriteTrace());
   return PrintSample();
 }
 
@@ -168,6 +185,7 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
 }
 
 Status Trainer::Evaluate(int64_t step) {
+  ENGINE_RETURN_IF_ERROR(executor_->Flush());
   const EvaluationRequest request{.data = *data_.eval,
                                   .batches = MakeBatchOptions(false),
                                   .max_samples = config_.proto().train().evaluate_samples()};
@@ -180,9 +198,12 @@ Status Trainer::Evaluate(int64_t step) {
 Status Trainer::Checkpoint(int64_t step) {
   const std::string& path = config_.proto().output().checkpoint();
   if (path.empty()) return {};
+  ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(executor_->CollectOptimizerStates());
   // The others wait here, because a slow disk may take longer than a transfer is allowed to.
   const std::string written = "checkpoint/" + std::to_string(step);
   if (rank_.info.rank != 0) {
+    executor_->DropCollectedStates();
     auto waited = rank_.store.Get(written, kCheckpointTimeoutMs);
     return waited.ok() ? Status() : waited.status().WithContext("checkpoint of rank 0");
   }
@@ -190,8 +211,17 @@ Status Trainer::Checkpoint(int64_t step) {
                                          {.step = step,
                                           .config = config_.Print(false),
                                           .optimizer = config_.plugins().optimizer.entry.name}));
+  executor_->DropCollectedStates();
   ENGINE_RETURN_IF_ERROR(rank_.store.Set(written, ""));
   return observer_.OnCheckpoint(step, path);
+}
+
+Status Trainer::WriteTrace() {
+  const std::string& path = config_.proto().output().trace();
+  if (path.empty()) return {};
+  return WriteRunTrace(path, rank_, executor_->Timeline(),
+                       {{"config", config_.Print(false)}, {"plugins", PluginNames()}},
+                       config_.proto().communication().timeout_ms());
 }
 
 Status Trainer::PrintSample() {

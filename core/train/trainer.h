@@ -41,7 +41,9 @@ class Trainer {
   Status TrainStep(int64_t step, bool* stop);
   Status Evaluate(int64_t step);
   Status Checkpoint(int64_t step);
+  Status WriteTrace();
   Status PrintSample();
+  std::string PluginNames() const;
   BatchOptions MakeBatchOptions(bool shuffle) const;
 
   const Config& config_;

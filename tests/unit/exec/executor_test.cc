@@ -19,8 +19,8 @@ ValueId Must(Result<ValueId> value) {
 }
 
 Graph Finished(GraphBuilder& builder, ValueId input, ValueId logits,
-               const std::vector<std::string>& frozen = {}) {
-  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+               const std::vector<std::string>& frozen = {}, int64_t width = kWidth) {
+  const ValueId target = builder.Input("target", {width}, DType::kInt32);
   const ValueId loss = Must(builder.Apply("loss", "loss", {logits, target}));
   auto graph = builder.Finish(input, target, logits, loss, frozen);
   EXPECT_TRUE(graph.ok()) << graph.status().message();
@@ -46,10 +46,11 @@ Graph TangledGraph(const std::vector<std::string>& frozen = {}) {
 }
 
 struct BatchData {
+  const int64_t width;
   std::vector<float> input;
   std::vector<int32_t> target;
-  BatchData() {
-    for (int i = 0; i < kSamples * kWidth; ++i) {
+  explicit BatchData(int64_t elements = kWidth) : width(elements) {
+    for (int i = 0; i < kSamples * width; ++i) {
       input.push_back(static_cast<float>(i % 5 - 2));
       target.push_back(i % 3);
     }
@@ -60,7 +61,7 @@ struct BatchData {
             .target = target.data(),
             .samples = samples,
             .step = step,
-            .learning_rate = static_cast<float>(samples * kWidth)};
+            .learning_rate = static_cast<float>(samples * width)};
   }
 };
 
@@ -71,16 +72,14 @@ TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
                   .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
                         std::make_unique<FakeCommunicator>())
                   .ok());
-  for (uint64_t step = 1; step <= 2; ++step)
-    ASSERT_TRUE(sequential.executor->Step(batch.Step(step)).ok());
+  for (uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(sequential.Step(batch.Step(step)).ok());
   const std::vector<float> expected = sequential.Parameters();
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rig rig;
     ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(seed),
                          std::make_unique<FakeCommunicator>())
                     .ok());
-    for (uint64_t step = 1; step <= 2; ++step)
-      ASSERT_TRUE(rig.executor->Step(batch.Step(step)).ok());
+    for (uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(rig.Step(batch.Step(step)).ok());
     ASSERT_EQ(rig.Parameters(), expected) << "seed " << seed;
   }
 }
@@ -95,7 +94,7 @@ TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
                   .ok());
   StepInput input = batch.Step(1);
   input.learning_rate = 0;
-  ASSERT_TRUE(rig.executor->Step(input).ok());
+  ASSERT_TRUE(rig.Step(input).ok());
   ModelMemory& memory = rig.executor->memory();
   const auto loss = [&] {
     EXPECT_TRUE(memory.SetBatch(batch.input.data(), batch.target.data(), kSamples).ok());
@@ -128,7 +127,7 @@ TEST(ExecutorTest, FrozenAndUnreachedParametersAreNeitherSentNorUpdated) {
                        std::make_unique<FakeCommunicator>())
                   .ok());
   const BatchData batch;
-  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.weight"});
   ASSERT_EQ(rig.communicator->submitted.size(), 2u);  // statistics and b.weight
   for (const Task& task : rig.executor->tasks().tasks) {
@@ -152,8 +151,8 @@ TEST(ExecutorTest, MeanIsOverTheSamplesOfAllRanks) {
   ASSERT_TRUE(two.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
                        std::make_unique<FakeCommunicator>(2), {}, 2)
                   .ok());
-  const auto first = one.executor->Step(batch.Step(1));
-  const auto second = two.executor->Step(batch.Step(1));
+  const auto first = one.Step(batch.Step(1));
+  const auto second = two.Step(batch.Step(1));
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(second->statistics.count, 2 * first->statistics.count);
   EXPECT_EQ(second->statistics.loss_sum, 2 * first->statistics.loss_sum);
@@ -167,9 +166,9 @@ TEST(ExecutorTest, RankWithFewerOrNoSamplesTakesPart) {
     ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
                          std::make_unique<FakeCommunicator>())
                     .ok());
-    ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());  // leaves something in every buffer
+    ASSERT_TRUE(rig.Step(batch.Step(1)).ok());  // leaves something in every buffer
     const std::vector<float> before = rig.Parameters();
-    const auto result = rig.executor->Step(batch.Step(2, samples));
+    const auto result = rig.Step(batch.Step(2, samples));
     ASSERT_TRUE(result.ok()) << result.status().message();
     EXPECT_EQ(result->statistics.count, static_cast<float>(samples * kWidth));
     if (samples == 0) {
@@ -187,17 +186,17 @@ TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
                        std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(200)))
                   .ok());
   const BatchData batch;
-  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   int64_t last_backward = 0, first_transfer = INT64_MAX;
-  for (const TaskRecord& record : rig.executor->last_step()) {
+  for (const Span& record : TaskSpans(*rig.executor, 1)) {
     const TaskInfo& task = rig.executor->tasks().tasks[record.task].info;
     if (task.kind == TaskKind::kBackward) last_backward = std::max(last_backward, record.begin_ns);
-    if (task.kind == TaskKind::kTransfer && task.unit != kStatisticsUnit) {
+    if (task.kind == TaskKind::kTransfer && task.unit != kNoUnit) {
       first_transfer = std::min(first_transfer, record.begin_ns);
     }
   }
   EXPECT_LT(first_transfer, last_backward);
-  EXPECT_EQ(rig.executor->last_step().size(), rig.executor->tasks().tasks.size());
+  EXPECT_EQ(TaskSpans(*rig.executor, 1).size(), rig.executor->tasks().tasks.size());
 }
 
 TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
@@ -207,12 +206,95 @@ TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
                   .ok());
   rig.communicator->fail_sequence = 3;
   const BatchData batch;
-  const auto result = rig.executor->Step(batch.Step(1));
+  const auto result = rig.Step(batch.Step(1));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), StatusCode::kPeerLost);
   EXPECT_EQ(result.status().rank(), 1);
   EXPECT_THAT(result.status().message(),
               HasSubstr("transfer c.side.weight: lost connection to rank 1"));
+}
+
+// Steps without a flush between them, transfers that take their time and a scheduler that picks at
+// random: the parameters must be those of one step after the other.
+TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
+  const BatchData batch;
+  const auto small = [&](uint64_t step) {
+    StepInput input = batch.Step(step);
+    input.learning_rate = 0.01f;
+    return input;
+  };
+  Rig sequential;
+  ASSERT_TRUE(sequential
+                  .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(sequential.Step(small(step)).ok());
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Rig rig;
+    ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(seed),
+                         std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(200)))
+                    .ok());
+    for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(rig.executor->Step(small(step)).ok());
+    ASSERT_TRUE(rig.executor->Flush().ok());
+    ASSERT_EQ(rig.Parameters(), sequential.Parameters()) << "seed " << seed;
+  }
+}
+
+// Sends what the next forward pass needs first, one transfer at a time.
+class ForwardOrderScheduler final : public RandomScheduler {
+ public:
+  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+    infos_.assign(tasks.begin(), tasks.end());
+    return RandomScheduler::Begin(tasks);
+  }
+  void On(const SchedulerEvent& event) noexcept override {
+    const bool io = event.kind <= EventKind::kTaskDone && event.kind >= EventKind::kTaskReady &&
+                    infos_[event.task].lane == Lane::kIo;
+    if (!io) return RandomScheduler::On(event);
+    if (event.kind == EventKind::kTaskReady) waiting_.push_back(event.task);
+    if (event.kind == EventKind::kTaskDone) --under_way_;
+  }
+  Action Next(Lane lane) noexcept override {
+    if (lane == Lane::kCompute) return RandomScheduler::Next(lane);
+    if (waiting_.empty() || under_way_ > 0) return {};
+    const auto first = std::min_element(waiting_.begin(), waiting_.end(), [&](auto a, auto b) {
+      const auto key = [&](uint32_t task) {
+        return infos_[task].unit == kNoUnit ? 0 : infos_[task].needed_by + 1;
+      };
+      return key(a) < key(b);
+    });
+    const uint32_t task = *first;
+    waiting_.erase(first);
+    ++under_way_;
+    return {.kind = ActionKind::kRun, .task = task};
+  }
+
+ private:
+  std::vector<TaskInfo> infos_;
+  std::vector<uint32_t> waiting_;
+  int under_way_ = 0;
+};
+
+TEST(ExecutorTest, ForwardBeginsBeforeAllOfTheLastStepHasArrived) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<ForwardOrderScheduler>(),
+                       std::make_unique<FakeCommunicator>(1, std::chrono::milliseconds(2)))
+                  .ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  EXPECT_FALSE(rig.executor->flushed());
+  ASSERT_TRUE(rig.executor->Step(batch.Step(2)).ok());
+  ASSERT_TRUE(rig.executor->Flush().ok());
+  int64_t first_forward = INT64_MAX, last_transfer = 0;
+  for (const Span& span : TaskSpans(*rig.executor, 2)) {
+    const Task& task = rig.executor->tasks().tasks[span.task];
+    if (!task.reads.empty()) first_forward = std::min(first_forward, span.begin_ns);
+  }
+  for (const Span& span : TaskSpans(*rig.executor, 1)) {
+    if (rig.executor->tasks().tasks[span.task].info.kind != TaskKind::kTransfer) continue;
+    last_transfer = std::max(last_transfer, span.end_ns);
+  }
+  EXPECT_LT(first_forward, last_transfer);
 }
 
 // Keeps the task with this kind back for ever.
@@ -229,7 +311,7 @@ TEST(ExecutorTest, SchedulerThatHoldsForEverIsReportedAsStalled) {
                        std::make_unique<FakeCommunicator>())
                   .ok());
   const BatchData batch;
-  const auto result = rig.executor->Step(batch.Step(1));
+  const auto result = rig.Step(batch.Step(1));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), StatusCode::kTimeout);
   EXPECT_THAT(result.status().message(),
@@ -249,7 +331,7 @@ TEST(ExecutorTest, SchedulerThatRunsWhatIsNotReadyIsNamed) {
                        std::make_unique<FakeCommunicator>())
                   .ok());
   const BatchData batch;
-  const auto result = rig.executor->Step(batch.Step(1));
+  const auto result = rig.Step(batch.Step(1));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), StatusCode::kPlugin);
   EXPECT_THAT(result.status().message(), HasSubstr("scheduler 'test_sched' asked for task 5"));
@@ -260,7 +342,7 @@ class PlanningScheduler final : public RandomScheduler {
  public:
   explicit PlanningScheduler(std::vector<std::vector<UnitSpan>> units) : units_(std::move(units)) {}
   Status Plan(const ModelInfo&, PlanSink& sink) noexcept override {
-    for (const auto& unit : units_) sink.AddUnit(unit, 0);
+    for (const auto& unit : units_) sink.AddUnit(unit, 0, stages);
     return {};
   }
 
@@ -268,21 +350,21 @@ class PlanningScheduler final : public RandomScheduler {
   const std::vector<std::vector<UnitSpan>> units_;
 };
 
-Graph TwoParameters() {
+Graph TwoParameters(int64_t width = kWidth) {
   GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  const ValueId x = builder.Input("x", {width}, DType::kFloat32);
   const ValueId a = Must(builder.Apply("a", "scale", {x}));
-  return Finished(builder, x, Must(builder.Apply("b", "shift", {a})));
+  return Finished(builder, x, Must(builder.Apply("b", "shift", {a})), {}, width);
 }
 
 TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
   using Span = UnitSpan;
   const std::vector<std::pair<std::vector<std::vector<Span>>, std::string>> cases = {
       {{{Span{0, 0, 0, 3}}}, "0 of 3 elements of 'a.weight'"},
-      {{{Span{0, 0, 0, 3}, Span{1, 0, 0, 2}}}, "2 of 3 elements of 'a.weight'"},
+      {{{Span{0, 0, 0, 3}, Span{1, 0, 0, 2}}}, "a cut of 'a.weight' after 2 elements"},
       {{{Span{0, 0, 0, 3}}, {Span{0, 0, 0, 3}}, {Span{1, 0, 0, 3}}}, "after 3 of its 3"},
       {{{Span{0, 0, 1, 2}}, {Span{1, 0, 0, 3}}}, "elements 1+2"},
-      {{{Span{0, 0, 0, 1}}, {Span{1, 0, 0, 3}}, {Span{0, 0, 1, 2}}}, "elements 1+2"},
+      {{{Span{0, 0, 0, 1}}, {Span{1, 0, 0, 3}}, {Span{0, 0, 1, 2}}}, "a cut of 'b.bias' after 1"},
       {{{Span{2, 0, 0, 3}}}, "parameter 2, which does not exist"},
       {{{}}, "an empty unit"},
   };
@@ -296,22 +378,53 @@ TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
   }
 }
 
+constexpr int64_t kWide = 48;  // three slices of 16
+
 TEST(ExecutorTest, SlicedAndFusedUnitsGiveTheSameBits) {
-  const BatchData batch;
+  const BatchData batch(kWide);
   Rig plain, sliced;
   ASSERT_TRUE(plain
-                  .Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                  .Make(TwoParameters(kWide), std::make_unique<RandomScheduler>(),
                         std::make_unique<FakeCommunicator>())
                   .ok());
-  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 2}}, {{0, 0, 2, 1}, {1, 0, 0, 3}}};
+  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 32}},
+                                                    {{0, 0, 32, 16}, {1, 0, 0, kWide}}};
   ASSERT_TRUE(sliced
-                  .Make(TwoParameters(), std::make_unique<PlanningScheduler>(units),
+                  .Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units),
                         std::make_unique<FakeCommunicator>())
                   .ok());
-  ASSERT_TRUE(plain.executor->Step(batch.Step(1)).ok());
-  ASSERT_TRUE(sliced.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(plain.Step(batch.Step(1)).ok());
+  ASSERT_TRUE(sliced.Step(batch.Step(1)).ok());
   EXPECT_EQ(plain.Parameters(), sliced.Parameters());
   EXPECT_EQ(sliced.communicator->submitted.size(), 3u);
+}
+
+TEST(ExecutorTest, CutsThatRanksCannotShareAreRefused) {
+  Rig rig;
+  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 20}},
+                                                    {{0, 0, 20, 28}, {1, 0, 0, kWide}}};
+  const Status status = rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units),
+                                 std::make_unique<FakeCommunicator>());
+  EXPECT_EQ(status.code(), StatusCode::kPlugin);
+  EXPECT_THAT(status.message(), HasSubstr("after 20 elements, which is no multiple of 16"));
+}
+
+TEST(ExecutorTest, SplitSumsGiveTheSameBits) {
+  const BatchData batch;
+  Rig plain, split;
+  auto scheduler = std::make_unique<RandomScheduler>(7);
+  scheduler->stages = UnitStages::kReduceScatterAllGather;
+  ASSERT_TRUE(plain
+                  .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  ASSERT_TRUE(
+      split.Make(TangledGraph(), std::move(scheduler), std::make_unique<FakeCommunicator>()).ok());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(plain.Step(batch.Step(step)).ok());
+    ASSERT_TRUE(split.Step(batch.Step(step)).ok());
+  }
+  EXPECT_EQ(plain.Parameters(), split.Parameters());
 }
 
 // The graph of the first distributed pull requests of the field: ab = a + b, cd = c + d, final = ab
@@ -329,10 +442,10 @@ TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
                        std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>())
                   .ok());
   const BatchData batch;
-  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   const std::vector<uint32_t> first = rig.scheduler->order;
   rig.scheduler->order.clear();
-  ASSERT_TRUE(rig.executor->Step(batch.Step(2)).ok());
+  ASSERT_TRUE(rig.Step(batch.Step(2)).ok());
   EXPECT_EQ(rig.scheduler->order, first) << ::testing::PrintToString(NamesOf(*rig.executor, first));
 }
 
@@ -347,6 +460,7 @@ class RecordingHook final : public GradientHook {
   }
   Status BeginStep(uint64_t) noexcept override { return {}; }
   Status Observe(const GradientView& view) noexcept override { return Note("observe", view); }
+  std::span<float> Observed() noexcept override { return {}; }
   Status Apply(const GradientView& view) noexcept override {
     if (traits_.stage == HookStage::kReduced) *view.scale *= 0.5f;
     return Note("apply", view);
@@ -380,8 +494,8 @@ TEST(ExecutorTest, HooksRunInConfiguredOrderAndGlobalOnesSeeAllFirst) {
                         std::make_unique<FakeCommunicator>())
                   .ok());
   const BatchData batch;
-  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
-  ASSERT_TRUE(plain.executor->Step(batch.Step(1)).ok());
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
+  ASSERT_TRUE(plain.Step(batch.Step(1)).ok());
   EXPECT_EQ(log, (std::vector<std::string>{"norm setup 2", "value setup 2", "local setup 2",
                                            "local apply b.bias", "local apply a.weight",
                                            "norm observe b.bias", "norm observe a.weight",

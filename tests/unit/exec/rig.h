@@ -97,12 +97,17 @@ class FakeCommunicator final : public Communicator {
       callback_ = nullptr;
     }
     void End() {
-      std::lock_guard lock(mutex_);
-      auto* data = static_cast<float*>(transfer_.recv);
-      for (int64_t i = 0; i < transfer_.count; ++i) data[i] *= static_cast<float>(world_);
+      std::unique_lock lock(mutex_);
+      if (transfer_.kind == TransferKind::kAllReduce) {
+        auto* data = static_cast<float*>(transfer_.recv);
+        for (int64_t i = 0; i < transfer_.count; ++i) data[i] *= static_cast<float>(world_);
+      }
       done_ = true;
-      if (callback_ != nullptr) callback_(context_);
+      const auto callback = callback_;
+      lock.unlock();
+      if (callback != nullptr) callback(context_);
     }
+    int64_t started_ns() const noexcept override { return 0; }
     WorkState state() const noexcept override { return WorkState::kPending; }
     Status WaitHost(int64_t) noexcept override {
       std::lock_guard lock(mutex_);
@@ -112,10 +117,12 @@ class FakeCommunicator final : public Communicator {
     }
     Status WaitStream(Stream*) noexcept override { return {}; }
     void OnDone(void (*callback)(void*), void* context) noexcept override {
-      std::lock_guard lock(mutex_);
-      if (done_) return callback(context);
+      std::unique_lock lock(mutex_);
       callback_ = callback;
       context_ = context;
+      if (!done_) return;
+      lock.unlock();
+      callback(context);
     }
     void Release() noexcept override {}
 
@@ -140,10 +147,11 @@ class FakeCommunicator final : public Communicator {
 class RandomScheduler : public Scheduler {
  public:
   explicit RandomScheduler(uint64_t seed = 0) : seed_(seed), random_(seed) {}
+  SchedulerTraits traits() const noexcept override { return {}; }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
     for (const ParameterInfo& parameter : model.parameters) {
       const UnitSpan span{.parameter = parameter.id, .offset = 0, .count = parameter.count};
-      sink.AddUnit({&span, 1}, 0);
+      sink.AddUnit({&span, 1}, 0, stages);
     }
     return {};
   }
@@ -173,6 +181,7 @@ class RandomScheduler : public Scheduler {
     return {.kind = ActionKind::kRun, .task = task};
   }
   std::vector<uint32_t> order;
+  UnitStages stages = UnitStages::kAllReduce;
 
  private:
   static int Index(Lane lane) { return static_cast<int>(lane); }
@@ -219,10 +228,18 @@ struct Rig {
                             .optimizer_name = "test_sgd"};
     for (size_t i = 0; i < plugins.hooks.size(); ++i)
       options.hook_names.push_back("hook" + std::to_string(i));
-    auto made = Executor::Create(std::move(graph), plugins, FakeOps(), options);
+    auto made = Executor::Create(std::move(graph), plugins, FakeOps(), nullptr, options);
     if (!made.ok()) return made.status();
     executor = std::move(*made);
     return executor->memory().InitializeParameters();
+  }
+
+  // Steps and waits until everything is updated.
+  Result<StepResult> Step(const StepInput& input) {
+    auto result = executor->Step(input);
+    if (!result.ok()) return result;
+    ENGINE_RETURN_IF_ERROR(executor->Flush());
+    return result;
   }
 
   std::vector<float> Parameters() const {
@@ -230,6 +247,15 @@ struct Rig {
     return {memory.parameters(), memory.parameters() + memory.layout().total_count};
   }
 };
+
+// The tasks of one step in the order of their ends.
+inline std::vector<Span> TaskSpans(const Executor& executor, uint64_t step) {
+  std::vector<Span> spans;
+  for (const Span& span : executor.Timeline().spans) {
+    if (span.kind == SpanKind::kTask && span.step == step) spans.push_back(span);
+  }
+  return spans;
+}
 
 inline std::vector<std::string> NamesOf(const Executor& executor,
                                         const std::vector<uint32_t>& order) {

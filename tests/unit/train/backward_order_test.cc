@@ -45,14 +45,14 @@ struct Leaves {
   Names BackwardOrder(uint64_t step) {
     const std::vector<float> input(kWidth * kSamples, 1);
     const std::vector<int32_t> target(kWidth * kSamples, 1);
-    const auto result = rig.executor->Step({.input = input.data(),
-                                            .target = target.data(),
-                                            .samples = kSamples,
-                                            .step = step,
-                                            .learning_rate = 1});
+    const auto result = rig.Step({.input = input.data(),
+                                  .target = target.data(),
+                                  .samples = kSamples,
+                                  .step = step,
+                                  .learning_rate = 1});
     EXPECT_TRUE(result.ok()) << result.status().message();
     Names names;
-    for (const TaskRecord& record : rig.executor->last_step()) {
+    for (const Span& record : TaskSpans(*rig.executor, step)) {
       const Task& task = rig.executor->tasks().tasks[record.task];
       if (task.info.kind == TaskKind::kBackward || task.info.kind == TaskKind::kAccumulate) {
         names.push_back(task.name);

@@ -44,7 +44,7 @@ class LoneRank {
                             .scheduler_name = chosen.scheduler.entry.name,
                             .optimizer_name = chosen.optimizer.entry.name};
     for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
-    return Executor::Create(std::move(graph), plugins_->set(), ops(), options);
+    return Executor::Create(std::move(graph), plugins_->set(), ops(), &store_, options);
   }
 
   // For inference; parameters are not initialised.

@@ -1,0 +1,236 @@
+// What the tasks of a step do.
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "core/exec/executor.h"
+
+namespace engine {
+namespace {
+
+// Beyond the deadline of a transfer, for a communicator that does not keep it.
+constexpr int64_t kGraceMs = 5000;
+
+}  // namespace
+
+Transfer Executor::MakeTransfer(const Task& task) {
+  const uint64_t identity[2] = {tasks_.digest, task.info.id};
+  Transfer transfer{.kind = task.info.transfer,
+                    .key = XXH3_64bits(identity, sizeof(identity)) | 1,
+                    .priority = task.info.priority,
+                    .unit = task.info.unit,
+                    .sequence = ++sequence_,
+                    .stream = memory_->stream(),
+                    .timeout_ms = options_.timeout_ms};
+  if (task.data == TransferData::kStatistics) {
+    StepStatistics& statistics = *memory_->statistics();
+    const auto bits = log_.DigestBits();
+    std::copy(bits.begin(), bits.end(), statistics.order_bits);
+    transfer.send = transfer.recv = &statistics;
+    transfer.count = sizeof(StepStatistics) / sizeof(float);
+    return transfer;
+  }
+  if (task.data == TransferData::kObserved) {
+    const std::span<float> sums = plugins_.hooks[task.hook]->Observed();
+    transfer.send = transfer.recv = sums.data();
+    transfer.count = static_cast<int64_t>(sums.size());
+    return transfer;
+  }
+  const UnitLayout& unit = memory_->layout().units[task.info.unit];
+  float* const arena =
+      task.data == TransferData::kParameters ? memory_->parameters() : memory_->gradients();
+  float* const whole = arena + unit.offset;
+  transfer.send = transfer.recv = whole;
+  transfer.count = unit.count;
+  if (task.info.transfer == TransferKind::kAllReduce) return transfer;
+  transfer.count = unit.count / options_.rank.world_size;
+  float* const own = whole + options_.rank.rank * transfer.count;
+  if (task.info.transfer == TransferKind::kReduceScatter) {
+    transfer.recv = own;
+  } else {
+    transfer.send = own;
+  }
+  return transfer;
+}
+
+Status Executor::RunTask(const Task& task) {
+  if (!task.tail && task.info.kind != TaskKind::kForward && !backward_begun_) {
+    ENGINE_RETURN_IF_ERROR(BeginBackward());
+  }
+  if (task.instruction != kNone) return memory_->Run(task.instruction, input_.step, true);
+  switch (task.info.kind) {
+    case TaskKind::kAccumulate:
+      return {};  // the gradient is complete where it will be sent from
+    case TaskKind::kHook:
+      return RunHook(task);
+    case TaskKind::kUpdate:
+      return RunUpdate(task);
+    default:
+      return Status::Error(StatusCode::kInternal, "task '%s' cannot run on the compute lane",
+                           task.name.c_str());
+  }
+}
+
+// By now all updates of the step before are done: every forward task has run.
+Status Executor::BeginBackward() {
+  backward_begun_ = true;
+  tail_step_ = input_.step;
+  tail_rate_ = input_.learning_rate;
+  for (auto& hook : plugins_.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
+  return {};
+}
+
+Status Executor::RunHook(const Task& task) {
+  if (task.hook_work == HookWork::kAllObserved) return {};
+  GradientHook& hook = *plugins_.hooks[task.hook];
+  const char* name = options_.hook_names[task.hook].c_str();
+  const bool local = hook_traits_[task.hook].stage == HookStage::kLocal;
+  for (size_t i = 0; i < task.spans.size(); ++i) {
+    const TaskSpan& span = task.spans[i];
+    const int32_t index = memory_->layout().parameters[span.parameter];
+    const Parameter& parameter = memory_->graph().parameters[index];
+    float local_scale = 1;
+    const GradientView view{
+        .parameter = static_cast<uint32_t>(span.parameter),
+        .name = parameter.name,
+        .data = memory_->gradients() + memory_->layout().offset[index] + span.offset,
+        .offset = span.offset,
+        .count = span.count,
+        .scale = local ? &local_scale : &gradient_scale_[first_scale_[task.info.id] + i],
+        .stream = memory_->stream()};
+    const Status status =
+        task.hook_work == HookWork::kObserve ? hook.Observe(view) : hook.Apply(view);
+    if (!status.ok()) return status.WithContext("hook '%s' on '%s'", name, parameter.name.c_str());
+    if (local_scale == 1) continue;
+    return Status::Error(StatusCode::kPlugin,
+                         "hook '%s' scaled the gradient of '%s' before its transfer", name,
+                         parameter.name.c_str());
+  }
+  return {};
+}
+
+Status Executor::RunUpdate(const Task& task) {
+  const auto unit = static_cast<int32_t>(task.info.unit);
+  for (size_t i = 0; i < task.spans.size(); ++i) {
+    const TaskSpan& span = task.spans[i];
+    const int32_t index = memory_->layout().parameters[span.parameter];
+    const Parameter& parameter = memory_->graph().parameters[index];
+    const int64_t offset = memory_->layout().offset[index] + span.offset;
+    UpdateCall call{.value = memory_->parameters() + offset,
+                    .gradient = memory_->gradients() + offset,
+                    .count = span.count,
+                    .gradient_scale = gradient_scale_[first_scale_[task.info.id] + i],
+                    .learning_rate = tail_rate_,
+                    .weight_decay_scale = parameter.decay ? 1.0f : 0.0f,
+                    .step = tail_step_,
+                    .stream = memory_->stream()};
+    for (int32_t s = 0; s < states_->count(); ++s) call.states[s] = states_->At(s, unit, offset);
+    const Status status = plugins_.optimizer->Update(call);
+    if (status.ok()) continue;
+    return status.WithContext("optimizer '%s' on '%s'", options_.optimizer_name.c_str(),
+                              parameter.name.c_str());
+  }
+  return {};
+}
+
+Status Executor::RunAlone(Transfer transfer) {
+  ENGINE_CHECK(flushed(), "a transfer outside of a step while one is under way");
+  transfer.sequence = ++sequence_;
+  transfer.timeout_ms = options_.timeout_ms;
+  log_.Add(transfer, kNoTask);
+  Work* work = nullptr;
+  Status status = plugins_.communicator->Submit(transfer, &work);
+  if (status.ok()) {
+    status = work->WaitHost(options_.timeout_ms + kGraceMs);
+    work->Release();
+  }
+  return status.ok() ? status : GiveUp(std::move(status));
+}
+
+Status Executor::BroadcastParameters() {
+  Transfer transfer{.kind = TransferKind::kBroadcast,
+                    .count = memory_->layout().total_count,
+                    .stream = memory_->stream()};
+  transfer.send = transfer.recv = memory_->parameters();
+  return RunAlone(transfer).WithContext("broadcast of the initial parameters");
+}
+
+Status Executor::AllReduce(DType dtype, void* data, int64_t count) {
+  return RunAlone({.kind = TransferKind::kAllReduce,
+                   .dtype = dtype,
+                   .send = data,
+                   .recv = data,
+                   .count = count});
+}
+
+Status Executor::CollectOptimizerStates() {
+  ENGINE_CHECK(flushed(), "optimizer states while updates are under way");
+  if (!sharded_) return {};
+  const bool keeps = options_.rank.rank == 0;
+  const FlatLayout& layout = memory_->layout();
+  int64_t largest = 0;
+  for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.count);
+  collected_.clear();
+  for (int32_t s = 0; s < states_->count(); ++s) {
+    const int64_t count = keeps ? layout.trainable_count : largest;
+    auto whole = DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
+    if (!whole.ok()) return whole.status().WithContext("memory to collect optimizer states");
+    for (size_t u = 0; u < layout.units.size(); ++u) {
+      const UnitLayout& unit = layout.units[u];
+      const int64_t part = unit.count / options_.rank.world_size;
+      ENGINE_RETURN_IF_ERROR(RunAlone({.kind = TransferKind::kAllGather,
+                                       .send = states_->At(s, static_cast<int32_t>(u),
+                                                           unit.offset + options_.rank.rank * part),
+                                       .recv = whole->f32() + (keeps ? unit.offset : 0),
+                                       .count = part,
+                                       .unit = static_cast<uint32_t>(u),
+                                       .stream = memory_->stream()})
+                                 .WithContext("collecting optimizer states"));
+    }
+    collected_.push_back(std::move(*whole));
+  }
+  return {};
+}
+
+TensorView Executor::optimizer_state(int32_t parameter, int32_t index) const {
+  if (memory_->program().of_parameter[parameter] == kNone) return {};
+  const int64_t offset = memory_->layout().offset[parameter];
+  float* data = nullptr;
+  if (!sharded_) {
+    data = states_->At(index, kNone, offset);
+  } else if (options_.rank.rank == 0 && !collected_.empty()) {
+    data = collected_[index].f32() + offset;
+  } else {
+    return {};
+  }
+  return {.data = data,
+          .shape = memory_->graph().parameters[parameter].shape,
+          .dtype = DType::kFloat32};
+}
+
+RankTimeline Executor::Timeline() const {
+  const std::lock_guard lock(mutex_);
+  RankTimeline timeline{.rank = options_.rank.rank,
+                        .world_size = options_.rank.world_size,
+                        .dropped = recorder_.dropped(),
+                        .spans = recorder_.InOrder()};
+  for (const Task& task : tasks_.tasks) {
+    timeline.tasks.push_back({.name = task.name,
+                              .kind = task.info.kind,
+                              .lane = task.info.lane,
+                              .transfer = task.info.transfer,
+                              .unit = task.info.unit,
+                              .needed_by = task.info.needed_by,
+                              .size_bytes = task.info.size_bytes});
+  }
+  for (const Task& task : tasks_.tasks) {
+    for (uint32_t next : task.successors) timeline.tasks[next].depends_on.push_back(task.info.id);
+    for (uint32_t next : task.next_successors) {
+      timeline.tasks[next].depends_on_last.push_back(task.info.id);
+    }
+  }
+  return timeline;
+}
+
+}  // namespace engine

@@ -1,0 +1,219 @@
+// Several ranks in one process: one order of transfers, sharded updates, and ranks that disagree.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/launch/memory_store.h"
+#include "tests/fakes/hub_communicator.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 48;
+constexpr int64_t kSamples = 2;
+
+Graph Chain() {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  ValueId h = x;
+  for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
+  h = *builder.Apply("e", "shift", {h});
+  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
+  return *builder.Finish(x, target, h, loss, {});
+}
+
+// Picks among ready tasks at random; rank 0 decides about transfers.
+class LeadScheduler final : public RandomScheduler {
+ public:
+  explicit LeadScheduler(uint64_t seed) : RandomScheduler(seed) {}
+  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
+};
+
+struct RankResult {
+  Status status;
+  std::vector<float> parameters;  // in graph order, without padding
+  size_t state_bytes = 0;
+  std::vector<float> states;  // rank 0, collected
+};
+
+struct World {
+  int size = 2;
+  int64_t max_delay_us = 100;
+  bool shard = false;
+  uint64_t steps = 12;
+  int64_t timeout_ms = 5000;
+  std::function<std::unique_ptr<Scheduler>(int rank)> scheduler;
+
+  RankResult RunRank(int rank, Hub& hub, Store& store) const {
+    RankResult result;
+    HostDevice device;
+    PluginSet plugins;
+    plugins.device = &device;
+    plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+    plugins.scheduler = scheduler(rank);
+    plugins.optimizer = std::make_unique<FakeSgd>();
+    const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
+                                  .timeout_ms = timeout_ms,
+                                  .shard_optimizer = shard,
+                                  .communicator_name = "hub",
+                                  .scheduler_name = "test_sched",
+                                  .optimizer_name = "test_sgd"};
+    auto made = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
+    result.status = made.status();
+    if (made.ok()) result.status = Train(**made, rank, &result);
+    return result;
+  }
+
+  Status Train(Executor& executor, int rank, RankResult* result) const {
+    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
+    ENGINE_RETURN_IF_ERROR(executor.BroadcastParameters());
+    std::vector<float> input(kSamples * kWidth);
+    std::vector<int32_t> target(kSamples * kWidth, 1);
+    for (uint64_t step = 1; step <= steps; ++step) {
+      for (size_t i = 0; i < input.size(); ++i) {
+        input[i] = static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2;
+      }
+      auto done = executor.Step({.input = input.data(),
+                                 .target = target.data(),
+                                 .samples = kSamples,
+                                 .step = step,
+                                 .learning_rate = 0.25f});
+      if (!done.ok()) return done.status();
+      if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
+    }
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
+    for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
+      const auto index = static_cast<int32_t>(p);
+      const TensorView view = executor.memory().parameter(index);
+      result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
+      const TensorView state = executor.optimizer_state(index, 0);
+      if (state.data == nullptr) continue;
+      result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
+    }
+    result->state_bytes = executor.optimizer_states().size_bytes();
+    return {};
+  }
+
+  std::vector<RankResult> Run(uint32_t seed = 1) const {
+    Hub hub(size, max_delay_us, seed);
+    auto table = std::make_shared<MemoryTable>();
+    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
+    std::deque<MemoryStore> stores;
+    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
+    std::vector<RankResult> results(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        results[static_cast<size_t>(rank)] = RunRank(rank, hub, stores[static_cast<size_t>(rank)]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+};
+
+std::unique_ptr<Scheduler> InSequence(int) {
+  return std::make_unique<RandomScheduler>();
+}
+
+TEST(Agreement, FollowersStartWhatRankZeroDecides) {
+  World world;
+  world.scheduler = InSequence;
+  const auto expected = world.Run();
+  ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    World led = world;
+    led.scheduler = [&](int rank) {
+      return std::make_unique<LeadScheduler>(seed * 100 + static_cast<uint64_t>(rank));
+    };
+    for (const RankResult& result : led.Run(seed)) {
+      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
+      ASSERT_EQ(result.parameters, expected[0].parameters) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Agreement, ShardedUpdatesGiveTheSameBitsAndAPartOfTheMemory) {
+  for (int size : {2, 3}) {
+    World world;
+    world.size = size;
+    world.scheduler = InSequence;
+    const auto whole = world.Run();
+    world.shard = true;
+    world.scheduler = [](int rank) {
+      return std::make_unique<LeadScheduler>(7 + static_cast<uint64_t>(rank));
+    };
+    const auto sharded = world.Run();
+    for (int rank = 0; rank < size; ++rank) {
+      const RankResult& result = sharded[static_cast<size_t>(rank)];
+      ASSERT_TRUE(result.status.ok()) << result.status.message();
+      EXPECT_EQ(result.parameters, whole[0].parameters) << "rank " << rank << " of " << size;
+      // Each rank's share of a unit is a multiple of a cache line: 3 ranks share 48 elements
+      // evenly.
+      const size_t elements = 5 * static_cast<size_t>(size == 2 ? 64 : 48);
+      EXPECT_EQ(result.state_bytes, elements * sizeof(float) / static_cast<size_t>(size));
+    }
+    EXPECT_EQ(sharded[0].states, whole[0].states);
+  }
+}
+
+// Says that its order is static, and takes another one on each rank.
+TEST(Agreement, RanksThatDisagreeAreNamedOnAllOfThem) {
+  World world;
+  world.scheduler = [](int rank) {
+    return std::make_unique<RandomScheduler>(1000 + static_cast<uint64_t>(rank));
+  };
+  world.timeout_ms = 2000;
+  int named = 0;
+  for (const RankResult& result : world.Run()) {
+    ASSERT_FALSE(result.status.ok());
+    named += ::testing::Matches(AllOf(HasSubstr("ranks disagree on the order of transfers"),
+                                      HasSubstr("rank 0 started '"),
+                                      HasSubstr("rank 1 '")))(std::string(result.status.message()));
+  }
+  EXPECT_EQ(named, 2);
+}
+
+// Starts nothing on rank 1.
+class SilentScheduler final : public RandomScheduler {
+ public:
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kIo ? Action{} : RandomScheduler::Next(lane);
+  }
+};
+
+TEST(Agreement, ARankThatStartsNothingIsReported) {
+  World world;
+  world.timeout_ms = 500;
+  world.scheduler = [](int rank) -> std::unique_ptr<Scheduler> {
+    if (rank == 1) return std::make_unique<SilentScheduler>();
+    return std::make_unique<RandomScheduler>();
+  };
+  const auto results = world.Run();
+  EXPECT_EQ(results[1].status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(std::string(results[1].status.message()),
+              HasSubstr("stalled: scheduler 'test_sched' holds 'transfer statistics'"));
+  EXPECT_FALSE(results[0].status.ok());
+}
+
+TEST(Agreement, TicketsAreReadOnlyWhole) {
+  const std::string text = EncodeTicket({.sequence = 5, .key = 7, .task = 9});
+  const auto ticket = DecodeTicket(text);
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_EQ(ticket->sequence, 5u);
+  EXPECT_EQ(ticket->key, 7u);
+  EXPECT_EQ(ticket->task, 9u);
+  for (size_t size = 0; size < text.size(); ++size) {
+    EXPECT_EQ(DecodeTicket(text.substr(0, size)).status().code(), StatusCode::kBadData);
+  }
+}
+
+}  // namespace
+}  // namespace engine::test
