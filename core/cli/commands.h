@@ -34,6 +34,7 @@ struct ConfigFlags {
 struct RunFlags {
   ConfigFlags config;
   LaunchFlags launch;
+  std::string trace;  // --trace
   bool quiet = false;
   bool verbose = false;
 };
@@ -63,6 +64,13 @@ int ConfigCheckCommand(const ConfigFlags& flags, const Environment& environment)
 int ConfigPrintCommand(const ConfigFlags& flags, const Environment& environment);
 int SampleCommand(const CheckpointFlags& flags, const Environment& environment);
 int EvalCommand(const CheckpointFlags& flags, const Environment& environment);
+
+// `engine trace summary`; its exit code goes to *exit_code.
+void AddTraceCommand(CLI::App& app, int* exit_code);
+
+// `engine bench train` and `engine bench collectives`; the exit code goes to *exit_code.
+// `environment` is borrowed.
+void AddBenchCommand(CLI::App& app, const Environment& environment, int* exit_code);
 
 // Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind.
 int ReportError(const Status& status);

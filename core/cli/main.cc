@@ -77,6 +77,8 @@ class CommandLine {
     AddConfig();
     AddSample();
     AddEval();
+    AddTraceCommand(app_, &code_);
+    AddBenchCommand(app_, environment_, &code_);
   }
 
   int Run(int argc, char** argv) {
@@ -102,9 +104,15 @@ class CommandLine {
            "--launcher", run_.launch.launcher,
            "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
         ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+    run->add_option("--trace", run_.trace,
+                    "Write what all ranks did when, for Perfetto (sets output.trace)")
+        ->type_name("FILE");
     run->add_flag("-q,--quiet", run_.quiet, "No progress, only results and problems");
     run->add_flag("-v,--verbose", run_.verbose, "Also what plugins say for debugging");
-    run->callback([this] { code_ = RunCommand(run_, environment_); });
+    run->callback([this] {
+      if (!run_.trace.empty()) run_.config.overrides.push_back("output.trace=" + run_.trace);
+      code_ = RunCommand(run_, environment_);
+    });
   }
 
   void AddPlugins() {

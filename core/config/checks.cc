@@ -49,6 +49,7 @@ constexpr NumberRule kNumberRules[] = {
     {"communication", "timeout_ms", 1, 86400000},
     {"communication", "rendezvous_timeout_ms", 1, 86400000},
     {"output", "sample_bytes", 0, 1 << 24},
+    {"output", "trace_spans", 1, 1 << 26},
 };
 
 double NumberOf(const Cursor& block, const pb::FieldDescriptor* field, int index) {

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "core/launch/memory_store.h"
@@ -62,6 +64,36 @@ class StoreTest : public testing::TestWithParam<MakePair> {
 
 INSTANTIATE_TEST_SUITE_P(All, StoreTest, testing::Values(&Make<MemoryPair>, &Make<SocketPair>),
                          [](const auto& param) { return param.index == 0 ? "memory" : "socket"; });
+
+TEST_P(StoreTest, PostsArriveInOrderAlsoWhatCameBeforeTheListener) {
+  Store &a = pair_->store(0), &b = pair_->store(1);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::string> heard, echo;
+  const auto listen = [&](std::vector<std::string>* to) {
+    return [&mutex, &changed, to](std::string_view text) {
+      const std::lock_guard lock(mutex);
+      to->emplace_back(text);
+      changed.notify_all();
+    };
+  };
+  a.Listen(listen(&echo));
+  std::vector<std::string> expected;
+  for (int i = 0; i < 100; ++i) {
+    expected.push_back("ticket " + std::to_string(i));
+    ASSERT_TRUE(a.Post(expected.back()).ok());
+    if (i == 49) b.Listen(listen(&heard));
+  }
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::milliseconds(kLongMs),
+                               [&] { return heard.size() == expected.size(); }));
+  EXPECT_EQ(heard, expected);
+  EXPECT_TRUE(echo.empty()) << "a rank hears its own posts";
+  lock.unlock();
+  a.Listen(nullptr);
+  b.Listen(nullptr);
+  EXPECT_FALSE(a.Post(std::string((64u << 20) + 1, 'x')).ok());
+}
 
 TEST_P(StoreTest, OneRankReadsWhatTheOtherWrote) {
   Store &a = pair_->store(0), &b = pair_->store(1);

@@ -1,0 +1,87 @@
+// Every scheduler trains to the bits of the one that sends everything after backward, with compute
+// that takes a random time in each layer, step and rank, and steps that run into each other.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/system/train/training.h"
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine::testing {
+namespace {
+
+// Arithmetic whose gradients depend on the parameters, with pauses between: a stale or torn
+// parameter shows in the weights of all later steps.
+std::string Config(int steps, const std::string& scheduler) {
+  std::string text = "seed: 5 model { net {\n";
+  for (int block = 0; block < 4; ++block) {
+    text +=
+        "layer { linear { units: 24 } } layer { relu {} }\n"
+        "layer { profile_layer { id: " +
+        std::to_string(block) + " forward_us: 40 backward_us: 60 parameters: 64 } }\n";
+  }
+  return text +
+         "layer { linear { units: 4 } } } }\n"
+         "data { synthetic { samples: 64 eval_samples: 8 shape: 12 classes: 4 } }\n"
+         "train { steps: " +
+         std::to_string(steps) +
+         " global_batch: 7 learning_rate { base: 0.001 } evaluate_every: 400 }\n"
+         "plugins: [\"gloo\", \"" +
+         scheduler +
+         "\", \"sgd\", \"cpu_ops\", \"profile_ops\"]\n"
+         "sgd { momentum: 0.9 } profile_ops { jitter: 0.9 } cpu_ops { threads: 1 }\n";
+}
+
+struct Variant {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+// Units of a few hundred bytes, so that a step has many of them in every form: cut, fused, alone.
+const std::vector<Variant> kVariants = {
+    {"fifo_sched", {"fifo_sched.fuse_bytes=1000", "fifo_sched.slice_bytes=600"}},
+    {"priority_sched",
+     {"priority_sched.fuse_bytes=300", "priority_sched.slice_bytes=600",
+      "priority_sched.credit_bytes=1500"}},
+    {"dear_sched", {"dear_sched.group_bytes=2000"}},
+    {"sequential_sched", {"train.shard_optimizer=true"}},
+    {"fifo_sched", {"train.shard_optimizer=true", "fifo_sched.slice_bytes=600"}},
+    {"priority_sched", {"train.shard_optimizer=true", "priority_sched.slice_bytes=600"}},
+    {"dear_sched", {"train.shard_optimizer=true"}},
+};
+
+class SchedulerParity : public ::testing::Test {
+ protected:
+  Training Train(const Variant& variant, int steps, const std::string& checkpoint) {
+    std::vector<std::string> overrides = variant.overrides;
+    overrides.push_back("output.checkpoint=" + (folder_ / checkpoint));
+    return TrainWithThreads(Config(steps, variant.name), 2, overrides);
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(SchedulerParity, AllGiveTheBitsOfTheSequentialOneAfterAThousandSteps) {
+  constexpr int kSteps = 1000;
+  const Training expected = Train({"sequential_sched", {}}, kSteps, "expected");
+  ASSERT_TRUE(expected.status.ok()) << expected.status.message();
+  ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kSteps));
+  const auto tensors = TensorsOf(folder_ / "expected");
+  for (const Variant& variant : kVariants) {
+    const Training run = Train(variant, kSteps, "run");
+    const std::string what =
+        std::string(variant.name) + " " + ::testing::PrintToString(variant.overrides);
+    ASSERT_TRUE(run.status.ok()) << what << ": " << run.status.message();
+    EXPECT_EQ(run.losses, expected.losses) << what;
+    EXPECT_EQ(TensorsOf(folder_ / "run"), tensors) << what;
+    ASSERT_EQ(run.evaluations.size(), expected.evaluations.size()) << what;
+    for (size_t i = 0; i < run.evaluations.size(); ++i) {
+      EXPECT_EQ(run.evaluations[i].loss, expected.evaluations[i].loss) << what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace engine::testing
