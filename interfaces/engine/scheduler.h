@@ -53,8 +53,8 @@ struct TaskInfo {
   uint64_t size_bytes = 0;     // kTransfer: payload of one rank
   TransferKind transfer = TransferKind::kAllReduce;  // kTransfer
   uint32_t needed_by = UINT32_MAX;  // what comes after the end of backward: sequence of the first
-                                    // forward task of the next step that waits for it; else
-                                    // UINT32_MAX
+                                    // forward task of the next step that reads one of its
+                                    // parameters; else UINT32_MAX
   std::string_view name;            // valid while the scheduler lives
 };
 

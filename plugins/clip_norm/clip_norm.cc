@@ -1,9 +1,12 @@
 // clip_norm: scales all gradients of a step down together when their common L2 norm exceeds
 // max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013).
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/plugin.h"
@@ -51,11 +54,9 @@ class ClipNorm final : public GradientHook {
 
   Status Setup(uint32_t parameter_count) noexcept override {
     try {
-      squares_.assign(parameter_count, 0);
+      seen_.reserve(parameter_count);
     } catch (const std::bad_alloc&) {
-      return Status::Error(StatusCode::kResourceExhausted,
-                           "clip_norm has no memory for the norms of %u parameters",
-                           parameter_count);
+      return NoMemory();
     }
     return {};
   }
@@ -63,10 +64,12 @@ class ClipNorm final : public GradientHook {
   Status BeginStep(uint64_t step) noexcept override {
     step_ = step;
     factor_ = -1;
-    for (double& square : squares_) square = 0;
+    sums_are_shared_ = false;
+    seen_.clear();
     return {};
   }
 
+  // Every step shows the same spans, so that only the first one needs memory for them.
   Status Observe(const GradientView& gradient) noexcept override {
     const double scale = *gradient.scale;
     const double square = SumOfSquares(gradient.data, gradient.count) * (scale * scale);
@@ -78,8 +81,21 @@ class ClipNorm final : public GradientHook {
           static_cast<int>(gradient.name.size()), gradient.name.data(),
           static_cast<unsigned long long>(step_));
     }
-    squares_[gradient.parameter] = square;
+    try {
+      seen_.push_back({gradient.parameter, gradient.offset, square});
+    } catch (const std::bad_alloc&) {
+      return NoMemory();
+    }
     return {};
+  }
+
+  std::span<float> Observed() noexcept override {
+    const double sum = SumOfSeen();
+    const bool is_large = sum >= kLarge;
+    shared_sums_[0] = is_large ? 0 : static_cast<float>(sum);
+    shared_sums_[1] = is_large ? static_cast<float>(sum / kLargeUnit) : 0;
+    sums_are_shared_ = true;
+    return shared_sums_;
   }
 
   Status Apply(const GradientView& gradient) noexcept override {
@@ -89,17 +105,46 @@ class ClipNorm final : public GradientHook {
   }
 
  private:
-  // Added up by parameter, so that the order of Observe does not matter.
-  double Factor() const noexcept {
+  struct Seen {
+    uint32_t parameter = 0;
+    int64_t offset = 0;
+    double square = 0;  // of the L2 norm of the span
+  };
+
+  // The square of a norm exceeds the range of float32 long before the norm does. So the first
+  // number holds sums below kLarge, the second one larger sums in units of kLargeUnit: enough for
+  // 2^32 elements of the largest float32.
+  static constexpr double kLarge = 0x1p64;
+  static constexpr double kLargeUnit = 0x1p160;
+
+  static Status NoMemory() noexcept {
+    return Status::Error(StatusCode::kResourceExhausted,
+                         "clip_norm has no memory for the norms of the gradients");
+  }
+
+  // Added up by place, so that the order of Observe does not matter: transfers end in another order
+  // on each rank, and their factors must not differ.
+  double SumOfSeen() noexcept {
+    std::sort(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) {
+      return std::pair(a.parameter, a.offset) < std::pair(b.parameter, b.offset);
+    });
     double sum = 0;
-    for (const double square : squares_) sum += square;
+    for (const Seen& span : seen_) sum += span.square;
+    return sum;
+  }
+
+  double Factor() noexcept {
+    const double sum =
+        sums_are_shared_ ? shared_sums_[0] + shared_sums_[1] * kLargeUnit : SumOfSeen();
     const double norm = std::sqrt(sum);
     return norm > max_norm_ ? max_norm_ / norm : 1;
   }
 
   const double max_norm_;
-  std::vector<double> squares_;  // of the L2 norm, by parameter; 0 for those without a gradient
-  double factor_ = -1;           // of this step; negative until it is known
+  std::vector<Seen> seen_;  // in this step
+  float shared_sums_[2] = {};
+  bool sums_are_shared_ = false;  // in this step: shared_sums_ is of all ranks
+  double factor_ = -1;            // of this step; negative until it is known
   uint64_t step_ = 0;
 };
 
@@ -119,7 +164,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "clip_norm",
-     .version = "1.0.0",
+     .version = "1.1.0",
      .kind = PluginKind::kHook,
      .doc = "scales all gradients down together when their common L2 norm exceeds max_norm",
      .create = Create},

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <span>
 
 #include "engine/plugin.h"
 
@@ -34,11 +35,12 @@ class ClipValue final : public GradientHook {
       : threshold_(static_cast<float>(options.Float("threshold"))) {}
 
   HookTraits traits() const noexcept override {
-    return {.stage = HookStage::kReduced, .scope = HookScope::kTensor};
+    return {.stage = HookStage::kReduced, .scope = HookScope::kSpan};
   }
   Status Setup(uint32_t) noexcept override { return {}; }
   Status BeginStep(uint64_t) noexcept override { return {}; }
   Status Observe(const GradientView&) noexcept override { return {}; }
+  std::span<float> Observed() noexcept override { return {}; }
 
   // The scale is folded into the data. The pass over memory is needed anyway, no rounding can lift
   // a clipped value above the threshold again, and the others keep the bits they would have had.
@@ -68,7 +70,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
     DescribePlugin({.name = "clip_value",
-                    .version = "1.0.0",
+                    .version = "1.1.0",
                     .kind = PluginKind::kHook,
                     .doc = "limits every element of a gradient to [-threshold, threshold]",
                     .create = Create},

@@ -111,6 +111,26 @@ TEST(ClipNorm, NamesTheGradientThatIsNotFinite) {
   }
 }
 
+// As HandlesLargeGradients, and a rank whose part is small: what ranks tell each other is float32.
+TEST(ClipNorm, HandlesLargeGradientsWhenSharded) {
+  for (const float large : {1e-25f, 1.0f, 1e9f, 4e9f, 1e20f, 1e30f, 1e36f}) {
+    std::vector<Gradient> gradients = {{"w", std::vector<float>(1000, large), 1}};
+    gradients[0].data[0] = 1;
+    std::vector<std::unique_ptr<GradientHook>> ranks;
+    for (int r = 0; r < 2; ++r) {
+      ranks.push_back(MakeHook(kClipNorm, {{"max_norm", "0.5"}}));
+      ASSERT_TRUE(ranks.back() && ranks.back()->Setup(1).ok());
+    }
+    const double norm = Norm(gradients);
+    std::vector<std::vector<GradientSpan>> shares = {{{0, 0, 1, 1}}, {{0, 1, 999, 1}}};
+    size_t number_count = 0;
+    ASSERT_TRUE(RunHookSharded(ranks, gradients, 1, shares, &number_count).ok());
+    for (const auto& share : shares) {
+      EXPECT_NEAR(share[0].scale * norm, 0.5, 1e-6) << "elements of " << large;
+    }
+  }
+}
+
 // Per element first, then the norm of what is left.
 TEST(HookChain, AppliesInOrder) {
   auto gradients = RandomGradients(6);

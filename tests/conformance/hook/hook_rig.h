@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,86 @@ inline Status RunHook(GradientHook& hook, std::vector<Gradient>& gradients, uint
     for (size_t p : order) ENGINE_RETURN_IF_ERROR(hook.Observe(View(gradients, p)));
   }
   for (size_t p : order) ENGINE_RETURN_IF_ERROR(hook.Apply(View(gradients, p)));
+  return {};
+}
+
+// A part of one gradient, as it is shown to hooks; each has a scale of its own.
+struct GradientSpan {
+  size_t parameter = 0;
+  int64_t offset = 0;
+  int64_t count = 0;
+  float scale = 1;
+};
+
+// The spans of all gradients, cut at random, in random order.
+inline std::vector<GradientSpan> RandomSpans(const std::vector<Gradient>& gradients,
+                                             std::mt19937& random) {
+  std::vector<GradientSpan> spans;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    const auto count = static_cast<int64_t>(gradients[p].data.size());
+    for (int64_t offset = 0; offset < count;) {
+      const int64_t part = std::uniform_int_distribution<int64_t>(1, count - offset)(random);
+      spans.push_back({p, offset, part, gradients[p].scale});
+      offset += part;
+    }
+  }
+  std::shuffle(spans.begin(), spans.end(), random);
+  return spans;
+}
+
+inline GradientView View(std::vector<Gradient>& gradients, GradientSpan& span) {
+  GradientView view = View(gradients, span.parameter);
+  view.data += span.offset;
+  view.offset = span.offset;
+  view.count = span.count;
+  view.scale = &span.scale;
+  return view;
+}
+
+inline Status ObserveAll(GradientHook& hook, std::vector<Gradient>& gradients,
+                         std::span<GradientSpan> spans) {
+  for (GradientSpan& span : spans) ENGINE_RETURN_IF_ERROR(hook.Observe(View(gradients, span)));
+  return {};
+}
+
+// One step of one hook on spans. The scales of `spans` are then those of the result.
+inline Status RunHookOnSpans(GradientHook& hook, std::vector<Gradient>& gradients, uint64_t step,
+                             std::span<GradientSpan> spans) {
+  ENGINE_RETURN_IF_ERROR(hook.BeginStep(step));
+  if (hook.traits().scope == HookScope::kGlobal) {
+    ENGINE_RETURN_IF_ERROR(ObserveAll(hook, gradients, spans));
+  }
+  for (GradientSpan& span : spans) ENGINE_RETURN_IF_ERROR(hook.Apply(View(gradients, span)));
+  return {};
+}
+
+// One step of a global hook with sharded updates: instance r is shown the spans of shares[r] only,
+// what they observed is summed in float32, and each applies its share. Returns how many numbers
+// were summed in `number_count`.
+inline Status RunHookSharded(std::span<const std::unique_ptr<GradientHook>> ranks,
+                             std::vector<Gradient>& gradients, uint64_t step,
+                             std::span<std::vector<GradientSpan>> shares, size_t* number_count) {
+  std::vector<std::span<float>> observed;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ENGINE_RETURN_IF_ERROR(ranks[r]->BeginStep(step));
+    ENGINE_RETURN_IF_ERROR(ObserveAll(*ranks[r], gradients, shares[r]));
+    observed.push_back(ranks[r]->Observed());
+    if (observed[r].size() != observed[0].size() || observed[r].size() > 16) {
+      return Status::Error(StatusCode::kPlugin, "rank %zu observed %zu numbers", r,
+                           observed[r].size());
+    }
+  }
+  *number_count = observed[0].size();
+  for (size_t i = 0; i < *number_count; ++i) {
+    float sum = 0;
+    for (const std::span<float> numbers : observed) sum += numbers[i];
+    for (const std::span<float> numbers : observed) numbers[i] = sum;
+  }
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (GradientSpan& span : shares[r]) {
+      ENGINE_RETURN_IF_ERROR(ranks[r]->Apply(View(gradients, span)));
+    }
+  }
   return {};
 }
 

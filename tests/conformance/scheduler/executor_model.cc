@@ -1,12 +1,22 @@
 #include "tests/conformance/scheduler/executor_model.h"
 
+#include <algorithm>
+
 #include "tests/fakes/allocation_count.h"
 
 namespace engine::test {
 
+std::vector<uint32_t> Trace::OfStep(const std::vector<Started>& lane, uint32_t step) {
+  std::vector<uint32_t> tasks;
+  for (const Started& started : lane) {
+    if (started.step == step) tasks.push_back(started.task);
+  }
+  return tasks;
+}
+
 void ExecutorModel::Send(EventKind kind, uint32_t task) {
   const AllocationCounter counter;
-  scheduler_.On({.kind = kind, .task = task, .step = step_});
+  scheduler_.On({.kind = kind, .task = task, .step = steps_begun_});
   allocations_ += counter.count();
 }
 
@@ -21,20 +31,39 @@ void ExecutorModel::Start(Lane lane, uint32_t task) {
   const auto complain = [&](const char* what) {
     if (problem_.empty()) problem_ = "task " + std::to_string(task) + " " + what;
   };
-  if (task >= states_.size()) return complain("does not exist");
+  if (task >= progress_.size()) return complain("does not exist");
   if (graph_.tasks()[task].lane != lane) return complain("was started on the wrong lane");
-  if (states_[task] == State::kWaiting) return complain("was started before it was ready");
-  if (states_[task] != State::kReady) return complain("was started twice");
-  states_[task] = State::kStarted;
+  Progress& progress = progress_[task];
+  if (progress.state == State::kWaiting) return complain("was started before it was ready");
+  if (progress.state == State::kStarted) return complain("was started twice");
+  progress.state = State::kStarted;
   running_.push_back(task);
-  (lane == Lane::kIo ? trace_->io : trace_->compute).push_back(task);
+  const uint32_t step = progress.steps_done;
+  const Started started{step, task, step + 1 < steps_begun_ || backward_ended_};
+  (lane == Lane::kIo ? trace_->io : trace_->compute).push_back(started);
+  trace_->all.push_back(started);
 }
 
 void ExecutorModel::AskIo() {
+  if (!Asks(Lane::kIo)) return FollowTickets();
   while (problem_.empty()) {
     const Action action = Ask(Lane::kIo);
     if (action.kind == ActionKind::kHold) return;
     Start(Lane::kIo, action.task);
+  }
+}
+
+// Rank 0 is ahead of this rank or not, but its order holds.
+void ExecutorModel::FollowTickets() {
+  const std::vector<Started>& tickets = *options_.tickets;
+  known_tickets_ = running_.empty() ? tickets.size() : known_tickets_ + timing_() % 3;
+  while (next_ticket_ < std::min(known_tickets_, tickets.size())) {
+    const Started& ticket = tickets[next_ticket_];
+    const Progress& progress = progress_[ticket.task];
+    if (progress.steps_done != ticket.step || progress.state != State::kReady) return;
+    Start(Lane::kIo, ticket.task);
+    Send(EventKind::kTaskStarted, ticket.task);
+    ++next_ticket_;
   }
 }
 
@@ -46,70 +75,128 @@ void ExecutorModel::AskCompute() {
   compute_is_busy_ = true;
 }
 
+bool ExecutorModel::CanBecomeReady(uint32_t task) const {
+  const Progress& progress = progress_[task];
+  const uint32_t step = progress.steps_done;
+  if (progress.state != State::kWaiting || step >= steps_begun_) return false;
+  const Links& links = graph_.waits_for(task);
+  const auto behind = [&](uint32_t steps) {
+    return [this, steps](uint32_t other) { return progress_[other].steps_done < steps; };
+  };
+  return std::none_of(links.same_step.begin(), links.same_step.end(), behind(step + 1)) &&
+         std::none_of(links.other_step.begin(), links.other_step.end(), behind(step));
+}
+
 // The I/O lane may be asked at any time between two events, the compute lane while it is free.
-void ExecutorModel::End(uint32_t task) {
-  states_[task] = State::kDone;
-  ++done_;
-  if (graph_.tasks()[task].lane == Lane::kCompute) compute_is_busy_ = false;
-  Send(EventKind::kTaskDone, task);
-  for (uint32_t next : graph_.dependents(task)) {
-    if (--waits_for_[next] > 0) continue;
-    states_[next] = State::kReady;
-    Send(EventKind::kTaskReady, next);
-    if (timing_() % 2 == 0) AskIo();
+void ExecutorModel::OfferReady(std::vector<uint32_t> candidates) {
+  std::sort(candidates.begin(), candidates.end());
+  for (uint32_t task : candidates) {
+    if (!CanBecomeReady(task)) continue;
+    progress_[task].state = State::kReady;
+    Send(EventKind::kTaskReady, task);
+    if (timing_() % 4 == 0) AskIo();
   }
 }
 
-std::string ExecutorModel::CheckIdle(const char* when) {
-  if (Ask(Lane::kIo).kind == ActionKind::kHold && Ask(Lane::kCompute).kind == ActionKind::kHold) {
-    return "";
+void ExecutorModel::End(uint32_t task) {
+  progress_[task].state = State::kWaiting;
+  ++progress_[task].steps_done;
+  ++done_;
+  if (graph_.tasks()[task].lane == Lane::kCompute) compute_is_busy_ = false;
+  Send(EventKind::kTaskDone, task);
+  const Links& links = graph_.dependents(task);
+  std::vector<uint32_t> candidates = {task};  // of the next step
+  candidates.insert(candidates.end(), links.same_step.begin(), links.same_step.end());
+  candidates.insert(candidates.end(), links.other_step.begin(), links.other_step.end());
+  const bool says_end_first = timing_() % 2 == 0;
+  if (says_end_first && graph_.is_head(task)) EndHead();
+  OfferReady(std::move(candidates));
+  if (!says_end_first && graph_.is_head(task)) EndHead();
+}
+
+void ExecutorModel::EndHead() {
+  if (--head_left_ > 0) return;
+  backward_ended_ = true;
+  Send(EventKind::kBackwardEnd);
+}
+
+void ExecutorModel::BeginStep() {
+  ++steps_begun_;
+  flushing_ = backward_ended_ = false;
+  if (options_.flush_always) timing_.seed(options_.timing_seed);
+  std::vector<uint32_t> all(progress_.size());
+  head_left_ = 0;
+  for (uint32_t task = 0; task < all.size(); ++task) {
+    all[task] = task;
+    head_left_ += graph_.is_head(task);
   }
-  return std::string("a task was left over after ") + when;
+  Send(EventKind::kStepBegin);
+  OfferReady(std::move(all));
+}
+
+// A batch comes, or a flush. Returns whether one of them could come now.
+bool ExecutorModel::NextFromOutside() {
+  if (flushing_) {
+    if (!AllDone(steps_begun_) || steps_begun_ == options_.steps) return false;
+    BeginStep();
+    return true;
+  }
+  if (!backward_ended_) return false;
+  const bool draw = flushes_() % 3 == 0;
+  if (options_.flush_always || steps_begun_ == options_.steps || draw) {
+    flushing_ = true;
+    Send(EventKind::kFlush);
+  } else {
+    BeginStep();
+  }
+  return true;
+}
+
+std::string ExecutorModel::GiveUp() {
+  Send(EventKind::kError);
+  const bool idle =
+      Ask(Lane::kIo).kind == ActionKind::kHold && Ask(Lane::kCompute).kind == ActionKind::kHold;
+  return idle ? "" : "a task was left over after an error";
 }
 
 std::string ExecutorModel::Outcome() const {
   if (!problem_.empty()) return problem_;
-  if (done_ == states_.size()) return "";
-  return "both lanes hold and nothing runs, but " + std::to_string(states_.size() - done_) +
-         " tasks were not run";
+  if (AllDone(options_.steps) && flushing_) return "";
+  return "it holds both lanes and nothing runs, in step " + std::to_string(steps_begun_ - 1) +
+         (flushing_ ? ", which is flushed" : "");
 }
 
-std::string ExecutorModel::RunStep(uint64_t step, uint32_t timing_seed, Trace* trace,
-                                   size_t stop_after) {
-  step_ = step;
-  timing_.seed(timing_seed);
-  states_.assign(graph_.tasks().size(), State::kWaiting);
-  waits_for_ = graph_.dependency_counts();
+std::string ExecutorModel::Run(const RunOptions& options, Trace* trace) {
+  options_ = options;
+  timing_.seed(options.timing_seed);
+  flushes_.seed(options.flush_seed);
+  progress_.assign(graph_.tasks().size(), {});
   running_.clear();
   compute_is_busy_ = false;
-  done_ = 0;
+  steps_begun_ = 0;
+  done_ = next_ticket_ = known_tickets_ = 0;
   *trace = {};
   trace_ = trace;
   problem_.clear();
 
-  Send(EventKind::kStepBegin);
-  for (uint32_t task = 0; task < states_.size(); ++task) {
-    if (waits_for_[task] > 0) continue;
-    states_[task] = State::kReady;
-    Send(EventKind::kTaskReady, task);
-  }
+  BeginStep();
   while (problem_.empty()) {
+    const bool waits_for_idle = options_.flush_always && flushing_;
+    if (timing_() % 4 == 0 && !waits_for_idle) NextFromOutside();
     AskCompute();
     // The thread of the I/O lane may come late.
     if (timing_() % 2 == 0 || running_.empty()) AskIo();
-    if (running_.empty()) break;
+    if (running_.empty()) {
+      if (NextFromOutside()) continue;
+      break;
+    }
     const size_t next = timing_() % running_.size();
     const uint32_t task = running_[next];
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(next));
     End(task);
-    if (done_ == stop_after) {
-      Send(EventKind::kError);
-      return problem_.empty() ? CheckIdle("an error") : problem_;
-    }
+    if (done_ == options.stop_after) return problem_.empty() ? GiveUp() : problem_;
   }
-  std::string outcome = Outcome();
-  Send(EventKind::kStepEnd);
-  return outcome.empty() ? CheckIdle("the end of the step") : outcome;
+  return Outcome();
 }
 
 }  // namespace engine::test

@@ -12,28 +12,34 @@
 
 namespace engine::test {
 
+inline std::string SchedulerPath(const std::string& name) {
+  return ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so";
+}
+
 inline std::unique_ptr<Scheduler> MakeScheduler(const std::string& path,
-                                                const OptionValues::Overrides& options = {}) {
-  static LoneHost host;
+                                                const OptionValues::Overrides& options = {},
+                                                Host* host = nullptr) {
+  static LoneHost lone_host;
   auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) {
     ADD_FAILURE() << plugin.status().message();
     return nullptr;
   }
-  auto scheduler = plugin->Create<Scheduler>(host, options);
+  auto scheduler = plugin->Create<Scheduler>(host ? *host : lone_host, options);
   if (scheduler.ok()) return std::move(*scheduler);
   ADD_FAILURE() << scheduler.status().message();
   return nullptr;
 }
 
 struct SchedulerRig {
-  SchedulerRig(const std::string& path, const ModelSketch& model, std::mt19937* shuffle)
-      : scheduler(MakeScheduler(path)), graph(model, shuffle) {
+  SchedulerRig(const std::string& path, const ModelSketch& model, std::mt19937* shuffle = nullptr,
+               const OptionValues::Overrides& options = {})
+      : scheduler(MakeScheduler(path, options)), graph(model, shuffle) {
     if (!scheduler) return;
-    PlanRecorder plan;
-    const Status planned = scheduler->Plan(graph.model_info(), plan);
+    const ModelInfo info = graph.model_info();
+    const Status planned = scheduler->Plan(info, plan);
     EXPECT_TRUE(planned.ok()) << planned.message();
-    const std::string problem = plan.Problem(graph.model_info().parameters);
+    const std::string problem = plan.Problem(info);
     EXPECT_EQ(problem, "");
     if (problem.empty()) graph.Complete(plan.units());
     const Status begun = scheduler->Begin(graph.tasks());
@@ -49,9 +55,11 @@ struct SchedulerRig {
   }
 
   bool ok() const { return executor && !testing::Test::HasFailure(); }
+  bool leads() const { return scheduler->traits().order == TransferOrder::kLeader; }
 
   std::unique_ptr<Scheduler> scheduler;
   StepGraph graph;
+  PlanRecorder plan;
   std::unique_ptr<ExecutorModel> executor;
 };
 

@@ -6,184 +6,262 @@
 namespace engine::test {
 namespace {
 
-int64_t Draw(std::mt19937& random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(random);
+template <typename T>
+void SortUnique(std::vector<T>* list) {
+  std::sort(list->begin(), list->end());
+  list->erase(std::unique(list->begin(), list->end()), list->end());
 }
 
 }  // namespace
 
-ModelSketch ModelSketch::Random(std::mt19937& random) {
-  ModelSketch model;
-  model.layers.resize(static_cast<size_t>(Draw(random, 2, 14)));
-  const bool uses_priority = Draw(random, 0, 1) == 1;
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    SketchLayer& layer = model.layers[i];
-    for (int64_t n = Draw(random, 1, 2); i > 0 && n > 0; --n) {
-      layer.inputs.push_back(static_cast<size_t>(Draw(random, 0, static_cast<int64_t>(i) - 1)));
-    }
-    for (int64_t n = Draw(random, 0, 2); n > 0; --n) {
-      layer.parameters.push_back(model.parameter_counts.size());
-      model.parameter_counts.push_back(int64_t{1} << Draw(random, 0, 18));
-    }
-    if (Draw(random, 0, 4) == 0 && !model.parameter_counts.empty()) {  // tied
-      const auto last = static_cast<int64_t>(model.parameter_counts.size()) - 1;
-      layer.parameters.push_back(static_cast<size_t>(Draw(random, 0, last)));
-    }
-    if (uses_priority) layer.priority = static_cast<int32_t>(Draw(random, -2, 2));
-  }
-  model.local_hook = Draw(random, 0, 1) == 1;
-  model.global_hook = Draw(random, 0, 1) == 1;
-  return model;
-}
-
-std::string PlanRecorder::Problem(std::span<const ParameterInfo> parameters) const {
-  for (const ParameterInfo& parameter : parameters) {
-    std::vector<std::pair<int64_t, int64_t>> slices;  // begin, end
-    for (const PlannedUnit& unit : units_) {
-      for (const UnitSpan& span : unit.spans) {
-        if (span.parameter == parameter.id)
-          slices.emplace_back(span.offset, span.offset + span.count);
-      }
-    }
-    std::sort(slices.begin(), slices.end());
-    int64_t covered = 0;
-    for (const auto& [begin, end] : slices) {
-      if (begin != covered || end < begin) break;
-      covered = end;
-    }
-    if (slices.empty() || covered != parameter.count || slices.back().second != parameter.count) {
-      return "parameter " + std::to_string(parameter.id) + " is not covered exactly once";
-    }
-  }
-  for (const PlannedUnit& unit : units_) {
-    if (unit.spans.empty()) return "a unit is empty";
-    for (const UnitSpan& span : unit.spans) {
-      if (span.parameter >= parameters.size()) return "a unit names an unknown parameter";
-    }
-  }
-  return "";
-}
-
 StepGraph::StepGraph(const ModelSketch& model, std::mt19937* shuffle)
-    : global_hook_(model.global_hook),
-      shuffle_(shuffle),
-      first_use_(model.parameter_counts.size()),
-      gradient_ready_(model.parameter_counts.size()) {
-  AddForwardAndBackward(model);
+    : model_(model), shuffle_(shuffle) {
+  AddForwardAndBackward();
 }
 
-size_t StepGraph::AddTask(TaskKind kind, const std::string& name, int32_t priority,
-                          const std::vector<size_t>& waits_for) {
-  TaskInfo info;
-  info.kind = kind;
-  info.lane = kind == TaskKind::kTransfer ? Lane::kIo : Lane::kCompute;
-  info.priority = priority;
-  info.sequence = static_cast<uint32_t>(drafts_.size());
-  info.name = names_.emplace_back(name);
-  drafts_.push_back({info, waits_for});
+size_t StepGraph::AddTask(TaskKind kind, const std::string& name, std::vector<size_t> waits_for) {
+  Draft draft;
+  draft.info.kind = kind;
+  draft.info.lane = kind == TaskKind::kTransfer ? Lane::kIo : Lane::kCompute;
+  draft.info.name = names_.emplace_back(name);
+  draft.place = drafts_.size();
+  SortUnique(&waits_for);
+  draft.waits_for = std::move(waits_for);
+  drafts_.push_back(std::move(draft));
   return drafts_.size() - 1;
 }
 
-void StepGraph::AddForwardAndBackward(const ModelSketch& model) {
-  const size_t layers = model.layers.size();
-  std::vector<std::vector<size_t>> consumers(layers);
-  std::vector<size_t> first_user(model.parameter_counts.size(), layers);
-  for (size_t i = 0; i < layers; ++i) {
-    // Layers are added in order, so the forward draft of a layer is its index.
-    AddTask(TaskKind::kForward, "forward" + std::to_string(i), model.layers[i].priority,
-            model.layers[i].inputs);
-    for (size_t input : model.layers[i].inputs) consumers[input].push_back(i);
-    for (size_t p : model.layers[i].parameters) first_user[p] = std::min(first_user[p], i);
-  }
-  loss_ = layers - 1;
-  std::vector<size_t> backward(layers);
-  for (size_t i = layers; i-- > 0;) {
-    std::vector<size_t> waits_for = {i, loss_};
-    for (size_t consumer : consumers[i]) waits_for.push_back(backward[consumer]);
-    backward[i] = AddTask(TaskKind::kBackward, "backward" + std::to_string(i),
-                          model.layers[i].priority, waits_for);
-    for (size_t p = 0; p < first_user.size(); ++p) {
-      if (first_user[p] != i) continue;
-      first_use_[p] = i;
-      AddAccumulate(model, p, backward);
-    }
-  }
+size_t StepGraph::AddTransfer(TransferKind kind, const std::string& name,
+                              std::vector<size_t> waits_for, uint32_t unit, uint64_t size_bytes) {
+  const size_t draft = AddTask(TaskKind::kTransfer, name, std::move(waits_for));
+  drafts_[draft].info.transfer = kind;
+  drafts_[draft].info.unit = unit;
+  drafts_[draft].info.size_bytes = size_bytes;
+  return draft;
 }
 
-void StepGraph::AddAccumulate(const ModelSketch& model, size_t ordinal,
-                              const std::vector<size_t>& backward) {
+void StepGraph::AddForwardAndBackward() {
+  const size_t layers = model_.layers.size();
+  std::vector<std::vector<size_t>> consumers(layers);
+  std::vector<size_t> first_user(model_.parameter_counts.size(), layers);
+  for (size_t i = 0; i < layers; ++i) {
+    // Layers are added in order, so the forward draft of a layer is its index.
+    const SketchLayer& layer = model_.layers[i];
+    AddTask(TaskKind::kForward, "forward" + std::to_string(i), layer.inputs);
+    drafts_[i].info.priority = layer.priority;
+    for (size_t input : layer.inputs) consumers[input].push_back(i);
+    for (size_t p : layer.parameters) first_user[p] = std::min(first_user[p], i);
+  }
+  std::vector<size_t> backward(layers);
+  for (size_t i = layers; i-- > 0;) {
+    std::vector<size_t> waits_for = {i, layers - 1};  // the last layer is the loss
+    for (size_t consumer : consumers[i]) waits_for.push_back(backward[consumer]);
+    backward[i] = AddTask(TaskKind::kBackward, "backward" + std::to_string(i), waits_for);
+    drafts_[backward[i]].info.priority = model_.layers[i].priority;
+    for (size_t p = 0; p < first_user.size(); ++p) {
+      if (first_user[p] == i) AddAccumulate(p, backward);
+    }
+  }
+  for (Draft& draft : drafts_) draft.is_head = true;
+}
+
+void StepGraph::AddAccumulate(size_t ordinal, const std::vector<size_t>& backward) {
   std::vector<size_t> contributions;
-  int32_t priority = 0;
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    const SketchLayer& layer = model.layers[i];
-    if (std::count(layer.parameters.begin(), layer.parameters.end(), ordinal) == 0) continue;
+  uint32_t first_use = UINT32_MAX;
+  for (size_t i = 0; i < model_.layers.size(); ++i) {
+    const auto& used = model_.layers[i].parameters;
+    if (std::count(used.begin(), used.end(), ordinal) == 0) continue;
     contributions.push_back(backward[i]);
-    priority = layer.priority;
+    first_use = std::min(first_use, static_cast<uint32_t>(i));
   }
   const std::string name = std::to_string(ordinal);
-  size_t ready = AddTask(TaskKind::kAccumulate, "accumulate" + name, priority, contributions);
+  const int32_t priority = model_.layers[first_use].priority;
+  size_t ready = AddTask(TaskKind::kAccumulate, "accumulate" + name, contributions);
+  drafts_[ready].info.priority = priority;
   ParameterInfo info;
   info.id = static_cast<uint32_t>(parameters_.size());
-  info.first_use = static_cast<uint32_t>(first_use_[ordinal]);
+  info.first_use = first_use;
   info.ready = static_cast<uint32_t>(ready);
-  info.count = model.parameter_counts[ordinal];
+  info.count = model_.parameter_counts[ordinal];
   info.name = names_.emplace_back("parameter" + name);
-  if (model.local_hook) ready = AddTask(TaskKind::kHook, "hook" + name, priority, {ready});
-  gradient_ready_[parameters_.size()] = ready;
+  if (model_.local_hook) {
+    ready = AddTask(TaskKind::kHook, "local_hook" + name, {ready});
+    drafts_[ready].info.priority = priority;
+  }
+  gradient_ready_.push_back(ready);
+  ordinal_of_.push_back(ordinal);
   parameters_.push_back(info);
 }
 
 ModelInfo StepGraph::model_info() const {
   ModelInfo info;
   info.parameters = parameters_;
-  info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kBarrier);
+  info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                            Bit(TransferKind::kAllGather) | Bit(TransferKind::kBarrier);
   info.communicator.dtypes = Bit(DType::kFloat32);
-  info.gate = global_hook_ ? UpdateGate::kGlobal : UpdateGate::kSpan;
+  info.gate = model_.global_hook ? UpdateGate::kGlobal : model_.gate;
   info.world_size = 2;
+  info.slice_multiple = model_.slice_multiple;
+  info.sharded = model_.sharded ? 1 : 0;
   return info;
 }
 
 void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
-  const size_t statistics = AddTask(TaskKind::kTransfer, "statistics", 0, {loss_});
-  std::vector<std::vector<size_t>> arrives(parameters_.size());  // transfers, by parameter
-  std::vector<size_t> transfers = {statistics};
+  const size_t loss = model_.layers.size() - 1;
+  statistics_ = AddTransfer(TransferKind::kAllReduce, "statistics", {loss});
+  drafts_[statistics_].place = loss;
+  const std::vector<size_t> arrives = AddUnits(units);
+  std::vector<Group> groups = MakeGroups(units, arrives);
+  AddTail(units, groups);
+  Carry(groups);
+  AssignIds();
+}
+
+// Returns by unit the draft after which its gradients are there.
+std::vector<size_t> StepGraph::AddUnits(const std::vector<PlannedUnit>& units) {
+  std::vector<size_t> arrives;
   for (uint32_t u = 0; u < units.size(); ++u) {
+    const bool scatter = model_.sharded || units[u].stages != UnitStages::kAllReduce;
     std::vector<size_t> waits_for;
-    uint64_t size_bytes = 0;
+    uint32_t needed_by = UINT32_MAX;
     for (const UnitSpan& span : units[u].spans) {
       waits_for.push_back(gradient_ready_[span.parameter]);
-      size_bytes += static_cast<uint64_t>(span.count) * sizeof(float);
+      needed_by = std::min(needed_by, parameters_[span.parameter].first_use);
     }
-    transfers.push_back(
-        AddTask(TaskKind::kTransfer, "unit" + std::to_string(u), units[u].priority, waits_for));
-    drafts_.back().info.unit = u;
-    drafts_.back().info.size_bytes = size_bytes;
-    for (const UnitSpan& span : units[u].spans) arrives[span.parameter].push_back(transfers.back());
+    const size_t place = *std::max_element(waits_for.begin(), waits_for.end());
+    arrives.push_back(AddTransfer(scatter ? TransferKind::kReduceScatter : TransferKind::kAllReduce,
+                                  (scatter ? "scatter" : "unit") + std::to_string(u), waits_for, u,
+                                  units[u].size_bytes()));
+    drafts_.back().place = place;
+    drafts_.back().info.needed_by = needed_by;
+    drafts_.back().info.priority = units[u].priority;
   }
-  size_t hook = 0;
-  if (global_hook_) hook = AddTask(TaskKind::kHook, "global_hook", 0, transfers);
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    std::vector<size_t> waits_for = arrives[p];
-    waits_for.push_back(global_hook_ ? hook : statistics);
-    AddTask(TaskKind::kUpdate, "update" + std::to_string(p), 0, waits_for);
+  for (uint32_t u = 0; u < units.size() && !model_.sharded; ++u) {
+    if (units[u].stages == UnitStages::kAllReduce) continue;
+    const uint32_t needed_by = drafts_[arrives[u]].info.needed_by;
+    arrives[u] = AddTransfer(TransferKind::kAllGather, "gather" + std::to_string(u), {arrives[u]},
+                             u, units[u].size_bytes());
+    drafts_.back().info.needed_by = needed_by;
+    drafts_.back().info.priority = units[u].priority;
   }
+  return arrives;
+}
 
-  std::vector<uint32_t> id_of(drafts_.size());
-  std::iota(id_of.begin(), id_of.end(), 0);
+std::vector<StepGraph::Group> StepGraph::MakeGroups(const std::vector<PlannedUnit>& units,
+                                                    const std::vector<size_t>& arrives) const {
+  const bool by_unit = model_.gate != UpdateGate::kTensor;
+  std::vector<Group> groups(by_unit ? units.size() : parameters_.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    groups[g].name = std::to_string(g);
+    groups[g].waits_for = {statistics_};
+    if (by_unit) groups[g].unit = static_cast<uint32_t>(g);
+  }
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (const UnitSpan& span : units[u].spans) {
+      Group& group = groups[by_unit ? u : span.parameter];
+      group.waits_for.push_back(arrives[u]);
+      group.parameters.push_back(span.parameter);
+      group.needed_by = std::min(group.needed_by, parameters_[span.parameter].first_use);
+    }
+  }
+  return groups;
+}
+
+void StepGraph::AddTail(const std::vector<PlannedUnit>& units, std::vector<Group>& groups) {
+  for (Group& group : groups) {
+    if (model_.span_hook) Step(group, TaskKind::kHook, "span_hook");
+  }
+  if (model_.global_hook) {
+    for (Group& group : groups) Step(group, TaskKind::kHook, "observe");
+    if (model_.sharded) {
+      Meet(groups, AddTransfer(TransferKind::kAllReduce, "sums", LastOfAll(groups)));
+    }
+    Meet(groups, AddTask(TaskKind::kHook, "all_observed", LastOfAll(groups)));
+    for (Group& group : groups) Step(group, TaskKind::kHook, "apply");
+  }
+  if (model_.gate == UpdateGate::kGlobal) {
+    Meet(groups, AddTask(TaskKind::kHook, "all_there", LastOfAll(groups)));
+  }
+  for (Group& group : groups) Step(group, TaskKind::kUpdate, "update");
+  for (Group& group : groups) {
+    if (!model_.sharded) break;
+    group.waits_for = {AddTransfer(TransferKind::kAllGather, "gather" + group.name, group.waits_for,
+                                   group.unit, units[group.unit].size_bytes())};
+    drafts_.back().info.needed_by = group.needed_by;
+    drafts_.back().info.priority = units[group.unit].priority;
+  }
+}
+
+// The group's next task.
+void StepGraph::Step(Group& group, TaskKind kind, const std::string& verb) {
+  group.waits_for = {AddTask(kind, verb + group.name, group.waits_for)};
+  drafts_.back().info.needed_by = group.needed_by;
+}
+
+// `task` comes next for all groups.
+void StepGraph::Meet(std::vector<Group>& groups, size_t task) {
+  for (Group& group : groups) {
+    group.waits_for = {task};
+    drafts_[task].info.needed_by = std::min(drafts_[task].info.needed_by, group.needed_by);
+  }
+}
+
+std::vector<size_t> StepGraph::LastOfAll(const std::vector<Group>& groups) const {
+  std::vector<size_t> all = {statistics_};
+  for (const Group& group : groups) {
+    all.insert(all.end(), group.waits_for.begin(), group.waits_for.end());
+  }
+  return all;
+}
+
+void StepGraph::Carry(const std::vector<Group>& groups) {
+  for (const Group& group : groups) {
+    for (uint32_t parameter : group.parameters) {
+      for (size_t i = 0; i < model_.layers.size(); ++i) {
+        const auto& used = model_.layers[i].parameters;
+        if (std::count(used.begin(), used.end(), ordinal_of_[parameter]) == 0) continue;
+        std::vector<size_t>& carried = drafts_[i].carried;
+        carried.insert(carried.end(), group.waits_for.begin(), group.waits_for.end());
+      }
+    }
+  }
+  for (Draft& draft : drafts_) SortUnique(&draft.carried);
+}
+
+void StepGraph::AssignIds() {
+  std::vector<size_t> order(drafts_.size());  // drafts in the order of a single thread
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return drafts_[a].place < drafts_[b].place; });
+  std::vector<uint32_t> id_of(drafts_.size());  // by draft
+  for (uint32_t sequence = 0; sequence < order.size(); ++sequence) {
+    drafts_[order[sequence]].info.sequence = id_of[order[sequence]] = sequence;
+  }
   if (shuffle_) std::shuffle(id_of.begin(), id_of.end(), *shuffle_);
   tasks_.resize(drafts_.size());
+  waits_for_.resize(drafts_.size());
   dependents_.resize(drafts_.size());
-  dependency_counts_.resize(drafts_.size());
+  is_head_.resize(drafts_.size());
   for (size_t i = 0; i < drafts_.size(); ++i) {
-    std::vector<size_t>& waits_for = drafts_[i].waits_for;
-    std::sort(waits_for.begin(), waits_for.end());
-    waits_for.erase(std::unique(waits_for.begin(), waits_for.end()), waits_for.end());
-    drafts_[i].info.id = id_of[i];
-    tasks_[id_of[i]] = drafts_[i].info;
-    dependency_counts_[id_of[i]] = static_cast<uint32_t>(waits_for.size());
-    for (size_t j : waits_for) dependents_[id_of[j]].push_back(id_of[i]);
+    const uint32_t id = drafts_[i].info.id = id_of[i];
+    tasks_[id] = drafts_[i].info;
+    is_head_[id] = drafts_[i].is_head;
+    for (size_t j : drafts_[i].waits_for) {
+      waits_for_[id].same_step.push_back(id_of[j]);
+      dependents_[id_of[j]].same_step.push_back(id);
+    }
+    for (size_t j : drafts_[i].carried) {
+      waits_for_[id].other_step.push_back(id_of[j]);
+      dependents_[id_of[j]].other_step.push_back(id);
+    }
   }
-  for (std::vector<uint32_t>& list : dependents_) std::sort(list.begin(), list.end());
+}
+
+uint32_t StepGraph::Find(const std::string& name) const {
+  for (const TaskInfo& task : tasks_) {
+    if (task.name == name) return task.id;
+  }
+  ENGINE_CHECK(false, "there is no task '%s'", name.c_str());
 }
 
 }  // namespace engine::test

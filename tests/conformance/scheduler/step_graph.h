@@ -1,6 +1,12 @@
-// The tasks of one training step and what each waits for, made from a small random model: forward
-// and backward over a DAG of layers, tied parameters, local and global hooks, units as the plan
-// says.
+// The tasks of one training step and what each waits for, made from a sketch of a model: forward
+// and backward over a DAG of layers, tied parameters, local, span and global hooks, and for each
+// unit of the plan the chain that core/exec/task_graph.h states:
+//
+//   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
+//   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
+//   sharded:     REDUCE_SCATTER -> hooks and UPDATE of this rank's part -> ALL_GATHER of parameters
+//
+// Forward tasks wait for the last tasks of the step before that change what they read.
 #pragma once
 
 #include <cstdint>
@@ -10,41 +16,14 @@
 #include <vector>
 
 #include "engine/scheduler.h"
+#include "tests/conformance/scheduler/model_sketch.h"
 
 namespace engine::test {
 
-struct SketchLayer {
-  std::vector<size_t> inputs;      // earlier layers; empty: reads the batch
-  std::vector<size_t> parameters;  // ordinals of SketchParameter
-  int32_t priority = 0;
-};
-
-// A model as far as a scheduler is concerned.
-struct ModelSketch {
-  std::vector<SketchLayer> layers;
-  std::vector<int64_t> parameter_counts;  // elements, by ordinal
-  bool local_hook = false;                // one per gradient, before its transfer
-  bool global_hook = false;               // one for all gradients, after the transfers
-
-  static ModelSketch Random(std::mt19937& random);
-};
-
-struct PlannedUnit {
-  std::vector<UnitSpan> spans;
-  int32_t priority = 0;
-};
-
-// Keeps a plan. Problem() is empty when the units cover every parameter exactly once.
-class PlanRecorder final : public PlanSink {
- public:
-  void AddUnit(std::span<const UnitSpan> spans, int32_t priority) noexcept override {
-    units_.push_back({{spans.begin(), spans.end()}, priority});
-  }
-  std::string Problem(std::span<const ParameterInfo> parameters) const;
-  const std::vector<PlannedUnit>& units() const { return units_; }
-
- private:
-  std::vector<PlannedUnit> units_;
+// Tasks that wait for one task, or for which it waits, ascending.
+struct Links {
+  std::vector<uint32_t> same_step;
+  std::vector<uint32_t> other_step;  // of the next step, or of the one before
 };
 
 class StepGraph {
@@ -55,35 +34,59 @@ class StepGraph {
   StepGraph& operator=(const StepGraph&) = delete;
 
   ModelInfo model_info() const;
-  // Adds the transfers and updates that follow from the plan; called once, after Plan.
+  // Adds what follows from the plan; called once, after Plan.
   void Complete(const std::vector<PlannedUnit>& units);
 
   const std::vector<TaskInfo>& tasks() const { return tasks_; }  // by id
-  // Which tasks wait for task `id`, ascending.
-  const std::vector<uint32_t>& dependents(uint32_t id) const { return dependents_[id]; }
-  const std::vector<uint32_t>& dependency_counts() const { return dependency_counts_; }
+  const Links& waits_for(uint32_t id) const { return waits_for_[id]; }
+  const Links& dependents(uint32_t id) const { return dependents_[id]; }
+  // Whether the task belongs to what ends with kBackwardEnd.
+  bool is_head(uint32_t id) const { return is_head_[id]; }
+  // The id of the task with this name; dies if there is none.
+  uint32_t Find(const std::string& name) const;
 
  private:
-  size_t AddTask(TaskKind kind, const std::string& name, int32_t priority,
-                 const std::vector<size_t>& waits_for);
-  void AddForwardAndBackward(const ModelSketch& model);
-  void AddAccumulate(const ModelSketch& model, size_t ordinal, const std::vector<size_t>& backward);
-
   struct Draft {
     TaskInfo info;
-    std::vector<size_t> waits_for;  // drafts
+    size_t place = 0;  // the draft after which it stands in the order of a single thread
+    std::vector<size_t> waits_for, carried;  // drafts of the same step, of the step before
+    bool is_head = false;
   };
-  const bool global_hook_;
+  // What hooks and updates work on at once: a unit, or a whole parameter.
+  struct Group {
+    std::string name;
+    uint32_t unit = UINT32_MAX;
+    uint32_t needed_by = UINT32_MAX;
+    std::vector<size_t> waits_for;  // of its next task
+    std::vector<uint32_t> parameters;
+  };
+
+  size_t AddTask(TaskKind kind, const std::string& name, std::vector<size_t> waits_for);
+  size_t AddTransfer(TransferKind kind, const std::string& name, std::vector<size_t> waits_for,
+                     uint32_t unit = UINT32_MAX, uint64_t size_bytes = 16);
+  void AddForwardAndBackward();
+  void AddAccumulate(size_t ordinal, const std::vector<size_t>& backward);
+  std::vector<size_t> AddUnits(const std::vector<PlannedUnit>& units);
+  std::vector<Group> MakeGroups(const std::vector<PlannedUnit>& units,
+                                const std::vector<size_t>& arrives) const;
+  void AddTail(const std::vector<PlannedUnit>& units, std::vector<Group>& groups);
+  void Step(Group& group, TaskKind kind, const std::string& verb);
+  void Meet(std::vector<Group>& groups, size_t task);
+  std::vector<size_t> LastOfAll(const std::vector<Group>& groups) const;
+  void Carry(const std::vector<Group>& groups);
+  void AssignIds();
+
+  const ModelSketch model_;
   std::mt19937* shuffle_;
   std::deque<std::string> names_;
-  std::vector<Draft> drafts_;  // in order of sequence
+  std::vector<Draft> drafts_;
   std::vector<ParameterInfo> parameters_;
-  std::vector<size_t> first_use_;       // by ordinal, a sequence number
-  std::vector<size_t> gradient_ready_;  // by ordinal, the draft before the transfer
-  size_t loss_ = 0;                     // draft
+  std::vector<size_t> ordinal_of_;      // by parameter
+  std::vector<size_t> gradient_ready_;  // by parameter: the last draft before its transfer
+  size_t statistics_ = 0;               // draft
   std::vector<TaskInfo> tasks_;
-  std::vector<std::vector<uint32_t>> dependents_;
-  std::vector<uint32_t> dependency_counts_;
+  std::vector<Links> waits_for_, dependents_;
+  std::vector<bool> is_head_;
 };
 
 }  // namespace engine::test

@@ -1,88 +1,86 @@
 // lifo_sched: the compute lane takes the task that became ready last.
 #include <cstdint>
-#include <new>
 #include <vector>
 
 #include "engine/plugin.h"
+#include "engine/scheduler_kit.h"
+#include "engine/unit_planner.h"
 
 namespace {
 
+namespace kit = engine::kit;
+
 class LifoScheduler final : public engine::Scheduler {
  public:
-  // One unit per parameter, in the order in which gradients become ready.
+  explicit LifoScheduler(const engine::Options& options) noexcept
+      : fuse_bytes_(options.Int("fuse_bytes")) {}
+
+  engine::SchedulerTraits traits() const noexcept override {
+    return {.order = engine::TransferOrder::kStatic};
+  }
+
   engine::Status Plan(const engine::ModelInfo& model, engine::PlanSink& sink) noexcept override {
-    for (const engine::ParameterInfo& parameter : model.parameters) {
-      const engine::UnitSpan span{.parameter = parameter.id, .count = parameter.count};
-      sink.AddUnit({&span, 1}, /*priority=*/0);
-    }
-    return {};
+    return kit::PlanUnits("lifo_sched", model, {.fuse_bytes = fuse_bytes_}, sink);
   }
 
   engine::Status Begin(std::span<const engine::TaskInfo> tasks) noexcept override {
-    try {
+    return kit::NoThrow("lifo_sched", [&] {
       lane_of_.resize(tasks.size());
+      for (const engine::TaskInfo& task : tasks) lane_of_[task.id] = task.lane;
       compute_.reserve(tasks.size());
-      io_.reserve(tasks.size());
-    } catch (const std::bad_alloc&) {
-      return engine::Status::Error(engine::StatusCode::kResourceExhausted,
-                                   "no memory to order %zu tasks", tasks.size());
-    }
-    for (const engine::TaskInfo& task : tasks) lane_of_[task.id] = task.lane;
-    return {};
+      compute_.clear();
+      io_.Reset(tasks, kit::StaticTransferOrder());
+    });
   }
 
   void On(const engine::SchedulerEvent& event) noexcept override {
-    switch (event.kind) {
-      case engine::EventKind::kTaskReady:
-        (lane_of_[event.task] == engine::Lane::kIo ? io_ : compute_).push_back(event.task);
-        break;
-      case engine::EventKind::kStepBegin:
-      case engine::EventKind::kError:
-        compute_.clear();
-        io_.clear();
-        next_io_ = 0;
-        break;
-      case engine::EventKind::kTaskDone:
-      case engine::EventKind::kStepEnd:
-        break;
+    if (event.kind == engine::EventKind::kTaskReady) {
+      if (lane_of_[event.task] == engine::Lane::kIo) {
+        io_.MarkReady(event.task);
+      } else {
+        compute_.push_back(event.task);
+      }
+    } else if (event.kind == engine::EventKind::kError) {
+      compute_.clear();
+      io_.Clear();
     }
   }
 
   engine::Action Next(engine::Lane lane) noexcept override {
-    // Transfers start in ready order, not last first: the I/O lane is asked at another moment on
-    // each rank, so "the last one now" is another transfer on each rank, and a collective that the
-    // ranks start in different orders never ends.
-    if (lane == engine::Lane::kIo) return next_io_ < io_.size() ? Run(io_[next_io_++]) : Hold();
-    if (compute_.empty()) return Hold();
+    // Not last first: which transfer became ready last is another one on each rank, and a
+    // collective that the ranks start in different orders never ends.
+    if (lane == engine::Lane::kIo) return io_.HeadIsReady() ? kit::Run(io_.Pop()) : kit::Hold();
+    if (compute_.empty()) return kit::Hold();
     const uint32_t task = compute_.back();
     compute_.pop_back();
-    return Run(task);
+    return kit::Run(task);
   }
 
  private:
-  static engine::Action Run(uint32_t task) noexcept {
-    return {.kind = engine::ActionKind::kRun, .task = task};
-  }
-  static engine::Action Hold() noexcept { return {.kind = engine::ActionKind::kHold}; }
-
+  const int64_t fuse_bytes_;
   std::vector<engine::Lane> lane_of_;  // by task
   std::vector<uint32_t> compute_;      // a stack
-  std::vector<uint32_t> io_;           // all transfers of this step that are or were ready
-  size_t next_io_ = 0;                 // the first in io_ that is not started
+  kit::TransferList io_;
 };
 
-engine::Status Create(engine::Host&, const engine::Options&, engine::Object** out) noexcept {
-  *out = new (std::nothrow) LifoScheduler;
-  if (*out) return {};
-  return engine::Status::Error(engine::StatusCode::kResourceExhausted, "no memory");
+engine::Status Create(engine::Host&, const engine::Options& options,
+                      engine::Object** out) noexcept {
+  return kit::Make<LifoScheduler>(out, options);
 }
 
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
     engine::DescribePlugin({.name = "lifo_sched",
-                            .version = "1.0.0",
+                            .version = "1.1.0",
                             .kind = engine::PluginKind::kScheduler,
                             .doc = "runs first what became ready last",
                             .create = Create},
-                           engine::NoOps(), engine::NoOptions());
+                           engine::NoOps(),
+                           std::array{engine::OptionSpec{
+                               .name = "fuse_bytes",
+                               .type = engine::OptionType::kInt,
+                               .default_value = "65536",
+                               .min = 0,
+                               .max = 1 << 30,
+                               .doc = "gradients travel together until they are so many bytes"}});

@@ -13,12 +13,14 @@ namespace star_comm {
 
 struct Header {
   uint64_t sequence = 0;
+  uint64_t key = 0;
   uint64_t size_bytes = 0;  // 0 where only the other direction carries data
   engine::TransferKind kind = engine::TransferKind::kBarrier;
   engine::Reduction reduction = engine::Reduction::kSum;
   int32_t root = 0;
   engine::StatusCode failure = engine::StatusCode::kOk;
   int32_t culprit = 0;  // of the failure
+  uint32_t unit = 0;    // for messages
 };
 
 }  // namespace star_comm

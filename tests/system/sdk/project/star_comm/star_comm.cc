@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -46,22 +47,36 @@ uint64_t SizeBytes(const Transfer& transfer) noexcept {
 Header HeaderOf(const Transfer& t, int32_t rank) noexcept {
   const bool gives = t.kind == TransferKind::kAllReduce || t.root == rank;
   return {.sequence = t.sequence,
+          .key = t.key,
           .size_bytes = gives ? SizeBytes(t) : 0,
           .kind = t.kind,
           .reduction = t.reduction,
-          .root = t.root};
+          .root = t.root,
+          .unit = t.unit};
+}
+
+// The dtype is always float32.
+void Describe(const Header& header, char (&text)[128]) noexcept {
+  std::snprintf(text, sizeof(text), "%s %llu of %llu bytes (unit %lld, key %llu)",
+                Name(header.kind), static_cast<unsigned long long>(header.sequence),
+                static_cast<unsigned long long>(header.size_bytes),
+                header.unit == Transfer().unit ? -1LL : static_cast<long long>(header.unit),
+                static_cast<unsigned long long>(header.key));
 }
 
 Status CheckSame(const Header& mine, const Header& theirs, int32_t rank) noexcept {
-  if (theirs.sequence == mine.sequence && theirs.size_bytes == mine.size_bytes &&
-      theirs.kind == mine.kind && theirs.reduction == mine.reduction && theirs.root == mine.root) {
+  if (theirs.sequence == mine.sequence && theirs.key == mine.key &&
+      theirs.size_bytes == mine.size_bytes && theirs.kind == mine.kind &&
+      theirs.reduction == mine.reduction && theirs.root == mine.root) {
     return {};
   }
-  return Status::Error(StatusCode::kInternal,
-                       "rank %d is at %s %llu of %llu bytes: all ranks must submit the same "
+  char their_text[128], my_text[128];
+  Describe(theirs, their_text);
+  Describe(mine, my_text);
+  return Status::Error(StatusCode::kInvalidArgument,
+                       "rank %d is at %s, this rank at %s: all ranks must submit the same "
                        "transfers in the same order",
-                       rank, Name(theirs.kind), static_cast<unsigned long long>(theirs.sequence),
-                       static_cast<unsigned long long>(theirs.size_bytes))
+                       rank, their_text, my_text)
       .WithRank(rank);
 }
 
@@ -148,8 +163,11 @@ class StarCommunicator final : public Communicator {
     while (work) std::exchange(work, work->next)->Finish(failure);
   }
 
-  Status Run(const StarWork& work) noexcept {
-    if (self_.world_size == 1) return KeepMine(work.transfer());
+  Status Run(StarWork& work) noexcept {
+    if (self_.world_size == 1) {
+      work.Begin();
+      return KeepMine(work.transfer());
+    }
     if (self_.rank != 0) return RunAsRay(work);
     Status status = Collect(work);
     if (status.ok()) status = Answer(work);
@@ -162,10 +180,11 @@ class StarCommunicator final : public Communicator {
     return {};
   }
 
-  Status RunAsRay(const StarWork& work) noexcept {
+  Status RunAsRay(StarWork& work) noexcept {
     const Transfer& t = work.transfer();
     const Header mine = HeaderOf(t, self_.rank);
     Connection& centre = connections_[0];
+    work.Begin();
     Status sent = centre.Send(&mine, sizeof(mine), work.deadline());
     if (sent.ok()) sent = centre.Send(t.send, mine.size_bytes, work.deadline());
     // Also when that failed: before rank 0 closes a connection it says why.
@@ -204,10 +223,11 @@ class StarCommunicator final : public Communicator {
     return {};
   }
 
-  Status Answer(const StarWork& work) noexcept {
+  Status Answer(StarWork& work) noexcept {
     const Transfer& t = work.transfer();
     Header header = HeaderOf(t, 0);
     header.size_bytes = SizeBytes(t);
+    work.Begin();
     for (Connection& ray : connections_) {
       ENGINE_RETURN_IF_ERROR(ray.Send(&header, sizeof(header), work.deadline()));
       ENGINE_RETURN_IF_ERROR(ray.Send(t.recv, header.size_bytes, work.deadline()));

@@ -1,6 +1,8 @@
 // One transfer of star_comm and its outcome.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -34,6 +36,10 @@ class StarWork final : public engine::Work {
   engine::WorkState state() const noexcept override {
     const std::lock_guard lock(mutex_);
     return state_;
+  }
+
+  int64_t started_ns() const noexcept override {
+    return started_ns_.load(std::memory_order_relaxed);
   }
 
   engine::Status WaitHost(int64_t timeout_ms) noexcept override {
@@ -74,6 +80,12 @@ class StarWork final : public engine::Work {
   const engine::Transfer& transfer() const noexcept { return transfer_; }
   Deadline deadline() const noexcept { return deadline_; }
 
+  // The first byte is about to leave.
+  void Begin() noexcept {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    started_ns_.store(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
+                      std::memory_order_relaxed);
+  }
   // Once. From the moment that the lock is free the work may be another transfer already.
   void Finish(const engine::Status& outcome) noexcept {
     std::unique_lock lock(mutex_);
@@ -98,6 +110,7 @@ class StarWork final : public engine::Work {
     transfer_ = transfer;
     deadline_ = After(transfer.timeout_ms);
     next = nullptr;
+    started_ns_.store(0, std::memory_order_relaxed);
     const std::lock_guard lock(mutex_);
     state_ = engine::WorkState::kPending;
     outcome_ = {};
@@ -113,6 +126,7 @@ class StarWork final : public engine::Work {
   std::shared_ptr<WorkPool> pool_;  // null while in the pool
   engine::Transfer transfer_;
   Deadline deadline_;
+  std::atomic<int64_t> started_ns_{0};
   mutable std::mutex mutex_;
   std::condition_variable terminal_;
   // Guarded by mutex_:

@@ -1,0 +1,123 @@
+// sequential_sched: forward, backward, then every transfer, then the next step. Nothing overlaps:
+// a step takes F + B + C. The baseline of every comparison and the oracle of every parity test.
+#include <cstdint>
+#include <vector>
+
+#include "engine/plugin.h"
+#include "engine/scheduler_kit.h"
+#include "engine/unit_planner.h"
+
+namespace engine::sequential_sched {
+namespace {
+
+// So big that the start of a transfer costs little beside its bytes: a baseline that pays for each
+// small gradient alone would flatter the others.
+constexpr int64_t kUnitBytes = 4 << 20;
+
+// What comes after transfers first, so that forward tasks, which wait for it, are never in front of
+// it; else the order of a single thread.
+struct TailFirst {
+  bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept {
+    if (kit::IsTail(a) != kit::IsTail(b)) return kit::IsTail(a);
+    return kit::BySequence()(a, b);
+  }
+};
+
+class SequentialScheduler final : public Scheduler {
+ public:
+  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
+
+  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
+    return kit::PlanUnits("sequential_sched", model, {.fuse_bytes = kUnitBytes}, sink);
+  }
+
+  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+    return kit::NoThrow("sequential_sched", [&] {
+      tasks_.assign(tasks.size(), {});
+      tail_count_ = 0;
+      for (const TaskInfo& task : tasks) {
+        const bool tail = task.lane == Lane::kIo || kit::IsTail(task);
+        tasks_[task.id] = {task.lane, task.kind == TaskKind::kForward, tail};
+        tail_count_ += tail;
+      }
+      compute_.Reset(tasks, TailFirst());
+      io_.Reset(tasks, kit::StaticTransferOrder());
+      Forget();
+    });
+  }
+
+  void On(const SchedulerEvent& event) noexcept override {
+    switch (event.kind) {
+      case EventKind::kTaskReady:
+        if (tasks_[event.task].lane == Lane::kIo) {
+          io_.MarkReady(event.task);
+        } else {
+          compute_.Insert(event.task);
+        }
+        break;
+      case EventKind::kTaskDone:
+        if (tasks_[event.task].is_tail) --tail_left_;
+        break;
+      case EventKind::kBackwardEnd:
+        tail_left_ = tail_count_;
+        transfers_may_start_ = tail_count_ > 0;
+        break;
+      case EventKind::kError:
+        Forget();
+        break;
+      case EventKind::kStepBegin:
+      case EventKind::kTaskStarted:
+      case EventKind::kFlush:  // holds nothing but forward tasks
+        break;
+    }
+  }
+
+  Action Next(Lane lane) noexcept override {
+    if (lane == Lane::kIo) {
+      if (!transfers_may_start_ || !io_.HeadIsReady()) return kit::Hold();
+      const uint32_t task = io_.Pop();
+      if (io_.AtBegin()) transfers_may_start_ = false;  // that was the last of this step
+      return kit::Run(task);
+    }
+    const uint32_t first = compute_.First();
+    if (first == kit::kNoTask || (tail_left_ > 0 && tasks_[first].is_forward)) return kit::Hold();
+    return kit::Run(compute_.Pop());
+  }
+
+ private:
+  struct Task {
+    Lane lane = Lane::kCompute;
+    bool is_forward = false;
+    bool is_tail = false;  // a transfer or after one
+  };
+
+  void Forget() noexcept {
+    compute_.Clear();
+    io_.Clear();
+    tail_left_ = 0;
+    transfers_may_start_ = false;
+  }
+
+  std::vector<Task> tasks_;
+  size_t tail_count_ = 0;  // tasks
+  kit::ReadySet compute_;
+  kit::TransferList io_;
+  size_t tail_left_ = 0;  // tasks of the step whose backward has ended that are not done
+  bool transfers_may_start_ = false;
+};
+
+Status Create(Host&, const Options&, Object** out) noexcept {
+  return kit::Make<SequentialScheduler>(out);
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
+    DescribePlugin({.name = "sequential_sched",
+                    .version = "1.0.0",
+                    .kind = PluginKind::kScheduler,
+                    .doc = "overlaps nothing: transfers after backward, the next step after them",
+                    .create = Create},
+                   NoOps(), NoOptions());
+
+}  // namespace engine::sequential_sched

@@ -1,0 +1,107 @@
+#include "tests/conformance/scheduler/model_sketch.h"
+
+#include <algorithm>
+
+namespace engine::test {
+namespace {
+
+int64_t Draw(std::mt19937& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+bool Coin(std::mt19937& random) {
+  return Draw(random, 0, 1) == 1;
+}
+
+void DrawHooksAndGate(std::mt19937& random, ModelSketch* model) {
+  model->local_hook = Coin(random);
+  model->span_hook = Coin(random);
+  model->global_hook = Coin(random);
+  model->sharded = Draw(random, 0, 2) == 0;
+  constexpr UpdateGate kGates[] = {UpdateGate::kSpan, UpdateGate::kGlobal, UpdateGate::kTensor};
+  model->gate = kGates[Draw(random, 0, model->sharded ? 1 : 2)];
+}
+
+}  // namespace
+
+ModelSketch ModelSketch::Random(std::mt19937& random) {
+  ModelSketch model;
+  model.layers.resize(static_cast<size_t>(Draw(random, 2, 14)));
+  model.slice_multiple = int64_t{16} << Draw(random, 0, 3);
+  const bool uses_priority = Coin(random);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    SketchLayer& layer = model.layers[i];
+    for (int64_t n = Draw(random, 1, 2); i > 0 && n > 0; --n) {
+      layer.inputs.push_back(static_cast<size_t>(Draw(random, 0, static_cast<int64_t>(i) - 1)));
+    }
+    for (int64_t n = Draw(random, 0, 2); n > 0; --n) {
+      layer.parameters.push_back(model.parameter_counts.size());
+      const int64_t least = int64_t{1} << Draw(random, 0, 18);
+      model.parameter_counts.push_back(Draw(random, least, 2 * least));
+    }
+    if (Draw(random, 0, 4) == 0 && !model.parameter_counts.empty()) {  // tied
+      const auto last = static_cast<int64_t>(model.parameter_counts.size()) - 1;
+      layer.parameters.push_back(static_cast<size_t>(Draw(random, 0, last)));
+    }
+    if (uses_priority) layer.priority = static_cast<int32_t>(Draw(random, -2, 2));
+  }
+  DrawHooksAndGate(random, &model);
+  return model;
+}
+
+ModelSketch ModelSketch::Chain(const std::vector<int64_t>& parameter_counts) {
+  ModelSketch model;
+  model.parameter_counts = parameter_counts;
+  for (size_t i = 0; i < parameter_counts.size(); ++i) {
+    SketchLayer& layer = model.layers.emplace_back();
+    if (i > 0) layer.inputs = {i - 1};
+    layer.parameters = {i};
+  }
+  return model;
+}
+
+uint64_t PlannedUnit::size_bytes() const {
+  uint64_t elements = 0;
+  for (const UnitSpan& span : spans) elements += static_cast<uint64_t>(span.count);
+  return elements * sizeof(float);
+}
+
+std::string PlanRecorder::Problem(const ModelInfo& model) const {
+  std::vector<int64_t> covered(model.parameters.size(), 0);
+  for (const PlannedUnit& unit : units_) {
+    if (unit.spans.empty()) return "a unit is empty";
+    for (const UnitSpan& span : unit.spans) {
+      if (span.parameter >= covered.size()) return "a unit names an unknown parameter";
+      int64_t& so_far = covered[span.parameter];
+      const std::string name = "parameter " + std::to_string(span.parameter);
+      if (span.count <= 0) return name + " has an empty span";
+      if (span.offset != so_far) return name + " is not covered from its begin to its end";
+      so_far += span.count;
+      const bool complete = so_far == model.parameters[span.parameter].count;
+      if (so_far > model.parameters[span.parameter].count) return name + " is covered twice";
+      if (!complete && &span != &unit.spans.back()) return name + " is left for another";
+      if (!complete && so_far % model.slice_multiple != 0) {
+        return name + " is cut after " + std::to_string(so_far) + " elements";
+      }
+      // What is left of it must come next.
+      const bool cut_before = span.offset > 0;
+      if (cut_before && &span != &unit.spans.front()) return name + " is interrupted";
+    }
+  }
+  uint32_t open = UINT32_MAX;  // the parameter in whose middle the unit before ended
+  for (const PlannedUnit& unit : units_) {
+    if (open != UINT32_MAX && unit.spans.front().parameter != open) {
+      return "parameter " + std::to_string(open) + " is interrupted by another";
+    }
+    const UnitSpan& last = unit.spans.back();
+    const bool complete = last.offset + last.count == model.parameters[last.parameter].count;
+    open = complete ? UINT32_MAX : last.parameter;
+  }
+  for (size_t p = 0; p < covered.size(); ++p) {
+    if (covered[p] != model.parameters[p].count) {
+      return "parameter " + std::to_string(p) + " is not covered";
+    }
+  }
+  return "";
+}
+
+}  // namespace engine::test

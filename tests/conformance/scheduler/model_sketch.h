@@ -1,0 +1,59 @@
+// A model as far as a scheduler is concerned, and the plan that one makes for it.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/scheduler.h"
+
+namespace engine::test {
+
+struct SketchLayer {
+  std::vector<size_t> inputs;      // earlier layers; empty: reads the batch
+  std::vector<size_t> parameters;  // ordinals in ModelSketch::parameter_counts
+  int32_t priority = 0;
+};
+
+struct ModelSketch {
+  std::vector<SketchLayer> layers;
+  std::vector<int64_t> parameter_counts;  // elements, by ordinal
+  UpdateGate gate = UpdateGate::kSpan;    // of the optimizer
+  bool local_hook = false;                // one per gradient, before its transfer
+  bool span_hook = false;                 // after it, on any span
+  bool global_hook = false;               // after it, sees all gradients first
+  bool sharded = false;
+  int64_t slice_multiple = 1;
+
+  static ModelSketch Random(std::mt19937& random);
+
+  // A chain of layers, each with one parameter of so many elements.
+  static ModelSketch Chain(const std::vector<int64_t>& parameter_counts);
+};
+
+struct PlannedUnit {
+  std::vector<UnitSpan> spans;
+  int32_t priority = 0;
+  UnitStages stages = UnitStages::kAllReduce;
+
+  uint64_t size_bytes() const;
+};
+
+// Keeps a plan.
+class PlanRecorder final : public PlanSink {
+ public:
+  void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
+               UnitStages stages) noexcept override {
+    units_.push_back({{spans.begin(), spans.end()}, priority, stages});
+  }
+  // Empty when the units lie in memory one after another, cover every parameter exactly once, and
+  // end inside of a parameter only where they may.
+  std::string Problem(const ModelInfo& model) const;
+  const std::vector<PlannedUnit>& units() const { return units_; }
+
+ private:
+  std::vector<PlannedUnit> units_;
+};
+
+}  // namespace engine::test

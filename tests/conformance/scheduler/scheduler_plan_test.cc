@@ -1,0 +1,243 @@
+// What each scheduler of this repository makes travel together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/conformance/scheduler/scheduler_rig.h"
+
+namespace engine::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Sizes = std::vector<int64_t>;
+
+// The parameters of a chain of layers, in ready order: the last layer first.
+std::vector<ParameterInfo> ChainOf(const Sizes& sizes_bytes) {
+  std::vector<ParameterInfo> parameters;
+  for (int64_t size_bytes : sizes_bytes) {
+    const auto id = static_cast<uint32_t>(parameters.size());
+    const auto first_use = static_cast<uint32_t>(sizes_bytes.size()) - 1 - id;
+    parameters.push_back({.id = id, .first_use = first_use, .ready = id, .count = size_bytes / 4});
+  }
+  return parameters;
+}
+
+ModelInfo InfoOf(const std::vector<ParameterInfo>& parameters) {
+  ModelInfo info{.parameters = parameters, .world_size = 2, .slice_multiple = 16};
+  info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                            Bit(TransferKind::kAllGather);
+  return info;
+}
+
+std::vector<PlannedUnit> Units(const std::string& name, const OptionValues::Overrides& options,
+                               const ModelInfo& info) {
+  PlanRecorder plan;
+  auto scheduler = MakeScheduler(SchedulerPath(name), options);
+  if (!scheduler) return {};
+  EXPECT_TRUE(scheduler->Plan(info, plan).ok());
+  EXPECT_EQ(plan.Problem(info), "");
+  return plan.units();
+}
+
+std::vector<std::vector<uint32_t>> Parameters(const std::vector<PlannedUnit>& units) {
+  std::vector<std::vector<uint32_t>> parameters;
+  for (const PlannedUnit& unit : units) {
+    parameters.emplace_back();
+    for (const UnitSpan& span : unit.spans) parameters.back().push_back(span.parameter);
+  }
+  return parameters;
+}
+
+std::vector<uint64_t> Bytes(const std::vector<PlannedUnit>& units) {
+  std::vector<uint64_t> bytes;
+  for (const PlannedUnit& unit : units) bytes.push_back(unit.size_bytes());
+  return bytes;
+}
+
+class Fusion : public testing::TestWithParam<std::pair<const char*, const char*>> {
+ protected:
+  std::vector<std::vector<uint32_t>> Fuse(const std::string& bytes, const Sizes& sizes_bytes) {
+    const auto parameters = ChainOf(sizes_bytes);
+    const auto [name, option] = GetParam();
+    return Parameters(Units(name, {{option, bytes}}, InfoOf(parameters)));
+  }
+};
+
+TEST_P(Fusion, JoinsGradientsUntilAUnitIsBigEnough) {
+  EXPECT_THAT(
+      Fuse("1000", {400, 400, 400, 4, 5000, 996, 4, 5000}),
+      ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4), ElementsAre(5, 6), ElementsAre(7)));
+}
+
+TEST_P(Fusion, OfZeroBytesIsOneUnitPerParameter) {
+  EXPECT_THAT(Fuse("0", {4, 4000, 4}), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, Fusion,
+                         testing::Values(std::pair("fifo_sched", "fuse_bytes"),
+                                         std::pair("priority_sched", "fuse_bytes")));
+
+TEST(SequentialSched, SendsInLargeUnits) {
+  const auto parameters = ChainOf(Sizes(3000, 4096));
+  EXPECT_THAT(Bytes(Units("sequential_sched", {}, InfoOf(parameters))),
+              ElementsAre(4 << 20, 4 << 20, 3000 * 4096 - (8 << 20)));
+}
+
+TEST(FifoSched, BeginsWithASmallUnit) {
+  const auto parameters = ChainOf(Sizes(9, 400));
+  const auto info = InfoOf(parameters);
+  EXPECT_THAT(Bytes(Units("fifo_sched", {{"first_bytes", "800"}, {"fuse_bytes", "1600"}}, info)),
+              ElementsAre(800, 1600, 1200));
+  EXPECT_THAT(Bytes(Units("fifo_sched", {{"first_bytes", "800"}, {"fuse_bytes", "0"}}, info)),
+              SizeIs(9));
+}
+
+TEST(FifoSched, CutsLargeGradientsOnlyIfAsked) {
+  const auto parameters = ChainOf({64000, 12800});
+  const auto info = InfoOf(parameters);
+  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}}, info)),
+              ElementsAre(64000, 12800));
+  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, info)),
+              ElementsAre(21376, 21312, 21312, 12800));  // multiples of 64 bytes
+}
+
+TEST(PrioritySched, GivesTheUnitsThatAreNeededFirstTheLargestPriority) {
+  const auto parameters = ChainOf({4000, 4000, 4000});
+  const auto units = Units("priority_sched", {{"fuse_bytes", "0"}}, InfoOf(parameters));
+  ASSERT_THAT(units, SizeIs(3));
+  EXPECT_LT(units[0].priority, units[1].priority);
+  EXPECT_LT(units[1].priority, units[2].priority);
+}
+
+// The gradient that is ready last and needed first must not wait for others to be sent.
+TEST(PrioritySched, KeepsWhatIsNeededFirstApart) {
+  auto parameters = ChainOf({400, 400, 400, 400, 400});
+  parameters[3].first_use = parameters[4].first_use;  // a weight and its bias
+  EXPECT_THAT(Parameters(Units("priority_sched", {}, InfoOf(parameters))),
+              ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4)));
+}
+
+TEST(PrioritySched, JoinsWhatIsReadyBeforeALargeGradientWithItsFirstSlice) {
+  const auto parameters = ChainOf({400, 64000, 400, 400});
+  const auto units = Units("priority_sched", {{"slice_bytes", "25600"}, {"fuse_bytes", "6400"}},
+                           InfoOf(parameters));
+  EXPECT_THAT(Parameters(units), ElementsAre(ElementsAre(0, 1), ElementsAre(1), ElementsAre(1),
+                                             ElementsAre(2), ElementsAre(3)));
+}
+
+TEST(PrioritySched, HasOnePriorityWhenUpdatesWaitForAllGradients) {
+  const auto parameters = ChainOf({4000, 4000, 4000});
+  ModelInfo info = InfoOf(parameters);
+  info.gate = UpdateGate::kGlobal;
+  for (const PlannedUnit& unit : Units("priority_sched", {}, info)) EXPECT_EQ(unit.priority, 0);
+}
+
+TEST(DearSched, SplitsEveryGroupIntoTwoStages) {
+  const auto parameters = ChainOf({4000, 4000, 4000, 9000, 400});
+  const auto units = Units("dear_sched", {{"group_bytes", "8000"}}, InfoOf(parameters));
+  EXPECT_THAT(Parameters(units), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4)));
+  for (const PlannedUnit& unit : units) {
+    EXPECT_EQ(unit.stages, UnitStages::kReduceScatterAllGather);
+  }
+}
+
+TEST(DearSched, RefusesACommunicatorWithoutTheTwoStages) {
+  const auto parameters = ChainOf({4000});
+  ModelInfo info = InfoOf(parameters);
+  info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter);
+  PlanRecorder plan;
+  auto scheduler = MakeScheduler(SchedulerPath("dear_sched"));
+  ASSERT_TRUE(scheduler);
+  const Status status = scheduler->Plan(info, plan);
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(), HasSubstr("choose another communicator"));
+}
+
+TEST(Plans, HoldTheirLimitsForRandomModels) {
+  for (uint32_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const ModelSketch model = ModelSketch::Random(random);
+    const StepGraph graph(model, nullptr);
+    const ModelInfo info = graph.model_info();
+    const int64_t slice_bytes = int64_t{256} << random() % 12;
+    const int64_t fuse_bytes = int64_t{64} << random() % 12;
+    uint64_t total = 0, sent = 0;
+    for (int64_t count : model.parameter_counts) total += static_cast<uint64_t>(count) * 4;
+    const auto least = static_cast<uint64_t>(info.slice_multiple) * 4;
+    for (const char* name : {"fifo_sched", "priority_sched"}) {
+      const auto units = Units(name,
+                               {{"slice_bytes", std::to_string(slice_bytes)},
+                                {"fuse_bytes", std::to_string(fuse_bytes)}},
+                               info);
+      sent = 0;
+      for (const PlannedUnit& unit : units) {
+        ASSERT_LE(unit.size_bytes(), std::max(least, static_cast<uint64_t>(slice_bytes))) << name;
+        sent += unit.size_bytes();
+      }
+      ASSERT_LE(sent, total);  // a parameter that no layer uses is not sent
+      // Cutting is no reason for crumbs: at most twice the units that the bytes make necessary.
+      const size_t needed = sent / std::max<uint64_t>(least, static_cast<uint64_t>(slice_bytes));
+      ASSERT_LE(units.size(), 2 * needed + info.parameters.size()) << name;
+    }
+  }
+}
+
+// A host of one rank that keeps what is logged.
+class LogKeeper final : public Host {
+ public:
+  explicit LogKeeper(int32_t rank) : rank_(rank) {}
+  RankInfo rank_info() const noexcept override { return {.rank = rank_, .world_size = 2}; }
+  Device* device() const noexcept override { return nullptr; }
+  void Log(LogLevel, std::string_view message) noexcept override { lines.emplace_back(message); }
+  void Metric(std::string_view, double) noexcept override {}
+  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override { return {}; }
+  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
+                  void*) noexcept override {
+    return {};
+  }
+  Status StoreHas(std::string_view, bool*) noexcept override { return {}; }
+
+  std::vector<std::string> lines;
+
+ private:
+  const int32_t rank_;
+};
+
+class GlobalGate : public testing::TestWithParam<const char*> {
+ protected:
+  std::vector<std::string> Said(int32_t rank, UpdateGate gate, bool sharded,
+                                int32_t world_size = 2) {
+    const auto parameters = ChainOf({4000, 4000});
+    ModelInfo info = InfoOf(parameters);
+    info.gate = gate;
+    info.sharded = sharded ? 1 : 0;
+    info.world_size = world_size;
+    LogKeeper host(rank);
+    auto scheduler = MakeScheduler(SchedulerPath(GetParam()), {}, &host);
+    PlanRecorder plan;
+    EXPECT_TRUE(scheduler && scheduler->Plan(info, plan).ok());
+    return host.lines;
+  }
+};
+
+TEST_P(GlobalGate, IsSaidOnceByRank0) {
+  EXPECT_THAT(Said(0, UpdateGate::kGlobal, false),
+              ElementsAre(testing::AllOf(HasSubstr("needs all gradients before the first update"),
+                                         HasSubstr("overlap with backward"),
+                                         HasSubstr("`train.shard_optimizer: true`"))));
+  EXPECT_THAT(Said(1, UpdateGate::kGlobal, false), IsEmpty());
+}
+
+TEST_P(GlobalGate, IsNotMentionedWhereItCostsNothing) {
+  EXPECT_THAT(Said(0, UpdateGate::kTensor, false), IsEmpty());
+  EXPECT_THAT(Said(0, UpdateGate::kGlobal, true), IsEmpty());
+  EXPECT_THAT(Said(0, UpdateGate::kGlobal, false, /*world_size=*/1), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, GlobalGate, testing::Values("priority_sched", "dear_sched"));
+
+}  // namespace
+}  // namespace engine::test
