@@ -50,7 +50,7 @@ class Gpt(nn.Module):
         self.positions = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.register_buffer("mask", torch.ones(context, context, dtype=torch.bool).triu(1))
+        self.mask = torch.ones(context, context, dtype=torch.bool).triu(1)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 

@@ -72,6 +72,9 @@ void AddTraceCommand(CLI::App& app, int* exit_code);
 // `environment` is borrowed.
 void AddBenchCommand(CLI::App& app, const Environment& environment, int* exit_code);
 
+// `engine simulate`; its exit code goes to *exit_code. `environment` is borrowed.
+void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit_code);
+
 // Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind.
 int ReportError(const Status& status);
 

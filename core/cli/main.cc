@@ -79,6 +79,7 @@ class CommandLine {
     AddEval();
     AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
+    AddSimulateCommand(app_, environment_, &code_);
   }
 
   int Run(int argc, char** argv) {

@@ -79,6 +79,14 @@ Status Executor::Drive(bool (Executor::*done)() const, double* waited_seconds) {
     ENGINE_RETURN_IF_ERROR(action.kind == ActionKind::kHold ? WaitForChange(lock, waited_seconds)
                                                             : RunNext(lock, action));
   }
+  if (wait_begin_ns_ !=
+      0) {  // for something else than a task: the statistics, or the last transfer
+    recorder_.Record({.kind = SpanKind::kWait,
+                      .step = tail_step_,
+                      .begin_ns = wait_begin_ns_,
+                      .end_ns = NowNs()});
+    wait_begin_ns_ = 0;
+  }
   return failure_;
 }
 
@@ -128,8 +136,7 @@ Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
       std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.timeout_ms + kGraceMs);
   const uint64_t seen = changes_;
   const bool other_pumps = pumping_;  // it may find a compute task to be ready
-  const bool woken = changed_.wait_until(
-      lock, deadline, [&] {
+  const bool woken = changed_.wait_until(lock, deadline, [&] {
     return changes_ != seen || !failure_.ok() || (other_pumps && !pumping_);
   });
   *waited_seconds += static_cast<double>(NowNs() - begin) * 1e-9;
@@ -229,13 +236,15 @@ bool Executor::NextTransfer(uint32_t* task) {
 bool Executor::NextTicket(uint32_t* task) {
   if (ticket_count_ == 0) return false;
   const Ticket& ticket = tickets_[ticket_head_];
-  if (ticket.task >= tasks_.tasks.size() || ticket.sequence != sequence_ + 1) {
+  if (ticket.task >= tasks_.tasks.size() || ticket.sequence <= sequence_) {
     Fail(Status::Error(StatusCode::kInternal,
                        "rank 0 announced transfer %llu (task %u) where transfer %llu is next",
                        static_cast<unsigned long long>(ticket.sequence), ticket.task,
                        static_cast<unsigned long long>(sequence_ + 1)));
     return false;
   }
+  // Rank 0 is ahead: transfers outside of a step, such as those of an evaluation, come before it.
+  if (ticket.sequence > sequence_ + 1) return false;
   if (state_->phase(ticket.task) != StepState::Phase::kReady) return false;
   *task = ticket.task;
   ticket_head_ = (ticket_head_ + 1) % tickets_.size();

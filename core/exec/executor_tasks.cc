@@ -135,10 +135,13 @@ Status Executor::RunUpdate(const Task& task) {
 }
 
 Status Executor::RunAlone(Transfer transfer) {
-  ENGINE_CHECK(flushed(), "a transfer outside of a step while one is under way");
-  transfer.sequence = ++sequence_;
   transfer.timeout_ms = options_.timeout_ms;
-  log_.Add(transfer, kNoTask);
+  {
+    const std::lock_guard lock(mutex_);
+    ENGINE_CHECK(TailDone(), "a transfer outside of a step while one is under way");
+    transfer.sequence = ++sequence_;
+    log_.Add(transfer, kNoTask);
+  }
   Work* work = nullptr;
   Status status = plugins_.communicator->Submit(transfer, &work);
   if (status.ok()) {

@@ -9,8 +9,9 @@ namespace engine {
 
 enum class SpanKind : uint32_t {
   kTask = 0,   // one task of a step
-  kWait = 1,   // the compute lane had nothing to run; `task` is the compute task that ended it
-  kStep = 2,   // from the begin of a step to the begin of the next step or to the end of a flush
+  kWait = 1,   // the compute lane had nothing to run; `task` is the compute task that ended it, or
+               // kNoTask
+  kStep = 2,   // from the begin of a step to the begin of the next step or of a flush
   kFlush = 3,  // before an evaluation, a checkpoint or the end
 };
 
@@ -27,7 +28,8 @@ struct Span {
   int64_t end_ns = 0;    // of a transfer: when the communicator said that it was done
 };
 
-// Keeps the newest `capacity` spans. Not synchronised: the executor calls it under its lock.
+// Keeps the newest `capacity` (at least 1) spans. Not synchronised: the executor calls it under its
+// lock.
 class SpanRecorder {
  public:
   explicit SpanRecorder(size_t capacity) : spans_(capacity) {}

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "core/trace/recorder.h"
 #include "engine/scheduler.h"
+#include "engine/status.h"
 
 namespace engine {
 
@@ -27,9 +29,34 @@ struct RankTimeline {
   int32_t rank = 0;
   int32_t world_size = 1;
   int64_t clock_offset_ns = 0;   // added to its times gives the clock of rank 0
+  int64_t clock_error_ns = 0;    // at most so much too large or small; 0 on the host of rank 0
   uint64_t dropped = 0;          // spans that the ring had no room for
   std::vector<TraceTask> tasks;  // by id
   std::vector<Span> spans;
 };
+
+// A run.
+struct Trace {
+  std::map<std::string, std::string> metadata;
+  std::vector<RankTimeline> ranks;  // ascending by rank
+};
+
+// Whether ids, kinds and times are in range, so that whoever reads the timeline need not ask again.
+// `spans` end after they begin; dependencies of a step go to smaller ids. kBadData names what is
+// wrong.
+Status CheckTimeline(const RankTimeline& timeline);
+
+// Moves all times to the clock of rank 0, so that the offset is 0. `timeline` has been checked.
+void MoveToClockOfRankZero(RankTimeline& timeline);
+
+// A transfer's way, put in order where clocks or a communicator say otherwise:
+// ready <= begin <= wire <= end.
+struct TransferPhases {
+  int64_t ready_ns = 0;
+  int64_t begin_ns = 0;
+  int64_t wire_ns = 0;  // begin_ns if the communicator does not say
+  int64_t end_ns = 0;
+};
+TransferPhases PhasesOf(const Span& span);
 
 }  // namespace engine

@@ -41,6 +41,7 @@ class Snapshot {
 
 Status WriteCheckpoint(const std::string& path, const Executor& executor,
                        const CheckpointInfo& info) {
+  ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const ModelMemory& memory = executor.memory();
   const OptimizerTraits traits = executor.optimizer_traits();
   const FlatLayout& layout = memory.layout();

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "core/launch/deadline.h"
@@ -19,21 +21,6 @@ namespace {
 constexpr size_t kChunkBytes = 4 << 20;
 constexpr int kRoundTrips = 8;
 
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-// Ranks that read the same share a monotonic clock. Without one, a rank counts as a host of its
-// own.
-std::string HostOf(int32_t rank) {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id.empty() ? "rank " + std::to_string(rank) : id;
-}
-
 // The keys, by the rank they are of:
 //
 //   trace/R/host          where it runs
@@ -43,15 +30,14 @@ std::string HostOf(int32_t rank) {
 //   trace/R/part/K        its K-th part
 class TraceExchange {
  public:
-  TraceExchange(RankContext& rank, int64_t timeout_ms)
-      : rank_(rank), deadline_(DeadlineIn(timeout_ms)) {}
+  TraceExchange(RankContext& rank, const TraceClock& clock, int64_t timeout_ms)
+      : rank_(rank), clock_(clock), deadline_(DeadlineIn(timeout_ms)) {}
 
   Status Send(RankTimeline own) {
     const int32_t self = rank_.info.rank;
-    const std::string host = HostOf(self);
-    ENGINE_RETURN_IF_ERROR(Set(self, "host", host));
+    ENGINE_RETURN_IF_ERROR(Set(self, "host", clock_.host));
     ENGINE_ASSIGN_OR_RETURN(const std::string host_of_first, Get(0, "host"));
-    if (host != host_of_first) ENGINE_RETURN_IF_ERROR(AskTime(&own));
+    if (clock_.host != host_of_first) ENGINE_RETURN_IF_ERROR(AskTime(&own));
     const std::string bytes = SerializeTimeline(own);
     ENGINE_RETURN_IF_ERROR(Set(self, "bytes", std::to_string(bytes.size())));
     for (size_t begin = 0, part = 0; begin < bytes.size(); begin += kChunkBytes, ++part) {
@@ -63,11 +49,10 @@ class TraceExchange {
 
   // On rank 0: `timelines` gets those of the other ranks, in order.
   Status Receive(std::vector<RankTimeline>* timelines) {
-    const std::string host = HostOf(0);
-    ENGINE_RETURN_IF_ERROR(Set(0, "host", host));
+    ENGINE_RETURN_IF_ERROR(Set(0, "host", clock_.host));
     for (int32_t other = 1; other < rank_.info.world_size; ++other) {
       ENGINE_ASSIGN_OR_RETURN(const std::string host_of_other, Get(other, "host"));
-      if (host_of_other != host) ENGINE_RETURN_IF_ERROR(TellTime(other));
+      if (host_of_other != clock_.host) ENGINE_RETURN_IF_ERROR(TellTime(other));
     }
     for (int32_t other = 1; other < rank_.info.world_size; ++other) {
       ENGINE_ASSIGN_OR_RETURN(const std::string bytes, ReceiveBytes(other));
@@ -82,10 +67,10 @@ class TraceExchange {
 
  private:
   static std::string Numbered(const char* leaf, size_t number) {
-    return std::string(leaf) + "/" + std::to_string(number);
+    return std::string(leaf).append("/").append(std::to_string(number));
   }
   static std::string Key(int32_t rank, const std::string& leaf) {
-    return "trace/" + std::to_string(rank) + "/" + leaf;
+    return std::string("trace/").append(std::to_string(rank)).append("/").append(leaf);
   }
   Status Set(int32_t rank, const std::string& leaf, std::string_view value) {
     return rank_.store.Set(Key(rank, leaf), value);
@@ -101,10 +86,10 @@ class TraceExchange {
   Status AskTime(RankTimeline* own) {
     int64_t shortest_ns = INT64_MAX;
     for (int trip = 0; trip < kRoundTrips; ++trip) {
-      const int64_t asked_ns = NowNs();
+      const int64_t asked_ns = clock_.now_ns();
       ENGINE_RETURN_IF_ERROR(Set(rank_.info.rank, Numbered("ask", trip), ""));
       ENGINE_ASSIGN_OR_RETURN(const std::string told, Get(rank_.info.rank, Numbered("tell", trip)));
-      const int64_t heard_ns = NowNs();
+      const int64_t heard_ns = clock_.now_ns();
       if (heard_ns - asked_ns >= shortest_ns) continue;
       shortest_ns = heard_ns - asked_ns;
       own->clock_error_ns = (shortest_ns + 1) / 2;
@@ -116,7 +101,7 @@ class TraceExchange {
   Status TellTime(int32_t other) {
     for (int trip = 0; trip < kRoundTrips; ++trip) {
       ENGINE_ASSIGN_OR_RETURN(std::string asked, Get(other, Numbered("ask", trip)));
-      ENGINE_RETURN_IF_ERROR(Set(other, Numbered("tell", trip), std::to_string(NowNs())));
+      ENGINE_RETURN_IF_ERROR(Set(other, Numbered("tell", trip), std::to_string(clock_.now_ns())));
     }
     return {};
   }
@@ -134,10 +119,28 @@ class TraceExchange {
   }
 
   RankContext& rank_;
+  const TraceClock& clock_;
   const TimePoint deadline_;
 };
 
 }  // namespace
+
+TraceClock MonotonicTraceClock(int32_t rank) {
+  // The same for all processes since the host was started, but a container may have a clock of its
+  // own. Without it a rank counts as a host of its own.
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  TraceClock clock;
+  std::getline(file, clock.host);
+  if (clock.host.empty()) clock.host.append("rank ").append(std::to_string(rank));
+  std::error_code none;
+  clock.host.append(" ").append(std::filesystem::read_symlink("/proc/self/ns/time", none).string());
+  clock.now_ns = [] {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  };
+  return clock;
+}
 
 Status WriteTrace(const std::string& path, const Trace& trace) {
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
@@ -147,11 +150,12 @@ Status WriteTrace(const std::string& path, const Trace& trace) {
 }
 
 Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
-                     const std::map<std::string, std::string>& metadata, int64_t timeout_ms) {
+                     const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
+                     const TraceClock& clock) {
   own.rank = rank.info.rank;
   own.world_size = rank.info.world_size;
   own.clock_offset_ns = own.clock_error_ns = 0;
-  TraceExchange exchange(rank, timeout_ms);
+  TraceExchange exchange(rank, clock, timeout_ms);
   if (rank.info.rank != 0) return exchange.Send(std::move(own)).WithContext("trace");
   Trace trace{.metadata = metadata, .ranks = {}};
   trace.ranks.push_back(std::move(own));

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "core/launch/rank_context.h"
 #include "core/trace/timeline.h"
@@ -14,6 +16,13 @@ namespace engine {
 // Writes or replaces the file, atomically. kStorage.
 Status WriteTrace(const std::string& path, const Trace& trace);
 
+// What a rank tells the time with.
+struct TraceClock {
+  std::string host;  // ranks with the same read the same clock
+  std::function<int64_t()> now_ns;
+};
+TraceClock MonotonicTraceClock(int32_t rank);  // of the spans
+
 // Collective, at most once per run and after the last step: brings the timelines of all ranks to
 // rank 0, which writes them and `metadata` of its own to `path`. The offset of `own` to the clock
 // of rank 0 is measured here: 0 on the host of rank 0, else from round trips through the store, so
@@ -23,6 +32,13 @@ Status WriteTrace(const std::string& path, const Trace& trace);
 // has later. kTimeout when the other ranks do not come within `timeout_ms`, the reason of the abort
 // when the run is given up, kStorage on rank 0 when it cannot write.
 Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
-                     const std::map<std::string, std::string>& metadata, int64_t timeout_ms);
+                     const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
+                     const TraceClock& clock);
+inline Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
+                            const std::map<std::string, std::string>& metadata,
+                            int64_t timeout_ms) {
+  return WriteRunTrace(path, rank, std::move(own), metadata, timeout_ms,
+                       MonotonicTraceClock(rank.info.rank));
+}
 
 }  // namespace engine

@@ -193,6 +193,7 @@ train {
   evaluate_every: 0                       # default
   evaluate_samples: 0                     # default
   checkpoint_every: 0                     # default
+  shard_optimizer: false                  # default
 }
 communication {
   timeout_ms: 30000                       # default
@@ -200,6 +201,7 @@ communication {
 }
 output {
   sample_bytes: 0                         # default
+  trace_spans: 65536                      # default
 }
 plugins: "other_comm"                     # --plugins
 plugins: "test_sched"                     # run.pbtxt:4

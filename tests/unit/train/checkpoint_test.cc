@@ -41,6 +41,7 @@ class CheckpointTest : public ::testing::Test {
     ASSERT_TRUE(
         executor_->Step({.input = input, .target = target, .samples = 2, .learning_rate = 0.1f})
             .ok());
+    ASSERT_TRUE(executor_->Flush().ok());
     const Status written =
         WriteCheckpoint(path_, *executor_, {.step = 41, .config = kConfig, .optimizer = "adamw"});
     ASSERT_TRUE(written.ok()) << written.message();

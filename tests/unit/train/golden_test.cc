@@ -97,6 +97,7 @@ class Golden {
                                          .step = step,
                                          .learning_rate = learning_rate});
     EXPECT_TRUE(result.ok()) << result.status().message();
+    EXPECT_TRUE(executor_->Flush().ok());
     return result.ok() ? result->statistics.loss_sum / result->statistics.count : NAN;
   }
 

@@ -1,0 +1,58 @@
+#include "bench/training/traced_steps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace engine::bench {
+namespace {
+
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMs = 1000000;
+
+// Step s of this rank takes `step_ms[s]`; a forward task of 1 ms, a backward task of 2 ms and a
+// wait of 0.5 ms lie in each.
+RankTimeline Timeline(int rank, const std::vector<int64_t>& step_ms) {
+  RankTimeline timeline{.rank = rank, .world_size = 2};
+  timeline.tasks = {{.name = "f", .kind = TaskKind::kForward},
+                    {.name = "b", .kind = TaskKind::kBackward},
+                    {.name = "t", .kind = TaskKind::kTransfer, .size_bytes = 1000}};
+  int64_t now = 77;
+  for (size_t step = 0; step < step_ms.size(); ++step) {
+    const auto add = [&](SpanKind kind, uint32_t task, int64_t length) {
+      timeline.spans.push_back(
+          {.kind = kind, .task = task, .step = step, .begin_ns = now, .end_ns = now + length});
+    };
+    add(SpanKind::kTask, 0, kMs);
+    add(SpanKind::kTask, 1, 2 * kMs);
+    add(SpanKind::kWait, 1, kMs / 2);
+    add(SpanKind::kStep, kNoTask, step_ms[step] * kMs);
+    now += step_ms[step] * kMs;
+  }
+  return timeline;
+}
+
+TEST(MeasureSteps, TakesTheSlowestRankOfEachStep) {
+  const Trace trace{{}, {Timeline(0, {50, 4, 6, 5}), Timeline(1, {60, 5, 4, 5})}};
+  const auto steps = MeasureSteps(trace, 3);
+  ASSERT_TRUE(steps.ok()) << steps.status().message();
+  EXPECT_THAT(steps->step_seconds, ElementsAre(DoubleEq(5e-3), DoubleEq(6e-3), DoubleEq(5e-3)));
+  EXPECT_DOUBLE_EQ(steps->forward_seconds, 1e-3);
+  EXPECT_DOUBLE_EQ(steps->backward_seconds, 2e-3);
+  EXPECT_DOUBLE_EQ(steps->waited_seconds, 0.5e-3);
+  EXPECT_EQ(steps->bytes_per_step, 1000);
+}
+
+TEST(MeasureSteps, ARankWithoutAStepIsAnError) {
+  const Trace trace{{}, {Timeline(0, {5, 5, 5}), Timeline(1, {5, 5})}};
+  const auto steps = MeasureSteps(trace, 3);
+  ASSERT_FALSE(steps.ok());
+  EXPECT_EQ(steps.status().code(), StatusCode::kBadData);
+  EXPECT_THAT(steps.status().message(), HasSubstr("rank 1 holds 2 of 3 measured steps"));
+  EXPECT_FALSE(MeasureSteps({}, 1).ok());
+}
+
+}  // namespace
+}  // namespace engine::bench

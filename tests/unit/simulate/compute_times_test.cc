@@ -1,0 +1,159 @@
+#include "core/simulate/compute_times.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Tasks without dependencies: only their times matter here.
+class GraphOfNames {
+ public:
+  uint32_t Add(TaskKind kind, const std::string& name, std::vector<TaskSpan> spans = {}) {
+    const auto id = static_cast<uint32_t>(graph.tasks.size());
+    Task task{.info = {.id = id, .kind = kind, .sequence = id}, .name = name};
+    if (kind == TaskKind::kTransfer) task.info.lane = Lane::kIo;
+    task.spans = std::move(spans);
+    task.tail = kind == TaskKind::kUpdate;
+    graph.tasks.push_back(std::move(task));
+    return id;
+  }
+  // Each task lasts as long as `duration_of` says, one after another with `gap_ns` between them, in
+  // steps with `between_ns` between them.
+  RankTimeline Record(int steps, const std::vector<int64_t>& duration_of, int64_t gap_ns = 0,
+                      int64_t between_ns = 0) const {
+    RankTimeline timeline;
+    for (const Task& task : graph.tasks) {
+      timeline.tasks.push_back({.name = task.name, .kind = task.info.kind});
+    }
+    int64_t now = 1000;
+    for (int step = 1; step <= steps; ++step) {
+      const int64_t begin = now;
+      int64_t ready = now;
+      for (size_t id = 0; id < graph.tasks.size(); ++id) {
+        const int64_t end = now + duration_of[id];
+        timeline.spans.push_back({.task = static_cast<uint32_t>(id),
+                                  .step = static_cast<uint64_t>(step),
+                                  .ready_ns = ready,
+                                  .begin_ns = now,
+                                  .end_ns = end});
+        ready = end;
+        now = end + gap_ns;
+      }
+      now = ready + between_ns;
+      timeline.spans.push_back({.kind = SpanKind::kStep,
+                                .step = static_cast<uint64_t>(step),
+                                .begin_ns = begin,
+                                .end_ns = now});
+    }
+    return timeline;
+  }
+
+  TaskGraph graph;
+};
+
+TEST(ComputeTimesTest, NamedTasksLastAsTheyDid) {
+  GraphOfNames recorded;
+  recorded.Add(TaskKind::kForward, "forward fc");
+  recorded.Add(TaskKind::kTransfer, "transfer fc");
+  recorded.Add(TaskKind::kBackward, "backward fc");
+  ComputeTimes times;
+  ASSERT_TRUE(times.Learn(recorded.Record(5, {100, 5000, 300}), recorded.graph, 1).ok());
+
+  GraphOfNames other;  // another plan: other ids
+  other.Add(TaskKind::kBackward, "backward fc");
+  other.Add(TaskKind::kTransfer, "transfer half of fc");
+  other.Add(TaskKind::kForward, "forward fc");
+  EXPECT_THAT(*times.For(other.graph), ElementsAre(300, 0, 100));
+}
+
+TEST(ComputeTimesTest, UpdatesScaleWithTheirElements) {
+  GraphOfNames recorded;
+  recorded.Add(TaskKind::kUpdate, "update a", {{.parameter = 0, .count = 100}});
+  recorded.Add(TaskKind::kUpdate, "update b", {{.parameter = 1, .count = 100}});
+  ComputeTimes times;
+  ASSERT_TRUE(times.Learn(recorded.Record(3, {1000, 4000}), recorded.graph, 1).ok());
+
+  GraphOfNames other;
+  other.Add(TaskKind::kUpdate, "update a[0..]", {{.parameter = 0, .count = 30}});
+  other.Add(TaskKind::kUpdate, "update a and b",
+            {{.parameter = 0, .offset = 30, .count = 70}, {.parameter = 1, .count = 50}});
+  other.Add(TaskKind::kUpdate, "update c", {{.parameter = 2, .count = 10}});  // the mean of all
+  EXPECT_THAT(*times.For(other.graph), ElementsAre(300, 700 + 2000, 250));
+}
+
+TEST(ComputeTimesTest, HooksAreToldApart) {
+  GraphOfNames recorded;
+  recorded.graph.tasks.reserve(4);
+  const std::vector<TaskSpan> span = {{.parameter = 0, .count = 10}};
+  for (const HookWork work : {HookWork::kObserve, HookWork::kApply, HookWork::kAllObserved}) {
+    Task& task = recorded.graph.tasks[recorded.Add(
+        TaskKind::kHook, "clip", work == HookWork::kAllObserved ? std::vector<TaskSpan>() : span)];
+    task.hook = 0;
+    task.hook_work = work;
+    task.tail = true;
+  }
+  ComputeTimes times;
+  ASSERT_TRUE(times.Learn(recorded.Record(3, {10, 20, 5}), recorded.graph, 1).ok());
+  EXPECT_THAT(*times.For(recorded.graph), ElementsAre(10, 20, 5));
+}
+
+TEST(ComputeTimesTest, OutliersAndWarmUpDoNotCount) {
+  GraphOfNames recorded;
+  recorded.Add(TaskKind::kForward, "forward fc");
+  RankTimeline timeline = recorded.Record(7, {100});
+  for (Span& span : timeline.spans) {
+    if (span.kind == SpanKind::kTask && (span.step <= 2 || span.step == 5)) span.end_ns += 9000;
+  }
+  ComputeTimes times;
+  ASSERT_TRUE(times.Learn(timeline, recorded.graph, 3).ok());
+  EXPECT_THAT(*times.For(recorded.graph), ElementsAre(100));
+}
+
+TEST(ComputeTimesTest, RanksAreAveraged) {
+  GraphOfNames recorded;
+  recorded.Add(TaskKind::kForward, "forward fc");
+  ComputeTimes times;
+  ASSERT_TRUE(times.Learn(recorded.Record(3, {100}), recorded.graph, 1).ok());
+  ASSERT_TRUE(times.Learn(recorded.Record(3, {140}), recorded.graph, 1).ok());
+  EXPECT_THAT(*times.For(recorded.graph), ElementsAre(120));
+}
+
+TEST(ComputeTimesTest, OverheadsAreTheGaps) {
+  GraphOfNames recorded;
+  recorded.Add(TaskKind::kForward, "forward fc");
+  recorded.Add(TaskKind::kBackward, "backward fc");
+  ComputeTimes times;
+  ASSERT_TRUE(times.Learn(recorded.Record(5, {100, 300}, 7, 50), recorded.graph, 1).ok());
+  EXPECT_EQ(times.task_overhead_ns(), 7);
+  EXPECT_EQ(times.step_overhead_ns(), 50);
+}
+
+TEST(ComputeTimesTest, AnotherModelIsRefused) {
+  GraphOfNames recorded, other;
+  recorded.Add(TaskKind::kForward, "forward fc1");
+  other.Add(TaskKind::kForward, "forward fc2");
+  ComputeTimes times;
+  Status status = times.Learn(recorded.Record(3, {100}), other.graph, 1);
+  EXPECT_EQ(status.code(), StatusCode::kBadData);
+  EXPECT_THAT(status.message(),
+              HasSubstr("'forward fc1' where the configuration gives 'forward fc2'"));
+  ASSERT_TRUE(times.Learn(recorded.Record(3, {100}), recorded.graph, 1).ok());
+  status = times.For(other.graph).status();
+  EXPECT_THAT(status.message(), HasSubstr("the time of 'forward fc2'"));
+}
+
+TEST(ComputeTimesTest, TooFewStepsAreRefused) {
+  GraphOfNames recorded;
+  recorded.Add(TaskKind::kForward, "forward fc");
+  ComputeTimes times;
+  const Status status = times.Learn(recorded.Record(2, {100}), recorded.graph, 3);
+  EXPECT_EQ(status.code(), StatusCode::kBadData);
+  EXPECT_THAT(status.message(), HasSubstr("'forward fc' from step 3 on"));
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,175 @@
+#include "core/simulate/network.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/simulate/toy_step.h"
+
+namespace engine {
+namespace {
+
+using test::PlainLink;
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+// When each transfer ends.
+std::vector<std::pair<uint32_t, int64_t>> Ends(Network& network) {
+  std::vector<std::pair<uint32_t, int64_t>> ends;
+  for (int64_t at = network.NextEvent(); at != Network::kNever; at = network.NextEvent()) {
+    std::vector<uint32_t> ended;
+    network.AdvanceTo(at, &ended);
+    for (uint32_t id : ended) ends.emplace_back(id, at);
+  }
+  return ends;
+}
+
+void SubmitAll(Network& network, const std::vector<uint64_t>& sizes) {
+  uint32_t id = 0;
+  for (uint64_t size : sizes) network.Submit(id++, TransferKind::kAllReduce, size, 0);
+}
+
+TEST(NetworkTest, OneAtATimeInOrder) {
+  Network network(PlainLink(), 2, false);
+  SubmitAll(network, {1000, 500});
+  EXPECT_EQ(network.in_flight(), 2);
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 1000), Pair(1, 1500)));
+  EXPECT_EQ(network.in_flight(), 0);
+}
+
+// 500 of each pass in the first 1000 ns, then the longer one has the link to itself.
+TEST(NetworkTest, TransfersShareTheLink) {
+  NetworkModel model = PlainLink();
+  model.max_in_flight = 2;
+  Network network(model, 2, false);
+  SubmitAll(network, {1000, 500});
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(1, 1000), Pair(0, 1500)));
+}
+
+// Whoever gets more, the link carries the same, and the same again in the next run.
+TEST(NetworkTest, UnfairSharesAddUpAndRepeat) {
+  NetworkModel model = PlainLink();
+  model.max_in_flight = 4;
+  model.unfairness = 1;
+  const auto ends = [&] {
+    Network network(model, 2, false);
+    SubmitAll(network, {1000, 1000, 1000, 1000});
+    return Ends(network);
+  };
+  const auto first = ends();
+  ASSERT_EQ(first.size(), 4);
+  EXPECT_LT(first.front().second, 3990);
+  EXPECT_GT(first.front().second, 1000);
+  EXPECT_NEAR(static_cast<double>(first.back().second), 4000, 4);
+  EXPECT_EQ(ends(), first);
+}
+
+TEST(NetworkTest, ThirdOfTwoLanesWaitsForTheFirst) {
+  NetworkModel model = PlainLink();
+  model.max_in_flight = 2;
+  Network network(model, 2, false);
+  SubmitAll(network, {300, 1000, 100});
+  // Until 600 the first two share; then the third, in the lane of the first, and the second.
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 600), Pair(2, 800), Pair(1, 1400)));
+}
+
+TEST(NetworkTest, WithoutABoundAllShare) {
+  NetworkModel model = PlainLink();
+  model.max_in_flight = 0;
+  Network network(model, 2, false);
+  SubmitAll(network, {100, 100, 100, 100});
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 400), Pair(1, 400), Pair(2, 400), Pair(3, 400)));
+}
+
+TEST(NetworkTest, LatencyOfOneIsHiddenBehindTheBytesOfAnother) {
+  NetworkModel model = PlainLink();
+  model.latency_ns = 100;
+  model.max_in_flight = 2;
+  Network network(model, 2, false);
+  SubmitAll(network, {1000});
+  network.Submit(1, TransferKind::kAllReduce, 1000, 500);
+  // The first alone from 100 to 600, then both.
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 1600), Pair(1, 2100)));
+}
+
+TEST(NetworkTest, OneRankNeedsNoNetwork) {
+  Network network(PlainLink(), 1, true);
+  SubmitAll(network, {1000, 500});
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 0), Pair(1, 0)));
+}
+
+TEST(NetworkTest, OthersWaitForTheirTicket) {
+  NetworkModel model = PlainLink();
+  model.ticket_ns = 70;
+  Network network(model, 2, true);
+  SubmitAll(network, {1000, 500});
+  // The second ticket travels behind the bytes of the first transfer.
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 1070), Pair(1, 1570)));
+}
+
+TEST(NetworkTest, ATokenBucketForgivesPauses) {
+  NetworkModel model = PlainLink();
+  model.burst_bytes = 400;
+  Network network(model, 2, false);
+  SubmitAll(network, {1000});
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 600)));
+  network.Submit(1, TransferKind::kAllReduce, 1000, 700);  // 100 ns: 100 tokens
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(1, 1600)));
+  network.Submit(2, TransferKind::kAllReduce, 1000, 10'000);  // never more than the bucket
+  EXPECT_THAT(Ends(network), ElementsAre(Pair(2, 10'600)));
+}
+
+TEST(TransferCostTest, RingIsTheTextbookFormula) {
+  NetworkModel model = PlainLink();
+  model.pattern = Pattern::kRing;
+  model.latency_ns = 10;
+  const TransferCost cost = CostOf(model, TransferKind::kAllReduce, 4000, 4);
+  EXPECT_EQ(cost.rounds, 6);  // 2 (n-1)
+  EXPECT_DOUBLE_EQ(cost.host_ns, 10);
+  EXPECT_DOUBLE_EQ(cost.link_bytes, 1000);
+  EXPECT_DOUBLE_EQ(LinkNs(model, TransferKind::kAllReduce, 4000, 4), 6000);
+  EXPECT_DOUBLE_EQ(LinkNs(model, TransferKind::kReduceScatter, 4000, 4), 3000);
+  EXPECT_DOUBLE_EQ(LinkNs(model, TransferKind::kAllGather, 4000, 4), 3000);
+}
+
+TEST(TransferCostTest, ExchangeSendsWhatGlooSends) {
+  NetworkModel model = PlainLink();
+  model.latency_ns = 10;
+  model.message_ns = 1;
+  model.header_bytes = 2;
+  // Two ranks: the whole buffer in parts.
+  TransferCost cost = CostOf(model, TransferKind::kAllReduce, 400 << 10, 2);
+  EXPECT_EQ(cost.rounds, 3);
+  EXPECT_DOUBLE_EQ(cost.host_ns, 11);
+  EXPECT_DOUBLE_EQ(cost.link_bytes * 3, (400 << 10) + 3 * 2);
+  // Four ranks and few bytes: everything to everyone.
+  cost = CostOf(model, TransferKind::kAllReduce, 80, 4);
+  EXPECT_EQ(cost.rounds, 1);
+  EXPECT_DOUBLE_EQ(cost.host_ns, 13);
+  EXPECT_DOUBLE_EQ(cost.link_bytes, 3 * 80 + 3 * 2);
+  // Four ranks and many bytes: slices.
+  cost = CostOf(model, TransferKind::kAllReduce, 400 << 10, 4);
+  EXPECT_EQ(cost.rounds, 2);
+  EXPECT_DOUBLE_EQ(cost.link_bytes, 3 * (100 << 10) + 3 * 2);
+  EXPECT_DOUBLE_EQ(LinkNs(model, TransferKind::kAllReduce, 400 << 10, 4), 6 * (100 << 10));
+}
+
+TEST(TransferCostTest, HostsTakeTheirTimeForBytes) {
+  NetworkModel model = PlainLink();
+  model.copy_bytes_per_second = 1e9;
+  EXPECT_DOUBLE_EQ(CostOf(model, TransferKind::kAllReduce, 1000, 2).host_ns, 1000);
+}
+
+// A ring of 4096 ranks has 8190 rounds; simulating each would take as long as the real thing.
+TEST(TransferCostTest, ManyRoundsAreTakenTogether) {
+  NetworkModel model = PlainLink();
+  model.pattern = Pattern::kRing;
+  model.latency_ns = 10;
+  const TransferCost cost = CostOf(model, TransferKind::kAllReduce, 4096000, 4096);
+  EXPECT_LE(cost.rounds, 64);
+  const auto rounds = static_cast<double>(cost.rounds);
+  EXPECT_DOUBLE_EQ(cost.host_ns * rounds, 8190 * 10);
+  EXPECT_NEAR(cost.link_bytes * rounds, 8190 * 1000.0, 1e-3);
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,229 @@
+// Whole predictions with the plugins of this build: a network of two layers of a profile, whose
+// compute is a sleep, so that its times are known.
+#include "core/simulate/study.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/launch/log.h"
+#include "core/simulate/lone_rank.h"
+#include "core/simulate/step_model.h"
+
+namespace engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// F = 2 ms, B = 4 ms; the gradients of `back` (1 MB) are ready first, those of `front` (0.1 MB)
+// last.
+std::string ProfileConfig(const std::string& scheduler) {
+  return R"(
+    model { net {
+      layer { name: "front" profile_layer { id: 0 forward_us: 1000 backward_us: 2000 parameters: 25000 } }
+      layer { name: "back" profile_layer { id: 1 forward_us: 1000 backward_us: 2000 parameters: 250000 } }
+    } }
+    data { synthetic { samples: 64 eval_samples: 8 shape: 2 classes: 2 } }
+    train { steps: 5 batch_per_rank: 4 evaluate_every: -1 }
+    plugins: ["gloo", ")" +
+         scheduler + R"(", "sgd", "cpu_ops", "profile_ops"]
+    cpu_ops { threads: 1 })";
+}
+
+Config Load(const std::string& text, std::vector<std::string> overrides = {}) {
+  auto config = Config::Load({.text = text,
+                              .origin = "test",
+                              .overrides = std::move(overrides),
+                              .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
+  ENGINE_CHECK(config.ok(), "%s", config.status().message());
+  return std::move(*config);
+}
+
+std::vector<Config> LoadAll(const std::vector<std::string>& schedulers,
+                            std::vector<std::string> overrides = {}) {
+  std::vector<Config> configs;
+  for (const std::string& scheduler : schedulers) {
+    configs.push_back(Load(ProfileConfig(scheduler), overrides));
+  }
+  return configs;
+}
+
+const std::vector<std::string> kSchedulers = {"sequential_sched", "fifo_sched", "priority_sched",
+                                              "dear_sched"};
+
+// C is about 5 ms with two ranks.
+StudyOptions Options(std::vector<int32_t> ranks) {
+  return {.network = {.bits_per_second = 1.84e9, .goodput = 1, .latency_ns = 1000},
+          .ranks = std::move(ranks),
+          .measured_steps = 1};
+}
+
+// What two ranks under `config` would have recorded if forward tasks took 1 ms, backward tasks 2 ms
+// and everything else 1 us, one after another.
+TracedRun MakeTrace(const Config& config) {
+  const auto lone = LoneRank::Create(config, MakeRankLogger(0, 1, spdlog::level::warn));
+  ENGINE_CHECK(lone.ok(), "%s", lone.status().message());
+  const auto model = StepModel::Create(**lone, 4);
+  ENGINE_CHECK(model.ok(), "%s", model.status().message());
+  Trace trace;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const auto plan = (*model)->PlanFor(rank, 2, 2);
+    ENGINE_CHECK(plan.ok(), "%s", plan.status().message());
+    RankTimeline timeline{.rank = rank, .world_size = 2};
+    int64_t now = 1000;
+    for (const Task& task : plan->graph.tasks) {
+      timeline.tasks.push_back({.name = task.name, .kind = task.info.kind});
+    }
+    for (uint64_t step = 1; step <= 4; ++step) {
+      const int64_t begin = now;
+      for (const Task& task : plan->graph.tasks) {
+        const int64_t duration = task.info.kind == TaskKind::kForward    ? 1'000'000
+                                 : task.info.kind == TaskKind::kBackward ? 2'000'000
+                                                                         : 1'000;
+        timeline.spans.push_back({.task = task.info.id,
+                                  .step = step,
+                                  .ready_ns = now,
+                                  .begin_ns = now,
+                                  .end_ns = now + duration});
+        now += duration;
+      }
+      timeline.spans.push_back(
+          {.kind = SpanKind::kStep, .step = step, .begin_ns = begin, .end_ns = now});
+    }
+    trace.ranks.push_back(std::move(timeline));
+  }
+  return {std::move(trace), config};
+}
+
+TEST(StudyTest, EverySchedulerStaysWithinItsBounds) {
+  const std::vector<Config> configs = LoadAll(kSchedulers);
+  // Traced under the one that cuts gradients into slices, so that all others have other units.
+  const auto studies = RunStudy(configs, MakeTrace(configs[2]), Options({2, 4}));
+  ASSERT_TRUE(studies.ok()) << studies.status().message();
+  ASSERT_EQ(studies->size(), kSchedulers.size());
+  for (const SchedulerStudy& study : *studies) {
+    EXPECT_EQ(study.alone.communication, 0) << study.scheduler;
+    EXPECT_NEAR(study.alone.step, 9e-3, 0.2e-3) << study.scheduler;  // the loss is a layer too
+    for (const Prediction& row : study.predictions) {
+      SCOPED_TRACE(study.scheduler + " " + std::to_string(row.ranks));
+      EXPECT_GT(row.step, row.full_overlap());
+      EXPECT_LT(row.step, 1.1 * row.no_overlap());  // latencies, tickets, overheads
+      EXPECT_LT(row.scaling_efficiency, 1);
+      EXPECT_NEAR(row.exposed, row.step - study.alone.step, 0.1e-3);
+    }
+    // 2 (n-1)/n of the bytes.
+    EXPECT_NEAR(study.predictions[1].communication / study.predictions[0].communication, 1.5, 0.01);
+  }
+  const Prediction& sequential = (*studies)[0].predictions[0];
+  EXPECT_GE(sequential.step, sequential.no_overlap());
+  EXPECT_EQ(Ranking(*studies, 2).front(), "priority_sched");
+  EXPECT_EQ(Ranking(*studies, 2).back(), "sequential_sched");
+}
+
+TEST(StudyTest, TheSameTraceGivesTheSamePredictions) {
+  const std::vector<Config> configs = LoadAll({"priority_sched"});
+  const TracedRun traced = MakeTrace(configs[0]);
+  const auto run = [&] { return *RunStudy(configs, traced, Options({2, 8})); };
+  EXPECT_EQ(FormatStudyJson(run(), Options({2, 8})), FormatStudyJson(run(), Options({2, 8})));
+}
+
+TEST(StudyTest, TraceOfAnotherModelIsRefused) {
+  const std::vector<Config> configs = LoadAll({"fifo_sched"});
+  TracedRun traced = MakeTrace(configs[0]);
+  traced.trace.ranks[1].tasks[0].name = "forward other";
+  const auto studies = RunStudy(configs, traced, Options({2}));
+  ASSERT_EQ(studies.status().code(), StatusCode::kBadData);
+  EXPECT_THAT(studies.status().message(), HasSubstr("forward other"));
+}
+
+TEST(StudyTest, WithoutATraceTheComputeIsMeasured) {
+  const auto studies = RunStudy(LoadAll(kSchedulers), std::nullopt, Options({2}));
+  ASSERT_TRUE(studies.ok()) << studies.status().message();
+  for (const SchedulerStudy& study : *studies) {
+    // All take it from one measurement; a sleep may be late, but never early by more than it was
+    // late before.
+    EXPECT_EQ(study.alone.backward, (*studies)[0].alone.backward) << study.scheduler;
+    EXPECT_GT(study.alone.forward + study.alone.backward, 3e-3) << study.scheduler;
+    EXPECT_GT(study.predictions[0].step, study.alone.step) << study.scheduler;
+  }
+}
+
+TEST(StudyTest, BatchIsSharedOutWhenItIsGlobal) {
+  Config config = Load(R"(
+    model { mlp { hidden: [8] } }
+    data { synthetic { samples: 64 eval_samples: 8 shape: 4 classes: 2 } }
+    train { steps: 5 global_batch: 16 }
+    plugins: ["gloo", "fifo_sched", "sgd", "cpu_ops"])");
+  std::vector<Config> configs;
+  configs.push_back(std::move(config));
+  const auto studies = RunStudy(configs, std::nullopt, Options({2, 4}));
+  ASSERT_TRUE(studies.ok()) << studies.status().message();
+  EXPECT_EQ((*studies)[0].alone.samples, 16);
+  EXPECT_EQ((*studies)[0].predictions[0].samples, 8);
+  EXPECT_EQ((*studies)[0].predictions[1].samples, 4);
+}
+
+TEST(StudyTest, ShardedRunsArePlannedSharded) {
+  const auto studies =
+      RunStudy(LoadAll({"priority_sched", "dear_sched"}, {"train.shard_optimizer=true"}),
+               std::nullopt, Options({2, 64}));
+  ASSERT_TRUE(studies.ok()) << studies.status().message();
+  for (const SchedulerStudy& study : *studies) {
+    EXPECT_GT(study.predictions[1].step, study.predictions[0].step) << study.scheduler;
+  }
+}
+
+TEST(StudyTest, FourThousandRanks) {
+  StudyOptions options = Options({4096});
+  options.network.pattern = Pattern::kRing;
+  const auto studies = RunStudy(LoadAll(kSchedulers), std::nullopt, options);
+  ASSERT_TRUE(studies.ok()) << studies.status().message();
+  for (const SchedulerStudy& study : *studies) {
+    // At least one transfer of 8190 rounds of a microsecond each is seen.
+    EXPECT_GT(study.predictions[0].step, 8190e-6) << study.scheduler;
+  }
+}
+
+SchedulerStudy MadeUp(const std::string& name, double step) {
+  return {.scheduler = name,
+          .alone = {.samples = 4, .forward = 0.1, .backward = 0.2, .step = 0.3},
+          .predictions = {{.ranks = 2,
+                           .samples = 4,
+                           .forward = 0.1,
+                           .backward = 0.2,
+                           .communication = 0.25,
+                           .step = step,
+                           .exposed = step - 0.3,
+                           .scaling_efficiency = 0.3 / step}}};
+}
+
+TEST(StudyTest, BoundsAndRanking) {
+  const std::vector<SchedulerStudy> studies = {MadeUp("slow", 0.55), MadeUp("fast", 0.4)};
+  const Prediction& row = studies[0].predictions[0];
+  EXPECT_DOUBLE_EQ(row.no_overlap(), 0.55);
+  EXPECT_DOUBLE_EQ(row.backward_overlap(), 0.35);
+  EXPECT_DOUBLE_EQ(row.full_overlap(), 0.3);
+  EXPECT_DOUBLE_EQ(row.schedule_efficiency(), 0.3 / 0.55);
+  EXPECT_THAT(Ranking(studies, 2), ElementsAre("fast", "slow"));
+  EXPECT_THAT(Ranking(studies, 3), ElementsAre());
+}
+
+TEST(StudyTest, TextAndJsonSayTheSame) {
+  const std::vector<SchedulerStudy> studies = {MadeUp("slow", 0.55), MadeUp("fast", 0.4)};
+  const StudyOptions options = Options({2});
+  const std::string text = FormatStudy(studies, options);
+  EXPECT_THAT(text, HasSubstr("550.00"));
+  EXPECT_THAT(text, HasSubstr("400.00"));
+  EXPECT_THAT(text, HasSubstr("fast slow"));
+  const auto json = nlohmann::json::parse(FormatStudyJson(studies, options));
+  EXPECT_EQ(json["schedulers"][1]["name"], "fast");
+  EXPECT_EQ(json["schedulers"][1]["predictions"][0]["ranks"], 1);
+  EXPECT_EQ(json["schedulers"][1]["predictions"][1]["step_seconds"], 0.4);
+  EXPECT_EQ(json["fastest_first"][0]["schedulers"][0], "fast");
+  EXPECT_EQ(json["network"]["pattern"], "exchange");
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,310 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "core/trace/trace_format.h"
+#include "tests/unit/trace/made_trace.h"
+
+namespace engine {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::string TextOf(const Trace& trace) {
+  std::string text;
+  const Status status = FormatTrace(trace, [&](std::string_view piece) {
+    text += piece;
+    return Status();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  return text;
+}
+
+Trace TwoRanks(uint64_t steps) {
+  Trace trace{.metadata = {{"config", "a: 1\nb: \"x\"\n"}, {"scheduler", "none"}}, .ranks = {}};
+  trace.ranks = {TwoLayerRun(0, steps), TwoLayerRun(1, steps)};
+  return trace;
+}
+
+// Times of events in whole nanoseconds.
+int64_t Ns(const json& event, const char* key) {
+  return std::llround(event[key].get<double>() * 1000);
+}
+
+std::map<std::pair<int, int>, std::vector<json>> SlicesByRow(const json& root) {
+  std::map<std::pair<int, int>, std::vector<json>> rows;
+  for (const json& event : root["traceEvents"]) {
+    if (event["ph"] == "X") rows[{event["pid"], event["tid"]}].push_back(event);
+  }
+  return rows;
+}
+
+// On every row any two slices are disjoint, or one contains the other and stands before it.
+void ExpectRowsNest(const json& root) {
+  for (const auto& [row, slices] : SlicesByRow(root)) {
+    for (size_t i = 0; i < slices.size(); ++i) {
+      for (size_t j = i + 1; j < slices.size(); ++j) {
+        const int64_t a = Ns(slices[i], "ts"), a_end = a + Ns(slices[i], "dur");
+        const int64_t b = Ns(slices[j], "ts"), b_end = b + Ns(slices[j], "dur");
+        const bool disjoint = a_end <= b || b_end <= a;
+        const bool contains = a <= b && b_end <= a_end;
+        EXPECT_TRUE(disjoint || contains) << slices[i] << "\n" << slices[j];
+      }
+    }
+  }
+}
+
+const json* Slice(const json& root, int rank, const std::string& name, uint64_t step) {
+  for (const json& event : root["traceEvents"]) {
+    if (event["ph"] == "X" && event["pid"] == rank + 1 && event["name"] == name &&
+        event["args"]["step"] == step) {
+      return &event;
+    }
+  }
+  return nullptr;
+}
+
+class TraceFile : public testing::Test {
+ protected:
+  ~TraceFile() override { unlink(path_.c_str()); }
+  void Write(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
+  Status ReadError() {
+    const auto trace = ReadTrace(path_);
+    return trace.ok() ? Status() : trace.status();
+  }
+  const std::string path_ =
+      testing::TempDir() + "engine-trace-format-test-" + std::to_string(getpid()) + ".json";
+};
+
+TEST(FormatTrace, GivesEachRankAProcessAndEachLaneRows) {
+  const json root = json::parse(TextOf(TwoRanks(3)));
+  std::map<int, std::vector<std::string>> names;
+  for (const json& event : root["traceEvents"]) {
+    if (event["name"] == "process_name" || event["name"] == "thread_name") {
+      names[event["pid"]].push_back(event["args"]["name"]);
+    }
+  }
+  // Transfer a is submitted while transfer b is under way, so there are two rows.
+  for (int rank : {0, 1}) {
+    EXPECT_THAT(names[rank + 1],
+                testing::ElementsAre("rank " + std::to_string(rank), "steps", "compute", "waits",
+                                     "transfers 1", "transfers 2"));
+  }
+}
+
+TEST(FormatTrace, SlicesOfARowNeverOverlapInPart) {
+  ExpectRowsNest(json::parse(TextOf(TwoRanks(4))));
+  constexpr unsigned kSeed = 3;
+  std::mt19937 random(kSeed);
+  TimelineMaker maker(0, 1, TwoLayerTasks(100));
+  for (int i = 0; i < 150; ++i) {
+    const auto time = [&] { return static_cast<int64_t>(random() % 3000); };
+    const int64_t begin = time(), end = begin + time() / 10;
+    // Ready after the begin and a first byte before it happen when clocks are read late.
+    maker.Move(i % 2 == 0 ? kTransferA : kTransferB, i, time(), begin, time(), end);
+    maker.Compute(kForwardA, i, begin, end).Wait(kUpdateA, i, time() / 100, begin + 31);
+    maker.Step(i, begin, end).Flush(i, begin, end + 5);
+  }
+  ExpectRowsNest(json::parse(TextOf({.metadata = {}, .ranks = {maker.timeline}})));
+}
+
+TEST(FormatTrace, ShowsQueueCommunicatorAndWire) {
+  TimelineMaker maker(0, 2, TwoLayerTasks(4096));
+  maker.Move(kTransferA, 1, 100, 130, 150, 200).Move(kTransferB, 2, 300, 310, 0, 400);
+  const json root = json::parse(TextOf({.metadata = {}, .ranks = {maker.timeline}}));
+  const auto expect = [&](const char* name, uint64_t step, int64_t begin_us, int64_t end_us) {
+    const json* slice = Slice(root, 0, name, step);
+    ASSERT_NE(slice, nullptr) << name;
+    EXPECT_EQ(Ns(*slice, "ts"), (begin_us - 100) * kUs) << name;  // times count from the first
+    EXPECT_EQ(Ns(*slice, "dur"), (end_us - begin_us) * kUs) << name;
+  };
+  expect("queue: transfer a", 1, 100, 130);
+  expect("transfer a", 1, 130, 200);
+  expect("in communicator", 1, 130, 150);
+  expect("wire", 1, 150, 200);
+  expect("queue: transfer b", 2, 300, 310);
+  expect("transfer b", 2, 310, 400);
+  EXPECT_EQ(Slice(root, 0, "wire", 2), nullptr);  // not known
+  const json& args = (*Slice(root, 0, "transfer a", 1))["args"];
+  EXPECT_EQ(args["unit"], 1);
+  EXPECT_EQ(args["bytes"], 4096);
+  EXPECT_EQ(args["needed_by"], 0);
+  EXPECT_EQ(args["needed_by_task"], "forward a");
+  EXPECT_EQ(args["transfer"], "all-reduce");
+}
+
+TEST(FormatTrace, PutsAllRanksOnTheClockOfRankZero) {
+  Trace trace = TwoRanks(2);
+  trace.ranks[1].clock_offset_ns = 5001;  // its clock is behind
+  const json root = json::parse(TextOf(trace));
+  for (const char* name : {"forward b", "transfer a", "step 1"}) {
+    EXPECT_EQ(Ns(*Slice(root, 1, name, 1), "ts") - Ns(*Slice(root, 0, name, 1), "ts"), 5001);
+    EXPECT_EQ(Ns(*Slice(root, 1, name, 1), "dur"), Ns(*Slice(root, 0, name, 1), "dur"));
+  }
+  EXPECT_EQ(Ns(*Slice(root, 0, "step 1", 1), "ts"), 0);
+}
+
+TEST(FormatTrace, DrawsArrowsOnlyWhereAWaitEnded) {
+  const json root = json::parse(TextOf(TwoRanks(2)));
+  const auto rows = SlicesByRow(root);
+  // The name of the smallest slice there.
+  const auto at = [&](const json& end) {
+    std::string name;
+    int64_t shortest = INT64_MAX;
+    for (const json& slice : rows.at({end["pid"], end["tid"]})) {
+      const int64_t after = Ns(end, "ts") - Ns(slice, "ts"), length = Ns(slice, "dur");
+      if (after < 0 || after >= length || length > shortest) continue;
+      shortest = length;
+      name = slice["name"];
+    }
+    return name;
+  };
+  std::map<uint64_t, std::vector<const json*>> flows;
+  for (const json& event : root["traceEvents"]) {
+    if (event["ph"] == "s" || event["ph"] == "f") flows[event["id"]].push_back(&event);
+  }
+  std::map<std::string, int> arrows;
+  for (const auto& [id, ends] : flows) {
+    ASSERT_EQ(ends.size(), 2u) << id;
+    EXPECT_EQ((*ends[0])["ph"], "s");
+    EXPECT_EQ((*ends[1])["ph"], "f");
+    EXPECT_EQ((*ends[1])["bp"], "e");
+    EXPECT_LE(Ns(*ends[0], "ts"), Ns(*ends[1], "ts"));
+    ++arrows[at(*ends[0]) + " -> " + at(*ends[1])];
+  }
+  // Two steps of two ranks; forward tasks of the first step waited for nothing. Forward b follows
+  // forward a, which ended last.
+  EXPECT_EQ(arrows,
+            (std::map<std::string, int>{
+                {"wire -> update b", 4}, {"wire -> update a", 4}, {"update a -> forward a", 2}}));
+}
+
+TEST_F(TraceFile, IsReadBackWithoutLoss) {
+  Trace trace = TwoRanks(5);
+  trace.metadata["odd"] = "quote \" backslash \\ tab \t \xc3\xa4";
+  RankTimeline& timeline = trace.ranks[1];
+  timeline.clock_offset_ns = -987654321;
+  timeline.clock_error_ns = 55;
+  timeline.dropped = 3;
+  timeline.tasks[3].transfer = TransferKind::kAllGather;
+  timeline.tasks[3].unit = UINT32_MAX;
+  timeline.tasks[5].size_bytes = UINT64_MAX;
+  timeline.spans[1].ready_ns = 0;
+  timeline.spans[2].wire_ns = 0;
+  timeline.spans.push_back({SpanKind::kFlush, kNoTask, 9, 0, -7, 0, -3});
+  Write(TextOf(trace));
+  const auto read = ReadTrace(path_);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->metadata, trace.metadata);
+  ASSERT_EQ(read->ranks.size(), 2u);
+  EXPECT_TRUE(read->ranks[0] == trace.ranks[0]);
+  EXPECT_TRUE(read->ranks[1] == trace.ranks[1]);
+}
+
+TEST_F(TraceFile, MayHaveNamesThatAreNoText) {
+  Trace trace = TwoRanks(1);
+  trace.ranks[0].tasks[0].name = "bad \xff\xfe";
+  Write(TextOf(trace));
+  const auto read = ReadTrace(path_);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_THAT(read->ranks[0].tasks[0].name, HasSubstr("bad "));
+}
+
+TEST(FormatTrace, HandsOnPiecesAndTheErrorOfTheSink) {
+  size_t pieces = 0, largest = 0;
+  ASSERT_TRUE(FormatTrace(TwoRanks(500), [&](std::string_view piece) {
+                ++pieces;
+                largest = std::max(largest, piece.size());
+                return Status();
+              }).ok());
+  EXPECT_GT(pieces, 10u);
+  EXPECT_LT(largest, 128u << 10);
+  size_t calls = 0;
+  const Status status = FormatTrace(TwoRanks(500), [&](std::string_view) {
+    ++calls;
+    return Status::Error(StatusCode::kStorage, "disk full");
+  });
+  EXPECT_EQ(status.code(), StatusCode::kStorage);
+  EXPECT_EQ(calls, 1u);
+}
+
+TEST(FormatTrace, RefusesATimelineThatCannotBe) {
+  Trace trace = TwoRanks(1);
+  trace.ranks[1].spans[0].task = 99;
+  const Status status = FormatTrace(trace, [](std::string_view) { return Status(); });
+  EXPECT_EQ(status.code(), StatusCode::kBadData);
+}
+
+TEST_F(TraceFile, OfAnotherKindIsRefusedWithASentence) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "it is empty"},
+      {"step,loss\n1,2\n", "not valid JSON"},
+      {"{\"traceEvents\":[]}", "'engine' is missing"},
+      {"[1,2]", "'engine' is missing"},
+      {"3", "'engine' is missing"},
+      {"{\"engine\":{}}", "'format' is missing"},
+      {"{\"engine\":{\"format\":2}}", "it has format 2, and this engine reads 1"},
+      {"{\"engine\":{\"format\":1,\"metadata\":{},\"ranks\":[]}}", "it has no ranks"},
+      {"{\"engine\":{\"format\":1,\"metadata\":{},\"ranks\":[7]}}", "'rank' is missing"},
+  };
+  for (const auto& [text, why] : cases) {
+    Write(text);
+    const Status status = ReadError();
+    EXPECT_EQ(status.code(), StatusCode::kBadData) << text;
+    EXPECT_THAT(status.message(), HasSubstr(path_ + " is no trace of the engine")) << text;
+    EXPECT_THAT(status.message(), HasSubstr(why)) << text;
+  }
+}
+
+TEST_F(TraceFile, ThatIsNotThereIsMissingInput) {
+  EXPECT_EQ(ReadError().code(), StatusCode::kMissingInput);
+  const auto folder = ReadTrace(testing::TempDir());
+  ASSERT_FALSE(folder.ok());
+  EXPECT_EQ(folder.status().code(), StatusCode::kMissingInput);
+}
+
+TEST_F(TraceFile, ThatIsCutOffIsRefused) {
+  const std::string text = TextOf(TwoRanks(1));
+  for (size_t size = 0; size + 2 < text.size(); size += 1 + size % 397) {
+    Write(text.substr(0, size));
+    EXPECT_EQ(ReadError().code(), StatusCode::kBadData) << size << " of " << text.size();
+  }
+}
+
+TEST_F(TraceFile, WithChangedCharactersIsRefusedOrInRange) {
+  constexpr unsigned kSeed = 5;
+  std::mt19937 random(kSeed);
+  const std::string text = TextOf(TwoRanks(1));
+  const size_t begin = text.find("\"engine\"");
+  constexpr std::string_view kCharacters = "0123456789-\",:[]{}.enul";
+  int refused = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    std::string changed = text;
+    for (int i = 0; i < 2; ++i) {
+      changed[begin + random() % (text.size() - begin)] =
+          kCharacters[random() % kCharacters.size()];
+    }
+    Write(changed);
+    const auto read = ReadTrace(path_);
+    if (!read.ok()) {
+      ++refused;
+      EXPECT_EQ(read.status().code(), StatusCode::kBadData);
+      continue;
+    }
+    for (const RankTimeline& timeline : read->ranks) {
+      EXPECT_TRUE(CheckTimeline(timeline).ok()) << "seed " << kSeed << ", trial " << trial;
+    }
+  }
+  EXPECT_GT(refused, 80);
+}
+
+}  // namespace
+}  // namespace engine

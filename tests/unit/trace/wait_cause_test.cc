@@ -1,0 +1,176 @@
+#include "core/trace/wait_cause.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/trace/made_trace.h"
+
+namespace engine {
+namespace {
+
+using testing::HasSubstr;
+
+// Why the first wait of rank 0 was.
+WaitCause Explain(std::vector<RankTimeline> timelines) {
+  std::vector<TimelineIndex> ranks;
+  ranks.reserve(timelines.size());
+  for (RankTimeline& timeline : timelines) {
+    MoveToClockOfRankZero(timeline);
+    ranks.emplace_back(timeline);
+  }
+  WaitCause cause = CauseFinder(ranks).Explain(0, ranks[0].WaitStories().at(0));
+  cause.transfer = nullptr;  // ends with the timelines
+  return cause;
+}
+
+TimelineMaker Rank(int32_t rank) {
+  return TimelineMaker(rank, 2, TwoLayerTasks(2000000));
+}
+
+TEST(WaitCause, TheRankThatSubmittedLate) {
+  TimelineMaker fast = Rank(0), slow = Rank(1);
+  fast.Compute(kBackwardA, 1, 0, 1000).Wait(kUpdateA, 1, 1000, 6000);
+  fast.Move(kTransferA, 1, 1000, 1010, 1020, 5990).Compute(kUpdateA, 1, 6000, 6100);
+  slow.Compute(kBackwardA, 1, 0, 4100).Move(kTransferA, 1, 4100, 4110, 4120, 5990);
+  const WaitCause cause = Explain({fast.timeline, slow.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kLateRank);
+  EXPECT_EQ(cause.rank, 1);
+  EXPECT_EQ(cause.part_ns, 3100 * kUs);
+  EXPECT_EQ(cause.text,
+            "rank 1 had it ready 3.10 ms later than rank 0: its backward a took 3.10 ms longer");
+}
+
+TEST(WaitCause, TheRankThatWasSlowAllAlong) {
+  TimelineMaker fast = Rank(0), slow = Rank(1);
+  fast.Compute(kForwardA, 1, 0, 500).Compute(kBackwardB, 1, 500, 1000);
+  fast.Compute(kBackwardA, 1, 1000, 1500).Wait(kUpdateA, 1, 1500, 5000);
+  fast.Move(kTransferA, 1, 1500, 1500, 1500, 5000).Compute(kUpdateA, 1, 5000, 5100);
+  slow.Compute(kForwardA, 1, 0, 1500).Compute(kBackwardB, 1, 1500, 3200);
+  slow.Compute(kBackwardA, 1, 3200, 4500).Move(kTransferA, 1, 4500, 4500, 4500, 5000);
+  EXPECT_EQ(Explain({fast.timeline, slow.timeline}).text,
+            "rank 1 had it ready 3.00 ms later than rank 0: its tasks of this step took 3.00 ms "
+            "longer, most of all backward b (1.20 ms)");
+}
+
+TEST(WaitCause, TheRankThatBeganLate) {
+  TimelineMaker fast = Rank(0), slow = Rank(1);
+  fast.Compute(kBackwardA, 1, 0, 1000).Wait(kUpdateA, 1, 1000, 5000);
+  fast.Move(kTransferA, 1, 1000, 1000, 1000, 5000).Compute(kUpdateA, 1, 5000, 5100);
+  slow.Compute(kBackwardA, 1, 3000, 4000).Move(kTransferA, 1, 4000, 4000, 4000, 5000);
+  EXPECT_EQ(Explain({fast.timeline, slow.timeline}).text,
+            "rank 1 had it ready 3.00 ms later than rank 0: its backward a ended late");
+}
+
+// Rank 1 decides the order, so rank 0 cannot submit what it has ready.
+TEST(WaitCause, TheRankThatDecidesTheOrderAndIsBehind) {
+  TimelineMaker follows = Rank(0), leads = Rank(1);
+  follows.Compute(kBackwardA, 1, 0, 1000).Wait(kUpdateA, 1, 1000, 5000);
+  follows.Move(kTransferA, 1, 1000, 4010, 4010, 5000).Compute(kUpdateA, 1, 5000, 5100);
+  follows.Move(kTransferB, 1, 900, 1200, 1200, 4000);
+  leads.Compute(kBackwardA, 1, 0, 4000).Move(kTransferA, 1, 4000, 4010, 4010, 5000);
+  const WaitCause cause = Explain({follows.timeline, leads.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kLateRank);
+  EXPECT_EQ(cause.part_ns, 3000 * kUs);
+  EXPECT_EQ(cause.text,
+            "rank 1 had it ready 3.00 ms later than rank 0: its backward a took 3.00 ms longer");
+}
+
+// The same on the clocks of two hosts.
+TEST(WaitCause, KnowsTheClockOfTheOtherRank) {
+  TimelineMaker fast = Rank(0), other = Rank(1);
+  fast.Wait(kUpdateA, 1, 1000, 6000).Move(kTransferA, 1, 1000, 1010, 1020, 5990);
+  fast.Compute(kUpdateA, 1, 6000, 6100);
+  other.Move(kTransferA, 1, 4100, 4110, 4120, 8990);
+  other.timeline.clock_offset_ns = -3090 * kUs;
+  const WaitCause cause = Explain({fast.timeline, other.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kWire);
+  other.timeline.clock_offset_ns = -90 * kUs;
+  EXPECT_EQ(Explain({fast.timeline, other.timeline}).kind, CauseKind::kLateRank);
+  other.timeline.clock_error_ns = 4000 * kUs;  // then nobody knows who was late
+  EXPECT_NE(Explain({fast.timeline, other.timeline}).kind, CauseKind::kLateRank);
+}
+
+TEST(WaitCause, TheRankThatSubmittedLateBecauseOfItsQueue) {
+  TimelineMaker fast = Rank(0), slow = Rank(1);
+  fast.Wait(kUpdateA, 1, 1000, 6000).Move(kTransferA, 1, 1000, 1010, 1020, 5990);
+  fast.Compute(kUpdateA, 1, 6000, 6100);
+  slow.Move(kTransferB, 1, 900, 900, 900, 4100).Move(kTransferA, 1, 1000, 4110, 4120, 5990);
+  const WaitCause cause = Explain({fast.timeline, slow.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kLateRank);
+  EXPECT_THAT(cause.text, HasSubstr("there it was in the queue for 3.11 ms, behind transfer b"));
+}
+
+TEST(WaitCause, TheWire) {
+  TimelineMaker a = Rank(0), b = Rank(1);
+  for (TimelineMaker* rank : {&a, &b}) {
+    rank->Wait(kUpdateA, 1, 1000, 6000).Move(kTransferA, 1, 1000, 1010, 1500, 5500);
+    rank->Compute(kUpdateA, 1, 6000, 6100);
+  }
+  const WaitCause cause = Explain({a.timeline, b.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kWire);
+  EXPECT_EQ(cause.part_ns, 4000 * kUs);
+  EXPECT_EQ(cause.text, "the wire: 2 MB in 4.00 ms");
+}
+
+TEST(WaitCause, TheQueueOfTheScheduler) {
+  TimelineMaker maker = Rank(0);
+  maker.Move(kTransferB, 1, 500, 500, 500, 4000).Move(kTransferA, 1, 1000, 4000, 4000, 5000);
+  maker.Wait(kUpdateA, 1, 1000, 5000).Compute(kUpdateA, 1, 5000, 5100);
+  const WaitCause cause = Explain({maker.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kQueue);
+  EXPECT_EQ(cause.part_ns, 3000 * kUs);
+  EXPECT_EQ(cause.text, "the queue for 3.00 ms, behind transfer b");
+}
+
+TEST(WaitCause, TheQueueOfTheCommunicator) {
+  TimelineMaker maker = Rank(0);
+  maker.Move(kTransferB, 1, 500, 500, 500, 4000).Move(kTransferA, 1, 1000, 1000, 4000, 5000);
+  maker.Wait(kUpdateA, 1, 1000, 5000).Compute(kUpdateA, 1, 5000, 5100);
+  EXPECT_EQ(Explain({maker.timeline}).text, "the queue for 3.00 ms, behind transfer b");
+}
+
+TEST(WaitCause, ATransferHeldBackWithoutNeed) {
+  TimelineMaker maker = Rank(0);
+  maker.Move(kTransferA, 1, 1000, 4000, 4000, 5000);
+  maker.Wait(kUpdateA, 1, 1000, 5000).Compute(kUpdateA, 1, 5000, 5100);
+  const WaitCause cause = Explain({maker.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kHeld);
+  EXPECT_THAT(cause.text, HasSubstr("nothing else was under way"));
+}
+
+TEST(WaitCause, AComputeTaskHeldBackWithoutNeed) {
+  TimelineMaker maker = Rank(0);
+  maker.Move(kTransferA, 1, 10, 10, 10, 90).Wait(kUpdateA, 1, 100, 500);
+  maker.Compute(kUpdateA, 1, 500, 600);
+  maker.timeline.spans.back().ready_ns = 90 * kUs;
+  const WaitCause cause = Explain({maker.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kHeld);
+  EXPECT_THAT(cause.text, HasSubstr("ready all the time"));
+}
+
+// A gather is ready when its scatter is done: the scatter is what took long.
+TEST(WaitCause, GoesBackToWhatATransferWaitedFor) {
+  std::vector<TraceTask> tasks = {
+      MakeTask("backward", TaskKind::kBackward), MakeTransfer("scatter", 0, 1000000, 3, {0}),
+      MakeTransfer("gather", 0, 1000000, 3, {1}), MakeTask("update", TaskKind::kUpdate, {2})};
+  TimelineMaker maker(0, 2, tasks);
+  maker.Move(1, 1, 100, 100, 200, 4000).Move(2, 1, 4000, 4000, 4010, 4500);
+  maker.Wait(3, 1, 100, 4500).Compute(3, 1, 4500, 4600);
+  const WaitCause cause = Explain({maker.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kWire);
+  EXPECT_EQ(cause.part_ns, 3800 * kUs);
+  EXPECT_EQ(cause.text, "the wire: 1 MB in 3.80 ms");
+}
+
+TEST(WaitCause, AWaitThatNoTaskEnded) {
+  TimelineMaker maker = Rank(0);
+  maker.Wait(kNoTask, 1, 100, 900).Move(kTransferB, 1, 50, 50, 50, 500);
+  maker.Move(kTransferA, 1, 50, 50, 400, 899);
+  EXPECT_EQ(Explain({maker.timeline}).kind, CauseKind::kWire);
+  TimelineMaker empty = Rank(0);
+  empty.Wait(kNoTask, 1, 100, 900);
+  EXPECT_EQ(Explain({empty.timeline}).kind, CauseKind::kUnknown);
+}
+
+}  // namespace
+}  // namespace engine

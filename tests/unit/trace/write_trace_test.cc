@@ -1,0 +1,130 @@
+#include "core/train/write_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "core/launch/launch.h"
+#include "core/trace/trace_format.h"
+#include "tests/unit/trace/made_trace.h"
+
+namespace engine {
+namespace {
+
+using testing::HasSubstr;
+
+LaunchOutcome RunThreads(int world_size, const std::function<Status(RankContext&)>& body) {
+  LaunchPlan plan;
+  plan.mode = LaunchPlan::Mode::kThreads;
+  plan.info.world_size = world_size;
+  return Launch(plan, {}, body);
+}
+
+class WriteRunTraceTest : public testing::Test {
+ protected:
+  ~WriteRunTraceTest() override { std::filesystem::remove(path_); }
+  const std::string path_ =
+      testing::TempDir() + "engine-write-trace-test-" + std::to_string(getpid()) + ".json";
+};
+
+TEST_F(WriteRunTraceTest, BringsAllRanksIntoOneFile) {
+  for (int world_size : {1, 3}) {
+    const LaunchOutcome outcome = RunThreads(world_size, [&](RankContext& rank) {
+      // Rank and size are filled in, whatever they were.
+      RankTimeline own = TwoLayerRun(7, static_cast<uint64_t>(rank.info.rank) + 2);
+      return WriteRunTrace(path_, rank, std::move(own),
+                           {{"from", "rank " + std::to_string(rank.info.rank)}}, 10000);
+    });
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+    const auto trace = ReadTrace(path_);
+    ASSERT_TRUE(trace.ok()) << trace.status().message();
+    EXPECT_THAT(trace->metadata, testing::ElementsAre(testing::Pair("from", "rank 0")));
+    ASSERT_EQ(trace->ranks.size(), static_cast<size_t>(world_size));
+    for (int rank = 0; rank < world_size; ++rank) {
+      RankTimeline expected = TwoLayerRun(rank, static_cast<uint64_t>(rank) + 2);
+      expected.world_size = world_size;
+      EXPECT_TRUE(trace->ranks[static_cast<size_t>(rank)] == expected) << rank;
+    }
+  }
+}
+
+TEST_F(WriteRunTraceTest, SendsLargeTimelinesInParts) {
+  RankTimeline large = TwoLayerRun(1, 1);
+  large.tasks[0].name.assign(9 << 20, 'x');
+  const LaunchOutcome outcome = RunThreads(2, [&](RankContext& rank) {
+    return WriteRunTrace(path_, rank, rank.info.rank == 1 ? large : RankTimeline(), {}, 20000);
+  });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  const auto trace = ReadTrace(path_);
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  EXPECT_TRUE(trace->ranks.at(1) == large);
+}
+
+// Rank 1 is a host of its own, whose clock is behind by an hour.
+TEST_F(WriteRunTraceTest, MeasuresTheClocksOfOtherHosts) {
+  constexpr int64_t kBehindNs = 3600'000'000'000;
+  const LaunchOutcome outcome = RunThreads(3, [&](RankContext& rank) {
+    TraceClock clock = MonotonicTraceClock(rank.info.rank);
+    if (rank.info.rank == 1) {
+      clock.host = "another";
+      clock.now_ns = [now = clock.now_ns] { return now() - kBehindNs; };
+    }
+    return WriteRunTrace(path_, rank, RankTimeline(), {}, 10000, clock);
+  });
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  const auto trace = ReadTrace(path_);
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  const RankTimeline& moved = trace->ranks.at(1);
+  EXPECT_GT(moved.clock_error_ns, 0);
+  EXPECT_LE(std::abs(moved.clock_offset_ns - kBehindNs), moved.clock_error_ns);
+  EXPECT_EQ(trace->ranks.at(2).clock_offset_ns, 0);
+  EXPECT_EQ(trace->ranks.at(2).clock_error_ns, 0);
+}
+
+TEST_F(WriteRunTraceTest, DoesNotWaitForARankThatDoesNotCome) {
+  const LaunchOutcome outcome = RunThreads(2, [&](RankContext& rank) -> Status {
+    if (rank.info.rank == 1) return {};
+    return WriteRunTrace(path_, rank, RankTimeline(), {}, 30);
+  });
+  EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(outcome.status.message(), HasSubstr("trace/1/host"));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(WriteRunTraceTest, EndsWhenARankFails) {
+  const LaunchOutcome outcome = RunThreads(3, [&](RankContext& rank) -> Status {
+    if (rank.info.rank == 2) return Status::Error(StatusCode::kDevice, "rank 2 broke");
+    return WriteRunTrace(path_, rank, RankTimeline(), {}, 600000);
+  });
+  EXPECT_EQ(outcome.status.code(), StatusCode::kDevice);
+  EXPECT_THAT(outcome.status.message(), HasSubstr("rank 2 broke"));
+}
+
+TEST_F(WriteRunTraceTest, SaysWhatCannotBeWritten) {
+  const LaunchOutcome outcome = RunThreads(2, [&](RankContext& rank) {
+    return WriteRunTrace("/proc/no/folder/trace.json", rank, RankTimeline(), {}, 10000);
+  });
+  EXPECT_EQ(outcome.status.code(), StatusCode::kStorage);
+  EXPECT_EQ(outcome.exit_code, 203);
+}
+
+TEST_F(WriteRunTraceTest, LeavesTheOldFileWhenATimelineIsBroken) {
+  const auto run = [&](bool broken) {
+    return RunThreads(2, [&](RankContext& rank) {
+      RankTimeline own = TwoLayerRun(0, 1);
+      if (broken && rank.info.rank == 1) own.spans[0].task = 99;
+      return WriteRunTrace(path_, rank, std::move(own), {}, 10000);
+    });
+  };
+  ASSERT_TRUE(run(false).status.ok());
+  const LaunchOutcome outcome = run(true);
+  EXPECT_THAT(outcome.status.message(), HasSubstr("the timeline of rank 1"));
+  EXPECT_TRUE(ReadTrace(path_).ok());
+}
+
+}  // namespace
+}  // namespace engine
