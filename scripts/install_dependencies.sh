@@ -8,7 +8,7 @@ packages=(g++ cmake ninja-build ccache pkg-config
           libboost1.81-dev libcli11-dev libdnnl-dev libgloo-dev libprotobuf-dev libspdlog-dev
           libxxhash-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev)
 if [ "${1:-}" = tests ]; then
-  packages+=(clang iproute2 lld libgtest-dev libgmock-dev openmpi-bin)
+  packages+=(chromium clang iproute2 lld libgtest-dev libgmock-dev openmpi-bin)
 fi
 
 missing=()

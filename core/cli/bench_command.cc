@@ -81,6 +81,7 @@ void AddBenchCommand(CLI::App& app, const Environment& environment, int* exit_co
   bench->require_subcommand(1);
   AddBenchTrain(*bench, environment, exit_code);
   AddBenchCollectives(*bench, environment, exit_code);
+  AddBenchHosts(*bench, environment, exit_code);
 }
 
 }  // namespace engine

@@ -34,5 +34,6 @@ Result<bench::Program> MakeProgram(const Environment& environment, const std::st
 // Add one subcommand of `engine bench` each.
 void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_code);
 void AddBenchCollectives(CLI::App& bench, const Environment& environment, int* exit_code);
+void AddBenchHosts(CLI::App& bench, const Environment& environment, int* exit_code);
 
 }  // namespace engine

@@ -118,7 +118,6 @@ Result<double> ComputeTimes::TimeOf(const Task& task) const {
     return found->second.Value();
   }
   const auto found = by_sort_.find(SortOf(task));
-  // With one rank, what a hook has observed need not be summed over ranks: the tasks are the same.
   if (found == by_sort_.end()) return unknown();
   const Sorted& sorted = found->second;
   double time_ns = task.spans.empty() ? sorted.alone.Value() : 0;

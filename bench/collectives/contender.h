@@ -1,0 +1,50 @@
+// A communicator that takes part in a sweep.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/launch/plugin_host.h"
+#include "core/plugin/plugin_set.h"
+
+namespace engine::bench {
+
+struct Contender {
+  std::string label;  // "A", "B"
+  PluginChoice choice;
+};
+
+// `plugin`: a name, looked up in `folders`, or the path of a library (with a slash in it).
+// `overrides`: "timeout=3" or "gloo.timeout=3". kPlugin when there is no such plugin or it is no
+// communicator, kConfig when an option is unknown, wrong or missing.
+Result<Contender> FindContender(const std::string& label, const std::string& plugin,
+                                const std::vector<std::string>& overrides,
+                                const std::vector<std::string>& folders);
+
+// A contender's object on one rank. Collective; the run's abort ends its waits.
+class LiveContender {
+ public:
+  // `instance`: another number for each object of a run, the same on all ranks.
+  static Result<std::unique_ptr<LiveContender>> Create(const Contender& contender, int instance,
+                                                       RankContext& rank,
+                                                       std::shared_ptr<spdlog::logger> logger);
+  ~LiveContender();
+
+  const CommunicatorTraits& traits() const { return traits_; }
+  // Submits the transfer and waits for it.
+  Status Run(Transfer transfer);
+
+ private:
+  explicit LiveContender(RankContext& rank) : rank_(rank) {}
+
+  RankContext& rank_;
+  Device* device_ = nullptr;
+  std::unique_ptr<PluginHost> host_;
+  std::unique_ptr<Communicator> communicator_;
+  CommunicatorTraits traits_;
+  uint64_t sequence_ = 0;
+  int abort_token_ = 0;
+};
+
+}  // namespace engine::bench

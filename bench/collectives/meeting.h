@@ -1,0 +1,32 @@
+// Ranks that wait for each other in the store, asleep: whoever is late has the cores.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/launch/rank_context.h"
+#include "engine/status.h"
+
+namespace engine::bench {
+
+class Meeting {
+ public:
+  Meeting(RankContext& rank, int64_t timeout_ms) : rank_(rank), timeout_ms_(timeout_ms) {}
+
+  // Collective. Every rank brings `text`; rank 0 is given those of all ranks, by rank, and what it
+  // answers is returned on all of them. kInterrupted on all ranks when the user asks rank 0 to
+  // stop.
+  Result<std::string> Meet(
+      const std::string& text,
+      const std::function<std::string(const std::vector<std::string>&)>& answer);
+  // Collective; nothing is exchanged.
+  Status Wait();
+
+ private:
+  RankContext& rank_;
+  const int64_t timeout_ms_;
+  int64_t meetings_ = 0;
+};
+
+}  // namespace engine::bench

@@ -1,0 +1,186 @@
+#include "bench/process/process_group.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "core/launch/deadline.h"
+
+namespace engine::bench {
+namespace {
+
+constexpr int kPollMs = 500;
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& string : strings) pointers.push_back(string.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+class Child {
+ public:
+  static Result<Child> Start(const Command& command);
+  Child(Child&&) = default;
+  Child& operator=(Child&&) = delete;
+  ~Child() { Kill(); }
+
+  bool running() const { return !end_.has_value(); }
+  int pidfd() const { return pidfd_.get(); }
+  // Meaningful once it is not running.
+  ProcessEnd end() const { return end_.value_or(ProcessEnd()); }
+  // Whether it has ended by now.
+  bool Collect();
+  void Kill();
+
+ private:
+  Child(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+  void SetEnd(int wait_status);
+
+  pid_t pid_;
+  UniqueFd pidfd_;  // moved from: no child
+  std::optional<ProcessEnd> end_;
+};
+
+[[noreturn]] void Exec(const std::vector<char*>& argv, const std::vector<char*>& envp, int output,
+                       int failure, pid_t parent) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int null = open("/dev/null", O_RDONLY);
+  if (null >= 0) dup2(null, STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+  execvpe(argv[0], argv.data(), envp.data());
+  const int error = errno;
+  (void)!write(failure, &error, sizeof(error));
+  _exit(127);
+}
+
+Result<Child> Child::Start(const Command& command) {
+  std::vector<std::string> arguments = command.arguments, variables;
+  for (const auto& [name, value] : command.environment) variables.push_back(name + "=" + value);
+  const std::vector<char*> argv = Pointers(arguments), envp = Pointers(variables);
+  UniqueFd output(open(command.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!output.valid()) {
+    return Status::Error(StatusCode::kStorage, "cannot write %s: %s", command.output.c_str(),
+                         strerror(errno));
+  }
+  int ends[2];  // of a pipe that ends silently when the program starts
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return Status::Error(StatusCode::kResourceExhausted, "pipe: %s", strerror(errno));
+  }
+  UniqueFd told(ends[0]), tells(ends[1]);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return Status::Error(StatusCode::kResourceExhausted, "fork: %s", strerror(errno));
+  if (pid == 0) Exec(argv, envp, output.get(), tells.get(), parent);
+  setpgid(pid, pid);  // in both, so that it holds for whoever is first
+  tells.reset();
+  // glibc 2.36 declares pidfd_open without C linkage.
+  Child child(pid, UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
+  int error = 0;
+  if (read(told.get(), &error, sizeof(error)) == sizeof(error)) {
+    return Status::Error(StatusCode::kMissingInput, "cannot start %s: %s", argv[0],
+                         strerror(error));
+  }
+  if (!child.pidfd_.valid()) {
+    kill(-pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return Status::Error(StatusCode::kResourceExhausted, "pidfd_open: %s", strerror(errno));
+  }
+  return child;
+}
+
+void Child::SetEnd(int wait_status) {
+  end_ = ProcessEnd{.exit_code = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
+                                                          : WEXITSTATUS(wait_status)};
+  kill(-pid_, SIGKILL);  // what it may have left behind
+}
+
+bool Child::Collect() {
+  int wait_status = 0;
+  if (running() && waitpid(pid_, &wait_status, WNOHANG) == pid_) SetEnd(wait_status);
+  return !running();
+}
+
+void Child::Kill() {
+  if (!pidfd_.valid() || Collect()) return;
+  kill(-pid_, SIGKILL);
+  int wait_status = 0;
+  if (waitpid(pid_, &wait_status, 0) == pid_) SetEnd(wait_status);
+  if (end_) end_->killed = true;
+}
+
+Status WaitForChange(const std::vector<Child>& children, const StopSignals& signals,
+                     int timeout_ms) {
+  std::vector<pollfd> fds = {{signals.fd(), POLLIN, 0}};
+  for (const Child& child : children) {
+    if (child.running()) fds.push_back({child.pidfd(), POLLIN, 0});
+  }
+  poll(fds.data(), fds.size(), timeout_ms);
+  const int signal = signals.Read();
+  if (signal == 0) return {};
+  return Status::Error(StatusCode::kInterrupted, "stopped by %s", SignalName(signal));
+}
+
+}  // namespace
+
+size_t FirstFailure(const std::vector<ProcessEnd>& ends) {
+  size_t found = ends.size();
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (ends[i].exit_code == 0) continue;
+    if (found == ends.size() || (ends[found].killed && !ends[i].killed)) found = i;
+  }
+  return found;
+}
+
+Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
+                                            std::chrono::milliseconds timeout,
+                                            const StopSignals& signals,
+                                            std::chrono::milliseconds grace) {
+  std::vector<Child> children;  // whose destructor kills
+  for (const Command& command : commands) {
+    ENGINE_ASSIGN_OR_RETURN(Child child, Child::Start(command));
+    children.push_back(std::move(child));
+  }
+  const TimePoint deadline = std::chrono::steady_clock::now() + timeout;
+  std::optional<TimePoint> give_up;  // on the others, once one has failed
+  for (;;) {
+    bool running = false;
+    for (Child& child : children) {
+      if (!child.Collect()) running = true;
+      if (!child.running() && child.end().exit_code != 0 && !give_up) {
+        give_up = std::chrono::steady_clock::now() + grace;
+      }
+    }
+    if (!running) break;
+    if (Passed(deadline)) {
+      return Status::Error(StatusCode::kTimeout, "not done within %.0f s",
+                           static_cast<double>(timeout.count()) / 1000);
+    }
+    if (give_up && Passed(*give_up)) {
+      for (Child& child : children) child.Kill();
+      break;
+    }
+    ENGINE_RETURN_IF_ERROR(
+        WaitForChange(children, signals,
+                      RemainingMs(give_up ? std::min(deadline, *give_up) : deadline, kPollMs)));
+  }
+  std::vector<ProcessEnd> ends;
+  for (const Child& child : children) ends.push_back(child.end());
+  return ends;
+}
+
+}  // namespace engine::bench

@@ -1,0 +1,124 @@
+#include "bench/report/facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace engine::bench {
+namespace {
+
+template <typename... Values>
+std::string Format(const char* format, Values... values) {
+  char text[512];
+  std::snprintf(text, sizeof(text), format, values...);
+  return text;
+}
+
+std::string LossFact(const TrainResult& result) {
+  if (result.difference) return "differ at step " + std::to_string(result.difference->step);
+  double worst = 0;
+  const RunResult* first = nullptr;
+  for (const RunResult& run : result.runs) {
+    if (run.side == SideId::kNull) continue;
+    if (first == nullptr) first = &run;
+    for (size_t i = 0; i < std::min(run.losses.size(), first->losses.size()); ++i) {
+      const double scale = std::max(std::fabs(first->losses[i]), std::fabs(run.losses[i]));
+      if (scale > 0) worst = std::max(worst, std::fabs(first->losses[i] - run.losses[i]) / scale);
+    }
+  }
+  if (worst == 0) return "equal at every step of every run";
+  return Format("agree at every step of every run, within %.1e", worst);
+}
+
+}  // namespace
+
+std::string Milliseconds(double seconds) {
+  const double size = std::fabs(seconds);
+  if (size < 1e-3) return Format(size < 1e-4 ? "%.1f us" : "%.0f us", 1e6 * seconds);
+  return Format(size < 1e-2 ? "%.2f ms" : size < 1 ? "%.1f ms" : "%.0f ms", 1e3 * seconds);
+}
+
+std::string Percent(double share) {
+  return Format("%.1f %%", 100 * share);
+}
+
+std::vector<SideId> SidesOf(const TrainResult& result) {
+  std::vector<SideId> sides = {SideId::kA, SideId::kB};
+  if (result.request.null_side) sides.push_back(SideId::kNull);
+  return sides;
+}
+
+const Side& SideOf(const TrainResult& result, SideId side) {
+  if (side == SideId::kB) return result.request.b;
+  return side == SideId::kNull ? *result.request.null_side : result.request.a;
+}
+
+std::vector<Fact> EfficiencyFacts(const TrainResult& result) {
+  const Conditions& conditions = result.conditions;
+  std::vector<Fact> facts;
+  if (conditions.compute_seconds) {
+    facts.push_back({"computation F + B", Milliseconds(*conditions.compute_seconds)});
+  }
+  if (conditions.communication_seconds) {
+    facts.push_back(
+        {"communication C on the link", Milliseconds(*conditions.communication_seconds)});
+  }
+  if (conditions.ratio) {
+    facts.push_back({"r = C / (F + B)", Format("%.2f", *conditions.ratio)});
+    facts.push_back({"bound without overlap", Milliseconds(*conditions.no_overlap)});
+    facts.push_back(
+        {"bound with overlap of the backward pass", Milliseconds(*conditions.backward_overlap)});
+    facts.push_back({"bound with full overlap", Milliseconds(*conditions.full_overlap)});
+  }
+  for (const SideId side : {SideId::kA, SideId::kB}) {
+    const double step = result.steps[static_cast<int>(side)].median;
+    const std::string of = std::string(" of ") + Name(side);
+    if (conditions.compute_seconds) {
+      facts.push_back(
+          {"exposed communication" + of, Milliseconds(step - *conditions.compute_seconds)});
+    }
+    if (conditions.full_overlap && step > 0) {
+      facts.push_back({"schedule efficiency" + of, Percent(*conditions.full_overlap / step)});
+    }
+  }
+  return facts;
+}
+
+std::vector<Fact> ConditionFacts(const TrainResult& result) {
+  const TrainRequest& request = result.request;
+  std::vector<Fact> facts = {
+      {"configuration", request.config_name},
+      {"A", Describe(request.a)},
+      {"B", request.same ? "A again, as a control" : Describe(request.b)},
+      {"ranks", std::to_string(request.ranks)},
+      {"order of runs",
+       Format("%d x A B B A%s", request.blocks, request.null_side ? ", null after each" : "")},
+      {"steps of each run",
+       Format("%lld measured after %lld to warm up", static_cast<long long>(request.steps),
+              static_cast<long long>(request.warmup))},
+      {"losses", LossFact(result)}};
+  if (result.link) {
+    facts.push_back({"link of each rank", result.link->rate + ", " + result.link->congestion});
+    facts.push_back({"discarded for dropped packets", std::to_string(result.discarded.size())});
+  }
+  int64_t bytes = 0;
+  for (const RunResult& run : result.runs) bytes = std::max(bytes, run.bytes_per_step);
+  if (bytes > 0) {
+    facts.push_back({"bytes sent per step and rank",
+                     Format("%.2f MB in transfers", static_cast<double>(bytes) * 1e-6)});
+  }
+  return facts;
+}
+
+std::vector<Fact> MachineFacts(const Machine& machine) {
+  return {{"processor", machine.cpu},
+          {"cores", std::to_string(machine.cores)},
+          {"memory", Format("%.0f GiB", machine.memory_gib)},
+          {"kernel", machine.kernel},
+          {"congestion control", machine.congestion},
+          {"load before", Format("%.2f", machine.load)},
+          {"engine", machine.engine},
+          {"began", machine.time}};
+}
+
+}  // namespace engine::bench

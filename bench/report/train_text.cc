@@ -1,0 +1,77 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "bench/report/facts.h"
+#include "bench/report/train_report.h"
+
+namespace engine::bench {
+namespace {
+
+constexpr int kBarColumns = 40;
+constexpr size_t kNameColumns = 42;
+
+template <typename... Values>
+std::string Format(const char* format, Values... values) {
+  char text[512];
+  std::snprintf(text, sizeof(text), format, values...);
+  return text;
+}
+
+// p10 to p90 as a bar, the median as a mark, on an axis from `low` to `high`.
+std::string Bar(const Summary& steps, double low, double high) {
+  const auto column = [&](double value) {
+    const double place = (value - low) / std::max(high - low, 1e-12) * (kBarColumns - 1);
+    return std::clamp(static_cast<int>(std::lround(place)), 0, kBarColumns - 1);
+  };
+  std::string bar;
+  for (int i = 0; i < kBarColumns; ++i) {
+    if (i == column(steps.median)) {
+      bar += "█";
+    } else {
+      bar += i >= column(steps.p10) && i <= column(steps.p90) ? "▒" : "·";
+    }
+  }
+  return bar;
+}
+
+std::string SideLines(const TrainResult& result) {
+  double low = INFINITY, high = 0;
+  for (const SideId side : SidesOf(result)) {
+    low = std::min(low, result.steps[static_cast<int>(side)].p10);
+    high = std::max(high, result.steps[static_cast<int>(side)].p90);
+  }
+  std::string text = Format("%-4s  %10s %10s %10s %10s   %s\n", "ms", "median", "p10", "p90",
+                            "mean", "▒ p10 to p90, █ median");
+  for (const SideId side : SidesOf(result)) {
+    const Summary& steps = result.steps[static_cast<int>(side)];
+    text +=
+        Format("%-4s  %10.3f %10.3f %10.3f %10.3f   %s\n", Name(side), 1e3 * steps.median,
+               1e3 * steps.p10, 1e3 * steps.p90, 1e3 * steps.mean, Bar(steps, low, high).c_str());
+  }
+  return text;
+}
+
+std::string FactLines(const std::vector<Fact>& facts) {
+  std::string text;
+  for (const Fact& fact : facts) {
+    text += fact.name +
+            std::string(kNameColumns - std::min(kNameColumns - 1, fact.name.size()), ' ') +
+            fact.value + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string TrainText(const TrainResult& result) {
+  std::string text = FactLines(ConditionFacts(result));
+  text.append("\n").append(SideLines(result));
+  const std::vector<Fact> efficiency = EfficiencyFacts(result);
+  if (!efficiency.empty()) text.append("\n").append(FactLines(efficiency));
+  text += "\nspeed of B over A, by pair:";
+  for (const double ratio : result.ratio.by_pair) text += Format(" %.3f", ratio);
+  return text + "\n" + result.sentence + "\n";
+}
+
+}  // namespace engine::bench

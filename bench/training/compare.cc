@@ -1,0 +1,202 @@
+#include "bench/training/compare.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "bench/training/losses.h"
+#include "bench/training/order.h"
+
+namespace engine::bench {
+namespace {
+
+constexpr int kTries = 3;  // of a run whose packets were dropped
+
+class Comparison {
+ public:
+  Comparison(const TrainRequest& request, const Program& program, const ProgressSink& progress)
+      : request_(request), program_(program), progress_(progress) {}
+
+  Status Run(TrainResult* result);
+
+ private:
+  Status MakeLink(TrainResult* result);
+  Status Rehearse(EngineRunner& runner) const;
+  Status Measure(EngineRunner& runner, const std::vector<Turn>& order, TrainResult* result) const;
+  Result<RunResult> MeasureOne(EngineRunner& runner, const Turn& turn, TrainResult* result) const;
+  void Tell(const TrainResult& result, size_t all) const;
+
+  const TrainRequest& request_;
+  const Program& program_;
+  const ProgressSink& progress_;
+  std::unique_ptr<LinkedHosts> hosts_;
+};
+
+Status Comparison::MakeLink(TrainResult* result) {
+  if (request_.link_rate.empty()) return {};
+  LinkOptions options;
+  options.hosts = request_.ranks;
+  options.rate = request_.link_rate;
+  options.congestion = request_.congestion;
+  ENGINE_ASSIGN_OR_RETURN(hosts_, LinkedHosts::Create(options));
+  const LinkFacts& facts = hosts_->facts();
+  result->link =
+      LinkConditions{request_.link_rate, facts.goodput_bits_per_second, facts.congestion};
+  return {};
+}
+
+// Also finds out whether each side runs at all, before minutes are spent on the others.
+Status Comparison::Rehearse(EngineRunner& runner) const {
+  for (const SideId side : {SideId::kA, SideId::kB, SideId::kNull}) {
+    if (side == SideId::kNull && !request_.null_side) continue;
+    if (side == SideId::kB && request_.same) continue;
+    const auto run = runner.Run({side, 0}, /*steps=*/1);
+    if (!run.ok()) return run.status();
+  }
+  return {};
+}
+
+Result<RunResult> Comparison::MeasureOne(EngineRunner& runner, const Turn& turn,
+                                         TrainResult* result) const {
+  for (int i = 0; i < kTries; ++i) {
+    ENGINE_ASSIGN_OR_RETURN(RunResult run, runner.Run(turn, request_.steps));
+    if (run.dropped_packets == 0) return run;
+    progress_("a run of " + std::string(Name(turn.side)) +
+              " is discarded: " + std::to_string(run.dropped_packets) + " of " +
+              std::to_string(run.sent_packets) + " packets were dropped");
+    result->discarded.push_back(std::move(run));
+  }
+  return Status::Error(StatusCode::kBadData,
+                       "%d runs of %s in a row had packets dropped on the emulated link: what "
+                       "they measure is its buffer; choose another rate or congestion control",
+                       kTries, Name(turn.side));
+}
+
+void Comparison::Tell(const TrainResult& result, size_t all) const {
+  const RunResult& run = result.runs.back();
+  char text[160];
+  std::snprintf(text, sizeof(text), "run %zu of %zu  block %d  %-4s  %10.3f ms per step",
+                result.runs.size(), all, run.block + 1, Name(run.side),
+                1e3 * Median(run.step_seconds));
+  progress_(text);
+}
+
+Status Comparison::Measure(EngineRunner& runner, const std::vector<Turn>& order,
+                           TrainResult* result) const {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Turn& turn : order) {
+    ENGINE_ASSIGN_OR_RETURN(RunResult run, MeasureOne(runner, turn, result));
+    const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
+    run.begin_seconds = std::max(0.0, now.count() - run.wall_seconds);
+    result->runs.push_back(std::move(run));
+    Tell(*result, order.size());
+  }
+  return {};
+}
+
+Status Comparison::Run(TrainResult* result) {
+  const StopSignals signals;
+  ENGINE_RETURN_IF_ERROR(MakeLink(result));
+  EngineRunner runner(request_, program_, signals, hosts_.get());
+  ENGINE_RETURN_IF_ERROR(Rehearse(runner));
+  return Measure(runner, MakeOrder(request_.blocks, request_.null_side.has_value()), result);
+}
+
+double MedianOfRuns(const std::vector<RunResult>& runs, SideId side, double RunResult::*field) {
+  std::vector<double> values;
+  for (const RunResult& run : runs) {
+    if (run.side == side) values.push_back(run.*field);
+  }
+  return Median(std::move(values));
+}
+
+// F and B: stated by the model, or what the tasks of the null side took.
+struct ComputeTimes {
+  double forward = 0, backward = 0;
+  bool known = false;
+};
+ComputeTimes GetComputeTimes(const TrainResult& result) {
+  const TrainRequest& request = result.request;
+  if (request.forward_seconds && request.backward_seconds) {
+    return {*request.forward_seconds, *request.backward_seconds, true};
+  }
+  if (!request.null_side) return {};
+  // Updates and the rest of a step are computed too: they count as backward work, because they end
+  // it.
+  const double forward = MedianOfRuns(result.runs, SideId::kNull, &RunResult::forward_seconds);
+  const double step = result.steps[static_cast<int>(SideId::kNull)].median;
+  return {forward, std::max(0.0, step - forward), true};
+}
+
+Conditions GetConditions(const TrainResult& result) {
+  Conditions conditions;
+  const ComputeTimes compute = GetComputeTimes(result);
+  if (compute.known) conditions.compute_seconds = compute.forward + compute.backward;
+  int64_t bytes = result.request.gradient_bytes.value_or(0);
+  for (const RunResult& run : result.runs) {
+    if (!result.request.gradient_bytes) bytes = std::max(bytes, run.bytes_per_step);
+  }
+  if (!result.link || bytes == 0 || result.link->goodput_bits_per_second <= 0) return conditions;
+  const double ranks = result.request.ranks;
+  const double c = 2 * (ranks - 1) / ranks * static_cast<double>(bytes) * 8 /
+                   result.link->goodput_bits_per_second;
+  conditions.communication_seconds = c;
+  if (!compute.known || *conditions.compute_seconds <= 0) return conditions;
+  conditions.ratio = c / *conditions.compute_seconds;
+  conditions.no_overlap = *conditions.compute_seconds + c;
+  conditions.backward_overlap = compute.forward + std::max(compute.backward, c);
+  conditions.full_overlap = std::max(*conditions.compute_seconds, c);
+  return conditions;
+}
+
+std::string ControlInWords(const Ratio& ratio) {
+  if (Judge(ratio) == Verdict::kNotSeparable) {
+    return "control passed: A against itself is " + VerdictInWords(ratio);
+  }
+  return "control failed: A against itself, yet " + VerdictInWords(ratio) +
+         "; the machine was not steady, so take no verdict from it as it is (more --blocks, less "
+         "load)";
+}
+
+}  // namespace
+
+std::string Describe(const Side& side) {
+  std::string text;
+  for (const auto* words : {&side.plugins, &side.overrides}) {
+    for (const std::string& word : *words) text += (text.empty() ? "" : ", ") + word;
+  }
+  return text.empty() ? "as configured" : text;
+}
+
+void Conclude(TrainResult* result) {
+  for (int side = 0; side < kSides; ++side) {
+    std::vector<double> steps;
+    for (const RunResult& run : result->runs) {
+      if (static_cast<int>(run.side) != side) continue;
+      steps.insert(steps.end(), run.step_seconds.begin(), run.step_seconds.end());
+    }
+    result->steps[side] = Summarize(steps);
+  }
+  result->conditions = GetConditions(*result);
+  result->ratio = EstimateRatio(MakePairs(result->runs), {.seed = result->request.seed});
+  result->difference = FindLossDifference(result->runs, result->request.loss_tolerance);
+  if (result->difference) {
+    result->sentence =
+        DifferenceInWords(*result->difference, result->runs, result->request.loss_tolerance);
+  } else {
+    result->sentence =
+        result->request.same ? ControlInWords(result->ratio) : VerdictInWords(result->ratio);
+  }
+}
+
+Result<TrainResult> CompareTraining(const TrainRequest& request, const Program& program,
+                                    const Machine& machine, const ProgressSink& progress) {
+  TrainResult result;
+  result.request = request;
+  result.machine = machine;
+  ENGINE_RETURN_IF_ERROR(Comparison(request, program, progress).Run(&result));
+  Conclude(&result);
+  return result;
+}
+
+}  // namespace engine::bench

@@ -1,0 +1,158 @@
+#include "bench/training/engine_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "bench/process/linked_ranks.h"
+#include "bench/training/metrics_lines.h"
+#include "bench/training/traced_steps.h"
+#include "core/launch/exit_code.h"
+#include "core/trace/trace_format.h"
+
+namespace engine::bench {
+namespace {
+
+constexpr int64_t kDefaultSpans = 65536;  // of output.trace_spans
+
+std::string JoinWords(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+const Side& SideOf(const TrainRequest& request, SideId side) {
+  if (side == SideId::kB) return request.b;
+  return side == SideId::kNull ? *request.null_side : request.a;
+}
+
+// The last line that says something.
+std::string LastLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string last;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) last = line;
+  }
+  constexpr std::string_view kPrefix = "engine: ";
+  return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
+}
+
+// A code that has this exit code.
+StatusCode CodeOf(int exit_code) {
+  for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {
+    if (ExitCode(static_cast<StatusCode>(code)) == exit_code) return static_cast<StatusCode>(code);
+  }
+  return exit_code > 128 ? StatusCode::kPeerLost : StatusCode::kInternal;
+}
+
+}  // namespace
+
+std::vector<std::string> MeasuringOverrides(int64_t steps) {
+  return {"train.steps=" + std::to_string(steps), "train.evaluate_every=-1",
+          "train.checkpoint_every=0", "output.checkpoint=", "output.sample_bytes=0"};
+}
+
+std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int64_t steps,
+                                      bool linked) {
+  std::vector<std::string> arguments = {"run"};
+  if (!request.config_file.empty()) arguments.push_back(request.config_file);
+  arguments.push_back("--quiet");
+  if (linked) {
+    arguments.insert(arguments.end(), {"--launcher", "torchrun"});
+  } else {
+    arguments.insert(arguments.end(), {"--launcher", "none", "-n", std::to_string(request.ranks)});
+  }
+  for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
+    for (const std::string& folder : *folders) {
+      arguments.insert(arguments.end(), {"--plugin-path", folder});
+    }
+  }
+  if (!side.plugins.empty()) {
+    arguments.insert(arguments.end(), {"--plugins", JoinWords(side.plugins)});
+  }
+  for (const auto& overrides : {request.overrides, side.overrides, MeasuringOverrides(steps)}) {
+    for (const std::string& override : overrides) {
+      arguments.insert(arguments.end(), {"--set", override});
+    }
+  }
+  return arguments;
+}
+
+std::vector<Command> EngineRunner::Commands(const Side& side, int64_t steps) const {
+  Command command{.environment = program_.environment};
+  command.arguments = RunArguments(request_, side, steps, hosts_ != nullptr);
+  command.arguments.insert(command.arguments.begin(), program_.binary);
+  for (const char* output : {"output.metrics", "output.trace"}) {
+    const std::string path = program_.folder + "/" + output;
+    command.arguments.insert(command.arguments.end(), {"--set", output + ("=" + path)});
+  }
+  const auto spans = static_cast<int64_t>(2 * spans_per_step_ * static_cast<double>(steps));
+  if (spans > kDefaultSpans) {
+    command.arguments.insert(command.arguments.end(),
+                             {"--set", "output.trace_spans=" + std::to_string(spans)});
+  }
+  if (hosts_ == nullptr) {
+    command.output = program_.folder + "/output.0";
+    return {command};
+  }
+  return OnEachHost(command, *hosts_, program_.folder + "/output.");
+}
+
+// The ring of spans must hold all measured steps: a run tells the next ones how much that is.
+void EngineRunner::LearnSpans(const Trace& trace, int64_t steps) {
+  for (const RankTimeline& timeline : trace.ranks) {
+    const auto recorded = static_cast<double>(timeline.spans.size() + timeline.dropped);
+    spans_per_step_ = std::max(spans_per_step_, recorded / static_cast<double>(steps));
+  }
+}
+
+Status EngineRunner::Execute(const std::vector<Command>& commands, RunResult* run) const {
+  LinkCounters before;
+  if (hosts_ != nullptr) {
+    ENGINE_ASSIGN_OR_RETURN(before, hosts_->Counters());
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  ENGINE_ASSIGN_OR_RETURN(
+      const std::vector<ProcessEnd> ends,
+      RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms), signals_));
+  run->wall_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const size_t failed = FirstFailure(ends);
+  if (failed < ends.size()) {
+    const std::string said = LastLine(commands[failed].output);
+    return Status::Error(CodeOf(ends[failed].exit_code), "exit code %d: %s", ends[failed].exit_code,
+                         said.empty() ? "it said nothing" : said.c_str());
+  }
+  if (hosts_ != nullptr) {
+    ENGINE_ASSIGN_OR_RETURN(const LinkCounters after, hosts_->Counters());
+    const LinkCounters counted = Difference(before, after);
+    run->sent_packets = counted.sent_packets;
+    run->dropped_packets = counted.dropped_packets;
+  }
+  return {};
+}
+
+Result<RunResult> EngineRunner::Run(const Turn& turn, int64_t steps) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(program_.folder, ignored)) {
+    if (entry.path().filename().string().starts_with("output.")) {
+      std::filesystem::remove(entry.path(), ignored);
+    }
+  }
+  RunResult run{.side = turn.side, .block = turn.block};
+  ENGINE_RETURN_IF_ERROR(
+      Execute(Commands(SideOf(request_, turn.side), request_.warmup + steps), &run)
+          .WithContext("a run of %s failed", Name(turn.side)));
+  ENGINE_ASSIGN_OR_RETURN(run.losses, ReadLosses(program_.folder + "/output.metrics"));
+  ENGINE_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(program_.folder + "/output.trace"));
+  LearnSpans(trace, request_.warmup + steps);
+  ENGINE_ASSIGN_OR_RETURN(TracedSteps traced, MeasureSteps(trace, steps));
+  run.step_seconds = std::move(traced.step_seconds);
+  run.waited_seconds = traced.waited_seconds;
+  run.bytes_per_step = traced.bytes_per_step;
+  run.forward_seconds = traced.forward_seconds;
+  run.backward_seconds = traced.backward_seconds;
+  return run;
+}
+
+}  // namespace engine::bench

@@ -1,0 +1,53 @@
+// One run of one side: `engine run` in processes of its own.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "bench/link/linked_hosts.h"
+#include "bench/process/process_group.h"
+#include "bench/training/order.h"
+#include "bench/training/result.h"
+#include "core/trace/timeline.h"
+
+namespace engine::bench {
+
+// What a run needs of the process that asks for it.
+struct Program {
+  std::string binary;                              // this executable
+  std::map<std::string, std::string> environment;  // handed on
+  std::string folder;                              // exists, empty, for files of the runs
+};
+
+// Keys that every measured run sets for itself, so that a step is all there is to time.
+std::vector<std::string> MeasuringOverrides(int64_t steps);
+
+// The arguments after `engine` of a run of `side` with `steps` steps in all. `linked`: each rank is
+// a process that torchrun's variables number; else `engine run` starts them.
+std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int64_t steps,
+                                      bool linked);
+
+class EngineRunner {
+ public:
+  // All are borrowed; `hosts` may be null.
+  EngineRunner(const TrainRequest& request, const Program& program, const StopSignals& signals,
+               LinkedHosts* hosts)
+      : request_(request), program_(program), signals_(signals), hosts_(hosts) {}
+
+  // warmup + `steps` steps of `side`, of which the last `steps` are measured. The error of the run
+  // when it fails, with its last line and the code that belongs to its exit code.
+  Result<RunResult> Run(const Turn& turn, int64_t steps);
+
+ private:
+  std::vector<Command> Commands(const Side& side, int64_t steps) const;
+  void LearnSpans(const Trace& trace, int64_t steps);
+  Status Execute(const std::vector<Command>& commands, RunResult* run) const;
+
+  const TrainRequest& request_;
+  const Program& program_;
+  const StopSignals& signals_;
+  LinkedHosts* const hosts_;
+  double spans_per_step_ = 0;  // the most that a rank has recorded so far; 0: not known
+};
+
+}  // namespace engine::bench

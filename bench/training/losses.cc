@@ -1,0 +1,68 @@
+#include "bench/training/losses.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+namespace engine::bench {
+namespace {
+
+bool Agree(double x, double y, double tolerance) {
+  if (!std::isfinite(x) || !std::isfinite(y)) return false;
+  return std::fabs(x - y) <= tolerance * std::max(std::fabs(x), std::fabs(y));
+}
+
+// NaN where a run has no such step.
+double LossAt(const RunResult& run, size_t index) {
+  return index < run.losses.size() ? run.losses[index] : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+std::optional<LossDifference> FindLossDifference(const std::vector<RunResult>& runs,
+                                                 double tolerance) {
+  std::vector<size_t> compared;
+  size_t steps = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].side == SideId::kNull) continue;
+    compared.push_back(i);
+    steps = std::max(steps, runs[i].losses.size());
+  }
+  if (compared.empty()) return std::nullopt;
+  const size_t first = compared.front();
+  for (size_t step = 0; step < steps; ++step) {
+    for (const size_t other : compared) {
+      const double x = LossAt(runs[first], step), y = LossAt(runs[other], step);
+      if (Agree(x, y, tolerance)) continue;
+      return LossDifference{static_cast<int64_t>(step) + 1, first, other, x, y};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string DifferenceInWords(const LossDifference& difference, const std::vector<RunResult>& runs,
+                              double tolerance) {
+  const auto run = [&](size_t index) {
+    return std::string("run ") + std::to_string(index + 1) + " (" + Name(runs[index].side) + ")";
+  };
+  char text[320];
+  if (difference.run == difference.other_run) {
+    std::snprintf(text, sizeof(text),
+                  "no verdict: the loss of step %lld is %g in %s, so nothing can be compared",
+                  static_cast<long long>(difference.step), difference.loss,
+                  run(difference.run).c_str());
+    return text;
+  }
+  const bool same_side = runs[difference.run].side == runs[difference.other_run].side;
+  std::snprintf(
+      text, sizeof(text),
+      "no verdict: %s: at step %lld the loss is %.7g in %s and %.7g in %s, more than "
+      "%g apart (--loss-tolerance)",
+      same_side ? "a side does not reproduce itself" : "A and B do not compute the same thing",
+      static_cast<long long>(difference.step), difference.loss, run(difference.run).c_str(),
+      difference.other_loss, run(difference.other_run).c_str(), tolerance);
+  return text;
+}
+
+}  // namespace engine::bench

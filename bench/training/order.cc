@@ -1,0 +1,30 @@
+#include "bench/training/order.h"
+
+namespace engine::bench {
+
+std::vector<Turn> MakeOrder(int blocks, bool with_null) {
+  std::vector<Turn> order;
+  for (int block = 0; block < blocks; ++block) {
+    for (const SideId side : {SideId::kA, SideId::kB, SideId::kB, SideId::kA}) {
+      order.push_back({side, block});
+    }
+    if (with_null) order.push_back({SideId::kNull, block});
+  }
+  return order;
+}
+
+std::vector<Pair> MakePairs(const std::vector<RunResult>& runs) {
+  std::vector<const RunResult*> compared;
+  for (const RunResult& run : runs) {
+    if (run.side != SideId::kNull) compared.push_back(&run);
+  }
+  std::vector<Pair> pairs;
+  for (size_t i = 0; i + 1 < compared.size(); i += 2) {
+    const bool turned = compared[i]->side == SideId::kB;
+    pairs.push_back(
+        {compared[turned ? i + 1 : i]->step_seconds, compared[turned ? i : i + 1]->step_seconds});
+  }
+  return pairs;
+}
+
+}  // namespace engine::bench
