@@ -7,6 +7,7 @@
 #include <exception>
 #include <string_view>
 
+#include "clock.h"
 #include "describe.h"
 
 namespace engine::gloo {
@@ -55,15 +56,20 @@ Channel::Channel(int rank, int world_size)
 Channel::~Channel() = default;
 
 Status Channel::Attach(int peer, ::gloo::transport::Pair& pair,
-                       const std::vector<char>& peer_address) {
+                       const std::vector<char>& peer_address,
+                       const CongestionControl& congestion_control) {
   Link& link = links_[static_cast<size_t>(peer)];
   ENGINE_ASSIGN_OR_RETURN(link.socket, SocketHandle::Of(pair, peer_address));
   link.socket.RemoveTimeouts();
-  if (!link.socket.ReserveSendBuffer(kPartBytes)) {
+  if (!congestion_control.name.empty()) {
+    const Status set = link.socket.SetCongestionControl(congestion_control.name);
+    if (!set.ok() && congestion_control.required) return set;
+  }
+  if (!link.socket.ReserveSendBuffer(kWindowBytes)) {
     return Status::Error(StatusCode::kConfig,
                          "the kernel limits the send buffer of a socket: raise net.core.wmem_max "
                          "to at least %zu",
-                         kPartBytes);
+                         kWindowBytes);
   }
   pair.setSync(true, false);
   // A send buffer over all memory: an offset into it is an address, so anything can be sent from
@@ -74,13 +80,21 @@ Status Channel::Attach(int peer, ::gloo::transport::Pair& pair,
   return {};
 }
 
-void Channel::Open(const Transfer& transfer) noexcept {
+void Channel::Open(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept {
   header_ = HeaderOf(transfer);
+  started_ns_ = &started_ns;
   for (Link& link : links_) link.sent_opening = link.received_opening = false;
 }
 
 void Channel::SendMessage(Link& link, const void* data, size_t size_bytes, size_t target_offset) {
   link.out->send(reinterpret_cast<uintptr_t>(data), size_bytes, target_offset);
+  if (size_bytes > link.largest_sent) {
+    // Gloo has made the buffer as small as this message, as for each that is larger than all
+    // before. The argument of channel.h holds in this write too: the largest part between two ranks
+    // is the first, so the window holds nothing else.
+    link.largest_sent = size_bytes;
+    link.socket.ReserveSendBuffer(kWindowBytes);
+  }
   link.out->waitSend();  // in synchronous mode only counts
 }
 
@@ -90,6 +104,9 @@ Status Channel::Send(int peer, const void* data, size_t size_bytes) noexcept {
   try {
     if (!link.sent_opening) {
       link.sent_opening = true;
+      if (started_ns_->load(std::memory_order_relaxed) == 0) {
+        started_ns_->store(MonotonicNs(), std::memory_order_relaxed);
+      }
       Staging::Outbox& outbox = staging_->outbox;
       outbox.header = header_;
       const size_t inlined = size_bytes <= kInlineBytes ? size_bytes : 0;
@@ -125,14 +142,17 @@ Status Channel::Receive(int peer, size_t size_bytes) noexcept {
 
 Status Channel::CheckOpening(int peer) const noexcept {
   const TransferHeader& theirs = staging_->inbox.header;
-  if (theirs == header_) return {};
-  const bool same_in_words = std::strcmp(Describe(theirs).c_str(), Describe(header_).c_str()) == 0;
+  TransferHeader expected = header_;
+  expected.unit = theirs.unit;  // says nothing of its own
+  if (theirs == expected) return {};
+  const Text words = Describe(theirs), own_words = Describe(header_);
+  const bool same_in_words = std::strcmp(words.c_str(), own_words.c_str()) == 0;
   return Status::Error(
              StatusCode::kInvalidArgument,
              "rank %d submitted %s where this rank submitted %s%s: all ranks must submit the same "
              "transfers in the same order",
-             peer, Describe(theirs).c_str(), Describe(header_).c_str(),
-             same_in_words ? " with another root or reduction" : "")
+             peer, words.c_str(), own_words.c_str(),
+             same_in_words ? HiddenDifference(theirs, header_).c_str() : "")
       .WithRank(peer);
 }
 

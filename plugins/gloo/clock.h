@@ -15,6 +15,12 @@ inline Clock::time_point DeadlineIn(int64_t timeout_ms) noexcept {
   return Clock::now() + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, kYearMs));
 }
 
+// CLOCK_MONOTONIC, as Work::started_ns tells it.
+inline int64_t MonotonicNs() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
 inline int64_t MillisecondsUntil(Clock::time_point deadline) noexcept {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();

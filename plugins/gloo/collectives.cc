@@ -9,6 +9,10 @@
 namespace engine::gloo {
 namespace {
 
+// Steps that are sent before they are awaited.
+constexpr int64_t kAhead = kWindowBytes / kPartBytes - 1;
+static_assert(kAhead == 1);
+
 void CopyIfApart(void* target, const void* source, size_t size_bytes) noexcept {
   if (target != source && size_bytes > 0) std::memcpy(target, source, size_bytes);
 }
@@ -18,12 +22,12 @@ void CopyIfApart(void* target, const void* source, size_t size_bytes) noexcept {
 Collectives::Collectives(Channel& channel)
     : channel_(channel), accumulator_(new std::byte[kPartBytes * kAccumulatorGrowth]) {}
 
-Status Collectives::Run(const Transfer& transfer) noexcept {
+Status Collectives::Run(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept {
   transfer_ = transfer;
   send_ = static_cast<const std::byte*>(transfer.send);
   recv_ = static_cast<std::byte*>(transfer.recv);
   part_count_ = static_cast<int64_t>(kPartBytes / SizeOf(transfer.dtype));
-  channel_.Open(transfer);
+  channel_.Open(transfer, started_ns);
   switch (transfer.kind) {
     case TransferKind::kAllReduce:
       return ChooseAllReduce(channel_.world_size(), Bytes(transfer.count)) ==
@@ -42,16 +46,25 @@ Status Collectives::Run(const Transfer& transfer) noexcept {
   ENGINE_CHECK(false, "transfer kind %d", static_cast<int>(transfer.kind));
 }
 
-Status Collectives::Exchange() noexcept {
-  for (int64_t step = 0; step < StepCount(transfer_.count); ++step) {
-    const Range part = PartOf({0, transfer_.count}, step);
-    ENGINE_RETURN_IF_ERROR(SendToAll(send_ + Bytes(part.begin), part.count));
-    ENGINE_RETURN_IF_ERROR(
-        ReducePart(send_ + Bytes(part.begin), recv_ + Bytes(part.begin), part.count));
+template <typename Send, typename Receive>
+Status Collectives::Pipeline(int64_t count, const Send& send, const Receive& receive) noexcept {
+  const int64_t steps = StepCount(count);
+  for (int64_t step = 0; step < steps + kAhead; ++step) {
+    if (step < steps) ENGINE_RETURN_IF_ERROR(send(PartOf({0, count}, step)));
+    if (step >= kAhead) ENGINE_RETURN_IF_ERROR(receive(PartOf({0, count}, step - kAhead)));
   }
   return {};
 }
 
+Status Collectives::Exchange() noexcept {
+  return Pipeline(
+      transfer_.count, [&](Range part) { return SendToAll(send_ + Bytes(part.begin), part.count); },
+      [&](Range part) {
+        return ReducePart(send_ + Bytes(part.begin), recv_ + Bytes(part.begin), part.count);
+      });
+}
+
+// Two steps of channel.h in turn, none of them ahead: README.md says why.
 // In place nothing is overwritten too early: a step writes only parts that it has sent before.
 Status Collectives::ReduceScatterAllGather() noexcept {
   const int ranks = channel_.world_size();
@@ -81,19 +94,21 @@ Status Collectives::ReduceScatterAllGather() noexcept {
 }
 
 Status Collectives::ReduceScatter() noexcept {
-  for (int64_t step = 0; step < StepCount(transfer_.count); ++step) {
-    const Range part = PartOf({0, transfer_.count}, step);
-    const auto source = [&](int rank) {
-      return send_ + Bytes(rank * transfer_.count + part.begin);
-    };
-    for (int distance = 1; distance < channel_.world_size(); ++distance) {
-      ENGINE_RETURN_IF_ERROR(
-          channel_.Send(Peer(distance), source(Peer(distance)), Bytes(part.count)));
-    }
-    ENGINE_RETURN_IF_ERROR(
-        ReducePart(source(channel_.rank()), recv_ + Bytes(part.begin), part.count));
-  }
-  return {};
+  const auto source = [&](int rank, Range part) {
+    return send_ + Bytes(rank * transfer_.count + part.begin);
+  };
+  return Pipeline(
+      transfer_.count,
+      [&](Range part) -> Status {
+        for (int distance = 1; distance < channel_.world_size(); ++distance) {
+          const int peer = Peer(distance);
+          ENGINE_RETURN_IF_ERROR(channel_.Send(peer, source(peer, part), Bytes(part.count)));
+        }
+        return {};
+      },
+      [&](Range part) {
+        return ReducePart(source(channel_.rank(), part), recv_ + Bytes(part.begin), part.count);
+      });
 }
 
 Status Collectives::AllGather() noexcept {
@@ -101,17 +116,19 @@ Status Collectives::AllGather() noexcept {
     return recv_ + Bytes(rank * transfer_.count + begin);
   };
   CopyIfApart(target(channel_.rank(), 0), send_, Bytes(transfer_.count));
-  for (int64_t step = 0; step < StepCount(transfer_.count); ++step) {
-    const Range part = PartOf({0, transfer_.count}, step);
-    ENGINE_RETURN_IF_ERROR(SendToAll(send_ + Bytes(part.begin), part.count));
-    for (int distance = 1; distance < channel_.world_size(); ++distance) {
-      ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(distance), Bytes(part.count)));
-      CopyIfApart(target(Peer(distance), part.begin), channel_.inbox(), Bytes(part.count));
-    }
-  }
-  return {};
+  return Pipeline(
+      transfer_.count, [&](Range part) { return SendToAll(send_ + Bytes(part.begin), part.count); },
+      [&](Range part) -> Status {
+        for (int distance = 1; distance < channel_.world_size(); ++distance) {
+          const int peer = Peer(distance);
+          ENGINE_RETURN_IF_ERROR(channel_.Receive(peer, Bytes(part.count)));
+          CopyIfApart(target(peer, part.begin), channel_.inbox(), Bytes(part.count));
+        }
+        return {};
+      });
 }
 
+// The root stands at the step that it sends: it awaits nothing.
 Status Collectives::Broadcast() noexcept {
   const bool is_root = transfer_.root == channel_.rank();
   if (is_root && recv_) CopyIfApart(recv_, send_, Bytes(transfer_.count));

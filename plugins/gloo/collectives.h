@@ -1,7 +1,9 @@
 // The collectives as exchanges of parts between all pairs of ranks.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "channel.h"
@@ -16,13 +18,17 @@ class Collectives {
   explicit Collectives(Channel& channel);
 
   // Returns when the transfer is done on this rank. The transfer is valid and no stream is pending.
-  Status Run(const Transfer& transfer) noexcept;
+  // `started_ns`: see Channel::Open.
+  Status Run(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept;
 
  private:
   struct Range {
     int64_t begin = 0;
     int64_t count = 0;
   };
+  // Calls send(step) for each step and receive(step) kAhead steps later: see channel.h.
+  template <typename Send, typename Receive>
+  Status Pipeline(int64_t count, const Send& send, const Receive& receive) noexcept;
   Status Exchange() noexcept;
   Status ReduceScatterAllGather() noexcept;
   Status ReduceScatter() noexcept;

@@ -111,11 +111,14 @@ Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
   *out = work;
   if (lanes_.empty()) {
+    work->started_cell().store(MonotonicNs(), std::memory_order_relaxed);
     RunAlone(transfer);
     work->Complete({});
     return {};
   }
-  Lane& lane = *lanes_[transfer.sequence % lanes_.size()];
+  // By position and not by Transfer::sequence: ranks that are out of step meet on one lane, see it
+  // and say so.
+  Lane& lane = *lanes_[submitted_++ % lanes_.size()];
   work->set_lane(&lane);
   const Clock::time_point deadline = work->deadline();
   lane.Enqueue(work);

@@ -32,6 +32,7 @@ class GlooCommunicator final : public Communicator {
   Status Check(const Transfer& transfer) const noexcept;
 
   const RankInfo ranks_;
+  uint64_t submitted_ = 0;            // [io-lane]
   const std::unique_ptr<Mesh> mesh_;  // null in a world of one
   const std::shared_ptr<WorkPool> pool_;
   Failure failure_;

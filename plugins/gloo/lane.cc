@@ -41,7 +41,7 @@ void Lane::RunIfNext(PooledWork* work) noexcept {
   std::unique_lock lock(mutex_);
   if (head_ != work || running_) return;
   RunHead(lock);
-  if (head_ || stop_) changed_.notify_all();
+  if (stop_) changed_.notify_all();
 }
 
 void Lane::Loop() noexcept {
@@ -66,7 +66,7 @@ void Lane::RunHead(std::unique_lock<std::mutex>& lock) noexcept {
     status = failure_.reason();
   } else {
     const ScopedIgnoreSigpipe no_signal;
-    status = collectives_.Run(work->transfer());
+    status = collectives_.Run(work->transfer(), work->started_cell());
     if (!status.ok()) {
       status = failure_.RaiseFound(status.WithContext("%s", Describe(work->transfer()).c_str()));
     }
@@ -74,6 +74,7 @@ void Lane::RunHead(std::unique_lock<std::mutex>& lock) noexcept {
   lock.lock();
   head_ = work->next_;
   running_ = false;
+  if (head_) changed_.notify_one();  // this thread may be a waiter's, or be busy with a callback
   lock.unlock();
   work->Complete(std::move(status));
   work->Unreference();

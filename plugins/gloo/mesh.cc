@@ -140,7 +140,7 @@ Status Mesh::ConnectTo(int peer) {
                            error.what())
           .WithRank(peer);
     }
-    ENGINE_RETURN_IF_ERROR(channel(lane).Attach(peer, pair, address));
+    ENGINE_RETURN_IF_ERROR(channel(lane).Attach(peer, pair, address, CongestionControlFor(pair)));
   }
   return {};
 }
@@ -159,6 +159,15 @@ Status Mesh::Missing(int peer) {
                        list.find(',') == std::string::npos ? "" : "s", list.c_str(),
                        ranks_.world_size, static_cast<long long>(settings_.rendezvous_timeout_ms))
       .WithRank(peer);
+}
+
+// There is no congestion on the loopback interface, but BBR, the choice of some hosts, paces there
+// too: README.md has the cost.
+CongestionControl Mesh::CongestionControlFor(const ::gloo::transport::Pair& pair) const {
+  if (!settings_.congestion_control.empty()) {
+    return {.name = settings_.congestion_control, .required = true};
+  }
+  return {.name = IsLoopback(pair.address()) ? "cubic" : ""};
 }
 
 std::string Mesh::AddressKey(int rank) const {

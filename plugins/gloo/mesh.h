@@ -20,14 +20,16 @@
 namespace gloo::transport {
 class Context;
 class Device;
+class Pair;
 }  // namespace gloo::transport
 
 namespace engine::gloo {
 
 struct MeshSettings {
   int lanes = 1;
-  std::string interface;  // name of a network interface, or empty
-  std::string hostname;   // own name or address, or empty
+  std::string interface;           // name of a network interface, or empty
+  std::string hostname;            // own name or address, or empty
+  std::string congestion_control;  // of the kernel; empty: see Mesh::CongestionControlFor
   int64_t rendezvous_timeout_ms = 30000;
 };
 
@@ -53,6 +55,7 @@ class Mesh {
   Status PublishAddresses();
   Status ConnectTo(int peer);
   Status Missing(int peer);
+  CongestionControl CongestionControlFor(const ::gloo::transport::Pair& pair) const;
   std::string AddressKey(int rank) const;
 
   Host& host_;

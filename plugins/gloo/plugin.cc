@@ -14,6 +14,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
         .lanes = static_cast<int>(options.Int("io_threads")),
         .interface = std::string(options.String("interface")),
         .hostname = std::string(options.String("hostname")),
+        .congestion_control = std::string(options.String("congestion_control")),
         .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
     };
     ENGINE_ASSIGN_OR_RETURN(auto communicator, GlooCommunicator::Create(host, settings));
@@ -48,6 +49,11 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         OptionSpec{.name = "hostname",
                    .type = OptionType::kString,
                    .doc = "own name or address to use; empty: the name of the host"},
+        OptionSpec{.name = "congestion_control",
+                   .type = OptionType::kString,
+                   .doc =
+                       "TCP congestion control of the connections, bbr for example; empty: "
+                       "cubic on the loopback interface where the kernel has it, else the host's"},
         OptionSpec{.name = "rendezvous_timeout_ms",
                    .type = OptionType::kInt,
                    .default_value = "30000",

@@ -5,11 +5,13 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/address.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -83,6 +85,18 @@ void SocketHandle::RemoveTimeouts() const noexcept {
   const timeval never{};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never));
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &never, sizeof(never));
+}
+
+Status SocketHandle::SetCongestionControl(const std::string& name) const noexcept {
+  if (setsockopt(fd_, IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
+                 static_cast<socklen_t>(name.size())) == 0) {
+    return {};
+  }
+  return Status::Error(StatusCode::kConfig,
+                       "the kernel does not let gloo use the congestion control '%s' (%s): set the "
+                       "option congestion_control to one of "
+                       "/proc/sys/net/ipv4/tcp_allowed_congestion_control, or leave it out",
+                       name.c_str(), std::strerror(errno));
 }
 
 bool SocketHandle::ReserveSendBuffer(int bytes) const noexcept {

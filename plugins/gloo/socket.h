@@ -2,6 +2,7 @@
 // pair's timeout; both are properties of the socket, which can be had by its address.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ class SocketHandle {
 
   // Reads and writes wait without limit: deadlines are the Watchdog's.
   void RemoveTimeouts() const noexcept;
+
+  // Kernel's name of an algorithm. kConfig when this process may not use it.
+  Status SetCongestionControl(const std::string& name) const noexcept;
 
   // Whether the kernel grants a send buffer that takes `bytes` at once.
   bool ReserveSendBuffer(int bytes) const noexcept;

@@ -27,6 +27,7 @@ void PooledWork::Start(const Transfer& transfer, int references,
   lane_ = nullptr;
   pool_ = std::move(pool);
   next_ = nullptr;
+  started_ns_.store(0, std::memory_order_relaxed);
   references_.store(references, std::memory_order_relaxed);
   uses_.store(2, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
@@ -117,8 +118,8 @@ PooledWork* WorkPool::Take(const Transfer& transfer, int references) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     const auto wanted = static_cast<size_t>(in_use + lanes_);
-    free_.reserve(wanted);
-    while (all_.size() < wanted) {
+    while (all_.size() < wanted || free_.empty()) {
+      free_.reserve(all_.size() + 1);
       all_.push_back(std::make_unique<PooledWork>(spin_));
       free_.push_back(all_.back().get());
     }

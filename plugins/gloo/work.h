@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -27,6 +28,8 @@ class PooledWork final : public Work {
   void set_lane(Lane* lane) noexcept { lane_ = lane; }
 
   const Transfer& transfer() const noexcept { return transfer_; }
+  // For who runs the transfer.
+  std::atomic<int64_t>& started_cell() noexcept { return started_ns_; }
   Clock::time_point deadline() const noexcept { return deadline_; }
 
   // Makes the work terminal and calls back; once. The caller holds a reference and no lock.
@@ -35,6 +38,9 @@ class PooledWork final : public Work {
   void Unreference() noexcept;
 
   WorkState state() const noexcept override { return state_.load(std::memory_order_acquire); }
+  int64_t started_ns() const noexcept override {
+    return started_ns_.load(std::memory_order_relaxed);
+  }
   Status WaitHost(int64_t timeout_ms) noexcept override;
   Status WaitStream(Stream* stream) noexcept override;
   void OnDone(void (*callback)(void* context), void* context) noexcept override;
@@ -59,6 +65,7 @@ class PooledWork final : public Work {
   Lane* lane_ = nullptr;
   std::shared_ptr<WorkPool> pool_;
 
+  std::atomic<int64_t> started_ns_{0};  // publishes nothing
   std::atomic<int> references_{0};
   std::atomic<int> uses_{0};  // 2 at the start; released and terminal take one each
   std::atomic<WorkState> state_{WorkState::kPending};  // written under mutex_; publishes status_

@@ -1,30 +1,83 @@
 // null: a communicator that moves nothing between ranks. In a world of one that is all there is to
 // do; in a larger one it measures what training costs without communication, and the ranks drift
 // apart.
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "engine/plugin.h"
 
 namespace engine::null {
 namespace {
 
-// Every transfer is done when Submit returns. Without state, so one serves all, for ever.
+int64_t MonotonicNs() noexcept {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+class WorkPool;
+
+// Every transfer is done when Submit returns: all that is left of it is when that was.
 class DoneWork final : public Work {
  public:
   WorkState state() const noexcept override { return WorkState::kDone; }
+  int64_t started_ns() const noexcept override { return started_ns_; }
   Status WaitHost(int64_t) noexcept override { return {}; }
   Status WaitStream(Stream*) noexcept override { return {}; }
   void OnDone(void (*callback)(void* context), void* context) noexcept override {
     callback(context);
   }
-  void Release() noexcept override {}
+  void Release() noexcept override;
+
+ private:
+  friend class WorkPool;
+
+  int64_t started_ns_ = 0;
+  DoneWork* next_ = nullptr;        // in the pool
+  std::shared_ptr<WorkPool> pool_;  // null while in the pool
 };
 
-Work* Done() noexcept {
-  static DoneWork work;
-  return &work;
+// Works for reuse, so that a step allocates nothing. A caller may release a work after the
+// communicator is gone, so every work in use holds its pool.
+class WorkPool : public std::enable_shared_from_this<WorkPool> {
+ public:
+  WorkPool() = default;
+  WorkPool(const WorkPool&) = delete;
+  WorkPool& operator=(const WorkPool&) = delete;
+  ~WorkPool() {
+    while (first_) delete std::exchange(first_, first_->next_);
+  }
+
+  // Null when memory is out.
+  DoneWork* Take(int64_t started_ns) noexcept {
+    DoneWork* work = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (first_) work = std::exchange(first_, first_->next_);
+    }
+    if (!work) work = new (std::nothrow) DoneWork;
+    if (!work) return nullptr;
+    work->started_ns_ = started_ns;
+    work->pool_ = shared_from_this();
+    return work;
+  }
+
+  void Give(DoneWork* work) noexcept {
+    const std::lock_guard lock(mutex_);
+    work->next_ = std::exchange(first_, work);
+  }
+
+ private:
+  std::mutex mutex_;
+  DoneWork* first_ = nullptr;  // guarded by mutex_
+};
+
+void DoneWork::Release() noexcept {
+  const std::shared_ptr<WorkPool> pool = std::move(pool_);
+  pool->Give(this);
 }
 
 // What this rank contributes to its own result: an all-reduce or broadcast gives back `send`, a
@@ -42,7 +95,8 @@ void CopyOwn(const Transfer& transfer, const RankInfo& ranks) noexcept {
 
 class NullCommunicator final : public Communicator {
  public:
-  explicit NullCommunicator(const RankInfo& ranks) noexcept : ranks_(ranks) {}
+  explicit NullCommunicator(const RankInfo& ranks)
+      : ranks_(ranks), pool_(std::make_shared<WorkPool>()) {}
 
   CommunicatorTraits traits() const noexcept override {
     return {.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
@@ -69,8 +123,10 @@ class NullCommunicator final : public Communicator {
       return Status::Error(StatusCode::kUnsupported,
                            "null copies host memory only: copy the data to the host first");
     }
+    DoneWork* const work = pool_->Take(MonotonicNs());
+    if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
     CopyOwn(transfer, ranks_);
-    *out = Done();
+    *out = work;
     return {};
   }
 
@@ -81,14 +137,18 @@ class NullCommunicator final : public Communicator {
 
  private:
   const RankInfo ranks_;
+  const std::shared_ptr<WorkPool> pool_;
   std::mutex mutex_;
   Status failure_;  // guarded by mutex_
 };
 
 Status Create(Host& host, const Options&, Object** out) noexcept {
-  *out = new (std::nothrow) NullCommunicator(host.rank_info());
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a communicator");
+  try {
+    *out = new NullCommunicator(host.rank_info());
+    return {};
+  } catch (const std::bad_alloc&) {
+    return Status::Error(StatusCode::kResourceExhausted, "no memory for a communicator");
+  }
 }
 
 }  // namespace

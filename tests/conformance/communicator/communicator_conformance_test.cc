@@ -242,6 +242,60 @@ TEST_P(CommunicatorConformance, WaitThatGivesUpLeavesTheTransferAlone) {
   });
 }
 
+// 0 says that it is not known.
+TEST_P(CommunicatorConformance, ATransferStartsBetweenItsSubmissionAndItsEnd) {
+  for (int size = 1; size <= 3; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    RunRanks(size, [&](int rank) {
+      for (const int64_t count : {1, 300007}) {
+        TransferBuffers buffers({.count = count}, rank, size);
+        const int64_t before = MonotonicNs();
+        Work* const work =
+            MustSubmit(world.rank(rank), buffers.MakeTransfer(static_cast<uint64_t>(count != 1)));
+        const int64_t early = work->started_ns();
+        EXPECT_TRUE(work->WaitHost(30000).ok());
+        const int64_t started = work->started_ns(), after = MonotonicNs();
+        if (early != 0) {
+          EXPECT_EQ(early, started) << "a transfer starts once";
+        }
+        if (started != 0) {
+          EXPECT_LE(before, started);
+          EXPECT_LE(started, after);
+        }
+        work->Release();
+      }
+    });
+  }
+}
+
+// Rank 1 submits nothing until rank 0 has looked, so only so many transfers can be under way.
+TEST_P(CommunicatorConformance, AQueuedTransferHasNotStarted) {
+  World world(GetParam(), 2);
+  ASSERT_TRUE(world.ok());
+  const uint32_t in_flight = world.rank(0).traits().max_in_flight;
+  if (!world.moves_data() || in_flight == 0) GTEST_SKIP() << "nothing is ever queued";
+  std::latch looked(1);
+  RunRanks(2, [&](int rank) {
+    std::deque<TransferBuffers> buffers;
+    std::vector<Work*> works;
+    if (rank == 1) looked.wait();
+    for (uint64_t i = 0; i <= in_flight; ++i) {
+      buffers.emplace_back(TransferCase{.count = 10}, rank, 2);
+      works.push_back(MustSubmit(world.rank(rank), buffers[i].MakeTransfer(i)));
+    }
+    if (rank == 0) {
+      EXPECT_EQ(works.front()->WaitHost(20).code(), StatusCode::kTimeout);
+      EXPECT_EQ(works.back()->started_ns(), 0);
+      looked.count_down();
+    }
+    for (Work* work : works) {
+      EXPECT_TRUE(work->WaitHost(30000).ok());
+      work->Release();
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, BrokenTransfersAreRefusedWithoutAWork) {
   World world(GetParam(), 1);
   ASSERT_TRUE(world.ok());

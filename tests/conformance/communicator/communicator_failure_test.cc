@@ -177,6 +177,56 @@ TEST_P(CommunicatorFailure, TransfersInDifferentOrderAreAnErrorAndNeverAWrongRes
   }
 }
 
+// What cannot be told apart by size or kind is told apart by its key.
+TEST_P(CommunicatorFailure, DifferentKeysAreRefusedOnEveryRank) {
+  for (int size = 2; size <= 3; ++size) {
+    for (const int64_t count : {1, 1000, 300007}) {
+      World world(GetParam(), size);
+      ASSERT_TRUE(world.ok());
+      if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
+      if (!world.rank(0).traits().ordered) GTEST_SKIP() << "any order will do";
+      RunRanks(size, [&](int rank) {
+        TransferBuffers buffers({.count = count}, rank, size);
+        buffers.Fill();
+        Transfer transfer = buffers.MakeTransfer(0, rank == size - 1 ? 8 : 7);
+        transfer.timeout_ms = 5000;
+        const Status status = SubmitAndWait(world.rank(rank), transfer);
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument)
+            << "rank " << rank << " of " << size << ", " << count
+            << " elements: " << (status.ok() ? "a sum of different things" : status.message());
+      });
+    }
+  }
+}
+
+TEST_P(CommunicatorFailure, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
+  for (int size = 2; size <= 3; ++size) {
+    World world(GetParam(), size);
+    ASSERT_TRUE(world.ok());
+    if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
+    if (!world.rank(0).traits().ordered) GTEST_SKIP() << "any order will do";
+    RunRanks(size, [&](int rank) {
+      TransferBuffers first({.count = 5000}, rank, size), second({.count = 5000}, rank, size);
+      Transfer transfers[] = {first.MakeTransfer(0, 1), second.MakeTransfer(1, 2)};
+      if (rank == size - 1) std::swap(transfers[0].key, transfers[1].key);
+      Work* works[2] = {};
+      for (int i = 0; i < 2; ++i) {
+        const Status status = world.rank(rank).Submit(transfers[i], &works[i]);
+        if (!status.ok()) {
+          EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+        }
+      }
+      for (Work* work : works) {
+        if (!work) continue;
+        const Status status = work->WaitHost(40000);
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument)
+            << "rank " << rank << " of " << size << ": " << status.message();
+        work->Release();
+      }
+    });
+  }
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorFailure);
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure,
                          ::testing::ValuesIn(PluginPaths({CONNECTING_COMMUNICATORS})),

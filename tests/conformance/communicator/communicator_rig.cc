@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -236,6 +237,11 @@ Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(work == nullptr, !status.ok());
   return work;
+}
+
+int64_t MonotonicNs() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library) {

@@ -80,6 +80,9 @@ Status SubmitAndWait(Communicator& communicator, const Transfer& transfer);
 // Submits `transfer`; null and a failure when that is refused.
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
 
+// The clock of Work::started_ns.
+int64_t MonotonicNs();
+
 // "libengine_gloo_so", for the names of tests.
 std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library);
 

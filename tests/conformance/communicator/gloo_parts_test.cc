@@ -137,6 +137,8 @@ TEST(GlooReduce, SixteenBitSumsAreRoundedOnce) {
 TEST(GlooDescribe, SaysKindSizeAndSequence) {
   EXPECT_STREQ(Describe(Transfer{.count = 300000, .sequence = 17}).c_str(),
                "all-reduce of 1.2 MB (sequence 17)");
+  EXPECT_STREQ(Describe(Transfer{.count = 10, .unit = 3, .sequence = 17}).c_str(),
+               "all-reduce of 40 B (unit 3, sequence 17)");
   EXPECT_STREQ(Describe(Transfer{.kind = TransferKind::kBarrier, .sequence = 3}).c_str(),
                "barrier (sequence 3)");
   const Transfer gather{
@@ -146,6 +148,30 @@ TEST(GlooDescribe, SaysKindSizeAndSequence) {
   TransferHeader foreign;
   foreign.magic = 1;
   EXPECT_STREQ(Describe(foreign).c_str(), "something that is no transfer");
+}
+
+TEST(GlooDescribe, SaysWhatIsNotSeenInWords) {
+  const Transfer transfer{.count = 10, .key = 4};
+  Transfer other = transfer;
+  EXPECT_STREQ(HiddenDifference(HeaderOf(transfer), HeaderOf(other)).c_str(), "");
+  other.root = 1;
+  EXPECT_STREQ(HiddenDifference(HeaderOf(transfer), HeaderOf(other)).c_str(), " with another root");
+  other.reduction = Reduction::kMax;
+  EXPECT_STREQ(HiddenDifference(HeaderOf(transfer), HeaderOf(other)).c_str(),
+               " with another reduction");
+  other.key = 5;
+  EXPECT_STREQ(HiddenDifference(HeaderOf(transfer), HeaderOf(other)).c_str(), " with another key");
+}
+
+TEST(GlooDescribe, TheLongestTextFits) {
+  TransferHeader header = HeaderOf({.kind = TransferKind::kReduceScatter,
+                                    .dtype = DType::kBFloat16,
+                                    .count = std::numeric_limits<int64_t>::max(),
+                                    .unit = UINT32_MAX - 1,
+                                    .sequence = UINT64_MAX});
+  EXPECT_STREQ(Describe(header).c_str(),
+               "reduce-scatter of 9223372036854775807 bfloat16 (unit 4294967294, sequence "
+               "18446744073709551615)");
 }
 
 }  // namespace

@@ -1,0 +1,135 @@
+// Transfers that are submitted by the callback of an earlier one, as the engine does.
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "tests/conformance/communicator/communicator_rig.h"
+
+namespace engine::test {
+namespace {
+
+constexpr int kLength = 200;
+constexpr auto kDeadline = std::chrono::seconds(90);
+
+// One rank's transfers 0 .. kLength-1. Transfer n is submitted as soon as n - in_flight is done, by
+// whoever learns of that, and after n - 1: so all ranks submit in one order.
+class Chain {
+ public:
+  Chain(int rank, int world_size, int in_flight) : in_flight_(in_flight) {
+    for (const int64_t count : {1, 5000, 60000, 0, 777, 20000}) {
+      buffers_.emplace_back(TransferCase{.count = count}, rank, world_size);
+    }
+    links_.resize(kLength);
+    for (int n = 0; n < kLength; ++n) links_[static_cast<size_t>(n)] = {this, n, nullptr, false};
+  }
+
+  void Start(Communicator& communicator, bool moves_data) {
+    const std::lock_guard lock(mutex_);
+    communicator_ = &communicator;
+    moves_data_ = moves_data;
+    Continue();
+  }
+
+  bool Finish() {
+    std::unique_lock lock(mutex_);
+    return finished_.wait_for(lock, kDeadline, [this] { return done_ == kLength || failed_; }) &&
+           !failed_;
+  }
+
+ private:
+  struct Link {
+    Chain* chain = nullptr;
+    int number = 0;
+    Work* work = nullptr;
+    bool done = false;
+  };
+
+  TransferBuffers& BuffersOf(int number) {
+    return buffers_[static_cast<size_t>(number) % buffers_.size()];
+  }
+
+  // With mutex_ held, perhaps by callers of this function: where transfers end at once, OnDone
+  // calls back from in here.
+  void Continue() {
+    while (next_ < kLength && !failed_) {
+      if (next_ >= in_flight_ && !links_[static_cast<size_t>(next_ - in_flight_)].done) return;
+      Link& link = links_[static_cast<size_t>(next_++)];
+      TransferBuffers& buffers = BuffersOf(link.number);
+      buffers.Fill();
+      const auto number = static_cast<uint64_t>(link.number);
+      const Status status = communicator_->Submit(
+          buffers.MakeTransfer(number, number % buffers_.size() + 1), &link.work);
+      if (!status.ok()) return Fail(status);
+      link.work->OnDone([](void* context) { OnDone(*static_cast<Link*>(context)); }, &link);
+    }
+  }
+
+  static void OnDone(Link& link) {
+    Chain& chain = *link.chain;
+    const std::lock_guard lock(chain.mutex_);
+    EXPECT_NE(link.work->state(), WorkState::kPending);
+    const Status status = link.work->WaitHost(0);
+    if (status.ok() && chain.moves_data_) {
+      EXPECT_TRUE(chain.BuffersOf(link.number).Check());
+    }
+    link.work->Release();
+    link.done = true;
+    if (!status.ok()) return chain.Fail(status);
+    if (++chain.done_ == kLength) chain.finished_.notify_all();
+    chain.Continue();
+  }
+
+  void Fail(const Status& status) {
+    if (!failed_) ADD_FAILURE() << "transfer " << next_ - 1 << ": " << status.message();
+    failed_ = true;
+    finished_.notify_all();
+  }
+
+  const int in_flight_;
+  Communicator* communicator_ = nullptr;
+  bool moves_data_ = false;
+  std::recursive_mutex mutex_;  // guards the rest
+  std::condition_variable_any finished_;
+  std::deque<TransferBuffers> buffers_;
+  std::vector<Link> links_;
+  int next_ = 0;
+  int done_ = 0;
+  bool failed_ = false;
+};
+
+class CommunicatorChain : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void Run(int world_size, int in_flight) {
+    SCOPED_TRACE(std::to_string(world_size) + " ranks");
+    std::deque<Chain> chains;  // outlive the threads that call back
+    for (int rank = 0; rank < world_size; ++rank) chains.emplace_back(rank, world_size, in_flight);
+    World world(GetParam(), world_size);
+    ASSERT_TRUE(world.ok());
+    const bool moves_data = world.moves_data();
+    RunRanks(world_size, [&](int rank) {
+      Chain& chain = chains[static_cast<size_t>(rank)];
+      chain.Start(world.rank(rank), moves_data);
+      EXPECT_TRUE(chain.Finish()) << "rank " << rank;
+    });
+  }
+};
+
+TEST_P(CommunicatorChain, EachTransferIsSubmittedByTheCallbackOfTheOneBefore) {
+  for (int size = 1; size <= 3; ++size) Run(size, 1);
+}
+
+TEST_P(CommunicatorChain, TwoChainsInterleave) {
+  for (int size = 1; size <= 3; ++size) Run(size, 2);
+}
+
+TEST_P(CommunicatorChain, AsManyChainsAsBuffersInterleave) {
+  for (int size = 2; size <= 3; ++size) Run(size, 6);
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorChain);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorChain,
+                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
+
+}  // namespace
+}  // namespace engine::test
