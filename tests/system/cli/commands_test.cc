@@ -98,5 +98,20 @@ TEST_F(Commands, QuietPrintsOnlyResults) {
               MatchesRegex("step 6  held-out loss [0-9.]+  accuracy [0-9.]+ %  \\(16 targets.*\n"));
 }
 
+TEST_F(Commands, ATraceIsWrittenAndSummarised) {
+  const Outcome run = RunConfig({"-q", "-n", "2", "--trace", "run.json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Outcome summary = Run({"trace", "summary", "run.json"});
+  EXPECT_EQ(summary.exit_code, 0) << summary.err;
+  EXPECT_THAT(summary.out, AllOf(HasSubstr("2 ranks"), HasSubstr("schedule  efficiency"),
+                                 HasSubstr("priority inversions")));
+  const Outcome missing = Run({"trace", "summary", "none.json"});
+  EXPECT_EQ(missing.exit_code, 66);
+  const Outcome simulated =
+      Run({"simulate", "run.json", "--ranks", "2,16", "--bandwidth", "1gbit", "--steps", "8"});
+  EXPECT_EQ(simulated.exit_code, 0) << simulated.err;
+  EXPECT_THAT(simulated.out, HasSubstr("ranks   step ms"));
+}
+
 }  // namespace
 }  // namespace engine::testing
