@@ -2,14 +2,14 @@
 # Schedulers on rate-limited links, measured and simulated: the table of docs/simulator.md and README.md.
 #   sudo bench/schedulers_on_links.sh [FOLDER]       about 15 minutes; needs a build in build/release
 # Two ranks on emulated hosts, compute replaced by the layer times of VGG-16 and ResNet-50 (times x4, bytes
-# x1/16), r = C / (F + B) near 0.5, 1 and 1.5. fifo_sched sends slices of 1 MiB here: "partitioned FIFO".
+# x1/16), r = C / (F + B) near 0.5, 1 and 1.5. fifo_sched cuts the slices that priority_sched cuts (256 KiB): "partitioned FIFO".
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 engine=build/release/bin/engine
 out=${1:-runs/schedulers_on_links}
 mkdir -p "$out"
-slices=fifo_sched.slice_bytes=1048576
+slices=fifo_sched.slice_bytes=262144
 measure() {  # profile rate A B
   "$engine" bench train --profile "$1" --link "$2" -n 2 --a "$3" --b "$4" --a-set "$slices" --b-set "$slices" \
     --steps "${STEPS:-10}" --warmup 4 --blocks 1 --format json --quiet >"$out/$1-$2-$3-$4.json"

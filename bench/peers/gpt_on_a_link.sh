@@ -19,7 +19,7 @@ head -c 1000000 /dev/urandom >"$out/text"
 ours() {  # name scheduler [--set ...]
   local name=$1 scheduler=$2
   shift 2
-  "$engine" bench hosts --link "$rate" -- "$PWD/$engine" run configs/gpt_text.pbtxt -q \
+  "$engine" bench hosts --link "$rate" --timeout 120 -- "$PWD/$engine" run configs/gpt_text.pbtxt -q \
     --plugins "gloo,$scheduler,adamw,cpu_ops" --set data.text.path="$out/text" --set data.text.context=128 \
     --set model.gpt.width=256 --set train.global_batch=16 --set train.steps=$((steps + 5)) \
     --set train.evaluate_every=-1 --set output.sample_bytes=0 --set output.checkpoint="$out/checkpoint" \
@@ -41,7 +41,7 @@ PYTHON
 peer() {  # name bucket
   env OPENBLAS_CORETYPE=SkylakeX ATEN_CPU_CAPABILITY=avx512 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 \
     MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 GLOO_SOCKET_IFNAME=eth0 \
-    "$engine" bench hosts --link "$rate" -- /usr/bin/python3 bench/peers/ddp_gpt.py --steps "$steps" --bucket-mb "$2" |
+    "$engine" bench hosts --link "$rate" --timeout 120 -- /usr/bin/python3 bench/peers/ddp_gpt.py --steps "$steps" --bucket-mb "$2" |
     /usr/bin/python3 -c 'import json, sys; print(*json.loads(sys.stdin.readlines()[-1])["seconds"], sep="\n")' >>"$out/$1"
 }
 

@@ -145,7 +145,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                           "they are this many bytes; 0: each alone"},
         OptionSpec{.name = "credit_bytes",
                    .type = OptionType::kInt,
-                   .default_value = "1048576",
+                   .default_value = "524288",
                    .min = 0,
                    .max = 1 << 30,
                    .doc = "bytes that may be under way at once: a more urgent gradient waits for "
