@@ -4,9 +4,9 @@
 #   scripts/install_dependencies.sh tests    also what the tests need
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache pkg-config
+packages=(g++ cmake cppzmq-dev ninja-build ccache pkg-config
           libboost1.81-dev libcli11-dev libdnnl-dev libgloo-dev libprotobuf-dev libspdlog-dev
-          libxxhash-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev)
+          libxxhash-dev libzmq3-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev)
 if [ "${1:-}" = tests ]; then
   packages+=(chromium clang iproute2 lld libgtest-dev libgmock-dev openmpi-bin)
 fi

@@ -111,7 +111,7 @@ TEST(PrioritySched, GathersByNeedWhenShardedUpdatesWaitForAllGradients) {
 // 64 KiB that the next forward pass needs first become ready while 8 MiB that it needs later are
 // pending. The link sends one transfer after another: how many bytes leave before the 64 KiB?
 TEST(PrioritySched, LetsAnUrgentGradientWaitForNoMoreThanCreditAndOneSlice) {
-  constexpr uint64_t kUrgent = 64 << 10, kSlice = 256 << 10, kCredit = 1 << 20;
+  constexpr uint64_t kUrgent = 64 << 10, kSlice = 256 << 10, kCredit = 512 << 10;
   for (size_t slices_before = 0; slices_before <= 32; ++slices_before) {
     SCOPED_TRACE(std::to_string(slices_before) + " slices left before");
     SchedulerRig rig(SchedulerPath("priority_sched"),

@@ -1,0 +1,185 @@
+#include "communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+
+#include "describe.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
+                               Bit(TransferKind::kBarrier);
+constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
+                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
+// How long a rank that is done stays for the sake of others that still fetch their results.
+constexpr int64_t kDrainMs = 2000;
+
+template <typename Enum>
+bool InRange(Enum value, Enum last) noexcept {
+  return static_cast<int32_t>(value) >= 0 && value <= last;
+}
+
+void RunAlone(const Transfer& transfer) noexcept {
+  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return;
+  if (!transfer.recv || transfer.send == transfer.recv) return;
+  const size_t bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
+  std::memcpy(transfer.recv, transfer.send, bytes);
+}
+
+}  // namespace
+
+ZmqPsCommunicator::ZmqPsCommunicator(Host& host, bool ordered)
+    : host_(host),
+      ranks_(host.rank_info()),
+      ordered_(ordered),
+      pool_(std::make_shared<WorkPool>()) {}
+
+Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
+    Host& host, const CommunicatorSettings& settings) noexcept {
+  try {
+    std::unique_ptr<ZmqPsCommunicator> communicator(new ZmqPsCommunicator(host, settings.ordered));
+    if (host.rank_info().world_size > 1) {
+      ENGINE_RETURN_IF_ERROR(communicator->Connect(settings));
+    }
+    return communicator;
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start zmq_ps: %s", error.what());
+  }
+}
+
+Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
+  Rendezvous rendezvous(host_, settings.rendezvous);
+  ServerSettings server{
+      .workers = static_cast<uint32_t>(ranks_.world_size),
+      .reduce_threads = settings.reduce_threads,
+      .io_threads = settings.io_threads,
+      .slice_bytes = settings.slice_bytes,
+      .buffer_bytes = settings.buffer_bytes,
+      .resend_ms = settings.resend_ms,
+      .lost_after_ms = settings.lost_after_ms,
+      .log = [this](std::string_view line) { host_.Log(LogLevel::kWarning, line); }};
+  ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
+  if (rendezvous.hosts_server()) {
+    ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
+  }
+  WorkerSettings worker{.worker = static_cast<uint32_t>(ranks_.rank),
+                        .world_size = static_cast<uint32_t>(ranks_.world_size),
+                        .slice_bytes = settings.slice_bytes,
+                        .ordered = settings.ordered,
+                        .io_threads = settings.io_threads,
+                        .buffer_bytes = settings.buffer_bytes,
+                        .resend_ms = settings.resend_ms,
+                        .lost_after_ms = settings.lost_after_ms,
+                        .on_failure = [this](const Status& farewell) {
+                          if (server_) server_->Fail(farewell);
+                        }};
+  ENGINE_RETURN_IF_ERROR(rendezvous.Exchange(server_.get(), &worker));
+  ENGINE_ASSIGN_OR_RETURN(worker_, Worker::Connect(std::move(worker), rendezvous.deadline()));
+  return {};
+}
+
+ZmqPsCommunicator::~ZmqPsCommunicator() {
+  if (worker_) ReportBalance();
+  worker_.reset();
+  if (server_) server_->Stop(kDrainMs);
+}
+
+void ZmqPsCommunicator::ReportBalance() noexcept {
+  try {
+    const std::vector<uint64_t> bytes = worker_->PushedBytes();
+    const uint64_t all = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+    if (all == 0) return;
+    const uint64_t most = *std::max_element(bytes.begin(), bytes.end());
+    char line[160];
+    std::snprintf(
+        line, sizeof(line),
+        "pushed %.1f MB to %zu servers; the one with most got %.2f times its share",
+        static_cast<double>(all) / 1e6, bytes.size(),
+        static_cast<double>(most) * static_cast<double>(bytes.size()) / static_cast<double>(all));
+    host_.Log(LogLevel::kDebug, line);
+  } catch (const std::exception&) {
+    // No memory for a report.
+  }
+}
+
+CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
+  return {.kinds = kAllKinds,
+          .dtypes = kAllDTypes,
+          .ordered = ordered_ ? 1u : 0u,
+          .max_in_flight = 0,
+          .measures_only = 0};
+}
+
+Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
+  const auto invalid = [](const char* what, long long value) {
+    return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
+  };
+  if (!InRange(transfer.kind, TransferKind::kBarrier)) {
+    return invalid("unknown kind", static_cast<int>(transfer.kind));
+  }
+  if (!InRange(transfer.dtype, DType::kFloat16)) {
+    return invalid("unknown dtype", static_cast<int>(transfer.dtype));
+  }
+  if (!InRange(transfer.reduction, Reduction::kMin)) {
+    return invalid("unknown reduction", static_cast<int>(transfer.reduction));
+  }
+  if (transfer.count < 0 || transfer.count > static_cast<int64_t>(kMaxElements)) {
+    return invalid("count", transfer.count);
+  }
+  if (transfer.timeout_ms <= 0) return invalid("timeout_ms", transfer.timeout_ms);
+  if (transfer.stream && transfer.stream->native()) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "zmq_ps moves host memory only: copy the data to the host first");
+  }
+  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
+  if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
+    return invalid("root", transfer.root);
+  }
+  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
+  const bool sends = !is_broadcast || transfer.root == ranks_.rank;
+  const bool receives = !is_broadcast || transfer.root != ranks_.rank;
+  if ((sends && !transfer.send) || (receives && !transfer.recv)) {
+    return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
+                         Describe(transfer).c_str());
+  }
+  return {};
+}
+
+Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
+  if (worker_ && worker_->failed()) return worker_->reason();
+  if (!worker_) {
+    const std::lock_guard lock(mutex_);
+    if (!abort_reason_.ok()) return abort_reason_;
+  }
+  ENGINE_RETURN_IF_ERROR(Check(transfer));
+  PooledWork* const work = pool_->Take(transfer);
+  if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+  if (!worker_) {
+    work->MarkStarted();
+    RunAlone(transfer);
+    work->Complete({});
+  } else if (const Status refused = worker_->Submit(work); !refused.ok()) {
+    work->Complete(refused);
+    work->Release();
+    return refused;
+  }
+  *out = work;
+  return {};
+}
+
+void ZmqPsCommunicator::Abort(const Status& reason) noexcept {
+  if (worker_) {
+    worker_->Abort(reason, Status::Error(StatusCode::kPeerLost, "rank %d was stopped: %s",
+                                         ranks_.rank, reason.message())
+                               .WithRank(ranks_.rank));
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (abort_reason_.ok()) abort_reason_ = reason;
+}
+
+}  // namespace engine::zmq_ps

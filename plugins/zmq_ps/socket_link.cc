@@ -1,0 +1,222 @@
+#include "socket_link.h"
+
+#include <cstring>
+#include <string_view>
+
+namespace engine::zmq_ps {
+namespace {
+
+constexpr int kHeartbeatIntervalMs = 1000;
+constexpr int kHeartbeatTimeoutMs = 5000;
+constexpr int kHandshakeMs = 5000;
+constexpr int kReconnectMs = 50;
+constexpr int kReconnectMaxMs = 500;
+// Few, so that what is urgent waits for little; the rest waits in queues that know priorities.
+constexpr int kHighWaterMark = 2;
+
+// A worker's address at a server: four bytes, which no id that ZeroMQ makes up has.
+std::string IdOf(uint32_t worker) {
+  return {'w', static_cast<char>(worker >> 16 & 0xff), static_cast<char>(worker >> 8 & 0xff),
+          static_cast<char>(worker & 0xff)};
+}
+
+std::optional<uint32_t> WorkerOf(const ::zmq::message_t& id) {
+  const auto* const bytes = static_cast<const uint8_t*>(id.data());
+  if (id.size() != 4 || bytes[0] != 'w') return std::nullopt;
+  return uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
+}
+
+void SetCommon(::zmq::socket_t& socket, const SocketSettings& settings) {
+  socket.set(::zmq::sockopt::linger, settings.linger_ms);
+  socket.set(::zmq::sockopt::maxmsgsize, settings.max_message_bytes);
+  socket.set(::zmq::sockopt::handshake_ivl, kHandshakeMs);
+  socket.set(::zmq::sockopt::heartbeat_ivl, kHeartbeatIntervalMs);
+  socket.set(::zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
+  socket.set(::zmq::sockopt::heartbeat_ttl, kHeartbeatTimeoutMs);
+  socket.set(::zmq::sockopt::tcp_maxrt, 2 * kHeartbeatTimeoutMs);
+  if (settings.buffer_bytes > 0) {
+    socket.set(::zmq::sockopt::sndbuf, settings.buffer_bytes);
+    socket.set(::zmq::sockopt::rcvbuf, settings.buffer_bytes);
+  }
+}
+
+// Not always on: an IPv4 address would become one of IPv6.
+bool IsIpv6(const std::string& endpoint) {
+  return endpoint.find('[') != std::string::npos;
+}
+
+bool Receive(::zmq::socket_t& socket, ::zmq::message_t* out) {
+  return socket.recv(*out, ::zmq::recv_flags::dontwait).has_value();
+}
+
+// The frames after the first one, which has `more` set or not: out->header is there already.
+// Frames beyond the two are not ours and are thrown away; false if there were any.
+bool ReceiveRest(::zmq::socket_t& socket, Message* out) {
+  out->body.rebuild();
+  if (!out->header.more()) return true;
+  if (!Receive(socket, &out->body)) return false;
+  bool more = out->body.more();
+  const bool whole = !more;
+  while (more) {
+    ::zmq::message_t excess;
+    if (!Receive(socket, &excess)) break;
+    more = excess.more();
+  }
+  return whole;
+}
+
+void SendFrames(::zmq::socket_t& socket, Message& message) {
+  using ::zmq::send_flags;
+  // ZeroMQ takes all frames of a message or none, so after the first one these do not fail.
+  const bool has_body = message.body.size() > 0;
+  (void)socket.send(message.header,
+                    has_body ? send_flags::sndmore | send_flags::dontwait : send_flags::dontwait);
+  if (has_body) (void)socket.send(message.body, send_flags::dontwait);
+}
+
+}  // namespace
+
+Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket, const std::string& name)
+    : socket_(context, ZMQ_PAIR) {
+  const std::string endpoint = "inproc://" + name;
+  const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+  if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), events) != 0) {
+    throw ::zmq::error_t();
+  }
+  socket_.set(::zmq::sockopt::linger, 0);
+  socket_.connect(endpoint);
+}
+
+// event := id(2) value(4), native byte order; then the endpoint in a frame of its own.
+bool Monitor::Next(ConnectionEvent* out) {
+  ::zmq::message_t event, endpoint;
+  if (!Receive(socket_, &event)) return false;
+  if (event.more()) Receive(socket_, &endpoint);
+  if (event.size() < 6) return false;
+  uint16_t id = 0;
+  int32_t value = 0;
+  std::memcpy(&id, event.data(), sizeof(id));
+  std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof(id), sizeof(value));
+  out->descriptor = -1;
+  if (id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+    out->kind = ConnectionEvent::Kind::kUp;
+    out->descriptor = value;
+  } else if (id == ZMQ_EVENT_DISCONNECTED) {
+    out->kind = ConnectionEvent::Kind::kDown;
+    out->descriptor = value;
+  } else {
+    out->kind = ConnectionEvent::Kind::kRefused;
+  }
+  return true;
+}
+
+DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
+                       const std::string& server_key, const KeyPair& own,
+                       const SocketSettings& settings)
+    : endpoint_(endpoint), socket_(context, ZMQ_DEALER) {
+  SetCommon(socket_, settings);
+  socket_.set(::zmq::sockopt::sndhwm, kHighWaterMark);
+  socket_.set(::zmq::sockopt::rcvhwm, kHighWaterMark);
+  socket_.set(::zmq::sockopt::immediate, true);
+  socket_.set(::zmq::sockopt::reconnect_ivl, kReconnectMs);
+  socket_.set(::zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
+  socket_.set(::zmq::sockopt::routing_id, IdOf(worker));
+  socket_.set(::zmq::sockopt::ipv6, IsIpv6(endpoint));
+  if (!server_key.empty()) {
+    socket_.set(::zmq::sockopt::curve_serverkey, server_key);
+    socket_.set(::zmq::sockopt::curve_publickey, own.public_key);
+    socket_.set(::zmq::sockopt::curve_secretkey, own.secret_key);
+  }
+}
+
+bool DealerLink::Writable() {
+  return (socket_.get(::zmq::sockopt::events) & ZMQ_POLLOUT) != 0;
+}
+
+SendResult DealerLink::Send(Message& message) {
+  if (!Writable()) return SendResult::kFull;
+  SendFrames(socket_, message);
+  return SendResult::kSent;
+}
+
+bool DealerLink::Receive(Message* out) {
+  while (zmq_ps::Receive(socket_, &out->header)) {
+    if (ReceiveRest(socket_, out)) return true;
+  }
+  return false;
+}
+
+RouterLink::RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPair& own, int window,
+                       const SocketSettings& settings)
+    : workers_(workers), encrypted_(!own.secret_key.empty()), socket_(context, ZMQ_ROUTER) {
+  SetCommon(socket_, settings);
+  socket_.set(::zmq::sockopt::sndhwm, window);
+  socket_.set(::zmq::sockopt::rcvhwm, kHighWaterMark);
+  socket_.set(::zmq::sockopt::router_mandatory, true);
+  socket_.set(::zmq::sockopt::router_handover, true);  // a worker that reconnects
+  if (encrypted_) {
+    socket_.set(::zmq::sockopt::zap_domain, "zmq_ps");
+    socket_.set(::zmq::sockopt::curve_server, true);
+    socket_.set(::zmq::sockopt::curve_secretkey, own.secret_key);
+  }
+}
+
+std::string RouterLink::Bind(const std::string& endpoint) {
+  socket_.set(::zmq::sockopt::ipv6, IsIpv6(endpoint));
+  socket_.bind(endpoint);
+  return socket_.get(::zmq::sockopt::last_endpoint);
+}
+
+SendResult RouterLink::Send(Message& message) {
+  const std::string id = IdOf(message.peer);
+  try {
+    const auto sent =
+        socket_.send(::zmq::buffer(id), ::zmq::send_flags::sndmore | ::zmq::send_flags::dontwait);
+    if (!sent) return SendResult::kFull;
+  } catch (const ::zmq::error_t& error) {
+    if (error.num() == EHOSTUNREACH) return SendResult::kUnreachable;
+    throw;
+  }
+  SendFrames(socket_, message);
+  return SendResult::kSent;
+}
+
+bool RouterLink::Receive(Message* out) {
+  ::zmq::message_t id;
+  while (zmq_ps::Receive(socket_, &id)) {
+    if (!id.more() || !zmq_ps::Receive(socket_, &out->header)) {
+      ++strangers_;
+      continue;
+    }
+    const bool whole = ReceiveRest(socket_, out);
+    const std::optional<uint32_t> sender = SenderOf(id, out->header);
+    if (whole && sender) {
+      out->peer = *sender;
+      out->descriptor = zmq_msg_get(out->header.handle(), ZMQ_SRCFD);
+      return true;
+    }
+    ++strangers_;
+  }
+  return false;
+}
+
+// With encryption, an address is worth as much as the key that it came with: see curve.h.
+std::optional<uint32_t> RouterLink::SenderOf(::zmq::message_t& id, ::zmq::message_t& header) const {
+  const std::optional<uint32_t> worker = WorkerOf(id);
+  if (!worker || *worker >= workers_) return std::nullopt;
+  if (!encrypted_) return worker;
+  const char* const user = zmq_msg_gets(header.handle(), "User-Id");
+  if (!user || std::to_string(*worker) != user) return std::nullopt;
+  return worker;
+}
+
+bool IsLoopback(const std::string& endpoint) {
+  constexpr std::string_view kScheme = "tcp://";
+  if (!endpoint.starts_with(kScheme)) return false;
+  const std::string_view address = std::string_view(endpoint).substr(kScheme.size());
+  return address.starts_with("127.") || address.starts_with("[::1]:");
+}
+
+}  // namespace engine::zmq_ps

@@ -1,0 +1,152 @@
+// The worker's side: one thread that pushes slices to servers and takes their answers.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "clock.h"
+#include "curve.h"
+#include "engine/status.h"
+#include "link.h"
+#include "partition.h"
+#include "send_queue.h"
+#include "socket_link.h"
+#include "wake_up.h"
+#include "wire.h"
+#include "work.h"
+
+namespace engine::zmq_ps {
+
+struct ServerAddress {
+  std::string endpoint;
+  std::string public_key;  // empty: plain text
+  int32_t rank = -1;       // whom to blame when it is lost
+};
+
+struct WorkerSettings {
+  uint32_t worker = 0;
+  uint32_t world_size = 1;
+  std::vector<ServerAddress> servers;
+  KeyPair keys;
+  uint64_t slice_bytes = 1 << 20;
+  uint64_t min_slice_bytes = 64 << 10;
+  // Match transfers by their position instead of by their keys, and refuse other keys there.
+  bool ordered = false;
+  int io_threads = 1;
+  int buffer_bytes = 0;
+  int64_t resend_ms = 500;
+  int64_t lost_after_ms = 1000;
+  // Called once, on the worker's thread, with what others should know of the first failure.
+  std::function<void(const Status& farewell)> on_failure;
+  LinkWrapper wrap;  // for tests; may be empty
+};
+
+// After a failure every transfer fails with the first reason. Memory of a transfer is neither read
+// nor written once its work is terminal.
+class Worker {
+ public:
+  // Connects to all servers, until `deadline`: kRendezvous names the rank of one that is missing.
+  static Result<std::unique_ptr<Worker>> Connect(WorkerSettings settings,
+                                                 Clock::time_point deadline) noexcept;
+  ~Worker();  // Abort, as kAborted, with a farewell that says only that this rank has left
+
+  // Takes the worker's reference to `work`, unless it returns the reason of the failure. [io-lane]
+  Status Submit(PooledWork* work) noexcept;
+
+  // Fails everything with `reason`; the servers are told `farewell`. [any-thread]
+  void Abort(const Status& reason, const Status& farewell) noexcept;
+
+  bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  Status reason() const noexcept;
+
+  // Bytes pushed to each server. Of the worker's thread, or after the end.
+  std::vector<uint64_t> PushedBytes() const;
+
+ private:
+  struct Server {
+    ServerAddress address;
+    std::unique_ptr<Link> link;
+    std::unique_ptr<Monitor> monitor;
+    SendQueue<Request*> pushes;
+    std::deque<Header> control;  // goes first
+    std::unordered_map<uint64_t, Request*> unanswered;
+    std::vector<uint64_t> acks;
+    uint64_t next_request = 1;
+    std::atomic<uint64_t> pushed_bytes{0};
+    bool welcomed = false;
+    std::optional<Clock::time_point> down_since;
+  };
+
+  explicit Worker(WorkerSettings settings);
+  void OpenLinks();
+
+  void Loop() noexcept;
+  void Step();
+  void TakeInbox();
+  void Begin(PooledWork* work);
+  void QueuePush(Request* request);
+
+  void SendTo(Server& server);
+  bool SendControl(Server& server);
+  bool SendPush(Server& server, Request& request);
+  void ReceiveFrom(Server& server);
+  void HandleEvents(Server& server);
+  void Handle(Server& server, Message& message);
+  void HandleAnswer(Server& server, const Header& header, const ::zmq::message_t& body);
+  void HandleRefusal(const Status& reason);
+  void HandleMissing(Server& server, const Header& header);
+  void HandleProbe(Server& server, const Header& header);
+  void LookAtClock(Clock::time_point now);
+  void AskAbout(Server& server, Clock::time_point now);
+  void SayHello(Server& server);
+
+  void FailFound(const Status& reason);
+  void FailAll();
+  void SayGoodbye(const Status& farewell);
+  static void ForgetMemory(void* data, void* work) noexcept;
+  void DropUse(PooledWork* work) noexcept;  // [any-thread]
+  void CompleteUnused();
+
+  const WorkerSettings settings_;
+  const PartitionRule rule_;
+
+  std::atomic<bool> failed_{false};  // publishes reason_, which is constant from then on
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  PooledWork* inbox_ = nullptr;  // these guarded by mutex_
+  PooledWork** inbox_end_ = &inbox_;
+  PooledWork* unused_ = nullptr;  // whose memory nobody refers to any more
+  Status reason_;
+  Status farewell_;
+  bool welcomed_ = false;  // by all servers; written by the thread only
+
+  WakeUp wake_up_;
+  // Its threads use what is above, and end before that does; sockets are below.
+  ::zmq::context_t context_;
+
+  // Of the thread.
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::unordered_set<PooledWork*> active_;
+  std::unordered_map<uint64_t, uint64_t> rounds_;  // by key: how many there were
+  std::string encoded_;
+  std::vector<zmq_pollitem_t> poll_items_;
+  Clock::time_point next_look_{};
+  Status hearsay_;  // what a server says of a lost rank; the reason from believe_at_ on
+  Clock::time_point believe_at_{};
+
+  std::thread thread_;
+};
+
+}  // namespace engine::zmq_ps

@@ -1,0 +1,220 @@
+// Strangers on the network: they cost a line in the log, and the run goes on.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "cluster.h"
+#include "wire.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+// A plain TCP connection to "tcp://127.0.0.1:port".
+class RawConnection {
+ public:
+  explicit RawConnection(const std::string& endpoint) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port =
+        htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+    connected_ = connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  ~RawConnection() { close(fd_); }
+  RawConnection(const RawConnection&) = delete;
+  RawConnection& operator=(const RawConnection&) = delete;
+
+  bool connected() const { return connected_; }
+  bool Send(const std::string& bytes) {
+    return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // Whether the other side closes within five seconds.
+  bool IsClosed() {
+    timeval patience{.tv_sec = 5, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    char buffer[256];
+    ssize_t got = 0;
+    do got = recv(fd_, buffer, sizeof(buffer), 0);
+    while (got > 0);
+    return got == 0 || errno == ECONNRESET;
+  }
+
+ private:
+  const int fd_;
+  bool connected_ = false;
+};
+
+// ZMTP 3.0 greeting with the mechanism NULL, as a ZeroMQ client sends it (rfc.zeromq.org/spec/23).
+std::string Greeting() {
+  std::string greeting("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);
+  greeting.resize(64, '\0');
+  return greeting;
+}
+
+// The command that ends the handshake of the mechanism NULL.
+std::string Ready() {
+  const std::string body(
+      "\x05READY\x0bSocket-Type\0\0\0\x06"
+      "DEALER",
+      6 + 12 + 4 + 6);
+  return std::string("\x04", 1) + static_cast<char>(body.size()) + body;
+}
+
+// One all-reduce of all workers.
+void ExpectThatItWorks(Cluster& cluster, uint32_t workers, uint64_t key) {
+  RunWorkers(workers, [&](uint32_t worker) {
+    std::vector<float> data(50000, 1.0f);
+    const Status status =
+        cluster.Run(worker, {.send = data.data(), .recv = data.data(), .count = 50000, .key = key});
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_THAT(data, ::testing::Each(static_cast<float>(workers)));
+  });
+}
+
+// Complaints come once a second at most, so one may take that long.
+bool WaitForLog(const Cluster& cluster, size_t lines) {
+  for (int i = 0; i < 500 && cluster.log().size() < lines; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return cluster.log().size() >= lines;
+}
+
+TEST(Security, PlainTextOffLoopbackRefusesToStart) {
+  for (const char* endpoint : {"tcp://0.0.0.0:*", "tcp://192.0.2.1:5000", "tcp://*:*"}) {
+    const auto server = Server::Start({.endpoint = endpoint});
+    ASSERT_FALSE(server.ok());
+    EXPECT_EQ(server.status().code(), StatusCode::kConfig);
+    EXPECT_THAT(server.status().message(), ::testing::HasSubstr("plain text"));
+  }
+  const auto worker =
+      Worker::Connect({.servers = {{.endpoint = "tcp://192.0.2.1:5000", .rank = 0}}}, Clock::now());
+  ASSERT_FALSE(worker.ok());
+  EXPECT_EQ(worker.status().code(), StatusCode::kConfig);
+}
+
+TEST(Security, AWrongKeyIsRefusedAndSaidOnce) {
+  Cluster cluster({.workers = 2, .servers = 1, .encrypt = true});
+  ASSERT_TRUE(cluster.ok());
+  ExpectThatItWorks(cluster, 2, 1);
+  // It knows the server's address but neither key.
+  const auto stranger = Worker::Connect({.worker = 1,
+                                         .world_size = 2,
+                                         .servers = {{.endpoint = cluster.server(0).endpoint(),
+                                                      .public_key = KeyPair::Make()->public_key,
+                                                      .rank = 0}},
+                                         .keys = *KeyPair::Make()},
+                                        DeadlineIn(500));
+  ASSERT_FALSE(stranger.ok());
+  EXPECT_EQ(stranger.status().code(), StatusCode::kRendezvous);
+  EXPECT_TRUE(WaitForLog(cluster, 1));
+  ExpectThatItWorks(cluster, 2, 2);
+}
+
+// It has the server's public key, but its own is not of this run.
+TEST(Security, AKeyThatIsNotOfThisRunIsRefused) {
+  const KeyPair server_keys = *KeyPair::Make(), worker_keys = *KeyPair::Make();
+  const auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
+                                     .keys = server_keys,
+                                     .worker_keys = {worker_keys.public_key},
+                                     .workers = 1});
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  const ServerAddress address{(*server)->endpoint(), server_keys.public_key, 0};
+  const auto stranger =
+      Worker::Connect({.servers = {address}, .keys = *KeyPair::Make()}, DeadlineIn(3000));
+  EXPECT_FALSE(stranger.ok());
+  const auto friendly =
+      Worker::Connect({.servers = {address}, .keys = worker_keys}, DeadlineIn(9000));
+  EXPECT_TRUE(friendly.ok()) << friendly.status().message();
+}
+
+// A key of the run opens the door, but only under its own name.
+TEST(Security, AWorkerCannotSpeakForAnother) {
+  const KeyPair server_keys = *KeyPair::Make(), first = *KeyPair::Make(), second = *KeyPair::Make();
+  const auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
+                                     .keys = server_keys,
+                                     .worker_keys = {first.public_key, second.public_key},
+                                     .workers = 2});
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  const ServerAddress address{(*server)->endpoint(), server_keys.public_key, 0};
+  const auto impostor = Worker::Connect(
+      {.worker = 0, .world_size = 2, .servers = {address}, .keys = second}, DeadlineIn(300));
+  EXPECT_FALSE(impostor.ok());
+}
+
+class Strangers : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Strangers, GarbageCostsALine) {
+  const unsigned seed = 99;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Cluster cluster({.workers = 2, .servers = 1, .encrypt = GetParam()});
+  ASSERT_TRUE(cluster.ok());
+  std::mt19937 random(seed);
+  for (int i = 0; i < 20; ++i) {
+    RawConnection stranger(cluster.server(0).endpoint());
+    ASSERT_TRUE(stranger.connected());
+    std::string bytes(1 + random() % 3000, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    stranger.Send(i % 2 ? Greeting() + bytes : bytes);
+  }
+  ExpectThatItWorks(cluster, 2, 1);
+  EXPECT_TRUE(WaitForLog(cluster, 1));
+  EXPECT_LT(cluster.log().size(), 10u) << "a flood of strangers floods the log";
+}
+
+TEST_P(Strangers, TwoHundredSilentConnectionsDoNotHinder) {
+  Cluster cluster({.workers = 2, .servers = 1, .encrypt = GetParam()});
+  ASSERT_TRUE(cluster.ok());
+  std::vector<std::unique_ptr<RawConnection>> strangers;
+  for (int i = 0; i < 200; ++i) {
+    strangers.push_back(std::make_unique<RawConnection>(cluster.server(0).endpoint()));
+    ASSERT_TRUE(strangers.back()->connected()) << i;
+  }
+  ExpectThatItWorks(cluster, 2, 1);
+  strangers.clear();
+  EXPECT_TRUE(WaitForLog(cluster, 1));
+  ExpectThatItWorks(cluster, 2, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Strangers, ::testing::Bool(), [](const auto& mode) {
+  return std::string(mode.param ? "encrypted" : "plain");
+});
+
+// A frame that says it is 2^62 bytes long.
+TEST(Security, ALengthBombIsCutOff) {
+  Cluster cluster({.workers = 2, .servers = 1});
+  ASSERT_TRUE(cluster.ok());
+  RawConnection stranger(cluster.server(0).endpoint());
+  ASSERT_TRUE(stranger.connected());
+  ASSERT_TRUE(stranger.Send(Greeting() + Ready() + std::string("\x02\x40\0\0\0\0\0\0\0", 9)));
+  EXPECT_TRUE(stranger.IsClosed());
+  EXPECT_TRUE(WaitForLog(cluster, 1));
+  ExpectThatItWorks(cluster, 2, 1);
+}
+
+// In plain text, on loopback, whoever knows the protocol gets as far as the headers.
+TEST(Security, MessagesThatAreNoneOfOursAreDropped) {
+  Cluster cluster({.workers = 2, .servers = 1});
+  ASSERT_TRUE(cluster.ok());
+  ::zmq::context_t context;
+  {
+    ::zmq::socket_t stranger(context, ZMQ_DEALER);
+    stranger.set(::zmq::sockopt::linger, 1000);
+    stranger.connect(cluster.server(0).endpoint());
+    for (const std::string& text : {std::string("hello"), std::string(5000, 'x')}) {
+      stranger.send(::zmq::buffer(text), ::zmq::send_flags::none);
+    }
+    for (int i = 0; i < 20; ++i)
+      stranger.send(::zmq::str_buffer("frame"), ::zmq::send_flags::sndmore);
+    stranger.send(::zmq::str_buffer("last"), ::zmq::send_flags::none);
+  }
+  EXPECT_TRUE(WaitForLog(cluster, 1));
+  ExpectThatItWorks(cluster, 2, 1);
+}
+
+}  // namespace
+}  // namespace engine::zmq_ps
