@@ -135,7 +135,7 @@ void ServerLoop::HandleEvents() {
     }
     bool known = event.kind != ConnectionEvent::Kind::kDown;
     for (Worker& worker : workers_) {
-      if (event.kind == ConnectionEvent::Kind::kUp && worker.closed == event.descriptor) {
+      if (event.kind == ConnectionEvent::Kind::kAccepted && worker.closed == event.descriptor) {
         worker.closed = -1;  // the number is in use again
       }
       if (event.kind != ConnectionEvent::Kind::kDown || worker.descriptor != event.descriptor) {
@@ -355,7 +355,9 @@ void ServerLoop::QueueAnswer(uint32_t index, uint64_t request) {
   found->second.queued = true;
   const Round& round = *found->second.round;
   const bool refused = round.state() == Round::State::kRefused;
-  worker.answers.Push(refused ? INT32_MAX : round.priority(), request);
+  // What was lost goes before what waits for room in the window: the lost ones are what fills it.
+  const bool first = refused || found->second.sent;
+  worker.answers.Push(first ? INT32_MAX : round.priority(), request);
 }
 
 void ServerLoop::SendAll() {

@@ -79,7 +79,7 @@ void SendFrames(::zmq::socket_t& socket, Message& message) {
 Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket, const std::string& name)
     : socket_(context, ZMQ_PAIR) {
   const std::string endpoint = "inproc://" + name;
-  const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+  const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
   if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), events) != 0) {
@@ -100,9 +100,11 @@ bool Monitor::Next(ConnectionEvent* out) {
   std::memcpy(&id, event.data(), sizeof(id));
   std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof(id), sizeof(value));
   out->descriptor = -1;
-  if (id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-    out->kind = ConnectionEvent::Kind::kUp;
+  if (id == ZMQ_EVENT_ACCEPTED) {
+    out->kind = ConnectionEvent::Kind::kAccepted;
     out->descriptor = value;
+  } else if (id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+    out->kind = ConnectionEvent::Kind::kUp;  // its value is no descriptor
   } else if (id == ZMQ_EVENT_DISCONNECTED) {
     out->kind = ConnectionEvent::Kind::kDown;
     out->descriptor = value;

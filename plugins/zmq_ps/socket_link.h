@@ -19,9 +19,9 @@ struct SocketSettings {
 
 // What a socket's monitor reports.
 struct ConnectionEvent {
-  enum class Kind { kUp, kDown, kRefused };
+  enum class Kind { kAccepted, kUp, kDown, kRefused };
   Kind kind = Kind::kUp;
-  int descriptor = -1;
+  int descriptor = -1;  // kAccepted, kDown
 };
 
 // The events of one socket; polled beside it, used by the same thread.

@@ -334,6 +334,8 @@ void Worker::HandleEvents(Server& server) {
   ConnectionEvent event;
   while (server.monitor->Next(&event)) {
     switch (event.kind) {
+      case ConnectionEvent::Kind::kAccepted:
+        break;  // of servers only
       case ConnectionEvent::Kind::kUp:
         if (server.down_since) SayHello(server);  // so that it knows the new connection
         server.down_since.reset();
