@@ -4,7 +4,8 @@
 #   cmake -DHEADERS=<folder> -P abi_fingerprint.cmake      prints it
 
 set(ENGINE_ABI_HEADERS
-    object status tensor options host device communicator op optimizer gradient_hook scheduler plugin)
+    object status tensor options host device communicator op optimizer parameter_server gradient_hook scheduler
+    plugin)
 
 function(engine_abi_fingerprint folder out)
   set(all "")

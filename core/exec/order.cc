@@ -108,7 +108,7 @@ Result<std::vector<OrderLog::Issue>> OrderLog::Decode(std::string_view text) {
     issue.dtype = TakeFrom<int32_t>(&text);
     issue.unit = TakeFrom<uint32_t>(&text);
     const bool plausible = issue.kind >= 0 &&
-                           issue.kind <= static_cast<int32_t>(TransferKind::kBarrier) &&
+                           issue.kind <= static_cast<int32_t>(TransferKind::kPull) &&
                            issue.dtype >= 0 && issue.dtype <= static_cast<int32_t>(DType::kFloat16);
     if (!plausible) return Status::Error(StatusCode::kBadData, "a log with an unknown transfer");
   }

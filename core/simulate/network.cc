@@ -39,6 +39,9 @@ Traffic ExchangeTraffic(TransferKind kind, double bytes, double ranks) {
       return {PartsOf(slice), peers, peers * slice};
     case TransferKind::kBroadcast:  // of its root, which sends most
       return {PartsOf(bytes), peers, peers * bytes};
+    case TransferKind::kPush:
+    case TransferKind::kPull:
+      return {PartsOf(bytes), 1, bytes};
     case TransferKind::kBarrier:
       break;
   }
@@ -55,6 +58,9 @@ Traffic RingTraffic(TransferKind kind, double bytes, double ranks) {
       return {peers, 1, peers * slice};
     case TransferKind::kBroadcast:  // passed on in slices
       return {2 * peers, 1, bytes};
+    case TransferKind::kPush:
+    case TransferKind::kPull:
+      return {1, 1, bytes};
     case TransferKind::kBarrier:
       break;
   }

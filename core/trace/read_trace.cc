@@ -86,7 +86,7 @@ TraceTask ReadTask(const Json& json, Values& values) {
   task.name = values.Text(json, "name");
   task.kind = values.Named(json, "kind", TaskKind::kUpdate);
   task.lane = values.Text(json, "lane") == "io" ? Lane::kIo : Lane::kCompute;
-  task.transfer = values.Named(json, "transfer", TransferKind::kBarrier);
+  task.transfer = values.Named(json, "transfer", TransferKind::kPull);
   task.unit = values.OptionalNumber<uint32_t>(json, "unit", UINT32_MAX);
   task.needed_by = values.OptionalNumber<uint32_t>(json, "needed_by", UINT32_MAX);
   task.size_bytes = values.MemberNumber<uint64_t>(json, "size_bytes");

@@ -25,6 +25,9 @@ double LinkBytes(const TraceTask& task, int32_t world_size) {
       return bytes * (n - 1) / n;
     case TransferKind::kBroadcast:
       return n > 1 ? bytes : 0;
+    case TransferKind::kPush:
+    case TransferKind::kPull:
+      return bytes;
     case TransferKind::kBarrier:
       return 0;
   }

@@ -22,7 +22,7 @@ bool AtMost(Enum value, Enum largest) {
 Status CheckTask(const RankTimeline& timeline, size_t id) {
   const TraceTask& task = timeline.tasks[id];
   if (!AtMost(task.kind, TaskKind::kUpdate) || !AtMost(task.lane, Lane::kIo) ||
-      !AtMost(task.transfer, TransferKind::kBarrier)) {
+      !AtMost(task.transfer, TransferKind::kPull)) {
     return Status::Error(StatusCode::kBadData, "task %zu of rank %d is of an unknown kind", id,
                          timeline.rank);
   }

@@ -14,13 +14,28 @@ namespace engine {
 
 enum class LogLevel : int32_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
-// Who this rank is. Ranks of one host have local ranks 0 .. local_world_size-1.
+// Who this member of the run is: a rank, or a server. Ranks of one host have local ranks
+// 0 .. local_world_size-1.
 struct RankInfo {
-  int32_t rank = 0;
-  int32_t world_size = 1;
+  int32_t rank = 0;        // of a server: its index, 0 .. servers-1
+  int32_t world_size = 1;  // ranks; servers are not among them
   int32_t local_rank = 0;
-  int32_t local_world_size = 1;
+  int32_t local_world_size = 1;  // ranks on this host
+  int32_t servers = 0;           // members that train nothing and serve the ranks (see
+                                 // parameter_server.h)
+  uint32_t is_server = 0;        // 1: this is one of them
+  uint32_t one_host = 1;         // 1: all members are on this host, so loopback reaches them
+  int32_t incarnation = 0;       // how many had this rank before and died
 };
+
+// How Status::rank() names server `index`; -1 names nobody.
+constexpr int32_t BlameServer(int32_t index) noexcept {
+  return -2 - index;
+}
+// The server that a Status names, or -1.
+constexpr int32_t BlamedServer(int32_t rank) noexcept {
+  return rank <= -2 ? -2 - rank : -1;
+}
 
 class Host {
  public:

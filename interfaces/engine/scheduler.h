@@ -78,7 +78,8 @@ struct ModelInfo {
                                // that parameter so far must be a multiple of this
   uint32_t sharded = 0;  // 1: every unit is reduce-scattered, each rank updates its part of the
                          // parameters, and they are gathered, whatever UnitStages says
-  uint32_t reserved = 0;
+  uint32_t served = 0;   // 1: every unit is pushed to servers, which update it, and pulled from
+                         // them, whatever UnitStages says
 };
 
 // A part of one parameter's gradient.

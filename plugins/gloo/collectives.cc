@@ -42,6 +42,9 @@ Status Collectives::Run(const Transfer& transfer, std::atomic<int64_t>& started_
       return Broadcast();
     case TransferKind::kBarrier:
       return Barrier();
+    case TransferKind::kPush:
+    case TransferKind::kPull:
+      break;
   }
   ENGINE_CHECK(false, "transfer kind %d", static_cast<int>(transfer.kind));
 }

@@ -25,6 +25,8 @@ Text Describe(const SliceSpec& spec, uint64_t sequence) noexcept {
                     spec.total, Name(spec.dtype), spec.root, sequence);
       break;
     case TransferKind::kAllGather:
+    case TransferKind::kPush:
+    case TransferKind::kPull:
       std::snprintf(text.data, sizeof(text.data), "%s of %" PRIu64 " %s (sequence %" PRIu64 ")",
                     kind, spec.total, Name(spec.dtype), sequence);
       break;

@@ -1,0 +1,115 @@
+// Parameters that live at servers: what a communicator may offer beside collectives.
+//
+// Ranks push gradients, servers update the parameters with the optimizer plugin, ranks pull what
+// they need. A communicator offers it by Query; one that returns null for kParameterClientId moves
+// bytes only, and the ranks update.
+//
+//   rank                                  server (a member of the run, or part of a rank)
+//   Register(units)                  ->   knows the units
+//   rank 0: Store(unit, values)      ->   has values
+//   others: Load(unit)               <-
+//   BeginStep(t)
+//   kPush(unit)                      ->   adds up (sync), or updates at once
+//   kPull(unit)                      <-   when the update mode allows it
+//
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/optimizer.h"
+#include "engine/status.h"
+
+namespace engine {
+
+constexpr std::string_view kParameterClientId = "engine.parameter_client/1";
+constexpr std::string_view kParameterServerId = "engine.parameter_server/1";
+
+enum class UpdateMode : int32_t {
+  kSync = 0,     // the update of step t is made once, of the sum over all ranks, when all have
+                 // pushed; a pull of step t waits for it
+  kBounded = 1,  // each push is an update; a pull of step t waits until every rank that is there
+                 // has pushed step t - staleness
+  kAsync = 2,    // each push is an update; a pull waits for the own push only
+};
+
+constexpr const char* Name(UpdateMode mode) noexcept {
+  constexpr const char* kNames[] = {"sync", "bounded", "async"};
+  return kNames[static_cast<int32_t>(mode)];
+}
+
+struct ParameterTraits {
+  UpdateMode mode = UpdateMode::kSync;
+  int32_t staleness = 0;  // kBounded: steps
+};
+
+// A part of a unit that belongs to one parameter.
+struct ServedSpan {
+  int64_t count = 0;             // elements
+  float weight_decay_scale = 1;  // see UpdateCall
+  uint32_t reserved = 0;
+};
+
+struct ServedUnit {
+  uint64_t key = 0;                   // Transfer::key of its pushes and pulls; never 0
+  int64_t count = 0;                  // float32 elements
+  std::span<const ServedSpan> spans;  // in order; together `count` elements
+  int64_t row = 0;  // > 0: rows of so many elements may be pushed and pulled alone
+};
+
+// What all pushes of a step carry.
+struct ServedStep {
+  uint64_t step = 1;        // one more than that of the last call by this rank; the first one is
+                            // free, so that a run may be continued
+  float learning_rate = 0;  // kSync: the same on all ranks
+  float weight = 0;  // of this rank's gradients, which are sums over so many samples: an update
+                     // divides by the sum of the weights that it is made of, at least 1
+};
+
+// Of a rank. One for each communicator; lives as long as that does.
+class ParameterClient {
+ public:
+  virtual ParameterTraits traits() const noexcept = 0;  // [any-thread]
+
+  // Tells all servers what they will keep; the same on all ranks, else kInvalidArgument on those
+  // that differ from the first. `optimizer` is for a server that is part of this rank: it is used
+  // until the communicator is gone. Before anything below; once. [setup]
+  virtual Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
+                          int64_t timeout_ms) noexcept = 0;
+
+  // Gives a unit its values (`state` < 0) or one of the states of its optimizer: zero until then.
+  // Rank 0 does it before the first step of a run; whoever loads or pulls values waits for it.
+  // Blocks at most `timeout_ms`. [setup]
+  virtual Status Store(uint64_t key, int32_t state, const float* data,
+                       int64_t timeout_ms) noexcept = 0;
+
+  // Reads them: what is there now, with every update of pushes that this rank has seen end and,
+  // with kSync, the whole of the step of the last BeginStep. Blocks at most `timeout_ms`. [setup]
+  virtual Status Load(uint64_t key, int32_t state, float* data, int64_t timeout_ms) noexcept = 0;
+
+  // The last step of which every server has all pushes of this rank, 0 if there is none: where one
+  // that takes the place of a lost rank goes on (RankInfo::incarnation). After Register. [setup]
+  virtual Status LastStep(int64_t timeout_ms, uint64_t* step) noexcept = 0;
+
+  // Pushes and pulls that are submitted from now on are of this step. None of the step before is
+  // under way. [compute-lane]
+  virtual Status BeginStep(const ServedStep& step) noexcept = 0;
+
+ protected:
+  ~ParameterClient() = default;
+};
+
+// Of a member with RankInfo::is_server. Its communicator moves nothing else: traits() is empty and
+// Submit fails.
+class ParameterServer {
+ public:
+  // Serves until every rank has left, or until Abort of the communicator, whose reason it returns.
+  // `optimizer` is used until it returns. Once. [setup]
+  virtual Status Serve(Optimizer& optimizer) noexcept = 0;
+
+ protected:
+  ~ParameterServer() = default;
+};
+
+}  // namespace engine
