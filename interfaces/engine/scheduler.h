@@ -62,8 +62,9 @@ struct ParameterInfo {
   uint32_t id = 0;         // its position in ModelInfo::parameters
   uint32_t first_use = 0;  // sequence of the first forward task that reads it
   uint32_t ready = 0;      // position in the step where its gradient becomes complete
-  uint32_t reserved = 0;
-  int64_t count = 0;  // float32 elements
+  uint32_t alone = 0;      // 1: it must be a unit of its own, and whole (only some of its rows
+                           // travel in a step)
+  int64_t count = 0;       // float32 elements
   std::string_view name;
 };
 
