@@ -93,7 +93,8 @@ Result<LinkedOutcome> RunOnLinkedHosts(const std::vector<std::string>& arguments
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LinkedHosts> hosts, LinkedHosts::Create(options));
   Command command{.arguments = arguments, .environment = program.environment};
   command.arguments.insert(command.arguments.begin(), program.binary);
-  const std::vector<Command> commands = OnEachHost(command, *hosts, program.folder + "/output.");
+  const std::vector<Command> commands =
+      RanksOnHosts(command, *hosts, ranks, program.folder + "/output.");
   ENGINE_ASSIGN_OR_RETURN(const std::vector<ProcessEnd> ends,
                           RunTogether(commands, std::chrono::milliseconds(timeout_ms), signals));
   const size_t failed = FirstFailure(ends);

@@ -6,23 +6,43 @@ namespace {
 // Free, because each host has its own ports.
 constexpr const char* kRendezvousPort = "29400";
 
+Command OnHost(Command command, const LinkedHosts& hosts, int host) {
+  const std::vector<std::string> prefix = hosts.CommandPrefix(host);
+  command.arguments.insert(command.arguments.begin(), prefix.begin(), prefix.end());
+  return command;
+}
+
 }  // namespace
 
-std::vector<Command> OnEachHost(const Command& command, const LinkedHosts& hosts,
-                                const std::string& output) {
+std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
+                                  const std::string& output) {
   std::vector<Command> commands;
-  for (int rank = 0; rank < hosts.hosts(); ++rank) {
-    Command of_rank = command;
-    const std::vector<std::string> prefix = hosts.CommandPrefix(rank);
-    of_rank.arguments.insert(of_rank.arguments.begin(), prefix.begin(), prefix.end());
+  for (int rank = 0; rank < ranks; ++rank) {
+    Command of_rank = OnHost(command, hosts, rank);
     of_rank.environment["RANK"] = std::to_string(rank);
-    of_rank.environment["WORLD_SIZE"] = std::to_string(hosts.hosts());
-    of_rank.environment["LOCAL_RANK"] = "0";
-    of_rank.environment["LOCAL_WORLD_SIZE"] = "1";
+    of_rank.environment["WORLD_SIZE"] = std::to_string(ranks);
+    of_rank.environment["LOCAL_RANK"] = std::to_string(0);
+    of_rank.environment["LOCAL_WORLD_SIZE"] = std::to_string(1);
     of_rank.environment["MASTER_ADDR"] = hosts.Address(0);
     of_rank.environment["MASTER_PORT"] = kRendezvousPort;
     of_rank.output = output + std::to_string(rank);
     commands.push_back(std::move(of_rank));
+  }
+  return commands;
+}
+
+std::string RendezvousOf(const LinkedHosts& hosts) {
+  return hosts.Address(0) + ":" + kRendezvousPort;
+}
+
+std::vector<Command> ServersOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
+                                    const std::string& output) {
+  std::vector<Command> commands;
+  for (int server = 0; ranks + server < hosts.hosts(); ++server) {
+    Command of_server = OnHost(command, hosts, ranks + server);
+    of_server.arguments.insert(of_server.arguments.end(), {"--index", std::to_string(server)});
+    of_server.output = output + "server" + std::to_string(server);
+    commands.push_back(std::move(of_server));
   }
   return commands;
 }

@@ -1,4 +1,4 @@
-// Ranks as processes, each on a host of its own.
+// Ranks and servers as processes, each on a host of its own.
 #pragma once
 
 #include <string>
@@ -9,9 +9,17 @@
 
 namespace engine::bench {
 
-// `command` once per host of `hosts`, with the variables of torchrun that number its rank; what
-// rank R prints goes to the file `output` + R.
-std::vector<Command> OnEachHost(const Command& command, const LinkedHosts& hosts,
-                                const std::string& output);
+// `command` once on each of the first `ranks` hosts, with the variables of torchrun that number its
+// rank; what rank R prints goes to the file `output` + R.
+std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
+                                  const std::string& output);
+
+// Where the store of those ranks listens: HOST:PORT.
+std::string RendezvousOf(const LinkedHosts& hosts);
+
+// The same `command` with "--index I" at its end, on each of the hosts behind the first `ranks`;
+// what server I prints goes to the file `output` + "server" + I.
+std::vector<Command> ServersOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
+                                    const std::string& output);
 
 }  // namespace engine::bench

@@ -91,6 +91,7 @@ std::vector<Fact> ConditionFacts(const TrainResult& result) {
       {"A", Describe(request.a)},
       {"B", request.same ? "A again, as a control" : Describe(request.b)},
       {"ranks", std::to_string(request.ranks)},
+      {"servers", request.servers == 0 ? "none of their own" : std::to_string(request.servers)},
       {"order of runs",
        Format("%d x A B B A%s", request.blocks, request.null_side ? ", null after each" : "")},
       {"steps of each run",
@@ -98,7 +99,8 @@ std::vector<Fact> ConditionFacts(const TrainResult& result) {
               static_cast<long long>(request.warmup))},
       {"losses", LossFact(result)}};
   if (result.link) {
-    facts.push_back({"link of each rank", result.link->rate + ", " + result.link->congestion});
+    facts.push_back(
+        {"link of each rank and server", result.link->rate + ", " + result.link->congestion});
     facts.push_back({"discarded for dropped packets", std::to_string(result.discarded.size())});
   }
   int64_t bytes = 0;

@@ -52,6 +52,7 @@ Json RequestJson(const TrainRequest& request) {
                {"b", ToJson(request.b)},
                {"a_against_itself", request.same},
                {"ranks", request.ranks},
+               {"servers", request.servers},
                {"warmup_steps", request.warmup},
                {"steps", request.steps},
                {"blocks", request.blocks},

@@ -35,7 +35,7 @@ class Comparison {
 Status Comparison::MakeLink(TrainResult* result) {
   if (request_.link_rate.empty()) return {};
   LinkOptions options;
-  options.hosts = request_.ranks;
+  options.hosts = request_.ranks + request_.servers;
   options.rate = request_.link_rate;
   options.congestion = request_.congestion;
   ENGINE_ASSIGN_OR_RETURN(hosts_, LinkedHosts::Create(options));
@@ -128,6 +128,15 @@ ComputeTimes GetComputeTimes(const TrainResult& result) {
   return {forward, std::max(0.0, step - forward), true};
 }
 
+// Of a rank's gradients, the share that the busiest link carries each way. An all-reduce: 2
+// (n-1)/n; so do servers inside of the ranks. With servers of their own, which share the bytes of
+// all ranks: 1 on the link of a rank, n / servers on that of a server.
+double LinkShare(const TrainRequest& request) {
+  const double ranks = request.ranks;
+  if (request.servers == 0) return 2 * (ranks - 1) / ranks;
+  return std::max(1.0, ranks / request.servers);
+}
+
 Conditions GetConditions(const TrainResult& result) {
   Conditions conditions;
   const ComputeTimes compute = GetComputeTimes(result);
@@ -137,13 +146,14 @@ Conditions GetConditions(const TrainResult& result) {
     if (!result.request.gradient_bytes) bytes = std::max(bytes, run.bytes_per_step);
   }
   if (!result.link || bytes == 0 || result.link->goodput_bits_per_second <= 0) return conditions;
-  const double ranks = result.request.ranks;
-  const double c = 2 * (ranks - 1) / ranks * static_cast<double>(bytes) * 8 /
-                   result.link->goodput_bits_per_second;
+  const double link_bytes = LinkShare(result.request) * static_cast<double>(bytes);
+  const double c = link_bytes * 8 / result.link->goodput_bits_per_second;
   conditions.communication_seconds = c;
   if (!compute.known || *conditions.compute_seconds <= 0) return conditions;
   conditions.ratio = c / *conditions.compute_seconds;
-  conditions.no_overlap = *conditions.compute_seconds + c;
+  // With servers everything is first pushed, then pulled.
+  const int ways = result.request.servers > 0 ? 2 : 1;
+  conditions.no_overlap = *conditions.compute_seconds + ways * c;
   conditions.backward_overlap = compute.forward + std::max(compute.backward, c);
   conditions.full_overlap = std::max(*conditions.compute_seconds, c);
   return conditions;

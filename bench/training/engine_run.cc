@@ -8,6 +8,7 @@
 #include "bench/training/metrics_lines.h"
 #include "bench/training/traced_steps.h"
 #include "core/launch/exit_code.h"
+#include "core/launch/server_key.h"
 #include "core/trace/trace_format.h"
 
 namespace engine::bench {
@@ -37,6 +38,15 @@ std::string LastLine(const std::string& path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
+void AddPluginFolders(const TrainRequest& request, const Side& side,
+                      std::vector<std::string>* arguments) {
+  for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
+    for (const std::string& folder : *folders) {
+      arguments->insert(arguments->end(), {"--plugin-path", folder});
+    }
+  }
+}
+
 // A code that has this exit code.
 StatusCode CodeOf(int exit_code) {
   for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {
@@ -52,8 +62,8 @@ std::vector<std::string> MeasuringOverrides(int64_t steps) {
           "train.checkpoint_every=0", "output.checkpoint=", "output.sample_bytes=0"};
 }
 
-std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int64_t steps,
-                                      bool linked) {
+std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int servers,
+                                      int64_t steps, bool linked) {
   std::vector<std::string> arguments = {"run"};
   if (!request.config_file.empty()) arguments.push_back(request.config_file);
   arguments.push_back("--quiet");
@@ -62,11 +72,10 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
   } else {
     arguments.insert(arguments.end(), {"--launcher", "none", "-n", std::to_string(request.ranks)});
   }
-  for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
-    for (const std::string& folder : *folders) {
-      arguments.insert(arguments.end(), {"--plugin-path", folder});
-    }
+  if (servers > 0) {
+    arguments.insert(arguments.end(), {"--servers", std::to_string(servers)});
   }
+  AddPluginFolders(request, side, &arguments);
   if (!side.plugins.empty()) {
     arguments.insert(arguments.end(), {"--plugins", JoinWords(side.plugins)});
   }
@@ -78,9 +87,11 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
   return arguments;
 }
 
-std::vector<Command> EngineRunner::Commands(const Side& side, int64_t steps) const {
+Result<std::vector<Command>> EngineRunner::Commands(SideId id, int64_t steps) const {
+  const Side& side = SideOf(request_, id);
+  const int servers = id == SideId::kNull ? 0 : request_.servers;
   Command command{.environment = program_.environment};
-  command.arguments = RunArguments(request_, side, steps, hosts_ != nullptr);
+  command.arguments = RunArguments(request_, side, servers, steps, hosts_ != nullptr);
   command.arguments.insert(command.arguments.begin(), program_.binary);
   for (const char* output : {"output.metrics", "output.trace"}) {
     const std::string path = program_.folder + "/" + output;
@@ -91,11 +102,28 @@ std::vector<Command> EngineRunner::Commands(const Side& side, int64_t steps) con
     command.arguments.insert(command.arguments.end(),
                              {"--set", "output.trace_spans=" + std::to_string(spans)});
   }
-  if (hosts_ == nullptr) {
-    command.output = program_.folder + "/output.0";
-    return {command};
+  if (hosts_ != nullptr) return LinkedCommands(side, servers, std::move(command));
+  command.output = program_.folder + "/output.0";
+  return std::vector<Command>{std::move(command)};
+}
+
+Result<std::vector<Command>> EngineRunner::LinkedCommands(const Side& side, int servers,
+                                                          Command rank) const {
+  const std::string output = program_.folder + "/output.", key_file = program_.folder + "/key";
+  if (servers == 0) return RanksOnHosts(rank, *hosts_, request_.ranks, output);
+  // They join over a network that is not loopback.
+  const auto key = ServerKey::LoadOrCreate(key_file);
+  if (!key.ok()) return key.status();
+  rank.arguments.insert(rank.arguments.end(), {"--key-file", key_file});
+  std::vector<Command> commands = RanksOnHosts(rank, *hosts_, request_.ranks, output);
+  Command server{.environment = program_.environment};
+  server.arguments = {program_.binary, "serve",  RendezvousOf(*hosts_),
+                      "--key-file",    key_file, "--quiet"};
+  AddPluginFolders(request_, side, &server.arguments);
+  for (Command& command : ServersOnHosts(server, *hosts_, request_.ranks, output)) {
+    commands.push_back(std::move(command));
   }
-  return OnEachHost(command, *hosts_, program_.folder + "/output.");
+  return commands;
 }
 
 // The ring of spans must hold all measured steps: a run tells the next ones how much that is.
@@ -140,9 +168,10 @@ Result<RunResult> EngineRunner::Run(const Turn& turn, int64_t steps) {
     }
   }
   RunResult run{.side = turn.side, .block = turn.block};
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<Command> commands,
+                          Commands(turn.side, request_.warmup + steps));
   ENGINE_RETURN_IF_ERROR(
-      Execute(Commands(SideOf(request_, turn.side), request_.warmup + steps), &run)
-          .WithContext("a run of %s failed", Name(turn.side)));
+      Execute(commands, &run).WithContext("a run of %s failed", Name(turn.side)));
   ENGINE_ASSIGN_OR_RETURN(run.losses, ReadLosses(program_.folder + "/output.metrics"));
   ENGINE_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(program_.folder + "/output.trace"));
   LearnSpans(trace, request_.warmup + steps);

@@ -22,10 +22,10 @@ struct Program {
 // Keys that every measured run sets for itself, so that a step is all there is to time.
 std::vector<std::string> MeasuringOverrides(int64_t steps);
 
-// The arguments after `engine` of a run of `side` with `steps` steps in all. `linked`: each rank is
-// a process that torchrun's variables number; else `engine run` starts them.
-std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int64_t steps,
-                                      bool linked);
+// The arguments after `engine` of a run of `side` with `steps` steps and `servers` servers in all.
+// `linked`: each rank is a process that torchrun's variables number; else `engine run` starts them.
+std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int servers,
+                                      int64_t steps, bool linked);
 
 class EngineRunner {
  public:
@@ -39,7 +39,8 @@ class EngineRunner {
   Result<RunResult> Run(const Turn& turn, int64_t steps);
 
  private:
-  std::vector<Command> Commands(const Side& side, int64_t steps) const;
+  Result<std::vector<Command>> Commands(SideId side, int64_t steps) const;
+  Result<std::vector<Command>> LinkedCommands(const Side& side, int servers, Command rank) const;
   void LearnSpans(const Trace& trace, int64_t steps);
   Status Execute(const std::vector<Command>& commands, RunResult* run) const;
 

@@ -43,7 +43,8 @@ struct RunResult {
   std::vector<double> step_seconds;
   std::vector<double> losses;  // of all steps, from the first
   double waited_seconds = 0;   // per step, of rank 0's compute lane for transfers: median
-  int64_t bytes_per_step = 0;  // that a rank hands to the communicator; 0: not known
+  int64_t bytes_per_step = 0;  // that a rank hands to the communicator, what it pulls from servers
+                               // not counted; 0: not known
   double forward_seconds = 0, backward_seconds = 0;  // per step: median; 0: not known
   // Counted on the links during the run; with drops it is left out of the comparison.
   uint64_t sent_packets = 0, dropped_packets = 0;
@@ -68,8 +69,8 @@ struct Conditions {
   std::optional<double> compute_seconds;        // F + B
   std::optional<double> communication_seconds;  // C: the bytes on the bottleneck link
   std::optional<double> ratio;                  // r = C / (F + B)
-  // Bounds of a step: every transfer after the backward pass, during it, and during the next
-  // forward pass as well.
+  // Bounds of a step: every transfer after the backward pass (to servers first, then from them),
+  // during it, and during the next forward pass as well.
   std::optional<double> no_overlap, backward_overlap, full_overlap;
 };
 
@@ -82,6 +83,7 @@ struct TrainRequest {
   std::optional<Side> null_side;
   bool same = false;  // A against A: b is a
   int ranks = 2;
+  int servers = 0;                 // of their own: members that ranks push to and pull from
   int64_t warmup = 5, steps = 50;  // of each run: dropped, and measured
   int blocks = 3;
   uint64_t seed = 1;  // of the bootstrap

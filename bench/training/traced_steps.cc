@@ -47,7 +47,8 @@ std::map<uint64_t, StepTimes> StepsOf(const RankTimeline& timeline) {
 int64_t BytesPerStep(const RankTimeline& timeline) {
   int64_t bytes = 0;
   for (const TraceTask& task : timeline.tasks) {
-    if (task.kind == TaskKind::kTransfer) bytes += static_cast<int64_t>(task.size_bytes);
+    const bool counts = task.kind == TaskKind::kTransfer && task.transfer != TransferKind::kPull;
+    if (counts) bytes += static_cast<int64_t>(task.size_bytes);
   }
   return bytes;
 }

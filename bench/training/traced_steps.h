@@ -14,7 +14,7 @@ struct TracedSteps {
   // Medians over steps; of several ranks their mean.
   double forward_seconds = 0, backward_seconds = 0;
   double waited_seconds = 0;   // the compute lane had nothing to run
-  int64_t bytes_per_step = 0;  // of all transfers of one rank
+  int64_t bytes_per_step = 0;  // of all transfers of one rank but pulls
 };
 
 // The last `steps` steps of `trace`. kBadData when a rank lacks one of them.

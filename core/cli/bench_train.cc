@@ -59,7 +59,7 @@ bench::Side WithoutCommunication(const bench::Side& a, const Config& config) {
 // each would start as many threads as there are cores. Where the number is left to the op plugin
 // it is set.
 void ShareCores(const Config& config, bench::TrainRequest* request) {
-  const int share = std::max(1, ThisMachine().cores / request->ranks);
+  const int share = std::max(1, ThisMachine().cores / (request->ranks + request->servers));
   for (const PluginChoice& choice : config.plugins().ops) {
     for (const OwnedOption& option : choice.options) {
       if (option.name != "threads" || option.type != OptionType::kInt || option.integer != 0) {
@@ -164,6 +164,11 @@ void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
   app->add_option("-n,--ranks", request.ranks, "Number of ranks")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
+  app->add_option("--servers", request.servers,
+                  "Parameter servers of their own, as in engine run; with --link each on a host of "
+                  "its own, behind a link of the same rate")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
   app->add_option("--steps", request.steps, "Steps that are measured, of each run")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{2}, int64_t{1000000}));

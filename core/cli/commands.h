@@ -34,7 +34,17 @@ struct ConfigFlags {
 struct RunFlags {
   ConfigFlags config;
   LaunchFlags launch;
-  std::string trace;  // --trace
+  std::string trace;   // --trace
+  std::string resume;  // --resume: the checkpoint to go on from; empty: from the beginning
+  bool quiet = false;
+  bool verbose = false;
+};
+struct ServeFlags {
+  std::string address;  // HOST:PORT
+  int index = 0;
+  std::string key_file;
+  int wait_seconds = 30;
+  PluginFlags plugin;
   bool quiet = false;
   bool verbose = false;
 };
@@ -58,6 +68,7 @@ Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environme
 // Each prints its result to standard output and returns the exit code; an error is printed by
 // ReportError.
 int RunCommand(const RunFlags& flags, const Environment& environment);
+int ServeCommand(const ServeFlags& flags, const Environment& environment);
 int PluginsCommand(const PluginFlags& flags, const std::string& name,
                    const Environment& environment);
 int ConfigCheckCommand(const ConfigFlags& flags, const Environment& environment);

@@ -8,6 +8,7 @@
 #include "core/cli/version.h"
 #include "core/config/default_config.h"
 #include "core/launch/exit_code.h"
+#include "core/launch/member.h"
 
 namespace engine {
 namespace {
@@ -68,9 +69,9 @@ Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environme
 }
 
 int ReportError(const Status& status) {
-  const bool blames = status.rank() >= 0 && status.code() != StatusCode::kInterrupted;
+  const bool blames = status.rank() != kNobody && status.code() != StatusCode::kInterrupted;
   if (blames) {
-    std::fprintf(stderr, "engine: rank %d: %s\n", status.rank(), status.message());
+    std::fprintf(stderr, "engine: %s: %s\n", MemberName(status.rank()).c_str(), status.message());
   } else {
     std::fprintf(stderr, "engine: %s\n", status.message());
   }

@@ -73,6 +73,7 @@ class CommandLine {
         "peer lost;\n"
         "201 rendezvous; 202 timeout or stall; 203 storage; 128+n signal n.");
     AddRun();
+    AddServe();
     AddPlugins();
     AddConfig();
     AddSample();
@@ -105,8 +106,12 @@ class CommandLine {
            "--launcher", run_.launch.launcher,
            "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
         ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+    AddServerFlags(run);
     run->add_option("--trace", run_.trace,
                     "Write what all ranks did when, for Perfetto (sets output.trace)")
+        ->type_name("FILE");
+    run->add_option("--resume", run_.resume,
+                    "Go on from a checkpoint; without a configuration file, with its own")
         ->type_name("FILE");
     run->add_flag("-q,--quiet", run_.quiet, "No progress, only results and problems");
     run->add_flag("-v,--verbose", run_.verbose, "Also what plugins say for debugging");
@@ -114,6 +119,42 @@ class CommandLine {
       if (!run_.trace.empty()) run_.config.overrides.push_back("output.trace=" + run_.trace);
       code_ = RunCommand(run_, environment_);
     });
+  }
+
+  void AddServerFlags(CLI::App* run) {
+    run->add_option("--servers", run_.launch.servers,
+                    "Members beside the ranks that keep and update the parameters")
+        ->check(CLI::Range(0, 256));
+    run->add_option("--serve-at", run_.launch.serve_at,
+                    "Start no servers: wait here for `engine serve` to join, as often as --servers "
+                    "says")
+        ->type_name("HOST:PORT");
+    run->add_option("--key-file", run_.launch.key_file,
+                    "Secret shared with `engine serve`, made if the file does not exist; needed "
+                    "off loopback")
+        ->type_name("FILE");
+    run->add_option("--restarts", run_.launch.restarts,
+                    "How often a lost rank is started again, where updates are bounded or async")
+        ->check(CLI::Range(0, 1000000));
+  }
+
+  void AddServe() {
+    CLI::App* serve = app_.add_subcommand("serve", "Join a run as one of its servers");
+    serve->add_option("address", serve_.address, "Where the run waits for its servers")
+        ->required()
+        ->type_name("HOST:PORT");
+    serve->add_option("--index", serve_.index, "Which server this is, from 0 on")
+        ->required()
+        ->check(CLI::Range(0, 255));
+    serve->add_option("--key-file", serve_.key_file, "Secret shared with the run")
+        ->type_name("FILE");
+    serve->add_option("--wait", serve_.wait_seconds, "Seconds to wait for the run")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 86400));
+    AddPluginFlags(serve, &serve_.plugin);
+    serve->add_flag("-q,--quiet", serve_.quiet, "Only problems");
+    serve->add_flag("-v,--verbose", serve_.verbose, "Also what plugins say for debugging");
+    serve->callback([this] { code_ = ServeCommand(serve_, environment_); });
   }
 
   void AddPlugins() {
@@ -162,6 +203,7 @@ class CommandLine {
   const Environment& environment_;
   CLI::App app_{"Plugin-based engine for distributed (data-parallel) training", "engine"};
   RunFlags run_;
+  ServeFlags serve_;
   PluginFlags plugins_;
   std::string plugin_name_;
   ConfigFlags config_;

@@ -7,6 +7,8 @@
 #include "core/cli/commands.h"
 #include "core/cli/progress.h"
 #include "core/launch/log.h"
+#include "core/train/checkpoint.h"
+#include "core/train/serve.h"
 #include "core/train/trainer.h"
 
 namespace engine {
@@ -41,21 +43,42 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
   return {};
 }
 
+// The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
+Result<Config> RunConfig(const RunFlags& flags, const Environment& environment) {
+  if (flags.resume.empty()) return LoadConfig(flags.config, environment);
+  // Looked at in any case, so that a file that is missing or damaged is told once and at once.
+  ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(flags.resume));
+  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment);
+  return Config::Load({.text = checkpoint.info.config,
+                       .origin = "configuration in " + flags.resume,
+                       .overrides = flags.config.overrides,
+                       .plugins = flags.config.plugins,
+                       .plugin_folders = PluginFolders(flags.config.plugin, environment)});
+}
+
+std::shared_ptr<spdlog::logger> MakeLogger(const RankContext& member, bool quiet, bool verbose) {
+  return MakeMemberLogger(member.info, verbose ? spdlog::level::debug
+                                       : quiet ? spdlog::level::warn
+                                               : spdlog::level::info);
+}
+
 Status TrainRank(const Config& config, const RunFlags& flags, MetricsFile* metrics_of_first,
                  RankContext& rank) {
   const bool first = rank.info.rank == 0;
-  auto logger = MakeRankLogger(rank.info.rank, rank.info.world_size,
-                               flags.verbose ? spdlog::level::debug
-                               : flags.quiet ? spdlog::level::warn
-                                             : spdlog::level::info);
+  auto logger = MakeLogger(rank, flags.quiet, flags.verbose);
   MetricsFile* const metrics = first ? metrics_of_first : nullptr;
   Progress progress(first, flags.quiet, isatty(STDOUT_FILENO) == 1, metrics);
   const auto sink = [&](std::string_view name, double value) {
     if (metrics != nullptr) (void)metrics->WritePluginMetric(rank.info.rank, name, value);
   };
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                          Trainer::Create(config, rank, logger, progress, sink));
+                          Trainer::Create(config, rank, logger, progress, sink, flags.resume));
   return trainer->Run();
+}
+
+// What happens to a run that goes on.
+void PrintNotice(const std::string& sentence) {
+  std::fprintf(stderr, "engine: %s\n", sentence.c_str());
 }
 
 }  // namespace
@@ -63,7 +86,7 @@ Status TrainRank(const Config& config, const RunFlags& flags, MetricsFile* metri
 int RunCommand(const RunFlags& flags, const Environment& environment) {
   const auto plan = ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return ReportError(plan.status());
-  const auto config = LoadConfig(flags.config, environment);
+  const auto config = RunConfig(flags, environment);
   if (!config.ok()) return ReportError(config.status());
   const config::Output& output = config->proto().output();
   for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint(), true),
@@ -75,16 +98,34 @@ int RunCommand(const RunFlags& flags, const Environment& environment) {
   std::unique_ptr<MetricsFile> metrics;
   if (!output.metrics().empty() &&
       (plan->mode != LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
-    auto opened = MetricsFile::Open(output.metrics());
+    auto opened =
+        MetricsFile::Open(output.metrics(), flags.resume.empty() ? MetricsFile::Earlier::kReplace
+                                                                 : MetricsFile::Earlier::kKeep);
     if (!opened.ok()) return ReportError(opened.status());
     metrics = std::move(*opened);
   }
-  const LaunchOptions options{.rendezvous_timeout_ms =
-                                  config->proto().communication().rendezvous_timeout_ms()};
-  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& rank) {
-    return TrainRank(*config, flags, metrics.get(), rank);
+  const LaunchOptions options{
+      .rendezvous_timeout_ms = config->proto().communication().rendezvous_timeout_ms(),
+      .notice = PrintNotice};
+  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) {
+    if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
+    return ServeParameters(*config, member, MakeLogger(member, flags.quiet, flags.verbose));
   });
   if (!outcome.status.ok() && outcome.report) ReportError(outcome.status);
+  return outcome.exit_code;
+}
+
+int ServeCommand(const ServeFlags& flags, const Environment& environment) {
+  const auto plan = ResolveServe(flags.address, flags.index, flags.key_file);
+  if (!plan.ok()) return ReportError(plan.status());
+  const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
+  const LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
+  const auto folders = PluginFolders(flags.plugin, environment);
+  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const Config config, ConfigOfRun(member, folders, wait_ms));
+    return ServeParameters(config, member, MakeLogger(member, flags.quiet, flags.verbose));
+  });
+  if (!outcome.status.ok()) ReportError(outcome.status);
   return outcome.exit_code;
 }
 

@@ -23,14 +23,17 @@ struct SimulateFlags {
   double goodput = NetworkModel().goodput;
   double unfairness = 1;
   int32_t in_flight = NetworkModel().max_in_flight;
+  int32_t servers = 0;
   int64_t steps = StudyOptions().steps;
   int64_t measured_steps = StudyOptions().measured_steps;
   bool json = false;
 };
 
 Result<NetworkModel> NetworkOf(const SimulateFlags& flags) {
-  NetworkModel network{
-      .goodput = flags.goodput, .unfairness = flags.unfairness, .max_in_flight = flags.in_flight};
+  NetworkModel network{.goodput = flags.goodput,
+                       .unfairness = flags.unfairness,
+                       .max_in_flight = flags.in_flight,
+                       .servers = flags.servers};
   network.pattern = flags.pattern == "ring" ? Pattern::kRing : Pattern::kExchange;
   ENGINE_ASSIGN_OR_RETURN(network.bits_per_second, ParseBitRate("--bandwidth", flags.bandwidth));
   ENGINE_ASSIGN_OR_RETURN(network.latency_ns, ParseTime("--latency", flags.latency));
@@ -140,6 +143,11 @@ void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
       ->type_name("TIME");
   app->add_option("--in-flight", flags->in_flight,
                   "Transfers that run at once (gloo.io_threads); 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app->add_option("--servers", flags->servers,
+                  "Parameter servers of their own, each with such a link; 0: those inside of the "
+                  "ranks, if the configuration has them update")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
   app->add_option("--pattern", flags->pattern,

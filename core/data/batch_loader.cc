@@ -106,7 +106,8 @@ class PrefetchingLoader final : public BatchLoader {
   void Produce(const std::stop_token& stop) {
     pthread_setname_np(pthread_self(), "engine-data");
     for (uint64_t number = 0; WaitForSlot(stop); ++number) {
-      Status status = Fill(number, &slots_[number % slots_.size()], stop);
+      const uint64_t step = static_cast<uint64_t>(options_.first_step) + number;
+      Status status = Fill(step, &slots_[number % slots_.size()], stop);
       const std::lock_guard lock(mutex_);
       if (status.ok()) {
         ++produced_;
@@ -124,12 +125,12 @@ class PrefetchingLoader final : public BatchLoader {
     return slot_free_.wait(lock, stop, [this] { return produced_ < released_ + slots_.size(); });
   }
 
-  Status Fill(uint64_t number, Slot* slot, const std::stop_token& stop) noexcept {
+  Status Fill(uint64_t step, Slot* slot, const std::stop_token& stop) noexcept {
     const int64_t size = dataset_.info().size;
     const uint64_t steps = static_cast<uint64_t>(steps_per_epoch_);
     Batch& batch = slot->batch;
-    batch.epoch = number / steps;
-    batch.step_in_epoch = static_cast<int64_t>(number % steps);
+    batch.epoch = step / steps;
+    batch.step_in_epoch = static_cast<int64_t>(step % steps);
     const int64_t first = batch.step_in_epoch * options_.global_batch;
     batch.global_samples = std::min(options_.global_batch, size - first);
     const int64_t share = batch.global_samples / options_.world_size;
@@ -186,13 +187,14 @@ Status CheckOptions(const DatasetInfo& info, const BatchOptions& options) {
                          info.name.c_str());
   }
   if (options.global_batch < 1 || options.prefetch < 0 || options.prefetch > kMaxPrefetch ||
-      options.timeout_ms < 1 || options.rank < 0 || options.rank >= options.world_size) {
+      options.timeout_ms < 1 || options.first_step < 0 || options.rank < 0 ||
+      options.rank >= options.world_size) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "%s: no batches of %" PRId64
-                         " samples for rank %d of %d, %d ahead, within "
-                         "%" PRId64 " ms: a value is out of range",
+                         " samples for rank %d of %d, %d ahead, within %" PRId64
+                         " ms, from step %" PRId64 ": a value is out of range",
                          info.name.c_str(), options.global_batch, options.rank, options.world_size,
-                         options.prefetch, options.timeout_ms);
+                         options.prefetch, options.timeout_ms, options.first_step);
   }
   return {};
 }
@@ -201,6 +203,15 @@ Status CheckOptions(const DatasetInfo& info, const BatchOptions& options) {
 
 int64_t MaxBatchOfRank(const BatchOptions& options) {
   return CeilDiv(options.global_batch, options.world_size);
+}
+
+SamplePosition PositionAfter(int64_t steps, int64_t size, int64_t global_batch) {
+  const int64_t steps_per_epoch = CeilDiv(size, global_batch);
+  return {.epoch = steps / steps_per_epoch, .samples = steps % steps_per_epoch * global_batch};
+}
+
+int64_t StepFrom(const SamplePosition& position, int64_t size, int64_t global_batch) {
+  return position.epoch * CeilDiv(size, global_batch) + position.samples / global_batch;
 }
 
 Result<std::unique_ptr<BatchLoader>> BatchLoader::Create(const Dataset& dataset,

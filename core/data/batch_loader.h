@@ -17,10 +17,24 @@ struct BatchOptions {
   bool shuffle = true;
   int32_t prefetch = 2;        // batches made ahead of the one in use; 0 .. 1024
   int64_t timeout_ms = 60000;  // for a batch to be made, once it is asked for
+  int64_t first_step = 0;      // of the first batch, counted from 0 over all epochs
 };
 
 // The largest number of samples that a rank gets in one step: ceil(global_batch / world_size).
 int64_t MaxBatchOfRank(const BatchOptions& options);
+
+// How far a run has come in its data, whatever the size of its batches.
+struct SamplePosition {
+  int64_t epoch = 0;
+  int64_t samples = 0;  // of its order that have been seen
+};
+
+// After `steps` steps over `size` samples (both as in a BatchLoader, at least 1 sample).
+SamplePosition PositionAfter(int64_t steps, int64_t size, int64_t global_batch);
+
+// BatchOptions::first_step to go on from `position`. With batches of another size than before a
+// part of the first one may have been seen; none is left out.
+int64_t StepFrom(const SamplePosition& position, int64_t size, int64_t global_batch);
 
 struct Batch {
   int64_t samples = 0;         // of this rank, 0 .. MaxBatchOfRank
@@ -43,9 +57,10 @@ class BatchLoader {
   static Result<std::unique_ptr<BatchLoader>> Create(const Dataset& dataset,
                                                      const BatchOptions& options);
   virtual ~BatchLoader() = default;
-  // The next batch, valid until the next call; after the last one of an epoch the next epoch
-  // begins. No allocation after the first call. When the dataset fails, the batches made before are
-  // still returned, and then its error by every call. For one thread at a time.
+  // The next batch, that of BatchOptions::first_step at first; valid until the next call. After the
+  // last one of an epoch the next epoch begins. No allocation after the first call. When the
+  // dataset fails, the batches made before are still returned, and then its error by every call.
+  // For one thread at a time.
   virtual Result<const Batch*> Next() = 0;
   virtual int64_t steps_per_epoch() const = 0;
 

@@ -29,10 +29,12 @@ Status Executor::BeginStep(const StepInput& input) {
   backward_begun_ = false;
   ENGINE_RETURN_IF_ERROR(memory_->SetBatch(input.input, input.target, input.samples));
   memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
+  if (has_row_tables_) ChooseRows(input);
   Lock lock(mutex_);
   RecordStepSpan(SpanKind::kStep);
   step_begin_ns_ = NowNs();
   statistics_known_ = false;
+  own_count_ = -1;
   state_->BeginStep(input.step, step_begin_ns_);
   Pump(lock);
   return {};
@@ -48,7 +50,7 @@ void Executor::RecordStepSpan(SpanKind kind) {
 
 bool Executor::flushed() const {
   const std::lock_guard lock(mutex_);
-  return TailDone();
+  return TailDone() && !rows_stale_;
 }
 
 Status Executor::Flush() {
@@ -56,13 +58,14 @@ Status Executor::Flush() {
     Lock lock(mutex_);
     if (!failure_.ok()) return failure_;
     RecordStepSpan(SpanKind::kStep);
-    if (TailDone()) return {};
+    if (TailDone() && !rows_stale_) return {};
     plugins_.scheduler->On({.kind = EventKind::kFlush, .step = tail_step_});
     Pump(lock);
   }
   const int64_t begin = NowNs();
   double waited = 0;
   Status status = Drive(&Executor::TailDone, &waited);
+  if (status.ok() && rows_stale_) status = LoadUnits(/*row_tables_only=*/true);
   if (!status.ok()) return GiveUp(std::move(status));
   const std::lock_guard lock(mutex_);
   recorder_.Record(

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "core/exec/transfer_lane.h"
 #include "core/plugin/plugin_set.h"
 #include "core/trace/timeline.h"
+#include "engine/parameter_server.h"
 
 namespace engine {
 
@@ -45,6 +47,9 @@ struct ExecutorOptions {
   uint64_t seed = 1;
   int64_t timeout_ms = 30000;  // of a transfer
   bool shard_optimizer = false;
+  // When servers update: rows of tables (Parameter::row_elements) that a batch does not read are
+  // neither pushed nor pulled.
+  bool sparse_pull = false;
   size_t trace_spans = 1 << 16;
   std::string communicator_name, scheduler_name, optimizer_name;
   std::vector<std::string> hook_names;
@@ -62,8 +67,9 @@ class Executor {
   // Aborts the communicator if transfers are under way.
   ~Executor();
 
-  // Gives every rank the parameters of rank 0. [setup]
-  Status BroadcastParameters();
+  // Gives every rank the parameters of rank 0, and servers those and the optimizer states that were
+  // set. A rank that takes the place of a lost one gets what servers have. [setup]
+  Status ShareParameters();
 
   // Forward and backward of one step. Returns when they are done and the statistics are known;
   // transfers of gradients and updates go on, and the next step begins while they do. After an
@@ -78,6 +84,16 @@ class Executor {
   // One transfer outside of a step, waited for: for evaluation. `count` elements, in place, summed
   // over ranks. After Flush.
   Status AllReduce(DType dtype, void* data, int64_t count);
+  // When served: waits for all ranks that are there, at most `timeout_ms`; then the parameters are
+  // those that servers have. After Flush.
+  Status Meet(int64_t timeout_ms);
+
+  // Whether servers update the parameters.
+  bool served() const { return client_ != nullptr; }
+  // Whether ranks do not wait for each other in a step: statistics are those of this rank.
+  bool own_pace() const { return own_pace_; }
+  // The step after the last one of which servers have this rank's gradients. When served.
+  Result<int64_t> NextStep();
 
   ModelMemory& memory() { return *memory_; }
   const ModelMemory& memory() const { return *memory_; }
@@ -90,14 +106,17 @@ class Executor {
 
   OptimizerTraits optimizer_traits() const { return optimizer_traits_; }
   const OptimizerStates& optimizer_states() const { return *states_; }
-  // Brings sharded optimizer states together on rank 0 for optimizer_state(). Collective, after
-  // Flush; nothing to do when they are not sharded.
+  // Brings optimizer states that are sharded or at servers together on rank 0 for
+  // optimizer_state(). Collective when they are sharded; after Flush.
   Status CollectOptimizerStates();
   // Frees what CollectOptimizerStates has brought together.
   void DropCollectedStates() { collected_.clear(); }
   // State `index` of the optimizer for graph parameter `parameter`; null data for one that is not
   // trained, and for sharded states unless they are collected.
   TensorView optimizer_state(int32_t parameter, int32_t index) const;
+  // When served: state `index` of all parameters, in the layout of the arena (trainable_count
+  // elements), for ShareParameters to give to the servers. [setup]
+  Status SetServedState(int32_t index, std::span<const float> arena);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -108,6 +127,22 @@ class Executor {
   Status Plan(Graph graph, const OpFactory& factory);
   Status CheckShards(UpdateGate* gate);
   Status PrepareOrder();
+
+  // executor_served.cc
+  Status CheckServed() const;
+  Status RegisterUnits();
+  std::vector<ServedSpan> SpansOf(const UnitLayout& unit) const;
+  int64_t RowsOf(int32_t unit) const;
+  int64_t ServedCount(int32_t unit) const;
+  uint64_t KeyOfUnit(int32_t unit) const;
+  Status StoreUnits();
+  Status StoreArena(int32_t state, const float* arena);
+  Status LoadUnits(bool row_tables_only);
+  Status CollectServedStates();
+  void ChooseRows(const StepInput& input);
+  void MakeServedTransfer(const Task& task, Transfer* transfer);
+  Status BeginServedStep();
+  Status AllocateCollected(int64_t count);
 
   // executor.cc
   Status BeginStep(const StepInput& input);
@@ -136,7 +171,8 @@ class Executor {
   Status BeginBackward();
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
-  Status RunAlone(Transfer transfer);
+  Status RunAlone(Transfer transfer, int64_t timeout_ms);
+  Status RunAlone(const Transfer& transfer) { return RunAlone(transfer, options_.timeout_ms); }
 
   PluginSet& plugins_;
   Store* const store_;
@@ -145,10 +181,14 @@ class Executor {
   CommunicatorTraits communicator_traits_;
   std::vector<HookTraits> hook_traits_;
   bool sharded_ = false;
+  ParameterClient* client_ = nullptr;  // null: ranks update
+  bool own_pace_ = false;
+  bool has_row_tables_ = false;
   bool leads_ = false, follows_ = false;  // posts tickets, or waits for them
   std::unique_ptr<ModelMemory> memory_;
   std::unique_ptr<OptimizerStates> states_;
   std::vector<DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
+  std::vector<int32_t> rows_[2];         // of the batches of even and odd steps: ascending
   TaskGraph tasks_;
   std::vector<int32_t> first_scale_;  // per task: its first entry in gradient_scale_
   std::vector<std::string> unreached_;
@@ -156,7 +196,8 @@ class Executor {
   // Of the thread of the rank.
   StepInput input_;
   bool backward_begun_ = false;
-  uint64_t tail_step_ = 0;  // the step of the updates at hand
+  bool rows_stale_ = false;  // rows of tables were not pulled since servers updated them
+  uint64_t tail_step_ = 0;   // the step of the updates at hand
   float tail_rate_ = 0;
   int64_t step_begin_ns_ = 0;
   int64_t wait_begin_ns_ = 0;  // 0: it was not waiting
@@ -171,6 +212,7 @@ class Executor {
   OrderLog log_;
   StepStatistics statistics_;  // of the step at hand, once they are known
   bool statistics_known_ = false;
+  float own_count_ = -1;         // of targets of this rank, from when statistics are under way
   std::vector<Ticket> tickets_;  // a ring of those not started yet
   size_t ticket_head_ = 0, ticket_count_ = 0;
   bool pumping_ = false, pump_again_ = false;

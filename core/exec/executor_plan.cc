@@ -10,6 +10,8 @@ Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& opti
       options_(options),
       optimizer_traits_(plugins.optimizer->traits()),
       communicator_traits_(plugins.communicator->traits()),
+      client_(static_cast<ParameterClient*>(plugins.communicator->Query(kParameterClientId))),
+      own_pace_(client_ != nullptr && client_->traits().mode != UpdateMode::kSync),
       recorder_(options.trace_spans) {}
 
 Executor::~Executor() {
@@ -38,27 +40,37 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
   UpdateGate gate = optimizer_traits_.gate;
   for (const auto& hook : plugins_.hooks) hook_traits_.push_back(hook->traits());
   ENGINE_RETURN_IF_ERROR(CheckShards(&gate));
+  if (served()) ENGINE_RETURN_IF_ERROR(CheckServed());
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];
     if (parameter.trainable && program.of_parameter[i] == kNone)
       unreached_.push_back(parameter.name);
   }
-  const std::vector<ParameterInfo> parameters = DescribeParameters(graph, program);
+  std::vector<ParameterInfo> parameters = DescribeParameters(graph, program);
+  std::vector<int64_t> row_elements;
+  for (ParameterInfo& parameter : parameters) {
+    const bool sparse = served() && options_.sparse_pull;
+    row_elements.push_back(sparse ? graph.parameters[parameter.id].row_elements : 0);
+    parameter.alone = row_elements.back() > 0 ? 1 : 0;
+    has_row_tables_ |= parameter.alone != 0;
+  }
   const ModelInfo model{.parameters = parameters,
                         .communicator = communicator_traits_,
                         .gate = gate,
                         .world_size = options_.rank.world_size,
                         .slice_multiple = SliceMultiple(options_.rank.world_size),
-                        .sharded = sharded_ ? 1u : 0u};
+                        .sharded = sharded_ ? 1u : 0u,
+                        .served = served() ? 1u : 0u};
   ENGINE_ASSIGN_OR_RETURN(FlatLayout layout,
                           MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
   ENGINE_ASSIGN_OR_RETURN(
       memory_, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
                                    *plugins_.device, factory, options_.seed));
   const FlatLayout& flat = memory_->layout();
-  ENGINE_ASSIGN_OR_RETURN(
-      OptimizerStates states,
-      OptimizerStates::Create(*memory_, optimizer_traits_, sharded_, options_.rank));
+  OptimizerTraits kept = optimizer_traits_;
+  if (served()) kept.state_count = 0;
+  ENGINE_ASSIGN_OR_RETURN(OptimizerStates states,
+                          OptimizerStates::Create(*memory_, kept, sharded_, options_.rank));
   states_ = std::make_unique<OptimizerStates>(std::move(states));
   for (auto& hook : plugins_.hooks) {
     ENGINE_RETURN_IF_ERROR(hook->Setup(static_cast<uint32_t>(flat.parameters.size())));
@@ -68,6 +80,9 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                            .hook_names = options_.hook_names,
                            .gate = optimizer_traits_.gate,
                            .sharded = sharded_,
+                           .served = served(),
+                           .own_pace = own_pace_,
+                           .row_elements = row_elements,
                            .rank = options_.rank.rank,
                            .world_size = options_.rank.world_size});
   ENGINE_RETURN_IF_ERROR(PrepareOrder());
@@ -93,7 +108,7 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
   ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
                              .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
   if (follows_) store_->Listen([this](std::string_view text) { OnTicket(text); });
-  return {};
+  return served() ? RegisterUnits() : Status();
 }
 
 // What hooks and the optimizer need to see, and whether a sharded run can show it to them.

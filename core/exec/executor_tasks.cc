@@ -25,6 +25,7 @@ Transfer Executor::MakeTransfer(const Task& task) {
                     .timeout_ms = options_.timeout_ms};
   if (task.data == TransferData::kStatistics) {
     StepStatistics& statistics = *memory_->statistics();
+    own_count_ = statistics.count;
     const auto bits = log_.DigestBits();
     std::copy(bits.begin(), bits.end(), statistics.order_bits);
     transfer.send = transfer.recv = &statistics;
@@ -35,6 +36,10 @@ Transfer Executor::MakeTransfer(const Task& task) {
     const std::span<float> sums = plugins_.hooks[task.hook]->Observed();
     transfer.send = transfer.recv = sums.data();
     transfer.count = static_cast<int64_t>(sums.size());
+    return transfer;
+  }
+  if (served()) {
+    MakeServedTransfer(task, &transfer);
     return transfer;
   }
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
@@ -78,7 +83,7 @@ Status Executor::BeginBackward() {
   tail_step_ = input_.step;
   tail_rate_ = input_.learning_rate;
   for (auto& hook : plugins_.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
-  return {};
+  return served() ? BeginServedStep() : Status();
 }
 
 Status Executor::RunHook(const Task& task) {
@@ -134,8 +139,8 @@ Status Executor::RunUpdate(const Task& task) {
   return {};
 }
 
-Status Executor::RunAlone(Transfer transfer) {
-  transfer.timeout_ms = options_.timeout_ms;
+Status Executor::RunAlone(Transfer transfer, int64_t timeout_ms) {
+  transfer.timeout_ms = timeout_ms;
   {
     const std::lock_guard lock(mutex_);
     ENGINE_CHECK(TailDone(), "a transfer outside of a step while one is under way");
@@ -145,17 +150,25 @@ Status Executor::RunAlone(Transfer transfer) {
   Work* work = nullptr;
   Status status = plugins_.communicator->Submit(transfer, &work);
   if (status.ok()) {
-    status = work->WaitHost(options_.timeout_ms + kGraceMs);
+    status = work->WaitHost(timeout_ms + kGraceMs);
     work->Release();
   }
   return status.ok() ? status : GiveUp(std::move(status));
 }
 
-Status Executor::BroadcastParameters() {
+Status Executor::ShareParameters() {
+  const FlatLayout& layout = memory_->layout();
+  if (served() && options_.rank.incarnation > 0) return LoadUnits(/*row_tables_only=*/false);
+  if (served()) {
+    ENGINE_RETURN_IF_ERROR(options_.rank.rank == 0 ? StoreUnits()
+                                                   : LoadUnits(/*row_tables_only=*/false));
+  }
+  const int64_t from = served() ? layout.trainable_count : 0;
+  if (from == layout.total_count) return {};
   Transfer transfer{.kind = TransferKind::kBroadcast,
-                    .count = memory_->layout().total_count,
+                    .count = layout.total_count - from,
                     .stream = memory_->stream()};
-  transfer.send = transfer.recv = memory_->parameters();
+  transfer.send = transfer.recv = memory_->parameters() + from;
   return RunAlone(transfer).WithContext("broadcast of the initial parameters");
 }
 
@@ -167,31 +180,39 @@ Status Executor::AllReduce(DType dtype, void* data, int64_t count) {
                    .count = count});
 }
 
+Status Executor::AllocateCollected(int64_t count) {
+  collected_.clear();
+  for (int32_t s = 0; s < optimizer_traits_.state_count; ++s) {
+    auto whole = DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
+    if (!whole.ok()) return whole.status().WithContext("memory to collect optimizer states");
+    collected_.push_back(std::move(*whole));
+  }
+  return {};
+}
+
 Status Executor::CollectOptimizerStates() {
   ENGINE_CHECK(flushed(), "optimizer states while updates are under way");
+  if (served()) return CollectServedStates();
   if (!sharded_) return {};
   const bool keeps = options_.rank.rank == 0;
   const FlatLayout& layout = memory_->layout();
   int64_t largest = 0;
   for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.count);
-  collected_.clear();
+  ENGINE_RETURN_IF_ERROR(AllocateCollected(keeps ? layout.trainable_count : largest));
   for (int32_t s = 0; s < states_->count(); ++s) {
-    const int64_t count = keeps ? layout.trainable_count : largest;
-    auto whole = DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
-    if (!whole.ok()) return whole.status().WithContext("memory to collect optimizer states");
+    float* const whole = collected_[s].f32();
     for (size_t u = 0; u < layout.units.size(); ++u) {
       const UnitLayout& unit = layout.units[u];
       const int64_t part = unit.count / options_.rank.world_size;
       ENGINE_RETURN_IF_ERROR(RunAlone({.kind = TransferKind::kAllGather,
                                        .send = states_->At(s, static_cast<int32_t>(u),
                                                            unit.offset + options_.rank.rank * part),
-                                       .recv = whole->f32() + (keeps ? unit.offset : 0),
+                                       .recv = whole + (keeps ? unit.offset : 0),
                                        .count = part,
                                        .unit = static_cast<uint32_t>(u),
                                        .stream = memory_->stream()})
                                  .WithContext("collecting optimizer states"));
     }
-    collected_.push_back(std::move(*whole));
   }
   return {};
 }
@@ -200,7 +221,7 @@ TensorView Executor::optimizer_state(int32_t parameter, int32_t index) const {
   if (memory_->program().of_parameter[parameter] == kNone) return {};
   const int64_t offset = memory_->layout().offset[parameter];
   float* data = nullptr;
-  if (!sharded_) {
+  if (!sharded_ && !served()) {
     data = states_->At(index, kNone, offset);
   } else if (options_.rank.rank == 0 && !collected_.empty()) {
     data = collected_[index].f32() + offset;

@@ -22,6 +22,7 @@ class LayoutSink final : public PlanSink {
   void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
                UnitStages stages) noexcept override {
     if (model_.sharded != 0) stages = UnitStages::kReduceScatterAllGather;
+    if (model_.served != 0) stages = UnitStages::kAllReduce;
     // Each rank gets the same number of elements of a unit that is scattered.
     const int64_t multiple =
         stages == UnitStages::kAllReduce ? kAlignElements : model_.slice_multiple;
@@ -30,6 +31,7 @@ class LayoutSink final : public PlanSink {
                     .stages = stages,
                     .spans = {spans.begin(), spans.end()}};
     if (spans.empty()) Reject("an empty unit");
+    CheckAlone(spans);
     for (size_t i = 0; i < spans.size() && problem_.ok(); ++i) {
       const UnitSpan& span = spans[i];
       if (!Accept(span)) break;
@@ -77,6 +79,16 @@ class LayoutSink final : public PlanSink {
                   static_cast<long long>(span.offset), static_cast<long long>(span.count),
                   static_cast<int>(parameter.name.size()), parameter.name.data(),
                   static_cast<long long>(covered), static_cast<long long>(parameter.count));
+  }
+
+  void CheckAlone(std::span<const UnitSpan> spans) {
+    for (const UnitSpan& span : spans) {
+      if (span.parameter >= covered_.size()) return;
+      const ParameterInfo& parameter = model_.parameters[span.parameter];
+      if (parameter.alone == 0 || (spans.size() == 1 && span.count == parameter.count)) continue;
+      Reject("'%.*s' in parts or beside others, although it must be a unit of its own",
+             static_cast<int>(parameter.name.size()), parameter.name.data());
+    }
   }
 
   // Whether the unit ends inside of a parameter; only at multiples that all ranks can share.

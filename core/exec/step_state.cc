@@ -34,10 +34,10 @@ void StepState::BeginStep(uint64_t step, int64_t now_ns) {
   tail_left_ += tail_count_;
   scheduler_.On({.kind = EventKind::kStepBegin, .step = step});
   for (const Task& task : graph_.tasks) {
-    if (task.info.kind == TaskKind::kForward) phase_[task.info.id] = Phase::kWaiting;
+    if (task.opens_step) phase_[task.info.id] = Phase::kWaiting;
   }
   for (const Task& task : graph_.tasks) {
-    if (task.info.kind == TaskKind::kForward && waits_for_[task.info.id] == 0) {
+    if (task.opens_step && waits_for_[task.info.id] == 0) {
       MakeReady(task.info.id, now_ns);
     }
   }
@@ -89,11 +89,10 @@ void StepState::Finish(uint32_t id, int64_t now_ns) {
   for (uint32_t next : task.next_successors) Satisfy(next, now_ns);
 }
 
-// A forward task of a step that has not begun yet becomes ready when it begins.
+// What opens a step that has not begun yet becomes ready when it begins.
 void StepState::Satisfy(uint32_t task, int64_t now_ns) {
   if (--waits_for_[task] > 0) return;
-  const bool is_forward = graph_.tasks[task].info.kind == TaskKind::kForward;
-  if (is_forward && phase_[task] != Phase::kWaiting) return;
+  if (graph_.tasks[task].opens_step && phase_[task] != Phase::kWaiting) return;
   MakeReady(task, now_ns);
 }
 

@@ -33,6 +33,7 @@ class TaskGraphBuilder {
   TaskGraph Run() {
     for (size_t u = 0; u < layout_.units.size(); ++u) {
       unit_waits_[u] = static_cast<int32_t>(layout_.units[u].spans.size());
+      if (RowsOf(static_cast<int32_t>(u)) > 0) AddRowPull(static_cast<int32_t>(u));
     }
     const auto count = static_cast<int32_t>(program_.instructions.size());
     for (int32_t k = 0; k < count; ++k) {
@@ -62,6 +63,12 @@ class TaskGraphBuilder {
               std::to_string(static_cast<int>(task.data)) + '\n';
     }
     return XXH3_64bits(text.data(), text.size());
+  }
+
+  // > 0: of the unit only some rows travel.
+  int64_t RowsOf(int32_t unit) const {
+    if (options_.row_elements.empty()) return 0;
+    return options_.row_elements[layout_.units[unit].spans[0].parameter];
   }
 
   const std::vector<int32_t>& UsersOf(size_t position) const {
@@ -107,9 +114,15 @@ class TaskGraphBuilder {
                                                                            : TaskKind::kAccumulate;
     Task& task = Add(kind, std::string(Name(kind)) + " " + node.name);
     task.instruction = k;
+    task.opens_step = kind == TaskKind::kForward;
     task.info.priority = node.priority;
     task_of_instruction_.push_back(static_cast<int32_t>(task.info.id));
     for (int32_t earlier : plan_.depends_on[k]) After(task_of_instruction_[earlier]);
+    if (kind != TaskKind::kForward) return;
+    for (const auto& [unit, pull] : row_pulls_) {
+      const std::vector<int32_t>& users = UsersOf(layout_.units[unit].spans[0].parameter);
+      if (std::find(users.begin(), users.end(), k) != users.end()) After(pull);
+    }
   }
 
   Task& AddTransfer(TransferKind kind, TransferData data, int32_t unit, std::string name) {
@@ -122,8 +135,8 @@ class TaskGraphBuilder {
     task.info.unit = static_cast<uint32_t>(unit);
     task.info.priority = layout.priority;
     task.info.size_bytes = static_cast<uint64_t>(layout.count) * sizeof(float);
-    task.info.needed_by = NeededBy(layout);
-    task.tail = true;
+    task.tail = kind != TransferKind::kPull || !task_of_instruction_.empty();
+    if (task.tail) task.info.needed_by = NeededBy(layout);
     return task;
   }
 
@@ -137,9 +150,18 @@ class TaskGraphBuilder {
     return static_cast<uint32_t>(task_of_instruction_[UsersOf(position).front()]);
   }
 
+  // At the begin of a step, for the rows that its batch reads.
+  void AddRowPull(int32_t unit) {
+    Task& task = AddTransfer(TransferKind::kPull, TransferData::kParameters, unit,
+                             std::string("pull rows of ").append(NameOfUnit(unit)));
+    task.opens_step = true;
+    row_pulls_.emplace_back(unit, LastId());
+  }
+
   // The loss op is the last forward instruction that anything depends on; waiting for all of them
   // is as early.
   void AddStatistics() {
+    if (options_.own_pace) return;
     Task& task = AddTransfer(TransferKind::kAllReduce, TransferData::kStatistics, kNone,
                              "transfer statistics");
     task.info.size_bytes = kStatisticsBytes;
@@ -170,9 +192,11 @@ class TaskGraphBuilder {
 
   void AddFirstStage(int32_t unit) {
     const bool scattered = layout_.units[unit].stages != UnitStages::kAllReduce;
-    AddTransfer(scattered ? TransferKind::kReduceScatter : TransferKind::kAllReduce,
-                TransferData::kGradients, unit,
-                std::string(scattered ? "scatter " : "transfer ").append(NameOfUnit(unit)));
+    const TransferKind kind = options_.served ? TransferKind::kPush
+                              : scattered     ? TransferKind::kReduceScatter
+                                              : TransferKind::kAllReduce;
+    const char* const verb = options_.served ? "push " : scattered ? "scatter " : "transfer ";
+    AddTransfer(kind, TransferData::kGradients, unit, std::string(verb).append(NameOfUnit(unit)));
     unit_task_[unit] = LastId();
     for (const UnitSpan& span : layout_.units[unit].spans) After(sent_[span.parameter]);
   }
@@ -192,6 +216,7 @@ class TaskGraphBuilder {
 
   // From here on everything waits for the network, so it comes last in sequence.
   void AddTail() {
+    if (options_.served) return AddServedTail();
     for (size_t u = 0; u < layout_.units.size() && !options_.sharded; ++u) {
       if (layout_.units[u].stages == UnitStages::kAllReduce) continue;
       AddGather(static_cast<int32_t>(u), TransferData::kGradients);
@@ -214,6 +239,20 @@ class TaskGraphBuilder {
       AddGather(group.unit, TransferData::kParameters);
       for (int32_t earlier : group.waits) After(earlier);
       group.waits = {LastId()};
+    }
+  }
+
+  // Servers update; the groups are there for what the next step waits for.
+  void AddServedTail() {
+    for (size_t u = 0; u < layout_.units.size(); ++u) {
+      const auto unit = static_cast<int32_t>(u);
+      if (RowsOf(unit) == 0) {
+        AddTransfer(TransferKind::kPull, TransferData::kParameters, unit,
+                    std::string("pull ").append(NameOfUnit(unit)));
+        After(unit_task_[u]);
+        unit_task_[u] = LastId();
+      }
+      groups_.push_back({.name = NameOfUnit(unit), .waits = {unit_task_[u]}, .unit = unit});
     }
   }
 
@@ -320,18 +359,26 @@ class TaskGraphBuilder {
     }
     for (size_t p = 0; p < last.size(); ++p) {
       for (int32_t task : last[p]) result_.tasks[task].completes.push_back(static_cast<int32_t>(p));
+      for (const auto& [unit, pull] : row_pulls_) {
+        if (layout_.units[unit].spans[0].parameter != p) continue;
+        for (int32_t task : last[p]) Carry(task, pull);
+      }
       for (int32_t user : UsersOf(p)) {
         if (user >= program_.forward_count) continue;
         Task& reader = result_.tasks[task_of_instruction_[user]];
         reader.reads.push_back(static_cast<int32_t>(p));
-        for (int32_t task : last[p]) {
-          std::vector<uint32_t>& next = result_.tasks[task].next_successors;
-          if (!next.empty() && next.back() == reader.info.id) continue;
-          next.push_back(reader.info.id);
-          ++reader.carried_count;
-        }
+        for (int32_t task : last[p]) Carry(task, static_cast<int32_t>(reader.info.id));
       }
     }
+  }
+
+  // `reader` of the next step waits for `task`.
+  void Carry(int32_t task, int32_t reader) {
+    std::vector<uint32_t>& next = result_.tasks[task].next_successors;
+    const auto id = static_cast<uint32_t>(reader);
+    if (!next.empty() && next.back() == id) return;
+    next.push_back(id);
+    ++result_.tasks[reader].carried_count;
   }
 
   int32_t LastId() const { return static_cast<int32_t>(result_.tasks.size()) - 1; }
@@ -346,6 +393,7 @@ class TaskGraphBuilder {
   std::vector<int32_t> unit_waits_;  // per unit: spans not placed yet
   std::vector<int32_t> unit_task_;   // per unit: its last transfer of gradients
   std::vector<Group> groups_;
+  std::vector<std::pair<int32_t, int32_t>> row_pulls_;  // units and tasks
   int32_t statistics_ = kNone;
   TaskGraph result_;
 };

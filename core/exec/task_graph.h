@@ -37,6 +37,7 @@ struct Task {
   int32_t hook = kNone;            // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
   TransferData data = TransferData::kStatistics;  // kTransfer
+  bool opens_step = false;                // kForward, and pulls of rows: ready when a step begins
   bool tail = false;                      // comes after the end of backward: transfers of gradients
                                           // and parameters, reduced hooks, updates
   int32_t dependency_count = 0;           // on tasks of the same step
@@ -55,6 +56,9 @@ struct Task {
 //   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
 //   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
 //   sharded:     REDUCE_SCATTER -> hooks and UPDATE of this rank's part -> ALL_GATHER of parameters
+//   served:      PUSH of gradients -> PULL of parameters, which servers have updated meanwhile
+//   served rows: PUSH of the rows that the batch has read; the next step begins with
+//                a PULL of those that its batch reads
 //
 // Reduced hooks and updates work on one unit if the optimizer's gate and the hook's scope allow it,
 // else on one parameter. A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
@@ -71,6 +75,10 @@ struct TaskGraphOptions {
   std::vector<std::string> hook_names;
   UpdateGate gate = UpdateGate::kSpan;  // of the optimizer
   bool sharded = false;
+  bool served = false;
+  bool own_pace = false;              // no transfer waits for other ranks: no statistics of them
+  std::vector<int64_t> row_elements;  // served: by position in FlatLayout::parameters, > 0 for
+                                      // tables of which only some rows travel; may be empty
   int32_t rank = 0;  // tells which spans are this rank's when sharded; nothing else depends on it
   int32_t world_size = 1;
 };

@@ -14,6 +14,11 @@ std::string ShapeText(const Shape& shape) {
   return text + ")";
 }
 
+bool PicksRows(const ParameterSpec& wanted, const LayerOptions& options) {
+  return wanted.shape.ndim == 2 && !options.row_table.empty() &&
+         wanted.name.view() == options.row_table;
+}
+
 }  // namespace
 
 OwnedOption Int(std::string name, int64_t value) {
@@ -112,7 +117,8 @@ Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& 
                         .initializer = wanted.initializer,
                         .scale = wanted.scale,
                         .decay = wanted.decay != 0,
-                        .trainable = options.trainable};
+                        .trainable = options.trainable,
+                        .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};
     parameter.value = AddValue({.name = parameter.name,
                                 .spec = {.shape = wanted.shape},
                                 .kind = ValueKind::kParameter,
@@ -140,6 +146,20 @@ Result<ValueId> GraphBuilder::ParameterValue(const std::string& name) const {
   return Status::Error(StatusCode::kInternal, "the model has no parameter '%s'", name.c_str());
 }
 
+// Of a parameter that its layer calls its row table: whether the batch picks the rows, and nothing
+// else uses it.
+bool GraphBuilder::IsRowTable(const Parameter& parameter) const {
+  if (spec(graph_.input).dtype != DType::kInt32) return false;
+  int64_t uses = 0;
+  bool by_batch = false;
+  for (const Node& node : graph_.nodes) {
+    const auto here = std::count(node.inputs.begin(), node.inputs.end(), parameter.value);
+    uses += here;
+    by_batch = by_batch || (here > 0 && node.inputs[0] == graph_.input);
+  }
+  return uses == 1 && by_batch;
+}
+
 Result<Graph> GraphBuilder::Finish(ValueId input, ValueId target, ValueId logits, ValueId loss,
                                    const std::vector<std::string>& frozen) {
   for (const std::string& prefix : frozen) {
@@ -157,6 +177,9 @@ Result<Graph> GraphBuilder::Finish(ValueId input, ValueId target, ValueId logits
     }
   }
   graph_.input = input;
+  for (Parameter& parameter : graph_.parameters) {
+    if (parameter.row_elements > 0 && !IsRowTable(parameter)) parameter.row_elements = 0;
+  }
   graph_.target = target;
   graph_.logits = logits;
   graph_.loss = loss;

@@ -25,6 +25,9 @@ OwnedOption Bool(std::string name, bool value);
 struct LayerOptions {
   bool trainable = true;
   int32_t priority = 0;
+  // The parameter of the op ("weight") of which each element of the op's first input picks a row,
+  // and of which the op reads nothing else; empty: none. An op cannot say so itself.
+  std::string row_table = {};
 };
 
 class GraphBuilder {
@@ -48,13 +51,15 @@ class GraphBuilder {
   const TensorSpec& spec(ValueId value) const { return graph_.values[value].spec; }
 
   // Hands the graph over. Parameters whose name starts with one of `frozen` are not trained; a
-  // prefix that fits none is kConfig.
+  // prefix that fits none is kConfig. What layers called their row table is one
+  // (Parameter::row_elements) if its rows are picked by `input` itself and no other layer uses it.
   Result<Graph> Finish(ValueId input, ValueId target, ValueId logits, ValueId loss,
                        const std::vector<std::string>& frozen);
 
  private:
   std::string UniqueName(const std::string& name, const std::string& op);
   ValueId AddValue(Value value);
+  bool IsRowTable(const Parameter& parameter) const;
 
   OpFactory factory_;
   Graph graph_;

@@ -31,6 +31,9 @@ struct Parameter {
   float scale = 0;
   bool decay = true;
   bool trainable = true;
+  // > 0: a *row table* of rows of so many elements. A step reads the rows whose numbers are in its
+  // batch, Graph::input (int32), and its gradient is zero in all others.
+  int64_t row_elements = 0;
 };
 
 // One op with its inputs (data, then parameters) and outputs.

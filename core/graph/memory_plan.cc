@@ -117,9 +117,10 @@ class Planner {
            (!gradient.partial && graph_.values[gradient.of].kind == ValueKind::kParameter);
   }
 
-  // Makes `alias` share the memory of `base` if no tensor of one is read after a write through the
-  // other: then every read still finds what it found before. `definition` is the instruction that
-  // would copy. The write of a definition itself does not count: it becomes the identity.
+  // Makes `alias` share the memory of `base` if no tensor of one is read in or after an instruction
+  // that writes through the other: then every read still finds what it found before. `definition`
+  // is the instruction that would copy. The write of a definition itself does not count: it becomes
+  // the identity.
   void TryMerge(int32_t base, int32_t alias, int32_t definition, bool must) {
     const int32_t a = Root(base), b = Root(alias);
     if (a == b) return;
@@ -131,7 +132,7 @@ class Planner {
         if (written != a && written != b) continue;
         const int32_t other = written == a ? b : a;
         for (const Access& read : accesses_) {
-          if (!read.write && Root(read.tensor) == other && read.instruction > write.instruction &&
+          if (!read.write && Root(read.tensor) == other && read.instruction >= write.instruction &&
               write.instruction > definition) {
             return;
           }

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/launch/member.h"
+
 namespace engine {
 namespace {
 
@@ -45,13 +47,32 @@ Status Compare(RankContext& context, std::string_view what, std::string_view val
 
 }  // namespace
 
+Status CheckSameAsRankZero(RankContext& context, std::string_view what, std::string_view value,
+                           int64_t timeout_ms) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string first, context.store.Get(Key(what, "0"), timeout_ms));
+  if (first == value) return {};
+  const int member = MemberOf(context.info);
+  return Status::Error(StatusCode::kConfig,
+                       "%s runs with another configuration than rank 0 (%.*s): it has %s and rank "
+                       "0 has %s; start it with the same",
+                       MemberName(member).c_str(), static_cast<int>(what.size()), what.data(),
+                       Quoted(value).c_str(), Quoted(first).c_str())
+      .WithRank(member);
+}
+
+Status SayAsRankZero(RankContext& context, std::string_view what, std::string_view value) {
+  return context.store.Set(Key(what, "0"), value);
+}
+
 // Every rank publishes its value; rank 0 compares and publishes the verdict as "RANK SENTENCE",
 // empty when all agree.
 Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::string_view value,
                            int64_t timeout_ms) {
   Store& store = context.store;
+  if (context.info.incarnation > 0) return CheckSameAsRankZero(context, what, value, timeout_ms);
   Status verdict;
   if (context.info.rank == 0) {
+    ENGINE_RETURN_IF_ERROR(SayAsRankZero(context, what, value));
     ENGINE_RETURN_IF_ERROR(Compare(context, what, value, timeout_ms, &verdict));
     std::string text;
     if (!verdict.ok()) text = std::to_string(verdict.rank()) + " " + verdict.message();

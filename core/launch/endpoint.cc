@@ -145,7 +145,33 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   return endpoint;
 }
 
-Result<UniqueFd> ListenAt(const Endpoint& endpoint) {
+Result<bool> IsLoopback(const Endpoint& endpoint) {
+  ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
+  for (const Address& address : addresses) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    const int family = address.storage.ss_family;
+    if (family == AF_INET && ntohl(v4->sin_addr.s_addr) >> 24 != IN_LOOPBACKNET) return false;
+    if (family == AF_INET6 && !IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) return false;
+  }
+  return true;
+}
+
+std::string PeerAddress(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  const bool known = getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (known && address.ss_family == AF_UNIX) return "a process of this host";
+  if (!known || getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), port,
+                            sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  const bool v6 = address.ss_family == AF_INET6;
+  return std::string(v6 ? "[" : "").append(host).append(v6 ? "]:" : ":").append(port);
+}
+
+Result<UniqueFd> ListenAt(const Endpoint& endpoint, const MeetingWords& words) {
   ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
   int error = 0;
   for (const Address& address : addresses) {
@@ -160,11 +186,13 @@ Result<UniqueFd> ListenAt(const Endpoint& endpoint) {
     }
     error = errno;
   }
-  const char* advice = "choose another address with --rendezvous";
+  std::string advice = std::string("choose another address with ").append(words.flag);
   if (error == EADDRINUSE) advice = "another run or program uses it: choose another port";
-  if (error == EADDRNOTAVAIL) advice = "rank 0 serves the rendezvous and must run on that host";
-  return Status::Error(StatusCode::kRendezvous, "rank 0 cannot listen at %s: %s; %s",
-                       endpoint.text.c_str(), strerror(error), advice);
+  if (error == EADDRNOTAVAIL) {
+    advice = std::string(words.listener).append(" serves the rendezvous and must run on that host");
+  }
+  return Status::Error(StatusCode::kRendezvous, "%s cannot listen at %s: %s; %s", words.listener,
+                       endpoint.text.c_str(), strerror(error), advice.c_str());
 }
 
 UniqueFd AcceptFrom(const UniqueFd& listener) {
@@ -177,8 +205,8 @@ UniqueFd AcceptFrom(const UniqueFd& listener) {
   }
 }
 
-Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline,
-                           const AbortSignal& cancel) {
+Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
+                           const MeetingWords& words) {
   Status last;
   do {
     if (cancel.raised()) return cancel.reason();
@@ -198,9 +226,9 @@ Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline,
     std::this_thread::sleep_for(kRetryPause);
   } while (!Passed(deadline));
   return Status::Error(StatusCode::kRendezvous,
-                       "found no rank 0 at %s in time: %s; check that rank 0 was started and that "
-                       "this host can reach the address",
-                       endpoint.text.c_str(), last.message());
+                       "found no %s at %s in time: %s; check that %s was started and that this "
+                       "host can reach the address",
+                       words.listener, endpoint.text.c_str(), last.message(), words.listener);
 }
 
 }  // namespace engine

@@ -17,6 +17,8 @@ LaunchOutcome RunMode(const LaunchPlan& plan, const LaunchOptions& options, cons
       return LaunchThreads(plan, options, body);
     case LaunchPlan::Mode::kJoin:
       return LaunchJoined(plan, options, body);
+    case LaunchPlan::Mode::kServe:
+      return LaunchServing(plan, options, body);
   }
   ENGINE_CHECK(false, "mode %d", static_cast<int>(plan.mode));
 }

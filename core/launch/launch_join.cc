@@ -17,8 +17,6 @@ namespace engine {
 namespace {
 
 constexpr int kPollMs = 50;
-// A rank waits longer than rank 0 does, to hear from it which ranks are missing.
-constexpr int64_t kHearSayMs = 3000;
 constexpr int64_t kFlushMs = 500;
 
 LaunchOutcome Failed(const Status& status) {
@@ -28,7 +26,7 @@ LaunchOutcome Failed(const Status& status) {
 // The server of the run, in a thread of rank 0.
 class ServerThread {
  public:
-  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, UniqueFd listener,
+  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerDoor door,
                UniqueFd own_rank);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
@@ -47,17 +45,25 @@ class ServerThread {
   std::thread thread_;
 };
 
-ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options, UniqueFd listener,
+ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerDoor door,
                            UniqueFd own_rank)
     : options_(options),
-      supervisor_(plan.info.world_size, plan.job, plan.rendezvous, options.rendezvous_timeout_ms,
-                  [](int) {
-                    return Supervisor::Loss{
-                        Status::Error(StatusCode::kPeerLost,
-                                      "its connection to rank 0 ended without a result"),
-                        ExitCode(StatusCode::kPeerLost)};
-                  }) {
-  supervisor_.server().Listen(std::move(listener));
+      supervisor_({.shape = {plan.info.world_size, plan.info.servers,
+                             plan.info.one_host != 0 && (plan.info.servers == 0 || door.loopback)},
+                   .job = plan.job,
+                   .place = plan.rendezvous,
+                   .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
+                   .server_leave_ms = options.server_leave_ms,
+                   .explain_loss =
+                       [](int) {
+                         return Supervisor::Loss{
+                             Status::Error(StatusCode::kPeerLost,
+                                           "its connection to rank 0 ended without a result"),
+                             ExitCode(StatusCode::kPeerLost)};
+                       },
+                   .notice = options.notice}) {
+  supervisor_.server().Listen(std::move(door.listener));
+  if (door.key) supervisor_.server().RequireProof(std::move(*door.key));
   supervisor_.server().Adopt(std::move(own_rank));
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store_server");
@@ -99,16 +105,24 @@ LaunchOutcome ServerThread::Finish() {
   return supervisor_.Outcome();
 }
 
+// Ranks meet on a trusted network, as their launchers do; servers may come from elsewhere.
+Result<ServerDoor> OpenDoor(const LaunchPlan& plan, const Endpoint& endpoint) {
+  if (plan.info.servers > 0) return OpenServerDoor(plan.rendezvous, plan.key_file, {});
+  ServerDoor door;
+  ENGINE_ASSIGN_OR_RETURN(door.listener, ListenAt(endpoint));
+  return door;
+}
+
 LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
-  Result<UniqueFd> listener = ListenAt(endpoint);
-  if (!listener.ok()) return Failed(listener.status());
+  Result<ServerDoor> door = OpenDoor(plan, endpoint);
+  if (!door.ok()) return Failed(door.status());
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
   UniqueFd own(pair[0]);
-  ServerThread server(plan, options, std::move(*listener), UniqueFd(pair[1]));
+  ServerThread server(plan, options, std::move(*door), UniqueFd(pair[1]));
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   // Its own server tells it when the rendezvous fails.
   (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
@@ -125,7 +139,7 @@ LaunchOutcome JoinAsOther(const LaunchPlan& plan, const LaunchOptions& options,
   Status status =
       process.Run(std::move(*socket), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
   if (status.ok()) return {};
-  if (status.rank() < 0) status = status.WithRank(plan.info.rank);
+  if (status.rank() == kNobody) status = status.WithRank(plan.info.rank);
   Verdict verdict;
   verdict.AddReport(plan.info.rank, status);
   LaunchOutcome outcome = verdict.Outcome(process.stop_requested());

@@ -98,6 +98,7 @@ void AddDetails(const Environment& environment, LauncherRank* rank) {
       break;  // its variables name no job
   }
   rank->one_host = info.local_world_size == info.world_size;
+  info.one_host = rank->one_host ? 1 : 0;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// The log of one rank.
+// The log of one member of a run.
 #pragma once
 
 #include <spdlog/logger.h>
 
 #include <memory>
+
+#include "engine/host.h"
 
 namespace engine {
 
@@ -12,5 +14,9 @@ namespace engine {
 // registry: whoever holds it owns it.
 std::shared_ptr<spdlog::logger> MakeRankLogger(int rank, int world_size,
                                                spdlog::level::level_enum level);
+
+// The same for any member: "[server 0] message" of a server.
+std::shared_ptr<spdlog::logger> MakeMemberLogger(const RankInfo& info,
+                                                 spdlog::level::level_enum level);
 
 }  // namespace engine

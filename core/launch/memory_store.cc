@@ -5,13 +5,14 @@
 
 namespace engine {
 
-MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort)
+MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort, bool hears_posts)
     : table_(std::move(table)), abort_(abort) {
   token_ = abort_.Listen([shared = table_](const Status&) {
     // Under the lock, so that a waiter is either before its look at raised() or already waiting.
     std::lock_guard lock(shared->mutex);
     shared->changed.notify_all();
   });
+  if (!hears_posts) return;
   const std::lock_guard lock(table_->posts_mutex);
   table_->boxes.push_back(&posts_);
 }
@@ -27,9 +28,7 @@ MemoryStore::~MemoryStore() {
 Status MemoryStore::Set(std::string_view key, std::string_view value) {
   ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
   if (abort_.raised()) return abort_.reason();
-  std::lock_guard lock(table_->mutex);
-  table_->values.insert_or_assign(std::string(key), std::string(value));
-  table_->changed.notify_all();
+  table_->Put(key, value);
   return {};
 }
 

@@ -19,6 +19,12 @@ struct MemoryTable {
   std::mutex mutex;
   std::condition_variable changed;  // a key was set, or a rank is being aborted
   std::map<std::string, std::string, std::less<>> values;  // guarded by mutex
+  void Put(std::string_view key, std::string_view value) {
+    std::lock_guard lock(mutex);
+    values.insert_or_assign(std::string(key), std::string(value));
+    changed.notify_all();
+  }
+
   std::mutex posts_mutex;       // held while a post is delivered; taken before that of a box
   std::vector<PostBox*> boxes;  // guarded by posts_mutex; of every rank that is there
 };
@@ -26,7 +32,8 @@ struct MemoryTable {
 // One rank's view: its waits end when `abort` is raised, which must outlive it.
 class MemoryStore final : public Store {
  public:
-  MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort);
+  // `hears_posts`: false for a server.
+  MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort, bool hears_posts = true);
   ~MemoryStore() override;
 
   Status Set(std::string_view key, std::string_view value) override;

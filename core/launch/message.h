@@ -1,4 +1,5 @@
-// The messages between the ranks of a run and the server of its store.
+// The messages between the members of a run (ranks and servers of parameters, see member.h) and the
+// store of the run.
 //
 //   stream   = frame*                        one per direction of a connection
 //   frame    = size kind id rank number key_size key value
@@ -33,21 +34,27 @@ Status CheckStoreSizes(std::string_view key, std::string_view value);
 Status StoreTimeout(std::string_view key, int64_t timeout_ms);
 
 enum class MessageKind : uint8_t {
-  kHello = 1,     // rank -> server: id = version, rank, number = world size, key = job
-  kWelcome = 2,   // server -> rank: every rank is here
-  kRefused = 3,   // server -> rank: value = why; the server closes
-  kSet = 4,       // rank -> server: id, key, value
-  kSetDone = 5,   // server -> rank: id
-  kGet = 6,       // rank -> server: id, key; answered when the key exists
-  kValue = 7,     // server -> rank: id, value
-  kCancel = 8,    // rank -> server: id of a kGet that nobody waits for any more
-  kHas = 9,       // rank -> server: id, key
-  kHasDone = 10,  // server -> rank: id, number = 0 or 1
-  kFail = 11,   // rank -> server: number = StatusCode, rank = whom to blame or -1, value = message
-  kAbort = 12,  // server -> rank: the run is over; fields as in kFail
+  // member -> store: id = version, rank = the member, number = world size or, of a server, 0 for
+  // "unknown", key = job or, of a server, nothing
+  kHello = 1,
+  // store -> member: all are here; number = world size, id = servers, rank = 1 if on one host
+  kWelcome = 2,
+  kRefused = 3,   // store -> member: value = why; the store closes
+  kSet = 4,       // member -> store: id, key, value
+  kSetDone = 5,   // store -> member: id
+  kGet = 6,       // member -> store: id, key; answered when the key exists
+  kValue = 7,     // store -> member: id, value
+  kCancel = 8,    // member -> store: id of a kGet that nobody waits for any more
+  kHas = 9,       // member -> store: id, key
+  kHasDone = 10,  // store -> member: id, number = 0 or 1
+  kFail = 11,   // member -> store: number = StatusCode, rank = whom to blame or -1, value = message
+  kAbort = 12,  // store -> member: the run is over; fields as in kFail
   kStop = 13,   // both ways: number = the signal by which the user asked to stop
-  kBye = 14,    // rank -> server: the last message of a rank; the server closes
-  kPost = 15,   // rank -> server: value; server -> every other rank: rank = the sender, value
+  kBye = 14,    // member -> store: the last message of a member; the store closes
+  kPost = 15,   // rank -> store: value; store -> every other rank: rank = the sender, value
+  kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
+  kChallenge = 17,    // store -> server that said kHello: key = challenge (see server_key.h)
+  kProof = 18,        // server -> store and back: key = proof
 };
 
 struct Message {

@@ -1,4 +1,4 @@
-// What one rank knows of its run.
+// What one member of a run, a rank or a server, knows of it.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace engine {
 
-// The first reason why a run is given up. One per rank.
+// The first reason why a run is given up. One per member.
 class AbortSignal {
  public:
   // The first call wins; calls the listeners once, on the calling thread. [any-thread]
@@ -45,8 +45,16 @@ struct RankContext {
   Store& store;
   AbortSignal& abort;
   // The signal (SIGINT, SIGTERM) by which the user asked to stop, else 0: finish the step, then
-  // return kInterrupted.
+  // return kInterrupted. Stays 0 in a server, which leaves when the ranks have left.
   const std::atomic<int>& stop_requested;
+  std::function<void()> allow_losses = nullptr;  // the launcher's part of AllowLosses
+
+  // Of a rank: from now on this run goes on when a rank other than rank 0 dies or fails; the
+  // launcher says so (LaunchOptions::notice), and may start another in its place. The loss of rank
+  // 0 or of a server ends the run as ever. [any-thread]
+  void AllowLosses() const {
+    if (allow_losses) allow_losses();
+  }
 };
 
 }  // namespace engine

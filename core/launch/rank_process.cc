@@ -14,10 +14,9 @@ Status CallBody(const RankBody& body, RankContext& context) {
   try {
     return body(context);
   } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kInternal, "an exception left the work of the rank: %s",
-                         error.what());
+    return Status::Error(StatusCode::kInternal, "an exception left its work: %s", error.what());
   } catch (...) {
-    return Status::Error(StatusCode::kInternal, "an unknown exception left the work of the rank");
+    return Status::Error(StatusCode::kInternal, "an unknown exception left its work");
   }
 }
 
@@ -39,7 +38,12 @@ Status RankProcess::Run(UniqueFd socket, const StoreClient::Identity& identity,
   Status status = client_->Join(deadline);
   if (status.ok()) {
     started_ = true;
-    RankContext context{info_, *client_, abort_, stop_requested_};
+    const RunShape shape = client_->shape();
+    info_.world_size = shape.world_size;
+    info_.servers = shape.servers;
+    info_.one_host = shape.one_host ? 1 : 0;
+    RankContext context{info_, *client_, abort_, stop_requested_,
+                        [this] { client_->AllowLosses(); }};
     status = CallBody(body, context);
   }
   client_->Leave(status);
@@ -47,7 +51,8 @@ Status RankProcess::Run(UniqueFd socket, const StoreClient::Identity& identity,
 }
 
 void RankProcess::OnSignal(int signal) {
-  if (stop_requested_ == 0) {
+  if (first_signal_ == 0) {
+    first_signal_ = signal;
     second_counts_from_ = DeadlineIn(kSecondSignalMs);
   } else if (second_ == SecondSignal::kDie && Passed(second_counts_from_)) {
     signals_.Die(signal);
@@ -58,6 +63,7 @@ void RankProcess::OnSignal(int signal) {
 }
 
 void RankProcess::Stop(int signal) {
+  if (started_ && info_.is_server != 0) return;  // it serves until the ranks have stopped
   int none = 0;
   stop_requested_.compare_exchange_strong(none, signal);
   if (!started_) {

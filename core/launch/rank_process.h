@@ -1,4 +1,4 @@
-// One rank that is a process: started by us or by another launcher, it talks to the store server
+// One member that is a process: started by us or by another launcher, it talks to the store server
 // over one socket.
 #pragma once
 
@@ -29,7 +29,8 @@ class RankProcess {
   // Raised with kInterrupted when the user asks to stop before the run has started.
   AbortSignal& abort() { return abort_; }
 
-  // Joins over `socket`, runs the body, reports how it ended. Call once.
+  // Joins over `socket`, runs the body, reports how it ended. The store says how many ranks and
+  // servers there are, and whether they are on one host. Call once.
   Status Run(UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
              const RankBody& body);
 
@@ -42,12 +43,13 @@ class RankProcess {
   void OnSignal(int signal);
   void Stop(int signal);
 
-  const RankInfo info_;
+  RankInfo info_;  // complete once joined
   const StopSignals& signals_;
   const SecondSignal second_;
   AbortSignal abort_;
   std::atomic<int> stop_requested_{0};
   std::atomic<bool> started_{false};
+  int first_signal_ = 0;            // signal thread only
   TimePoint second_counts_from_{};  // signal thread only
   std::mutex mutex_;
   std::unique_ptr<StoreClient> client_;  // set once, under mutex_

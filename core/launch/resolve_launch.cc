@@ -11,6 +11,7 @@ namespace engine {
 namespace {
 
 constexpr int kMaxLocalRanks = 4096;
+constexpr int kMaxServers = 256;
 
 // Innermost first: each may have been started by a task of the next.
 constexpr struct {
@@ -109,6 +110,61 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
       rank.name.c_str(), rank.info.world_size, rank.info.local_world_size);
 }
 
+Status Refuse(const char* sentence) {
+  return Status::Error(StatusCode::kInvalidArgument, "%s", sentence);
+}
+
+// Flags that mean nothing whoever starts the ranks.
+Status CheckServerFlags(const LaunchFlags& flags) {
+  if (flags.servers < 0 || flags.servers > kMaxServers) {
+    return Status::Error(StatusCode::kInvalidArgument, "--servers %d is not in 0 to %d",
+                         flags.servers, kMaxServers);
+  }
+  if (flags.restarts < 0) return Refuse("--restarts takes a number that is not negative");
+  if (!flags.serve_at.empty() && flags.servers == 0) {
+    return Refuse("--serve-at is where servers join, and the run has none: add --servers N");
+  }
+  return {};
+}
+
+Status RefuseWithLauncher(const LaunchFlags& flags, const LauncherRank& rank) {
+  const auto refuse = [&](const char* flag, const char* advice) {
+    return Status::Error(StatusCode::kInvalidArgument, "%s and %s (%s) exclude each other: %s",
+                         flag, rank.name.c_str(), rank.variables.c_str(), advice);
+  };
+  if (!flags.serve_at.empty()) {
+    return refuse("--serve-at", "servers join where the ranks meet, so drop --serve-at");
+  }
+  if (flags.restarts > 0) {
+    return refuse("--restarts", "that launcher starts the ranks, also again, so drop --restarts");
+  }
+  if (!flags.key_file.empty() && flags.servers == 0) {
+    return Refuse("--key-file is for servers that join, and the run has none: add --servers N");
+  }
+  return {};
+}
+
+// Of a run whose ranks this process starts.
+Status CheckOwnRanks(const LaunchFlags& flags) {
+  if (!flags.key_file.empty() && flags.serve_at.empty()) {
+    return Refuse("--key-file is for servers that join over the network: add --serve-at HOST:PORT");
+  }
+  if (!flags.serve_at.empty()) {
+    if (flags.threads) {
+      return Refuse("--serve-at needs ranks that are processes: drop --threads");
+    }
+    ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(flags.serve_at));
+    if (!endpoint.unix_name.empty()) return Refuse("--serve-at takes HOST:PORT");
+  }
+  if (flags.restarts > 0 && flags.threads) {
+    return Refuse("--restarts starts processes again, and --threads makes threads: drop one");
+  }
+  if (flags.restarts > 0 && flags.world_size == 0) {
+    return Refuse("--restarts is for ranks that this command starts: add -n N");
+  }
+  return {};
+}
+
 Result<LaunchPlan> PlanJoin(const LaunchFlags& flags, const LauncherRank& rank,
                             const Environment& environment) {
   if (flags.threads) {
@@ -123,11 +179,14 @@ Result<LaunchPlan> PlanJoin(const LaunchFlags& flags, const LauncherRank& rank,
                          "the environment with --launcher none",
                          flags.world_size, rank.name.c_str(), rank.variables.c_str());
   }
+  ENGINE_RETURN_IF_ERROR(RefuseWithLauncher(flags, rank));
   LaunchPlan plan;
   plan.mode = LaunchPlan::Mode::kJoin;
   plan.info = rank.info;
   plan.source = rank.name;
   plan.job = rank.job;
+  plan.info.servers = flags.servers;
+  plan.key_file = flags.key_file;
   ENGINE_ASSIGN_OR_RETURN(plan.rendezvous, FindRendezvous(flags, rank, environment));
   ENGINE_RETURN_IF_ERROR(ParseEndpoint(plan.rendezvous).status());
   return plan;
@@ -141,6 +200,7 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
     return Status::Error(StatusCode::kInvalidArgument, "-n %d is not in 1 to %d", flags.world_size,
                          kMaxLocalRanks);
   }
+  ENGINE_RETURN_IF_ERROR(CheckServerFlags(flags));
   ENGINE_ASSIGN_OR_RETURN(std::optional<LauncherRank> rank, FindRank(flags, environment));
   if (rank) return PlanJoin(flags, *rank, environment);
   if (!flags.rendezvous.empty()) {
@@ -149,11 +209,35 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                          "set RANK and WORLD_SIZE for each rank, or drop it",
                          flags.rendezvous.c_str());
   }
+  ENGINE_RETURN_IF_ERROR(CheckOwnRanks(flags));
   LaunchPlan plan;
   plan.mode = flags.threads ? LaunchPlan::Mode::kThreads : LaunchPlan::Mode::kSpawn;
   plan.info.world_size = flags.world_size > 0 ? flags.world_size : 1;
   plan.info.local_world_size = plan.info.world_size;
+  plan.info.servers = flags.servers;
+  plan.serve_at = flags.serve_at;
+  plan.key_file = flags.key_file;
+  plan.restarts = flags.restarts;
   plan.source = flags.world_size > 0 ? "-n" : "one rank";
+  return plan;
+}
+
+Result<LaunchPlan> ResolveServe(const std::string& address, int index,
+                                const std::string& key_file) {
+  ENGINE_RETURN_IF_ERROR(ParseEndpoint(address).status());
+  if (index < 0 || index >= kMaxServers) {
+    return Status::Error(StatusCode::kInvalidArgument, "--index %d is not in 0 to %d", index,
+                         kMaxServers - 1);
+  }
+  LaunchPlan plan;
+  plan.mode = LaunchPlan::Mode::kServe;
+  plan.info.rank = index;
+  plan.info.is_server = 1;
+  plan.info.local_world_size = 0;  // as far as this process knows
+  plan.info.one_host = 0;
+  plan.rendezvous = address;
+  plan.key_file = key_file;
+  plan.source = "engine serve";
   return plan;
 }
 

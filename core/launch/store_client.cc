@@ -17,6 +17,12 @@ constexpr int64_t kReplyTimeoutMs = 30000;
 constexpr int64_t kReportTimeoutMs = 1000;
 constexpr size_t kReadBytes = 64 << 10;
 
+bool Plausible(const RunShape& shape) {
+  constexpr int kMost = 1 << 20;
+  return shape.world_size >= 1 && shape.world_size <= kMost && shape.servers >= 0 &&
+         shape.servers <= kMost;
+}
+
 }  // namespace
 
 StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
@@ -26,7 +32,7 @@ StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal&
   Message hello;
   hello.kind = MessageKind::kHello;
   hello.id = kProtocolVersion;
-  hello.rank = identity_.rank;
+  hello.rank = identity_.member;
   hello.number = identity_.world_size;
   hello.key = identity_.job.substr(0, kMaxKeyBytes);
   (void)Send(hello, DeadlineIn(kReportTimeoutMs));
@@ -67,9 +73,13 @@ Status StoreClient::Join(TimePoint deadline) {
   if (phase_ == Phase::kRefused) return refusal_;
   lock.unlock();
   if (abort_.raised()) return abort_.reason();
-  return Status::Error(StatusCode::kRendezvous,
-                       "%s did not say in time that all %d ranks are there",
-                       identity_.server.c_str(), identity_.world_size);
+  return Status::Error(StatusCode::kRendezvous, "%s did not say in time that all ranks%s are there",
+                       identity_.server.c_str(), IsServer(identity_.member) ? " and servers" : "");
+}
+
+RunShape StoreClient::shape() const {
+  std::lock_guard lock(mutex_);
+  return shape_;
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
@@ -179,7 +189,43 @@ void StoreClient::ReadLoop() {
   }
 }
 
+// What may be said before a store that must prove itself has done so. False when the stream is
+// over.
+bool StoreClient::Handshake(const Message& message) {
+  using Side = ServerKey::Side;
+  if (message.kind == MessageKind::kChallenge) {
+    if (!identity_.key) {
+      Refuse("asks for a key: give that of the run with --key-file");
+      return false;
+    }
+    if (!challenge_.empty() || message.key.size() != ServerKey::kNonceBytes) return false;
+    challenge_ = message.key;
+    nonce_ = ServerKey::MakeNonce();
+    Message proof;
+    proof.kind = MessageKind::kProof;
+    proof.key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member);
+    (void)Send(proof, DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+    return true;
+  }
+  if (message.kind == MessageKind::kProof && identity_.key) {
+    proven_ = identity_.key->Check(message.key, Side::kStore, challenge_, nonce_, identity_.member);
+  }
+  if (!proven_) Refuse("does not know the key in the file given with --key-file");
+  return proven_;
+}
+
+void StoreClient::Refuse(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  phase_ = Phase::kRefused;
+  refusal_ = Status::Error(StatusCode::kRendezvous, "%s %s", identity_.server.c_str(), why.c_str());
+  changed_.notify_all();
+}
+
 bool StoreClient::Dispatch(Message& message) {
+  const bool handshake =
+      message.kind == MessageKind::kChallenge || message.kind == MessageKind::kProof;
+  const bool unproven = identity_.key && !proven_ && message.kind != MessageKind::kRefused;
+  if (handshake || unproven) return Handshake(message);
   switch (message.kind) {
     case MessageKind::kStop:
       on_stop_(message.number);
@@ -197,6 +243,8 @@ bool StoreClient::Dispatch(Message& message) {
   changed_.notify_all();
   switch (message.kind) {
     case MessageKind::kWelcome:
+      shape_ = {message.number, static_cast<int>(message.id), message.rank != 0};
+      if (!Plausible(shape_) || !shape_.Has(identity_.member)) return false;
       phase_ = Phase::kRunning;
       welcomed_ = true;
       return true;
@@ -212,7 +260,7 @@ bool StoreClient::Dispatch(Message& message) {
       return true;  // an answer that nobody waits for any more is dropped
     }
     default:
-      return false;  // a message that only a rank may send
+      return false;  // a message that only a member may send
   }
 }
 
@@ -238,6 +286,12 @@ void StoreClient::ConnectionLost() {
   abort_.Raise(Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
                              identity_.server.c_str())
                    .WithRank(identity_.server_rank));
+}
+
+void StoreClient::AllowLosses() {
+  Message message;
+  message.kind = MessageKind::kAllowLosses;
+  (void)Send(message, DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {

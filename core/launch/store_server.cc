@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "core/launch/endpoint.h"
@@ -26,17 +27,25 @@ Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string val
 
 }  // namespace
 
-void StoreServer::Add(UniqueFd socket, int64_t hello_timeout_ms) {
+StoreServer::Connection& StoreServer::Add(UniqueFd socket, int64_t hello_timeout_ms) {
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
-  connection->reader.set_max_value_bytes(0);  // kHello carries none
+  connection->reader.set_max_value_bytes(0);  // kHello and kProof carry none
   connection->hello_deadline = DeadlineIn(hello_timeout_ms);
   connections_.push_back(std::move(connection));
+  return *connections_.back();
+}
+
+bool StoreServer::Full() const {
+  return std::ranges::count(connections_, kNobody, [](const auto& connection) {
+           return connection->member;
+         }) >= kMaxStrangers;
 }
 
 void StoreServer::AddPollFds(std::vector<pollfd>* out) const {
-  if (listener_.valid()) out->push_back({listener_.get(), POLLIN, 0});
+  // While nobody more is accepted, those who wait must not wake the owner again and again.
+  if (listener_.valid() && !Full()) out->push_back({listener_.get(), POLLIN, 0});
   for (const auto& connection : connections_) {
     short events = POLLIN;
     if (!connection->out.empty()) events |= POLLOUT;
@@ -51,10 +60,19 @@ void StoreServer::Handle() {
   Reap();
 }
 
-void StoreServer::Drain(int rank) {
+void StoreServer::Drain(int member) {
   for (auto& connection : connections_) {
-    if (connection->rank == rank || connection->rank < 0) Read(*connection);
+    if (connection->member == member || connection->member == kNobody) Read(*connection);
   }
+}
+
+void StoreServer::Forget(int member) {
+  for (auto& connection : connections_) {
+    if (connection->member != member) continue;
+    connection->said_bye = true;
+    connection->broken = true;
+  }
+  Reap();
 }
 
 void StoreServer::Flush(int64_t timeout_ms) {
@@ -79,12 +97,11 @@ void StoreServer::CloseAll() {
 }
 
 void StoreServer::Accept() {
-  int strangers = 0;
-  for (const auto& connection : connections_) strangers += connection->rank < 0;
-  for (; strangers < kMaxStrangers; ++strangers) {
+  while (!Full()) {
     UniqueFd socket = AcceptFrom(listener_);
     if (!socket.valid()) return;
-    Add(std::move(socket), kHelloTimeoutMs);
+    std::string address = PeerAddress(socket);
+    Add(std::move(socket), kHelloTimeoutMs).address = std::move(address);
   }
 }
 
@@ -121,14 +138,29 @@ void StoreServer::Write(Connection& connection) {
 }
 
 void StoreServer::End(Connection& connection) {
+  if (connection.broken) return;
   connection.broken = true;
-  if (connection.rank >= 0 && !connection.said_bye) observer_.OnLost(connection.rank);
+  if (connection.member == kNobody) {
+    if (!connection.adopted && !connection.closing) {
+      observer_.OnStranger(connection.address, connection.hello
+                                                   ? "it did not prove that it knows the key"
+                                                   : "it ended before it said who it is");
+    }
+  } else if (!connection.said_bye) {
+    observer_.OnLost(connection.member);
+  }
 }
 
 void StoreServer::Reap() {
+  for (auto& connection : connections_) {
+    if (connection->member != kNobody || connection->broken) continue;
+    if (!Passed(connection->hello_deadline)) continue;
+    connection->broken = true;
+    if (connection->closing) continue;
+    observer_.OnStranger(connection->address, "it did not say in time who it is");
+  }
   std::erase_if(connections_, [this](const auto& connection) {
-    bool silent = connection->rank < 0 && Passed(connection->hello_deadline);
-    if (!connection->broken && !silent) return false;
+    if (!connection->broken) return false;
     std::erase_if(waiters_,
                   [&](const auto& entry) { return entry.second.connection == connection.get(); });
     return true;
@@ -136,8 +168,9 @@ void StoreServer::Reap() {
 }
 
 void StoreServer::Dispatch(Connection& connection, Message& message) {
-  if (connection.rank < 0) {
-    if (message.kind == MessageKind::kHello) return Hello(connection, message);
+  if (connection.member == kNobody) {
+    if (message.kind == MessageKind::kHello && !connection.hello) return Hello(connection, message);
+    if (message.kind == MessageKind::kProof && connection.hello) return Proof(connection, message);
     return End(connection);
   }
   switch (message.kind) {
@@ -153,42 +186,80 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
     case MessageKind::kPost:
       return Relay(connection, message);
     case MessageKind::kFail:
-      return observer_.OnFail(connection.rank, DecodeStatus(message));
+      return observer_.OnFail(connection.member, DecodeStatus(message));
+    case MessageKind::kAllowLosses:
+      return observer_.OnAllowLosses(connection.member);
     case MessageKind::kStop:
       return observer_.OnStop(message.number);
     case MessageKind::kBye:
       connection.said_bye = true;
       connection.closing = true;
-      return observer_.OnBye(connection.rank);
+      return observer_.OnBye(connection.member);
     default:
-      return End(connection);  // a message that only a server may send
+      return End(connection);  // a message that only the store may send
   }
 }
 
+// Another protocol is refused by the observer, with a sentence: it need not know the challenge.
 void StoreServer::Hello(Connection& connection, const Message& message) {
-  Status verdict = observer_.OnHello(message);
-  if (!verdict.ok()) {
-    Send(connection, Reply(MessageKind::kRefused, 0, 0, verdict.message()));
-    connection.closing = true;
-    return;
+  const bool prove =
+      key_ && !connection.adopted && IsServer(message.rank) && message.id == kProtocolVersion;
+  if (!prove) return Admit(connection, message);
+  connection.hello = message;
+  connection.challenge = ServerKey::MakeNonce();
+  Message challenge;
+  challenge.kind = MessageKind::kChallenge;
+  challenge.key = connection.challenge;
+  Send(connection, challenge);
+}
+
+void StoreServer::Proof(Connection& connection, const Message& message) {
+  const std::string_view text = message.key;
+  const std::string_view nonce = text.substr(0, ServerKey::kNonceBytes);
+  const std::string_view proof = text.substr(nonce.size());
+  const int member = connection.hello->rank;
+  if (!key_->Check(proof, ServerKey::Side::kMember, connection.challenge, nonce, member)) {
+    return Refuse(connection,
+                  "it does not know the key of this run: give both sides the same "
+                  "--key-file");
   }
-  connection.rank = message.rank;
+  Message answer;
+  answer.kind = MessageKind::kProof;
+  answer.key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member);
+  Send(connection, answer);
+  Admit(connection, *connection.hello);
+}
+
+void StoreServer::Admit(Connection& connection, const Message& hello) {
+  const Status verdict = observer_.OnHello(hello, connection.adopted);
+  if (!verdict.ok()) return Refuse(connection, verdict.message());
+  connection.member = hello.rank;
   connection.reader.set_max_value_bytes(kMaxValueBytes);
   if (abort_) Send(connection, *abort_);
-  observer_.OnJoined(message.rank);
+  observer_.OnJoined(connection.member);
+}
+
+void StoreServer::Refuse(Connection& connection, const std::string& why) {
+  Send(connection, Reply(MessageKind::kRefused, 0, 0, why));
+  connection.closing = true;
+  if (!connection.adopted) observer_.OnStranger(connection.address, why);
 }
 
 void StoreServer::Set(Connection& connection, Message& message) {
-  auto [begin, end] = waiters_.equal_range(message.key);
+  Put(message.key, message.value);
+  Send(connection, Reply(MessageKind::kSetDone, message.id));
+}
+
+void StoreServer::Put(const std::string& key, const std::string& value) {
+  auto [begin, end] = waiters_.equal_range(key);
   for (auto waiter = begin; waiter != end; ++waiter) {
     for (auto& other : connections_) {
       if (other.get() != waiter->second.connection) continue;
-      Send(*other, Reply(MessageKind::kValue, waiter->second.id, 0, message.value));
+      Send(*other, Reply(MessageKind::kValue, waiter->second.id, 0, value));
     }
   }
   waiters_.erase(begin, end);
-  values_[message.key] = std::move(message.value);
-  Send(connection, Reply(MessageKind::kSetDone, message.id));
+  values_[key] = value;
 }
 
 void StoreServer::Get(Connection& connection, const Message& message) {
@@ -201,9 +272,9 @@ void StoreServer::Get(Connection& connection, const Message& message) {
 }
 
 void StoreServer::Relay(const Connection& sender, Message& message) {
-  message.rank = sender.rank;
+  message.rank = sender.member;
   for (auto& other : connections_) {
-    if (other.get() == &sender || other->rank < 0) continue;
+    if (other.get() == &sender || other->member < 0) continue;  // a server is no rank
     Send(*other, message);
     Write(*other);  // now: a rank may be waiting for it to start a transfer
   }
@@ -219,9 +290,15 @@ void StoreServer::Send(Connection& connection, const Message& message) {
   if (!connection.broken && !connection.closing) connection.out += Encode(message);
 }
 
+void StoreServer::Send(int member, const Message& message) {
+  for (auto& connection : connections_) {
+    if (connection->member == member) Send(*connection, message);
+  }
+}
+
 void StoreServer::Broadcast(const Message& message) {
   for (auto& connection : connections_) {
-    if (connection->rank >= 0) Send(*connection, message);
+    if (connection->member != kNobody) Send(*connection, message);
   }
 }
 

@@ -1,4 +1,4 @@
-// The server of a run's store and control channel: one connection per rank.
+// The server of a run's store and control channel: one connection per member.
 #pragma once
 
 #include <poll.h>
@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "core/launch/deadline.h"
+#include "core/launch/member.h"
 #include "core/launch/message.h"
+#include "core/launch/server_key.h"
 #include "core/launch/unique_fd.h"
 #include "engine/status.h"
 
@@ -22,14 +24,18 @@ class StoreServer {
  public:
   class Observer {
    public:
-    // OK lets the rank of a kHello in; else the sentence is sent back and the connection closed.
-    virtual Status OnHello(const Message& hello) = 0;
-    virtual void OnJoined(int rank) = 0;
-    virtual void OnFail(int rank, const Status& status) = 0;
+    // OK lets the member of a kHello in; else the sentence is sent back and the connection closed.
+    // `adopted`: it came over a socket of our own, not over the network.
+    virtual Status OnHello(const Message& hello, bool adopted) = 0;
+    virtual void OnJoined(int member) = 0;
+    virtual void OnFail(int member, const Status& status) = 0;
+    virtual void OnAllowLosses(int member) = 0;
     virtual void OnStop(int signal) = 0;
-    virtual void OnBye(int rank) = 0;
+    virtual void OnBye(int member) = 0;
     // The connection ended, or spoke nonsense, before kBye.
-    virtual void OnLost(int rank) = 0;
+    virtual void OnLost(int member) = 0;
+    // A connection of the listener was refused or ended before it joined: who and why.
+    virtual void OnStranger(const std::string& address, const std::string& why) = 0;
 
    protected:
     ~Observer() = default;
@@ -39,18 +45,26 @@ class StoreServer {
 
   // A listening socket whose connections are served from now on.
   void Listen(UniqueFd listener) { listener_ = std::move(listener); }
+  // Servers that come through the listener must prove that they know `key`.
+  void RequireProof(ServerKey key) { key_ = std::move(key); }
   // A connection that exists already (one end of a socket pair).
-  void Adopt(UniqueFd socket) { Add(std::move(socket), kForever); }
+  void Adopt(UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
 
   void AddPollFds(std::vector<pollfd>* out) const;
   // Accepts, reads, answers and writes whatever can be done now.
   void Handle();
-  // Reads what `rank` has sent before it died.
-  void Drain(int rank);
+  // Reads what `member` has sent before it died.
+  void Drain(int member);
+  // Closes its connection without a word, and nobody hears of it: another takes its place. Not from
+  // an observer.
+  void Forget(int member);
+  // Sets a key of the store.
+  void Put(const std::string& key, const std::string& value);
 
-  // To every rank that has joined.
+  void Send(int member, const Message& message);
+  // To every member that has joined.
   void Broadcast(const Message& message);
-  // Broadcasts kAbort, also to ranks that join later. The first call counts.
+  // Broadcasts kAbort, also to members that join later. The first call counts.
   void Abort(const Status& cause);
   // Writes what is still queued, until `timeout_ms`.
   void Flush(int64_t timeout_ms);
@@ -63,8 +77,12 @@ class StoreServer {
     MessageReader reader;
     std::string out;
     size_t out_begin = 0;
-    int rank = -1;             // once it has joined
-    TimePoint hello_deadline;  // of a stranger
+    int member = kNobody;          // once it has joined
+    bool adopted = false;          // not through the listener
+    TimePoint hello_deadline;      // of a stranger
+    std::string address;           // of one that came through the listener, for messages
+    std::optional<Message> hello;  // of a server that has to prove itself
+    std::string challenge;         // sent to it
     bool said_bye = false;
     bool closing = false;  // close when `out` is written
     bool broken = false;
@@ -77,13 +95,17 @@ class StoreServer {
   static constexpr int64_t kForever = INT64_MAX;
 
   void Accept();
-  void Add(UniqueFd socket, int64_t hello_timeout_ms);
+  bool Full() const;  // of strangers
+  Connection& Add(UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
   void Write(Connection& connection);
   void End(Connection& connection);  // it can neither be read nor written any more
   void Reap();
   void Dispatch(Connection& connection, Message& message);
   void Hello(Connection& connection, const Message& message);
+  void Proof(Connection& connection, const Message& message);
+  void Admit(Connection& connection, const Message& hello);
+  void Refuse(Connection& connection, const std::string& why);
   void Set(Connection& connection, Message& message);
   void Get(Connection& connection, const Message& message);
   void Relay(const Connection& sender, Message& message);
@@ -92,6 +114,7 @@ class StoreServer {
 
   Observer& observer_;
   UniqueFd listener_;
+  std::optional<ServerKey> key_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::string> values_;
   std::multimap<std::string, Waiter> waiters_;  // by key

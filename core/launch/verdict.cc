@@ -3,29 +3,30 @@
 #include <algorithm>
 
 #include "core/launch/exit_code.h"
+#include "core/launch/member.h"
 
 namespace engine {
 
 Status AbortReason(const Status& cause) {
   StatusCode code =
       cause.code() == StatusCode::kPeerLost ? StatusCode::kPeerLost : StatusCode::kAborted;
-  if (cause.rank() < 0) return Status::Error(code, "%s", cause.message());
-  return Status::Error(code, "rank %d failed: %s", cause.rank(), cause.message())
+  if (cause.rank() == kNobody) return Status::Error(code, "%s", cause.message());
+  return Status::Error(code, "%s failed: %s", MemberName(cause.rank()).c_str(), cause.message())
       .WithRank(cause.rank());
 }
 
-void Verdict::AddReport(int rank, const Status& status) {
+void Verdict::AddReport(int member, const Status& status) {
   Weight weight = Weight::kPrimary;
   if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
   if (IsSecondary(status.code())) weight = Weight::kSecondary;
-  Status blamed = status.rank() >= 0 ? status : status.WithRank(rank);
+  Status blamed = status.rank() != kNobody ? status : status.WithRank(member);
   std::lock_guard lock(mutex_);
   entries_.push_back({weight, blamed, ExitCode(status.code())});
 }
 
-void Verdict::AddLoss(int rank, const Status& status, int exit_code) {
+void Verdict::AddLoss(int member, const Status& status, int exit_code) {
   std::lock_guard lock(mutex_);
-  entries_.push_back({Weight::kPrimary, status.WithRank(rank), exit_code});
+  entries_.push_back({Weight::kPrimary, status.WithRank(member), exit_code});
 }
 
 bool Verdict::empty() const {

@@ -1,4 +1,4 @@
-// Why a run ended: many ranks complain when one fails, and one of them knows the cause.
+// Why a run ended: many members complain when one fails, and one of them knows the cause.
 #pragma once
 
 #include <mutex>
@@ -10,24 +10,24 @@
 
 namespace engine {
 
-// True for what a rank says when it was stopped by the failure of another.
+// True for what a member says when it was stopped by the failure of another.
 constexpr bool IsSecondary(StatusCode code) {
   return code == StatusCode::kAborted || code == StatusCode::kPeerLost;
 }
 
-// What the AbortSignal of the other ranks is raised with when `cause` ends the run: secondary, so
-// that a rank that returns it is not taken for the culprit.
+// What the AbortSignal of the other members is raised with when `cause` ends the run: secondary,
+// so that one that returns it is not taken for the culprit.
 Status AbortReason(const Status& cause);
 
 // Collects what is known and names the best: the first primary cause, else the user's wish to
 // stop, else the first secondary complaint. [any-thread]
 class Verdict {
  public:
-  // What `rank` (or -1: the launcher) says of itself. The rank that the status blames, if any,
-  // stays blamed.
-  void AddReport(int rank, const Status& status);
-  // What was seen of a rank that could not speak: primary whatever its code.
-  void AddLoss(int rank, const Status& status, int exit_code);
+  // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays
+  // blamed.
+  void AddReport(int member, const Status& status);
+  // What was seen of a member that could not speak: primary whatever its code.
+  void AddLoss(int member, const Status& status, int exit_code);
 
   bool empty() const;
   // `stop_signal`: by which the user asked to stop, or 0.

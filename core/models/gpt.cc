@@ -62,11 +62,17 @@ Result<ValueId> BuildGpt(GraphBuilder& builder, const config::Gpt& gpt, ValueId 
   ENGINE_ASSIGN_OR_RETURN(
       ValueId x, builder.Apply("embedding", "embedding", {tokens},
                                {Int("vocabulary", classes), Int("width", gpt.width()),
-                                Int("positions", context), Float("init_scale", kInitScale)}));
+                                Int("positions", context), Float("init_scale", kInitScale)},
+                               {.row_table = kEmbeddingTable}));
   for (int32_t i = 0; i < gpt.layers(); ++i) {
     ENGINE_ASSIGN_OR_RETURN(x, blocks.Block(i, x));
   }
   ENGINE_ASSIGN_OR_RETURN(x, builder.Apply("norm", "layer_norm", {x}));
+  if (!gpt.tied()) {
+    return builder.Apply(
+        "head", "linear", {x},
+        {Int("units", classes), Bool("bias", false), Float("init_scale", kInitScale)});
+  }
   ENGINE_ASSIGN_OR_RETURN(const ValueId table, builder.ParameterValue("embedding.weight"));
   return builder.Apply("head", "tied_linear", {x, table});
 }

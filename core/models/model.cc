@@ -35,6 +35,20 @@ Status CheckLogits(const TensorSpec& logits, const TensorSpec& target, int64_t c
 
 }  // namespace
 
+Status CheckHasRowTables(const Graph& graph, const config::Model& model) {
+  for (const Parameter& parameter : graph.parameters) {
+    if (parameter.trainable && parameter.row_elements > 0) return {};
+  }
+  if (model.has_gpt() && model.gpt().tied()) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.sparse_pull: the model ties its token table to its head, which "
+                         "reads every row: set model.gpt.tied to false");
+  }
+  return Status::Error(StatusCode::kConfig,
+                       "train.sparse_pull: the model trains no table of which only the rows in the "
+                       "batch are read; set it to false");
+}
+
 Result<Graph> BuildModel(const config::Model& model, const std::vector<LayerConfig>& layers,
                          const ModelInputs& inputs, const OpFactory& factory) {
   GraphBuilder builder(factory, inputs.max_samples);

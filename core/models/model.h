@@ -23,6 +23,12 @@ struct ModelInputs {
 Result<Graph> BuildModel(const config::Model& model, const std::vector<LayerConfig>& layers,
                          const ModelInputs& inputs, const OpFactory& factory);
 
+// The parameter of the op "embedding" whose rows its tokens pick.
+constexpr char kEmbeddingTable[] = "weight";
+
+// For train.sparse_pull: kConfig with what to do when no parameter that is trained is a row table.
+Status CheckHasRowTables(const Graph& graph, const config::Model& model);
+
 // The parts, each from the input to the logits.
 Result<ValueId> BuildMlp(GraphBuilder& builder, const config::Mlp& mlp, ValueId input,
                          int64_t classes);

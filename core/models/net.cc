@@ -6,7 +6,9 @@ Result<ValueId> BuildNet(GraphBuilder& builder, const std::vector<LayerConfig>& 
                          ValueId input) {
   ValueId x = input;
   for (const LayerConfig& layer : layers) {
-    const LayerOptions options{.trainable = layer.trainable, .priority = layer.priority};
+    const LayerOptions options{.trainable = layer.trainable,
+                               .priority = layer.priority,
+                               .row_table = layer.op == "embedding" ? kEmbeddingTable : ""};
     if (layer.op.empty()) {
       ENGINE_ASSIGN_OR_RETURN(const ValueId h, BuildNet(builder, layer.residual, x));
       ENGINE_ASSIGN_OR_RETURN(x, builder.Apply(layer.name, "add", {x, h}, {}, options));

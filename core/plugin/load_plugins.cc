@@ -181,4 +181,12 @@ Result<PluginSet> CreatePlugins(const PluginSelection& selection, const HostFact
   return set;
 }
 
+Result<PluginSet> CreateServerPlugins(const PluginSelection& selection,
+                                      const HostFactory& host_of) {
+  PluginSet set;
+  ENGINE_RETURN_IF_ERROR(Make(selection.communicator, host_of, &set.communicator));
+  ENGINE_RETURN_IF_ERROR(Make(selection.optimizer, host_of, &set.optimizer));
+  return set;
+}
+
 }  // namespace engine

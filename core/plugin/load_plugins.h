@@ -22,4 +22,7 @@ Result<PluginSelection> AssignRoles(const std::vector<PluginChoice>& chosen,
 Result<PluginSet> CreatePlugins(const PluginSelection& selection, const HostFactory& host_of,
                                 const std::function<void(Device*)>& on_device);
 
+// The same for a server: the communicator and the optimizer, nothing else. There is no device.
+Result<PluginSet> CreateServerPlugins(const PluginSelection& selection, const HostFactory& host_of);
+
 }  // namespace engine

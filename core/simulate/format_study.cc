@@ -29,6 +29,9 @@ void AppendNetwork(const NetworkModel& network, std::string* text) {
       1e-3 * static_cast<double>(network.latency_ns),
       1e-3 * static_cast<double>(network.message_ns), 1e-3 * static_cast<double>(network.ticket_ns),
       network.max_in_flight, network.unfairness);
+  if (network.servers > 0) {
+    Append(text, "; %d servers of their own, each with such a link", network.servers);
+  }
   if (network.burst_bytes > 0) {
     Append(text, ", burst %lld bytes", static_cast<long long>(network.burst_bytes));
   }
@@ -100,6 +103,7 @@ std::string FormatStudyJson(const std::vector<SchedulerStudy>& studies,
                      {"message_ns", network.message_ns},
                      {"ticket_ns", network.ticket_ns},
                      {"in_flight", network.max_in_flight},
+                     {"servers", network.servers},
                      {"unfairness", network.unfairness},
                      {"burst_bytes", network.burst_bytes},
                      {"copy_bytes_per_second", network.copy_bytes_per_second}};

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/simulate/served_link.h"
+
 namespace engine {
 namespace {
 
@@ -39,9 +41,8 @@ Traffic ExchangeTraffic(TransferKind kind, double bytes, double ranks) {
       return {PartsOf(slice), peers, peers * slice};
     case TransferKind::kBroadcast:  // of its root, which sends most
       return {PartsOf(bytes), peers, peers * bytes};
-    case TransferKind::kPush:
+    case TransferKind::kPush:  // has a network of its own
     case TransferKind::kPull:
-      return {PartsOf(bytes), 1, bytes};
     case TransferKind::kBarrier:
       break;
   }
@@ -60,7 +61,6 @@ Traffic RingTraffic(TransferKind kind, double bytes, double ranks) {
       return {2 * peers, 1, bytes};
     case TransferKind::kPush:
     case TransferKind::kPull:
-      return {1, 1, bytes};
     case TransferKind::kBarrier:
       break;
   }
@@ -75,10 +75,6 @@ Traffic TrafficOf(const NetworkModel& model, TransferKind kind, uint64_t size_by
                                          : ExchangeTraffic(kind, bytes, ranks);
 }
 
-double BytesPerNs(const NetworkModel& model) {
-  return model.bits_per_second * model.goodput / 8 * 1e-9;
-}
-
 // The same for the same number: from 1/(1+f) to 1+f, as often below 1 as above. By the finaliser of
 // splitmix64 (Steele, Lea, Flood 2014).
 double WeightOf(uint64_t number, double unfairness) {
@@ -90,6 +86,10 @@ double WeightOf(uint64_t number, double unfairness) {
 }
 
 }  // namespace
+
+double BytesPerNs(const NetworkModel& model) {
+  return model.bits_per_second * model.goodput / 8 * 1e-9;
+}
 
 TransferCost CostOf(const NetworkModel& model, TransferKind kind, uint64_t size_bytes,
                     int32_t ranks) {
@@ -108,7 +108,10 @@ TransferCost CostOf(const NetworkModel& model, TransferKind kind, uint64_t size_
 }
 
 double LinkNs(const NetworkModel& model, TransferKind kind, uint64_t size_bytes, int32_t ranks) {
-  return TrafficOf(model, kind, size_bytes, ranks).link_bytes / BytesPerNs(model);
+  const bool served = kind == TransferKind::kPush || kind == TransferKind::kPull;
+  const double bytes = served ? ServedLinkBytes(model, size_bytes, ranks)
+                              : TrafficOf(model, kind, size_bytes, ranks).link_bytes;
+  return bytes / BytesPerNs(model);
 }
 
 Network::Network(const NetworkModel& model, int32_t ranks, bool by_ticket)

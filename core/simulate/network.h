@@ -35,6 +35,8 @@ struct NetworkModel {
                           // has a weight from 1/(1+f) to 1+f, drawn by its number, as TCP has it
   int32_t max_in_flight = 2;  // transfers that make progress at once, each of them the first of a
                               // queue; 0: all
+  int32_t servers = 0;  // of their own, each with such a link; 0: inside of the ranks. Of kPush and
+                        // kPull: see served_link.h
   bool ordered = true;  // all ranks must start transfers in one order (CommunicatorTraits::ordered)
   int64_t ticket_ns = 100'000;  // from rank 0's start of a transfer to that of the others, in runs
                                 // where rank 0 decides the order
@@ -51,6 +53,9 @@ struct TransferCost {
 // rank.
 TransferCost CostOf(const NetworkModel& model, TransferKind kind, uint64_t size_bytes,
                     int32_t ranks);
+
+// What a link carries each way: payload.
+double BytesPerNs(const NetworkModel& model);
 
 // Nanoseconds that the payload of a transfer occupies the link, with nothing in its way: C.
 double LinkNs(const NetworkModel& model, TransferKind kind, uint64_t size_bytes, int32_t ranks);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/exec/step_state.h"
+#include "core/simulate/served_link.h"
 
 namespace engine {
 namespace {
@@ -24,7 +25,8 @@ class Simulation {
         scheduler_(scheduler),
         options_(options),
         state_(graph, parameters, scheduler),
-        network_(model, options.ranks, ByTicket(model, scheduler)) {
+        network_(model, options.ranks, ByTicket(model, scheduler)),
+        served_(model, options.ranks) {
     has_statistics_ = std::any_of(graph.tasks.begin(), graph.tasks.end(), IsStatistics);
   }
 
@@ -82,7 +84,7 @@ class Simulation {
   }
 
   Status WaitForChange() {
-    const int64_t next = network_.NextEvent();
+    const int64_t next = NextEvent();
     if (next == Network::kNever) return Stalled();
     waited_ns_ += next - now_ns_;
     return PassTo(next);
@@ -101,11 +103,12 @@ class Simulation {
   // Lets the network go on until then. Transfers that end on the way start others at once.
   Status PassTo(int64_t until_ns) {
     for (;;) {
-      const int64_t next = network_.NextEvent();
+      const int64_t next = NextEvent();
       if (next > until_ns) break;
       now_ns_ = next;
       ended_.clear();
       network_.AdvanceTo(now_ns_, &ended_);
+      served_.AdvanceTo(now_ns_, &ended_);
       if (ended_.empty()) continue;
       for (uint32_t id : ended_) FinishTransfer(id);
       ENGINE_RETURN_IF_ERROR(Pump());
@@ -113,6 +116,8 @@ class Simulation {
     now_ns_ = until_ns;
     return {};
   }
+
+  int64_t NextEvent() const { return std::min(network_.NextEvent(), served_.NextEvent()); }
 
   void FinishTransfer(uint32_t id) {
     statistics_known_ |= IsStatistics(graph_.tasks[id]);
@@ -126,7 +131,11 @@ class Simulation {
       ENGINE_RETURN_IF_ERROR(state_.Check(action, Lane::kIo, options_.scheduler_name.c_str()));
       const TaskInfo& info = graph_.tasks[action.task].info;
       state_.Start(action.task, now_ns_);
-      network_.Submit(action.task, info.transfer, info.size_bytes, now_ns_);
+      if (info.transfer == TransferKind::kPush || info.transfer == TransferKind::kPull) {
+        served_.Submit(action.task, info.transfer, info.size_bytes, info.priority, now_ns_);
+      } else {
+        network_.Submit(action.task, info.transfer, info.size_bytes, now_ns_);
+      }
     }
   }
 
@@ -136,6 +145,7 @@ class Simulation {
   const SimulationOptions& options_;
   StepState state_;
   Network network_;
+  ServedLink served_;  // pushes and pulls
   bool has_statistics_ = false;
   bool statistics_known_ = false;
   int64_t now_ns_ = 0;

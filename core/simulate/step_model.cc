@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/parameter_server.h"
+
 namespace engine {
 namespace {
 
@@ -47,6 +49,11 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
   model->memory_ = PlanMemory(model->graph_, model->program_);
   model->communicator_ = rank.plugins().communicator->traits();
   model->communicator_.measures_only = 0;
+  void* const client = rank.plugins().communicator->Query(kParameterClientId);
+  if (client != nullptr) {
+    model->served_ = true;
+    model->own_pace_ = static_cast<ParameterClient*>(client)->traits().mode != UpdateMode::kSync;
+  }
   model->optimizer_gate_ = rank.plugins().optimizer->traits().gate;
   for (const auto& hook : rank.plugins().hooks) model->hooks_.push_back(hook->traits());
   ENGINE_RETURN_IF_ERROR(model->CheckShards());
@@ -65,13 +72,15 @@ Status StepModel::CheckShards() const {
                        "gives each rank a part of each: set it to false or choose others");
 }
 
-Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size,
-                                    uint32_t max_in_flight) const {
+Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
+                                    int32_t servers) const {
   const PluginChoice& choice = rank_.config().plugins().scheduler;
-  const bool sharded = rank_.config().proto().train().shard_optimizer() && world_size > 1;
+  const bool served = Served(servers) && world_size > 1;
+  const bool sharded =
+      !served && rank_.config().proto().train().shard_optimizer() && world_size > 1;
   StepPlan plan;
   plan.host = std::make_unique<SimulatedHost>(
-      RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1});
+      RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers});
   ENGINE_ASSIGN_OR_RETURN(plan.scheduler, MakeScheduler(choice, *plan.host));
 
   const std::vector<ParameterInfo> parameters = DescribeParameters(graph_, program_);
@@ -80,7 +89,8 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size,
                   .gate = optimizer_gate_,
                   .world_size = world_size,
                   .slice_multiple = SliceMultiple(world_size),
-                  .sharded = sharded ? 1u : 0u};
+                  .sharded = sharded ? 1u : 0u,
+                  .served = served ? 1u : 0u};
   model.communicator.max_in_flight = max_in_flight;
   for (const HookTraits& hook : hooks_) {
     if (hook.scope == HookScope::kGlobal) model.gate = UpdateGate::kGlobal;
@@ -93,6 +103,8 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size,
                                .hook_names = rank_.HookNames(),
                                .gate = optimizer_gate_,
                                .sharded = sharded,
+                               .served = served,
+                               .own_pace = served && own_pace_,
                                .rank = rank,
                                .world_size = world_size});
   return plan;

@@ -45,20 +45,26 @@ class StepModel {
   // Of steps of `samples` samples. `rank` is borrowed and outlives the model.
   static Result<std::unique_ptr<StepModel>> Create(LoneRank& rank, int64_t samples);
 
-  // Asks a new object of the configured scheduler. `max_in_flight`: of the communicator.
-  Result<StepPlan> PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight) const;
+  // Asks a new object of the configured scheduler. `max_in_flight`: of the communicator. `servers`:
+  // of their own; with them, or if the configured communicator says so, and there are others than
+  // this rank, servers update.
+  Result<StepPlan> PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
+                           int32_t servers) const;
 
-  bool ordered() const { return communicator_.ordered != 0; }
+  bool ordered(int32_t servers) const { return communicator_.ordered != 0 && !Served(servers); }
 
  private:
   explicit StepModel(LoneRank& rank) : rank_(rank) {}
   Status CheckShards() const;
+  bool Served(int32_t servers) const { return servers > 0 || served_; }
 
   LoneRank& rank_;
   Graph graph_;
   Program program_;
   MemoryPlan memory_;
   CommunicatorTraits communicator_;
+  bool served_ = false;    // by servers inside of the ranks
+  bool own_pace_ = false;  // and no rank waits for another
   UpdateGate optimizer_gate_ = UpdateGate::kSpan;
   std::vector<HookTraits> hooks_;
 };

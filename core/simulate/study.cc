@@ -35,7 +35,8 @@ Result<ComputeTimes> LearnFrom(const Trace& trace, LoneRank& rank, int64_t sampl
     for (const Span& span : timeline.spans) first_step = std::min(first_step, span.step);
     ENGINE_ASSIGN_OR_RETURN(
         const StepPlan plan,
-        model->PlanFor(timeline.rank, timeline.world_size, InFlight(network, timeline.world_size)));
+        model->PlanFor(timeline.rank, timeline.world_size, InFlight(network, timeline.world_size),
+                       network.servers));
     ENGINE_RETURN_IF_ERROR(times.Learn(timeline, plan.graph, first_step + kTracedWarmUp));
   }
   return times;
@@ -71,16 +72,23 @@ class Compute {
 
 void AddParts(const TaskGraph& graph, const std::vector<int64_t>& compute_ns,
               const NetworkModel& network, Prediction* prediction) {
+  const bool one_way = network.servers > 0;  // pushes and pulls
+  double out = 0, in = 0;                    // seconds of each way of the busiest link
   for (const Task& task : graph.tasks) {
-    const double seconds = 1e-9 * static_cast<double>(compute_ns[task.info.id]);
-    if (task.info.lane == Lane::kCompute) {
-      const bool forward = task.info.kind == TaskKind::kForward || IsTail(task);
+    const TaskInfo& info = task.info;
+    if (info.lane == Lane::kCompute) {
+      const bool forward = info.kind == TaskKind::kForward || IsTail(task);
+      const double seconds = 1e-9 * static_cast<double>(compute_ns[info.id]);
       (forward ? prediction->forward : prediction->backward) += seconds;
-    } else {
-      prediction->communication +=
-          1e-9 * LinkNs(network, task.info.transfer, task.info.size_bytes, prediction->ranks);
+      continue;
     }
+    const double seconds =
+        1e-9 * LinkNs(network, info.transfer, info.size_bytes, prediction->ranks);
+    prediction->serial += seconds;
+    if (!one_way || info.transfer != TransferKind::kPull) out += seconds;
+    if (!one_way || info.transfer != TransferKind::kPush) in += seconds;
   }
+  prediction->communication = std::max(out, in);
 }
 
 class StudyOfScheduler {
@@ -109,9 +117,9 @@ class StudyOfScheduler {
     ENGINE_ASSIGN_OR_RETURN(const ComputeTimes* times, compute_.Of(prediction.samples));
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
-    network.ordered = model->ordered();
+    network.ordered = model->ordered(network.servers);
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,
-                            model->PlanFor(0, ranks, InFlight(network, ranks)));
+                            model->PlanFor(0, ranks, InFlight(network, ranks), network.servers));
     ENGINE_ASSIGN_OR_RETURN(const std::vector<int64_t> compute_ns, times->For(plan.graph));
     ENGINE_ASSIGN_OR_RETURN(
         const SimulationResult result,

@@ -21,14 +21,16 @@ struct StudyOptions {
 };
 
 // One number of ranks. Times are seconds of one step. F: forward tasks, reduced hooks and updates;
-// B: the rest of the compute; C: the bytes of all transfers on the link, and nothing else.
+// B: the rest of the compute; C: the bytes of all transfers on the link, of servers of their own
+// those of the fuller way, and nothing else.
 struct Prediction {
   int32_t ranks = 1;
   int64_t samples = 0;  // of each rank
   double forward = 0, backward = 0, communication = 0;
+  double serial = 0;  // C without overlap: servers of their own get everything before they send
   double step = 0;
   double exposed = 0;  // of it, the compute lane waits: the price of communication
-  double no_overlap() const { return forward + backward + communication; }
+  double no_overlap() const { return forward + backward + serial; }
   double backward_overlap() const { return forward + std::max(backward, communication); }
   double full_overlap() const { return std::max(forward + backward, communication); }
   double ratio() const { return communication / (forward + backward); }  // r

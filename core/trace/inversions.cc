@@ -14,6 +14,7 @@ struct Candidate {
   int64_t ready_ns = 0;
   int64_t start_ns = 0;
   std::pair<uint64_t, uint32_t> urgency;  // smaller is more urgent
+  bool is_pull = false;                   // which has the other direction of the link
   bool overtook = false;
 };
 
@@ -21,11 +22,13 @@ std::vector<Candidate> Candidates(const TimelineIndex& index, TransferStart star
   std::vector<Candidate> candidates;
   for (const Span* span : index.transfers()) {
     const TraceTask& task = index.TaskOf(*span);
-    const bool known = start == TransferStart::kSubmission || span->wire_ns != 0;
+    const bool is_pull = task.transfer == TransferKind::kPull;
+    // When a server sends the first byte of a pull is not known here.
+    const bool known = start == TransferStart::kSubmission || (span->wire_ns != 0 && !is_pull);
     if (!MovesUnit(task) || !known) continue;
     const TransferPhases phases = PhasesOf(*span);
     const int64_t start_ns = start == TransferStart::kSubmission ? phases.begin_ns : phases.wire_ns;
-    candidates.push_back({span, phases.ready_ns, start_ns, {span->step, task.needed_by}});
+    candidates.push_back({span, phases.ready_ns, start_ns, {span->step, task.needed_by}, is_pull});
   }
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.start_ns < b.start_ns; });
@@ -58,7 +61,7 @@ Inversions FindInversions(const TimelineIndex& index, TransferStart start,
     Inversions one{.overtaken = 1, .overtaken_bytes = task.size_bytes, .name = task.name};
     std::vector<Interval> others;
     for (; other != candidates.end() && other->start_ns < victim.start_ns; ++other) {
-      if (other->urgency <= victim.urgency) continue;
+      if (other->urgency <= victim.urgency || other->is_pull != victim.is_pull) continue;
       other->overtook = true;
       one.longest_bytes += index.TaskOf(*other->span).size_bytes;
       others.push_back({PhasesOf(*other->span).wire_ns, other->span->end_ns});

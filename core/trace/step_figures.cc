@@ -14,24 +14,32 @@ Intervals Cover(const std::vector<const Span*>& spans) {
 
 }  // namespace
 
-double LinkBytes(const TraceTask& task, int32_t world_size) {
+void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load) {
   const double n = world_size;
   const auto bytes = static_cast<double>(task.size_bytes);
+  double both = 0;
   switch (task.transfer) {
     case TransferKind::kAllReduce:
-      return bytes * 2 * (n - 1) / n;
+      both = bytes * 2 * (n - 1) / n;
+      break;
     case TransferKind::kReduceScatter:
     case TransferKind::kAllGather:
-      return bytes * (n - 1) / n;
+      both = bytes * (n - 1) / n;
+      break;
     case TransferKind::kBroadcast:
-      return n > 1 ? bytes : 0;
+      both = n > 1 ? bytes : 0;
+      break;
     case TransferKind::kPush:
+      load->out += bytes;
+      break;
     case TransferKind::kPull:
-      return bytes;
+      load->in += bytes;
+      break;
     case TransferKind::kBarrier:
-      return 0;
+      break;
   }
-  return 0;
+  load->out += both;
+  load->in += both;
 }
 
 bool MovesUnit(const TraceTask& task) {
@@ -84,20 +92,21 @@ StepFigures StepMeter::Measure(uint64_t step, const Interval& window) const {
   figures.communication = within(communication_);
   if (figures.communication > 0) figures.overlap = 1 - figures.exposed / figures.communication;
 
-  double bytes = 0, link_bytes = 0;
+  double bytes = 0;
+  LinkLoad load;
   std::vector<Interval> wire;
   for (uint32_t task = 0; task < index_.timeline().tasks.size(); ++task) {
     const TraceTask& info = index_.timeline().tasks[task];
     const Span* span = MovesUnit(info) ? index_.Find(task, step) : nullptr;
     if (span == nullptr) continue;
     bytes += static_cast<double>(info.size_bytes);
-    link_bytes += LinkBytes(info, index_.timeline().world_size);
+    AddLinkBytes(info, index_.timeline().world_size, &load);
     wire.push_back({PhasesOf(*span).wire_ns, span->end_ns});
   }
   const double seconds = static_cast<double>(Length(Union(std::move(wire)))) / 1e9;
   if (seconds > 0) {
     figures.algorithm_bandwidth = bytes / seconds;
-    figures.bus_bandwidth = link_bytes / seconds;
+    figures.bus_bandwidth = load.larger() / seconds;
   }
   return figures;
 }

@@ -26,10 +26,17 @@ struct StepFigures {
   std::optional<double> algorithm_bandwidth, bus_bandwidth;
 };
 
-// Bytes that a rank sends (and receives) at least for a transfer of `task`, as nccl-tests count
-// them: size times 2(n-1)/n for an all-reduce, (n-1)/n for reduce-scatter and all-gather, 1 for a
-// broadcast.
-double LinkBytes(const TraceTask& task, int32_t world_size);
+// Bytes on the link of a rank, each way.
+struct LinkLoad {
+  double out = 0, in = 0;
+  // A link carries both ways at once.
+  double larger() const { return out > in ? out : in; }
+};
+
+// Adds what a rank sends and receives at least for a transfer of `task`. Of collectives as
+// nccl-tests count it, both ways: size times 2(n-1)/n for an all-reduce, (n-1)/n for reduce-scatter
+// and all-gather, 1 for a broadcast. A push sends its size, a pull receives it.
+void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load);
 
 // Whether it moves a unit of the scheduler's plan, not a few numbers.
 bool MovesUnit(const TraceTask& task);

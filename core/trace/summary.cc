@@ -50,16 +50,19 @@ class Summarizer {
     summary_.step_p90_ns = Quantile(lengths, 0.9);
   }
 
-  // While any unit was moving: from when all ranks had begun with it to when all were done.
+  // While the link of the first rank was sending a unit. A collective: from when all ranks had
+  // begun with it to when all were done. A push has nothing to do with other ranks, and a pull
+  // sends nothing.
   Intervals LinkBusy() const {
     std::vector<Interval> busy;
     const std::vector<TraceTask>& tasks = ranks_[0].timeline().tasks;
     for (uint64_t step : choice_.steps) {
       for (uint32_t task = 0; task < tasks.size(); ++task) {
-        if (!MovesUnit(tasks[task])) continue;
+        if (!MovesUnit(tasks[task]) || tasks[task].transfer == TransferKind::kPull) continue;
+        const bool alone = tasks[task].transfer == TransferKind::kPush;
         Interval moving{INT64_MIN, INT64_MIN};
-        for (const TimelineIndex& rank : ranks_) {
-          const Span* span = rank.Find(task, step);
+        for (size_t i = 0; i < (alone ? 1 : ranks_.size()); ++i) {
+          const Span* span = ranks_[i].Find(task, step);
           if (span == nullptr) continue;
           moving.begin = std::max(moving.begin, PhasesOf(*span).wire_ns);
           moving.end = std::max(moving.end, span->end_ns);
@@ -70,30 +73,33 @@ class Summarizer {
     return Union(std::move(busy));
   }
 
-  // By step, bytes that a link carries each way.
-  std::vector<double> LinkBytesOfSteps() const {
+  // By step, what the link of a rank carries.
+  std::vector<LinkLoad> LoadOfSteps() const {
     const RankTimeline& timeline = ranks_[0].timeline();
-    std::vector<double> bytes;
+    std::vector<LinkLoad> loads;
     for (uint64_t step : choice_.steps) {
-      double sum = 0;
+      LinkLoad load;
       for (uint32_t task = 0; task < timeline.tasks.size(); ++task) {
         if (!MovesUnit(timeline.tasks[task]) || ranks_[0].Find(task, step) == nullptr) continue;
-        sum += LinkBytes(timeline.tasks[task], timeline.world_size);
+        AddLinkBytes(timeline.tasks[task], timeline.world_size, &load);
       }
-      bytes.push_back(sum);
+      loads.push_back(load);
     }
-    return bytes;
+    return loads;
   }
 
   void AddEfficiency() {
-    const std::vector<double> bytes = LinkBytesOfSteps();
-    double sum = 0;
-    for (double step : bytes) sum += step;
+    std::vector<double> bytes;
+    double sent = 0;
+    for (const LinkLoad& load : LoadOfSteps()) {
+      bytes.push_back(load.larger());
+      sent += load.out;
+    }
     const double seconds = static_cast<double>(Length(LinkBusy())) / 1e9;
     summary_.link_bytes = Quantile(bytes, 0.5);
     summary_.goodput_given = options_.bandwidth > 0;
     summary_.goodput = summary_.goodput_given ? options_.bandwidth
-                       : seconds > 0          ? sum / seconds
+                       : seconds > 0          ? sent / seconds
                                               : 0;
     for (const auto& [rank, figures] : summary_.ranks) {
       summary_.compute_ns = std::max(summary_.compute_ns, figures.forward + figures.backward);

@@ -60,6 +60,19 @@ const Span* TimelineIndex::LastDependency(const Span& span) const {
   return last;
 }
 
+const Span* TimelineIndex::PushOf(const Span& pull) const {
+  const auto among = [&](const std::vector<uint32_t>& tasks, uint64_t step) -> const Span* {
+    for (uint32_t task : tasks) {
+      const Span* span = Find(task, step);
+      if (span != nullptr && Is(*span, TransferKind::kPush)) return span;
+    }
+    return nullptr;
+  };
+  const Span* push = among(TaskOf(pull).depends_on, pull.step);
+  if (push != nullptr || pull.step == 0) return push;
+  return among(TaskOf(pull).depends_on_last, pull.step - 1);
+}
+
 // Ends, since every dependency is of a smaller (step, id).
 const Span* TimelineIndex::SourceTransfer(const Span& span) const {
   const Span* source = LastDependency(span);

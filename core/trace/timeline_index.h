@@ -25,6 +25,9 @@ class TimelineIndex {
   bool IsTransfer(const Span& span) const {
     return span.kind == SpanKind::kTask && TaskOf(span).kind == TaskKind::kTransfer;
   }
+  bool Is(const Span& span, TransferKind kind) const {
+    return IsTransfer(span) && TaskOf(span).transfer == kind;
+  }
 
   // Ascending by begin.
   const std::vector<const Span*>& compute() const { return compute_; }
@@ -37,6 +40,8 @@ class TimelineIndex {
   const Span* Find(uint32_t task, uint64_t step) const;
   // Of what a task depends on, in its step and the step before: what ended last, or null.
   const Span* LastDependency(const Span& span) const;
+  // Of a pull: the push of its unit that it comes after, or null.
+  const Span* PushOf(const Span& pull) const;
   // From `span` back over dependencies that ended last to the first transfer, or null.
   const Span* SourceTransfer(const Span& span) const;
 

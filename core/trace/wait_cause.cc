@@ -75,6 +75,12 @@ const Span& CauseFinder::Origin(size_t position, const Span& transfer, Interval*
 
 WaitCause CauseFinder::ExplainTransfer(size_t position, const Span& last, Interval wait) const {
   const Span& transfer = Origin(position, last, &wait);
+  if (ranks_[position].Is(transfer, TransferKind::kPush)) {
+    return ExplainPush(position, transfer, wait);
+  }
+  if (ranks_[position].Is(transfer, TransferKind::kPull)) {
+    return ExplainPull(position, transfer, wait);
+  }
   const TransferPhases own = PhasesOf(transfer);
   const Meeting meeting = Meet(position, transfer);
   const auto late = [&](size_t other, const Interval& part) {
@@ -99,15 +105,95 @@ WaitCause CauseFinder::ExplainTransfer(size_t position, const Span& last, Interv
   } else if (submitted_late_ns > 0 && submitted_late_ns == most_ns) {
     cause = SubmittedLate(position, transfer, meeting);
   } else if (wire_ns == most_ns) {
-    const auto bytes = static_cast<double>(ranks_[position].TaskOf(transfer).size_bytes);
-    cause.kind = CauseKind::kWire;
-    cause.text =
-        Sentence("the wire: %.3g MB in %.2f ms", bytes / 1e6, Ms(own.end_ns - meeting.wire_ns));
+    cause = Wire(position, transfer, meeting.wire_ns);
   } else {
     cause = Queue(position, transfer, held_ns >= stuck_ns ? held : stuck);
   }
   cause.part_ns = most_ns;
   cause.transfer = &transfer;
+  return cause;
+}
+
+WaitCause CauseFinder::Wire(size_t position, const Span& transfer, int64_t begin_ns) const {
+  const auto bytes = static_cast<double>(ranks_[position].TaskOf(transfer).size_bytes);
+  WaitCause cause{.kind = CauseKind::kWire};
+  cause.text =
+      Sentence("the wire: %.3g MB in %.2f ms", bytes / 1e6, Ms(transfer.end_ns - begin_ns));
+  return cause;
+}
+
+// No other rank has to do with it.
+WaitCause CauseFinder::ExplainPush(size_t position, const Span& push, const Interval& wait) const {
+  const TransferPhases own = PhasesOf(push);
+  const Interval held{own.ready_ns, own.begin_ns}, stuck{own.begin_ns, own.wire_ns};
+  const int64_t held_ns = Overlap(wait, held), stuck_ns = Overlap(wait, stuck);
+  const int64_t wire_ns = Overlap(wait, {own.wire_ns, own.end_ns});
+  WaitCause cause = wire_ns >= held_ns + stuck_ns
+                        ? Wire(position, push, own.wire_ns)
+                        : Queue(position, push, held_ns >= stuck_ns ? held : stuck);
+  cause.part_ns = std::max(wire_ns, held_ns + stuck_ns);
+  cause.transfer = &push;
+  return cause;
+}
+
+// Servers hold it until the last rank has pushed. What comes then is the wire, or the queue of
+// pulls that they answer before it.
+WaitCause CauseFinder::ExplainPull(size_t position, const Span& pull, const Interval& wait) const {
+  const TransferPhases own = PhasesOf(pull);
+  size_t last = position;
+  const Span* last_push = nullptr;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Span* there = i == position ? nullptr : ranks_[i].Find(pull.task, pull.step);
+    const Span* push = there == nullptr ? nullptr : ranks_[i].PushOf(*there);
+    if (push == nullptr || (last_push != nullptr && push->end_ns <= last_push->end_ns)) continue;
+    last = i;
+    last_push = push;
+  }
+  const int64_t pushed_ns = last_push == nullptr ? own.begin_ns : last_push->end_ns;
+  const int64_t released_ns = std::clamp(pushed_ns, own.begin_ns, own.end_ns);
+  const int64_t clock_error_ns =
+      ranks_[position].timeline().clock_error_ns + ranks_[last].timeline().clock_error_ns;
+  const bool is_late = released_ns - own.begin_ns > kLateNs + clock_error_ns;
+  const Interval held{own.ready_ns, own.begin_ns};
+  const int64_t late_ns = is_late ? Overlap(wait, {own.begin_ns, released_ns}) : 0;
+  const int64_t held_ns = Overlap(wait, held);
+  const int64_t wire_ns = Overlap(wait, {released_ns, own.end_ns});
+
+  WaitCause cause;
+  if (late_ns > 0 && late_ns >= std::max(held_ns, wire_ns)) {
+    cause = PushedLate(position, pull, last, *last_push);
+  } else if (wire_ns >= held_ns) {
+    cause = Wire(position, pull, released_ns);
+  } else {
+    cause = Queue(position, pull, held);
+  }
+  cause.part_ns = std::max({late_ns, held_ns, wire_ns});
+  cause.transfer = &pull;
+  return cause;
+}
+
+WaitCause CauseFinder::PushedLate(size_t position, const Span& pull, size_t other,
+                                  const Span& push_there) const {
+  const TransferPhases there = PhasesOf(push_there);
+  const int64_t late_ns = there.end_ns - pull.begin_ns;
+  WaitCause cause{.kind = CauseKind::kLateRank};
+  cause.rank = ranks_[other].timeline().rank;
+  cause.text = Sentence("rank %d pushed it %.2f ms after rank %d had asked for it: ", cause.rank,
+                        Ms(late_ns), ranks_[position].timeline().rank);
+  const Span* here = ranks_[position].PushOf(pull);
+  const int64_t ready_late_ns = here == nullptr ? 0 : there.ready_ns - PhasesOf(*here).ready_ns;
+  const int64_t queued_ns = there.wire_ns - there.ready_ns;
+  if (ready_late_ns > late_ns / 2) {
+    Meeting meeting;
+    meeting.ready_position = other;
+    meeting.ready_span = &push_there;
+    cause.text += WhyLate(position, *here, meeting, ready_late_ns);
+  } else if (queued_ns > there.end_ns - there.wire_ns) {
+    cause.text += "there it was in ";
+    cause.text += Queue(other, push_there, {there.ready_ns, there.wire_ns}).text;
+  } else {
+    cause.text += Sentence("its push took %.2f ms", Ms(there.end_ns - there.wire_ns));
+  }
   return cause;
 }
 

@@ -10,7 +10,8 @@
 namespace engine {
 
 enum class CauseKind : int32_t {
-  kLateRank = 0,  // another rank had the transfer ready, or submitted it, later than this one
+  kLateRank = 0,  // another rank had the transfer ready, or submitted it, later than this one; of
+                  // a pull: pushed the unit later than this one asked for it
   kWire = 1,      // the bytes took their time
   kQueue = 2,     // the transfer was ready, but others had the link or the credit
   kHeld = 3,      // something was ready, and nothing was under way
@@ -51,6 +52,11 @@ class CauseFinder {
   Meeting Meet(size_t position, const Span& transfer) const;
   const Span& Origin(size_t position, const Span& transfer, Interval* wait) const;
   WaitCause ExplainTransfer(size_t position, const Span& last, Interval wait) const;
+  WaitCause ExplainPush(size_t position, const Span& push, const Interval& wait) const;
+  WaitCause ExplainPull(size_t position, const Span& pull, const Interval& wait) const;
+  WaitCause PushedLate(size_t position, const Span& pull, size_t other,
+                       const Span& push_there) const;
+  WaitCause Wire(size_t position, const Span& transfer, int64_t begin_ns) const;
   WaitCause ReadyLate(size_t position, const Span& transfer, const Meeting& meeting) const;
   WaitCause SubmittedLate(size_t position, const Span& transfer, const Meeting& meeting) const;
   std::string WhyLate(size_t position, const Span& transfer, const Meeting& meeting,

@@ -1,14 +1,18 @@
 #include "core/train/checkpoint.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
+#include <functional>
 #include <map>
-#include <vector>
+#include <set>
 
 namespace engine {
 namespace {
 
 constexpr char kFormat[] = "engine.checkpoint/1";
 constexpr int64_t kCopyTimeoutMs = 60000;
+constexpr char kStatePrefix[] = "optimizer/";
 
 // Host copies of device tensors, under their names.
 class Snapshot {
@@ -37,6 +41,82 @@ class Snapshot {
   std::vector<NamedTensor> tensors_;
 };
 
+std::string StateName(const OptimizerTraits& traits, int32_t state, const std::string& parameter) {
+  return kStatePrefix + std::string(traits.state_names[state].view()) + "/" + parameter;
+}
+
+bool IsState(const std::string& name) {
+  return name.rfind(kStatePrefix, 0) == 0;
+}
+
+// Reads numbers of the metadata; remembers whether one was malformed.
+class Metadata {
+ public:
+  explicit Metadata(const std::map<std::string, std::string>& values) : values_(values) {}
+
+  std::string Text(const char* key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::string() : found->second;
+  }
+
+  // One that is not there is 0, unless `required`.
+  template <typename Number>
+  void Read(const char* key, Number* number, bool required = false) {
+    const std::string text = Text(key);
+    if (text.empty() && !required) return;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *number);
+    // from_chars takes a sign for signed types only; nothing here may be negative.
+    const bool whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+    good_ = good_ && whole && *number >= 0;
+  }
+
+  bool good() const { return good_; }
+
+ private:
+  const std::map<std::string, std::string>& values_;
+  bool good_ = true;
+};
+
+// The stored state of one parameter, checked; host memory of the file.
+Result<TensorView> FindState(const OpenedCheckpoint& checkpoint, const OptimizerTraits& traits,
+                             int32_t state, const Parameter& parameter) {
+  if (checkpoint.state_format_version != traits.state_format_version) {
+    return Status::Error(StatusCode::kBadData,
+                         "the states of optimizer '%s' in the checkpoint have format %u, and its "
+                         "plugin reads format %u: use the version of the plugin that wrote them",
+                         checkpoint.info.optimizer.c_str(), checkpoint.state_format_version,
+                         traits.state_format_version);
+  }
+  const std::string name(traits.state_names[state].view());
+  auto stored = checkpoint.file->Find(StateName(traits, state, parameter.name));
+  if (!stored.ok()) {
+    return Status::Error(StatusCode::kBadData,
+                         "the checkpoint has no '%s' of optimizer '%s' for parameter '%s': its run "
+                         "did not train it, or had other options of the optimizer",
+                         name.c_str(), checkpoint.info.optimizer.c_str(), parameter.name.c_str());
+  }
+  if (stored->shape == parameter.shape && stored->dtype == DType::kFloat32) return stored;
+  return Status::Error(StatusCode::kBadData,
+                       "'%s' of parameter '%s' has another shape in the checkpoint than in this "
+                       "model",
+                       name.c_str(), parameter.name.c_str());
+}
+
+// Calls `visit` for state `index` of every parameter that has one.
+Status ForEachState(
+    const OpenedCheckpoint& checkpoint, const ModelMemory& memory, const OptimizerTraits& traits,
+    int32_t index,
+    const std::function<Status(int64_t offset, int64_t count, const float* values)>& visit) {
+  const auto& parameters = memory.graph().parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (memory.program().of_parameter[i] == kNone) continue;
+    ENGINE_ASSIGN_OR_RETURN(const TensorView stored,
+                            FindState(checkpoint, traits, index, parameters[i]));
+    ENGINE_RETURN_IF_ERROR(visit(memory.layout().offset[i], stored.count(), stored.f32()));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status WriteCheckpoint(const std::string& path, const Executor& executor,
@@ -52,46 +132,61 @@ Status WriteCheckpoint(const std::string& path, const Executor& executor,
         snapshot.Add(parameters[i].name, memory.parameter(static_cast<int32_t>(i))));
   }
   for (int32_t s = 0; s < traits.state_count; ++s) {
-    const std::string prefix = "optimizer/" + std::string(traits.state_names[s].view()) + "/";
     for (size_t i = 0; i < parameters.size(); ++i) {
       const TensorView state = executor.optimizer_state(static_cast<int32_t>(i), s);
       if (state.data == nullptr) continue;
-      ENGINE_RETURN_IF_ERROR(snapshot.Add(prefix + parameters[i].name, state));
+      ENGINE_RETURN_IF_ERROR(snapshot.Add(StateName(traits, s, parameters[i].name), state));
     }
   }
   ENGINE_RETURN_IF_ERROR(snapshot.Finish());
-  return WriteSafetensors(
-      path, snapshot.tensors(),
-      {{"format", kFormat},
-       {"step", std::to_string(info.step)},
-       {"config", info.config},
-       {"optimizer", info.optimizer},
-       {"optimizer_state_version", std::to_string(traits.state_format_version)}});
+  return WriteSafetensors(path, snapshot.tensors(),
+                          {{"format", kFormat},
+                           {"step", std::to_string(info.step)},
+                           {"config", info.config},
+                           {"optimizer", info.optimizer},
+                           {"optimizer_state_version", std::to_string(traits.state_format_version)},
+                           {"seed", std::to_string(info.seed)},
+                           {"world_size", std::to_string(info.world_size)},
+                           {"global_batch", std::to_string(info.global_batch)},
+                           {"data", info.data},
+                           {"epoch", std::to_string(info.position.epoch)},
+                           {"epoch_samples", std::to_string(info.position.samples)}});
 }
 
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   OpenedCheckpoint opened;
   ENGINE_ASSIGN_OR_RETURN(opened.file, SafetensorsFile::Open(path));
-  const std::map<std::string, std::string>& metadata = opened.file->metadata();
-  const auto get = [&](const char* key) {
-    const auto found = metadata.find(key);
-    return found == metadata.end() ? std::string() : found->second;
-  };
-  const std::string step = get("step");
-  const auto parsed = std::from_chars(step.data(), step.data() + step.size(), opened.info.step);
-  const bool counts = parsed.ec == std::errc() && parsed.ptr == step.data() + step.size();
-  if (get("format") != kFormat || !counts || get("config").empty()) {
+  Metadata metadata(opened.file->metadata());
+  CheckpointInfo& info = opened.info;
+  info.config = metadata.Text("config");
+  info.optimizer = metadata.Text("optimizer");
+  info.data = metadata.Text("data");
+  opened.digest = metadata.Text("digest");
+  metadata.Read("step", &info.step, true);
+  metadata.Read("optimizer_state_version", &opened.state_format_version);
+  metadata.Read("seed", &info.seed);
+  metadata.Read("world_size", &info.world_size);
+  metadata.Read("global_batch", &info.global_batch);
+  metadata.Read("epoch", &info.position.epoch);
+  metadata.Read("epoch_samples", &info.position.samples);
+  if (metadata.Text("format") != kFormat || !metadata.good() || info.config.empty()) {
     return Status::Error(StatusCode::kBadData,
-                         "%s: not a checkpoint of this engine (its metadata lacks '%s')",
+                         "%s: not a checkpoint of this engine (its metadata is not that of '%s')",
                          path.c_str(), kFormat);
   }
-  opened.info.config = get("config");
-  opened.info.optimizer = get("optimizer");
   return opened;
 }
 
 Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory) {
   const auto& parameters = memory.graph().parameters;
+  std::set<std::string> names;
+  for (const Parameter& parameter : parameters) names.insert(parameter.name);
+  for (const NamedTensor& tensor : file.tensors()) {
+    if (IsState(tensor.name) || names.contains(tensor.name)) continue;
+    return Status::Error(StatusCode::kBadData,
+                         "the checkpoint is of another model: this one has no parameter '%s'",
+                         tensor.name.c_str());
+  }
   for (size_t i = 0; i < parameters.size(); ++i) {
     ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(parameters[i].name));
     const TensorView view = memory.parameter(static_cast<int32_t>(i));
@@ -104,6 +199,67 @@ Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory) {
         memory.device().Copy(view.data, stored.data, view.size_bytes(), memory.stream()));
   }
   return memory.stream()->Synchronize(kCopyTimeoutMs);
+}
+
+Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
+                                      const OptimizerTraits& traits, int32_t index) {
+  std::vector<float> states(static_cast<size_t>(memory.layout().trainable_count));
+  ENGINE_RETURN_IF_ERROR(
+      ForEachState(checkpoint, memory, traits, index,
+                   [&](int64_t offset, int64_t count, const float* values) -> Status {
+                     std::copy_n(values, count, states.begin() + offset);
+                     return {};
+                   }));
+  return states;
+}
+
+Status LoadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
+                  const OptimizerTraits& traits, const RankInfo& rank,
+                  const OptimizerStates& states) {
+  const auto copy = [&](float* to, const float* from, int64_t count) {
+    return memory.device().Copy(to, from, static_cast<size_t>(count) * sizeof(float),
+                                memory.stream());
+  };
+  for (int32_t s = 0; s < states.count(); ++s) {
+    const auto whole = [&](int64_t offset, int64_t count, const float* values) {
+      return copy(states.At(s, kNone, offset), values, count);
+    };
+    // Where the tensor at [offset, offset + count) meets this rank's part of each unit.
+    const auto part = [&](int64_t offset, int64_t count, const float* values) -> Status {
+      for (size_t u = 0; u < memory.layout().units.size(); ++u) {
+        const UnitLayout& unit = memory.layout().units[u];
+        const int64_t size = unit.count / rank.world_size;
+        const int64_t first = unit.offset + rank.rank * size;
+        const int64_t begin = std::max(offset, first);
+        const int64_t end = std::min(offset + count, first + size);
+        if (begin >= end) continue;
+        ENGINE_RETURN_IF_ERROR(copy(states.At(s, static_cast<int32_t>(u), begin),
+                                    values + (begin - offset), end - begin));
+      }
+      return {};
+    };
+    ENGINE_RETURN_IF_ERROR(states.sharded() ? ForEachState(checkpoint, memory, traits, s, part)
+                                            : ForEachState(checkpoint, memory, traits, s, whole));
+  }
+  // The file may be closed after this.
+  return memory.stream()->Synchronize(kCopyTimeoutMs);
+}
+
+std::vector<std::string> UnusedStates(const SafetensorsFile& file, const ModelMemory& memory,
+                                      const OptimizerTraits& traits) {
+  std::set<std::string> used;
+  const auto& parameters = memory.graph().parameters;
+  for (int32_t s = 0; s < traits.state_count; ++s) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (memory.program().of_parameter[i] != kNone)
+        used.insert(StateName(traits, s, parameters[i].name));
+    }
+  }
+  std::vector<std::string> unused;
+  for (const NamedTensor& tensor : file.tensors()) {
+    if (IsState(tensor.name) && !used.contains(tensor.name)) unused.push_back(tensor.name);
+  }
+  return unused;
 }
 
 }  // namespace engine

@@ -11,13 +11,13 @@ namespace engine {
 
 using Json = nlohmann::ordered_json;
 
-Result<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string& path) {
+Result<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string& path, Earlier earlier) {
   std::FILE* file = std::fopen(path.c_str(), "ae");
   if (file == nullptr) {
     return Status::Error(StatusCode::kStorage, "cannot write metrics to %s: %s", path.c_str(),
                          strerror(errno));
   }
-  return std::unique_ptr<MetricsFile>(new MetricsFile(file, path));
+  return std::unique_ptr<MetricsFile>(new MetricsFile(file, path, earlier == Earlier::kKeep));
 }
 
 MetricsFile::~MetricsFile() {

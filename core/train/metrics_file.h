@@ -13,9 +13,13 @@ namespace engine {
 
 class MetricsFile {
  public:
+  enum class Earlier { kReplace, kKeep };
+
   // The folder of `path` must exist. The first line replaces what an earlier run wrote, so that a
-  // run which fails before its first step destroys nothing. kStorage when it cannot be written.
-  static Result<std::unique_ptr<MetricsFile>> Open(const std::string& path);
+  // run which fails before its first step destroys nothing; or all lines are appended to it.
+  // kStorage when it cannot be written.
+  static Result<std::unique_ptr<MetricsFile>> Open(const std::string& path,
+                                                   Earlier earlier = Earlier::kReplace);
   ~MetricsFile();
 
   // Each writes one line and hands it to the system, so that a killed run keeps its metrics.
@@ -26,13 +30,14 @@ class MetricsFile {
   Status WritePluginMetric(int32_t rank, std::string_view name, double value);  // [any-thread]
 
  private:
-  MetricsFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
+  MetricsFile(std::FILE* file, std::string path, bool cleared)
+      : file_(file), cleared_(cleared), path_(std::move(path)) {}
   Status WriteLine(const std::string& line);
   bool Clear();
 
   std::mutex mutex_;
-  std::FILE* file_;       // guarded by mutex_
-  bool cleared_ = false;  // guarded by mutex_; whether the earlier content is gone
+  std::FILE* file_;  // guarded by mutex_
+  bool cleared_;     // guarded by mutex_; whether earlier content is gone, as far as it has to go
   const std::string path_;
 };
 

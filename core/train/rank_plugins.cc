@@ -22,9 +22,27 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const Config& config, R
   self.op_factory_ = [&self](const std::string& name, const std::vector<OwnedOption>& attributes) {
     return self.MakeOp(name, attributes);
   };
-  self.abort_token_ =
-      rank.abort.Listen([&self](const Status& reason) { self.set_.communicator->Abort(reason); });
+  self.AbortWithRun();
   return plugins;
+}
+
+Result<std::unique_ptr<RankPlugins>> RankPlugins::CreateForServer(
+    const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger) {
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank));
+  RankPlugins& self = *plugins;
+  const HostFactory host_of = [&](const std::string& plugin) -> Host& {
+    self.hosts_.push_back(
+        std::make_unique<PluginHost>(plugin, rank, &self.device_, logger, nullptr));
+    return *self.hosts_.back();
+  };
+  ENGINE_ASSIGN_OR_RETURN(self.set_, CreateServerPlugins(config.plugins(), host_of));
+  self.AbortWithRun();
+  return plugins;
+}
+
+void RankPlugins::AbortWithRun() {
+  abort_token_ =
+      rank_.abort.Listen([this](const Status& reason) { set_.communicator->Abort(reason); });
 }
 
 RankPlugins::~RankPlugins() {
@@ -71,6 +89,19 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
                          name.c_str());
   }
   return std::unique_ptr<Op>(op);
+}
+
+std::string PluginVersions(const PluginSelection& selection) {
+  std::string versions;
+  const auto add = [&](const PluginChoice& choice) {
+    versions += choice.entry.name + " " + choice.entry.version + "; ";
+  };
+  add(selection.communicator);
+  add(selection.scheduler);
+  add(selection.optimizer);
+  for (const PluginChoice& ops : selection.ops) add(ops);
+  for (const PluginChoice& hook : selection.hooks) add(hook);
+  return versions;
 }
 
 }  // namespace engine

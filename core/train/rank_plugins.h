@@ -23,6 +23,9 @@ class RankPlugins {
   static Result<std::unique_ptr<RankPlugins>> Create(const Config& config, RankContext& rank,
                                                      std::shared_ptr<spdlog::logger> logger,
                                                      PluginHost::MetricSink metrics);
+  // The same for a server: a communicator and an optimizer, and no ops.
+  static Result<std::unique_ptr<RankPlugins>> CreateForServer(
+      const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger);
   ~RankPlugins();
 
   PluginSet& set() { return set_; }
@@ -32,6 +35,7 @@ class RankPlugins {
 
  private:
   RankPlugins(const Config& config, RankContext& rank) : config_(config), rank_(rank) {}
+  void AbortWithRun();
   Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
                                      const std::vector<OwnedOption>& attributes) const;
 
@@ -43,5 +47,8 @@ class RankPlugins {
   OpFactory op_factory_;
   int abort_token_ = 0;
 };
+
+// Names and versions of all plugins of a run, as members compare them.
+std::string PluginVersions(const PluginSelection& selection);
 
 }  // namespace engine

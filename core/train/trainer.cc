@@ -8,12 +8,15 @@
 #include "core/train/checkpoint.h"
 #include "core/train/generate.h"
 #include "core/train/learning_rate.h"
+#include "core/train/serve.h"
 #include "core/train/write_trace.h"
 
 namespace engine {
 namespace {
 
 constexpr int64_t kCheckpointTimeoutMs = 30 * 60 * 1000;
+// For ranks that go at their own pace to finish: a lost one is found by heartbeats, not by this.
+constexpr int64_t kFinishTimeoutMs = 24 * 60 * 60 * 1000;
 
 std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection) {
   std::vector<const PluginChoice*> chosen{&selection.communicator, &selection.scheduler,
@@ -28,13 +31,14 @@ std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection)
 Result<std::unique_ptr<Trainer>> Trainer::Create(const Config& config, RankContext& rank,
                                                  std::shared_ptr<spdlog::logger> logger,
                                                  TrainObserver& observer,
-                                                 PluginHost::MetricSink metrics) {
+                                                 PluginHost::MetricSink metrics,
+                                                 const std::string& resume) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, rank, std::move(logger), observer));
-  ENGINE_RETURN_IF_ERROR(trainer->Setup(std::move(metrics)));
+  ENGINE_RETURN_IF_ERROR(trainer->Setup(std::move(metrics), resume));
   return trainer;
 }
 
-Status Trainer::Setup(PluginHost::MetricSink metrics) {
+Status Trainer::Setup(PluginHost::MetricSink metrics, const std::string& resume) {
   ENGINE_RETURN_IF_ERROR(AgreeWithOthers());
   const config::Config& proto = config_.proto();
   ENGINE_ASSIGN_OR_RETURN(data_, OpenDataset(proto.data(), proto.seed()));
@@ -43,14 +47,28 @@ Status Trainer::Setup(PluginHost::MetricSink metrics) {
   const BatchOptions batches = MakeBatchOptions(proto.data().shuffle());
   ENGINE_ASSIGN_OR_RETURN(plugins_,
                           RankPlugins::Create(config_, rank_, logger_, std::move(metrics)));
+  ENGINE_RETURN_IF_ERROR(MakeExecutor(batches));
+  ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
+  if (!resume.empty()) ENGINE_RETURN_IF_ERROR(Resume(resume));
+  ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
+  if (executor_->own_pace()) rank_.AllowLosses();
+  return PlanSteps(batches);
+}
+
+Status Trainer::MakeExecutor(const BatchOptions& batches) {
+  const config::Config& proto = config_.proto();
   const ModelInputs inputs = InputsOf(data_.train->info(), MaxBatchOfRank(batches), true);
   ENGINE_ASSIGN_OR_RETURN(
       Graph graph, BuildModel(proto.model(), config_.layers(), inputs, plugins_->op_factory()));
+  if (proto.train().sparse_pull()) {
+    ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph, proto.model()));
+  }
   const PluginSelection& chosen = config_.plugins();
   ExecutorOptions options{.rank = rank_.info,
                           .seed = proto.seed(),
                           .timeout_ms = proto.communication().timeout_ms(),
                           .shard_optimizer = proto.train().shard_optimizer(),
+                          .sparse_pull = proto.train().sparse_pull(),
                           .trace_spans = static_cast<size_t>(proto.output().trace_spans()),
                           .communicator_name = chosen.communicator.entry.name,
                           .scheduler_name = chosen.scheduler.entry.name,
@@ -59,20 +77,56 @@ Status Trainer::Setup(PluginHost::MetricSink metrics) {
   ENGINE_ASSIGN_OR_RETURN(
       executor_, Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
                                   &rank_.store, options));
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "plan of the step",
-                                             std::to_string(executor_->tasks().digest),
-                                             proto.communication().rendezvous_timeout_ms()));
   for (const std::string& name : executor_->unreached_parameters()) {
     logger_->warn("the loss does not depend on parameter '{}': it keeps its initial value", name);
   }
-  ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
-  ENGINE_RETURN_IF_ERROR(executor_->BroadcastParameters());
-  ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_.train, batches));
-  return PlanSteps();
+  return CheckSameOnAllRanks(rank_, "plan of the step", std::to_string(executor_->tasks().digest),
+                             proto.communication().rendezvous_timeout_ms());
+}
+
+// Every rank reads the file, and all have it open before rank 0 may replace it by its own.
+Status Trainer::Resume(const std::string& path) {
+  ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(path));
+  // Trained parameters come from the servers; what is frozen is the same in every file of the run.
+  if (rank_.info.incarnation > 0) return LoadParameters(*checkpoint.file, executor_->memory());
+  ENGINE_RETURN_IF_ERROR(
+      CheckSameOnAllRanks(rank_, "checkpoint to resume from", checkpoint.digest,
+                          config_.proto().communication().rendezvous_timeout_ms()));
+  ENGINE_ASSIGN_OR_RETURN(began_, PlanResume(checkpoint.info, InfoAt(0), data_.train->info().size));
+  ENGINE_RETURN_IF_ERROR(LoadCheckpoint(checkpoint, *executor_, rank_.info));
+  if (rank_.info.rank != 0) return {};
+  for (const std::string& warning : began_.warnings) logger_->warn("{}", warning);
+  for (const std::string& name :
+       UnusedStates(*checkpoint.file, executor_->memory(), executor_->optimizer_traits())) {
+    logger_->warn("this run has no use for '{}' of the checkpoint", name);
+  }
+  return {};
+}
+
+// A rank that takes the place of a lost one goes on where servers have heard of that one last.
+Status Trainer::FindFirstStep() {
+  const int64_t timeout_ms = config_.proto().communication().rendezvous_timeout_ms();
+  if (rank_.info.incarnation == 0) {
+    first_step_ = began_.step + 1;
+    return rank_.info.rank == 0 ? PublishResumePoint(rank_.store, began_) : Status();
+  }
+  if (!executor_->served()) {
+    return Status::Error(StatusCode::kConfig,
+                         "a rank that was lost can only be replaced where servers keep the "
+                         "parameters: choose such a communicator, or drop --restarts");
+  }
+  ENGINE_ASSIGN_OR_RETURN(began_, PublishedResumePoint(rank_.store, timeout_ms));
+  ENGINE_ASSIGN_OR_RETURN(const int64_t next, executor_->NextStep());
+  first_step_ = std::max(began_.step + 1, next);
+  logger_->info("goes on with step {} in place of a rank that was lost", first_step_);
+  return {};
 }
 
 // A rank that runs something else than rank 0 would compute nonsense or hang.
 Status Trainer::AgreeWithOthers() {
+  if (rank_.info.rank == 0 && rank_.info.servers > 0) {
+    ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config_, rank_));
+  }
   const int64_t timeout_ms = config_.proto().communication().rendezvous_timeout_ms();
   std::string plugins;
   for (const PluginChoice* choice : ChosenPlugins(config_.plugins())) {
@@ -93,13 +147,12 @@ BatchOptions Trainer::MakeBatchOptions(bool shuffle) const {
           .prefetch = config_.proto().data().prefetch()};
 }
 
-Status Trainer::PlanSteps() {
-  const config::Train& train = config_.proto().train();
-  steps_ = train.steps();
-  if (train.has_epochs()) {
-    steps_ =
-        std::llround(std::ceil(train.epochs() * static_cast<double>(loader_->steps_per_epoch())));
-  }
+Status Trainer::PlanSteps(BatchOptions batches) {
+  ENGINE_RETURN_IF_ERROR(FindFirstStep());
+  batches.first_step = began_.first_batch + first_step_ - (began_.step + 1);
+  ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_.train, batches));
+  ENGINE_ASSIGN_OR_RETURN(steps_,
+                          LastStep(config_.proto().train(), loader_->steps_per_epoch(), began_));
   return {};
 }
 
@@ -128,11 +181,11 @@ Status Trainer::ReportStart() {
 Status Trainer::Run() {
   const config::Train& train = config_.proto().train();
   ENGINE_RETURN_IF_ERROR(ReportStart());
-  for (int64_t step = 1; step <= steps_; ++step) {
+  for (int64_t step = first_step_; step <= steps_; ++step) {
     bool stop = false;
     ENGINE_RETURN_IF_ERROR(TrainStep(step, &stop));
-    const bool last = step == steps_;
-    if (stop && !last) {
+    if (step == steps_) break;
+    if (stop) {
       ENGINE_RETURN_IF_ERROR(executor_->Flush());
       ENGINE_RETURN_IF_ERROR(Checkpoint(step));
       ENGINE_RETURN_IF_ERROR(WriteTrace());
@@ -140,12 +193,17 @@ Status Trainer::Run() {
                            static_cast<long long>(step), static_cast<long long>(steps_));
     }
     const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
-    if (train.evaluate_every() >= 0 && (last || due(train.evaluate_every()))) {
-      ENGINE_RETURN_IF_ERROR(Evaluate(step));
-    }
-    if (last || due(train.checkpoint_every())) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
+    if (due(train.evaluate_every())) ENGINE_RETURN_IF_ERROR(Evaluate(step));
+    if (due(train.checkpoint_every())) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
   }
+  return Finish();
+}
+
+Status Trainer::Finish() {
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  if (executor_->own_pace()) ENGINE_RETURN_IF_ERROR(executor_->Meet(kFinishTimeoutMs));
+  if (config_.proto().train().evaluate_every() >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
+  ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));
   ENGINE_RETURN_IF_ERROR(WriteTrace());
   return PrintSample();
 }
@@ -186,31 +244,49 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
 
 Status Trainer::Evaluate(int64_t step) {
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
-  const EvaluationRequest request{.data = *data_.eval,
-                                  .batches = MakeBatchOptions(false),
-                                  .max_samples = config_.proto().train().evaluate_samples()};
-  auto report = EvaluateModel(executor_->memory(), executor_.get(), request);
+  EvaluationRequest request{.data = *data_.eval,
+                            .batches = MakeBatchOptions(false),
+                            .max_samples = config_.proto().train().evaluate_samples()};
+  const bool alone = executor_->own_pace();
+  if (alone) {
+    if (rank_.info.rank != 0) return {};
+    request.batches.global_batch = MaxBatchOfRank(request.batches);
+    request.batches.world_size = 1;
+  }
+  auto report = EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(), request);
   if (!report.ok()) return report.status();
   report->step = step;
   return rank_.info.rank == 0 && report->targets > 0 ? observer_.OnEvaluation(*report) : Status();
+}
+
+CheckpointInfo Trainer::InfoAt(int64_t step) const {
+  const int64_t global_batch = MakeBatchOptions(true).global_batch;
+  const DatasetInfo& data = data_.train->info();
+  return {.step = step,
+          .config = config_.Print(false),
+          .optimizer = config_.plugins().optimizer.entry.name,
+          .seed = config_.proto().seed(),
+          .world_size = rank_.info.world_size,
+          .global_batch = global_batch,
+          .data = data.digest,
+          .position = PositionAt(step, began_, data.size, global_batch)};
 }
 
 Status Trainer::Checkpoint(int64_t step) {
   const std::string& path = config_.proto().output().checkpoint();
   if (path.empty()) return {};
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  const bool first = rank_.info.rank == 0;
+  if (!first && executor_->own_pace()) return {};
   ENGINE_RETURN_IF_ERROR(executor_->CollectOptimizerStates());
   // The others wait here, because a slow disk may take longer than a transfer is allowed to.
   const std::string written = "checkpoint/" + std::to_string(step);
-  if (rank_.info.rank != 0) {
+  if (!first) {
     executor_->DropCollectedStates();
     auto waited = rank_.store.Get(written, kCheckpointTimeoutMs);
     return waited.ok() ? Status() : waited.status().WithContext("checkpoint of rank 0");
   }
-  ENGINE_RETURN_IF_ERROR(WriteCheckpoint(path, *executor_,
-                                         {.step = step,
-                                          .config = config_.Print(false),
-                                          .optimizer = config_.plugins().optimizer.entry.name}));
+  ENGINE_RETURN_IF_ERROR(WriteCheckpoint(path, *executor_, InfoAt(step)));
   executor_->DropCollectedStates();
   ENGINE_RETURN_IF_ERROR(rank_.store.Set(written, ""));
   return observer_.OnCheckpoint(step, path);
@@ -221,7 +297,7 @@ Status Trainer::WriteTrace() {
   if (path.empty()) return {};
   return WriteRunTrace(path, rank_, executor_->Timeline(),
                        {{"config", config_.Print(false)}, {"plugins", PluginNames()}},
-                       config_.proto().communication().timeout_ms());
+                       config_.proto().communication().timeout_ms(), executor_->own_pace());
 }
 
 Status Trainer::PrintSample() {

@@ -10,6 +10,7 @@
 #include "core/exec/executor.h"
 #include "core/train/observer.h"
 #include "core/train/rank_plugins.h"
+#include "core/train/resume.h"
 
 namespace engine {
 
@@ -17,11 +18,13 @@ class Trainer {
  public:
   // Opens the data, loads the plugins and builds the model; finds out with the other ranks that all
   // run the same configuration. `config`, `rank` and `observer` are borrowed; only rank 0's
-  // observer hears of evaluations, checkpoints and texts.
+  // observer hears of evaluations, checkpoints and texts. `resume`: a checkpoint to go on from, or
+  // empty.
   static Result<std::unique_ptr<Trainer>> Create(const Config& config, RankContext& rank,
                                                  std::shared_ptr<spdlog::logger> logger,
                                                  TrainObserver& observer,
-                                                 PluginHost::MetricSink metrics);
+                                                 PluginHost::MetricSink metrics,
+                                                 const std::string& resume);
 
   // Trains to the end. kInterrupted after a request to stop: the step at hand is finished on all
   // ranks, and a checkpoint written if one is configured.
@@ -34,11 +37,16 @@ class Trainer {
           TrainObserver& observer)
       : config_(config), rank_(rank), logger_(std::move(logger)), observer_(observer) {}
 
-  Status Setup(PluginHost::MetricSink metrics);
+  Status Setup(PluginHost::MetricSink metrics, const std::string& resume);
+  Status MakeExecutor(const BatchOptions& batches);
   Status AgreeWithOthers();
-  Status PlanSteps();
+  Status Resume(const std::string& path);
+  Status FindFirstStep();
+  Status PlanSteps(BatchOptions batches);
+  CheckpointInfo InfoAt(int64_t step) const;
   Status ReportStart();
   Status TrainStep(int64_t step, bool* stop);
+  Status Finish();
   Status Evaluate(int64_t step);
   Status Checkpoint(int64_t step);
   Status WriteTrace();
@@ -55,7 +63,9 @@ class Trainer {
   std::unique_ptr<RankPlugins> plugins_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<BatchLoader> loader_;
-  int64_t steps_ = 0;
+  ResumePoint began_;       // where the run began
+  int64_t first_step_ = 1;  // of this rank
+  int64_t steps_ = 0;       // the last one
 };
 
 // What the dataset asks of a model; `max_samples` is that of one rank.

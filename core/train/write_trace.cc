@@ -20,6 +20,8 @@ namespace {
 // A value of the store may have 64 MiB, but one that large would hold up its server.
 constexpr size_t kChunkBytes = 4 << 20;
 constexpr int kRoundTrips = 8;
+// For a rank that may be lost. The others have come to the end of the run together.
+constexpr int64_t kPatienceMs = 3000;
 
 // The keys, by the rank they are of:
 //
@@ -47,14 +49,20 @@ class TraceExchange {
     return {};
   }
 
-  // On rank 0: `timelines` gets those of the other ranks, in order.
-  Status Receive(std::vector<RankTimeline>* timelines) {
+  // On rank 0: `timelines` gets those of the other ranks, in order; of ranks that may be lost only
+  // of those that come.
+  Status Receive(bool may_lack_ranks, std::vector<RankTimeline>* timelines) {
     ENGINE_RETURN_IF_ERROR(Set(0, "host", clock_.host));
+    std::vector<int32_t> present;
     for (int32_t other = 1; other < rank_.info.world_size; ++other) {
-      ENGINE_ASSIGN_OR_RETURN(const std::string host_of_other, Get(other, "host"));
-      if (host_of_other != clock_.host) ENGINE_RETURN_IF_ERROR(TellTime(other));
+      const auto host_of_other =
+          may_lack_ranks ? rank_.store.Get(Key(other, "host"), kPatienceMs) : Get(other, "host");
+      if (may_lack_ranks && host_of_other.status().code() == StatusCode::kTimeout) continue;
+      if (!host_of_other.ok()) return host_of_other.status();
+      if (*host_of_other != clock_.host) ENGINE_RETURN_IF_ERROR(TellTime(other));
+      present.push_back(other);
     }
-    for (int32_t other = 1; other < rank_.info.world_size; ++other) {
+    for (const int32_t other : present) {
       ENGINE_ASSIGN_OR_RETURN(const std::string bytes, ReceiveBytes(other));
       auto timeline = ParseTimeline(bytes);
       if (!timeline.ok()) {
@@ -151,7 +159,7 @@ Status WriteTrace(const std::string& path, const Trace& trace) {
 
 Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
-                     const TraceClock& clock) {
+                     const TraceClock& clock, bool may_lack_ranks) {
   own.rank = rank.info.rank;
   own.world_size = rank.info.world_size;
   own.clock_offset_ns = own.clock_error_ns = 0;
@@ -159,7 +167,7 @@ Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline ow
   if (rank.info.rank != 0) return exchange.Send(std::move(own)).WithContext("trace");
   Trace trace{.metadata = metadata, .ranks = {}};
   trace.ranks.push_back(std::move(own));
-  ENGINE_RETURN_IF_ERROR(exchange.Receive(&trace.ranks).WithContext("trace"));
+  ENGINE_RETURN_IF_ERROR(exchange.Receive(may_lack_ranks, &trace.ranks).WithContext("trace"));
   return WriteTrace(path, trace);
 }
 

@@ -30,15 +30,16 @@ TraceClock MonotonicTraceClock(int32_t rank);  // of the spans
 //
 // The other ranks return when their timeline is in the store, and do not hear of errors that rank 0
 // has later. kTimeout when the other ranks do not come within `timeout_ms`, the reason of the abort
-// when the run is given up, kStorage on rank 0 when it cannot write.
+// when the run is given up, kStorage on rank 0 when it cannot write. `may_lack_ranks`: some may be
+// lost, and the trace is without them.
 Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
-                     const TraceClock& clock);
+                     const TraceClock& clock, bool may_lack_ranks = false);
 inline Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
-                            const std::map<std::string, std::string>& metadata,
-                            int64_t timeout_ms) {
+                            const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
+                            bool may_lack_ranks = false) {
   return WriteRunTrace(path, rank, std::move(own), metadata, timeout_ms,
-                       MonotonicTraceClock(rank.info.rank));
+                       MonotonicTraceClock(rank.info.rank), may_lack_ranks);
 }
 
 }  // namespace engine

@@ -50,9 +50,11 @@ Status Make(Object** out, Args&&... args) noexcept {
 }
 
 // Whether every parameter of the next forward pass waits for every gradient, so that no gradient is
-// needed sooner than another. Rank 0 says so, for schedulers that promise more: call it once.
+// needed sooner than another. Rank 0 says so, for schedulers that promise more: call it once. Never
+// with servers: they update each unit by itself.
 inline bool SayIfAllWait(const ModelInfo& model, Host& host) noexcept {
-  const bool all_wait = model.gate == UpdateGate::kGlobal && model.sharded == 0;
+  const bool all_wait =
+      model.gate == UpdateGate::kGlobal && model.sharded == 0 && model.served == 0;
   if (all_wait && model.world_size > 1 && host.rank_info().rank == 0) {
     host.Log(LogLevel::kWarning,
              "the optimizer or a hook (such as norm clipping) needs all gradients before the first "
@@ -67,6 +69,17 @@ inline bool SayIfAllWait(const ModelInfo& model, Host& host) noexcept {
 inline bool IsGather(const TaskInfo& task) noexcept {
   return task.kind == TaskKind::kTransfer && task.unit != UINT32_MAX &&
          task.transfer == TransferKind::kAllGather;
+}
+
+// The second stage of a unit that servers update.
+inline bool IsPull(const TaskInfo& task) noexcept {
+  return task.kind == TaskKind::kTransfer && task.transfer == TransferKind::kPull;
+}
+
+// A pull with which a step begins: rows that its batch reads. What has been pushed in the step
+// before is all that it waits for.
+inline bool IsOpeningPull(const TaskInfo& task) noexcept {
+  return IsPull(task) && task.needed_by == UINT32_MAX;
 }
 
 // Compute tasks that come after a transfer: reduced hooks and updates.
@@ -100,12 +113,30 @@ struct BySequence {
 //    scheduler that holds one back until a forward task of t+1 is ready must choose one that does
 //    not wait for it (dear_sched).
 // And a compute task that the head waits for is never held back for a transfer behind the head.
+//
+// With servers (ModelInfo::served) there are pushes in place of first stages and pulls in place of
+// gathers, and no order among ranks is needed; but a pull waits at the server for the pushes of
+// other ranks. Why no rank can wait for another for ever, if it keeps one rule: **no push ever
+// waits for a pull of the same step, neither in a list nor for credit.**
+//  * A push ends when servers have the bytes, whatever other ranks do. So, with that rule, the
+//    pushes of a step wait for compute tasks of the step and for each other only.
+//  * Those compute tasks wait for pulls of the step before (of the same step, if it opens with
+//    pulls of rows, which wait for pushes of the step before).
+//  * By induction over steps: when all ranks have done the pushes of step t-1, servers release the
+//    pulls of t-1 and of the begin of t, so all ranks compute step t, and so do its pushes.
+//  * The statistics wait for forward tasks of all ranks, so they are done as well.
+// Pulls with which a step opens come first in this order, so that nothing of their step stands
+// before them.
+// A pull that is held back until a forward task is ready must not be one that this task waits for.
 struct StaticTransferOrder {
   bool gathers_by_need = false;
   bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept { return Key(a) < Key(b); }
-  std::tuple<bool, uint32_t, uint32_t, uint32_t> Key(const TaskInfo& task) const noexcept {
-    const bool gather = IsGather(task);
-    return {gather, gather && gathers_by_need ? task.needed_by : 0, task.sequence, task.id};
+  std::tuple<int, uint32_t, uint32_t, uint32_t> Key(const TaskInfo& task) const noexcept {
+    const bool second = !IsOpeningPull(task) && (IsGather(task) || IsPull(task));
+    return {IsOpeningPull(task) ? 0
+            : second            ? 2
+                                : 1,
+            second && gathers_by_need ? task.needed_by : 0, task.sequence, task.id};
   }
 };
 
@@ -215,15 +246,20 @@ class ReadySet {
   std::vector<uint64_t> words_;        // by position / 64
 };
 
-// All transfers of a step in a fixed order that repeats in every step. Nothing overtakes the head.
+// Transfers of a step in a fixed order that repeats in every step. Nothing overtakes the head.
 class TransferList {
  public:
   // Back to the first transfer of a step, with none ready.
   template <typename Before>
   void Reset(std::span<const TaskInfo> tasks, Before before) {
+    Reset(tasks, before, [](const TaskInfo&) { return true; });
+  }
+  // Of those transfers only that `belongs` says are in the list.
+  template <typename Before, typename Belongs>
+  void Reset(std::span<const TaskInfo> tasks, Before before, Belongs belongs) {
     std::vector<TaskInfo> transfers;
     for (const TaskInfo& task : tasks) {
-      if (task.lane == Lane::kIo) transfers.push_back(task);
+      if (task.lane == Lane::kIo && belongs(task)) transfers.push_back(task);
     }
     std::sort(transfers.begin(), transfers.end(), before);
     list_.clear();

@@ -18,11 +18,13 @@ struct UnitRules {
   int64_t slice_bytes = 0;  // no unit is larger (but for one ModelInfo::slice_multiple): larger
                             // parameters are cut into slices of about equal size; 0: never cut
   bool by_need = false;     // priorities are those of the next forward pass, and the parameters
-                            // that it needs at its very beginning travel with no others
+                            // that it needs at its very beginning travel with no others; else all
+                            // have one priority, so that whoever orders by it keeps their order
   UnitStages stages = UnitStages::kAllReduce;
 };
 
-// Makes units of parameters that become ready one after another.
+// Makes units of parameters that become ready one after another. ParameterInfo::alone comes before
+// all rules: such a parameter is a unit of its own, whatever its size.
 class UnitPlanner {
  public:
   UnitPlanner(const ModelInfo& model, const UnitRules& rules, PlanSink& sink) noexcept
@@ -33,6 +35,12 @@ class UnitPlanner {
   }
 
   void Add(const ParameterInfo& parameter) {
+    if (parameter.alone != 0) {
+      Close();
+      Take(parameter, 0, parameter.count);
+      Close();
+      return;
+    }
     const bool is_first_needed = parameter.first_use == first_needed_;
     if (rules_.by_need && is_first_needed != (need_ == first_needed_)) Close();
     int64_t offset = 0;
@@ -43,9 +51,7 @@ class UnitPlanner {
         Close();
         continue;
       }
-      unit_.push_back({.parameter = parameter.id, .offset = offset, .count = count});
-      held_ += count;
-      need_ = std::min(need_, parameter.first_use);
+      Take(parameter, offset, count);
       offset += count;
       if (count < parameter.count || held_ * kElementBytes >= Cap()) Close();
     }
@@ -62,6 +68,12 @@ class UnitPlanner {
   }
 
  private:
+  void Take(const ParameterInfo& parameter, int64_t offset, int64_t count) {
+    unit_.push_back({.parameter = parameter.id, .offset = offset, .count = count});
+    held_ += count;
+    need_ = std::min(need_, parameter.first_use);
+  }
+
   static constexpr int64_t kElementBytes = sizeof(float);
 
   int64_t Cap() const noexcept {

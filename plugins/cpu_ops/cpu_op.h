@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "engine/op.h"
@@ -47,6 +48,13 @@ inline bool Accumulates(const OpCall& call, int32_t input) noexcept {
 
 inline bool WantsGradient(const OpCall& call, size_t input) noexcept {
   return input < call.input_grads.size() && call.input_grads[input].data != nullptr;
+}
+
+// The gradient of a call without samples: zeros, unless it is added to or not wanted.
+inline void ZeroGradient(const OpCall& call, int32_t input) noexcept {
+  if (!WantsGradient(call, static_cast<size_t>(input)) || Accumulates(call, input)) return;
+  const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
+  std::memset(gradient.data, 0, gradient.size_bytes());
 }
 
 inline ParameterSpec& AddParameter(OpSignature* signature, const Shape& shape) noexcept {

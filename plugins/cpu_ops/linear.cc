@@ -8,9 +8,9 @@
 #include <cstring>
 #include <new>
 
+#include "columns.h"
 #include "ops.h"
 #include "parallel.h"
-#include "simd.h"
 
 namespace engine::cpu_ops {
 namespace {
@@ -41,31 +41,6 @@ void FillRows(const float* bias, float* y, int64_t rows, int64_t width) noexcept
     for (int64_t row = begin; row < end; ++row) {
       std::memcpy(y + row * width, bias, static_cast<size_t>(width) * sizeof(float));
     }
-  });
-}
-
-// sums[j] += the sum of column j of y (rows, width), for j in [begin, end). Four rows at a time:
-// that quarters the traffic on `sums`, and the length of the chain of roundings.
-CPU_OPS_KERNEL void AddColumns(const float* y, int64_t rows, int64_t width, float* sums,
-                               int64_t begin, int64_t end) {
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4, y += 4 * width) {
-#pragma omp simd
-    for (int64_t j = begin; j < end; ++j) {
-      sums[j] += (y[j] + y[width + j]) + (y[2 * width + j] + y[3 * width + j]);
-    }
-  }
-  for (; row < rows; ++row, y += width) {
-#pragma omp simd
-    for (int64_t j = begin; j < end; ++j) sums[j] += y[j];
-  }
-}
-
-void SumColumns(const float* y, int64_t rows, int64_t width, float* sums, bool sum) noexcept {
-  const int32_t parts = PartCount(rows * width, kElementGrain);
-  ForEachPart(parts, width, kLine, [&](int32_t, int64_t begin, int64_t end) {
-    if (!sum) std::memset(sums + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
-    AddColumns(y, rows, width, sums, begin, end);
   });
 }
 
@@ -103,7 +78,8 @@ class LinearOp : public CpuOp {
   Status DoBackward(const OpCall& call) noexcept override {
     const Sizes sizes(call);
     if (sizes.rows == 0) {
-      ZeroParameterGradients(call);
+      ZeroGradient(call, kWeight);
+      ZeroGradient(call, kBias);
       return {};
     }
     const float* dy = call.output_grads[0].f32();
@@ -131,14 +107,6 @@ class LinearOp : public CpuOp {
           width(call.inputs[kX].shape[-1]),
           units(call.inputs[kWeight].shape[0]) {}
   };
-
-  static void ZeroParameterGradients(const OpCall& call) noexcept {
-    for (int32_t input : {kWeight, kBias}) {
-      if (!WantsGradient(call, static_cast<size_t>(input)) || Accumulates(call, input)) continue;
-      const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
-      std::memset(gradient.data, 0, gradient.size_bytes());
-    }
-  }
 };
 
 class OwnedLinearOp final : public LinearOp {

@@ -15,14 +15,19 @@ void PassGradient(const TensorView& source, const TensorView& target, bool sum) 
 
 Op* MakeAdd(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeAvgPool(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeConv2d(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeEmbedding(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeFlatten(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeGelu(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeGlobalAvgPool(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeMaxPool(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeRelu(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeTanh(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeTiedLinear(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeToChannelsLast(const OpContext& context, const Options& attributes) noexcept;
 
 }  // namespace engine::cpu_ops

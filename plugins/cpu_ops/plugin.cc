@@ -30,6 +30,11 @@ constexpr OpEntry kOps[] = {
     {"embedding", MakeEmbedding},
     {"attention", MakeAttention},
     {"flatten", MakeFlatten},
+    {"to_channels_last", MakeToChannelsLast},
+    {"conv2d", MakeConv2d},
+    {"max_pool", MakeMaxPool},
+    {"avg_pool", MakeAvgPool},
+    {"global_avg_pool", MakeGlobalAvgPool},
     {"softmax_cross_entropy", MakeSoftmaxCrossEntropy},
     {"accumulate", MakeAdd},
 };
@@ -41,6 +46,35 @@ constexpr auto OpNames() noexcept {
 }
 
 constexpr double kMaxExtent = 1 << 30;
+
+constexpr double kMaxKernel = 15;
+
+// An attribute of a window: `scope` is an op.
+constexpr OptionSpec WindowOption(const FixedString<32>& scope, const FixedString<32>& name,
+                                  const FixedString<64>& default_value, double min, double max,
+                                  const FixedString<160>& doc) noexcept {
+  return {.scope = scope,
+          .name = name,
+          .type = OptionType::kInt,
+          .default_value = default_value,
+          .min = min,
+          .max = max,
+          .doc = doc};
+}
+
+constexpr OptionSpec KernelOption(const FixedString<32>& scope) noexcept {
+  return WindowOption(scope, "kernel", "", 1, kMaxKernel, "height and width of the window");
+}
+
+constexpr OptionSpec PoolStrideOption(const FixedString<32>& scope) noexcept {
+  return WindowOption(scope, "stride", "0", 0, kMaxExtent,
+                      "positions between two windows; 0: the kernel");
+}
+
+constexpr OptionSpec PoolPaddingOption(const FixedString<32>& scope) noexcept {
+  return WindowOption(scope, "padding", "0", 0, kMaxKernel - 1,
+                      "positions around the plane that windows may reach; less than the kernel");
+}
 
 constexpr std::array kOptions = {
     OptionSpec{.name = "threads",
@@ -114,6 +148,36 @@ constexpr std::array kOptions = {
                .default_value = "true",
                .doc = "whether a position sees only itself and those "
                       "before it"},
+    OptionSpec{.scope = "conv2d",
+               .name = "channels",
+               .type = OptionType::kInt,
+               .min = 1,
+               .max = kMaxExtent,
+               .doc = "channels of the output"},
+    KernelOption("conv2d"),
+    WindowOption("conv2d", "stride", "1", 1, kMaxExtent, "positions between two windows"),
+    WindowOption(
+        "conv2d", "padding", "-1", -1, kMaxKernel - 1,
+        "zeros on every side of the plane; -1: half the kernel, which with stride 1 and an "
+        "odd kernel keeps the size"),
+    OptionSpec{.scope = "conv2d",
+               .name = "bias",
+               .type = OptionType::kBool,
+               .default_value = "true",
+               .doc = "whether a bias is added"},
+    OptionSpec{.scope = "conv2d",
+               .name = "init",
+               .type = OptionType::kEnum,
+               .default_value = "uniform",
+               .choices = "uniform|kaiming",
+               .doc = "uniform: weights and bias in +-1/sqrt(K K inputs); kaiming: weights normal "
+                      "with variance 2 / (K K channels), bias 0"},
+    KernelOption("max_pool"),
+    PoolStrideOption("max_pool"),
+    PoolPaddingOption("max_pool"),
+    KernelOption("avg_pool"),
+    PoolStrideOption("avg_pool"),
+    PoolPaddingOption("avg_pool"),
 };
 
 class CpuOpLibrary final : public OpLibrary {

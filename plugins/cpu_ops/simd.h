@@ -19,6 +19,9 @@
 #endif
 
 #define CPU_OPS_INLINE [[gnu::always_inline]] inline
+// Behind the parameters of a lambda inside a kernel: apart from it, it would be compiled for any
+// x86-64.
+#define CPU_OPS_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace engine::cpu_ops {
 

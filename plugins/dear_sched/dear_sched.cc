@@ -2,7 +2,7 @@
 // backward, in ready order; the all-gather with the next forward pass, in its order and one group
 // ahead of it (Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained
 // All-Reduce Pipelining", 2023). A step takes max(B, C/2) + max(F, C/2), and one group on each
-// side.
+// side. With servers pushes and pulls take the places of the two halves.
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -16,6 +16,11 @@ namespace {
 
 constexpr uint32_t kStages = Bit(TransferKind::kReduceScatter) | Bit(TransferKind::kAllGather);
 
+// With servers pushes go in ready order and wait for no pull, which is what
+// kit::StaticTransferOrder asks for; pulls stand in a list of their own. The first group is asked
+// for when it is ready, and each other one when a forward task is ready that waits for groups
+// before it only, so none is held back for ever. Pulls with which a step opens stand in no list:
+// groups of the step before may still be held back for forward tasks that wait for them.
 class DearScheduler final : public Scheduler {
  public:
   DearScheduler(Host& host, const Options& options) noexcept
@@ -24,7 +29,8 @@ class DearScheduler final : public Scheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
 
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    if ((model.communicator.kinds & kStages) != kStages) {
+    served_ = model.served != 0;
+    if (!served_ && (model.communicator.kinds & kStages) != kStages) {
       return Status::Error(StatusCode::kConfig,
                            "dear_sched needs a communicator with reduce-scatter and all-gather: "
                            "choose another communicator, or fifo_sched");
@@ -40,9 +46,13 @@ class DearScheduler final : public Scheduler {
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("dear_sched", [&] {
       tasks_.assign(tasks.size(), {});
-      for (const TaskInfo& task : tasks) tasks_[task.id].lane = task.lane;
+      for (const TaskInfo& task : tasks) tasks_[task.id].queue = QueueOf(task);
       compute_.Reset(tasks, kit::ComputeOrder{.sharded = sharded_});
-      io_.Reset(tasks, kit::StaticTransferOrder{.gathers_by_need = true});
+      opening_.Reset(tasks.size());
+      const kit::StaticTransferOrder order{.gathers_by_need = true};
+      io_.Reset(tasks, order, [](const TaskInfo& task) { return QueueOf(task) == Queue::kIo; });
+      pulls_.Reset(tasks, order,
+                   [](const TaskInfo& task) { return QueueOf(task) == Queue::kPulls; });
       if (holds_back_) FindReleases(tasks);
       Forget();
     });
@@ -51,12 +61,7 @@ class DearScheduler final : public Scheduler {
   void On(const SchedulerEvent& event) noexcept override {
     switch (event.kind) {
       case EventKind::kTaskReady:
-        if (tasks_[event.task].lane == Lane::kIo) {
-          io_.MarkReady(event.task);
-        } else {
-          compute_.Insert(event.task);
-          Release(event.task);
-        }
+        Take(event.task);
         break;
       case EventKind::kStepBegin:
         flushing_ = false;
@@ -75,21 +80,48 @@ class DearScheduler final : public Scheduler {
   }
 
   Action Next(Lane lane) noexcept override {
-    if (lane == Lane::kIo) {
-      if (!io_.HeadIsReady() || !HeadIsReleased()) return kit::Hold();
-      const uint32_t task = io_.Pop();
-      if (io_.AtBegin()) released_by_ = kit::kNoTask;
+    if (lane == Lane::kIo && served_ && io_.HeadIsReady()) return kit::Run(io_.Pop());
+    if (lane == Lane::kIo && held_list().HeadIsReady() && HeadIsReleased()) {
+      const uint32_t task = held_list().Pop();
+      if (held_list().AtBegin()) released_by_ = kit::kNoTask;
       return kit::Run(task);
     }
-    const uint32_t task = compute_.Pop();
+    const uint32_t task = lane == Lane::kIo ? opening_.Pop() : compute_.Pop();
     return task == kit::kNoTask ? kit::Hold() : kit::Run(task);
   }
 
  private:
+  enum class Queue : uint8_t { kCompute, kIo, kPulls, kOpening };
   struct Task {
-    Lane lane = Lane::kCompute;
+    Queue queue = Queue::kCompute;
     uint32_t released_by = kit::kNoTask;  // the forward task that a gather is held back for
   };
+  static Queue QueueOf(const TaskInfo& task) noexcept {
+    if (task.lane == Lane::kCompute) return Queue::kCompute;
+    if (kit::IsOpeningPull(task)) return Queue::kOpening;
+    return kit::IsPull(task) ? Queue::kPulls : Queue::kIo;
+  }
+
+  void Take(uint32_t task) noexcept {
+    switch (tasks_[task].queue) {
+      case Queue::kCompute:
+        compute_.Insert(task);
+        Release(task);
+        break;
+      case Queue::kIo:
+        io_.MarkReady(task);
+        break;
+      case Queue::kPulls:
+        pulls_.MarkReady(task);
+        break;
+      case Queue::kOpening:
+        opening_.Push(task);
+        break;
+    }
+  }
+
+  // The list with gathers, or pulls.
+  kit::TransferList& held_list() noexcept { return served_ ? pulls_ : io_; }
 
   // Gathers with one `needed_by` are a group; each but the first is held back until the forward
   // task for which the group before it was needed is ready. That task stands earlier in the forward
@@ -102,9 +134,9 @@ class DearScheduler final : public Scheduler {
       if (task.kind == TaskKind::kForward) forward_at[task.sequence] = task.id;
     }
     const TaskInfo* before = nullptr;
-    for (uint32_t id : io_.tasks()) {
+    for (uint32_t id : held_list().tasks()) {
       const TaskInfo* gather = info_of[id];
-      if (!kit::IsGather(*gather)) continue;
+      if (!kit::IsGather(*gather) && !kit::IsPull(*gather)) continue;
       if (before) {
         tasks_[id].released_by =
             before->needed_by == gather->needed_by
@@ -117,16 +149,19 @@ class DearScheduler final : public Scheduler {
 
   // A forward task is ready only after its gathers are done, which all stand before the head.
   void Release(uint32_t task) noexcept {
-    if (io_.head() != kit::kNoTask && tasks_[io_.head()].released_by == task) released_by_ = task;
+    const uint32_t head = held_list().head();
+    if (head != kit::kNoTask && tasks_[head].released_by == task) released_by_ = task;
   }
-  bool HeadIsReleased() const noexcept {
-    const uint32_t needs = tasks_[io_.head()].released_by;
+  bool HeadIsReleased() noexcept {
+    const uint32_t needs = tasks_[held_list().head()].released_by;
     return needs == kit::kNoTask || needs == released_by_ || flushing_;
   }
 
   void Forget() noexcept {
     compute_.Clear();
+    opening_.Clear();
     io_.Clear();
+    pulls_.Clear();
     released_by_ = kit::kNoTask;
     flushing_ = false;
   }
@@ -134,10 +169,12 @@ class DearScheduler final : public Scheduler {
   Host& host_;
   const int64_t group_bytes_;
   bool sharded_ = false;
+  bool served_ = false;
   bool holds_back_ = false;
   std::vector<Task> tasks_;
   kit::ReadySet compute_;
-  kit::TransferList io_;
+  kit::ReadyQueue opening_;
+  kit::TransferList io_, pulls_;
   uint32_t released_by_ = kit::kNoTask;  // the last such task of this pass that became ready
   bool flushing_ = false;
 };
@@ -150,7 +187,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "dear_sched",
-     .version = "1.0.0",
+     .version = "1.1.0",
      .kind = PluginKind::kScheduler,
      .doc = "reduce-scatters gradients during backward, gathers during the next forward pass",
      .create = Create},

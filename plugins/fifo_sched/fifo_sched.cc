@@ -12,6 +12,10 @@ namespace {
 
 // The order of transfers is the recorded order of readiness, not that of arrival: with several
 // stages what becomes ready first depends on when transfers end, and that differs between ranks.
+//
+// With servers pushes go in that order and each pull is asked for as soon as it is ready, beside
+// them: it costs the other direction of the link only, and no push waits for it, which is all that
+// StaticTransferOrder asks for. All units have one priority, so servers answer in order of arrival.
 class FifoScheduler final : public Scheduler {
  public:
   explicit FifoScheduler(const Options& options) noexcept
@@ -27,36 +31,51 @@ class FifoScheduler final : public Scheduler {
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("fifo_sched", [&] {
-      lane_of_.resize(tasks.size());
-      for (const TaskInfo& task : tasks) lane_of_[task.id] = task.lane;
+      queue_of_.resize(tasks.size());
+      for (const TaskInfo& task : tasks) queue_of_[task.id] = QueueOf(task);
       compute_.Reset(tasks.size());
-      io_.Reset(tasks, kit::StaticTransferOrder());
+      pulls_.Reset(tasks.size());
+      io_.Reset(tasks, kit::StaticTransferOrder(),
+                [](const auto& task) { return !kit::IsPull(task); });
     });
   }
 
   void On(const SchedulerEvent& event) noexcept override {
     if (event.kind == EventKind::kTaskReady) {
-      if (lane_of_[event.task] == Lane::kIo) {
-        io_.MarkReady(event.task);
-      } else {
-        compute_.Push(event.task);
+      switch (queue_of_[event.task]) {
+        case Queue::kCompute:
+          compute_.Push(event.task);
+          break;
+        case Queue::kPulls:
+          pulls_.Push(event.task);
+          break;
+        case Queue::kIo:
+          io_.MarkReady(event.task);
+          break;
       }
     } else if (event.kind == EventKind::kError) {
       compute_.Clear();
+      pulls_.Clear();
       io_.Clear();
     }
   }
 
   Action Next(Lane lane) noexcept override {
-    if (lane == Lane::kIo) return io_.HeadIsReady() ? kit::Run(io_.Pop()) : kit::Hold();
-    const uint32_t task = compute_.Pop();
+    if (lane == Lane::kIo && io_.HeadIsReady()) return kit::Run(io_.Pop());
+    const uint32_t task = (lane == Lane::kIo ? pulls_ : compute_).Pop();
     return task == kit::kNoTask ? kit::Hold() : kit::Run(task);
   }
 
  private:
+  enum class Queue : uint8_t { kCompute, kIo, kPulls };
+  static Queue QueueOf(const TaskInfo& task) noexcept {
+    if (task.lane == Lane::kCompute) return Queue::kCompute;
+    return kit::IsPull(task) ? Queue::kPulls : Queue::kIo;
+  }
+
   const kit::UnitRules units_;
-  std::vector<Lane> lane_of_;  // by task
-  kit::ReadyQueue compute_;
+  std::vector<Queue> queue_of_;  // by task
+  kit::ReadyQueue compute_, pulls_;
   kit::TransferList io_;
 };
 
@@ -68,7 +87,7 @@ Status Create(Host&, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "fifo_sched",
-     .version = "1.1.0",
+     .version = "1.2.0",
      .kind = PluginKind::kScheduler,
      .doc = "sends each gradient as soon as it is ready, in ready order",
      .create = Create},

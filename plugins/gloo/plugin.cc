@@ -9,6 +9,11 @@ namespace engine::gloo {
 namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (host.rank_info().is_server != 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator 'gloo' has no servers: drop --servers or choose one that "
+                         "has, such as zmq_ps");
+  }
   try {
     const MeshSettings settings{
         .lanes = static_cast<int>(options.Int("io_threads")),

@@ -14,16 +14,23 @@ namespace {
 
 // Statistics and sums of hooks first: they are tiny, and all updates wait for them. Then by need,
 // then in ready order. `all_wait`: an update waits for all gradients, so that until they are there
-// no gradient is needed sooner than another.
+// no gradient is needed sooner than another. Pulls before pushes: they only ask.
 struct MostUrgentFirst {
   bool all_wait = false;
   bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept { return Key(a) < Key(b); }
-  std::tuple<bool, uint32_t, uint32_t, uint32_t> Key(const TaskInfo& task) const noexcept {
+  std::tuple<bool, bool, uint32_t, uint32_t, uint32_t> Key(const TaskInfo& task) const noexcept {
     const bool by_need = !all_wait || kit::IsGather(task);
-    return {task.unit != UINT32_MAX, by_need ? task.needed_by : 0, task.sequence, task.id};
+    return {task.unit != UINT32_MAX, !kit::IsPull(task), by_need ? task.needed_by : 0,
+            task.sequence, task.id};
   }
 };
 
+// With servers credit is for pushes. A pull takes none and is started as soon as it is ready: until
+// other ranks have pushed it costs nothing, then the other direction of the link, and by
+// Transfer::priority the server sends first what is needed first. If pulls took credit, each rank
+// could spend all of it on pulls of units for which another rank has no credit left to push, for
+// the same reason. So pushes wait for the ends of pushes only, which is all that
+// kit::StaticTransferOrder asks for.
 class PriorityScheduler final : public Scheduler {
  public:
   PriorityScheduler(Host& host, const Options& options) noexcept
@@ -36,7 +43,7 @@ class PriorityScheduler final : public Scheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
 
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    all_wait_ = model.gate == UpdateGate::kGlobal;
+    all_wait_ = model.gate == UpdateGate::kGlobal && model.served == 0;
     sharded_ = model.sharded != 0;
     const bool by_need = !kit::SayIfAllWait(model, host_);
     return kit::PlanUnits(
@@ -48,7 +55,8 @@ class PriorityScheduler final : public Scheduler {
     return kit::NoThrow("priority_sched", [&] {
       tasks_.assign(tasks.size(), {});
       for (const TaskInfo& task : tasks) {
-        tasks_[task.id] = {task.lane, task.unit == UINT32_MAX ? 0 : task.size_bytes};
+        const bool takes_credit = task.unit != UINT32_MAX && !kit::IsPull(task);
+        tasks_[task.id] = {task.lane, takes_credit ? task.size_bytes : 0};
       }
       compute_.Reset(tasks, kit::ComputeOrder{.sharded = sharded_});
       io_.Reset(tasks, MostUrgentFirst{.all_wait = all_wait_});
@@ -124,7 +132,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "priority_sched",
-     .version = "2.0.0",
+     .version = "2.1.0",
      .kind = PluginKind::kScheduler,
      .doc = "sends first what the next forward pass needs first, in slices, few at a time",
      .create = Create},

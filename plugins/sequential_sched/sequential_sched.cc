@@ -1,5 +1,6 @@
 // sequential_sched: forward, backward, then every transfer, then the next step. Nothing overlaps:
 // a step takes F + B + C. The baseline of every comparison and the oracle of every parity test.
+// With servers everything is pushed, then everything is pulled: F + B + C of each direction.
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct TailFirst {
   }
 };
 
+// Pulls stand behind all pushes and wait for their ends, so no push waits for a pull of its step:
+// kit::StaticTransferOrder has the argument why that is enough. Pulls with which a step opens stand
+// in no list, because those that close the step before may not be done yet.
 class SequentialScheduler final : public Scheduler {
  public:
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
@@ -36,12 +40,19 @@ class SequentialScheduler final : public Scheduler {
       tasks_.assign(tasks.size(), {});
       tail_count_ = 0;
       for (const TaskInfo& task : tasks) {
-        const bool tail = task.lane == Lane::kIo || kit::IsTail(task);
-        tasks_[task.id] = {task.lane, task.kind == TaskKind::kForward, tail};
+        const bool opens = kit::IsOpeningPull(task);
+        const bool tail = !opens && (task.lane == Lane::kIo || kit::IsTail(task));
+        tasks_[task.id] = {.lane = task.lane,
+                           .is_forward = task.kind == TaskKind::kForward,
+                           .is_tail = tail,
+                           .is_pull = kit::IsPull(task),
+                           .opens_step = opens};
         tail_count_ += tail;
       }
       compute_.Reset(tasks, TailFirst());
-      io_.Reset(tasks, kit::StaticTransferOrder());
+      opening_.Reset(tasks.size());
+      io_.Reset(tasks, kit::StaticTransferOrder(),
+                [](const auto& task) { return !kit::IsOpeningPull(task); });
       Forget();
     });
   }
@@ -49,7 +60,9 @@ class SequentialScheduler final : public Scheduler {
   void On(const SchedulerEvent& event) noexcept override {
     switch (event.kind) {
       case EventKind::kTaskReady:
-        if (tasks_[event.task].lane == Lane::kIo) {
+        if (tasks_[event.task].opens_step) {
+          opening_.Push(event.task);
+        } else if (tasks_[event.task].lane == Lane::kIo) {
           io_.MarkReady(event.task);
         } else {
           compute_.Insert(event.task);
@@ -57,6 +70,7 @@ class SequentialScheduler final : public Scheduler {
         break;
       case EventKind::kTaskDone:
         if (tasks_[event.task].is_tail) --tail_left_;
+        if (IsFirstStage(event.task)) --first_stages_;
         break;
       case EventKind::kBackwardEnd:
         tail_left_ = tail_count_;
@@ -73,12 +87,7 @@ class SequentialScheduler final : public Scheduler {
   }
 
   Action Next(Lane lane) noexcept override {
-    if (lane == Lane::kIo) {
-      if (!transfers_may_start_ || !io_.HeadIsReady()) return kit::Hold();
-      const uint32_t task = io_.Pop();
-      if (io_.AtBegin()) transfers_may_start_ = false;  // that was the last of this step
-      return kit::Run(task);
-    }
+    if (lane == Lane::kIo) return NextTransfer();
     const uint32_t first = compute_.First();
     if (first == kit::kNoTask || (tail_left_ > 0 && tasks_[first].is_forward)) return kit::Hold();
     return kit::Run(compute_.Pop());
@@ -88,21 +97,41 @@ class SequentialScheduler final : public Scheduler {
   struct Task {
     Lane lane = Lane::kCompute;
     bool is_forward = false;
-    bool is_tail = false;  // a transfer or after one
+    bool is_tail = false;  // a transfer after the end of backward, or after one
+    bool is_pull = false;
+    bool opens_step = false;  // a pull of the head
   };
+
+  bool IsFirstStage(uint32_t task) const noexcept {
+    return tasks_[task].lane == Lane::kIo && !tasks_[task].is_pull;
+  }
+
+  Action NextTransfer() noexcept {
+    const uint32_t opening = opening_.Pop();
+    if (opening != kit::kNoTask) return kit::Run(opening);
+    if (!transfers_may_start_ || !io_.HeadIsReady()) return kit::Hold();
+    if (tasks_[io_.head()].is_pull && first_stages_ > 0) return kit::Hold();
+    const uint32_t task = io_.Pop();
+    if (io_.AtBegin()) transfers_may_start_ = false;  // that was the last of this step
+    if (IsFirstStage(task)) ++first_stages_;
+    return kit::Run(task);
+  }
 
   void Forget() noexcept {
     compute_.Clear();
+    opening_.Clear();
     io_.Clear();
-    tail_left_ = 0;
+    tail_left_ = first_stages_ = 0;
     transfers_may_start_ = false;
   }
 
   std::vector<Task> tasks_;
   size_t tail_count_ = 0;  // tasks
   kit::ReadySet compute_;
+  kit::ReadyQueue opening_;
   kit::TransferList io_;
-  size_t tail_left_ = 0;  // tasks of the step whose backward has ended that are not done
+  size_t tail_left_ = 0;     // tasks of the step whose backward has ended that are not done
+  size_t first_stages_ = 0;  // under way: transfers other than pulls
   bool transfers_may_start_ = false;
 };
 
@@ -114,7 +143,7 @@ Status Create(Host&, const Options&, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
     DescribePlugin({.name = "sequential_sched",
-                    .version = "1.0.0",
+                    .version = "1.1.0",
                     .kind = PluginKind::kScheduler,
                     .doc = "overlaps nothing: transfers after backward, the next step after them",
                     .create = Create},

@@ -13,6 +13,7 @@ namespace {
 constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
                                Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
                                Bit(TransferKind::kBarrier);
+constexpr uint32_t kServedKinds = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
 constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
                                 Bit(DType::kBFloat16) | Bit(DType::kFloat16);
 // How long a rank that is done stays for the sake of others that still fetch their results.
@@ -32,17 +33,19 @@ void RunAlone(const Transfer& transfer) noexcept {
 
 }  // namespace
 
-ZmqPsCommunicator::ZmqPsCommunicator(Host& host, bool ordered)
+ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& settings)
     : host_(host),
       ranks_(host.rank_info()),
-      ordered_(ordered),
+      update_(UpdateOf(settings, ranks_)),
+      ordered_(settings.ordered && !update_),
       pool_(std::make_shared<WorkPool>()) {}
 
 Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
     Host& host, const CommunicatorSettings& settings) noexcept {
   try {
-    std::unique_ptr<ZmqPsCommunicator> communicator(new ZmqPsCommunicator(host, settings.ordered));
-    if (host.rank_info().world_size > 1) {
+    std::unique_ptr<ZmqPsCommunicator> communicator(new ZmqPsCommunicator(host, settings));
+    if (communicator->ranks_.world_size > 1 || communicator->ranks_.servers > 0 ||
+        communicator->update_) {
       ENGINE_RETURN_IF_ERROR(communicator->Connect(settings));
     }
     return communicator;
@@ -52,40 +55,46 @@ Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
 }
 
 Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
-  Rendezvous rendezvous(host_, settings.rendezvous);
-  ServerSettings server{
-      .workers = static_cast<uint32_t>(ranks_.world_size),
-      .reduce_threads = settings.reduce_threads,
-      .io_threads = settings.io_threads,
-      .slice_bytes = settings.slice_bytes,
-      .buffer_bytes = settings.buffer_bytes,
-      .resend_ms = settings.resend_ms,
-      .lost_after_ms = settings.lost_after_ms,
-      .log = [this](std::string_view line) { host_.Log(LogLevel::kWarning, line); }};
+  Rendezvous rendezvous(host_, RendezvousSettingsOf(settings, ranks_));
+  ServerSettings server = ServerSettingsOf(settings, host_);
   ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
   if (rendezvous.hosts_server()) {
     ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
+    ENGINE_RETURN_IF_ERROR(rendezvous.Publish(*server_));
   }
   WorkerSettings worker{.worker = static_cast<uint32_t>(ranks_.rank),
                         .world_size = static_cast<uint32_t>(ranks_.world_size),
+                        .incarnation = static_cast<uint32_t>(ranks_.incarnation),
                         .slice_bytes = settings.slice_bytes,
-                        .ordered = settings.ordered,
+                        .ordered = ordered_,
                         .io_threads = settings.io_threads,
                         .buffer_bytes = settings.buffer_bytes,
                         .resend_ms = settings.resend_ms,
                         .lost_after_ms = settings.lost_after_ms,
+                        .heartbeat = settings.heartbeat,
                         .on_failure = [this](const Status& farewell) {
                           if (server_) server_->Fail(farewell);
                         }};
-  ENGINE_RETURN_IF_ERROR(rendezvous.Exchange(server_.get(), &worker));
+  ENGINE_RETURN_IF_ERROR(rendezvous.FindServers(&worker));
   ENGINE_ASSIGN_OR_RETURN(worker_, Worker::Connect(std::move(worker), rendezvous.deadline()));
+  if (!update_) return {};
+  parameters_ = std::make_unique<ServedParameters>(*update_, settings.slice_bytes, *worker_, pool_,
+                                                   [this](Optimizer& optimizer) {
+                                                     if (server_) server_->Serve(optimizer);
+                                                   });
   return {};
+}
+
+void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
+  if (id != kParameterClientId || !parameters_) return nullptr;
+  return static_cast<ParameterClient*>(parameters_.get());
 }
 
 ZmqPsCommunicator::~ZmqPsCommunicator() {
   if (worker_) ReportBalance();
   worker_.reset();
   if (server_) server_->Stop(kDrainMs);
+  server_.reset();  // its threads may use the optimizer until then
 }
 
 void ZmqPsCommunicator::ReportBalance() noexcept {
@@ -107,7 +116,7 @@ void ZmqPsCommunicator::ReportBalance() noexcept {
 }
 
 CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
-  return {.kinds = kAllKinds,
+  return {.kinds = parameters_ ? kAllKinds | kServedKinds : kAllKinds,
           .dtypes = kAllDTypes,
           .ordered = ordered_ ? 1u : 0u,
           .max_in_flight = 0,
@@ -118,7 +127,7 @@ Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
   const auto invalid = [](const char* what, long long value) {
     return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
   };
-  if (!InRange(transfer.kind, TransferKind::kBarrier)) {
+  if (!InRange(transfer.kind, TransferKind::kPull)) {
     return invalid("unknown kind", static_cast<int>(transfer.kind));
   }
   if (!InRange(transfer.dtype, DType::kFloat16)) {
@@ -135,9 +144,20 @@ Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
     return Status::Error(StatusCode::kUnsupported,
                          "zmq_ps moves host memory only: copy the data to the host first");
   }
+  return CheckBuffers(transfer);
+}
+
+Status ZmqPsCommunicator::CheckBuffers(const Transfer& transfer) const noexcept {
+  if (Bit(transfer.kind) & kServedKinds) {
+    if (parameters_) return parameters_->Check(transfer);
+    return Status::Error(StatusCode::kUnsupported,
+                         "%s: the ranks of this run update their parameters themselves (option "
+                         "update of zmq_ps)",
+                         Describe(transfer).c_str());
+  }
   const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
   if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
-    return invalid("root", transfer.root);
+    return Status::Error(StatusCode::kInvalidArgument, "transfer with root %d", transfer.root);
   }
   if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
   const bool sends = !is_broadcast || transfer.root == ranks_.rank;
@@ -158,6 +178,7 @@ Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept 
   ENGINE_RETURN_IF_ERROR(Check(transfer));
   PooledWork* const work = pool_->Take(transfer);
   if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+  if (Bit(transfer.kind) & kServedKinds) parameters_->Prepare(work);
   if (!worker_) {
     work->MarkStarted();
     RunAlone(transfer);

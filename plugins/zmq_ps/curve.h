@@ -8,6 +8,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "clock.h"
 #include "engine/status.h"
 
 namespace engine::zmq_ps {
@@ -20,20 +21,31 @@ struct KeyPair {
   static Result<KeyPair> Make();
 };
 
+// The newest public key of a client, by its position in the list; empty when it is that of the
+// list.
+using KeyLookup = std::function<std::string(uint32_t client)>;
+
 // Answers the questions of all sockets of a context that have a ZAP domain, until the context is
 // shut down: a client is let in if its key is in the list, as the user "<position in the list>".
+// A key that is not there is looked up, once a second at most; who comes in between is told to come
+// again.
 class Gate {
  public:
-  // Ready when the constructor returns. Throws zmq::error_t.
-  Gate(::zmq::context_t& context, std::vector<std::string> client_keys);
+  // Ready when the constructor returns. `lookup` may be empty. Throws zmq::error_t.
+  Gate(::zmq::context_t& context, std::vector<std::string> client_keys, KeyLookup lookup);
   ~Gate();  // shuts the context down
 
  private:
   void Loop() noexcept;
   void Answer();
+  int Find(const std::string& key) const noexcept;
+  // "200", "300" (come again), "400"; *user is the position if it is the first.
+  const char* Judge(const std::string& key, int* user);
 
   ::zmq::context_t& context_;
-  const std::vector<std::string> client_keys_;
+  std::vector<std::string> client_keys_;  // of the thread, like next_lookup_
+  const KeyLookup lookup_;
+  Clock::time_point next_lookup_{};
   ::zmq::socket_t socket_;
   std::thread thread_;
 };

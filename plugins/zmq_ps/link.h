@@ -9,12 +9,14 @@
 
 namespace engine::zmq_ps {
 
-// Two frames: the header, and tensor bytes where there are any.
+// Up to three frames: the header, tensor bytes, and the numbers of the rows that these are. Empty
+// ones at the end are not sent.
 struct Message {
   uint32_t peer = 0;    // worker; only of use to a server
   int descriptor = -1;  // of the connection it came by; -1: unknown
   ::zmq::message_t header;
   ::zmq::message_t body;
+  ::zmq::message_t rows;  // int32, ascending
 };
 
 enum class SendResult {

@@ -25,8 +25,12 @@ struct PartitionRule {
 // The slices of a transfer, in order; never none. The same on all ranks for the same key, round,
 // kind, dtype and count, and the first slice goes to the server that key and round alone decide:
 // so ranks that disagree about the rest meet there. A buffer of min_slice_bytes per server or more
-// is cut into the same number of nearly equal slices for each of them.
+// is cut into the same number of nearly equal slices for each of them. Slices are whole rows of
+// `row` elements each, which divides the count.
 void Cut(const Transfer& transfer, uint64_t round, const PartitionRule& rule,
-         std::vector<Slice>* out);
+         std::vector<Slice>* out, uint64_t row = 1);
+
+// A slice without elements for each server.
+void CutForAll(const PartitionRule& rule, std::vector<Slice>* out);
 
 }  // namespace engine::zmq_ps

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "communicator.h"
+#include "server_member.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -16,6 +17,8 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
                        .hostname = std::string(options.String("hostname")),
                        .encrypt = options.String("encrypt") == "always",
                        .timeout_ms = options.Int("rendezvous_timeout_ms")},
+        .update = UpdateChoiceOf(options.String("update")),
+        .staleness = static_cast<int32_t>(options.Int("staleness")),
         .io_threads = static_cast<int>(options.Int("io_threads")),
         .reduce_threads = static_cast<int>(options.Int("reduce_threads")),
         .slice_bytes = static_cast<uint64_t>(options.Int("slice_bytes")),
@@ -23,7 +26,14 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
         .buffer_bytes = static_cast<int>(options.Int("buffer_bytes")),
         .resend_ms = options.Int("resend_ms"),
         .lost_after_ms = options.Int("lost_after_ms"),
+        .heartbeat = {.interval_ms = static_cast<int>(options.Int("heartbeat_ms")),
+                      .timeout_ms = static_cast<int>(options.Int("heartbeat_timeout_ms"))},
     };
+    if (host.rank_info().is_server != 0) {
+      ENGINE_ASSIGN_OR_RETURN(auto member, ServerMember::Create(host, settings));
+      *out = member.release();
+      return {};
+    }
     ENGINE_ASSIGN_OR_RETURN(auto communicator, ZmqPsCommunicator::Create(host, settings));
     *out = communicator.release();
     return {};
@@ -38,7 +48,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     {.name = "zmq_ps",
      .version = "1.0.0",
      .kind = PluginKind::kCommunicator,
-     .doc = "parameter servers over ZeroMQ: push and pull of prioritised slices",
+     .doc = "parameter servers over ZeroMQ: collectives, and parameters that live at servers",
      .create = Create},
     NoOps(),
     std::array{
@@ -47,7 +57,22 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                    .default_value = "0",
                    .min = 0,
                    .max = 4096,
-                   .doc = "how many ranks host a server, from rank 0 on; 0: all of them"},
+                   .doc =
+                       "how many ranks host a server, from rank 0 on; 0: all, or none when the run "
+                       "has servers of its own"},
+        OptionSpec{.name = "update",
+                   .type = OptionType::kEnum,
+                   .default_value = "auto",
+                   .choices = "auto|workers|sync|bounded|async",
+                   .doc =
+                       "who updates: workers, or servers (sync, bounded staleness, async); auto: "
+                       "servers of their own in sync, else the workers"},
+        OptionSpec{.name = "staleness",
+                   .type = OptionType::kInt,
+                   .default_value = "1",
+                   .min = 0,
+                   .max = 1000000,
+                   .doc = "update: bounded. For how many steps a rank may be ahead of another"},
         OptionSpec{.name = "slice_bytes",
                    .type = OptionType::kInt,
                    .default_value = "524288",
@@ -108,6 +133,18 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                    .default_value = "1000",
                    .min = 1,
                    .max = 86400000,
-                   .doc = "how long a rank may be without a connection before it counts as lost"}});
+                   .doc = "how long a rank may be without a connection before it counts as lost"},
+        OptionSpec{.name = "heartbeat_ms",
+                   .type = OptionType::kInt,
+                   .default_value = "1000",
+                   .min = 10,
+                   .max = 3600000,
+                   .doc = "how often a connection is tried out when nothing comes by it"},
+        OptionSpec{.name = "heartbeat_timeout_ms",
+                   .type = OptionType::kInt,
+                   .default_value = "5000",
+                   .min = 10,
+                   .max = 3600000,
+                   .doc = "for how long the other side may leave that unanswered"}});
 
 }  // namespace engine::zmq_ps

@@ -15,6 +15,16 @@ char* At(::zmq::message_t& message, size_t element, size_t element_bytes) {
   return static_cast<char*>(message.data()) + element * element_bytes;
 }
 
+size_t BytesOf(const PoolTask& task) {
+  if (const auto* const update = std::get_if<UpdateTask*>(&task)) return (*update)->bytes();
+  return std::get<ReduceTask>(task).bytes();
+}
+
+void RunEither(PoolTask& task) {
+  if (auto* const update = std::get_if<UpdateTask*>(&task)) return Run(**update);
+  Run(std::get<ReduceTask>(task));
+}
+
 }  // namespace
 
 void Run(ReduceTask& task) {
@@ -49,7 +59,7 @@ void Run(ReduceTask& task) {
   task.inputs.clear();
 }
 
-ReducePool::ReducePool(int threads, std::function<void(ReduceTask)> done) : done_(std::move(done)) {
+ReducePool::ReducePool(int threads, std::function<void(PoolTask)> done) : done_(std::move(done)) {
   for (int i = 0; i < threads; ++i) {
     lanes_.push_back(std::make_unique<Lane>());
     lanes_.back()->thread = std::thread([this, lane = lanes_.back().get()] { Loop(*lane); });
@@ -77,10 +87,10 @@ int ReducePool::Choose() const noexcept {
   return best;
 }
 
-void ReducePool::Submit(int thread, ReduceTask task) {
+void ReducePool::Submit(int thread, PoolTask task) {
   Lane& lane = *lanes_[static_cast<size_t>(thread)];
   const std::lock_guard lock(lane.mutex);
-  lane.bytes += task.bytes();
+  lane.bytes += BytesOf(task);
   lane.tasks.push_back(std::move(task));
   lane.changed.notify_one();
 }
@@ -91,11 +101,11 @@ void ReducePool::Loop(Lane& lane) noexcept {
   while (true) {
     lane.changed.wait(lock, [&] { return lane.stop || !lane.tasks.empty(); });
     if (lane.tasks.empty()) return;
-    ReduceTask task = std::move(lane.tasks.front());
+    PoolTask task = std::move(lane.tasks.front());
     lane.tasks.pop_front();
-    const size_t bytes = task.bytes();
+    const size_t bytes = BytesOf(task);
     lock.unlock();
-    Run(task);
+    RunEither(task);
     done_(std::move(task));
     lock.lock();
     lane.bytes -= bytes;

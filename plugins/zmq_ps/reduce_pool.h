@@ -1,4 +1,4 @@
-// Threads that add up what workers pushed.
+// Threads that add up what workers pushed, and update what a server keeps.
 #pragma once
 
 #include <condition_variable>
@@ -8,10 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <variant>
 #include <vector>
 #include <zmq.hpp>
 
 #include "reduce.h"
+#include "served_task.h"
 
 namespace engine::zmq_ps {
 
@@ -30,28 +32,30 @@ struct ReduceTask {
 // Block by block, so that an accumulator passes through memory once for all inputs.
 void Run(ReduceTask& task);
 
+using PoolTask = std::variant<ReduceTask, UpdateTask*>;
+
 class ReducePool {
  public:
   // `done` is called on a thread of the pool.
-  ReducePool(int threads, std::function<void(ReduceTask)> done);
+  ReducePool(int threads, std::function<void(PoolTask)> done);
   ~ReducePool();  // finishes what was submitted
 
   // The thread with the least to do.
   int Choose() const noexcept;
-  void Submit(int thread, ReduceTask task);
+  void Submit(int thread, PoolTask task);
 
  private:
   struct Lane {
     mutable std::mutex mutex;
     std::condition_variable changed;
-    std::deque<ReduceTask> tasks;  // these three guarded by mutex
+    std::deque<PoolTask> tasks;  // these three guarded by mutex
     size_t bytes = 0;
     bool stop = false;
     std::thread thread;
   };
   void Loop(Lane& lane) noexcept;
 
-  const std::function<void(ReduceTask)> done_;
+  const std::function<void(PoolTask)> done_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

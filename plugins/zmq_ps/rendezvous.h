@@ -1,4 +1,4 @@
-// How the ranks of a run find each other's servers, through the store of their Host.
+// How the ranks and servers of a run find each other, through the store of their Host.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,20 @@
 namespace engine::zmq_ps {
 
 struct RendezvousSettings {
-  int64_t servers = 0;  // ranks 0 .. servers-1 host one; 0: all ranks
+  int64_t servers = 0;  // ranks 0 .. servers-1 host one; 0: all ranks. 0 where there are servers of
+                        // their own (RankInfo::servers), which leave none to ranks
   std::string interface;
   std::string hostname;
   bool encrypt = false;  // also on loopback
   int64_t timeout_ms = 30000;
+  bool allows_losses = false;  // a rank may be replaced: its new key is admitted
 };
 
 // Two rounds, in a numbered space of the store for each communicator that a run creates:
 //
-//   <n>/worker/<rank> := public key of the rank's worker, or "-"
-//   <n>/server/<rank> := endpoint ' ' public key or "-"     of ranks that host a server
+//   <n>/worker/<rank>  := public key of the rank's worker, or "-"
+//   <n>/renewed/<rank> := the same of the newest process that took the place of a lost one
+//   <n>/server/<index> := endpoint ' ' public key or "-"     of servers, or of ranks that host one
 //
 // Every process makes its own keys and publishes the public ones; a server starts when it knows
 // those of all workers. Addresses other than loopback are always encrypted.
@@ -33,18 +36,25 @@ class Rendezvous {
  public:
   Rendezvous(Host& host, RendezvousSettings settings);
 
-  // Chooses address and keys, publishes, and waits for the keys of all ranks. Then `server` has
-  // endpoint, keys and worker_keys filled in.
+  // Chooses address and keys, publishes, and waits for the keys of all ranks, unless they concern
+  // servers of their own only. Then `server` has endpoint, keys and worker_keys filled in.
   Status Meet(ServerSettings* server);
-  // Publishes this rank's server, if it has one, waits for those of all that host one, and fills in
-  // servers and keys of `worker`.
-  Status Exchange(const Server* server, WorkerSettings* worker);
+  // Publishes the server of this member, if it has one.
+  Status Publish(const Server& server);
+  // Waits for all servers, and fills in servers and keys of `worker`.
+  Status FindServers(WorkerSettings* worker);
 
-  bool hosts_server() const noexcept { return ranks_.rank < servers_; }
+  bool hosts_server() const noexcept {
+    return members_serve() ? ranks_.is_server != 0 : ranks_.rank < servers_;
+  }
   Clock::time_point deadline() const noexcept { return deadline_; }
 
  private:
+  bool members_serve() const noexcept { return ranks_.servers > 0; }
+  Status ChooseAddress();
   Status ChooseSpace();
+  Status PublishWorker();
+  Status TakeWorkerKeys(ServerSettings* server);
   Status Publish(const std::string& role, const std::string& value);
   Result<std::string> Fetch(const std::string& role, int rank);
   Status Missing(const std::string& role, int rank);
@@ -57,6 +67,7 @@ class Rendezvous {
   const Clock::time_point deadline_;
   std::string space_;
   std::string address_;
+  bool encrypted_ = false;
   KeyPair worker_keys_;  // empty in plain text
   KeyPair server_keys_;
 };

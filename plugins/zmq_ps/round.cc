@@ -8,7 +8,7 @@ namespace engine::zmq_ps {
 namespace {
 
 bool Reduces(const SliceSpec& spec) noexcept {
-  return spec.transfer == TransferKind::kAllReduce || spec.transfer == TransferKind::kReduceScatter;
+  return spec.operation == Operation::kAllReduce || spec.operation == Operation::kReduceScatter;
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ Round::Round(const RoundId& id, const Header& first, uint32_t workers)
 std::vector<uint32_t> Round::Missing() const {
   std::vector<uint32_t> missing;
   for (uint32_t worker = 0; worker < arrivals_.size(); ++worker) {
-    if (!HasArrived(worker)) missing.push_back(worker);
+    if (!HasArrived(worker) && !IsExcused(worker)) missing.push_back(worker);
   }
   return missing;
 }
@@ -42,6 +42,12 @@ Status Round::Check(const Header& push) const noexcept {
                          Describe(push.spec, push.sequence).c_str())
         .WithRank(blamed);
   }
+  if (IsExcused(push.worker)) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "rank %u came back after %s had begun without it", push.worker,
+                         Describe(push.spec, push.sequence).c_str())
+        .WithRank(blamed);
+  }
   if (push.spec == spec_) return {};
   return Status::Error(StatusCode::kInvalidArgument,
                        "rank %u submitted %s where rank %u submitted %s%s: ranks must give equal "
@@ -50,6 +56,13 @@ Status Round::Check(const Header& push) const noexcept {
                        Describe(spec_, sequence_).c_str(),
                        push.spec.tensor != spec_.tensor ? " under another key" : "")
       .WithRank(blamed);
+}
+
+bool Round::Excuse(uint32_t worker) noexcept {
+  if (!Reduces(spec_) && Contributes(spec_, worker) && spec_.count > 0) return false;
+  arrivals_[worker].excused = true;
+  arrivals_[worker].settled = true;
+  return true;
 }
 
 void Round::Arrive(const Header& push, ::zmq::message_t data) {
@@ -64,8 +77,8 @@ void Round::Arrive(const Header& push, ::zmq::message_t data) {
 bool Round::Advance(ReduceTask* task) {
   if (busy_ || state_ != State::kOpen) return false;
   task->inputs.clear();
-  for (; next_ < arrivals_.size() && HasArrived(next_); ++next_) {
-    if (!Contributes(spec_, next_) || spec_.count == 0) continue;
+  for (; next_ < arrivals_.size() && (HasArrived(next_) || IsExcused(next_)); ++next_) {
+    if (IsExcused(next_) || !Contributes(spec_, next_) || spec_.count == 0) continue;
     if (Reduces(spec_)) {
       task->inputs.push_back(std::move(arrivals_[next_].data));
     } else {

@@ -26,7 +26,8 @@ struct RoundIdHash {
   }
 };
 
-// Open until every worker has pushed, then complete; refused when they disagree or one is missing.
+// Open until every worker that is not excused has pushed, then complete; refused when they disagree
+// or one is missing.
 //
 // Elements are folded in the order of the workers, whatever the order in which they arrive: so a
 // sum of floats is the same in every run. What comes early waits, in the memory it was received in.
@@ -46,6 +47,9 @@ class Round {
   bool busy() const noexcept { return busy_; }
 
   bool HasArrived(uint32_t worker) const noexcept { return arrivals_[worker].request != 0; }
+  bool IsExcused(uint32_t worker) const noexcept { return arrivals_[worker].excused; }
+  // Goes on without a worker that has not arrived. False: it alone has what others want.
+  bool Excuse(uint32_t worker) noexcept;
   uint64_t RequestOf(uint32_t worker) const noexcept { return arrivals_[worker].request; }
   // The answer's tensor bytes, for all workers that receive; kComplete.
   ::zmq::message_t& result() noexcept { return accumulator_; }
@@ -71,6 +75,7 @@ class Round {
     uint64_t request = 0;  // 0: not yet
     ::zmq::message_t data;
     bool settled = false;
+    bool excused = false;
   };
 
   const RoundId id_;

@@ -9,7 +9,7 @@ namespace engine::zmq_ps {
 Server::Server(ServerSettings settings)
     : settings_(std::move(settings)), context_(settings_.io_threads) {
   if (!settings_.keys.secret_key.empty()) {
-    gate_ = std::make_unique<Gate>(context_, settings_.worker_keys);
+    gate_ = std::make_unique<Gate>(context_, settings_.worker_keys, settings_.renewed_keys);
   }
   loop_ = std::make_unique<ServerLoop>(settings_, context_);
   endpoint_ = loop_->endpoint();
@@ -45,6 +45,14 @@ Server::~Server() {
 
 ServerTraffic Server::traffic() const noexcept {
   return loop_->traffic();
+}
+
+void Server::Serve(Optimizer& optimizer) noexcept {
+  loop_->Serve(optimizer);
+}
+
+Status Server::WaitForEnd() noexcept {
+  return loop_->WaitForEnd();
 }
 
 void Server::Fail(const Status& reason) noexcept {

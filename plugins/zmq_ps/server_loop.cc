@@ -12,19 +12,15 @@ namespace {
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
 constexpr int kMaxReceivesPerStep = 64;
-constexpr size_t kMaxControl = 1024;
-constexpr size_t kMaxRounds = 1 << 20;
-// What may be under way to one worker: this many answers, or this many slices' bytes.
-constexpr size_t kWindowCount = 64;
+constexpr size_t kMaxPending = 1 << 18;  // of one worker
 constexpr size_t kWindowSlices = 8;
-// Less is folded by the loop itself: handing it over would take longer.
-constexpr size_t kFoldHereBytes = 32 << 10;
 constexpr auto kComplaintInterval = std::chrono::seconds(1);
 
 SocketSettings SocketSettingsOf(const ServerSettings& settings) {
   return {.max_message_bytes =
               static_cast<int64_t>(std::max<uint64_t>(settings.slice_bytes, kMaxHeaderBytes)),
-          .buffer_bytes = settings.buffer_bytes};
+          .buffer_bytes = settings.buffer_bytes,
+          .heartbeat = settings.heartbeat};
 }
 
 std::span<const uint8_t> BytesOf(const ::zmq::message_t& message) {
@@ -44,9 +40,9 @@ ServerLoop::ServerLoop(const ServerSettings& settings, ::zmq::context_t& context
   endpoint_ = link->Bind(settings.endpoint);
   socket_ = link.get();
   link_ = settings.wrap ? settings.wrap(std::move(link)) : std::move(link);
-  pool_ = std::make_unique<ReducePool>(settings.reduce_threads, [this](ReduceTask task) {
+  pool_ = std::make_unique<ReducePool>(settings.reduce_threads, [this](PoolTask task) {
     const std::lock_guard lock(mutex_);
-    orders_.folded.push_back(std::move(task));
+    orders_.done.push_back(std::move(task));
     wake_up_.Signal();
   });
 }
@@ -59,6 +55,7 @@ void ServerLoop::Fail(const Status& reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (orders_.failure.ok()) orders_.failure = reason;
   wake_up_.Signal();
+  ended_.notify_all();
 }
 
 void ServerLoop::Stop(int64_t drain_ms) noexcept {
@@ -66,19 +63,45 @@ void ServerLoop::Stop(int64_t drain_ms) noexcept {
   orders_.stop = true;
   orders_.drain_ms = drain_ms;
   wake_up_.Signal();
+  ended_.notify_all();
+}
+
+void ServerLoop::Serve(Optimizer& optimizer) noexcept {
+  const std::lock_guard lock(mutex_);
+  orders_.optimizer = &optimizer;
+  wake_up_.Signal();
+}
+
+Status ServerLoop::WaitForEnd() noexcept {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] { return all_left_ || over_ || orders_.stop || !orders_.failure.ok(); });
+  if (!orders_.failure.ok()) return orders_.failure;
+  if (all_left_ || orders_.stop) return {};
+  return Status::Error(StatusCode::kInternal, "the thread of the parameter server has ended");
 }
 
 void ServerLoop::Run() noexcept {
   PrepareThread("zmq_ps_server");
   try {
     while (!stop_at_ || (Clock::now() < *stop_at_ && !Drained())) {
-      Step(rounds_.empty() && !stop_at_ ? kIdleMs : kBusyMs);
+      Step(IsIdle() ? kIdleMs : kBusyMs);
     }
   } catch (const std::exception& error) {
     if (settings_.log) settings_.log(std::string("the server stops: ") + error.what());
   }
   link_.reset();
   monitor_.reset();
+  const std::lock_guard lock(mutex_);
+  over_ = true;
+  ended_.notify_all();
+}
+
+// Whether nothing is due by the clock.
+bool ServerLoop::IsIdle() const noexcept {
+  if (stop_at_ || !rounds_.empty()) return false;
+  return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.left || (worker.pending.empty() && !worker.down_since);
+  });
 }
 
 bool ServerLoop::Drained() const noexcept {
@@ -111,9 +134,12 @@ void ServerLoop::TakeOrders() {
     orders.failure = orders_.failure;
     orders.stop = orders_.stop;
     orders.drain_ms = orders_.drain_ms;
-    orders.folded.swap(orders_.folded);
+    orders.optimizer = orders_.optimizer;
+    orders.done.swap(orders_.done);
   }
-  for (ReduceTask& task : orders.folded) AfterFold(std::move(task));
+  if (orders.optimizer && !table_ && settings_.update) StartTable(*orders.optimizer);
+  for (PoolTask& task : orders.done) AfterTask(std::move(task));
+  if (table_) DriveTable();
   if (failure_.ok() && !orders.failure.ok()) {
     failure_ = orders.failure;
     RefuseOpenRounds(failure_);
@@ -166,21 +192,20 @@ void ServerLoop::Handle(Message& message) {
     worker.down_since.reset();
     worker.descriptor = message.descriptor;
   }
-  frames_in_ += message.header.size() + message.body.size();
+  frames_in_ += message.header.size() + message.body.size() + message.rows.size();
   payload_in_ += message.body.size();
+  if (!Knows(worker, header)) return;
   switch (header.kind) {
     case MessageKind::kHello:
-      worker.control.push_back(
-          {.kind = MessageKind::kWelcome, .worker = message.peer, .world_size = settings_.workers});
-      break;
+      return Welcome(message.peer);
     case MessageKind::kPush:
-      return HandlePush(header, message.body);
+      return HandlePush(header, message);
     case MessageKind::kAck:
       return HandleAck(header);
     case MessageKind::kProbe:
       return HandleProbe(header);
     case MessageKind::kLeave:
-      return Leave(message.peer, header.status);
+      return Leave(message.peer, header.status, false);
     case MessageKind::kWelcome:
     case MessageKind::kAnswer:
     case MessageKind::kMissing:
@@ -189,10 +214,59 @@ void ServerLoop::Handle(Message& message) {
   }
 }
 
-void ServerLoop::HandlePush(const Header& header, ::zmq::message_t& body) {
+// Whether a message is to be heard: not of a former life of its rank, and not of one that others
+// were told is lost.
+bool ServerLoop::Knows(Worker& worker, const Header& header) {
+  if (header.incarnation < worker.incarnation) return false;
+  if (header.incarnation > worker.incarnation) Renew(header.worker, header.incarnation);
+  if (!worker.left) return true;
+  if (worker.given_up && worker.control.empty()) {
+    Header refusal{.kind = MessageKind::kRefusal,
+                   .worker = header.worker,
+                   .world_size = settings_.workers,
+                   .status = worker.left->WithContext("rank %u was given up", header.worker)};
+    worker.control.push_back(std::move(refusal));
+  }
+  return false;
+}
+
+// Another process has the rank now.
+void ServerLoop::Renew(uint32_t index, uint32_t incarnation) {
+  Worker& worker = workers_[index];
+  worker.incarnation = incarnation;
+  const auto rank = static_cast<int32_t>(index);
+  if (!worker.left) {
+    Leave(index,
+          Status::Error(StatusCode::kPeerLost, "rank %u was started again", index).WithRank(rank),
+          true);
+  }
+  if (!settings_.allows_losses()) return;  // it is told that it was given up
+  worker.left.reset();
+  worker.given_up = false;
+  worker.seen = {};
+  worker.control.clear();
+  worker.window_bytes = 0;
+  worker.window_count = 0;
+  if (table_) table_->Join(index);
+  if (settings_.log) settings_.log("rank " + std::to_string(index) + " is back, as a new process");
+  const std::lock_guard lock(mutex_);
+  all_left_ = false;
+}
+
+void ServerLoop::Welcome(uint32_t index) {
+  workers_[index].control.push_back({.kind = MessageKind::kWelcome,
+                                     .worker = index,
+                                     .world_size = settings_.workers,
+                                     .round = last_keyless_round_});
+}
+
+void ServerLoop::HandlePush(const Header& header, Message& message) {
   Worker& worker = workers_[header.worker];
   const size_t expected = Contributes(header.spec, header.worker) ? header.spec.bytes() : 0;
-  if (body.size() != expected || header.spec.bytes() > settings_.slice_bytes) {
+  const bool fits = IsServed(header.spec.operation)
+                        ? FitsServed(header, message)
+                        : message.body.size() == expected && message.rows.size() == 0;
+  if (!fits || header.spec.bytes() > settings_.slice_bytes) {
     return Complain("a push whose header and data disagree was dropped");
   }
   switch (worker.seen.Check(header.request)) {
@@ -203,230 +277,49 @@ void ServerLoop::HandlePush(const Header& header, ::zmq::message_t& body) {
     case RequestWindow::Verdict::kNew:
       break;
   }
-  Round* const round = FindOrOpen(header);
-  if (!round) return Complain("too many transfers at once: a push was dropped");
-  const Status agrees = round->Check(header);
-  worker.seen.Mark(header.request);
-  if (round->HasArrived(header.worker)) return Refuse(*round, agrees);
-  worker.pending[header.request] = {.round = round, .heard = Clock::now()};
-  if (agrees.ok()) {
-    round->Arrive(header, std::move(body));
-  } else {
-    round->Arrive(header, {});
-    Refuse(*round, agrees);
+  if (worker.pending.size() >= kMaxPending) {
+    return Complain("too many requests at once: a push was dropped");
   }
-  if (round->state() != Round::State::kOpen) return QueueAnswer(header.worker, header.request);
-  if (!failure_.ok()) return Refuse(*round, failure_);
-  if (const auto hopeless = Hopeless(*round)) return Refuse(*round, *hopeless);
-  Advance(*round);
+  if (IsServed(header.spec.operation)) return HandleServed(header, message);
+  HandleCollective(header, message.body);
 }
 
-void ServerLoop::HandleRepeated(Worker& worker, uint64_t request) {
-  ++repeated_;
-  const auto found = worker.pending.find(request);
-  if (found == worker.pending.end() || found->second.round->state() == Round::State::kOpen) return;
-  const auto index = static_cast<uint32_t>(&worker - workers_.data());
-  QueueAnswer(index, request);
-}
-
-void ServerLoop::HandleAck(const Header& header) {
-  Worker& worker = workers_[header.worker];
-  for (const uint64_t request : header.requests) {
-    const auto found = worker.pending.find(request);
-    if (found == worker.pending.end()) continue;
-    Pending& pending = found->second;
-    if (pending.round->state() == Round::State::kOpen) continue;  // of nothing that was answered
-    if (pending.sent) {
-      worker.window_bytes -= pending.bytes;
-      --worker.window_count;
-    }
-    Round& round = *pending.round;
-    worker.pending.erase(found);
-    Settle(round, header.worker);
-  }
-}
-
-void ServerLoop::HandleProbe(const Header& header) {
-  Worker& worker = workers_[header.worker];
-  Header missing{
-      .kind = MessageKind::kMissing, .worker = header.worker, .world_size = settings_.workers};
-  for (const uint64_t request : header.requests) {
-    if (worker.seen.Check(request) == RequestWindow::Verdict::kNew) {
-      missing.requests.push_back(request);
-      continue;
-    }
-    const auto found = worker.pending.find(request);
-    if (found == worker.pending.end()) continue;
-    if (found->second.round->state() != Round::State::kOpen) QueueAnswer(header.worker, request);
-  }
-  if (!missing.requests.empty() && worker.control.size() < kMaxControl) {
-    worker.control.push_back(std::move(missing));
-  }
-}
-
-Round* ServerLoop::FindOrOpen(const Header& push) {
-  const RoundId id{push.key, push.round, push.slice};
-  const auto found = rounds_.find(id);
-  if (found != rounds_.end()) return found->second.get();
-  if (rounds_.size() >= kMaxRounds) return nullptr;
-  return rounds_.emplace(id, std::make_unique<Round>(id, push, settings_.workers))
-      .first->second.get();
-}
-
-void ServerLoop::Advance(Round& round) {
-  ReduceTask task;
-  if (round.Advance(&task)) return Fold(round, std::move(task));
-  if (round.state() == Round::State::kComplete) QueueAnswers(round);
-}
-
-void ServerLoop::Fold(Round& round, ReduceTask task) {
-  const bool moves_only =
-      task.accumulator.size() == 0 && task.inputs.size() == 1 && task.kernels->in_place;
-  if (!moves_only && task.bytes() > kFoldHereBytes) {
-    pool_->Submit(pool_->Choose(), std::move(task));
-    return;
-  }
-  zmq_ps::Run(task);
-  round.Folded(std::move(task));
-  Advance(round);
-}
-
-void ServerLoop::AfterFold(ReduceTask task) {
-  Round& round = *static_cast<Round*>(task.context);
-  round.Folded(std::move(task));
-  if (round.state() == Round::State::kOpen) return Advance(round);
-  if (round.IsSettled()) rounds_.erase(RoundId(round.id()));
-}
-
-void ServerLoop::Refuse(Round& round, const Status& reason) {
-  if (round.state() != Round::State::kOpen) return;
-  round.Refuse(reason);
-  QueueAnswers(round);
-}
-
-void ServerLoop::RefuseOpenRounds(const Status& reason) {
-  std::vector<Round*> open;
-  for (const auto& [id, round] : rounds_) {
-    if (round->state() == Round::State::kOpen) open.push_back(round.get());
-  }
-  for (Round* round : open) Refuse(*round, reason);
-}
-
-std::optional<Status> ServerLoop::Hopeless(const Round& round) const {
-  for (uint32_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].left && !round.HasArrived(i)) return *workers_[i].left;
-  }
-  return std::nullopt;
-}
-
-void ServerLoop::Leave(uint32_t index, const Status& reason) {
+void ServerLoop::Leave(uint32_t index, const Status& reason, bool given_up) {
   Worker& worker = workers_[index];
   if (worker.left) return;
-  worker.left = reason;
+  // Orderly ends are no news, but others are told so if they still need the rank.
+  const bool orderly = reason.code() == StatusCode::kAborted;
+  worker.left = orderly ? Status::Error(StatusCode::kPeerLost, "%s", reason.message())
+                              .WithRank(static_cast<int32_t>(index))
+                        : reason;
+  worker.given_up = given_up;
   worker.answers.Clear();
   worker.control.clear();
   worker.pending.clear();
+  if (settings_.allows_losses() && !orderly && settings_.log && !stop_at_) {
+    settings_.log(std::string("going on without rank ")
+                      .append(std::to_string(index))
+                      .append(": ")
+                      .append(reason.message()));
+  }
   std::vector<Round*> all;
   for (const auto& [id, round] : rounds_) all.push_back(round.get());
   for (Round* round : all) {
-    if (!round->HasArrived(index)) Refuse(*round, reason);
+    const bool open = round->state() == Round::State::kOpen;
+    if (const auto hopeless = open ? Hopeless(*round) : std::nullopt) Refuse(*round, *hopeless);
+    if (open) Advance(*round);
     Settle(*round, index);
   }
-}
-
-// Erases the round when nobody wants it any more.
-void ServerLoop::Settle(Round& round, uint32_t worker) {
-  round.Settle(worker);
-  if (round.state() == Round::State::kOpen || round.busy() || !round.IsSettled()) return;
-  rounds_.erase(RoundId(round.id()));
-}
-
-void ServerLoop::QueueAnswers(Round& round) {
-  for (uint32_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].left) round.Settle(i);
-    if (!workers_[i].left && round.HasArrived(i)) QueueAnswer(i, round.RequestOf(i));
+  if (table_) {
+    table_->Lose(index);
+    DriveTable();
   }
-}
-
-void ServerLoop::QueueAnswer(uint32_t index, uint64_t request) {
-  Worker& worker = workers_[index];
-  const auto found = worker.pending.find(request);
-  if (found == worker.pending.end() || found->second.queued) return;
-  found->second.queued = true;
-  const Round& round = *found->second.round;
-  const bool refused = round.state() == Round::State::kRefused;
-  // What was lost goes before what waits for room in the window: the lost ones are what fills it.
-  const bool first = refused || found->second.sent;
-  worker.answers.Push(first ? INT32_MAX : round.priority(), request);
-}
-
-void ServerLoop::SendAll() {
-  for (uint32_t i = 0; i < workers_.size(); ++i) {
-    if (!workers_[i].left) SendTo(i);
-  }
-}
-
-void ServerLoop::SendTo(uint32_t index) {
-  Worker& worker = workers_[index];
-  while (!worker.control.empty()) {
-    Message message{.peer = index};
-    Encode(worker.control.front(), &encoded_);
-    message.header.rebuild(encoded_.data(), encoded_.size());
-    if (!SendMessage(message)) return;
-    worker.control.pop_front();
-  }
-  while (!worker.answers.empty()) {
-    const uint64_t request = worker.answers.top();
-    const auto found = worker.pending.find(request);
-    if (found != worker.pending.end()) {
-      Pending& pending = found->second;
-      const bool fits = worker.window_count < kWindowCount && worker.window_bytes < window_bytes_;
-      if (!pending.sent && !fits) return;
-      if (!SendAnswer(index, request, pending)) return;
-    }
-    worker.answers.Pop();
-  }
-}
-
-bool ServerLoop::SendAnswer(uint32_t index, uint64_t request, Pending& pending) {
-  Round& round = *pending.round;
-  Message message{.peer = index};
-  Header header{.kind = MessageKind::kAnswer,
-                .worker = index,
-                .world_size = settings_.workers,
-                .request = request};
-  if (round.state() == Round::State::kRefused) {
-    header.kind = MessageKind::kRefusal;
-    header.status = round.refusal();
-  } else {
-    header.key = round.id().key;
-    header.round = round.id().round;
-    header.slice = round.id().slice;
-    header.spec = round.spec();
-    if (Receives(round.spec(), index)) message.body.copy(round.result());  // shares the bytes
-  }
-  Encode(header, &encoded_);
-  message.header.rebuild(encoded_.data(), encoded_.size());
-  const size_t bytes = encoded_.size() + message.body.size();
-  if (!SendMessage(message)) return false;
-  Worker& worker = workers_[index];
-  pending.queued = false;
-  pending.heard = Clock::now();
-  if (pending.sent) return true;
-  pending.sent = true;
-  pending.bytes = bytes;
-  worker.window_bytes += bytes;
-  ++worker.window_count;
-  return true;
-}
-
-// Full and unreachable alike: it is tried again at the next step.
-bool ServerLoop::SendMessage(Message& message) {
-  const size_t body = message.body.size(), whole = message.header.size() + body;
-  if (link_->Send(message) != SendResult::kSent) return false;
-  payload_out_ += body;
-  frames_out_ += whole;
-  return true;
+  RefuseHopelessPulls();
+  const bool all_left = std::all_of(workers_.begin(), workers_.end(),
+                                    [](const Worker& other) { return other.left.has_value(); });
+  const std::lock_guard lock(mutex_);
+  all_left_ = all_left;
+  if (all_left) ended_.notify_all();
 }
 
 void ServerLoop::LookAtClock(Clock::time_point now) {
@@ -444,36 +337,22 @@ void ServerLoop::LookAtClock(Clock::time_point now) {
                                  Describe(round->spec(), round->sequence()).c_str())
                        .WithRank(static_cast<int32_t>(missing.front())));
   }
+  RefuseLatePulls(now);
   // Who has gone while the server is stopping does not come back for its answers.
   const auto patience = std::chrono::milliseconds(stop_at_ ? 0 : settings_.lost_after_ms);
   for (uint32_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.left) continue;
     if (worker.down_since && now >= *worker.down_since + patience) {
-      Leave(i, Status::Error(StatusCode::kPeerLost, "rank %u closed its connection", i)
-                   .WithRank(static_cast<int32_t>(i)));
+      Leave(i,
+            Status::Error(StatusCode::kPeerLost, "rank %u closed its connection", i)
+                .WithRank(static_cast<int32_t>(i)),
+            true);
     } else {
       AskAbout(worker, now);
     }
   }
   FlushComplaints(now);
-}
-
-void ServerLoop::AskAbout(Worker& worker, Clock::time_point now) {
-  if (worker.window_count == 0) return;
-  const auto patience = std::chrono::milliseconds(settings_.resend_ms);
-  Header probe{.kind = MessageKind::kProbe,
-               .worker = static_cast<uint32_t>(&worker - workers_.data()),
-               .world_size = settings_.workers};
-  for (auto& [request, pending] : worker.pending) {
-    if (!pending.sent || now < pending.heard + patience) continue;
-    if (probe.requests.size() == kMaxRequestsPerHeader) break;
-    pending.heard = now;
-    probe.requests.push_back(request);
-  }
-  if (!probe.requests.empty() && worker.control.size() < kMaxControl) {
-    worker.control.push_back(std::move(probe));
-  }
 }
 
 // One line a second at most, whatever a stranger sends.

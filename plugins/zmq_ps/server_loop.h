@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "clock.h"
@@ -16,6 +18,7 @@
 #include "send_queue.h"
 #include "server.h"
 #include "socket_link.h"
+#include "table.h"
 #include "wake_up.h"
 
 namespace engine::zmq_ps {
@@ -28,20 +31,39 @@ class ServerLoop {
   const std::string& endpoint() const noexcept { return endpoint_; }
   ServerTraffic traffic() const noexcept;
 
-  void Run() noexcept;                       // until Stop
-  void Fail(const Status& reason) noexcept;  // [any-thread]
-  void Stop(int64_t drain_ms) noexcept;      // [any-thread]
+  void Run() noexcept;                        // until Stop
+  void Fail(const Status& reason) noexcept;   // [any-thread]
+  void Stop(int64_t drain_ms) noexcept;       // [any-thread]
+  void Serve(Optimizer& optimizer) noexcept;  // [any-thread]
+  Status WaitForEnd() noexcept;               // [any-thread]
 
  private:
+  // What may be under way to one worker: this many answers with tensor bytes, or window_bytes_.
+  static constexpr size_t kWindowCount = 64;
+
+  // What becomes of a request that is about parameters.
+  struct ServedReply {
+    Header header;  // of the request
+    Clock::time_point deadline;
+    bool ready = false;
+    Status refusal;         // these of the answer, when it is ready
+    ::zmq::message_t body;  // before: of the request, while there is no table
+    ::zmq::message_t rows;  // of such a request
+  };
   // An answer that a worker wants or has been sent and has not acknowledged.
   struct Pending {
-    Round* round = nullptr;
+    Round* round = nullptr;               // one of
+    std::unique_ptr<ServedReply> served;  // these
     bool queued = false;
-    bool sent = false;          // takes part in the worker's window
+    bool sent = false;
+    bool counted = false;  // takes part in the worker's window
+    // It holds no tensor bytes, goes first and is not counted.
+    bool IsReceipt() const noexcept { return served && served->ready && served->body.size() == 0; }
     size_t bytes = 0;           // of it
     Clock::time_point heard{};  // when it was sent, or last asked about
   };
   struct Worker {
+    uint32_t incarnation = 0;
     RequestWindow seen;
     std::unordered_map<uint64_t, Pending> pending;  // by request
     SendQueue<uint64_t> answers;                    // requests
@@ -52,21 +74,28 @@ class ServerLoop {
     int closed = -1;      // of its last one; what still arrives by it proves nothing
     std::optional<Clock::time_point> down_since;
     std::optional<Status> left;  // why nothing more comes from it
+    bool given_up = false;       // it left without a word
   };
   struct Orders {  // from other threads
     Status failure;
     bool stop = false;
     int64_t drain_ms = 0;
-    std::vector<ReduceTask> folded;
+    Optimizer* optimizer = nullptr;
+    std::vector<PoolTask> done;
   };
 
   void Step(int timeout_ms);
+  bool IsIdle() const noexcept;
   bool Drained() const noexcept;
   void TakeOrders();
   void HandleEvents();
   void ReceiveAll();
   void Handle(Message& message);
-  void HandlePush(const Header& header, ::zmq::message_t& body);
+  bool Knows(Worker& worker, const Header& header);
+  void Renew(uint32_t index, uint32_t incarnation);
+  void Welcome(uint32_t index);
+  void HandlePush(const Header& header, Message& message);
+  void HandleCollective(const Header& header, ::zmq::message_t& body);
   void HandleRepeated(Worker& worker, uint64_t request);
   void HandleAck(const Header& header);
   void HandleProbe(const Header& header);
@@ -74,16 +103,36 @@ class ServerLoop {
 
   void Advance(Round& round);
   void Fold(Round& round, ReduceTask task);
+  void AfterTask(PoolTask task);
   void AfterFold(ReduceTask task);
   void Refuse(Round& round, const Status& reason);
   void RefuseOpenRounds(const Status& reason);
-  // The status with which a round that lacks a worker that left is refused, if it does.
-  std::optional<Status> Hopeless(const Round& round) const;
-  void Leave(uint32_t worker, const Status& reason);
+  // Excuses workers that left, where a run goes on without them. Else the status with which a round
+  // that lacks one is refused.
+  std::optional<Status> Hopeless(Round& round) const;
+  void Leave(uint32_t worker, const Status& reason, bool given_up);
   void Settle(Round& round, uint32_t worker);
   void QueueAnswers(Round& round);
   void QueueAnswer(uint32_t worker, uint64_t request);
 
+  bool FitsServed(const Header& header, const Message& message) const noexcept;
+  void HandleServed(const Header& header, Message& message);
+  void AskTable(uint32_t index, uint64_t request);
+  Status AskTable(uint32_t index, const Header& header, ::zmq::message_t& body,
+                  const ::zmq::message_t& rows, bool* open);
+  Status CheckUnits(uint32_t index, uint64_t digest);
+  void StartTable(Optimizer& optimizer);
+  void DriveTable();
+  void ReplyServed(uint32_t index, uint64_t request, const Status& status, ::zmq::message_t body);
+  void RefuseServed(const Status& reason);
+  void RefuseHopelessPulls();
+  std::optional<Status> Hopeless(uint32_t index, const ServedReply& reply) const;
+  void RefuseLatePulls(Clock::time_point now);
+  Status WhatAPullWaitsFor(uint32_t index, const ServedReply& reply) const;
+  template <typename Visit>
+  void ForOpenServed(const Visit& visit);
+
+  static bool IsOpen(const Pending& pending) noexcept;
   void SendAll();
   void SendTo(uint32_t index);
   bool SendAnswer(uint32_t index, uint64_t request, Pending& pending);
@@ -105,6 +154,10 @@ class ServerLoop {
   // Of the loop's thread.
   std::vector<Worker> workers_;
   std::unordered_map<RoundId, std::unique_ptr<Round>, RoundIdHash> rounds_;
+  uint64_t last_keyless_round_ = 0;
+  std::unique_ptr<Table> table_;                        // null while it has no optimizer
+  std::unordered_set<CellId, CellIdHash> stored_;       // cells that have values
+  std::optional<std::pair<uint32_t, uint64_t>> units_;  // who registered first, and its digest
   Status failure_;
   std::optional<Clock::time_point> stop_at_;
   Clock::time_point next_look_{};
@@ -117,7 +170,10 @@ class ServerLoop {
       repeated_{0};
 
   std::mutex mutex_;
-  Orders orders_;  // guarded by mutex_
+  Orders orders_;                  // these guarded by mutex_
+  std::condition_variable ended_;  // with
+  bool all_left_ = false;
+  bool over_ = false;  // the loop has ended
 
   std::unique_ptr<ReducePool> pool_;  // calls back into this; last, so it is joined first
 };

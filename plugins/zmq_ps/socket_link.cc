@@ -1,14 +1,14 @@
 #include "socket_link.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
 namespace engine::zmq_ps {
 namespace {
 
-constexpr int kHeartbeatIntervalMs = 1000;
-constexpr int kHeartbeatTimeoutMs = 5000;
 constexpr int kHandshakeMs = 5000;
+constexpr int kMinTtlMs = 100;  // ZeroMQ counts in tenths of a second here
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
 // Few, so that what is urgent waits for little; the rest waits in queues that know priorities.
@@ -30,10 +30,10 @@ void SetCommon(::zmq::socket_t& socket, const SocketSettings& settings) {
   socket.set(::zmq::sockopt::linger, settings.linger_ms);
   socket.set(::zmq::sockopt::maxmsgsize, settings.max_message_bytes);
   socket.set(::zmq::sockopt::handshake_ivl, kHandshakeMs);
-  socket.set(::zmq::sockopt::heartbeat_ivl, kHeartbeatIntervalMs);
-  socket.set(::zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
-  socket.set(::zmq::sockopt::heartbeat_ttl, kHeartbeatTimeoutMs);
-  socket.set(::zmq::sockopt::tcp_maxrt, 2 * kHeartbeatTimeoutMs);
+  socket.set(::zmq::sockopt::heartbeat_ivl, settings.heartbeat.interval_ms);
+  socket.set(::zmq::sockopt::heartbeat_timeout, settings.heartbeat.timeout_ms);
+  socket.set(::zmq::sockopt::heartbeat_ttl, std::max(settings.heartbeat.timeout_ms, kMinTtlMs));
+  socket.set(::zmq::sockopt::tcp_maxrt, 2 * settings.heartbeat.timeout_ms);
   if (settings.buffer_bytes > 0) {
     socket.set(::zmq::sockopt::sndbuf, settings.buffer_bytes);
     socket.set(::zmq::sockopt::rcvbuf, settings.buffer_bytes);
@@ -50,12 +50,15 @@ bool Receive(::zmq::socket_t& socket, ::zmq::message_t* out) {
 }
 
 // The frames after the first one, which has `more` set or not: out->header is there already.
-// Frames beyond the two are not ours and are thrown away; false if there were any.
+// Frames beyond the three are not ours and are thrown away; false if there were any.
 bool ReceiveRest(::zmq::socket_t& socket, Message* out) {
   out->body.rebuild();
+  out->rows.rebuild();
   if (!out->header.more()) return true;
   if (!Receive(socket, &out->body)) return false;
-  bool more = out->body.more();
+  if (!out->body.more()) return true;
+  if (!Receive(socket, &out->rows)) return false;
+  bool more = out->rows.more();
   const bool whole = !more;
   while (more) {
     ::zmq::message_t excess;
@@ -67,11 +70,12 @@ bool ReceiveRest(::zmq::socket_t& socket, Message* out) {
 
 void SendFrames(::zmq::socket_t& socket, Message& message) {
   using ::zmq::send_flags;
+  const send_flags last = send_flags::dontwait, more = send_flags::sndmore | send_flags::dontwait;
+  const bool has_rows = message.rows.size() > 0, has_body = has_rows || message.body.size() > 0;
   // ZeroMQ takes all frames of a message or none, so after the first one these do not fail.
-  const bool has_body = message.body.size() > 0;
-  (void)socket.send(message.header,
-                    has_body ? send_flags::sndmore | send_flags::dontwait : send_flags::dontwait);
-  if (has_body) (void)socket.send(message.body, send_flags::dontwait);
+  (void)socket.send(message.header, has_body ? more : last);
+  if (has_body) (void)socket.send(message.body, has_rows ? more : last);
+  if (has_rows) (void)socket.send(message.rows, last);
 }
 
 }  // namespace

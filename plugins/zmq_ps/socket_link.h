@@ -11,10 +11,17 @@
 
 namespace engine::zmq_ps {
 
+// How soon a peer is noticed that has stopped without closing its connection.
+struct Heartbeat {
+  int interval_ms = 1000;
+  int timeout_ms = 5000;
+};
+
 struct SocketSettings {
   int64_t max_message_bytes = 0;  // of one frame
   int buffer_bytes = 0;           // of the kernel, each way; 0: the system's choice
   int linger_ms = 200;
+  Heartbeat heartbeat;
 };
 
 // What a socket's monitor reports.

@@ -3,12 +3,15 @@
 #include <wire.pb.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "engine/host.h"
 
 namespace engine::zmq_ps {
 namespace {
 
 constexpr auto kLastKind = static_cast<uint32_t>(MessageKind::kLeave);
-constexpr auto kLastTransfer = static_cast<uint32_t>(TransferKind::kBarrier);
+constexpr auto kLastOperation = static_cast<uint32_t>(Operation::kLastStep);
 constexpr auto kLastDType = static_cast<uint32_t>(DType::kFloat16);
 constexpr auto kLastReduction = static_cast<uint32_t>(Reduction::kMin);
 constexpr auto kLastCode = static_cast<uint32_t>(StatusCode::kInternal);
@@ -24,7 +27,7 @@ void PutSlice(const Header& header, wire::Header* out) {
   out->set_count(spec.count);
   out->set_total(spec.total);
   out->set_tensor(spec.tensor);
-  out->set_transfer(static_cast<uint32_t>(spec.transfer));
+  out->set_operation(static_cast<uint32_t>(spec.operation));
   out->set_dtype(static_cast<uint32_t>(spec.dtype));
   out->set_reduction(static_cast<uint32_t>(spec.reduction));
   out->set_root(spec.root);
@@ -34,8 +37,36 @@ void PutSlice(const Header& header, wire::Header* out) {
   out->set_sequence(header.sequence);
 }
 
+void PutServed(const ServedFields& served, wire::Header* out) {
+  out->set_step(served.step);
+  out->set_learning_rate(served.learning_rate);
+  out->set_weight(served.weight);
+  out->set_state(static_cast<uint32_t>(served.state + 1));
+  out->set_row(served.row);
+  out->set_digest(served.digest);
+  out->set_rows(served.sparse ? served.rows + 1 : 0);
+}
+
+const char* TakeServed(const wire::Header& in, ServedFields* out) {
+  if (in.step() > kMaxStep) return "step out of range";
+  if (!std::isfinite(in.learning_rate())) return "learning rate is no number";
+  if (!std::isfinite(in.weight()) || in.weight() < 0) return "weight is no number of samples";
+  if (in.state() > kMaxOptimizerStates) return "state of an optimizer out of range";
+  if (in.row() > in.total()) return "row is longer than the unit";
+  if (in.rows() > in.count() + 1) return "more rows than elements";
+  *out = {.step = in.step(),
+          .learning_rate = in.learning_rate(),
+          .weight = in.weight(),
+          .state = static_cast<int32_t>(in.state()) - 1,
+          .row = in.row(),
+          .digest = in.digest(),
+          .sparse = in.rows() > 0,
+          .rows = in.rows() > 0 ? in.rows() - 1 : 0};
+  return nullptr;
+}
+
 const char* TakeSlice(const wire::Header& in, Header* out) {
-  if (in.transfer() > kLastTransfer) return "unknown kind of transfer";
+  if (in.operation() > kLastOperation) return "unknown operation";
   if (in.dtype() > kLastDType) return "unknown dtype";
   if (in.reduction() > kLastReduction) return "unknown reduction";
   if (in.root() >= in.world_size() || in.owner() >= in.world_size()) return "root out of range";
@@ -45,18 +76,23 @@ const char* TakeSlice(const wire::Header& in, Header* out) {
   if (in.offset() > kMaxElements * kMaxWorkers || in.count() > in.total()) {
     return "slice out of bounds";
   }
-  const auto transfer = static_cast<TransferKind>(in.transfer());
+  const auto operation = static_cast<Operation>(in.operation());
   const bool has_parts =
-      transfer == TransferKind::kReduceScatter || transfer == TransferKind::kAllGather;
+      operation == Operation::kReduceScatter || operation == Operation::kAllGather;
   if (in.offset() + in.count() > in.total() * (has_parts ? in.world_size() : 1)) {
     return "slice out of bounds";
   }
   if (in.request() == 0 || in.round() == 0) return "request without a number";
   if (in.timeout_ms() > kMaxTimeoutMs) return "timeout out of range";
+  if (IsServed(operation)) {
+    if (in.key() == 0 && operation != Operation::kLastStep) return "parameters without a key";
+    if (in.dtype() != static_cast<uint32_t>(DType::kFloat32)) return "parameters of another dtype";
+    if (const char* const objection = TakeServed(in, &out->served)) return objection;
+  }
   out->key = in.key();
   out->round = in.round();
   out->slice = in.slice();
-  out->spec = {.transfer = transfer,
+  out->spec = {.operation = operation,
                .dtype = static_cast<DType>(in.dtype()),
                .reduction = static_cast<Reduction>(in.reduction()),
                .root = in.root(),
@@ -74,8 +110,9 @@ const char* TakeSlice(const wire::Header& in, Header* out) {
 
 const char* TakeStatus(const wire::Header& in, Header* out) {
   if (in.code() == 0 || in.code() > kLastCode) return "unknown status";
-  if (in.blamed() < -1 || in.blamed() >= static_cast<int32_t>(kMaxWorkers)) {
-    return "blamed rank out of range";
+  constexpr auto kMembers = static_cast<int32_t>(kMaxWorkers);
+  if (in.blamed() < BlameServer(kMembers) || in.blamed() >= kMembers) {
+    return "blamed member out of range";
   }
   const std::string text = in.message().substr(0, kMaxMessageText);
   out->status =
@@ -85,16 +122,34 @@ const char* TakeStatus(const wire::Header& in, Header* out) {
 
 }  // namespace
 
+const char* Name(Operation operation) noexcept {
+  switch (operation) {
+    case Operation::kRegister:
+      return "registration";
+    case Operation::kStore:
+      return "store";
+    case Operation::kLoad:
+      return "load";
+    case Operation::kLastStep:
+      return "question for the last step";
+    default:
+      return Name(static_cast<TransferKind>(operation));
+  }
+}
+
 void Encode(const Header& header, std::string* out) {
   wire::Header message;
   message.set_version(kWireVersion);
   message.set_kind(static_cast<uint32_t>(header.kind));
   message.set_worker(header.worker);
   message.set_world_size(header.world_size);
+  message.set_incarnation(header.incarnation);
   message.set_request(header.request);
   if (header.kind == MessageKind::kPush || header.kind == MessageKind::kAnswer) {
     PutSlice(header, &message);
+    if (IsServed(header.spec.operation)) PutServed(header.served, &message);
   }
+  if (header.kind == MessageKind::kWelcome) message.set_round(header.round);
   for (const uint64_t request : header.requests) message.add_requests(request);
   if (!header.status.ok()) {
     message.set_code(static_cast<uint32_t>(header.status.code()));
@@ -116,13 +171,16 @@ const char* Decode(std::span<const uint8_t> bytes, Header* out) {
     return "world size out of range";
   }
   if (message.worker() >= message.world_size()) return "worker out of range";
+  if (message.incarnation() > kMaxIncarnation) return "incarnation out of range";
   if (static_cast<size_t>(message.requests_size()) > kMaxRequestsPerHeader) {
     return "too many requests";
   }
   out->kind = static_cast<MessageKind>(message.kind());
   out->worker = message.worker();
   out->world_size = message.world_size();
+  out->incarnation = message.incarnation();
   out->request = message.request();
+  out->round = message.round();
   out->requests.assign(message.requests().begin(), message.requests().end());
   if (out->kind == MessageKind::kPush || out->kind == MessageKind::kAnswer) {
     return TakeSlice(message, out);
@@ -134,32 +192,30 @@ const char* Decode(std::span<const uint8_t> bytes, Header* out) {
 }
 
 bool Contributes(const SliceSpec& spec, uint32_t worker) noexcept {
-  switch (spec.transfer) {
-    case TransferKind::kAllReduce:
-    case TransferKind::kReduceScatter:
+  switch (spec.operation) {
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
       return true;
-    case TransferKind::kAllGather:
-    case TransferKind::kBroadcast:
+    case Operation::kAllGather:
+    case Operation::kBroadcast:
       return worker == spec.owner;
-    case TransferKind::kBarrier:
+    default:
       return false;
   }
-  return false;
 }
 
 bool Receives(const SliceSpec& spec, uint32_t worker) noexcept {
-  switch (spec.transfer) {
-    case TransferKind::kAllReduce:
+  switch (spec.operation) {
+    case Operation::kAllReduce:
       return true;
-    case TransferKind::kReduceScatter:
+    case Operation::kReduceScatter:
       return worker == spec.owner;
-    case TransferKind::kAllGather:
-    case TransferKind::kBroadcast:
+    case Operation::kAllGather:
+    case Operation::kBroadcast:
       return worker != spec.owner;
-    case TransferKind::kBarrier:
+    default:
       return false;
   }
-  return false;
 }
 
 }  // namespace engine::zmq_ps

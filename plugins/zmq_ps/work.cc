@@ -20,6 +20,10 @@ void PooledWork::Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool)
   transfer_ = transfer;
   deadline_ = DeadlineIn(transfer.timeout_ms);
   pool_ = std::move(pool);
+  operation = OperationOf(transfer.kind);
+  served = {};
+  unit = nullptr;
+  last_step = kMaxStep;
   next = nullptr;
   started_ns_.store(0, std::memory_order_relaxed);
   references_.store(2, std::memory_order_relaxed);
@@ -73,7 +77,7 @@ Status PooledWork::WaitHost(int64_t timeout_ms) noexcept {
   std::unique_lock lock(mutex_);
   if (!done_.wait_until(lock, DeadlineIn(timeout_ms), [this] { return terminal(); })) {
     return Status::Error(StatusCode::kTimeout, "%s is still pending after a wait of %lld ms",
-                         Describe(transfer_).c_str(), static_cast<long long>(timeout_ms));
+                         Describe(*this).c_str(), static_cast<long long>(timeout_ms));
   }
   return status_;
 }

@@ -11,6 +11,8 @@
 #include "clock.h"
 #include "engine/communicator.h"
 #include "partition.h"
+#include "units.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 
@@ -23,6 +25,8 @@ struct Request {
   PooledWork* work = nullptr;
   Slice slice;
   uint32_t index = 0;
+  uint32_t first_row = 0;  // sparse: of Transfer::rows, those that lie in the slice
+  uint32_t row_count = 0;
   uint64_t id = 0;          // 0: not sent yet
   Clock::time_point heard;  // when it was sent, or last asked about
   bool queued = false;      // to be pushed, for the first time or again
@@ -51,6 +55,14 @@ class PooledWork final : public Work {
   Status WaitStream(Stream* stream) noexcept override;
   void OnDone(void (*callback)(void* context), void* context) noexcept override;
   void Release() noexcept override;
+
+  // What is asked for, set by whoever submits the work, before that; and then constant.
+  Operation operation = Operation::kAllReduce;
+  ServedFields served;         // but for the number of rows of each request
+  const Unit* unit = nullptr;  // of a served operation that is about one
+
+  // Operation::kLastStep: the least of what servers said. Constant when the work is terminal.
+  uint64_t last_step = kMaxStep;
 
   // For the worker that runs the transfer; constant or of its thread unless stated otherwise.
   Worker* worker = nullptr;    // constant from the start of the transfer

@@ -1,7 +1,6 @@
 #include "worker.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "describe.h"
@@ -12,61 +11,14 @@ namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
-constexpr int kMaxReceivesPerStep = 64;
-constexpr size_t kMaxControl = 1024;
-// A server refuses what is late and can say who is missing; without a word from it by then, it is
-// the server that is late.
-constexpr auto kServersWord = std::chrono::milliseconds(1000);
-// For which the news that a rank is lost waits for a better reason.
-constexpr auto kHearsay = std::chrono::milliseconds(200);
 // Closed sockets let go of memory within their linger time.
 constexpr auto kMemoryPatience = std::chrono::seconds(3);
-
-std::span<const uint8_t> BytesOf(const ::zmq::message_t& message) {
-  return {static_cast<const uint8_t*>(message.data()), message.size()};
-}
-
-SliceSpec SpecOf(const PooledWork& work, const Slice& slice) {
-  const Transfer& transfer = work.transfer();
-  const bool is_barrier = transfer.kind == TransferKind::kBarrier;
-  return {.transfer = transfer.kind,
-          .dtype = is_barrier ? DType::kFloat32 : transfer.dtype,
-          .reduction = is_barrier ? Reduction::kSum : transfer.reduction,
-          .root = transfer.kind == TransferKind::kBroadcast ? slice.owner : 0,
-          .owner = slice.owner,
-          .slices = static_cast<uint32_t>(work.slices.size()),
-          .offset = slice.offset,
-          .count = slice.count,
-          .total = is_barrier ? 0 : static_cast<uint64_t>(transfer.count),
-          .tensor = transfer.key};
-}
-
-// Where the slice lies in the caller's buffers. Of a reduce-scatter `recv` is the own part only, of
-// an all-gather `send` is.
-size_t ByteOffset(const Transfer& transfer, const Slice& slice, bool buffer_is_own_part) {
-  uint64_t first = slice.offset;
-  if (buffer_is_own_part) first -= slice.owner * static_cast<uint64_t>(transfer.count);
-  return static_cast<size_t>(first) * SizeOf(transfer.dtype);
-}
-
-// What a rank has itself and no server needs to bring.
-void CopyOwnPart(const Transfer& transfer, uint32_t rank) {
-  const size_t bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
-  if (bytes == 0 || !transfer.recv || !transfer.send) return;
-  char* target = static_cast<char*>(transfer.recv);
-  if (transfer.kind == TransferKind::kAllGather) {
-    target += rank * bytes;
-  } else if (transfer.kind != TransferKind::kBroadcast ||
-             transfer.root != static_cast<int32_t>(rank)) {
-    return;
-  }
-  if (target != transfer.send) std::memcpy(target, transfer.send, bytes);
-}
 
 SocketSettings SocketSettingsOf(const WorkerSettings& settings) {
   return {.max_message_bytes =
               static_cast<int64_t>(std::max<uint64_t>(settings.slice_bytes, kMaxHeaderBytes)),
-          .buffer_bytes = settings.buffer_bytes};
+          .buffer_bytes = settings.buffer_bytes,
+          .heartbeat = settings.heartbeat};
 }
 
 }  // namespace
@@ -126,10 +78,9 @@ Result<std::unique_ptr<Worker>> Worker::Connect(WorkerSettings settings,
     for (const auto& server : worker->servers_) {
       if (server->welcomed) continue;
       return Status::Error(StatusCode::kRendezvous,
-                           "the parameter server of rank %d at %s did not answer in time: check "
-                           "that this host can reach it",
-                           server->address.rank, server->address.endpoint.c_str())
-          .WithRank(server->address.rank);
+                           "%s did not answer in time: check that this host can reach it",
+                           Describe(server->address).c_str())
+          .WithRank(server->address.blame());
     }
     return Status(worker->reason_);
   } catch (const std::exception& error) {
@@ -140,6 +91,10 @@ Result<std::unique_ptr<Worker>> Worker::Connect(WorkerSettings settings,
 
 Worker::~Worker() {
   const auto rank = static_cast<int32_t>(settings_.worker);
+  {
+    const std::lock_guard lock(mutex_);
+    orderly_ = reason_.ok();
+  }
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"),
         Status::Error(StatusCode::kPeerLost, "rank %d has left", rank).WithRank(rank));
   if (thread_.joinable()) thread_.join();
@@ -225,273 +180,6 @@ void Worker::TakeInbox() {
   }
 }
 
-void Worker::Begin(PooledWork* work) {
-  active_.insert(work);
-  work->worker = this;
-  work->match_key = settings_.ordered ? 0 : work->transfer().key;
-  work->round = ++rounds_[work->match_key];
-  Transfer matched = work->transfer();
-  matched.key = work->match_key;
-  Cut(matched, work->round, rule_, &work->slices);
-  work->requests.clear();
-  work->requests.resize(work->slices.size());
-  work->unanswered = work->slices.size();
-  CopyOwnPart(work->transfer(), settings_.worker);
-  for (size_t i = 0; i < work->slices.size(); ++i) {
-    Request& request = work->requests[i];
-    request = {.work = work, .slice = work->slices[i], .index = static_cast<uint32_t>(i)};
-    QueuePush(&request);
-  }
-}
-
-// The queue keeps the work alive.
-void Worker::QueuePush(Request* request) {
-  request->work->memory_uses.fetch_add(1, std::memory_order_relaxed);
-  request->queued = true;
-  servers_[request->slice.server]->pushes.Push(request->work->transfer().priority, request);
-}
-
-void Worker::SendTo(Server& server) {
-  if (!server.acks.empty()) {
-    for (size_t first = 0; first < server.acks.size(); first += kMaxRequestsPerHeader) {
-      const size_t last = std::min(server.acks.size(), first + kMaxRequestsPerHeader);
-      Header ack{.kind = MessageKind::kAck,
-                 .worker = settings_.worker,
-                 .world_size = settings_.world_size};
-      ack.requests.assign(server.acks.begin() + static_cast<ptrdiff_t>(first),
-                          server.acks.begin() + static_cast<ptrdiff_t>(last));
-      server.control.push_back(std::move(ack));
-    }
-    server.acks.clear();
-  }
-  if (!SendControl(server)) return;
-  while (!server.pushes.empty()) {
-    Request* const request = server.pushes.top();
-    if (!request->done && !SendPush(server, *request)) return;
-    server.pushes.Pop();
-    request->queued = false;
-    DropUse(request->work);
-  }
-}
-
-bool Worker::SendControl(Server& server) {
-  while (!server.control.empty()) {
-    if (!server.link->Writable()) return false;
-    Message message;
-    Encode(server.control.front(), &encoded_);
-    message.header.rebuild(encoded_.data(), encoded_.size());
-    if (server.link->Send(message) != SendResult::kSent) return false;
-    server.control.pop_front();
-  }
-  return true;
-}
-
-bool Worker::SendPush(Server& server, Request& request) {
-  if (!server.link->Writable()) return false;
-  PooledWork& work = *request.work;
-  const Transfer& transfer = work.transfer();
-  Header header{.kind = MessageKind::kPush,
-                .worker = settings_.worker,
-                .world_size = settings_.world_size,
-                .request = request.id ? request.id : server.next_request,
-                .key = work.match_key,
-                .round = work.round,
-                .slice = request.index,
-                .spec = SpecOf(work, request.slice),
-                .priority = transfer.priority,
-                .timeout_ms = std::max<int64_t>(MillisecondsUntil(work.deadline()), 1),
-                .sequence = transfer.sequence};
-  Message message;
-  Encode(header, &encoded_);
-  message.header.rebuild(encoded_.data(), encoded_.size());
-  const size_t bytes = header.spec.bytes();
-  if (bytes > 0 && Contributes(header.spec, settings_.worker)) {
-    const bool own_part = transfer.kind == TransferKind::kAllGather;
-    auto* const data = static_cast<char*>(const_cast<void*>(transfer.send)) +
-                       ByteOffset(transfer, request.slice, own_part);
-    work.memory_uses.fetch_add(1, std::memory_order_relaxed);
-    message.body.rebuild(data, bytes, ForgetMemory, &work);
-    server.pushed_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  }
-  if (server.link->Send(message) != SendResult::kSent) return false;
-  if (request.id == 0) {
-    request.id = server.next_request++;
-    server.unanswered.emplace(request.id, &request);
-  }
-  request.heard = Clock::now();
-  work.MarkStarted();
-  return true;
-}
-
-void Worker::ReceiveFrom(Server& server) {
-  Message message;
-  for (int i = 0; i < kMaxReceivesPerStep && server.link->Receive(&message); ++i) {
-    Handle(server, message);
-  }
-}
-
-void Worker::HandleEvents(Server& server) {
-  ConnectionEvent event;
-  while (server.monitor->Next(&event)) {
-    switch (event.kind) {
-      case ConnectionEvent::Kind::kAccepted:
-        break;  // of servers only
-      case ConnectionEvent::Kind::kUp:
-        if (server.down_since) SayHello(server);  // so that it knows the new connection
-        server.down_since.reset();
-        break;
-      case ConnectionEvent::Kind::kDown:
-        if (!server.down_since) server.down_since = Clock::now();
-        break;
-      case ConnectionEvent::Kind::kRefused:
-        if (server.welcomed) break;
-        FailFound(Status::Error(StatusCode::kRendezvous,
-                                "the parameter server of rank %d at %s refused the key of rank %u",
-                                server.address.rank, server.address.endpoint.c_str(),
-                                settings_.worker)
-                      .WithRank(server.address.rank));
-        break;
-    }
-  }
-}
-
-void Worker::Handle(Server& server, Message& message) {
-  Header header;
-  const char* const objection = Decode(BytesOf(message.header), &header);
-  if (objection) {
-    return FailFound(Status::Error(StatusCode::kInternal,
-                                   "the parameter server of rank %d sent a broken message: %s",
-                                   server.address.rank, objection)
-                         .WithRank(server.address.rank));
-  }
-  switch (header.kind) {
-    case MessageKind::kWelcome: {
-      server.welcomed = true;
-      const bool all = std::all_of(servers_.begin(), servers_.end(),
-                                   [](const auto& other) { return other->welcomed; });
-      const std::lock_guard lock(mutex_);
-      welcomed_ = all;
-      changed_.notify_all();
-      return;
-    }
-    case MessageKind::kAnswer:
-      return HandleAnswer(server, header, message.body);
-    case MessageKind::kRefusal:
-      if (header.request == 0 || server.unanswered.count(header.request) > 0) {
-        HandleRefusal(header.status);
-      }
-      return;
-    case MessageKind::kMissing:
-      return HandleMissing(server, header);
-    case MessageKind::kProbe:
-      return HandleProbe(server, header);
-    case MessageKind::kHello:
-    case MessageKind::kPush:
-    case MessageKind::kAck:
-    case MessageKind::kLeave:
-      return;  // not for workers
-  }
-}
-
-void Worker::HandleAnswer(Server& server, const Header& header, const ::zmq::message_t& body) {
-  server.acks.push_back(header.request);  // also for one that came again
-  const auto found = server.unanswered.find(header.request);
-  if (found == server.unanswered.end()) return;
-  Request& request = *found->second;
-  PooledWork& work = *request.work;
-  const Transfer& transfer = work.transfer();
-  const SliceSpec spec = SpecOf(work, request.slice);
-  const size_t bytes = Receives(spec, settings_.worker) ? spec.bytes() : 0;
-  if (header.key != work.match_key || header.round != work.round || header.spec != spec ||
-      body.size() != bytes) {
-    return FailFound(Status::Error(StatusCode::kInternal,
-                                   "the parameter server of rank %d answered %s with something "
-                                   "else",
-                                   server.address.rank, Describe(transfer).c_str())
-                         .WithRank(server.address.rank));
-  }
-  if (bytes > 0) {
-    const bool own_part = transfer.kind == TransferKind::kReduceScatter;
-    std::memcpy(static_cast<char*>(transfer.recv) + ByteOffset(transfer, request.slice, own_part),
-                body.data(), bytes);
-  }
-  request.done = true;
-  server.unanswered.erase(found);
-  if (--work.unanswered == 0) DropUse(&work);
-}
-
-// When a run ends because of one rank, every rank is told why by its engine, and that reason is
-// better than what servers see of it.
-void Worker::HandleRefusal(const Status& reason) {
-  if (reason.code() != StatusCode::kPeerLost) return FailFound(reason);
-  if (!hearsay_.ok()) return;
-  hearsay_ = reason;
-  believe_at_ = Clock::now() + kHearsay;
-}
-
-void Worker::HandleMissing(Server& server, const Header& header) {
-  for (const uint64_t id : header.requests) {
-    const auto found = server.unanswered.find(id);
-    if (found != server.unanswered.end() && !found->second->queued) QueuePush(found->second);
-  }
-}
-
-void Worker::HandleProbe(Server& server, const Header& header) {
-  for (const uint64_t id : header.requests) {
-    if (server.unanswered.count(id) == 0 && id < server.next_request) server.acks.push_back(id);
-  }
-}
-
-void Worker::LookAtClock(Clock::time_point now) {
-  if (!hearsay_.ok() && now >= believe_at_) return FailFound(hearsay_);
-  const auto patience = std::chrono::milliseconds(settings_.lost_after_ms);
-  for (const auto& server : servers_) {
-    if (!server->welcomed) SayHello(*server);
-    const bool needed = !server->unanswered.empty() || !server->pushes.empty();
-    if (needed && server->down_since && now >= *server->down_since + patience) {
-      return FailFound(Status::Error(StatusCode::kPeerLost,
-                                     "rank %d closed its connection (its parameter server at %s)",
-                                     server->address.rank, server->address.endpoint.c_str())
-                           .WithRank(server->address.rank));
-    }
-    AskAbout(*server, now);
-  }
-  for (const PooledWork* work : active_) {
-    if (now < work->deadline() + kServersWord || work->unanswered == 0) continue;
-    const auto request = std::find_if(work->requests.begin(), work->requests.end(),
-                                      [](const Request& r) { return !r.done; });
-    const ServerAddress& address = servers_[request->slice.server]->address;
-    return FailFound(Status::Error(StatusCode::kTimeout,
-                                   "%s got no answer from the parameter server of rank %d within "
-                                   "%lld ms",
-                                   Describe(work->transfer()).c_str(), address.rank,
-                                   static_cast<long long>(work->transfer().timeout_ms))
-                         .WithRank(address.rank));
-  }
-}
-
-void Worker::AskAbout(Server& server, Clock::time_point now) {
-  const auto patience = std::chrono::milliseconds(settings_.resend_ms);
-  Header probe{
-      .kind = MessageKind::kProbe, .worker = settings_.worker, .world_size = settings_.world_size};
-  for (auto& [id, request] : server.unanswered) {
-    if (request->queued || now < request->heard + patience) continue;
-    if (probe.requests.size() == kMaxRequestsPerHeader) break;
-    request->heard = now;
-    probe.requests.push_back(id);
-  }
-  if (!probe.requests.empty() && server.control.size() < kMaxControl) {
-    server.control.push_back(std::move(probe));
-  }
-}
-
-void Worker::SayHello(Server& server) {
-  if (!server.control.empty()) return;
-  server.control.push_back({.kind = MessageKind::kHello,
-                            .worker = settings_.worker,
-                            .world_size = settings_.world_size});
-}
-
 // Others are told the cause itself, so that they do not blame the messenger.
 void Worker::FailFound(const Status& reason) {
   Abort(reason, reason.WithContext("rank %u gave up", settings_.worker));
@@ -521,10 +209,12 @@ void Worker::FailAll() {
 
 // What is queued is thrown away; what libzmq has, it gives back when its sockets close.
 void Worker::SayGoodbye(const Status& farewell) {
-  Header leave{.kind = MessageKind::kLeave,
-               .worker = settings_.worker,
-               .world_size = settings_.world_size,
-               .status = farewell};
+  Header leave = HeaderOf(MessageKind::kLeave);
+  {
+    const std::lock_guard lock(mutex_);
+    leave.status =
+        orderly_ ? Status::Error(StatusCode::kAborted, "%s", farewell.message()) : farewell;
+  }
   for (const auto& server : servers_) {
     try {
       for (; !server->pushes.empty(); server->pushes.Pop()) {

@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "curve.h"
+#include "engine/host.h"
 #include "engine/status.h"
 #include "link.h"
 #include "partition.h"
@@ -32,12 +33,16 @@ namespace engine::zmq_ps {
 struct ServerAddress {
   std::string endpoint;
   std::string public_key;  // empty: plain text
-  int32_t rank = -1;       // whom to blame when it is lost
+  int32_t rank = -1;       // that hosts it, or of servers of their own the index
+  bool is_member = false;  // a server of its own
+
+  int32_t blame() const noexcept { return is_member ? BlameServer(rank) : rank; }
 };
 
 struct WorkerSettings {
   uint32_t worker = 0;
   uint32_t world_size = 1;
+  uint32_t incarnation = 0;
   std::vector<ServerAddress> servers;
   KeyPair keys;
   uint64_t slice_bytes = 1 << 20;
@@ -48,6 +53,7 @@ struct WorkerSettings {
   int buffer_bytes = 0;
   int64_t resend_ms = 500;
   int64_t lost_after_ms = 1000;
+  Heartbeat heartbeat;
   // Called once, on the worker's thread, with what others should know of the first failure.
   std::function<void(const Status& farewell)> on_failure;
   LinkWrapper wrap;  // for tests; may be empty
@@ -57,7 +63,7 @@ struct WorkerSettings {
 // nor written once its work is terminal.
 class Worker {
  public:
-  // Connects to all servers, until `deadline`: kRendezvous names the rank of one that is missing.
+  // Connects to all servers, until `deadline`: kRendezvous names one that is missing.
   static Result<std::unique_ptr<Worker>> Connect(WorkerSettings settings,
                                                  Clock::time_point deadline) noexcept;
   ~Worker();  // Abort, as kAborted, with a farewell that says only that this rank has left
@@ -97,18 +103,23 @@ class Worker {
   void TakeInbox();
   void Begin(PooledWork* work);
   void QueuePush(Request* request);
+  Header HeaderOf(MessageKind kind) const;
 
   void SendTo(Server& server);
   bool SendControl(Server& server);
   bool SendPush(Server& server, Request& request);
+  void AttachData(PooledWork& work, const Request& request, Message* message);
+  ::zmq::message_t Lend(PooledWork& work, const void* data, size_t bytes);
   void ReceiveFrom(Server& server);
   void HandleEvents(Server& server);
   void Handle(Server& server, Message& message);
+  void HandleWelcome(Server& server, const Header& header);
   void HandleAnswer(Server& server, const Header& header, const ::zmq::message_t& body);
   void HandleRefusal(const Status& reason);
   void HandleMissing(Server& server, const Header& header);
   void HandleProbe(Server& server, const Header& header);
   void LookAtClock(Clock::time_point now);
+  void LookAtDeadlines(Clock::time_point now);
   void AskAbout(Server& server, Clock::time_point now);
   void SayHello(Server& server);
 
@@ -130,6 +141,7 @@ class Worker {
   PooledWork* unused_ = nullptr;  // whose memory nobody refers to any more
   Status reason_;
   Status farewell_;
+  bool orderly_ = false;   // it is the destructor that ends it
   bool welcomed_ = false;  // by all servers; written by the thread only
 
   WakeUp wake_up_;

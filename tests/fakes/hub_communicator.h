@@ -3,6 +3,8 @@
 // nothing, as the fastest backends do not.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "engine/host.h"
 
 namespace engine::test {
 
@@ -61,12 +64,43 @@ class HubWork final : public Work {
   void* context_ = nullptr;
 };
 
+// What makes the transfers of several ranks one.
+enum class HubMatch {
+  kSequence,  // Transfer::sequence
+  kKey,       // Transfer::key: the oldest of each rank; so ranks may submit keys in any order
+};
+
+struct HubSettings {
+  int world_size = 2;
+  int64_t max_delay_us = 0;
+  uint32_t seed = 1;
+  HubMatch match = HubMatch::kSequence;
+  bool survives_losses = false;  // transfers are among the ranks that are left
+  // A rank that has failed; called without a lock. May be empty.
+  std::function<void(int rank, const Status& status)> on_failure;
+};
+
+// Why `lost`, a rank or BlameServer(index), which ended with `reason`, ends another member: the
+// cause where it named one.
+inline Status CauseOf(int lost, const Status& reason) {
+  if (reason.rank() != -1) return reason;
+  const bool server = BlamedServer(lost) >= 0;
+  return Status::Error(StatusCode::kPeerLost, "%s %d has left: %s", server ? "server" : "rank",
+                       server ? BlamedServer(lost) : lost, reason.message())
+      .WithRank(lost);
+}
+
 class Hub {
  public:
-  Hub(int world_size, int64_t max_delay_us, uint32_t seed)
-      : world_size_(world_size), delay_us_(0, max_delay_us), random_(seed) {
+  explicit Hub(HubSettings settings)
+      : settings_(std::move(settings)),
+        delay_us_(0, settings_.max_delay_us),
+        random_(settings_.seed),
+        ended_(static_cast<size_t>(settings_.world_size)) {
     thread_ = std::thread([this] { Loop(); });
   }
+  Hub(int world_size, int64_t max_delay_us, uint32_t seed)
+      : Hub(HubSettings{.world_size = world_size, .max_delay_us = max_delay_us, .seed = seed}) {}
   ~Hub() {
     {
       const std::lock_guard lock(mutex_);
@@ -78,78 +112,165 @@ class Hub {
 
   Status Submit(int rank, const Transfer& transfer, Work** out) {
     const std::lock_guard lock(mutex_);
-    if (!aborted_.ok()) return aborted_;
-    Meeting& meeting = meetings_[transfer.sequence];
-    if (meeting.transfers.empty()) {
-      meeting.transfers.resize(static_cast<size_t>(world_size_));
-      meeting.works.resize(static_cast<size_t>(world_size_));
-    }
+    const auto r = static_cast<size_t>(rank);
+    if (!ended_[r].ok()) return ended_[r];
+    const uint64_t id = settings_.match == HubMatch::kKey ? transfer.key : transfer.sequence;
     works_.emplace_back();
+    Slot& slot = slots_[id];
+    slot.resize(ended_.size());
+    slot[r].push_back({rank, transfer, &works_.back(),
+                       Clock::now() + std::chrono::milliseconds(transfer.timeout_ms)});
     *out = &works_.back();
-    meeting.transfers[static_cast<size_t>(rank)] = transfer;
-    meeting.works[static_cast<size_t>(rank)] = &works_.back();
-    if (++meeting.present == world_size_) {
-      ready_.push_back(transfer.sequence);
-      changed_.notify_all();
-    }
+    Match(slot);
+    changed_.notify_all();
     return {};
   }
 
+  // Ends all ranks.
   void Abort(const Status& reason) {
-    std::vector<HubWork*> pending;
+    for (int rank = 0; rank < settings_.world_size; ++rank) End(rank, reason);
+  }
+
+  // Fails what `rank` has pending and whatever it submits from now on; the first reason stays.
+  // Transfers that all ranks have submitted are carried out nevertheless.
+  void End(int rank, const Status& reason) {
+    std::vector<HubWork*> works;
     {
       const std::lock_guard lock(mutex_);
-      if (!aborted_.ok()) return;
-      aborted_ = reason;
-      for (auto& [sequence, meeting] : meetings_) {
-        for (HubWork* work : meeting.works) {
-          if (work != nullptr) pending.push_back(work);
-        }
+      const auto r = static_cast<size_t>(rank);
+      if (!ended_[r].ok()) return;
+      ended_[r] = reason;
+      for (auto& [id, slot] : slots_) {
+        for (const Pending& pending : slot[r]) works.push_back(pending.work);
+        slot[r].clear();
+        Match(slot);
       }
-      meetings_.clear();
-      ready_.clear();
+      changed_.notify_all();
     }
-    for (HubWork* work : pending) work->End(reason);
+    for (HubWork* work : works) work->End(reason);
+  }
+
+  // A new process in the place of an ended rank.
+  void Revive(int rank) {
+    const std::lock_guard lock(mutex_);
+    ended_[static_cast<size_t>(rank)] = Status();
+  }
+
+  // Returns when no buffer of an ended rank is in use. Not from a callback.
+  void Drain() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ready_.empty() && !busy_; });
   }
 
  private:
-  struct Meeting {
-    std::vector<Transfer> transfers;  // by rank
-    std::vector<HubWork*> works;
-    int present = 0;
+  using Clock = std::chrono::steady_clock;
+  struct Pending {
+    int rank = 0;
+    Transfer transfer;
+    HubWork* work = nullptr;
+    Clock::time_point deadline;
   };
+  using Slot = std::vector<std::deque<Pending>>;  // of one id, by rank
+  using Meeting = std::vector<Pending>;           // by rank, of those that are there
 
-  void Loop() {
-    std::unique_lock lock(mutex_);
+  bool TakesPart(size_t rank) const { return ended_[rank].ok() || !settings_.survives_losses; }
+
+  // Takes out what everyone has submitted.
+  void Match(Slot& slot) {
     for (;;) {
-      changed_.wait(lock, [this] { return stop_ || !ready_.empty(); });
-      if (stop_) return;
-      const auto found = meetings_.find(ready_.front());
-      ready_.pop_front();
-      const Meeting meeting = std::move(found->second);
-      meetings_.erase(found);
-      const int64_t delay = delay_us_(random_);
-      lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(delay));
-      Carry(meeting.transfers);
-      for (HubWork* work : meeting.works) work->End({});
-      lock.lock();
+      Meeting meeting;
+      for (size_t r = 0; r < slot.size(); ++r) {
+        if (!TakesPart(r)) continue;
+        if (slot[r].empty()) return;
+        meeting.push_back(slot[r].front());
+      }
+      if (meeting.empty()) return;
+      for (const Pending& pending : meeting) slot[static_cast<size_t>(pending.rank)].pop_front();
+      ready_.push_back(std::move(meeting));
     }
   }
 
-  // What rank 0 says is done for all: mixed-up transfers give wrong sums, as they would in the
-  // wild.
-  static void Carry(const std::vector<Transfer>& transfers) {
-    const Transfer& first = transfers[0];
-    const auto ranks = static_cast<int64_t>(transfers.size());
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      if (ready_.empty()) {
+        const auto failures = Failures();
+        if (failures.empty()) {
+          changed_.wait_until(lock, NextDeadline());
+          continue;
+        }
+        lock.unlock();
+        for (const auto& [rank, status] : failures) Fail(rank, status);
+        lock.lock();
+        continue;
+      }
+      const Meeting meeting = std::move(ready_.front());
+      ready_.pop_front();
+      busy_ = true;
+      const int64_t delay = delay_us_(random_);
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+      const Status status = Carry(meeting);
+      for (const Pending& pending : meeting) pending.work->End(status);
+      lock.lock();
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  Clock::time_point NextDeadline() const {
+    auto next = Clock::now() + std::chrono::hours(1);
+    for (const auto& [id, slot] : slots_) {
+      for (const auto& queue : slot) {
+        for (const Pending& pending : queue) next = std::min(next, pending.deadline);
+      }
+    }
+    return next;
+  }
+
+  // The ranks that wait for one that has ended, or have waited for too long.
+  std::map<int, Status> Failures() const {
+    std::map<int, Status> failures;
+    const auto now = Clock::now();
+    for (const auto& [id, slot] : slots_) {
+      size_t missing = 0;
+      while (missing < slot.size() && (!TakesPart(missing) || !slot[missing].empty())) ++missing;
+      if (missing == slot.size()) continue;
+      const auto blamed = static_cast<int>(missing);
+      for (const auto& queue : slot) {
+        for (const Pending& pending : queue) {
+          if (!ended_[missing].ok()) {
+            failures.emplace(pending.rank, CauseOf(blamed, ended_[missing]));
+          } else if (now >= pending.deadline) {
+            failures.emplace(pending.rank,
+                             Status::Error(StatusCode::kTimeout, "rank %d has not submitted %s",
+                                           blamed, Name(pending.transfer.kind))
+                                 .WithRank(blamed));
+          }
+        }
+      }
+    }
+    return failures;
+  }
+
+  void Fail(int rank, const Status& status) {
+    End(rank, status);
+    if (settings_.on_failure) settings_.on_failure(rank, status);
+  }
+
+  // What the first rank says is done for all: mixed-up transfers give wrong sums, as they would in
+  // the wild.
+  static Status Carry(const Meeting& meeting) {
+    const Transfer& first = meeting[0].transfer;
+    const auto ranks = static_cast<int64_t>(meeting.size());
     const auto in = [&](int64_t rank) {
-      return static_cast<const float*>(transfers[static_cast<size_t>(rank)].send);
+      return static_cast<const float*>(meeting[static_cast<size_t>(rank)].transfer.send);
     };
     const auto out = [&](int64_t rank) {
-      return static_cast<float*>(transfers[static_cast<size_t>(rank)].recv);
+      return static_cast<float*>(meeting[static_cast<size_t>(rank)].transfer.recv);
     };
     int64_t count = first.count;
-    for (const Transfer& other : transfers) count = std::min(count, other.count);
+    for (const Pending& other : meeting) count = std::min(count, other.transfer.count);
     std::vector<float> result(static_cast<size_t>(count * ranks));
     switch (first.kind) {
       case TransferKind::kAllReduce:
@@ -169,24 +290,45 @@ class Hub {
         for (int64_t r = 0; r < ranks; ++r) std::copy_n(result.data(), count * ranks, out(r));
         break;
       case TransferKind::kBroadcast:
-        for (int64_t r = 0; r < ranks; ++r) {
-          if (r != first.root) std::copy_n(in(first.root), count, out(r));
-        }
-        break;
+        return CarryBroadcast(meeting, count);
       case TransferKind::kBarrier:
+      case TransferKind::kPush:
+      case TransferKind::kPull:
         break;
     }
+    return {};
   }
 
-  const int world_size_;
+  static Status CarryBroadcast(const Meeting& meeting, int64_t count) {
+    const int root = meeting[0].transfer.root;
+    const void* data = nullptr;
+    bool found = false;
+    for (const Pending& pending : meeting) {
+      if (pending.rank != root) continue;
+      data = pending.transfer.send;
+      found = true;
+    }
+    if (!found) {
+      return Status::Error(StatusCode::kPeerLost, "the root of a broadcast has left")
+          .WithRank(root);
+    }
+    for (const Pending& pending : meeting) {
+      if (pending.rank == root) continue;
+      std::memcpy(pending.transfer.recv, data, static_cast<size_t>(count) * sizeof(float));
+    }
+    return {};
+  }
+
+  const HubSettings settings_;
   std::uniform_int_distribution<int64_t> delay_us_;
   std::mt19937 random_;  // of the thread
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint64_t, Meeting> meetings_;  // guarded by mutex_, as all below
-  std::deque<uint64_t> ready_;
+  std::map<uint64_t, Slot> slots_;  // guarded by mutex_, as all below
+  std::deque<Meeting> ready_;
+  bool busy_ = false;  // the thread carries out a transfer
   std::deque<HubWork> works_;
-  Status aborted_;
+  std::vector<Status> ended_;  // by rank
   bool stop_ = false;
   std::thread thread_;
 };

@@ -1,5 +1,6 @@
 // Any bytes in place of a header of zmq_ps: refused, or a header within its bounds that reads the
 // same after it was written again.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,6 +21,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ENGINE_CHECK(spec.owner < header.world_size && spec.root < header.world_size);
     ENGINE_CHECK(spec.offset + spec.count <= spec.total * header.world_size);
   }
+  ENGINE_CHECK(header.incarnation <= kMaxIncarnation);
+  const bool served = has_slice && IsServed(header.spec.operation);
+  if (served) {
+    const ServedFields& fields = header.served;
+    ENGINE_CHECK(header.key != 0 || header.spec.operation == Operation::kLastStep);
+    ENGINE_CHECK(header.spec.dtype == engine::DType::kFloat32 && fields.step <= kMaxStep);
+    ENGINE_CHECK(std::isfinite(fields.learning_rate) && std::isfinite(fields.weight));
+    ENGINE_CHECK(fields.weight >= 0 && fields.row <= header.spec.total);
+    ENGINE_CHECK(fields.state >= -1 && fields.state < engine::kMaxOptimizerStates);
+    ENGINE_CHECK(fields.rows <= header.spec.count && (fields.sparse || fields.rows == 0));
+  }
   std::string bytes;
   Encode(header, &bytes);
   Header again;
@@ -27,6 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Decode({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, &again);
   ENGINE_CHECK(!objection, "%s", objection);
   ENGINE_CHECK(again.kind == header.kind && again.request == header.request);
+  ENGINE_CHECK(again.incarnation == header.incarnation);
+  ENGINE_CHECK(!served || again.served == header.served);
   ENGINE_CHECK(!has_slice || (again.spec == header.spec && again.key == header.key));
   return 0;
 }

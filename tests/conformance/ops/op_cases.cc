@@ -135,6 +135,7 @@ const std::vector<OpCase>& OpCases() {
     AddEmbedding(&all);
     AddAttention(&all);
     AddLoss(&all);
+    AddImageOps(&all);
     return all;
   }();
   return cases;

@@ -23,4 +23,7 @@ struct OpCase {
 // Sizes are small, and odd where that may hurt; some are just large enough for several threads.
 const std::vector<OpCase>& OpCases();
 
+// Those of the ops of convolution nets, a part of OpCases().
+void AddImageOps(std::vector<OpCase>* cases);
+
 }  // namespace engine::test

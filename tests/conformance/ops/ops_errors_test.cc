@@ -32,6 +32,9 @@ class OpErrors : public ::testing::TestWithParam<std::string> {
 TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
   const OptionValues::Overrides units = {{"units", "3"}}, heads = {{"heads", "4"}};
   const OptionValues::Overrides table = {{"vocabulary", "5"}, {"width", "2"}, {"positions", "4"}};
+  const OptionValues::Overrides window = {{"kernel", "5"}};
+  const OptionValues::Overrides far = {{"kernel", "2"}, {"padding", "2"}};
+  const OptionValues::Overrides conv = {{"kernel", "5"}, {"padding", "0"}, {"channels", "2"}};
   const std::vector<BadInput> bad = {
       {"linear", units, {}, "got 0 inputs; it needs 1"},
       {"linear", units, {F32({4, 2}), F32({4, 2})}, "got 2 inputs; it needs 1"},
@@ -52,6 +55,15 @@ TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
       {"attention", heads, {F32({2, 3, 10})}, "input 0 is float32 (2, 3, 10)"},
       {"attention", heads, {F32({2, 12})}, "input 0 is float32 (2, 12)"},
       {"attention", heads, {F32({2, 3, 18})}, "4 heads do not divide a width of 6"},
+      {"to_channels_last", {}, {F32({4, 2, 3})}, "input 0 is float32 (4, 2, 3)"},
+      {"to_channels_last", {}, {I32({4, 2, 3, 3})}, "it needs float32 (B, C, H, W)"},
+      {"conv2d", conv, {}, "got 0 inputs"},
+      {"conv2d", conv, {F32({4, 2, 3})}, "input 0 is float32 (4, 2, 3)"},
+      {"conv2d", conv, {F32({4, 2, 9, 3})}, "a kernel of 5 with padding 0 does not fit"},
+      {"max_pool", window, {F32({4, 9, 4, 3})}, "input 0 is float32 (4, 9, 4, 3)"},
+      {"avg_pool", window, {F32({4, 9, 9})}, "input 0 is float32 (4, 9, 9)"},
+      {"avg_pool", far, {F32({4, 9, 9, 1})}, "a kernel larger than the padding"},
+      {"global_avg_pool", {}, {F32({4, 9})}, "input 0 is float32 (4, 9)"},
       {"flatten", {}, {I32({4, 2})}, "input 0 is int32 (4, 2)"},
       {"softmax_cross_entropy", {}, {F32({4}), I32({})}, "input 0 is float32 (4)"},
       {"softmax_cross_entropy", {}, {F32({4, 2}), I32({5})}, "input 1 is int32 (5)"},

@@ -162,11 +162,20 @@ std::string ExecutorModel::GiveUp() {
 std::string ExecutorModel::Outcome() const {
   if (!problem_.empty()) return problem_;
   if (AllDone(options_.steps) && flushing_) return "";
+  if (!running_.empty()) {
+    return "nothing that runs can end, among it '" +
+           std::string(graph_.tasks()[running_.front()].name) + "'";
+  }
   return "it holds both lanes and nothing runs, in step " + std::to_string(steps_begun_ - 1) +
          (flushing_ ? ", which is flushed" : "");
 }
 
-std::string ExecutorModel::Run(const RunOptions& options, Trace* trace) {
+bool ExecutorModel::WasStarted(uint32_t task, uint32_t step) const {
+  const Progress& progress = progress_[task];
+  return WasDone(task, step) || (progress.steps_done == step && progress.state == State::kStarted);
+}
+
+void ExecutorModel::Begin(const RunOptions& options, Trace* trace) {
   options_ = options;
   timing_.seed(options.timing_seed);
   flushes_.seed(options.flush_seed);
@@ -180,20 +189,38 @@ std::string ExecutorModel::Run(const RunOptions& options, Trace* trace) {
   problem_.clear();
 
   BeginStep();
-  while (problem_.empty()) {
-    const bool waits_for_idle = options_.flush_always && flushing_;
-    if (timing_() % 4 == 0 && !waits_for_idle) NextFromOutside();
-    AskCompute();
-    // The thread of the I/O lane may come late.
-    if (timing_() % 2 == 0 || running_.empty()) AskIo();
-    if (running_.empty()) {
-      if (NextFromOutside()) continue;
-      break;
-    }
-    const size_t next = timing_() % running_.size();
-    const uint32_t task = running_[next];
-    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(next));
-    End(task);
+}
+
+// Moves what runs and may end to the front, and counts it.
+size_t ExecutorModel::FindEndable() {
+  if (!options_.may_end) return running_.size();
+  const auto end = std::stable_partition(running_.begin(), running_.end(), [&](uint32_t task) {
+    return options_.may_end(task, progress_[task].steps_done);
+  });
+  return static_cast<size_t>(end - running_.begin());
+}
+
+bool ExecutorModel::Turn() {
+  if (!problem_.empty()) return false;
+  const bool waits_for_idle = options_.flush_always && flushing_;
+  const size_t started_before = trace_->all.size();
+  bool any = timing_() % 4 == 0 && !waits_for_idle && NextFromOutside();
+  AskCompute();
+  // The thread of the I/O lane may come late.
+  if (timing_() % 2 == 0 || FindEndable() == 0) AskIo();
+  any |= trace_->all.size() > started_before;
+  const size_t endable = FindEndable();
+  if (endable == 0) return any || NextFromOutside();
+  const size_t next = timing_() % endable;
+  const uint32_t task = running_[next];
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(next));
+  End(task);
+  return true;
+}
+
+std::string ExecutorModel::Run(const RunOptions& options, Trace* trace) {
+  Begin(options, trace);
+  while (Turn()) {
     if (done_ == options.stop_after) return problem_.empty() ? GiveUp() : problem_;
   }
   return Outcome();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ struct RunOptions {
   bool flush_always = false;     // after every step, and each has the same timing
   size_t stop_after = SIZE_MAX;  // gives the run up with an error when so many tasks are done
   const std::vector<Started>* tickets = nullptr;  // the transfers of rank 0, when this rank follows
+  std::function<bool(uint32_t task, uint32_t step)> may_end;  // of what runs; null: all may
 };
 
 class ExecutorModel {
@@ -46,6 +48,16 @@ class ExecutorModel {
   // Runs steps, the last of which ends with a flush, and returns what the scheduler did wrong, or
   // "". Every run is a new one for the executor but not for the scheduler.
   std::string Run(const RunOptions& options, Trace* trace);
+
+  // The same bit by bit, for ranks that run side by side. Begin is followed by turns until Outcome
+  // is asked.
+  void Begin(const RunOptions& options, Trace* trace);
+  // Lets one thing happen. False: nothing can, as long as nothing happens elsewhere.
+  bool Turn();
+  std::string Outcome() const;
+
+  bool WasStarted(uint32_t task, uint32_t step) const;
+  bool WasDone(uint32_t task, uint32_t step) const { return progress_[task].steps_done > step; }
 
   // Of the scheduler, in all On and Next so far.
   uint64_t allocations() const { return allocations_; }
@@ -71,8 +83,8 @@ class ExecutorModel {
   bool NextFromOutside();
   void BeginStep();
   bool AllDone(uint32_t steps) const { return done_ == size_t{steps} * progress_.size(); }
+  size_t FindEndable();
   std::string GiveUp();
-  std::string Outcome() const;
 
   Scheduler& scheduler_;
   const StepGraph& graph_;

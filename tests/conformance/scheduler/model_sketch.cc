@@ -12,6 +12,15 @@ bool Coin(std::mt19937& random) {
   return Draw(random, 0, 1) == 1;
 }
 
+void Serve(std::mt19937& random, ModelSketch* model) {
+  model->served = true;
+  model->own_pace = Draw(random, 0, 2) == 0;
+  model->span_hook = model->global_hook = false;
+  for (size_t p = 0; p < model->parameter_counts.size(); ++p) {
+    if (Draw(random, 0, 4) == 0) model->tables.push_back(p);
+  }
+}
+
 void DrawHooksAndGate(std::mt19937& random, ModelSketch* model) {
   model->local_hook = Coin(random);
   model->span_hook = Coin(random);
@@ -19,6 +28,7 @@ void DrawHooksAndGate(std::mt19937& random, ModelSketch* model) {
   model->sharded = Draw(random, 0, 2) == 0;
   constexpr UpdateGate kGates[] = {UpdateGate::kSpan, UpdateGate::kGlobal, UpdateGate::kTensor};
   model->gate = kGates[Draw(random, 0, model->sharded ? 1 : 2)];
+  if (!model->sharded && Draw(random, 0, 2) == 0) Serve(random, model);
 }
 
 }  // namespace
@@ -83,6 +93,10 @@ std::string PlanRecorder::Problem(const ModelInfo& model) const {
         return name + " is cut after " + std::to_string(so_far) + " elements";
       }
       // What is left of it must come next.
+      const ParameterInfo& parameter = model.parameters[span.parameter];
+      if (parameter.alone != 0 && (unit.spans.size() > 1 || span.count < parameter.count)) {
+        return name + " is not a unit of its own";
+      }
       const bool cut_before = span.offset > 0;
       if (cut_before && &span != &unit.spans.front()) return name + " is interrupted";
     }

@@ -24,6 +24,9 @@ struct ModelSketch {
   bool span_hook = false;                 // after it, on any span
   bool global_hook = false;               // after it, sees all gradients first
   bool sharded = false;
+  bool served = false;         // no hook after the transfer then
+  bool own_pace = false;       // served without statistics
+  std::vector<size_t> tables;  // served: ordinals of parameters of which rows travel
   int64_t slice_multiple = 1;
 
   static ModelSketch Random(std::mt19937& random);

@@ -34,7 +34,11 @@ inline std::unique_ptr<Scheduler> MakeScheduler(const std::string& path,
 struct SchedulerRig {
   SchedulerRig(const std::string& path, const ModelSketch& model, std::mt19937* shuffle = nullptr,
                const OptionValues::Overrides& options = {})
-      : scheduler(MakeScheduler(path, options)), graph(model, shuffle) {
+      : SchedulerRig(MakeScheduler(path, options), model, shuffle) {}
+
+  SchedulerRig(std::unique_ptr<Scheduler> its_scheduler, const ModelSketch& model,
+               std::mt19937* shuffle = nullptr)
+      : scheduler(std::move(its_scheduler)), graph(model, shuffle) {
     if (!scheduler) return;
     const ModelInfo info = graph.model_info();
     const Status planned = scheduler->Plan(info, plan);

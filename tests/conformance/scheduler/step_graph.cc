@@ -24,7 +24,7 @@ size_t StepGraph::AddTask(TaskKind kind, const std::string& name, std::vector<si
   draft.info.kind = kind;
   draft.info.lane = kind == TaskKind::kTransfer ? Lane::kIo : Lane::kCompute;
   draft.info.name = names_.emplace_back(name);
-  draft.place = drafts_.size();
+  draft.place = static_cast<int64_t>(drafts_.size());
   SortUnique(&waits_for);
   draft.waits_for = std::move(waits_for);
   drafts_.push_back(std::move(draft));
@@ -84,6 +84,7 @@ void StepGraph::AddAccumulate(size_t ordinal, const std::vector<size_t>& backwar
   info.ready = static_cast<uint32_t>(ready);
   info.count = model_.parameter_counts[ordinal];
   info.name = names_.emplace_back("parameter" + name);
+  info.alone = std::count(model_.tables.begin(), model_.tables.end(), ordinal) > 0 ? 1 : 0;
   if (model_.local_hook) {
     ready = AddTask(TaskKind::kHook, "local_hook" + name, {ready});
     drafts_[ready].info.priority = priority;
@@ -97,19 +98,29 @@ ModelInfo StepGraph::model_info() const {
   ModelInfo info;
   info.parameters = parameters_;
   info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
-                            Bit(TransferKind::kAllGather) | Bit(TransferKind::kBarrier);
+                            Bit(TransferKind::kAllGather) | Bit(TransferKind::kBarrier) |
+                            Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
+  info.communicator.ordered = model_.served ? 0 : 1;
   info.communicator.dtypes = Bit(DType::kFloat32);
   info.gate = model_.global_hook ? UpdateGate::kGlobal : model_.gate;
   info.world_size = 2;
   info.slice_multiple = model_.slice_multiple;
   info.sharded = model_.sharded ? 1 : 0;
+  info.served = model_.served ? 1 : 0;
   return info;
 }
 
 void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
   const size_t loss = model_.layers.size() - 1;
-  statistics_ = AddTransfer(TransferKind::kAllReduce, "statistics", {loss});
-  drafts_[statistics_].place = loss;
+  if (!model_.own_pace) {
+    statistics_ = AddTransfer(TransferKind::kAllReduce, "statistics", {loss});
+    drafts_[statistics_].place = static_cast<int64_t>(loss);
+  }
+  if (model_.served) {
+    AddServed(units);
+    AssignIds();
+    return;
+  }
   const std::vector<size_t> arrives = AddUnits(units);
   std::vector<Group> groups = MakeGroups(units, arrives);
   AddTail(units, groups);
@@ -117,11 +128,55 @@ void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
   AssignIds();
 }
 
+bool StepGraph::IsTable(const PlannedUnit& unit) const {
+  return parameters_[unit.spans.front().parameter].alone != 0;
+}
+
+std::vector<size_t> StepGraph::ForwardOf(uint32_t parameter) const {
+  std::vector<size_t> drafts;
+  for (size_t i = 0; i < model_.layers.size(); ++i) {
+    const auto& used = model_.layers[i].parameters;
+    if (std::count(used.begin(), used.end(), ordinal_of_[parameter]) > 0) drafts.push_back(i);
+  }
+  return drafts;
+}
+
+void StepGraph::AddServed(const std::vector<PlannedUnit>& units) {
+  const std::vector<size_t> pushes = AddUnits(units);
+  for (uint32_t u = 0; u < units.size(); ++u) {
+    const TaskInfo of_push = drafts_[pushes[u]].info;
+    const bool opens = IsTable(units[u]);
+    const size_t pull =
+        AddTransfer(TransferKind::kPull, "pull" + std::to_string(u),
+                    opens ? std::vector<size_t>() : std::vector{pushes[u]}, u, of_push.size_bytes);
+    drafts_[pull].info.priority = of_push.priority;
+    if (opens) {
+      OpenStep(units[u], pushes[u], pull);
+      continue;
+    }
+    drafts_[pull].info.needed_by = of_push.needed_by;
+    for (const UnitSpan& span : units[u].spans) {
+      for (size_t forward : ForwardOf(span.parameter)) drafts_[forward].carried.push_back(pull);
+    }
+  }
+  for (Draft& draft : drafts_) SortUnique(&draft.carried);
+}
+
+void StepGraph::OpenStep(const PlannedUnit& unit, size_t push, size_t pull) {
+  drafts_[pull].place = -1;
+  drafts_[pull].is_head = true;
+  drafts_[pull].carried = {push};
+  for (size_t forward : ForwardOf(unit.spans.front().parameter)) {
+    drafts_[forward].waits_for.push_back(pull);
+  }
+}
+
 // Returns by unit the draft after which its gradients are there.
 std::vector<size_t> StepGraph::AddUnits(const std::vector<PlannedUnit>& units) {
   std::vector<size_t> arrives;
   for (uint32_t u = 0; u < units.size(); ++u) {
-    const bool scatter = model_.sharded || units[u].stages != UnitStages::kAllReduce;
+    const bool scatter =
+        !model_.served && (model_.sharded || units[u].stages != UnitStages::kAllReduce);
     std::vector<size_t> waits_for;
     uint32_t needed_by = UINT32_MAX;
     for (const UnitSpan& span : units[u].spans) {
@@ -129,14 +184,17 @@ std::vector<size_t> StepGraph::AddUnits(const std::vector<PlannedUnit>& units) {
       needed_by = std::min(needed_by, parameters_[span.parameter].first_use);
     }
     const size_t place = *std::max_element(waits_for.begin(), waits_for.end());
-    arrives.push_back(AddTransfer(scatter ? TransferKind::kReduceScatter : TransferKind::kAllReduce,
-                                  (scatter ? "scatter" : "unit") + std::to_string(u), waits_for, u,
-                                  units[u].size_bytes()));
-    drafts_.back().place = place;
+    const TransferKind kind = model_.served ? TransferKind::kPush
+                              : scatter     ? TransferKind::kReduceScatter
+                                            : TransferKind::kAllReduce;
+    const char* const verb = model_.served ? "push" : scatter ? "scatter" : "unit";
+    arrives.push_back(
+        AddTransfer(kind, verb + std::to_string(u), waits_for, u, units[u].size_bytes()));
+    drafts_.back().place = static_cast<int64_t>(place);
     drafts_.back().info.needed_by = needed_by;
     drafts_.back().info.priority = units[u].priority;
   }
-  for (uint32_t u = 0; u < units.size() && !model_.sharded; ++u) {
+  for (uint32_t u = 0; u < units.size() && !model_.sharded && !model_.served; ++u) {
     if (units[u].stages == UnitStages::kAllReduce) continue;
     const uint32_t needed_by = drafts_[arrives[u]].info.needed_by;
     arrives[u] = AddTransfer(TransferKind::kAllGather, "gather" + std::to_string(u), {arrives[u]},
@@ -217,10 +275,8 @@ std::vector<size_t> StepGraph::LastOfAll(const std::vector<Group>& groups) const
 void StepGraph::Carry(const std::vector<Group>& groups) {
   for (const Group& group : groups) {
     for (uint32_t parameter : group.parameters) {
-      for (size_t i = 0; i < model_.layers.size(); ++i) {
-        const auto& used = model_.layers[i].parameters;
-        if (std::count(used.begin(), used.end(), ordinal_of_[parameter]) == 0) continue;
-        std::vector<size_t>& carried = drafts_[i].carried;
+      for (size_t forward : ForwardOf(parameter)) {
+        std::vector<size_t>& carried = drafts_[forward].carried;
         carried.insert(carried.end(), group.waits_for.begin(), group.waits_for.end());
       }
     }
@@ -236,6 +292,10 @@ void StepGraph::AssignIds() {
   std::vector<uint32_t> id_of(drafts_.size());  // by draft
   for (uint32_t sequence = 0; sequence < order.size(); ++sequence) {
     drafts_[order[sequence]].info.sequence = id_of[order[sequence]] = sequence;
+  }
+  // Until now in layers, as plans know it: what opens a step comes before them.
+  for (Draft& draft : drafts_) {
+    if (draft.info.needed_by != UINT32_MAX) draft.info.needed_by = id_of[draft.info.needed_by];
   }
   if (shuffle_) std::shuffle(id_of.begin(), id_of.end(), *shuffle_);
   tasks_.resize(drafts_.size());

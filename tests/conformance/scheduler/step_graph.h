@@ -5,6 +5,8 @@
 //   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
 //   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
 //   sharded:     REDUCE_SCATTER -> hooks and UPDATE of this rank's part -> ALL_GATHER of parameters
+//   served:      PUSH -> PULL
+//   served rows: PUSH; the next step begins with a PULL
 //
 // Forward tasks wait for the last tasks of the step before that change what they read.
 #pragma once
@@ -48,7 +50,7 @@ class StepGraph {
  private:
   struct Draft {
     TaskInfo info;
-    size_t place = 0;  // the draft after which it stands in the order of a single thread
+    int64_t place = 0;  // the draft after which it stands in the order of a single thread
     std::vector<size_t> waits_for, carried;  // drafts of the same step, of the step before
     bool is_head = false;
   };
@@ -66,6 +68,10 @@ class StepGraph {
                      uint32_t unit = UINT32_MAX, uint64_t size_bytes = 16);
   void AddForwardAndBackward();
   void AddAccumulate(size_t ordinal, const std::vector<size_t>& backward);
+  bool IsTable(const PlannedUnit& unit) const;
+  void AddServed(const std::vector<PlannedUnit>& units);
+  void OpenStep(const PlannedUnit& unit, size_t push, size_t pull);
+  std::vector<size_t> ForwardOf(uint32_t parameter) const;
   std::vector<size_t> AddUnits(const std::vector<PlannedUnit>& units);
   std::vector<Group> MakeGroups(const std::vector<PlannedUnit>& units,
                                 const std::vector<size_t>& arrives) const;
@@ -83,7 +89,7 @@ class StepGraph {
   std::vector<ParameterInfo> parameters_;
   std::vector<size_t> ordinal_of_;      // by parameter
   std::vector<size_t> gradient_ready_;  // by parameter: the last draft before its transfer
-  size_t statistics_ = 0;               // draft
+  size_t statistics_ = 0;               // draft; 0: none
   std::vector<TaskInfo> tasks_;
   std::vector<Links> waits_for_, dependents_;
   std::vector<bool> is_head_;

@@ -68,6 +68,18 @@ TEST_F(BenchTrain, WritesAllItsReports) {
   EXPECT_THAT(Read("out/report.html"), HasSubstr("<!doctype html>"));
 }
 
+#ifdef ENGINE_TEST_ZMQ_PS
+TEST_F(BenchTrain, BothSidesHaveServers) {
+  const Outcome outcome =
+      Bench({"--servers", "2", "--a", "zmq_ps,fifo_sched", "--b", "zmq_ps,priority_sched",
+             "--blocks", "1", "--quiet", "--format", "json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["request"]["servers"], 2);
+  EXPECT_EQ(json["runs"].size(), 4u);
+}
+#endif
+
 TEST_F(BenchTrain, AControlComparesAWithItself) {
   const Outcome outcome = Bench({"--aa", "--blocks", "1", "--quiet", "--format", "json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

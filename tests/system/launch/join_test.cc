@@ -2,9 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
@@ -17,19 +15,6 @@ namespace {
 
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
-
-// A port that was free a moment ago.
-int FreePort() {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 Variables TorchrunRank(int rank, int world_size, int port) {
   return {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(world_size)},
@@ -157,6 +142,37 @@ TEST_F(Join, ASignalEndsTheRendezvous) {
     kill(rank->pid(), SIGINT);
     EXPECT_EQ(rank->Wait(), 130) << rank->output();
   }
+}
+
+TEST_F(Join, ServersJoinWhereTheRanksMeet) {
+  const int port = FreePort();
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  for (const char* index : {"1", "0"}) Start({"ring", "--serve", address, "--index", index}, {});
+  for (int rank : {0, 1}) Start({"ring", "--servers", "2"}, TorchrunRank(rank, 2, port));
+  for (auto& member : ranks_) EXPECT_EQ(member->Wait(), 0) << member->output();
+  for (int server : {0, 1}) {
+    EXPECT_THAT(ranks_[server]->output(), HasSubstr("run of 2 ranks, 2 servers, one host 1\n"));
+    EXPECT_THAT(ranks_[server]->output(), HasSubstr("served 0\n"));
+  }
+}
+
+TEST_F(Join, ARunWithoutServersRefusesThem) {
+  const int port = FreePort();
+  Start({"ring", "--serve", "127.0.0.1:" + std::to_string(port), "--index", "0"}, {});
+  Start({"ring"}, TorchrunRank(0, 2, port));
+  EXPECT_EQ(ranks_[0]->Wait(), 201);
+  EXPECT_THAT(ranks_[0]->output(), HasSubstr("has no servers: start it with --servers"));
+  Start({"ring"}, TorchrunRank(1, 2, port));
+  for (int rank : {1, 2}) EXPECT_EQ(ranks_[rank]->Wait(), 0) << ranks_[rank]->output();
+}
+
+TEST_F(Join, AServerThatDiesIsNamed) {
+  const int port = FreePort();
+  Start({"server-kill", "0", "--serve", "127.0.0.1:" + std::to_string(port), "--index", "0"}, {});
+  for (int rank : {0, 1}) Start({"server-kill", "--servers", "1"}, TorchrunRank(rank, 2, port));
+  EXPECT_EQ(ranks_[0]->Wait(), 137);
+  for (int rank : {1, 2}) EXPECT_EQ(ranks_[rank]->Wait(), 200);
+  EXPECT_THAT(ranks_[1]->output(), HasSubstr("error: server 0: its connection to rank 0 ended"));
 }
 
 TEST_F(Join, AnExplicitOtherNumberOfRanksIsAConflict) {

@@ -1,7 +1,11 @@
-// launch_probe SCENARIO [RANK] [-n N] [--threads] [--rendezvous-ms MS]
+// launch_probe SCENARIO [RANK] [-n N] [--threads] [--rendezvous-ms MS] [--servers N]
+//              [--serve-at HOST:PORT] [--key-file FILE] [--restarts K] [--deaths D]
+// launch_probe SCENARIO --serve HOST:PORT --index I [--key-file FILE] [--rendezvous-ms MS]
 //
-// Runs one scenario on every rank, as the command line would run training, and exits with the
-// outcome's code. Each rank prints "pid P" when it starts and "stop S" when it is asked to stop.
+// Runs one scenario on every member, as the command line would run training, and exits with the
+// outcome's code. Each rank prints "pid P" when it starts and "stop S" when it is asked to stop; a
+// server prints "server I pid P" and, when the ranks have left, "served S" with the signal by which
+// it was asked to stop. What the launcher tells of a run that goes on is printed as "notice: ...".
 
 #include <signal.h>
 #include <unistd.h>
@@ -13,7 +17,9 @@
 #include <string>
 #include <thread>
 
+#include "core/launch/agree.h"
 #include "core/launch/launch.h"
+#include "core/launch/member.h"
 
 extern char** environ;
 
@@ -24,7 +30,9 @@ constexpr int64_t kForeverMs = 60000;
 
 struct Scenario {
   std::string name;
-  int rank = 0;  // the one that does something else
+  int rank = 0;    // the one that does something else
+  int deaths = 0;  // "lossy": how often it dies
+  int restarts = 0;
 };
 
 void Say(const std::string& line) {
@@ -63,9 +71,71 @@ Status Misbehave(const std::string& name) {
   return Status::Error(StatusCode::kStorage, "the first failure");
 }
 
+// Waits until the process that `key` names has ended.
+Status AwaitEnd(RankContext& context, const std::string& key) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string pid, context.store.Get(key, kForeverMs));
+  while (kill(std::stoi(pid), 0) == 0) {
+    if (context.abort.raised()) return context.abort.reason();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return {};
+}
+
+// One rank dies `deaths` times, and rank 0 has said that the run survives that.
+Status Lossy(RankContext& context, const Scenario& scenario) {
+  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "probe", "the same", kForeverMs));
+  const int rank = context.info.rank, incarnation = context.info.incarnation;
+  if (rank == 0) {
+    context.AllowLosses();
+    ENGINE_RETURN_IF_ERROR(context.store.Set("allowed", ""));
+  }
+  ENGINE_RETURN_IF_ERROR(context.store.Get("allowed", kForeverMs).status());
+  if (rank == scenario.rank) {
+    if (incarnation < scenario.deaths) {
+      (void)context.store.Set("victim/" + std::to_string(incarnation), std::to_string(getpid()));
+      raise(SIGKILL);
+    }
+    Say("incarnation " + std::to_string(incarnation));
+    return context.store.Set("alive", "");
+  }
+  if (rank != 0) return context.store.Get("finish", kForeverMs).status();
+  for (int death = 0; death < scenario.deaths && death <= scenario.restarts; ++death) {
+    ENGINE_RETURN_IF_ERROR(AwaitEnd(context, "victim/" + std::to_string(death)));
+  }
+  if (scenario.deaths <= scenario.restarts) {
+    ENGINE_RETURN_IF_ERROR(context.store.Get("alive", kForeverMs).status());
+  }
+  return context.store.Set("finish", "");
+}
+
+Status Serve(RankContext& context, const Scenario& scenario) {
+  const RankInfo& info = context.info;
+  Say("server " + std::to_string(info.rank) + " pid " + std::to_string(getpid()));
+  Say("run of " + std::to_string(info.world_size) + " ranks, " + std::to_string(info.servers) +
+      " servers, one host " + std::to_string(info.one_host));
+  ENGINE_RETURN_IF_ERROR(context.store.Set("serving/" + std::to_string(info.rank), ""));
+  if (scenario.name == "server-kill" && info.rank == scenario.rank) {
+    ENGINE_RETURN_IF_ERROR(context.store.Get("waiting/0", kForeverMs).status());
+    raise(SIGKILL);
+  }
+  if (scenario.name == "server-stay") {
+    for (;;) pause();
+  }
+  ENGINE_RETURN_IF_ERROR(context.store.Get(kRanksLeftKey, kForeverMs).status());
+  Say("served " + std::to_string(context.stop_requested.load()));
+  return {};
+}
+
 Status Body(RankContext& context, const Scenario& scenario) {
+  if (context.info.is_server != 0) return Serve(context, scenario);
   Say("pid " + std::to_string(getpid()));
   if (scenario.name == "ring") return Ring(context);
+  if (scenario.name == "lossy") return Lossy(context, scenario);
+  if (scenario.name == "server-stay") return {};
+  if (scenario.name == "server-kill") {
+    ENGINE_RETURN_IF_ERROR(context.store.Set("waiting/" + std::to_string(context.info.rank), ""));
+    return context.store.Get("never", kForeverMs).status();
+  }
   if (scenario.name == "wait") return WaitForStop(context);
   if (scenario.name == "deaf") {
     for (;;) pause();
@@ -97,6 +167,10 @@ int Main(int argc, char** argv) {
   Scenario scenario;
   LaunchFlags flags;
   LaunchOptions options;
+  options.server_leave_ms = 300;
+  options.notice = [](const std::string& sentence) { Say("notice: " + sentence); };
+  std::string serve;
+  int index = 0;
   for (int i = 1; i < argc; ++i) {
     std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
@@ -106,6 +180,20 @@ int Main(int argc, char** argv) {
       flags.threads = true;
     } else if (arg == "--rendezvous-ms") {
       options.rendezvous_timeout_ms = std::atoi(value), ++i;
+    } else if (arg == "--servers") {
+      flags.servers = std::atoi(value), ++i;
+    } else if (arg == "--serve-at") {
+      flags.serve_at = value, ++i;
+    } else if (arg == "--key-file") {
+      flags.key_file = value, ++i;
+    } else if (arg == "--restarts") {
+      flags.restarts = scenario.restarts = std::atoi(value), ++i;
+    } else if (arg == "--deaths") {
+      scenario.deaths = std::atoi(value), ++i;
+    } else if (arg == "--serve") {
+      serve = value, ++i;
+    } else if (arg == "--index") {
+      index = std::atoi(value), ++i;
     } else if (scenario.name.empty()) {
       scenario.name = arg;
     } else {
@@ -119,14 +207,15 @@ int Main(int argc, char** argv) {
     }
   }
   LaunchOutcome outcome{{}, 2};
-  Result<LaunchPlan> plan = ResolveLaunch(flags, environment);
+  Result<LaunchPlan> plan = serve.empty() ? ResolveLaunch(flags, environment)
+                                          : ResolveServe(serve, index, flags.key_file);
   if (plan.ok()) {
     outcome = Launch(*plan, options, [&](RankContext& context) { return Body(context, scenario); });
   } else {
     outcome.status = plan.status();
   }
   if (!outcome.status.ok() && outcome.report) {
-    Say("error: rank " + std::to_string(outcome.status.rank()) + ": " + outcome.status.message());
+    Say("error: " + MemberName(outcome.status.rank()) + ": " + outcome.status.message());
   }
   return outcome.exit_code;
 }

@@ -34,6 +34,9 @@ class ProbeProcess {
   std::string output_;
 };
 
+// A port of loopback that was free a moment ago.
+int FreePort();
+
 // Makes this process the parent of orphans, so that AwaitNoDescendants can see them. Call first.
 void AdoptOrphans();
 // True when every descendant has ended, within the deadline.

@@ -11,6 +11,7 @@
 #include "core/launch/launch.h"
 #include "core/launch/log.h"
 #include "core/storage/safetensors.h"
+#include "core/train/serve.h"
 #include "core/train/trainer.h"
 
 namespace engine::testing {
@@ -18,12 +19,13 @@ namespace {
 
 class Recorder final : public TrainObserver {
  public:
-  explicit Recorder(Training* training) : training_(training) {}
+  Recorder(Training* training, int64_t dies_after) : training_(training), dies_after_(dies_after) {}
   Status OnStart(const StartReport&) override { return {}; }
   Status OnStep(const StepReport& report) override {
     training_->losses.push_back(report.loss);
     training_->samples.push_back(report.samples);
-    return {};
+    if (report.step != dies_after_) return {};
+    return Status::Error(StatusCode::kInternal, "the end that the test asked for");
   }
   Status OnEvaluation(const EvaluationReport& report) override {
     training_->evaluations.push_back(report);
@@ -34,32 +36,40 @@ class Recorder final : public TrainObserver {
 
  private:
   Training* const training_;
+  const int64_t dies_after_;
 };
 
 }  // namespace
 
-Training TrainWithThreads(const std::string& config_text, int ranks,
-                          const std::vector<std::string>& overrides) {
-  std::vector<Training> trainings(static_cast<size_t>(ranks));
+Training TrainWithThreads(const std::string& config_text, const Members& members,
+                          const std::vector<std::string>& overrides, bool expect_ok) {
+  std::vector<Training> trainings(static_cast<size_t>(members.ranks));
   const auto config = Config::Load({.text = config_text,
                                     .origin = "test",
                                     .overrides = overrides,
                                     .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
+  EXPECT_TRUE(config.ok()) << config.status().message();
   if (!config.ok()) return {.status = config.status()};
   const LaunchPlan plan{.mode = LaunchPlan::Mode::kThreads,
-                        .info = {.world_size = ranks, .local_world_size = ranks},
+                        .info = {.world_size = members.ranks,
+                                 .local_world_size = members.ranks,
+                                 .servers = members.servers},
                         .source = "test"};
   const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
-    Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)]);
+    auto logger = MakeMemberLogger(rank.info, spdlog::level::warn);
+    if (rank.info.is_server != 0) return ServeParameters(*config, rank, logger);
+    Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)], rank.info.rank == 0 ? members.dies_after : -1);
     ENGINE_ASSIGN_OR_RETURN(
         std::unique_ptr<Trainer> trainer,
-        Trainer::Create(*config, rank, MakeRankLogger(rank.info.rank, ranks, spdlog::level::warn),
-                        recorder, [](std::string_view, double) {}));
+        Trainer::Create(
+            *config, rank, logger, recorder, [](std::string_view, double) {}, members.resume));
     return trainer->Run();
   });
   trainings[0].status = outcome.status;
   trainings[0].exit_code = outcome.exit_code;
-  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  if (expect_ok) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  }
   return std::move(trainings[0]);
 }
 

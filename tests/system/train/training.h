@@ -20,9 +20,20 @@ struct Training {
   std::vector<EvaluationReport> evaluations;
 };
 
-// `overrides` are those of --set.
-Training TrainWithThreads(const std::string& config_text, int ranks,
-                          const std::vector<std::string>& overrides = {});
+struct Members {
+  int ranks = 1;
+  int servers = 0;         // of their own
+  std::string resume;      // --resume
+  int64_t dies_after = 0;  // > 0: the step after which rank 0 fails, as if it were killed
+};
+
+// `overrides` are those of --set. The test fails if the run does, unless it may.
+Training TrainWithThreads(const std::string& config_text, const Members& members,
+                          const std::vector<std::string>& overrides, bool expect_ok = true);
+inline Training TrainWithThreads(const std::string& config_text, int ranks,
+                                 const std::vector<std::string>& overrides = {}) {
+  return TrainWithThreads(config_text, Members{.ranks = ranks}, overrides);
+}
 
 // The tensors of a checkpoint, parameters and optimizer states, as bytes.
 std::map<std::string, std::vector<uint8_t>> TensorsOf(const std::string& checkpoint);

@@ -22,7 +22,7 @@ TrainRequest Request() {
 
 TEST(RunArguments, HandOnTheFlagsOfASide) {
   const TrainRequest request = Request();
-  const std::string line = ShellWords(RunArguments(request, request.b, 60, false));
+  const std::string line = ShellWords(RunArguments(request, request.b, 0, 60, false));
   EXPECT_EQ(line,
             "run x.pbtxt --quiet --launcher none -n 3 --plugin-path of_b --plugin-path common "
             "--plugins gloo,./libmine.so --set train.global_batch=8 --set gloo.io_threads=1 "
@@ -32,16 +32,24 @@ TEST(RunArguments, HandOnTheFlagsOfASide) {
 
 TEST(RunArguments, OfASideWithoutFlags) {
   const TrainRequest request = Request();
-  const auto arguments = RunArguments(request, request.a, 60, false);
+  const auto arguments = RunArguments(request, request.a, 0, 60, false);
   EXPECT_THAT(arguments, Not(Contains("--plugins")));
   EXPECT_THAT(arguments, Not(Contains("of_b")));
 }
 
 TEST(RunArguments, BehindALinkTheRankComesFromTheEnvironment) {
   const TrainRequest request = Request();
-  const auto arguments = RunArguments(request, request.a, 60, true);
+  const auto arguments = RunArguments(request, request.a, 0, 60, true);
   EXPECT_THAT(arguments, Contains("torchrun"));
   EXPECT_THAT(arguments, Not(Contains("-n")));
+}
+
+TEST(RunArguments, WithServers) {
+  const TrainRequest request = Request();
+  EXPECT_EQ(ShellWords(RunArguments(request, request.a, 2, 60, true))
+                .find("run x.pbtxt --quiet --launcher torchrun --servers 2 --plugin-path common"),
+            0u);
+  EXPECT_THAT(RunArguments(request, request.a, 0, 60, true), Not(Contains("--servers")));
 }
 
 TEST(ShellWords, CanBeTakenBack) {

@@ -194,6 +194,7 @@ train {
   evaluate_samples: 0                     # default
   checkpoint_every: 0                     # default
   shard_optimizer: false                  # default
+  sparse_pull: false                      # default
 }
 communication {
   timeout_ms: 30000                       # default

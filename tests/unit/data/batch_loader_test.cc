@@ -78,17 +78,18 @@ std::vector<int32_t> Take(BatchLoader& loader, Batch* copy) {
   return indices;
 }
 
-// All batches of some epochs, as rank 0 of 1 sees them or as the ranks see them together.
+// All batches of some epochs from options.first_step on, as rank 0 of 1 sees them or as the ranks
+// see them together.
 std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions options, int epochs) {
+  const auto first = static_cast<size_t>(options.first_step);
   std::vector<std::vector<int32_t>> steps;
   for (int32_t rank = 0; rank < options.world_size; ++rank) {
     options.rank = rank;
     const auto loader = MakeOrFail(dataset, options);
     if (!loader) return {};
-    const size_t count =
-        static_cast<size_t>(loader->steps_per_epoch()) * static_cast<size_t>(epochs);
-    steps.resize(count);
-    for (size_t s = 0; s < count; ++s) {
+    const size_t end = static_cast<size_t>(loader->steps_per_epoch()) * static_cast<size_t>(epochs);
+    steps.resize(end - first);
+    for (size_t s = first; s < end; ++s) {
       Batch batch;
       const std::vector<int32_t> indices = Take(*loader, &batch);
       EXPECT_LE(batch.samples, MaxBatchOfRank(options));
@@ -96,7 +97,8 @@ std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions opt
       EXPECT_EQ(batch.step_in_epoch, static_cast<int64_t>(s) % loader->steps_per_epoch());
       const int64_t left = dataset.info().size - batch.step_in_epoch * options.global_batch;
       EXPECT_EQ(batch.global_samples, std::min(options.global_batch, left));
-      steps[s].insert(steps[s].end(), indices.begin(), indices.end());
+      std::vector<int32_t>& step = steps[s - first];
+      step.insert(step.end(), indices.begin(), indices.end());
     }
   }
   return steps;
@@ -160,6 +162,76 @@ TEST(BatchLoader, PrefetchDoesNotChangeTheBatches) {
   const auto expected = Steps(dataset, {.global_batch = 8}, 2);
   for (const int32_t prefetch : {0, 1, 7, 100}) {
     EXPECT_EQ(Steps(dataset, {.global_batch = 8, .prefetch = prefetch}, 2), expected) << prefetch;
+  }
+}
+
+// 50 samples in steps of 8 end in a step of 2, which leaves some ranks without any.
+TEST(BatchLoader, GoesOnAtAnyStepAsIfItHadBegunThere) {
+  const CountingDataset dataset(50);
+  for (const bool shuffle : {true, false}) {
+    BatchOptions options = {.seed = 3, .global_batch = 8, .shuffle = shuffle};
+    const auto whole = Steps(dataset, options, 4);
+    ASSERT_EQ(whole.size(), 28u);
+    for (const int64_t first : {1, 5, 6, 7, 13, 14, 20, 27}) {
+      for (const int32_t world_size : {1, 2, 3, 8}) {
+        for (const int32_t prefetch : {0, 1, 5, 64}) {
+          options.first_step = first;
+          options.world_size = world_size;
+          options.prefetch = prefetch;
+          const std::vector<std::vector<int32_t>> rest(whole.begin() + first, whole.end());
+          EXPECT_EQ(Steps(dataset, options, 4), rest)
+              << "from " << first << ", " << world_size << " ranks, prefetch " << prefetch;
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchLoader, ADistantStepIsReachedAtOnce) {
+  const CountingDataset dataset(50);
+  const auto loader = MakeOrFail(dataset, {.global_batch = 8, .first_step = int64_t{7} << 55});
+  ASSERT_TRUE(loader);
+  Batch batch;
+  EXPECT_EQ(Take(*loader, &batch).size(), 8u);
+  EXPECT_EQ(batch.epoch, uint64_t{1} << 55);
+  EXPECT_EQ(batch.step_in_epoch, 0);
+}
+
+TEST(SamplePosition, TheSameBatchesGoOnWhereTheyWere) {
+  for (const auto& [size, batch] :
+       {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {7, 8}, {9, 1}, {1, 1}}) {
+    for (int64_t step = 0; step < 30; ++step) {
+      const SamplePosition position = PositionAfter(step, size, batch);
+      EXPECT_LT(position.samples, size);
+      EXPECT_EQ(StepFrom(position, size, batch), step) << size << " samples, batch " << batch;
+    }
+  }
+}
+
+TEST(SamplePosition, OtherBatchesLeaveNoSampleOut) {
+  const CountingDataset dataset(50);
+  const auto before = Steps(dataset, {.global_batch = 8}, 2);
+  for (const int64_t other : {1, 3, 4, 7, 16, 50, 100}) {
+    for (int64_t step = 1; step < 14; ++step) {
+      const SamplePosition position = PositionAfter(step, 50, 8);
+      EXPECT_EQ(position.epoch, step / 7);
+      EXPECT_EQ(position.samples, step % 7 * 8);
+      const auto after =
+          Steps(dataset, {.global_batch = other, .first_step = StepFrom(position, 50, other)}, 2);
+      std::vector<int> seen(50);
+      for (int64_t s = 0; s < step; ++s) {
+        for (const int32_t index : before[static_cast<size_t>(s)])
+          ++seen[static_cast<size_t>(index)];
+      }
+      int64_t again = 0;
+      for (const auto& batch : after) {
+        again += static_cast<int64_t>(batch.size());
+        for (const int32_t index : batch) ++seen[static_cast<size_t>(index)];
+      }
+      // Of two epochs; less than one batch of the new size comes again.
+      EXPECT_GE(*std::min_element(seen.begin(), seen.end()), 2) << other << " after " << step;
+      EXPECT_LT(again + position.epoch * 50 + position.samples - 100, other);
+    }
   }
 }
 
@@ -243,7 +315,8 @@ TEST(BatchLoader, OptionsOutOfRange) {
   for (const BatchOptions& options :
        {BatchOptions{.global_batch = 0}, BatchOptions{.rank = -1}, BatchOptions{.rank = 1},
         BatchOptions{.world_size = 0}, BatchOptions{.prefetch = -1},
-        BatchOptions{.prefetch = 1 << 30}, BatchOptions{.timeout_ms = 0}}) {
+        BatchOptions{.prefetch = 1 << 30}, BatchOptions{.timeout_ms = 0},
+        BatchOptions{.first_step = -1}}) {
     EXPECT_EQ(BatchLoader::Create(dataset, options).status().code(), StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(BatchLoader::Create(CountingDataset(0), {}).status().code(),

@@ -72,7 +72,7 @@ struct World {
 
   Status Train(Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
-    ENGINE_RETURN_IF_ERROR(executor.BroadcastParameters());
+    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     std::vector<float> input(kSamples * kWidth);
     std::vector<int32_t> target(kSamples * kWidth, 1);
     for (uint64_t step = 1; step <= steps; ++step) {

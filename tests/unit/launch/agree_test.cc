@@ -62,5 +62,35 @@ TEST(CheckSameOnAllRanks, ARankThatDoesNotComeIsATimeout) {
   EXPECT_THAT(outcome.status.message(), testing::HasSubstr("agree/plugins/1"));
 }
 
+TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
+  LaunchOutcome outcome = RunThreads(2, [](RankContext& context) -> Status {
+    ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "gloo 1.0", 10000));
+    if (context.info.rank == 0) return {};
+    context.info.incarnation = 1;  // as if another had been here before
+    EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "gloo 1.0", 10000).ok());
+    const Status other = CheckSameOnAllRanks(context, "plugins", "gloo 2.0", 10000);
+    EXPECT_EQ(other.code(), StatusCode::kConfig);
+    EXPECT_EQ(other.rank(), 1);
+    EXPECT_STREQ(other.message(),
+                 "rank 1 runs with another configuration than rank 0 (plugins): it has 'gloo 2.0' "
+                 "and rank 0 has 'gloo 1.0'; start it with the same");
+    return {};
+  });
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+}
+
+TEST(CheckSameAsRankZero, AServerIsNamed) {
+  LaunchPlan plan;
+  plan.mode = LaunchPlan::Mode::kThreads;
+  plan.info.servers = 2;
+  LaunchOutcome outcome = Launch(plan, {}, [](RankContext& context) -> Status {
+    if (context.info.is_server == 0) return SayAsRankZero(context, "plugins", "a");
+    return CheckSameAsRankZero(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
+  });
+  EXPECT_EQ(outcome.status.rank(), BlameServer(1));
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("server 1 runs with another"));
+}
+
 }  // namespace
 }  // namespace engine

@@ -92,5 +92,12 @@ TEST(MakeRankLogger, PrefixesTheRankWhenThereAreSeveral) {
   EXPECT_EQ(spdlog::get("rank1"), nullptr);
 }
 
+TEST(MakeMemberLogger, PrefixesTheServer) {
+  testing::internal::CaptureStderr();
+  MakeMemberLogger({.rank = 1, .servers = 2, .is_server = 1}, spdlog::level::info)->warn("hello");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::ContainsRegex("^[0-9:.]+ W \\[server 1\\] hello\n$"));
+}
+
 }  // namespace
 }  // namespace engine

@@ -191,6 +191,53 @@ TEST(ResolveLaunch, WrongFlags) {
   EXPECT_THAT(Refusal({.rendezvous = "n0"}, kTorchrun), HasSubstr("has no port"));
 }
 
+TEST(ResolveLaunch, Servers) {
+  LaunchPlan own = Plan({.world_size = 4, .servers = 2, .restarts = 3}, {});
+  EXPECT_EQ(own.mode, Mode::kSpawn);
+  EXPECT_EQ(own.info.servers, 2);
+  EXPECT_EQ(own.restarts, 3);
+  EXPECT_EQ(own.serve_at, "");
+  EXPECT_EQ(Plan({.threads = true, .servers = 2}, {}).info.servers, 2);
+  LaunchPlan elsewhere =
+      Plan({.world_size = 4, .servers = 2, .serve_at = "n0:5000", .key_file = "key"}, {});
+  EXPECT_EQ(elsewhere.serve_at, "n0:5000");
+  EXPECT_EQ(elsewhere.key_file, "key");
+  LaunchPlan joined = Plan({.servers = 2, .key_file = "key"}, kTorchrun);
+  EXPECT_EQ(joined.mode, Mode::kJoin);
+  EXPECT_EQ(joined.info.servers, 2);
+  EXPECT_EQ(joined.key_file, "key");
+  EXPECT_EQ(joined.info.one_host, 0u) << "2 of its 4 ranks are here";
+  EXPECT_EQ(Plan({}, kOpenMpi).info.one_host, 1u);
+}
+
+TEST(ResolveLaunch, ServerFlagsThatMeanNothing) {
+  EXPECT_THAT(Refusal({.serve_at = "n0:1"}, {}), HasSubstr("add --servers N"));
+  EXPECT_THAT(Refusal({.servers = 1, .serve_at = "n0"}, {}), HasSubstr("has no port"));
+  EXPECT_THAT(Refusal({.servers = 1, .serve_at = "unix:a"}, {}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(Refusal({.threads = true, .servers = 1, .serve_at = "n0:1"}, {}),
+              HasSubstr("drop --threads"));
+  EXPECT_THAT(Refusal({.servers = 1, .key_file = "key"}, {}), HasSubstr("add --serve-at"));
+  EXPECT_THAT(Refusal({.key_file = "key"}, kTorchrun), HasSubstr("add --servers N"));
+  EXPECT_THAT(Refusal({.restarts = 1}, {}), HasSubstr("add -n N"));
+  EXPECT_THAT(Refusal({.world_size = 2, .threads = true, .restarts = 1}, {}),
+              HasSubstr("--threads makes threads"));
+  EXPECT_THAT(Refusal({.restarts = 1}, kTorchrun), HasSubstr("drop --restarts"));
+  EXPECT_THAT(Refusal({.servers = 1, .serve_at = "n0:1"}, kTorchrun), HasSubstr("drop --serve-at"));
+  EXPECT_THAT(Refusal({.servers = -1}, {}), HasSubstr("--servers -1"));
+}
+
+TEST(ResolveServe, IsOneServerOfARunElsewhere) {
+  const Result<LaunchPlan> plan = ResolveServe("n0:5000", 3, "key");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->mode, Mode::kServe);
+  EXPECT_EQ(plan->info.rank, 3);
+  EXPECT_EQ(plan->info.is_server, 1u);
+  EXPECT_EQ(plan->rendezvous, "n0:5000");
+  EXPECT_EQ(plan->key_file, "key");
+  EXPECT_FALSE(ResolveServe("n0", 0, "").ok());
+  EXPECT_FALSE(ResolveServe("n0:5000", -1, "").ok());
+}
+
 TEST(ParseTasksPerNode, ExpandsRepetition) {
   EXPECT_EQ(ParseTasksPerNode("4"), (std::vector<int>{4}));
   EXPECT_EQ(ParseTasksPerNode("2(x3),1"), (std::vector<int>{2, 2, 2, 1}));

@@ -7,7 +7,10 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,10 +26,22 @@ class SocketRun {
  public:
   explicit SocketRun(int world_size, int64_t rendezvous_timeout_ms = kLongMs,
                      const std::string& job = "job")
-      : supervisor_(world_size, job, "the test", rendezvous_timeout_ms, [](int) {
-          return Supervisor::Loss{Status::Error(StatusCode::kPeerLost, "its connection ended"),
-                                  200};
-        }) {}
+      : SocketRun(SettingsOf({world_size, 0, true}, rendezvous_timeout_ms, job)) {}
+  explicit SocketRun(Supervisor::Settings settings)
+      : supervisor_(WithNotice(std::move(settings))) {}
+
+  static Supervisor::Settings SettingsOf(const RunShape& shape, int64_t rendezvous_timeout_ms,
+                                         const std::string& job = "job") {
+    return {.shape = shape,
+            .job = job,
+            .place = "the test",
+            .rendezvous_timeout_ms = rendezvous_timeout_ms,
+            .server_leave_ms = kLongMs,
+            .explain_loss = [](int) {
+              return Supervisor::Loss{Status::Error(StatusCode::kPeerLost, "its connection ended"),
+                                      200};
+            }};
+  }
 
   ~SocketRun() { Finish(); }
 
@@ -51,6 +66,16 @@ class SocketRun {
     });
   }
 
+  // What the user was told of a run that goes on; waits until there are `count` lines.
+  std::vector<std::string> Notices(size_t count) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(told_.wait_for(lock, std::chrono::milliseconds(kLongMs),
+                               [&] { return notices_.size() >= count; }));
+    return notices_;
+  }
+
+  Supervisor& supervisor() { return supervisor_; }  // before Start, and after Finish
+
   // Ends the server; then the supervisor may be asked.
   Supervisor& Finish() {
     quit_ = true;
@@ -59,16 +84,29 @@ class SocketRun {
   }
 
  private:
+  Supervisor::Settings WithNotice(Supervisor::Settings settings) {
+    settings.notice = [this](const std::string& sentence) {
+      const std::lock_guard lock(mutex_);
+      notices_.push_back(sentence);
+      told_.notify_all();
+    };
+    return settings;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable told_;
+  std::vector<std::string> notices_;  // guarded by mutex_
   Supervisor supervisor_;
   std::atomic<bool> quit_{false};
   std::thread thread_;
 };
 
-// One rank of a SocketRun.
+// One member of a SocketRun.
 struct SocketRank {
-  SocketRank(UniqueFd socket, int rank, int world_size, const std::string& job = "job")
-      : client(std::move(socket), {rank, world_size, job, "the server", -1}, abort,
-               [this](int signal) { stop = signal; }) {}
+  SocketRank(UniqueFd socket, int member, int world_size, const std::string& job = "job",
+             std::optional<ServerKey> key = {})
+      : client(std::move(socket), {member, world_size, job, "the server", -1, std::move(key)},
+               abort, [this](int signal) { stop = signal; }) {}
 
   AbortSignal abort;
   std::atomic<int> stop{0};

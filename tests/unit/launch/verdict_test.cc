@@ -65,5 +65,20 @@ TEST(AbortReason, IsSecondaryAndNamesTheRank) {
   EXPECT_EQ(AbortReason(Error(StatusCode::kPeerLost, "gone")).code(), StatusCode::kPeerLost);
 }
 
+TEST(AbortReason, NamesAServer) {
+  Status reason = AbortReason(Error(StatusCode::kPeerLost, "killed").WithRank(BlameServer(1)));
+  EXPECT_STREQ(reason.message(), "server 1 failed: killed");
+  EXPECT_EQ(BlamedServer(reason.rank()), 1);
+}
+
+TEST(Verdict, BlamesAServer) {
+  Verdict verdict;
+  verdict.AddReport(2, Error(StatusCode::kPeerLost, "left alone").WithRank(BlameServer(0)));
+  verdict.AddLoss(BlameServer(0), Error(StatusCode::kPeerLost, "killed"), 137);
+  const LaunchOutcome outcome = verdict.Outcome(0);
+  EXPECT_EQ(outcome.status.rank(), BlameServer(0));
+  EXPECT_EQ(outcome.exit_code, 137);
+}
+
 }  // namespace
 }  // namespace engine

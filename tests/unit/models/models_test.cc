@@ -152,6 +152,58 @@ TEST_F(ModelsTest, TheTiedTableGetsOneGradientFromBothUses) {
   EXPECT_EQ(gradients, 1);
 }
 
+TEST_F(ModelsTest, AnUntiedHeadHasAMatrixOfItsOwn) {
+  const Graph tied = MustBuild("gpt { layers: 2 width: 16 heads: 2 }", kTokens);
+  NamedShapes expected = ParametersOf(tied);
+  expected.push_back({"head.weight", {17, 16}});
+  const Graph graph = MustBuild("gpt { layers: 2 width: 16 heads: 2 tied: false }", kTokens);
+  EXPECT_EQ(ParametersOf(graph), expected);
+  const Parameter& head = ParameterNamed(graph, "head.weight");
+  EXPECT_EQ(head.initializer, ParameterNamed(graph, "block0.mlp.fc.weight").initializer);
+  EXPECT_FLOAT_EQ(head.scale, 0.02f);
+  EXPECT_TRUE(head.decay);
+  EXPECT_EQ(Extents(graph.values[graph.logits].spec.shape), (std::vector<int64_t>{4, 8, 17}));
+}
+
+TEST_F(ModelsTest, OnlyATableThatNothingElseReadsIsReadByRows) {
+  const auto row_tables = [](const Graph& graph) {
+    std::vector<std::pair<std::string, int64_t>> tables;
+    for (const Parameter& parameter : graph.parameters) {
+      if (parameter.row_elements > 0) tables.emplace_back(parameter.name, parameter.row_elements);
+    }
+    return tables;
+  };
+  using Tables = std::vector<std::pair<std::string, int64_t>>;
+  const std::string gpt = "gpt { layers: 1 width: 16 heads: 2 ";
+  EXPECT_EQ(row_tables(MustBuild(gpt + "}", kTokens)), Tables());
+  EXPECT_EQ(row_tables(MustBuild(gpt + "tied: false }", kTokens)),
+            (Tables{{"embedding.weight", 16}}));
+  EXPECT_EQ(row_tables(MustBuild("net { layer { name: \"tokens\" embedding { vocabulary: 17 width: "
+                                 "6 positions: 8 } } layer { linear { units: 17 } } }",
+                                 kTokens)),
+            (Tables{{"tokens.weight", 6}}));
+  EXPECT_EQ(row_tables(MustBuild("mlp { hidden: 4 }", kVectors)), Tables());
+}
+
+TEST_F(ModelsTest, SparsePullNeedsATableThatIsTrained) {
+  const auto check = [&](const std::string& model, const ModelInputs& inputs) {
+    const Graph graph = MustBuild(model, inputs);
+    return CheckHasRowTables(graph, rank_->config().proto().model());
+  };
+  EXPECT_TRUE(check("gpt { layers: 1 tied: false }", kTokens).ok());
+  const Status tied = check("gpt { layers: 1 }", kTokens);
+  EXPECT_EQ(tied.code(), StatusCode::kConfig);
+  EXPECT_THAT(tied.message(),
+              AllOf(HasSubstr("train.sparse_pull"), HasSubstr("set model.gpt.tied to false")));
+  for (const Status& status :
+       {check("mlp {}", kVectors),
+        check("gpt { layers: 1 tied: false } frozen: \"embedding\"", kTokens)}) {
+    EXPECT_EQ(status.code(), StatusCode::kConfig);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("train.sparse_pull"), HasSubstr("trains no table")));
+  }
+}
+
 TEST_F(ModelsTest, MemoryIsSharedInGpt) {
   const Graph graph = MustBuild("gpt { layers: 4 width: 16 heads: 2 }", kTokens);
   const auto sum = [&](const MemoryPlan& plan) {

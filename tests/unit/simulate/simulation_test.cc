@@ -53,6 +53,42 @@ TEST(SimulationTest, FifoOverlapsBackwardOnly) {
   EXPECT_EQ(StepMs(ToyStep(Layers(4 * kMs, 4 * kMs, 4 * kMs)), scheduler), 6 + 15);
 }
 
+NetworkModel ServersBeside(int32_t servers) {
+  NetworkModel model = PlainLink();
+  model.servers = servers;
+  return model;
+}
+ToyStep ServedStep() {
+  return ToyStep(Layers(4 * kMs, 4 * kMs, 4 * kMs), 0, /*served=*/true);
+}
+
+// Pushes 3 to 7, 7 to 11, 11 to 15; pulls one later, on the other way of the link: 7 to 11 ... 19.
+TEST(SimulationTest, PullsTravelBesidePushes) {
+  ToyFifo scheduler;
+  EXPECT_EQ(StepMs(ServedStep(), scheduler, ServersBeside(2)), 6 + 19);
+  EXPECT_EQ(StepMs(ServedStep(), scheduler, ServersBeside(5)), 6 + 19);
+}
+
+// Two ranks share the link of the server: pushes 3 to 11, 11 to 19, 19 to 27, and a last pull.
+TEST(SimulationTest, TooFewServersAreTheBottleneck) {
+  ToyFifo scheduler;
+  EXPECT_EQ(StepMs(ServedStep(), scheduler, ServersBeside(1)), 6 + 35);
+}
+
+// Half of the bytes stay at home; pushes and pulls share the link from 3 to 15.
+TEST(SimulationTest, ServersInsideOfTheRanksShareTheirLinks) {
+  ToyFifo scheduler;
+  EXPECT_EQ(StepMs(ServedStep(), scheduler, ServersBeside(0)), 6 + 15);
+}
+
+// Of each transfer: the bytes, and the way there and back again.
+TEST(SimulationTest, PushesAndPullsWaitForAnAnswer) {
+  ToyFifo scheduler;
+  NetworkModel model = ServersBeside(2);
+  model.latency_ns = kMs / 2;
+  EXPECT_EQ(StepMs(ServedStep(), scheduler, model), 6 + 19 + 2);
+}
+
 TEST(SimulationTest, FifoHidesWhatIsShorterThanBackward) {
   ToyFifo scheduler;
   EXPECT_EQ(StepMs(ToyStep(Layers(1 * kMs, 2 * kMs, 2 * kMs)), scheduler), 6 + 9 + 1);

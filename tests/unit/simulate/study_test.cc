@@ -69,7 +69,7 @@ TracedRun MakeTrace(const Config& config) {
   ENGINE_CHECK(model.ok(), "%s", model.status().message());
   Trace trace;
   for (int32_t rank = 0; rank < 2; ++rank) {
-    const auto plan = (*model)->PlanFor(rank, 2, 2);
+    const auto plan = (*model)->PlanFor(rank, 2, 2, 0);
     ENGINE_CHECK(plan.ok(), "%s", plan.status().message());
     RankTimeline timeline{.rank = rank, .world_size = 2};
     int64_t now = 1000;
@@ -175,6 +175,24 @@ TEST(StudyTest, ShardedRunsArePlannedSharded) {
   }
 }
 
+TEST(StudyTest, ServersOfTheirOwnAreBeside) {
+  StudyOptions options = Options({2, 8});
+  options.network.servers = 2;
+  const auto studies = RunStudy(LoadAll(kSchedulers), std::nullopt, options);
+  ASSERT_TRUE(studies.ok()) << studies.status().message();
+  for (const SchedulerStudy& study : *studies) {
+    SCOPED_TRACE(study.scheduler);
+    EXPECT_EQ(study.alone.communication, 0);
+    for (const Prediction& row : study.predictions) {
+      EXPECT_GE(row.step, row.full_overlap() * 0.999);
+      EXPECT_NEAR(row.serial, 2 * row.communication, 0.01 * row.serial);
+    }
+    // Eight ranks share the links of two servers, and two ranks have one each.
+    EXPECT_NEAR(study.predictions[1].communication, 4 * study.predictions[0].communication,
+                0.01 * study.predictions[1].communication);
+  }
+}
+
 TEST(StudyTest, FourThousandRanks) {
   StudyOptions options = Options({4096});
   options.network.pattern = Pattern::kRing;
@@ -194,6 +212,7 @@ SchedulerStudy MadeUp(const std::string& name, double step) {
                            .forward = 0.1,
                            .backward = 0.2,
                            .communication = 0.25,
+                           .serial = 0.25,
                            .step = step,
                            .exposed = step - 0.3,
                            .scaling_efficiency = 0.3 / step}}};

@@ -22,17 +22,20 @@ struct ToyLayer {
 
 // forward 0 .. n-1, statistics, then per layer from the last: backward, accumulate, transfers; then
 // the updates, one per slice. The forward task of a layer waits for its updates of the step before.
+// `served`: pushes, and pulls in place of updates.
 struct ToyStep {
   TaskGraph graph;
   std::vector<int64_t> compute_ns;
   size_t layers = 0;
 
-  explicit ToyStep(const std::vector<ToyLayer>& model, uint64_t statistics_bytes = 0)
+  explicit ToyStep(const std::vector<ToyLayer>& model, uint64_t statistics_bytes = 0,
+                   bool served = false)
       : layers(model.size()) {
     const int n = static_cast<int>(model.size());
     for (int i = 0; i < n; ++i) {
       Add(TaskKind::kForward, "forward", i, model[i].forward_ns, i == 0 ? -1 : i - 1);
       graph.tasks.back().reads = {i};
+      graph.tasks.back().opens_step = true;
     }
     Add(TaskKind::kTransfer, "statistics", n, 0, n - 1);
     graph.tasks.back().info.size_bytes = statistics_bytes;
@@ -52,18 +55,26 @@ struct ToyStep {
         task.info.unit = static_cast<uint32_t>(transfers.size());
         task.info.needed_by = static_cast<uint32_t>(i);
         task.info.size_bytes = static_cast<uint64_t>(model[i].bytes / model[i].slices);
+        if (served) task.info.transfer = TransferKind::kPush;
         transfers.emplace_back(Last(), i);
       }
     }
     for (const auto& [transfer, layer] : transfers) {
-      Add(TaskKind::kUpdate, "update", layer, 0, transfer);
+      Add(served ? TaskKind::kTransfer : TaskKind::kUpdate, served ? "pull" : "update", layer, 0,
+          transfer);
       Task& task = graph.tasks.back();
+      if (served) {
+        task.info.transfer = TransferKind::kPull;
+        task.info.unit = graph.tasks[transfer].info.unit;
+        task.info.size_bytes = graph.tasks[transfer].info.size_bytes;
+        task.data = TransferData::kParameters;
+      }
       task.tail = true;
       task.completes = {layer};
       task.info.needed_by = static_cast<uint32_t>(layer);
       task.next_successors = {static_cast<uint32_t>(layer)};
       ++graph.tasks[layer].carried_count;
-      After(statistics);
+      if (!served) After(statistics);
     }
     for (Task& task : graph.tasks) {
       task.info.name = task.name;

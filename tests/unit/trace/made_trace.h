@@ -53,6 +53,20 @@ inline std::vector<TraceTask> TwoLayerTasks(uint64_t bytes) {
           MakeTask("update a", TaskKind::kUpdate, {kTransferA})};
 }
 
+// One layer whose parameters live at servers.
+enum ServedLayer : uint32_t { kServedForward = 0, kServedBackward, kServedPush, kServedPull };
+
+inline std::vector<TraceTask> ServedLayerTasks(uint64_t bytes) {
+  std::vector<TraceTask> tasks = {
+      MakeTask("forward a", TaskKind::kForward, {}, {kServedPull}),
+      MakeTask("backward a", TaskKind::kBackward, {kServedForward}),
+      MakeTransfer("push a", 0, bytes, kServedForward, {kServedBackward}),
+      MakeTransfer("pull a", 0, bytes, kServedForward, {kServedPush})};
+  tasks[kServedPush].transfer = TransferKind::kPush;
+  tasks[kServedPull].transfer = TransferKind::kPull;
+  return tasks;
+}
+
 class TimelineMaker {
  public:
   TimelineMaker(int32_t rank, int32_t world_size, std::vector<TraceTask> tasks) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -64,16 +65,23 @@ TEST(Summary, TakesAGivenBandwidth) {
 
 TEST(Summary, CountsBytesOfALinkByKindAndRanks) {
   TraceTask task = MakeTransfer("t", 0, 1200, 0, {});
-  EXPECT_DOUBLE_EQ(LinkBytes(task, 4), 1800);
-  EXPECT_DOUBLE_EQ(LinkBytes(task, 1), 0);
-  task.transfer = TransferKind::kReduceScatter;
-  EXPECT_DOUBLE_EQ(LinkBytes(task, 4), 900);
-  task.transfer = TransferKind::kAllGather;
-  EXPECT_DOUBLE_EQ(LinkBytes(task, 4), 900);
-  task.transfer = TransferKind::kBroadcast;
-  EXPECT_DOUBLE_EQ(LinkBytes(task, 4), 1200);
-  task.transfer = TransferKind::kBarrier;
-  EXPECT_DOUBLE_EQ(LinkBytes(task, 4), 0);
+  const auto expect = [&](TransferKind kind, int32_t ranks, double out, double in) {
+    SCOPED_TRACE(Name(kind));
+    task.transfer = kind;
+    LinkLoad load{.out = 10, .in = 10};
+    AddLinkBytes(task, ranks, &load);
+    EXPECT_DOUBLE_EQ(load.out, 10 + out);
+    EXPECT_DOUBLE_EQ(load.in, 10 + in);
+    EXPECT_DOUBLE_EQ(load.larger(), 10 + std::max(out, in));
+  };
+  expect(TransferKind::kAllReduce, 4, 1800, 1800);
+  expect(TransferKind::kAllReduce, 1, 0, 0);
+  expect(TransferKind::kReduceScatter, 4, 900, 900);
+  expect(TransferKind::kAllGather, 4, 900, 900);
+  expect(TransferKind::kBroadcast, 4, 1200, 1200);
+  expect(TransferKind::kBarrier, 4, 0, 0);
+  expect(TransferKind::kPush, 4, 1200, 0);
+  expect(TransferKind::kPull, 4, 0, 1200);
 }
 
 // What a rank spends waiting for another is no time of the link.
@@ -86,6 +94,39 @@ TEST(Summary, GoodputCountsFromWhenAllRanksAreThere) {
   EXPECT_DOUBLE_EQ(summary.goodput, 6e6 / 400e-6);
   EXPECT_DOUBLE_EQ(*summary.ranks[0].second.bus_bandwidth, 6e6 / 500e-6);
   EXPECT_DOUBLE_EQ(*summary.ranks[1].second.bus_bandwidth, 6e6 / 400e-6);
+}
+
+// 3 MB go out in 250 us and as many come in meanwhile: the link carries both at once.
+TEST(Summary, OfServersCountsTheLargerDirection) {
+  const auto served = [](int32_t rank) {
+    TimelineMaker run(rank, 2, ServedLayerTasks(3000000));
+    for (int64_t step = 1; step <= 4; ++step) {
+      const int64_t t = step * 1000;
+      const auto s = static_cast<uint64_t>(step);
+      run.Compute(kServedForward, s, t, t + 100).Compute(kServedBackward, s, t + 100, t + 300);
+      run.Move(kServedPush, s, t + 300, t + 350, t + 350, t + 600);
+      run.Move(kServedPull, s, t + 600, t + 600, t + 600, t + 1000).Step(s, t, t + 1000);
+    }
+    return run.timeline;
+  };
+  const TraceSummary summary = Summarize({.metadata = {}, .ranks = {served(0), served(1)}});
+  EXPECT_DOUBLE_EQ(summary.link_bytes, 3e6);
+  EXPECT_DOUBLE_EQ(summary.goodput, 3e6 / 250e-6);
+  EXPECT_DOUBLE_EQ(*summary.ranks[0].second.algorithm_bandwidth, 6e6 / 650e-6);
+  EXPECT_DOUBLE_EQ(*summary.ranks[0].second.bus_bandwidth, 3e6 / 650e-6);
+}
+
+// A push that starts while a more urgent pull waits takes nothing from it.
+TEST(Summary, APushDoesNotOvertakeAPull) {
+  std::vector<TraceTask> tasks = ServedLayerTasks(1000);
+  tasks.push_back(MakeTransfer("push other", 1, 1000, 7, {kServedBackward}));
+  tasks.back().transfer = TransferKind::kPush;
+  TimelineMaker maker(0, 2, tasks);
+  maker.Step(1, 0, 1000).Move(kServedPush, 1, 100, 100, 100, 200);
+  maker.Move(4, 1, 100, 300, 300, 400).Move(kServedPull, 1, 200, 350, 350, 500);
+  const TraceSummary summary = Summarize({.metadata = {}, .ranks = {maker.timeline}});
+  EXPECT_EQ(summary.submission.overtaken, 0u);
+  EXPECT_EQ(summary.first_byte.overtaken, 0u);
 }
 
 TEST(Summary, CountsWorkOfAnotherStepWhereItHappens) {

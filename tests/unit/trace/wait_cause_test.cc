@@ -172,5 +172,73 @@ TEST(WaitCause, AWaitThatNoTaskEnded) {
   EXPECT_EQ(Explain({empty.timeline}).kind, CauseKind::kUnknown);
 }
 
+// ---- Servers
+
+TimelineMaker Served(int32_t rank) {
+  return TimelineMaker(rank, 2, ServedLayerTasks(2000000));
+}
+
+// Waits for the pull from 1300 to 6000; the push took until 1500.
+TimelineMaker WaitsForPull(int64_t pull_end_us) {
+  TimelineMaker run = Served(0);
+  run.Compute(kServedBackward, 1, 0, 1000).Move(kServedPush, 1, 1000, 1000, 1000, 1500);
+  run.Wait(kServedForward, 2, 1300, 6000).Compute(kServedForward, 2, 6000, 6100);
+  return run.Move(kServedPull, 1, 1500, 1500, 1500, pull_end_us);
+}
+
+TEST(WaitCause, ThePullThatServersHoldForALateRank) {
+  TimelineMaker fast = WaitsForPull(5990), slow = Served(1);
+  slow.Compute(kServedBackward, 1, 0, 4700).Move(kServedPush, 1, 4700, 4700, 4700, 5300);
+  slow.Move(kServedPull, 1, 5300, 5300, 5300, 5990);
+  const WaitCause cause = Explain({fast.timeline, slow.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kLateRank);
+  EXPECT_EQ(cause.rank, 1);
+  EXPECT_EQ(cause.part_ns, 3800 * kUs);
+  EXPECT_EQ(cause.text,
+            "rank 1 pushed it 3.80 ms after rank 0 had asked for it: its backward a took 3.70 ms "
+            "longer");
+}
+
+TEST(WaitCause, ThePushThatWasSlowElsewhere) {
+  TimelineMaker fast = WaitsForPull(5990), slow = Served(1);
+  slow.Compute(kServedBackward, 1, 0, 1000).Move(kServedPush, 1, 1000, 1000, 1200, 5300);
+  slow.Move(kServedPull, 1, 5300, 5300, 5300, 5990);
+  EXPECT_EQ(Explain({fast.timeline, slow.timeline}).text,
+            "rank 1 pushed it 3.80 ms after rank 0 had asked for it: its push took 4.10 ms");
+}
+
+TEST(WaitCause, TheWireOfAPullFromWhenAllHavePushed) {
+  TimelineMaker fast = WaitsForPull(5990), other = Served(1);
+  other.Compute(kServedBackward, 1, 0, 1000).Move(kServedPush, 1, 1000, 1000, 1000, 1990);
+  // That the other rank asks for it later does not matter.
+  other.Move(kServedPull, 1, 1990, 4000, 4000, 5990);
+  const WaitCause cause = Explain({fast.timeline, other.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kWire);
+  EXPECT_EQ(cause.text, "the wire: 2 MB in 4.00 ms");
+}
+
+TEST(WaitCause, ThePullThatWasHeldBack) {
+  TimelineMaker run = Served(0);
+  run.Compute(kServedBackward, 1, 0, 1000).Move(kServedPush, 1, 1000, 1000, 1000, 1500);
+  run.Wait(kServedForward, 2, 1300, 6000).Compute(kServedForward, 2, 6000, 6100);
+  run.Move(kServedPull, 1, 1500, 5000, 5000, 6000);
+  const WaitCause cause = Explain({run.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kHeld);
+  EXPECT_EQ(cause.part_ns, 3500 * kUs);
+}
+
+// A pull that became ready late in the wait stands for its push, which has to do with no other
+// rank.
+TEST(WaitCause, TheOwnPush) {
+  TimelineMaker run = Served(0), other = Served(1);
+  run.Compute(kServedBackward, 1, 0, 1000).Move(kServedPush, 1, 1000, 1000, 1010, 5500);
+  run.Wait(kServedForward, 2, 1000, 6000).Compute(kServedForward, 2, 6000, 6100);
+  run.Move(kServedPull, 1, 5500, 5500, 5500, 5990);
+  other.Compute(kServedBackward, 1, 0, 5000).Move(kServedPush, 1, 5000, 5000, 5000, 5400);
+  const WaitCause cause = Explain({run.timeline, other.timeline});
+  EXPECT_EQ(cause.kind, CauseKind::kWire);
+  EXPECT_EQ(cause.text, "the wire: 2 MB in 4.49 ms");
+}
+
 }  // namespace
 }  // namespace engine

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "tests/unit/storage/temp_folder.h"
@@ -42,8 +44,15 @@ class CheckpointTest : public ::testing::Test {
         executor_->Step({.input = input, .target = target, .samples = 2, .learning_rate = 0.1f})
             .ok());
     ASSERT_TRUE(executor_->Flush().ok());
-    const Status written =
-        WriteCheckpoint(path_, *executor_, {.step = 41, .config = kConfig, .optimizer = "adamw"});
+    const Status written = WriteCheckpoint(path_, *executor_,
+                                           {.step = 41,
+                                            .config = kConfig,
+                                            .optimizer = "adamw",
+                                            .seed = 7,
+                                            .world_size = 3,
+                                            .global_batch = 12,
+                                            .data = "crc",
+                                            .position = {.epoch = 5, .samples = 24}});
     ASSERT_TRUE(written.ok()) << written.message();
   }
 
@@ -83,6 +92,14 @@ TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(opened->info.step, 41);
   EXPECT_EQ(opened->info.config, kConfig);
   EXPECT_EQ(opened->info.optimizer, "adamw");
+  EXPECT_EQ(opened->info.seed, 7u);
+  EXPECT_EQ(opened->info.world_size, 3);
+  EXPECT_EQ(opened->info.global_batch, 12);
+  EXPECT_EQ(opened->info.data, "crc");
+  EXPECT_EQ(opened->info.position.epoch, 5);
+  EXPECT_EQ(opened->info.position.samples, 24);
+  EXPECT_EQ(opened->state_format_version, executor_->optimizer_traits().state_format_version);
+  EXPECT_THAT(opened->digest, ::testing::StartsWith("xxh3_128:"));
 
   const auto model = Load(kConfig, kInputs, path_);
   ASSERT_TRUE(model.ok()) << model.status().message();
@@ -127,6 +144,128 @@ TEST_F(CheckpointTest, AMissingParameterIsNamed) {
   EXPECT_THAT(model.status().message(), HasSubstr("'linear2.bias'"));
 }
 
+TEST_F(CheckpointTest, AParameterThatTheModelLacksIsNamed) {
+  const std::string path = Changed([](auto& tensors, auto&) {
+    tensors.push_back(tensors.front());
+    tensors.back().name = "linear3.weight";
+  });
+  const auto model = Load(kConfig, kInputs, path);
+  EXPECT_EQ(model.status().code(), StatusCode::kBadData);
+  EXPECT_THAT(model.status().message(),
+              AllOf(HasSubstr("another model"), HasSubstr("'linear3.weight'")));
+}
+
+TEST_F(CheckpointTest, StatesAreThoseThatWereWritten) {
+  const auto opened = OpenCheckpoint(path_);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const ModelMemory& memory = executor_->memory();
+  const OptimizerTraits traits = executor_->optimizer_traits();
+  for (int32_t s = 0; s < traits.state_count; ++s) {
+    const auto states = ReadStates(*opened, memory, traits, s);
+    ASSERT_TRUE(states.ok()) << states.status().message();
+    ASSERT_EQ(static_cast<int64_t>(states->size()), memory.layout().trainable_count);
+    // With the padding: nothing but zeros is ever there.
+    const float* const all = executor_->optimizer_states().At(s, kNone, 0);
+    EXPECT_EQ(*states, std::vector<float>(all, all + states->size()));
+  }
+}
+
+TEST_F(CheckpointTest, EachRankOfAnyNumberFindsItsPartOfTheStates) {
+  const auto opened = OpenCheckpoint(path_);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const OptimizerTraits traits = rank_->optimizer_traits();
+  for (const int32_t world_size : {2, 3, 8}) {
+    const auto model = rank_->MakeShardedModel(kInputs, world_size);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const FlatLayout& layout = (*model)->layout();
+    std::vector<std::vector<float>> together(static_cast<size_t>(traits.state_count));
+    for (auto& whole : together) {
+      whole.assign(static_cast<size_t>(layout.trainable_count), -1);
+    }
+    for (int32_t r = 0; r < world_size; ++r) {
+      const RankInfo rank{.rank = r, .world_size = world_size};
+      const auto states = OptimizerStates::Create(**model, traits, true, rank);
+      ASSERT_TRUE(states.ok()) << states.status().message();
+      const Status loaded = LoadStates(*opened, **model, traits, rank, *states);
+      ASSERT_TRUE(loaded.ok()) << loaded.message();
+      for (size_t u = 0; u < layout.units.size(); ++u) {
+        const int64_t part = layout.units[u].count / world_size;
+        const int64_t begin = layout.units[u].offset + r * part;
+        for (int32_t s = 0; s < traits.state_count; ++s) {
+          std::copy_n(states->At(s, static_cast<int32_t>(u), begin), part,
+                      together[static_cast<size_t>(s)].begin() + begin);
+        }
+      }
+    }
+    for (int32_t s = 0; s < traits.state_count; ++s) {
+      const auto expected = ReadStates(*opened, **model, traits, s);
+      ASSERT_TRUE(expected.ok()) << expected.status().message();
+      EXPECT_EQ(together[static_cast<size_t>(s)], *expected) << world_size << " ranks, state " << s;
+    }
+  }
+}
+
+TEST_F(CheckpointTest, StatesThatDoNotFitAreRefused) {
+  const auto refusal = [&](const auto& change) {
+    const auto opened = OpenCheckpoint(Changed(change));
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    const Status status = LoadStates(*opened, executor_->memory(), executor_->optimizer_traits(),
+                                     {}, executor_->optimizer_states());
+    EXPECT_EQ(status.code(), StatusCode::kBadData);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal([](auto&, auto& metadata) { metadata["optimizer_state_version"] = "9"; }),
+              AllOf(HasSubstr("'adamw'"), HasSubstr("have format 9")));
+  EXPECT_THAT(refusal([](auto& tensors, auto&) {
+                std::erase_if(tensors, [](const NamedTensor& t) {
+                  return t.name.starts_with("optimizer/") && t.name.ends_with("linear2.weight");
+                });
+              }),
+              AllOf(HasSubstr("parameter 'linear2.weight'"), HasSubstr("other options")));
+  EXPECT_THAT(
+      refusal([](auto& tensors, auto&) {
+        for (NamedTensor& tensor : tensors) {
+          if (tensor.name.starts_with("optimizer/") && tensor.name.ends_with("linear1.weight")) {
+            tensor.view.shape = {3, 5};
+          }
+        }
+      }),
+      AllOf(HasSubstr("parameter 'linear1.weight'"), HasSubstr("another shape")));
+}
+
+TEST_F(CheckpointTest, StatesWithoutUseAreNamed) {
+  const std::string path = Changed([](auto& tensors, auto&) {
+    for (const char* name : {"optimizer/m/linear1.bias", "optimizer/x/linear2.bias"}) {
+      tensors.push_back(tensors.front());
+      tensors.back().name = name;
+    }
+  });
+  const auto opened = OpenCheckpoint(path);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  // linear1.bias is frozen, and adamw keeps no "x".
+  EXPECT_THAT(
+      UnusedStates(*opened->file, executor_->memory(), executor_->optimizer_traits()),
+      ::testing::UnorderedElementsAre("optimizer/m/linear1.bias", "optimizer/x/linear2.bias"));
+}
+
+TEST_F(CheckpointTest, AnOpenFileStaysWhatItWasWhenItIsReplaced) {
+  const auto opened = OpenCheckpoint(path_);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const auto stored = opened->file->Find("linear2.weight");
+  ASSERT_TRUE(stored.ok());
+  const std::vector<float> before = Copy(*stored);
+  for (int64_t i = 0; i < executor_->memory().layout().total_count; ++i) {
+    executor_->memory().parameters()[i] = 7;
+  }
+  ASSERT_TRUE(WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
+  EXPECT_EQ(Copy(*stored), before);
+  EXPECT_NE(before, std::vector<float>(before.size(), 7));
+  const auto replaced = OpenCheckpoint(path_);
+  ASSERT_TRUE(replaced.ok()) << replaced.status().message();
+  EXPECT_EQ(replaced->info.step, 42);
+  EXPECT_NE(replaced->digest, opened->digest);
+}
+
 TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
   const auto refuse = [&](const char* key, const char* value) {
     const std::string path = Changed([&](auto&, auto& metadata) {
@@ -143,7 +282,11 @@ TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
   refuse("format", "engine.checkpoint/2");
   refuse("format", nullptr);
   refuse("step", "many");
+  refuse("step", "-1");
   refuse("config", nullptr);
+  refuse("global_batch", "12 or so");
+  refuse("epoch", "-3");
+  refuse("world_size", "4294967297");
 }
 
 TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {

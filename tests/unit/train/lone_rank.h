@@ -57,6 +57,24 @@ class LoneRank {
                                *plugins_->set().device, ops(), config_.proto().seed());
   }
 
+  // As rank of a world of `world_size` that shards its optimizer would lay it out.
+  Result<std::unique_ptr<ModelMemory>> MakeShardedModel(const ModelInputs& inputs,
+                                                        int32_t world_size) {
+    ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(inputs));
+    Program program = Differentiate(graph);
+    const std::vector<ParameterInfo> parameters = DescribeParameters(graph, program);
+    const ModelInfo model{.parameters = parameters,
+                          .communicator = plugins_->set().communicator->traits(),
+                          .world_size = world_size,
+                          .slice_multiple = SliceMultiple(world_size),
+                          .sharded = 1};
+    ENGINE_ASSIGN_OR_RETURN(FlatLayout layout, MakeLayout(graph, model, *plugins_->set().scheduler,
+                                                          "scheduler under test"));
+    return ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                               *plugins_->set().device, ops(), config_.proto().seed());
+  }
+  OptimizerTraits optimizer_traits() const { return plugins_->set().optimizer->traits(); }
+
  private:
   explicit LoneRank(Config config)
       : config_(std::move(config)), store_(std::make_shared<MemoryTable>(), abort_) {}

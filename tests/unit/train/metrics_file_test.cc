@@ -80,6 +80,18 @@ TEST(MetricsFile, TheFirstLineReplacesAnEarlierRun) {
   EXPECT_EQ(Lines(path).size(), 2u);
 }
 
+TEST(MetricsFile, ARunThatGoesOnAppends) {
+  const testing::TempFolder folder;
+  const std::string path = folder.Write("run.jsonl", "{\"event\":\"earlier\"}\n");
+  auto file = MetricsFile::Open(path, MetricsFile::Earlier::kKeep);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ASSERT_TRUE((*file)->WriteCheckpoint(1, "a").ok());
+  ASSERT_TRUE((*file)->WriteCheckpoint(2, "b").ok());
+  const std::vector<Json> lines = Lines(path);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["event"], "earlier");
+}
+
 TEST(MetricsFile, PluginsOfManyThreadsWriteWholeLines) {
   const testing::TempFolder folder;
   const std::string path = folder / "run.jsonl";

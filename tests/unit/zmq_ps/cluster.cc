@@ -4,23 +4,27 @@
 
 namespace engine::zmq_ps {
 
-Cluster::Cluster(const ClusterSettings& settings) : workers_(settings.workers) {
-  std::vector<KeyPair> worker_keys(settings.workers);
+Cluster::Cluster(const ClusterSettings& settings)
+    : settings_(settings),
+      worker_keys_(settings.workers),
+      workers_(settings.workers),
+      clients_(settings.workers) {
   std::vector<std::string> public_keys;
-  for (KeyPair& keys : worker_keys) {
+  for (KeyPair& keys : worker_keys_) {
     if (settings.encrypt) keys = *KeyPair::Make();
     if (settings.encrypt) public_keys.push_back(keys.public_key);
   }
-  std::vector<ServerAddress> addresses;
   for (uint32_t i = 0; i < settings.servers; ++i) {
     const KeyPair keys = settings.encrypt ? *KeyPair::Make() : KeyPair();
     auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
                                  .keys = keys,
                                  .worker_keys = public_keys,
                                  .workers = settings.workers,
+                                 .update = settings.update,
                                  .reduce_threads = settings.reduce_threads,
                                  .slice_bytes = settings.slice_bytes,
                                  .resend_ms = settings.resend_ms,
+                                 .lost_after_ms = settings.lost_after_ms,
                                  .log =
                                      [this](std::string_view line) {
                                        const std::lock_guard lock(mutex_);
@@ -31,29 +35,44 @@ Cluster::Cluster(const ClusterSettings& settings) : workers_(settings.workers) {
     ok_ = ok_ && server.ok();
     if (!server.ok()) return;
     const std::string& endpoint = (*server)->endpoint();
-    addresses.push_back({settings.route ? settings.route(endpoint) : endpoint, keys.public_key,
-                         static_cast<int32_t>(i)});
+    addresses_.push_back({settings.route ? settings.route(endpoint) : endpoint, keys.public_key,
+                          static_cast<int32_t>(i), true});
     servers_.push_back(std::move(*server));
   }
   for (uint32_t i = 0; i < settings.workers; ++i) {
     pools_.push_back(std::make_shared<WorkPool>());
-    auto worker = Worker::Connect(
-        {.worker = i,
-         .world_size = settings.workers,
-         .servers = addresses,
-         .keys = worker_keys[i],
-         .slice_bytes = settings.slice_bytes,
-         .min_slice_bytes = settings.min_slice_bytes,
-         .resend_ms = settings.resend_ms,
-         .wrap = settings.faults ? settings.faults(settings.servers + i) : LinkWrapper()},
-        DeadlineIn(20000));
-    EXPECT_TRUE(worker.ok()) << worker.status().message();
-    ok_ = ok_ && worker.ok();
-    if (worker.ok()) workers_[i] = std::move(*worker);
+    const Status connected = Connect(i, 0);
+    EXPECT_TRUE(connected.ok()) << connected.message();
+    ok_ = ok_ && connected.ok();
   }
 }
 
+Status Cluster::Connect(uint32_t index, uint32_t incarnation) {
+  auto worker = Worker::Connect(
+      {.worker = index,
+       .world_size = settings_.workers,
+       .incarnation = incarnation,
+       .servers = addresses_,
+       .keys = worker_keys_[index],
+       .slice_bytes = settings_.slice_bytes,
+       .min_slice_bytes = settings_.min_slice_bytes,
+       .resend_ms = settings_.resend_ms,
+       .wrap = settings_.faults ? settings_.faults(settings_.servers + index) : LinkWrapper()},
+      DeadlineIn(20000));
+  if (!worker.ok()) return worker.status();
+  workers_[index] = std::move(*worker);
+  if (!settings_.update) return {};
+  clients_[index] =
+      std::make_unique<ServedParameters>(*settings_.update, settings_.slice_bytes, *workers_[index],
+                                         pools_[index], [this](Optimizer& optimizer) {
+                                           for (const auto& server : servers_)
+                                             server->Serve(optimizer);
+                                         });
+  return {};
+}
+
 Cluster::~Cluster() {
+  clients_.clear();
   workers_.clear();
   for (const auto& server : servers_) server->Stop(1000);
 }
@@ -64,7 +83,10 @@ std::vector<std::string> Cluster::log() const {
 }
 
 Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
+  const bool served = transfer.kind == TransferKind::kPush || transfer.kind == TransferKind::kPull;
+  if (served) ENGINE_RETURN_IF_ERROR(clients_[worker]->Check(transfer));
   PooledWork* const work = pools_[worker]->Take(transfer);
+  if (served) clients_[worker]->Prepare(work);
   const Status status = workers_[worker]->Submit(work);
   if (status.ok()) {
     *out = work;

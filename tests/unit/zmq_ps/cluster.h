@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "parameter_client.h"
 #include "server.h"
 #include "work.h"
 #include "worker.h"
@@ -23,10 +25,29 @@ struct ClusterSettings {
   uint64_t min_slice_bytes = 1 << 12;
   int reduce_threads = 2;
   int64_t resend_ms = 500;
+  int64_t lost_after_ms = 1000;           // of servers
+  std::optional<ParameterTraits> update;  // servers keep parameters, with a TestOptimizer each
   // The address at which workers find the server at `endpoint`. May be empty.
   std::function<std::string(const std::string& endpoint)> route;
   // Makes the seam of one endpoint; numbers of their own for each. May be empty.
   std::function<LinkWrapper(uint32_t endpoint)> faults;
+};
+
+// Moves values against gradients that remember their past: every element in two operations, so that
+// order and number of the updates show in the bits.
+class TestOptimizer final : public Optimizer {
+ public:
+  OptimizerTraits traits() const noexcept override {
+    return {.state_count = 1, .state_names = {{"momentum"}}};
+  }
+  Status Update(const UpdateCall& call) noexcept override {
+    for (int64_t i = 0; i < call.count; ++i) {
+      float& momentum = call.states[0][i];
+      momentum = 0.9f * momentum + call.gradient[i] * call.gradient_scale;
+      call.value[i] -= call.learning_rate * momentum * call.weight_decay_scale;
+    }
+    return {};
+  }
 };
 
 class Cluster {
@@ -37,7 +58,15 @@ class Cluster {
   bool ok() const { return ok_; }
   Server& server(uint32_t index) { return *servers_[index]; }
   Worker& worker(uint32_t index) { return *workers_[index]; }
-  void Destroy(uint32_t worker) { workers_[worker].reset(); }
+  // Of all servers; lives as long as they do.
+  Optimizer& optimizer() { return optimizer_; }
+  ParameterClient& client(uint32_t index) { return *clients_[index]; }
+  void Destroy(uint32_t worker) {
+    clients_[worker].reset();
+    workers_[worker].reset();
+  }
+  // Another process in place of a worker that was destroyed.
+  Status Renew(uint32_t worker, uint32_t incarnation) { return Connect(worker, incarnation); }
   // What the servers told people.
   std::vector<std::string> log() const;
 
@@ -47,12 +76,19 @@ class Cluster {
   Status Run(uint32_t worker, const Transfer& transfer);
 
  private:
+  Status Connect(uint32_t worker, uint32_t incarnation);
+
+  const ClusterSettings settings_;
+  std::vector<ServerAddress> addresses_;
+  std::vector<KeyPair> worker_keys_;
+  TestOptimizer optimizer_;
   bool ok_ = true;
   mutable std::mutex mutex_;
   std::vector<std::string> log_;                  // guarded by mutex_
   std::vector<std::shared_ptr<WorkPool>> pools_;  // by worker
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<ServedParameters>> clients_;  // with ClusterSettings::update
 };
 
 // Runs body(worker) on a thread each.

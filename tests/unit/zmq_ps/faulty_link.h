@@ -44,6 +44,7 @@ class FaultyLink final : public Link {
     if (repeats) {
       twin.header.copy(message.header);
       twin.body.copy(message.body);
+      twin.rows.copy(message.rows);
     }
     const SendResult result = inner_->Send(message);
     if (result == SendResult::kSent && repeats && inner_->Send(twin) == SendResult::kSent) {

@@ -77,5 +77,23 @@ TEST(Partition, KeyAloneChoosesTheFirstServer) {
   }
 }
 
+TEST(Partition, SlicesOfUnitsWithRowsAreWholeRows) {
+  for (const int64_t rows : {1, 2, 7, 100, 1001}) {
+    constexpr uint64_t kRow = 96;
+    std::vector<Slice> slices;
+    const Transfer push{.kind = TransferKind::kPush, .count = rows * 96, .key = 4};
+    Cut(push, 1, kRule, &slices, kRow);
+    uint64_t next = 0;
+    for (const Slice& slice : slices) {
+      EXPECT_EQ(slice.offset, next);
+      EXPECT_EQ(slice.offset % kRow, 0u);
+      EXPECT_EQ(slice.count % kRow, 0u);
+      EXPECT_LE(slice.count * sizeof(float), kRule.slice_bytes);
+      next += slice.count;
+    }
+    EXPECT_EQ(next, static_cast<uint64_t>(push.count));
+  }
+}
+
 }  // namespace
 }  // namespace engine::zmq_ps

@@ -1,124 +1,12 @@
 // Connections that break in the middle of transfers cost time and nothing else.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <thread>
-#include <utility>
-
+#include "breaking_proxy.h"
 #include "cluster.h"
+#include "training.h"
 
 namespace engine::zmq_ps {
 namespace {
-
-sockaddr_in Loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  return address;
-}
-
-// Passes TCP connections on to a server, and breaks each after some bytes have gone to the server.
-class BreakingProxy {
- public:
-  BreakingProxy(const std::string& server, size_t break_after_bytes)
-      : server_port_(std::stoi(server.substr(server.rfind(':') + 1))),
-        break_after_bytes_(break_after_bytes),
-        listener_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = Loopback(0);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(listen(listener_, 16), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    endpoint_ = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-    thread_ = std::thread([this] { Loop(); });
-  }
-  ~BreakingProxy() {
-    stop_ = true;
-    thread_.join();
-    for (Connection& connection : connections_) Close(connection);
-    close(listener_);
-  }
-
-  const std::string& endpoint() const { return endpoint_; }
-  int breaks() const { return breaks_; }
-  void BreakNoMore() { break_after_bytes_ = SIZE_MAX; }
-
- private:
-  struct Connection {
-    int client = -1, server = -1;
-    size_t bytes = 0;
-  };
-
-  void Loop() {
-    while (!stop_) {
-      std::vector<pollfd> items = {{listener_, POLLIN, 0}};
-      for (const Connection& connection : connections_) {
-        items.push_back({connection.client, POLLIN, 0});
-        items.push_back({connection.server, POLLIN, 0});
-      }
-      poll(items.data(), items.size(), 10);
-      const size_t known = connections_.size();
-      for (size_t i = 0; i < known; ++i) {
-        Connection& connection = connections_[i];
-        bool alive = true;
-        if (items[1 + 2 * i].revents) {
-          alive = Pass(connection.client, connection.server, &connection.bytes);
-        }
-        size_t unused = 0;
-        if (items[2 + 2 * i].revents) {
-          alive = Pass(connection.server, connection.client, &unused) && alive;
-        }
-        if (connection.bytes > break_after_bytes_) {
-          ++breaks_;
-          alive = false;
-        }
-        if (!alive) Close(connection);
-      }
-      std::erase_if(connections_, [](const Connection& c) { return c.client < 0; });
-      if (items[0].revents) Accept();
-    }
-  }
-
-  void Accept() {
-    Connection connection;
-    connection.client = accept(listener_, nullptr, nullptr);
-    connection.server = socket(AF_INET, SOCK_STREAM, 0);
-    const sockaddr_in address = Loopback(server_port_);
-    if (connect(connection.server, reinterpret_cast<const sockaddr*>(&address), sizeof(address))) {
-      Close(connection);
-      return;
-    }
-    connections_.push_back(connection);
-  }
-
-  static bool Pass(int from, int to, size_t* bytes) {
-    static thread_local char buffer[1 << 16];
-    const ssize_t got = recv(from, buffer, sizeof(buffer), 0);
-    if (got <= 0) return false;
-    *bytes += static_cast<size_t>(got);
-    return send(to, buffer, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
-  }
-
-  static void Close(Connection& connection) {
-    if (connection.client >= 0) close(std::exchange(connection.client, -1));
-    if (connection.server >= 0) close(std::exchange(connection.server, -1));
-  }
-
-  const int server_port_;
-  std::atomic<size_t> break_after_bytes_;
-  const int listener_;
-  std::string endpoint_;
-  std::vector<Connection> connections_;  // of the thread
-  std::atomic<int> breaks_{0};
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
 
 TEST(Reconnect, EverySumIsRightAlthoughConnectionsBreak) {
   constexpr uint32_t kWorkers = 2;
@@ -141,6 +29,29 @@ TEST(Reconnect, EverySumIsRightAlthoughConnectionsBreak) {
         ASSERT_THAT(data, ::testing::Each(static_cast<float>(step * 3)));
       }
     });
+    for (const auto& proxy : proxies) proxy->BreakNoMore();
+  }
+  int breaks = 0;
+  for (const auto& proxy : proxies) breaks += proxy->breaks();
+  EXPECT_GT(breaks, 0) << "no connection broke: nothing was tested";
+}
+
+TEST(Reconnect, ParametersAreRightAlthoughConnectionsBreak) {
+  const TrainingSettings training{.workers = 2, .steps = 5, .units = {{1, 300000}, {2, 5000}}};
+  std::vector<std::unique_ptr<BreakingProxy>> proxies;
+  ClusterSettings settings{.workers = 2,
+                           .servers = 2,
+                           .resend_ms = 30,
+                           .update = ParameterTraits{.mode = UpdateMode::kSync}};
+  settings.route = [&](const std::string& endpoint) {
+    proxies.push_back(std::make_unique<BreakingProxy>(endpoint, 1000000));
+    return proxies.back()->endpoint();
+  };
+  {
+    Cluster cluster(settings);
+    ASSERT_TRUE(cluster.ok());
+    const Weights expected = Expected(training);
+    for (const Weights& weights : TrainAll(cluster, training)) EXPECT_EQ(weights, expected);
     for (const auto& proxy : proxies) proxy->BreakNoMore();
   }
   int breaks = 0;

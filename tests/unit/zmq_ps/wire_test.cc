@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <random>
+
+#include "engine/host.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -16,7 +19,7 @@ Header SomePush() {
           .key = ~uint64_t{0},
           .round = 4,
           .slice = 1,
-          .spec = {.transfer = TransferKind::kReduceScatter,
+          .spec = {.operation = Operation::kReduceScatter,
                    .dtype = DType::kBFloat16,
                    .reduction = Reduction::kMax,
                    .root = 0,
@@ -98,7 +101,7 @@ TEST(Wire, NumbersOutOfBoundsAreRefused) {
       [](Header& h) { h.slice = 6; },
       [](Header& h) { h.spec.slices = 0; },
       [](Header& h) { h.spec.slices = kMaxSlices + 1; },
-      [](Header& h) { h.spec.transfer = static_cast<TransferKind>(5); },
+      [](Header& h) { h.spec.operation = static_cast<Operation>(11); },
       [](Header& h) { h.spec.dtype = static_cast<DType>(5); },
       [](Header& h) { h.spec.reduction = static_cast<Reduction>(3); },
       [](Header& h) { h.spec.root = 3; },
@@ -107,7 +110,7 @@ TEST(Wire, NumbersOutOfBoundsAreRefused) {
       [](Header& h) { h.spec.count = 1001; },
       [](Header& h) { h.spec.offset = 2501; },
       [](Header& h) { h.spec.offset = ~uint64_t{0} - 400; },
-      [](Header& h) { h.spec.transfer = TransferKind::kAllReduce; },  // has no second part
+      [](Header& h) { h.spec.operation = Operation::kAllReduce; },  // has no second part
       [](Header& h) { h.timeout_ms = int64_t{1} << 60; },
       [](Header& h) { h.requests.assign(kMaxRequestsPerHeader + 1, 1); },
   };
@@ -119,6 +122,67 @@ TEST(Wire, NumbersOutOfBoundsAreRefused) {
   EXPECT_NE(Objection({.kind = MessageKind::kLeave}), nullptr) << "a refusal needs a reason";
   const Status strange = Status::Error(static_cast<StatusCode>(99), "?");
   EXPECT_NE(Objection({.kind = MessageKind::kLeave, .status = strange}), nullptr);
+}
+
+Header SomeServedPush() {
+  Header push = SomePush();
+  push.incarnation = 3;
+  push.spec.operation = Operation::kPush;
+  push.spec.dtype = DType::kFloat32;
+  push.spec.offset = 400;
+  push.served = {.step = 12,
+                 .learning_rate = 0.5f,
+                 .weight = 17,
+                 .state = 2,
+                 .row = 100,
+                 .sparse = true,
+                 .rows = 5};
+  return push;
+}
+
+TEST(Wire, WhatIsAboutParametersComesBackAsItWas) {
+  for (const uint32_t rows : {0u, 5u}) {
+    Header push = SomeServedPush();
+    push.served.rows = rows;
+    std::string bytes;
+    Encode(push, &bytes);
+    EXPECT_LE(bytes.size(), 100u) << "a header is small";
+    Header read;
+    ASSERT_EQ(Read(bytes, &read), nullptr);
+    EXPECT_EQ(read.served, push.served);
+    EXPECT_EQ(read.spec, push.spec);
+    EXPECT_EQ(read.incarnation, 3u);
+  }
+  const Status lost = Status::Error(StatusCode::kPeerLost, "gone").WithRank(BlameServer(7));
+  std::string bytes;
+  Encode({.kind = MessageKind::kRefusal, .status = lost}, &bytes);
+  Header read;
+  ASSERT_EQ(Read(bytes, &read), nullptr);
+  EXPECT_EQ(BlamedServer(read.status.rank()), 7);
+}
+
+TEST(Wire, NumbersAboutParametersOutOfBoundsAreRefused) {
+  ASSERT_EQ(Objection(SomeServedPush()), nullptr);
+  const std::function<void(Header&)> changes[] = {
+      [](Header& h) { h.incarnation = kMaxIncarnation + 1; },
+      [](Header& h) { h.key = 0; },
+      [](Header& h) { h.spec.dtype = DType::kBFloat16; },
+      [](Header& h) { h.served.step = kMaxStep + 1; },
+      [](Header& h) { h.served.learning_rate = std::numeric_limits<float>::quiet_NaN(); },
+      [](Header& h) { h.served.weight = std::numeric_limits<float>::infinity(); },
+      [](Header& h) { h.served.weight = -1; },
+      [](Header& h) { h.served.state = kMaxOptimizerStates; },
+      [](Header& h) { h.served.row = 1001; },
+      [](Header& h) { h.served.rows = 501; },
+  };
+  for (size_t i = 0; i < std::size(changes); ++i) {
+    Header header = SomeServedPush();
+    changes[i](header);
+    EXPECT_NE(Objection(header), nullptr) << "change " << i;
+  }
+  const Status nobody =
+      Status::Error(StatusCode::kPeerLost, "gone").WithRank(BlameServer(kMaxWorkers) - 1);
+  EXPECT_NE(Objection({.kind = MessageKind::kLeave, .status = nobody}), nullptr);
 }
 
 TEST(Wire, LongHeadersAreRefusedUnread) {

@@ -1,0 +1,37 @@
+// Memory that the ranks of one host can read and write in each other: what a communicator may offer
+// beside transfers.
+//
+// Buffers of a transfer may lie anywhere. When all ranks' buffers lie in memory of this allocator,
+// ranks work on each other's buffers in place instead of copying through a staging area.
+//
+// Not part of the ABI fingerprint: an extension is found by its identifier.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/status.h"
+
+namespace engine {
+
+constexpr std::string_view kSharedMemoryId = "engine.shared_memory/1";
+
+// Communicator::Query(kSharedMemoryId) gives one or null. It lives as long as the communicator.
+class SharedMemory {
+ public:
+  // *out = `size_bytes` of zeroes, aligned to a page, of which every page is there already. Not
+  // collective: ranks may allocate different sizes in any order; peers learn of it without a call.
+  // Valid until Free or the end of the communicator. kInvalidArgument for 0 bytes,
+  // kResourceExhausted when there is no memory for it. [any-thread]
+  virtual Status Allocate(uint64_t size_bytes, void** out) noexcept = 0;
+
+  // Gives back what Allocate returned (null is ignored) when no transfer that is not terminal has
+  // buffers in it. After a transfer failed, peers may write to its buffers until their
+  // communicators have failed too: keep such memory as long as the communicator. [any-thread]
+  virtual void Free(void* data) noexcept = 0;
+
+ protected:
+  ~SharedMemory() = default;
+};
+
+}  // namespace engine

@@ -1,0 +1,84 @@
+// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). With one channel
+// that is another shape for the same memory.
+#include <new>
+
+#include "ops.h"
+#include "parallel.h"
+#include "small_gemm.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+class ToChannelsLastOp final : public CpuOp {
+ public:
+  using CpuOp::CpuOp;
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    const TensorSpec& x = inputs[0];
+    if (x.dtype != DType::kFloat32 || x.shape.ndim != 4 || x.shape.Count(1) < 1) {
+      return InputError(inputs, 0, "float32 (B, C, H, W)");
+    }
+    channels_ = x.shape[1];
+    positions_ = x.shape.Count(2);
+    AddOutput(signature, Shape{x.shape[0], x.shape[2], x.shape[3], channels_}, x.batched);
+    const bool view = channels_ == 1;
+    signature->differentiable_inputs = 1;
+    signature->accumulates = 1;
+    signature->passes_gradient = view ? 1 : 0;
+    signature->output_is_view_of = view ? 0 : -1;
+    signature->workspace_bytes =
+        view ? 0 : threads() * channels_ * positions_ * static_cast<int64_t>(sizeof(float));
+    signature->backward_reads_inputs = 0;
+    signature->backward_reads_outputs = 0;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    if (channels_ == 1) return {};
+    const float* x = call.inputs[0].f32();
+    float* y = call.outputs[0].f32();
+    const int64_t size = channels_ * positions_;
+    ForRows(call.inputs[0].shape[0], size, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Transpose({x + i * size, positions_}, channels_, positions_, y + i * size, channels_);
+      }
+    });
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView& dx = call.input_grads[0];
+    const bool sum = Accumulates(call, 0);
+    if (channels_ == 1) {
+      PassGradient(call.output_grads[0], dx, sum);
+      return {};
+    }
+    const float* dy = call.output_grads[0].f32();
+    const int64_t size = channels_ * positions_;
+    const int32_t parts = PartCount(dx.count(), kElementGrain);
+    ForEachPart(parts, dx.shape[0], 1, [&](int32_t part, int64_t begin, int64_t end) {
+      float* planes = static_cast<float*>(call.workspace) + part * size;
+      for (int64_t i = begin; i < end; ++i) {
+        float* target = dx.f32() + i * size;
+        Transpose({dy + i * size, channels_}, positions_, channels_, sum ? planes : target,
+                  positions_);
+        for (int64_t j = 0; sum && j < size; ++j) target[j] += planes[j];
+      }
+    });
+    return {};
+  }
+
+ private:
+  int64_t channels_ = 0, positions_ = 0;
+};
+
+}  // namespace
+
+Op* MakeToChannelsLast(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) ToChannelsLastOp(context);
+}
+
+}  // namespace engine::cpu_ops

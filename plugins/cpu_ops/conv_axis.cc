@@ -1,0 +1,79 @@
+#include "conv_axis.h"
+
+#include <algorithm>
+
+namespace engine::cpu_ops {
+namespace {
+
+// Appends target `at`, to the last run of every `stride`-th target if it continues it.
+void AddTarget(AxisPlan* plan, int64_t stride, const AxisRun& target) {
+  for (auto run = plan->runs.rbegin(); run != plan->runs.rend(); ++run) {
+    const int64_t step = target.first - (run->first + (run->count - 1) * run->step);
+    if (step != stride || run->tap_first != target.tap_first ||
+        run->tap_count != target.tap_count) {
+      continue;
+    }
+    const int64_t source_step =
+        target.source_first - (run->source_first + (run->count - 1) * run->source_step);
+    if (run->count > 1 && source_step != run->source_step) continue;
+    run->step = stride;
+    run->source_step = source_step;
+    ++run->count;
+    return;
+  }
+  plan->runs.push_back(target);
+}
+
+}  // namespace
+
+bool AxisPlan::Meets(int64_t index) const noexcept {
+  return std::any_of(runs.begin(), runs.end(), [&](const AxisRun& run) {
+    return run.tap_first <= index && index < run.tap_first + run.tap_count;
+  });
+}
+
+AxisPlan ForwardAxis(const Window& window, int64_t inputs) {
+  AxisPlan plan;
+  for (int64_t tap = 0; tap < window.kernel; ++tap) plan.taps.push_back(tap);
+  for (int64_t output = 0; output < window.Positions(inputs); ++output) {
+    const int64_t origin = output * window.stride - window.padding;
+    const int64_t begin = std::max<int64_t>(-origin, 0);
+    const int64_t end = std::min(window.kernel, inputs - origin);
+    AddTarget(&plan, 1,
+              {.first = output,
+               .count = 1,
+               .tap_first = begin,
+               .tap_count = std::max<int64_t>(end - begin, 0),
+               .source_first = origin + begin});
+  }
+  return plan;
+}
+
+AxisPlan BackwardAxis(const Window& window, int64_t inputs) {
+  AxisPlan plan;
+  std::vector<int64_t> list_begin;  // per residue, where its taps are in the list
+  for (int64_t residue = 0; residue < window.stride; ++residue) {
+    list_begin.push_back(static_cast<int64_t>(plan.taps.size()));
+    for (int64_t tap = window.kernel - 1; tap >= 0; --tap) {
+      if (tap % window.stride == residue) plan.taps.push_back(tap);
+    }
+  }
+  list_begin.push_back(window.kernel);
+  const int64_t outputs = window.Positions(inputs);
+  for (int64_t input = 0; input < inputs; ++input) {
+    const int64_t residue = (input + window.padding) % window.stride;
+    AxisRun target = {.first = input, .count = 1, .tap_first = list_begin[residue]};
+    for (int64_t i = list_begin[residue]; i < list_begin[residue + 1]; ++i) {
+      const int64_t output = (input + window.padding - plan.taps[i]) / window.stride;
+      const bool met = input + window.padding >= plan.taps[i] && output < outputs;
+      if (!met) continue;
+      if (target.tap_count++ > 0) continue;
+      target.tap_first = i;
+      target.source_first = output;
+    }
+    AddTarget(&plan, window.stride, target);
+  }
+  return plan;
+}
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,47 @@
+// How the taps of a convolution's window meet one axis of the tensors. An axis is planned once; a
+// plane of rows and columns is the product of two plans.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace engine::cpu_ops {
+
+// A window of `kernel` taps that moves by `stride` over an axis with `padding` zeros at both ends.
+struct Window {
+  int64_t kernel = 1;
+  int64_t stride = 1;
+  int64_t padding = 0;
+
+  // Positions of the window on an axis of `extent`; 0 or less if it does not fit.
+  int64_t Positions(int64_t extent) const noexcept {
+    return extent + 2 * padding < kernel ? 0 : (extent + 2 * padding - kernel) / stride + 1;
+  }
+};
+
+// The targets first, first + step, ... (`count` of them), which all meet the same taps: those that
+// AxisPlan::taps lists from `tap_first` on, `tap_count` of them. The i-th target meets consecutive
+// sources through them, from source_first + i * source_step on. Without taps it meets none.
+struct AxisRun {
+  int64_t first = 0, step = 1, count = 0;
+  int64_t tap_first = 0, tap_count = 0;
+  int64_t source_first = 0, source_step = 0;
+};
+
+struct AxisPlan {
+  std::vector<int64_t> taps;  // every tap once, in the order in which weights are packed
+  std::vector<AxisRun> runs;  // every target is in exactly one
+
+  // Whether any target meets the tap at `index` of `taps`.
+  bool Meets(int64_t index) const noexcept;
+};
+
+// Outputs as targets, inputs as sources: output o meets input o * stride - padding + t through tap
+// t.
+AxisPlan ForwardAxis(const Window& window, int64_t inputs);
+
+// Inputs as targets, outputs as sources. Taps that differ by the stride are beside each other,
+// descending: an input meets consecutive outputs through them.
+AxisPlan BackwardAxis(const Window& window, int64_t inputs);
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,90 @@
+// The transfers, as rounds.
+//
+//   all-reduce   two ranks, or few bytes: every rank stages everything and reduces everything, so
+//                there is one round to wait for per piece; else every rank reduces a slice of each
+//                piece and stages the result for the others
+//   others       every rank stages what others need, and takes what it needs
+//   direct       when all buffers are in arenas: nothing is staged; after the opening everybody
+//                works on the buffers of everybody, and a last round says that it is done
+//
+// Pieces are small enough to stay in the cache of a core between the one who stages and the one
+// who reads, and the next piece is staged before the last is awaited.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arenas.h"
+#include "engine/communicator.h"
+#include "kernels.h"
+#include "rounds.h"
+
+namespace engine::shm {
+
+class Collectives {
+ public:
+  Collectives(Rounds& rounds, const Arenas& arenas);  // both borrowed
+
+  // Publishes the opening of `transfer`, with its bytes if they are few. False when peers are still
+  // reading what would be overwritten; then Run does it. Never blocks.
+  bool TryOpen(const Transfer& transfer) noexcept;
+
+  // Whether Run would end without waiting or moving more than a few kilobytes.
+  bool CanEndNow(const Transfer& transfer) noexcept;
+
+  // The rest of the transfer. `started` is set when a transfer that is not `opened` yet starts.
+  Status Run(const Transfer& transfer, bool opened, std::atomic<int64_t>& started,
+             const Patience& patience) noexcept;
+
+ private:
+  // Elements `offset` .. `offset + count` of a transfer's `count`.
+  struct Piece {
+    int64_t offset;
+    int64_t count;
+  };
+
+  // Bytes that each rank brings; the same on all ranks.
+  int64_t Contribution(const Transfer& transfer) const noexcept;
+  bool IsFew(int64_t contribution) const noexcept;
+  void Open(const Transfer& transfer) noexcept;
+  void OfferPlaces(const Transfer& transfer, Opening* opening) const noexcept;
+  Status CheckOpenings() noexcept;
+  int DirectRanks() noexcept;  // that offer their buffers
+
+  int64_t PieceElements(const Transfer& transfer) const noexcept;
+  Status RunPieces(const Transfer& transfer, const Patience& patience) noexcept;
+  Status AwaitAndTake(const Transfer& transfer, Piece piece, uint32_t round,
+                      const Patience& patience) noexcept;
+  void Stage(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept;
+  void TakeStaged(const Transfer& transfer, Piece piece, uint32_t round) noexcept;
+  // Makes results of sources_.
+  void Take(const Transfer& transfer, Piece piece) noexcept;
+  void Reduce(const Transfer& transfer, uint8_t* out, size_t count) noexcept;
+
+  Status RunSliced(const Transfer& transfer, const Patience& patience) noexcept;
+  Piece SliceOf(Piece piece, int rank) const noexcept;  // offset within the piece
+  void StageSlices(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept;
+  void ReduceSlice(const Transfer& transfer, Piece piece, uint32_t inputs, uint8_t* stage) noexcept;
+  Status TakeSlices(const Transfer& transfer, Piece piece, uint32_t results,
+                    const Patience& patience) noexcept;
+
+  Status RunDirect(const Transfer& transfer, const Patience& patience) noexcept;
+  Status FindPlaces(const Transfer& transfer) noexcept;
+  void ReduceDirect(const Transfer& transfer) noexcept;
+
+  Rounds& rounds_;
+  const Arenas& arenas_;
+  const KernelTable& table_;
+  const int rank_, world_size_;
+  uint32_t opened_round_ = 0;            // of the transfer under way
+  std::vector<const uint8_t*> sources_;  // by rank: what is reduced or copied next
+  std::vector<uint8_t*> targets_;        // by rank: where a direct all-reduce writes
+  std::unique_ptr<uint8_t[]> accumulator_;
+};
+
+// A transfer in a world of one.
+void RunAlone(const Transfer& transfer) noexcept;
+
+}  // namespace engine::shm

@@ -1,0 +1,150 @@
+#include "communicator.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "describe.h"
+
+namespace engine::shm {
+namespace {
+
+constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
+                               Bit(TransferKind::kBarrier);
+constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
+                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
+
+int AllowedCores() noexcept {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// Spinning helps only if the one that is waited for has a core to itself. A rank has two threads:
+// the one that computes, and the worker.
+SpinTimes SpinTimesFor(const RankInfo& ranks, int64_t spin_us) noexcept {
+  const auto cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int per_rank = cores / std::max(ranks.local_world_size, 1);
+  const int64_t spin_ns = spin_us * 1000;
+  if (per_rank < 1) return {};
+  if (std::min(per_rank, AllowedCores()) < 2) {
+    // The worker would take the core from compute: it looks only for peers that are at work, too.
+    return {
+        .waiter_arrival_ns = spin_ns, .waiter_round_ns = spin_ns, .worker_round_ns = spin_ns / 4};
+  }
+  return {spin_ns, spin_ns, spin_ns, spin_ns, spin_ns};
+}
+
+template <typename Enum>
+bool InRange(Enum value, Enum last) noexcept {
+  return static_cast<int32_t>(value) >= 0 && value <= last;
+}
+
+Status Invalid(const char* what, long long value) noexcept {
+  return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(
+    Host& host, const ShmSettings& settings) noexcept {
+  const RankInfo ranks = host.rank_info();
+  if (ranks.one_host == 0 || ranks.local_world_size != ranks.world_size) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator 'shm' connects ranks of one host, and only %d of %d are on "
+                         "this one: use gloo",
+                         ranks.local_world_size, ranks.world_size);
+  }
+  try {
+    auto mesh = std::make_unique<Mesh>();
+    if (ranks.world_size > 1) {
+      ENGINE_ASSIGN_OR_RETURN(mesh, Meet(host, settings.rendezvous));
+    }
+    return std::unique_ptr<ShmCommunicator>(new ShmCommunicator(host, settings, std::move(mesh)));
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start shm: %s", error.what());
+  }
+}
+
+ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
+                                 std::unique_ptr<Mesh> mesh)
+    : ranks_(host.rank_info()),
+      mesh_(std::move(mesh)),
+      arenas_(mesh_->peers),
+      failure_(mesh_->own ? &mesh_->control() : nullptr) {
+  TransferQueue::Machine machine;
+  if (mesh_->own) {
+    rounds_ =
+        std::make_unique<Rounds>(ranks_.rank, *mesh_, settings.rendezvous.chunk_bytes, failure_,
+                                 [this](int64_t now) { return queue_->Overdue(now); });
+    collectives_ = std::make_unique<Collectives>(*rounds_, arenas_);
+    machine = {collectives_.get(), &mesh_->control()};
+  }
+  queue_.reset(new TransferQueue(machine, failure_, SpinTimesFor(ranks_, settings.spin_us)));
+  if (mesh_->own) {
+    worker_ = std::make_unique<Worker>(mesh_->control(), [this] { queue_->RunPending(); });
+  }
+}
+
+ShmCommunicator::~ShmCommunicator() {
+  Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
+  if (mesh_->own) queue_->Drain();
+  worker_.reset();
+}
+
+void* ShmCommunicator::Query(std::string_view id) noexcept {
+  return id == kSharedMemoryId ? static_cast<SharedMemory*>(&arenas_) : nullptr;
+}
+
+CommunicatorTraits ShmCommunicator::traits() const noexcept {
+  return {.kinds = kAllKinds,
+          .dtypes = kAllDTypes,
+          .ordered = 1,
+          .max_in_flight = mesh_->own ? 1u : 0u,
+          .measures_only = 0};
+}
+
+Status ShmCommunicator::Check(const Transfer& transfer) const noexcept {
+  if (!InRange(transfer.kind, TransferKind::kBarrier)) {
+    return Invalid("unknown kind", static_cast<int>(transfer.kind));
+  }
+  if (!InRange(transfer.dtype, DType::kFloat16)) {
+    return Invalid("unknown dtype", static_cast<int>(transfer.dtype));
+  }
+  if (!InRange(transfer.reduction, Reduction::kMin)) {
+    return Invalid("unknown reduction", static_cast<int>(transfer.reduction));
+  }
+  if (transfer.count < 0) return Invalid("count", transfer.count);
+  if (transfer.timeout_ms <= 0) return Invalid("timeout_ms", transfer.timeout_ms);
+  if (transfer.stream && transfer.stream->native()) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "shm moves host memory only: copy the data to the host first");
+  }
+  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
+  if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
+    return Invalid("root", transfer.root);
+  }
+  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
+  const bool sends = !is_broadcast || transfer.root == ranks_.rank;
+  const bool receives = !is_broadcast || transfer.root != ranks_.rank;
+  if ((sends && !transfer.send) || (receives && !transfer.recv)) {
+    return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
+                         Describe(transfer).c_str());
+  }
+  return {};
+}
+
+Status ShmCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
+  if (failure_.raised()) return failure_.reason();
+  ENGINE_RETURN_IF_ERROR(Check(transfer));
+  return queue_->Submit(transfer, out);
+}
+
+void ShmCommunicator::Abort(const Status& reason) noexcept {
+  failure_.Raise(reason);
+  if (worker_) worker_->Ring();
+}
+
+}  // namespace engine::shm

@@ -1,0 +1,51 @@
+// A Communicator over memory that all ranks map.
+#pragma once
+
+#include <memory>
+
+#include "arenas.h"
+#include "collectives.h"
+#include "engine/communicator.h"
+#include "engine/host.h"
+#include "failure.h"
+#include "rendezvous.h"
+#include "rounds.h"
+#include "transfer_queue.h"
+#include "worker.h"
+
+namespace engine::shm {
+
+struct ShmSettings {
+  RendezvousSettings rendezvous;
+  int64_t spin_us = 50;
+};
+
+class ShmCommunicator final : public Communicator {
+ public:
+  // Collective unless the world is one.
+  static Result<std::unique_ptr<ShmCommunicator>> Create(Host& host,
+                                                         const ShmSettings& settings) noexcept;
+  ~ShmCommunicator() override;
+
+  // kSharedMemoryId: a SharedMemory.
+  void* Query(std::string_view id) noexcept override;
+
+  CommunicatorTraits traits() const noexcept override;
+  Status Submit(const Transfer& transfer, Work** out) noexcept override;
+  void Abort(const Status& reason) noexcept override;
+
+ private:
+  ShmCommunicator(Host& host, const ShmSettings& settings, std::unique_ptr<Mesh> mesh);
+  Status Check(const Transfer& transfer) const noexcept;
+
+  const RankInfo ranks_;
+  const std::unique_ptr<Mesh> mesh_;  // without segment and peers in a world of one
+  Arenas arenas_;
+  Failure failure_;
+  std::unique_ptr<Rounds> rounds_;
+  std::unique_ptr<Collectives> collectives_;
+  TransferQueue::Owner queue_;
+  std::unique_ptr<Worker> worker_;  // runs queue_; none of these four but queue_ in a world of one
+};
+
+}  // namespace engine::shm

@@ -1,0 +1,16 @@
+#include "kernels.h"
+
+namespace engine::shm {
+
+const KernelTable& KernelsOfThisProcessor() noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    return kKernelsAvx512;
+  }
+  if (__builtin_cpu_supports("avx2")) return kKernelsAvx2;
+#endif
+  return kKernelsBaseline;
+}
+
+}  // namespace engine::shm

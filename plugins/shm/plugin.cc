@@ -1,0 +1,57 @@
+// shm: collectives between the ranks of one host through memory that all of them map.
+#include "engine/plugin.h"
+
+#include <exception>
+
+#include "communicator.h"
+
+namespace engine::shm {
+namespace {
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (host.rank_info().is_server != 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator 'shm' has no servers: drop --servers or choose one that "
+                         "has, such as zmq_ps");
+  }
+  const ShmSettings settings{
+      .rendezvous = {.timeout_ms = options.Int("rendezvous_timeout_ms"),
+                     .chunk_bytes = static_cast<size_t>(options.Int("chunk_kb")) << 10},
+      .spin_us = options.Int("spin_us")};
+  ENGINE_ASSIGN_OR_RETURN(auto communicator, ShmCommunicator::Create(host, settings));
+  *out = communicator.release();
+  return {};
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "shm",
+     .version = "1.0.0",
+     .kind = PluginKind::kCommunicator,
+     .doc = "collectives between ranks of one host through shared memory",
+     .create = Create},
+    NoOps(),
+    std::array{
+        OptionSpec{.name = "chunk_kb",
+                   .type = OptionType::kInt,
+                   .default_value = "128",
+                   .min = 4,
+                   .max = 16384,
+                   .doc = "KiB that a rank stages at once; it has four such stages, which should "
+                          "fit into the second-level cache of a core"},
+        OptionSpec{.name = "spin_us",
+                   .type = OptionType::kInt,
+                   .default_value = "50",
+                   .min = 0,
+                   .max = 1000000,
+                   .doc = "microseconds that a thread looks for its peers before it sleeps, where "
+                          "every rank has a core; less for the thread beside compute"},
+        OptionSpec{.name = "rendezvous_timeout_ms",
+                   .type = OptionType::kInt,
+                   .default_value = "30000",
+                   .min = 1,
+                   .max = 86400000,
+                   .doc = "how long the ranks wait for each other at the start"}});
+
+}  // namespace engine::shm

@@ -1,0 +1,213 @@
+#include "rendezvous.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+#include <new>
+#include <span>
+#include <string>
+
+#include "clock.h"
+
+namespace engine::shm {
+namespace {
+
+struct Hello {
+  uint64_t magic = 0x326d68733a6e6765;  // of this layout of control.h
+  int32_t rank = 0;
+  int32_t world_size = 0;
+  uint64_t chunk_bytes = 0;
+  char listener[64] = {};  // of the lower rank
+};
+
+class Rendezvous {
+ public:
+  Rendezvous(Host& host, const RendezvousSettings& settings)
+      : host_(host),
+        settings_(settings),
+        ranks_(host.rank_info()),
+        deadline_ns_(AfterMs(NowNs(), settings.timeout_ms)),
+        connections_(static_cast<size_t>(ranks_.world_size)),
+        names_(connections_.size()),
+        mesh_(std::make_unique<Mesh>()) {
+    mesh_->peers.resize(connections_.size());
+  }
+
+  Result<std::unique_ptr<Mesh>> Run() {
+    ENGINE_RETURN_IF_ERROR(MakeSegment());
+    ENGINE_RETURN_IF_ERROR(Listen());
+    for (int peer = 0; peer < ranks_.rank; ++peer) ENGINE_RETURN_IF_ERROR(ConnectTo(peer));
+    for (int n = ranks_.rank + 1; n < ranks_.world_size; ++n) {
+      ENGINE_RETURN_IF_ERROR(AcceptOne());
+    }
+    for (int peer = 0; peer < ranks_.rank; ++peer) {
+      ENGINE_RETURN_IF_ERROR(ReadAnswer(peer));
+    }
+    host_.Log(LogLevel::kDebug, "mapped the memory of all ranks");
+    return std::move(mesh_);
+  }
+
+ private:
+  size_t segment_bytes() const { return kControlBytes + kSlots * settings_.chunk_bytes; }
+  std::string Key(int rank) const { return prefix_ + "/listener/" + std::to_string(rank); }
+
+  Status MakeSegment() {
+    ENGINE_ASSIGN_OR_RETURN(mesh_->own, Segment::Create(segment_bytes(), "engine-shm-rank"));
+    new (mesh_->own->data())
+        Control();  // still zeroes: its fields are all of static lifetime rules
+    return {};
+  }
+
+  Status Listen() {
+    bool used = true;
+    for (int number = 0; used; ++number) {
+      prefix_ = std::to_string(number);
+      ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(ranks_.rank), &used));
+    }
+    uint64_t random[2] = {};
+    if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
+      return Status::Error(StatusCode::kResourceExhausted, "no random bits: %s",
+                           std::strerror(errno));
+    }
+    char name[sizeof(Hello::listener)];
+    std::snprintf(name, sizeof(name), "engine-shm-%016llx%016llx",
+                  static_cast<unsigned long long>(random[0]),
+                  static_cast<unsigned long long>(random[1]));
+    own_name_ = name;
+    ENGINE_ASSIGN_OR_RETURN(listener_, Socket::Listen(own_name_));
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(own_name_.data());
+    return host_.StoreSet(Key(ranks_.rank), std::span(bytes, own_name_.size()));
+  }
+
+  Status Greet(const Socket& connection, const std::string& listener) {
+    Hello hello{
+        .rank = ranks_.rank, .world_size = ranks_.world_size, .chunk_bytes = settings_.chunk_bytes};
+    std::memcpy(hello.listener, listener.data(), listener.size());
+    if (connection.Send(&hello, sizeof(hello), mesh_->own->descriptor())) return {};
+    return Status::Error(StatusCode::kRendezvous, "a connection broke: %s", std::strerror(errno));
+  }
+
+  Status ConnectTo(int peer) {
+    std::string& name = names_[static_cast<size_t>(peer)];
+    const Status found = host_.StoreGetString(Key(peer), MsUntil(deadline_ns_), &name);
+    if (found.code() == StatusCode::kTimeout) return Missing();
+    ENGINE_RETURN_IF_ERROR(found);
+    if (name.size() >= sizeof(Hello::listener)) name.clear();
+    auto connection = Socket::Connect(name);
+    if (!connection.ok()) {
+      return Status::Error(StatusCode::kRendezvous,
+                           "cannot reach rank %d on this host (%s): it has ended, or it runs in "
+                           "another container or network namespace, where gloo would reach it",
+                           peer, connection.status().message())
+          .WithRank(peer);
+    }
+    connections_[static_cast<size_t>(peer)] = std::move(*connection);
+    return Greet(connections_[static_cast<size_t>(peer)], name).WithContext("rank %d", peer);
+  }
+
+  // The next higher rank, whichever it is.
+  Status AcceptOne() {
+    while (true) {
+      auto connection = listener_.Accept(deadline_ns_);
+      if (!connection.ok()) return Missing();
+      Hello hello;
+      int descriptor = -1;
+      // A process that connects and says nothing is no rank: the others wait behind it in vain.
+      const Status got = connection->ReceiveBy(deadline_ns_, &hello, sizeof(hello), &descriptor);
+      const bool ours = got.ok() && own_name_ == hello.listener && hello.rank > ranks_.rank &&
+                        hello.rank < ranks_.world_size &&
+                        !mesh_->peers[static_cast<size_t>(hello.rank)];
+      if (!ours) {
+        if (descriptor >= 0) close(descriptor);
+        continue;
+      }
+      ENGINE_RETURN_IF_ERROR(Greet(*connection, own_name_));
+      return Add(hello, descriptor, std::move(*connection));
+    }
+  }
+
+  Status ReadAnswer(int peer) {
+    Socket& connection = connections_[static_cast<size_t>(peer)];
+    Hello hello;
+    int descriptor = -1;
+    const Status got = connection.ReceiveBy(deadline_ns_, &hello, sizeof(hello), &descriptor);
+    if (got.code() == StatusCode::kTimeout) return Missing();
+    if (!got.ok()) {
+      return Status::Error(StatusCode::kRendezvous, "rank %d left before all ranks had met", peer)
+          .WithRank(peer);
+    }
+    if (hello.rank != peer || names_[static_cast<size_t>(peer)] != hello.listener) {
+      close(descriptor);
+      return Status::Error(StatusCode::kRendezvous, "another than rank %d answered for it", peer)
+          .WithRank(peer);
+    }
+    return Add(hello, descriptor, std::move(connection));
+  }
+
+  Status Add(const Hello& hello, int descriptor, Socket connection) {
+    if (hello.magic != Hello().magic || hello.world_size != ranks_.world_size ||
+        hello.chunk_bytes != settings_.chunk_bytes) {
+      close(descriptor);
+      return Status::Error(StatusCode::kRendezvous,
+                           "rank %d has chunk_bytes %llu, this rank %zu: all ranks must have the "
+                           "same options and the same build of shm",
+                           hello.rank, static_cast<unsigned long long>(hello.chunk_bytes),
+                           settings_.chunk_bytes)
+          .WithRank(hello.rank);
+    }
+    auto segment = Segment::Map(descriptor, segment_bytes());
+    if (!segment.ok()) return segment.status().WithContext("rank %d", hello.rank);
+    mesh_->peers[static_cast<size_t>(hello.rank)] = std::make_unique<Peer>(
+        hello.rank, std::move(connection), std::move(*segment), settings_.chunk_bytes);
+    return {};
+  }
+
+  // The deadline is over. Ranks that have published nothing are the ones to name; if all have, some
+  // rank waits for another, and the first that this one has not met is named.
+  Status Missing() {
+    int first = -1;
+    std::string list;
+    for (const bool published_too : {false, true}) {
+      for (int rank = 0; rank < ranks_.world_size && (first < 0 || !published_too); ++rank) {
+        if (rank == ranks_.rank || mesh_->peers[static_cast<size_t>(rank)]) continue;
+        bool published = false;
+        if (!published_too) ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(rank), &published));
+        if (published) continue;
+        if (first < 0) first = rank;
+        list.append(list.empty() ? "" : ", ").append(std::to_string(rank));
+      }
+    }
+    return Status::Error(StatusCode::kRendezvous,
+                         "rank%s %s of %d did not appear within %lld ms: check that every rank "
+                         "was started and runs the same plugins",
+                         list.find(',') == std::string::npos ? "" : "s", list.c_str(),
+                         ranks_.world_size, static_cast<long long>(settings_.timeout_ms))
+        .WithRank(first);
+  }
+
+  Host& host_;
+  const RendezvousSettings settings_;
+  const RankInfo ranks_;
+  const int64_t deadline_ns_;
+  std::string prefix_;
+  std::string own_name_;
+  Socket listener_;
+  std::vector<Socket> connections_;  // to lower ranks, until they have answered
+  std::vector<std::string> names_;   // of their listeners
+  std::unique_ptr<Mesh> mesh_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings) noexcept {
+  try {
+    return Rendezvous(host, settings).Run();
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot connect the ranks: %s",
+                         error.what());
+  }
+}
+
+}  // namespace engine::shm

@@ -1,0 +1,37 @@
+// How the ranks of one host find each other and exchange their segments.
+//
+//   store:       <n>/listener/<rank> := name of the rank's listening socket     n counts instances
+//   connection:  the higher rank connects to the lower one; each sends one Hello with the
+//   descriptor
+//                of its segment. Afterwards: ArenaNotice*
+//
+// The name of a listener holds 128 random bits, and a Hello repeats it: who connects has read the
+// store. Processes of other users are turned away.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/host.h"
+#include "peer.h"
+#include "segment.h"
+
+namespace engine::shm {
+
+struct RendezvousSettings {
+  int64_t timeout_ms = 30000;
+  size_t chunk_bytes = 128 << 10;  // of a stage; the same on all ranks
+};
+
+struct Mesh {
+  std::unique_ptr<Segment> own;
+  std::vector<std::unique_ptr<Peer>> peers;  // by rank; null for this one
+
+  Control& control() const noexcept { return *reinterpret_cast<Control*>(own->data()); }
+};
+
+// Collective. kRendezvous names ranks that do not come in time.
+Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings) noexcept;
+
+}  // namespace engine::shm

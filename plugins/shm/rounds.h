@@ -1,0 +1,77 @@
+// Going through rounds with the other ranks (control.h has the rules): publish, and wait until
+// others have published. Used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "control.h"
+#include "engine/status.h"
+#include "failure.h"
+#include "rendezvous.h"
+
+namespace engine::shm {
+
+// How the thread that runs a transfer waits.
+struct Patience {
+  int64_t deadline_ns = 0;
+  int64_t timeout_ms = 0;       // for messages
+  int64_t arrival_spin_ns = 0;  // looking for peers that may not have come yet, before it sleeps
+  int64_t round_spin_ns = 0;    // looking for peers that are at work on the same transfer
+};
+
+class Rounds {
+ public:
+  // How long a sleeper does not look whether its peer still lives.
+  static constexpr int64_t kTickNs = 50 * 1000000;
+
+  // `overdue(now)` returns the error of a queued transfer that is past its deadline: it is asked
+  // whenever a sleeper looks around. Everything is borrowed.
+  Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, Failure& failure,
+         std::function<Status(int64_t now_ns)> overdue);
+
+  int rank() const noexcept { return rank_; }
+  int world_size() const noexcept { return static_cast<int>(mesh_.peers.size()); }
+  size_t chunk_bytes() const noexcept { return chunk_bytes_; }
+  Peer& peer(int rank) const noexcept { return *mesh_.peers[static_cast<size_t>(rank)]; }
+
+  uint32_t next() const noexcept { return next_; }  // the round that is published next
+  Opening& opening(uint32_t round) noexcept { return own_.slots[round % kSlots].opening; }
+  const Opening& opening(int peer, uint32_t round) const noexcept {
+    return this->peer(peer).control().slots[round % kSlots].opening;
+  }
+  uint8_t* stage(uint32_t round) noexcept { return stages_ + (round % kSlots) * chunk_bytes_; }
+
+  // Whether slot and stage of the next round may be written.
+  bool Writable() noexcept { return AllReached(next_ - kReadBehind); }
+  Status AwaitWritable(const Patience& patience) noexcept {
+    return AwaitAll(next_ - kReadBehind, patience, patience.round_spin_ns);
+  }
+  // Publishes what this rank wrote for the next round, and everything before.
+  void Publish() noexcept;
+
+  // Whether all peers have published `round`. Never blocks.
+  bool AllReached(uint32_t round) noexcept;
+  Status AwaitAll(uint32_t round, const Patience& patience, int64_t spin_ns) noexcept;
+
+ private:
+  bool Reached(int peer, uint32_t round) noexcept;
+  Status Await(int peer, uint32_t round, const Patience& patience, int64_t spin_ns) noexcept;
+  Status Sleep(int peer, uint32_t round, const Patience& patience) noexcept;
+  Status LookAround(int peer, uint32_t round, const Patience& patience) noexcept;
+  int FarthestBehind(int fallback) const noexcept;
+
+  const int rank_;
+  const Mesh& mesh_;
+  const size_t chunk_bytes_;
+  Failure& failure_;
+  const std::function<Status(int64_t now_ns)> overdue_;
+  Control& own_;
+  uint8_t* const stages_;
+  uint32_t next_ = 1;
+  std::vector<uint32_t> seen_;  // by rank: a round that it has published
+};
+
+}  // namespace engine::shm

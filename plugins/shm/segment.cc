@@ -1,0 +1,81 @@
+#include "segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace engine::shm {
+namespace {
+
+// Without these a peer that shrinks its memory would kill those that map it.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Status NoMemory(size_t size_bytes) noexcept {
+  return Status::Error(StatusCode::kResourceExhausted, "no shared memory of %zu bytes: %s",
+                       size_bytes, std::strerror(errno));
+}
+
+// Maps all pages now, large ones where the system allows it; null when there is no memory for them.
+uint8_t* MapPages(int descriptor, size_t size_bytes) noexcept {
+  void* const data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (data == MAP_FAILED) return nullptr;
+  madvise(data, size_bytes, MADV_HUGEPAGE);  // a wish
+  if (madvise(data, size_bytes, MADV_POPULATE_WRITE) == 0) return static_cast<uint8_t*>(data);
+  // Linux before 5.14: pages are there, and are mapped when they are used first.
+  if (errno == EINVAL && fallocate(descriptor, 0, 0, static_cast<off_t>(size_bytes)) == 0) {
+    return static_cast<uint8_t*>(data);
+  }
+  const int error = errno;
+  munmap(data, size_bytes);
+  errno = error;
+  return nullptr;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Segment>> Segment::Create(size_t size_bytes, const char* label) noexcept {
+  // The kernel would take all the memory there is before it says that it is not enough.
+  const auto pages = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES));
+  if (size_bytes / static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) >= pages) {
+    errno = ENOMEM;
+    return NoMemory(size_bytes);
+  }
+  const int descriptor = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return NoMemory(size_bytes);
+  uint8_t* data = nullptr;
+  if (ftruncate(descriptor, static_cast<off_t>(size_bytes)) == 0 &&
+      fcntl(descriptor, F_ADD_SEALS, kSeals) == 0) {
+    data = MapPages(descriptor, size_bytes);
+  }
+  if (!data) {
+    const Status error = NoMemory(size_bytes);
+    close(descriptor);
+    return error;
+  }
+  return std::unique_ptr<Segment>(new Segment(descriptor, data, size_bytes));
+}
+
+Result<std::unique_ptr<Segment>> Segment::Map(int descriptor, size_t size_bytes) noexcept {
+  struct stat about = {};
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  const bool usable = seals >= 0 && (seals & kSeals) == kSeals && fstat(descriptor, &about) == 0 &&
+                      about.st_size == static_cast<off_t>(size_bytes);
+  uint8_t* const data = usable ? MapPages(descriptor, size_bytes) : nullptr;
+  const Status error = usable ? NoMemory(size_bytes)
+                              : Status::Error(StatusCode::kRendezvous,
+                                              "not %zu bytes of sealed shared memory", size_bytes);
+  close(descriptor);
+  if (!data) return error;
+  return std::unique_ptr<Segment>(new Segment(-1, data, size_bytes));
+}
+
+Segment::~Segment() {
+  munmap(data_, size_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+}  // namespace engine::shm

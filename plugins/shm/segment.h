@@ -1,0 +1,40 @@
+// A piece of memory without a name that several processes map. It is gone when the last of them is,
+// however they end: there is nothing to clean up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "engine/status.h"
+
+namespace engine::shm {
+
+class Segment {
+ public:
+  // New memory of zeroes; all of it is there, so a lack of memory shows here and not as a signal
+  // later. `label` is what /proc/PID/maps calls it. kResourceExhausted.
+  static Result<std::unique_ptr<Segment>> Create(size_t size_bytes, const char* label) noexcept;
+
+  // The memory of another rank. Takes `descriptor` over, also on error. Refuses memory that is not
+  // of this size or that its owner could take away again (kRendezvous).
+  static Result<std::unique_ptr<Segment>> Map(int descriptor, size_t size_bytes) noexcept;
+
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  uint8_t* data() const noexcept { return data_; }
+  size_t size() const noexcept { return size_; }
+  int descriptor() const noexcept { return descriptor_; }  // of a new one; of others -1
+
+ private:
+  Segment(int descriptor, uint8_t* data, size_t size) noexcept
+      : descriptor_(descriptor), data_(data), size_(size) {}
+
+  const int descriptor_;
+  uint8_t* const data_;
+  const size_t size_;
+};
+
+}  // namespace engine::shm

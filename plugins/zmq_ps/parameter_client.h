@@ -1,0 +1,69 @@
+// The parameters of a rank that live at servers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "engine/parameter_server.h"
+#include "units.h"
+#include "work.h"
+#include "worker.h"
+
+namespace engine::zmq_ps {
+
+class ServedParameters final : public ParameterClient {
+ public:
+  // `serve` is called by Register, before anything is sent: the optimizer is for the server that is
+  // part of this rank. May be empty.
+  ServedParameters(const ParameterTraits& traits, uint64_t slice_bytes, Worker& worker,
+                   std::shared_ptr<WorkPool> pool, std::function<void(Optimizer&)> serve);
+
+  // Whether a push or a pull is one of a registered unit, in a step: kInvalidArgument. [io-lane]
+  Status Check(const Transfer& transfer) const noexcept;
+  // Says what the requests of a transfer that was checked carry. [io-lane]
+  void Prepare(PooledWork* work) const noexcept;
+
+  ParameterTraits traits() const noexcept override { return traits_; }
+  Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
+                  int64_t timeout_ms) noexcept override;
+  Status Store(uint64_t key, int32_t state, const float* data,
+               int64_t timeout_ms) noexcept override;
+  Status Load(uint64_t key, int32_t state, float* data, int64_t timeout_ms) noexcept override;
+  Status LastStep(int64_t timeout_ms, uint64_t* step) noexcept override;
+  Status BeginStep(const ServedStep& step) noexcept override;
+
+ private:
+  // What is asked of servers without the caller's Work.
+  struct Question {
+    Operation operation;
+    const Unit* unit = nullptr;
+    int32_t state = -1;
+    const float* send = nullptr;
+    float* recv = nullptr;
+    int64_t timeout_ms = 0;
+  };
+
+  Status CheckRegistered() const noexcept;
+  Status CheckRows(const Transfer& transfer, const Unit& unit) const noexcept;
+  Result<PooledWork*> Ask(const Question& question);
+  // Asks, waits, and takes the least last step if `last_step` is not null.
+  Status Answer(const Question& question, uint64_t* last_step = nullptr) noexcept;
+  Result<const Unit*> Find(uint64_t key) const noexcept;
+  ServedStep step() const noexcept;
+
+  const ParameterTraits traits_;
+  const uint64_t slice_bytes_;
+  Worker& worker_;
+  const std::shared_ptr<WorkPool> pool_;
+  const std::function<void(Optimizer&)> serve_;
+
+  UnitTable units_;  // constant after Register
+  bool registered_ = false;
+  int32_t states_ = 0;  // of the optimizer
+
+  mutable std::mutex mutex_;
+  ServedStep step_{.step = 0};  // guarded by mutex_; 0: none was begun
+};
+
+}  // namespace engine::zmq_ps

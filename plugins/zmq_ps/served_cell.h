@@ -1,0 +1,183 @@
+// A slice of a served unit at its server: values, states, and who has pushed what.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+#include <zmq.hpp>
+
+#include "engine/optimizer.h"
+#include "engine/parameter_server.h"
+#include "engine/status.h"
+#include "served_buffer.h"
+#include "served_spec.h"
+#include "served_task.h"
+
+namespace engine::zmq_ps {
+
+struct PullAnswer {
+  uint32_t worker = 0;
+  uint64_t request = 0;
+  Status status;
+  // Over the cell's memory, which stays as it is until the last copy of the message is gone; rows:
+  // a copy of them.
+  ::zmq::message_t data;
+};
+
+// The same for all cells of a table.
+struct CellRules {
+  UpdateMode mode = UpdateMode::kSync;
+  uint64_t staleness = 0;
+  uint32_t workers = 1;
+  uint32_t states = 0;
+  Optimizer* optimizer = nullptr;
+};
+
+class CellQueue;
+
+// One cell. Table says what its calls do; the rules of time are these.
+//
+// A worker's clock is the last step of its pushes that was applied. A pull of step t by worker w is
+// answered from the newest values, as soon as values are there, no update runs, w's own push of
+// step t was applied, and
+//   kSync     that is all: the update of step t is made of the pushes of all workers
+//   kBounded  every other worker that counts has a clock of at least t - staleness
+//   kAsync    that is all
+// A pull of step 0 waits for the own pushes that have arrived.
+//
+// Who counts (kBounded): from the start every worker, with the step before the first push that the
+// cell saw as its clock until it pushes itself; not one that was lost; one that joined in its place
+// from its first push on. If that is of step s and the smallest clock of the others is c > s - 1,
+// then c - (s - 1) is added to its clock from then on: it is not waited for while it repeats what
+// the others did long ago. Pulls go by the steps that workers name, so that of all waiting pulls
+// the one with the smallest step can always be answered, and nobody waits for ever.
+//
+// The number of an update (UpdateCall::step) is the step with kSync; else the number of updates,
+// but at least the step: an optimizer that corrects a bias needs to know how often it was called.
+class ServedCell {
+ public:
+  enum class Presence : uint8_t { kCounts, kLost, kJoined };
+  enum class Due { kNothing, kSum, kUpdate };
+
+  ServedCell(const CellRules& rules, uint32_t worker, const CellSpec& spec,
+             std::span<const Presence> presence);
+
+  const CellSpec& spec() const noexcept { return spec_; }
+  uint32_t first_worker() const noexcept { return first_worker_; }
+  uint64_t LastStep(uint32_t worker) const noexcept { return sources_[worker].accepted; }
+
+  Status Store(uint32_t worker, int32_t state, const ::zmq::message_t& data);
+  Status Push(uint32_t worker, const PushSpec& push, ::zmq::message_t data);
+  Status Pull(uint32_t worker, const PullSpec& pull);
+  bool Cancel(uint32_t worker, uint64_t request);
+  std::vector<uint32_t> Missing(uint32_t worker, uint64_t request) const;
+  void SetPresence(uint32_t worker, Presence presence);
+
+  // Start hands out what is due, if anything; null also when there is no memory for it, which fails
+  // the cell. *copies: grows by the arrays that the task copies.
+  Due due() const noexcept;
+  UpdateTask* Start(uint64_t* copies);
+  void Finish();
+  // Appends the pulls that can be answered now.
+  void Answer(std::vector<PullAnswer>* out);
+
+ private:
+  friend class CellQueue;
+
+  struct Waiting {  // a push that no task has taken
+    uint64_t step = 0;
+    float learning_rate = 0;
+    float weight = 0;
+    ServedGradient gradient;
+  };
+  struct Source {           // one worker
+    uint64_t accepted = 0;  // last step that was pushed
+    uint64_t applied = 0;   // ... and updated; see above
+    uint64_t ahead = 0;     // added to its clock
+    Presence presence = Presence::kCounts;
+    std::vector<Waiting> pushes;
+  };
+  struct WaitingPull {
+    uint32_t worker = 0;
+    uint64_t request = 0;
+    uint64_t step = 0;
+    size_t array = 0;
+    bool sparse = false;
+    std::vector<int32_t> rows;
+  };
+  struct Collection {   // kSync: the update that pushes are collected for
+    uint64_t step = 0;  // 0: none
+    float learning_rate = 0;
+    uint32_t first_worker = 0;  // who began it
+    uint32_t next = 0;          // workers before are in `sum` or in the task
+    float weight = 0;           // of those
+    ServedGradient sum;
+    bool has_sum = false;
+  };
+  struct Applying {  // not kSync: the push that the task applies
+    uint32_t worker = 0;
+    uint64_t step = 0;
+  };
+
+  bool sync() const noexcept { return rules_.mode == UpdateMode::kSync; }
+  bool updating() const noexcept { return busy_ && task_.update; }
+  bool stored() const noexcept { return !arrays_[0].empty(); }
+  // `step`: the last one of the source that was applied, or pushed.
+  uint64_t ClockOf(const Source& source, uint64_t step) const noexcept;
+  // Of those who count, UINT64_MAX if there is none.
+  uint64_t SmallestClock() const noexcept;
+
+  // kSync: a push becomes part of the collection, or differs from what began it.
+  Status Enter(uint32_t worker, uint64_t step, float learning_rate);
+  // Of a push that arrives: its worker counts from now on.
+  void Count(Source& source, uint64_t step) noexcept;
+  // kSync: the first worker whose push is missing after those that can be added now.
+  uint32_t EndOfCollected() const noexcept;
+  Waiting Take(uint32_t worker);
+  void TakeCollected();
+  void TakeOldest();
+  Status PrepareArrays(uint64_t* copies);
+  void Updated();
+  void Fail(const Status& reason);
+  bool IsReady(const WaitingPull& pull, uint64_t smallest) const noexcept;
+  PullAnswer AnswerTo(const WaitingPull& pull);
+  ::zmq::message_t Gather(const WaitingPull& pull);
+  Status Blame(uint32_t worker, const char* what) const;
+
+  const CellRules& rules_;
+  const CellSpec spec_;
+  const uint32_t first_worker_;
+  ServedArray arrays_[kMaxServedArrays];  // values, states
+  std::vector<Source> sources_;           // by worker
+  std::vector<uint32_t> arrivals_;        // not kSync: whose pushes are to be applied, in order
+  Collection collection_;
+  Applying applying_;
+  std::vector<WaitingPull> pulls_;
+  std::optional<uint64_t> origin_;  // the step before the first one that was pushed
+  uint64_t updates_ = 0;            // number of the last update
+  Status failure_;                  // of an update; what is asked of the cell fails with it
+  bool busy_ = false;
+  UpdateTask task_;
+
+  struct Link {
+    ServedCell* next = nullptr;
+    bool queued = false;
+  };
+  Link links_[2];  // of CellQueues
+};
+
+// Cells, first in first out. A cell is in a queue once at most.
+class CellQueue {
+ public:
+  explicit CellQueue(size_t link) : link_(link) {}  // 0 or 1, another one for each queue
+  void Push(ServedCell& cell) noexcept;
+  ServedCell* Pop() noexcept;  // null: empty
+
+ private:
+  const size_t link_;
+  ServedCell* first_ = nullptr;
+  ServedCell* last_ = nullptr;
+};
+
+}  // namespace engine::zmq_ps

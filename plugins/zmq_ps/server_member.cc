@@ -1,0 +1,75 @@
+#include "server_member.h"
+
+#include <exception>
+#include <utility>
+
+namespace engine::zmq_ps {
+namespace {
+
+// For ranks that still fetch their last answers, or the reason of an end.
+constexpr int64_t kDrainMs = 2000;
+
+}  // namespace
+
+ServerMember::ServerMember(Host& host, const CommunicatorSettings& settings)
+    : host_(host), ranks_(host.rank_info()), updates_(UpdateOf(settings, ranks_).has_value()) {}
+
+ServerMember::~ServerMember() = default;
+
+Result<std::unique_ptr<ServerMember>> ServerMember::Create(
+    Host& host, const CommunicatorSettings& settings) noexcept {
+  try {
+    std::unique_ptr<ServerMember> member(new ServerMember(host, settings));
+    ENGINE_RETURN_IF_ERROR(member->Start(settings));
+    return member;
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start zmq_ps: %s", error.what());
+  }
+}
+
+Status ServerMember::Start(const CommunicatorSettings& settings) {
+  Rendezvous rendezvous(host_, RendezvousSettingsOf(settings, ranks_));
+  ServerSettings server = ServerSettingsOf(settings, host_);
+  ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
+  ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
+  return rendezvous.Publish(*server_);
+}
+
+void* ServerMember::Query(std::string_view id) noexcept {
+  return id == kParameterServerId ? static_cast<ParameterServer*>(this) : nullptr;
+}
+
+Status ServerMember::Submit(const Transfer&, Work**) noexcept {
+  return Status::Error(StatusCode::kUnsupported, "server %d is no rank and moves nothing itself",
+                       ranks_.rank);
+}
+
+void ServerMember::Abort(const Status& reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!abort_reason_.ok()) return;
+  abort_reason_ = reason;
+  if (!server_) return;
+  server_->Fail(Status::Error(StatusCode::kPeerLost, "server %d was stopped: %s", ranks_.rank,
+                              reason.message())
+                    .WithRank(BlameServer(ranks_.rank)));
+}
+
+Status ServerMember::Serve(Optimizer& optimizer) noexcept {
+  std::shared_ptr<Server> server;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(served_, true)) {
+      return Status::Error(StatusCode::kInvalidArgument, "a server serves once only");
+    }
+    server = server_;
+  }
+  if (updates_) server->Serve(optimizer);
+  const Status end = server->WaitForEnd();
+  server->Stop(kDrainMs);
+  const std::lock_guard lock(mutex_);
+  server_.reset();
+  server.reset();  // nothing uses the optimizer from here on
+  return abort_reason_.ok() ? end : abort_reason_;
+}
+
+}  // namespace engine::zmq_ps

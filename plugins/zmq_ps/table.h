@@ -1,0 +1,116 @@
+// What a parameter server keeps, which pushes have arrived, when an update is due and when a pull
+// may be answered. No sockets, no threads, no clock: whoever drives it has them.
+//
+//   message arrives      Register / Store / Push / Pull   OK: what a push, a store or a
+//   registration
+//                                                         asked for is done; a pull is answered
+//                                                         later
+//   after each of them   while (UpdateTask* task = table.NextWork()) run it somewhere
+//   a task has run       table.Finished(task), then NextWork again
+//   now and then         table.TakeReady(&answers)        pulls that can be answered
+//
+// A unit is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
+// other: tasks of several cells may run at once, those of one cell run one after the other, in the
+// order in which their pushes came.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+#include <zmq.hpp>
+
+#include "engine/optimizer.h"
+#include "engine/parameter_server.h"
+#include "engine/status.h"
+#include "served_cell.h"
+#include "served_task.h"
+
+namespace engine::zmq_ps {
+
+struct TableSettings {
+  UpdateMode mode = UpdateMode::kSync;
+  int32_t staleness = 0;
+  uint32_t workers = 1;
+  uint64_t max_cell_bytes = 0;  // of the values of one cell
+};
+
+// All of one thread, except Run of a task. Every error is kInvalidArgument with the number of the
+// worker to blame, unless stated otherwise; what was asked for is then not done. Nothing that comes
+// from a worker is believed: sizes are checked against the bytes that came before memory is taken.
+class Table {
+ public:
+  // `optimizer` is used until the table is gone. Tasks that are under way must be finished or
+  // never run when it is destroyed.
+  Table(const TableSettings& settings, Optimizer& optimizer);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  // What lies in a cell. The first description counts; another one is refused, with a sentence that
+  // names both ranks and the unit. kConfig: the optimizer needs more of a gradient than a slice.
+  // No memory of the size of a cell is taken before it is stored.
+  Status Register(uint32_t worker, const CellSpec& spec);
+
+  // Values (`state` < 0) or a state of the optimizer; `data`: all floats of the cell. States are
+  // zero until they are stored. Nothing is updated and no pull is answered before values were
+  // stored, so states must be stored before values. Refused while an update runs.
+  Status Store(uint32_t worker, const CellId& id, int32_t state, const ::zmq::message_t& data);
+
+  // Keeps `data` without copying it. A step that the worker has pushed already is left out
+  // silently, also if it was pushed by one whose place it took.
+  Status Push(uint32_t worker, const CellId& id, const PushSpec& spec, ::zmq::message_t data);
+
+  // Answered by TakeReady, in general later.
+  Status Pull(uint32_t worker, const CellId& id, const PullSpec& spec);
+  // The answer is not wanted any more. False: there is no such pull, or it was taken.
+  bool Cancel(uint32_t worker, const CellId& id, uint64_t request);
+  // The workers whose pushes a pull waits for; empty when it waits for values or for a task.
+  std::vector<uint32_t> Missing(uint32_t worker, const CellId& id, uint64_t request) const;
+
+  // The next task that can run now, or null. Updates go before sums.
+  UpdateTask* NextWork();
+  void Finished(UpdateTask* task);
+
+  // Replaces *out by the answers since the last call, in the order in which they became possible.
+  void TakeReady(std::vector<PullAnswer>* out);
+
+  // The smallest over the cells of the last step that this worker has pushed, 0 if there is none;
+  // kNoCells when there is no cell.
+  static constexpr uint64_t kNoCells = UINT64_MAX;
+  uint64_t LastStep(uint32_t worker) const;
+
+  // The worker is gone, or left. Its pulls are forgotten, and answers that were not taken; its
+  // pushes are applied. kBounded: others do not wait for it any longer. kSync: an update still
+  // needs it.
+  void Lose(uint32_t worker);
+  // Another one takes its place. kBounded: others wait for it from its first push on, and count its
+  // steps from the smallest clock of theirs (see ServedCell).
+  void Join(uint32_t worker);
+
+  struct Counters {
+    uint64_t updates = 0;
+    uint64_t sums = 0;    // tasks that only added up
+    uint64_t copies = 0;  // arrays that were copied because an answer was not sent yet
+  };
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  // The cell, or why there is none.
+  Result<ServedCell*> Find(uint32_t worker, const CellId& id) const;
+  Status CheckWorker(uint32_t worker) const;
+  void SetPresence(uint32_t worker, ServedCell::Presence presence);
+  void Schedule(ServedCell& cell) noexcept;
+
+  const CellRules rules_;
+  const uint64_t max_cell_bytes_;
+  const UpdateGate gate_;
+  std::unordered_map<CellId, std::unique_ptr<ServedCell>, CellIdHash> cells_;
+  std::vector<ServedCell::Presence> presence_;  // by worker
+  CellQueue updates_{0}, sums_{1};
+  std::vector<PullAnswer> ready_;
+  Counters counters_;
+};
+
+}  // namespace engine::zmq_ps

@@ -1,0 +1,46 @@
+// The units that a rank told its servers to keep.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/parameter_server.h"
+#include "engine/status.h"
+#include "wire.h"
+
+namespace engine::zmq_ps {
+
+struct Unit {
+  uint64_t key = 0;
+  int64_t count = 0;  // float32 elements
+  int64_t row = 0;    // elements; 0: it has no rows
+  std::vector<ServedSpan> spans;
+
+  uint64_t granule() const noexcept { return row > 0 ? static_cast<uint64_t>(row) : 1; }
+};
+
+// Constant.
+class UnitTable {
+ public:
+  UnitTable() = default;
+  // kInvalidArgument: a key that is 0 or there twice, spans that are not the unit, a row that does
+  // not divide it or is longer than a slice.
+  static Result<UnitTable> Create(std::span<const ServedUnit> units, uint64_t slice_bytes);
+
+  // Null when there is none.
+  const Unit* Find(uint64_t key) const noexcept;
+  // The same for equal units, whatever their order; of others another one, in all likelihood.
+  uint64_t digest() const noexcept { return digest_; }
+  const std::unordered_map<uint64_t, Unit>& all() const noexcept { return units_; }
+
+ private:
+  std::unordered_map<uint64_t, Unit> units_;  // by key
+  uint64_t digest_ = 0;
+};
+
+// The parts of the spans that lie in [offset, offset + count).
+std::vector<ServedSpan> SpansOf(const Unit& unit, uint64_t offset, uint64_t count);
+
+}  // namespace engine::zmq_ps

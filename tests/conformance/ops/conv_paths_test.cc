@@ -1,0 +1,105 @@
+// conv2d takes other paths for other shapes (panels that are packed or not, tiles along rows,
+// columns or samples, chunks): every kernel, stride, padding, plane and number of channels of a
+// grid against the formula, forward and all gradients.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/conformance/ops/op_rig.h"
+#include "tests/conformance/ops/reference_image_ops.h"
+
+namespace engine::test {
+namespace {
+
+double LargestDifference(const std::vector<float>& got, const Values& want) {
+  if (got.size() != want.size()) return INFINITY;
+  double difference = 0, largest = 1e-3;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference = std::max(difference, std::abs(static_cast<double>(got[i]) - want[i]));
+    largest = std::max(largest, std::abs(want[i]));
+    if (std::isnan(got[i])) return INFINITY;
+  }
+  return difference / largest;
+}
+
+class ConvPaths : public ::testing::TestWithParam<std::string> {
+ protected:
+  void Check(const ReferenceWindow& window, const Shape& x, int64_t channels, int threads = 1) {
+    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
+    SCOPED_TRACE("kernel " + std::to_string(window.kernel) + " stride " +
+                 std::to_string(window.stride) + " padding " + std::to_string(window.padding) +
+                 " x " + std::to_string(x[0]) + " " + std::to_string(x[1]) + " " +
+                 std::to_string(x[2]) + " " + std::to_string(x[3]) + " to " +
+                 std::to_string(channels));
+    const OpCase op_case = {.name = "Conv2d",
+                            .op = "conv2d",
+                            .attributes = {{"kernel", std::to_string(window.kernel)},
+                                           {"stride", std::to_string(window.stride)},
+                                           {"padding", std::to_string(window.padding)},
+                                           {"channels", std::to_string(channels)}},
+                            .inputs = {{x, DType::kFloat32, 1}},
+                            .reference = ReferenceConv2d(window)};
+    Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    const Problem problem = MakeProblem(op_case, made->signature, x[0], 7);
+    const RunResult result = RunOp(ops, *made, op_case, problem);
+    ASSERT_TRUE(result.status.ok()) << result.status.message();
+    EXPECT_TRUE(result.guards_intact);
+    EXPECT_LT(LargestDifference(result.output, op_case.reference.forward(problem.inputs)), 1e-5);
+    const std::vector<Values> want =
+        op_case.reference.backward(problem.inputs, problem.output_gradient.values);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LT(LargestDifference(result.gradients[i], want[i]), 1e-5) << "input " << i;
+    }
+  }
+};
+
+TEST_P(ConvPaths, EveryWindowOverEveryPlane) {
+  for (int64_t kernel : {1, 2, 3, 5, 7}) {
+    for (int64_t stride : {1, 2, 3}) {
+      for (int64_t padding : {int64_t{0}, kernel / 2, kernel - 1}) {
+        for (int64_t extent : {1, 2, 5, 8}) {
+          if (extent + 2 * padding < kernel) continue;
+          Check({kernel, stride, padding}, Shape{3, extent, extent + 1, 3}, 5);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ConvPaths, EveryNumberOfChannels) {
+  for (int64_t inputs : {1, 3, 5, 16, 33}) {
+    for (int64_t outputs : {1, 3, 15, 16, 17, 32, 33, 48, 64, 70}) {
+      Check({3, 1, 1}, Shape{5, 4, 3, inputs}, outputs);
+      Check({3, 2, 1}, Shape{1, 2, 2, inputs}, outputs);
+    }
+  }
+}
+
+TEST_P(ConvPaths, EveryHeightOfATile) {
+  for (int64_t width = 1; width <= 31; ++width) {
+    Check({3, 1, 1}, Shape{1, 2, width, 2}, 17);
+    Check({1, 1, 0}, Shape{1, width, 1, width}, 16);
+    Check({2, 1, 0}, Shape{width, 2, 2, 3}, 16);
+  }
+}
+
+// Planes too large for the second-level cache: samples are taken in blocks.
+TEST_P(ConvPaths, LargePlanes) {
+#ifdef __SANITIZE_THREAD__
+  constexpr int kThreads[] = {1};  // the OpenMP runtime is not instrumented
+#else
+  constexpr int kThreads[] = {1, 3, 8};
+#endif
+  for (int threads : kThreads) {
+    Check({3, 1, 1}, Shape{5, 40, 42, 16}, 80, threads);
+    Check({3, 2, 1}, Shape{4, 60, 61, 3}, 40, threads);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, ConvPaths, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
+                         [](const auto& test) { return LibraryName(test.param); });
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,391 @@
+// Ranks that are slow, silent, gone or back again, and servers that end.
+#include <chrono>
+
+#include "tests/conformance/parameter_server/members.h"
+
+namespace engine::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The promises below are of one second or a deadline; a loaded machine may take longer to notice.
+constexpr auto kPromptly = std::chrono::seconds(5);
+
+const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
+
+// One step of one rank over all units, waited for.
+Status StepOf(Members& members, int rank, const std::vector<TestUnit>& units, uint64_t step) {
+  ENGINE_RETURN_IF_ERROR(members.Begin(rank, step));
+  std::vector<float> value;
+  for (const TestUnit& unit : units) {
+    ENGINE_RETURN_IF_ERROR(members.Push(rank, unit, unit.Filled(1)));
+  }
+  for (const TestUnit& unit : units) {
+    ENGINE_RETURN_IF_ERROR(members.Pull(rank, unit, &value));
+  }
+  return {};
+}
+
+Status PushStep(Members& members, int rank, const std::vector<TestUnit>& units, uint64_t step) {
+  ENGINE_RETURN_IF_ERROR(members.Begin(rank, step));
+  for (const TestUnit& unit : units) {
+    ENGINE_RETURN_IF_ERROR(members.Push(rank, unit, unit.Filled(1)));
+  }
+  return {};
+}
+
+class ServedBounded : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedBounded);
+
+TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
+  for (const uint64_t before : {uint64_t{0}, uint64_t{70}}) {  // the steps of an earlier run
+    Members members(GetParam(), 3);
+    const auto units = SmallUnits();
+    ASSERT_TRUE(members.Start(units));
+    const auto staleness = static_cast<uint64_t>(members.traits().staleness);
+    for (uint64_t step = 1; step <= staleness; ++step) {
+      ASSERT_OK(StepOf(members, 0, units, before + step));
+    }
+    uint64_t fast = staleness;
+    for (uint64_t slow = 1; slow <= 3; ++slow) {
+      ++fast;
+      ASSERT_OK(PushStep(members, 0, units, before + fast));
+      std::vector<float> values[2];
+      Work* const pulls[] = {members.SubmitPull(0, units[0], &values[0]),
+                             members.SubmitPull(0, units[1], &values[1])};
+      const auto pending = [&](int i) { return pulls[i]->state() == WorkState::kPending; };
+      ASSERT_OK(PushStep(members, 2, units, before + slow));
+      EXPECT_TRUE(pending(0) && pending(1)) << "rank 1 has not begun step " << slow;
+      ASSERT_OK(members.Begin(1, before + slow));
+      ASSERT_OK(members.Push(1, units[1], units[1].Filled(1)));
+      EXPECT_TRUE(pending(0)) << "rank 1 has not pushed this unit";
+      ASSERT_OK(members.Push(1, units[0], units[0].Filled(1)));
+      ASSERT_OK(Finish(pulls[0]));
+      ASSERT_OK(Finish(pulls[1]));
+    }
+  }
+}
+
+class ServedOwnPaceLoss : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedOwnPaceLoss);
+
+TEST_P(ServedOwnPaceLoss, ARankThatLeavesDoesNotHoldTheOthers) {
+  Members members(GetParam(), 3);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  const auto staleness = static_cast<uint64_t>(members.traits().staleness);
+  for (uint64_t step = 1; step <= staleness; ++step) ASSERT_OK(StepOf(members, 0, units, step));
+  ASSERT_OK(PushStep(members, 0, units, staleness + 1));
+  std::vector<float> value;
+  Work* const pull = members.SubmitPull(0, units[0], &value);
+  ASSERT_OK(StepOf(members, 1, units, 1));
+  if (GetParam().mode == UpdateMode::kBounded) {
+    EXPECT_EQ(pull->state(), WorkState::kPending) << "rank 2 has not pushed";
+  }
+  members.Leave(2);
+  ASSERT_OK(Finish(pull));
+}
+
+TEST_P(ServedOwnPaceLoss, OthersGoOnWhenARankLeaves) {
+  Members members(GetParam(), 3);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  for (uint64_t step = 1; step <= 2; ++step) {
+    for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, step));
+  }
+  members.Leave(1);
+  for (uint64_t step = 3; step <= 10; ++step) {
+    for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, units, step));
+  }
+  OnRanks(3, [&](int rank) {
+    if (rank == 1) return;
+    // A barrier of those that are left.
+    const Transfer barrier{.kind = TransferKind::kBarrier, .timeout_ms = kTimeoutMs};
+    EXPECT_OK(TryTransfer(members.communicator(rank), barrier));
+  });
+}
+
+TEST_P(ServedOwnPaceLoss, OthersGoOnWhenARankGivesUp) {
+  Members members(GetParam(), 3);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, 1));
+  members.communicator(2).Abort(kReason);
+  for (uint64_t step = 2; step <= 8; ++step) {
+    for (const int rank : {0, 1}) ASSERT_OK(StepOf(members, rank, units, step));
+  }
+}
+
+TEST_P(ServedOwnPaceLoss, AnotherTakesThePlaceOfOneThatLeft) {
+  Members members(GetParam(), 2);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  for (uint64_t step = 1; step <= 3; ++step) {
+    for (int rank = 0; rank < 2; ++rank) ASSERT_OK(StepOf(members, rank, units, step));
+  }
+  members.Leave(1);
+  for (uint64_t step = 4; step <= 8; ++step) ASSERT_OK(StepOf(members, 0, units, step));
+
+  ASSERT_TRUE(members.Rejoin(1));
+  const auto served = ServedUnits(units);
+  ASSERT_OK(members.client(1).Register(served, members.optimizer(1), kTimeoutMs));
+  uint64_t last = 0;
+  ASSERT_OK(members.client(1).LastStep(kTimeoutMs, &last));
+  EXPECT_EQ(last, 3u);
+  std::vector<float> loaded, expected = units[0].Values();
+  for (int update = 0; update < 3 + 8; ++update) {
+    for (float& value : expected) value -= 0.125f;
+  }
+  ASSERT_OK(members.Load(1, units[0], -1, &loaded));
+  EXPECT_TRUE(SameBits(loaded, expected));
+  // Rank 0 is not held by steps that it has made long ago.
+  for (uint64_t step = 4; step <= 7; ++step) {
+    ASSERT_OK(StepOf(members, 1, units, step));
+    ASSERT_OK(StepOf(members, 0, units, step + 5));
+    for (int update = 0; update < 2; ++update) {
+      for (float& value : expected) value -= 0.125f;
+    }
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_OK(members.Load(rank, units[0], -1, &loaded));
+    EXPECT_TRUE(SameBits(loaded, expected)) << "rank " << rank;
+  }
+}
+
+// A step of which a part had arrived is pushed again, and that part is not applied twice.
+TEST_P(ServedOwnPaceLoss, APushIsAppliedOnceAlthoughItsRankCameBack) {
+  Members members(GetParam(), 2);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  ASSERT_OK(StepOf(members, 1, units, 1));
+  ASSERT_OK(members.Begin(1, 2));
+  ASSERT_OK(members.Push(1, units[0], units[0].Filled(1)));
+  members.Leave(1);
+  ASSERT_TRUE(members.Rejoin(1));
+  const auto served = ServedUnits(units);
+  ASSERT_OK(members.client(1).Register(served, members.optimizer(1), kTimeoutMs));
+  uint64_t last = 0;
+  ASSERT_OK(members.client(1).LastStep(kTimeoutMs, &last));
+  EXPECT_EQ(last, 1u);
+  ASSERT_OK(StepOf(members, 1, units, 2));
+  for (const TestUnit& unit : units) {
+    std::vector<float> loaded, expected = unit.Values();
+    for (float& value : expected) value = value - 0.125f - 0.125f;
+    ASSERT_OK(members.Load(1, unit, -1, &loaded));
+    EXPECT_TRUE(SameBits(loaded, expected)) << "unit " << unit.key;
+  }
+}
+
+class ServedOwnPaceInside : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedOwnPaceInside);
+
+// It may take parameters with it, as a server is part of it: then the others end and say so.
+TEST_P(ServedOwnPaceInside, WhoEndsBecauseARankLeftNamesIt) {
+  Members members(GetParam(), 3);
+  std::vector<TestUnit> units;
+  for (uint64_t key = 1; key <= 16; ++key) units.push_back(PlainUnit(key, 1000));
+  ASSERT_TRUE(members.Start(units));
+  for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, 1));
+  members.Leave(1);
+  for (const int rank : {0, 2}) {
+    const Status status = StepOf(members, rank, units, 2);
+    if (status.ok()) continue;
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 1) << status.message();
+  }
+}
+
+class ServedSyncLoss : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSyncLoss);
+
+TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
+  Members members(GetParam(), 3);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, units, 1));
+  std::vector<float> values[2];
+  Work* const pulls[] = {members.SubmitPull(0, units[0], &values[0]),
+                         members.SubmitPull(1, units[1], &values[1])};
+  const auto start = Clock::now();
+  members.Leave(2);
+  for (Work* pull : pulls) {
+    const Status status = Finish(pull);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 2) << status.message();
+  }
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
+  Members members(GetParam(), 3);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, units, 1));
+  std::vector<float> value;
+  const Status status = Finish(members.SubmitPull(0, units[0], &value, nullptr, 300));
+  EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
+  EXPECT_EQ(status.rank(), 1) << status.message();
+  const Transfer push{.kind = TransferKind::kPush,
+                      .send = value.data(),
+                      .count = units[0].count(),
+                      .key = units[0].key};
+  EXPECT_EQ(TryTransfer(members.communicator(0), push).code(), StatusCode::kTimeout)
+      << "a failed communicator fails every later call";
+}
+
+class ServedAbort : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAbort);
+
+// Pulls that wait for rank 1, in every mode: in one that does not wait for others, for a push of
+// the own rank that never comes.
+std::vector<Work*> PullsThatWait(Members& members, const std::vector<TestUnit>& units,
+                                 std::vector<std::vector<float>>* values) {
+  values->resize(units.size());
+  const ParameterTraits traits = members.traits();
+  const bool bounded = traits.mode == UpdateMode::kBounded;
+  const uint64_t held = 1 + (bounded ? static_cast<uint64_t>(traits.staleness) : 0);
+  const bool waits_for_others = traits.mode != UpdateMode::kAsync;
+  for (uint64_t step = 1; step < held; ++step) EXPECT_OK(StepOf(members, 0, units, step));
+  if (waits_for_others) {
+    EXPECT_OK(PushStep(members, 0, units, held));
+  } else {
+    EXPECT_OK(members.Begin(0, held));
+  }
+  std::vector<Work*> pulls;
+  for (size_t i = 0; i < units.size(); ++i) {
+    pulls.push_back(members.SubmitPull(0, units[i], &(*values)[i]));
+  }
+  return pulls;
+}
+
+TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
+  Members members(GetParam(), 2);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  std::vector<std::vector<float>> values;
+  const std::vector<Work*> pulls = PullsThatWait(members, units, &values);
+  for (Work* pull : pulls) {
+    ASSERT_NE(pull, nullptr);
+    EXPECT_EQ(pull->state(), WorkState::kPending);
+  }
+  const auto start = Clock::now();
+  Communicator& communicator = members.communicator(0);
+  std::thread([&] {
+    communicator.Abort(kReason);
+    communicator.Abort(Status::Error(StatusCode::kInternal, "a later reason"));
+  }).join();
+  const std::vector<float> gradient = units[0].Filled(1);
+  for (Work* pull : pulls) {
+    const Status status = pull->WaitHost(20000);
+    EXPECT_STREQ(status.message(), kReason.message());
+    EXPECT_EQ(pull->state(), WorkState::kFailed);
+    pull->Release();
+  }
+  for (const TransferKind kind : {TransferKind::kPush, TransferKind::kPull}) {
+    const Status later = TryTransfer(communicator, {.kind = kind,
+                                                    .send = gradient.data(),
+                                                    .recv = values[0].data(),
+                                                    .count = units[0].count(),
+                                                    .key = units[0].key});
+    EXPECT_STREQ(later.message(), kReason.message()) << Name(kind);
+  }
+  uint64_t last = 0;
+  EXPECT_STREQ(members.Load(0, units[0], -1, &values[0]).message(), kReason.message());
+  EXPECT_STREQ(members.client(0).Store(units[0].key, -1, gradient.data(), kTimeoutMs).message(),
+               kReason.message());
+  EXPECT_STREQ(members.client(0).LastStep(kTimeoutMs, &last).message(), kReason.message());
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+TEST_P(ServedAbort, EndsALoadThatWaits) {
+  Members members(GetParam(), 2);
+  ASSERT_TRUE(members.ok());
+  const TestUnit unit = PlainUnit(31, 10);
+  ASSERT_TRUE(members.Register({unit}));
+  const auto start = Clock::now();
+  std::thread aborts([&] { members.communicator(1).Abort(kReason); });
+  std::vector<float> got;
+  EXPECT_STREQ(members.Load(1, unit, -1, &got).message(), kReason.message());
+  aborts.join();
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+TEST_P(ServedAbort, DestructionEndsWhatIsPending) {
+  Members members(GetParam(), 2);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  std::vector<std::vector<float>> values;
+  const std::vector<Work*> pulls = PullsThatWait(members, units, &values);
+  for (Work* pull : pulls) ASSERT_NE(pull, nullptr);
+  const auto start = Clock::now();
+  members.Leave(0);
+  for (Work* pull : pulls) {
+    EXPECT_EQ(pull->state(), WorkState::kFailed);
+    EXPECT_EQ(pull->WaitHost(0).code(), StatusCode::kAborted);
+    pull->Release();
+  }
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+class ServedMembers : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedMembers);
+
+TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeft) {
+  Members members(GetParam(), 2);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, units, 1));
+  members.Leave(1);
+  members.Leave(0);
+  for (int index = 0; index < GetParam().servers; ++index) EXPECT_OK(members.Served(index));
+}
+
+TEST_P(ServedMembers, ServeReturnsAlthoughNobodyRegistered) {
+  Members members(GetParam(), 2);
+  ASSERT_TRUE(members.ok());
+  for (int rank = 0; rank < 2; ++rank) members.Leave(rank);
+  for (int index = 0; index < GetParam().servers; ++index) EXPECT_OK(members.Served(index));
+}
+
+TEST_P(ServedMembers, AServerMovesNothingElse) {
+  Members members(GetParam(), 1);
+  ASSERT_TRUE(members.Start(SmallUnits()));
+  for (int index = 0; index < GetParam().servers; ++index) {
+    EXPECT_EQ(members.server(index).traits().kinds, 0u);
+    EXPECT_EQ(members.server(index).Query(kParameterClientId), nullptr);
+    Work* work = nullptr;
+    EXPECT_FALSE(members.server(index).Submit({.kind = TransferKind::kBarrier}, &work).ok());
+    EXPECT_EQ(work, nullptr);
+  }
+  EXPECT_EQ(members.communicator(0).Query(kParameterServerId), nullptr);
+}
+
+TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName) {
+  Members members(GetParam(), 2);
+  std::vector<TestUnit> units;
+  for (uint64_t key = 1; key <= 16; ++key) units.push_back(PlainUnit(key, 1000));
+  ASSERT_TRUE(members.Start(units));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, units, 1));
+  const int last = GetParam().servers - 1;
+  const auto start = Clock::now();
+  members.server(last).Abort(kReason);
+  EXPECT_STREQ(members.Served(last).message(), kReason.message());
+  EXPECT_LT(Clock::now() - start, kPromptly);
+  const Status lost = PushStep(members, 0, units, 2);
+  EXPECT_EQ(lost.code(), StatusCode::kPeerLost) << lost.message();
+  EXPECT_EQ(BlamedServer(lost.rank()), last) << lost.message();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf(UpdateMode::kBounded)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedOwnPaceLoss, ::testing::ValuesIn(CasesThatOutliveRanks()),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedOwnPaceInside, ::testing::ValuesIn(CasesOfOwnPace()),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf(UpdateMode::kSync)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(AllServedCases()), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, ::testing::ValuesIn(CasesWithServers()), NameOfCase);
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,201 @@
+#include "tests/conformance/parameter_server/members.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace engine::test {
+namespace {
+
+constexpr auto kServerPatience = std::chrono::seconds(20);
+
+}  // namespace
+
+void OnRanks(int ranks, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+Members::Members(const ServedCase& served, int ranks, const OptimizerChoice& optimizer)
+    : choice_(optimizer), world_(served.MakeWorld(ranks)), ranks_(static_cast<size_t>(ranks)) {
+  if (world_ == nullptr) {
+    ADD_FAILURE() << "cannot load " << served.library;
+    return;
+  }
+  std::vector<std::promise<Status>> made(static_cast<size_t>(served.servers));
+  for (int index = 0; index < served.servers; ++index) {
+    servers_.push_back(std::make_unique<Server>());
+    StartServer(index, &made[static_cast<size_t>(index)]);
+  }
+  std::vector<Status> errors(static_cast<size_t>(ranks));
+  OnRanks(ranks, [&](int rank) { errors[static_cast<size_t>(rank)] = MakeRank(rank); });
+  for (std::promise<Status>& server : made) errors.push_back(server.get_future().get());
+  ok_ = true;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    if (errors[i].ok()) continue;
+    ok_ = false;
+    ADD_FAILURE() << (i < ranks_.size() ? "rank " : "server ")
+                  << (i < ranks_.size() ? i : i - ranks_.size()) << ": " << errors[i].message();
+  }
+}
+
+Members::~Members() {
+  for (int rank = 0; rank < ranks(); ++rank) Leave(rank);
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    Server& server = *servers_[i];
+    if (server.served.wait_for(kServerPatience) != std::future_status::ready) {
+      ADD_FAILURE() << "server " << i << " goes on although every rank has left";
+      server.communicator->Abort(Status::Error(StatusCode::kAborted, "the test gives up"));
+    }
+    server.thread.join();
+    server.communicator.reset();
+  }
+}
+
+void Members::StartServer(int index, std::promise<Status>* made) {
+  Server& server = *servers_[static_cast<size_t>(index)];
+  server.served = server.result.get_future().share();
+  server.optimizer = choice_.Make();
+  server.thread = std::thread([this, index, made, &server] {
+    auto communicator = world_->MakeServer(index);
+    ParameterServer* serving = nullptr;
+    Status status = communicator.status();
+    if (communicator.ok()) {
+      server.communicator = std::move(*communicator);
+      serving = static_cast<ParameterServer*>(server.communicator->Query(kParameterServerId));
+      if (serving == nullptr) {
+        status = Status::Error(StatusCode::kUnsupported, "it offers no ParameterServer");
+      }
+    }
+    made->set_value(status);
+    server.result.set_value(serving != nullptr ? serving->Serve(*server.optimizer) : status);
+  });
+}
+
+Status Members::MakeRank(int rank) {
+  Rank& member = At(rank);
+  member.optimizer = choice_.Make();
+  ENGINE_ASSIGN_OR_RETURN(member.communicator, world_->MakeRank(rank, member.incarnation));
+  if (member.communicator->Query(kParameterClientId) != nullptr) return {};
+  return Status::Error(StatusCode::kUnsupported, "it offers no ParameterClient");
+}
+
+ParameterClient& Members::client(int rank) {
+  return *static_cast<ParameterClient*>(At(rank).communicator->Query(kParameterClientId));
+}
+
+::testing::AssertionResult Members::OnAll(const std::function<Status(int rank)>& body) {
+  if (!ok_) return ::testing::AssertionFailure() << "there is no run";
+  std::vector<Status> errors(ranks_.size());
+  OnRanks(ranks(), [&](int rank) { errors[static_cast<size_t>(rank)] = body(rank); });
+  for (size_t i = 0; i < errors.size(); ++i) {
+    if (errors[i].ok()) continue;
+    return ::testing::AssertionFailure() << "rank " << i << ": " << errors[i].message();
+  }
+  return ::testing::AssertionSuccess();
+}
+
+::testing::AssertionResult Members::Register(const std::vector<TestUnit>& units) {
+  const std::vector<ServedUnit> served = ServedUnits(units);
+  return OnAll(
+      [&](int rank) { return client(rank).Register(served, optimizer(rank), kTimeoutMs); });
+}
+
+::testing::AssertionResult Members::Start(const std::vector<TestUnit>& units) {
+  if (const auto registered = Register(units); !registered) return registered;
+  return OnAll([&](int rank) -> Status {
+    for (const TestUnit& unit : units) {
+      const std::vector<float> values = unit.Values();
+      if (rank == 0) {
+        ENGINE_RETURN_IF_ERROR(client(0).Store(unit.key, -1, values.data(), kTimeoutMs));
+        continue;
+      }
+      std::vector<float> loaded;
+      ENGINE_RETURN_IF_ERROR(Load(rank, unit, -1, &loaded));
+      const auto same = SameBits(loaded, values);
+      if (!same) return Status::Error(StatusCode::kInternal, "load: %s", same.message());
+    }
+    return {};
+  });
+}
+
+void Members::Leave(int rank) {
+  At(rank).communicator.reset();
+}
+
+::testing::AssertionResult Members::Rejoin(int rank) {
+  ++At(rank).incarnation;
+  const Status status = MakeRank(rank);
+  if (status.ok()) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "rank " << rank << ": " << status.message();
+}
+
+Status Members::Served(int index) {
+  const auto& served = servers_[static_cast<size_t>(index)]->served;
+  if (served.wait_for(kServerPatience) == std::future_status::ready) return served.get();
+  return Status::Error(StatusCode::kTimeout, "server %d goes on", index);
+}
+
+Status Members::Begin(int rank, uint64_t step, float learning_rate, float weight) {
+  return client(rank).BeginStep({.step = step, .learning_rate = learning_rate, .weight = weight});
+}
+
+Work* Members::SubmitPush(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+                          const std::vector<int32_t>* rows) {
+  Work* work = nullptr;
+  const Transfer transfer{.kind = TransferKind::kPush,
+                          .send = gradient.data(),
+                          .count = unit.count(),
+                          .key = unit.key,
+                          .rows = rows != nullptr ? rows->data() : nullptr,
+                          .row_count = rows != nullptr ? static_cast<int64_t>(rows->size()) : 0,
+                          .timeout_ms = kTimeoutMs};
+  EXPECT_OK(communicator(rank).Submit(transfer, &work));
+  return work;
+}
+
+Work* Members::SubmitPull(int rank, const TestUnit& unit, std::vector<float>* value,
+                          const std::vector<int32_t>* rows, int64_t timeout_ms) {
+  value->resize(static_cast<size_t>(unit.count()));
+  Work* work = nullptr;
+  const Transfer transfer{.kind = TransferKind::kPull,
+                          .recv = value->data(),
+                          .count = unit.count(),
+                          .key = unit.key,
+                          .rows = rows != nullptr ? rows->data() : nullptr,
+                          .row_count = rows != nullptr ? static_cast<int64_t>(rows->size()) : 0,
+                          .timeout_ms = timeout_ms};
+  EXPECT_OK(communicator(rank).Submit(transfer, &work));
+  return work;
+}
+
+Status Members::Push(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+                     const std::vector<int32_t>* rows) {
+  return Finish(SubmitPush(rank, unit, gradient, rows));
+}
+
+Status Members::Pull(int rank, const TestUnit& unit, std::vector<float>* value,
+                     const std::vector<int32_t>* rows) {
+  return Finish(SubmitPull(rank, unit, value, rows));
+}
+
+Status Members::Load(int rank, const TestUnit& unit, int32_t state, std::vector<float>* data,
+                     int64_t timeout_ms) {
+  data->assign(static_cast<size_t>(unit.count()), -77);
+  return client(rank).Load(unit.key, state, data->data(), timeout_ms);
+}
+
+Status Finish(Work* work) {
+  if (work == nullptr) return Status::Error(StatusCode::kInternal, "it was refused");
+  const Status status = work->WaitHost(kTimeoutMs + 5000);
+  work->Release();
+  return status;
+}
+
+Status TryTransfer(Communicator& communicator, const Transfer& transfer) {
+  Work* work = nullptr;
+  ENGINE_RETURN_IF_ERROR(communicator.Submit(transfer, &work));
+  return Finish(work);
+}
+
+}  // namespace engine::test

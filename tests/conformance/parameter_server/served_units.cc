@@ -1,0 +1,125 @@
+#include "tests/conformance/parameter_server/served_units.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace engine::test {
+namespace {
+
+// In [-1, 1), from a mix of all that it stands for (the finaliser of splitmix64).
+float Noise(uint64_t key, uint64_t rank, uint64_t step, uint64_t index) {
+  uint64_t x = index + (key << 40) + (rank << 32) + step * 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return static_cast<float>(static_cast<int32_t>(x >> 40) - (1 << 23)) / (1 << 23);
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> OptimizerChoice::Make() const {
+  static LoneHost host;
+  const auto plugin = PluginUnderTest::Load(
+      std::string(ENGINE_TEST_PLUGIN_DIR "/libengine_").append(name).append(".so"));
+  if (!plugin.ok()) {
+    ADD_FAILURE() << plugin.status().message();
+    return nullptr;
+  }
+  auto made = plugin->Create<Optimizer>(host, options);
+  if (made.ok()) return std::move(*made);
+  ADD_FAILURE() << made.status().message();
+  return nullptr;
+}
+
+std::vector<OptimizerChoice> DemandingOptimizers() {
+  return {{"sgd", {{"momentum", "0.9"}, {"weight_decay", "0.01"}}},
+          {"adamw", {{"weight_decay", "0.05"}}}};
+}
+
+int64_t TestUnit::count() const {
+  int64_t count = 0;
+  for (const ServedSpan& span : spans) count += span.count;
+  return count;
+}
+
+std::vector<float> TestUnit::Values() const {
+  return Gradient(255, 0);
+}
+
+std::vector<float> TestUnit::Gradient(int rank, uint64_t step) const {
+  std::vector<float> gradient(static_cast<size_t>(count()));
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = Noise(key, static_cast<uint64_t>(rank), step, i);
+  }
+  return gradient;
+}
+
+std::vector<float> TestUnit::Filled(float value) const {
+  return std::vector<float>(static_cast<size_t>(count()), value);
+}
+
+TestUnit PlainUnit(uint64_t key, int64_t count, int64_t row) {
+  return {.key = key, .spans = {{.count = count}}, .row = row};
+}
+
+std::vector<TestUnit> AwkwardUnits() {
+  return {PlainUnit(11, 1),
+          {.key = 12, .spans = {{.count = 2, .weight_decay_scale = 0}, {.count = 1}}},
+          {.key = 13,
+           .spans = {{.count = 400001},
+                     {.count = 7, .weight_decay_scale = 0},
+                     {.count = 599995, .weight_decay_scale = 0.5f}}}};
+}
+
+std::vector<TestUnit> SmallUnits() {
+  return {PlainUnit(21, 1000), PlainUnit(22, 333)};
+}
+
+std::vector<ServedUnit> ServedUnits(const std::vector<TestUnit>& units) {
+  std::vector<ServedUnit> served;
+  for (const TestUnit& unit : units) served.push_back(unit.Served());
+  return served;
+}
+
+ReferenceUnit::ReferenceUnit(const TestUnit& unit, std::shared_ptr<Optimizer> optimizer)
+    : unit_(unit), optimizer_(std::move(optimizer)), value_(unit.Values()) {
+  states_.assign(static_cast<size_t>(optimizer_->traits().state_count), unit.Filled(0));
+}
+
+void ReferenceUnit::Update(std::span<const Contribution> ranks, float learning_rate,
+                           uint64_t step) {
+  Contribution sum = ranks[0];
+  for (const Contribution& rank : ranks.subspan(1)) {
+    for (size_t i = 0; i < sum.gradient.size(); ++i) sum.gradient[i] += rank.gradient[i];
+    sum.weight += rank.weight;
+  }
+  int64_t offset = 0;
+  for (const ServedSpan& span : unit_.spans) {
+    UpdateCall call{.value = value_.data() + offset,
+                    .gradient = sum.gradient.data() + offset,
+                    .count = span.count,
+                    .gradient_scale = 1 / std::max(sum.weight, 1.0f),
+                    .learning_rate = learning_rate,
+                    .weight_decay_scale = span.weight_decay_scale,
+                    .step = step};
+    for (size_t i = 0; i < states_.size(); ++i) call.states[i] = states_[i].data() + offset;
+    const Status status = optimizer_->Update(call);
+    EXPECT_TRUE(status.ok()) << status.message();
+    offset += span.count;
+  }
+}
+
+::testing::AssertionResult SameBits(const std::vector<float>& got,
+                                    const std::vector<float>& expected) {
+  if (got.size() != expected.size()) {
+    return ::testing::AssertionFailure()
+           << got.size() << " elements instead of " << expected.size();
+  }
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &expected[i], sizeof(float)) == 0) continue;
+    return ::testing::AssertionFailure() << "element " << i << " of " << got.size() << " is "
+                                         << got[i] << " instead of " << expected[i];
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace engine::test

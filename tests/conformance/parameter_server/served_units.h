@@ -1,0 +1,80 @@
+// Units with values and gradients that are made up, and what an optimizer must make of them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/parameter_server.h"
+#include "tests/conformance/plugin_under_test.h"
+
+namespace engine::test {
+
+struct OptimizerChoice {
+  std::string name = "sgd";
+  OptionValues::Overrides options;
+
+  // The plugin of this build.
+  std::unique_ptr<Optimizer> Make() const;
+};
+
+// The optimizers that bit-for-bit checks use: with states and weight decay.
+std::vector<OptimizerChoice> DemandingOptimizers();
+
+struct TestUnit {
+  uint64_t key = 0;
+  std::vector<ServedSpan> spans;
+  int64_t row = 0;
+
+  int64_t count() const;
+  ServedUnit Served() const { return {key, count(), spans, row}; }
+  std::vector<float> Values() const;                           // at the start
+  std::vector<float> Gradient(int rank, uint64_t step) const;  // in [-1, 1)
+  std::vector<float> Filled(float value) const;
+};
+
+// One span of weight decay scale 1.
+TestUnit PlainUnit(uint64_t key, int64_t count, int64_t row = 0);
+
+// Units of awkward sizes; the largest is several spans with different decay.
+std::vector<TestUnit> AwkwardUnits();
+// Two small ones.
+std::vector<TestUnit> SmallUnits();
+
+// Borrows the spans.
+std::vector<ServedUnit> ServedUnits(const std::vector<TestUnit>& units);
+std::vector<ServedUnit> ServedUnits(std::vector<TestUnit>&& units) = delete;
+
+// What one rank brings to an update.
+struct Contribution {
+  std::vector<float> gradient;
+  float weight = 1;
+};
+
+// A unit as one process would train it.
+class ReferenceUnit {
+ public:
+  ReferenceUnit(const TestUnit& unit, std::shared_ptr<Optimizer> optimizer);
+
+  // One update of the contributions of all ranks, added in rank order.
+  void Update(std::span<const Contribution> ranks, float learning_rate, uint64_t step);
+
+  const std::vector<float>& value() const { return value_; }
+  const std::vector<std::vector<float>>& states() const { return states_; }
+
+ private:
+  const TestUnit unit_;
+  const std::shared_ptr<Optimizer> optimizer_;
+  std::vector<float> value_;
+  std::vector<std::vector<float>> states_;
+};
+
+// Bit for bit; reports the first element that differs.
+::testing::AssertionResult SameBits(const std::vector<float>& got,
+                                    const std::vector<float>& expected);
+
+}  // namespace engine::test

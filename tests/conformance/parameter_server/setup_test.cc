@@ -1,0 +1,330 @@
+// Before the first step and beside the steps: registration, values, states, step numbers, what is
+// refused.
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tests/conformance/parameter_server/members.h"
+
+namespace engine::test {
+namespace {
+
+class ServedSetup : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSetup);
+
+TEST_P(ServedSetup, TheModeIsTheOneAskedFor) {
+  Members members(GetParam(), 2);
+  ASSERT_TRUE(members.ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(members.client(rank).traits().mode, GetParam().mode);
+    const uint32_t needed = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
+    EXPECT_EQ(members.communicator(rank).traits().kinds & needed, needed);
+  }
+}
+
+TEST_P(ServedSetup, UnitsThatDifferAreRefused) {
+  const TestUnit first = PlainUnit(31, 100, 10), second = PlainUnit(32, 50);
+  TestUnit longer = first, decayed = first, split = first, rows = first, renamed = first;
+  longer.spans[0].count = 110;
+  decayed.spans[0].weight_decay_scale = 0;
+  split.spans = {{.count = 60}, {.count = 40}};
+  rows.row = 20;
+  renamed.key = 33;
+  const std::pair<const char*, std::vector<TestUnit>> differing[] = {
+      {"count", {longer, second}}, {"decay", {decayed, second}},
+      {"spans", {split, second}},  {"row", {rows, second}},
+      {"key", {renamed, second}},  {"one more", {first, second, PlainUnit(34, 5)}},
+      {"one less", {first}}};
+  for (const auto& [what, units] : differing) {
+    Members members(GetParam(), 2);
+    ASSERT_TRUE(members.ok());
+    const std::vector<TestUnit> agreed = {first, second};
+    const std::vector<ServedUnit> served[] = {ServedUnits(agreed), ServedUnits(units)};
+    Status results[2];
+    OnRanks(2, [&](int rank) {
+      results[rank] =
+          members.client(rank).Register(served[rank], members.optimizer(rank), kTimeoutMs);
+    });
+    // Who is the first is not the same at all servers; one that is refused may end the others.
+    const auto refused = [&](int rank) {
+      return results[rank].code() == StatusCode::kInvalidArgument;
+    };
+    EXPECT_TRUE(refused(0) || refused(1))
+        << what << ": " << results[0].message() << "; " << results[1].message();
+  }
+}
+
+TEST_P(ServedSetup, UnitsThatMakeNoSenseAreRefused) {
+  TestUnit rest = PlainUnit(31, 100);
+  rest.row = 30;
+  const std::vector<TestUnit> sets[] = {
+      {PlainUnit(0, 10)}, {PlainUnit(31, 10), PlainUnit(31, 10)}, {rest}};
+  for (const auto& units : sets) {
+    Members members(GetParam(), 1);
+    ASSERT_TRUE(members.ok());
+    const auto served = ServedUnits(units);
+    const Status refused = members.client(0).Register(served, members.optimizer(0), kTimeoutMs);
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
+  }
+  Members members(GetParam(), 1);
+  ASSERT_TRUE(members.ok());
+  const ServedSpan span{.count = 9};
+  const ServedUnit gap{.key = 31, .count = 10, .spans = {&span, 1}};
+  const Status refused = members.client(0).Register({&gap, 1}, members.optimizer(0), kTimeoutMs);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
+}
+
+TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
+  Members members(GetParam(), 3, DemandingOptimizers()[1]);
+  ASSERT_TRUE(members.ok());
+  const auto units = AwkwardUnits();
+  const auto served = ServedUnits(units);
+  OnRanks(3, [&](int rank) {
+    EXPECT_OK(members.client(rank).Register(served, members.optimizer(rank), kTimeoutMs));
+    std::vector<float> got;
+    for (const TestUnit& unit : units) {
+      if (rank == 0) {
+        EXPECT_OK(members.client(0).Store(unit.key, 0, unit.Gradient(40, 1).data(), kTimeoutMs));
+        EXPECT_OK(members.client(0).Store(unit.key, -1, unit.Values().data(), kTimeoutMs));
+      }
+      EXPECT_OK(members.Load(rank, unit, -1, &got));
+      EXPECT_TRUE(SameBits(got, unit.Values())) << "rank " << rank;
+      EXPECT_OK(members.Load(rank, unit, 0, &got));
+      EXPECT_TRUE(SameBits(got, unit.Gradient(40, 1))) << "rank " << rank;
+      EXPECT_OK(members.Load(rank, unit, 1, &got));
+      EXPECT_TRUE(SameBits(got, unit.Filled(0))) << "a state is zero until it is stored";
+    }
+  });
+}
+
+TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
+  const OptimizerChoice sgd = DemandingOptimizers()[0];
+  Members members(GetParam(), 1, sgd);
+  ASSERT_TRUE(members.ok());
+  const TestUnit unit = PlainUnit(31, 777);
+  const ServedUnit served = unit.Served();
+  ASSERT_OK(members.client(0).Register({&served, 1}, members.optimizer(0), kTimeoutMs));
+
+  ReferenceUnit reference(unit, sgd.Make());
+  const Contribution before{unit.Gradient(0, 100)};
+  reference.Update({&before, 1}, 0.5f, 100);
+  ASSERT_OK(members.client(0).Store(unit.key, 0, reference.states()[0].data(), kTimeoutMs));
+  ASSERT_OK(members.client(0).Store(unit.key, -1, reference.value().data(), kTimeoutMs));
+
+  const Contribution after{unit.Gradient(0, 101)};
+  reference.Update({&after, 1}, 0.25f, 101);
+  ASSERT_OK(members.Begin(0, 101, 0.25f));
+  ASSERT_OK(members.Push(0, unit, after.gradient));
+  std::vector<float> got;
+  ASSERT_OK(members.Pull(0, unit, &got));
+  EXPECT_TRUE(SameBits(got, reference.value()));
+  ASSERT_OK(members.Load(0, unit, 0, &got));
+  EXPECT_TRUE(SameBits(got, reference.states()[0]));
+}
+
+TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
+  Members members(GetParam(), 2);
+  ASSERT_TRUE(members.ok());
+  const TestUnit unit = PlainUnit(31, 10);
+  ASSERT_TRUE(members.Register({unit}));
+  std::vector<float> got;
+  EXPECT_EQ(members.Load(1, unit, -1, &got, 100).code(), StatusCode::kTimeout);
+}
+
+TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
+  Members members(GetParam(), 2);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  uint64_t last = 99;
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_OK(members.client(rank).LastStep(kTimeoutMs, &last));
+    EXPECT_EQ(last, 0u);
+  }
+  for (uint64_t step = 1; step <= 3; ++step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_OK(members.Begin(rank, step));
+      ASSERT_OK(members.Push(rank, units[0], units[0].Gradient(rank, step)));
+      if (rank == 1 && step == 3) break;
+      ASSERT_OK(members.Push(rank, units[1], units[1].Gradient(rank, step)));
+    }
+    ASSERT_OK(members.client(0).LastStep(kTimeoutMs, &last));
+    EXPECT_EQ(last, step);
+  }
+  ASSERT_OK(members.client(1).LastStep(kTimeoutMs, &last));
+  EXPECT_EQ(last, 2u);
+}
+
+TEST_P(ServedSetup, NothingGoesBeforeRegister) {
+  std::vector<float> data(10);
+  uint64_t last = 0;
+  const auto transfer = [&](TransferKind kind) {
+    return Transfer{.kind = kind,
+                    .send = data.data(),
+                    .recv = data.data(),
+                    .count = 10,
+                    .key = 31,
+                    .timeout_ms = 1000};
+  };
+  using Call = std::function<Status(Communicator&, ParameterClient&)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"Store", [&](auto&, auto& client) { return client.Store(31, -1, data.data(), 1000); }},
+      {"Load", [&](auto&, auto& client) { return client.Load(31, -1, data.data(), 1000); }},
+      {"LastStep", [&](auto&, auto& client) { return client.LastStep(1000, &last); }},
+      {"BeginStep", [&](auto&, auto& client) { return client.BeginStep({.step = 1}); }},
+      {"push", [&](auto& c, auto&) { return TryTransfer(c, transfer(TransferKind::kPush)); }},
+      {"pull", [&](auto& c, auto&) { return TryTransfer(c, transfer(TransferKind::kPull)); }},
+  };
+  for (const auto& [what, call] : calls) {
+    Members members(GetParam(), 1);
+    ASSERT_TRUE(members.ok());
+    const Status refused = call(members.communicator(0), members.client(0));
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << what << ": " << refused.message();
+  }
+}
+
+TEST_P(ServedSetup, CallsThatMakeNoSenseAreRefused) {
+  const TestUnit unit = PlainUnit(31, 10);
+  std::vector<float> data(100);
+  const ServedUnit served = unit.Served();
+  using Call = std::function<Status(Members&, ParameterClient&)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"Register again",
+       [&](auto& m, auto& c) {
+         return c.Register({&served, 1}, m.optimizer(0), kTimeoutMs);
+       }},
+      {"Store of no unit", [&](auto&, auto& c) { return c.Store(99, -1, data.data(), 1000); }},
+      {"Load of no unit", [&](auto&, auto& c) { return c.Load(99, -1, data.data(), 1000); }},
+      {"Store of no state", [&](auto&, auto& c) { return c.Store(31, 0, data.data(), 1000); }},
+      {"Load of no state", [&](auto&, auto& c) { return c.Load(31, 0, data.data(), 1000); }},
+  };
+  for (const auto& [what, call] : calls) {
+    Members members(GetParam(), 1);
+    ASSERT_TRUE(members.Start({unit}));
+    const Status refused = call(members, members.client(0));
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << what << ": " << refused.message();
+  }
+}
+
+TEST_P(ServedSetup, StepsFollowEachOther) {
+  for (const uint64_t first : {uint64_t{1}, uint64_t{100}}) {
+    for (const uint64_t wrong : {first, first + 2, first - 1}) {
+      Members members(GetParam(), 1);
+      ASSERT_TRUE(members.Start({PlainUnit(31, 10)}));
+      ASSERT_OK(members.Begin(0, first));
+      EXPECT_EQ(members.Begin(0, wrong).code(), StatusCode::kInvalidArgument)
+          << wrong << " after " << first;
+    }
+    Members members(GetParam(), 1);
+    ASSERT_TRUE(members.Start({PlainUnit(31, 10)}));
+    ASSERT_OK(members.Begin(0, first));
+    EXPECT_OK(members.Begin(0, first + 1));
+  }
+}
+
+TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
+  const TestUnit plain = PlainUnit(31, 10), rows = PlainUnit(32, 12, 3);
+  std::vector<float> data(100);
+  const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
+                             one = {1};
+  const auto with_rows = [](Transfer transfer, const std::vector<int32_t>& list) {
+    transfer.rows = list.data();
+    transfer.row_count = static_cast<int64_t>(list.size());
+    return transfer;
+  };
+  for (const TransferKind kind : {TransferKind::kPush, TransferKind::kPull}) {
+    const Transfer base{.kind = kind,
+                        .send = data.data(),
+                        .recv = data.data(),
+                        .count = 10,
+                        .key = 31,
+                        .timeout_ms = 2000};
+    Transfer unknown = base, no_key = base, longer = base, shorter = base, whole = base;
+    Transfer sparse = base;
+    unknown.key = 99;
+    no_key.key = 0;
+    longer.count = 11;
+    shorter.count = 9;
+    whole.dtype = DType::kInt32;
+    sparse.key = 32;
+    sparse.count = 12;
+    const std::pair<const char*, Transfer> wrong[] = {
+        {"unknown key", unknown},
+        {"no key", no_key},
+        {"count + 1", longer},
+        {"count - 1", shorter},
+        {"int32", whole},
+        {"rows of a unit without", with_rows(base, one)},
+        {"descending rows", with_rows(sparse, descending)},
+        {"row 4 of 4", with_rows(sparse, beyond)},
+        {"row -1", with_rows(sparse, negative)},
+        {"a row twice", with_rows(sparse, twice)},
+    };
+    for (const auto& [what, transfer] : wrong) {
+      Members members(GetParam(), 1);
+      ASSERT_TRUE(members.Start({plain, rows}));
+      ASSERT_OK(members.Begin(0, 1));
+      const Status refused = TryTransfer(members.communicator(0), transfer);
+      EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument)
+          << Name(kind) << ", " << what << ": " << refused.message();
+    }
+  }
+}
+
+TEST_P(ServedSetup, APushNeedsAStep) {
+  Members members(GetParam(), 1);
+  const TestUnit unit = PlainUnit(31, 10);
+  ASSERT_TRUE(members.Start({unit}));
+  const std::vector<float> gradient = unit.Filled(1);
+  const Status refused =
+      TryTransfer(members.communicator(0),
+                  {.kind = TransferKind::kPush, .send = gradient.data(), .count = 10, .key = 31});
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
+}
+
+TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
+  constexpr int kRanks = 3;
+  Members members(GetParam(), kRanks);
+  const auto units = SmallUnits();
+  ASSERT_TRUE(members.Start(units));
+  const bool ordered = members.communicator(0).traits().ordered != 0;
+  OnRanks(kRanks, [&](int rank) {
+    std::vector<float> sum(1000), sent(500), pulled;
+    for (uint64_t step = 1; step <= 5; ++step) {
+      ASSERT_OK(members.Begin(rank, step));
+      std::fill(sum.begin(), sum.end(), static_cast<float>(rank + 1));
+      std::fill(sent.begin(), sent.end(), static_cast<float>(10 * rank) + static_cast<float>(step));
+      std::vector<Transfer> transfers = {{.kind = TransferKind::kAllReduce,
+                                          .send = sum.data(),
+                                          .recv = sum.data(),
+                                          .count = 1000,
+                                          .key = 501},
+                                         {.kind = TransferKind::kBroadcast,
+                                          .root = 1,
+                                          .send = sent.data(),
+                                          .recv = sent.data(),
+                                          .count = 500,
+                                          .key = 502},
+                                         {.kind = TransferKind::kBarrier, .key = 503}};
+      for (size_t i = 0; i < 3; ++i) transfers[i].sequence = (step - 1) * 3 + i;
+      if (!ordered) std::rotate(transfers.begin(), transfers.begin() + rank, transfers.end());
+      const std::vector<float> gradient = units[0].Gradient(rank, step);
+      Work* const push = members.SubmitPush(rank, units[0], gradient);
+      std::vector<Work*> works(3);
+      for (size_t i = 0; i < 3; ++i) {
+        ASSERT_OK(members.communicator(rank).Submit(transfers[i], &works[i]));
+      }
+      ASSERT_OK(Finish(push));
+      Work* const pull = members.SubmitPull(rank, units[0], &pulled);
+      for (Work* work : works) ASSERT_OK(Finish(work));
+      ASSERT_OK(Finish(pull));
+      EXPECT_TRUE(SameBits(sum, std::vector<float>(1000, 6))) << "all-reduce";
+      EXPECT_TRUE(SameBits(sent, std::vector<float>(500, 10 + static_cast<float>(step))));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, ServedSetup, ::testing::ValuesIn(AllServedCases()), NameOfCase);
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,284 @@
+// Units that are pushed to servers and pulled from them: what each scheduler promises, and that no
+// rank waits for another for ever.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/scheduler_kit.h"
+#include "engine/unit_planner.h"
+#include "tests/conformance/scheduler/event_player.h"
+#include "tests/conformance/scheduler/served_ranks.h"
+
+namespace engine::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+ModelSketch RandomServed(std::mt19937& random) {
+  for (;;) {
+    ModelSketch model = ModelSketch::Random(random);
+    if (model.served && !model.parameter_counts.empty()) return model;
+  }
+}
+
+SchedulerRig ServedRig(const std::string& path, uint32_t seed) {
+  std::mt19937 random(seed);
+  const ModelSketch model = RandomServed(random);
+  return SchedulerRig(path, model, &random);
+}
+
+class ServedConformance : public testing::TestWithParam<std::string> {};
+
+// Servers hold a pull until all ranks have pushed. Ranks interleave at random.
+TEST_P(ServedConformance, NoRankWaitsForAnotherForEver) {
+  for (uint32_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SchedulerRig one = ServedRig(GetParam(), seed), two = ServedRig(GetParam(), seed),
+                 three = ServedRig(GetParam(), seed);
+    ASSERT_TRUE(one.ok() && two.ok() && three.ok());
+    std::vector<SchedulerRig*> rigs = {&one, &two};
+    if (seed % 3 == 0) rigs.push_back(&three);
+    ServedRanks ranks(rigs, /*own_pace=*/false);
+    for (uint32_t run = 0; run < 3; ++run) {
+      ASSERT_EQ(ranks.Run(seed * 10 + run, 4), "") << "in run " << run;
+      for (size_t rank = 0; rank < rigs.size(); ++rank) {
+        ASSERT_EQ(ranks.trace(rank).all.size(), 4 * one.graph.tasks().size());
+      }
+    }
+  }
+}
+
+// Without servers that wait and without statistics, ranks need not hear of each other.
+TEST_P(ServedConformance, RanksGoAtTheirOwnPace) {
+  ModelSketch model = ModelSketch::Chain({1000, 100000, 1000});
+  model.served = model.own_pace = true;
+  model.tables = {0};
+  SchedulerRig one(GetParam(), model), two(GetParam(), model);
+  ASSERT_TRUE(one.ok() && two.ok());
+  ServedRanks ranks({&one, &two}, /*own_pace=*/true);
+  EXPECT_EQ(ranks.Run(1, 6), "");
+  EXPECT_EQ(ServedRanks({&one}, true).Run(2, 6), "");
+}
+
+TEST_P(ServedConformance, PlansATableAsAUnitOfItsOwn) {
+  ModelSketch model = ModelSketch::Chain({100, 1 << 20, 100, 100, 100});
+  model.served = true;
+  model.tables = {1, 3};
+  SchedulerRig rig(GetParam(), model);
+  ASSERT_TRUE(rig.ok());  // the rig checks the plan
+  const auto is_table = [&](const PlannedUnit& unit) {
+    return unit.spans.size() == 1 &&
+           rig.graph.model_info().parameters[unit.spans[0].parameter].alone != 0;
+  };
+  EXPECT_EQ(std::count_if(rig.plan.units().begin(), rig.plan.units().end(), is_table), 2);
+}
+
+// A server that orders by priority must not turn another order into one by need.
+TEST_P(ServedConformance, HasPrioritiesOnlyIfItOrdersByNeed) {
+  ModelSketch model = ModelSketch::Chain({100000, 1000, 200000, 1000});
+  model.served = true;
+  SchedulerRig rig(GetParam(), model);
+  ASSERT_TRUE(rig.ok());
+  std::vector<int32_t> by_unit, expected;
+  for (const PlannedUnit& unit : rig.plan.units()) by_unit.push_back(unit.priority);
+  const bool by_need = GetParam().find("priority_sched") != std::string::npos;
+  for (const PlannedUnit& unit : rig.plan.units()) {
+    uint32_t first = UINT32_MAX;
+    for (const UnitSpan& span : unit.spans) {
+      first = std::min(first, rig.graph.model_info().parameters[span.parameter].first_use);
+    }
+    expected.push_back(by_need ? -static_cast<int32_t>(first) : 0);
+  }
+  EXPECT_EQ(by_unit, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, ServedConformance,
+                         testing::ValuesIn(PluginPaths({"sequential_sched", "fifo_sched",
+                                                        "priority_sched", "dear_sched"})));
+
+// What the search above must find: one transfer at a time, pulls and pushes alike, by need.
+class PullsTakeCredit final : public Scheduler {
+ public:
+  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
+  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
+    return kit::PlanUnits("test", model, {}, sink);
+  }
+  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+    tasks_.assign(tasks.begin(), tasks.end());
+    compute_.Reset(tasks, kit::ComputeOrder());
+    io_.Reset(tasks, ByNeed());
+    return {};
+  }
+  void On(const SchedulerEvent& event) noexcept override {
+    if (event.kind == EventKind::kTaskReady) {
+      (tasks_[event.task].lane == Lane::kIo ? io_ : compute_).Insert(event.task);
+    } else if (event.kind == EventKind::kTaskDone && tasks_[event.task].lane == Lane::kIo) {
+      busy_ = false;
+    }
+  }
+  Action Next(Lane lane) noexcept override {
+    if (lane == Lane::kIo && busy_) return kit::Hold();
+    const uint32_t task = (lane == Lane::kIo ? io_ : compute_).Pop();
+    if (task == kit::kNoTask) return kit::Hold();
+    busy_ |= lane == Lane::kIo;
+    return kit::Run(task);
+  }
+
+ private:
+  struct ByNeed {
+    bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept {
+      return std::pair(a.needed_by, a.id) < std::pair(b.needed_by, b.id);
+    }
+  };
+  std::vector<TaskInfo> tasks_;
+  kit::ReadySet compute_, io_;
+  bool busy_ = false;
+};
+
+TEST(ServedRanks, FindsPullsThatTakeTheCreditOfPushes) {
+  ModelSketch model = ModelSketch::Chain({10, 10, 10, 10});
+  model.served = true;
+  size_t stuck = 0;
+  for (uint32_t seed = 1; seed <= 50; ++seed) {
+    SchedulerRig one(std::make_unique<PullsTakeCredit>(), model);
+    SchedulerRig two(std::make_unique<PullsTakeCredit>(), model);
+    ASSERT_TRUE(one.ok() && two.ok());
+    const std::string problem = ServedRanks({&one, &two}, false).Run(seed, 4);
+    stuck += problem.find("nothing that runs can end") != std::string::npos;
+  }
+  EXPECT_GT(stuck, 10u);
+}
+
+// ---- What each of them does, in a chain of three layers with a unit each; unit0 is needed last.
+
+SchedulerRig ThreeServed(const char* name, const OptionValues::Overrides& options,
+                         std::vector<size_t> tables = {}) {
+  ModelSketch model = ModelSketch::Chain({1000, 1000, 1000});
+  model.served = true;
+  model.tables = std::move(tables);
+  return SchedulerRig(SchedulerPath(name), model, nullptr, options);
+}
+
+TEST(SequentialSched, PullsWhenAllIsPushed) {
+  // Its units are of 4 MiB.
+  ModelSketch model = ModelSketch::Chain({1 << 20, 1 << 20});
+  model.served = true;
+  SchedulerRig rig(SchedulerPath("sequential_sched"), model);
+  ASSERT_TRUE(rig.ok());
+  EventPlayer play(rig);
+  play.Ready({"statistics", "push0", "push1"});
+  EXPECT_THAT(play.TakeIo(), IsEmpty());
+  play.Send(EventKind::kBackwardEnd);
+  EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "push0", "push1"));
+  play.Done({"statistics", "push0"});
+  play.Ready({"pull0"});
+  EXPECT_THAT(play.TakeIo(), IsEmpty());
+  play.Done({"push1"});
+  play.Ready({"pull1"});
+  EXPECT_THAT(play.TakeIo(), ElementsAre("pull0", "pull1"));
+  play.Done({"pull1"});
+  play.Ready({"forward0"});
+  EXPECT_THAT(play.TakeCompute(), IsEmpty());
+  play.Done({"pull0"});
+  EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0"));
+}
+
+TEST(FifoSched, PushesInReadyOrderAndPullsAtOnce) {
+  SchedulerRig rig = ThreeServed("fifo_sched", {{"fuse_bytes", "0"}});
+  ASSERT_TRUE(rig.ok());
+  EventPlayer play(rig);
+  play.Ready({"statistics", "push1"});
+  EXPECT_THAT(play.TakeIo(), ElementsAre("statistics"));  // push0 is first
+  play.Ready({"push0"});
+  EXPECT_THAT(play.TakeIo(), ElementsAre("push0", "push1"));
+  play.Done({"push1", "push0"});
+  play.Ready({"pull1", "pull0"});
+  EXPECT_THAT(play.TakeIo(), ElementsAre("pull1", "pull0"));
+}
+
+TEST(PrioritySched, PullsTakeNoCreditFromPushes) {
+  SchedulerRig rig = ThreeServed("priority_sched", {{"fuse_bytes", "0"}, {"credit_bytes", "4000"}});
+  ASSERT_TRUE(rig.ok());
+  EventPlayer play(rig);
+  for (int step = 1; step <= 3; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    play.Ready({"push0", "push1"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("push1"));
+    play.Done({"push1"});
+    play.Ready({"pull1", "push2"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("pull1", "push2"));  // and not push0
+    play.Done({"pull1"});
+    EXPECT_THAT(play.TakeIo(), IsEmpty());
+    play.Done({"push2"});
+    play.Ready({"pull2"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("pull2", "push0"));
+    play.Done({"push0"});
+    play.Ready({"pull0"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("pull0"));
+    play.Done({"pull0", "pull2"});
+  }
+}
+
+TEST(DearSched, PullsOneGroupAheadOfTheForwardPass) {
+  SchedulerRig rig = ThreeServed("dear_sched", {{"group_bytes", "0"}});
+  ASSERT_TRUE(rig.ok());
+  EventPlayer play(rig);
+  for (int step = 1; step <= 3; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    play.Send(EventKind::kStepBegin);
+    play.Ready({"statistics", "push0", "pull0", "push1", "pull1"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "push0", "push1"));
+    play.Ready({"push2", "pull2"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("push2", "pull2"));  // of the first layer
+    play.Send(EventKind::kStepBegin);
+    play.Ready({"forward0"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("pull1"));
+    play.Ready({"forward1"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("pull0"));
+    EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0", "forward1"));
+  }
+}
+
+TEST(DearSched, HoldsNoPullBackFromAFlush) {
+  SchedulerRig rig = ThreeServed("dear_sched", {{"group_bytes", "0"}});
+  ASSERT_TRUE(rig.ok());
+  EventPlayer play(rig);
+  play.Ready({"statistics", "push0", "push1", "push2", "pull0", "pull1", "pull2"});
+  EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "push0", "push1", "push2", "pull2"));
+  play.Send(EventKind::kFlush);
+  EXPECT_THAT(play.TakeIo(), ElementsAre("pull1", "pull0"));
+}
+
+class Opening : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+// Rows that a batch reads, while everything of the step before is still pulled.
+TEST_P(Opening, PullsOfRowsAreStartedAtOnce) {
+  SchedulerRig rig = ThreeServed(GetParam().first, {{GetParam().second, "0"}}, {0});
+  ASSERT_TRUE(rig.ok());
+  EventPlayer play(rig);
+  for (int step = 1; step <= 2; ++step) {
+    play.Send(EventKind::kStepBegin);
+    play.Ready({"pull2"});
+    EXPECT_THAT(play.TakeIo(), ElementsAre("pull2"));
+    play.Done({"pull2"});
+    play.Ready({"statistics", "push0", "push1", "push2"});
+    play.Send(EventKind::kBackwardEnd);
+    EXPECT_THAT(play.TakeIo(), testing::SizeIs(testing::Ge(2)));
+    play.Done({"statistics", "push0", "push1", "push2"});
+    play.Ready({"pull0", "pull1"});
+    play.TakeIo();
+    play.Send(EventKind::kFlush);
+    play.TakeIo();
+    play.Done({"pull0", "pull1"});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, Opening,
+                         testing::Values(std::pair("fifo_sched", "fuse_bytes"),
+                                         std::pair("priority_sched", "fuse_bytes"),
+                                         std::pair("dear_sched", "group_bytes")));
+
+}  // namespace
+}  // namespace engine::test

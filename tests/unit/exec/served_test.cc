@@ -1,0 +1,274 @@
+// Ranks whose parameters are at servers: the same results as with updates on ranks, and what may be
+// different.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/fakes/served_ranks.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 48;
+constexpr int64_t kSamples = 2;
+constexpr int64_t kRows = 9;
+
+// y = table[x], for one number per sample.
+class LookupOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->parameter_count = 1;
+    signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes, .decay = 1};
+    signature->parameters[0].shape = {kRows, kWidth};
+    signature->output_count = 1;
+    signature->outputs[0].shape = {inputs[0].shape[0], kWidth};
+    signature->differentiable_inputs = 2;
+    signature->backward_reads_outputs = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    for (int64_t s = 0; s < call.inputs[0].count(); ++s) {
+      std::memcpy(call.outputs[0].f32() + s * kWidth, call.inputs[1].f32() + RowOf(call, s),
+                  kWidth * sizeof(float));
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    std::fill_n(call.input_grads[1].f32(), kRows * kWidth, 0.0f);
+    for (int64_t s = 0; s < call.inputs[0].count(); ++s) {
+      for (int64_t k = 0; k < kWidth; ++k) {
+        call.input_grads[1].f32()[RowOf(call, s) + k] += call.output_grads[0].f32()[s * kWidth + k];
+      }
+    }
+    return {};
+  }
+
+ private:
+  static int64_t RowOf(const OpCall& call, int64_t sample) {
+    return static_cast<const int32_t*>(call.inputs[0].data)[sample] * kWidth;
+  }
+};
+
+OpFactory OpsWithLookup() {
+  return [](const std::string& name,
+            const std::vector<OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
+    if (name == "lookup") return std::unique_ptr<Op>(new LookupOp());
+    return FakeOps()(name, attributes);
+  };
+}
+
+Graph MakeModel(bool with_table) {
+  GraphBuilder builder(OpsWithLookup(), kSamples);
+  ValueId x = kNone, h = kNone;
+  if (with_table) {
+    x = builder.Input("x", {}, DType::kInt32);
+    h = *builder.Apply("table", "lookup", {x}, {}, {.row_table = "weight"});
+  } else {
+    h = x = builder.Input("x", {kWidth}, DType::kFloat32);
+  }
+  for (const char* name : {"a", "b", "c"}) h = *builder.Apply(name, "scale", {h});
+  h = *builder.Apply("d", "shift", {h});
+  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
+  return *builder.Finish(x, target, h, loss, {});
+}
+
+struct RankResult {
+  Status status;
+  std::vector<float> parameters, states;
+  std::vector<float> losses;
+  int64_t next_step = 0;
+};
+
+struct World {
+  bool served = true;
+  UpdateMode mode = UpdateMode::kSync;
+  bool table = false;
+  bool sparse = false;
+  int size = 2;
+  uint64_t steps = 12;
+  uint32_t seed = 1;  // of order and delays
+  float state_at_begin = 0;
+  bool shard = false;
+
+  RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator) const {
+    RankResult result;
+    HostDevice device;
+    PluginSet plugins;
+    plugins.device = &device;
+    plugins.communicator = std::move(communicator);
+    plugins.scheduler =
+        std::make_unique<RandomScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
+    plugins.optimizer = std::make_unique<FakeSgd>();
+    const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
+                                  .timeout_ms = 5000,
+                                  .shard_optimizer = shard,
+                                  .sparse_pull = sparse,
+                                  .communicator_name = "served",
+                                  .scheduler_name = "test_sched",
+                                  .optimizer_name = "test_sgd"};
+    auto made = Executor::Create(MakeModel(table), plugins, OpsWithLookup(), nullptr, options);
+    result.status = made.status();
+    if (made.ok()) result.status = Train(**made, rank, &result);
+    return result;
+  }
+
+  Status Train(Executor& executor, int rank, RankResult* result) const {
+    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
+    if (state_at_begin != 0 && rank == 0) {
+      const auto count = static_cast<size_t>(executor.memory().layout().trainable_count);
+      ENGINE_RETURN_IF_ERROR(executor.SetServedState(0, std::vector<float>(count, state_at_begin)));
+    }
+    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
+    std::vector<float> input(kSamples * kWidth);
+    std::vector<int32_t> ids(kSamples), target(kSamples * kWidth, 1);
+    for (uint64_t step = 1; step <= steps; ++step) {
+      for (size_t i = 0; i < input.size(); ++i) {
+        input[i] = static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2;
+      }
+      for (size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = static_cast<int32_t>((5 * i + 3 * step + static_cast<size_t>(rank)) % kRows);
+      }
+      auto done = executor.Step({.input = table ? static_cast<const void*>(ids.data())
+                                                : static_cast<const void*>(input.data()),
+                                 .target = target.data(),
+                                 .samples = kSamples,
+                                 .step = step,
+                                 .learning_rate = 0.25f});
+      if (!done.ok()) return done.status();
+      result->losses.push_back(done->statistics.loss_sum);
+      if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
+    }
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    if (executor.own_pace()) ENGINE_RETURN_IF_ERROR(executor.Meet(5000));
+    ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
+    if (executor.served()) {
+      ENGINE_ASSIGN_OR_RETURN(result->next_step, executor.NextStep());
+    }
+    Collect(executor, result);
+    return {};
+  }
+
+  static void Collect(const Executor& executor, RankResult* result) {
+    for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
+      const auto index = static_cast<int32_t>(p);
+      const TensorView view = executor.memory().parameter(index);
+      result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
+      const TensorView state = executor.optimizer_state(index, 0);
+      if (state.data == nullptr) continue;
+      result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
+    }
+  }
+
+  std::vector<RankResult> Run() const {
+    ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
+    Hub hub(size, 100, seed);
+    std::vector<RankResult> results(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::unique_ptr<Communicator> communicator;
+        if (served) {
+          communicator = run.MakeRank(rank);
+        } else {
+          communicator = std::make_unique<HubCommunicator>(hub, rank);
+        }
+        results[static_cast<size_t>(rank)] = RunRank(rank, std::move(communicator));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+};
+
+TEST(Served, SyncIsEqualToUpdatesOnRanks) {
+  World on_ranks{.served = false};
+  on_ranks.seed = 0;  // collectives need one order
+  const auto expected = on_ranks.Run();
+  ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    for (const RankResult& result : World{.seed = seed}.Run()) {
+      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
+      EXPECT_EQ(result.parameters, expected[0].parameters) << "seed " << seed;
+      EXPECT_EQ(result.losses, expected[0].losses) << "seed " << seed;
+      EXPECT_EQ(result.next_step, 13);
+    }
+  }
+}
+
+TEST(Served, StatesComeFromTheServersAndGoThereAtTheBegin) {
+  const auto results = World{.state_at_begin = 100}.Run();
+  ASSERT_TRUE(results[0].status.ok()) << results[0].status.message();
+  ASSERT_FALSE(results[0].states.empty());
+  EXPECT_THAT(results[0].states, Each(112.0f));
+  EXPECT_TRUE(results[1].states.empty());
+}
+
+TEST(Served, RowsThatABatchDoesNotReadNeedNotTravel) {
+  const auto dense = World{.table = true}.Run();
+  ASSERT_TRUE(dense[0].status.ok()) << dense[0].status.message();
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
+    for (const RankResult& result : World{.table = true, .sparse = true, .seed = seed}.Run()) {
+      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
+      EXPECT_EQ(result.losses, dense[0].losses) << "seed " << seed;
+      EXPECT_EQ(result.parameters, dense[0].parameters) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Served, RanksThatGoAtTheirOwnPaceMeetAtTheEnd) {
+  for (const UpdateMode mode : {UpdateMode::kAsync, UpdateMode::kBounded}) {
+    const auto results = World{.mode = mode, .size = 3}.Run();
+    for (const RankResult& result : results) {
+      ASSERT_TRUE(result.status.ok()) << Name(mode) << ": " << result.status.message();
+      EXPECT_EQ(result.parameters, results[0].parameters) << Name(mode);
+      EXPECT_EQ(result.next_step, 13);
+    }
+    EXPECT_THAT(results[0].states, Each(36.0f)) << "an update for each push";
+    EXPECT_NE(results[0].losses, results[1].losses) << "statistics are those of the rank";
+  }
+}
+
+TEST(Served, ShardedUpdatesAreRefused) {
+  const auto results = World{.shard = true}.Run();
+  EXPECT_EQ(results[0].status.code(), StatusCode::kConfig);
+  EXPECT_THAT(results[0].status.message(),
+              AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'")));
+}
+
+class NeedsSums final : public GradientHook {
+ public:
+  HookTraits traits() const noexcept override { return {.stage = HookStage::kReduced}; }
+  Status Setup(uint32_t) noexcept override { return {}; }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView&) noexcept override { return {}; }
+  Status Apply(const GradientView&) noexcept override { return {}; }
+  std::span<float> Observed() noexcept override { return {}; }
+};
+
+TEST(Served, HooksOnSumsAreRefused) {
+  ServedRun run({.world_size = 1});
+  HostDevice device;
+  PluginSet plugins;
+  plugins.device = &device;
+  plugins.communicator = run.MakeRank(0);
+  plugins.scheduler = std::make_unique<RandomScheduler>();
+  plugins.optimizer = std::make_unique<FakeSgd>();
+  plugins.hooks.push_back(std::make_unique<NeedsSums>());
+  const ExecutorOptions options{.communicator_name = "served",
+                                .scheduler_name = "s",
+                                .optimizer_name = "o",
+                                .hook_names = {"needs_sums"}};
+  const auto made = Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options);
+  EXPECT_EQ(made.status().code(), StatusCode::kConfig);
+  EXPECT_THAT(made.status().message(), AllOf(HasSubstr("'needs_sums'"), HasSubstr("update")));
+}
+
+}  // namespace
+}  // namespace engine::test

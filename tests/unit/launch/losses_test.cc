@@ -1,0 +1,143 @@
+// Runs that survive the loss of a rank, over the control channel and in threads.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "core/launch/launch.h"
+#include "tests/unit/launch/socket_run.h"
+
+namespace engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Status Await(AbortSignal& abort) {
+  TimePoint deadline = DeadlineIn(kLongMs);
+  while (!abort.raised() && !Passed(deadline)) std::this_thread::yield();
+  return abort.reason();
+}
+
+// Ranks 0 to 2 and server 0; losses are allowed unless a test says otherwise.
+class Losses : public testing::Test {
+ protected:
+  void Start(bool allow) {
+    run_.Start();
+    for (SocketRank* member : Members()) {
+      ASSERT_TRUE(member->client.Join(DeadlineIn(kLongMs)).ok());
+    }
+    if (!allow) return;
+    ranks_[0].client.AllowLosses();
+    // Its answer says that the server has read what came before.
+    ASSERT_TRUE(ranks_[0].client.Set("allowed", "").ok());
+  }
+  std::vector<SocketRank*> Members() { return {&ranks_[0], &ranks_[1], &ranks_[2], &server_}; }
+
+  SocketRun run_{SocketRun::SettingsOf({3, 1, true}, kLongMs)};
+  SocketRank ranks_[3]{{run_.Connect(), 0, 3}, {run_.Connect(), 1, 3}, {run_.Connect(), 2, 3}};
+  SocketRank server_{run_.Connect(), BlameServer(0), 3};
+};
+
+TEST_F(Losses, ARankThatFailsIsToldAndTheRunGoesOn) {
+  Start(true);
+  ranks_[2].client.Leave(Status::Error(StatusCode::kStorage, "the disk is full"));
+  EXPECT_THAT(run_.Notices(1), ElementsAre("rank 2: the disk is full; the run goes on without it"));
+  EXPECT_TRUE(ranks_[0].client.Set("still", "served").ok());
+  for (int rank : {0, 1}) ranks_[rank].client.Leave({});
+  EXPECT_TRUE(server_.client.Get(kRanksLeftKey, kLongMs).ok());
+  server_.client.Leave({});
+  const LaunchOutcome outcome = run_.Finish().Outcome();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  for (SocketRank* member : Members()) EXPECT_FALSE(member->abort.raised());
+}
+
+TEST_F(Losses, WithoutLeaveAFailureEndsTheRun) {
+  Start(false);
+  ranks_[2].client.Leave(Status::Error(StatusCode::kStorage, "the disk is full"));
+  EXPECT_STREQ(Await(ranks_[0].abort).message(), "rank 2 failed: the disk is full");
+  EXPECT_STREQ(Await(server_.abort).message(), "rank 2 failed: the disk is full");
+  EXPECT_EQ(run_.Finish().Outcome().exit_code, 203);
+}
+
+TEST_F(Losses, RankZeroAlwaysEndsTheRun) {
+  Start(true);
+  ranks_[0].client.Leave(Status::Error(StatusCode::kStorage, "the disk is full"));
+  for (SocketRank* member : {&ranks_[1], &ranks_[2], &server_}) {
+    EXPECT_STREQ(Await(member->abort).message(), "rank 0 failed: the disk is full");
+  }
+  EXPECT_EQ(run_.Finish().Outcome().status.rank(), 0);
+}
+
+TEST_F(Losses, AServerAlwaysEndsTheRun) {
+  Start(true);
+  server_.client.Leave(Status::Error(StatusCode::kTimeout, "no progress"));
+  EXPECT_STREQ(Await(ranks_[0].abort).message(), "server 0 failed: no progress");
+  const LaunchOutcome outcome = run_.Finish().Outcome();
+  EXPECT_EQ(outcome.status.rank(), BlameServer(0));
+  EXPECT_EQ(outcome.exit_code, 202);
+}
+
+// Rank 1 has noticed first that the server is gone: that is not a loss of rank 1.
+TEST_F(Losses, AComplaintAboutTheCulpritIsNoLoss) {
+  Start(true);
+  ranks_[1].client.Leave(Status::Error(StatusCode::kPeerLost, "server 0 is silent"));
+  server_.client.Leave(Status::Error(StatusCode::kInternal, "a bug"));
+  EXPECT_STREQ(Await(ranks_[0].abort).message(), "server 0 failed: a bug");
+  SocketRun& run = run_;
+  EXPECT_EQ(run.Finish().Outcome().exit_code, 70);
+  EXPECT_TRUE(run.Notices(0).empty());
+}
+
+TEST_F(Losses, AComplaintAloneIsALoss) {
+  Start(true);
+  ranks_[1].client.Leave(Status::Error(StatusCode::kPeerLost, "server 0 is silent"));
+  EXPECT_THAT(run_.Notices(1),
+              ElementsAre("rank 1: server 0 is silent; the run goes on without it"));
+  EXPECT_FALSE(ranks_[0].abort.raised());
+}
+
+TEST(LossesInThreads, AFailingBodyIsToldAndTheRunGoesOn) {
+  LaunchPlan plan;
+  plan.mode = LaunchPlan::Mode::kThreads;
+  plan.info = {.world_size = 3, .servers = 1};
+  std::vector<std::string> notices;
+  std::mutex mutex;
+  LaunchOptions options;
+  options.notice = [&](const std::string& sentence) {
+    const std::lock_guard lock(mutex);
+    notices.push_back(sentence);
+  };
+  const LaunchOutcome outcome = Launch(plan, options, [](RankContext& context) -> Status {
+    if (context.info.is_server != 0) return context.store.Get(kRanksLeftKey, kLongMs).status();
+    if (context.info.rank == 2) {
+      ENGINE_RETURN_IF_ERROR(context.store.Get("allowed", kLongMs).status());
+      const Status status = Status::Error(StatusCode::kTimeout, "no progress");
+      context.abort.Raise(status);  // told once, although it is said twice
+      return status;
+    }
+    if (context.info.rank == 0) {
+      context.AllowLosses();
+      return context.store.Set("allowed", "");
+    }
+    return context.store.Get("allowed", kLongMs).status();
+  });
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_THAT(notices, ElementsAre("rank 2: no progress; the run goes on without it"));
+}
+
+TEST(LossesInThreads, RankZeroAlwaysEndsTheRun) {
+  LaunchPlan plan;
+  plan.mode = LaunchPlan::Mode::kThreads;
+  plan.info.world_size = 2;
+  const LaunchOutcome outcome = Launch(plan, {}, [](RankContext& context) -> Status {
+    if (context.info.rank == 1) return context.store.Get("never", kLongMs).status();
+    context.AllowLosses();
+    return Status::Error(StatusCode::kStorage, "the disk is full");
+  });
+  EXPECT_EQ(outcome.status.rank(), 0);
+  EXPECT_EQ(outcome.exit_code, 203);
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,219 @@
+#include "core/train/resume.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "core/launch/memory_store.h"
+#include "tests/unit/storage/temp_folder.h"
+#include "tests/unit/train/lone_rank.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CheckpointInfo ThisRun(int64_t global_batch) {
+  return {.config = {},
+          .optimizer = {},
+          .seed = 3,
+          .world_size = 2,
+          .global_batch = global_batch,
+          .data = {}};
+}
+
+// After `step` steps over 50 samples.
+CheckpointInfo Stored(int64_t step, int64_t global_batch) {
+  CheckpointInfo info = ThisRun(global_batch);
+  info.step = step;
+  info.position = PositionAfter(step, 50, global_batch);
+  return info;
+}
+
+config::Train Steps(int64_t steps) {
+  config::Train train;
+  train.set_steps(steps);
+  return train;
+}
+
+config::Train Epochs(double epochs) {
+  config::Train train;
+  train.set_epochs(epochs);
+  return train;
+}
+
+TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
+  for (const int32_t world_size : {1, 2, 5}) {
+    CheckpointInfo run = ThisRun(8);
+    run.world_size = world_size;
+    const auto point = PlanResume(Stored(17, 8), run, 50);
+    ASSERT_TRUE(point.ok()) << point.status().message();
+    EXPECT_EQ(point->step, 17);
+    EXPECT_EQ(point->first_batch, 17);
+    EXPECT_THAT(point->warnings, IsEmpty());
+    const SamplePosition position = PositionAt(20, *point, 50, 8);
+    EXPECT_EQ(position.epoch, 2);  // of 7 steps
+    EXPECT_EQ(position.samples, 6 * 8);
+  }
+}
+
+TEST(PlanResume, AnotherBatchGoesOnAtTheSamePlaceInTheData) {
+  // 17 steps of 8 over 50 samples: two epochs of 7 steps and 24 samples; with 16, an epoch has 4.
+  const auto point = PlanResume(Stored(17, 8), ThisRun(16), 50);
+  ASSERT_TRUE(point.ok()) << point.status().message();
+  EXPECT_EQ(point->step, 17);
+  EXPECT_EQ(point->first_batch, 2 * 4 + 1);
+  EXPECT_THAT(point->warnings,
+              ElementsAre(AllOf(HasSubstr("a global batch of 8"), HasSubstr("this run has 16"))));
+  // A checkpoint of that run, and back to 8.
+  CheckpointInfo second = ThisRun(16);
+  second.step = 19;
+  second.position = PositionAt(19, *point, 50, 16);
+  EXPECT_EQ(second.position.epoch, 2);
+  EXPECT_EQ(second.position.samples, 48);
+  const auto third = PlanResume(second, ThisRun(8), 50);
+  ASSERT_TRUE(third.ok()) << third.status().message();
+  EXPECT_EQ(third->step, 19);
+  EXPECT_EQ(third->first_batch, 2 * 7 + 6);
+}
+
+TEST(PlanResume, SaysWhatElseDiffers) {
+  CheckpointInfo run = ThisRun(8);
+  run.seed = 4;
+  run.data = "another";
+  const auto point = PlanResume(Stored(17, 8), run, 50);
+  ASSERT_TRUE(point.ok()) << point.status().message();
+  EXPECT_THAT(point->warnings, ElementsAre(AllOf(HasSubstr("seed 3"), HasSubstr("has 4")),
+                                           HasSubstr("training data is not that")));
+}
+
+TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
+  CheckpointInfo stored = Stored(17, 8), run = ThisRun(8);
+  stored.optimizer = "sgd";
+  run.optimizer = "adamw";
+  const Status other = PlanResume(stored, run, 50).status();
+  EXPECT_EQ(other.code(), StatusCode::kConfig);
+  EXPECT_THAT(other.message(), AllOf(HasSubstr("optimizer 'sgd'"), HasSubstr("uses 'adamw'")));
+  run.optimizer = "sgd";
+  stored.global_batch = 0;
+  const Status silent = PlanResume(stored, run, 50).status();
+  EXPECT_EQ(silent.code(), StatusCode::kBadData);
+  EXPECT_THAT(silent.message(), HasSubstr("but not continued"));
+}
+
+TEST(LastStep, CountsFromTheBeginningOfTheRun) {
+  EXPECT_EQ(*LastStep(Steps(20), 7, {}), 20);
+  EXPECT_EQ(*LastStep(Epochs(2.5), 7, {}), 18);
+  EXPECT_EQ(*LastStep(Steps(20), 7, {.step = 19, .first_batch = 19, .warnings = {}}), 20);
+  EXPECT_EQ(*LastStep(Epochs(2.5), 7, {.step = 17, .first_batch = 17, .warnings = {}}), 18);
+  // 17 steps went half as far; 9 of 12 batches of 3 epochs are seen.
+  EXPECT_EQ(*LastStep(Epochs(3), 4, {.step = 17, .first_batch = 9, .warnings = {}}), 20);
+}
+
+TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
+  for (const config::Train& train : {Steps(17), Steps(5), Epochs(2.4), Epochs(1)}) {
+    const Status done =
+        LastStep(train, 7, {.step = 17, .first_batch = 17, .warnings = {}}).status();
+    EXPECT_EQ(done.code(), StatusCode::kConfig);
+    EXPECT_THAT(done.message(),
+                AllOf(HasSubstr("it has 17 steps"),
+                      HasSubstr(train.has_epochs() ? "train.epochs is" : "train.steps is"),
+                      HasSubstr("raise it")));
+  }
+}
+
+TEST(ResumePoint, IsPublishedForRanksThatComeLater) {
+  AbortSignal abort;
+  MemoryStore store(std::make_shared<MemoryTable>(), abort);
+  EXPECT_EQ(PublishedResumePoint(store, 1).status().code(), StatusCode::kTimeout);
+  ASSERT_TRUE(PublishResumePoint(store, {.step = 17, .first_batch = 9, .warnings = {}}).ok());
+  const auto point = PublishedResumePoint(store, 1000);
+  ASSERT_TRUE(point.ok()) << point.status().message();
+  EXPECT_EQ(point->step, 17);
+  EXPECT_EQ(point->first_batch, 9);
+}
+
+constexpr int64_t kWidth = 6, kBatch = 4;
+constexpr ModelInputs kInputs{
+    .input_shape = {kWidth}, .target_shape = {}, .classes = 3, .max_samples = kBatch};
+
+// Trains steps (first, last] of batches that depend on the number of the step only.
+void Train(Executor& executor, int64_t first, int64_t last) {
+  for (int64_t step = first + 1; step <= last; ++step) {
+    std::mt19937 random(static_cast<uint32_t>(step));
+    std::vector<float> input(kWidth * kBatch);
+    std::vector<int32_t> target(kBatch);
+    for (float& x : input) x = static_cast<float>(random() % 1000) / 500 - 1;
+    for (int32_t& t : target) t = static_cast<int32_t>(random() % 3);
+    const auto result = executor.Step({.input = input.data(),
+                                       .target = target.data(),
+                                       .samples = kBatch,
+                                       .step = static_cast<uint64_t>(step),
+                                       .learning_rate = 0.05f});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+  }
+  ASSERT_TRUE(executor.Flush().ok());
+}
+
+std::map<std::string, std::string> TensorsIn(const std::string& path) {
+  std::map<std::string, std::string> tensors;
+  const auto file = SafetensorsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  if (!file.ok()) return tensors;
+  for (const NamedTensor& tensor : (*file)->tensors()) {
+    tensors[tensor.name].assign(static_cast<const char*>(tensor.view.data),
+                                tensor.view.size_bytes());
+  }
+  return tensors;
+}
+
+// 20 steps give the bytes of 10 and, in another executor, 10 more.
+TEST(LoadCheckpoint, GoesOnToTheBit) {
+  for (const char* optimizer : {"\"sgd\"] sgd { momentum: 0.9 weight_decay: 0.01 }", "\"sgd\"]",
+                                "\"adamw\"] adamw { weight_decay: 0.1 }"}) {
+    const std::string config =
+        "model { mlp { hidden: [7] } } data { synthetic {} } train { steps: 20 global_batch: 4 }\n"
+        "plugins: [\"null\", \"priority_sched\", \"cpu_ops\", " +
+        std::string(optimizer) + "\n";
+    testing::TempFolder folder;
+    const auto make = [&](std::unique_ptr<LoneRank>* rank) {
+      auto made = LoneRank::Make(config);
+      EXPECT_TRUE(made.ok()) << made.status().message();
+      *rank = std::move(*made);
+      auto executor = (*rank)->MakeExecutor(kInputs);
+      EXPECT_TRUE(executor.ok()) << executor.status().message();
+      EXPECT_TRUE((*executor)->memory().InitializeParameters().ok());
+      return std::move(*executor);
+    };
+    const auto write = [&](const char* name, const Executor& executor, int64_t step) {
+      const Status written =
+          WriteCheckpoint(folder / name, executor, {.step = step, .config = config});
+      ASSERT_TRUE(written.ok()) << written.message();
+    };
+    std::unique_ptr<LoneRank> first_rank, second_rank;
+    const std::unique_ptr<Executor> first = make(&first_rank), second = make(&second_rank);
+    Train(*first, 0, 10);
+    write("ten", *first, 10);
+    Train(*first, 10, 20);
+    write("twenty", *first, 20);
+
+    const auto opened = OpenCheckpoint(folder / "ten");
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    const Status loaded = LoadCheckpoint(*opened, *second, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+    Train(*second, 10, 20);
+    write("resumed", *second, 20);
+    EXPECT_EQ(TensorsIn(folder / "resumed"), TensorsIn(folder / "twenty")) << optimizer;
+    EXPECT_NE(TensorsIn(folder / "ten"), TensorsIn(folder / "twenty")) << optimizer;
+  }
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,228 @@
+// Runs that go on without a rank, and with another process in its place.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "breaking_proxy.h"
+#include "training.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+constexpr ParameterTraits kAsync{.mode = UpdateMode::kAsync};
+constexpr ParameterTraits kBounded{.mode = UpdateMode::kBounded, .staleness = 1};
+
+// Loses everything once it is cut.
+class CutLink final : public Link {
+ public:
+  CutLink(std::unique_ptr<Link> inner, const std::atomic<bool>& cut)
+      : inner_(std::move(inner)), cut_(cut) {}
+  bool Writable() override { return inner_->Writable(); }
+  void* socket() override { return inner_->socket(); }
+  SendResult Send(Message& message) override {
+    if (!cut_) return inner_->Send(message);
+    message = {.peer = message.peer};
+    return SendResult::kSent;
+  }
+  bool Receive(Message* out) override { return inner_->Receive(out); }
+
+ private:
+  const std::unique_ptr<Link> inner_;
+  const std::atomic<bool>& cut_;
+};
+
+class Losses : public ::testing::Test {
+ protected:
+  void Start(uint32_t workers, const ParameterTraits& update, int64_t lost_after_ms = 50) {
+    training_ = {.workers = workers, .units = {{1, 3000}, {2, 40000}}};
+    ClusterSettings settings{
+        .workers = workers, .servers = 2, .lost_after_ms = lost_after_ms, .update = update};
+    // The last worker can go without a word.
+    settings.faults = [=, this](uint32_t endpoint) -> LinkWrapper {
+      if (endpoint != 2 + workers - 1) return {};
+      return [this](std::unique_ptr<Link> link) {
+        return std::make_unique<CutLink>(std::move(link), cut_);
+      };
+    };
+    cluster_ = std::make_unique<Cluster>(settings);
+    ASSERT_TRUE(cluster_->ok());
+    weights_.resize(workers);
+    RunWorkers(workers, [&](uint32_t worker) { Begin(worker); });
+  }
+  void Begin(uint32_t worker) {
+    const Status status = Prepare(cluster_->client(worker), worker, training_,
+                                  cluster_->optimizer(), &weights_[worker]);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  void Kill(uint32_t worker) {
+    cut_ = true;
+    cluster_->Destroy(worker);
+    cut_ = false;
+  }
+  Status Steps(uint32_t worker, int first, int last) {
+    return Train(*cluster_, worker, training_, first, last, &weights_[worker]);
+  }
+  size_t LinesWith(const std::string& text) const {
+    size_t lines = 0;
+    for (const std::string& line : cluster_->log()) lines += line.find(text) != std::string::npos;
+    return lines;
+  }
+  Status PullOf(uint32_t worker, int64_t timeout_ms) {
+    return cluster_->Run(worker, {.kind = TransferKind::kPull,
+                                  .recv = weights_[worker].data(),
+                                  .count = 3000,
+                                  .key = 1,
+                                  .timeout_ms = timeout_ms});
+  }
+
+  std::atomic<bool> cut_{false};
+  TrainingSettings training_;
+  std::unique_ptr<Cluster> cluster_;
+  std::vector<Weights> weights_;
+};
+
+TEST_F(Losses, EachRankGoesAtItsOwnPaceWithoutStep) {
+  Start(2, kAsync);
+  EXPECT_TRUE(Steps(0, 1, 5).ok());
+  EXPECT_TRUE(Steps(1, 1, 1).ok());
+  EXPECT_TRUE(Steps(0, 6, 7).ok());
+}
+
+TEST_F(Losses, ARankIsAheadByTheStalenessAtMost) {
+  Start(2, kBounded);
+  EXPECT_TRUE(Steps(0, 1, 1).ok());  // rank 1 is at step 0
+  ASSERT_TRUE(cluster_->client(0).BeginStep(StepOf(training_, 0, 2)).ok());
+  const std::vector<float> gradient(3000);
+  ASSERT_TRUE(
+      cluster_
+          ->Run(0, {.kind = TransferKind::kPush, .send = gradient.data(), .count = 3000, .key = 1})
+          .ok());
+  const Status early = PullOf(0, 300);
+  EXPECT_EQ(early.code(), StatusCode::kTimeout) << early.message();
+  EXPECT_EQ(early.rank(), 1) << early.message();
+}
+
+TEST_F(Losses, ARankThatIsBehindLetsOthersGoOnWhenItPushes) {
+  Start(2, kBounded);
+  EXPECT_TRUE(Steps(0, 1, 1).ok());
+  RunWorkers(2, [&](uint32_t worker) {
+    const Status status = worker == 0 ? Steps(0, 2, 3) : Steps(1, 1, 2);
+    EXPECT_TRUE(status.ok()) << "worker " << worker << ": " << status.message();
+  });
+}
+
+TEST_F(Losses, OthersGoOnWithoutARankThatIsLost) {
+  for (const ParameterTraits& update : {kAsync, kBounded}) {
+    SCOPED_TRACE(Name(update.mode));
+    Start(3, update);
+    RunWorkers(3, [&](uint32_t worker) {
+      EXPECT_TRUE(Steps(worker, 1, 1).ok());
+      if (worker == 2) return Kill(2);
+      const Status status = Steps(worker, 2, 6);
+      EXPECT_TRUE(status.ok()) << status.message();
+      // Not of a lost rank's word either.
+      const Status barrier = cluster_->Run(worker, {.kind = TransferKind::kBarrier});
+      EXPECT_TRUE(barrier.ok()) << barrier.message();
+      float sum = 1;
+      EXPECT_TRUE(cluster_->Run(worker, {.send = &sum, .recv = &sum, .count = 1, .key = 9}).ok());
+      EXPECT_EQ(sum, 2.0f);
+    });
+    EXPECT_LE(LinesWith("going on without rank 2"), 2u) << "one line of each server";
+    EXPECT_GE(LinesWith("going on without rank 2"), 1u);
+    cluster_.reset();
+  }
+}
+
+TEST_F(Losses, ALostRankThatAloneHasWhatIsWantedIsNamed) {
+  Start(3, kAsync);
+  Kill(2);
+  RunWorkers(2, [&](uint32_t worker) {
+    float value = 0;
+    const Status status = cluster_->Run(
+        worker,
+        {.kind = TransferKind::kBroadcast, .root = 2, .recv = &value, .count = 1, .key = 9});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 2);
+  });
+}
+
+TEST_F(Losses, ANewProcessGoesOnWhereTheLostOneEnded) {
+  for (const ParameterTraits& update : {kAsync, kBounded}) {
+    SCOPED_TRACE(Name(update.mode));
+    Start(3, update);
+    RunWorkers(3, [&](uint32_t worker) {
+      EXPECT_TRUE(cluster_->Run(worker, {.kind = TransferKind::kBarrier}).ok());
+      const Status status = Steps(worker, 1, 3);
+      EXPECT_TRUE(status.ok()) << status.message();
+    });
+    Kill(2);
+    ASSERT_TRUE(cluster_->Renew(2, 1).ok());
+    Begin(2);
+    uint64_t last = 0;
+    EXPECT_TRUE(cluster_->client(2).LastStep(5000, &last).ok());
+    EXPECT_EQ(last, 3u);
+    RunWorkers(3, [&](uint32_t worker) {
+      const Status status = Steps(worker, 4, 6);
+      EXPECT_TRUE(status.ok()) << "worker " << worker << ": " << status.message();
+      // The second one of two ranks, the first one of the third.
+      const Status barrier = cluster_->Run(worker, {.kind = TransferKind::kBarrier});
+      EXPECT_TRUE(barrier.ok()) << "worker " << worker << ": " << barrier.message();
+    });
+    EXPECT_GE(LinesWith("rank 2 is back"), 1u);
+    cluster_.reset();
+  }
+}
+
+TEST_F(Losses, InStepANewProcessIsToldThatItsRankWasGivenUp) {
+  Start(2, {.mode = UpdateMode::kSync});
+  Kill(1);
+  const Status status = cluster_->Renew(1, 1);
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("rank 1 was given up"));
+}
+
+TEST_F(Losses, WhoWaitsForValuesOfALostRankIsTold) {
+  training_ = {.workers = 2, .units = {{1, 3000}}};
+  cluster_ = std::make_unique<Cluster>(ClusterSettings{.workers = 2, .update = kAsync});
+  ASSERT_TRUE(cluster_->ok());
+  ASSERT_TRUE(Register(cluster_->client(1), training_, cluster_->optimizer()).ok());
+  RunWorkers(2, [&](uint32_t worker) {
+    if (worker == 0) return cluster_->Destroy(0);
+    std::vector<float> values(3000);
+    const Status status = cluster_->client(1).Load(1, -1, values.data(), 20000);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 0) << status.message();
+  });
+}
+
+// Its process lives, but was without a connection for too long.
+TEST(Loss, OneThatWasGivenUpIsToldSo) {
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync}) {
+    SCOPED_TRACE(Name(mode));
+    std::unique_ptr<BreakingProxy> proxy;
+    ClusterSettings settings{.workers = 2,
+                             .servers = 1,
+                             .resend_ms = 30,
+                             .lost_after_ms = 1,
+                             .update = ParameterTraits{.mode = mode}};
+    settings.route = [&](const std::string& endpoint) {
+      proxy = std::make_unique<BreakingProxy>(endpoint, 300000);
+      return proxy->endpoint();
+    };
+    Cluster cluster(settings);
+    ASSERT_TRUE(cluster.ok());
+    const TrainingSettings training{.workers = 2, .units = {{1, 50000}}};
+    RunWorkers(2, [&](uint32_t worker) {
+      Weights weights;
+      Status status =
+          Prepare(cluster.client(worker), worker, training, cluster.optimizer(), &weights);
+      if (status.ok()) status = Train(cluster, worker, training, 1, 5, &weights);
+      EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    });
+    EXPECT_GT(proxy->breaks(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace engine::zmq_ps

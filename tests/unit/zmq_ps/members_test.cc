@@ -1,0 +1,213 @@
+// Servers that are members of the run of their own, through the communicators that plugins make.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "cluster.h"
+#include "communicator.h"
+#include "server_member.h"
+#include "tests/fakes/memory_host.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+constexpr uint64_t kKey = 21;
+constexpr int64_t kCount = 300000;
+
+class Members : public ::testing::Test {
+ protected:
+  void Start(int ranks, int servers, CommunicatorSettings settings = {}) {
+    settings.rendezvous.timeout_ms = 20000;
+    for (int i = 0; i < ranks + servers; ++i) {
+      const bool is_server = i >= ranks;
+      hosts_.push_back(
+          std::make_unique<test::MemoryHost>(RankInfo{.rank = is_server ? i - ranks : i,
+                                                      .world_size = ranks,
+                                                      .local_rank = is_server ? 0 : i,
+                                                      .local_world_size = ranks,
+                                                      .servers = servers,
+                                                      .is_server = is_server},
+                                             store_));
+    }
+    ranks_.resize(static_cast<size_t>(ranks));
+    members_.resize(static_cast<size_t>(servers));
+    ends_.resize(members_.size());
+    RunWorkers(static_cast<uint32_t>(ranks + servers), [&](uint32_t i) {
+      if (i < ranks_.size()) {
+        auto created = ZmqPsCommunicator::Create(*hosts_[i], settings);
+        EXPECT_TRUE(created.ok()) << created.status().message();
+        if (created.ok()) ranks_[i] = std::move(*created);
+        return;
+      }
+      auto created = ServerMember::Create(*hosts_[i], settings);
+      EXPECT_TRUE(created.ok()) << created.status().message();
+      if (created.ok()) members_[i - ranks_.size()] = std::move(*created);
+    });
+    for (size_t i = 0; i < members_.size(); ++i) {
+      ASSERT_NE(members_[i], nullptr);
+      serving_.emplace_back([this, i] { ends_[i] = ServerOf(i).Serve(optimizer_); });
+    }
+    for (const auto& rank : ranks_) ASSERT_NE(rank, nullptr);
+  }
+  void TearDown() override {
+    ranks_.clear();
+    Join();
+  }
+  void Join() {
+    for (std::thread& thread : serving_) thread.join();
+    serving_.clear();
+  }
+
+  ParameterServer& ServerOf(size_t index) {
+    return *static_cast<ParameterServer*>(members_[index]->Query(kParameterServerId));
+  }
+  ParameterClient* ClientOf(size_t rank) {
+    return static_cast<ParameterClient*>(ranks_[rank]->Query(kParameterClientId));
+  }
+  Status Run(size_t rank, const Transfer& transfer) {
+    Work* work = nullptr;
+    ENGINE_RETURN_IF_ERROR(ranks_[rank]->Submit(transfer, &work));
+    const Status status = work->WaitHost(transfer.timeout_ms + 5000);
+    work->Release();
+    return status;
+  }
+  // One unit of zeros, then steps of gradients of ones.
+  Status Train(size_t rank, int steps, std::vector<float>* values) {
+    const ServedSpan span{.count = kCount};
+    const ServedUnit unit{.key = kKey, .count = kCount, .spans = {&span, 1}};
+    ParameterClient& client = *ClientOf(rank);
+    ENGINE_RETURN_IF_ERROR(client.Register({&unit, 1}, optimizer_, 10000));
+    values->assign(kCount, 0.0f);
+    if (rank == 0) ENGINE_RETURN_IF_ERROR(client.Store(kKey, -1, values->data(), 10000));
+    const std::vector<float> gradient(kCount, 1.0f);
+    for (int step = 1; step <= steps; ++step) {
+      ENGINE_RETURN_IF_ERROR(
+          client.BeginStep({.step = static_cast<uint64_t>(step), .learning_rate = 1, .weight = 1}));
+      ENGINE_RETURN_IF_ERROR(Run(
+          rank,
+          {.kind = TransferKind::kPush, .send = gradient.data(), .count = kCount, .key = kKey}));
+      ENGINE_RETURN_IF_ERROR(
+          Run(rank,
+              {.kind = TransferKind::kPull, .recv = values->data(), .count = kCount, .key = kKey}));
+    }
+    return {};
+  }
+
+  std::shared_ptr<test::MemoryStoreTable> store_ = std::make_shared<test::MemoryStoreTable>();
+  std::vector<std::unique_ptr<test::MemoryHost>> hosts_;
+  TestOptimizer optimizer_;
+  std::vector<std::unique_ptr<ZmqPsCommunicator>> ranks_;
+  std::vector<std::unique_ptr<ServerMember>> members_;
+  std::vector<std::thread> serving_;
+  std::vector<Status> ends_;
+};
+
+TEST_F(Members, KeepParametersInStepByDefaultAndEndWithTheRanks) {
+  Start(3, 2);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    ASSERT_NE(ClientOf(rank), nullptr);
+    EXPECT_EQ(ClientOf(rank)->traits().mode, UpdateMode::kSync);
+    EXPECT_EQ(ranks_[rank]->traits().ordered, 0u);
+    EXPECT_TRUE(ranks_[rank]->traits().kinds & Bit(TransferKind::kPush));
+  }
+  EXPECT_EQ(members_[0]->traits().kinds, 0u);
+  Work* work = nullptr;
+  EXPECT_EQ(members_[0]->Submit({.kind = TransferKind::kBarrier}, &work).code(),
+            StatusCode::kUnsupported);
+  RunWorkers(3, [&](uint32_t rank) {
+    std::vector<float> values;
+    const Status status = Train(rank, 2, &values);
+    ASSERT_TRUE(status.ok()) << status.message();
+    // Momentum 1, then 1.9.
+    const float momentum = 0.9f * 1.0f + 1.0f;
+    EXPECT_THAT(values, ::testing::Each(-1.0f - momentum));
+    std::vector<float> sum(1000, 1.0f);
+    EXPECT_TRUE(Run(rank, {.send = sum.data(), .recv = sum.data(), .count = 1000, .key = 3}).ok());
+    EXPECT_THAT(sum, ::testing::Each(3.0f));
+    EXPECT_TRUE(Run(rank, {.kind = TransferKind::kBarrier}).ok());
+  });
+  ranks_.clear();
+  Join();
+  for (const Status& end : ends_) EXPECT_TRUE(end.ok()) << end.message();
+}
+
+TEST_F(Members, AddUpOnlyWhereWorkersUpdate) {
+  Start(2, 1, {.rendezvous = {.encrypt = true}, .update = UpdateChoice::kWorkers});
+  EXPECT_EQ(ClientOf(0), nullptr);
+  EXPECT_FALSE(ranks_[0]->traits().kinds & Bit(TransferKind::kPush));
+  RunWorkers(2, [&](uint32_t rank) {
+    std::vector<float> sum(1000, 1.0f);
+    EXPECT_TRUE(Run(rank, {.send = sum.data(), .recv = sum.data(), .count = 1000, .key = 3}).ok());
+    EXPECT_THAT(sum, ::testing::Each(2.0f));
+    EXPECT_EQ(
+        Run(rank, {.kind = TransferKind::kPull, .recv = sum.data(), .count = 1, .key = 3}).code(),
+        StatusCode::kUnsupported);
+  });
+}
+
+TEST_F(Members, OneThatIsAbortedReturnsTheReasonAndIsNamed) {
+  Start(2, 2);
+  std::vector<float> values[2];
+  RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Train(rank, 1, &values[rank]).ok()); });
+  members_[1]->Abort(Status::Error(StatusCode::kInterrupted, "the user asked to stop"));
+  RunWorkers(2, [&](uint32_t rank) {
+    std::vector<float> sum(kCount);
+    const Status status =
+        Run(rank, {.send = sum.data(), .recv = sum.data(), .count = kCount, .key = 4});
+    EXPECT_EQ(BlamedServer(status.rank()), 1) << status.message();
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("server 1"));
+    ranks_[rank].reset();
+  });
+  Join();
+  EXPECT_TRUE(ends_[0].ok()) << ends_[0].message();
+  EXPECT_EQ(ends_[1].code(), StatusCode::kInterrupted) << ends_[1].message();
+}
+
+// Its key is another one, and the servers have not seen it.
+TEST_F(Members, AdmitTheKeyOfANewProcess) {
+  const CommunicatorSettings settings{.rendezvous = {.encrypt = true, .timeout_ms = 20000},
+                                      .update = UpdateChoice::kAsync};
+  Start(2, 1, settings);
+  std::vector<float> values[2];
+  RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Train(rank, 1, &values[rank]).ok()); });
+  ranks_[1].reset();
+  test::MemoryHost host(
+      RankInfo{.rank = 1, .world_size = 2, .local_world_size = 2, .servers = 1, .incarnation = 1},
+      store_);
+  auto renewed = ZmqPsCommunicator::Create(host, settings);
+  ASSERT_TRUE(renewed.ok()) << renewed.status().message();
+  ranks_[1] = std::move(*renewed);
+  const ServedSpan span{.count = kCount};
+  const ServedUnit unit{.key = kKey, .count = kCount, .spans = {&span, 1}};
+  ASSERT_TRUE(ClientOf(1)->Register({&unit, 1}, optimizer_, 10000).ok());
+  uint64_t step = 0;
+  EXPECT_TRUE(ClientOf(1)->LastStep(5000, &step).ok());
+  EXPECT_EQ(step, 1u);
+  ranks_[1].reset();
+}
+
+TEST_F(Members, LeaveNoServerToRanks) {
+  test::MemoryHost host(RankInfo{.world_size = 1, .servers = 1}, store_);
+  const auto created =
+      ZmqPsCommunicator::Create(host, {.rendezvous = {.servers = 1, .timeout_ms = 100}});
+  ASSERT_FALSE(created.ok());
+  EXPECT_EQ(created.status().code(), StatusCode::kConfig);
+  EXPECT_THAT(created.status().message(), ::testing::HasSubstr("leave it out"));
+}
+
+TEST_F(Members, WhoDoesNotAppearIsNamed) {
+  test::MemoryHost rank(RankInfo{.world_size = 1, .servers = 2}, store_);
+  const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous = {.timeout_ms = 100}});
+  ASSERT_FALSE(alone.ok());
+  EXPECT_EQ(BlamedServer(alone.status().rank()), 0) << alone.status().message();
+  EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0, 1 of 2"));
+  auto store = std::make_shared<test::MemoryStoreTable>();
+  test::MemoryHost server(RankInfo{.world_size = 2, .servers = 1, .is_server = 1}, store);
+  const auto member = ServerMember::Create(server, {.rendezvous = {.timeout_ms = 100}});
+  ASSERT_FALSE(member.ok());
+  EXPECT_EQ(member.status().rank(), 0) << member.status().message();
+  EXPECT_THAT(member.status().message(), ::testing::HasSubstr("ranks 0, 1 of 2"));
+}
+
+}  // namespace
+}  // namespace engine::zmq_ps

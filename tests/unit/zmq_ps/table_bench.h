@@ -1,0 +1,205 @@
+// A table and what its tests compare it with.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "table.h"
+
+namespace engine::zmq_ps {
+
+using Floats = std::vector<float>;
+
+// Every argument of a call and the order of the calls are seen in the result.
+class MomentumOptimizer final : public Optimizer {
+ public:
+  OptimizerTraits traits() const noexcept override {
+    OptimizerTraits traits;
+    traits.gate = gate;
+    traits.state_count = 2;
+    return traits;
+  }
+  Status Update(const UpdateCall& call) noexcept override {
+    if (call.step == failing_step) {
+      return Status::Error(StatusCode::kDevice, "the optimizer does not like step %d",
+                           static_cast<int>(call.step));
+    }
+    for (int64_t i = 0; i < call.count; ++i) {
+      const float gradient =
+          call.gradient[i] * call.gradient_scale + 0.01f * call.weight_decay_scale * call.value[i];
+      call.states[0][i] = 0.9f * call.states[0][i] + gradient;
+      call.states[1][i] += static_cast<float>(call.step) * gradient * gradient +
+                           std::copysign(0.5f, call.gradient[i]);  // tells -0 from 0
+      call.value[i] -= call.learning_rate * (call.states[0][i] + 0.001f * call.states[1][i]);
+    }
+    return {};
+  }
+
+  UpdateGate gate = UpdateGate::kSpan;
+  uint64_t failing_step = 0;
+};
+
+// A parameter and its states, updated the plain way.
+struct Plain {
+  explicit Plain(Floats start) : values(std::move(start)) {
+    for (Floats& state : states) state.resize(values.size());
+  }
+  void Update(MomentumOptimizer& optimizer, const CellSpec& spec, const Floats& gradient,
+              float gradient_scale, float learning_rate, uint64_t step) {
+    size_t at = 0;
+    for (const ServedSpan& span : spec.spans) {
+      UpdateCall call;
+      call.value = values.data() + at;
+      call.gradient = gradient.data() + at;
+      for (int i = 0; i < 2; ++i) call.states[i] = states[i].data() + at;
+      call.count = span.count;
+      call.gradient_scale = gradient_scale;
+      call.learning_rate = learning_rate;
+      call.weight_decay_scale = span.weight_decay_scale;
+      call.step = step;
+      ASSERT_TRUE(optimizer.Update(call).ok());
+      at += static_cast<size_t>(span.count);
+    }
+  }
+  Floats values;
+  Floats states[2];
+};
+
+// In memory that is aligned to nothing, as what comes from a network.
+inline ::zmq::message_t MessageOf(std::span<const float> values) {
+  auto* const memory = new char[values.size_bytes() + 1];
+  if (!values.empty()) std::memcpy(memory + 1, values.data(), values.size_bytes());
+  const auto free = [](void*, void* hint) { delete[] static_cast<char*>(hint); };
+  return {memory + 1, values.size_bytes(), free, memory};
+}
+
+inline Floats FloatsOf(const ::zmq::message_t& message) {
+  Floats values(message.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), message.data(), message.size());
+  return values;
+}
+
+// Of so different sizes that every order of addition gives another sum.
+inline Floats RandomFloats(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<float> digits(-1, 1);
+  Floats values(count);
+  for (float& value : values) {
+    value = std::ldexp(digits(random), static_cast<int>(random() % 12));
+  }
+  return values;
+}
+
+inline Floats SumOf(const std::vector<Floats>& inputs) {
+  Floats sum = inputs[0];
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    for (size_t k = 0; k < sum.size(); ++k) sum[k] += inputs[i][k];
+  }
+  return sum;
+}
+
+// Equal as bytes: -0 is not 0.
+inline bool SameBits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+// Slice 1 of 3 of a unit with rows of 100: longer than a block of the sum, with spans that end
+// within blocks.
+inline CellSpec SpecOf(uint64_t unit = 7) {
+  CellSpec spec;
+  spec.id = {unit, 1};
+  spec.slices = 3;
+  spec.offset = 5000;
+  spec.count = 10000;
+  spec.total = 20000;
+  spec.row = 100;
+  spec.spans = {{3000, 1, 0}, {1, 0, 0}, {6999, 0.5f, 0}};
+  return spec;
+}
+
+inline TableSettings SettingsOf(UpdateMode mode, uint32_t workers, int32_t staleness = 0) {
+  return {.mode = mode, .staleness = staleness, .workers = workers, .max_cell_bytes = 1 << 20};
+}
+
+// A table with one cell, values stored; tasks run at once.
+class TableBench {
+ public:
+  TableBench(UpdateMode mode, uint32_t workers, int32_t staleness = 0, bool store = true)
+      : table(SettingsOf(mode, workers, staleness), optimizer), plain(RandomFloats(10000, 99)) {
+    for (uint32_t worker = 0; worker < workers; ++worker) {
+      EXPECT_TRUE(table.Register(worker, spec).ok());
+    }
+    if (!store) return;
+    EXPECT_TRUE(table.Store(0, spec.id, -1, MessageOf(plain.values)).ok());
+  }
+
+  Status TryPush(uint32_t worker, uint64_t step, const Floats& gradient, float weight = 2,
+                 float learning_rate = 0.1f) {
+    const PushSpec push{.step = step, .learning_rate = learning_rate, .weight = weight};
+    return table.Push(worker, spec.id, push, MessageOf(gradient));
+  }
+  void Push(uint32_t worker, uint64_t step, const Floats& gradient, float weight = 2) {
+    const Status status = TryPush(worker, step, gradient, weight);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  Status TryPushRows(uint32_t worker, uint64_t step, const std::vector<int32_t>& rows,
+                     const Floats& data, float weight = 2) {
+    const PushSpec push{
+        .step = step, .learning_rate = 0.1f, .weight = weight, .sparse = true, .rows = rows};
+    return table.Push(worker, spec.id, push, MessageOf(data));
+  }
+  void Pull(uint32_t worker, uint64_t step, uint64_t request, int32_t state = -1) {
+    const PullSpec pull{.request = request, .step = step, .state = state};
+    const Status status = table.Pull(worker, spec.id, pull);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  void RunAll() {
+    while (UpdateTask* const task = table.NextWork()) {
+      Run(*task);
+      table.Finished(task);
+    }
+  }
+  std::vector<PullAnswer> Answers() {
+    std::vector<PullAnswer> answers;
+    table.TakeReady(&answers);
+    return answers;
+  }
+  std::vector<uint64_t> Answered() {
+    std::vector<uint64_t> requests;
+    for (const PullAnswer& answer : Answers()) {
+      EXPECT_TRUE(answer.status.ok()) << answer.status.message();
+      requests.push_back(answer.request);
+    }
+    return requests;
+  }
+  // What a pull of "now" gives.
+  Floats Now(int32_t state = -1) {
+    Pull(0, 0, 12345, state);
+    const std::vector<PullAnswer> answers = Answers();
+    EXPECT_EQ(answers.size(), 1u);
+    return answers.empty() ? Floats() : FloatsOf(answers[0].data);
+  }
+  void PlainUpdate(const Floats& gradient, float weight, uint64_t step) {
+    plain.Update(optimizer, spec, gradient, 1 / std::max(weight, 1.0f), 0.1f, step);
+  }
+  void ExpectAsPlain() {
+    EXPECT_TRUE(SameBits(Now(), plain.values));
+    EXPECT_TRUE(SameBits(Now(0), plain.states[0]));
+    EXPECT_TRUE(SameBits(Now(1), plain.states[1]));
+  }
+
+  const CellSpec spec = SpecOf();
+  MomentumOptimizer optimizer;
+  Table table;
+  Plain plain;
+};
+
+}  // namespace engine::zmq_ps

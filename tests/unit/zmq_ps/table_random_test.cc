@@ -1,0 +1,356 @@
+// Three workers, several cells, threads that run tasks, and messages in random order.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "table.h"
+#include "table_bench.h"
+#include "tests/fakes/allocation_count.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+constexpr uint32_t kWorkers = 3;
+constexpr uint64_t kSteps = 12;
+constexpr int32_t kStaleness = 1;
+
+// Runs tasks on two threads, as the pool of a server does.
+class TaskThreads {
+ public:
+  TaskThreads() {
+    for (std::thread& thread : threads_) thread = std::thread([this] { Loop(); });
+  }
+  ~TaskThreads() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void Submit(UpdateTask* task) {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(task);
+    ++under_way_;
+    changed_.notify_one();
+  }
+  // What has run; blocks when `wait` and something is under way.
+  std::vector<UpdateTask*> TakeDone(bool wait) {
+    std::unique_lock lock(mutex_);
+    done_changed_.wait(lock, [&] { return !wait || under_way_ == 0 || !done_.empty(); });
+    std::vector<UpdateTask*> done;
+    done.swap(done_);
+    under_way_ -= done.size();
+    return done;
+  }
+
+ private:
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      UpdateTask* const task = waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      Run(*task);
+      lock.lock();
+      done_.push_back(task);
+      done_changed_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_, done_changed_;
+  std::deque<UpdateTask*> waiting_;
+  std::vector<UpdateTask*> done_;
+  size_t under_way_ = 0;
+  bool stop_ = false;
+  std::thread threads_[2];
+};
+
+// One cell, and all values that it may have at any time.
+struct Model {
+  Model(uint64_t unit, const Floats& start) : spec(SpecOf(unit)), plain(start), history{start} {}
+
+  CellSpec spec;
+  Plain plain;
+  std::vector<Floats> history;  // after each update
+  uint64_t number = 0;          // of the last update
+  std::map<uint64_t, std::vector<Floats>> collected;
+  // The version that contains a worker's push.
+  std::map<std::pair<uint32_t, uint64_t>, size_t> version_of;
+};
+
+struct Worker {
+  uint64_t step = 1;
+  std::vector<size_t> to_push, to_pull;  // cells
+  size_t unanswered = 0;
+  bool there = true;
+};
+
+class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_t>> {
+ protected:
+  RandomRun() : table_(SettingsOf(mode(), kWorkers, kStaleness), optimizer_), random_(seed()) {
+    for (uint64_t unit = 1; unit <= 4; ++unit) {
+      Model& model = models_.emplace_back(unit, RandomFloats(10000, 1000 + unit));
+      EXPECT_TRUE(table_.Register(0, model.spec).ok());
+      EXPECT_TRUE(table_.Store(0, model.spec.id, -1, MessageOf(model.plain.values)).ok());
+    }
+    for (Worker& worker : workers_) BeginStep(worker);
+  }
+
+  static UpdateMode mode() { return std::get<0>(GetParam()); }
+  static uint64_t seed() { return std::get<1>(GetParam()); }
+  size_t Below(size_t n) { return static_cast<size_t>(random_() % n); }
+
+  void BeginStep(Worker& worker) {
+    for (size_t i = 0; i < models_.size(); ++i) {
+      worker.to_push.push_back(i);
+      worker.to_pull.push_back(i);
+    }
+  }
+  size_t TakeAny(std::vector<size_t>& from) {
+    const size_t at = Below(from.size());
+    const size_t taken = from[at];
+    from.erase(from.begin() + static_cast<ptrdiff_t>(at));
+    return taken;
+  }
+
+  // One message of a worker: pushes and pulls of a step in any order. False: it waits, or is done.
+  bool Send(uint32_t index) {
+    Worker& worker = workers_[index];
+    if (!worker.there || worker.step > kSteps) return false;
+    const size_t messages = worker.to_push.size() + worker.to_pull.size();
+    if (messages == 0) return false;
+    if (Below(messages) < worker.to_push.size()) {
+      SendPush(index, TakeAny(worker.to_push));
+      EndStep(worker);  // one that is a repetition may be the last message of a step
+    } else {
+      const size_t cell = TakeAny(worker.to_pull);
+      const uint64_t request = worker.step * 100 + cell;
+      const PullSpec pull{.request = request, .step = worker.step};
+      EXPECT_TRUE(table_.Pull(index, models_[cell].spec.id, pull).ok());
+      ++worker.unanswered;
+    }
+    return true;
+  }
+
+  void SendPush(uint32_t index, size_t cell) {
+    Model& model = models_[cell];
+    const uint64_t step = workers_[index].step;
+    const PushSpec push{.step = step, .learning_rate = 0.01f, .weight = 4};
+    const Floats gradient = RandomFloats(10000, step * 100 + cell * 10 + index);
+    const Status status = table_.Push(index, model.spec.id, push, MessageOf(gradient));
+    EXPECT_TRUE(status.ok()) << status.message();
+    if (mode() == UpdateMode::kSync) {
+      std::vector<Floats>& all = model.collected[step];
+      all.resize(kWorkers);
+      all[index] = gradient;
+      if (std::any_of(all.begin(), all.end(), [](const Floats& one) { return one.empty(); })) {
+        return;
+      }
+      model.plain.Update(optimizer_, model.spec, SumOf(all), 1 / 12.0f, 0.01f, step);
+    } else {
+      if (model.version_of.contains({index, step})) return;  // a repetition after a loss
+      model.number = std::max(model.number + 1, step);
+      model.plain.Update(optimizer_, model.spec, gradient, 1 / 4.0f, 0.01f, model.number);
+    }
+    model.history.push_back(model.plain.values);
+    model.version_of[{index, step}] = model.history.size() - 1;
+  }
+
+  void TakeAnswers() {
+    std::vector<PullAnswer> answers;
+    table_.TakeReady(&answers);
+    for (PullAnswer& answer : answers) {
+      Worker& worker = workers_[answer.worker];
+      ASSERT_TRUE(answer.status.ok()) << answer.status.message();
+      ASSERT_TRUE(worker.there);
+      ASSERT_EQ(answer.request / 100, worker.step);
+      Check(answer);
+      if (Below(3) == 0) Hold(std::move(answer.data));
+      --worker.unanswered;
+      EndStep(worker);
+    }
+  }
+  void EndStep(Worker& worker) {
+    if (worker.unanswered + worker.to_push.size() + worker.to_pull.size() > 0) return;
+    ++worker.step;
+    BeginStep(worker);
+  }
+
+  // The values are one version of the cell; new enough, and not of before others are near enough.
+  void Check(const PullAnswer& answer) {
+    const uint64_t step = answer.request / 100;
+    const Model& model = models_[answer.request % 100];
+    const Floats values = FloatsOf(answer.data);
+    if (mode() == UpdateMode::kSync) {
+      ASSERT_GE(model.history.size(), step + 1);
+      EXPECT_TRUE(SameBits(values, model.history[step]));
+      return;
+    }
+    size_t version = model.history.size();
+    while (version > 0 && !SameBits(values, model.history[version - 1])) --version;
+    ASSERT_GT(version, 0u) << "values that the cell never had";
+    --version;
+    EXPECT_GE(version, model.version_of.at({answer.worker, step}));
+    if (mode() == UpdateMode::kAsync) return;
+    for (uint32_t other = 0; other < kWorkers; ++other) {
+      if (other == lost_ || step <= kStaleness) continue;
+      EXPECT_GE(version, model.version_of.at({other, step - kStaleness}));
+    }
+  }
+
+  // As a message that waits to be sent, or for an acknowledgement.
+  void Hold(::zmq::message_t message) {
+    Floats values = FloatsOf(message);
+    held_.emplace_back(std::move(message), std::move(values));
+    if (held_.size() < 6) return;
+    const size_t at = Below(held_.size());
+    EXPECT_TRUE(SameBits(FloatsOf(held_[at].first), held_[at].second));
+    held_.erase(held_.begin() + static_cast<ptrdiff_t>(at));
+  }
+
+  void Finish(const std::vector<UpdateTask*>& done) {
+    for (UpdateTask* const task : done) {
+      ASSERT_TRUE(task->status.ok()) << task->status.message();
+      table_.Finished(task);
+    }
+  }
+
+  // Until nothing more can happen.
+  void Drive() {
+    while (true) {
+      bool progress = false;
+      const auto first = static_cast<uint32_t>(Below(kWorkers));
+      for (uint32_t i = 0; i < kWorkers && !progress; ++i) {
+        progress = Send((first + i) % kWorkers);
+      }
+      while (UpdateTask* const task = Below(2) == 0 ? table_.NextWork() : nullptr) {
+        threads_.Submit(task);
+      }
+      const std::vector<UpdateTask*> done = threads_.TakeDone(!progress);
+      Finish(done);
+      TakeAnswers();
+      if (progress || !done.empty()) continue;
+      UpdateTask* const task = table_.NextWork();
+      if (!task) return;
+      threads_.Submit(task);
+    }
+  }
+
+  MomentumOptimizer optimizer_;
+  Table table_;
+  std::mt19937_64 random_;
+  std::deque<Model> models_;
+  Worker workers_[kWorkers];
+  uint32_t lost_ = kWorkers;
+  std::vector<std::pair<::zmq::message_t, Floats>> held_;
+  TaskThreads threads_;
+};
+
+TEST_P(RandomRun, EndsWithTheValuesOfAPlainLoop) {
+  Drive();
+  for (const Worker& worker : workers_) EXPECT_EQ(worker.step, kSteps + 1);
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+    EXPECT_EQ(table_.LastStep(worker), kSteps);
+  }
+  for (Model& model : models_) {
+    ASSERT_TRUE(table_.Pull(0, model.spec.id, {.request = 1}).ok());
+    std::vector<PullAnswer> answers;
+    table_.TakeReady(&answers);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_TRUE(SameBits(FloatsOf(answers[0].data), model.plain.values));
+    EXPECT_EQ(model.history.size() - 1, mode() == UpdateMode::kSync ? kSteps : kSteps * kWorkers);
+  }
+}
+
+// Not with kSync: there a loss ends the run, which is the rule of the server's loop.
+class RandomRunWithALoss : public RandomRun {};
+
+TEST_P(RandomRunWithALoss, GoesOnWithoutTheLostAndThenWithAnother) {
+  Worker& worker = workers_[1];
+  // Lost within a step, so that some cells have its push and others do not.
+  while (worker.step < 4) {
+    for (uint32_t i = 0; i < kWorkers; ++i) Send(i);
+    while (UpdateTask* const task = table_.NextWork()) threads_.Submit(task);
+    Finish(threads_.TakeDone(true));
+    TakeAnswers();
+  }
+  while (worker.to_push.size() > 2) Send(1);
+  worker = {};
+  worker.there = false;
+  lost_ = 1;
+  table_.Lose(1);
+  Drive();
+  EXPECT_EQ(workers_[0].step, kSteps + 1);
+  EXPECT_EQ(workers_[2].step, kSteps + 1);
+  EXPECT_EQ(table_.LastStep(1), 3u);
+  // The one in its place goes on from there, and repeats what some cells have.
+  table_.Join(1);
+  worker = {};
+  worker.step = table_.LastStep(1) + 1;
+  BeginStep(worker);
+  Drive();
+  EXPECT_EQ(worker.step, kSteps + 1);
+  for (Model& model : models_) EXPECT_EQ(model.history.size() - 1, kSteps * kWorkers);
+}
+
+const auto kNameOf = [](const auto& info) {
+  return std::string(Name(std::get<0>(info.param))) + std::to_string(std::get<1>(info.param));
+};
+
+INSTANTIATE_TEST_SUITE_P(Table, RandomRun,
+                         ::testing::Combine(::testing::Values(UpdateMode::kSync,
+                                                              UpdateMode::kBounded,
+                                                              UpdateMode::kAsync),
+                                            ::testing::Values(1u, 2u, 3u, 4u)),
+                         kNameOf);
+INSTANTIATE_TEST_SUITE_P(Table, RandomRunWithALoss,
+                         ::testing::Combine(::testing::Values(UpdateMode::kBounded,
+                                                              UpdateMode::kAsync),
+                                            ::testing::Values(1u, 2u, 3u, 4u)),
+                         kNameOf);
+
+TEST(Table, AllocatesNothingOnceItHasWhatItNeeds) {
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kBounded, UpdateMode::kAsync}) {
+    TableBench bench(mode, 2);
+    std::vector<PullAnswer> answers;
+    const auto step = [&](uint64_t number) {
+      for (uint32_t worker = 0; worker < 2; ++worker) {
+        ::zmq::message_t data(40000);  // by malloc
+        const PushSpec push{.step = number, .weight = 1};
+        std::memset(data.data(), 0, data.size());
+        const Status pushed = bench.table.Push(worker, bench.spec.id, push, std::move(data));
+        const PullSpec pull{.request = number, .step = number};
+        const Status pulled = bench.table.Pull(worker, bench.spec.id, pull);
+        ENGINE_CHECK(pushed.ok() && pulled.ok());
+      }
+      bench.RunAll();  // the answers of the step before are still there: values are copied
+      bench.table.TakeReady(&answers);
+      ENGINE_CHECK(answers.size() == 2, "%zu answers", answers.size());
+    };
+    const test::AllocationCounter first;
+    for (uint64_t number = 1; number <= 4; ++number) step(number);
+    EXPECT_GT(first.count(), 0u);
+    const uint64_t copies = bench.table.counters().copies;
+    const test::AllocationCounter counter;
+    for (uint64_t number = 5; number <= 10; ++number) step(number);
+    EXPECT_EQ(counter.count(), 0u) << Name(mode);
+    EXPECT_GT(bench.table.counters().copies, copies);
+  }
+}
+
+}  // namespace
+}  // namespace engine::zmq_ps

@@ -1,0 +1,685 @@
+#include "table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "table_bench.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+using Requests = std::vector<uint64_t>;
+using Ranks = std::vector<uint32_t>;
+
+constexpr size_t kCount = 10000;
+
+bool Says(const Status& status, const char* text) {
+  if (std::string(status.message()).find(text) != std::string::npos) return true;
+  ADD_FAILURE() << "'" << text << "' is not in '" << status.message() << "'";
+  return false;
+}
+
+TEST(TableSync, AddsInTheOrderOfTheWorkersWhateverTheOrderOfArrival) {
+  std::vector<uint32_t> order = {0, 1, 2};
+  do {
+    for (const bool run_between : {false, true}) {
+      TableBench bench(UpdateMode::kSync, 3);
+      for (uint64_t step = 1; step <= 3; ++step) {
+        std::vector<Floats> gradients;
+        for (uint32_t i = 0; i < 3; ++i) gradients.push_back(RandomFloats(kCount, 10 * step + i));
+        for (const uint32_t worker : order) {
+          bench.Push(worker, step, gradients[worker], 2.5f + static_cast<float>(worker));
+          if (run_between) bench.RunAll();
+        }
+        bench.RunAll();
+        bench.PlainUpdate(SumOf(gradients), (2.5f + 3.5f) + 4.5f, step);
+      }
+      bench.ExpectAsPlain();
+      EXPECT_EQ(bench.table.counters().updates, 3u);
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(TableSync, AddsUpWhileTheLastOneIsMissing) {
+  TableBench bench(UpdateMode::kSync, 4);
+  bench.Push(1, 1, Floats(kCount, 1));
+  EXPECT_EQ(bench.table.NextWork(), nullptr);
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().sums, 1u);
+  bench.Push(2, 1, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().sums, 2u);
+  bench.Push(3, 1, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().sums, 2u);
+  bench.PlainUpdate(Floats(kCount, 4), 8, 1);
+  bench.ExpectAsPlain();
+}
+
+TEST(TableSync, UpdatesGoBeforeSums) {
+  TableBench bench(UpdateMode::kSync, 3);
+  CellSpec other = SpecOf(8);
+  ASSERT_TRUE(bench.table.Register(0, other).ok());
+  ASSERT_TRUE(bench.table.Store(0, other.id, -1, MessageOf(Floats(kCount))).ok());
+  const Floats gradient(kCount, 1);
+  const PushSpec push{.step = 1, .weight = 1};
+  for (uint32_t worker = 0; worker < 2; ++worker) bench.Push(worker, 1, gradient);
+  for (uint32_t worker = 0; worker < 3; ++worker) {
+    ASSERT_TRUE(bench.table.Push(worker, other.id, push, MessageOf(gradient)).ok());
+  }
+  UpdateTask* const first = bench.table.NextWork();
+  UpdateTask* const second = bench.table.NextWork();
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(first->update);
+  EXPECT_FALSE(second->update);
+  EXPECT_EQ(bench.table.NextWork(), nullptr);
+  zmq_ps::Run(*second);
+  zmq_ps::Run(*first);
+  bench.table.Finished(second);
+  bench.table.Finished(first);
+  EXPECT_EQ(bench.table.NextWork(), nullptr);
+}
+
+TEST(TableSync, APullWaitsForTheUpdateOfItsStep) {
+  TableBench bench(UpdateMode::kSync, 2);
+  bench.Push(1, 5, Floats(kCount, 1));
+  bench.Pull(1, 5, 100);
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{});
+  EXPECT_EQ(bench.table.Missing(1, bench.spec.id, 100), Ranks{0});
+  bench.Pull(0, 5, 101);
+  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 101), Ranks{0});
+  bench.Push(0, 5, Floats(kCount, 1));
+  EXPECT_EQ(bench.table.Missing(1, bench.spec.id, 100), Ranks{});
+  UpdateTask* const task = bench.table.NextWork();
+  ASSERT_NE(task, nullptr);
+  EXPECT_EQ(bench.Answered(), Requests{});
+  zmq_ps::Run(*task);
+  bench.table.Finished(task);
+  EXPECT_EQ(bench.Answered(), (Requests{100, 101}));
+  EXPECT_EQ(bench.table.LastStep(0), 5u);
+}
+
+TEST(TableSync, RefusesWorkersThatDisagree) {
+  TableBench bench(UpdateMode::kSync, 3);
+  bench.Push(2, 4, Floats(kCount, 1));
+  const Status step = bench.TryPush(1, 5, Floats(kCount, 1));
+  EXPECT_EQ(step.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(step.rank(), 1);
+  Says(step, "rank 1 pushed step 5 of unit 0000000000000007, but rank 2 pushed step 4");
+  const Status rate = bench.TryPush(0, 4, Floats(kCount, 1), 2, 0.25f);
+  EXPECT_EQ(rate.code(), StatusCode::kInvalidArgument);
+  Says(rate, "with learning rate 0.25, but rank 2 with 0.1");
+  // What was refused is not there.
+  EXPECT_EQ(bench.table.LastStep(1), 0u);
+  bench.Push(1, 4, Floats(kCount, 1));
+  bench.Push(0, 4, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().updates, 1u);
+}
+
+TEST(TableSync, AWorkerMayPushAheadABit) {
+  TableBench bench(UpdateMode::kSync, 2);
+  for (uint64_t step = 1; step <= 4; ++step) bench.Push(0, step, Floats(kCount, 1));
+  Says(bench.TryPush(0, 5, Floats(kCount, 1)), "pull before the next push");
+  for (uint64_t step = 1; step <= 4; ++step) {
+    bench.Push(1, step, Floats(kCount, 2));
+    bench.RunAll();
+    bench.PlainUpdate(Floats(kCount, 3), 4, step);
+  }
+  bench.ExpectAsPlain();
+}
+
+TEST(TableSync, AheadOfAnotherStepFailsTheCell) {
+  TableBench bench(UpdateMode::kSync, 2);
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.Push(0, 2, Floats(kCount, 1));
+  bench.Push(1, 1, Floats(kCount, 1));
+  UpdateTask* const task = bench.table.NextWork();
+  ASSERT_NE(task, nullptr);
+  bench.Push(1, 3, Floats(kCount, 1));  // meets the step 2 of rank 0 only when step 1 is made
+  zmq_ps::Run(*task);
+  bench.table.Finished(task);
+  const Status status = bench.TryPush(1, 4, Floats(kCount, 1));
+  Says(status, "rank 1 pushed step 3 of unit 0000000000000007, but rank 0 pushed step 2");
+}
+
+TEST(TableSync, ALossChangesNothing) {
+  TableBench bench(UpdateMode::kSync, 2);
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.Pull(0, 1, 100);
+  bench.table.Lose(1);
+  EXPECT_EQ(bench.table.NextWork(), nullptr);
+  EXPECT_EQ(bench.Answered(), Requests{});
+}
+
+TEST(Table, ARepeatedStepIsDoneAlready) {
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kBounded, UpdateMode::kAsync}) {
+    TableBench bench(mode, 1);
+    bench.Push(0, 3, Floats(kCount, 1));
+    bench.Push(0, 3, Floats(kCount, 9));
+    bench.RunAll();
+    bench.table.Lose(0);
+    bench.table.Join(0);
+    bench.Push(0, 2, Floats(kCount, 9));
+    bench.Push(0, 3, Floats(kCount, 9));
+    bench.RunAll();
+    EXPECT_EQ(bench.table.counters().updates, 1u);
+    bench.PlainUpdate(Floats(kCount, 1), 2, 3);
+    bench.ExpectAsPlain();
+  }
+}
+
+TEST(TableAsync, EachPushIsAnUpdateInTheOrderOfArrival) {
+  TableBench bench(UpdateMode::kAsync, 3);
+  const std::vector<uint32_t> order = {2, 0, 1, 1, 2, 0};
+  std::vector<uint64_t> steps(3, 0);
+  uint64_t number = 0;
+  for (const uint32_t worker : order) {
+    const Floats gradient = RandomFloats(kCount, 50 + number);
+    const float weight = 0.25f * static_cast<float>(1 + 7 * number);  // below 1 at first
+    bench.Push(worker, ++steps[worker], gradient, weight);
+    bench.PlainUpdate(gradient, weight, ++number);
+  }
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().updates, 6u);
+  bench.ExpectAsPlain();
+}
+
+TEST(TableAsync, UpdatesAreCountedFromTheStepOfAContinuedRun) {
+  TableBench bench(UpdateMode::kAsync, 2);
+  const Floats gradient(kCount, 1);
+  bench.Push(0, 101, gradient);
+  bench.Push(1, 101, gradient);
+  bench.Push(1, 109, gradient);
+  bench.RunAll();
+  for (const uint64_t number : {101, 102, 109}) bench.PlainUpdate(gradient, 2, number);
+  bench.ExpectAsPlain();
+}
+
+TEST(TableAsync, APullWaitsForTheOwnPush) {
+  TableBench bench(UpdateMode::kAsync, 2);
+  bench.Pull(0, 1, 100);  // overtook its push
+  bench.Pull(1, 0, 101);
+  EXPECT_EQ(bench.Answered(), Requests{101});
+  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 100), Ranks{0});
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.Pull(0, 0, 102);
+  UpdateTask* const task = bench.table.NextWork();
+  ASSERT_NE(task, nullptr);
+  bench.Pull(1, 0, 103);  // an update runs in the memory that it wants to see
+  EXPECT_EQ(bench.Answered(), Requests{});
+  zmq_ps::Run(*task);
+  bench.table.Finished(task);
+  EXPECT_EQ(bench.Answered(), (Requests{100, 102, 103}));
+}
+
+TEST(TableBounded, APullWaitsForOthersThatAreTooFarBehind) {
+  TableBench bench(UpdateMode::kBounded, 3, 2);
+  // A run that goes on at step 101: who has not pushed is at 100.
+  for (uint64_t step = 101; step <= 102; ++step) {
+    bench.Push(0, step, Floats(kCount, 1));
+    bench.Pull(0, step, step);
+    bench.RunAll();
+    EXPECT_EQ(bench.Answered(), Requests{step});
+  }
+  bench.Push(0, 103, Floats(kCount, 1));
+  bench.Pull(0, 103, 103);
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{});
+  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 103), (Ranks{1, 2}));
+  bench.Push(2, 101, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{});
+  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 103), Ranks{1});
+  bench.Push(1, 101, Floats(kCount, 1));
+  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 103), Ranks{});
+  EXPECT_EQ(bench.Answered(), Requests{});
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{103});
+}
+
+TEST(TableBounded, ALossReleasesOthersAndForgetsItsPulls) {
+  TableBench bench(UpdateMode::kBounded, 3, 1);
+  bench.Push(1, 1, Floats(kCount, 1));
+  for (uint64_t step = 1; step <= 3; ++step) bench.Push(0, step, Floats(kCount, 1));
+  bench.Pull(0, 3, 100);
+  bench.Pull(1, 2, 101);
+  bench.Push(2, 1, Floats(kCount, 1));
+  bench.Push(2, 2, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{});
+  bench.table.Lose(1);
+  EXPECT_EQ(bench.Answered(), Requests{100});
+  bench.Push(1, 2, Floats(kCount, 1));  // was on its way
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{});
+  EXPECT_EQ(bench.table.counters().updates, 7u);
+}
+
+TEST(TableBounded, OneThatJoinsIsWaitedForFromItsFirstPushOnWithTheClockOfTheOthers) {
+  TableBench bench(UpdateMode::kBounded, 3, 1);
+  const Floats gradient(kCount, 1);
+  const auto push_and_pull = [&](uint32_t worker, uint64_t step) {
+    bench.Push(worker, step, gradient);
+    bench.Pull(worker, step, 1000 * worker + step);
+    bench.RunAll();
+  };
+  for (uint32_t worker = 0; worker < 3; ++worker) push_and_pull(worker, 1);
+  bench.table.Lose(2);
+  for (uint64_t step = 2; step <= 20; ++step) {
+    push_and_pull(0, step);
+    push_and_pull(1, step);
+  }
+  bench.Answered();
+  bench.table.Join(2);
+  EXPECT_EQ(bench.table.LastStep(2), 1u);
+  // It loads: nobody waits yet.
+  bench.Pull(2, 0, 5);
+  push_and_pull(0, 21);
+  EXPECT_EQ(bench.Answered(), (Requests{5, 21}));
+  push_and_pull(1, 21);
+  EXPECT_EQ(bench.Answered(), Requests{1021});
+  // Its step 2 counts as 22, since the others are at 21; its own pull does not wait.
+  push_and_pull(2, 2);
+  EXPECT_EQ(bench.Answered(), Requests{2002});
+  push_and_pull(0, 22);
+  push_and_pull(1, 22);
+  push_and_pull(0, 23);
+  EXPECT_EQ(bench.Answered(), (Requests{22, 1022, 23}));
+  push_and_pull(1, 23);
+  push_and_pull(0, 24);  // needs 23 of all
+  EXPECT_EQ(bench.Answered(), Requests{1023});
+  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 24), Ranks{2});
+  push_and_pull(2, 3);
+  EXPECT_EQ(bench.Answered(), (Requests{24, 2003}));
+}
+
+TEST(TableBounded, OneThatJoinsFirstOfAllHoldsNobodyBack) {
+  TableBench bench(UpdateMode::kBounded, 2, 0);
+  bench.table.Lose(1);
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.Pull(0, 1, 100);
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{100});
+  bench.table.Lose(0);
+  bench.table.Join(1);
+  bench.Push(1, 1, Floats(kCount, 1));
+  bench.Pull(1, 1, 101);
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{101});
+}
+
+TEST(Table, AnAnswerKeepsItsValuesWhileUpdatesGoOn) {
+  TableBench bench(UpdateMode::kAsync, 1);
+  const Floats before = bench.plain.values;
+  bench.Pull(0, 0, 1);
+  std::vector<PullAnswer> held = bench.Answers();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(held[0].data.data()) % 64, 0u);
+  Floats gradient = RandomFloats(kCount, 3);
+  for (uint64_t step = 1; step <= 5; ++step) {
+    bench.Push(0, step, gradient);
+    bench.RunAll();
+    bench.PlainUpdate(gradient, 2, step);
+    EXPECT_TRUE(SameBits(FloatsOf(held[0].data), before));
+  }
+  EXPECT_EQ(bench.table.counters().copies, 1u);  // the others were in place
+  bench.ExpectAsPlain();
+  EXPECT_EQ(bench.table.counters().copies, 1u);
+  ::zmq::message_t copy;
+  copy.copy(held[0].data);
+  held.clear();
+  EXPECT_TRUE(SameBits(FloatsOf(copy), before));
+}
+
+TEST(ServedArray, KeepsOneSpareVersion) {
+  ServedArray array;
+  ASSERT_TRUE(array.Allocate(100));
+  std::vector<::zmq::message_t> held;
+  for (int i = 0; i < 5; ++i) {
+    held.push_back(array.Share(100));
+    ASSERT_NE(array.Writable(100), array.newest());
+    array.Publish();
+    EXPECT_EQ(array.versions(), held.size() + 1);
+  }
+  held.clear();
+  EXPECT_EQ(array.Writable(100), array.newest());
+  array.Publish();
+  EXPECT_EQ(array.versions(), 2u);
+  // The spare one is what the next copy uses.
+  held.push_back(array.Share(100));
+  ASSERT_NE(array.Writable(100), array.newest());
+  EXPECT_EQ(array.versions(), 2u);
+}
+
+TEST(Table, AnAnswerOutlivesItsTable) {
+  std::vector<PullAnswer> held;
+  Floats values;
+  {
+    TableBench bench(UpdateMode::kAsync, 1);
+    values = bench.plain.values;
+    bench.Pull(0, 0, 1);
+    held = bench.Answers();
+  }
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_TRUE(SameBits(FloatsOf(held[0].data), values));
+}
+
+TEST(Table, AStoreDoesNotChangeAnswers) {
+  TableBench bench(UpdateMode::kAsync, 1);
+  bench.Pull(0, 0, 1);
+  const std::vector<PullAnswer> held = bench.Answers();
+  ASSERT_TRUE(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(kCount, 4))).ok());
+  EXPECT_TRUE(SameBits(FloatsOf(held[0].data), bench.plain.values));
+  EXPECT_EQ(bench.Now(), Floats(kCount, 4));
+}
+
+TEST(Table, WaitsForValues) {
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kBounded, UpdateMode::kAsync}) {
+    TableBench bench(mode, 2, 0, false);
+    bench.Pull(1, 0, 1);
+    bench.Pull(1, 0, 2, 1);
+    const Floats gradient = RandomFloats(kCount, 5);
+    bench.Push(0, 1, gradient);
+    bench.Push(1, 1, gradient);
+    EXPECT_EQ(bench.table.NextWork(), nullptr);
+    EXPECT_EQ(bench.Answered(), Requests{});
+    // States alone release nobody.
+    bench.plain.states[0] = RandomFloats(kCount, 6);
+    ASSERT_TRUE(bench.table.Store(0, bench.spec.id, 0, MessageOf(bench.plain.states[0])).ok());
+    EXPECT_EQ(bench.table.NextWork(), nullptr);
+    EXPECT_EQ(bench.Answered(), Requests{});
+    ASSERT_TRUE(bench.table.Store(0, bench.spec.id, -1, MessageOf(bench.plain.values)).ok());
+    bench.RunAll();
+    EXPECT_EQ(bench.Answered(), (Requests{1, 2}));
+    if (mode == UpdateMode::kSync) {
+      bench.PlainUpdate(SumOf({gradient, gradient}), 4, 1);
+    } else {
+      bench.PlainUpdate(gradient, 2, 1);
+      bench.PlainUpdate(gradient, 2, 2);
+    }
+    bench.ExpectAsPlain();
+  }
+}
+
+TEST(Table, RefusesAStoreWhileAnUpdateRuns) {
+  TableBench bench(UpdateMode::kAsync, 1);
+  bench.Push(0, 1, Floats(kCount, 1));
+  UpdateTask* const task = bench.table.NextWork();
+  ASSERT_NE(task, nullptr);
+  Says(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(kCount))), "under way");
+  zmq_ps::Run(*task);
+  bench.table.Finished(task);
+  EXPECT_TRUE(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(kCount))).ok());
+}
+
+// Pushes rows of three workers, all rows of `dense_worker`, and compares with dense gradients.
+void PushRowsAndCompare(UpdateMode mode, const std::vector<std::vector<int32_t>>& rows,
+                        uint32_t dense_worker, bool run_between) {
+  TableBench bench(mode, 3);
+  std::vector<Floats> dense;
+  for (uint32_t worker = 0; worker < 3; ++worker) {
+    Floats gradient(kCount), data;
+    for (const int32_t row : rows[worker]) {
+      Floats part = RandomFloats(100, 1000u * worker + static_cast<uint64_t>(row));
+      part[7] = -0.0f;
+      data.insert(data.end(), part.begin(), part.end());
+      std::copy(part.begin(), part.end(), gradient.begin() + (row - 50) * 100);
+    }
+    if (worker == dense_worker) {
+      gradient = RandomFloats(kCount, 77);
+      gradient[5000] = -0.0f;
+      bench.Push(worker, 1, gradient);
+    } else {
+      const Status status = bench.TryPushRows(worker, 1, rows[worker], data);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    dense.push_back(gradient);
+    if (run_between) bench.RunAll();
+  }
+  bench.RunAll();
+  if (mode == UpdateMode::kSync) {
+    bench.PlainUpdate(SumOf(dense), 6, 1);
+  } else {
+    for (uint64_t i = 0; i < 3; ++i) bench.PlainUpdate(dense[i], 2, i + 1);
+  }
+  bench.ExpectAsPlain();
+}
+
+// Rows 50 to 149 of the unit lie in the cell; -0 and 0 differ.
+TEST(TableRows, ArePushedAsADenseGradientOfZerosElsewhere) {
+  const std::vector<int32_t> some = {50, 90, 91, 149}, others = {60, 90, 131}, none;
+  for (const auto& rows : {std::vector{some, others, none}, std::vector{some, none, none},
+                           std::vector{none, some, others}, std::vector{none, none, none}}) {
+    for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync}) {
+      for (const uint32_t dense_worker : {0u, 1u, 2u, 3u}) {
+        PushRowsAndCompare(mode, rows, dense_worker, false);
+        PushRowsAndCompare(mode, rows, dense_worker, true);
+      }
+    }
+  }
+}
+
+TEST(TableRows, ArePulledAlone) {
+  TableBench bench(UpdateMode::kAsync, 1);
+  const std::vector<int32_t> rows = {50, 77, 149};
+  const auto pull = [&](std::span<const int32_t> some, uint64_t request) {
+    return bench.table.Pull(0, bench.spec.id, {.request = request, .sparse = true, .rows = some});
+  };
+  ASSERT_TRUE(pull(rows, 1).ok());
+  ASSERT_TRUE(pull({}, 2).ok());
+  const std::vector<PullAnswer> answers = bench.Answers();
+  ASSERT_EQ(answers.size(), 2u);
+  Floats expected;
+  for (const int32_t row : rows) {
+    const auto at = bench.plain.values.begin() + (row - 50) * 100;
+    expected.insert(expected.end(), at, at + 100);
+  }
+  EXPECT_TRUE(SameBits(FloatsOf(answers[0].data), expected));
+  EXPECT_EQ(answers[1].data.size(), 0u);
+  // A copy of rows does not keep an update from working in place.
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().copies, 0u);
+}
+
+TEST(TableRows, AreCheckedBeforeAnythingIsDone) {
+  TableBench bench(UpdateMode::kSync, 1);
+  const std::vector<std::vector<int32_t>> wrong = {{49},        {150},    {-1},    {INT32_MAX},
+                                                   {INT32_MIN}, {60, 60}, {61, 60}};
+  for (const std::vector<int32_t>& rows : wrong) {
+    const Status push = bench.TryPushRows(0, 1, rows, Floats(100 * rows.size()));
+    EXPECT_EQ(push.code(), StatusCode::kInvalidArgument);
+    Says(push, "rows that are not ascending rows of the slice");
+    const PullSpec pull{.request = 1, .sparse = true, .rows = rows};
+    Says(bench.table.Pull(0, bench.spec.id, pull), "not ascending rows");
+  }
+  Says(bench.TryPushRows(0, 1, {60, 61}, Floats(199)), "more or less data than it says");
+  CellSpec flat = SpecOf(9);
+  flat.row = 0;
+  ASSERT_TRUE(bench.table.Register(0, flat).ok());
+  const std::vector<int32_t> row = {60};
+  const PullSpec pull{.request = 1, .sparse = true, .rows = row};
+  Says(bench.table.Pull(0, flat.id, pull), "rows of a unit that has no rows");
+}
+
+TEST(Table, TheFirstDescriptionCounts) {
+  TableBench bench(UpdateMode::kSync, 3);
+  EXPECT_TRUE(bench.table.Register(2, bench.spec).ok());
+  const auto refused = [&](auto change) {
+    CellSpec other = bench.spec;
+    change(other);
+    const Status status = bench.table.Register(1, other);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.rank(), 1);
+    Says(status, "rank 1 describes slice 1 of unit 0000000000000007");
+    Says(status, "but rank 0 as elements 5000 to 15000 of 20000 in 3 slices");
+  };
+  refused([](CellSpec& spec) { spec.slices = 4; });
+  refused([](CellSpec& spec) { spec.offset = 4000; });
+  refused([](CellSpec& spec) { spec.total = 30000; });
+  refused([](CellSpec& spec) { spec.row = 50; });
+  refused([](CellSpec& spec) { spec.spans = {{10000, 1, 0}}; });
+  refused([](CellSpec& spec) { spec.spans[1].weight_decay_scale = 1; });
+  refused([](CellSpec& spec) {
+    spec.count = 5000;
+    spec.spans = {{5000, 1, 0}};
+  });
+}
+
+TEST(Table, RefusesDescriptionsThatMakeNoSense) {
+  MomentumOptimizer optimizer;
+  Table table(SettingsOf(UpdateMode::kSync, 2), optimizer);
+  const auto refused = [&](const char* why, auto change) {
+    CellSpec spec = SpecOf();
+    change(spec);
+    const Status status = table.Register(1, spec);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    Says(status, why);
+  };
+  constexpr uint64_t kHuge = UINT64_MAX;
+  refused("without a key", [](CellSpec& spec) { spec.id.unit = 0; });
+  refused("number of slices", [](CellSpec& spec) { spec.slices = 0; });
+  refused("number of slices", [](CellSpec& spec) { spec.id.slice = 3; });
+  refused("number of slices", [](CellSpec& spec) { spec.slices = UINT32_MAX; });
+  refused("outside of the unit", [](CellSpec& spec) { spec.total = kHuge; });
+  refused("outside of the unit", [](CellSpec& spec) { spec.offset = kHuge; });
+  refused("outside of the unit", [](CellSpec& spec) { spec.count = kHuge; });
+  refused("outside of the unit", [](CellSpec& spec) { spec.total = 14999; });
+  refused("too large", [](CellSpec& spec) {
+    spec.total = uint64_t{1} << 40;
+    spec.count = spec.total - spec.offset;
+  });
+  refused("not whole rows", [](CellSpec& spec) { spec.row = 3; });
+  refused("not whole rows", [](CellSpec& spec) { spec.row = kHuge; });
+  refused("do not fit", [](CellSpec& spec) { spec.spans[0].count = -1; });
+  refused("do not fit", [](CellSpec& spec) { spec.spans[0].count = 0; });
+  refused("do not fit", [](CellSpec& spec) { spec.spans[0].count = INT64_MAX; });
+  refused("do not fill", [](CellSpec& spec) { spec.spans.pop_back(); });
+  refused("weight decay", [](CellSpec& spec) { spec.spans[0].weight_decay_scale = -1; });
+  refused("weight decay", [](CellSpec& spec) { spec.spans[0].weight_decay_scale = NAN; });
+  EXPECT_FALSE(table.Register(2, SpecOf()).ok());
+  EXPECT_EQ(table.LastStep(0), Table::kNoCells);
+}
+
+TEST(Table, RefusesWhatDoesNotFitTheCell) {
+  TableBench bench(UpdateMode::kSync, 2);
+  const Floats data(kCount);
+  const auto push = [&](const PushSpec& spec, size_t count = kCount) {
+    return bench.table.Push(0, bench.spec.id, spec, MessageOf(Floats(count)));
+  };
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  Says(push({.step = 1}, kCount - 1), "more or less data");
+  Says(push({.step = 1}, 0), "more or less data");
+  Says(push({.step = 0}), "step out of range");
+  Says(push({.step = UINT64_MAX}), "step out of range");
+  Says(push({.step = 1, .learning_rate = NAN}), "learning rate");
+  Says(push({.step = 1, .weight = kInfinite}), "weight");
+  Says(push({.step = 1, .weight = -1}), "weight");
+  Says(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(3))), "more or less data");
+  Says(bench.table.Store(0, bench.spec.id, 2, MessageOf(data)), "does not have");
+  Says(bench.table.Pull(0, bench.spec.id, {.request = 1, .state = 2}), "does not have");
+  Says(bench.table.Pull(0, bench.spec.id, {.request = 1, .step = UINT64_MAX}), "out of range");
+  Says(bench.table.Pull(0, {7, 2}, {.request = 1}), "which no rank has described");
+  Says(bench.table.Pull(2, bench.spec.id, {.request = 1}), "there is no rank 2");
+  Says(bench.table.Push(2, bench.spec.id, {.step = 1}, MessageOf(data)), "there is no rank 2");
+  for (uint64_t i = 0; i < 8; ++i) bench.Pull(0, 1, i);
+  Says(bench.table.Pull(0, bench.spec.id, {.request = 9, .step = 1}), "too many pulls");
+  EXPECT_EQ(bench.table.LastStep(0), 0u);
+}
+
+TEST(Table, RefusesAnOptimizerThatNeedsMoreThanASlice) {
+  MomentumOptimizer optimizer;
+  optimizer.gate = UpdateGate::kTensor;
+  Table table(SettingsOf(UpdateMode::kSync, 1), optimizer);
+  const Status status = table.Register(0, SpecOf());
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  Says(status, "whole gradients");
+}
+
+TEST(Table, AFailedUpdateFailsTheCellAlone) {
+  TableBench bench(UpdateMode::kAsync, 2);
+  const CellSpec other = SpecOf(8);
+  ASSERT_TRUE(bench.table.Register(0, other).ok());
+  ASSERT_TRUE(bench.table.Store(0, other.id, -1, MessageOf(Floats(kCount))).ok());
+  bench.optimizer.failing_step = 2;
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.Push(1, 1, Floats(kCount, 1));
+  bench.Push(0, 2, Floats(kCount, 1));
+  bench.Pull(0, 1, 100);
+  bench.Pull(0, 2, 101);
+  bench.RunAll();
+  const std::vector<PullAnswer> answers = bench.Answers();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_TRUE(answers[0].status.ok());
+  EXPECT_EQ(answers[1].status.code(), StatusCode::kDevice);
+  Says(answers[1].status, "unit 0000000000000007 at step 2: the optimizer does not like step 2");
+  EXPECT_EQ(bench.TryPush(0, 3, Floats(kCount)).code(), StatusCode::kDevice);
+  EXPECT_EQ(bench.table.Pull(0, bench.spec.id, {.request = 3}).code(), StatusCode::kDevice);
+  EXPECT_EQ(bench.table.NextWork(), nullptr);
+  EXPECT_TRUE(bench.table.Pull(0, other.id, {.request = 4}).ok());
+  EXPECT_EQ(bench.Answered(), Requests{4});
+}
+
+TEST(Table, LastStepIsTheSmallestOfAllCells) {
+  TableBench bench(UpdateMode::kAsync, 2);
+  const CellSpec other = SpecOf(8);
+  ASSERT_TRUE(bench.table.Register(0, other).ok());
+  bench.Push(1, 1, Floats(kCount));
+  bench.Push(1, 2, Floats(kCount));
+  EXPECT_EQ(bench.table.LastStep(1), 0u);
+  ASSERT_TRUE(bench.table.Push(1, other.id, {.step = 1}, MessageOf(Floats(kCount))).ok());
+  EXPECT_EQ(bench.table.LastStep(1), 1u);
+  EXPECT_EQ(bench.table.LastStep(0), 0u);
+}
+
+TEST(Table, ACancelledPullIsNotAnswered) {
+  TableBench bench(UpdateMode::kAsync, 1);
+  bench.Pull(0, 1, 100);
+  bench.Pull(0, 1, 101);
+  EXPECT_TRUE(bench.table.Cancel(0, bench.spec.id, 100));
+  EXPECT_FALSE(bench.table.Cancel(0, bench.spec.id, 100));
+  bench.Push(0, 1, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.Answered(), Requests{101});
+  EXPECT_FALSE(bench.table.Cancel(0, bench.spec.id, 101));
+}
+
+TEST(Table, AnswersToALostWorkerAreForgotten) {
+  TableBench bench(UpdateMode::kAsync, 2);
+  bench.Pull(0, 0, 100);
+  bench.Pull(1, 0, 101);
+  bench.table.Lose(0);
+  bench.table.Join(0);
+  EXPECT_EQ(bench.Answered(), Requests{101});
+}
+
+TEST(Table, ACellMayBeEmpty) {
+  MomentumOptimizer optimizer;
+  Table table(SettingsOf(UpdateMode::kSync, 2), optimizer);
+  CellSpec spec;
+  spec.id = {3, 0};
+  ASSERT_TRUE(table.Register(0, spec).ok());
+  ASSERT_TRUE(table.Store(0, spec.id, -1, {}).ok());
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    ASSERT_TRUE(table.Push(worker, spec.id, {.step = 1}, {}).ok());
+  }
+  UpdateTask* const task = table.NextWork();
+  ASSERT_NE(task, nullptr);
+  zmq_ps::Run(*task);
+  table.Finished(task);
+  ASSERT_TRUE(table.Pull(1, spec.id, {.request = 5, .step = 1}).ok());
+  std::vector<PullAnswer> answers;
+  table.TakeReady(&answers);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].data.size(), 0u);
+}
+
+}  // namespace
+}  // namespace engine::zmq_ps
