@@ -5,6 +5,8 @@
 //   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
 //   cmake --build build/bench --target zmq_round_trip
 //   build/bench/bench/zmq_round_trip [repeats]
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -201,6 +203,9 @@ void CompareAdditions(int repeats) {
 }  // namespace engine::zmq_ps
 
 int main(int argc, char** argv) {
+  // As the engine does.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const int repeats = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 50;
   engine::zmq_ps::CompareRoundTrips(repeats);
   engine::zmq_ps::CompareAdditions(repeats);

@@ -1,3 +1,4 @@
+#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -214,7 +215,15 @@ class CommandLine {
 }  // namespace
 }  // namespace engine
 
+// Blocks of some megabytes come and go in every step (messages of libraries, above all). Given back
+// to the system each time, their pages would be zeroed and mapped again: 0.4 ms per megabyte.
+static void KeepFreedMemory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as high as it goes
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
 int main(int argc, char** argv) {
+  KeepFreedMemory();
   const engine::Status installed = engine::InstallCrashHandler();
   if (!installed.ok()) return engine::ReportError(installed);
   const engine::Environment environment = engine::ReadEnvironment();

@@ -290,6 +290,12 @@ void Executor::Fail(Status status) {
   ++changes_;
 }
 
+void Executor::Abort(const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  Fail(reason);
+  changed_.notify_all();
+}
+
 // A step that failed on one rank can never end on the others, so nothing of this rank may stay
 // under way.
 Status Executor::GiveUp(Status status) {

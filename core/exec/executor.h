@@ -76,6 +76,9 @@ class Executor {
   // error the executor is of no more use. No allocation of its own after the first step.
   Result<StepResult> Step(const StepInput& input);
 
+  // Ends whatever waits, and what comes later, with `reason`; the first one stays. [any-thread]
+  void Abort(const Status& reason);
+
   // Waits until every parameter is updated. Needed before anything but Step looks at parameters,
   // optimizer states or the communicator; does nothing when it has been done.
   Status Flush();

@@ -55,6 +55,10 @@ Status Trainer::Setup(PluginHost::MetricSink metrics, const std::string& resume)
   return PlanSteps(batches);
 }
 
+Trainer::~Trainer() {
+  if (abort_token_ != 0) rank_.abort.Forget(abort_token_);
+}
+
 Status Trainer::MakeExecutor(const BatchOptions& batches) {
   const config::Config& proto = config_.proto();
   const ModelInputs inputs = InputsOf(data_.train->info(), MaxBatchOfRank(batches), true);
@@ -77,6 +81,8 @@ Status Trainer::MakeExecutor(const BatchOptions& batches) {
   ENGINE_ASSIGN_OR_RETURN(
       executor_, Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
                                   &rank_.store, options));
+  // A rank that waits for a decision of rank 0 waits in the executor, not in the communicator.
+  abort_token_ = rank_.abort.Listen([this](const Status& reason) { executor_->Abort(reason); });
   for (const std::string& name : executor_->unreached_parameters()) {
     logger_->warn("the loss does not depend on parameter '{}': it keeps its initial value", name);
   }

@@ -26,6 +26,8 @@ class Trainer {
                                                  PluginHost::MetricSink metrics,
                                                  const std::string& resume);
 
+  ~Trainer();
+
   // Trains to the end. kInterrupted after a request to stop: the step at hand is finished on all
   // ranks, and a checkpoint written if one is configured.
   Status Run();
@@ -62,6 +64,7 @@ class Trainer {
   DatasetPair data_;
   std::unique_ptr<RankPlugins> plugins_;
   std::unique_ptr<Executor> executor_;
+  int abort_token_ = 0;  // of the executor's part in the end of the run
   std::unique_ptr<BatchLoader> loader_;
   ResumePoint began_;       // where the run began
   int64_t first_step_ = 1;  // of this rank

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
-constexpr int kMaxReceivesPerStep = 64;
+constexpr int kMaxReceivesPerStep = 4;
 constexpr size_t kMaxPending = 1 << 18;  // of one worker
 constexpr size_t kWindowSlices = 8;
 constexpr auto kComplaintInterval = std::chrono::seconds(1);

@@ -10,7 +10,7 @@
 namespace engine::zmq_ps {
 namespace {
 
-constexpr int kMaxReceivesPerStep = 64;
+constexpr int kMaxReceivesPerStep = 4;
 constexpr size_t kMaxControl = 1024;
 // A server refuses what is late and can say who is missing; without a word from it by then, it is
 // the server that is late.

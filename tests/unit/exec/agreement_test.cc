@@ -203,6 +203,37 @@ TEST(Agreement, ARankThatStartsNothingIsReported) {
   EXPECT_FALSE(results[0].status.ok());
 }
 
+// Nothing of it is under way in the communicator, whose Abort would end it.
+TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
+  Hub hub(2, 0, 1);
+  auto table = std::make_shared<MemoryTable>();
+  AbortSignal abort;
+  MemoryStore store(table, abort);
+  HostDevice device;
+  PluginSet plugins;
+  plugins.device = &device;
+  plugins.communicator = std::make_unique<HubCommunicator>(hub, 1);
+  plugins.scheduler = std::make_unique<LeadScheduler>(1);
+  plugins.optimizer = std::make_unique<FakeSgd>();
+  const ExecutorOptions options{.rank = {.rank = 1, .world_size = 2},
+                                .timeout_ms = 600000,
+                                .communicator_name = "hub",
+                                .scheduler_name = "test_sched",
+                                .optimizer_name = "test_sgd"};
+  auto executor = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
+  ASSERT_TRUE(executor.ok()) << executor.status().message();
+  ASSERT_TRUE((*executor)->memory().InitializeParameters().ok());
+  std::thread ends(
+      [&] { (*executor)->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone")); });
+  const std::vector<float> input(kSamples * kWidth, 1.0f);
+  const std::vector<int32_t> target(kSamples * kWidth, 1);
+  const auto done = (*executor)->Step(
+      {.input = input.data(), .target = target.data(), .samples = kSamples, .step = 1});
+  ends.join();
+  EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
+  EXPECT_STREQ(done.status().message(), "rank 0 is gone");
+}
+
 TEST(Agreement, TicketsAreReadOnlyWhole) {
   const std::string text = EncodeTicket({.sequence = 5, .key = 7, .task = 9});
   const auto ticket = DecodeTicket(text);
