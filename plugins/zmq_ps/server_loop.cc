@@ -296,7 +296,8 @@ void ServerLoop::Leave(uint32_t index, const Status& reason, bool given_up) {
   worker.answers.Clear();
   worker.control.clear();
   worker.pending.clear();
-  if (settings_.allows_losses() && !orderly && settings_.log && !stop_at_) {
+  // Who says why it leaves says so to its launcher too.
+  if (settings_.allows_losses() && given_up && settings_.log && !stop_at_) {
     settings_.log(std::string("going on without rank ")
                       .append(std::to_string(index))
                       .append(": ")
