@@ -23,6 +23,7 @@
 #include "core/plugin/plugin_set.h"
 #include "core/trace/timeline.h"
 #include "engine/parameter_server.h"
+#include "engine/shared_memory.h"
 
 namespace engine {
 
@@ -128,6 +129,7 @@ class Executor {
 
   // executor_plan.cc
   Status Plan(Graph graph, const OpFactory& factory);
+  SharedMemory* MemoryOfTransfers() const;
   Status CheckShards(UpdateGate* gate);
   Status PrepareOrder();
 

@@ -65,7 +65,7 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                           MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
   ENGINE_ASSIGN_OR_RETURN(
       memory_, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                                   *plugins_.device, factory, options_.seed));
+                                   *plugins_.device, factory, options_.seed, MemoryOfTransfers()));
   const FlatLayout& flat = memory_->layout();
   OptimizerTraits kept = optimizer_traits_;
   if (served()) kept.state_count = 0;
@@ -109,6 +109,13 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                              .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
   if (follows_) store_->Listen([this](std::string_view text) { OnTicket(text); });
   return served() ? RegisterUnits() : Status();
+}
+
+// Memory that the communicator lends for what is sent, or null: then it may lie anywhere.
+SharedMemory* Executor::MemoryOfTransfers() const {
+  const bool on_host = std::string_view(plugins_.device->type()) == "cpu";
+  if (!on_host || options_.rank.world_size == 1) return nullptr;
+  return static_cast<SharedMemory*>(plugins_.communicator->Query(kSharedMemoryId));
 }
 
 // What hooks and the optimizer need to see, and whether a sharded run can show it to them.

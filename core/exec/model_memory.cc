@@ -6,10 +6,11 @@ namespace engine {
 
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(Graph graph, Program program,
                                                          FlatLayout layout, Device& device,
-                                                         const OpFactory& factory, uint64_t seed) {
+                                                         const OpFactory& factory, uint64_t seed,
+                                                         SharedMemory* shared) {
   std::unique_ptr<ModelMemory> memory(
       new ModelMemory(std::move(graph), std::move(program), std::move(layout), device, seed));
-  ENGINE_RETURN_IF_ERROR(memory->Allocate());
+  ENGINE_RETURN_IF_ERROR(memory->Allocate(shared));
   ENGINE_RETURN_IF_ERROR(memory->Bind(factory));
   memory->SetSamples(memory->graph_.max_samples);
   return memory;
@@ -24,7 +25,7 @@ ModelMemory::ModelMemory(Graph graph, Program program, FlatLayout layout, Device
       device_(device),
       seed_(seed) {}
 
-Status ModelMemory::Allocate() {
+Status ModelMemory::Allocate(SharedMemory* shared) {
   Stream* stream = nullptr;
   ENGINE_RETURN_IF_ERROR(device_.CreateStream(&stream));
   stream_.reset(stream);
@@ -35,15 +36,23 @@ Status ModelMemory::Allocate() {
     input_bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
     input_bytes = (input_bytes + 63) / 64 * 64;
   }
-  const auto make = [&](DeviceBuffer* buffer, size_t size_bytes, const char* what) -> Status {
-    auto made = DeviceBuffer::Create(device_, size_bytes, stream);
+  const auto keep = [](DeviceBuffer* buffer, Result<DeviceBuffer> made,
+                       const char* what) -> Status {
     if (!made.ok()) return made.status().WithContext("memory for %s", what);
     *buffer = std::move(*made);
     return {};
   };
-  ENGINE_RETURN_IF_ERROR(make(&parameters_, layout_.total_count * sizeof(float), "parameters"));
+  const auto make = [&](DeviceBuffer* buffer, size_t size_bytes, const char* what) {
+    return keep(buffer, DeviceBuffer::Create(device_, size_bytes, stream), what);
+  };
+  const auto make_sent = [&](DeviceBuffer* buffer, int64_t count, const char* what) {
+    const size_t size_bytes = static_cast<size_t>(count) * sizeof(float);
+    if (shared == nullptr) return make(buffer, size_bytes, what);
+    return keep(buffer, DeviceBuffer::CreateShared(*shared, size_bytes), what);
+  };
+  ENGINE_RETURN_IF_ERROR(make_sent(&parameters_, layout_.total_count, "parameters"));
   if (graph_.loss != kNone) {
-    ENGINE_RETURN_IF_ERROR(make(&gradients_, layout_.trainable_count * sizeof(float), "gradients"));
+    ENGINE_RETURN_IF_ERROR(make_sent(&gradients_, layout_.trainable_count, "gradients"));
   }
   ENGINE_RETURN_IF_ERROR(make(&activations_, plan_.arena_bytes, "activations"));
   ENGINE_RETURN_IF_ERROR(make(&workspace_, plan_.workspace_bytes, "the workspace of ops"));

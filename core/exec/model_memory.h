@@ -24,10 +24,12 @@ struct StepStatistics {
 class ModelMemory {
  public:
   // `layout` says where parameters and gradients lie; `factory` makes the op "accumulate".
-  // kResourceExhausted names what did not fit.
+  // `shared`, if not null, is where parameters and gradients are put, so that a communicator need
+  // not copy them; it outlives the model. kResourceExhausted names what did not fit.
   static Result<std::unique_ptr<ModelMemory>> Create(Graph graph, Program program,
                                                      FlatLayout layout, Device& device,
-                                                     const OpFactory& factory, uint64_t seed);
+                                                     const OpFactory& factory, uint64_t seed,
+                                                     SharedMemory* shared = nullptr);
 
   // Copies a batch of `samples` (0 .. max_samples) to the device; `target` may be null in a graph
   // for inference. Every following call works on that many samples. [compute-lane]
@@ -64,7 +66,7 @@ class ModelMemory {
   };
 
   ModelMemory(Graph graph, Program program, FlatLayout layout, Device& device, uint64_t seed);
-  Status Allocate();
+  Status Allocate(SharedMemory* shared);
   Status Bind(const OpFactory& factory);
   Status BindAdd(const OpFactory& factory, const Instruction& instruction, Bound* bound);
   void BindNode(const Instruction& instruction, Bound* bound);

@@ -74,13 +74,14 @@ class ParameterClient {
 
   // Tells all servers what they will keep; the same on all ranks, else kInvalidArgument on those
   // that differ from the first. `optimizer` is for a server that is part of this rank: it is used
-  // until the communicator is gone. Before anything below; once. [setup]
+  // until the communicator is gone, and the other ranks' Register waits for it. Before anything
+  // below; once. [setup]
   virtual Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
                           int64_t timeout_ms) noexcept = 0;
 
   // Gives a unit its values (`state` < 0) or one of the states of its optimizer: zero until then.
-  // Rank 0 does it before the first step of a run; whoever loads or pulls values waits for it.
-  // Blocks at most `timeout_ms`. [setup]
+  // Rank 0 does it before the first step of a run, states first: whoever loads or pulls values
+  // waits for the values, and then goes on. Blocks at most `timeout_ms`. [setup]
   virtual Status Store(uint64_t key, int32_t state, const float* data,
                        int64_t timeout_ms) noexcept = 0;
 
@@ -93,13 +94,16 @@ class ParameterClient {
   virtual Status LastStep(int64_t timeout_ms, uint64_t* step) noexcept = 0;
 
   // Pushes and pulls that are submitted from now on are of this step. None of the step before is
-  // under way. [compute-lane]
+  // under way. A pull before the first call gets what is there. [compute-lane]
   virtual Status BeginStep(const ServedStep& step) noexcept = 0;
 
  protected:
   ~ParameterClient() = default;
 };
 
+// UpdateCall::step is that of ServedStep when updates are made once a step (kSync); else the number
+// of updates of the unit, at least the step.
+//
 // Of a member with RankInfo::is_server. Its communicator moves nothing else: traits() is empty and
 // Submit fails.
 class ParameterServer {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
+constexpr int kOwingMs = 2;  // with acknowledgements that are not due yet
 // Closed sockets let go of memory within their linger time.
 constexpr auto kMemoryPatience = std::chrono::seconds(3);
 
@@ -151,8 +152,10 @@ void Worker::Step() {
     poll_items_[1 + 2 * i].events =
         static_cast<short>(waits ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
   }
-  const bool idle = active_.empty() && welcomed_;
-  zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), idle ? kIdleMs : kBusyMs);
+  const bool owes = std::any_of(servers_.begin(), servers_.end(),
+                                [](const auto& server) { return !server->acks.empty(); });
+  const int idle_ms = active_.empty() && welcomed_ ? kIdleMs : kBusyMs;
+  zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), owes ? kOwingMs : idle_ms);
   if (poll_items_[0].revents) wake_up_.Clear();
   for (const auto& server : servers_) {
     HandleEvents(*server);

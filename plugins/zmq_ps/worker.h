@@ -88,7 +88,9 @@ class Worker {
     SendQueue<Request*> pushes;
     std::deque<Header> control;  // goes first
     std::unordered_map<uint64_t, Request*> unanswered;
-    std::vector<uint64_t> acks;
+    std::vector<uint64_t> acks;   // of answers that the server may forget, not sent yet
+    uint64_t acked_bytes = 0;     // of them
+    Clock::time_point first_ack;  // when the first came, if there is one
     uint64_t next_request = 1;
     std::atomic<uint64_t> pushed_bytes{0};
     bool welcomed = false;
@@ -105,6 +107,8 @@ class Worker {
   void QueuePush(Request* request);
   Header HeaderOf(MessageKind kind) const;
 
+  void Acknowledge(Server& server, uint64_t request, uint64_t bytes);
+  bool AcksAreDue(const Server& server) const;
   void SendTo(Server& server);
   bool SendControl(Server& server);
   bool SendPush(Server& server, Request& request);

@@ -11,6 +11,10 @@ namespace engine::zmq_ps {
 namespace {
 
 constexpr int kMaxReceivesPerStep = 4;
+// A server lets 64 answers or 8 slices be on their way.
+constexpr size_t kAcksTogether = 16;
+constexpr uint64_t kAckedSlices = 3;
+constexpr auto kAckDelay = std::chrono::milliseconds(2);
 constexpr size_t kMaxControl = 1024;
 // A server refuses what is late and can say who is missing; without a word from it by then, it is
 // the server that is late.
@@ -67,8 +71,23 @@ Header Worker::HeaderOf(MessageKind kind) const {
           .incarnation = settings_.incarnation};
 }
 
+void Worker::Acknowledge(Server& server, uint64_t request, uint64_t bytes) {
+  if (server.acks.empty()) server.first_ack = Clock::now();
+  server.acks.push_back(request);
+  server.acked_bytes += bytes;
+}
+
+// Not each at once: an acknowledgement wakes two threads of the server. But long before its window
+// is full.
+bool Worker::AcksAreDue(const Server& server) const {
+  if (server.acks.empty()) return false;
+  return server.acks.size() >= kAcksTogether ||
+         server.acked_bytes >= kAckedSlices * settings_.slice_bytes || failed() ||
+         Clock::now() >= server.first_ack + kAckDelay;
+}
+
 void Worker::SendTo(Server& server) {
-  if (!server.acks.empty()) {
+  if (AcksAreDue(server)) {
     for (size_t first = 0; first < server.acks.size(); first += kMaxRequestsPerHeader) {
       const size_t last = std::min(server.acks.size(), first + kMaxRequestsPerHeader);
       Header ack = HeaderOf(MessageKind::kAck);
@@ -77,6 +96,7 @@ void Worker::SendTo(Server& server) {
       server.control.push_back(std::move(ack));
     }
     server.acks.clear();
+    server.acked_bytes = 0;
   }
   if (!SendControl(server)) return;
   while (!server.pushes.empty()) {
@@ -234,7 +254,7 @@ void Worker::HandleWelcome(Server& server, const Header& header) {
 }
 
 void Worker::HandleAnswer(Server& server, const Header& header, const ::zmq::message_t& body) {
-  server.acks.push_back(header.request);  // also for one that came again
+  Acknowledge(server, header.request, body.size());  // also for one that came again
   const auto found = server.unanswered.find(header.request);
   if (found == server.unanswered.end()) return;
   Request& request = *found->second;
@@ -271,7 +291,7 @@ void Worker::HandleMissing(Server& server, const Header& header) {
 
 void Worker::HandleProbe(Server& server, const Header& header) {
   for (const uint64_t id : header.requests) {
-    if (server.unanswered.count(id) == 0 && id < server.next_request) server.acks.push_back(id);
+    if (server.unanswered.count(id) == 0 && id < server.next_request) Acknowledge(server, id, 0);
   }
 }
 

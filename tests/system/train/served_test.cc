@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include "tests/system/train/training.h"
@@ -141,7 +142,9 @@ TEST_F(ServedTest, RanksAtTheirOwnPaceLearnToo) {
     ASSERT_EQ(training.losses.size(), 200u);
     ASSERT_EQ(training.evaluations.size(), 1u);
     EXPECT_EQ(training.evaluations[0].targets, 64);
-    EXPECT_LT(training.evaluations[0].loss, 0.8 * training.losses[0]) << update;
+    // Of the training data: held-out ones of so small a set are not learned.
+    const double last = std::accumulate(training.losses.end() - 20, training.losses.end(), 0.0);
+    EXPECT_LT(last / 20, 0.2 * training.losses[0]) << update;
     EXPECT_FALSE(TensorsOf(File(update)).empty());
   }
 }
