@@ -22,7 +22,7 @@ class SharedMemory {
   // *out = `size_bytes` of zeroes, aligned to a page, of which every page is there already. Not
   // collective: ranks may allocate different sizes in any order; peers learn of it without a call.
   // Valid until Free or the end of the communicator. kInvalidArgument for 0 bytes,
-  // kResourceExhausted when there is no memory for it. [any-thread]
+  // kResourceExhausted when there is no memory for it, kPeerLost when a rank is gone. [any-thread]
   virtual Status Allocate(uint64_t size_bytes, void** out) noexcept = 0;
 
   // Gives back what Allocate returned (null is ignored) when no transfer that is not terminal has

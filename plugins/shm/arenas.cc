@@ -31,9 +31,11 @@ Status Arenas::Announce(const Arena& arena) noexcept {
     for (const auto& other : peers_) {
       if (other) other->Notify({.arena = arena.number}, -1);
     }
-    return Status::Error(StatusCode::kResourceExhausted,
-                         "rank %d does not take notice of shared memory", peer->rank())
-        .WithRank(peer->rank());
+    const Status reason =
+        peer->gone() ? Status::Error(StatusCode::kPeerLost, "rank %d is gone", peer->rank())
+                     : Status::Error(StatusCode::kResourceExhausted,
+                                     "rank %d does not take notice of shared memory", peer->rank());
+    return reason.WithRank(peer->rank());
   }
   return {};
 }
