@@ -91,16 +91,19 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
   return std::unique_ptr<Op>(op);
 }
 
+std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection) {
+  std::vector<const PluginChoice*> chosen{&selection.communicator, &selection.scheduler,
+                                          &selection.optimizer};
+  for (const PluginChoice& ops : selection.ops) chosen.push_back(&ops);
+  for (const PluginChoice& hook : selection.hooks) chosen.push_back(&hook);
+  return chosen;
+}
+
 std::string PluginVersions(const PluginSelection& selection) {
   std::string versions;
-  const auto add = [&](const PluginChoice& choice) {
-    versions += choice.entry.name + " " + choice.entry.version + "; ";
-  };
-  add(selection.communicator);
-  add(selection.scheduler);
-  add(selection.optimizer);
-  for (const PluginChoice& ops : selection.ops) add(ops);
-  for (const PluginChoice& hook : selection.hooks) add(hook);
+  for (const PluginChoice* choice : ChosenPlugins(selection)) {
+    versions += choice->entry.name + " " + choice->entry.version + "; ";
+  }
   return versions;
 }
 

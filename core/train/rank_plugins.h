@@ -48,6 +48,9 @@ class RankPlugins {
   int abort_token_ = 0;
 };
 
+// All that were selected: communicator, scheduler, optimizer, ops, hooks.
+std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection);
+
 // Names and versions of all plugins of a run, as members compare them.
 std::string PluginVersions(const PluginSelection& selection);
 

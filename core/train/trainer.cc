@@ -18,14 +18,6 @@ constexpr int64_t kCheckpointTimeoutMs = 30 * 60 * 1000;
 // For ranks that go at their own pace to finish: a lost one is found by heartbeats, not by this.
 constexpr int64_t kFinishTimeoutMs = 24 * 60 * 60 * 1000;
 
-std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection) {
-  std::vector<const PluginChoice*> chosen{&selection.communicator, &selection.scheduler,
-                                          &selection.optimizer};
-  for (const PluginChoice& ops : selection.ops) chosen.push_back(&ops);
-  for (const PluginChoice& hook : selection.hooks) chosen.push_back(&hook);
-  return chosen;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::Create(const Config& config, RankContext& rank,
@@ -51,7 +43,8 @@ Status Trainer::Setup(PluginHost::MetricSink metrics, const std::string& resume)
   ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
   if (!resume.empty()) ENGINE_RETURN_IF_ERROR(Resume(resume));
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
-  if (executor_->own_pace()) rank_.AllowLosses();
+  // A server inside of a rank is lost with it.
+  if (executor_->own_pace() && rank_.info.servers > 0) rank_.AllowLosses();
   return PlanSteps(batches);
 }
 
@@ -134,11 +127,8 @@ Status Trainer::AgreeWithOthers() {
     ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config_, rank_));
   }
   const int64_t timeout_ms = config_.proto().communication().rendezvous_timeout_ms();
-  std::string plugins;
-  for (const PluginChoice* choice : ChosenPlugins(config_.plugins())) {
-    plugins += choice->entry.name + " " + choice->entry.version + "; ";
-  }
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "plugins", plugins, timeout_ms));
+  ENGINE_RETURN_IF_ERROR(
+      CheckSameOnAllRanks(rank_, "plugins", PluginVersions(config_.plugins()), timeout_ms));
   return CheckSameOnAllRanks(rank_, "configuration", config_.Print(false), timeout_ms);
 }
 

@@ -5,6 +5,7 @@
 
 #include "collectives.h"
 #include "describe.h"
+#include "engine/communicator_kit.h"
 
 namespace engine::gloo {
 namespace {
@@ -20,11 +21,6 @@ constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(
 std::chrono::microseconds SpinTime(const RankInfo& ranks, int lanes) {
   const auto threads = static_cast<unsigned>(ranks.local_world_size * (1 + lanes));
   return std::chrono::microseconds(std::thread::hardware_concurrency() >= threads ? 50 : 0);
-}
-
-template <typename Enum>
-bool InRange(Enum value, Enum last) noexcept {
-  return static_cast<int32_t>(value) >= 0 && value <= last;
 }
 
 }  // namespace
@@ -71,42 +67,9 @@ CommunicatorTraits GlooCommunicator::traits() const noexcept {
           .measures_only = 0};
 }
 
-Status GlooCommunicator::Check(const Transfer& transfer) const noexcept {
-  const auto invalid = [](const char* what, long long value) {
-    return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
-  };
-  if (!InRange(transfer.kind, TransferKind::kBarrier)) {
-    return invalid("unknown kind", static_cast<int>(transfer.kind));
-  }
-  if (!InRange(transfer.dtype, DType::kFloat16)) {
-    return invalid("unknown dtype", static_cast<int>(transfer.dtype));
-  }
-  if (!InRange(transfer.reduction, Reduction::kMin)) {
-    return invalid("unknown reduction", static_cast<int>(transfer.reduction));
-  }
-  if (transfer.count < 0) return invalid("count", transfer.count);
-  if (transfer.timeout_ms <= 0) return invalid("timeout_ms", transfer.timeout_ms);
-  if (transfer.stream && transfer.stream->native()) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "gloo moves host memory only: copy the data to the host first");
-  }
-  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
-  if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
-    return invalid("root", transfer.root);
-  }
-  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
-  const bool sends = !is_broadcast || transfer.root == ranks_.rank;
-  const bool receives = !is_broadcast || transfer.root != ranks_.rank;
-  if ((sends && !transfer.send) || (receives && !transfer.recv)) {
-    return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
-                         Describe(transfer).c_str());
-  }
-  return {};
-}
-
 Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
-  ENGINE_RETURN_IF_ERROR(Check(transfer));
+  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "gloo", TransferKind::kBarrier));
   PooledWork* const work = pool_->Take(transfer, lanes_.empty() ? 1 : 2);
   if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
   *out = work;

@@ -29,7 +29,6 @@ class GlooCommunicator final : public Communicator {
   GlooCommunicator(Host& host, std::unique_ptr<Mesh> mesh, int lanes);
 
   Clock::time_point EndOverdue(Clock::time_point now) noexcept;
-  Status Check(const Transfer& transfer) const noexcept;
 
   const RankInfo ranks_;
   uint64_t submitted_ = 0;            // [io-lane]

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "describe.h"
+#include "engine/communicator_kit.h"
 
 namespace engine::shm {
 namespace {
@@ -35,15 +36,6 @@ SpinTimes SpinTimesFor(const RankInfo& ranks, int64_t spin_us) noexcept {
         .waiter_arrival_ns = spin_ns, .waiter_round_ns = spin_ns, .worker_round_ns = spin_ns / 4};
   }
   return {spin_ns, spin_ns, spin_ns, spin_ns, spin_ns};
-}
-
-template <typename Enum>
-bool InRange(Enum value, Enum last) noexcept {
-  return static_cast<int32_t>(value) >= 0 && value <= last;
-}
-
-Status Invalid(const char* what, long long value) noexcept {
-  return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
 }
 
 }  // namespace
@@ -106,39 +98,9 @@ CommunicatorTraits ShmCommunicator::traits() const noexcept {
           .measures_only = 0};
 }
 
-Status ShmCommunicator::Check(const Transfer& transfer) const noexcept {
-  if (!InRange(transfer.kind, TransferKind::kBarrier)) {
-    return Invalid("unknown kind", static_cast<int>(transfer.kind));
-  }
-  if (!InRange(transfer.dtype, DType::kFloat16)) {
-    return Invalid("unknown dtype", static_cast<int>(transfer.dtype));
-  }
-  if (!InRange(transfer.reduction, Reduction::kMin)) {
-    return Invalid("unknown reduction", static_cast<int>(transfer.reduction));
-  }
-  if (transfer.count < 0) return Invalid("count", transfer.count);
-  if (transfer.timeout_ms <= 0) return Invalid("timeout_ms", transfer.timeout_ms);
-  if (transfer.stream && transfer.stream->native()) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "shm moves host memory only: copy the data to the host first");
-  }
-  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
-  if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
-    return Invalid("root", transfer.root);
-  }
-  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
-  const bool sends = !is_broadcast || transfer.root == ranks_.rank;
-  const bool receives = !is_broadcast || transfer.root != ranks_.rank;
-  if ((sends && !transfer.send) || (receives && !transfer.recv)) {
-    return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
-                         Describe(transfer).c_str());
-  }
-  return {};
-}
-
 Status ShmCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
-  ENGINE_RETURN_IF_ERROR(Check(transfer));
+  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "shm", TransferKind::kBarrier));
   return queue_->Submit(transfer, out);
 }
 

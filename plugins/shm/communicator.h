@@ -36,7 +36,6 @@ class ShmCommunicator final : public Communicator {
 
  private:
   ShmCommunicator(Host& host, const ShmSettings& settings, std::unique_ptr<Mesh> mesh);
-  Status Check(const Transfer& transfer) const noexcept;
 
   const RankInfo ranks_;
   const std::unique_ptr<Mesh> mesh_;  // without segment and peers in a world of one

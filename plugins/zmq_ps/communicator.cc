@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "describe.h"
+#include "engine/communicator_kit.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -18,11 +19,6 @@ constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(
                                 Bit(DType::kBFloat16) | Bit(DType::kFloat16);
 // How long a rank that is done stays for the sake of others that still fetch their results.
 constexpr int64_t kDrainMs = 2000;
-
-template <typename Enum>
-bool InRange(Enum value, Enum last) noexcept {
-  return static_cast<int32_t>(value) >= 0 && value <= last;
-}
 
 void RunAlone(const Transfer& transfer) noexcept {
   if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return;
@@ -124,49 +120,16 @@ CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
 }
 
 Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
-  const auto invalid = [](const char* what, long long value) {
-    return Status::Error(StatusCode::kInvalidArgument, "transfer with %s %lld", what, value);
-  };
-  if (!InRange(transfer.kind, TransferKind::kPull)) {
-    return invalid("unknown kind", static_cast<int>(transfer.kind));
+  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "zmq_ps", TransferKind::kPull));
+  if (transfer.count > static_cast<int64_t>(kMaxElements)) {
+    return kit::InvalidTransfer("count", transfer.count);
   }
-  if (!InRange(transfer.dtype, DType::kFloat16)) {
-    return invalid("unknown dtype", static_cast<int>(transfer.dtype));
-  }
-  if (!InRange(transfer.reduction, Reduction::kMin)) {
-    return invalid("unknown reduction", static_cast<int>(transfer.reduction));
-  }
-  if (transfer.count < 0 || transfer.count > static_cast<int64_t>(kMaxElements)) {
-    return invalid("count", transfer.count);
-  }
-  if (transfer.timeout_ms <= 0) return invalid("timeout_ms", transfer.timeout_ms);
-  if (transfer.stream && transfer.stream->native()) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "zmq_ps moves host memory only: copy the data to the host first");
-  }
-  return CheckBuffers(transfer);
-}
-
-Status ZmqPsCommunicator::CheckBuffers(const Transfer& transfer) const noexcept {
-  if (Bit(transfer.kind) & kServedKinds) {
-    if (parameters_) return parameters_->Check(transfer);
-    return Status::Error(StatusCode::kUnsupported,
-                         "%s: the ranks of this run update their parameters themselves (option "
-                         "update of zmq_ps)",
-                         Describe(transfer).c_str());
-  }
-  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
-  if (is_broadcast && (transfer.root < 0 || transfer.root >= ranks_.world_size)) {
-    return Status::Error(StatusCode::kInvalidArgument, "transfer with root %d", transfer.root);
-  }
-  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return {};
-  const bool sends = !is_broadcast || transfer.root == ranks_.rank;
-  const bool receives = !is_broadcast || transfer.root != ranks_.rank;
-  if ((sends && !transfer.send) || (receives && !transfer.recv)) {
-    return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
-                         Describe(transfer).c_str());
-  }
-  return {};
+  if ((Bit(transfer.kind) & kServedKinds) == 0) return {};
+  if (parameters_) return parameters_->Check(transfer);
+  return Status::Error(StatusCode::kUnsupported,
+                       "%s: the ranks of this run update their parameters themselves (option "
+                       "update of zmq_ps)",
+                       Describe(transfer).c_str());
 }
 
 Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {

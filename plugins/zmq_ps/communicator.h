@@ -29,7 +29,6 @@ class ZmqPsCommunicator final : public Communicator {
   ZmqPsCommunicator(Host& host, const CommunicatorSettings& settings);
   Status Connect(const CommunicatorSettings& settings);
   Status Check(const Transfer& transfer) const noexcept;
-  Status CheckBuffers(const Transfer& transfer) const noexcept;
   void ReportBalance() noexcept;
 
   Host& host_;

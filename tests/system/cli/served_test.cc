@@ -71,6 +71,15 @@ TEST_F(Served, AKilledRankEndsARunThatWaitsForIt) {
       MatchesRegex("engine: rank 1: its process \\(pid [0-9]+\\) was killed by signal 9 .*\n"));
 }
 
+// Its server, and the parameters there, are lost with it.
+TEST_F(Served, AKilledRankWithAServerInsideEndsAnAsynchronousRunToo) {
+  auto process = StartLongRun({"-n", "2", "--set", "zmq_ps.update=async"});
+  kill(process->Children()[1], SIGKILL);
+  EXPECT_THAT(
+      Refusal(process->Wait(), 137),
+      MatchesRegex("engine: rank 1: its process \\(pid [0-9]+\\) was killed by signal 9 .*\n"));
+}
+
 TEST_F(Served, AStoppedServerIsNamed) {
   auto process =
       StartLongRun({"-n", "2", "--servers", "2", "--set", "zmq_ps.heartbeat_ms=100", "--set",
