@@ -13,6 +13,8 @@ constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
 // Few, so that what is urgent waits for little; the rest waits in queues that know priorities.
 constexpr int kHighWaterMark = 2;
+// Connections that the kernel keeps for a server: with few, strangers delay a worker by seconds.
+constexpr int kBacklog = 4096;
 
 // A worker's address at a server: four bytes, which no id that ZeroMQ makes up has.
 std::string IdOf(uint32_t worker) {
@@ -161,6 +163,7 @@ RouterLink::RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPai
   socket_.set(::zmq::sockopt::sndhwm, window);
   socket_.set(::zmq::sockopt::rcvhwm, kHighWaterMark);
   socket_.set(::zmq::sockopt::router_mandatory, true);
+  socket_.set(::zmq::sockopt::backlog, kBacklog);
   socket_.set(::zmq::sockopt::router_handover, true);  // a worker that reconnects
   if (encrypted_) {
     socket_.set(::zmq::sockopt::zap_domain, "zmq_ps");

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -166,11 +167,22 @@ TEST_P(Strangers, GarbageCostsALine) {
   EXPECT_LT(cluster.log().size(), 10u) << "a flood of strangers floods the log";
 }
 
-TEST_P(Strangers, TwoHundredSilentConnectionsDoNotHinder) {
+// Two descriptors each: server and stranger are in this process.
+void AllowDescriptors(rlim_t count) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_cur >= count) return;
+  ASSERT_GE(limit.rlim_max, count) << "raise the hard limit of descriptors (ulimit -Hn)";
+  limit.rlim_cur = count;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+TEST_P(Strangers, AThousandSilentConnectionsDoNotHinder) {
+  ASSERT_NO_FATAL_FAILURE(AllowDescriptors(2500));
   Cluster cluster({.workers = 2, .servers = 1, .encrypt = GetParam()});
   ASSERT_TRUE(cluster.ok());
   std::vector<std::unique_ptr<RawConnection>> strangers;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     strangers.push_back(std::make_unique<RawConnection>(cluster.server(0).endpoint()));
     ASSERT_TRUE(strangers.back()->connected()) << i;
   }
