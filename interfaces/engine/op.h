@@ -30,7 +30,9 @@ struct ParameterSpec {
   Shape shape;
   Initializer initializer = Initializer::kZeros;
   float scale = 0;
-  uint32_t decay = 1;  // whether weight decay applies (not for biases and norms)
+  uint32_t decay = 1;    // whether weight decay applies (not for biases and norms)
+  uint32_t trained = 1;  // 0: a buffer that Forward itself changes while it trains (running
+                         // statistics): no gradient, no optimizer; kept in checkpoints
 };
 
 // What an op says of itself once it knows its inputs. Bit i of an input mask is input i (data
@@ -55,10 +57,28 @@ struct OpSignature {
   // output_grads[0].data and has nothing to do for that input.
   uint32_t passes_gradient = 0;
   int32_t output_is_view_of =
-      -1;                    // this input and output 0 share memory always: Forward does nothing
-  int32_t in_place_of = -1;  // output 0 may be given the memory of this input
+      -1;                      // this input and output 0 share memory always: Forward does nothing
+  int32_t in_place_of = -1;    // output 0 may be given the memory of this input
+  uint32_t uses_replicas = 0;  // calls OpCall::replicas while it trains
   uint32_t is_loss = 0;  // output 0 is float32[3]: sum over targets of the loss, number of targets,
                          // number of correct predictions; its gradient is given as {1, 0, 0}
+};
+
+// The replicas of one op on all ranks, in the pass that is under way: what an op needs to see the
+// whole batch of a step. All replicas make the same calls in the same order, also those without
+// samples. [compute-lane]
+class Replicas {
+ public:
+  virtual int32_t size() const noexcept = 0;  // at least 2
+  virtual int32_t rank() const noexcept = 0;
+
+  // all[r * count + i] becomes own[i] of rank r, whose sum in the order of ranks is therefore the
+  // same on all of them. Memory of the op's device; `all` may hold `own` in its place. Blocks until
+  // all ranks are there, at most the timeout of a transfer; its errors are those of a transfer.
+  virtual Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept = 0;
+
+ protected:
+  ~Replicas() = default;
 };
 
 // Memory for one call. Shapes have the actual number of samples, which can be 0: then batched
@@ -75,8 +95,13 @@ struct OpCall {
   void* saved = nullptr;
   void* workspace = nullptr;
   Stream* stream = nullptr;
-  uint64_t seed = 0;  // of the run
-  uint64_t step = 0;  // for random numbers: a function of seed, step, op and position
+  // Random numbers are a function of these four and of the position in a sample, so that they are
+  // the same for any number of ranks.
+  uint64_t seed = 0;             // of the run
+  uint64_t step = 0;             // from 1
+  uint64_t node = 0;             // the op's number in its graph
+  uint64_t first_sample = 0;     // position of the call's first sample in the batch of all ranks
+  Replicas* replicas = nullptr;  // null with one rank, in evaluation, and for ops that do not ask
 };
 
 // One node of a graph. Deterministic for a fixed number of threads.
