@@ -16,7 +16,9 @@ void PassGradient(const TensorView& source, const TensorView& target, bool sum) 
 Op* MakeAdd(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeAvgPool(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeBatchNorm(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeConv2d(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeDropout(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeEmbedding(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeFlatten(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeGelu(const OpContext& context, const Options& attributes) noexcept;

@@ -10,7 +10,7 @@
 namespace engine::cpu_ops {
 
 // Elements below which a part of memory-bound work is not worth waking a thread for.
-constexpr int64_t kElementGrain = 16 * 1024;
+constexpr int64_t kElementGrain = int64_t{16} * 1024;
 // Cuts between threads are multiples of this, so that no two threads write one cache line.
 constexpr int64_t kLine = 16;
 
@@ -21,19 +21,24 @@ inline int32_t PartCount(int64_t count, int64_t grain) noexcept {
   return static_cast<int32_t>(std::clamp<int64_t>(worthwhile, 1, omp_get_max_threads()));
 }
 
+// Where part `part` of `parts` parts of [0, count) begins, a multiple of `align`; of part `parts`,
+// the end.
+inline int64_t PartBegin(int32_t part, int32_t parts, int64_t count, int64_t align) noexcept {
+  return part == parts ? count : count * part / parts / align * align;
+}
+
 // Calls body(part, begin, end) once for each of `parts` consecutive ranges of [0, count), cut at
 // multiples of `align`. A range may be empty.
 template <typename Body>
 void ForEachPart(int32_t parts, int64_t count, int64_t align, const Body& body) noexcept {
-  const auto cut = [&](int32_t part) {
-    return part == parts ? count : count * part / parts / align * align;
-  };
   if (parts == 1) {
     body(0, int64_t{0}, count);
     return;
   }
 #pragma omp parallel for schedule(static, 1) num_threads(parts)
-  for (int32_t part = 0; part < parts; ++part) body(part, cut(part), cut(part + 1));
+  for (int32_t part = 0; part < parts; ++part) {
+    body(part, PartBegin(part, parts, count, align), PartBegin(part + 1, parts, count, align));
+  }
 }
 
 // body(begin, end) over `count` elements of memory-bound work.

@@ -60,6 +60,29 @@ CPU_OPS_INLINE void Store(float* target, Float16 lanes, int64_t count) noexcept 
   std::memcpy(target, &lanes, static_cast<size_t>(count) * sizeof(float));
 }
 
+// The lanes at `source`: of any of the vectors above, or a float.
+template <typename T>
+CPU_OPS_INLINE T LoadAs(const float* source) noexcept {
+  T lanes;
+  std::memcpy(&lanes, source, sizeof lanes);
+  return lanes;
+}
+
+template <typename T>
+CPU_OPS_INLINE void StoreAs(float* target, T lanes) noexcept {
+  std::memcpy(target, &lanes, sizeof lanes);
+}
+
+// Calls body(T{}, i) once for all columns i .. i + lanes of T of a row of `width`, with the widest
+// T that fits. Unlike Load with a count, this is fast for narrow rows too.
+template <typename Body>
+CPU_OPS_INLINE void ForColumns(int64_t width, const Body& body) noexcept {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) body(Float16{}, i);
+  for (; i + 4 <= width; i += 4) body(Float4{}, i);
+  for (; i < width; ++i) body(0.0f, i);
+}
+
 // How many lanes of a row of `width` are left at `begin`.
 CPU_OPS_INLINE int64_t LanesAt(int64_t begin, int64_t width) noexcept {
   return width - begin < kLanes ? width - begin : kLanes;

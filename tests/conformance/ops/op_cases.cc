@@ -136,6 +136,7 @@ const std::vector<OpCase>& OpCases() {
     AddAttention(&all);
     AddLoss(&all);
     AddImageOps(&all);
+    AddTrainingOps(&all);
     return all;
   }();
   return cases;

@@ -90,9 +90,15 @@ class CallMemory {
             .output_grads = output_gradients_,
             .input_grads = input_gradients_,
             .accumulate = options_.accumulate,
+            .training = options_.training ? 1u : 0u,
             .saved = saved_->data(),
             .workspace = workspace_->data(),
-            .stream = raw_stream_};
+            .stream = raw_stream_,
+            .seed = options_.random.seed,
+            .step = options_.random.step,
+            .node = options_.random.node,
+            .first_sample = options_.random.first_sample,
+            .replicas = options_.replicas};
   }
 
   // Between Forward and Backward: scratch is lost, and what Backward does not read may be.
@@ -104,6 +110,8 @@ class CallMemory {
     }
     if (!(signature_.backward_reads_outputs & 1)) Memory(outputs_[0].data)->Poison();
   }
+
+  std::vector<float> Input(size_t input) { return Decode(Memory(inputs_[input].data)->Read()); }
 
   std::vector<float> Output() { return Decode(Memory(outputs_[0].data)->Read()); }
 
@@ -256,6 +264,21 @@ Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t
   return problem;
 }
 
+Problem PartOf(const Problem& problem, int64_t begin, int64_t end) {
+  const auto cut = [&](Tensor tensor) {
+    if (tensor.spec.batched == 0) return tensor;
+    const int64_t size = tensor.spec.shape.Count(1);
+    tensor.spec.shape[0] = end - begin;
+    tensor.values =
+        Values(tensor.values.begin() + begin * size, tensor.values.begin() + end * size);
+    return tensor;
+  };
+  Problem part;
+  for (const Tensor& input : problem.inputs) part.inputs.push_back(cut(input));
+  part.output_gradient = cut(problem.output_gradient);
+  return part;
+}
+
 RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const Problem& problem,
                 const RunOptions& options) {
   CallMemory memory(ops.library->device(), made.signature, op_case, problem, options);
@@ -265,6 +288,11 @@ RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const
   if (!result.status.ok()) return result;
   Check(memory.stream()->Synchronize(10'000));
   result.output = memory.Output();
+  for (size_t i = 0; i < problem.inputs.size(); ++i) {
+    if (problem.inputs[i].spec.batched == 0) result.parameters.push_back(memory.Input(i));
+  }
+  result.guards_intact = memory.guards_intact();
+  if (!options.training) return result;
   memory.AfterForward();
   result.status = made.op->Backward(call);
   if (!result.status.ok()) return result;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/conformance/ops/op_cases.h"
+#include "tests/conformance/ops/reference_training_ops.h"
 #include "tests/conformance/plugin_under_test.h"
 
 namespace engine::test {
@@ -65,22 +66,30 @@ struct Problem {
 Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t samples,
                     uint64_t seed);
 
+// A part of a problem: samples [begin, end) of its batched tensors.
+Problem PartOf(const Problem& problem, int64_t begin, int64_t end);
+
 struct RunOptions {
   uint32_t wanted = ~0u;         // inputs whose gradient is asked for
   uint32_t accumulate = 0;       // inputs whose gradient is added to Before()
   bool in_place = false;         // output in the memory of the input that the signature names
   bool share_gradient = false;   // input gradients that may, in the memory of the output's
   bool hide_undeclared = false;  // NaN in what Backward does not say that it reads
+  bool training = true;          // else Forward alone, in evaluation
+  RandomKey random;
+  Replicas* replicas = nullptr;
 };
 
 struct RunResult {
   Status status;
   std::vector<float> output;
-  std::vector<std::vector<float>> gradients;  // one per input; empty where none
+  std::vector<std::vector<float>> gradients;  // one per input; empty where none, and in evaluation
+  // Those of the op and of other ops among its inputs, after Forward.
+  std::vector<std::vector<float>> parameters;
   bool guards_intact = true;
 };
 
-// Forward, then Backward.
+// Forward, then Backward unless it is an evaluation.
 RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const Problem& problem,
                 const RunOptions& options = {});
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/conformance/ops/op_rig.h"
+#include "tests/fakes/replica_threads.h"
 
 namespace engine::test {
 namespace {
@@ -124,8 +125,12 @@ TEST_P(OpConformance, SignatureFitsTheContract) {
   EXPECT_EQ(signature().passes_gradient & ~signature().differentiable_inputs, 0u);
   std::set<std::string> names;
   for (int32_t i = 0; i < signature().parameter_count; ++i) {
-    names.emplace(signature().parameters[i].name.view());
-    EXPECT_GT(signature().parameters[i].shape.Count(), 0);
+    const ParameterSpec& parameter = signature().parameters[i];
+    names.emplace(parameter.name.view());
+    EXPECT_GT(parameter.shape.Count(), 0);
+    const size_t input = op_case().inputs.size() + static_cast<size_t>(i);
+    EXPECT_EQ(parameter.trained != 0, Differentiable(input)) << parameter.name.view();
+    EXPECT_LE(parameter.decay, parameter.trained) << parameter.name.view();
   }
   EXPECT_EQ(names.size(), static_cast<size_t>(signature().parameter_count));
   EXPECT_EQ(names.count(""), 0u);
@@ -226,7 +231,9 @@ TEST_P(OpConformance, WorksInPlaceWhereItSaysSo) {
 TEST_P(OpConformance, RunsAreBitwiseEqual) {
   const Problem problem = NewProblem();
   const RunResult first = RunChecked(problem);
-  ExpectSame(RunChecked(problem), first);
+  const RunResult second = RunChecked(problem);
+  ExpectSame(second, first);
+  EXPECT_EQ(second.parameters, first.parameters);
   Use(1);
   ExpectSame(RunChecked(problem), first);
 }
@@ -240,6 +247,87 @@ TEST_P(OpConformance, SeveralThreadsMatchTheFormulaAndRunsAreBitwiseEqual) {
   const RunResult first = RunChecked(problem);
   ExpectMatchesFormula(first, problem, 0);
   ExpectSame(RunChecked(problem), first);
+}
+
+// Without buffers nothing but outputs, gradients and saved bytes is written; with them, only
+// Forward writes them, and only while it trains.
+TEST_P(OpConformance, ParametersAreLeftAlone) {
+  const Problem problem = NewProblem();
+  const size_t data = op_case().inputs.size();
+  for (const bool training : {true, false}) {
+    const RunResult result = RunChecked(problem, {.training = training});
+    const size_t given =
+        result.parameters.size() - static_cast<size_t>(signature().parameter_count);
+    for (int32_t i = 0; i < signature().parameter_count; ++i) {
+      const Values& before = problem.inputs[data + static_cast<size_t>(i)].values;
+      const std::vector<float> want(before.begin(), before.end());
+      const bool changes = training && signature().parameters[i].trained == 0;
+      EXPECT_EQ(result.parameters[given + static_cast<size_t>(i)] != want, changes)
+          << signature().parameters[i].name.view()
+          << (training ? " in training" : " in evaluation");
+    }
+  }
+}
+
+// Values of the parts, one behind the other, or their sum.
+Values Together(const std::vector<std::vector<float>>& parts, bool batched) {
+  Values all;
+  for (const std::vector<float>& part : parts) {
+    if (batched) {
+      all.insert(all.end(), part.begin(), part.end());
+    } else {
+      all.resize(part.size());
+      for (size_t i = 0; i < part.size(); ++i) all[i] += static_cast<double>(part[i]);
+    }
+  }
+  return all;
+}
+
+TEST_P(OpConformance, RanksTogetherEqualOneRank) {
+  if (!batched() || op_case().mixes_samples) return;
+  const Problem problem = NewProblem();
+  const RunResult whole = RunChecked(problem);
+  const int64_t cut = full_batch() * 2 / 3;
+  const std::vector<int64_t> cuts = {0, cut, cut, full_batch()};  // rank 1 has nothing
+  ReplicaThreads replicas(3);
+  std::vector<RunResult> parts(3);
+  std::vector<std::thread> ranks;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      const LoadedOps ops = LoadedOps::Load(GetParam().path, 1);
+      MadeOp made = Make(ops);
+      RunOptions options;
+      options.random.first_sample += static_cast<uint64_t>(cuts[rank]);
+      if (signature().uses_replicas != 0) options.replicas = replicas.rank(static_cast<int>(rank));
+      parts[rank] =
+          RunOp(ops, made, op_case(), PartOf(problem, cuts[rank], cuts[rank + 1]), options);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const RunResult& part : parts) ASSERT_TRUE(part.status.ok()) << part.status.message();
+  EXPECT_EQ(replicas.gathers() > 0, signature().uses_replicas != 0);
+
+  const auto together = [&](const auto& member, bool is_batched) {
+    std::vector<std::vector<float>> values;
+    for (const RunResult& part : parts) values.push_back(member(part));
+    return Together(values, is_batched);
+  };
+  ExpectNear(whole.output,
+             together([](const RunResult& part) { return part.output; },
+                      signature().outputs[0].batched != 0),
+             "output");
+  for (size_t i = 0; i < problem.inputs.size(); ++i) {
+    ExpectNear(whole.gradients[i],
+               together([i](const RunResult& part) { return part.gradients[i]; },
+                        problem.inputs[i].spec.batched != 0),
+               "gradient of input " + std::to_string(i));
+  }
+  for (size_t i = 0; i < whole.parameters.size(); ++i) {
+    const std::vector<float>& after = parts[0].parameters[i];
+    ExpectNear(whole.parameters[i], Values(after.begin(), after.end()), "parameter");
+    EXPECT_EQ(parts[1].parameters[i], after);
+    EXPECT_EQ(parts[2].parameters[i], after);
+  }
 }
 
 TEST_P(OpConformance, InstancesOfSeveralRanksDoNotMeet) {

@@ -1,0 +1,172 @@
+#include "channel_kernels.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+// Rows whose sums are kept in float; every so often they go into doubles.
+constexpr int64_t kBlock = 256;
+
+// Calls body(row, count) for the groups of rows [begin, end); count is a constant for all but the
+// last. Coefficients and partial sums are loaded once for all rows of a group, and the memory that
+// is walked over is contiguous for any number of channels.
+template <typename Body>
+CPU_OPS_INLINE void ForGroups(int64_t begin, int64_t end, const Body& body) noexcept {
+  for (; begin + kRowGroup <= end; begin += kRowGroup) {
+    body(begin, std::integral_constant<int64_t, kRowGroup>{});
+  }
+  if (begin < end) body(begin, end - begin);
+}
+
+// Adds to first and second, of each channel, the sums over rows [begin, end) of the two terms that
+// term(columns, channel, index of the element) gives as a pair.
+template <typename Term>
+CPU_OPS_INLINE void AddTerms(int64_t channels, int64_t begin, int64_t end, float* first,
+                             float* second, const Term& term) noexcept {
+  ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
+    ForColumns(channels, [&](auto type, int64_t c) CPU_OPS_INLINE_LAMBDA {
+      using T = decltype(type);
+      T sums = {}, others = {};
+      for (int64_t r = 0; r < count; ++r) term(c, (row + r) * channels + c, &sums, &others);
+      StoreAs(first + c, LoadAs<T>(first + c) + sums);
+      StoreAs(second + c, LoadAs<T>(second + c) + others);
+    });
+  });
+}
+
+CPU_OPS_INLINE void Zero(float* values, int64_t count) noexcept {
+  std::memset(values, 0, static_cast<size_t>(count) * sizeof(float));
+}
+
+CPU_OPS_INLINE void Zero(const ChannelSums& sums, int64_t channels) noexcept {
+  for (double* values : {sums.first, sums.second}) {
+    std::memset(values, 0, static_cast<size_t>(channels) * sizeof(double));
+  }
+}
+
+CPU_OPS_INLINE void Merge(double* mean, double* squares, double count, double other_mean,
+                          double other_squares, double other_count) noexcept {
+  const double all = count + other_count;
+  const double difference = other_mean - *mean;
+  *mean += difference * (other_count / all);
+  *squares += other_squares + difference * difference * (count * other_count / all);
+}
+
+// The mean of the rows [begin, end), roughly: with the rounding of a short sum of floats.
+CPU_OPS_INLINE void RoughMean(const float* x, int64_t channels, int64_t begin, int64_t end,
+                              float* mean) noexcept {
+  Zero(mean, channels);
+  const float share = 1.0f / static_cast<float>(end - begin);
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t c = 0; c < channels; ++c) mean[c] += x[row * channels + c] * share;
+  }
+}
+
+}  // namespace
+
+// Sums of x - k and (x - k)^2 give the moments of a block, and lose digits when its mean is far
+// from k in terms of its deviation. k is the mean of the rows before, and a block is at most as
+// large as all of those: then what the block loses is below the squares that its distance from them
+// adds to the total. For the first block, k is its own mean.
+CPU_OPS_KERNEL void Moments(const float* x, int64_t channels, int64_t begin, int64_t end,
+                            const ChannelSums& sums) {
+  float* shift = sums.scratch;
+  float* linear = shift + channels;
+  float* square = linear + channels;
+  Zero(sums, channels);
+  if (begin == end) return;
+  RoughMean(x, channels, begin, std::min(begin + kRowGroup, end), shift);
+  for (int64_t row = begin; row < end;) {
+    const int64_t seen = row - begin;
+    const int64_t rows = std::min(std::clamp(seen, kRowGroup, kBlock), end - row);
+    Zero(linear, 2 * channels);
+    AddTerms(channels, row, row + rows, linear, square,
+             [&]<typename T>(int64_t c, int64_t i, T* first, T* second) CPU_OPS_INLINE_LAMBDA {
+               const T difference = LoadAs<T>(x + i) - LoadAs<T>(shift + c);
+               *first += difference;
+               *second += difference * difference;
+             });
+    const auto n = static_cast<double>(rows), before = static_cast<double>(seen);
+#pragma omp simd
+    for (int64_t c = 0; c < channels; ++c) {
+      const double offset = static_cast<double>(linear[c]) / n;
+      const double spread = static_cast<double>(square[c]) - offset * offset * n;
+      Merge(&sums.first[c], &sums.second[c], before, static_cast<double>(shift[c]) + offset,
+            spread < 0.0 ? 0.0 : spread, n);  // NaN stays
+      shift[c] = static_cast<float>(sums.first[c]);
+    }
+    row += rows;
+  }
+}
+
+void MergeMoments(double* mean, double* squares, double count, double other_mean,
+                  double other_squares, double other_count) {
+  if (other_count > 0.0) Merge(mean, squares, count, other_mean, other_squares, other_count);
+}
+
+CPU_OPS_KERNEL void GradientSums(const float* x, const float* dy, const float* high,
+                                 int64_t channels, int64_t begin, int64_t end,
+                                 const ChannelSums& sums) {
+  float* linear = sums.scratch;
+  float* product = linear + channels;
+  Zero(sums, channels);
+  for (int64_t row = begin; row < end; row += kBlock) {
+    Zero(linear, 2 * channels);
+    AddTerms(channels, row, std::min(row + kBlock, end), linear, product,
+             [&]<typename T>(int64_t c, int64_t i, T* first, T* second) CPU_OPS_INLINE_LAMBDA {
+               const T gradient = LoadAs<T>(dy + i);
+               *first += gradient;
+               *second += gradient * (LoadAs<T>(x + i) - LoadAs<T>(high + c));
+             });
+#pragma omp simd
+    for (int64_t c = 0; c < channels; ++c) {
+      sums.first[c] += static_cast<double>(linear[c]);
+      sums.second[c] += static_cast<double>(product[c]);
+    }
+  }
+}
+
+CPU_OPS_KERNEL void Normalize(const Normalization& rows, int64_t begin, int64_t end) {
+  const int64_t channels = rows.channels;
+  const float* x = rows.x;
+  float* y = rows.y;
+  ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
+    ForColumns(channels, [&](auto type, int64_t c) CPU_OPS_INLINE_LAMBDA {
+      using T = decltype(type);
+      const T high = LoadAs<T>(rows.high + c), scale = LoadAs<T>(rows.scale + c);
+      const T shift = LoadAs<T>(rows.shift + c);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t i = (row + r) * channels + c;
+        StoreAs(y + i, (LoadAs<T>(x + i) - high) * scale + shift);
+      }
+    });
+  });
+}
+
+CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient& rows, int64_t begin,
+                                      int64_t end) {
+  const int64_t channels = rows.channels;
+  const float* x = rows.x;
+  const float* dy = rows.dy;
+  float* dx = rows.dx;
+  ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
+    ForColumns(channels, [&](auto type, int64_t c) CPU_OPS_INLINE_LAMBDA {
+      using T = decltype(type);
+      const T high = LoadAs<T>(rows.high + c), offset = LoadAs<T>(rows.offset + c);
+      const T slope = LoadAs<T>(rows.slope + c), scale = LoadAs<T>(rows.scale + c);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t i = (row + r) * channels + c;
+        const T difference = LoadAs<T>(x + i) - high;
+        T gradient = ((LoadAs<T>(dy + i) - offset) - difference * slope) * scale;
+        if (rows.sum) gradient += LoadAs<T>(dx + i);
+        StoreAs(dx + i, gradient);
+      }
+    });
+  });
+}
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,363 @@
+// What batch_norm does beside its formula: running statistics, evaluation, precision, and the batch
+// of all ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "tests/conformance/ops/op_rig.h"
+#include "tests/fakes/replica_threads.h"
+
+namespace engine::test {
+namespace {
+
+constexpr double kEps = 1e-3;
+constexpr size_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
+
+OpCase Case(const Shape& x, const char* momentum = "0.1", const char* sync = "true") {
+  return {.name = "BatchNorm",
+          .op = "batch_norm",
+          .attributes = {{"momentum", momentum}, {"epsilon", "1e-3"}, {"sync", sync}},
+          .inputs = {{x, DType::kFloat32, 1}},
+          .reference = ReferenceBatchNorm(kEps)};
+}
+
+// `tolerance` is relative to the largest wanted value.
+void ExpectNear(const std::vector<float>& got, const Values& want, double tolerance,
+                const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double largest = 0;
+  for (double value : want) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(static_cast<double>(got[i]), want[i], tolerance * largest) << what << " at " << i;
+  }
+}
+
+Values Doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+class BatchNorm : public ::testing::TestWithParam<std::string> {
+ protected:
+  // The running variance is positive.
+  static Problem MakePositive(const OpCase& op_case, const MadeOp& made, int64_t samples,
+                              uint64_t seed) {
+    Problem problem = MakeProblem(op_case, made.signature, samples, seed);
+    for (double& value : problem.inputs[kRunningVar].values)
+      value = static_cast<float>(std::abs(value) + 0.5);
+    return problem;
+  }
+
+  MadeOp Make(const LoadedOps& ops, const OpCase& op_case) const {
+    Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made.ok() ? std::move(*made) : MadeOp{};
+  }
+
+  RunResult Run(const OpCase& op_case, const Problem& problem, const RunOptions& options = {},
+                int threads = 1) const {
+    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
+    MadeOp made = Make(ops, op_case);
+    RunResult result = RunOp(ops, made, op_case, problem, options);
+    EXPECT_TRUE(result.status.ok()) << result.status.message();
+    EXPECT_TRUE(result.guards_intact);
+    return result;
+  }
+
+  Problem NewProblem(const OpCase& op_case, int64_t samples, uint64_t seed = 1) const {
+    const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+    return MakePositive(op_case, Make(ops, op_case), samples, seed);
+  }
+
+  // One rank per part, each a thread with a library of its own.
+  std::vector<RunResult> RunRanks(const OpCase& op_case, const Problem& problem,
+                                  const std::vector<int64_t>& cuts, ReplicaThreads* replicas,
+                                  bool training = true) const {
+    std::vector<RunResult> results(cuts.size() - 1);
+    std::vector<std::thread> ranks;
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      ranks.emplace_back([&, rank] {
+        const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+        MadeOp made = Make(ops, op_case);
+        results[rank] =
+            RunOp(ops, made, op_case, PartOf(problem, cuts[rank], cuts[rank + 1]),
+                  {.training = training, .replicas = replicas->rank(static_cast<int32_t>(rank))});
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (const RunResult& result : results) {
+      EXPECT_TRUE(result.status.ok()) << result.status.message();
+    }
+    return results;
+  }
+};
+
+// What running statistics become.
+Values Followed(const Values& before, const Values& batch, double momentum) {
+  Values after = before;
+  for (size_t c = 0; c < after.size(); ++c) {
+    after[c] = (1 - momentum) * before[c] + momentum * batch[c];
+  }
+  return after;
+}
+
+Values Unbiased(const ChannelStatistics& statistics) {
+  Values variance = statistics.variance;
+  const auto n = static_cast<double>(statistics.count);
+  for (double& value : variance) value *= n / (n - 1);
+  return variance;
+}
+
+// The parameters of a result follow the order of inputs, without x.
+const std::vector<float>& After(const RunResult& result, size_t input) {
+  return result.parameters[input - 1];
+}
+
+TEST_P(BatchNorm, RunningStatisticsFollowTheBatch) {
+  for (const char* momentum : {"0", "0.1", "0.7", "1"}) {
+    for (const Shape& x : {Shape{2, 1}, Shape{5, 3, 2, 7}, Shape{40, 9, 9, 33}}) {
+      const OpCase op_case = Case(x, momentum);
+      const Problem problem = NewProblem(op_case, x[0]);
+      const RunResult result = Run(op_case, problem);
+      const ChannelStatistics batch(problem.inputs[kX]);
+      const double share = std::strtod(momentum, nullptr);
+      ExpectNear(After(result, kRunningMean),
+                 Followed(problem.inputs[kRunningMean].values, batch.mean, share), 1e-6, "mean");
+      ExpectNear(After(result, kRunningVar),
+                 Followed(problem.inputs[kRunningVar].values, Unbiased(batch), share), 1e-6,
+                 "variance");
+    }
+  }
+}
+
+TEST_P(BatchNorm, EvaluationUsesRunningStatistics) {
+  for (const char* sync : {"true", "false"}) {
+    const OpCase op_case = Case(Shape{6, 3, 5, 21}, "0.1", sync);
+    for (int64_t samples : {6, 1, 0}) {
+      const Problem problem = NewProblem(op_case, samples);
+      const RunResult result = Run(op_case, problem, {.training = false});
+      ExpectNear(result.output, ReferenceBatchNormEvaluation(kEps).forward(problem.inputs), 1e-6,
+                 "y");
+      EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
+      EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+    }
+  }
+}
+
+// PyTorch refuses such a batch.
+TEST_P(BatchNorm, OneValueOfAChannelHasNoVariance) {
+  const OpCase op_case = Case(Shape{4, 5}, "0.25");
+  const Problem problem = NewProblem(op_case, 1);
+  const RunResult result = Run(op_case, problem);
+  EXPECT_EQ(Doubles(result.output), problem.inputs[kBias].values);
+  EXPECT_EQ(result.gradients[kX], std::vector<float>(5, 0.0f));
+  EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
+  EXPECT_EQ(Doubles(result.gradients[kBias]), problem.output_gradient.values);
+  ExpectNear(After(result, kRunningMean),
+             Followed(problem.inputs[kRunningMean].values, problem.inputs[kX].values, 0.25), 1e-6,
+             "mean");
+  EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+}
+
+TEST_P(BatchNorm, NoSamplesLeaveRunningStatistics) {
+  const OpCase op_case = Case(Shape{4, 2, 2, 5});
+  const Problem problem = NewProblem(op_case, 0);
+  const RunResult result = Run(op_case, problem);
+  EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
+  EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+}
+
+// Values at which a sum of squares, or a float mean, would lose most digits. With momentum 1 the
+// running statistics are those of the batch.
+class HardValues {
+ public:
+  explicit HardValues(const char* kind) : kind_(kind) {}
+
+  Values Make(const Shape& shape) {
+    Values x(static_cast<size_t>(shape.Count()));
+    const auto channels = static_cast<size_t>(shape[-1]);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double part =
+          static_cast<double>(i / channels * channels) / static_cast<double>(x.size());
+      x[i] = static_cast<float>(Value(part, i < channels));
+    }
+    return x;
+  }
+
+ private:
+  double Value(double part, bool first_row) {
+    const double noise = normal_(random_);
+    if (kind_ == "large mean") return 1e4 + noise;
+    if (kind_ == "huge mean") return -3e6 + 8 * noise;
+    if (kind_ == "outlier first") return first_row ? 300 : noise;
+    if (kind_ == "step") return (part < 0.5 ? 0 : 1000) + noise;
+    if (kind_ == "trend") return 500 * part + 0.1 * noise;
+    if (kind_ == "constant") return 123.456;
+    return part < 0.9 ? 0 : noise;  // mostly zeros, as behind a relu
+  }
+
+  const std::string kind_;
+  std::mt19937_64 random_{5};
+  std::normal_distribution<double> normal_;
+};
+
+// The mean to float rounding and to a ten-millionth of the deviation, the variance to a millionth.
+void ExpectStatistics(const RunResult& result, const ChannelStatistics& batch) {
+  const Values variance = Unbiased(batch);
+  for (size_t c = 0; c < variance.size(); ++c) {
+    const double deviation = std::sqrt(variance[c]);
+    ASSERT_NEAR(After(result, kRunningMean)[c], batch.mean[c],
+                6e-8 * std::abs(batch.mean[c]) + 1e-7 * deviation);
+    ASSERT_NEAR(After(result, kRunningVar)[c], variance[c], 1e-6 * variance[c] + 1e-12);
+  }
+}
+
+TEST_P(BatchNorm, KeepsItsPrecision) {
+  for (const char* kind :
+       {"large mean", "huge mean", "outlier first", "step", "trend", "constant", "sparse"}) {
+    for (const int threads : {1, 3}) {
+#ifdef __SANITIZE_THREAD__
+      if (threads > 1) continue;  // the OpenMP runtime is not instrumented
+#endif
+      SCOPED_TRACE(std::string(kind) + ", " + std::to_string(threads) + " threads");
+      const OpCase op_case = Case(Shape{61, 13, 17, 5}, "1");
+      Problem problem = NewProblem(op_case, 61);
+      problem.inputs[kX].values = HardValues(kind).Make(problem.inputs[kX].shape());
+      const RunResult result = Run(op_case, problem, {}, threads);
+      const ChannelStatistics batch(problem.inputs[kX]);
+      ExpectStatistics(result, batch);
+      ExpectNear(result.output, op_case.reference.forward(problem.inputs), 2e-6, "y");
+      const std::vector<Values> gradients =
+          op_case.reference.backward(problem.inputs, problem.output_gradient.values);
+      ExpectNear(result.gradients[kX], gradients[kX], 5e-6, "dx");
+      // A sum of terms that cancel: relative to what is summed.
+      for (size_t c = 0; c < gradients[kWeight].size(); ++c) {
+        ASSERT_NEAR(result.gradients[kWeight][c], gradients[kWeight][c], 2e-4) << "dweight " << c;
+      }
+      ExpectNear(result.gradients[kBias], gradients[kBias], 1e-5, "dbias");
+    }
+  }
+}
+
+TEST_P(BatchNorm, RanksShareTheStatisticsOfTheirBatch) {
+  const std::vector<std::vector<int64_t>> splits = {
+      {0, 5, 9}, {0, 0, 9}, {0, 9, 9}, {0, 1, 9}, {0, 4, 4, 9}, {0, 1, 3, 9}, {0, 0, 0, 9}};
+  const OpCase op_case = Case(Shape{9, 5, 3, 19});
+  const Problem problem = NewProblem(op_case, 9);
+  const RunResult whole = Run(op_case, problem);
+  for (const std::vector<int64_t>& cuts : splits) {
+    SCOPED_TRACE(::testing::PrintToString(cuts));
+    ReplicaThreads replicas(static_cast<int32_t>(cuts.size()) - 1);
+    const std::vector<RunResult> ranks = RunRanks(op_case, problem, cuts, &replicas);
+    EXPECT_EQ(replicas.gathers(), 2);
+    std::vector<float> y, dx;
+    Values dweight(19, 0.0), dbias(19, 0.0);
+    for (const RunResult& rank : ranks) {
+      y.insert(y.end(), rank.output.begin(), rank.output.end());
+      dx.insert(dx.end(), rank.gradients[kX].begin(), rank.gradients[kX].end());
+      for (size_t c = 0; c < dweight.size(); ++c) {
+        dweight[c] += static_cast<double>(rank.gradients[kWeight][c]);
+        dbias[c] += static_cast<double>(rank.gradients[kBias][c]);
+      }
+      EXPECT_EQ(rank.parameters, ranks[0].parameters);
+    }
+    ExpectNear(y, Doubles(whole.output), 1e-6, "y");
+    ExpectNear(dx, Doubles(whole.gradients[kX]), 1e-6, "dx");
+    ExpectNear(whole.gradients[kWeight], dweight, 1e-6, "dweight");
+    ExpectNear(whole.gradients[kBias], dbias, 1e-6, "dbias");
+    for (size_t input : {kRunningMean, kRunningVar}) {
+      ExpectNear(After(ranks[0], input), Doubles(After(whole, input)), 1e-6, "running");
+    }
+  }
+}
+
+// Ranks whose parts differ by far more than they vary.
+TEST_P(BatchNorm, RanksKeepTheirPrecisionTogether) {
+  const OpCase op_case = Case(Shape{40, 7, 7, 3}, "1");
+  Problem problem = NewProblem(op_case, 40);
+  problem.inputs[kX].values = HardValues("large mean").Make(problem.inputs[kX].shape());
+  ReplicaThreads replicas(3);
+  const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 13, 14, 40}, &replicas);
+  const ChannelStatistics batch(problem.inputs[kX]);
+  ExpectStatistics(ranks[1], batch);
+  const Values y = op_case.reference.forward(problem.inputs);
+  ExpectNear(ranks[0].output,
+             Values(y.begin(), y.begin() + static_cast<ptrdiff_t>(ranks[0].output.size())), 2e-6,
+             "y");
+}
+
+TEST_P(BatchNorm, OneValueOnAllRanksTogether) {
+  const OpCase op_case = Case(Shape{4, 5});
+  const Problem problem = NewProblem(op_case, 1);
+  ReplicaThreads replicas(2);
+  const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 1, 1}, &replicas);
+  EXPECT_EQ(Doubles(ranks[0].output), problem.inputs[kBias].values);
+  EXPECT_EQ(ranks[1].parameters, ranks[0].parameters);
+  EXPECT_EQ(Doubles(After(ranks[1], kRunningVar)), problem.inputs[kRunningVar].values);
+}
+
+TEST_P(BatchNorm, NoSamplesOnAnyRank) {
+  const OpCase op_case = Case(Shape{4, 5});
+  const Problem problem = NewProblem(op_case, 0);
+  ReplicaThreads replicas(2);
+  for (const RunResult& rank : RunRanks(op_case, problem, {0, 0, 0}, &replicas)) {
+    EXPECT_EQ(rank.gradients[kWeight], std::vector<float>(5, 0.0f));
+    EXPECT_EQ(Doubles(After(rank, kRunningMean)), problem.inputs[kRunningMean].values);
+    EXPECT_EQ(Doubles(After(rank, kRunningVar)), problem.inputs[kRunningVar].values);
+  }
+}
+
+TEST_P(BatchNorm, WithoutSyncNothingIsGathered) {
+  const OpCase op_case = Case(Shape{6, 2, 2, 5}, "0.1", "false");
+  const Problem problem = NewProblem(op_case, 6);
+  ReplicaThreads replicas(2, ReplicaThreads::Milliseconds(50));
+  const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 2, 6}, &replicas);
+  EXPECT_EQ(replicas.gathers(), 0);
+  const Problem first = PartOf(problem, 0, 2);
+  ExpectNear(ranks[0].output, op_case.reference.forward(first.inputs), 1e-5, "y");
+  EXPECT_NE(ranks[0].parameters, ranks[1].parameters);
+}
+
+TEST_P(BatchNorm, EvaluationGathersNothing) {
+  const OpCase op_case = Case(Shape{6, 2, 2, 5});
+  ReplicaThreads replicas(2, ReplicaThreads::Milliseconds(50));
+  RunRanks(op_case, NewProblem(op_case, 6), {0, 2, 6}, &replicas, false);
+  EXPECT_EQ(replicas.gathers(), 0);
+}
+
+TEST_P(BatchNorm, ARankThatIsMissingIsTheErrorOfTheCall) {
+  const OpCase op_case = Case(Shape{6, 5});
+  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+  MadeOp made = Make(ops, op_case);
+  const Problem problem = MakePositive(op_case, made, 6, 1);
+  ReplicaThreads replicas(2, ReplicaThreads::Milliseconds(20));
+  const RunResult result = RunOp(ops, made, op_case, problem, {.replicas = replicas.rank(0)});
+  EXPECT_EQ(result.status.code(), StatusCode::kTimeout);
+  EXPECT_EQ(result.status.rank(), 1);
+  EXPECT_EQ(Doubles(result.parameters.empty() ? std::vector<float>{} : After(result, kRunningMean)),
+            Values{});
+}
+
+TEST_P(BatchNorm, NotANumberStaysInItsChannel) {
+  const OpCase op_case = Case(Shape{5, 2, 2, 7}, "1");
+  Problem problem = NewProblem(op_case, 5);
+  problem.inputs[kX].values[7 * 4 + 3] = NAN;
+  const RunResult result = Run(op_case, problem);
+  for (size_t i = 0; i < result.output.size(); ++i) {
+    ASSERT_EQ(std::isnan(result.output[i]), i % 7 == 3) << i;
+  }
+  for (size_t c = 0; c < 7; ++c) {
+    EXPECT_EQ(std::isnan(After(result, kRunningMean)[c]), c == 3);
+    EXPECT_EQ(std::isnan(After(result, kRunningVar)[c]), c == 3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, BatchNorm, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
+                         [](const auto& test) { return LibraryName(test.param); });
+
+}  // namespace
+}  // namespace engine::test

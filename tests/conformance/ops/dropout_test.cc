@@ -1,0 +1,190 @@
+// The random masks of dropout: what they are a function of, and that they look random.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/conformance/ops/op_rig.h"
+
+namespace engine::test {
+namespace {
+
+using Mask = std::vector<float>;  // 1 or 0
+
+class Dropout : public ::testing::TestWithParam<std::string> {
+ protected:
+  static OpCase Case(const Shape& x, const std::string& rate) {
+    return {.name = "Dropout",
+            .op = "dropout",
+            .attributes = {{"rate", rate}},
+            .inputs = {{x, DType::kFloat32, 1}},
+            .reference = {}};
+  }
+
+  // x of ones, so that y tells what is kept.
+  RunResult Run(const Shape& x, const std::string& rate, const RunOptions& options = {},
+                int threads = 1) const {
+    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
+    const OpCase op_case = Case(x, rate);
+    Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    Problem problem = MakeProblem(op_case, made->signature, x[0], 1);
+    for (Values* values : {&problem.inputs[0].values, &problem.output_gradient.values}) {
+      std::fill(values->begin(), values->end(), 1.0);
+    }
+    RunResult result = RunOp(ops, *made, op_case, problem, options);
+    EXPECT_TRUE(result.status.ok()) << result.status.message();
+    return result;
+  }
+
+  Mask MaskOf(const Shape& x, const std::string& rate, const RandomKey& key,
+              int threads = 1) const {
+    Mask mask = Run(x, rate, {.random = key}, threads).output;
+    const auto scale = static_cast<float>(1.0 / (1.0 - std::strtod(rate.c_str(), nullptr)));
+    const auto is_either = [&](float value) { return value == 0.0f || value == scale; };
+    EXPECT_TRUE(std::all_of(mask.begin(), mask.end(), is_either));
+    for (float& value : mask) value = value == 0.0f ? 0.0f : 1.0f;
+    return mask;
+  }
+};
+
+double Mean(const Mask& mask) {
+  double sum = 0;
+  for (float value : mask) sum += static_cast<double>(value);
+  return sum / static_cast<double>(mask.size());
+}
+
+// How many standard errors the correlation of two masks of probability `keep` is from 0.
+double Correlation(const Mask& a, const Mask& b, size_t shift, double keep) {
+  double sum = 0;
+  for (size_t i = 0; i + shift < a.size(); ++i) {
+    sum += (static_cast<double>(a[i]) - keep) * (static_cast<double>(b[i + shift]) - keep);
+  }
+  return sum / (keep * (1 - keep) * std::sqrt(static_cast<double>(a.size() - shift)));
+}
+
+// Numbers do not change from run to run, so a bound on a random quantity is passed or not for good.
+constexpr double kSigmas = 4.5;
+const Shape kMany{200, 25, 40};
+
+TEST_P(Dropout, KeepsTheShareThatItSays) {
+  for (const char* rate : {"0.01", "0.1", "0.25", "0.5", "0.9", "0.999"}) {
+    const double keep = 1 - std::strtod(rate, nullptr);
+    const Mask mask = MaskOf(kMany, rate, {});
+    const double error = std::sqrt(keep * (1 - keep) / static_cast<double>(mask.size()));
+    EXPECT_NEAR(Mean(mask), keep, kSigmas * error) << rate;
+  }
+}
+
+TEST_P(Dropout, PositionsAreIndependent) {
+  for (const char* rate : {"0.1", "0.5"}) {
+    const double keep = 1 - std::strtod(rate, nullptr);
+    const Mask mask = MaskOf(kMany, rate, {});
+    for (size_t shift :
+         {1u, 2u, 3u, 4u, 7u, 8u, 16u, 32u, 40u, 64u, 255u, 256u, 257u, 1000u, 4096u}) {
+      EXPECT_LT(std::abs(Correlation(mask, mask, shift, keep)), kSigmas) << rate << ", " << shift;
+    }
+  }
+}
+
+TEST_P(Dropout, SeedsStepsAndNodesAreIndependent) {
+  const double keep = 0.7;
+  const RandomKey key{.seed = 0, .step = 1, .node = 0, .first_sample = 0};
+  const std::vector<RandomKey> others = {
+      {1, 1, 0, 0}, {0, 2, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 0},
+      {1, 0, 0, 0}, {2, 1, 0, 0}, {0, 3, 0, 0}, {uint64_t{1} << 63, 1, 0, 0}};
+  const Mask mask = MaskOf(kMany, "0.3", key);
+  for (const RandomKey& other : others) {
+    const Mask second = MaskOf(kMany, "0.3", other);
+    for (size_t shift : {0u, 1u, 2u, 1000u}) {
+      EXPECT_LT(std::abs(Correlation(mask, second, shift, keep)), kSigmas)
+          << other.seed << " " << other.step << " " << other.node << " shift " << shift;
+    }
+  }
+}
+
+// Of runs of 8 neighbours, each of the 256 patterns is as frequent as it should be.
+TEST_P(Dropout, PatternsOfNeighboursAreAllThere) {
+  const Mask mask = MaskOf(kMany, "0.5", {});
+  std::vector<double> counts(256, 0.0);
+  for (size_t i = 0; i + 8 <= mask.size(); i += 8) {
+    size_t pattern = 0;
+    for (size_t j = 0; j < 8; ++j) pattern = 2 * pattern + (mask[i + j] != 0.0f ? 1 : 0);
+    ++counts[pattern];
+  }
+  const double expected = static_cast<double>(mask.size()) / 8 / 256;
+  double chi_square = 0;
+  for (double count : counts) chi_square += (count - expected) * (count - expected) / expected;
+  // Mean 255, standard deviation sqrt(2 * 255).
+  EXPECT_NEAR(chi_square, 255, kSigmas * std::sqrt(510.0));
+}
+
+TEST_P(Dropout, AnyCutOfTheBatchHasTheSameMask) {
+  for (const Shape& sample : {Shape{1, 3, 7}, Shape{1, 1}, Shape{1, 2, 2, 128}}) {
+    Shape whole = sample;
+    whole[0] = 24;
+    const Mask mask = MaskOf(whole, "0.4", {.first_sample = 0});
+    const auto size = static_cast<size_t>(sample.Count());
+    for (int64_t cut : {1, 2, 5, 8, 23}) {
+      Mask parts;
+      for (int64_t begin = 0; begin < 24; begin += cut) {
+        Shape part = sample;
+        part[0] = std::min(cut, 24 - begin);
+        const Mask own = MaskOf(part, "0.4", {.first_sample = static_cast<uint64_t>(begin)});
+        parts.insert(parts.end(), own.begin(), own.end());
+      }
+      EXPECT_EQ(parts, mask) << size << " elements a sample, parts of " << cut;
+    }
+  }
+}
+
+TEST_P(Dropout, ManyThreadsMakeTheSameMask) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the OpenMP runtime is not instrumented: its barriers look like races";
+#endif
+  EXPECT_EQ(MaskOf(kMany, "0.4", {}, 3), MaskOf(kMany, "0.4", {}, 1));
+}
+
+TEST_P(Dropout, PositionsBeyondFourBillionAreOthers) {
+  const Shape x{2, 1001};
+  const RandomKey far{.first_sample = uint64_t{1} << 40};
+  const Mask mask = MaskOf(x, "0.5", far);
+  EXPECT_NE(mask, MaskOf(x, "0.5", {.first_sample = 0}));
+  const Mask next = MaskOf(Shape{1, 1001}, "0.5", {.first_sample = far.first_sample + 1});
+  EXPECT_EQ(next, Mask(mask.begin() + 1001, mask.end()));
+}
+
+TEST_P(Dropout, BackwardHasTheMaskOfForward) {
+  const RunResult result = Run(Shape{7, 33}, "0.3");
+  EXPECT_EQ(result.gradients[0], result.output);
+}
+
+TEST_P(Dropout, EvaluationChangesNothing) {
+  for (const char* rate : {"0", "0.5"}) {
+    for (const bool in_place : {false, true}) {
+      const RunResult result = Run(Shape{7, 33}, rate, {.in_place = in_place, .training = false});
+      EXPECT_EQ(result.output, std::vector<float>(size_t{7} * 33, 1.0f));
+    }
+  }
+}
+
+TEST_P(Dropout, WhatIsDroppedIsZeroWhateverItWas) {
+  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
+  const OpCase op_case = Case(Shape{64}, "0.5");
+  Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Problem problem = MakeProblem(op_case, made->signature, 64, 1);
+  std::fill(problem.inputs[0].values.begin(), problem.inputs[0].values.end(), NAN);
+  const RunResult result = RunOp(ops, *made, op_case, problem);
+  const auto is_zero = [](float value) { return value == 0.0f; };
+  const auto is_nan = [](float value) { return std::isnan(value); };
+  const auto zeros = std::count_if(result.output.begin(), result.output.end(), is_zero);
+  EXPECT_GT(zeros, 0);
+  EXPECT_EQ(zeros + std::count_if(result.output.begin(), result.output.end(), is_nan), 64);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Dropout, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
+                         [](const auto& test) { return LibraryName(test.param); });
+
+}  // namespace
+}  // namespace engine::test
