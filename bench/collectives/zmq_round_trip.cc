@@ -1,11 +1,14 @@
-// Push and pull of one tensor between one worker and one parameter server of the plugin zmq_ps, on
-// loopback, beside a bare pair of ZeroMQ sockets that moves the same frames there and back without
-// copying them; and the server's addition beside a plain loop.
+// Push and pull of one tensor between one worker and one parameter server of the plugin zmq_ps, two
+// processes with a core each, on loopback, beside a bare pair of ZeroMQ sockets that moves the same
+// frames there and back without copying them; and the server's addition beside a plain loop.
 //
 //   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
 //   cmake --build build/bench --target zmq_round_trip
 //   build/bench/bench/zmq_round_trip [repeats]
 #include <malloc.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,22 +47,83 @@ double Median(std::vector<double> values) {
 
 void Keep(void*, void*) {}
 
-// A dealer that sends slices of a buffer and a router that sends every message back as it is.
-class BarePair {
- public:
-  BarePair() : context_(2), dealer_(context_, ZMQ_DEALER), router_(context_, ZMQ_ROUTER) {
-    for (::zmq::socket_t* socket : {&dealer_, &router_}) {
-      socket->set(::zmq::sockopt::sndbuf, kBufferBytes);
-      socket->set(::zmq::sockopt::rcvbuf, kBufferBytes);
-      socket->set(::zmq::sockopt::linger, 0);
-    }
-    router_.bind("tcp://127.0.0.1:*");
-    dealer_.connect(router_.get(::zmq::sockopt::last_endpoint));
-    thread_ = std::thread([this] { Echo(); });
+// One of the cores that this process may use.
+void UseCore(size_t number) {
+  cpu_set_t allowed, own;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  CPU_ZERO(&own);
+  for (size_t core = 0, left = number; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || left-- > 0) continue;
+    CPU_SET(core, &own);
+    (void)sched_setaffinity(0, sizeof(own), &own);
+    return;
   }
-  ~BarePair() {
-    dealer_.send(::zmq::str_buffer("end"), ::zmq::send_flags::none);
-    thread_.join();
+}
+
+void SetBuffers(::zmq::socket_t& socket) {
+  socket.set(::zmq::sockopt::sndbuf, kBufferBytes);
+  socket.set(::zmq::sockopt::rcvbuf, kBufferBytes);
+  socket.set(::zmq::sockopt::linger, 0);
+}
+
+// The other process: a server of the plugin, and a bare router that sends every message back as it
+// is. Says where they are on `out`, ends at the end of `in`.
+class Servers {
+ public:
+  Servers() : context_(1), router_(context_, ZMQ_ROUTER) {
+    SetBuffers(router_);
+    router_.bind("tcp://127.0.0.1:*");
+    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*",
+                                  .slice_bytes = kSliceBytes,
+                                  .buffer_bytes = kBufferBytes});
+    ENGINE_CHECK(started.ok(), "%s", started.status().message());
+    server_ = std::move(*started);
+  }
+
+  void Run(int in, int out) {
+    const std::string places =
+        router_.get(::zmq::sockopt::last_endpoint) + " " + server_->endpoint() + "\n";
+    ENGINE_CHECK(write(out, places.data(), places.size()) > 0, "no pipe");
+    std::thread echo([this] { Echo(); });
+    char byte = 0;
+    while (read(in, &byte, 1) > 0) {
+    }
+    context_.shutdown();
+    echo.join();
+    const ServerTraffic traffic = server_->traffic();
+    std::printf("frames / tensor bytes: %.5f in, %.5f out\n",
+                static_cast<double>(traffic.frames_in) / static_cast<double>(traffic.payload_in),
+                static_cast<double>(traffic.frames_out) / static_cast<double>(traffic.payload_out));
+    server_->Stop(1000);
+  }
+
+ private:
+  void Echo() try {
+    while (true) {
+      ::zmq::message_t id, header, body;
+      (void)router_.recv(id);
+      (void)router_.recv(header);
+      (void)router_.recv(body);
+      router_.send(id, ::zmq::send_flags::sndmore);
+      router_.send(header, ::zmq::send_flags::sndmore);
+      router_.send(body, ::zmq::send_flags::none);
+    }
+  } catch (const ::zmq::error_t& error) {
+    ENGINE_CHECK(error.num() == ETERM, "%s", error.what());
+    router_.close();
+  }
+
+  ::zmq::context_t context_;
+  ::zmq::socket_t router_;
+  std::unique_ptr<Server> server_;
+};
+
+// A dealer that sends slices of a buffer to the bare router.
+class BareDealer {
+ public:
+  explicit BareDealer(const std::string& endpoint) : context_(1), dealer_(context_, ZMQ_DEALER) {
+    SetBuffers(dealer_);
+    dealer_.connect(endpoint);
   }
 
   // Copies what comes back to `result` unless it is null.
@@ -83,62 +148,41 @@ class BarePair {
   }
 
  private:
-  void Echo() {
-    while (true) {
-      ::zmq::message_t id, header, body;
-      (void)router_.recv(id);
-      (void)router_.recv(header);
-      if (!header.more()) return;
-      (void)router_.recv(body);
-      router_.send(id, ::zmq::send_flags::sndmore);
-      router_.send(header, ::zmq::send_flags::sndmore);
-      router_.send(body, ::zmq::send_flags::none);
-    }
-  }
-
   ::zmq::context_t context_;
-  ::zmq::socket_t dealer_, router_;
-  std::thread thread_;
+  ::zmq::socket_t dealer_;
 };
 
-struct Pair {
-  std::unique_ptr<Server> server;
-  std::unique_ptr<Worker> worker;
-  std::shared_ptr<WorkPool> pool = std::make_shared<WorkPool>();
-
-  Pair() {
-    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                  .slice_bytes = kSliceBytes,
-                                  .buffer_bytes = kBufferBytes});
-    ENGINE_CHECK(started.ok(), "%s", started.status().message());
-    server = std::move(*started);
-    auto connected = Worker::Connect({.servers = {{.endpoint = server->endpoint(), .rank = 0}},
+class PluginWorker {
+ public:
+  explicit PluginWorker(const std::string& endpoint) {
+    auto connected = Worker::Connect({.servers = {{.endpoint = endpoint, .rank = 0}},
                                       .slice_bytes = kSliceBytes,
-                                      .buffer_bytes = kBufferBytes},
+                                      .buffer_bytes = kBufferBytes,
+                                      .pool = pool_},
                                      DeadlineIn(10000));
     ENGINE_CHECK(connected.ok(), "%s", connected.status().message());
-    worker = std::move(*connected);
-  }
-  ~Pair() {
-    worker.reset();
-    server->Stop(1000);
+    worker_ = std::move(*connected);
   }
 
   void RoundTrip(const std::vector<float>& data, std::vector<float>& result) {
-    PooledWork* const work = pool->Take({.send = data.data(),
-                                         .recv = result.data(),
-                                         .count = static_cast<int64_t>(data.size()),
-                                         .key = data.size()});
-    Status status = worker->Submit(work);
+    PooledWork* const work = pool_->Take({.send = data.data(),
+                                          .recv = result.data(),
+                                          .count = static_cast<int64_t>(data.size()),
+                                          .key = data.size()});
+    Status status = worker_->Submit(work);
     if (status.ok()) status = work->WaitHost(30000);
     ENGINE_CHECK(status.ok(), "%s", status.message());
     work->Release();
   }
+
+ private:
+  std::shared_ptr<WorkPool> pool_ = std::make_shared<WorkPool>();
+  std::unique_ptr<Worker> worker_;
 };
 
-void CompareRoundTrips(int repeats) {
-  BarePair bare;
-  Pair pair;
+void CompareRoundTrips(int repeats, const std::string& router, const std::string& server) {
+  BareDealer bare(router);
+  PluginWorker plugin(server);
   std::printf("%10s %10s %10s %10s %7s %7s\n", "bytes", "bare us", "+ copy us", "zmq_ps us",
               "/ bare", "/ copy");
   for (const size_t bytes : {size_t{64} << 10, size_t{1} << 20, size_t{16} << 20}) {
@@ -152,7 +196,7 @@ void CompareRoundTrips(int repeats) {
       };
       const double a = time([&] { bare.RoundTrip(data, nullptr); });
       const double b = time([&] { bare.RoundTrip(data, &result); });
-      const double c = time([&] { pair.RoundTrip(data, result); });
+      const double c = time([&] { plugin.RoundTrip(data, result); });
       ENGINE_CHECK(result == data, "a sum over one worker is its own push");
       if (i < 0) continue;
       bare_us.push_back(a);
@@ -162,10 +206,32 @@ void CompareRoundTrips(int repeats) {
     const double a = Median(bare_us), b = Median(copy_us), c = Median(plugin_us);
     std::printf("%10zu %10.0f %10.0f %10.0f %7.2f %7.2f\n", bytes, a, b, c, c / a, c / b);
   }
-  const ServerTraffic traffic = pair.server->traffic();
-  std::printf("frames / tensor bytes: %.5f in, %.5f out\n",
-              static_cast<double>(traffic.frames_in) / static_cast<double>(traffic.payload_in),
-              static_cast<double>(traffic.frames_out) / static_cast<double>(traffic.payload_out));
+}
+
+// The servers in a process and on a core of their own, as they are where it matters.
+void CompareWithServers(int repeats) {
+  int to_child[2], from_child[2];
+  ENGINE_CHECK(pipe(to_child) == 0 && pipe(from_child) == 0, "no pipes");
+  const pid_t child = fork();
+  ENGINE_CHECK(child >= 0, "no process");
+  if (child == 0) {
+    close(to_child[1]);
+    UseCore(1);
+    Servers().Run(to_child[0], from_child[1]);
+    std::fflush(stdout);
+    _exit(0);
+  }
+  close(to_child[0]);
+  UseCore(0);
+  char text[256] = {};
+  ENGINE_CHECK(read(from_child[0], text, sizeof(text) - 1) > 0, "the servers did not start");
+  std::istringstream places(text);
+  std::string router, server;
+  places >> router >> server;
+  CompareRoundTrips(repeats, router, server);
+  std::fflush(stdout);
+  close(to_child[1]);
+  waitpid(child, nullptr, 0);
 }
 
 __attribute__((noinline)) void PlainAdd(float* sum, const float* x, size_t count) {
@@ -207,7 +273,7 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const int repeats = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 50;
-  engine::zmq_ps::CompareRoundTrips(repeats);
+  engine::zmq_ps::CompareWithServers(repeats);
   engine::zmq_ps::CompareAdditions(repeats);
   return 0;
 }

@@ -68,9 +68,11 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
                         .resend_ms = settings.resend_ms,
                         .lost_after_ms = settings.lost_after_ms,
                         .heartbeat = settings.heartbeat,
-                        .on_failure = [this](const Status& farewell) {
-                          if (server_) server_->Fail(farewell);
-                        }};
+                        .on_failure =
+                            [this](const Status& farewell) {
+                              if (server_) server_->Fail(farewell);
+                            },
+                        .pool = pool_};
   ENGINE_RETURN_IF_ERROR(rendezvous.FindServers(&worker));
   ENGINE_ASSIGN_OR_RETURN(worker_, Worker::Connect(std::move(worker), rendezvous.deadline()));
   if (!update_) return {};

@@ -40,6 +40,9 @@ ServerLoop::ServerLoop(const ServerSettings& settings, ::zmq::context_t& context
   endpoint_ = link->Bind(settings.endpoint);
   socket_ = link.get();
   link_ = settings.wrap ? settings.wrap(std::move(link)) : std::move(link);
+  poll_.Add(wake_up_.descriptor());
+  poll_.AddSocket(monitor_->socket());
+  poll_.AddSocket(link_->socket());
   pool_ = std::make_unique<ReducePool>(settings.reduce_threads, [this](PoolTask task) {
     const std::lock_guard lock(mutex_);
     orders_.done.push_back(std::move(task));
@@ -111,13 +114,10 @@ bool ServerLoop::Drained() const noexcept {
 }
 
 void ServerLoop::Step(int timeout_ms) {
-  zmq_pollitem_t items[] = {{link_->socket(), 0, ZMQ_POLLIN, 0},
-                            {monitor_->socket(), 0, ZMQ_POLLIN, 0},
-                            {nullptr, wake_up_.descriptor(), ZMQ_POLLIN, 0}};
-  zmq_poll(items, std::size(items), timeout_ms);
-  if (items[2].revents) wake_up_.Clear();
+  if (!(EventsOf(link_->socket()) & ZMQ_POLLIN)) poll_.Wait(timeout_ms);
+  wake_up_.Clear();
   TakeOrders();
-  HandleEvents();
+  HandleEvents();  // before messages, which may come by a descriptor that was closed and opened
   ReceiveAll();
   const Clock::time_point now = Clock::now();
   if (now >= next_look_) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "clock.h"
+#include "poll_set.h"
 #include "reduce_pool.h"
 #include "request_window.h"
 #include "round.h"
@@ -150,6 +151,7 @@ class ServerLoop {
   std::unique_ptr<Link> link_;
   std::unique_ptr<Monitor> monitor_;
   WakeUp wake_up_;
+  PollSet poll_;
 
   // Of the loop's thread.
   std::vector<Worker> workers_;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "send_ahead.h"
+
 namespace engine::zmq_ps {
 namespace {
 
@@ -11,8 +13,8 @@ constexpr int kHandshakeMs = 5000;
 constexpr int kMinTtlMs = 100;  // ZeroMQ counts in tenths of a second here
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
-// Few, so that what is urgent waits for little; the rest waits in queues that know priorities.
-constexpr int kHighWaterMark = 2;
+// Received messages that wait for the thread of the socket; senders wait beyond that.
+constexpr int kReceivedAhead = 2;
 // Connections that the kernel keeps for a server: with few, strangers delay a worker by seconds.
 constexpr int kBacklog = 4096;
 
@@ -125,8 +127,8 @@ DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::st
                        const SocketSettings& settings)
     : endpoint_(endpoint), socket_(context, ZMQ_DEALER) {
   SetCommon(socket_, settings);
-  socket_.set(::zmq::sockopt::sndhwm, kHighWaterMark);
-  socket_.set(::zmq::sockopt::rcvhwm, kHighWaterMark);
+  socket_.set(::zmq::sockopt::sndhwm, SendAhead::kMost);
+  socket_.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
   socket_.set(::zmq::sockopt::immediate, true);
   socket_.set(::zmq::sockopt::reconnect_ivl, kReconnectMs);
   socket_.set(::zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
@@ -161,7 +163,7 @@ RouterLink::RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPai
     : workers_(workers), encrypted_(!own.secret_key.empty()), socket_(context, ZMQ_ROUTER) {
   SetCommon(socket_, settings);
   socket_.set(::zmq::sockopt::sndhwm, window);
-  socket_.set(::zmq::sockopt::rcvhwm, kHighWaterMark);
+  socket_.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
   socket_.set(::zmq::sockopt::router_mandatory, true);
   socket_.set(::zmq::sockopt::backlog, kBacklog);
   socket_.set(::zmq::sockopt::router_handover, true);  // a worker that reconnects

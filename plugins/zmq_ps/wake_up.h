@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <system_error>
@@ -21,19 +22,24 @@ class WakeUp {
 
   int descriptor() const noexcept { return descriptor_; }  // readable while there is a signal
 
-  void Signal() const noexcept {  // [any-thread]
+  void Signal() noexcept {  // [any-thread]
+    if (pending_.exchange(true)) return;
     const uint64_t one = 1;
     const ssize_t written = write(descriptor_, &one, sizeof(one));
     (void)written;  // a counter that is full wakes as well
   }
-  void Clear() const noexcept {
+  // Before a look at what the signals are about: a signal that comes during Clear may be swallowed.
+  void Clear() noexcept {
+    if (!pending_.load()) return;
     uint64_t count = 0;
     const ssize_t got = read(descriptor_, &count, sizeof(count));
     (void)got;
+    pending_.store(false);
   }
 
  private:
   const int descriptor_;
+  std::atomic<bool> pending_{false};
 };
 
 }  // namespace engine::zmq_ps

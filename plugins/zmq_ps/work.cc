@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "describe.h"
+#include "worker.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -74,8 +75,10 @@ void PooledWork::EndUse() noexcept {
 }
 
 Status PooledWork::WaitHost(int64_t timeout_ms) noexcept {
+  const Clock::time_point deadline = DeadlineIn(timeout_ms);
+  if (!terminal()) pool_->Help(*this, deadline);
   std::unique_lock lock(mutex_);
-  if (!done_.wait_until(lock, DeadlineIn(timeout_ms), [this] { return terminal(); })) {
+  if (!done_.wait_until(lock, deadline, [this] { return terminal(); })) {
     return Status::Error(StatusCode::kTimeout, "%s is still pending after a wait of %lld ms",
                          Describe(*this).c_str(), static_cast<long long>(timeout_ms));
   }
@@ -118,6 +121,16 @@ PooledWork* WorkPool::Take(const Transfer& transfer) noexcept {
   }
   work->Start(transfer, shared_from_this());
   return work;
+}
+
+void WorkPool::LetHelp(Worker* worker) noexcept {
+  const std::lock_guard lock(helping_);
+  worker_ = worker;
+}
+
+void WorkPool::Help(const PooledWork& work, Clock::time_point deadline) noexcept {
+  const std::shared_lock lock(helping_);
+  if (worker_) worker_->Help(work, deadline);
 }
 
 void WorkPool::Return(PooledWork* work) noexcept {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "clock.h"
@@ -103,10 +104,18 @@ class WorkPool : public std::enable_shared_from_this<WorkPool> {
   // A started work; null when memory is out. Allocates only when more works are in use than ever
   // before. [io-lane]
   PooledWork* Take(const Transfer& transfer) noexcept;
+  // Threads that wait for a work may do the work of `worker` meanwhile. With null: no longer, and
+  // none does so when this returns; the worker must have failed. [any-thread]
+  void LetHelp(Worker* worker) noexcept;
+  // Helps until `work` is terminal or `deadline`, if there is a worker that takes help.
+  // [any-thread]
+  void Help(const PooledWork& work, Clock::time_point deadline) noexcept;
   void EndUse() noexcept { in_use_.fetch_sub(1, std::memory_order_relaxed); }  // [any-thread]
   void Return(PooledWork* work) noexcept;                                      // [any-thread]
 
  private:
+  std::shared_mutex helping_;   // shared by those who help
+  Worker* worker_ = nullptr;    // guarded by helping_
   std::atomic<int> in_use_{0};  // works that are not both released and terminal
   std::mutex mutex_;
   std::vector<std::unique_ptr<PooledWork>> all_;  // guarded by mutex_

@@ -11,7 +11,10 @@ namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
+constexpr auto kGuestReturns = std::chrono::milliseconds(1);
 constexpr int kOwingMs = 2;  // with acknowledgements that are not due yet
+// What two kernels may keep where the system chooses the size of buffers.
+constexpr uint64_t kUnknownKernelBytes = 16 << 20;
 // Closed sockets let go of memory within their linger time.
 constexpr auto kMemoryPatience = std::chrono::seconds(3);
 
@@ -24,6 +27,12 @@ SocketSettings SocketSettingsOf(const WorkerSettings& settings) {
 
 }  // namespace
 
+Worker::Server::Server(const ServerAddress& at, const WorkerSettings& settings)
+    : address(at),
+      ahead(settings.slice_bytes, settings.buffer_bytes > 0
+                                      ? 2 * static_cast<uint64_t>(settings.buffer_bytes)
+                                      : kUnknownKernelBytes) {}
+
 Worker::Worker(WorkerSettings settings)
     : settings_(std::move(settings)),
       rule_{.servers = static_cast<uint32_t>(settings_.servers.size()),
@@ -33,12 +42,13 @@ Worker::Worker(WorkerSettings settings)
       context_(settings_.io_threads) {
   OpenLinks();
   thread_ = std::thread([this] { Loop(); });
+  if (settings_.pool) settings_.pool->LetHelp(this);
 }
 
 void Worker::OpenLinks() {
+  own_poll_.Add(wake_up_.descriptor());
   for (const ServerAddress& address : settings_.servers) {
-    auto server = std::make_unique<Server>();
-    server->address = address;
+    auto server = std::make_unique<Server>(address, settings_);
     auto link = std::make_unique<DealerLink>(context_, settings_.worker, address.endpoint,
                                              address.public_key, settings_.keys,
                                              SocketSettingsOf(settings_));
@@ -47,13 +57,11 @@ void Worker::OpenLinks() {
     link->Connect();
     server->link = settings_.wrap ? settings_.wrap(std::move(link)) : std::move(link);
     SayHello(*server);
+    own_poll_.AddSocket(server->link->socket());
+    own_poll_.AddSocket(server->monitor->socket());
     servers_.push_back(std::move(server));
   }
-  poll_items_.push_back({nullptr, wake_up_.descriptor(), ZMQ_POLLIN, 0});
-  for (const auto& server : servers_) {
-    poll_items_.push_back({server->link->socket(), 0, ZMQ_POLLIN, 0});
-    poll_items_.push_back({server->monitor->socket(), 0, ZMQ_POLLIN, 0});
-  }
+  guest_poll_ = own_poll_;
 }
 
 Result<std::unique_ptr<Worker>> Worker::Connect(WorkerSettings settings,
@@ -99,6 +107,7 @@ Worker::~Worker() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"),
         Status::Error(StatusCode::kPeerLost, "rank %d has left", rank).WithRank(rank));
   if (thread_.joinable()) thread_.join();
+  if (settings_.pool) settings_.pool->LetHelp(nullptr);
 }
 
 Status Worker::Submit(PooledWork* work) noexcept {
@@ -109,6 +118,22 @@ Status Worker::Submit(PooledWork* work) noexcept {
   inbox_end_ = &work->next;
   wake_up_.Signal();
   return {};
+}
+
+void Worker::Help(const PooledWork& work, Clock::time_point deadline) noexcept {
+  if (guest_.exchange(true)) return;
+  const Clock::time_point begin = Clock::now();
+  bool events = false;
+  while (!work.terminal() && !failed() && Clock::now() < deadline) {
+    const int wait_ms = TakeTurn(events, true);
+    if (wait_ms == 0 || work.terminal()) continue;
+    guest_poll_.Wait(static_cast<int>(
+        std::min<int64_t>(wait_ms, std::max<int64_t>(MillisecondsUntil(deadline), 1))));
+    events = SawEvents(guest_poll_);
+  }
+  const std::lock_guard lock(mutex_);
+  guest_.store(false);
+  if (Clock::now() >= begin + kGuestReturns / 2) changed_.notify_all();
 }
 
 void Worker::Abort(const Status& reason, const Status& farewell) noexcept {
@@ -134,39 +159,81 @@ std::vector<uint64_t> Worker::PushedBytes() const {
 
 void Worker::Loop() noexcept {
   PrepareThread("zmq_ps_worker");
-  try {
-    while (!failed()) Step();
-  } catch (const std::exception& error) {
-    const auto rank = static_cast<int32_t>(settings_.worker);
-    FailFound(Status::Error(StatusCode::kInternal, "the worker's thread failed: %s", error.what())
-                  .WithRank(rank));
+  bool events = false;
+  while (!failed()) {
+    if (guest_) {
+      WaitForGuest();
+      continue;
+    }
+    const int wait_ms = TakeTurn(events, false);
+    if (wait_ms > 0) own_poll_.Wait(wait_ms);
+    // What the sockets have to say now may be for a guest: it looks itself.
+    events = wait_ms > 0 && SawEvents(own_poll_);
   }
   FailAll();
 }
 
-void Worker::Step() {
+// A guest that leaves soon does not wake the thread: who waits for one transfer after the other
+// comes back before the thread has taken over.
+void Worker::WaitForGuest() {
+  std::unique_lock lock(mutex_);
+  const auto left = [&] { return !guest_ || !reason_.ok(); };
+  if (left()) return;
+  changed_.wait_for(lock, kGuestReturns, [&] { return !reason_.ok(); });
+  changed_.wait_for(lock, std::chrono::milliseconds(kIdleMs), left);
+}
+
+int Worker::TakeTurn(bool events, bool is_guest) {
+  Outcome outcome;
+  {
+    const std::lock_guard turn(turn_);
+    // What the thread does after a guest has begun might end the guest's work while it waits.
+    if (failed() || (guest_ && !is_guest)) return 0;
+    try {
+      outcome = Step(events);
+    } catch (const std::exception& error) {
+      FailThrown(error);
+    }
+  }
+  Complete(outcome.finished);
+  return outcome.wait_ms;
+}
+
+Worker::Outcome Worker::Step(bool events) {
+  wake_up_.Clear();
   TakeInbox();
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    SendTo(*servers_[i]);
-    const bool waits = !servers_[i]->pushes.empty() || !servers_[i]->control.empty();
-    poll_items_[1 + 2 * i].events =
-        static_cast<short>(waits ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
-  }
-  const bool owes = std::any_of(servers_.begin(), servers_.end(),
-                                [](const auto& server) { return !server->acks.empty(); });
-  const int idle_ms = active_.empty() && welcomed_ ? kIdleMs : kBusyMs;
-  zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), owes ? kOwingMs : idle_ms);
-  if (poll_items_[0].revents) wake_up_.Clear();
-  for (const auto& server : servers_) {
-    HandleEvents(*server);
-    ReceiveFrom(*server);
-  }
+  bool is_ready = false, owes = false;
   const Clock::time_point now = Clock::now();
-  if (now >= next_look_) {
+  const bool look = now >= next_look_;
+  for (const auto& server : servers_) {
+    if (events || look) HandleEvents(*server);
+    ReceiveFrom(*server);
+    SendTo(*server);
+    is_ready = is_ready || IsReady(*server);
+    owes = owes || !server->acks.empty();
+  }
+  if (look) {
     next_look_ = now + std::chrono::milliseconds(kBusyMs);
     LookAtClock(now);
   }
-  CompleteUnused();
+  PooledWork* const finished = TakeUnused();
+  const int idle_ms = active_.empty() && welcomed_ ? kIdleMs : kBusyMs;
+  return {.wait_ms = is_ready ? 0 : owes ? kOwingMs : idle_ms, .finished = finished};
+}
+
+bool Worker::IsReady(Server& server) {
+  const int events = EventsOf(server.link->socket());
+  if (events & ZMQ_POLLIN) return true;
+  const bool waits = !server.control.empty() || (!server.pushes.empty() && HasRoom(server));
+  return waits && (events & ZMQ_POLLOUT);
+}
+
+// The descriptors of a poll set: of signals, and then of each server's socket and its monitor.
+bool Worker::SawEvents(const PollSet& poll) const {
+  for (size_t i = 0; i < settings_.servers.size(); ++i) {
+    if (poll.Saw(2 + 2 * i)) return true;
+  }
+  return false;
 }
 
 void Worker::TakeInbox() {
@@ -183,6 +250,12 @@ void Worker::TakeInbox() {
   }
 }
 
+void Worker::FailThrown(const std::exception& error) {
+  FailFound(Status::Error(StatusCode::kInternal, "the worker of the parameter servers failed: %s",
+                          error.what())
+                .WithRank(static_cast<int32_t>(settings_.worker)));
+}
+
 // Others are told the cause itself, so that they do not blame the messenger.
 void Worker::FailFound(const Status& reason) {
   Abort(reason, reason.WithContext("rank %u gave up", settings_.worker));
@@ -195,19 +268,30 @@ void Worker::FailAll() {
     reason = reason_;
     farewell = farewell_;
   }
-  TakeInbox();  // nothing comes after it: Submit looks at reason_
-  SayGoodbye(farewell);
-  if (settings_.on_failure) settings_.on_failure(farewell);
-  for (PooledWork* work : active_) {
-    if (work->unanswered > 0) DropUse(work);
+  {
+    const std::lock_guard turn(turn_);
+    TakeInbox();  // nothing comes after it: Submit looks at reason_
+    SayGoodbye(farewell);
+    for (PooledWork* work : active_) {
+      if (work->unanswered > 0) DropUse(work);
+    }
   }
+  if (settings_.on_failure) settings_.on_failure(farewell);
   const Clock::time_point deadline = Clock::now() + kMemoryPatience;
-  while (!active_.empty() && Clock::now() < deadline) {
-    CompleteUnused();
+  bool all = false;
+  while (!all && Clock::now() < deadline) {
+    PooledWork* unused = nullptr;
+    {
+      const std::lock_guard turn(turn_);
+      unused = TakeUnused();
+      all = active_.empty();
+    }
+    Complete(unused);
+    if (all) break;
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(kBusyMs), [&] { return unused_ != nullptr; });
   }
-  ENGINE_CHECK(active_.empty(), "%zu transfers are still in the hands of libzmq", active_.size());
+  ENGINE_CHECK(all, "transfers are still in the hands of libzmq");
 }
 
 // What is queued is thrown away; what libzmq has, it gives back when its sockets close.
@@ -234,9 +318,14 @@ void Worker::SayGoodbye(const Status& farewell) {
   }
 }
 
-void Worker::ForgetMemory(void*, void* work) noexcept {
-  auto* const pooled = static_cast<PooledWork*>(work);
-  pooled->worker->DropUse(pooled);
+// On a thread of libzmq.
+void Worker::ForgetMemory(void*, void* request) noexcept {
+  PooledWork* const work = static_cast<Request*>(request)->work;
+  Worker& worker = *work->worker;
+  Server& server = *worker.servers_[static_cast<Request*>(request)->slice.server];
+  const int lent = server.lent.fetch_sub(1) - 1;
+  if (lent <= server.wake_at.load()) worker.wake_up_.Signal();
+  worker.DropUse(work);
 }
 
 void Worker::DropUse(PooledWork* work) noexcept {
@@ -249,19 +338,24 @@ void Worker::DropUse(PooledWork* work) noexcept {
   changed_.notify_all();
 }
 
-void Worker::CompleteUnused() {
-  PooledWork* work = nullptr;
-  Status reason;
+PooledWork* Worker::TakeUnused() {
+  PooledWork* unused = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    work = std::exchange(unused_, nullptr);
-    reason = reason_;
+    unused = std::exchange(unused_, nullptr);
   }
-  while (work) {
-    PooledWork* const next = work->next;
-    active_.erase(work);
-    work->Complete(work->unanswered == 0 ? Status() : reason);
-    work = next;
+  for (PooledWork* work = unused; work; work = work->next) active_.erase(work);
+  return unused;
+}
+
+// Callbacks may submit the next transfers.
+void Worker::Complete(PooledWork* unused) noexcept {
+  if (!unused) return;
+  const Status reason = this->reason();
+  while (unused) {
+    PooledWork* const next = unused->next;
+    unused->Complete(unused->unanswered == 0 ? Status() : reason);
+    unused = next;
   }
 }
 

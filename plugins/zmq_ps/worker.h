@@ -1,4 +1,9 @@
-// The worker's side: one thread that pushes slices to servers and takes their answers.
+// The worker's side: pushes slices to servers and takes their answers.
+//
+// Sockets and requests belong to whoever has the turn: the worker's own thread, or a *guest*, which
+// is a thread that waits for a transfer and does the work of the former meanwhile, so that no
+// thread has to wake another one. While there is a guest the thread sleeps: one thread at a time
+// waits for the sockets.
 #pragma once
 
 #include <atomic>
@@ -22,6 +27,8 @@
 #include "engine/status.h"
 #include "link.h"
 #include "partition.h"
+#include "poll_set.h"
+#include "send_ahead.h"
 #include "send_queue.h"
 #include "socket_link.h"
 #include "wake_up.h"
@@ -56,7 +63,8 @@ struct WorkerSettings {
   Heartbeat heartbeat;
   // Called once, on the worker's thread, with what others should know of the first failure.
   std::function<void(const Status& farewell)> on_failure;
-  LinkWrapper wrap;  // for tests; may be empty
+  LinkWrapper wrap;                // for tests; may be empty
+  std::shared_ptr<WorkPool> pool;  // whose works may help the worker; may be null
 };
 
 // After a failure every transfer fails with the first reason. Memory of a transfer is neither read
@@ -71,22 +79,31 @@ class Worker {
   // Takes the worker's reference to `work`, unless it returns the reason of the failure. [io-lane]
   Status Submit(PooledWork* work) noexcept;
 
+  // Does the work of the worker's thread until `work` is terminal or `deadline` has come. Returns
+  // at once when another thread does so, and early after a failure. [any-thread]
+  void Help(const PooledWork& work, Clock::time_point deadline) noexcept;
+
   // Fails everything with `reason`; the servers are told `farewell`. [any-thread]
   void Abort(const Status& reason, const Status& farewell) noexcept;
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   Status reason() const noexcept;
 
-  // Bytes pushed to each server. Of the worker's thread, or after the end.
+  // Bytes pushed to each server. [any-thread]
   std::vector<uint64_t> PushedBytes() const;
 
  private:
   struct Server {
-    ServerAddress address;
+    Server(const ServerAddress& at, const WorkerSettings& settings);
+
+    const ServerAddress address;
     std::unique_ptr<Link> link;
     std::unique_ptr<Monitor> monitor;
     SendQueue<Request*> pushes;
-    std::deque<Header> control;  // goes first
+    SendAhead ahead;
+    std::atomic<int> lent{0};      // messages of which libzmq has the memory of a tensor
+    std::atomic<int> wake_at{-1};  // when it has only so many, the worker is woken
+    std::deque<Header> control;    // goes first
     std::unordered_map<uint64_t, Request*> unanswered;
     std::vector<uint64_t> acks;   // of answers that the server may forget, not sent yet
     uint64_t acked_bytes = 0;     // of them
@@ -101,7 +118,17 @@ class Worker {
   void OpenLinks();
 
   void Loop() noexcept;
-  void Step();
+  void WaitForGuest();
+  // What there is to do without waiting, with the turn; `events`: also look at connections.
+  struct Outcome {
+    int wait_ms = 0;                 // until the next one; 0: at once
+    PooledWork* finished = nullptr;  // a list, to be completed without the turn
+  };
+  Outcome Step(bool events);
+  // A turn of one of several threads, with what goes with it. Returns how long to wait then.
+  int TakeTurn(bool events, bool is_guest);
+  bool IsReady(Server& server);
+  bool SawEvents(const PollSet& poll) const;
   void TakeInbox();
   void Begin(PooledWork* work);
   void QueuePush(Request* request);
@@ -110,10 +137,11 @@ class Worker {
   void Acknowledge(Server& server, uint64_t request, uint64_t bytes);
   bool AcksAreDue(const Server& server) const;
   void SendTo(Server& server);
+  bool HasRoom(Server& server);
   bool SendControl(Server& server);
   bool SendPush(Server& server, Request& request);
-  void AttachData(PooledWork& work, const Request& request, Message* message);
-  ::zmq::message_t Lend(PooledWork& work, const void* data, size_t bytes);
+  void AttachData(Request& request, Message* message);
+  ::zmq::message_t Lend(Request& request, const void* data, size_t bytes);
   void ReceiveFrom(Server& server);
   void HandleEvents(Server& server);
   void Handle(Server& server, Message& message);
@@ -128,17 +156,19 @@ class Worker {
   void SayHello(Server& server);
 
   void FailFound(const Status& reason);
+  void FailThrown(const std::exception& error);
   void FailAll();
   void SayGoodbye(const Status& farewell);
-  static void ForgetMemory(void* data, void* work) noexcept;
+  static void ForgetMemory(void* data, void* request) noexcept;
   void DropUse(PooledWork* work) noexcept;  // [any-thread]
-  void CompleteUnused();
+  PooledWork* TakeUnused();
+  void Complete(PooledWork* unused) noexcept;
 
   const WorkerSettings settings_;
   const PartitionRule rule_;
 
   std::atomic<bool> failed_{false};  // publishes reason_, which is constant from then on
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;         // may be taken with the turn, not the other way round
   std::condition_variable changed_;
   PooledWork* inbox_ = nullptr;  // these guarded by mutex_
   PooledWork** inbox_end_ = &inbox_;
@@ -152,12 +182,15 @@ class Worker {
   // Its threads use what is above, and end before that does; sockets are below.
   ::zmq::context_t context_;
 
-  // Of the thread.
+  PollSet own_poll_;                // of the thread
+  PollSet guest_poll_;              // of the guest
+  std::atomic<bool> guest_{false};  // there is one
+
+  std::mutex turn_;  // guards all that follows
   std::vector<std::unique_ptr<Server>> servers_;
   std::unordered_set<PooledWork*> active_;
   std::unordered_map<uint64_t, uint64_t> rounds_;  // by key: how many there were
   std::string encoded_;
-  std::vector<zmq_pollitem_t> poll_items_;
   Clock::time_point next_look_{};
   Status hearsay_;  // what a server says of a lost rank; the reason from believe_at_ on
   Clock::time_point believe_at_{};

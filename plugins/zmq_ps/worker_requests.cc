@@ -101,11 +101,24 @@ void Worker::SendTo(Server& server) {
   if (!SendControl(server)) return;
   while (!server.pushes.empty()) {
     Request* const request = server.pushes.top();
-    if (!request->done && !SendPush(server, *request)) return;
+    if (!request->done && (!HasRoom(server) || !SendPush(server, *request))) {
+      return server.ahead.Full(Clock::now());
+    }
     server.pushes.Pop();
     request->queued = false;
     DropUse(request->work);
   }
+  server.ahead.Drained();
+}
+
+// If not, somebody will be woken when there is.
+bool Worker::HasRoom(Server& server) {
+  const int most = server.ahead.messages();
+  if (server.lent.load() < most) return true;
+  server.wake_at.store(most / 2);
+  if (server.lent.load() > most / 2) return false;  // else nobody may have seen what was stored
+  server.wake_at.store(-1);
+  return true;
 }
 
 bool Worker::SendControl(Server& server) {
@@ -137,9 +150,11 @@ bool Worker::SendPush(Server& server, Request& request) {
   Message message;
   Encode(header, &encoded_);
   message.header.rebuild(encoded_.data(), encoded_.size());
-  AttachData(work, request, &message);
-  server.pushed_bytes.fetch_add(message.body.size(), std::memory_order_relaxed);
+  AttachData(request, &message);
+  const size_t bytes = message.body.size();
   if (server.link->Send(message) != SendResult::kSent) return false;
+  server.pushed_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  server.ahead.Sent(bytes);
   if (request.id == 0) {
     request.id = server.next_request++;
     server.unanswered.emplace(request.id, &request);
@@ -149,26 +164,29 @@ bool Worker::SendPush(Server& server, Request& request) {
   return true;
 }
 
-::zmq::message_t Worker::Lend(PooledWork& work, const void* data, size_t bytes) {
+::zmq::message_t Worker::Lend(Request& request, const void* data, size_t bytes) {
   if (bytes == 0) return {};
-  work.memory_uses.fetch_add(1, std::memory_order_relaxed);
-  return {const_cast<void*>(data), bytes, ForgetMemory, &work};
+  ::zmq::message_t message(const_cast<void*>(data), bytes, ForgetMemory, &request);
+  request.work->memory_uses.fetch_add(1, std::memory_order_relaxed);
+  servers_[request.slice.server]->lent.fetch_add(1);
+  return message;
 }
 
-void Worker::AttachData(PooledWork& work, const Request& request, Message* message) {
+void Worker::AttachData(Request& request, Message* message) {
+  const PooledWork& work = *request.work;
   const Transfer& transfer = work.transfer();
   const SliceSpec spec = SpecOf(work, request.slice);
   const bool own_part = work.operation == Operation::kAllGather;
   const auto lend_slice = [&] {
     message->body = Lend(
-        work,
+        request,
         static_cast<const char*>(transfer.send) + ByteOffset(transfer, request.slice, own_part),
         spec.bytes());
   };
   if (work.served.sparse) {
     if (work.operation == Operation::kPush) message->body = GatherRows(work, request);
     message->rows =
-        Lend(work, transfer.rows + request.first_row, request.row_count * sizeof(int32_t));
+        Lend(request, transfer.rows + request.first_row, request.row_count * sizeof(int32_t));
   } else if (work.operation == Operation::kPush || work.operation == Operation::kStore) {
     lend_slice();
   } else if (work.operation == Operation::kRegister) {

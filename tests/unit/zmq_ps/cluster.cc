@@ -57,7 +57,8 @@ Status Cluster::Connect(uint32_t index, uint32_t incarnation) {
        .slice_bytes = settings_.slice_bytes,
        .min_slice_bytes = settings_.min_slice_bytes,
        .resend_ms = settings_.resend_ms,
-       .wrap = settings_.faults ? settings_.faults(settings_.servers + index) : LinkWrapper()},
+       .wrap = settings_.faults ? settings_.faults(settings_.servers + index) : LinkWrapper(),
+       .pool = pools_[index]},
       DeadlineIn(20000));
   if (!worker.ok()) return worker.status();
   workers_[index] = std::move(*worker);
