@@ -28,7 +28,11 @@ constexpr NumberRule kNumberRules[] = {
     {"model.gpt", "layers", 1, 1024},
     {"model.gpt", "width", 1, 1 << 20},
     {"model.gpt", "heads", 1, 1 << 16},
+    {"model.resnet", "blocks", 1, 1024},
+    {"model.resnet", "width", 1, 1 << 16},
+    {"model.cnn", "channels", 1, 1 << 16},
     {"data", "prefetch", 0, 1024},
+    {"data.augment", "crop_padding", 0, 256},
     {"data.mnist", "holdout", 0, 1, false, true},
     {"data.text", "context", 1, 1 << 20},
     {"data.text", "holdout", 0, 1, false, true},
@@ -36,8 +40,12 @@ constexpr NumberRule kNumberRules[] = {
     {"data.synthetic", "eval_samples", 0, 1e12},
     {"data.synthetic", "shape", 1, 1 << 30},
     {"data.synthetic", "classes", 2, 1 << 20},
+    {"data.tokens", "context", 1, 1 << 20},
+    {"data.tokens", "vocabulary", 2, 1 << 16},
+    {"data.tokens", "holdout", 0, 1, false, true},
     {"train", "steps", 1, 1e15},
     {"train", "epochs", 0, 1e9, true},
+    {"train", "tokens", 1, 1e15},
     {"train", "global_batch", 1, 1 << 30},
     {"train", "batch_per_rank", 1, 1 << 30},
     {"train", "evaluate_every", -1, 1e15},
@@ -48,6 +56,7 @@ constexpr NumberRule kNumberRules[] = {
     {"train.learning_rate", "final_ratio", 0, 1},
     {"communication", "timeout_ms", 1, 86400000},
     {"communication", "rendezvous_timeout_ms", 1, 86400000},
+    {"output", "keep_checkpoints", 1, 1000},
     {"output", "sample_bytes", 0, 1 << 24},
     {"output", "trace_spans", 1, 1 << 26},
 };
@@ -97,15 +106,21 @@ Status CheckNumber(const Document& document, const NumberRule& rule) {
   return {};
 }
 
-// Exactly one of two keys.
-Status CheckOneOf(const Document& document, const Cursor& block, const char* a, const char* b) {
-  const bool has_a = block.Has(block.Field(a)), has_b = block.Has(block.Field(b));
-  if (has_a != has_b) return {};
-  const std::string both = std::string("'") + a + "' and '" + b + "'";
-  if (has_a) {
-    return document.Error(block, block.Field(b), -1, both + " exclude each other; keep one");
+// Exactly one of the keys, which are two or more.
+Status CheckOneOf(const Document& document, const Cursor& block,
+                  const std::vector<std::string>& keys) {
+  std::string all, first;
+  for (const std::string& key : keys) {
+    all += (all.empty() ? "'" : key == keys.back() ? "' and '" : "', '") + key;
+    const pb::FieldDescriptor* field = block.Field(key);
+    if (!block.Has(field)) continue;
+    if (!first.empty()) {
+      return document.Error(block, field, -1,
+                            "'" + first + "' and '" + key + "' exclude each other; keep one");
+    }
+    first = key;
   }
-  return document.Error(block, "'train' needs one of " + both);
+  return first.empty() ? document.Error(block, "'train' needs one of " + all + "'") : Status();
 }
 
 Status Require(const Document& document, const Cursor& block, const char* key) {
@@ -156,7 +171,14 @@ Status CheckData(const Document& document) {
   const Cursor data = document.At("data");
   ENGINE_ASSIGN_OR_RETURN(const auto* kind, KindOf(document, data));
   const Cursor block = document.Child(data, kind);
-  if (kind->name() == "text") return Require(document, block, "path");
+  const bool is_text = kind->name() == "text" || kind->name() == "tokens";
+  const Cursor augment = document.At("data.augment");
+  const bool flips =
+      augment.message->GetReflection()->GetBool(*augment.message, augment.Field("flip"));
+  if (is_text && (flips || NumberOf(augment, augment.Field("crop_padding"), -1) > 0)) {
+    return document.Error(augment, "'augment' is for images; '" + kind->name() + "' has none");
+  }
+  if (is_text || kind->name() == "cifar10") return Require(document, block, "path");
   if (kind->name() != "mnist") return {};
   ENGINE_RETURN_IF_ERROR(Require(document, block, "images"));
   ENGINE_RETURN_IF_ERROR(Require(document, block, "labels"));
@@ -168,13 +190,19 @@ Status CheckData(const Document& document) {
 
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
-  ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, "steps", "epochs"));
-  ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, "global_batch", "batch_per_rank"));
-  const auto* every = train.Field("checkpoint_every");
-  if (NumberOf(train, every, -1) > 0 && !output.Has(output.Field("checkpoint"))) {
-    return document.Error(train, every, -1,
-                          "'checkpoint_every' needs a file for the checkpoints: "
-                          "'output.checkpoint'");
+  ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, {"steps", "epochs", "tokens"}));
+  ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, {"global_batch", "batch_per_rank"}));
+  if (output.Has(output.Field("checkpoint"))) return {};
+  const auto needs_file = [&](const Cursor& block, const char* key) {
+    return document.Error(block, block.Field(key), -1,
+                          std::string("'").append(key).append("' needs a file for the "
+                                                              "checkpoints: 'output.checkpoint'"));
+  };
+  if (NumberOf(train, train.Field("checkpoint_every"), -1) > 0) {
+    return needs_file(train, "checkpoint_every");
+  }
+  if (NumberOf(output, output.Field("keep_checkpoints"), -1) > 1) {
+    return needs_file(output, "keep_checkpoints");
   }
   return {};
 }

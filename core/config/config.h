@@ -21,6 +21,7 @@ struct LayerConfig {
   int32_t priority = 0;
   std::vector<OwnedOption> attributes;  // every attribute that the op publishes
   std::vector<LayerConfig> residual;    // of a residual block
+  std::vector<LayerConfig> shortcut;    // of a residual block; empty: its input as it is
 };
 
 struct ConfigRequest {
@@ -32,6 +33,8 @@ struct ConfigRequest {
   std::vector<std::string> overrides;  // --set: "train.steps=100", "adamw.beta1=0.8"
   // --plugins: each replaces the plugin of its role; hooks and ops without a device are appended.
   std::vector<std::string> plugins;
+  // For roles that nothing above fills; those that no folder has are passed over.
+  std::vector<std::string> default_plugins;
   // Folders after those of the configuration itself, in search order (--plugin-path,
   // ENGINE_PLUGIN_PATH, beside the binary, the install directory).
   std::vector<std::string> plugin_folders;

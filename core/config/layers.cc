@@ -64,6 +64,12 @@ Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, co
   config.priority = reflection->GetInt32(*layer.message, layer.Field("priority"));
   const auto ops = OpsOf(layer, schema);
   const auto* residual = layer.Field("residual");
+  const auto* shortcut = layer.Field("shortcut");
+  if (layer.Has(shortcut) && !layer.Has(residual)) {
+    return document.Error(layer, shortcut, -1,
+                          "'shortcut' is what the input of 'residual' goes through before it is "
+                          "added; this layer has no 'residual'");
+  }
   if (ops.size() > 1 || (ops.size() == 1 && layer.Has(residual))) {
     const auto* second = ops.size() > 1 ? ops[1] : residual;
     return document.Error(layer, second, -1,
@@ -79,6 +85,10 @@ Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, co
   }
   ENGINE_ASSIGN_OR_RETURN(config.residual,
                           ReadNet(document, schema, document.Child(layer, residual)));
+  if (layer.Has(shortcut)) {
+    ENGINE_ASSIGN_OR_RETURN(config.shortcut,
+                            ReadNet(document, schema, document.Child(layer, shortcut)));
+  }
   return config;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "core/config/parse_error.h"
@@ -15,9 +17,9 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// Pairs of which exactly one must be given and that no oneof of the schema joins.
-constexpr const char* kAlternatives[][2] = {{"train.steps", "train.epochs"},
-                                            {"train.global_batch", "train.batch_per_rank"}};
+// Keys of which exactly one must be given and that no oneof of the schema joins.
+constexpr std::string_view kAlternatives[][3] = {{"train.steps", "train.epochs", "train.tokens"},
+                                                 {"train.global_batch", "train.batch_per_rank"}};
 
 class IgnoreErrors final : public pb::io::ErrorCollector {
   void AddError(int, pb::io::ColumnNumber, const std::string&) override {}
@@ -99,11 +101,12 @@ Status SetField(const pb::FieldDescriptor* field, const std::string& value, pb::
   return {};
 }
 
-void ClearAlternative(const std::string& key, pb::Message* root) {
-  for (const auto& pair : kAlternatives) {
-    for (int i = 0; i < 2; ++i) {
-      if (key != pair[i]) continue;
-      const auto path = Split(pair[1 - i], '.');
+void ClearAlternatives(const std::string& key, pb::Message* root) {
+  for (const auto& keys : kAlternatives) {
+    if (std::find(std::begin(keys), std::end(keys), key) == std::end(keys)) continue;
+    for (const std::string_view other : keys) {
+      if (other.empty() || other == key) continue;
+      const auto path = Split(std::string(other), '.');
       const pb::Reflection* reflection = root->GetReflection();
       pb::Message* block =
           reflection->MutableMessage(root, root->GetDescriptor()->FindFieldByName(path[0]));
@@ -131,7 +134,7 @@ Result<std::string> ApplyOverride(const std::string& argument, pb::Message* root
     if (field->is_repeated()) return Refuse(OnlyInFile(*field));
     message = message->GetReflection()->MutableMessage(message, field);
   }
-  ClearAlternative(key, root);
+  ClearAlternatives(key, root);
   return key;
 }
 

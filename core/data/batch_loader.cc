@@ -138,8 +138,8 @@ class PrefetchingLoader final : public BatchLoader {
     batch.samples = share + (options_.rank < larger_shares ? 1 : 0);
     batch.input = slot->input.data();
     batch.target = static_cast<const int32_t*>(slot->target.data());
-    const int64_t begin =
-        first + options_.rank * share + std::min<int64_t>(options_.rank, larger_shares);
+    batch.first_sample = options_.rank * share + std::min<int64_t>(options_.rank, larger_shares);
+    const int64_t begin = first + batch.first_sample;
 
     const Permutation order(size, options_.seed, batch.epoch);
     for (int64_t i = 0; i < batch.samples && !stop.stop_requested(); ++i) {

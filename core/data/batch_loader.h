@@ -39,6 +39,7 @@ int64_t StepFrom(const SamplePosition& position, int64_t size, int64_t global_ba
 struct Batch {
   int64_t samples = 0;         // of this rank, 0 .. MaxBatchOfRank
   int64_t global_samples = 0;  // of all ranks: less than global_batch in the last step of an epoch
+  int64_t first_sample = 0;    // position of this rank's first sample among those of all ranks
   uint64_t epoch = 0;
   int64_t step_in_epoch = 0;
   const void* input = nullptr;      // (samples, input_shape)

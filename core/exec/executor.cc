@@ -18,6 +18,7 @@ Result<StepResult> Executor::Step(const StepInput& input) {
   Status status = BeginStep(input);
   if (status.ok()) status = Drive(&Executor::HeadDone, &result.waited_seconds);
   if (!status.ok()) return GiveUp(std::move(status));
+  if (replicas_ != nullptr) result.waited_seconds += replicas_->TakeWaitedSeconds();
   const std::lock_guard lock(mutex_);
   result.statistics = statistics_;
   result.seconds = static_cast<double>(NowNs() - begin) * 1e-9;
@@ -27,6 +28,7 @@ Result<StepResult> Executor::Step(const StepInput& input) {
 Status Executor::BeginStep(const StepInput& input) {
   input_ = input;
   backward_begun_ = false;
+  buffers_differ_ = true;
   ENGINE_RETURN_IF_ERROR(memory_->SetBatch(input.input, input.target, input.samples));
   memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
   if (has_row_tables_) ChooseRows(input);
@@ -190,6 +192,14 @@ void Executor::Pump(Lock& lock) {
   changed_.notify_all();
 }
 
+// On another thread than the rank's own, which may wait in an op meanwhile.
+void Executor::PumpAside(Lock lock) {
+  Pump(lock);
+  const Status failure = failure_;
+  lock.unlock();
+  if (!failure.ok()) EndGathers(failure);
+}
+
 void Executor::TakeCompletions() {
   TransferLane::Completion completion;
   while (transfers_->Take(&completion)) {
@@ -282,7 +292,7 @@ void Executor::OnTicket(std::string_view text) {
   } else {
     tickets_[(ticket_head_ + ticket_count_++) % tickets_.size()] = *ticket;
   }
-  Pump(lock);
+  PumpAside(std::move(lock));
 }
 
 void Executor::Fail(Status status) {
@@ -291,9 +301,19 @@ void Executor::Fail(Status status) {
 }
 
 void Executor::Abort(const Status& reason) {
-  const std::lock_guard lock(mutex_);
-  Fail(reason);
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    Fail(reason);
+    changed_.notify_all();
+  }
+  EndGathers(reason);
+}
+
+// An op that waits for other ranks hears of a failure through the communicator that it waits with.
+void Executor::EndGathers(const Status& reason) {
+  if (options_.replicas != nullptr && options_.replicas != plugins_.communicator.get()) {
+    options_.replicas->Abort(reason);
+  }
 }
 
 // A step that failed on one rank can never end on the others, so nothing of this rank may stay
@@ -305,6 +325,7 @@ Status Executor::GiveUp(Status status) {
     plugins_.scheduler->On({.kind = EventKind::kError});
   }
   plugins_.communicator->Abort(status);
+  EndGathers(status);
   const bool may_differ =
       status.code() == StatusCode::kTimeout || status.code() == StatusCode::kInvalidArgument;
   if (!may_differ || store_ == nullptr || communicator_traits_.ordered == 0) return status;

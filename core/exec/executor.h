@@ -17,6 +17,7 @@
 #include "core/exec/model_memory.h"
 #include "core/exec/optimizer_states.h"
 #include "core/exec/order.h"
+#include "core/exec/replicas.h"
 #include "core/exec/step_state.h"
 #include "core/exec/task_graph.h"
 #include "core/exec/transfer_lane.h"
@@ -31,7 +32,8 @@ struct StepInput {
   const void* input = nullptr;
   const int32_t* target = nullptr;
   int64_t samples = 0;
-  uint64_t step = 1;  // from 1
+  int64_t first_sample = 0;  // position of the first of them among those of all ranks
+  uint64_t step = 1;         // from 1
   float learning_rate = 0;
   bool stop = false;  // this rank was asked to stop
 };
@@ -51,10 +53,16 @@ struct ExecutorOptions {
   // When servers update: rows of tables (Parameter::row_elements) that a batch does not read are
   // neither pushed nor pulled.
   bool sparse_pull = false;
+  // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
+  // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
+  Communicator* replicas = nullptr;
   size_t trace_spans = 1 << 16;
   std::string communicator_name, scheduler_name, optimizer_name;
   std::vector<std::string> hook_names;
 };
+
+// Whether training `graph` on several ranks needs ExecutorOptions::replicas.
+bool UsesReplicas(const Graph& graph);
 
 // One rank's training. Used from one thread.
 class Executor {
@@ -71,6 +79,11 @@ class Executor {
   // Gives every rank the parameters of rank 0, and servers those and the optimizer states that were
   // set. A rank that takes the place of a lost one gets what servers have. [setup]
   Status ShareParameters();
+
+  // Gives every rank the buffers (Parameter::buffer) of rank 0, which may differ where ops keep
+  // statistics of their rank alone. For evaluation and checkpoints, after Flush; does nothing when
+  // no step was made since. Not where ranks go at their own pace: each keeps its own.
+  Status ShareBuffers();
 
   // Forward and backward of one step. Returns when they are done and the statistics are known;
   // transfers of gradients and updates go on, and the next step begins while they do. After an
@@ -132,6 +145,7 @@ class Executor {
   SharedMemory* MemoryOfTransfers() const;
   Status CheckShards(UpdateGate* gate);
   Status PrepareOrder();
+  Status PrepareReplicas();
 
   // executor_served.cc
   Status CheckServed() const;
@@ -161,6 +175,7 @@ class Executor {
   void RecordStepSpan(SpanKind kind);
 
   void Pump(Lock& lock);
+  void PumpAside(Lock lock);
   void TakeCompletions();
   Status TakeStatistics();
   bool NextTransfer(uint32_t* task);
@@ -168,6 +183,7 @@ class Executor {
   void StartTransfer(Lock& lock, uint32_t task);
   void OnTicket(std::string_view text);
   void Fail(Status status);
+  void EndGathers(const Status& reason);
   Status GiveUp(Status status);
 
   // executor_tasks.cc
@@ -191,6 +207,7 @@ class Executor {
   bool has_row_tables_ = false;
   bool leads_ = false, follows_ = false;  // posts tickets, or waits for them
   std::unique_ptr<ModelMemory> memory_;
+  std::unique_ptr<CommunicatorReplicas> replicas_;  // null: no op asks for them, or one rank
   std::unique_ptr<OptimizerStates> states_;
   std::vector<DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
   std::vector<int32_t> rows_[2];         // of the batches of even and odd steps: ascending
@@ -201,8 +218,9 @@ class Executor {
   // Of the thread of the rank.
   StepInput input_;
   bool backward_begun_ = false;
-  bool rows_stale_ = false;  // rows of tables were not pulled since servers updated them
-  uint64_t tail_step_ = 0;   // the step of the updates at hand
+  bool buffers_differ_ = false;  // perhaps, between ranks
+  bool rows_stale_ = false;      // rows of tables were not pulled since servers updated them
+  uint64_t tail_step_ = 0;       // the step of the updates at hand
   float tail_rate_ = 0;
   int64_t step_begin_ns_ = 0;
   int64_t wait_begin_ns_ = 0;  // 0: it was not waiting

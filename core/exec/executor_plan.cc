@@ -1,8 +1,26 @@
 // What an Executor is made of: graph, layout, tasks, and how ranks agree on the order of transfers.
 
+#include <algorithm>
+
 #include "core/exec/executor.h"
 
 namespace engine {
+
+namespace {
+
+// The first layer whose op sees all ranks, or null.
+const Node* FirstThatGathers(const Graph& graph) {
+  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return node.signature.uses_replicas != 0;
+  });
+  return found == graph.nodes.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+bool UsesReplicas(const Graph& graph) {
+  return FirstThatGathers(graph) != nullptr;
+}
 
 Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& options)
     : plugins_(plugins),
@@ -86,6 +104,7 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                            .rank = options_.rank.rank,
                            .world_size = options_.rank.world_size});
   ENGINE_RETURN_IF_ERROR(PrepareOrder());
+  ENGINE_RETURN_IF_ERROR(PrepareReplicas());
   // Tasks of the same spans share their scales: those of hooks and updates of a unit or parameter.
   first_scale_.assign(tasks_.tasks.size(), 0);
   std::vector<int32_t> of_unit(flat.units.size(), kNone),
@@ -101,10 +120,8 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
     first_scale_[task.info.id] = first;
   }
   state_ = std::make_unique<StepState>(tasks_, flat.parameters.size(), *plugins_.scheduler);
-  transfers_ = std::make_unique<TransferLane>(*plugins_.communicator, tasks_.tasks.size(), [this] {
-    Lock lock(mutex_);
-    Pump(lock);
-  });
+  transfers_ = std::make_unique<TransferLane>(*plugins_.communicator, tasks_.tasks.size(),
+                                              [this] { PumpAside(Lock(mutex_)); });
   ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
                              .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
   if (follows_) store_->Listen([this](std::string_view text) { OnTicket(text); });
@@ -165,6 +182,29 @@ Status Executor::PrepareOrder() {
   leads_ = options_.rank.rank == 0;
   follows_ = !leads_;
   tickets_.resize(2 * tasks_.tasks.size());
+  return {};
+}
+
+Status Executor::PrepareReplicas() {
+  const Node* node = FirstThatGathers(memory_->graph());
+  if (options_.rank.world_size == 1 || node == nullptr) return {};
+  const auto refuse = [&](const char* why) {
+    return Status::Error(StatusCode::kConfig,
+                         "layer '%s' (%s) looks at the batch of all ranks, but %s: switch that off "
+                         "in the layer, or choose another communicator",
+                         node->name.c_str(), node->op_name.c_str(), why);
+  };
+  if (own_pace_) return refuse("in this mode of its communicator no rank waits for another");
+  Communicator* communicator = options_.replicas;
+  if (communicator == nullptr && communicator_traits_.ordered == 0) {
+    communicator = plugins_.communicator.get();
+  }
+  ENGINE_CHECK(communicator != nullptr, "ops look at all ranks and have no communicator");
+  if (!CommunicatorReplicas::CanGather(communicator->traits())) {
+    return refuse("its communicator cannot gather from all ranks");
+  }
+  replicas_ = std::make_unique<CommunicatorReplicas>(*communicator, *plugins_.device, options_.rank,
+                                                     tasks_.digest, options_.timeout_ms);
   return {};
 }
 

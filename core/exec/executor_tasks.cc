@@ -63,7 +63,14 @@ Status Executor::RunTask(const Task& task) {
   if (!task.tail && task.info.kind != TaskKind::kForward && !backward_begun_) {
     ENGINE_RETURN_IF_ERROR(BeginBackward());
   }
-  if (task.instruction != kNone) return memory_->Run(task.instruction, input_.step, true);
+  if (task.instruction != kNone) {
+    if (task.gathers) replicas_->Begin(task.info.id);
+    return memory_->Run(task.instruction,
+                        {.training = true,
+                         .step = input_.step,
+                         .first_sample = static_cast<uint64_t>(input_.first_sample),
+                         .replicas = replicas_.get()});
+  }
   switch (task.info.kind) {
     case TaskKind::kAccumulate:
       return {};  // the gradient is complete where it will be sent from
@@ -170,6 +177,21 @@ Status Executor::ShareParameters() {
                     .stream = memory_->stream()};
   transfer.send = transfer.recv = memory_->parameters() + from;
   return RunAlone(transfer).WithContext("broadcast of the initial parameters");
+}
+
+Status Executor::ShareBuffers() {
+  const FlatLayout& layout = memory_->layout();
+  const int64_t count = layout.total_count - layout.buffer_begin;
+  if (count == 0 || !buffers_differ_ || own_pace_ || options_.rank.world_size == 1) return {};
+  float* const buffers = memory_->parameters() + layout.buffer_begin;
+  ENGINE_RETURN_IF_ERROR(RunAlone({.kind = TransferKind::kBroadcast,
+                                   .send = buffers,
+                                   .recv = buffers,
+                                   .count = count,
+                                   .stream = memory_->stream()})
+                             .WithContext("broadcast of buffers"));
+  buffers_differ_ = false;
+  return {};
 }
 
 Status Executor::AllReduce(DType dtype, void* data, int64_t count) {

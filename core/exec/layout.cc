@@ -126,14 +126,19 @@ class LayoutSink final : public PlanSink {
   Status problem_;
 };
 
-// Appends the parameters that have no place yet behind the others.
+// Appends the parameters that have no place yet behind the others, then the buffers.
 void PlaceRest(const Graph& graph, FlatLayout* layout) {
   int64_t cursor = layout->trainable_count;
-  for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    if (layout->offset[i] != kNone) continue;
-    layout->offset[i] = cursor;
-    cursor = RoundUp(cursor + graph.parameters[i].shape.Count(), kAlignElements);
-  }
+  const auto place = [&](bool buffers) {
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      if (layout->offset[i] != kNone || graph.parameters[i].buffer != buffers) continue;
+      layout->offset[i] = cursor;
+      cursor = RoundUp(cursor + graph.parameters[i].shape.Count(), kAlignElements);
+    }
+  };
+  place(false);
+  layout->buffer_begin = cursor;
+  place(true);
   layout->total_count = cursor;
 }
 

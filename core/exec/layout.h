@@ -22,11 +22,13 @@ struct UnitLayout {
 
 struct FlatLayout {
   std::vector<int32_t> parameters;  // graph parameters in the order their gradients become ready
-  std::vector<int64_t> offset;      // per graph parameter; frozen ones come last
+  std::vector<int64_t> offset;      // per graph parameter; those that are not trained come behind
+                                    // the units, and buffers last
   std::vector<UnitLayout> units;
   std::vector<std::vector<int32_t>> units_of;  // per entry of `parameters`
   int64_t trainable_count = 0;  // elements of the units: the size of gradients and states
-  int64_t total_count = 0;      // with frozen parameters
+  int64_t buffer_begin = 0;     // buffers are from here to the end
+  int64_t total_count = 0;      // with parameters that are not trained and buffers
 };
 
 // The trainable parameters in the order in which their gradients become ready, for ModelInfo.

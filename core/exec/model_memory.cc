@@ -147,6 +147,8 @@ void ModelMemory::BindNode(const Instruction& instruction, Bound* bound) {
   }
   const StorageId saved = plan_.of_saved[instruction.node];
   bound->call.saved = saved == kNone ? nullptr : AddressOf(saved);
+  bound->call.node = static_cast<uint64_t>(instruction.node);
+  bound->asks_for_replicas = node.signature.uses_replicas != 0;
   bound->op = node.op.get();
   bound->name = std::string(backward ? "backward" : "forward") + " of '" + node.name + "' (" +
                 node.op_name + ")";
@@ -197,10 +199,12 @@ Status ModelMemory::SetBatch(const void* input, const int32_t* target, int64_t s
   return graph_.target == kNone ? Status() : copy(graph_.target, target);
 }
 
-Status ModelMemory::Run(int32_t instruction, uint64_t step, bool training) {
+Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
   Bound& bound = bound_[instruction];
-  bound.call.step = step;
-  bound.call.training = training;
+  bound.call.step = context.step;
+  bound.call.training = context.training ? 1 : 0;
+  bound.call.first_sample = context.first_sample;
+  bound.call.replicas = bound.asks_for_replicas ? context.replicas : nullptr;
   const bool backward = program_.instructions[instruction].kind == InstructionKind::kBackward;
   Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
   return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
@@ -208,7 +212,7 @@ Status ModelMemory::Run(int32_t instruction, uint64_t step, bool training) {
 
 Status ModelMemory::RunForward() {
   for (int32_t k = 0; k < program_.forward_count; ++k) {
-    ENGINE_RETURN_IF_ERROR(Run(k, 0, false));
+    ENGINE_RETURN_IF_ERROR(Run(k, {}));
   }
   return {};
 }

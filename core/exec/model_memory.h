@@ -21,6 +21,14 @@ struct StepStatistics {
   float order_bits[16] = {};  // OrderLog::DigestBits of each rank
 };
 
+// What ops are told of the step that they run in; by default of none, as in evaluation.
+struct CallContext {
+  bool training = false;
+  uint64_t step = 0;
+  uint64_t first_sample = 0;     // position of the batch's first sample in that of all ranks
+  Replicas* replicas = nullptr;  // for ops that ask for them
+};
+
 class ModelMemory {
  public:
   // `layout` says where parameters and gradients lie; `factory` makes the op "accumulate".
@@ -36,7 +44,7 @@ class ModelMemory {
   Status SetBatch(const void* input, const int32_t* target, int64_t samples);
 
   // Runs one instruction of the program. [compute-lane]
-  Status Run(int32_t instruction, uint64_t step, bool training);
+  Status Run(int32_t instruction, const CallContext& context);
 
   // Runs all forward instructions in order, for evaluation and inference. [compute-lane]
   Status RunForward();
@@ -62,6 +70,7 @@ class ModelMemory {
     std::vector<TensorView> inputs, outputs, output_grads, input_grads;
     OpCall call;
     Op* op = nullptr;
+    bool asks_for_replicas = false;
     std::string name;  // for messages: "forward of 'fc1' (linear)"
   };
 

@@ -118,11 +118,24 @@ class TaskGraphBuilder {
     task.info.priority = node.priority;
     task_of_instruction_.push_back(static_cast<int32_t>(task.info.id));
     for (int32_t earlier : plan_.depends_on[k]) After(task_of_instruction_[earlier]);
+    if (kind != TaskKind::kAccumulate && options_.world_size > 1 &&
+        node.signature.uses_replicas != 0) {
+      task.gathers = true;
+      AfterLastGather(k);
+    }
     if (kind != TaskKind::kForward) return;
     for (const auto& [unit, pull] : row_pulls_) {
       const std::vector<int32_t>& users = UsersOf(layout_.units[unit].spans[0].parameter);
       if (std::find(users.begin(), users.end(), k) != users.end()) After(pull);
     }
+  }
+
+  // All ranks run what gathers in one order (core/exec/replicas.h).
+  void AfterLastGather(int32_t k) {
+    const std::vector<int32_t>& known = plan_.depends_on[k];
+    const bool waits = std::find(known.begin(), known.end(), last_gather_) != known.end();
+    if (last_gather_ != kNone && !waits) After(task_of_instruction_[last_gather_]);
+    last_gather_ = k;
   }
 
   Task& AddTransfer(TransferKind kind, TransferData data, int32_t unit, std::string name) {
@@ -389,6 +402,7 @@ class TaskGraphBuilder {
   const FlatLayout& layout_;
   const TaskGraphOptions& options_;
   std::vector<int32_t> task_of_instruction_;
+  int32_t last_gather_ = kNone;      // instruction of the last task that gathers
   std::vector<int32_t> sent_;        // per parameter: the last task before its transfer
   std::vector<int32_t> unit_waits_;  // per unit: spans not placed yet
   std::vector<int32_t> unit_task_;   // per unit: its last transfer of gradients

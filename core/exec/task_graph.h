@@ -37,6 +37,7 @@ struct Task {
   int32_t hook = kNone;            // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
   TransferData data = TransferData::kStatistics;  // kTransfer
+  bool gathers = false;                           // kForward, kBackward: its op sees all ranks
   bool opens_step = false;                // kForward, and pulls of rows: ready when a step begins
   bool tail = false;                      // comes after the end of backward: transfers of gradients
                                           // and parameters, reduced hooks, updates
@@ -63,7 +64,9 @@ struct Task {
 // Reduced hooks and updates work on one unit if the optimizer's gate and the hook's scope allow it,
 // else on one parameter. A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
 // was observed, when sharded], one task when all is observed, then APPLY. The forward tasks of the
-// next step wait for the last task of each parameter that they read.
+// next step wait for the last task of each parameter that they read. Tasks whose ops gather from
+// all ranks (OpSignature::uses_replicas) run in the order of the program: each waits for the one
+// before it.
 struct TaskGraph {
   std::vector<Task> tasks;
   std::vector<TaskInfo> infos;  // of all tasks, for Scheduler::Begin

@@ -117,7 +117,8 @@ Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& 
                         .initializer = wanted.initializer,
                         .scale = wanted.scale,
                         .decay = wanted.decay != 0,
-                        .trainable = options.trainable,
+                        .trainable = options.trainable && wanted.trained != 0,
+                        .buffer = wanted.trained == 0,
                         .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};
     parameter.value = AddValue({.name = parameter.name,
                                 .spec = {.shape = wanted.shape},

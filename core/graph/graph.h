@@ -31,6 +31,9 @@ struct Parameter {
   float scale = 0;
   bool decay = true;
   bool trainable = true;
+  // Its op changes it in the forward pass while it trains, also in a frozen layer: running
+  // statistics. It is not trainable, and kept in checkpoints like the others.
+  bool buffer = false;
   // > 0: a *row table* of rows of so many elements. A step reads the rows whose numbers are in its
   // batch, Graph::input (int32), and its gradient is zero in all others.
   int64_t row_elements = 0;

@@ -62,7 +62,10 @@ class Planner {
       const Node& node = graph_.nodes[instruction.node];
       switch (instruction.kind) {
         case InstructionKind::kForward:
-          for (ValueId input : node.inputs) Add(at, input, false);
+          for (ValueId input : node.inputs) {
+            Add(at, input, false);
+            if (IsBuffer(input)) Add(at, input, true);
+          }
           for (ValueId output : node.outputs) Add(at, output, true);
           if (node.signature.saved_bytes > 0) Add(at, SavedTensor(instruction.node), true);
           break;
@@ -99,6 +102,11 @@ class Planner {
       Add(at, GradientTensor(gradient), true);
     }
     if (node.signature.saved_bytes > 0) Add(at, SavedTensor(instruction.node), false);
+  }
+
+  bool IsBuffer(ValueId value) const {
+    const int32_t parameter = graph_.values[value].parameter;
+    return parameter != kNone && graph_.parameters[parameter].buffer;
   }
 
   int32_t Root(int32_t tensor) const {

@@ -13,10 +13,14 @@ Result<ValueId> BuildLogits(GraphBuilder& builder, const config::Model& model,
       return BuildGpt(builder, model.gpt(), input, inputs.classes);
     case config::Model::kNet:
       return BuildNet(builder, layers, input);
+    case config::Model::kResnet:
+      return BuildResnet(builder, model.resnet(), input, inputs.classes);
+    case config::Model::kCnn:
+      return BuildCnn(builder, model.cnn(), input, inputs.classes);
     case config::Model::KIND_NOT_SET:
       break;
   }
-  return Status::Error(StatusCode::kConfig, "model: name one of mlp, gpt, net");
+  return Status::Error(StatusCode::kConfig, "model: name one of mlp, gpt, resnet, cnn, net");
 }
 
 // Logits must be one row of `classes` for every target.
@@ -47,6 +51,17 @@ Status CheckHasRowTables(const Graph& graph, const config::Model& model) {
   return Status::Error(StatusCode::kConfig,
                        "train.sparse_pull: the model trains no table of which only the rows in the "
                        "batch are read; set it to false");
+}
+
+Result<ValueId> ChannelsLast(GraphBuilder& builder, const char* model, ValueId input) {
+  const TensorSpec& spec = builder.spec(input);
+  if (spec.dtype == DType::kFloat32 && spec.shape.ndim == 4) {
+    return builder.Apply("", "to_channels_last", {input});
+  }
+  return Status::Error(StatusCode::kConfig,
+                       "model.%s reads images of (channels, height, width): it needs data { mnist "
+                       "{ ... } } or data { cifar10 { ... } }",
+                       model);
 }
 
 Result<Graph> BuildModel(const config::Model& model, const std::vector<LayerConfig>& layers,

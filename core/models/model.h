@@ -34,7 +34,15 @@ Result<ValueId> BuildMlp(GraphBuilder& builder, const config::Mlp& mlp, ValueId 
                          int64_t classes);
 Result<ValueId> BuildGpt(GraphBuilder& builder, const config::Gpt& gpt, ValueId tokens,
                          int64_t classes);
+Result<ValueId> BuildCnn(GraphBuilder& builder, const config::Cnn& cnn, ValueId input,
+                         int64_t classes);
+Result<ValueId> BuildResnet(GraphBuilder& builder, const config::Resnet& resnet, ValueId input,
+                            int64_t classes);
 Result<ValueId> BuildNet(GraphBuilder& builder, const std::vector<LayerConfig>& layers,
                          ValueId input);
+
+// For models over images: `input` with channels last. kConfig, which names `model`, when it is no
+// image.
+Result<ValueId> ChannelsLast(GraphBuilder& builder, const char* model, ValueId input);
 
 }  // namespace engine

@@ -11,6 +11,7 @@ Result<ValueId> BuildNet(GraphBuilder& builder, const std::vector<LayerConfig>& 
                                .row_table = layer.op == "embedding" ? kEmbeddingTable : ""};
     if (layer.op.empty()) {
       ENGINE_ASSIGN_OR_RETURN(const ValueId h, BuildNet(builder, layer.residual, x));
+      ENGINE_ASSIGN_OR_RETURN(x, BuildNet(builder, layer.shortcut, x));
       ENGINE_ASSIGN_OR_RETURN(x, builder.Apply(layer.name, "add", {x, h}, {}, options));
     } else {
       ENGINE_ASSIGN_OR_RETURN(x,

@@ -10,43 +10,59 @@ namespace engine {
 Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const Config& config, RankContext& rank,
                                                          std::shared_ptr<spdlog::logger> logger,
                                                          PluginHost::MetricSink metrics) {
-  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank));
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank, std::move(logger)));
   RankPlugins& self = *plugins;
   const HostFactory host_of = [&](const std::string& plugin) -> Host& {
-    self.hosts_.push_back(
-        std::make_unique<PluginHost>(plugin, rank, &self.device_, logger, metrics));
-    return *self.hosts_.back();
+    return self.AddHost(plugin, metrics);
   };
   ENGINE_ASSIGN_OR_RETURN(self.set_, CreatePlugins(config.plugins(), host_of,
                                                    [&](Device* device) { self.device_ = device; }));
   self.op_factory_ = [&self](const std::string& name, const std::vector<OwnedOption>& attributes) {
     return self.MakeOp(name, attributes);
   };
-  self.AbortWithRun();
+  self.AbortWithRun(*self.set_.communicator);
   return plugins;
 }
 
 Result<std::unique_ptr<RankPlugins>> RankPlugins::CreateForServer(
     const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger) {
-  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank));
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank, std::move(logger)));
   RankPlugins& self = *plugins;
   const HostFactory host_of = [&](const std::string& plugin) -> Host& {
-    self.hosts_.push_back(
-        std::make_unique<PluginHost>(plugin, rank, &self.device_, logger, nullptr));
-    return *self.hosts_.back();
+    return self.AddHost(plugin, nullptr);
   };
   ENGINE_ASSIGN_OR_RETURN(self.set_, CreateServerPlugins(config.plugins(), host_of));
-  self.AbortWithRun();
+  self.AbortWithRun(*self.set_.communicator);
   return plugins;
 }
 
-void RankPlugins::AbortWithRun() {
-  abort_token_ =
-      rank_.abort.Listen([this](const Status& reason) { set_.communicator->Abort(reason); });
+Host& RankPlugins::AddHost(const std::string& plugin, PluginHost::MetricSink metrics) {
+  hosts_.push_back(
+      std::make_unique<PluginHost>(plugin, rank_, &device_, logger_, std::move(metrics)));
+  return *hosts_.back();
+}
+
+void RankPlugins::AbortWithRun(Communicator& communicator) {
+  abort_tokens_.push_back(
+      rank_.abort.Listen([&communicator](const Status& reason) { communicator.Abort(reason); }));
 }
 
 RankPlugins::~RankPlugins() {
-  if (abort_token_ != 0) rank_.abort.Forget(abort_token_);
+  for (const int token : abort_tokens_) rank_.abort.Forget(token);
+}
+
+// Its metrics would be taken for those of the first one.
+Result<Communicator*> RankPlugins::ReplicaCommunicator() {
+  if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
+  if (replicas_ != nullptr) return replicas_.get();
+  const PluginChoice& choice = config_.plugins().communicator;
+  ENGINE_ASSIGN_OR_RETURN(const auto library, LoadedPlugin::Load(choice.entry));
+  const std::vector<OptionValue> values = Views(choice.options);
+  auto made = library->Create(AddHost(choice.entry.name, nullptr), Options(values));
+  if (!made.ok()) return made.status().WithContext("for ops that see all ranks");
+  replicas_.reset(static_cast<Communicator*>(made->release()));
+  AbortWithRun(*replicas_);
+  return replicas_.get();
 }
 
 Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,

@@ -29,23 +29,32 @@ class RankPlugins {
   ~RankPlugins();
 
   PluginSet& set() { return set_; }
+  // The communicator for ops that see all ranks while they run (ExecutorOptions::replicas): that of
+  // the set where its transfers need no order, else another of the same plugin, made when it is
+  // first asked for. Then all ranks must ask for it, each once it has the set, and servers serve it
+  // (TellServersOfReplicas). [setup]
+  Result<Communicator*> ReplicaCommunicator();
   // Makes ops of the selected op plugins; attributes that are not given get their published
   // defaults.
   const OpFactory& op_factory() const { return op_factory_; }
 
  private:
-  RankPlugins(const Config& config, RankContext& rank) : config_(config), rank_(rank) {}
-  void AbortWithRun();
+  RankPlugins(const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger)
+      : config_(config), rank_(rank), logger_(std::move(logger)) {}
+  Host& AddHost(const std::string& plugin, PluginHost::MetricSink metrics);
+  void AbortWithRun(Communicator& communicator);
   Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
                                      const std::vector<OwnedOption>& attributes) const;
 
   const Config& config_;
   RankContext& rank_;
+  const std::shared_ptr<spdlog::logger> logger_;
   Device* device_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   PluginSet set_;
+  std::unique_ptr<Communicator> replicas_;  // null: none of its own
   OpFactory op_factory_;
-  int abort_token_ = 0;
+  std::vector<int> abort_tokens_;
 };
 
 // All that were selected: communicator, scheduler, optimizer, ops, hooks.

@@ -34,6 +34,22 @@ std::vector<std::string> Warnings(const CheckpointInfo& stored, const Checkpoint
   return warnings;
 }
 
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+// All batches of a run whose length is given in epochs or tokens. The last batch of an epoch may be
+// a smaller one.
+int64_t BatchesOf(const config::Train& train, const TrainingAmount& amount) {
+  const int64_t per_epoch = CeilDiv(amount.samples, amount.global_batch);
+  if (train.has_epochs()) {
+    return std::llround(std::ceil(train.epochs() * static_cast<double>(per_epoch)));
+  }
+  const int64_t samples = CeilDiv(train.tokens(), amount.targets_per_sample);
+  return samples / amount.samples * per_epoch +
+         CeilDiv(samples % amount.samples, amount.global_batch);
+}
+
 }  // namespace
 
 Result<ResumePoint> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
@@ -57,17 +73,17 @@ Result<ResumePoint> PlanResume(const CheckpointInfo& stored, const CheckpointInf
                      .warnings = Warnings(stored, run)};
 }
 
-Result<int64_t> LastStep(const config::Train& train, int64_t steps_per_epoch,
+Result<int64_t> LastStep(const config::Train& train, const TrainingAmount& amount,
                          const ResumePoint& point) {
   int64_t last = train.steps();
-  if (train.has_epochs()) {
-    const int64_t batches =
-        std::llround(std::ceil(train.epochs() * static_cast<double>(steps_per_epoch)));
-    last = point.step + (batches - point.first_batch);
+  const char* key = "train.steps";
+  double goal = static_cast<double>(train.steps());
+  if (train.has_epochs() || train.has_tokens()) {
+    key = train.has_epochs() ? "train.epochs" : "train.tokens";
+    goal = train.has_epochs() ? train.epochs() : static_cast<double>(train.tokens());
+    last = point.step + (BatchesOf(train, amount) - point.first_batch);
   }
   if (point.step == 0 || last > point.step) return last;
-  const char* key = train.has_epochs() ? "train.epochs" : "train.steps";
-  const double goal = train.has_epochs() ? train.epochs() : static_cast<double>(train.steps());
   return Status::Error(StatusCode::kConfig,
                        "the run of the checkpoint is done: it has %lld steps, and %s is %.15g; "
                        "raise it to go on",

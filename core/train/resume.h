@@ -29,8 +29,17 @@ struct ResumePoint {
 Result<ResumePoint> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
                                int64_t samples);
 
-// The number of the last step of a run. kConfig when it is done already at `point`.
-Result<int64_t> LastStep(const config::Train& train, int64_t steps_per_epoch,
+// What a run trains on, as far as its length depends on it. Each at least 1.
+struct TrainingAmount {
+  int64_t samples = 0;
+  int64_t targets_per_sample = 0;
+  int64_t global_batch = 0;
+};
+
+// The number of the last step of a run, which has exactly one of steps, epochs and tokens: that
+// step, or the first one with which the run has seen so many epochs, or targets, of its data.
+// kConfig when it is done already at `point`.
+Result<int64_t> LastStep(const config::Train& train, const TrainingAmount& amount,
                          const ResumePoint& point);
 
 // The position after `step` of a run that went on from `point` (or began: {}), for its checkpoint.

@@ -22,6 +22,10 @@ Status DescribeRunToServers(const Config& config, RankContext& rank);
 Result<Config> ConfigOfRun(RankContext& server, const std::vector<std::string>& plugin_folders,
                            int64_t timeout_ms);
 
+// Rank 0 of a run with servers: whether ranks make a second communicator for ops that see all of
+// them (RankPlugins::ReplicaCommunicator), which servers then serve as well. Before it is made.
+Status TellServersOfReplicas(RankContext& rank, bool second);
+
 // Serves until every rank has left or the run is over. kConfig when the communicator has no servers
 // or this member has other plugins than rank 0.
 Status ServeParameters(const Config& config, RankContext& server,

@@ -8,6 +8,7 @@
 #include "core/train/checkpoint.h"
 #include "core/train/generate.h"
 #include "core/train/learning_rate.h"
+#include "core/train/retention.h"
 #include "core/train/serve.h"
 #include "core/train/write_trace.h"
 
@@ -71,6 +72,14 @@ Status Trainer::MakeExecutor(const BatchOptions& batches) {
                           .scheduler_name = chosen.scheduler.entry.name,
                           .optimizer_name = chosen.optimizer.entry.name};
   for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
+  const bool gathers = rank_.info.world_size > 1 && UsesReplicas(graph);
+  if (rank_.info.rank == 0 && rank_.info.servers > 0) {
+    const bool ordered = plugins_->set().communicator->traits().ordered != 0;
+    ENGINE_RETURN_IF_ERROR(TellServersOfReplicas(rank_, gathers && ordered));
+  }
+  if (gathers) {
+    ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
+  }
   ENGINE_ASSIGN_OR_RETURN(
       executor_, Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
                                   &rank_.store, options));
@@ -147,9 +156,14 @@ Status Trainer::PlanSteps(BatchOptions batches) {
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
   batches.first_step = began_.first_batch + first_step_ - (began_.step + 1);
   ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_.train, batches));
-  ENGINE_ASSIGN_OR_RETURN(steps_,
-                          LastStep(config_.proto().train(), loader_->steps_per_epoch(), began_));
-  return {};
+  const DatasetInfo& data = data_.train->info();
+  const TrainingAmount amount = {.samples = data.size,
+                                 .targets_per_sample = data.target_shape.Count(),
+                                 .global_batch = batches.global_batch};
+  ENGINE_ASSIGN_OR_RETURN(steps_, LastStep(config_.proto().train(), amount, began_));
+  const config::Output& output = config_.proto().output();
+  return rank_.info.rank == 0 ? CheckCanKeep(output.checkpoint(), output.keep_checkpoints())
+                              : Status();
 }
 
 std::string Trainer::PluginNames() const {
@@ -168,7 +182,7 @@ Status Trainer::ReportStart() {
                      .steps = steps_,
                      .global_batch = MakeBatchOptions(true).global_batch};
   for (const Parameter& parameter : executor_->memory().graph().parameters) {
-    report.parameters += parameter.shape.Count();
+    if (!parameter.buffer) report.parameters += parameter.shape.Count();
   }
   report.plugins = PluginNames();
   return observer_.OnStart(report);
@@ -210,6 +224,7 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
   const StepInput input{.input = batch->input,
                         .target = batch->target,
                         .samples = batch->samples,
+                        .first_sample = batch->first_sample,
                         .step = static_cast<uint64_t>(step),
                         .learning_rate = static_cast<float>(rate),
                         .stop = rank_.stop_requested.load() != 0};
@@ -240,6 +255,7 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
 
 Status Trainer::Evaluate(int64_t step) {
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   EvaluationRequest request{.data = *data_.eval,
                             .batches = MakeBatchOptions(false),
                             .max_samples = config_.proto().train().evaluate_samples()};
@@ -272,6 +288,7 @@ Status Trainer::Checkpoint(int64_t step) {
   const std::string& path = config_.proto().output().checkpoint();
   if (path.empty()) return {};
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   const bool first = rank_.info.rank == 0;
   if (!first && executor_->own_pace()) return {};
   ENGINE_RETURN_IF_ERROR(executor_->CollectOptimizerStates());
@@ -283,6 +300,7 @@ Status Trainer::Checkpoint(int64_t step) {
     return waited.ok() ? Status() : waited.status().WithContext("checkpoint of rank 0");
   }
   ENGINE_RETURN_IF_ERROR(WriteCheckpoint(path, *executor_, InfoAt(step)));
+  ENGINE_RETURN_IF_ERROR(KeepNewest(path, step, config_.proto().output().keep_checkpoints()));
   executor_->DropCollectedStates();
   ENGINE_RETURN_IF_ERROR(rank_.store.Set(written, ""));
   return observer_.OnCheckpoint(step, path);
@@ -298,7 +316,8 @@ Status Trainer::WriteTrace() {
 
 Status Trainer::PrintSample() {
   const config::Config& proto = config_.proto();
-  if (proto.output().sample_bytes() <= 0 || rank_.info.rank != 0) return {};
+  if (proto.output().sample_bytes() <= 0 || !proto.data().has_text()) return {};
+  if (rank_.info.rank != 0) return {};
   const ModelInputs inputs = InputsOf(data_.train->info(), 1, false);
   ENGINE_ASSIGN_OR_RETURN(
       Graph graph, BuildModel(proto.model(), config_.layers(), inputs, plugins_->op_factory()));

@@ -53,6 +53,7 @@ class RealData : public ::testing::Test {
 };
 
 using MnistTest = RealData;
+using CnnTest = RealData;
 using ShakespeareTest = RealData;
 
 TEST_F(MnistTest, NinetyFivePercentOfHeldOutImagesWithTwoRanks) {
@@ -63,6 +64,16 @@ TEST_F(MnistTest, NinetyFivePercentOfHeldOutImagesWithTwoRanks) {
                                 "data.mnist.labels=" + mnist + "/t10k-labels-idx1-ubyte.gz"});
   EXPECT_EQ(evaluation["targets"], 1000);
   EXPECT_GE(evaluation["accuracy"], 0.95);
+}
+
+TEST_F(CnnTest, NinetySevenPercentOfHeldOutImagesWithTwoRanks) {
+  const std::string mnist = Find("mnist10k");
+  if (mnist.empty()) GTEST_SKIP() << "ENGINE_TEST_DATA has no mnist10k";
+  const auto evaluation =
+      Train("cnn_mnist.pbtxt", {"data.mnist.images=" + mnist + "/t10k-images-idx3-ubyte.gz",
+                                "data.mnist.labels=" + mnist + "/t10k-labels-idx1-ubyte.gz"});
+  EXPECT_EQ(evaluation["targets"], 1000);
+  EXPECT_GE(evaluation["accuracy"], 0.97);
 }
 
 TEST_F(ShakespeareTest, BelowOnePointNineNatsPerByte) {

@@ -44,6 +44,7 @@ class Recorder final : public TrainObserver {
 Training TrainWithThreads(const std::string& config_text, const Members& members,
                           const std::vector<std::string>& overrides, bool expect_ok) {
   std::vector<Training> trainings(static_cast<size_t>(members.ranks));
+  std::vector<std::vector<float>> buffers(trainings.size());
   const auto config = Config::Load({.text = config_text,
                                     .origin = "test",
                                     .overrides = overrides,
@@ -58,13 +59,20 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
   const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
     auto logger = MakeMemberLogger(rank.info, spdlog::level::warn);
     if (rank.info.is_server != 0) return ServeParameters(*config, rank, logger);
-    Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)], rank.info.rank == 0 ? members.dies_after : -1);
+    Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)],
+                      rank.info.rank == 0 ? members.dies_after : -1);
     ENGINE_ASSIGN_OR_RETURN(
         std::unique_ptr<Trainer> trainer,
         Trainer::Create(
             *config, rank, logger, recorder, [](std::string_view, double) {}, members.resume));
-    return trainer->Run();
+    ENGINE_RETURN_IF_ERROR(trainer->Run());
+    const ModelMemory& memory = trainer->executor().memory();
+    buffers[static_cast<size_t>(rank.info.rank)].assign(
+        memory.parameters() + memory.layout().buffer_begin,
+        memory.parameters() + memory.layout().total_count);
+    return {};
   });
+  trainings[0].buffers = std::move(buffers);
   trainings[0].status = outcome.status;
   trainings[0].exit_code = outcome.exit_code;
   if (expect_ok) {

@@ -11,13 +11,14 @@
 
 namespace engine::testing {
 
-// What rank 0 was told.
+// What rank 0 was told, and what ranks had at the end.
 struct Training {
   Status status;
   int exit_code = -1;
   std::vector<double> losses;  // of every step
   std::vector<int64_t> samples;
   std::vector<EvaluationReport> evaluations;
+  std::vector<std::vector<float>> buffers;  // by rank, of runs that came to their end
 };
 
 struct Members {

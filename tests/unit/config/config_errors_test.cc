@@ -27,8 +27,8 @@ TEST_F(ConfigTest, UnknownKeys) {
   EXPECT_EQ(Sentence(Good() + "test_comm { x: 2 }\n"),
             "run.pbtxt:7:13: unknown key 'x' in 'test_comm', which has no keys");
   EXPECT_EQ(Sentence(Good() + "output { zzz: 1 }"),
-            "run.pbtxt:7:10: unknown key 'zzz' in 'output'; it has: checkpoint, metrics, "
-            "sample_bytes, trace, trace_spans");
+            "run.pbtxt:7:10: unknown key 'zzz' in 'output'; it has: checkpoint, keep_checkpoints, "
+            "metrics, sample_bytes, trace, trace_spans");
   EXPECT_EQ(Sentence(Net("layer { linaer { units: 3 } }")),
             "run.pbtxt:2:9: unknown key 'linaer' in 'layer'; did you mean 'linear'?");
   EXPECT_EQ(Sentence(Net("layer { convolution3d { } }")),
@@ -81,13 +81,17 @@ TEST_F(ConfigTest, MissingParts) {
   EXPECT_EQ(Sentence(std::string(kModel) + kRun),
             "run.pbtxt:1:1: the configuration needs 'plugins'");
   EXPECT_EQ(Sentence("model { }\n" + std::string(kRun) + kPlugins),
-            "run.pbtxt:1:1: 'model' needs one of: mlp, gpt, net");
+            "run.pbtxt:1:1: 'model' needs one of: mlp, gpt, net, resnet, cnn");
   const auto with_data = [&](const std::string& data) {
     return Sentence(kModel + data + "\ntrain { steps: 1 global_batch: 1 }\n" + kPlugins);
   };
   EXPECT_EQ(with_data("data { shuffle: true }"),
-            "run.pbtxt:2:1: 'data' needs one of: mnist, text, synthetic");
+            "run.pbtxt:2:1: 'data' needs one of: mnist, text, synthetic, cifar10, tokens");
   EXPECT_EQ(with_data("data { text { } }"), "run.pbtxt:2:8: 'data.text' needs 'path'");
+  EXPECT_EQ(with_data("data { cifar10 { } }"), "run.pbtxt:2:8: 'data.cifar10' needs 'path'");
+  EXPECT_EQ(with_data("data { tokens { } }"), "run.pbtxt:2:8: 'data.tokens' needs 'path'");
+  EXPECT_EQ(with_data("data { tokens { path: \"a\" } augment { flip: true } }"),
+            "run.pbtxt:2:29: 'augment' is for images; 'tokens' has none");
   EXPECT_EQ(with_data("data { mnist { images: \"a\" } }"),
             "run.pbtxt:2:8: 'data.mnist' needs 'labels'");
   EXPECT_EQ(with_data("data { mnist { images: \"a\" labels: \"b\" eval_images: \"c\" } }"),
@@ -96,13 +100,18 @@ TEST_F(ConfigTest, MissingParts) {
     return Sentence(std::string(kModel) + "data { synthetic {} }\n" + train + "\n" + kPlugins);
   };
   EXPECT_EQ(with_train("train { global_batch: 4 }"),
-            "run.pbtxt:3:1: 'train' needs one of 'steps' and 'epochs'");
+            "run.pbtxt:3:1: 'train' needs one of 'steps', 'epochs' and 'tokens'");
   EXPECT_EQ(with_train("train { steps: 4 epochs: 1 global_batch: 4 }"),
             "run.pbtxt:3:18: 'steps' and 'epochs' exclude each other; keep one");
+  EXPECT_EQ(with_train("train { tokens: 40 epochs: 1 global_batch: 4 }"),
+            "run.pbtxt:3:9: 'epochs' and 'tokens' exclude each other; keep one");
   EXPECT_EQ(with_train("train { steps: 4 }"),
             "run.pbtxt:3:1: 'train' needs one of 'global_batch' and 'batch_per_rank'");
   EXPECT_EQ(with_train("train { steps: 4 global_batch: 4\n checkpoint_every: 10 }"),
             "run.pbtxt:4:2: 'checkpoint_every' needs a file for the checkpoints: "
+            "'output.checkpoint'");
+  EXPECT_EQ(with_train("train { steps: 4 global_batch: 4 }\noutput { keep_checkpoints: 2 }"),
+            "run.pbtxt:4:10: 'keep_checkpoints' needs a file for the checkpoints: "
             "'output.checkpoint'");
 }
 

@@ -30,13 +30,16 @@ TEST_P(ShippedConfigsTest, Loads) {
                                     .base_folder = "",
                                     .overrides = {},
                                     .plugins = {},
+                                    .default_plugins = {"gloo"},
                                     .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_FALSE(config->plugins().ops.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShippedConfigsTest,
-                         ::testing::Values("gpt_text.pbtxt", "mlp_mnist.pbtxt", "synthetic.pbtxt"));
+                         ::testing::Values("cnn_mnist.pbtxt", "gpt2_124m.pbtxt", "gpt_text.pbtxt",
+                                           "mlp_mnist.pbtxt", "resnet18_cifar.pbtxt",
+                                           "synthetic.pbtxt"));
 #endif
 
 }  // namespace

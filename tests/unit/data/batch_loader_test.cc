@@ -98,6 +98,7 @@ std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions opt
       const int64_t left = dataset.info().size - batch.step_in_epoch * options.global_batch;
       EXPECT_EQ(batch.global_samples, std::min(options.global_batch, left));
       std::vector<int32_t>& step = steps[s - first];
+      EXPECT_EQ(batch.first_sample, static_cast<int64_t>(step.size()));
       step.insert(step.end(), indices.begin(), indices.end());
     }
   }

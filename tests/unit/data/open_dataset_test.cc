@@ -71,7 +71,7 @@ TEST(OpenDataset, TheDigestTellsWhetherRanksReadTheSame) {
 TEST(OpenDataset, NoKindAndTooManyExtentsAreErrorsOfTheConfiguration) {
   config::Data data;
   EXPECT_EQ(OpenDataset(data, 1).status().code(), StatusCode::kConfig);
-  EXPECT_THAT(OpenDataset(data, 1).status().message(), HasSubstr("mnist, text and synthetic"));
+  EXPECT_THAT(OpenDataset(data, 1).status().message(), HasSubstr("synthetic, cifar10 and tokens"));
   for (int i = 0; i < 6; ++i) data.mutable_synthetic()->add_shape(1);
   EXPECT_EQ(OpenDataset(data, 1).status().code(), StatusCode::kConfig);
   EXPECT_THAT(OpenDataset(data, 1).status().message(), HasSubstr("data.synthetic.shape has 6"));

@@ -39,5 +39,22 @@ TEST(AllocationTest, StepsAfterTheFirstAllocateNothing) {
   }
 }
 
+TEST(AllocationTest, GathersAllocateNothing) {
+  FakeCommunicator network(2);
+  network.submitted.reserve(100);
+  HostDevice device;
+  CommunicatorReplicas replicas(network, device, {.rank = 1, .world_size = 2}, 1, 1000);
+  float all[2] = {};
+  const AllocationCounter counter;
+  bool ok = true;
+  for (uint32_t task = 0; task < 10; ++task) {
+    replicas.Begin(task);
+    ok = replicas.Gather(&all[1], 1, all, nullptr).ok() && ok;
+  }
+  const uint64_t allocations = counter.count();
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(allocations, 0u);
+}
+
 }  // namespace
 }  // namespace engine::test

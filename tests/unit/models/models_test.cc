@@ -251,6 +251,101 @@ TEST_F(ModelsTest, NetIsAListOfLayersWithResidualBlocks) {
   EXPECT_EQ(graph.nodes[2].priority, 2);
 }
 
+TEST_F(ModelsTest, AShortcutIsWhatTheInputOfABlockGoesThrough) {
+  const Graph graph = MustBuild(
+      "net { layer { residual { layer { linear { units: 5 } } layer { relu {} } }\n"
+      "              shortcut { layer { name: \"short\" linear { units: 5 bias: false } } } } }",
+      kVectors);
+  EXPECT_EQ(
+      ParametersOf(graph),
+      (NamedShapes{{"linear1.weight", {5, 12}}, {"linear1.bias", {5}}, {"short.weight", {5, 12}}}));
+  const Node& add = graph.nodes[graph.nodes.size() - 2];
+  ASSERT_EQ(add.op_name, "add");
+  EXPECT_EQ(graph.nodes[graph.values[add.inputs[0]].producer].name, "short");
+  EXPECT_EQ(graph.nodes[graph.values[add.inputs[1]].producer].name, "relu1");
+  const Status lonely = LoneRank::Make(
+                            "model { net { layer { linear { units: 5 }\n"
+                            "shortcut { layer { relu {} } } } } }\n"
+                            "data { synthetic {} } train { steps: 1 global_batch: 4 }\n"
+                            "plugins: [\"null\", \"fifo_sched\", \"sgd\", "
+                            "\"cpu_ops\"]\n")
+                            .status();
+  EXPECT_EQ(lonely.code(), StatusCode::kConfig);
+  EXPECT_THAT(lonely.message(), AllOf(HasSubstr("test:2:1"), HasSubstr("no 'residual'")));
+}
+
+TEST_F(ModelsTest, ResnetHasTheParametersOfTorchvision) {
+  const ModelInputs images{
+      .input_shape = {3, 32, 32}, .target_shape = {}, .classes = 1000, .max_samples = 2};
+  const auto count = [](const Graph& graph) {
+    int64_t elements = 0;
+    for (const Parameter& parameter : graph.parameters) {
+      if (!parameter.buffer) elements += parameter.shape.Count();
+    }
+    return elements;
+  };
+  const Graph small = MustBuild("resnet {}", images);
+  EXPECT_EQ(count(small), 11689512);  // as torchvision says of resnet18
+  EXPECT_EQ(count(MustBuild("resnet { bottleneck: true blocks: [3, 4, 6, 3] }", images)), 25557032);
+  std::vector<std::string> names;
+  for (const Parameter& parameter : small.parameters) names.push_back(parameter.name);
+  for (const char* name :
+       {"conv1.weight", "bn1.running_var", "layer1.1.conv2.weight", "layer2.0.downsample.0.weight",
+        "layer4.0.downsample.1.bias", "layer4.1.bn2.running_mean", "fc.weight", "fc.bias"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  }
+  const Parameter& conv = ParameterNamed(small, "layer2.0.conv1.weight");
+  EXPECT_EQ(Extents(conv.shape), (std::vector<int64_t>{3, 3, 64, 128}));
+  EXPECT_EQ(conv.initializer, Initializer::kNormal);
+  EXPECT_FLOAT_EQ(conv.scale, std::sqrt(2.0f / (9 * 128)));
+  for (const Parameter& parameter : small.parameters) {
+    EXPECT_EQ(parameter.decay, parameter.shape.ndim > 1) << parameter.name;
+    EXPECT_EQ(parameter.buffer, parameter.name.find(".running_") != std::string::npos);
+  }
+}
+
+TEST_F(ModelsTest, TheStemOfAResnetKeepsOrQuartersTheImage) {
+  const ModelInputs images{
+      .input_shape = {3, 32, 28}, .target_shape = {}, .classes = 5, .max_samples = 2};
+  const auto plane = [](const Graph& graph, const std::string& layer) {
+    for (const Node& node : graph.nodes) {
+      if (node.name == layer) return Extents(graph.values[node.outputs[0]].spec.shape);
+    }
+    return std::vector<int64_t>();
+  };
+  const Graph large = MustBuild("resnet { width: 4 }", images);
+  EXPECT_EQ(plane(large, "layer1.0.add"), (std::vector<int64_t>{2, 8, 7, 4}));
+  EXPECT_EQ(plane(large, "layer4.1.relu"), (std::vector<int64_t>{2, 1, 1, 32}));
+  const Graph cifar = MustBuild("resnet { width: 4 stem: CIFAR blocks: 1 blocks: 1 }", images);
+  EXPECT_EQ(plane(cifar, "layer1.0.add"), (std::vector<int64_t>{2, 32, 28, 4}));
+  EXPECT_EQ(plane(cifar, "layer2.0.add"), (std::vector<int64_t>{2, 16, 14, 8}));
+}
+
+TEST_F(ModelsTest, BatchNormLooksAtAllRanksUnlessTheModelSaysNot) {
+  const auto asks = [](const Graph& graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                       [](const Node& node) { return node.signature.uses_replicas != 0; });
+  };
+  for (const std::string model : {"cnn", "resnet"}) {
+    EXPECT_TRUE(asks(MustBuild(model + " {}", kImages))) << model;
+    EXPECT_FALSE(asks(MustBuild(model + " { sync_batch_norm: false }", kImages))) << model;
+  }
+}
+
+TEST_F(ModelsTest, CnnIsConvolutionsThenAPoolAndALinearLayer) {
+  const Graph graph = MustBuild("cnn {}", kImages);
+  std::vector<std::string> layers;
+  for (const Node& node : graph.nodes) layers.push_back(node.name);
+  EXPECT_EQ(layers, (std::vector<std::string>{"to_channels_last1", "conv1", "bn1", "relu1", "conv2",
+                                              "bn2", "relu2", "pool", "flatten", "fc", "loss"}));
+  EXPECT_EQ(Extents(ParameterNamed(graph, "conv1.weight").shape),
+            (std::vector<int64_t>{3, 3, 1, 32}));
+  EXPECT_EQ(Extents(ParameterNamed(graph, "conv2.weight").shape),
+            (std::vector<int64_t>{3, 3, 32, 64}));
+  EXPECT_EQ(Extents(ParameterNamed(graph, "fc.weight").shape),
+            (std::vector<int64_t>{5, 2 * 1 * 64}));
+}
+
 TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
   // A configuration file with such a width is refused before; the builder does not rely on it.
   MustBuild("mlp {}", kVectors);
@@ -260,6 +355,10 @@ TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(uneven.code(), StatusCode::kConfig);
   EXPECT_THAT(uneven.message(), HasSubstr("width 18 cannot be split over 4 heads"));
   EXPECT_THAT(Refusal("gpt {}", kVectors), HasSubstr("it needs data { text"));
+  EXPECT_THAT(Refusal("cnn {}", kVectors), HasSubstr("model.cnn reads images"));
+  EXPECT_THAT(Refusal("resnet {}", kTokens), HasSubstr("model.resnet reads images"));
+  EXPECT_THAT(Refusal("resnet { blocks: [1, 1, 1, 1, 1, 1, 1, 1, 1] }", kImages),
+              HasSubstr("9 stages in 'blocks'"));
   EXPECT_THAT(Refusal("net { layer { linear { units: 4 } } }", kVectors),
               AllOf(HasSubstr("rows of 4"), HasSubstr("end with linear { units: 5 }")));
   EXPECT_THAT(Refusal("net { layer { linear { units: 12 } } layer { residual { layer { linear { "

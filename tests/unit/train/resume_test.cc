@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <random>
@@ -47,6 +48,19 @@ config::Train Epochs(double epochs) {
   config::Train train;
   train.set_epochs(epochs);
   return train;
+}
+
+config::Train Tokens(int64_t tokens) {
+  config::Train train;
+  train.set_tokens(tokens);
+  return train;
+}
+
+// An epoch has 7 steps, the last one of 2 samples.
+constexpr TrainingAmount kSevenSteps = {.samples = 50, .targets_per_sample = 3, .global_batch = 8};
+
+ResumePoint At(int64_t step) {
+  return {.step = step, .first_batch = step, .warnings = {}};
 }
 
 TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
@@ -109,24 +123,54 @@ TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
 }
 
 TEST(LastStep, CountsFromTheBeginningOfTheRun) {
-  EXPECT_EQ(*LastStep(Steps(20), 7, {}), 20);
-  EXPECT_EQ(*LastStep(Epochs(2.5), 7, {}), 18);
-  EXPECT_EQ(*LastStep(Steps(20), 7, {.step = 19, .first_batch = 19, .warnings = {}}), 20);
-  EXPECT_EQ(*LastStep(Epochs(2.5), 7, {.step = 17, .first_batch = 17, .warnings = {}}), 18);
+  EXPECT_EQ(*LastStep(Steps(20), kSevenSteps, {}), 20);
+  EXPECT_EQ(*LastStep(Epochs(2.5), kSevenSteps, {}), 18);
+  EXPECT_EQ(*LastStep(Steps(20), kSevenSteps, At(19)), 20);
+  EXPECT_EQ(*LastStep(Epochs(2.5), kSevenSteps, At(17)), 18);
   // 17 steps went half as far; 9 of 12 batches of 3 epochs are seen.
-  EXPECT_EQ(*LastStep(Epochs(3), 4, {.step = 17, .first_batch = 9, .warnings = {}}), 20);
+  const TrainingAmount four_steps = {.samples = 50, .targets_per_sample = 3, .global_batch = 16};
+  EXPECT_EQ(*LastStep(Epochs(3), four_steps, {.step = 17, .first_batch = 9, .warnings = {}}), 20);
+}
+
+// Targets that a run of `steps` steps has seen, by going through its batches.
+int64_t TargetsSeen(const TrainingAmount& amount, int64_t steps) {
+  int64_t samples = 0, of_epoch = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t batch = std::min(amount.global_batch, amount.samples - of_epoch);
+    samples += batch;
+    of_epoch = (of_epoch + batch) % amount.samples;
+  }
+  return samples * amount.targets_per_sample;
+}
+
+TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
+  for (const TrainingAmount& amount :
+       {kSevenSteps, TrainingAmount{.samples = 9, .targets_per_sample = 4, .global_batch = 3},
+        TrainingAmount{.samples = 5, .targets_per_sample = 1, .global_batch = 64}}) {
+    for (int64_t tokens = 1; tokens < 700; ++tokens) {
+      const int64_t last = *LastStep(Tokens(tokens), amount, {});
+      ASSERT_GE(TargetsSeen(amount, last), tokens);
+      ASSERT_LT(TargetsSeen(amount, last - 1), tokens);
+      if (last > 2) {
+        ASSERT_EQ(*LastStep(Tokens(tokens), amount, At(2)), last);
+      }
+    }
+  }
 }
 
 TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
-  for (const config::Train& train : {Steps(17), Steps(5), Epochs(2.4), Epochs(1)}) {
-    const Status done =
-        LastStep(train, 7, {.step = 17, .first_batch = 17, .warnings = {}}).status();
+  // 17 steps are two epochs of 50 samples and 24 more, with 3 targets each.
+  for (const config::Train& train :
+       {Steps(17), Steps(5), Epochs(2.4), Epochs(1), Tokens(3 * 124), Tokens(1)}) {
+    const Status done = LastStep(train, kSevenSteps, At(17)).status();
     EXPECT_EQ(done.code(), StatusCode::kConfig);
-    EXPECT_THAT(done.message(),
-                AllOf(HasSubstr("it has 17 steps"),
-                      HasSubstr(train.has_epochs() ? "train.epochs is" : "train.steps is"),
-                      HasSubstr("raise it")));
+    EXPECT_THAT(done.message(), AllOf(HasSubstr("it has 17 steps"),
+                                      HasSubstr(train.has_epochs()   ? "train.epochs is"
+                                                : train.has_tokens() ? "train.tokens is"
+                                                                     : "train.steps is"),
+                                      HasSubstr("raise it")));
   }
+  EXPECT_EQ(*LastStep(Tokens(3 * 124 + 1), kSevenSteps, At(17)), 18);
 }
 
 TEST(ResumePoint, IsPublishedForRanksThatComeLater) {

@@ -1,0 +1,77 @@
+#include "core/exec/replicas.h"
+
+#include <xxhash.h>
+
+#include <limits>
+
+#include "core/exec/clock.h"
+
+namespace engine {
+namespace {
+
+// Beyond the deadline of a transfer, for a communicator that does not keep it.
+constexpr int64_t kGraceMs = 5000;
+
+}  // namespace
+
+bool CommunicatorReplicas::CanGather(const CommunicatorTraits& traits) {
+  return (traits.kinds & Bit(TransferKind::kAllGather)) != 0 &&
+         (traits.dtypes & Bit(DType::kFloat32)) != 0;
+}
+
+CommunicatorReplicas::CommunicatorReplicas(Communicator& communicator, Device& device,
+                                           const RankInfo& rank, uint64_t plan, int64_t timeout_ms)
+    : communicator_(communicator),
+      device_(device),
+      rank_(rank),
+      plan_(plan),
+      timeout_ms_(timeout_ms),
+      measures_only_(communicator.traits().measures_only != 0) {}
+
+void CommunicatorReplicas::Begin(uint32_t task) {
+  task_ = task;
+  call_ = 0;
+}
+
+double CommunicatorReplicas::TakeWaitedSeconds() {
+  const double seconds = static_cast<double>(waited_ns_) * 1e-9;
+  waited_ns_ = 0;
+  return seconds;
+}
+
+Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
+                                    Stream* stream) noexcept {
+  if (measures_only_) return CopyOwn(own, count, all, stream);
+  const uint64_t identity[4] = {plan_, std::numeric_limits<uint64_t>::max() - 1, task_, call_++};
+  const int64_t begin = NowNs();
+  Work* work = nullptr;
+  Status status = communicator_.Submit({.kind = TransferKind::kAllGather,
+                                        .send = own,
+                                        .recv = all,
+                                        .count = count,
+                                        .key = XXH3_64bits(identity, sizeof(identity)) | 1,
+                                        .priority = std::numeric_limits<int32_t>::max(),
+                                        .sequence = ++sequence_,
+                                        .stream = stream,
+                                        .timeout_ms = timeout_ms_},
+                                       &work);
+  if (status.ok()) {
+    status = work->WaitHost(timeout_ms_ + kGraceMs);
+    work->Release();
+  }
+  waited_ns_ += NowNs() - begin;
+  return status.ok() ? status : status.WithContext("gathering from all ranks");
+}
+
+// Where nothing is moved every rank counts as one that has what this one has.
+Status CommunicatorReplicas::CopyOwn(const float* own, int64_t count, float* all,
+                                     Stream* stream) noexcept {
+  const auto size_bytes = static_cast<size_t>(count) * sizeof(float);
+  for (int32_t r = 0; r < rank_.world_size; ++r) {
+    float* const part = all + r * count;
+    if (part != own) ENGINE_RETURN_IF_ERROR(device_.Copy(part, own, size_bytes, stream));
+  }
+  return {};
+}
+
+}  // namespace engine

@@ -1,0 +1,57 @@
+// OpCall::replicas of one rank: gathers from the ops themselves, while they run.
+//
+// The compute lane of a rank waits inside of an op until the same op runs on all ranks. That ends:
+// 1. Tasks that gather are one chain (BuildTaskGraph), so all ranks come to them in one order, and
+//    a rank that waits in one has left those before it behind.
+// 2. When a task runs on one rank, all that it depends on is done there. A transfer that is done
+//    somewhere was started everywhere; so on every other rank it ends without more work of any
+//    compute lane, and what computes between such transfers waits for nothing else. So every rank
+//    comes to the task.
+// 3. Gathers never wait behind other transfers: they have a communicator of their own where ranks
+//    must submit in one order, since the lane that submits the others does not wait for them.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/communicator.h"
+#include "engine/host.h"
+#include "engine/op.h"
+
+namespace engine {
+
+class CommunicatorReplicas final : public Replicas {
+ public:
+  // Whether a communicator has what this needs.
+  static bool CanGather(const CommunicatorTraits& traits);
+  // `communicator` and `device` are borrowed; nothing else that must keep an order may be submitted
+  // to the communicator. `plan` is the same on all ranks and tells their keys from those of others.
+  CommunicatorReplicas(Communicator& communicator, Device& device, const RankInfo& rank,
+                       uint64_t plan, int64_t timeout_ms);
+
+  // The calls that follow are those of `task`, the same on all ranks. An op makes as many of them
+  // in every step, each with the buffers and the count that it had before. [compute-lane]
+  void Begin(uint32_t task);
+
+  // How long calls have waited since this was asked last. [compute-lane]
+  double TakeWaitedSeconds();
+
+  int32_t size() const noexcept override { return rank_.world_size; }
+  int32_t rank() const noexcept override { return rank_.rank; }
+  Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override;
+
+ private:
+  Status CopyOwn(const float* own, int64_t count, float* all, Stream* stream) noexcept;
+
+  Communicator& communicator_;
+  Device& device_;
+  const RankInfo rank_;
+  const uint64_t plan_;
+  const int64_t timeout_ms_;
+  const bool measures_only_;
+  uint32_t task_ = 0;
+  uint32_t call_ = 0;      // of the task
+  uint64_t sequence_ = 0;  // over the whole run
+  int64_t waited_ns_ = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,107 @@
+// Runs over images and tokens in files. What the files hold here is made up; only their format is
+// that of CIFAR-10 and of llm.c.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/system/train/training.h"
+#include "tests/unit/data/cifar10_bytes.h"
+#include "tests/unit/data/token_bytes.h"
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double kTolerance = 1e-5;  // as sums of another number of ranks are rounded elsewhere
+
+TEST(ImageRun, AugmentedImagesAreThoseOfOneRank) {
+  TempFolder folder;
+  WriteCifar(folder);
+  // 20 images in steps of 6, the last one of 2.
+  const std::string config = "seed: 3 model { mlp { hidden: [8] } } data { cifar10 { path: \"" +
+                             folder.path().native() +
+                             "\" } }\n"
+                             "train { steps: 12 global_batch: 6 learning_rate { base: 0.01 } }\n"
+                             "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
+                             "cpu_ops { threads: 1 }\n";
+  const std::vector<std::string> augmented = {"data.augment.crop_padding=4",
+                                              "data.augment.flip=true"};
+  const Training one = TrainWithThreads(config, 1, augmented);
+  const Training three = TrainWithThreads(config, 3, augmented);
+  ASSERT_EQ(one.losses.size(), 12u);
+  ExpectSameLosses(three.losses, one.losses, kTolerance, "three ranks");
+  ASSERT_EQ(one.evaluations.size(), 1u);
+  EXPECT_EQ(one.evaluations[0].targets, 4);
+  const Training plain = TrainWithThreads(config, 1);
+  for (size_t i = 0; i < 12; ++i) EXPECT_NE(plain.losses[i], one.losses[i]) << "step " << i + 1;
+}
+
+class TokenRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::mt19937 random(11);
+    for (int i = 0; i < 200; ++i) tokens_.push_back(static_cast<int>(random() % 5) + 700);
+    folder_.Write("x_val_000000.bin", TokenBytes(std::vector<int>(17, 701)));
+  }
+
+  // 24 samples of 8 tokens, an epoch of 5 steps.
+  std::string Config() {
+    folder_.Write("x_train_000001.bin", TokenBytes(tokens_));
+    return "seed: 3 model { gpt { layers: 1 width: 8 heads: 2 } } data { tokens { path: \"" +
+           folder_.path().native() +
+           "\" context: 8 vocabulary: 800 } }\n"
+           "train { tokens: 320 global_batch: 5 learning_rate { base: 0.01 } }\n"
+           "output { sample_bytes: 9 }\n"
+           "plugins: [\"gloo\", \"fifo_sched\", \"adamw\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
+  }
+
+  TempFolder folder_;
+  std::vector<int> tokens_;
+};
+
+TEST_F(TokenRun, EndsWithTheStepThatHasSeenTheTokens) {
+  const std::string config = Config();
+  // 320 targets are 40 samples: an epoch of 24 in 5 steps, and 16 more in 4.
+  const Training one = TrainWithThreads(config, 1);
+  ASSERT_EQ(one.losses.size(), 9u);
+  EXPECT_EQ(one.samples, (std::vector<int64_t>{5, 5, 5, 5, 4, 5, 5, 5, 5}));
+  EXPECT_LT(one.losses.back(), one.losses.front()) << "only five tokens occur";
+  ASSERT_EQ(one.evaluations.size(), 1u);
+  EXPECT_EQ(one.evaluations[0].targets, 16);
+  ExpectSameLosses(TrainWithThreads(config, 2).losses, one.losses, kTolerance, "two ranks");
+  EXPECT_EQ(TrainWithThreads(config, 1, {"train.tokens=321"}).losses.size(), 9u);
+  EXPECT_EQ(TrainWithThreads(config, 1, {"train.tokens=353"}).losses.size(), 10u);
+}
+
+TEST_F(TokenRun, GoesOnToTheSameEnd) {
+  const std::string config = Config();
+  const auto with = [&](const char* name, const char* tokens) {
+    return std::vector<std::string>{"output.checkpoint=" + (folder_ / name),
+                                    std::string("train.tokens=") + tokens};
+  };
+  TrainWithThreads(config, 2, with("whole", "320"));
+  EXPECT_EQ(TrainWithThreads(config, 2, with("part", "200")).losses.size(), 6u);
+  const Training rest =
+      TrainWithThreads(config, {.ranks = 2, .resume = folder_ / "part"}, with("part", "320"));
+  EXPECT_EQ(rest.losses.size(), 3u);
+  EXPECT_EQ(TensorsOf(folder_ / "part"), TensorsOf(folder_ / "whole"));
+}
+
+TEST_F(TokenRun, ATokenThatIsNoneEndsItAsBadData) {
+  tokens_[100] = 800;
+  const Training training = TrainWithThreads(Config(), {.ranks = 2}, {}, /*expect_ok=*/false);
+  EXPECT_EQ(training.exit_code, 65);
+  EXPECT_THAT(training.status.message(),
+              AllOf(HasSubstr("x_train_000001.bin: token 100, at offset 1224, is 800"),
+                    HasSubstr("data.tokens.vocabulary 800")));
+}
+
+}  // namespace
+}  // namespace engine::testing

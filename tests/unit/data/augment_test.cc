@@ -1,0 +1,240 @@
+#include "core/data/augment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "core/data/batch_loader.h"
+#include "core/data/open_dataset.h"
+#include "tests/unit/data/cifar10_bytes.h"
+
+namespace engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kChannels = 2, kRows = 5, kColumns = 7;
+constexpr int64_t kImages = 40;
+
+// Every pixel of every image is another number, none of them zero.
+class Distinct final : public Dataset {
+ public:
+  explicit Distinct(Shape shape = {kChannels, kRows, kColumns}) {
+    info_.name = "distinct";
+    info_.size = kImages;
+    info_.input_shape = shape;
+    info_.classes = static_cast<int32_t>(kImages);
+  }
+  const DatasetInfo& info() const override { return info_; }
+  Status Get(uint64_t, int64_t index, void* input, int32_t* target) const override {
+    const int64_t count = info_.input_shape.Count();
+    for (int64_t i = 0; i < count; ++i) {
+      static_cast<float*>(input)[i] = static_cast<float>(1 + index * count + i);
+    }
+    *target = static_cast<int32_t>(index);
+    return {};
+  }
+
+ private:
+  DatasetInfo info_;
+};
+
+using Image = std::vector<float>;
+using Change = std::tuple<int64_t, int64_t, bool>;  // down, right, mirrored
+
+Image Get(const Dataset& dataset, uint64_t epoch, int64_t index) {
+  Image image(static_cast<size_t>(dataset.info().input_shape.Count()));
+  int32_t target = -1;
+  EXPECT_TRUE(dataset.Get(epoch, index, image.data(), &target).ok());
+  EXPECT_EQ(target, index);
+  return image;
+}
+
+std::unique_ptr<Dataset> Augmented(const AugmentOptions& options) {
+  auto made = AugmentImages(std::make_unique<Distinct>(), options);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return std::move(*made);
+}
+
+// The definition: pixel (r, c) is that at (r + down, c + right), zero outside, then mirrored.
+Image Changed(const Image& image, const Change& change) {
+  const auto [down, right, mirrored] = change;
+  Image result;
+  for (int64_t channel = 0; channel < kChannels; ++channel) {
+    for (int64_t row = down; row < kRows + down; ++row) {
+      for (int64_t i = 0; i < kColumns; ++i) {
+        const int64_t column = (mirrored ? kColumns - 1 - i : i) + right;
+        const bool inside = row >= 0 && row < kRows && column >= 0 && column < kColumns;
+        result.push_back(
+            inside ? image[static_cast<size_t>((channel * kRows + row) * kColumns + column)] : 0);
+      }
+    }
+  }
+  return result;
+}
+
+// How `image` was made from `original`; the test fails when it was not.
+Change FindChange(const Image& original, const Image& image, int64_t padding) {
+  std::vector<Change> found;
+  for (int64_t down = -padding; down <= padding; ++down) {
+    for (int64_t right = -padding; right <= padding; ++right) {
+      for (const bool mirrored : {false, true}) {
+        if (Changed(original, {down, right, mirrored}) == image) {
+          found.push_back({down, right, mirrored});
+        }
+      }
+    }
+  }
+  EXPECT_EQ(found.size(), 1u) << "changes that explain the image";
+  return found.empty() ? Change() : found[0];
+}
+
+// How often each change occurs in `epochs` epochs.
+std::map<Change, int> Count(const AugmentOptions& options, uint64_t epochs) {
+  const auto augmented = Augmented(options);
+  const Distinct plain;
+  std::map<Change, int> counts;
+  for (uint64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (int64_t i = 0; i < kImages; ++i) {
+      ++counts[FindChange(Get(plain, 0, i), Get(*augmented, epoch, i), options.crop_padding)];
+    }
+  }
+  return counts;
+}
+
+// A count of something that has probability p in n draws may differ from n p by so many: six
+// standard deviations. The draws are the same in every run of the test.
+double Deviations(double n, double p) {
+  return 6 * std::sqrt(n * p * (1 - p));
+}
+
+TEST(Augment, AllOffsetsAndBothSidesAreAlikeLikely) {
+  const int draws = 50 * static_cast<int>(kImages);
+  const auto counts = Count({.crop_padding = 2, .flip = true}, 50);
+  EXPECT_EQ(counts.size(), 5u * 5 * 2);
+  int mirrored = 0;
+  for (const auto& [change, count] : counts) {
+    EXPECT_NEAR(count, draws / 50, Deviations(draws, 1.0 / 50));
+    if (std::get<2>(change)) mirrored += count;
+  }
+  EXPECT_NEAR(mirrored, draws / 2, Deviations(draws, 0.5));
+}
+
+TEST(Augment, EachOfTheTwoAlone) {
+  for (const auto& [change, count] : Count({.flip = true}, 10)) {
+    EXPECT_EQ(std::get<0>(change), 0);
+    EXPECT_EQ(std::get<1>(change), 0);
+    EXPECT_NEAR(count, 200, Deviations(400, 0.5));
+  }
+  const auto moved = Count({.crop_padding = 1}, 10);
+  EXPECT_EQ(moved.size(), 9u);
+  for (const auto& [change, count] : moved) EXPECT_FALSE(std::get<2>(change));
+}
+
+TEST(Augment, TheLargestPaddingLeavesAPixel) {
+  const auto counts = Count({.crop_padding = kRows - 1}, 20);
+  EXPECT_GT(counts.size(), 81u * 9 / 10);
+}
+
+TEST(Augment, DependsOnSeedEpochAndIndexOnly) {
+  const auto one = Augmented({.crop_padding = 2, .flip = true, .seed = 5});
+  const auto same = Augmented({.crop_padding = 2, .flip = true, .seed = 5});
+  const auto other = Augmented({.crop_padding = 2, .flip = true, .seed = 6});
+  const auto epoch = [](const Dataset& dataset, uint64_t number) {
+    std::vector<Image> images;
+    for (int64_t i = 0; i < kImages; ++i) images.push_back(Get(dataset, number, i));
+    return images;
+  };
+  const auto first = epoch(*one, 3);
+  (void)Get(*same, 8, 1);  // what was asked for before does not matter
+  EXPECT_EQ(epoch(*same, 3), first);
+  EXPECT_NE(epoch(*one, 4), first);
+  EXPECT_NE(epoch(*other, 3), first);
+  std::set<Change> changes;
+  const Distinct plain;
+  for (int64_t i = 0; i < kImages; ++i) {
+    changes.insert(FindChange(Get(plain, 0, i), first[static_cast<size_t>(i)], 2));
+  }
+  EXPECT_GT(changes.size(), 15u) << "the images of an epoch are changed in the same way";
+}
+
+// The images of steps [from, to), by their targets, as `ranks` ranks see them together.
+std::map<std::pair<int64_t, int32_t>, Image> Seen(const Dataset& dataset, int32_t ranks,
+                                                  int64_t from, int64_t to, int32_t prefetch) {
+  std::map<std::pair<int64_t, int32_t>, Image> seen;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    auto loader = BatchLoader::Create(dataset, {.seed = 2,
+                                                .global_batch = 15,
+                                                .rank = rank,
+                                                .world_size = ranks,
+                                                .prefetch = prefetch,
+                                                .first_step = from});
+    EXPECT_TRUE(loader.ok()) << loader.status().message();
+    for (int64_t step = from; step < to; ++step) {
+      const Batch* batch = *(*loader)->Next();
+      const float* pixels = static_cast<const float*>(batch->input);
+      const int64_t count = dataset.info().input_shape.Count();
+      for (int64_t i = 0; i < batch->samples; ++i, pixels += count) {
+        seen[{step, batch->target[i]}] = Image(pixels, pixels + count);
+      }
+    }
+  }
+  return seen;
+}
+
+TEST(Augment, IsTheSameForAnyRanksAndAfterAnInterruption) {
+  const auto augmented = Augmented({.crop_padding = 2, .flip = true});
+  const auto alone = Seen(*augmented, 1, 0, 9, 2);
+  EXPECT_EQ(alone.size(), 3u * kImages);
+  EXPECT_EQ(Seen(*augmented, 3, 0, 9, 0), alone);
+  auto resumed = Seen(*augmented, 2, 0, 4, 5);
+  resumed.merge(Seen(*augmented, 4, 4, 9, 1));
+  EXPECT_EQ(resumed, alone);
+}
+
+TEST(Augment, OnlyWhatIsTrainedOn) {
+  testing::TempFolder folder;
+  testing::WriteCifar(folder);
+  config::Data data;
+  data.mutable_cifar10()->set_path(folder.path().native());
+  const auto plain = OpenDataset(data, 1);
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  data.mutable_augment()->set_crop_padding(4);
+  data.mutable_augment()->set_flip(true);
+  const auto augmented = OpenDataset(data, 1);
+  ASSERT_TRUE(augmented.ok()) << augmented.status().message();
+  EXPECT_EQ((*augmented).train->info().digest, (*plain).train->info().digest);
+  const auto images = [](const Dataset& dataset) {
+    std::vector<Image> all;
+    for (uint64_t epoch = 0; epoch < 5; ++epoch) {
+      for (int64_t i = 0; i < dataset.info().size; ++i) {
+        int32_t target;
+        all.emplace_back(3 * 32 * 32);
+        EXPECT_TRUE(dataset.Get(epoch, i, all.back().data(), &target).ok());
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(images(*(*augmented).eval), images(*(*plain).eval));
+  EXPECT_NE(images(*(*augmented).train), images(*(*plain).train));
+}
+
+TEST(Augment, WhatItCannotChangeIsRefused) {
+  const auto refusal = [](Shape shape, int32_t padding) {
+    const Status status =
+        AugmentImages(std::make_unique<Distinct>(shape), {.crop_padding = padding}).status();
+    EXPECT_EQ(status.code(), StatusCode::kConfig);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal({5, 7}, 1), HasSubstr("a sample of distinct has 2 dimensions"));
+  EXPECT_THAT(refusal({2, 5, 7}, 5), HasSubstr("crop_padding is 5; for images of 5 x 7"));
+  EXPECT_THAT(refusal({2, 5, 7}, -1), HasSubstr("must be 0 to 4"));
+}
+
+}  // namespace
+}  // namespace engine

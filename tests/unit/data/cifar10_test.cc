@@ -1,0 +1,101 @@
+#include "core/data/cifar10.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "tests/unit/data/cifar10_bytes.h"
+
+namespace engine {
+namespace {
+
+using ::testing::AllOf;
+using testing::CifarPixel;
+using testing::CifarRecords;
+using ::testing::HasSubstr;
+
+class Cifar10 : public ::testing::Test {
+ protected:
+  void SetUp() override { testing::WriteCifar(folder_); }
+
+  void ExpectError(StatusCode code, const ::testing::Matcher<std::string>& reason) {
+    const auto pair = OpenCifar10(folder_.path().native());
+    ASSERT_FALSE(pair.ok());
+    EXPECT_EQ(pair.status().code(), code);
+    EXPECT_THAT(pair.status().message(), reason);
+  }
+
+  testing::TempFolder folder_;
+};
+
+// Checks that sample `index` is image `image` of the made-up files, by the formula that users know.
+void ExpectSample(const Dataset& dataset, int64_t index, int image) {
+  constexpr double kMean[] = {0.4914, 0.4822, 0.4465}, kDeviation[] = {0.2470, 0.2435, 0.2616};
+  std::vector<float> input(3 * 32 * 32);
+  int32_t target = -1;
+  ASSERT_TRUE(dataset.Get(9, index, input.data(), &target).ok());
+  EXPECT_EQ(target, image % 10);
+  for (int c = 0; c < 3; ++c) {
+    for (int i = 0; i < 1024; ++i) {
+      const double pixel = CifarPixel(image, c, i / 32, i % 32) / 255.0;
+      ASSERT_NEAR(input[static_cast<size_t>(1024 * c + i)], (pixel - kMean[c]) / kDeviation[c],
+                  1e-5)
+          << "image " << image << ", channel " << c << ", pixel " << i;
+    }
+  }
+}
+
+TEST_F(Cifar10, TrainsOnFiveFilesAndHoldsOutTheSixth) {
+  const auto pair = OpenCifar10(folder_.path().native());
+  ASSERT_TRUE(pair.ok()) << pair.status().message();
+  const DatasetInfo& info = (*pair).train->info();
+  EXPECT_EQ(info.size, 20);
+  EXPECT_EQ((*pair).eval->info().size, 4);
+  EXPECT_TRUE(info.input_shape == (Shape{3, 32, 32}));
+  EXPECT_EQ(info.input_dtype, DType::kFloat32);
+  EXPECT_EQ(info.target_shape.ndim, 0);
+  EXPECT_EQ(info.classes, 10);
+  EXPECT_THAT(info.name, HasSubstr(folder_.path().native()));
+  for (int i = 0; i < 20; ++i) ExpectSample(*(*pair).train, i, i);
+  for (int i = 0; i < 4; ++i) ExpectSample(*(*pair).eval, i, 20 + i);
+}
+
+TEST_F(Cifar10, TheDigestIsOfTheTrainingFiles) {
+  const auto digest = [&] { return OpenCifar10(folder_.path().native())->train->info().digest; };
+  const std::string before = digest();
+  EXPECT_EQ(digest(), before);
+  folder_.Write("test_batch.bin", CifarRecords(3, 2));
+  EXPECT_EQ(digest(), before);
+  std::string changed = CifarRecords(14, 6);
+  changed.back() ^= 1;
+  folder_.Write("data_batch_5.bin", changed);
+  EXPECT_NE(digest(), before);
+}
+
+TEST_F(Cifar10, BadFilesAreNamedWithTheirRecord) {
+  const std::string third = folder_ / "data_batch_3.bin";
+  std::string wrong = CifarRecords(5, 4);
+  wrong[2 * 3073] = 10;
+  folder_.Write("data_batch_3.bin", wrong);
+  ExpectError(StatusCode::kBadData,
+              HasSubstr(third + ": the label of record 2, at offset 6146, is 10"));
+  folder_.Write("data_batch_3.bin", CifarRecords(5, 4) + "x");
+  ExpectError(StatusCode::kBadData,
+              AllOf(HasSubstr(third + ": 12293 bytes"), HasSubstr("records of 3073")));
+  folder_.Write("data_batch_3.bin", "");
+  ExpectError(StatusCode::kBadData, HasSubstr(third + ": 0 bytes"));
+  std::filesystem::remove(third);
+  ExpectError(StatusCode::kMissingInput, AllOf(HasSubstr("data.cifar10"), HasSubstr(third)));
+  EXPECT_EQ(OpenCifar10("").status().code(), StatusCode::kConfig);
+}
+
+TEST_F(Cifar10, TheHeldOutFileIsCheckedToo) {
+  folder_.Write("test_batch.bin", std::string(3073, '\x7f'));
+  ExpectError(StatusCode::kBadData,
+              HasSubstr(folder_ / "test_batch.bin" + ": the label of record 0"));
+}
+
+}  // namespace
+}  // namespace engine

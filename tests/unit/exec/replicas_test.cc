@@ -1,0 +1,517 @@
+// Ops that see all ranks while they run, and buffers: several ranks in one process.
+#include "core/exec/replicas.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/launch/memory_store.h"
+#include "tests/fakes/hub_communicator.h"
+#include "tests/unit/exec/fake_replica_ops.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 5;
+
+// Two branches, so that schedulers can choose, and gathers whose results later ones depend on.
+Graph Branches(int64_t max_samples, const char* center = "center",
+               const std::vector<std::string>& frozen = {}) {
+  GraphBuilder builder(ReplicaOps(), max_samples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  const auto apply = [&](const std::string& name, const char* op, std::vector<ValueId> inputs) {
+    auto value = builder.Apply(name, op, inputs);
+    EXPECT_TRUE(value.ok()) << value.status().message();
+    return *value;
+  };
+  ValueId h = apply("first", center, {apply("stem", "scale", {x})});
+  for (const std::string block : {"a", "b"}) {
+    const ValueId f = apply(block + ".center", center, {apply(block + ".scale", "scale", {h})});
+    const ValueId g = apply(block + ".other", center, {apply(block + ".shift", "shift", {h})});
+    h = apply(block + ".scale2", "scale", {apply(block + ".add", "add", {f, g})});
+  }
+  apply("dead", center, {apply("dead.scale", "scale", {h})});
+  h = apply("last", "shift", {h});
+  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+  auto graph = builder.Finish(x, target, h, apply("loss", "loss", {h, target}), frozen);
+  EXPECT_TRUE(graph.ok()) << graph.status().message();
+  return std::move(*graph);
+}
+
+// Of the whole step; ranks have contiguous shares, larger ones first.
+struct Batch {
+  std::vector<float> input;
+  std::vector<int32_t> target;
+  int64_t first = 0, samples = 0;
+
+  Batch(uint64_t step, int64_t global_samples, int rank, int ranks) {
+    for (int64_t i = 0; i < global_samples * kWidth; ++i) {
+      input.push_back(static_cast<float>((7 * static_cast<uint64_t>(i) + 3 * step) % 11) - 5);
+      target.push_back(static_cast<int32_t>((static_cast<uint64_t>(i) + step) % 3));
+    }
+    const int64_t share = global_samples / ranks, larger = global_samples % ranks;
+    first = rank * share + std::min<int64_t>(rank, larger);
+    samples = share + (rank < larger ? 1 : 0);
+  }
+  StepInput Input(uint64_t step) const {
+    return {.input = input.data() + first * kWidth,
+            .target = target.data() + first * kWidth,
+            .samples = samples,
+            .first_sample = first,
+            .step = step,
+            .learning_rate = 0.05f};
+  }
+};
+
+class AnyOrderCommunicator final : public Communicator {
+ public:
+  AnyOrderCommunicator(Hub& hub, int rank, uint32_t kinds = 31)
+      : hub_(hub), rank_(rank), kinds_(kinds) {}
+  CommunicatorTraits traits() const noexcept override {
+    return {.kinds = kinds_, .dtypes = 31, .ordered = 0};
+  }
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    return hub_.Submit(rank_, transfer, out);
+  }
+  void Abort(const Status& reason) noexcept override { hub_.Abort(reason); }
+
+ private:
+  Hub& hub_;
+  const int rank_;
+  const uint32_t kinds_;
+};
+
+class LeadScheduler final : public RandomScheduler {
+ public:
+  explicit LeadScheduler(uint64_t seed) : RandomScheduler(seed) {}
+  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
+};
+
+struct RankResult {
+  Status status;
+  std::vector<float> losses;
+  std::vector<float> parameters, buffers, evaluation;
+  std::vector<bool> saw_replicas;  // of the forward calls of one op
+};
+
+// Steps of 6, 6 and 2 samples, again and again.
+struct World {
+  int size = 2;
+  bool any_order = false;  // one communicator for everything
+  bool shard = false;
+  const char* center = "center";
+  uint64_t steps = 9;
+  uint64_t seed = 0;  // of the schedulers, another on each rank
+  int64_t timeout_ms = 20000;
+  int absent = -1;  // a rank that makes no step
+
+  RankResult RunRank(int rank, Hub& hub, Hub& gathers, Store& store) const {
+    RankResult result;
+    HostDevice device;
+    HubCommunicator for_replicas(gathers, rank);
+    PluginSet plugins;
+    plugins.device = &device;
+    if (any_order) {
+      plugins.communicator = std::make_unique<AnyOrderCommunicator>(hub, rank);
+      plugins.scheduler =
+          std::make_unique<RandomScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
+    } else {
+      plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+      plugins.scheduler =
+          std::make_unique<LeadScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
+    }
+    plugins.optimizer = std::make_unique<FakeSgd>();
+    const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
+                                  .timeout_ms = timeout_ms,
+                                  .shard_optimizer = shard,
+                                  .replicas = any_order ? nullptr : &for_replicas,
+                                  .communicator_name = "hub",
+                                  .scheduler_name = "test_sched",
+                                  .optimizer_name = "test_sgd"};
+    auto made = Executor::Create(Branches(6, center), plugins, ReplicaOps(), &store, options);
+    result.status = made.status();
+    if (made.ok()) result.status = Train(**made, rank, &result);
+    return result;
+  }
+
+  Status Train(Executor& executor, int rank, RankResult* result) const {
+    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
+    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
+    for (uint64_t step = 1; step <= steps && rank != absent; ++step) {
+      const Batch batch(step, step % 3 == 0 ? 2 : 6, rank, size);
+      const auto done = executor.Step(batch.Input(step));
+      if (!done.ok()) return done.status();
+      result->losses.push_back(done->statistics.loss_sum / done->statistics.count);
+      if (step != 4) continue;
+      ENGINE_RETURN_IF_ERROR(executor.Flush());
+      ENGINE_RETURN_IF_ERROR(executor.ShareBuffers());
+    }
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    ModelMemory& memory = executor.memory();
+    if (rank == absent) return {};
+    const auto tensors = [&](bool buffers) {
+      std::vector<float> values;
+      for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
+        if (memory.graph().parameters[p].buffer != buffers) continue;
+        const TensorView view = memory.parameter(static_cast<int32_t>(p));
+        values.insert(values.end(), view.f32(), view.f32() + view.count());
+      }
+      return values;
+    };
+    result->parameters = tensors(false);
+    result->buffers = tensors(true);
+    ENGINE_RETURN_IF_ERROR(executor.ShareBuffers());
+    const Batch batch(1, 6, 0, 1);
+    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input.data(), batch.target.data(), 6));
+    ENGINE_RETURN_IF_ERROR(memory.RunForward());
+    result->evaluation.assign(memory.logits(), memory.logits() + 6 * kWidth);
+    for (const OpCall& call : CenterNamed(memory.graph(), "first").forward_calls) {
+      result->saw_replicas.push_back(call.replicas != nullptr);
+    }
+    return {};
+  }
+
+  std::vector<RankResult> Run() const {
+    Hub hub({.world_size = size,
+             .max_delay_us = 60,
+             .match = any_order ? HubMatch::kKey : HubMatch::kSequence});
+    Hub gathers({.world_size = size, .max_delay_us = 60});
+    auto table = std::make_shared<MemoryTable>();
+    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
+    std::deque<MemoryStore> stores;
+    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
+    std::vector<RankResult> results(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto r = static_cast<size_t>(rank);
+        results[r] = RunRank(rank, hub, gathers, stores[r]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+};
+
+void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected,
+                const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << what << " at " << i;
+  }
+}
+
+TEST(Replicas, SeveralRanksEqualOneWithTheWholeBatchInAnyOrderOfTasks) {
+  World alone;
+  alone.size = 1;
+  const RankResult expected = alone.Run()[0];
+  ASSERT_TRUE(expected.status.ok()) << expected.status.message();
+  ASSERT_NE(expected.buffers, std::vector<float>(expected.buffers.size(), 0));
+  for (const int size : {2, 3}) {
+    for (const bool any_order : {false, true}) {
+      for (const bool shard : {false, true}) {
+        for (const uint64_t seed : {0, 100, 200}) {
+          World world;
+          world.size = size;
+          world.any_order = any_order;
+          world.shard = shard;
+          world.seed = seed;
+          const auto results = world.Run();
+          const std::string what = std::to_string(size) + " ranks, any_order " +
+                                   std::to_string(any_order) + ", shard " + std::to_string(shard) +
+                                   ", seed " + std::to_string(seed);
+          for (const RankResult& result : results) {
+            ASSERT_TRUE(result.status.ok()) << what << ": " << result.status.message();
+            ExpectNear(result.losses, expected.losses, what);
+            ExpectNear(result.parameters, expected.parameters, what);
+            ExpectNear(result.evaluation, expected.evaluation, what);
+            // Without any exchange of them.
+            EXPECT_EQ(result.buffers, results[0].buffers) << what;
+            ExpectNear(result.buffers, expected.buffers, what);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Replicas, BuffersOfOneRankAloneAreThoseOfRankZeroWhenShared) {
+  World world;
+  world.center = "center_alone";
+  world.size = 3;
+  const auto results = world.Run();
+  for (const RankResult& result : results) {
+    ASSERT_TRUE(result.status.ok()) << result.status.message();
+    EXPECT_EQ(result.parameters, results[0].parameters);
+    EXPECT_EQ(result.evaluation, results[0].evaluation);
+  }
+  EXPECT_NE(results[1].buffers, results[0].buffers) << "the test compares nothing";
+}
+
+// One rank of two, whose other end is this test.
+struct LoneRank {
+  explicit LoneRank(std::unique_ptr<Communicator> communicator, Communicator* replicas = nullptr,
+                    int64_t timeout_ms = 20000)
+      : communicator_(communicator.get()) {
+    plugins_.device = &device_;
+    plugins_.communicator = std::move(communicator);
+    plugins_.scheduler = std::make_unique<RandomScheduler>();
+    plugins_.optimizer = std::make_unique<FakeSgd>();
+    auto made = Executor::Create(Branches(6), plugins_, ReplicaOps(), nullptr,
+                                 {.rank = {.rank = 1, .world_size = 2},
+                                  .timeout_ms = timeout_ms,
+                                  .replicas = replicas,
+                                  .communicator_name = "test_comm",
+                                  .scheduler_name = "test_sched",
+                                  .optimizer_name = "test_sgd"});
+    status = made.status();
+    if (!made.ok()) return;
+    executor = std::move(*made);
+    status = executor->memory().InitializeParameters();
+  }
+  Result<StepResult> Step(uint64_t step = 1) { return executor->Step(batch_.Input(step)); }
+
+  Status status;
+
+ private:
+  const Batch batch_{1, 6, 1, 2};
+  HostDevice device_;
+  PluginSet plugins_;
+  Communicator* const communicator_;
+
+ public:
+  std::unique_ptr<Executor> executor;
+};
+
+TEST(Replicas, OpsAreToldWhereTheyAre) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(Branches(6), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  Batch batch(1, 6, 0, 1);
+  StepInput input = batch.Input(7);
+  input.first_sample = 40;
+  ASSERT_TRUE(rig.Step(input).ok());
+  ASSERT_TRUE(rig.executor->memory().RunForward().ok());
+  const Graph& graph = rig.executor->memory().graph();
+  for (const char* name : {"first", "a.center"}) {
+    const std::vector<OpCall>& calls = CenterNamed(graph, name).forward_calls;
+    ASSERT_EQ(calls.size(), 2u);
+    EXPECT_EQ(calls[0].step, 7u);
+    EXPECT_EQ(calls[0].first_sample, 40u);
+    EXPECT_EQ(calls[0].training, 1u);
+    EXPECT_EQ(calls[0].replicas, nullptr) << "one rank has no replicas";
+    EXPECT_EQ(calls[1].first_sample, 0u);
+    EXPECT_EQ(calls[1].training, 0u);
+    EXPECT_EQ(graph.nodes[calls[0].node].name, name);
+    EXPECT_EQ(calls[1].node, calls[0].node);
+  }
+}
+
+TEST(Replicas, OnlyOpsThatAskSeeThemAndOnlyWhileTheyTrain) {
+  for (const bool asks : {true, false}) {
+    World world;
+    world.center = asks ? "center" : "center_alone";
+    world.steps = 2;
+    for (const RankResult& result : world.Run()) {
+      EXPECT_EQ(result.saw_replicas, (std::vector<bool>{asks, asks, false}));
+    }
+  }
+}
+
+TEST(Replicas, AbortEndsARankThatWaitsInAnOp) {
+  for (const bool own : {true, false}) {
+    Hub hub({.world_size = 2, .match = HubMatch::kKey});
+    Hub gathers({.world_size = 2});
+    HubCommunicator for_replicas(gathers, 1);
+    LoneRank rank(std::make_unique<AnyOrderCommunicator>(hub, 1), own ? &for_replicas : nullptr,
+                  600000);
+    ASSERT_TRUE(rank.status.ok()) << rank.status.message();
+    std::thread ends([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const Status reason = Status::Error(StatusCode::kPeerLost, "rank 0 is gone").WithRank(0);
+      rank.executor->Abort(reason);
+      // As whoever owns the communicator does.
+      if (!own) hub.Abort(reason);
+    });
+    const auto done = rank.Step();
+    ends.join();
+    EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
+    EXPECT_THAT(done.status().message(), HasSubstr("rank 0 is gone"));
+  }
+}
+
+// The failure of a gradient's transfer is told to the communicator on which the op waits.
+TEST(Replicas, AFailureElsewhereEndsARankThatWaitsInAnOp) {
+  Hub gathers({.world_size = 2});
+  HubCommunicator for_replicas(gathers, 1);
+  auto network = std::make_unique<FakeCommunicator>(2, std::chrono::milliseconds(30));
+  network->fail_sequence = 1;  // the statistics, which come before the gathers of backward
+  std::thread other([&] {
+    HubCommunicator peer(gathers, 0);
+    std::vector<float> all(2 * (kWidth + 1));
+    // The forward pass has six gathers.
+    for (uint64_t i = 1; i <= 6; ++i) {
+      Work* work = nullptr;
+      const Status submitted = peer.Submit({.kind = TransferKind::kAllGather,
+                                            .send = all.data(),
+                                            .recv = all.data(),
+                                            .count = kWidth + 1,
+                                            .sequence = i},
+                                           &work);
+      if (submitted.ok()) (void)work->WaitHost(20000);
+    }
+  });
+  LoneRank rank(std::move(network), &for_replicas, 600000);
+  const auto done = rank.Step();
+  other.join();
+  EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
+  EXPECT_THAT(done.status().message(), HasSubstr("lost connection to rank 1"));
+}
+
+TEST(Replicas, ARankThatDoesNotComeIsNamedWithTheOp) {
+  World world;
+  world.absent = 0;
+  world.timeout_ms = 200;
+  const auto results = world.Run();
+  EXPECT_EQ(results[1].status.code(), StatusCode::kTimeout);
+  EXPECT_EQ(results[1].status.rank(), 0);
+  EXPECT_THAT(std::string(results[1].status.message()),
+              AllOf(HasSubstr("forward of 'first' (center)"), HasSubstr("gathering from all ranks"),
+                    HasSubstr("rank 0 has not submitted")));
+}
+
+TEST(Replicas, ACommunicatorThatCannotGatherIsRefused) {
+  Hub hub({.world_size = 2, .match = HubMatch::kKey});
+  const LoneRank rank(std::make_unique<AnyOrderCommunicator>(
+      hub, 1, Bit(TransferKind::kAllReduce) | Bit(TransferKind::kBroadcast)));
+  EXPECT_EQ(rank.status.code(), StatusCode::kConfig);
+  EXPECT_THAT(std::string(rank.status.message()),
+              AllOf(HasSubstr("layer 'first' (center)"), HasSubstr("cannot gather")));
+}
+
+// A communicator that moves nothing.
+class MeasuringCommunicator final : public Communicator {
+ public:
+  CommunicatorTraits traits() const noexcept override {
+    return {.kinds = 31, .dtypes = 31, .ordered = 0, .measures_only = 1};
+  }
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    return alone_.Submit(transfer, out);
+  }
+  void Abort(const Status& reason) noexcept override { alone_.Abort(reason); }
+
+ private:
+  FakeCommunicator alone_;
+};
+
+TEST(Replicas, WhereNothingMovesAllRanksLookLikeThisOne) {
+  MeasuringCommunicator network;
+  HostDevice device;
+  CommunicatorReplicas replicas(network, device, {.rank = 2, .world_size = 3}, 1, 1000);
+  const float own[2] = {1, 2};
+  std::vector<float> all(6, -1);
+  ASSERT_TRUE(replicas.Gather(own, 2, all.data(), nullptr).ok());
+  EXPECT_EQ(all, (std::vector<float>{1, 2, 1, 2, 1, 2}));
+  all = {0, 0, 0, 0, 5, 6};
+  ASSERT_TRUE(replicas.Gather(&all[4], 2, all.data(), nullptr).ok());
+  EXPECT_EQ(all, (std::vector<float>{5, 6, 5, 6, 5, 6}));
+}
+
+TEST(Replicas, KeysAreThoseOfTaskAndCallAndTheSameInEachStep) {
+  FakeCommunicator network(3);
+  HostDevice device;
+  const auto keys = [&](int32_t rank, uint64_t plan) {
+    network.submitted.clear();
+    CommunicatorReplicas replicas(network, device, {.rank = rank, .world_size = 3}, plan, 1000);
+    std::vector<float> all(3);
+    for (const uint32_t task : {4, 7, 4}) {
+      replicas.Begin(task);
+      for (int call = 0; call < 2; ++call) {
+        EXPECT_TRUE(replicas.Gather(&all[static_cast<size_t>(rank)], 1, all.data(), nullptr).ok());
+      }
+    }
+    std::vector<uint64_t> found;
+    for (const Transfer& transfer : network.submitted) found.push_back(transfer.key);
+    return found;
+  };
+  const std::vector<uint64_t> first = keys(0, 1);
+  ASSERT_EQ(first.size(), 6u);
+  EXPECT_EQ(keys(1, 1), first);
+  EXPECT_NE(keys(1, 2), first);
+  EXPECT_EQ((std::vector<uint64_t>{first[4], first[5]}),
+            (std::vector<uint64_t>{first[0], first[1]}));
+  std::vector<uint64_t> distinct(first.begin(), first.begin() + 4);
+  std::sort(distinct.begin(), distinct.end());
+  EXPECT_EQ(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  EXPECT_THAT(distinct, Each(::testing::Ne(0u)));
+}
+
+// Counts what it is asked about.
+class CountingHook final : public GradientHook {
+ public:
+  explicit CountingHook(uint32_t* count) : count_(count) {}
+  HookTraits traits() const noexcept override { return {}; }
+  Status Setup(uint32_t count) noexcept override {
+    *count_ = count;
+    return {};
+  }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView&) noexcept override { return {}; }
+  std::span<float> Observed() noexcept override { return {}; }
+  Status Apply(const GradientView&) noexcept override { return {}; }
+
+ private:
+  uint32_t* const count_;
+};
+
+TEST(Buffers, AreNotTrainedAndLieBehindAllParameters) {
+  uint32_t hooked = 0;
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::make_unique<CountingHook>(&hooked));
+  Rig rig;
+  // A prefix that also fits a buffer changes nothing for it.
+  ASSERT_TRUE(rig.Make(Branches(6, "center_alone", {"a."}), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(), std::move(hooks))
+                  .ok());
+  const ModelMemory& memory = rig.executor->memory();
+  const FlatLayout& layout = memory.layout();
+  EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.scale.weight"});
+  uint32_t trained = 0;
+  for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
+    const Parameter& parameter = memory.graph().parameters[p];
+    const int64_t end = layout.offset[p] + parameter.shape.Count();
+    if (parameter.buffer) {
+      EXPECT_FALSE(parameter.trainable);
+      EXPECT_GE(layout.offset[p], layout.buffer_begin) << parameter.name;
+      EXPECT_LE(end, layout.total_count);
+      EXPECT_EQ(memory.program().of_parameter[p], kNone);
+    } else {
+      EXPECT_LE(end, layout.buffer_begin) << parameter.name;
+    }
+    trained += memory.program().of_parameter[p] != kNone ? 1 : 0;
+  }
+  EXPECT_EQ(layout.parameters.size(), trained);
+  EXPECT_EQ(hooked, trained);
+  for (const Task& task : rig.executor->tasks().tasks) {
+    for (int32_t read : task.reads) {
+      EXPECT_FALSE(memory.graph().parameters[layout.parameters[static_cast<size_t>(read)]].buffer);
+    }
+  }
+  const Batch batch(1, 6, 0, 1);
+  ASSERT_TRUE(rig.Step(batch.Input(1)).ok());
+  for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
+    if (!memory.graph().parameters[p].buffer) continue;
+    const float* values = memory.parameter(static_cast<int32_t>(p)).f32();
+    // Also those of the frozen layers of block a.
+    EXPECT_NE(std::vector<float>(values, values + kWidth), std::vector<float>(kWidth, 0))
+        << memory.graph().parameters[p].name;
+  }
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,127 @@
+#include "core/train/retention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+class Retention : public ::testing::Test {
+ protected:
+  // As WriteCheckpoint leaves it: a new file in the place of the old one.
+  void Write(int64_t step, int64_t keep) {
+    const std::string next = folder_.Write("next", std::to_string(step));
+    std::filesystem::rename(next, path_);
+    const Status kept = KeepNewest(path_, step, keep);
+    ASSERT_TRUE(kept.ok()) << kept.message();
+    EXPECT_EQ(testing::ReadWhole(path_), std::to_string(step));
+  }
+
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+  testing::TempFolder folder_;
+  const std::string path_ = folder_ / "m.safetensors";
+};
+
+TEST(NameAtStep, StandsBeforeTheEnding) {
+  EXPECT_EQ(NameAtStep("model.safetensors", 100), "model.000100.safetensors");
+  EXPECT_EQ(NameAtStep("/a.b/model", 7), "/a.b/model.000007");
+  EXPECT_EQ(NameAtStep("out/.m.x.st", 12345678), "out/.m.x.12345678.st");
+}
+
+TEST_F(Retention, KeepsTheNewest) {
+  for (const int64_t step : {8, 9, 10}) Write(step, 3);
+  EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.000008.safetensors",
+                                            "m.000009.safetensors", "m.000010.safetensors"));
+  Write(1000000, 3);
+  EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.000009.safetensors",
+                                            "m.000010.safetensors", "m.1000000.safetensors"));
+  EXPECT_EQ(testing::ReadWhole(folder_ / "m.000009.safetensors"), "9");
+  EXPECT_EQ(testing::ReadWhole(folder_ / "m.1000000.safetensors"), "1000000");
+  // Fewer from now on.
+  Write(1000001, 2);
+  EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.1000000.safetensors",
+                                            "m.1000001.safetensors"));
+}
+
+TEST_F(Retention, OneIsTheFileAlone) {
+  Write(5, 2);
+  Write(6, 1);
+  EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.000005.safetensors"));
+}
+
+TEST_F(Retention, OtherFilesStay) {
+  const std::vector<std::string> others = {"m.12.safetensors",
+                                           "m.000012.safetensors.bak",
+                                           "m.00012x.safetensors",
+                                           "m.st",
+                                           "m.-00012.safetensors",
+                                           "n.000012.safetensors",
+                                           "m.000012",
+                                           "m.+00012.safetensors",
+                                           "m.0000012.safetensors",
+                                           ".m.safetensors.tmp.1.1"};
+  for (const std::string& name : others) folder_.Write(name, "mine");
+  for (int64_t step = 20; step < 30; ++step) Write(step, 2);
+  std::vector<std::string> expected = others;
+  expected.insert(expected.end(),
+                  {"m.safetensors", "m.000028.safetensors", "m.000029.safetensors"});
+  EXPECT_THAT(Names(), ::testing::UnorderedElementsAreArray(expected));
+}
+
+// A run goes back to step 20 and comes to 25: what came after 20 is not of this run.
+TEST_F(Retention, WhatARunHasLeftGoesFirst) {
+  for (const int64_t step : {20, 30, 40}) Write(step, 3);
+  Write(25, 3);
+  EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.000020.safetensors",
+                                            "m.000025.safetensors", "m.000040.safetensors"));
+  Write(30, 3);
+  EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.000020.safetensors",
+                                            "m.000025.safetensors", "m.000030.safetensors"));
+}
+
+TEST_F(Retention, AStepThatComesAgainReplacesItsFile) {
+  Write(20, 2);
+  folder_.Write("next", "another 20");
+  std::filesystem::rename(folder_ / "next", path_);
+  ASSERT_TRUE(KeepNewest(path_, 20, 2).ok());
+  EXPECT_EQ(testing::ReadWhole(folder_ / "m.000020.safetensors"), "another 20");
+  EXPECT_EQ(Names().size(), 2u);
+}
+
+TEST_F(Retention, AskedBeforeARun) {
+  const Status good = CheckCanKeep(path_, 2);
+  EXPECT_TRUE(good.ok()) << good.message();
+  EXPECT_TRUE(Names().empty()) << "something is left of the question";
+  const Status bad = CheckCanKeep(folder_ / "none/m.safetensors", 2);
+  EXPECT_EQ(bad.code(), StatusCode::kStorage);
+  EXPECT_THAT(bad.message(), HasSubstr(folder_ / "none"));
+  EXPECT_TRUE(CheckCanKeep(folder_ / "none/m.safetensors", 1).ok());
+}
+
+TEST_F(Retention, WhatCannotBeRemovedIsNamed) {
+  Write(1, 2);
+  std::filesystem::create_directories(folder_ / "m.000000.safetensors");
+  folder_.Write("next", "2");
+  std::filesystem::rename(folder_ / "next", path_);
+  const Status failed = KeepNewest(path_, 2, 2);
+  EXPECT_EQ(failed.code(), StatusCode::kStorage);
+  EXPECT_THAT(failed.message(), HasSubstr("m.000000.safetensors"));
+  EXPECT_EQ(KeepNewest(folder_ / "none", 2, 2).code(), StatusCode::kStorage);
+}
+
+}  // namespace
+}  // namespace engine
