@@ -35,7 +35,8 @@ Result<Config> LoadSide(const bench::TrainRequest& request, const bench::Side& s
   for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
     flags.plugin.folders.insert(flags.plugin.folders.end(), folders->begin(), folders->end());
   }
-  Result<Config> config = LoadConfig(flags, environment);
+  const RankInfo shape{.servers = request.servers, .one_host = request.link_rate.empty() ? 1u : 0u};
+  Result<Config> config = LoadConfig(flags, environment, DefaultCommunicator(shape));
   if (!config.ok()) return config.status().WithContext("side %s", name);
   return config;
 }

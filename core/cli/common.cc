@@ -52,9 +52,16 @@ std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environme
   return folders;
 }
 
-Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environment) {
+std::string DefaultCommunicator(const RankInfo& shape) {
+  if (shape.servers > 0) return "zmq_ps";
+  return shape.one_host ? "shm" : "gloo";
+}
+
+Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
+                          const std::string& communicator) {
   ConfigRequest request{.overrides = flags.overrides,
                         .plugins = flags.plugins,
+                        .default_plugins = {communicator},
                         .plugin_folders = PluginFolders(flags.plugin, environment)};
   if (flags.file.empty()) {
     request.text = DefaultConfigText();

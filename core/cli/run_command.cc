@@ -44,15 +44,18 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
 }
 
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
-Result<Config> RunConfig(const RunFlags& flags, const Environment& environment) {
-  if (flags.resume.empty()) return LoadConfig(flags.config, environment);
+Result<Config> RunConfig(const RunFlags& flags, const Environment& environment,
+                         const RankInfo& shape) {
+  const std::string communicator = DefaultCommunicator(shape);
+  if (flags.resume.empty()) return LoadConfig(flags.config, environment, communicator);
   // Looked at in any case, so that a file that is missing or damaged is told once and at once.
   ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(flags.resume));
-  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment);
+  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment, communicator);
   return Config::Load({.text = checkpoint.info.config,
                        .origin = "configuration in " + flags.resume,
                        .overrides = flags.config.overrides,
                        .plugins = flags.config.plugins,
+                       .default_plugins = {communicator},
                        .plugin_folders = PluginFolders(flags.config.plugin, environment)});
 }
 
@@ -86,7 +89,7 @@ void PrintNotice(const std::string& sentence) {
 int RunCommand(const RunFlags& flags, const Environment& environment) {
   const auto plan = ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return ReportError(plan.status());
-  const auto config = RunConfig(flags, environment);
+  const auto config = RunConfig(flags, environment, plan->info);
   if (!config.ok()) return ReportError(config.status());
   const config::Output& output = config->proto().output();
   for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint(), true),

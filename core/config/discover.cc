@@ -21,10 +21,9 @@ bool FillsRole(const PluginEntry& entry) {
   return entry.kind != PluginKind::kHook;
 }
 
-// Adds a plugin of `--plugins`: in place of the plugin of its role, unless `--plugins` chose that
-// one too, which AssignRoles refuses.
-void Add(const std::string& name, PluginEntry entry, Discovery* found) {
-  const std::string flag = "--plugins " + name;
+// Adds a plugin that `flag` names: in place of the plugin of its role in the text, unless a flag
+// chose that one too, which AssignRoles refuses.
+void Add(const std::string& name, const std::string& flag, PluginEntry entry, Discovery* found) {
   const std::string written = name.find('/') == std::string::npos ? name : entry.path;
   for (size_t i = 0; i < found->chosen.size(); ++i) {
     const PluginEntry& other = found->chosen[i];
@@ -40,6 +39,17 @@ void Add(const std::string& name, PluginEntry entry, Discovery* found) {
   found->plugins.push_back(written);
   found->flags.push_back(flag);
   found->chosen.push_back(std::move(entry));
+}
+
+void AddDefaults(const std::vector<std::string>& names, Discovery* found) {
+  for (const std::string& name : names) {
+    const auto entry = found->catalog.Find(name);
+    if (!entry.ok()) continue;  // AssignRoles says what could fill the role
+    const bool filled = std::any_of(
+        found->chosen.begin(), found->chosen.end(),
+        [&](const PluginEntry& other) { return FillsRole(other) && other.kind == entry->kind; });
+    if (!filled) Add(name, "default", *entry, found);
+  }
 }
 
 Status FindChosen(const ConfigRequest& request, const Document& document, Discovery* found) {
@@ -61,8 +71,9 @@ Status FindChosen(const ConfigRequest& request, const Document& document, Discov
   for (const std::string& name : request.plugins) {
     const auto entry = found->catalog.Find(name);
     if (!entry.ok()) return entry.status().WithContext("--plugins %s", name.c_str());
-    Add(name, *entry, found);
+    Add(name, "--plugins " + name, *entry, found);
   }
+  AddDefaults(request.default_plugins, found);
   return {};
 }
 

@@ -14,7 +14,8 @@ namespace engine {
 struct Discovery {
   PluginCatalog catalog;
   std::vector<std::string> plugin_path;  // of the configuration, absolute
-  // The choice, with absolute paths; where an element came from, "--plugins x" or ""; its entry.
+  // The choice, with absolute paths; where an element came from, "--plugins x", "default" or "";
+  // its entry.
   std::vector<std::string> plugins, flags;
   std::vector<PluginEntry> chosen;
 };

@@ -84,6 +84,39 @@ TEST_F(Commands, WhatConfigPrintWritesIsTheSameConfiguration) {
   EXPECT_EQ(values(Run({"config", "print", "printed.pbtxt"}).out), values(printed.out));
 }
 
+// Which communicator trained is in the checkpoint.
+TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
+  std::string unnamed = kConfig;
+  unnamed.erase(unnamed.find("\"gloo\", "), std::string("\"gloo\", ").size());
+  folder_.Write("unnamed.pbtxt", unnamed);
+  const std::string save = "output.checkpoint=model.safetensors";
+  const auto trained_with = [&](std::vector<std::string> more,
+                                const std::map<std::string, std::string>& environment = {}) {
+    std::vector<std::string> arguments{"run", "unnamed.pbtxt", "--set", save};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = Run(arguments, environment);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const std::string checkpoint = Read("model.safetensors");
+    std::string found;
+    for (const char* name : {"gloo", "null", "shm", "zmq_ps"}) {
+      if (checkpoint.find("plugins: \\\"" + std::string(name)) != std::string::npos) found += name;
+    }
+    return found;
+  };
+  EXPECT_EQ(trained_with({"-n", "2"}), "shm");
+  EXPECT_EQ(trained_with({"-n", "2", "--threads"}), "shm");
+  EXPECT_EQ(trained_with({"-n", "2", "--servers", "1"}), "zmq_ps");
+  EXPECT_EQ(trained_with({"-n", "2", "--plugins", "gloo"}), "gloo");
+  // A rank alone on its host, as torchrun says it.
+  EXPECT_EQ(trained_with({}, {{"RANK", "0"},
+                              {"WORLD_SIZE", "1"},
+                              {"LOCAL_RANK", "0"},
+                              {"LOCAL_WORLD_SIZE", "1"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", "29555"}}),
+            "shm");
+}
+
 TEST_F(Commands, ConfigCheckOfTheBuiltInDefault) {
   const Outcome outcome = Run({"config", "check"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -1,5 +1,7 @@
 #include "core/config/config.h"
 
+#include <cstring>
+
 #include "tests/unit/config/config_fixture.h"
 
 namespace engine {
@@ -96,6 +98,27 @@ TEST_F(ConfigTest, PluginsOfTheCommandLineReplaceTheirRole) {
   EXPECT_EQ(Plugins(*again).size(), 4u);
 }
 
+TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
+  const auto load = [](const std::string& text, std::vector<std::string> plugins) {
+    return Config::Load({.text = text,
+                         .origin = "run.pbtxt",
+                         .base_folder = "",
+                         .overrides = {},
+                         .plugins = std::move(plugins),
+                         .default_plugins = {"other_comm", "no_such_plugin"},
+                         .plugin_folders = {ENGINE_FIXTURE_DIR}});
+  };
+  std::string unnamed = Good();
+  unnamed.erase(unnamed.find("\"test_comm\", "), std::strlen("\"test_comm\", "));
+  const auto filled = load(unnamed, {});
+  ASSERT_TRUE(filled.ok()) << filled.status().message();
+  EXPECT_EQ(filled->plugins().communicator.entry.name, "other_comm");
+  EXPECT_THAT(filled->Print(true), HasSubstr("# default\n"));
+  EXPECT_EQ(load(Good(), {})->plugins().communicator.entry.name, "test_comm");
+  EXPECT_EQ(load(unnamed, {"test_comm"})->plugins().communicator.entry.name, "test_comm");
+  EXPECT_FALSE(Load(unnamed).ok());
+}
+
 TEST_F(ConfigTest, APluginMayBeAFile) {
   PluginFolder folder;
   folder.Add("other_sched");
@@ -154,6 +177,19 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
   EXPECT_EQ(config->plugins().optimizer.entry.name, "plain_opt");
 }
 
+TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
+  const auto last = [&](const std::vector<std::string>& overrides) {
+    const auto config = Load(Good(), overrides);
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    const config::Train train = config.ok() ? config->proto().train() : config::Train();
+    return std::vector<double>{static_cast<double>(train.steps()), train.epochs(),
+                               static_cast<double>(train.tokens())};
+  };
+  EXPECT_THAT(last({"train.tokens=1000"}), ElementsAre(0, 0, 1000));
+  EXPECT_THAT(last({"train.tokens=1000", "train.epochs=2"}), ElementsAre(0, 2, 0));
+  EXPECT_THAT(last({"train.epochs=2", "train.tokens=7", "train.steps=3"}), ElementsAre(3, 0, 0));
+}
+
 TEST_F(ConfigTest, AnOverrideMayChooseAnotherKind) {
   const auto config = Load(Good(), {"model.gpt.width=64", "data.text.path=."});
   ASSERT_TRUE(config.ok()) << config.status().message();
@@ -180,6 +216,10 @@ data {
   }
   shuffle: true                           # default
   prefetch: 2                             # default
+  augment {
+    crop_padding: 0                       # default
+    flip: false                           # default
+  }
 }
 train {
   steps: 10                               # run.pbtxt:3
@@ -201,6 +241,7 @@ communication {
   rendezvous_timeout_ms: 30000            # default
 }
 output {
+  keep_checkpoints: 1                     # default
   sample_bytes: 0                         # default
   trace_spans: 65536                      # default
 }
