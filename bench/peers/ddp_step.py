@@ -1,0 +1,71 @@
+#!/usr/bin/python3
+"""One rank of a training step of a model in PyTorch, with DistributedDataParallel over Gloo where there are more.
+
+Prints one line of JSON: seconds of each step (of the slowest rank) and the peak memory of rank 0 in bytes.
+Rank and size come from the variables of torchrun; a rank is pinned to the core of its number.
+bench/peers/step_beside_pytorch.sh runs it at its best settings.
+
+    RANK=0 WORLD_SIZE=1 /usr/bin/python3 ddp_step.py --model cnn --steps 30
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import ddp_models
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bucket-mb", type=float, default=25)
+    parser.add_argument("--channels-last", action="store_true")
+    arguments = parser.parse_args()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cores = sorted(os.sched_getaffinity(0))
+    if arguments.threads == 1:
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(1)
+    model, make_batch, (optimizer_class, options) = ddp_models.make(arguments.model, arguments.channels_last)
+    parallel = model
+    if size > 1:
+        dist.init_process_group("gloo")
+        parallel = nn.parallel.DistributedDataParallel(
+            model, bucket_cap_mb=arguments.bucket_mb, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
+    optimizer = optimizer_class(model.parameters(), foreach=True, **options)
+    torch.manual_seed(100 + rank)
+    seconds = []
+    for step in range(arguments.warmup + arguments.steps):
+        inputs, targets = make_batch()
+        begin = time.monotonic()
+        optimizer.zero_grad(set_to_none=False)
+        parallel(inputs, targets).backward()
+        optimizer.step()
+        if step >= arguments.warmup:
+            seconds.append(time.monotonic() - begin)
+    if size > 1:
+        everyone = [None] * size
+        dist.all_gather_object(everyone, seconds)
+        seconds = [max(step) for step in zip(*everyone)]
+    if rank == 0:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        parameters = sum(p.numel() for p in model.parameters())
+        print(json.dumps({"parameters": parameters, "peak_bytes": peak, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()
