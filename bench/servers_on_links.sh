@@ -3,7 +3,7 @@
 #   sudo bench/servers_on_links.sh [FOLDER]          about 4 minutes; needs a build in build/release
 # Two ranks and two servers, each on an emulated host of its own; zmq_ps updates at the servers (sync, sgd). Compute is
 # replaced by the layer times of VGG-16 and ResNet-50 (times x4, bytes x1/16). Both schedulers cut the same slices ("partitioned
-# FIFO"). A row is PROFILE:RATE:SLICE:CREDIT:BUFFER: a credit of 10 to 15 ms of the link, and no more in socket buffers.
+# FIFO"). A row is PROFILE:RATE:SLICE:CREDIT:BUFFER: a credit of 10 to 20 ms of the link, and no more in socket buffers.
 # ROWS="..." measures others, STEPS and BLOCKS make it longer.
 # The bound: each rank sends M bytes and receives M bytes a step, each server M from and to all ranks together, and a link
 # carries both ways at once: C = M / goodput; F + max(B, C) is the best of FIFO, max(F + B, C) the best there is.
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 engine=${ENGINE:-build/release/bin/engine}
 out=${1:-runs/servers_on_links}
 mkdir -p "$out"
-rows=(${ROWS:-vgg16:375mbit:262144:524288:262144 resnet50:110mbit:65536:196608:65536})
+rows=(${ROWS:-vgg16:375mbit:262144:524288:262144 resnet50:110mbit:65536:262144:65536})
 for row in "${rows[@]}"; do
   IFS=: read -r profile rate slice credit buffer <<<"$row"
   echo "$profile at $rate" >&2

@@ -18,9 +18,12 @@ class SendAhead {
   static constexpr int kLeast = 2, kMost = 8;
   static constexpr auto kTime = std::chrono::microseconds(2000);
 
-  // The kernels of both ends may keep `kernel_bytes`, which look sent and are not.
-  SendAhead(uint64_t message_bytes, uint64_t kernel_bytes) noexcept
-      : message_bytes_(message_bytes), kernel_bytes_(kernel_bytes) {}
+  // The kernels of both ends may keep `buffer_bytes` each, which look sent and are not; 0: as much
+  // as the system likes.
+  SendAhead(uint64_t message_bytes, int buffer_bytes) noexcept
+      : message_bytes_(message_bytes),
+        kernel_bytes_(buffer_bytes > 0 ? 2 * static_cast<uint64_t>(buffer_bytes)
+                                       : kUnknownKernelBytes) {}
 
   int messages() const noexcept { return messages_; }
 
@@ -46,6 +49,7 @@ class SendAhead {
 
  private:
   static constexpr uint64_t kSampleMessages = 4;
+  static constexpr uint64_t kUnknownKernelBytes = 16 << 20;
   enum class Phase { kIdle, kFilling, kSampling };  // kFilling: the kernels' memory
 
   void Begin(Phase phase, Clock::time_point now) noexcept {

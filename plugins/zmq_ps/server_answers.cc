@@ -91,10 +91,32 @@ void ServerLoop::SendTo(uint32_t index) {
       Pending& pending = found->second;
       const bool fits = worker.window_count < kWindowCount && worker.window_bytes < window_bytes_;
       if (!pending.sent && !fits && !pending.IsReceipt()) return;
+      const bool has_room = pending.IsReceipt() || worker.lent->HasRoom(worker.ahead.messages());
+      if (!has_room) return worker.ahead.Full(Clock::now());
       if (!SendAnswer(index, request, pending)) return;
     }
     worker.answers.Pop();
   }
+  worker.ahead.Drained();
+}
+
+// A message over the memory of `bytes`, which keeps it until libzmq has sent it.
+::zmq::message_t ServerLoop::Share(Worker& worker, ::zmq::message_t& bytes) {
+  if (bytes.size() == 0) return {};
+  struct Lease {
+    ::zmq::message_t bytes;
+    std::shared_ptr<Lent> lent;
+  };
+  auto lease = std::make_unique<Lease>();
+  lease->bytes.copy(bytes);
+  lease->lent = worker.lent;
+  const auto end = [](void*, void* hint) {
+    const std::unique_ptr<Lease> ended(static_cast<Lease*>(hint));
+    ended->lent->GiveBack();
+  };
+  ::zmq::message_t message(lease->bytes.data(), lease->bytes.size(), end, lease.get());
+  lease.release()->lent->Lend();
+  return message;
 }
 
 bool ServerLoop::SendAnswer(uint32_t index, uint64_t request, Pending& pending) {
@@ -105,7 +127,7 @@ bool ServerLoop::SendAnswer(uint32_t index, uint64_t request, Pending& pending) 
     header = reply.header;
     header.kind = MessageKind::kAnswer;
     header.status = reply.refusal;
-    message.body.copy(reply.body);  // shares the bytes
+    message.body = Share(workers_[index], reply.body);
   } else {
     Round& round = *pending.round;
     header.key = round.id().key;
@@ -114,7 +136,7 @@ bool ServerLoop::SendAnswer(uint32_t index, uint64_t request, Pending& pending) 
     header.spec = round.spec();
     header.status = round.refusal();
     const bool wanted = header.status.ok() && Receives(round.spec(), index);
-    if (wanted) message.body.copy(round.result());
+    if (wanted) message.body = Share(workers_[index], round.result());
   }
   header.worker = index;
   header.world_size = settings_.workers;
@@ -123,8 +145,9 @@ bool ServerLoop::SendAnswer(uint32_t index, uint64_t request, Pending& pending) 
   Encode(header, &encoded_);
   message.header.rebuild(encoded_.data(), encoded_.size());
   const size_t bytes = encoded_.size() + message.body.size();
-  if (!SendMessage(message)) return false;
   Worker& worker = workers_[index];
+  if (!SendMessage(message)) return false;
+  worker.ahead.Sent(bytes);
   pending.queued = false;
   pending.heard = Clock::now();
   if (pending.sent) return true;

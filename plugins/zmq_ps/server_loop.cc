@@ -30,9 +30,8 @@ std::span<const uint8_t> BytesOf(const ::zmq::message_t& message) {
 }  // namespace
 
 ServerLoop::ServerLoop(const ServerSettings& settings, ::zmq::context_t& context)
-    : settings_(settings),
-      window_bytes_(kWindowSlices * settings.slice_bytes),
-      workers_(settings.workers) {
+    : settings_(settings), window_bytes_(kWindowSlices * settings.slice_bytes) {
+  for (uint32_t i = 0; i < settings.workers; ++i) workers_.emplace_back(settings, wake_up_);
   auto link =
       std::make_unique<RouterLink>(context, settings.workers, settings.keys,
                                    2 * static_cast<int>(kWindowCount), SocketSettingsOf(settings));
@@ -40,13 +39,13 @@ ServerLoop::ServerLoop(const ServerSettings& settings, ::zmq::context_t& context
   endpoint_ = link->Bind(settings.endpoint);
   socket_ = link.get();
   link_ = settings.wrap ? settings.wrap(std::move(link)) : std::move(link);
-  poll_.Add(wake_up_.descriptor());
+  poll_.Add(wake_up_->descriptor());
   poll_.AddSocket(monitor_->socket());
   poll_.AddSocket(link_->socket());
   pool_ = std::make_unique<ReducePool>(settings.reduce_threads, [this](PoolTask task) {
     const std::lock_guard lock(mutex_);
     orders_.done.push_back(std::move(task));
-    wake_up_.Signal();
+    wake_up_->Signal();
   });
 }
 
@@ -57,7 +56,7 @@ ServerTraffic ServerLoop::traffic() const noexcept {
 void ServerLoop::Fail(const Status& reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (orders_.failure.ok()) orders_.failure = reason;
-  wake_up_.Signal();
+  wake_up_->Signal();
   ended_.notify_all();
 }
 
@@ -65,14 +64,14 @@ void ServerLoop::Stop(int64_t drain_ms) noexcept {
   const std::lock_guard lock(mutex_);
   orders_.stop = true;
   orders_.drain_ms = drain_ms;
-  wake_up_.Signal();
+  wake_up_->Signal();
   ended_.notify_all();
 }
 
 void ServerLoop::Serve(Optimizer& optimizer) noexcept {
   const std::lock_guard lock(mutex_);
   orders_.optimizer = &optimizer;
-  wake_up_.Signal();
+  wake_up_->Signal();
 }
 
 Status ServerLoop::WaitForEnd() noexcept {
@@ -115,7 +114,7 @@ bool ServerLoop::Drained() const noexcept {
 
 void ServerLoop::Step(int timeout_ms) {
   if (!(EventsOf(link_->socket()) & ZMQ_POLLIN)) poll_.Wait(timeout_ms);
-  wake_up_.Clear();
+  wake_up_->Clear();
   TakeOrders();
   HandleEvents();  // before messages, which may come by a descriptor that was closed and opened
   ReceiveAll();
@@ -247,6 +246,7 @@ void ServerLoop::Renew(uint32_t index, uint32_t incarnation) {
   worker.control.clear();
   worker.window_bytes = 0;
   worker.window_count = 0;
+  worker.lent = std::make_shared<Lent>(wake_up_);
   if (table_) table_->Join(index);
   if (settings_.log) settings_.log("rank " + std::to_string(index) + " is back, as a new process");
   const std::lock_guard lock(mutex_);

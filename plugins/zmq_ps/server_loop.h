@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "clock.h"
+#include "lent.h"
 #include "poll_set.h"
 #include "reduce_pool.h"
 #include "request_window.h"
 #include "round.h"
+#include "send_ahead.h"
 #include "send_queue.h"
 #include "server.h"
 #include "socket_link.h"
@@ -64,12 +66,19 @@ class ServerLoop {
     Clock::time_point heard{};  // when it was sent, or last asked about
   };
   struct Worker {
+    Worker(const ServerSettings& settings, std::shared_ptr<WakeUp> wake_up)
+        : ahead(settings.slice_bytes, settings.buffer_bytes),
+          lent(std::make_shared<Lent>(std::move(wake_up))) {}
+    Worker(Worker&&) = default;
+
     uint32_t incarnation = 0;
     RequestWindow seen;
     std::unordered_map<uint64_t, Pending> pending;  // by request
     SendQueue<uint64_t> answers;                    // requests
-    std::deque<Header> control;                     // goes first
-    size_t window_bytes = 0;                        // sent and not acknowledged
+    SendAhead ahead;
+    std::shared_ptr<Lent> lent;  // libzmq may have messages when this is gone
+    std::deque<Header> control;  // goes first
+    size_t window_bytes = 0;     // sent and not acknowledged
     size_t window_count = 0;
     int descriptor = -1;  // of its connection
     int closed = -1;      // of its last one; what still arrives by it proves nothing
@@ -137,6 +146,7 @@ class ServerLoop {
   void SendAll();
   void SendTo(uint32_t index);
   bool SendAnswer(uint32_t index, uint64_t request, Pending& pending);
+  static ::zmq::message_t Share(Worker& worker, ::zmq::message_t& bytes);
   bool SendMessage(Message& message);
   void LookAtClock(Clock::time_point now);
   void AskAbout(Worker& worker, Clock::time_point now);
@@ -150,7 +160,7 @@ class ServerLoop {
   RouterLink* socket_ = nullptr;  // inside link_
   std::unique_ptr<Link> link_;
   std::unique_ptr<Monitor> monitor_;
-  WakeUp wake_up_;
+  const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
   PollSet poll_;
 
   // Of the loop's thread.

@@ -13,8 +13,6 @@ constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
 constexpr auto kGuestReturns = std::chrono::milliseconds(1);
 constexpr int kOwingMs = 2;  // with acknowledgements that are not due yet
-// What two kernels may keep where the system chooses the size of buffers.
-constexpr uint64_t kUnknownKernelBytes = 16 << 20;
 // Closed sockets let go of memory within their linger time.
 constexpr auto kMemoryPatience = std::chrono::seconds(3);
 
@@ -27,11 +25,9 @@ SocketSettings SocketSettingsOf(const WorkerSettings& settings) {
 
 }  // namespace
 
-Worker::Server::Server(const ServerAddress& at, const WorkerSettings& settings)
-    : address(at),
-      ahead(settings.slice_bytes, settings.buffer_bytes > 0
-                                      ? 2 * static_cast<uint64_t>(settings.buffer_bytes)
-                                      : kUnknownKernelBytes) {}
+Worker::Server::Server(const ServerAddress& at, const WorkerSettings& settings,
+                       std::shared_ptr<WakeUp> wake_up)
+    : address(at), ahead(settings.slice_bytes, settings.buffer_bytes), lent(std::move(wake_up)) {}
 
 Worker::Worker(WorkerSettings settings)
     : settings_(std::move(settings)),
@@ -46,9 +42,9 @@ Worker::Worker(WorkerSettings settings)
 }
 
 void Worker::OpenLinks() {
-  own_poll_.Add(wake_up_.descriptor());
+  own_poll_.Add(wake_up_->descriptor());
   for (const ServerAddress& address : settings_.servers) {
-    auto server = std::make_unique<Server>(address, settings_);
+    auto server = std::make_unique<Server>(address, settings_, wake_up_);
     auto link = std::make_unique<DealerLink>(context_, settings_.worker, address.endpoint,
                                              address.public_key, settings_.keys,
                                              SocketSettingsOf(settings_));
@@ -116,7 +112,7 @@ Status Worker::Submit(PooledWork* work) noexcept {
   work->next = nullptr;
   *inbox_end_ = work;
   inbox_end_ = &work->next;
-  wake_up_.Signal();
+  wake_up_->Signal();
   return {};
 }
 
@@ -142,7 +138,7 @@ void Worker::Abort(const Status& reason, const Status& farewell) noexcept {
   reason_ = reason;
   farewell_ = farewell;
   failed_.store(true, std::memory_order_release);
-  wake_up_.Signal();
+  wake_up_->Signal();
   changed_.notify_all();
 }
 
@@ -200,7 +196,7 @@ int Worker::TakeTurn(bool events, bool is_guest) {
 }
 
 Worker::Outcome Worker::Step(bool events) {
-  wake_up_.Clear();
+  wake_up_->Clear();
   TakeInbox();
   bool is_ready = false, owes = false;
   const Clock::time_point now = Clock::now();
@@ -224,7 +220,8 @@ Worker::Outcome Worker::Step(bool events) {
 bool Worker::IsReady(Server& server) {
   const int events = EventsOf(server.link->socket());
   if (events & ZMQ_POLLIN) return true;
-  const bool waits = !server.control.empty() || (!server.pushes.empty() && HasRoom(server));
+  const bool waits = !server.control.empty() ||
+                     (!server.pushes.empty() && server.lent.HasRoom(server.ahead.messages()));
   return waits && (events & ZMQ_POLLOUT);
 }
 
@@ -323,8 +320,7 @@ void Worker::ForgetMemory(void*, void* request) noexcept {
   PooledWork* const work = static_cast<Request*>(request)->work;
   Worker& worker = *work->worker;
   Server& server = *worker.servers_[static_cast<Request*>(request)->slice.server];
-  const int lent = server.lent.fetch_sub(1) - 1;
-  if (lent <= server.wake_at.load()) worker.wake_up_.Signal();
+  server.lent.GiveBack();
   worker.DropUse(work);
 }
 
@@ -334,7 +330,7 @@ void Worker::DropUse(PooledWork* work) noexcept {
   const std::lock_guard lock(mutex_);
   work->next = unused_;
   unused_ = work;
-  wake_up_.Signal();
+  wake_up_->Signal();
   changed_.notify_all();
 }
 

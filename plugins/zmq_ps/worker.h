@@ -25,6 +25,7 @@
 #include "curve.h"
 #include "engine/host.h"
 #include "engine/status.h"
+#include "lent.h"
 #include "link.h"
 #include "partition.h"
 #include "poll_set.h"
@@ -94,16 +95,16 @@ class Worker {
 
  private:
   struct Server {
-    Server(const ServerAddress& at, const WorkerSettings& settings);
+    Server(const ServerAddress& at, const WorkerSettings& settings,
+           std::shared_ptr<WakeUp> wake_up);
 
     const ServerAddress address;
     std::unique_ptr<Link> link;
     std::unique_ptr<Monitor> monitor;
     SendQueue<Request*> pushes;
     SendAhead ahead;
-    std::atomic<int> lent{0};      // messages of which libzmq has the memory of a tensor
-    std::atomic<int> wake_at{-1};  // when it has only so many, the worker is woken
-    std::deque<Header> control;    // goes first
+    Lent lent;
+    std::deque<Header> control;  // goes first
     std::unordered_map<uint64_t, Request*> unanswered;
     std::vector<uint64_t> acks;   // of answers that the server may forget, not sent yet
     uint64_t acked_bytes = 0;     // of them
@@ -127,7 +128,7 @@ class Worker {
   Outcome Step(bool events);
   // A turn of one of several threads, with what goes with it. Returns how long to wait then.
   int TakeTurn(bool events, bool is_guest);
-  bool IsReady(Server& server);
+  static bool IsReady(Server& server);
   bool SawEvents(const PollSet& poll) const;
   void TakeInbox();
   void Begin(PooledWork* work);
@@ -137,7 +138,6 @@ class Worker {
   void Acknowledge(Server& server, uint64_t request, uint64_t bytes);
   bool AcksAreDue(const Server& server) const;
   void SendTo(Server& server);
-  bool HasRoom(Server& server);
   bool SendControl(Server& server);
   bool SendPush(Server& server, Request& request);
   void AttachData(Request& request, Message* message);
@@ -178,7 +178,7 @@ class Worker {
   bool orderly_ = false;   // it is the destructor that ends it
   bool welcomed_ = false;  // by all servers; written by the thread only
 
-  WakeUp wake_up_;
+  const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
   // Its threads use what is above, and end before that does; sockets are below.
   ::zmq::context_t context_;
 

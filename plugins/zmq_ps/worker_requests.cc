@@ -101,7 +101,8 @@ void Worker::SendTo(Server& server) {
   if (!SendControl(server)) return;
   while (!server.pushes.empty()) {
     Request* const request = server.pushes.top();
-    if (!request->done && (!HasRoom(server) || !SendPush(server, *request))) {
+    if (!request->done &&
+        (!server.lent.HasRoom(server.ahead.messages()) || !SendPush(server, *request))) {
       return server.ahead.Full(Clock::now());
     }
     server.pushes.Pop();
@@ -109,16 +110,6 @@ void Worker::SendTo(Server& server) {
     DropUse(request->work);
   }
   server.ahead.Drained();
-}
-
-// If not, somebody will be woken when there is.
-bool Worker::HasRoom(Server& server) {
-  const int most = server.ahead.messages();
-  if (server.lent.load() < most) return true;
-  server.wake_at.store(most / 2);
-  if (server.lent.load() > most / 2) return false;  // else nobody may have seen what was stored
-  server.wake_at.store(-1);
-  return true;
 }
 
 bool Worker::SendControl(Server& server) {
@@ -168,7 +159,7 @@ bool Worker::SendPush(Server& server, Request& request) {
   if (bytes == 0) return {};
   ::zmq::message_t message(const_cast<void*>(data), bytes, ForgetMemory, &request);
   request.work->memory_uses.fetch_add(1, std::memory_order_relaxed);
-  servers_[request.slice.server]->lent.fetch_add(1);
+  servers_[request.slice.server]->lent.Lend();
   return message;
 }
 

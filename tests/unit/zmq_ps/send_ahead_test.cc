@@ -25,14 +25,14 @@ TEST(SendAhead, IsTwoMillisecondsOfTheLinkWithinItsBounds) {
                                               {microseconds(390), 5},
                                               {microseconds(990), 2},
                                               {microseconds(11000), 2}}) {
-    SendAhead ahead(kMessage, kKernel);
+    SendAhead ahead(kMessage, kKernel / 2);
     Clock::time_point now{};
     EXPECT_EQ(AheadOn(per_message, 20, &ahead, &now), expected) << per_message.count();
   }
 }
 
 TEST(SendAhead, DoesNotTakeTheMemoryOfTheKernelForAFastLink) {
-  SendAhead ahead(kMessage, kKernel);
+  SendAhead ahead(kMessage, kKernel / 2);
   Clock::time_point now{};
   // At once as far as the kernels' memory goes, and slowly from then on.
   EXPECT_EQ(AheadOn(microseconds(50), kKernel / kMessage, &ahead, &now), SendAhead::kLeast);
@@ -40,7 +40,7 @@ TEST(SendAhead, DoesNotTakeTheMemoryOfTheKernelForAFastLink) {
 }
 
 TEST(SendAhead, FollowsALinkThatBecomesSlowAndForgetsPauses) {
-  SendAhead ahead(kMessage, kKernel);
+  SendAhead ahead(kMessage, kKernel / 2);
   Clock::time_point now{};
   EXPECT_EQ(AheadOn(microseconds(100), 20, &ahead, &now), SendAhead::kMost);
   ahead.Drained();
