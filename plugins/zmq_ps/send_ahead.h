@@ -38,7 +38,7 @@ class SendAhead {
         if (bytes_ >= kernel_bytes_) Begin(Phase::kSampling, now);
         return;
       case Phase::kSampling:
-        if (bytes_ < kSampleMessages * message_bytes_) return;
+        if (bytes_ < kSampleBytes) return;
         Choose(now - since_);
         return Begin(Phase::kSampling, now);
     }
@@ -48,7 +48,7 @@ class SendAhead {
   void Drained() noexcept { phase_ = Phase::kIdle; }
 
  private:
-  static constexpr uint64_t kSampleMessages = 4;
+  static constexpr uint64_t kSampleBytes = 2 << 20;
   static constexpr uint64_t kUnknownKernelBytes = 16 << 20;
   enum class Phase { kIdle, kFilling, kSampling };  // kFilling: the kernels' memory
 
