@@ -5,7 +5,7 @@
 # One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
 # turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
 # the slowest rank. PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
-# better of two memory formats.
+# better of two memory formats. Batch norm sees the batch of its rank, as DistributedDataParallel has it.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -21,8 +21,8 @@ settings() {  # model -> the words after `engine run`
   local sgd="--set sgd.momentum=0.9"
   case $1 in
     mlp) echo "$images --set data.synthetic.shape=784 --set model.mlp.hidden=1024,1024 --set train.batch_per_rank=64 $sgd" ;;
-    cnn) echo "configs/cnn_mnist.pbtxt $images --set data.synthetic.shape=1,28,28 --set train.batch_per_rank=64 $sgd" ;;
-    resnet18) echo "configs/resnet18_cifar.pbtxt $images --set data.synthetic.shape=3,32,32 --set model.resnet.stem=IMAGENET --set train.batch_per_rank=16 $sgd" ;;
+    cnn) echo "configs/cnn_mnist.pbtxt $images --set data.synthetic.shape=1,28,28 --set model.cnn.sync_batch_norm=false --set train.batch_per_rank=64 $sgd" ;;
+    resnet18) echo "configs/resnet18_cifar.pbtxt $images --set data.synthetic.shape=3,32,32 --set model.resnet.sync_batch_norm=false --set model.resnet.stem=IMAGENET --set train.batch_per_rank=16 $sgd" ;;
     gpt) echo "configs/gpt_text.pbtxt --set data.text.path=$out/text --set data.text.context=128 --set model.gpt.width=256 --set train.batch_per_rank=8" ;;
     gpt2_124m) echo "configs/gpt2_124m.pbtxt --set data.tokens.path=$out/tokens.bin --set data.tokens.context=64 --set train.batch_per_rank=4" ;;
   esac
