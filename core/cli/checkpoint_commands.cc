@@ -94,9 +94,10 @@ int EvalCommand(const CheckpointFlags& flags, const Environment& environment) {
         ENGINE_ASSIGN_OR_RETURN(const DatasetPair data, OpenDataset(proto.data(), proto.seed()));
         const int64_t batch = proto.train().has_global_batch() ? proto.train().global_batch()
                                                                : proto.train().batch_per_rank();
+        const int64_t at_once = SamplesAtOnce(proto.train(), batch);
         ENGINE_ASSIGN_OR_RETURN(
             const TrainedModel model,
-            LoadModel(checkpoint, config, InputsOf(data.eval->info(), batch, true), rank));
+            LoadModel(checkpoint, config, InputsOf(data.eval->info(), at_once, true), rank));
         const EvaluationRequest request{
             .data = *data.eval,
             .batches = {.seed = proto.seed(), .global_batch = batch, .shuffle = false},

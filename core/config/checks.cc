@@ -15,6 +15,7 @@ namespace {
 namespace pb = google::protobuf;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLargestScale = 1e9;
 
 // Of a singular or repeated number, applied where it is set. docs/configuration.md has the list.
 struct NumberRule {
@@ -51,6 +52,8 @@ constexpr NumberRule kNumberRules[] = {
     {"train", "evaluate_every", -1, 1e15},
     {"train", "evaluate_samples", 0, 1e15},
     {"train", "checkpoint_every", 0, 1e15},
+    {"train", "micro_batches", 1, 1 << 20},
+    {"train", "loss_scale", 1e-9, 1e9},
     {"train.learning_rate", "base", 0, kInfinity, false, true},
     {"train.learning_rate", "warmup_steps", 0, 1e15},
     {"train.learning_rate", "final_ratio", 0, 1},
@@ -88,8 +91,7 @@ std::string Bounds(const NumberRule& rule) {
   return least + (rule.most_excluded ? " and below " : " and at most ") + Text(rule.most);
 }
 
-Status CheckNumber(const Document& document, const NumberRule& rule) {
-  const Cursor block = document.At(rule.block);
+Status CheckNumber(const Document& document, const Cursor& block, const NumberRule& rule) {
   const pb::FieldDescriptor* field = block.Field(rule.key);
   const int count = field->is_repeated() ? block.Size(field) : block.Has(field);
   for (int i = 0; i < count; ++i) {
@@ -188,8 +190,26 @@ Status CheckData(const Document& document) {
                         "'eval_images' and 'eval_labels' go together");
 }
 
+Status CheckGroups(const Document& document, const Cursor& train) {
+  const auto* field = train.Field("group");
+  std::vector<std::string> prefixes;
+  for (int i = 0; i < train.Size(field); ++i) {
+    const Cursor group = document.Child(train, field, i);
+    ENGINE_RETURN_IF_ERROR(Require(document, group, "parameters"));
+    const auto* key = group.Field("parameters");
+    prefixes.push_back(group.message->GetReflection()->GetString(*group.message, key));
+    if (std::find(prefixes.begin(), prefixes.end() - 1, prefixes.back()) != prefixes.end() - 1) {
+      return document.Error(group, key, -1,
+                            "two groups are for '" + prefixes.back() + "'; make one of them");
+    }
+    ENGINE_RETURN_IF_ERROR(CheckScales(document, group));
+  }
+  return {};
+}
+
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
+  ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, {"steps", "epochs", "tokens"}));
   ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, {"global_batch", "batch_per_rank"}));
   if (output.Has(output.Field("checkpoint"))) return {};
@@ -209,6 +229,14 @@ Status CheckTrain(const Document& document) {
 
 }  // namespace
 
+Status CheckScales(const Document& document, const Cursor& block) {
+  for (const char* key : {"learning_rate_scale", "weight_decay_scale"}) {
+    const NumberRule rule{"", key, 0, kLargestScale};
+    ENGINE_RETURN_IF_ERROR(CheckNumber(document, block, rule));
+  }
+  return {};
+}
+
 Status CheckDocument(const Document& document, const Schema& schema) {
   for (const char* block : {"model", "data", "train", "plugins"}) {
     const Cursor root = document.Root();
@@ -216,7 +244,7 @@ Status CheckDocument(const Document& document, const Schema& schema) {
     return document.Error(root, std::string("the configuration needs '") + block + "'");
   }
   for (const NumberRule& rule : kNumberRules) {
-    ENGINE_RETURN_IF_ERROR(CheckNumber(document, rule));
+    ENGINE_RETURN_IF_ERROR(CheckNumber(document, document.At(rule.block), rule));
   }
   ENGINE_RETURN_IF_ERROR(CheckModel(document, schema));
   ENGINE_RETURN_IF_ERROR(CheckData(document));

@@ -19,6 +19,8 @@ struct LayerConfig {
   std::string name;  // empty: made by the model builder
   bool trainable = true;
   int32_t priority = 0;
+  float learning_rate_scale = 1;
+  float weight_decay_scale = 1;
   std::vector<OwnedOption> attributes;  // every attribute that the op publishes
   std::vector<LayerConfig> residual;    // of a residual block
   std::vector<LayerConfig> shortcut;    // of a residual block; empty: its input as it is

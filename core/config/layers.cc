@@ -1,5 +1,6 @@
 #include "core/config/layers.h"
 
+#include "core/config/checks.h"
 #include "core/plugin/option_value.h"
 
 namespace engine {
@@ -62,6 +63,11 @@ Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, co
   config.name = reflection->GetString(*layer.message, layer.Field("name"));
   config.trainable = reflection->GetBool(*layer.message, layer.Field("trainable"));
   config.priority = reflection->GetInt32(*layer.message, layer.Field("priority"));
+  ENGINE_RETURN_IF_ERROR(CheckScales(document, layer));
+  config.learning_rate_scale =
+      static_cast<float>(reflection->GetDouble(*layer.message, layer.Field("learning_rate_scale")));
+  config.weight_decay_scale =
+      static_cast<float>(reflection->GetDouble(*layer.message, layer.Field("weight_decay_scale")));
   const auto ops = OpsOf(layer, schema);
   const auto* residual = layer.Field("residual");
   const auto* shortcut = layer.Field("shortcut");
@@ -82,6 +88,12 @@ Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, co
   }
   if (!layer.Has(residual)) {
     return document.Error(layer, "a layer names one op, or 'residual'; this one names none");
+  }
+  for (const char* key : {"learning_rate_scale", "weight_decay_scale"}) {
+    if (reflection->GetDouble(*layer.message, layer.Field(key)) == 1) continue;
+    return document.Error(layer, layer.Field(key), -1,
+                          std::string("'").append(key).append(
+                              "' is for a layer with parameters; give it to those in the block"));
   }
   ENGINE_ASSIGN_OR_RETURN(config.residual,
                           ReadNet(document, schema, document.Child(layer, residual)));

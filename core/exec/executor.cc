@@ -29,7 +29,7 @@ Status Executor::BeginStep(const StepInput& input) {
   input_ = input;
   backward_begun_ = false;
   buffers_differ_ = true;
-  ENGINE_RETURN_IF_ERROR(memory_->SetBatch(input.input, input.target, input.samples));
+  ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
   memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
   if (has_row_tables_) ChooseRows(input);
   Lock lock(mutex_);
@@ -216,12 +216,13 @@ void Executor::TakeCompletions() {
   }
 }
 
-// A transferred gradient is a sum over all samples of the step; hooks and optimizers see the mean.
+// A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
+// and optimizers see the mean.
 Status Executor::TakeStatistics() {
   statistics_ = *memory_->statistics();
   statistics_known_ = true;
   const float count = std::max(statistics_.count, 1.0f);
-  std::fill(gradient_scale_.begin(), gradient_scale_.end(), 1 / count);
+  std::fill(gradient_scale_.begin(), gradient_scale_.end(), 1 / (count * options_.loss_scale));
   if (communicator_traits_.ordered == 0 || communicator_traits_.measures_only != 0) return {};
   const auto ranks = static_cast<float>(options_.rank.world_size);
   for (const float bit : statistics_.order_bits) {

@@ -21,6 +21,7 @@
 #include "core/exec/step_state.h"
 #include "core/exec/task_graph.h"
 #include "core/exec/transfer_lane.h"
+#include "core/exec/wire.h"
 #include "core/plugin/plugin_set.h"
 #include "core/trace/timeline.h"
 #include "engine/parameter_server.h"
@@ -31,7 +32,7 @@ namespace engine {
 struct StepInput {
   const void* input = nullptr;
   const int32_t* target = nullptr;
-  int64_t samples = 0;
+  int64_t samples = 0;       // at most as many as the graph's times micro_batches
   int64_t first_sample = 0;  // position of the first of them among those of all ranks
   uint64_t step = 1;         // from 1
   float learning_rate = 0;
@@ -53,6 +54,15 @@ struct ExecutorOptions {
   // When servers update: rows of tables (Parameter::row_elements) that a batch does not read are
   // neither pushed nor pulled.
   bool sparse_pull = false;
+  // Parts in which a rank computes its samples of a step, one after the other; at least 1. The
+  // graph is one for the samples of a part.
+  int64_t micro_batches = 1;
+  // Gradients are computed, seen by local hooks, and sent as this many times themselves; what comes
+  // after is told by the scale of each.
+  float loss_scale = 1;
+  // With one rank nothing travels, so a hook of HookStage::kWire is left out, but for this: then it
+  // packs and unpacks nevertheless, which tells how long that takes.
+  bool packs_alone = false;
   // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
   // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
   Communicator* replicas = nullptr;
@@ -123,11 +133,23 @@ class Executor {
 
   OptimizerTraits optimizer_traits() const { return optimizer_traits_; }
   const OptimizerStates& optimizer_states() const { return *states_; }
+  // Null: gradients travel as they are.
+  const Wire* wire() const { return wire_.get(); }
+  const std::string& wire_hook_name() const { return options_.hook_names[wire_hook_]; }
+  // Brings the states of that hook on all ranks together on rank 0, for wire_state(). Collective;
+  // after Flush. DropCollectedStates frees them.
+  Status CollectWireStates();
+  // State `index` on `rank` for graph parameter `parameter`, in host memory; null data for one that
+  // is not trained, and unless they are collected.
+  TensorView wire_state(int32_t parameter, int32_t rank, int32_t index) const;
   // Brings optimizer states that are sharded or at servers together on rank 0 for
   // optimizer_state(). Collective when they are sharded; after Flush.
   Status CollectOptimizerStates();
   // Frees what CollectOptimizerStates has brought together.
-  void DropCollectedStates() { collected_.clear(); }
+  void DropCollectedStates() {
+    collected_.clear();
+    collected_wire_.clear();
+  }
   // State `index` of the optimizer for graph parameter `parameter`; null data for one that is not
   // trained, and for sharded states unless they are collected.
   TensorView optimizer_state(int32_t parameter, int32_t index) const;
@@ -147,8 +169,12 @@ class Executor {
   Status PrepareOrder();
   Status PrepareReplicas();
 
+  // executor_wire.cc
+  Status CheckWire();
+  Status PrepareWire();
+
   // executor_served.cc
-  Status CheckServed() const;
+  Status CheckServed(const Graph& graph, const Program& program) const;
   Status RegisterUnits();
   std::vector<ServedSpan> SpansOf(const UnitLayout& unit) const;
   int64_t RowsOf(int32_t unit) const;
@@ -186,6 +212,11 @@ class Executor {
   void EndGathers(const Status& reason);
   Status GiveUp(Status status);
 
+  // executor_micro.cc
+  Status BeginMicroBatch(int64_t index);
+  Status RunMicroBatches(const Task& task);
+  Status RunInstructions(int32_t begin, int32_t end);
+
   // executor_tasks.cc
   Transfer MakeTransfer(const Task& task);
   Status RunTask(const Task& task);
@@ -202,6 +233,8 @@ class Executor {
   CommunicatorTraits communicator_traits_;
   std::vector<HookTraits> hook_traits_;
   bool sharded_ = false;
+  int32_t wire_hook_ = kNone;          // of the chain
+  WireFormat* wire_format_ = nullptr;  // null: gradients travel as they are
   ParameterClient* client_ = nullptr;  // null: ranks update
   bool own_pace_ = false;
   bool has_row_tables_ = false;
@@ -209,14 +242,18 @@ class Executor {
   std::unique_ptr<ModelMemory> memory_;
   std::unique_ptr<CommunicatorReplicas> replicas_;  // null: no op asks for them, or one rank
   std::unique_ptr<OptimizerStates> states_;
+  std::unique_ptr<Wire> wire_;           // null: gradients travel as they are
   std::vector<DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
-  std::vector<int32_t> rows_[2];         // of the batches of even and odd steps: ascending
+  // Rank 0: by state and rank, in the layout of the arena. Views of them are not const.
+  mutable std::vector<std::vector<float>> collected_wire_;
+  std::vector<int32_t> rows_[2];  // of the batches of even and odd steps: ascending
   TaskGraph tasks_;
   std::vector<int32_t> first_scale_;  // per task: its first entry in gradient_scale_
   std::vector<std::string> unreached_;
 
   // Of the thread of the rank.
   StepInput input_;
+  CallContext call_context_;  // of the micro-batch at hand
   bool backward_begun_ = false;
   bool buffers_differ_ = false;  // perhaps, between ranks
   bool rows_stale_ = false;      // rows of tables were not pulled since servers updated them

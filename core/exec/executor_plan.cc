@@ -58,7 +58,8 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
   UpdateGate gate = optimizer_traits_.gate;
   for (const auto& hook : plugins_.hooks) hook_traits_.push_back(hook->traits());
   ENGINE_RETURN_IF_ERROR(CheckShards(&gate));
-  if (served()) ENGINE_RETURN_IF_ERROR(CheckServed());
+  if (served()) ENGINE_RETURN_IF_ERROR(CheckServed(graph, program));
+  ENGINE_RETURN_IF_ERROR(CheckWire());
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const Parameter& parameter = graph.parameters[i];
     if (parameter.trainable && program.of_parameter[i] == kNone)
@@ -84,12 +85,15 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
   ENGINE_ASSIGN_OR_RETURN(
       memory_, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
                                    *plugins_.device, factory, options_.seed, MemoryOfTransfers()));
+  ENGINE_RETURN_IF_ERROR(memory_->SetLossScale(options_.loss_scale));
+  if (options_.micro_batches > 1) ENGINE_RETURN_IF_ERROR(memory_->CheckCanAdd());
   const FlatLayout& flat = memory_->layout();
   OptimizerTraits kept = optimizer_traits_;
   if (served()) kept.state_count = 0;
   ENGINE_ASSIGN_OR_RETURN(OptimizerStates states,
                           OptimizerStates::Create(*memory_, kept, sharded_, options_.rank));
   states_ = std::make_unique<OptimizerStates>(std::move(states));
+  ENGINE_RETURN_IF_ERROR(PrepareWire());
   for (auto& hook : plugins_.hooks) {
     ENGINE_RETURN_IF_ERROR(hook->Setup(static_cast<uint32_t>(flat.parameters.size())));
   }
@@ -100,7 +104,9 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                            .sharded = sharded_,
                            .served = served(),
                            .own_pace = own_pace_,
+                           .wire = wire_ == nullptr ? nullptr : &wire_->layout(),
                            .row_elements = row_elements,
+                           .micro_batches = options_.micro_batches,
                            .rank = options_.rank.rank,
                            .world_size = options_.rank.world_size});
   ENGINE_RETURN_IF_ERROR(PrepareOrder());
@@ -110,7 +116,7 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
   std::vector<int32_t> of_unit(flat.units.size(), kNone),
       of_parameter(flat.parameters.size(), kNone);
   for (const Task& task : tasks_.tasks) {
-    if (task.spans.empty() || !task.tail) continue;
+    if (task.spans.empty() || !task.tail || task.hook_work == HookWork::kUnpack) continue;
     int32_t& first =
         task.info.unit == kNoUnit ? of_parameter[task.spans[0].parameter] : of_unit[task.info.unit];
     if (first == kNone) {

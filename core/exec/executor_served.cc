@@ -8,7 +8,7 @@
 
 namespace engine {
 
-Status Executor::CheckServed() const {
+Status Executor::CheckServed(const Graph& graph, const Program& program) const {
   const auto refuse = [&](const std::string& what, const char* advice) {
     return Status::Error(StatusCode::kConfig,
                          "%s, but communicator '%s' leaves updates to its servers: %s",
@@ -16,8 +16,11 @@ Status Executor::CheckServed() const {
   };
   constexpr const char* kOnRanks = "let the ranks update (its option update), or drop it";
   for (size_t i = 0; i < hook_traits_.size(); ++i) {
-    if (hook_traits_[i].stage != HookStage::kReduced) continue;
-    return refuse("hook '" + options_.hook_names[i] + "' works on the sums of gradients", kOnRanks);
+    if (hook_traits_[i].stage == HookStage::kLocal) continue;
+    const bool wire = hook_traits_[i].stage == HookStage::kWire;
+    const char* const what = wire ? "' sends gradients in another form than float32"
+                                  : "' works on the sums of gradients";
+    return refuse("hook '" + options_.hook_names[i] + what, kOnRanks);
   }
   if (optimizer_traits_.gate != UpdateGate::kSpan) {
     return refuse("optimizer '" + options_.optimizer_name + "' cannot update a part of a parameter",
@@ -25,6 +28,15 @@ Status Executor::CheckServed() const {
   }
   if (options_.shard_optimizer) {
     return refuse("train.shard_optimizer gives each rank a part of the updates", "set it to false");
+  }
+  if (options_.loss_scale < 1) {
+    return refuse("train.loss_scale is less than 1", "set it to 1 or more");
+  }
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const Parameter& parameter = graph.parameters[i];
+    if (parameter.learning_rate_scale == 1 || program.of_parameter[i] == kNone) continue;
+    return refuse("'" + parameter.name + "' has a learning_rate_scale of its own",
+                  "let the ranks update (its option update), or set it to 1");
   }
   return {};
 }
@@ -55,7 +67,7 @@ std::vector<ServedSpan> Executor::SpansOf(const UnitLayout& unit) const {
     const int64_t begin = memory_->layout().offset[index] + span.offset - unit.offset;
     if (!spans.empty()) spans.back().count += begin - covered;
     spans.push_back({.count = span.count,
-                     .weight_decay_scale = memory_->graph().parameters[index].decay ? 1.0f : 0.0f});
+                     .weight_decay_scale = memory_->graph().parameters[index].DecayScale()});
     covered = begin + span.count;
   }
   spans.back().count += unit.count - covered;
@@ -180,7 +192,7 @@ void Executor::MakeServedTransfer(const Task& task, Transfer* transfer) {
   transfer->row_count = static_cast<int64_t>(rows.size());
 }
 
-// Gradients are sums over the targets of this rank.
+// Gradients are sums over the targets of this rank, times the scale of the loss.
 Status Executor::BeginServedStep() {
   rows_stale_ = has_row_tables_;
   float weight = 0;
@@ -192,7 +204,8 @@ Status Executor::BeginServedStep() {
       statistics_known_ = true;
     }
   }
-  return client_->BeginStep({.step = tail_step_, .learning_rate = tail_rate_, .weight = weight});
+  return client_->BeginStep(
+      {.step = tail_step_, .learning_rate = tail_rate_, .weight = weight * options_.loss_scale});
 }
 
 }  // namespace engine

@@ -42,6 +42,10 @@ Transfer Executor::MakeTransfer(const Task& task) {
     MakeServedTransfer(task, &transfer);
     return transfer;
   }
+  if (wire_ != nullptr && task.data == TransferData::kGradients) {
+    wire_->Describe(task, &transfer);
+    return transfer;
+  }
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
   float* const arena =
       task.data == TransferData::kParameters ? memory_->parameters() : memory_->gradients();
@@ -65,13 +69,11 @@ Status Executor::RunTask(const Task& task) {
   }
   if (task.instruction != kNone) {
     if (task.gathers) replicas_->Begin(task.info.id);
-    return memory_->Run(task.instruction,
-                        {.training = true,
-                         .step = input_.step,
-                         .first_sample = static_cast<uint64_t>(input_.first_sample),
-                         .replicas = replicas_.get()});
+    return memory_->Run(task.instruction, call_context_);
   }
   switch (task.info.kind) {
+    case TaskKind::kForward:
+      return RunMicroBatches(task);
     case TaskKind::kAccumulate:
       return {};  // the gradient is complete where it will be sent from
     case TaskKind::kHook:
@@ -97,6 +99,10 @@ Status Executor::RunHook(const Task& task) {
   if (task.hook_work == HookWork::kAllObserved) return {};
   GradientHook& hook = *plugins_.hooks[task.hook];
   const char* name = options_.hook_names[task.hook].c_str();
+  if (task.hook_work == HookWork::kPack || task.hook_work == HookWork::kUnpack) {
+    const bool packs = task.hook_work == HookWork::kPack;
+    return (packs ? wire_->Pack(task) : wire_->Unpack(task)).WithContext("hook '%s'", name);
+  }
   const bool local = hook_traits_[task.hook].stage == HookStage::kLocal;
   for (size_t i = 0; i < task.spans.size(); ++i) {
     const TaskSpan& span = task.spans[i];
@@ -133,8 +139,8 @@ Status Executor::RunUpdate(const Task& task) {
                     .gradient = memory_->gradients() + offset,
                     .count = span.count,
                     .gradient_scale = gradient_scale_[first_scale_[task.info.id] + i],
-                    .learning_rate = tail_rate_,
-                    .weight_decay_scale = parameter.decay ? 1.0f : 0.0f,
+                    .learning_rate = tail_rate_ * parameter.learning_rate_scale,
+                    .weight_decay_scale = parameter.DecayScale(),
                     .step = tail_step_,
                     .stream = memory_->stream()};
     for (int32_t s = 0; s < states_->count(); ++s) call.states[s] = states_->At(s, unit, offset);

@@ -1,8 +1,15 @@
 #include "core/exec/model_memory.h"
 
+#include <bit>
+
 #include "core/exec/initialize.h"
 
 namespace engine {
+namespace {
+
+constexpr int64_t kSetupTimeoutMs = 60000;
+
+}  // namespace
 
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(Graph graph, Program program,
                                                          FlatLayout layout, Device& device,
@@ -59,8 +66,31 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(make(&inputs_, input_bytes, "batches"));
   ENGINE_RETURN_IF_ERROR(make(&statistics_, sizeof(StepStatistics), "statistics"));
   ENGINE_RETURN_IF_ERROR(make(&seed_gradient_, sizeof(StepStatistics), "statistics"));
-  const float seed_gradient[3] = {1, 0, 0};
-  return device_.Copy(seed_gradient_.data(), seed_gradient, sizeof(seed_gradient), stream);
+  return SetLossScale(1);
+}
+
+Status ModelMemory::SetLossScale(float scale) {
+  const float seed_gradient[3] = {scale, 0, 0};
+  ENGINE_RETURN_IF_ERROR(
+      device_.Copy(seed_gradient_.data(), seed_gradient, sizeof(seed_gradient), stream_.get()));
+  return stream_->Synchronize(kSetupTimeoutMs);
+}
+
+Status ModelMemory::CheckCanAdd() const {
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    const Instruction& instruction = program_.instructions[k];
+    const Node& node = graph_.nodes[instruction.node];
+    const uint32_t cannot = bound_[k].parameter_grads & ~node.signature.accumulates;
+    if (cannot == 0) continue;
+    const Value& value = graph_.values[node.inputs[std::countr_zero(cannot)]];
+    return Status::Error(
+        StatusCode::kConfig,
+        "train.micro_batches: the op '%s' of layer '%s' cannot add to the gradient "
+        "of '%s' that the micro-batch before has left: set it to 1 or freeze "
+        "that parameter",
+        node.op_name.c_str(), node.name.c_str(), value.name.c_str());
+  }
+  return {};
 }
 
 void* ModelMemory::AddressOf(StorageId id) const {
@@ -109,7 +139,6 @@ Status ModelMemory::Bind(const OpFactory& factory) {
     bound.call.outputs = bound.outputs;
     bound.call.output_grads = bound.output_grads;
     bound.call.input_grads = bound.input_grads;
-    bound.call.accumulate = instruction.accumulate;
     bound.call.workspace = workspace_.data();
     bound.call.stream = stream_.get();
     bound.call.seed = seed_;
@@ -142,8 +171,15 @@ void ModelMemory::BindNode(const Instruction& instruction, Bound* bound) {
   if (backward) {
     for (GradientId gradient : instruction.output_grads)
       bound->output_grads.push_back(ViewOfGradient(gradient));
-    for (GradientId gradient : instruction.input_grads)
+    for (size_t i = 0; i < instruction.input_grads.size(); ++i) {
+      const GradientId gradient = instruction.input_grads[i];
       bound->input_grads.push_back(ViewOfGradient(gradient));
+      if (gradient == kNone) continue;
+      const Storage& storage = plan_.storages[plan_.of_gradient[gradient]];
+      if (storage.kind != StorageKind::kParameterGradient) continue;
+      ENGINE_CHECK(program_.gradients[gradient].of == node.inputs[i], "shared with an activation");
+      bound->parameter_grads |= 1u << i;
+    }
   }
   const StorageId saved = plan_.of_saved[instruction.node];
   bound->call.saved = saved == kNone ? nullptr : AddressOf(saved);
@@ -204,6 +240,8 @@ Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
   bound.call.step = context.step;
   bound.call.training = context.training ? 1 : 0;
   bound.call.first_sample = context.first_sample;
+  bound.call.accumulate =
+      program_.instructions[instruction].accumulate | (context.adds ? bound.parameter_grads : 0);
   bound.call.replicas = bound.asks_for_replicas ? context.replicas : nullptr;
   const bool backward = program_.instructions[instruction].kind == InstructionKind::kBackward;
   Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
@@ -226,7 +264,7 @@ Status ModelMemory::InitializeParameters() {
     ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
                                         values.data(), values.size() * sizeof(float),
                                         stream_.get()));
-    ENGINE_RETURN_IF_ERROR(stream_->Synchronize(60000));
+    ENGINE_RETURN_IF_ERROR(stream_->Synchronize(kSetupTimeoutMs));
   }
   return {};
 }

@@ -24,6 +24,7 @@ struct StepStatistics {
 // What ops are told of the step that they run in; by default of none, as in evaluation.
 struct CallContext {
   bool training = false;
+  bool adds = false;  // gradients of parameters are added to those of an earlier micro-batch
   uint64_t step = 0;
   uint64_t first_sample = 0;     // position of the batch's first sample in that of all ranks
   Replicas* replicas = nullptr;  // for ops that ask for them
@@ -42,6 +43,13 @@ class ModelMemory {
   // Copies a batch of `samples` (0 .. max_samples) to the device; `target` may be null in a graph
   // for inference. Every following call works on that many samples. [compute-lane]
   Status SetBatch(const void* input, const int32_t* target, int64_t samples);
+
+  // Backward instructions begin with `scale` as the gradient of the loss, instead of 1. [setup]
+  Status SetLossScale(float scale);
+
+  // kConfig names the layer and the parameter of a backward instruction that cannot add to a
+  // gradient (CallContext::adds). [setup]
+  Status CheckCanAdd() const;
 
   // Runs one instruction of the program. [compute-lane]
   Status Run(int32_t instruction, const CallContext& context);
@@ -70,6 +78,7 @@ class ModelMemory {
     std::vector<TensorView> inputs, outputs, output_grads, input_grads;
     OpCall call;
     Op* op = nullptr;
+    uint32_t parameter_grads = 0;  // inputs whose gradient is that of a parameter
     bool asks_for_replicas = false;
     std::string name;  // for messages: "forward of 'fc1' (linear)"
   };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/exec/wire.h"
+
 namespace engine {
 namespace {
 
@@ -38,7 +40,10 @@ class TaskGraphBuilder {
     const auto count = static_cast<int32_t>(program_.instructions.size());
     for (int32_t k = 0; k < count; ++k) {
       AddInstruction(k);
-      if (k + 1 == program_.forward_count) AddStatistics();
+      if (k + 1 == program_.forward_count) {
+        AddMicroBatches();
+        AddStatistics();
+      }
       for (size_t p = 0; p < layout_.parameters.size(); ++p) {
         if (UsersOf(p).back() == k) AddLocalPipeline(static_cast<int32_t>(p));
       }
@@ -118,6 +123,7 @@ class TaskGraphBuilder {
     task.info.priority = node.priority;
     task_of_instruction_.push_back(static_cast<int32_t>(task.info.id));
     for (int32_t earlier : plan_.depends_on[k]) After(task_of_instruction_[earlier]);
+    if (micro_batches_ != kNone && FollowsForwardOnly(k)) After(micro_batches_);
     if (kind != TaskKind::kAccumulate && options_.world_size > 1 &&
         node.signature.uses_replicas != 0) {
       task.gathers = true;
@@ -127,6 +133,31 @@ class TaskGraphBuilder {
     for (const auto& [unit, pull] : row_pulls_) {
       const std::vector<int32_t>& users = UsersOf(layout_.units[unit].spans[0].parameter);
       if (std::find(users.begin(), users.end(), k) != users.end()) After(pull);
+    }
+  }
+
+  bool FollowsForwardOnly(int32_t k) const {
+    const std::vector<int32_t>& earlier = plan_.depends_on[k];
+    return std::all_of(earlier.begin(), earlier.end(),
+                       [&](int32_t other) { return other < program_.forward_count; });
+  }
+
+  // It overwrites what any forward task has left, and what any backward task reads.
+  void AddMicroBatches() {
+    const std::string count = std::to_string(options_.micro_batches);
+    if (options_.micro_batches == 1) return;
+    Task& task = Add(TaskKind::kForward, options_.micro_batches == 2
+                                             ? "micro-batch 2"
+                                             : std::string("micro-batches 2 to ").append(count));
+    micro_batches_ = LastId();
+    for (size_t p = 0; p < layout_.parameters.size(); ++p) {
+      task.reads.push_back(static_cast<int32_t>(p));
+    }
+    for (const Node& node : graph_.nodes) {
+      task.gathers |= options_.world_size > 1 && node.signature.uses_replicas != 0;
+    }
+    for (int32_t earlier : task_of_instruction_) {
+      if (result_.tasks[earlier].successors.empty()) After(earlier);
     }
   }
 
@@ -147,11 +178,20 @@ class TaskGraphBuilder {
     const UnitLayout& layout = layout_.units[unit];
     task.info.unit = static_cast<uint32_t>(unit);
     task.info.priority = layout.priority;
-    task.info.size_bytes = static_cast<uint64_t>(layout.count) * sizeof(float);
+    task.info.size_bytes = BytesOf(data, unit);
     task.tail = kind != TransferKind::kPull || !task_of_instruction_.empty();
     if (task.tail) task.info.needed_by = NeededBy(layout);
     return task;
   }
+
+  uint64_t BytesOf(TransferData data, int32_t unit) const {
+    if (options_.wire != nullptr && data == TransferData::kGradients) {
+      return static_cast<uint64_t>(options_.wire->BytesOf(layout_, unit, options_.world_size));
+    }
+    return static_cast<uint64_t>(layout_.units[unit].count) * sizeof(float);
+  }
+
+  bool Packed() const { return options_.wire != nullptr && options_.wire->packed(); }
 
   // The first forward task that reads a parameter of the unit.
   uint32_t NeededBy(const UnitLayout& unit) const {
@@ -179,6 +219,7 @@ class TaskGraphBuilder {
                              "transfer statistics");
     task.info.size_bytes = kStatisticsBytes;
     statistics_ = static_cast<int32_t>(task.info.id);
+    if (micro_batches_ != kNone) return After(micro_batches_);
     for (int32_t k = 0; k < program_.forward_count; ++k) {
       if (graph_.nodes[program_.instructions[k].node].outputs[0] == graph_.loss) {
         After(task_of_instruction_[k]);
@@ -204,14 +245,42 @@ class TaskGraphBuilder {
   }
 
   void AddFirstStage(int32_t unit) {
+    std::vector<int32_t> waits;
+    for (const UnitSpan& span : layout_.units[unit].spans) waits.push_back(sent_[span.parameter]);
+    if (options_.wire != nullptr) {
+      AddWireHook(HookWork::kPack, unit).spans = SpansOf(unit, /*own_part=*/false);
+      for (int32_t earlier : waits) After(earlier);
+      waits = {LastId()};
+    }
     const bool scattered = layout_.units[unit].stages != UnitStages::kAllReduce;
     const TransferKind kind = options_.served ? TransferKind::kPush
+                              : Packed()      ? TransferKind::kAllGather
                               : scattered     ? TransferKind::kReduceScatter
                                               : TransferKind::kAllReduce;
-    const char* const verb = options_.served ? "push " : scattered ? "scatter " : "transfer ";
+    const char* const verb = kind == TransferKind::kPush            ? "push "
+                             : kind == TransferKind::kReduceScatter ? "scatter "
+                                                                    : "transfer ";
     AddTransfer(kind, TransferData::kGradients, unit, std::string(verb).append(NameOfUnit(unit)));
     unit_task_[unit] = LastId();
-    for (const UnitSpan& span : layout_.units[unit].spans) After(sent_[span.parameter]);
+    for (int32_t earlier : waits) After(earlier);
+  }
+
+  Task& AddWireHook(HookWork work, int32_t unit) {
+    const char* const verb = work == HookWork::kPack ? "pack " : "unpack ";
+    Task& task = AddHook(static_cast<size_t>(options_.wire->hook), work,
+                         std::string(verb).append(NameOfUnit(unit)));
+    task.info.unit = static_cast<uint32_t>(unit);
+    return task;
+  }
+
+  void AddUnpack(int32_t unit) {
+    Task& task = AddWireHook(HookWork::kUnpack, unit);
+    task.spans = SpansOf(unit, options_.sharded);
+    task.blocks = Packed() ? options_.world_size : 1;
+    task.info.needed_by = NeededBy(layout_.units[unit]);
+    task.tail = true;
+    After(unit_task_[unit]);
+    unit_task_[unit] = LastId();
   }
 
   void AddGather(int32_t unit, TransferData data) {
@@ -231,10 +300,13 @@ class TaskGraphBuilder {
   void AddTail() {
     if (options_.served) return AddServedTail();
     for (size_t u = 0; u < layout_.units.size() && !options_.sharded; ++u) {
-      if (layout_.units[u].stages == UnitStages::kAllReduce) continue;
+      if (layout_.units[u].stages == UnitStages::kAllReduce || Packed()) continue;
       AddGather(static_cast<int32_t>(u), TransferData::kGradients);
       After(unit_task_[u]);
       unit_task_[u] = LastId();
+    }
+    for (size_t u = 0; u < layout_.units.size() && options_.wire != nullptr; ++u) {
+      AddUnpack(static_cast<int32_t>(u));
     }
     MakeGroups();
     for (size_t h = 0; h < options_.hooks.size(); ++h) {
@@ -336,25 +408,32 @@ class TaskGraphBuilder {
   }
 
   void AddUnitGroup(int32_t unit) {
+    groups_.push_back({.name = NameOfUnit(unit),
+                       .spans = SpansOf(unit, options_.sharded),
+                       .waits = {statistics_, unit_task_[unit]},
+                       .unit = unit});
+  }
+
+  // The spans of a unit, or what this rank updates of them in a sharded run.
+  std::vector<TaskSpan> SpansOf(int32_t unit, bool own_part) const {
     const UnitLayout& layout = layout_.units[unit];
-    Group group{.name = NameOfUnit(unit), .waits = {statistics_, unit_task_[unit]}, .unit = unit};
-    // The elements of the arena that this rank updates.
     int64_t begin = layout.offset, end = layout.offset + layout.count;
-    if (options_.sharded) {
+    if (own_part) {
       const int64_t part = layout.count / options_.world_size;
       begin = layout.offset + options_.rank * part;
       end = begin + part;
     }
+    std::vector<TaskSpan> spans;
     for (const UnitSpan& span : layout.spans) {
       const int64_t parameter = layout_.offset[layout_.parameters[span.parameter]];
       const int64_t from = std::max(begin, parameter + span.offset);
       const int64_t to = std::min(end, parameter + span.offset + span.count);
       if (from >= to) continue;
-      group.spans.push_back({.parameter = static_cast<int32_t>(span.parameter),
-                             .offset = from - parameter,
-                             .count = to - from});
+      spans.push_back({.parameter = static_cast<int32_t>(span.parameter),
+                       .offset = from - parameter,
+                       .count = to - from});
     }
-    groups_.push_back(std::move(group));
+    return spans;
   }
 
   // Forward tasks wait for the last task of the step before that changes what they read.
@@ -408,6 +487,7 @@ class TaskGraphBuilder {
   std::vector<int32_t> unit_task_;   // per unit: its last transfer of gradients
   std::vector<Group> groups_;
   std::vector<std::pair<int32_t, int32_t>> row_pulls_;  // units and tasks
+  int32_t micro_batches_ = kNone;
   int32_t statistics_ = kNone;
   TaskGraph result_;
 };

@@ -11,10 +11,12 @@
 
 namespace engine {
 
+struct WireLayout;  // core/exec/wire.h
+
 constexpr uint32_t kNoUnit = UINT32_MAX;
 
 // What a kHook task does.
-enum class HookWork { kApply, kObserve, kAllObserved };
+enum class HookWork { kApply, kObserve, kAllObserved, kPack, kUnpack };
 
 // A part of one parameter that a task works on, in elements.
 struct TaskSpan {
@@ -36,6 +38,7 @@ struct Task {
   std::vector<int32_t> completes;  // parameters of which it is among the last tasks of a step
   int32_t hook = kNone;            // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
+  int32_t blocks = 1;  // kHook of kUnpack: from how many ranks each span comes
   TransferData data = TransferData::kStatistics;  // kTransfer
   bool gathers = false;                           // kForward, kBackward: its op sees all ranks
   bool opens_step = false;                // kForward, and pulls of rows: ready when a step begins
@@ -53,6 +56,10 @@ struct Task {
 //   forward ... TRANSFER(statistics), backward, [ADD], ACCUMULATE(p), local hooks(p),
 //   TRANSFER(unit), ..., reduced hooks, UPDATE, [TRANSFER(unit) of parameters]
 //
+// With micro-batches the forward tasks are those of the first one and the backward tasks those of
+// the last one. Between them stands one task of kind kForward without an instruction, which
+// computes the rest of both; the transfer of the statistics waits for it.
+//
 // By the chain of the unit:
 //   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
 //   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
@@ -60,6 +67,10 @@ struct Task {
 //   served:      PUSH of gradients -> PULL of parameters, which servers have updated meanwhile
 //   served rows: PUSH of the rows that the batch has read; the next step begins with
 //                a PULL of those that its batch reads
+//
+// With a hook of HookStage::kWire there is a PACK(unit) before the first transfer of a unit's
+// gradients and an UNPACK(unit) after the last one. What the hook packs (WireKind::kPacked) travels
+// by one ALL_GATHER, whatever the chain.
 //
 // Reduced hooks and updates work on one unit if the optimizer's gate and the hook's scope allow it,
 // else on one parameter. A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
@@ -80,8 +91,11 @@ struct TaskGraphOptions {
   bool sharded = false;
   bool served = false;
   bool own_pace = false;              // no transfer waits for other ranks: no statistics of them
+  const WireLayout* wire = nullptr;   // null: gradients travel as they are
   std::vector<int64_t> row_elements;  // served: by position in FlatLayout::parameters, > 0 for
                                       // tables of which only some rows travel; may be empty
+  int64_t micro_batches = 1;  // > 1: one task computes all but the first forward and the last
+                              // backward pass
   int32_t rank = 0;  // tells which spans are this rank's when sharded; nothing else depends on it
   int32_t world_size = 1;
 };

@@ -117,6 +117,8 @@ Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& 
                         .initializer = wanted.initializer,
                         .scale = wanted.scale,
                         .decay = wanted.decay != 0,
+                        .learning_rate_scale = options.learning_rate_scale,
+                        .weight_decay_scale = options.weight_decay_scale,
                         .trainable = options.trainable && wanted.trained != 0,
                         .buffer = wanted.trained == 0,
                         .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};

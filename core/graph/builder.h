@@ -25,6 +25,8 @@ OwnedOption Bool(std::string name, bool value);
 struct LayerOptions {
   bool trainable = true;
   int32_t priority = 0;
+  float learning_rate_scale = 1;
+  float weight_decay_scale = 1;
   // The parameter of the op ("weight") of which each element of the op's first input picks a row,
   // and of which the op reads nothing else; empty: none. An op cannot say so itself.
   std::string row_table = {};

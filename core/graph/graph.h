@@ -30,6 +30,8 @@ struct Parameter {
   Initializer initializer = Initializer::kZeros;
   float scale = 0;
   bool decay = true;
+  float learning_rate_scale = 1;  // multiplies the rate of a step
+  float weight_decay_scale = 1;   // multiplies the optimizer's, of those that have `decay`
   bool trainable = true;
   // Its op changes it in the forward pass while it trains, also in a frozen layer: running
   // statistics. It is not trainable, and kept in checkpoints like the others.
@@ -37,6 +39,9 @@ struct Parameter {
   // > 0: a *row table* of rows of so many elements. A step reads the rows whose numbers are in its
   // batch, Graph::input (int32), and its gradient is zero in all others.
   int64_t row_elements = 0;
+
+  // UpdateCall::weight_decay_scale.
+  float DecayScale() const { return decay ? weight_decay_scale : 0; }
 };
 
 // One op with its inputs (data, then parameters) and outputs.

@@ -23,6 +23,11 @@ struct ModelInputs {
 Result<Graph> BuildModel(const config::Model& model, const std::vector<LayerConfig>& layers,
                          const ModelInputs& inputs, const OpFactory& factory);
 
+// train.group: multiplies the factors of each parameter by those of the group with the longest
+// prefix of its name. kConfig names a prefix that fits none.
+Status ScaleParameters(const google::protobuf::RepeatedPtrField<config::ParameterGroup>& groups,
+                       Graph* graph);
+
 // The parameter of the op "embedding" whose rows its tokens pick.
 constexpr char kEmbeddingTable[] = "weight";
 

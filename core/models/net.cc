@@ -8,6 +8,8 @@ Result<ValueId> BuildNet(GraphBuilder& builder, const std::vector<LayerConfig>& 
   for (const LayerConfig& layer : layers) {
     const LayerOptions options{.trainable = layer.trainable,
                                .priority = layer.priority,
+                               .learning_rate_scale = layer.learning_rate_scale,
+                               .weight_decay_scale = layer.weight_decay_scale,
                                .row_table = layer.op == "embedding" ? kEmbeddingTable : ""};
     if (layer.op.empty()) {
       ENGINE_ASSIGN_OR_RETURN(const ValueId h, BuildNet(builder, layer.residual, x));

@@ -60,7 +60,7 @@ Status ComputeTimes::Learn(const RankTimeline& timeline, const TaskGraph& graph,
           StatusCode::kBadData, "rank %d recorded no '%s' from step %llu on: record more steps",
           timeline.rank, task.name.c_str(), static_cast<unsigned long long>(first_step));
     }
-    LearnTask(task, Median(std::move(measured)));
+    LearnTask(task, Median(std::move(measured)) / task.blocks);
   }
   LearnOverheads(timeline, graph, first_step);
   return {};
@@ -126,6 +126,7 @@ Result<double> ComputeTimes::TimeOf(const Task& task) const {
     const Mean& mean = known == sorted.per_element.end() ? sorted.of_any : known->second;
     time_ns += mean.Value() * static_cast<double>(span.count);
   }
+  time_ns *= task.blocks;
   return time_ns;
 }
 

@@ -32,7 +32,8 @@ std::vector<std::string> LoneRank::HookNames() const {
 }
 
 Result<Graph> LoneRank::BuildGraph(int64_t samples) const {
-  const ModelInputs inputs = InputsOf(data_.train->info(), samples, true);
+  const int64_t at_once = SamplesAtOnce(config_.proto().train(), samples);
+  const ModelInputs inputs = InputsOf(data_.train->info(), at_once, true);
   return BuildModel(config_.proto().model(), config_.layers(), inputs, plugins_->op_factory());
 }
 
@@ -41,6 +42,8 @@ Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
   const PluginSelection& chosen = config_.plugins();
   const ExecutorOptions options{.seed = config_.proto().seed(),
                                 .timeout_ms = config_.proto().communication().timeout_ms(),
+                                .micro_batches = config_.proto().train().micro_batches(),
+                                .packs_alone = true,
                                 .trace_spans = kSpans,
                                 .communicator_name = chosen.communicator.entry.name,
                                 .scheduler_name = chosen.scheduler.entry.name,

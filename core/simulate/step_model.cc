@@ -55,7 +55,13 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
     model->own_pace_ = static_cast<ParameterClient*>(client)->traits().mode != UpdateMode::kSync;
   }
   model->optimizer_gate_ = rank.plugins().optimizer->traits().gate;
-  for (const auto& hook : rank.plugins().hooks) model->hooks_.push_back(hook->traits());
+  for (const auto& hook : rank.plugins().hooks) {
+    const auto index = static_cast<int32_t>(model->hooks_.size());
+    model->hooks_.push_back(hook->traits());
+    if (model->hooks_.back().stage != HookStage::kWire) continue;
+    ENGINE_ASSIGN_OR_RETURN(model->wire_format_, WireFormatOf(*hook, rank.HookNames()[index]));
+    model->wire_hook_ = index;
+  }
   ENGINE_RETURN_IF_ERROR(model->CheckShards());
   return model;
 }
@@ -63,9 +69,12 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
 // As Executor::CheckShards.
 Status StepModel::CheckShards() const {
   if (!rank_.config().proto().train().shard_optimizer()) return {};
-  const bool whole = std::any_of(hooks_.begin(), hooks_.end(), [](const HookTraits& hook) {
-    return hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor;
-  });
+  const bool packed =
+      wire_format_ != nullptr && wire_format_->wire_traits().kind == WireKind::kPacked;
+  const bool whole =
+      packed || std::any_of(hooks_.begin(), hooks_.end(), [](const HookTraits& hook) {
+        return hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor;
+      });
   if (!whole && optimizer_gate_ != UpdateGate::kTensor) return {};
   return Status::Error(StatusCode::kConfig,
                        "the optimizer or a hook needs whole gradients, and train.shard_optimizer "
@@ -98,6 +107,17 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   ENGINE_ASSIGN_OR_RETURN(const FlatLayout layout,
                           MakeLayout(graph_, model, *plan.scheduler, choice.entry.name));
   plan.parameters = layout.parameters.size();
+  WireLayout wire;
+  if (wire_format_ != nullptr && world_size > 1) {
+    const std::string name = rank_.HookNames()[wire_hook_];
+    if (served) {
+      return Status::Error(StatusCode::kConfig,
+                           "hook '%s' sends gradients in another form than float32, but servers "
+                           "update the parameters: drop one of the two",
+                           name.c_str());
+    }
+    ENGINE_ASSIGN_OR_RETURN(wire, PlanWire(*wire_format_, wire_hook_, name, layout, world_size));
+  }
   plan.graph = BuildTaskGraph(graph_, program_, memory_, layout,
                               {.hooks = hooks_,
                                .hook_names = rank_.HookNames(),
@@ -105,6 +125,8 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
                                .sharded = sharded,
                                .served = served,
                                .own_pace = served && own_pace_,
+                               .wire = wire.used() ? &wire : nullptr,
+                               .micro_batches = rank_.config().proto().train().micro_batches(),
                                .rank = rank,
                                .world_size = world_size});
   return plan;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/exec/task_graph.h"
+#include "core/exec/wire.h"
 #include "core/graph/memory_plan.h"
 #include "core/simulate/lone_rank.h"
 #include "engine/host.h"
@@ -67,6 +68,8 @@ class StepModel {
   bool own_pace_ = false;  // and no rank waits for another
   UpdateGate optimizer_gate_ = UpdateGate::kSpan;
   std::vector<HookTraits> hooks_;
+  int32_t wire_hook_ = kNone;
+  WireFormat* wire_format_ = nullptr;  // of that hook
 };
 
 }  // namespace engine

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
+#include <span>
 
 namespace engine {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 constexpr char kFormat[] = "engine.checkpoint/1";
 constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
+constexpr char kHookPrefix[] = "hook/";
 
 // Host copies of device tensors, under their names.
 class Snapshot {
@@ -41,12 +45,94 @@ class Snapshot {
   std::vector<NamedTensor> tensors_;
 };
 
+// A run that has diverged must not replace what it had before.
+Status CheckFinite(const std::vector<NamedTensor>& tensors, int64_t step) {
+  for (const NamedTensor& tensor : tensors) {
+    const auto* const values = static_cast<const float*>(tensor.view.data);
+    const auto finite = [](float value) { return std::isfinite(value); };
+    if (std::all_of(values, values + tensor.view.count(), finite)) continue;
+    return Status::Error(StatusCode::kConfig,
+                         "training diverged: '%s' is not finite after step %lld, so no checkpoint "
+                         "of it is written; lower train.learning_rate.base, or add the hook "
+                         "clip_norm",
+                         tensor.name.c_str(), static_cast<long long>(step));
+  }
+  return {};
+}
+
 std::string StateName(const OptimizerTraits& traits, int32_t state, const std::string& parameter) {
   return kStatePrefix + std::string(traits.state_names[state].view()) + "/" + parameter;
 }
 
 bool IsState(const std::string& name) {
   return name.rfind(kStatePrefix, 0) == 0;
+}
+
+bool IsHookState(const std::string& name) {
+  return name.rfind(kHookPrefix, 0) == 0;
+}
+
+std::string HookStateName(const Executor& executor, int32_t state, int32_t rank,
+                          const std::string& parameter) {
+  return kHookPrefix + executor.wire_hook_name() + "/" +
+         std::string(executor.wire()->layout().traits.state_names[state].view()) + "/" +
+         std::to_string(rank) + "/" + parameter;
+}
+
+// The hook whose states this run keeps, or "".
+std::string HookWithStates(const Executor& executor) {
+  const bool has_states = executor.wire() != nullptr && executor.wire()->state_count() > 0;
+  return has_states ? executor.wire_hook_name() : "";
+}
+
+// The hooks that have states in the file.
+std::set<std::string> HooksIn(const SafetensorsFile& file) {
+  std::set<std::string> hooks;
+  for (const NamedTensor& tensor : file.tensors()) {
+    if (!IsHookState(tensor.name)) continue;
+    const size_t begin = sizeof(kHookPrefix) - 1;
+    hooks.insert(tensor.name.substr(begin, tensor.name.find('/', begin) - begin));
+  }
+  return hooks;
+}
+
+// Those of all ranks, collected: in host memory of the executor.
+void AddHookStates(const Executor& executor, int32_t world_size,
+                   std::vector<NamedTensor>* tensors) {
+  if (HookWithStates(executor).empty()) return;
+  const auto& parameters = executor.memory().graph().parameters;
+  for (int32_t s = 0; s < executor.wire()->state_count(); ++s) {
+    for (int32_t rank = 0; rank < world_size; ++rank) {
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const TensorView view = executor.wire_state(static_cast<int32_t>(i), rank, s);
+        if (view.data == nullptr) continue;
+        tensors->push_back({HookStateName(executor, s, rank, parameters[i].name), view});
+      }
+    }
+  }
+}
+
+// The sum over `ranks` of what is stored of one state of a parameter, checked.
+Result<std::vector<float>> SumOfHookStates(const SafetensorsFile& file, const Executor& executor,
+                                           int32_t state, const Parameter& parameter,
+                                           std::span<const int32_t> ranks) {
+  std::vector<float> sum;
+  for (const int32_t rank : ranks) {
+    const std::string name = HookStateName(executor, state, rank, parameter.name);
+    ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
+    if (!(stored.shape == parameter.shape) || stored.dtype != DType::kFloat32) {
+      return Status::Error(StatusCode::kBadData,
+                           "'%s' has another shape in the checkpoint than in this model",
+                           name.c_str());
+    }
+    const std::span<const float> values(stored.f32(), static_cast<size_t>(stored.count()));
+    if (sum.empty()) {
+      sum.assign(values.begin(), values.end());
+      continue;
+    }
+    for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+  }
+  return sum;
 }
 
 // Reads numbers of the metadata; remembers whether one was malformed.
@@ -139,7 +225,10 @@ Status WriteCheckpoint(const std::string& path, const Executor& executor,
     }
   }
   ENGINE_RETURN_IF_ERROR(snapshot.Finish());
-  return WriteSafetensors(path, snapshot.tensors(),
+  std::vector<NamedTensor> tensors = snapshot.tensors();
+  AddHookStates(executor, info.world_size, &tensors);
+  ENGINE_RETURN_IF_ERROR(CheckFinite(tensors, info.step));
+  return WriteSafetensors(path, tensors,
                           {{"format", kFormat},
                            {"step", std::to_string(info.step)},
                            {"config", info.config},
@@ -182,7 +271,7 @@ Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory) {
   std::set<std::string> names;
   for (const Parameter& parameter : parameters) names.insert(parameter.name);
   for (const NamedTensor& tensor : file.tensors()) {
-    if (IsState(tensor.name) || names.contains(tensor.name)) continue;
+    if (IsState(tensor.name) || IsHookState(tensor.name) || names.contains(tensor.name)) continue;
     return Status::Error(StatusCode::kBadData,
                          "the checkpoint is of another model: this one has no parameter '%s'",
                          tensor.name.c_str());
@@ -243,6 +332,61 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
   }
   // The file may be closed after this.
   return memory.stream()->Synchronize(kCopyTimeoutMs);
+}
+
+Status LoadHookStates(const OpenedCheckpoint& checkpoint, const Executor& executor,
+                      const RankInfo& rank) {
+  const SafetensorsFile& file = *checkpoint.file;
+  const std::string hook = HookWithStates(executor);
+  if (hook.empty() || !HooksIn(file).contains(hook)) return {};
+  std::vector<int32_t> ranks = {rank.rank};
+  if (checkpoint.info.world_size != rank.world_size) {
+    if (rank.rank != 0) return {};
+    ranks.resize(static_cast<size_t>(checkpoint.info.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  const ModelMemory& memory = executor.memory();
+  for (int32_t s = 0; s < executor.wire()->state_count(); ++s) {
+    for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
+      if (memory.program().of_parameter[i] == kNone) continue;
+      ENGINE_ASSIGN_OR_RETURN(
+          const std::vector<float> values,
+          SumOfHookStates(file, executor, s, memory.graph().parameters[i], ranks));
+      ENGINE_RETURN_IF_ERROR(
+          memory.device().Copy(executor.wire()->state(s) + memory.layout().offset[i], values.data(),
+                               values.size() * sizeof(float), memory.stream()));
+      ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
+                                           const Executor& executor, int32_t world_size) {
+  std::vector<std::string> warnings;
+  const std::string used = HookWithStates(executor);
+  const std::set<std::string> stored = HooksIn(*checkpoint.file);
+  for (const std::string& hook : stored) {
+    if (hook == used) continue;
+    warnings.push_back(std::string("this run has no use for the state of hook '")
+                           .append(hook)
+                           .append("' in the checkpoint: it is dropped"));
+  }
+  if (used.empty()) return warnings;
+  if (!stored.contains(used)) {
+    warnings.push_back(std::string("the checkpoint has no state of hook '")
+                           .append(used)
+                           .append("': it begins with zeros"));
+  } else if (checkpoint.info.world_size != world_size) {
+    warnings.push_back(std::string("the state of hook '")
+                           .append(used)
+                           .append("' in the checkpoint is that of ")
+                           .append(std::to_string(checkpoint.info.world_size))
+                           .append(" ranks, and this run has ")
+                           .append(std::to_string(world_size))
+                           .append(": rank 0 goes on with their sum, the others begin with zeros"));
+  }
+  return warnings;
 }
 
 std::vector<std::string> UnusedStates(const SafetensorsFile& file, const ModelMemory& memory,

@@ -61,6 +61,16 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
                   const OptimizerTraits& traits, const RankInfo& rank,
                   const OptimizerStates& states);
 
+// Copies the states of the run's hook of HookStage::kWire, if it has any, to this rank: those that
+// it had, or with another number of ranks on rank 0 the sum of those of all. Without such states in
+// the file they stay zero. kBadData when some are missing or have another shape.
+Status LoadHookStates(const OpenedCheckpoint& checkpoint, const Executor& executor,
+                      const RankInfo& rank);
+
+// What becomes of states of hooks when that is not what they were; a sentence each.
+std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
+                                           const Executor& executor, int32_t world_size);
+
 // States in the file that this run has no place for: of parameters that it does not train, or of an
 // optimizer with other options.
 std::vector<std::string> UnusedStates(const SafetensorsFile& file, const ModelMemory& memory,

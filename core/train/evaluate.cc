@@ -15,6 +15,38 @@ ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_los
           .with_loss = with_loss};
 }
 
+int64_t SamplesAtOnce(const config::Train& train, int64_t samples) {
+  return (samples + train.micro_batches() - 1) / train.micro_batches();
+}
+
+namespace {
+
+struct Sums {
+  double loss = 0;
+  int64_t count = 0, correct = 0;
+};
+
+// As many samples at once as the memory has room for.
+Status EvaluateBatch(ModelMemory& memory, const DatasetInfo& info, const Batch& batch, Sums* sums) {
+  const auto sample_bytes =
+      static_cast<int64_t>(SizeOf(info.input_dtype)) * info.input_shape.Count();
+  for (int64_t begin = 0; begin < batch.samples;) {
+    const int64_t count = std::min(batch.samples - begin, memory.graph().max_samples);
+    ENGINE_RETURN_IF_ERROR(
+        memory.SetBatch(static_cast<const std::byte*>(batch.input) + begin * sample_bytes,
+                        batch.target + begin * info.target_shape.Count(), count));
+    ENGINE_RETURN_IF_ERROR(memory.RunForward());
+    const StepStatistics& statistics = *memory.statistics();
+    sums->loss += statistics.loss_sum;
+    sums->count += static_cast<int64_t>(statistics.count);
+    sums->correct += static_cast<int64_t>(statistics.correct);
+    begin += count;
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
                                        const EvaluationRequest& request) {
   const auto begin = std::chrono::steady_clock::now();
@@ -27,17 +59,12 @@ Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
     steps =
         std::min(steps, std::max<int64_t>(1, request.max_samples / request.batches.global_batch));
   }
-  double loss_sum = 0;
-  int64_t count = 0, correct = 0;
+  Sums sums_here;
   for (int64_t i = 0; i < steps; ++i) {
     ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader->Next());
-    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch->input, batch->target, batch->samples));
-    ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    const StepStatistics& statistics = *memory.statistics();
-    loss_sum += statistics.loss_sum;
-    count += static_cast<int64_t>(statistics.count);
-    correct += static_cast<int64_t>(statistics.correct);
+    ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, request.data.info(), *batch, &sums_here));
   }
+  auto [loss_sum, count, correct] = sums_here;
   if (executor != nullptr) {
     // Counts travel as two parts each, so that a float32 sum of them is exact.
     constexpr int64_t kPart = 4096;

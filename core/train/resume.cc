@@ -100,6 +100,7 @@ Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, Executor& executor,
   const OptimizerTraits traits = executor.optimizer_traits();
   ModelMemory& memory = executor.memory();
   ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, memory));
+  ENGINE_RETURN_IF_ERROR(LoadHookStates(checkpoint, executor, rank));
   if (!executor.served()) {
     return LoadStates(checkpoint, memory, traits, rank, executor.optimizer_states());
   }

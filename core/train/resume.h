@@ -46,9 +46,9 @@ Result<int64_t> LastStep(const config::Train& train, const TrainingAmount& amoun
 SamplePosition PositionAt(int64_t step, const ResumePoint& point, int64_t samples,
                           int64_t global_batch);
 
-// Gives `executor` the parameters and the optimizer states of the file: this rank's part if they
-// are sharded, and if servers keep them all on rank 0, for Executor::ShareParameters. Before its
-// first step. [setup]
+// Gives `executor` the parameters, the states of hooks (LoadHookStates) and the optimizer states of
+// the file: this rank's part if they are sharded, and if servers keep them all on rank 0, for
+// Executor::ShareParameters. Before its first step. [setup]
 Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, Executor& executor, const RankInfo& rank);
 
 // For ranks that take the place of lost ones (RankInfo::incarnation): by then the file may be a

@@ -55,9 +55,11 @@ Trainer::~Trainer() {
 
 Status Trainer::MakeExecutor(const BatchOptions& batches) {
   const config::Config& proto = config_.proto();
-  const ModelInputs inputs = InputsOf(data_.train->info(), MaxBatchOfRank(batches), true);
+  const int64_t at_once = SamplesAtOnce(proto.train(), MaxBatchOfRank(batches));
+  const ModelInputs inputs = InputsOf(data_.train->info(), at_once, true);
   ENGINE_ASSIGN_OR_RETURN(
       Graph graph, BuildModel(proto.model(), config_.layers(), inputs, plugins_->op_factory()));
+  ENGINE_RETURN_IF_ERROR(ScaleParameters(proto.train().group(), &graph));
   if (proto.train().sparse_pull()) {
     ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph, proto.model()));
   }
@@ -67,6 +69,8 @@ Status Trainer::MakeExecutor(const BatchOptions& batches) {
                           .timeout_ms = proto.communication().timeout_ms(),
                           .shard_optimizer = proto.train().shard_optimizer(),
                           .sparse_pull = proto.train().sparse_pull(),
+                          .micro_batches = proto.train().micro_batches(),
+                          .loss_scale = static_cast<float>(proto.train().loss_scale()),
                           .trace_spans = static_cast<size_t>(proto.output().trace_spans()),
                           .communicator_name = chosen.communicator.entry.name,
                           .scheduler_name = chosen.scheduler.entry.name,
@@ -104,6 +108,10 @@ Status Trainer::Resume(const std::string& path) {
   ENGINE_RETURN_IF_ERROR(LoadCheckpoint(checkpoint, *executor_, rank_.info));
   if (rank_.info.rank != 0) return {};
   for (const std::string& warning : began_.warnings) logger_->warn("{}", warning);
+  for (const std::string& warning :
+       HookStateWarnings(checkpoint, *executor_, rank_.info.world_size)) {
+    logger_->warn("{}", warning);
+  }
   for (const std::string& name :
        UnusedStates(*checkpoint.file, executor_->memory(), executor_->optimizer_traits())) {
     logger_->warn("this run has no use for '{}' of the checkpoint", name);
@@ -234,11 +242,12 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
   *stop = statistics.stop > 0;
   const double count = std::max(statistics.count, 1.0f);
   if (!std::isfinite(statistics.loss_sum)) {
+    const config::Train& train = config_.proto().train();
     return Status::Error(StatusCode::kConfig,
                          "training diverged: the loss of step %lld is not finite; lower "
-                         "train.learning_rate.base (now %g) or add the hook clip_norm",
-                         static_cast<long long>(step),
-                         config_.proto().train().learning_rate().base());
+                         "train.learning_rate.base (now %g)%s or add the hook clip_norm",
+                         static_cast<long long>(step), train.learning_rate().base(),
+                         train.loss_scale() > 1 ? " or train.loss_scale" : "");
   }
   return observer_.OnStep({.step = step,
                            .steps = steps_,
@@ -292,6 +301,7 @@ Status Trainer::Checkpoint(int64_t step) {
   const bool first = rank_.info.rank == 0;
   if (!first && executor_->own_pace()) return {};
   ENGINE_RETURN_IF_ERROR(executor_->CollectOptimizerStates());
+  ENGINE_RETURN_IF_ERROR(executor_->CollectWireStates());
   // The others wait here, because a slow disk may take longer than a transfer is allowed to.
   const std::string written = "checkpoint/" + std::to_string(step);
   if (!first) {

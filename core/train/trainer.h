@@ -75,6 +75,10 @@ class Trainer {
 struct ModelInputs;
 ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_loss);
 
+// How many of the `samples` that a rank may have in a step it computes at once: those of its
+// largest micro-batch.
+int64_t SamplesAtOnce(const config::Train& train, int64_t samples);
+
 // Forward passes over held-out samples, summed over the ranks of `executor` when it is not null.
 struct EvaluationRequest {
   const Dataset& data;

@@ -15,6 +15,9 @@ namespace engine {
 enum class HookStage : int32_t {
   kLocal = 0,    // before the transfer: this rank's sum of gradients
   kReduced = 1,  // after it: the mean over all samples of the step, the same on every rank
+  kWire = 2,  // during it: how gradients travel, after all local hooks. At most one hook of a run;
+              // it has a WireFormat (wire_format.h), and of the functions below only traits,
+              // Setup and BeginStep are called
 };
 
 enum class HookScope : int32_t {

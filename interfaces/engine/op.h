@@ -66,7 +66,8 @@ struct OpSignature {
 
 // The replicas of one op on all ranks, in the pass that is under way: what an op needs to see the
 // whole batch of a step. All replicas make the same calls in the same order, also those without
-// samples. [compute-lane]
+// samples; and an op makes the same calls in every step: as many, with the counts and the addresses
+// of buffers that they had before (a communicator keeps what it prepared for them). [compute-lane]
 class Replicas {
  public:
   virtual int32_t size() const noexcept = 0;  // at least 2

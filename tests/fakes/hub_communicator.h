@@ -17,6 +17,7 @@
 
 #include "engine/communicator.h"
 #include "engine/host.h"
+#include "tests/fakes/bfloat16.h"
 
 namespace engine::test {
 
@@ -259,9 +260,11 @@ class Hub {
   }
 
   // What the first rank says is done for all: mixed-up transfers give wrong sums, as they would in
-  // the wild.
+  // the wild. Gathers move any type, sums are of float32 or bfloat16.
   static Status Carry(const Meeting& meeting) {
     const Transfer& first = meeting[0].transfer;
+    if (first.kind == TransferKind::kAllGather) return CarryGather(meeting);
+    if (first.dtype == DType::kBFloat16) return CarrySumOfBFloat16(meeting);
     const auto ranks = static_cast<int64_t>(meeting.size());
     const auto in = [&](int64_t rank) {
       return static_cast<const float*>(meeting[static_cast<size_t>(rank)].transfer.send);
@@ -285,16 +288,46 @@ class Hub {
         }
         for (int64_t r = 0; r < ranks; ++r) std::copy_n(result.data() + r * count, count, out(r));
         break;
-      case TransferKind::kAllGather:
-        for (int64_t r = 0; r < ranks; ++r) std::copy_n(in(r), count, result.data() + r * count);
-        for (int64_t r = 0; r < ranks; ++r) std::copy_n(result.data(), count * ranks, out(r));
-        break;
       case TransferKind::kBroadcast:
         return CarryBroadcast(meeting, count);
+      case TransferKind::kAllGather:
       case TransferKind::kBarrier:
       case TransferKind::kPush:
       case TransferKind::kPull:
         break;
+    }
+    return {};
+  }
+
+  static Status CarryGather(const Meeting& meeting) {
+    int64_t count = meeting[0].transfer.count;
+    for (const Pending& other : meeting) count = std::min(count, other.transfer.count);
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(meeting[0].transfer.dtype);
+    std::vector<char> result(bytes * meeting.size());
+    for (size_t r = 0; r < meeting.size(); ++r) {
+      std::memcpy(result.data() + r * bytes, meeting[r].transfer.send, bytes);
+    }
+    for (const Pending& pending : meeting) {
+      std::memcpy(pending.transfer.recv, result.data(), result.size());
+    }
+    return {};
+  }
+
+  // An all-reduce or a reduce-scatter, added up in float32 and rounded once.
+  static Status CarrySumOfBFloat16(const Meeting& meeting) {
+    const bool scatters = meeting[0].transfer.kind == TransferKind::kReduceScatter;
+    const auto part = static_cast<size_t>(meeting[0].transfer.count);
+    std::vector<uint16_t> result(part * (scatters ? meeting.size() : 1));
+    for (size_t i = 0; i < result.size(); ++i) {
+      float sum = 0;
+      for (const Pending& pending : meeting) {
+        sum += FromBFloat16(static_cast<const uint16_t*>(pending.transfer.send)[i]);
+      }
+      result[i] = ToBFloat16(sum);
+    }
+    for (size_t r = 0; r < meeting.size(); ++r) {
+      std::memcpy(meeting[r].transfer.recv, result.data() + (scatters ? r * part : 0),
+                  part * sizeof(uint16_t));
     }
     return {};
   }

@@ -82,7 +82,8 @@ TEST_P(HookConformance, RemembersNothingOfTheStepBefore) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugins, HookConformance,
-                         testing::ValuesIn(PluginPaths({"clip_value", "clip_norm"})));
+                         testing::ValuesIn(PluginPaths({"clip_value", "clip_norm", "cast_bf16",
+                                                        "cast_fp16", "topk"})));
 
 }  // namespace
 }  // namespace engine::test

@@ -44,7 +44,7 @@ class Recorder final : public TrainObserver {
 Training TrainWithThreads(const std::string& config_text, const Members& members,
                           const std::vector<std::string>& overrides, bool expect_ok) {
   std::vector<Training> trainings(static_cast<size_t>(members.ranks));
-  std::vector<std::vector<float>> buffers(trainings.size());
+  std::vector<std::vector<float>> buffers(trainings.size()), parameters(trainings.size());
   const auto config = Config::Load({.text = config_text,
                                     .origin = "test",
                                     .overrides = overrides,
@@ -70,9 +70,12 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
     buffers[static_cast<size_t>(rank.info.rank)].assign(
         memory.parameters() + memory.layout().buffer_begin,
         memory.parameters() + memory.layout().total_count);
+    parameters[static_cast<size_t>(rank.info.rank)].assign(
+        memory.parameters(), memory.parameters() + memory.layout().total_count);
     return {};
   });
   trainings[0].buffers = std::move(buffers);
+  trainings[0].parameters = std::move(parameters);
   trainings[0].status = outcome.status;
   trainings[0].exit_code = outcome.exit_code;
   if (expect_ok) {

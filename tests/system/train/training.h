@@ -18,7 +18,9 @@ struct Training {
   std::vector<double> losses;  // of every step
   std::vector<int64_t> samples;
   std::vector<EvaluationReport> evaluations;
-  std::vector<std::vector<float>> buffers;  // by rank, of runs that came to their end
+  // By rank, of runs that came to their end.
+  std::vector<std::vector<float>> buffers;
+  std::vector<std::vector<float>> parameters;  // with buffers, as they lie in memory
 };
 
 struct Members {

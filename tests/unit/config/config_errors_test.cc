@@ -105,6 +105,13 @@ TEST_F(ConfigTest, MissingParts) {
             "run.pbtxt:3:18: 'steps' and 'epochs' exclude each other; keep one");
   EXPECT_EQ(with_train("train { tokens: 40 epochs: 1 global_batch: 4 }"),
             "run.pbtxt:3:9: 'epochs' and 'tokens' exclude each other; keep one");
+  EXPECT_EQ(with_train("train { steps: 4 global_batch: 4 group { learning_rate_scale: 2 } }"),
+            "run.pbtxt:3:34: 'train.group[0]' needs 'parameters'");
+  EXPECT_EQ(with_train("train { group { parameters: \"a\" } group { parameters: \"a\" } }"),
+            "run.pbtxt:3:43: two groups are for 'a'; make one of them");
+  EXPECT_EQ(with_train("train { group { parameters: \"a\" weight_decay_scale: -1 } }"),
+            "run.pbtxt:3:33: 'weight_decay_scale' is -1 and must be at least 0 and at most "
+            "1000000000");
   EXPECT_EQ(with_train("train { steps: 4 }"),
             "run.pbtxt:3:1: 'train' needs one of 'global_batch' and 'batch_per_rank'");
   EXPECT_EQ(with_train("train { steps: 4 global_batch: 4\n checkpoint_every: 10 }"),

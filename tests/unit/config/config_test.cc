@@ -235,6 +235,8 @@ train {
   checkpoint_every: 0                     # default
   shard_optimizer: false                  # default
   sparse_pull: false                      # default
+  micro_batches: 1                        # default
+  loss_scale: 1                           # default
 }
 communication {
   timeout_ms: 30000                       # default

@@ -8,17 +8,19 @@
 namespace engine::test {
 namespace {
 
-TEST(AllocationTest, StepsAfterTheFirstAllocateNothing) {
+void ExpectNoAllocations(int64_t micro_batches) {
+  const char* const op = micro_batches == 1 ? "scale_slow" : "scale";
   GraphBuilder builder(FakeOps(), 4);
   const ValueId x = builder.Input("x", {3}, DType::kFloat32);
   ValueId h = *builder.Apply("stem", "scale", {x});
   for (int i = 0; i < 4; ++i) {
     const std::string name = "block" + std::to_string(i);
-    h = *builder.Apply(name + ".add", "add", {h, *builder.Apply(name, "scale_slow", {h})});
+    h = *builder.Apply(name + ".add", "add", {h, *builder.Apply(name, op, {h})});
   }
   const ValueId target = builder.Input("target", {3}, DType::kInt32);
   const ValueId loss = *builder.Apply("loss", "loss", {h, target});
   Rig rig;
+  rig.micro_batches = micro_batches;
   ASSERT_TRUE(rig.Make(*builder.Finish(x, target, h, loss, {}), std::make_unique<RandomScheduler>(),
                        std::make_unique<FakeCommunicator>())
                   .ok());
@@ -37,6 +39,14 @@ TEST(AllocationTest, StepsAfterTheFirstAllocateNothing) {
     ASSERT_TRUE(ok);
     EXPECT_EQ(allocations, 0u) << "step " << step.step;
   }
+}
+
+TEST(AllocationTest, StepsAfterTheFirstAllocateNothing) {
+  ExpectNoAllocations(1);
+}
+
+TEST(AllocationTest, MicroBatchesAllocateNothing) {
+  ExpectNoAllocations(3);
 }
 
 TEST(AllocationTest, GathersAllocateNothing) {

@@ -59,7 +59,8 @@ class ScaleOp final : public Op {
   const bool accumulates_;
 };
 
-// y = x + b, elementwise, with a parameter b. Passes its gradient on and works in place.
+// y = x + b, elementwise, with a parameter b, to whose gradient it can add. Passes its gradient on
+// and works in place.
 class ShiftOp final : public Op {
  public:
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
@@ -69,6 +70,7 @@ class ShiftOp final : public Op {
     signature->output_count = 1;
     signature->outputs[0] = inputs[0];
     signature->differentiable_inputs = 3;
+    signature->accumulates = 2;
     signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
     signature->passes_gradient = 1;
     signature->in_place_of = 0;

@@ -104,6 +104,7 @@ struct World {
   bool any_order = false;  // one communicator for everything
   bool shard = false;
   const char* center = "center";
+  int64_t micro_batches = 1;
   uint64_t steps = 9;
   uint64_t seed = 0;  // of the schedulers, another on each rank
   int64_t timeout_ms = 20000;
@@ -128,11 +129,13 @@ struct World {
     const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
                                   .timeout_ms = timeout_ms,
                                   .shard_optimizer = shard,
+                                  .micro_batches = micro_batches,
                                   .replicas = any_order ? nullptr : &for_replicas,
                                   .communicator_name = "hub",
                                   .scheduler_name = "test_sched",
                                   .optimizer_name = "test_sgd"};
-    auto made = Executor::Create(Branches(6, center), plugins, ReplicaOps(), &store, options);
+    const int64_t at_once = (6 + micro_batches - 1) / micro_batches;
+    auto made = Executor::Create(Branches(at_once, center), plugins, ReplicaOps(), &store, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
     return result;
@@ -166,9 +169,10 @@ struct World {
     result->buffers = tensors(true);
     ENGINE_RETURN_IF_ERROR(executor.ShareBuffers());
     const Batch batch(1, 6, 0, 1);
-    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input.data(), batch.target.data(), 6));
+    const int64_t samples = memory.graph().max_samples;
+    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input.data(), batch.target.data(), samples));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    result->evaluation.assign(memory.logits(), memory.logits() + 6 * kWidth);
+    result->evaluation.assign(memory.logits(), memory.logits() + samples * kWidth);
     for (const OpCall& call : CenterNamed(memory.graph(), "first").forward_calls) {
       result->saw_replicas.push_back(call.replicas != nullptr);
     }
@@ -233,6 +237,29 @@ TEST(Replicas, SeveralRanksEqualOneWithTheWholeBatchInAnyOrderOfTasks) {
             EXPECT_EQ(result.buffers, results[0].buffers) << what;
             ExpectNear(result.buffers, expected.buffers, what);
           }
+        }
+      }
+    }
+  }
+}
+
+// Each rank has up to 3 samples, in parts of 1 and 0.
+TEST(Replicas, MicroBatchesGatherInOneOrderOnAllRanks) {
+  for (const bool any_order : {false, true}) {
+    for (const bool shard : {false, true}) {
+      RankResult expected;
+      for (const uint64_t seed : {0, 100, 200}) {
+        World world;
+        world.any_order = any_order;
+        world.shard = shard;
+        world.micro_batches = 4;
+        world.seed = seed;
+        for (const RankResult& result : world.Run()) {
+          ASSERT_TRUE(result.status.ok()) << result.status.message();
+          if (expected.losses.empty()) expected = result;
+          EXPECT_EQ(result.losses, expected.losses);
+          EXPECT_EQ(result.parameters, expected.parameters);
+          EXPECT_EQ(result.buffers, expected.buffers) << "without any exchange of them";
         }
       }
     }

@@ -206,6 +206,7 @@ class FakeSgd final : public Optimizer {
 };
 
 struct Rig {
+  int64_t micro_batches = 1;
   HostDevice device;
   PluginSet plugins;
   std::unique_ptr<Executor> executor;
@@ -224,6 +225,7 @@ struct Rig {
     plugins.hooks = std::move(hooks);
     ExecutorOptions options{.rank = {.world_size = world_size},
                             .timeout_ms = 1000,
+                            .micro_batches = micro_batches,
                             .scheduler_name = "test_sched",
                             .optimizer_name = "test_sgd"};
     for (size_t i = 0; i < plugins.hooks.size(); ++i)

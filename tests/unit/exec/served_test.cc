@@ -242,17 +242,21 @@ TEST(Served, ShardedUpdatesAreRefused) {
               AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'")));
 }
 
-class NeedsSums final : public GradientHook {
+class StagedHook final : public GradientHook {
  public:
-  HookTraits traits() const noexcept override { return {.stage = HookStage::kReduced}; }
+  explicit StagedHook(HookStage stage) : stage_(stage) {}
+  HookTraits traits() const noexcept override { return {.stage = stage_}; }
   Status Setup(uint32_t) noexcept override { return {}; }
   Status BeginStep(uint64_t) noexcept override { return {}; }
   Status Observe(const GradientView&) noexcept override { return {}; }
   Status Apply(const GradientView&) noexcept override { return {}; }
   std::span<float> Observed() noexcept override { return {}; }
+
+ private:
+  const HookStage stage_;
 };
 
-TEST(Served, HooksOnSumsAreRefused) {
+Status RefusalOfHook(std::unique_ptr<GradientHook> hook) {
   ServedRun run({.world_size = 1});
   HostDevice device;
   PluginSet plugins;
@@ -260,14 +264,32 @@ TEST(Served, HooksOnSumsAreRefused) {
   plugins.communicator = run.MakeRank(0);
   plugins.scheduler = std::make_unique<RandomScheduler>();
   plugins.optimizer = std::make_unique<FakeSgd>();
-  plugins.hooks.push_back(std::make_unique<NeedsSums>());
+  plugins.hooks.push_back(std::move(hook));
   const ExecutorOptions options{.communicator_name = "served",
                                 .scheduler_name = "s",
                                 .optimizer_name = "o",
-                                .hook_names = {"needs_sums"}};
-  const auto made = Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options);
-  EXPECT_EQ(made.status().code(), StatusCode::kConfig);
-  EXPECT_THAT(made.status().message(), AllOf(HasSubstr("'needs_sums'"), HasSubstr("update")));
+                                .hook_names = {"some_hook"}};
+  return Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options).status();
+}
+
+TEST(Served, HooksOnSumsAreRefused) {
+  const Status status = RefusalOfHook(std::make_unique<StagedHook>(HookStage::kReduced));
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("'some_hook'"), HasSubstr("update")));
+}
+
+// Servers take float32.
+TEST(Served, OtherFormsOfGradientsAreRefused) {
+  class Cast final : public WireHook {
+   public:
+    WireTraits wire_traits() const noexcept override { return {}; }
+    Status Pack(const WireCall&) noexcept override { return {}; }
+    Status Unpack(const WireCall&) noexcept override { return {}; }
+  };
+  const Status status = RefusalOfHook(std::make_unique<Cast>());
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("'some_hook'"), HasSubstr("float32"), HasSubstr("'served'")));
 }
 
 }  // namespace

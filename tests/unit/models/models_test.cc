@@ -346,6 +346,52 @@ TEST_F(ModelsTest, CnnIsConvolutionsThenAPoolAndALinearLayer) {
             (std::vector<int64_t>{5, 2 * 1 * 64}));
 }
 
+TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
+  Graph graph = MustBuild("gpt { layers: 2 width: 8 heads: 2 }", kTokens);
+  google::protobuf::RepeatedPtrField<config::ParameterGroup> groups;
+  const auto add = [&](const char* prefix, double rate, double decay) {
+    config::ParameterGroup* group = groups.Add();
+    group->set_parameters(prefix);
+    group->set_learning_rate_scale(rate);
+    group->set_weight_decay_scale(decay);
+  };
+  add("", 2, 1);
+  add("block1.attn", 8, 0.5);
+  add("block1.", 4, 3);
+  for (Parameter& parameter : graph.parameters) parameter.learning_rate_scale = 0.5f;
+  ASSERT_TRUE(ScaleParameters(groups, &graph).ok());
+  for (const Parameter& parameter : graph.parameters) {
+    const bool attention = parameter.name.starts_with("block1.attn");
+    const bool block = parameter.name.starts_with("block1.");
+    EXPECT_EQ(parameter.learning_rate_scale, attention ? 4 : block ? 2 : 1) << parameter.name;
+    EXPECT_EQ(parameter.weight_decay_scale, attention ? 0.5f : block ? 3 : 1) << parameter.name;
+    EXPECT_EQ(parameter.DecayScale(), parameter.decay ? parameter.weight_decay_scale : 0);
+  }
+  add("blok", 1, 1);
+  const Status refused = ScaleParameters(groups, &graph);
+  EXPECT_EQ(refused.code(), StatusCode::kConfig);
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("'blok'"), HasSubstr("embedding.weight")));
+}
+
+TEST_F(ModelsTest, LayersCanHaveFactorsOfTheirOwn) {
+  const Graph graph = MustBuild(
+      "net { layer { linear { units: 6 } learning_rate_scale: 0.25 }\n"
+      "  layer { residual { layer { linear { units: 6 } weight_decay_scale: 0 } } }\n"
+      "  layer { linear { units: 5 } } }",
+      kVectors);
+  ASSERT_EQ(graph.parameters.size(), 6u);
+  EXPECT_EQ(graph.parameters[0].learning_rate_scale, 0.25f);
+  EXPECT_EQ(graph.parameters[1].learning_rate_scale, 0.25f);
+  EXPECT_EQ(graph.parameters[2].learning_rate_scale, 1);
+  EXPECT_EQ(graph.parameters[2].DecayScale(), 0);
+  EXPECT_EQ(graph.parameters[4].DecayScale(), 1);
+  EXPECT_THAT(
+      Build("net { layer { residual { layer { relu {} } } learning_rate_scale: 2 } }", kVectors)
+          .status()
+          .message(),
+      HasSubstr("'learning_rate_scale' is for a layer with parameters"));
+}
+
 TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
   // A configuration file with such a width is refused before; the builder does not rely on it.
   MustBuild("mlp {}", kVectors);

@@ -101,6 +101,27 @@ TEST(ComputeTimesTest, HooksAreToldApart) {
   EXPECT_THAT(*times.For(recorded.graph), ElementsAre(10, 20, 5));
 }
 
+// What a hook has packed comes from every rank, and is unpacked so many times.
+TEST(ComputeTimesTest, UnpackingTakesItsTimeForEachRank) {
+  const auto unpack = [](int32_t ranks) {
+    GraphOfNames names;
+    Task& task =
+        names.graph
+            .tasks[names.Add(TaskKind::kHook, "topk unpack a", {{.parameter = 0, .count = 10}})];
+    task.hook = 0;
+    task.hook_work = HookWork::kUnpack;
+    task.blocks = ranks;
+    task.tail = true;
+    return names;
+  };
+  for (const int32_t recorded : {1, 2}) {
+    ComputeTimes times;
+    ASSERT_TRUE(
+        times.Learn(unpack(recorded).Record(3, {100 * recorded}), unpack(recorded).graph, 1).ok());
+    EXPECT_THAT(*times.For(unpack(4).graph), ElementsAre(400)) << recorded;
+  }
+}
+
 TEST(ComputeTimesTest, OutliersAndWarmUpDoNotCount) {
   GraphOfNames recorded;
   recorded.Add(TaskKind::kForward, "forward fc");

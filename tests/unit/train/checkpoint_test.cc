@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -294,6 +295,26 @@ TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_EQ(WriteCheckpoint(folder_ / "none/model", *executor_, {.config = "x"}).code(),
             StatusCode::kStorage);
   EXPECT_EQ(testing::ReadWhole(path_), before);
+}
+
+TEST_F(CheckpointTest, NumbersThatAreNotFiniteLeaveTheOldFile) {
+  const std::string before = testing::ReadWhole(path_);
+  const auto refusal = [&](float* number, float value) {
+    std::swap(*number, value);
+    const Status status = WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig});
+    EXPECT_EQ(status.code(), StatusCode::kConfig);
+    std::swap(*number, value);
+    return std::string(status.message());
+  };
+  const ModelMemory& memory = executor_->memory();
+  const TensorView last =
+      memory.parameter(static_cast<int32_t>(memory.graph().parameters.size()) - 1);
+  EXPECT_THAT(refusal(last.f32() + last.count() - 1, NAN),
+              HasSubstr("'" + memory.graph().parameters.back().name + "' is not finite"));
+  EXPECT_THAT(refusal(executor_->optimizer_state(0, 1).f32(), -INFINITY),
+              HasSubstr("is not finite after step 42"));
+  EXPECT_EQ(testing::ReadWhole(path_), before);
+  EXPECT_TRUE(WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
 }
 
 }  // namespace

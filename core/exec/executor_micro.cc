@@ -1,0 +1,64 @@
+// The passes of a step: with micro-batches several forward and backward passes follow each other
+// before anything is sent.
+
+#include <algorithm>
+
+#include "core/exec/executor.h"
+
+namespace engine {
+namespace {
+
+// Where sample `sample` of a batch in `data` begins; null stays null.
+const void* At(const Graph& graph, ValueId id, const void* data, int64_t sample) {
+  if (id == kNone || data == nullptr) return nullptr;
+  const TensorSpec& spec = graph.values[id].spec;
+  const int64_t elements = spec.shape.Count() / graph.max_samples;
+  const auto bytes = static_cast<int64_t>(SizeOf(spec.dtype)) * elements;
+  return static_cast<const std::byte*>(data) + sample * bytes;
+}
+
+}  // namespace
+
+// The parts are nearly equal, and larger ones come first.
+Status Executor::BeginMicroBatch(int64_t index) {
+  const int64_t part = input_.samples / options_.micro_batches;
+  const int64_t larger = input_.samples % options_.micro_batches;
+  const int64_t begin = index * part + std::min(index, larger);
+  const Graph& graph = memory_->graph();
+  call_context_ = {.training = true,
+                   .adds = index > 0,
+                   .step = input_.step,
+                   .first_sample = static_cast<uint64_t>(input_.first_sample + begin),
+                   .replicas = replicas_.get()};
+  const void* const target = At(graph, graph.target, input_.target, begin);
+  return memory_->SetBatch(At(graph, graph.input, input_.input, begin),
+                           static_cast<const int32_t*>(target), part + (index < larger ? 1 : 0));
+}
+
+// Begins after all forward tasks of the first micro-batch, and ends with the forward pass of the
+// last one; nothing else computes meanwhile.
+Status Executor::RunMicroBatches(const Task& task) {
+  if (task.gathers) replicas_->Begin(task.info.id);
+  const int32_t forward_count = memory_->program().forward_count;
+  const auto count = static_cast<int32_t>(memory_->program().instructions.size());
+  StepStatistics& statistics = *memory_->statistics();
+  for (int64_t index = 1; index < options_.micro_batches; ++index) {
+    ENGINE_RETURN_IF_ERROR(RunInstructions(forward_count, count));
+    ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
+    const StepStatistics before = statistics;
+    ENGINE_RETURN_IF_ERROR(RunInstructions(0, forward_count));
+    statistics.loss_sum += before.loss_sum;
+    statistics.count += before.count;
+    statistics.correct += before.correct;
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+  }
+  return {};
+}
+
+Status Executor::RunInstructions(int32_t begin, int32_t end) {
+  for (int32_t k = begin; k < end; ++k) ENGINE_RETURN_IF_ERROR(memory_->Run(k, call_context_));
+  return {};
+}
+
+}  // namespace engine

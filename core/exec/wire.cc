@@ -1,0 +1,193 @@
+#include "core/exec/wire.h"
+
+#include "core/exec/task_graph.h"
+
+namespace engine {
+namespace {
+
+constexpr int64_t kSpanAlign = 16;
+constexpr int64_t kUnitAlign = 64;  // a cache line
+
+int64_t RoundUp(int64_t bytes, int64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+bool IsIdentifier(std::string_view text) {
+  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
+  if (text.empty() || !fits(text[0])) return false;
+  for (const char c : text) {
+    if (!fits(c) && (c < '0' || c > '9')) return false;
+  }
+  return true;
+}
+
+Status CheckTraits(const WireTraits& traits, const std::string& name) {
+  const auto refuse = [&](const char* what) {
+    return Status::Error(StatusCode::kPlugin, "hook '%s' describes a wire format with %s",
+                         name.c_str(), what);
+  };
+  if (traits.kind != WireKind::kCast && traits.kind != WireKind::kPacked) {
+    return refuse("an unknown kind");
+  }
+  if (traits.kind == WireKind::kCast && SizeOf(traits.dtype) == 0) {
+    return refuse("an unknown type of elements");
+  }
+  if (traits.state_count < 0 || traits.state_count > kMaxWireStates) {
+    return refuse("too many states");
+  }
+  for (int32_t s = 0; s < traits.state_count; ++s) {
+    if (!IsIdentifier(traits.state_names[s].view())) return refuse("a state without a proper name");
+    if (s > 0 && traits.state_names[s].view() == traits.state_names[0].view()) {
+      return refuse("two states of one name");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name) {
+  auto* const format = static_cast<WireFormat*>(hook.Query(kWireFormatId));
+  if (format == nullptr) {
+    return Status::Error(StatusCode::kPlugin,
+                         "hook '%s' says that it changes how gradients travel, but has no '%s'",
+                         name.c_str(), std::string(kWireFormatId).c_str());
+  }
+  ENGINE_RETURN_IF_ERROR(CheckTraits(format->wire_traits(), name));
+  return format;
+}
+
+Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::string& name,
+                            const FlatLayout& layout, int32_t world_size) {
+  WireLayout wire{.hook = hook, .traits = format.wire_traits()};
+  for (const UnitLayout& unit : layout.units) {
+    if (!wire.packed()) {
+      const auto element = static_cast<int64_t>(SizeOf(wire.traits.dtype));
+      wire.unit_begin.push_back(unit.offset * element);
+      wire.total_bytes = (unit.offset + unit.count) * element;
+      continue;
+    }
+    int64_t block = 0;
+    std::vector<int64_t>& begins = wire.span_begin.emplace_back();
+    for (const UnitSpan& span : unit.spans) {
+      const int64_t bytes = format.PackedBytes(span.count);
+      if (bytes <= 0) {
+        return Status::Error(
+            StatusCode::kPlugin, "hook '%s' packs %lld elements of a gradient into %lld bytes",
+            name.c_str(), static_cast<long long>(span.count), static_cast<long long>(bytes));
+      }
+      begins.push_back(block);
+      block += RoundUp(bytes, kSpanAlign);
+    }
+    block = RoundUp(block, kUnitAlign);
+    wire.unit_begin.push_back(wire.total_bytes);
+    wire.block_bytes.push_back(block);
+    wire.total_bytes += block * world_size;
+  }
+  return wire;
+}
+
+int64_t WireLayout::BytesOf(const FlatLayout& layout, int32_t unit, int32_t world_size) const {
+  if (packed()) return block_bytes[unit] * world_size;
+  return layout.units[unit].count * static_cast<int64_t>(SizeOf(traits.dtype));
+}
+
+Result<std::unique_ptr<Wire>> Wire::Create(WireFormat& format, WireLayout layout,
+                                           const ModelMemory& memory, const RankInfo& rank,
+                                           SharedMemory* shared) {
+  std::unique_ptr<Wire> wire(new Wire(format, std::move(layout), memory, rank));
+  const auto size_bytes = static_cast<size_t>(wire->layout_.total_bytes);
+  auto made = shared == nullptr ? DeviceBuffer::Create(memory.device(), size_bytes, memory.stream())
+                                : DeviceBuffer::CreateShared(*shared, size_bytes);
+  if (!made.ok()) return made.status().WithContext("memory for gradients as they travel");
+  wire->wire_ = std::move(*made);
+  const auto state_bytes = static_cast<size_t>(memory.layout().trainable_count) * sizeof(float);
+  for (int32_t s = 0; s < wire->layout_.traits.state_count; ++s) {
+    auto state = DeviceBuffer::Create(memory.device(), state_bytes, memory.stream());
+    if (!state.ok()) return state.status().WithContext("memory for the state of a hook");
+    wire->states_.push_back(std::move(*state));
+  }
+  return wire;
+}
+
+WireCall Wire::CallOf(const TaskSpan& span) const {
+  const int32_t index = memory_.layout().parameters[span.parameter];
+  const int64_t offset = memory_.layout().offset[index] + span.offset;
+  WireCall call{.parameter = static_cast<uint32_t>(span.parameter),
+                .name = memory_.graph().parameters[index].name,
+                .gradient = memory_.gradients() + offset,
+                .offset = span.offset,
+                .count = span.count,
+                .stream = memory_.stream()};
+  for (int32_t s = 0; s < state_count(); ++s) call.states[s] = state(s) + offset;
+  if (!layout_.packed()) {
+    call.wire = wire_.bytes() + offset * static_cast<int64_t>(SizeOf(layout_.traits.dtype));
+  }
+  return call;
+}
+
+Status Wire::Pack(const Task& task) {
+  for (size_t i = 0; i < task.spans.size(); ++i) {
+    WireCall call = CallOf(task.spans[i]);
+    if (layout_.packed()) {
+      const uint32_t unit = task.info.unit;
+      call.wire = wire_.bytes() + layout_.unit_begin[unit] +
+                  rank_.rank * layout_.block_bytes[unit] + layout_.span_begin[unit][i];
+    }
+    const Status status = format_.Pack(call);
+    if (!status.ok())
+      return status.WithContext("'%.*s'", static_cast<int>(call.name.size()), call.name.data());
+  }
+  return {};
+}
+
+Status Wire::Unpack(const Task& task) {
+  for (size_t i = 0; i < task.spans.size(); ++i) {
+    const Status status =
+        layout_.packed() ? UnpackBlocks(task, i) : format_.Unpack(CallOf(task.spans[i]));
+    if (status.ok()) continue;
+    const int32_t index = memory_.layout().parameters[task.spans[i].parameter];
+    return status.WithContext("'%s'", memory_.graph().parameters[index].name.c_str());
+  }
+  return {};
+}
+
+// In the order of ranks, so that all come to the same bits.
+Status Wire::UnpackBlocks(const Task& task, size_t span) {
+  const uint32_t unit = task.info.unit;
+  WireCall call = CallOf(task.spans[span]);
+  std::byte* const first =
+      wire_.bytes() + layout_.unit_begin[unit] + layout_.span_begin[unit][span];
+  for (int32_t rank = 0; rank < rank_.world_size; ++rank) {
+    call.wire = first + rank * layout_.block_bytes[unit];
+    call.accumulate = rank > 0 ? 1 : 0;
+    const Status status = format_.Unpack(call);
+    if (!status.ok()) return status.WithContext("what came from rank %d", rank);
+  }
+  return {};
+}
+
+void Wire::Describe(const Task& task, Transfer* transfer) const {
+  const uint32_t unit = task.info.unit;
+  std::byte* const whole = wire_.bytes() + layout_.unit_begin[unit];
+  transfer->send = transfer->recv = whole;
+  if (layout_.packed()) {
+    transfer->dtype = DType::kUint8;
+    transfer->count = layout_.block_bytes[unit];
+    transfer->send = whole + rank_.rank * transfer->count;
+    return;
+  }
+  transfer->dtype = layout_.traits.dtype;
+  transfer->count = memory_.layout().units[unit].count;
+  if (task.info.transfer == TransferKind::kAllReduce) return;
+  transfer->count /= rank_.world_size;
+  std::byte* const own =
+      whole + rank_.rank * transfer->count * static_cast<int64_t>(SizeOf(transfer->dtype));
+  if (task.info.transfer == TransferKind::kReduceScatter) {
+    transfer->recv = own;
+  } else {
+    transfer->send = own;
+  }
+}
+
+}  // namespace engine

@@ -1,0 +1,80 @@
+// Gradients that travel in another form (engine/wire_format.h): where it lies, and its memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/exec/layout.h"
+#include "core/exec/model_memory.h"
+#include "core/tensor/device_buffer.h"
+#include "engine/communicator.h"
+#include "engine/host.h"
+#include "engine/wire_format.h"
+
+namespace engine {
+
+struct Task;
+struct TaskSpan;
+
+// How the units of a layout lie on the wire. The same on all ranks.
+//
+//   kCast:   the elements of the arena, each of SizeOf(dtype) bytes, in the same order
+//   kPacked: unit = block of rank 0, block of rank 1, ...    block = packed span, ...
+//            each packed span begins at a multiple of 16 bytes
+struct WireLayout {
+  int32_t hook = kNone;  // index in the chain; kNone: gradients travel as they are
+  WireTraits traits;
+  int64_t total_bytes = 0;
+  std::vector<int64_t> unit_begin;               // bytes, by unit
+  std::vector<int64_t> block_bytes;              // kPacked, by unit
+  std::vector<std::vector<int64_t>> span_begin;  // kPacked, by unit: bytes in its block
+
+  bool used() const { return hook != kNone; }
+  bool packed() const { return used() && traits.kind == WireKind::kPacked; }
+  // What travels of the gradients of a unit: all of it, as in TaskInfo::size_bytes.
+  int64_t BytesOf(const FlatLayout& layout, int32_t unit, int32_t world_size) const;
+};
+
+// kPlugin, naming the hook, when its numbers make no sense.
+Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::string& name,
+                            const FlatLayout& layout, int32_t world_size);
+
+// The wire format that `hook` has; kPlugin when it has none. [setup]
+Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name);
+
+// The wire of one rank.
+class Wire {
+ public:
+  // `format` is borrowed. `shared`, if not null, is where what travels is put.
+  static Result<std::unique_ptr<Wire>> Create(WireFormat& format, WireLayout layout,
+                                              const ModelMemory& memory, const RankInfo& rank,
+                                              SharedMemory* shared);
+
+  // Between the gradients and the wire, for the spans of `task`. [compute-lane]
+  Status Pack(const Task& task);
+  Status Unpack(const Task& task);
+  // dtype, buffers and count of a transfer of gradients.
+  void Describe(const Task& task, Transfer* transfer) const;
+
+  const WireLayout& layout() const { return layout_; }
+  int32_t state_count() const { return static_cast<int32_t>(states_.size()); }
+  // trainable_count elements, in the layout of the arena.
+  float* state(int32_t index) const { return states_[index].f32(); }
+
+ private:
+  Wire(WireFormat& format, WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
+      : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
+  WireCall CallOf(const TaskSpan& span) const;
+  Status UnpackBlocks(const Task& task, size_t span);
+
+  WireFormat& format_;
+  const WireLayout layout_;
+  const ModelMemory& memory_;
+  const RankInfo rank_;
+  DeviceBuffer wire_;
+  std::vector<DeviceBuffer> states_;
+};
+
+}  // namespace engine

@@ -1,0 +1,98 @@
+// Gradients that travel in another form: what a hook of HookStage::kWire has beside its own
+// functions.
+//
+//   local hooks -> Pack -> transfer -> Unpack -> reduced hooks, update
+//
+// Not part of the ABI fingerprint: an extension is found by its identifier.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/device.h"
+#include "engine/gradient_hook.h"
+#include "engine/options.h"
+#include "engine/status.h"
+#include "engine/tensor.h"
+
+namespace engine {
+
+constexpr std::string_view kWireFormatId = "engine.wire_format/1";
+constexpr int32_t kMaxWireStates = 2;
+
+enum class WireKind : int32_t {
+  kCast = 0,    // one element of WireTraits::dtype for each of the gradient; the communicator adds
+                // them up like any others
+  kPacked = 1,  // bytes that only the hook understands: every rank gets those of all ranks
+};
+
+struct WireTraits {
+  WireKind kind = WireKind::kCast;
+  DType dtype = DType::kBFloat16;  // kCast
+  int32_t state_count = 0;         // float32 tensors of the parameter's shape, zero at the start,
+                                   // of each rank its own; kept in checkpoints
+  // A run that goes on with another number of ranks gives rank 0 the sum of a state over the old
+  // ranks, and zeros to the others.
+  FixedString<32> state_names[kMaxWireStates] = {};  // [a-z][a-z0-9_]*
+};
+
+// A span of one gradient of this rank (for Pack), or of the sum over ranks (for Unpack). A
+// parameter is cut in the same spans in every step, and on every rank; but Unpack may be given a
+// part of what was one span for Pack when the kind is kCast.
+struct WireCall {
+  uint32_t parameter = 0;  // as in GradientView
+  uint32_t accumulate = 0;
+  std::string_view name;
+  float* gradient = nullptr;
+  void* wire = nullptr;  // `count` elements of the dtype, aligned to one; or, aligned to 16 bytes,
+                         // PackedBytes(count) of them
+  float* states[kMaxWireStates] = {};  // of the span
+  int64_t offset = 0;                  // elements of the gradient before the span
+  int64_t count = 0;                   // at least 1
+  Stream* stream = nullptr;
+};
+
+class WireFormat {
+ public:
+  virtual WireTraits wire_traits() const noexcept = 0;  // [setup]
+
+  // kPacked: the size of what Pack makes of any span of `count` elements; follows from `count` and
+  // the options of the hook alone. Not the size of a gradient: spans are what a scheduler makes of
+  // it. Also called before GradientHook::Setup. [setup]
+  virtual int64_t PackedBytes(int64_t count) const noexcept = 0;
+
+  // Writes `wire`, all of it, from the gradient, which stays as it is, and the states. Once per
+  // span and step. [compute-lane]
+  virtual Status Pack(const WireCall& call) noexcept = 0;
+
+  // kCast: writes the gradient from the sum that arrived. kPacked: called for the bytes of one rank
+  // after the other, in the order of ranks; the first call of a span replaces the gradient, the
+  // others (`accumulate`) add to it. Every rank must come to the same bits. kBadData for bytes that
+  // no Pack makes. [compute-lane]
+  virtual Status Unpack(const WireCall& call) noexcept = 0;
+
+ protected:
+  ~WireFormat() = default;
+};
+
+// A hook that is nothing but a wire format.
+class WireHook : public GradientHook, public WireFormat {
+ public:
+  HookTraits traits() const noexcept final {
+    return {.stage = HookStage::kWire, .scope = HookScope::kSpan};
+  }
+  void* Query(std::string_view id) noexcept override {
+    return id == kWireFormatId ? static_cast<WireFormat*>(this) : nullptr;
+  }
+  Status Setup(uint32_t) noexcept override { return {}; }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView&) noexcept final { return {}; }
+  Status Apply(const GradientView&) noexcept final { return {}; }
+  std::span<float> Observed() noexcept final { return {}; }
+
+  // Of a kCast.
+  int64_t PackedBytes(int64_t) const noexcept override { return 0; }
+};
+
+}  // namespace engine

@@ -1,0 +1,102 @@
+// topk: of each span of a gradient only the elements of largest magnitude travel; what a rank has
+// not sent it adds to its gradient of the next step (error feedback: Stich, Cordonnier and Jaggi,
+// "Sparsified SGD with Memory", 2018).
+//
+//   block  = indices values      of one span on one rank
+//   indices = uint32 * kept      ascending positions in the span
+//   values  = float32 * kept
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "engine/plugin.h"
+#include "engine/wire_format.h"
+#include "select.h"
+
+namespace engine::topk {
+namespace {
+
+class TopK final : public WireHook {
+ public:
+  explicit TopK(const Options& options) noexcept : ratio_(options.Float("ratio")) {}
+
+  WireTraits wire_traits() const noexcept override {
+    return {.kind = WireKind::kPacked, .state_count = 1, .state_names = {{"residual"}}};
+  }
+
+  int64_t PackedBytes(int64_t count) const noexcept override {
+    return KeptOf(count) * static_cast<int64_t>(sizeof(uint32_t) + sizeof(float));
+  }
+
+  // residual + gradient = what is sent + the new residual, element by element and to the bit: one
+  // of the two is zero.
+  Status Pack(const WireCall& call) noexcept override {
+    float* const residual = call.states[0];
+    const int64_t kept = KeptOf(call.count);
+    const Threshold threshold = selector_.AddAndFind(call.gradient, residual, call.count, kept);
+    auto* const indices = static_cast<uint32_t*>(call.wire);
+    TakeOut(threshold, residual, call.count, indices, reinterpret_cast<float*>(indices + kept));
+    return {};
+  }
+
+  Status Unpack(const WireCall& call) noexcept override {
+    const int64_t kept = KeptOf(call.count);
+    const auto* const indices = static_cast<const uint32_t*>(call.wire);
+    const auto* const values = reinterpret_cast<const float*>(indices + kept);
+    if (call.accumulate == 0) {
+      std::memset(call.gradient, 0, static_cast<size_t>(call.count) * sizeof(float));
+    }
+    for (int64_t i = 0; i < kept; ++i) {
+      if (indices[i] >= call.count) return OutOfRange(indices[i], call.count);
+      call.gradient[indices[i]] += values[i];
+    }
+    return {};
+  }
+
+ private:
+  int64_t KeptOf(int64_t count) const noexcept {
+    const int64_t kept = std::llround(ratio_ * static_cast<double>(count));
+    return std::clamp<int64_t>(kept, 1, count);
+  }
+
+  static Status OutOfRange(uint32_t index, int64_t count) noexcept {
+    return Status::Error(StatusCode::kBadData,
+                         "element %u of a span of %lld: what arrived was not sent by topk", index,
+                         static_cast<long long>(count));
+  }
+
+  const double ratio_;
+  Selector selector_;
+};
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "topk works in CPU memory, but the ops run on '%s': choose a hook for "
+                         "that device",
+                         device->type());
+  }
+  *out = new (std::nothrow) TopK(options);
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "topk",
+     .version = "1.0.0",
+     .kind = PluginKind::kHook,
+     .doc = "only the largest elements of gradients travel; the rest is added to the next ones",
+     .create = Create},
+    NoOps(),
+    std::array{OptionSpec{.name = "ratio",
+                          .type = OptionType::kFloat,
+                          .default_value = "0.01",
+                          .min = 1e-6,
+                          .max = 1,
+                          .doc = "elements of each gradient that travel, of all; at least one"}});
+
+}  // namespace engine::topk

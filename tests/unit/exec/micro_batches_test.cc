@@ -1,0 +1,284 @@
+// A step in micro-batches is the step of the whole batch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/launch/memory_store.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 3;
+constexpr int64_t kSamples = 7;
+
+// y = x * w with a w that another layer has made.
+class TiedScaleOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 3;
+    signature->backward_reads_outputs = 0;
+    signature->accumulates = 3;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override { return scale_.Forward(call); }
+  Status Backward(const OpCall& call) noexcept override { return scale_.Backward(call); }
+
+ private:
+  ScaleOp scale_{true};
+};
+
+// y = x + what an op with random numbers would get: the position of each sample in the whole batch,
+// and the call's step. Backward expects the position of the forward pass before it.
+class PositionOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 1;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[0].shape.Count(1);
+    first_ = call.first_sample;
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      const auto position = static_cast<int64_t>(call.first_sample) + k / width;
+      call.outputs[0].f32()[k] =
+          call.inputs[0].f32()[k] + static_cast<float>(position % 4 + static_cast<int>(call.step));
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    if (call.first_sample != first_) return Status::Error(StatusCode::kInternal, "another pass");
+    for (int64_t k = 0; k < call.output_grads[0].count(); ++k) {
+      Put(call, 0, k, call.output_grads[0].f32()[k]);
+    }
+    return {};
+  }
+
+ private:
+  uint64_t first_ = 0;
+};
+
+Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
+                                   const std::vector<OwnedOption>& attributes) {
+  if (name == "tied_scale") return std::unique_ptr<Op>(new TiedScaleOp);
+  if (name == "position") return std::unique_ptr<Op>(new PositionOp);
+  return FakeOps()(name, attributes);
+}
+
+// Residual blocks; a parameter with three uses, one of which is twice in one call; one that is
+// frozen, and one that is used by two layers.
+Graph Tied(int64_t max_samples, const char* op = "scale") {
+  GraphBuilder builder(MakeOp, max_samples);
+  const auto apply = [&](const std::string& name, const char* kind, std::vector<ValueId> inputs) {
+    auto value = builder.Apply(name, kind, inputs);
+    EXPECT_TRUE(value.ok()) << value.status().message();
+    return value.ok() ? *value : kNone;
+  };
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  ValueId h = apply("stem", "scale", {apply("position", "position", {x})});
+  const ValueId stem = *builder.ParameterValue("stem.weight");
+  const ValueId f = apply("a.scale", op, {h});
+  h = apply("a.add", "add", {h, f});
+  h = apply("a.tied", "tied_scale", {h, stem});
+  h = apply("b.add", "add", {h, apply("b.frozen", "scale_slow", {h})});
+  h = apply("b.twice", "add", {h, h});
+  h = apply("b.tied", "tied_scale", {h, stem});
+  apply("dead", "scale", {apply("dead.position", "position", {h})});
+  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+  auto graph = builder.Finish(x, target, h, apply("loss", "loss", {h, target}), {"b.frozen"});
+  EXPECT_TRUE(graph.ok()) << graph.status().message();
+  return std::move(*graph);
+}
+
+// The same samples in every step, for a rate with which the numbers stay small.
+struct Data {
+  std::vector<float> input;
+  std::vector<int32_t> target;
+  Data() {
+    for (int i = 0; i < kSamples * kWidth; ++i) {
+      input.push_back(static_cast<float>(i % 5 - 2));
+      target.push_back(i % 3);
+    }
+  }
+  StepInput Step(uint64_t step, int64_t samples) const {
+    return {.input = input.data(),
+            .target = target.data(),
+            .samples = samples,
+            .first_sample = 5,
+            .step = step,
+            .learning_rate = 0.002f};
+  }
+};
+
+struct Outcome {
+  Status status;
+  std::vector<float> parameters;
+  std::vector<float> statistics;  // of all steps
+  std::vector<std::string> tasks;
+  size_t arena_bytes = 0;
+};
+
+struct Options {
+  int64_t micro_batches = 1;
+  float loss_scale = 1;
+  uint64_t seed = 0;  // of the scheduler
+  std::vector<int64_t> samples = {kSamples, kSamples, 2, kSamples, 0, 5};
+  const char* op = "scale";
+  std::vector<float> rate_scale;  // of the first parameters
+};
+
+class KeepsCalls final : public Optimizer {
+ public:
+  OptimizerTraits traits() const noexcept override { return FakeSgd().traits(); }
+  Status Update(const UpdateCall& call) noexcept override {
+    calls.push_back(call);
+    return FakeSgd().Update(call);
+  }
+  std::vector<UpdateCall> calls;
+};
+
+Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
+  Outcome outcome;
+  HostDevice device;
+  PluginSet plugins;
+  plugins.device = &device;
+  plugins.communicator =
+      std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(options.seed == 0 ? 0 : 50));
+  plugins.scheduler = std::make_unique<RandomScheduler>(options.seed);
+  auto optimizer = std::make_unique<KeepsCalls>();
+  KeepsCalls* const updates = optimizer.get();
+  plugins.optimizer = std::move(optimizer);
+  const int64_t at_once = (kSamples + options.micro_batches - 1) / options.micro_batches;
+  Graph graph = Tied(at_once, options.op);
+  for (size_t p = 0; p < options.rate_scale.size(); ++p) {
+    graph.parameters[p].learning_rate_scale = options.rate_scale[p];
+    graph.parameters[p].weight_decay_scale = options.rate_scale[p] / 2;
+  }
+  auto made = Executor::Create(std::move(graph), plugins, MakeOp, nullptr,
+                               {.timeout_ms = 1000,
+                                .micro_batches = options.micro_batches,
+                                .loss_scale = options.loss_scale,
+                                .scheduler_name = "test_sched",
+                                .optimizer_name = "test_sgd"});
+  outcome.status = made.status();
+  if (!made.ok()) return outcome;
+  Executor& executor = **made;
+  outcome.arena_bytes = executor.memory().plan().arena_bytes;
+  for (const Task& task : executor.tasks().tasks) outcome.tasks.push_back(task.name);
+  outcome.status = executor.memory().InitializeParameters();
+  const Data data;
+  uint64_t step = 0;
+  for (const int64_t samples : options.samples) {
+    if (!outcome.status.ok()) return outcome;
+    const auto result = executor.Step(data.Step(++step, samples));
+    outcome.status = result.status();
+    if (!result.ok()) return outcome;
+    for (const float number : {result->statistics.loss_sum, result->statistics.count}) {
+      outcome.statistics.push_back(number);
+    }
+  }
+  outcome.status = executor.Flush();
+  const ModelMemory& memory = executor.memory();
+  outcome.parameters.assign(memory.parameters(), memory.parameters() + memory.layout().total_count);
+  if (calls != nullptr) calls->calls = updates->calls;
+  return outcome;
+}
+
+void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(actual[i], expected[i], 1e-5 * std::max(1.0f, std::abs(expected[i]))) << i;
+  }
+}
+
+TEST(MicroBatchesTest, AnyNumberOfThemGivesTheSameStep) {
+  const Outcome whole = Train({});
+  ASSERT_TRUE(whole.status.ok()) << whole.status.message();
+  for (const float number : whole.parameters) ASSERT_TRUE(std::isfinite(number));
+  for (const int64_t micro_batches : {2, 3, 4, 7, 9}) {
+    SCOPED_TRACE(micro_batches);
+    const Outcome parts = Train({.micro_batches = micro_batches});
+    ASSERT_TRUE(parts.status.ok()) << parts.status.message();
+    ExpectNear(parts.statistics, whole.statistics);
+    ExpectNear(parts.parameters, whole.parameters);
+    EXPECT_EQ(parts.tasks.size(), whole.tasks.size() + 1);
+    EXPECT_LT(parts.arena_bytes, whole.arena_bytes);
+  }
+}
+
+TEST(MicroBatchesTest, AnyLegalOrderGivesTheBitsOfTheSequentialOne) {
+  const Outcome expected = Train({.micro_batches = 3});
+  ASSERT_TRUE(expected.status.ok()) << expected.status.message();
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const Outcome run = Train({.micro_batches = 3, .seed = seed});
+    ASSERT_TRUE(run.status.ok()) << run.status.message();
+    ASSERT_EQ(run.parameters, expected.parameters) << "seed " << seed;
+    ASSERT_EQ(run.statistics, expected.statistics) << "seed " << seed;
+  }
+}
+
+TEST(MicroBatchesTest, ATaskBetweenForwardAndBackwardComputesTheRest) {
+  const Outcome run = Train({.micro_batches = 3, .samples = {kSamples}});
+  ASSERT_TRUE(run.status.ok()) << run.status.message();
+  const auto at = std::find(run.tasks.begin(), run.tasks.end(), "micro-batches 2 to 3");
+  ASSERT_NE(at, run.tasks.end());
+  EXPECT_EQ(at[-1], "forward loss");
+  EXPECT_EQ(at[1], "transfer statistics");
+  EXPECT_EQ(at[2], "backward loss");
+}
+
+TEST(MicroBatchesTest, AnOpThatCannotAddToTheGradientOfAParameterIsRefused) {
+  const Outcome run = Train({.micro_batches = 2, .op = "scale_slow"});
+  EXPECT_EQ(run.status.code(), StatusCode::kConfig);
+  EXPECT_THAT(run.status.message(), AllOf(HasSubstr("train.micro_batches"), HasSubstr("scale_slow"),
+                                          HasSubstr("'a.scale.weight'")));
+  EXPECT_TRUE(Train({.op = "scale_slow"}).status.ok());
+}
+
+// With rank 0 as the only one, and a share that no part of is empty.
+TEST(LossScaleTest, APowerOfTwoChangesNoBitAndScalesWhatIsSent) {
+  KeepsCalls plain, scaled;
+  const Outcome expected = Train({}, &plain);
+  for (const float scale : {1024.0f, 0.125f}) {
+    const Outcome run = Train({.loss_scale = scale}, &scaled);
+    ASSERT_TRUE(run.status.ok()) << run.status.message();
+    EXPECT_EQ(run.parameters, expected.parameters);
+    EXPECT_EQ(run.statistics, expected.statistics);
+    ASSERT_EQ(scaled.calls.size(), plain.calls.size());
+    for (size_t i = 0; i < plain.calls.size(); ++i) {
+      EXPECT_EQ(scaled.calls[i].gradient_scale * scale, plain.calls[i].gradient_scale);
+    }
+  }
+  const Outcome both = Train({.micro_batches = 2, .loss_scale = 256});
+  ExpectNear(both.parameters, expected.parameters);
+}
+
+TEST(ParameterScaleTest, RatesAndDecaysReachTheOptimizer) {
+  KeepsCalls plain, scaled;
+  ASSERT_TRUE(Train({.samples = {kSamples}}, &plain).status.ok());
+  // stem.weight and a.scale.weight; the frozen and the dead one are never updated.
+  ASSERT_TRUE(Train({.samples = {kSamples}, .rate_scale = {0.5f, 3}}, &scaled).status.ok());
+  ASSERT_EQ(plain.calls.size(), 2u);
+  ASSERT_EQ(scaled.calls.size(), 2u);
+  std::vector<float> factors, decays;
+  for (size_t i = 0; i < plain.calls.size(); ++i) {
+    factors.push_back(scaled.calls[i].learning_rate / plain.calls[i].learning_rate);
+    decays.push_back(scaled.calls[i].weight_decay_scale);
+  }
+  EXPECT_THAT(factors, ::testing::UnorderedElementsAre(0.5f, 3));
+  EXPECT_THAT(decays, ::testing::UnorderedElementsAre(0.25f, 1.5f));
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,494 @@
+// Gradients that travel in another form, on several ranks and in all chains of transfers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/launch/memory_store.h"
+#include "tests/fakes/bfloat16.h"
+#include "tests/fakes/hub_communicator.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kWidth = 80;
+constexpr int64_t kSamples = 2;
+constexpr uint64_t kSteps = 8;
+
+Graph Chain() {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  ValueId h = x;
+  for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
+  h = *builder.Apply("e", "shift", {h});
+  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
+  return *builder.Finish(x, target, h, loss, {});
+}
+
+// Takes ready tasks at random. Units: the first parameter cut in two where that may be, then two
+// parameters together, then one by one.
+class CuttingScheduler final : public RandomScheduler {
+ public:
+  explicit CuttingScheduler(uint64_t seed) : RandomScheduler(seed) {}
+  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
+  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
+    const auto whole = [&](uint32_t p) {
+      return UnitSpan{.parameter = p, .count = model.parameters[p].count};
+    };
+    const UnitSpan begin{.parameter = 0, .count = model.slice_multiple};
+    const UnitSpan rest{
+        .parameter = 0, .offset = begin.count, .count = model.parameters[0].count - begin.count};
+    const bool cuts = model.gate != UpdateGate::kTensor && rest.count > 0;
+    if (cuts) {
+      sink.AddUnit({&begin, 1}, 0, stages);
+      sink.AddUnit({&rest, 1}, 0, stages);
+    } else {
+      const UnitSpan first = whole(0);
+      sink.AddUnit({&first, 1}, 0, stages);
+    }
+    const UnitSpan pair[] = {whole(1), whole(2)};
+    sink.AddUnit(pair, 0, stages);
+    for (uint32_t p = 3; p < model.parameters.size(); ++p) {
+      const UnitSpan span = whole(p);
+      sink.AddUnit({&span, 1}, 0, stages);
+    }
+    return {};
+  }
+};
+
+// Rounds gradients to bfloat16, in place: before the transfer, or after it.
+class RoundingHook final : public GradientHook {
+ public:
+  explicit RoundingHook(HookStage stage) : stage_(stage) {}
+  HookTraits traits() const noexcept override {
+    return {.stage = stage_, .scope = HookScope::kSpan};
+  }
+  Status Setup(uint32_t) noexcept override { return {}; }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView&) noexcept override { return {}; }
+  std::span<float> Observed() noexcept override { return {}; }
+  Status Apply(const GradientView& view) noexcept override {
+    for (int64_t i = 0; i < view.count; ++i) view.data[i] = FromBFloat16(ToBFloat16(view.data[i]));
+    return {};
+  }
+
+ private:
+  const HookStage stage_;
+};
+
+class FakeCast final : public WireHook {
+ public:
+  WireTraits wire_traits() const noexcept override {
+    return {.kind = WireKind::kCast, .dtype = DType::kBFloat16};
+  }
+  Status Pack(const WireCall& call) noexcept override {
+    auto* const wire = static_cast<uint16_t*>(call.wire);
+    for (int64_t i = 0; i < call.count; ++i) wire[i] = ToBFloat16(call.gradient[i]);
+    return {};
+  }
+  Status Unpack(const WireCall& call) noexcept override {
+    const auto* const wire = static_cast<const uint16_t*>(call.wire);
+    for (int64_t i = 0; i < call.count; ++i) call.gradient[i] = FromBFloat16(wire[i]);
+    return {};
+  }
+};
+
+// Sends everything, backwards, behind a byte that says where the span begins; its state counts.
+class FakePacked final : public WireHook {
+ public:
+  WireTraits wire_traits() const noexcept override {
+    return {.kind = WireKind::kPacked, .state_count = 1, .state_names = {{"sent"}}};
+  }
+  int64_t PackedBytes(int64_t count) const noexcept override { return 1 + 4 * count; }
+  Status Pack(const WireCall& call) noexcept override {
+    auto* const bytes = static_cast<uint8_t*>(call.wire);
+    bytes[0] = static_cast<uint8_t>(call.offset + call.parameter);
+    for (int64_t i = 0; i < call.count; ++i) {
+      std::memcpy(bytes + 1 + 4 * i, &call.gradient[call.count - 1 - i], 4);
+      call.states[0][i] += 1;
+    }
+    return {};
+  }
+  Status Unpack(const WireCall& call) noexcept override {
+    const auto* const bytes = static_cast<const uint8_t*>(call.wire);
+    if (bytes[0] != static_cast<uint8_t>(call.offset + call.parameter)) {
+      return Status::Error(StatusCode::kBadData, "another span");
+    }
+    for (int64_t i = 0; i < call.count; ++i) {
+      float value = 0;
+      std::memcpy(&value, bytes + 1 + 4 * i, 4);
+      float& gradient = call.gradient[call.count - 1 - i];
+      gradient = call.accumulate != 0 ? gradient + value : value;
+    }
+    return {};
+  }
+};
+
+using Hooks = std::vector<std::unique_ptr<GradientHook>>;
+
+Hooks NoHooks() {
+  return {};
+}
+template <typename... Made>
+Hooks List(Made... made) {
+  Hooks hooks;
+  (hooks.push_back(std::move(made)), ...);
+  return hooks;
+}
+// What FakeCast comes to, with float32 on the wire.
+Hooks RoundTwice() {
+  return List(std::make_unique<RoundingHook>(HookStage::kLocal),
+              std::make_unique<RoundingHook>(HookStage::kReduced));
+}
+Hooks Cast() {
+  return List(std::make_unique<FakeCast>());
+}
+Hooks Packed() {
+  return List(std::make_unique<FakePacked>());
+}
+
+struct RankResult {
+  Status status;
+  std::vector<float> parameters;  // in graph order, without padding
+  std::vector<TaskInfo> tasks;
+  std::vector<std::string> names;
+  std::vector<float> state;  // of the hook, of all parameters
+};
+
+struct World {
+  int size = 2;
+  UnitStages stages = UnitStages::kAllReduce;
+  bool shard = false;
+  UpdateGate gate = UpdateGate::kSpan;
+  std::function<Hooks()> hooks = NoHooks;
+  uint32_t seed = 1;
+
+  class GatedSgd final : public Optimizer {
+   public:
+    explicit GatedSgd(UpdateGate gate) : gate_(gate) {}
+    OptimizerTraits traits() const noexcept override {
+      OptimizerTraits traits = sgd_.traits();
+      traits.gate = gate_;
+      return traits;
+    }
+    Status Update(const UpdateCall& call) noexcept override { return sgd_.Update(call); }
+
+   private:
+    FakeSgd sgd_;
+    const UpdateGate gate_;
+  };
+
+  RankResult RunRank(int rank, Hub& hub, Store& store) const {
+    RankResult result;
+    HostDevice device;
+    PluginSet plugins;
+    plugins.device = &device;
+    plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+    auto scheduler = std::make_unique<CuttingScheduler>(seed * 10 + static_cast<uint64_t>(rank));
+    scheduler->stages = stages;
+    plugins.scheduler = std::move(scheduler);
+    plugins.optimizer = std::make_unique<GatedSgd>(gate);
+    plugins.hooks = hooks();
+    ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
+                            .timeout_ms = 20000,
+                            .shard_optimizer = shard,
+                            .communicator_name = "hub",
+                            .scheduler_name = "test_sched",
+                            .optimizer_name = "test_sgd"};
+    for (size_t i = 0; i < plugins.hooks.size(); ++i) {
+      options.hook_names.push_back("hook" + std::to_string(i));
+    }
+    auto made = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
+    result.status = made.status();
+    if (made.ok()) result.status = Train(**made, rank, &result);
+    return result;
+  }
+
+  Status Train(Executor& executor, int rank, RankResult* result) const {
+    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
+    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
+    std::vector<float> input(kSamples * kWidth);
+    std::vector<int32_t> target(kSamples * kWidth, 1);
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      for (size_t i = 0; i < input.size(); ++i) {
+        input[i] = static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2;
+      }
+      const auto done = executor.Step({.input = input.data(),
+                                       .target = target.data(),
+                                       .samples = kSamples,
+                                       .step = step,
+                                       .learning_rate = 0.25f});
+      if (!done.ok()) return done.status();
+    }
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    const ModelMemory& memory = executor.memory();
+    for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
+      const TensorView view = memory.parameter(static_cast<int32_t>(p));
+      result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
+      if (executor.wire() == nullptr || executor.wire()->state_count() == 0) continue;
+      const float* const state = executor.wire()->state(0) + memory.layout().offset[p];
+      result->state.insert(result->state.end(), state, state + view.count());
+    }
+    for (const Task& task : executor.tasks().tasks) {
+      result->tasks.push_back(task.info);
+      result->names.push_back(task.name);
+    }
+    return {};
+  }
+
+  std::vector<RankResult> Run() const {
+    Hub hub(size, 50, seed);
+    auto table = std::make_shared<MemoryTable>();
+    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
+    std::deque<MemoryStore> stores;
+    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
+    std::vector<RankResult> results(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        results[static_cast<size_t>(rank)] = RunRank(rank, hub, stores[static_cast<size_t>(rank)]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+};
+
+// Bytes of all transfers of gradients and parameters of one kind.
+uint64_t BytesOf(const RankResult& result, TransferKind kind) {
+  uint64_t bytes = 0;
+  for (const TaskInfo& task : result.tasks) {
+    const bool unit = task.kind == TaskKind::kTransfer && task.unit != kNoUnit;
+    if (unit && task.transfer == kind) bytes += task.size_bytes;
+  }
+  return bytes;
+}
+
+std::vector<std::string> WireTasks(const RankResult& result) {
+  std::vector<std::string> names;
+  for (const std::string& name : result.names) {
+    if (name.find("pack ") != std::string::npos) names.push_back(name);
+  }
+  return names;
+}
+
+void ExpectSame(const std::vector<RankResult>& results, const std::vector<RankResult>& expected) {
+  for (size_t r = 0; r < results.size(); ++r) {
+    ASSERT_TRUE(results[r].status.ok()) << "rank " << r << ": " << results[r].status.message();
+    EXPECT_EQ(results[r].parameters, expected[0].parameters) << "rank " << r;
+  }
+}
+
+struct Chains {
+  const char* name;
+  UnitStages stages;
+  bool shard;
+};
+constexpr Chains kChains[] = {{"all-reduce", UnitStages::kAllReduce, false},
+                              {"split", UnitStages::kReduceScatterAllGather, false},
+                              {"sharded", UnitStages::kAllReduce, true}};
+
+TEST(Wire, ACastGivesTheBitsOfRoundingBeforeAndAfterInAllChains) {
+  for (const Chains& chain : kChains) {
+    for (const int size : {2, 3}) {
+      for (uint32_t seed = 1; seed <= 4; ++seed) {
+        SCOPED_TRACE(std::string(chain.name) + ", ranks " + std::to_string(size) + ", seed " +
+                     std::to_string(seed));
+        World world{.size = size, .stages = chain.stages, .shard = chain.shard, .seed = seed};
+        world.hooks = RoundTwice;
+        const auto expected = world.Run();
+        ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
+        world.hooks = NoHooks;
+        EXPECT_NE(world.Run()[0].parameters, expected[0].parameters) << "rounding must show";
+        world.hooks = Cast;
+        ExpectSame(world.Run(), expected);
+      }
+    }
+  }
+}
+
+TEST(Wire, WhatIsPackedGivesTheSumInTheOrderOfRanks) {
+  for (const UnitStages stages : {UnitStages::kAllReduce, UnitStages::kReduceScatterAllGather}) {
+    for (const int size : {2, 3}) {
+      for (const UpdateGate gate : {UpdateGate::kSpan, UpdateGate::kTensor, UpdateGate::kGlobal}) {
+        SCOPED_TRACE("ranks " + std::to_string(size) + ", gate " +
+                     std::to_string(static_cast<int>(gate)));
+        World world{.size = size, .stages = stages, .gate = gate};
+        const auto expected = world.Run();
+        ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
+        world.hooks = Packed;
+        const auto results = world.Run();
+        ExpectSame(results, expected);
+        for (const RankResult& result : results) {
+          EXPECT_THAT(result.state, Each(static_cast<float>(kSteps))) << "packed once in each step";
+        }
+      }
+    }
+  }
+}
+
+TEST(Wire, LocalHooksComeBeforeAndReducedOnesAfter) {
+  World world;
+  world.hooks = RoundTwice;
+  const auto expected = world.Run();
+  // In any place of the chain.
+  world.hooks = [] {
+    return List(std::make_unique<FakePacked>(), std::make_unique<RoundingHook>(HookStage::kReduced),
+                std::make_unique<RoundingHook>(HookStage::kLocal));
+  };
+  ExpectSame(world.Run(), expected);
+}
+
+TEST(Wire, TasksSayWhatReallyTravels) {
+  for (const Chains& chain : kChains) {
+    SCOPED_TRACE(chain.name);
+    World world{.stages = chain.stages, .shard = chain.shard};
+    const auto plain = world.Run()[0];
+    world.hooks = Cast;
+    const auto cast = world.Run()[0];
+    ASSERT_TRUE(plain.status.ok() && cast.status.ok());
+    for (const TransferKind kind : {TransferKind::kAllReduce, TransferKind::kReduceScatter}) {
+      EXPECT_EQ(2 * BytesOf(cast, kind), BytesOf(plain, kind)) << Name(kind);
+    }
+    const uint64_t gathers = BytesOf(cast, TransferKind::kAllGather);
+    EXPECT_EQ(chain.shard ? gathers : 2 * gathers, BytesOf(plain, TransferKind::kAllGather))
+        << "of a sharded run these are parameters";
+    EXPECT_GT(BytesOf(plain, chain.stages == UnitStages::kAllReduce && !chain.shard
+                                 ? TransferKind::kAllReduce
+                                 : TransferKind::kReduceScatter),
+              0u);
+  }
+  World world{.stages = UnitStages::kReduceScatterAllGather, .hooks = Packed};
+  const auto packed = world.Run()[0];
+  ASSERT_TRUE(packed.status.ok());
+  EXPECT_EQ(BytesOf(packed, TransferKind::kReduceScatter), 0u);
+  // Two ranks; spans of 32, 48, 80 + 80 and twice 80 elements, a byte more each, rounded up to 16,
+  // and units to 64.
+  EXPECT_EQ(BytesOf(packed, TransferKind::kAllGather), 2u * (192 + 256 + 2 * 336 + 32 + 2 * 384));
+}
+
+TEST(Wire, PackIsOfBackwardAndUnpackComesAfterTheTransfer) {
+  World world{.stages = UnitStages::kReduceScatterAllGather, .hooks = Cast};
+  const auto result = world.Run()[0];
+  ASSERT_TRUE(result.status.ok());
+  EXPECT_THAT(
+      WireTasks(result),
+      ::testing::ElementsAre("hook0 pack e.bias[0..]", "hook0 pack e.bias[32..]",
+                             "hook0 pack d.weight and 1 more", "hook0 pack b.weight",
+                             "hook0 pack a.weight", "hook0 unpack e.bias[0..]",
+                             "hook0 unpack e.bias[32..]", "hook0 unpack d.weight and 1 more",
+                             "hook0 unpack b.weight", "hook0 unpack a.weight"));
+  for (size_t i = 0; i < result.tasks.size(); ++i) {
+    if (result.names[i].find("pack ") == std::string::npos) continue;
+    const bool packs = result.names[i].find("unpack") == std::string::npos;
+    EXPECT_EQ(result.tasks[i].needed_by == UINT32_MAX, packs) << result.names[i];
+    EXPECT_NE(result.tasks[i].unit, kNoUnit);
+  }
+}
+
+TEST(Wire, NothingIsPackedWithOneRankUnlessItIsMeasured) {
+  World world{.size = 1, .hooks = Cast};
+  const auto alone = world.Run()[0];
+  ASSERT_TRUE(alone.status.ok()) << alone.status.message();
+  EXPECT_THAT(WireTasks(alone), IsEmpty());
+  world.hooks = NoHooks;
+  EXPECT_EQ(world.Run()[0].parameters, alone.parameters);
+
+  for (const auto& hooks : {Cast, Packed}) {
+    Rig rig;
+    rig.plugins.device = &rig.device;
+    rig.plugins.communicator = std::make_unique<FakeCommunicator>();
+    rig.plugins.scheduler = std::make_unique<RandomScheduler>();
+    rig.plugins.optimizer = std::make_unique<FakeSgd>();
+    rig.plugins.hooks = hooks();
+    auto made = Executor::Create(Chain(), rig.plugins, FakeOps(), nullptr,
+                                 {.packs_alone = true, .hook_names = {"hook0"}});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    ASSERT_NE((*made)->wire(), nullptr);
+    size_t wire_tasks = 0;
+    for (const Task& task : (*made)->tasks().tasks) {
+      wire_tasks += task.hook_work == HookWork::kPack || task.hook_work == HookWork::kUnpack;
+    }
+    EXPECT_EQ(wire_tasks, 10u);
+  }
+}
+
+// What one rank of two is told at the start.
+Status Refusal(Hooks hooks, bool shard = false, uint32_t dtypes = 31) {
+  class Limited final : public Communicator {
+   public:
+    explicit Limited(uint32_t dtypes) : dtypes_(dtypes) {}
+    CommunicatorTraits traits() const noexcept override { return {.kinds = 31, .dtypes = dtypes_}; }
+    Status Submit(const Transfer&, Work**) noexcept override {
+      return Status::Error(StatusCode::kInternal, "submitted");
+    }
+    void Abort(const Status&) noexcept override {}
+
+   private:
+    const uint32_t dtypes_;
+  };
+  HostDevice device;
+  PluginSet plugins;
+  plugins.device = &device;
+  plugins.communicator = std::make_unique<Limited>(dtypes);
+  plugins.scheduler = std::make_unique<RandomScheduler>();
+  plugins.optimizer = std::make_unique<FakeSgd>();
+  plugins.hooks = std::move(hooks);
+  ExecutorOptions options{.rank = {.world_size = 2},
+                          .shard_optimizer = shard,
+                          .communicator_name = "limited",
+                          .scheduler_name = "s",
+                          .optimizer_name = "o"};
+  for (size_t i = 0; i < plugins.hooks.size(); ++i) {
+    options.hook_names.push_back("hook" + std::to_string(i));
+  }
+  return Executor::Create(Chain(), plugins, FakeOps(), nullptr, options).status();
+}
+
+TEST(Wire, ACommunicatorThatCannotSendItIsNamed) {
+  Status status = Refusal(Cast(), false, Bit(DType::kFloat32) | Bit(DType::kUint8));
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("'hook0' sends bfloat16"), HasSubstr("'limited' cannot")));
+  status = Refusal(Packed(), false, Bit(DType::kFloat32) | Bit(DType::kBFloat16));
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(), HasSubstr("'hook0' sends uint8"));
+}
+
+TEST(Wire, PackedGradientsCannotBeSharded) {
+  const Status status = Refusal(Packed(), true);
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("train.shard_optimizer")));
+}
+
+TEST(Wire, ThereIsOneForm) {
+  const Status status = Refusal(List(std::make_unique<FakeCast>(), std::make_unique<FakePacked>()));
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  EXPECT_THAT(status.message(), HasSubstr("'hook0' and 'hook1'"));
+}
+
+TEST(Wire, AHookThatBreaksTheContractIsNamed) {
+  const Status status = Refusal(List(std::make_unique<RoundingHook>(HookStage::kWire)));
+  EXPECT_EQ(status.code(), StatusCode::kPlugin);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/1")));
+
+  class Empty final : public WireHook {
+   public:
+    WireTraits wire_traits() const noexcept override { return {.kind = WireKind::kPacked}; }
+    Status Pack(const WireCall&) noexcept override { return {}; }
+    Status Unpack(const WireCall&) noexcept override { return {}; }
+  };
+  const Status empty = Refusal(List(std::make_unique<Empty>()));
+  EXPECT_EQ(empty.code(), StatusCode::kPlugin);
+  EXPECT_THAT(empty.message(), HasSubstr("into 0 bytes"));
+}
+
+}  // namespace
+}  // namespace engine::test
