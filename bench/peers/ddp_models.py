@@ -1,4 +1,4 @@
-"""The models of bench/peers/step_beside_pytorch.sh in PyTorch: each with its loss and a batch of random data."""
+"""The models of bench/training/step_beside_pytorch.sh in PyTorch: each with its loss and a batch of random data."""
 
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Milliseconds of a training step beside PyTorch (DistributedDataParallel over Gloo) on this machine, in one run.
-#   bench/peers/step_beside_pytorch.sh [MODEL ...]      mlp cnn resnet18 gpt gpt2_124m; needs a build in build/release
+#   bench/training/step_beside_pytorch.sh [MODEL ...]      mlp cnn resnet18 gpt gpt2_124m; needs a build in build/release
 #   apt-get install python3-torch libopenblas0-pthread  the peer; without OpenBLAS it takes 20 times as long
 # One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
 # turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
