@@ -4,7 +4,7 @@
 //
 //   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
 //   cmake --build build/bench --target zmq_round_trip
-//   build/bench/bench/zmq_round_trip [repeats]
+//   build/bench/bench/zmq_round_trip [repeats [KiB of a slice [KiB of a socket buffer]]]
 #include <malloc.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -30,9 +30,15 @@
 namespace engine::zmq_ps {
 namespace {
 
-constexpr uint64_t kSliceBytes = 512 << 10;
-constexpr int kBufferBytes = 1 << 20;
-constexpr size_t kHeaderBytes = 60;  // of a push's header
+// The plugin's defaults.
+struct Sizes {
+  uint64_t slice_bytes = 512 << 10;
+  int buffer_bytes = 1 << 20;
+};
+Sizes sizes;  // constant from the start of main on
+
+constexpr size_t kAddedBytes = 512 << 10;  // in a slice that a server adds
+constexpr size_t kHeaderBytes = 60;        // of a push's header
 
 double Microseconds(const std::function<void()>& body) {
   const auto start = Clock::now();
@@ -61,8 +67,8 @@ void UseCore(size_t number) {
 }
 
 void SetBuffers(::zmq::socket_t& socket) {
-  socket.set(::zmq::sockopt::sndbuf, kBufferBytes);
-  socket.set(::zmq::sockopt::rcvbuf, kBufferBytes);
+  socket.set(::zmq::sockopt::sndbuf, sizes.buffer_bytes);
+  socket.set(::zmq::sockopt::rcvbuf, sizes.buffer_bytes);
   socket.set(::zmq::sockopt::linger, 0);
 }
 
@@ -74,8 +80,8 @@ class Servers {
     SetBuffers(router_);
     router_.bind("tcp://127.0.0.1:*");
     auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                  .slice_bytes = kSliceBytes,
-                                  .buffer_bytes = kBufferBytes});
+                                  .slice_bytes = sizes.slice_bytes,
+                                  .buffer_bytes = sizes.buffer_bytes});
     ENGINE_CHECK(started.ok(), "%s", started.status().message());
     server_ = std::move(*started);
   }
@@ -131,9 +137,9 @@ class BareDealer {
     const size_t bytes = data.size() * sizeof(float);
     const std::string header(kHeaderBytes, 'h');
     size_t slices = 0;
-    for (size_t offset = 0; offset < bytes; offset += kSliceBytes, ++slices) {
+    for (size_t offset = 0; offset < bytes; offset += sizes.slice_bytes, ++slices) {
       ::zmq::message_t body(reinterpret_cast<char*>(data.data()) + offset,
-                            std::min<size_t>(kSliceBytes, bytes - offset), Keep);
+                            std::min<size_t>(sizes.slice_bytes, bytes - offset), Keep);
       dealer_.send(::zmq::buffer(header), ::zmq::send_flags::sndmore);
       dealer_.send(body, ::zmq::send_flags::none);
     }
@@ -142,7 +148,7 @@ class BareDealer {
       (void)dealer_.recv(frame);
       (void)dealer_.recv(frame);
       if (!result) continue;
-      std::memcpy(reinterpret_cast<char*>(result->data()) + i * kSliceBytes, frame.data(),
+      std::memcpy(reinterpret_cast<char*>(result->data()) + i * sizes.slice_bytes, frame.data(),
                   frame.size());
     }
   }
@@ -156,8 +162,8 @@ class PluginWorker {
  public:
   explicit PluginWorker(const std::string& endpoint) {
     auto connected = Worker::Connect({.servers = {{.endpoint = endpoint, .rank = 0}},
-                                      .slice_bytes = kSliceBytes,
-                                      .buffer_bytes = kBufferBytes,
+                                      .slice_bytes = sizes.slice_bytes,
+                                      .buffer_bytes = sizes.buffer_bytes,
                                       .pool = pool_},
                                      DeadlineIn(10000));
     ENGINE_CHECK(connected.ok(), "%s", connected.status().message());
@@ -241,7 +247,7 @@ __attribute__((noinline)) void PlainAdd(float* sum, const float* x, size_t count
 // The second push of a slice, as the server adds it to the first. A ring of slices that no cache
 // holds.
 void CompareAdditions(int repeats) {
-  constexpr size_t kCount = kSliceBytes / sizeof(float), kSlices = 128;
+  constexpr size_t kCount = kAddedBytes / sizeof(float), kSlices = 128;
   std::vector<std::vector<float>> sums(kSlices, std::vector<float>(kCount, 1.0f)), inputs = sums;
   std::vector<double> plain_us, server_us;
   for (int i = 0; i < repeats; ++i) {
@@ -252,14 +258,14 @@ void CompareAdditions(int repeats) {
     for (size_t s = 0; s < kSlices; ++s) {
       tasks[s].kernels = &KernelsFor(DType::kFloat32, Reduction::kSum);
       tasks[s].count = kCount;
-      tasks[s].accumulator.rebuild(sums[s].data(), kSliceBytes, Keep);
-      tasks[s].inputs.emplace_back(inputs[s].data(), kSliceBytes, Keep);
+      tasks[s].accumulator.rebuild(sums[s].data(), kAddedBytes, Keep);
+      tasks[s].inputs.emplace_back(inputs[s].data(), kAddedBytes, Keep);
     }
     server_us.push_back(Microseconds([&] {
       for (ReduceTask& task : tasks) Run(task);
     }));
   }
-  const double bytes = static_cast<double>(kSlices * kSliceBytes);
+  const double bytes = static_cast<double>(kSlices * kAddedBytes);
   const double plain = bytes / Median(plain_us), ours = bytes / Median(server_us);
   std::printf("addition, GB of input/s: plain loop %.2f, server %.2f (%.0f %%)\n", plain / 1e3,
               ours / 1e3, 100 * ours / plain);
@@ -273,6 +279,8 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const int repeats = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 50;
+  if (argc > 2) engine::zmq_ps::sizes.slice_bytes = std::strtoull(argv[2], nullptr, 10) << 10;
+  if (argc > 3) engine::zmq_ps::sizes.buffer_bytes = std::atoi(argv[3]) << 10;
   engine::zmq_ps::CompareWithServers(repeats);
   engine::zmq_ps::CompareAdditions(repeats);
   return 0;
