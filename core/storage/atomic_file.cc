@@ -40,7 +40,8 @@ void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
   }
 }
 
-// Some file systems have no fsync for folders and say EINVAL; there is nothing more to do on them.
+}  // namespace
+
 bool SyncFolder(const std::string& folder) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -50,8 +51,6 @@ bool SyncFolder(const std::string& folder) {
   errno = reason;
   return synced;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
   const fs::path target(path);

@@ -9,6 +9,10 @@
 
 namespace engine {
 
+// Makes names in a folder survive a power failure; false with errno. Some file systems have no
+// fsync for folders and say EINVAL: there is nothing more to do on them, and that is no failure.
+bool SyncFolder(const std::string& folder);
+
 // Writes ".NAME.tmp.PID.TID" beside the target and renames it over the target in Commit. The
 // temporary file is locked (flock) while its writer lives, so the next writer of the same target
 // can tell what a killed process left from what another is still writing, and removes the former.

@@ -12,6 +12,8 @@
 #include <system_error>
 #include <vector>
 
+#include "core/storage/atomic_file.h"
+
 namespace engine {
 namespace {
 
@@ -51,16 +53,6 @@ Result<std::vector<Numbered>> FindNumbered(const std::string& path) {
   }
   if (error) return StorageError("look through", folder, error.value());
   return found;
-}
-
-Status SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  // Some file systems have no fsync for folders and say EINVAL; there is nothing more to do on
-  // them.
-  const bool synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-  const int reason = errno;
-  if (fd >= 0) close(fd);
-  return synced ? Status() : StorageError("fsync", folder, reason);
 }
 
 }  // namespace
@@ -111,7 +103,8 @@ Status KeepNewest(const std::string& path, int64_t step, int64_t keep) {
   }
   const std::string name = NameAtStep(path, step);
   if (link(path.c_str(), name.c_str()) != 0) return StorageError("make", name, errno);
-  return SyncFolder(FolderOf(path));
+  const std::string folder = FolderOf(path);
+  return SyncFolder(folder) ? Status() : StorageError("fsync", folder, errno);
 }
 
 }  // namespace engine

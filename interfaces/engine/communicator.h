@@ -84,8 +84,8 @@ class Work : public Object {
   virtual Status WaitStream(Stream* stream) noexcept = 0;
 
   // Calls callback(context) exactly once when the transfer is terminal, also after an error: at
-  // once if it is terminal already, else from a thread of the implementation that holds no lock. At
-  // most one call per Work. The callback must not block. [any-thread]
+  // once if it is terminal already, else without locks from a thread of the implementation, or from
+  // one that is in WaitHost of any Work. Once per Work. It must not block. [any-thread]
   virtual void OnDone(void (*callback)(void* context), void* context) noexcept = 0;
 
   // Ends the caller's use; the object may be reused by the implementation. [any-thread]

@@ -1,9 +1,8 @@
 // cast_bf16: gradients travel as bfloat16, half the bytes of float32: its 8 exponent bits, so
 // nothing overflows that float32 can hold, and 8 bits of precision.
 #include <cstdint>
-#include <cstring>
-#include <new>
 
+#include "engine/hook_kit.h"
 #include "engine/plugin.h"
 #include "engine/wire_format.h"
 
@@ -54,15 +53,7 @@ class CastBf16 final : public WireHook {
 };
 
 Status Create(Host& host, const Options&, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "cast_bf16 works in CPU memory, but the ops run on '%s': choose a hook "
-                         "for that device",
-                         device->type());
-  }
-  *out = new (std::nothrow) CastBf16;
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return kit::MakeCpuHook<CastBf16>(host, "cast_bf16", out);
 }
 
 }  // namespace

@@ -3,13 +3,12 @@
 // adds up ranks: a sum of 65520 or more becomes infinite, and with it the loss of the next step,
 // which ends the run; what is below 2^-25 is lost.
 #include <cstdint>
-#include <cstring>
-#include <new>
 
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
+#include "engine/hook_kit.h"
 #include "engine/plugin.h"
 #include "engine/wire_format.h"
 
@@ -117,15 +116,7 @@ class CastFp16 final : public WireHook {
 };
 
 Status Create(Host& host, const Options&, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "cast_fp16 works in CPU memory, but the ops run on '%s': choose a hook "
-                         "for that device",
-                         device->type());
-  }
-  *out = new (std::nothrow) CastFp16;
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return kit::MakeCpuHook<CastFp16>(host, "cast_fp16", out);
 }
 
 }  // namespace

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "engine/hook_kit.h"
 #include "engine/plugin.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
@@ -149,15 +148,7 @@ class ClipNorm final : public GradientHook {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "clip_norm works in CPU memory, but the ops run on '%s': choose a hook "
-                         "for that device",
-                         device->type());
-  }
-  *out = new (std::nothrow) ClipNorm(options);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return kit::MakeCpuHook<ClipNorm>(host, "clip_norm", out, options);
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 // clip_value: limits every element of the reduced gradient to [-threshold, threshold]
 // (torch.nn.utils.clip_grad_value_).
 #include <cstdint>
-#include <cstring>
-#include <new>
 #include <span>
 
+#include "engine/hook_kit.h"
 #include "engine/plugin.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
@@ -55,15 +54,7 @@ class ClipValue final : public GradientHook {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "clip_value works in CPU memory, but the ops run on '%s': choose a hook "
-                         "for that device",
-                         device->type());
-  }
-  *out = new (std::nothrow) ClipValue(options);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return kit::MakeCpuHook<ClipValue>(host, "clip_value", out, options);
 }
 
 }  // namespace

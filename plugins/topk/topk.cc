@@ -9,8 +9,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <new>
 
+#include "engine/hook_kit.h"
 #include "engine/plugin.h"
 #include "engine/wire_format.h"
 #include "select.h"
@@ -72,15 +72,7 @@ class TopK final : public WireHook {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "topk works in CPU memory, but the ops run on '%s': choose a hook for "
-                         "that device",
-                         device->type());
-  }
-  *out = new (std::nothrow) TopK(options);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return kit::MakeCpuHook<TopK>(host, "topk", out, options);
 }
 
 }  // namespace

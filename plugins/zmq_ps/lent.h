@@ -24,7 +24,10 @@ class Lent {
   // Whether there are fewer than `most`. If not, there will be a signal when half of them are left,
   // so that several go at a time.
   bool HasRoom(int most) noexcept {
-    if (messages_.load() < most) return true;
+    if (messages_.load() < most) {
+      wake_at_.store(kNever, std::memory_order_relaxed);  // who has room need not be woken
+      return true;
+    }
     wake_at_.store(most / 2);
     if (messages_.load() > most / 2) return false;  // else nobody may have seen what was stored
     wake_at_.store(kNever);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
-constexpr auto kGuestReturns = std::chrono::milliseconds(1);
+constexpr auto kGuestReturns = std::chrono::microseconds(1000);
 constexpr int kOwingMs = 2;  // with acknowledgements that are not due yet
 // Closed sockets let go of memory within their linger time.
 constexpr auto kMemoryPatience = std::chrono::seconds(3);
@@ -118,7 +118,6 @@ Status Worker::Submit(PooledWork* work) noexcept {
 
 void Worker::Help(const PooledWork& work, Clock::time_point deadline) noexcept {
   if (guest_.exchange(true)) return;
-  const Clock::time_point begin = Clock::now();
   bool events = false;
   while (!work.terminal() && !failed() && Clock::now() < deadline) {
     const int wait_ms = TakeTurn(events, true);
@@ -129,7 +128,7 @@ void Worker::Help(const PooledWork& work, Clock::time_point deadline) noexcept {
   }
   const std::lock_guard lock(mutex_);
   guest_.store(false);
-  if (Clock::now() >= begin + kGuestReturns / 2) changed_.notify_all();
+  if (thread_waits_) changed_.notify_all();
 }
 
 void Worker::Abort(const Status& reason, const Status& farewell) noexcept {
@@ -169,14 +168,16 @@ void Worker::Loop() noexcept {
   FailAll();
 }
 
-// A guest that leaves soon does not wake the thread: who waits for one transfer after the other
-// comes back before the thread has taken over.
+// For a moment the thread only sleeps, and a guest that leaves need not wake it: who waits for one
+// transfer after the other comes back before the thread has taken over.
 void Worker::WaitForGuest() {
   std::unique_lock lock(mutex_);
   const auto left = [&] { return !guest_ || !reason_.ok(); };
   if (left()) return;
   changed_.wait_for(lock, kGuestReturns, [&] { return !reason_.ok(); });
+  thread_waits_ = true;
   changed_.wait_for(lock, std::chrono::milliseconds(kIdleMs), left);
+  thread_waits_ = false;
 }
 
 int Worker::TakeTurn(bool events, bool is_guest) {

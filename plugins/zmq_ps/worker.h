@@ -175,8 +175,9 @@ class Worker {
   PooledWork* unused_ = nullptr;  // whose memory nobody refers to any more
   Status reason_;
   Status farewell_;
-  bool orderly_ = false;   // it is the destructor that ends it
-  bool welcomed_ = false;  // by all servers; written by the thread only
+  bool orderly_ = false;       // it is the destructor that ends it
+  bool thread_waits_ = false;  // for the guest to leave, and wants to be told
+  bool welcomed_ = false;      // by all servers; written by the thread only
 
   const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
   // Its threads use what is above, and end before that does; sockets are below.
