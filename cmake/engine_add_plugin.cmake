@@ -20,7 +20,7 @@ function(engine_add_plugin)
     set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${ENGINE_PLUGIN_OUTPUT_DIR}")
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -fno-gnu-unique)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
   endif()
   target_link_options(${target} PRIVATE
     "-Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/plugin.map" -Wl,--exclude-libs,ALL)

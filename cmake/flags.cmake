@@ -5,13 +5,14 @@ option(ENGINE_WERROR "Treat warnings as errors" OFF)
 
 add_library(engine_flags INTERFACE)
 target_compile_features(engine_flags INTERFACE cxx_std_20)
-target_compile_options(engine_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+set(warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers)  # members have defaults
+target_compile_options(engine_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 if(ENGINE_WERROR)
-  target_compile_options(engine_flags INTERFACE -Werror)
+  target_compile_options(engine_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
 endif()
 if(ENGINE_SANITIZE)
-  target_compile_options(engine_flags INTERFACE
-    -fsanitize=${ENGINE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  set(sanitizers -fsanitize=${ENGINE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(engine_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${sanitizers}>")
   target_link_options(engine_flags INTERFACE -fsanitize=${ENGINE_SANITIZE})
 endif()

@@ -102,7 +102,8 @@ struct CommunicatorTraits {
   uint32_t max_in_flight = 0;  // transfers that make progress at once; 0 = no bound
   uint32_t measures_only =
       0;  // 1: moves nothing (the `null` communicator): results are not reduced
-  uint32_t reserved = 0;
+  uint32_t device_memory = 0;  // 1: buffers may lie in memory of the run's device, if that is an
+                               // Accelerator; 0: in host memory only
 };
 
 // One group of ranks. Created with the rank, size and store of its Host; creation is collective and

@@ -31,8 +31,8 @@ struct HookTraits {
   HookScope scope = HookScope::kTensor;
 };
 
-// One gradient, or a span of it. Its value is data[i] * *scale: a hook may change either, so that a
-// pure scaling costs no pass over memory.
+// One gradient, or a span of it, in memory of the run's device, and so is `scale`. Its value is
+// data[i] * *scale: a hook may change either, so that a pure scaling costs no pass over memory.
 struct GradientView {
   uint32_t parameter = 0;  // index, the same in every step; fewer than the count given to Setup
   std::string_view name;
@@ -53,8 +53,9 @@ class GradientHook : public Object {
   virtual Status Apply(const GradientView& gradient) noexcept = 0;  // [compute-lane]
   // kGlobal only: what Observe has summed up in this step, at most 16 numbers, when this rank was
   // shown only its part of the gradients (sharded updates). The caller sums them over all ranks in
-  // place before the first Apply, which must use them; the same number of them in every step. Not
-  // called in other runs. [compute-lane]
+  // place before the first Apply, which must use them; the same number of them in every step. Of an
+  // Accelerator they are device memory, in the order of the stream. Not called in other runs.
+  // [compute-lane]
   virtual std::span<float> Observed() noexcept = 0;
 };
 

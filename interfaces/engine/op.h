@@ -13,6 +13,8 @@
 
 namespace engine {
 
+struct StepScalars;  // accelerator.h
+
 constexpr int32_t kMaxOpInputs = 12;  // data inputs and parameters together
 constexpr int32_t kMaxOpOutputs = 4;
 
@@ -33,6 +35,9 @@ struct ParameterSpec {
   uint32_t decay = 1;    // whether weight decay applies (not for biases and norms)
   uint32_t trained = 1;  // 0: a buffer that Forward itself changes while it trains (running
                          // statistics): no gradient, no optimizer; kept in checkpoints
+  DType dtype = DType::kFloat32;  // in which Forward and Backward read it: kFloat32, or kBFloat16
+                                  // where the device is an Accelerator. The core keeps and updates
+                                  // float32 in any case, and a buffer is float32
 };
 
 // What an op says of itself once it knows its inputs. Bit i of an input mask is input i (data
@@ -82,9 +87,10 @@ class Replicas {
   ~Replicas() = default;
 };
 
-// Memory for one call. Shapes have the actual number of samples, which can be 0: then batched
-// tensors are empty and gradients of parameters must become (or, when accumulating, stay) the sum
-// over nothing.
+// Memory for one call. The gradient of a value has the dtype of the value; that of a parameter is
+// float32, whatever the op reads. Shapes have the actual number of samples, which can be 0: then
+// batched tensors are empty and gradients of parameters must become (or, when accumulating, stay)
+// the sum over nothing.
 struct OpCall {
   std::span<const TensorView> inputs;   // data inputs, then parameters
   std::span<const TensorView> outputs;  // Forward writes; Backward reads if declared
@@ -103,6 +109,9 @@ struct OpCall {
   uint64_t node = 0;             // the op's number in its graph
   uint64_t first_sample = 0;     // position of the call's first sample in the batch of all ranks
   Replicas* replicas = nullptr;  // null with one rank, in evaluation, and for ops that do not ask
+  // Of an Accelerator: where the device finds `step` and `first_sample`, which are of no use to
+  // work that may be replayed. Null on other devices.
+  const StepScalars* scalars = nullptr;
 };
 
 // One node of a graph. Deterministic for a fixed number of threads.

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "engine/device.h"
 #include "engine/object.h"
@@ -9,6 +11,8 @@
 #include "engine/status.h"
 
 namespace engine {
+
+struct StepScalars;  // accelerator.h
 
 // What must be known before an element may be updated.
 enum class UpdateGate : int32_t {
@@ -36,9 +40,27 @@ struct UpdateCall {
   float learning_rate = 0;   // of this step, from the trainer's schedule
   float weight_decay_scale =
       1;  // multiplies the optimizer's own weight decay: 0 for biases and norms
-  uint32_t reserved = 0;
-  uint64_t step = 1;  // 1 at the first update
+  float learning_rate_scale = 1;  // the factor of this parameter that is in learning_rate
+  uint64_t step = 1;              // 1 at the first update
   Stream* stream = nullptr;
+
+  // Of an Accelerator, where the arrays above are device memory; else null. The scale is a number
+  // in device memory, gradient_scale is 1; scalars say learning rate and step.
+  const float* device_scale = nullptr;
+  const StepScalars* scalars = nullptr;
+  void* value_bf16 = nullptr;  // null, or `count` elements that also get the new value, rounded
+};
+
+// Optimizer::Query(kSpanUpdatesId) gives one or null: for optimizers that gain from seeing many
+// spans at once.
+constexpr std::string_view kSpanUpdatesId = "engine.span_updates/1";
+class SpanUpdates {
+ public:
+  // The same as one Update after the other. [any-thread]
+  virtual Status Update(std::span<const UpdateCall> calls) noexcept = 0;
+
+ protected:
+  ~SpanUpdates() = default;
 };
 
 class Optimizer : public Object {

@@ -1,0 +1,98 @@
+// What the ops of this plugin share: the base class, and the checks of Infer.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "cuda_device.h"
+#include "cuda_error.h"
+#include "engine/op.h"
+
+namespace engine::cuda_ops {
+
+// How numbers are held and multiplied. kTf32: as kFloat32, with factors of matrix products rounded
+// to 10 bits. kBFloat16: activations and their gradients, and the matrices among the parameters
+// (ParameterSpec::dtype), in bfloat16; sums, statistics, norm parameters, parameter gradients and
+// losses in float32.
+enum class Precision : int32_t { kFloat32 = 0, kTf32 = 1, kBFloat16 = 2 };
+
+// What an op is made with, besides its attributes.
+struct OpContext {
+  const char* name = "";         // of the op, static lifetime
+  CudaDevice* device = nullptr;  // outlives the op
+  Precision precision = Precision::kFloat32;
+};
+
+// Every op but its arithmetic. Makes the device the current one of the calling thread; a call on
+// empty tensors is given to the op like any other. Calls only queue work: no op waits for the
+// device or allocates once a step of its size has been run.
+class CudaOp : public Op {
+ public:
+  explicit CudaOp(const OpContext& context) noexcept : context_(context) {}
+
+  Status Forward(const OpCall& call) noexcept final;
+  Status Backward(const OpCall& call) noexcept final;
+
+ protected:
+  virtual Status DoForward(const OpCall& call, cudaStream_t stream) noexcept = 0;
+  virtual Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept = 0;
+
+  const char* name() const noexcept { return context_.name; }
+  CudaDevice& device() const noexcept { return *context_.device; }
+  Precision precision() const noexcept { return context_.precision; }
+
+  // The dtype of activations, and of parameters that are matrices: kFloat32 or kBFloat16.
+  DType activation() const noexcept {
+    return context_.precision == Precision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  }
+  // Whether `spec` is an activation of this run. In bfloat16 the batch itself is float32 all the
+  // same: the ops that models begin with (linear, flatten, to_channels_last) take both, and give
+  // out activations.
+  bool IsActivation(const TensorSpec& spec) const noexcept { return spec.dtype == activation(); }
+
+  // The error of a launch, with the name of the op.
+  Status Launched(cudaError_t error, const char* kernel) const noexcept;
+
+  // kConfig unless there are `count` inputs.
+  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept;
+  // kConfig: what input `index` is, and `need`, what it has to be.
+  Status InputError(std::span<const TensorSpec> inputs, size_t index,
+                    const char* need) const noexcept;
+
+ private:
+  const OpContext context_;
+};
+
+// Whether Backward adds to the gradient of `input` instead of writing it.
+inline bool Accumulates(const OpCall& call, int32_t input) noexcept {
+  return (call.accumulate >> input & 1u) != 0;
+}
+
+inline bool WantsGradient(const OpCall& call, size_t input) noexcept {
+  return input < call.input_grads.size() && call.input_grads[input].data != nullptr;
+}
+
+// The gradient of a call without samples: zeros, unless it is added to or not wanted.
+Status ZeroGradient(const OpCall& call, int32_t input, cudaStream_t stream) noexcept;
+
+inline ParameterSpec& AddParameter(OpSignature* signature, const Shape& shape) noexcept {
+  ParameterSpec& parameter = signature->parameters[signature->parameter_count++];
+  parameter.shape = shape;
+  return parameter;
+}
+
+inline void AddOutput(OpSignature* signature, const Shape& shape, uint32_t batched,
+                      DType dtype) noexcept {
+  signature->outputs[signature->output_count++] = {shape, dtype, batched};
+}
+
+// float or __nv_bfloat16, by the dtype of an activation: calls function(T{}) with it.
+template <typename Function>
+auto WithElement(DType dtype, Function&& function) noexcept {
+  return dtype == DType::kBFloat16 ? function(__nv_bfloat16{}) : function(float{});
+}
+
+}  // namespace engine::cuda_ops

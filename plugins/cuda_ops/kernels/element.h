@@ -1,0 +1,47 @@
+// Elements of tensors in kernels: float or bfloat16 in memory, float in registers.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/launch.h"
+
+namespace engine::cuda_ops {
+
+using Bf16 = __nv_bfloat16;
+
+__host__ __device__ inline float ToFloat(float x) {
+  return x;
+}
+__host__ __device__ inline float ToFloat(Bf16 x) {
+  return __bfloat162float(x);
+}
+
+template <typename T>
+__host__ __device__ inline T FromFloat(float x);
+template <>
+__host__ __device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__host__ __device__ inline Bf16 FromFloat<Bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// kCount elements that are loaded and stored together: 16 bytes where that divides the address.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T at[kCount];
+};
+
+// How many elements one load of 16 bytes has.
+template <typename T>
+constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
+
+template <typename T>
+__host__ __device__ inline bool IsAligned16(const T* pointer) {
+  return (reinterpret_cast<uintptr_t>(pointer) & 15) == 0;
+}
+
+}  // namespace engine::cuda_ops
