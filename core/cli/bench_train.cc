@@ -36,7 +36,7 @@ Result<Config> LoadSide(const bench::TrainRequest& request, const bench::Side& s
     flags.plugin.folders.insert(flags.plugin.folders.end(), folders->begin(), folders->end());
   }
   const RankInfo shape{.servers = request.servers, .one_host = request.link_rate.empty() ? 1u : 0u};
-  Result<Config> config = LoadConfig(flags, environment, DefaultCommunicator(shape));
+  Result<Config> config = LoadConfig(flags, environment, DefaultCommunicators(shape));
   if (!config.ok()) return config.status().WithContext("side %s", name);
   return config;
 }

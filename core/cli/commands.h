@@ -63,11 +63,12 @@ struct CheckpointFlags {
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);
 
 // What a run of that shape uses if nobody names a communicator.
-std::string DefaultCommunicator(const RankInfo& shape);
+std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
 
 // The configuration of `flags`, or the built-in default, with `communicator` if it names none.
-Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
-                          const std::string& communicator = DefaultCommunicator({}));
+Result<Config> LoadConfig(
+    const ConfigFlags& flags, const Environment& environment,
+    const std::vector<DefaultPlugin>& communicators = DefaultCommunicators({}));
 
 // Each prints its result to standard output and returns the exit code; an error is printed by
 // ReportError.

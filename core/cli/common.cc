@@ -52,16 +52,17 @@ std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environme
   return folders;
 }
 
-std::string DefaultCommunicator(const RankInfo& shape) {
-  if (shape.servers > 0) return "zmq_ps";
-  return shape.one_host ? "shm" : "gloo";
+std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
+  if (shape.servers > 0) return {{.name = "zmq_ps", .device = ""}};
+  return {{.name = "nccl", .device = "cuda"},
+          {.name = shape.one_host ? "shm" : "gloo", .device = ""}};
 }
 
 Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
-                          const std::string& communicator) {
+                          const std::vector<DefaultPlugin>& communicators) {
   ConfigRequest request{.overrides = flags.overrides,
                         .plugins = flags.plugins,
-                        .default_plugins = {communicator},
+                        .default_plugins = communicators,
                         .plugin_folders = PluginFolders(flags.plugin, environment)};
   if (flags.file.empty()) {
     request.text = DefaultConfigText();

@@ -46,16 +46,16 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
 Result<Config> RunConfig(const RunFlags& flags, const Environment& environment,
                          const RankInfo& shape) {
-  const std::string communicator = DefaultCommunicator(shape);
-  if (flags.resume.empty()) return LoadConfig(flags.config, environment, communicator);
+  const std::vector<DefaultPlugin> communicators = DefaultCommunicators(shape);
+  if (flags.resume.empty()) return LoadConfig(flags.config, environment, communicators);
   // Looked at in any case, so that a file that is missing or damaged is told once and at once.
   ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(flags.resume));
-  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment, communicator);
+  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment, communicators);
   return Config::Load({.text = checkpoint.info.config,
                        .origin = "configuration in " + flags.resume,
                        .overrides = flags.config.overrides,
                        .plugins = flags.config.plugins,
-                       .default_plugins = {communicator},
+                       .default_plugins = communicators,
                        .plugin_folders = PluginFolders(flags.config.plugin, environment)});
 }
 

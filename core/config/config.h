@@ -26,6 +26,11 @@ struct LayerConfig {
   std::vector<LayerConfig> shortcut;    // of a residual block; empty: its input as it is
 };
 
+struct DefaultPlugin {
+  std::string name;
+  std::string device;  // only where the ops run on it; empty: anywhere
+};
+
 struct ConfigRequest {
   std::string text;    // content of the file
   std::string origin;  // its name for messages; "built-in default" for the built-in
@@ -35,8 +40,9 @@ struct ConfigRequest {
   std::vector<std::string> overrides;  // --set: "train.steps=100", "adamw.beta1=0.8"
   // --plugins: each replaces the plugin of its role; hooks and ops without a device are appended.
   std::vector<std::string> plugins;
-  // For roles that nothing above fills; those that no folder has are passed over.
-  std::vector<std::string> default_plugins;
+  // For roles that nothing above fills, the first that fits; those that no folder has are passed
+  // over.
+  std::vector<DefaultPlugin> default_plugins;
   // Folders after those of the configuration itself, in search order (--plugin-path,
   // ENGINE_PLUGIN_PATH, beside the binary, the install directory).
   std::vector<std::string> plugin_folders;

@@ -41,10 +41,15 @@ void Add(const std::string& name, const std::string& flag, PluginEntry entry, Di
   found->chosen.push_back(std::move(entry));
 }
 
-void AddDefaults(const std::vector<std::string>& names, Discovery* found) {
-  for (const std::string& name : names) {
+void AddDefaults(const std::vector<DefaultPlugin>& defaults, Discovery* found) {
+  for (const auto& [name, device] : defaults) {
     const auto entry = found->catalog.Find(name);
     if (!entry.ok()) continue;  // AssignRoles says what could fill the role
+    const bool fits = std::any_of(found->chosen.begin(), found->chosen.end(),
+                                  [&, &device = device](const PluginEntry& other) {
+                                    return other.kind == PluginKind::kOps && other.device == device;
+                                  });
+    if (!device.empty() && !fits) continue;
     const bool filled = std::any_of(
         found->chosen.begin(), found->chosen.end(),
         [&](const PluginEntry& other) { return FillsRole(other) && other.kind == entry->kind; });

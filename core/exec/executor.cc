@@ -15,31 +15,60 @@ constexpr int64_t kCompareMs = 1000;
 Result<StepResult> Executor::Step(const StepInput& input) {
   StepResult result;
   const int64_t begin = NowNs();
-  Status status = BeginStep(input);
-  if (status.ok()) status = Drive(&Executor::HeadDone, &result.waited_seconds);
+  double waited = 0;
+  Status status = RunHead(input, &waited);
+  if (status.ok() && accelerator_ != nullptr) {
+    auto read = ReadStatistics(input.step - 1);
+    if (read.ok()) result = *read;
+    status = read.status();
+  }
   if (!status.ok()) return GiveUp(std::move(status));
-  if (replicas_ != nullptr) result.waited_seconds += replicas_->TakeWaitedSeconds();
-  const std::lock_guard lock(mutex_);
-  result.statistics = statistics_;
+  if (replicas_ != nullptr) waited += replicas_->TakeWaitedSeconds();
+  if (accelerator_ == nullptr) {
+    const std::lock_guard lock(mutex_);
+    result.step = input.step;
+    result.statistics = statistics_;
+  }
+  result.waited_seconds = waited;
   result.seconds = static_cast<double>(NowNs() - begin) * 1e-9;
   return result;
 }
 
-Status Executor::BeginStep(const StepInput& input) {
+Status Executor::RunHead(const StepInput& input, double* waited_seconds) {
+  ++steps_run_;
+  ENGINE_RETURN_IF_ERROR(PrepareStep(input));
+  if (recorded_ != nullptr && input.samples == recorded_samples_) return Replay();
+  const bool records = CanRecord(input);
+  if (records) ENGINE_RETURN_IF_ERROR(accelerator_->BeginRecording(memory_->stream()));
+  recording_ = records;
+  BeginStep();
+  Status status = Drive(&Executor::HeadDone, waited_seconds);
+  recording_ = false;
+  return records ? Record(std::move(status)) : status;
+}
+
+// What is not a part of the work that may be recorded.
+Status Executor::PrepareStep(const StepInput& input) {
   input_ = input;
-  backward_begun_ = false;
   buffers_differ_ = true;
+  before_ = now_;
+  now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
+  stop_asked_[input.step % 2] = input.stop;
   ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
-  memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
+  if (accelerator_ == nullptr) memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
   if (has_row_tables_) ChooseRows(input);
+  return {};
+}
+
+void Executor::BeginStep() {
+  backward_begun_ = false;
   Lock lock(mutex_);
   RecordStepSpan(SpanKind::kStep);
   step_begin_ns_ = NowNs();
   statistics_known_ = false;
   own_count_ = -1;
-  state_->BeginStep(input.step, step_begin_ns_);
+  state_->BeginStep(input_.step, step_begin_ns_);
   Pump(lock);
-  return {};
 }
 
 // From the begin of the step before to now.
@@ -60,7 +89,7 @@ Status Executor::Flush() {
     Lock lock(mutex_);
     if (!failure_.ok()) return failure_;
     RecordStepSpan(SpanKind::kStep);
-    if (TailDone() && !rows_stale_) return {};
+    if (TailDone() && !rows_stale_) return WaitForDevice();
     plugins_.scheduler->On({.kind = EventKind::kFlush, .step = tail_step_});
     Pump(lock);
   }
@@ -68,6 +97,7 @@ Status Executor::Flush() {
   double waited = 0;
   Status status = Drive(&Executor::TailDone, &waited);
   if (status.ok() && rows_stale_) status = LoadUnits(/*row_tables_only=*/true);
+  if (status.ok()) status = WaitForDevice();
   if (!status.ok()) return GiveUp(std::move(status));
   const std::lock_guard lock(mutex_);
   recorder_.Record(
@@ -110,9 +140,12 @@ Status Executor::RunNext(Lock& lock, const Action& action) {
     wait_begin_ns_ = 0;
   }
   lock.unlock();
-  const Status status = RunTask(task);
+  Status status = RunTask(task);
+  const bool ends_later = status.ok() && device_lane_ != nullptr && FollowedByTransfer(task);
+  if (ends_later) status = device_lane_->Mark(action.task, memory_->stream());
   lock.lock();
   ENGINE_RETURN_IF_ERROR(status);
+  if (ends_later) return {};
   Finish(action.task, NowNs(), 0);
   Pump(lock);
   return {};
@@ -133,7 +166,8 @@ void Executor::Finish(uint32_t id, int64_t end_ns, int64_t wire_ns) {
 // The compute lane has nothing to run. Transfers have deadlines of their own; the one here only
 // catches a communicator that breaks its contract, or a rank 0 that decides nothing.
 Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
-  const bool something_comes = transfers_->in_flight() > 0 || pumping_ || follows_;
+  const bool device_works = device_lane_ != nullptr && device_lane_->in_flight() > 0;
+  const bool something_comes = transfers_->in_flight() > 0 || pumping_ || follows_ || device_works;
   if (!something_comes) return Stalled();
   const int64_t begin = NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
@@ -219,13 +253,18 @@ void Executor::TakeCompletions() {
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status Executor::TakeStatistics() {
+  if (accelerator_ != nullptr) return TakeDeviceStatistics();
   statistics_ = *memory_->statistics();
   statistics_known_ = true;
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(), 1 / (count * options_.loss_scale));
+  return CheckOrderBits(statistics_);
+}
+
+Status Executor::CheckOrderBits(const StepStatistics& statistics) const {
   if (communicator_traits_.ordered == 0 || communicator_traits_.measures_only != 0) return {};
   const auto ranks = static_cast<float>(options_.rank.world_size);
-  for (const float bit : statistics_.order_bits) {
+  for (const float bit : statistics.order_bits) {
     if (bit == 0 || bit == ranks) continue;
     return Status::Error(StatusCode::kInvalidArgument,
                          "ranks disagree on the transfers of the step before this one");
@@ -271,6 +310,10 @@ bool Executor::NextTicket(uint32_t* task) {
 
 void Executor::StartTransfer(Lock& lock, uint32_t id) {
   const Task& task = tasks_.tasks[id];
+  if (accelerator_ != nullptr && task.data == TransferData::kStatistics) {
+    const Status announced = AnnounceOnDevice();
+    if (!announced.ok()) return Fail(announced.WithContext("%s", task.name.c_str()));
+  }
   const Transfer transfer = MakeTransfer(task);
   log_.Add(transfer, id);
   state_->Start(id, NowNs());

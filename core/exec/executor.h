@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/device_lane.h"
+#include "core/exec/device_statistics.h"
 #include "core/exec/model_memory.h"
 #include "core/exec/optimizer_states.h"
 #include "core/exec/order.h"
@@ -24,6 +26,7 @@
 #include "core/exec/wire.h"
 #include "core/plugin/plugin_set.h"
 #include "core/trace/timeline.h"
+#include "engine/accelerator.h"
 #include "engine/parameter_server.h"
 #include "engine/shared_memory.h"
 
@@ -40,7 +43,10 @@ struct StepInput {
 };
 
 struct StepResult {
-  StepStatistics statistics;  // summed over all ranks
+  // Whose statistics these are: those of the step itself, and on an accelerator of the one before
+  // it, or 0 for none. Summed over all ranks.
+  uint64_t step = 0;
+  StepStatistics statistics;
   double seconds = 0;
   double waited_seconds =
       0;  // of them the compute lane had nothing to do but wait: exposed communication
@@ -66,6 +72,9 @@ struct ExecutorOptions {
   // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
   // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
   Communicator* replicas = nullptr;
+  // On an accelerator with one rank and without micro-batches: the work of a step is recorded once
+  // and then replayed (CUDA graphs), for batches of as many samples.
+  bool record_steps = false;
   size_t trace_spans = 1 << 16;
   std::string communicator_name, scheduler_name, optimizer_name;
   std::vector<std::string> hook_names;
@@ -96,15 +105,21 @@ class Executor {
   Status ShareBuffers();
 
   // Forward and backward of one step. Returns when they are done and the statistics are known;
-  // transfers of gradients and updates go on, and the next step begins while they do. After an
-  // error the executor is of no more use. No allocation of its own after the first step.
+  // transfers of gradients and updates go on, and the next step begins while they do. On an
+  // accelerator it returns when they are queued and the statistics of the step before are known.
+  // After an error the executor is of no more use. No allocation of its own after the first step.
   Result<StepResult> Step(const StepInput& input);
+
+  // The statistics of the last step if Step did not give them yet (StepResult::step is 0 if it
+  // did). After Flush.
+  Result<StepResult> Remaining();
 
   // Ends whatever waits, and what comes later, with `reason`; the first one stays. [any-thread]
   void Abort(const Status& reason);
 
-  // Waits until every parameter is updated. Needed before anything but Step looks at parameters,
-  // optimizer states or the communicator; does nothing when it has been done.
+  // Waits until every parameter is updated, on an accelerator by the device. Needed before anything
+  // but Step looks at parameters, optimizer states or the communicator; does nothing when it has
+  // been done.
   Status Flush();
   bool flushed() const;
 
@@ -190,7 +205,9 @@ class Executor {
   Status AllocateCollected(int64_t count);
 
   // executor.cc
-  Status BeginStep(const StepInput& input);
+  Status RunHead(const StepInput& input, double* waited_seconds);
+  Status PrepareStep(const StepInput& input);
+  void BeginStep();
   Status Drive(bool (Executor::*done)() const, double* waited_seconds);
   Status RunNext(Lock& lock, const Action& action);
   Status WaitForChange(Lock& lock, double* waited_seconds);
@@ -204,6 +221,7 @@ class Executor {
   void PumpAside(Lock lock);
   void TakeCompletions();
   Status TakeStatistics();
+  Status CheckOrderBits(const StepStatistics& statistics) const;
   bool NextTransfer(uint32_t* task);
   bool NextTicket(uint32_t* task);
   void StartTransfer(Lock& lock, uint32_t task);
@@ -211,6 +229,24 @@ class Executor {
   void Fail(Status status);
   void EndGathers(const Status& reason);
   Status GiveUp(Status status);
+
+  // executor_device.cc
+  Status PrepareDevice();
+  float* ScaleAt(size_t index);
+  Status AnnounceOnDevice();
+  Status TakeDeviceStatistics();
+  Result<StepResult> ReadStatistics(uint64_t step);
+  Status KeepStatistics();
+  Status AddKeptStatistics();
+  Status Update(UpdateCall call, const Parameter& parameter, int64_t offset, size_t scale);
+  Status EndUpdates();
+  Status AllReduceOnDevice(DType dtype, void* data, int64_t count);
+  bool FollowedByTransfer(const Task& task) const;
+  void OnReached(uint32_t task, Status status);
+  bool CanRecord(const StepInput& input) const;
+  Status Record(Status driven);
+  Status WaitForDevice();
+  Status Replay();
 
   // executor_micro.cc
   Status BeginMicroBatch(int64_t index);
@@ -265,6 +301,21 @@ class Executor {
   // Written before the tasks that read them become ready.
   std::vector<float> gradient_scale_;  // per span that hooks and updates work on
 
+  // Of an accelerator; see executor_device.cc.
+  Accelerator* accelerator_ = nullptr;
+  DeviceBuffer device_scales_;           // gradient_scale_ on the device, and a 1 behind it
+  DeviceBuffer device_scratch_;          // for few floats
+  StepStatistics kept_statistics_;       // of earlier micro-batches, on other devices
+  StepScalars before_, now_;             // of the step before, and of the step at hand
+  std::vector<UpdateCall> updates_;      // of one task
+  SpanUpdates* span_updates_ = nullptr;  // null: one call per span
+  std::unique_ptr<DeviceStatistics> device_statistics_;
+  bool stop_asked_[2] = {};  // of even and odd steps, with one rank
+  bool recording_ = false;
+  int64_t recorded_samples_ = 0;
+  uint64_t steps_run_ = 0;
+  std::unique_ptr<Recording> recorded_;
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<StepState> state_;  // guarded by mutex_, as all below and calls of the scheduler
@@ -280,7 +331,9 @@ class Executor {
   uint64_t sequence_ = 0;  // of transfers, over the whole run
   Status failure_;
 
-  std::unique_ptr<TransferLane> transfers_;  // last: its callbacks use all of the above
+  std::unique_ptr<TransferLane> transfers_;  // its callbacks use all of the above
+  // Null: compute tasks end when they were run. Last: its thread uses all of the above.
+  std::unique_ptr<DeviceLane> device_lane_;
 };
 
 }  // namespace engine

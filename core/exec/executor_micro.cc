@@ -30,6 +30,8 @@ Status Executor::BeginMicroBatch(int64_t index) {
                    .step = input_.step,
                    .first_sample = static_cast<uint64_t>(input_.first_sample + begin),
                    .replicas = replicas_.get()};
+  now_.first_sample = call_context_.first_sample;
+  ENGINE_RETURN_IF_ERROR(memory_->SetScalars(before_, now_));
   const void* const target = At(graph, graph.target, input_.target, begin);
   return memory_->SetBatch(At(graph, graph.input, input_.input, begin),
                            static_cast<const int32_t*>(target), part + (index < larger ? 1 : 0));
@@ -41,15 +43,12 @@ Status Executor::RunMicroBatches(const Task& task) {
   if (task.gathers) replicas_->Begin(task.info.id);
   const int32_t forward_count = memory_->program().forward_count;
   const auto count = static_cast<int32_t>(memory_->program().instructions.size());
-  StepStatistics& statistics = *memory_->statistics();
   for (int64_t index = 1; index < options_.micro_batches; ++index) {
     ENGINE_RETURN_IF_ERROR(RunInstructions(forward_count, count));
     ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
-    const StepStatistics before = statistics;
+    ENGINE_RETURN_IF_ERROR(KeepStatistics());
     ENGINE_RETURN_IF_ERROR(RunInstructions(0, forward_count));
-    statistics.loss_sum += before.loss_sum;
-    statistics.count += before.count;
-    statistics.correct += before.correct;
+    ENGINE_RETURN_IF_ERROR(AddKeptStatistics());
     const std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
   }

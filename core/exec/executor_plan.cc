@@ -34,6 +34,8 @@ Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& opti
 
 Executor::~Executor() {
   if (follows_) store_->Listen(nullptr);
+  if (device_lane_ != nullptr) Abort(Status::Error(StatusCode::kAborted, "the run is over"));
+  device_lane_.reset();
   if (transfers_ != nullptr && transfers_->in_flight() > 0) {
     plugins_.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }
@@ -125,6 +127,7 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
     }
     first_scale_[task.info.id] = first;
   }
+  ENGINE_RETURN_IF_ERROR(PrepareDevice());
   state_ = std::make_unique<StepState>(tasks_, flat.parameters.size(), *plugins_.scheduler);
   transfers_ = std::make_unique<TransferLane>(*plugins_.communicator, tasks_.tasks.size(),
                                               [this] { PumpAside(Lock(mutex_)); });
@@ -136,8 +139,10 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
 
 // Memory that the communicator lends for what is sent, or null: then it may lie anywhere.
 SharedMemory* Executor::MemoryOfTransfers() const {
-  const bool on_host = std::string_view(plugins_.device->type()) == "cpu";
-  if (!on_host || options_.rank.world_size == 1) return nullptr;
+  const bool on_host = plugins_.device->Query(kAcceleratorId) == nullptr;
+  const bool takes_it = on_host ? std::string_view(plugins_.device->type()) == "cpu"
+                                : communicator_traits_.device_memory != 0;
+  if (!takes_it || options_.rank.world_size == 1) return nullptr;
   return static_cast<SharedMemory*>(plugins_.communicator->Query(kSharedMemoryId));
 }
 

@@ -14,6 +14,7 @@ constexpr int64_t kGraceMs = 5000;
 
 }  // namespace
 
+// On an accelerator what is sent is there when a transfer starts, but for the statistics.
 Transfer Executor::MakeTransfer(const Task& task) {
   const uint64_t identity[2] = {tasks_.digest, task.info.id};
   Transfer transfer{.kind = task.info.transfer,
@@ -21,8 +22,14 @@ Transfer Executor::MakeTransfer(const Task& task) {
                     .priority = task.info.priority,
                     .unit = task.info.unit,
                     .sequence = ++sequence_,
-                    .stream = memory_->stream(),
+                    .stream = accelerator_ == nullptr ? memory_->stream() : nullptr,
                     .timeout_ms = options_.timeout_ms};
+  if (task.data == TransferData::kStatistics && accelerator_ != nullptr) {
+    transfer.stream = options_.rank.world_size > 1 ? memory_->stream() : nullptr;
+    transfer.send = transfer.recv = memory_->statistics();
+    transfer.count = sizeof(StepStatistics) / sizeof(float);
+    return transfer;
+  }
   if (task.data == TransferData::kStatistics) {
     StepStatistics& statistics = *memory_->statistics();
     own_count_ = statistics.count;
@@ -36,6 +43,7 @@ Transfer Executor::MakeTransfer(const Task& task) {
     const std::span<float> sums = plugins_.hooks[task.hook]->Observed();
     transfer.send = transfer.recv = sums.data();
     transfer.count = static_cast<int64_t>(sums.size());
+    transfer.stream = memory_->stream();  // Observed may queue the last of them
     return transfer;
   }
   if (served()) {
@@ -115,7 +123,9 @@ Status Executor::RunHook(const Task& task) {
         .data = memory_->gradients() + memory_->layout().offset[index] + span.offset,
         .offset = span.offset,
         .count = span.count,
-        .scale = local ? &local_scale : &gradient_scale_[first_scale_[task.info.id] + i],
+        .scale = !local                    ? ScaleAt(first_scale_[task.info.id] + i)
+                 : accelerator_ == nullptr ? &local_scale
+                                           : ScaleAt(gradient_scale_.size()),
         .stream = memory_->stream()};
     const Status status =
         task.hook_work == HookWork::kObserve ? hook.Observe(view) : hook.Apply(view);
@@ -135,21 +145,22 @@ Status Executor::RunUpdate(const Task& task) {
     const int32_t index = memory_->layout().parameters[span.parameter];
     const Parameter& parameter = memory_->graph().parameters[index];
     const int64_t offset = memory_->layout().offset[index] + span.offset;
+    const size_t scale = first_scale_[task.info.id] + i;
     UpdateCall call{.value = memory_->parameters() + offset,
                     .gradient = memory_->gradients() + offset,
                     .count = span.count,
-                    .gradient_scale = gradient_scale_[first_scale_[task.info.id] + i],
+                    .gradient_scale = gradient_scale_[scale],
                     .learning_rate = tail_rate_ * parameter.learning_rate_scale,
                     .weight_decay_scale = parameter.DecayScale(),
                     .step = tail_step_,
                     .stream = memory_->stream()};
     for (int32_t s = 0; s < states_->count(); ++s) call.states[s] = states_->At(s, unit, offset);
-    const Status status = plugins_.optimizer->Update(call);
+    const Status status = Update(call, parameter, offset, scale);
     if (status.ok()) continue;
     return status.WithContext("optimizer '%s' on '%s'", options_.optimizer_name.c_str(),
                               parameter.name.c_str());
   }
-  return {};
+  return EndUpdates().WithContext("optimizer '%s'", options_.optimizer_name.c_str());
 }
 
 Status Executor::RunAlone(Transfer transfer, int64_t timeout_ms) {
@@ -182,7 +193,8 @@ Status Executor::ShareParameters() {
                     .count = layout.total_count - from,
                     .stream = memory_->stream()};
   transfer.send = transfer.recv = memory_->parameters() + from;
-  return RunAlone(transfer).WithContext("broadcast of the initial parameters");
+  ENGINE_RETURN_IF_ERROR(RunAlone(transfer).WithContext("broadcast of the initial parameters"));
+  return memory_->RefreshCopies();
 }
 
 Status Executor::ShareBuffers() {
@@ -201,6 +213,7 @@ Status Executor::ShareBuffers() {
 }
 
 Status Executor::AllReduce(DType dtype, void* data, int64_t count) {
+  if (accelerator_ != nullptr) return AllReduceOnDevice(dtype, data, count);
   return RunAlone({.kind = TransferKind::kAllReduce,
                    .dtype = dtype,
                    .send = data,

@@ -1,5 +1,6 @@
 #include "core/exec/model_memory.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/exec/initialize.h"
@@ -30,6 +31,7 @@ ModelMemory::ModelMemory(Graph graph, Program program, FlatLayout layout, Device
       layout_(std::move(layout)),
       plan_(PlanMemory(graph_, program_)),
       device_(device),
+      accelerator_(static_cast<Accelerator*>(device.Query(kAcceleratorId))),
       seed_(seed) {}
 
 Status ModelMemory::Allocate(SharedMemory* shared) {
@@ -60,6 +62,17 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(make_sent(&parameters_, layout_.total_count, "parameters"));
   if (graph_.loss != kNone) {
     ENGINE_RETURN_IF_ERROR(make_sent(&gradients_, layout_.trainable_count, "gradients"));
+  }
+  const auto is_copied = [](const Value& value) {
+    return value.kind == ValueKind::kParameter && value.spec.dtype != DType::kFloat32;
+  };
+  if (std::any_of(graph_.values.begin(), graph_.values.end(), is_copied)) {
+    ENGINE_CHECK(accelerator_ != nullptr, "ops read rounded parameters on a device that has none");
+    const size_t size_bytes = static_cast<size_t>(layout_.total_count) * SizeOf(DType::kBFloat16);
+    ENGINE_RETURN_IF_ERROR(make(&copies_, size_bytes, "parameters in bfloat16"));
+  }
+  if (accelerator_ != nullptr) {
+    ENGINE_RETURN_IF_ERROR(make(&scalars_, 2 * sizeof(StepScalars), "numbers of a step"));
   }
   ENGINE_RETURN_IF_ERROR(make(&activations_, plan_.arena_bytes, "activations"));
   ENGINE_RETURN_IF_ERROR(make(&workspace_, plan_.workspace_bytes, "the workspace of ops"));
@@ -100,8 +113,12 @@ void* ModelMemory::AddressOf(StorageId id) const {
       return activations_.bytes() + storage.offset;
     case StorageKind::kInput:
       return inputs_.bytes() + input_offset_[storage.index];
-    case StorageKind::kParameter:
-      return parameters_.f32() + layout_.offset[storage.index];
+    case StorageKind::kParameter: {
+      const int64_t offset = layout_.offset[storage.index];
+      const bool copied =
+          graph_.values[graph_.parameters[storage.index].value].spec.dtype != DType::kFloat32;
+      return copied ? copy_at(offset) : parameters_.f32() + offset;
+    }
     case StorageKind::kParameterGradient:
       return gradients_.f32() + layout_.offset[storage.index];
     case StorageKind::kLoss:
@@ -119,10 +136,10 @@ TensorView ModelMemory::ViewOfValue(ValueId value) const {
 
 TensorView ModelMemory::ViewOfGradient(GradientId gradient) const {
   if (gradient == kNone) return {};
-  const TensorSpec& spec = graph_.values[program_.gradients[gradient].of].spec;
+  const Value& of = graph_.values[program_.gradients[gradient].of];
   return {.data = AddressOf(plan_.of_gradient[gradient]),
-          .shape = spec.shape,
-          .dtype = DType::kFloat32};
+          .shape = of.spec.shape,
+          .dtype = of.kind == ValueKind::kParameter ? DType::kFloat32 : of.spec.dtype};
 }
 
 Status ModelMemory::Bind(const OpFactory& factory) {
@@ -142,6 +159,7 @@ Status ModelMemory::Bind(const OpFactory& factory) {
     bound.call.workspace = workspace_.data();
     bound.call.stream = stream_.get();
     bound.call.seed = seed_;
+    bound.call.scalars = scalars(1);
   }
   return {};
 }
@@ -151,7 +169,7 @@ Status ModelMemory::BindAdd(const OpFactory& factory, const Instruction& instruc
   const ValueId of = program_.gradients[instruction.target].of;
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Op> op, factory("accumulate", {}));
   TensorSpec spec = graph_.values[of].spec;
-  spec.dtype = DType::kFloat32;
+  if (graph_.values[of].kind == ValueKind::kParameter) spec.dtype = DType::kFloat32;
   const TensorSpec specs[2] = {spec, spec};
   OpSignature signature;
   ENGINE_RETURN_IF_ERROR(op->Infer(specs, &signature));
@@ -220,6 +238,12 @@ void ModelMemory::SetSamples(int64_t samples) {
   }
 }
 
+Status ModelMemory::SetScalars(const StepScalars& before, const StepScalars& step) {
+  if (accelerator_ == nullptr) return {};
+  const StepScalars both[2] = {before, step};
+  return device_.Copy(scalars_.data(), both, sizeof(both), stream_.get());
+}
+
 Status ModelMemory::SetBatch(const void* input, const int32_t* target, int64_t samples) {
   ENGINE_CHECK(samples >= 0 && samples <= graph_.max_samples, "%lld samples",
                static_cast<long long>(samples));
@@ -266,7 +290,34 @@ Status ModelMemory::InitializeParameters() {
                                         stream_.get()));
     ENGINE_RETURN_IF_ERROR(stream_->Synchronize(kSetupTimeoutMs));
   }
+  return RefreshCopies();
+}
+
+Status ModelMemory::RefreshCopies() {
+  if (copies_.data() == nullptr) return {};
+  return accelerator_->math().Convert(parameters_.data(), DType::kFloat32, copies_.data(),
+                                      DType::kBFloat16, layout_.total_count, stream_.get());
+}
+
+Status ModelMemory::ReadFloats(const TensorView& from, float* to) const {
+  const bool rounded = from.dtype == DType::kBFloat16;
+  ENGINE_CHECK(rounded || from.dtype == DType::kFloat32, "%s elements", Name(from.dtype));
+  std::vector<uint16_t> upper(rounded ? static_cast<size_t>(from.count()) : 0);
+  void* const target = rounded ? static_cast<void*>(upper.data()) : to;
+  ENGINE_RETURN_IF_ERROR(device_.Copy(target, from.data, from.size_bytes(), stream_.get()));
+  ENGINE_RETURN_IF_ERROR(stream_->Synchronize(kSetupTimeoutMs));
+  // A bfloat16 is the upper half of a float.
+  for (size_t i = 0; i < upper.size(); ++i) {
+    to[i] = std::bit_cast<float>(static_cast<uint32_t>(upper[i]) << 16);
+  }
   return {};
+}
+
+Result<StepStatistics> ModelMemory::ReadStatistics() const {
+  StepStatistics read;
+  ENGINE_RETURN_IF_ERROR(device_.Copy(&read, statistics_.data(), sizeof(read), stream_.get()));
+  ENGINE_RETURN_IF_ERROR(stream_->Synchronize(kSetupTimeoutMs));
+  return read;
 }
 
 TensorView ModelMemory::parameter(int32_t index) const {
@@ -275,8 +326,8 @@ TensorView ModelMemory::parameter(int32_t index) const {
           .dtype = DType::kFloat32};
 }
 
-const float* ModelMemory::logits() const {
-  return static_cast<const float*>(AddressOf(plan_.of_value[graph_.logits]));
+TensorView ModelMemory::logits() const {
+  return ViewOfValue(graph_.logits);
 }
 
 }  // namespace engine

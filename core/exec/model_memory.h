@@ -9,6 +9,7 @@
 #include "core/graph/builder.h"
 #include "core/graph/memory_plan.h"
 #include "core/tensor/device_buffer.h"
+#include "engine/accelerator.h"
 
 namespace engine {
 
@@ -40,6 +41,10 @@ class ModelMemory {
                                                      const OpFactory& factory, uint64_t seed,
                                                      SharedMemory* shared = nullptr);
 
+  // Tells an accelerator what changes from step to step; `step` is that of later calls, and
+  // `before` what updates of the step before it need. Does nothing on other devices. [compute-lane]
+  Status SetScalars(const StepScalars& before, const StepScalars& step);
+
   // Copies a batch of `samples` (0 .. max_samples) to the device; `target` may be null in a graph
   // for inference. Every following call works on that many samples. [compute-lane]
   Status SetBatch(const void* input, const int32_t* target, int64_t samples);
@@ -60,6 +65,16 @@ class ModelMemory {
   // Fills parameters by their initialisers: a function of seed, name and position only. [setup]
   Status InitializeParameters();
 
+  // Brings the rounded copies of parameters that ops read up to date with the parameters: after
+  // anything but an optimizer has written those. Does nothing where ops read the parameters
+  // themselves. [compute-lane]
+  Status RefreshCopies();
+
+  // Waits for what is queued, then reads float32 or bfloat16 elements as float32. Not for the step
+  // path. [compute-lane]
+  Status ReadFloats(const TensorView& from, float* to) const;
+  Result<StepStatistics> ReadStatistics() const;  // as ReadFloats
+
   const Graph& graph() const { return graph_; }
   const Program& program() const { return program_; }
   const FlatLayout& layout() const { return layout_; }
@@ -70,8 +85,20 @@ class ModelMemory {
   TensorView parameter(int32_t index) const;
   float* parameters() const { return parameters_.f32(); }  // layout().total_count elements
   float* gradients() const { return gradients_.f32(); }    // layout().trainable_count elements
+  // The copy that ops read of the parameters from element `offset`, or null: see RefreshCopies.
+  void* copy_at(int64_t offset) const {
+    return copies_.data() == nullptr ? nullptr : copies_.bytes() + 2 * offset;
+  }
   StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
-  const float* logits() const;  // of the last forward pass: (samples, ..., classes)
+  TensorView logits() const;  // of the last forward pass: (samples, ..., classes)
+
+  // Null: all of the above is host memory, and calls have done their work when they return.
+  Accelerator* accelerator() const { return accelerator_; }
+  // Of an accelerator: 0 of the step before, 1 of the step at hand.
+  const StepScalars* scalars(int32_t which) const {
+    const auto* both = static_cast<const StepScalars*>(scalars_.data());
+    return both == nullptr ? nullptr : both + which;
+  }
 
  private:
   struct Bound {  // one instruction
@@ -98,10 +125,13 @@ class ModelMemory {
   FlatLayout layout_;
   MemoryPlan plan_;
   Device& device_;
+  Accelerator* const accelerator_;
   const uint64_t seed_;
   std::unique_ptr<Stream> stream_;
   DeviceBuffer parameters_, gradients_, activations_, workspace_, inputs_, statistics_,
       seed_gradient_;
+  DeviceBuffer copies_;   // of parameters, in the layout of parameters_; empty: ops read those
+  DeviceBuffer scalars_;  // two StepScalars, of an accelerator
   std::vector<size_t> input_offset_;  // per value
   std::vector<Bound> bound_;          // per instruction
   std::vector<std::unique_ptr<Op>> add_ops_;

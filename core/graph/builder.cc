@@ -75,6 +75,15 @@ Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& 
                                     const std::vector<ValueId>& inputs,
                                     const std::vector<OwnedOption>& attributes,
                                     const LayerOptions& options) {
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<ValueId> outputs,
+                          ApplyAll(name, op, inputs, attributes, options));
+  return outputs[0];
+}
+
+Result<std::vector<ValueId>> GraphBuilder::ApplyAll(const std::string& name, const std::string& op,
+                                                    const std::vector<ValueId>& inputs,
+                                                    const std::vector<OwnedOption>& attributes,
+                                                    const LayerOptions& options) {
   Node node;
   node.name = UniqueName(name, op);
   for (const Node& other : graph_.nodes) {
@@ -123,7 +132,7 @@ Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& 
                         .buffer = wanted.trained == 0,
                         .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};
     parameter.value = AddValue({.name = parameter.name,
-                                .spec = {.shape = wanted.shape},
+                                .spec = {.shape = wanted.shape, .dtype = wanted.dtype},
                                 .kind = ValueKind::kParameter,
                                 .producer = kNone,
                                 .parameter = static_cast<int32_t>(graph_.parameters.size())});
@@ -137,9 +146,9 @@ Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& 
                   .kind = ValueKind::kActivation,
                   .producer = id}));
   }
-  const ValueId output = node.outputs[0];
+  std::vector<ValueId> outputs = node.outputs;
   graph_.nodes.push_back(std::move(node));
-  return output;
+  return outputs;
 }
 
 Result<ValueId> GraphBuilder::ParameterValue(const std::string& name) const {

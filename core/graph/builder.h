@@ -47,6 +47,18 @@ class GraphBuilder {
                         const std::vector<OwnedOption>& attributes = {},
                         const LayerOptions& options = {});
 
+  // The same; all of its outputs.
+  Result<std::vector<ValueId>> ApplyAll(const std::string& name, const std::string& op,
+                                        const std::vector<ValueId>& inputs,
+                                        const std::vector<OwnedOption>& attributes = {},
+                                        const LayerOptions& options = {});
+
+  // Whether there is an op of this name for which `attributes` suffice: for those that a library
+  // may offer in the place of several others.
+  bool Offers(const std::string& op, const std::vector<OwnedOption>& attributes = {}) const {
+    return factory_(op, attributes).ok();
+  }
+
   // A parameter that an earlier layer made, to use it again.
   Result<ValueId> ParameterValue(const std::string& name) const;
 

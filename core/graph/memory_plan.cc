@@ -191,8 +191,10 @@ class Planner {
     }
     const ValueId value =
         tensor < gradients_from_ ? tensor : program_.gradients[tensor - gradients_from_].of;
-    const TensorSpec& spec = graph_.values[value].spec;
-    return static_cast<size_t>(spec.shape.Count()) * SizeOf(spec.dtype);
+    const Value& of = graph_.values[value];
+    const bool full = of.kind == ValueKind::kParameter && tensor >= gradients_from_;
+    return static_cast<size_t>(of.spec.shape.Count()) *
+           SizeOf(full ? DType::kFloat32 : of.spec.dtype);
   }
 
   Storage DescribeRoot(int32_t root) const {

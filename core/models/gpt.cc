@@ -9,36 +9,76 @@ namespace {
 // write into the residual stream 0.02 / sqrt(number of such layers).
 constexpr double kInitScale = 0.02;
 
+// Where a library has an op for what follows each other anyway (an addition and the norm of the
+// sum, a product and its GELU), that op is taken; parameters have the same names.
 class GptBuilder {
  public:
-  GptBuilder(GraphBuilder& builder, const config::Gpt& gpt)
-      : builder_(builder), gpt_(gpt), residual_scale_(kInitScale / std::sqrt(2.0 * gpt.layers())) {}
+  // `x`: (B, T, C).
+  GptBuilder(GraphBuilder& builder, const config::Gpt& gpt, ValueId x)
+      : builder_(builder),
+        gpt_(gpt),
+        residual_scale_(kInitScale / std::sqrt(2.0 * gpt.layers())),
+        fuses_norm_(builder.Offers("add_layer_norm")),
+        fuses_gelu_(builder.Offers("linear_gelu", {Int("units", 1)})),
+        x_(x) {}
 
-  // x: (B, T, C). Both halves are pre-norm: x + f(norm(x)).
-  Result<ValueId> Block(int32_t index, ValueId x) {
+  // Both halves are pre-norm: x + f(norm(x)).
+  Status Block(int32_t index) {
     const std::string name = "block" + std::to_string(index);
-    ENGINE_ASSIGN_OR_RETURN(ValueId h, builder_.Apply(name + ".norm1", "layer_norm", {x}));
+    ENGINE_ASSIGN_OR_RETURN(ValueId h, Norm(name + ".norm1"));
     ENGINE_ASSIGN_OR_RETURN(h, Linear(name + ".attn.qkv", h, 3 * gpt_.width(), kInitScale));
     ENGINE_ASSIGN_OR_RETURN(
         h, builder_.Apply(name + ".attn", "attention", {h}, {Int("heads", gpt_.heads())}));
     ENGINE_ASSIGN_OR_RETURN(h, Linear(name + ".attn.proj", h, gpt_.width(), residual_scale_));
-    ENGINE_ASSIGN_OR_RETURN(x, builder_.Apply(name + ".add1", "add", {x, h}));
-    ENGINE_ASSIGN_OR_RETURN(h, builder_.Apply(name + ".norm2", "layer_norm", {x}));
-    ENGINE_ASSIGN_OR_RETURN(h, Linear(name + ".mlp.fc", h, 4 * gpt_.width(), kInitScale));
-    ENGINE_ASSIGN_OR_RETURN(h, builder_.Apply(name + ".mlp.gelu", "gelu", {h}));
+    Add(name + ".add1", h);
+    ENGINE_ASSIGN_OR_RETURN(h, Norm(name + ".norm2"));
+    ENGINE_ASSIGN_OR_RETURN(h, LinearGelu(name + ".mlp", h));
     ENGINE_ASSIGN_OR_RETURN(h, Linear(name + ".mlp.proj", h, gpt_.width(), residual_scale_));
-    return builder_.Apply(name + ".add2", "add", {x, h});
+    Add(name + ".add2", h);
+    return {};
+  }
+
+  // Of the sum of all so far.
+  Result<ValueId> Norm(const std::string& name) {
+    if (branch_ == kNone) return builder_.Apply(name, "layer_norm", {x_});
+    if (fuses_norm_) {
+      ENGINE_ASSIGN_OR_RETURN(const std::vector<ValueId> outputs,
+                              builder_.ApplyAll(name, "add_layer_norm", {x_, branch_}));
+      x_ = outputs[0];
+      branch_ = kNone;
+      return outputs[1];
+    }
+    ENGINE_ASSIGN_OR_RETURN(x_, builder_.Apply(add_name_, "add", {x_, branch_}));
+    branch_ = kNone;
+    return builder_.Apply(name, "layer_norm", {x_});
   }
 
  private:
-  Result<ValueId> Linear(const std::string& name, ValueId x, int64_t units, double init_scale) {
-    return builder_.Apply(name, "linear", {x},
-                          {Int("units", units), Float("init_scale", init_scale)});
+  // Added by the norm that follows.
+  void Add(std::string name, ValueId branch) {
+    add_name_ = std::move(name);
+    branch_ = branch;
+  }
+
+  Result<ValueId> Linear(const std::string& name, ValueId x, int64_t units, double init_scale,
+                         const std::string& op = "linear") {
+    return builder_.Apply(name, op, {x}, {Int("units", units), Float("init_scale", init_scale)});
+  }
+
+  Result<ValueId> LinearGelu(const std::string& name, ValueId x) {
+    const int64_t units = 4 * gpt_.width();
+    if (fuses_gelu_) return Linear(name + ".fc", x, units, kInitScale, "linear_gelu");
+    ENGINE_ASSIGN_OR_RETURN(x, Linear(name + ".fc", x, units, kInitScale));
+    return builder_.Apply(name + ".gelu", "gelu", {x});
   }
 
   GraphBuilder& builder_;
   const config::Gpt& gpt_;
   const double residual_scale_;
+  const bool fuses_norm_, fuses_gelu_;
+  ValueId x_;
+  ValueId branch_ = kNone;  // still to be added to x_, by a layer called add_name_
+  std::string add_name_;
 };
 
 }  // namespace
@@ -58,16 +98,14 @@ Result<ValueId> BuildGpt(GraphBuilder& builder, const config::Gpt& gpt, ValueId 
         gpt.width(), gpt.heads(), gpt.layers());
   }
   const int64_t context = spec.shape[1];
-  GptBuilder blocks(builder, gpt);
   ENGINE_ASSIGN_OR_RETURN(
       ValueId x, builder.Apply("embedding", "embedding", {tokens},
                                {Int("vocabulary", classes), Int("width", gpt.width()),
                                 Int("positions", context), Float("init_scale", kInitScale)},
                                {.row_table = kEmbeddingTable}));
-  for (int32_t i = 0; i < gpt.layers(); ++i) {
-    ENGINE_ASSIGN_OR_RETURN(x, blocks.Block(i, x));
-  }
-  ENGINE_ASSIGN_OR_RETURN(x, builder.Apply("norm", "layer_norm", {x}));
+  GptBuilder blocks(builder, gpt, x);
+  for (int32_t i = 0; i < gpt.layers(); ++i) ENGINE_RETURN_IF_ERROR(blocks.Block(i));
+  ENGINE_ASSIGN_OR_RETURN(x, blocks.Norm("norm"));
   if (!gpt.tied()) {
     return builder.Apply(
         "head", "linear", {x},

@@ -26,7 +26,10 @@ Result<ValueId> BuildLogits(GraphBuilder& builder, const config::Model& model,
 // Logits must be one row of `classes` for every target.
 Status CheckLogits(const TensorSpec& logits, const TensorSpec& target, int64_t classes) {
   const bool rows_fit = logits.shape.ndim > 0 && logits.shape.Count(0, -1) == target.shape.Count();
-  if (rows_fit && logits.shape[-1] == classes && logits.dtype == DType::kFloat32) return {};
+  if (rows_fit && logits.shape[-1] == classes &&
+      (logits.dtype == DType::kFloat32 || logits.dtype == DType::kBFloat16)) {
+    return {};
+  }
   return Status::Error(
       StatusCode::kConfig,
       "model: the last layer gives %lld values in rows of %lld, but the data has %lld "

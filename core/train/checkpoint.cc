@@ -287,6 +287,7 @@ Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory) {
     ENGINE_RETURN_IF_ERROR(
         memory.device().Copy(view.data, stored.data, view.size_bytes(), memory.stream()));
   }
+  ENGINE_RETURN_IF_ERROR(memory.RefreshCopies());
   return memory.stream()->Synchronize(kCopyTimeoutMs);
 }
 

@@ -36,7 +36,7 @@ Status EvaluateBatch(ModelMemory& memory, const DatasetInfo& info, const Batch& 
         memory.SetBatch(static_cast<const std::byte*>(batch.input) + begin * sample_bytes,
                         batch.target + begin * info.target_shape.Count(), count));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    const StepStatistics& statistics = *memory.statistics();
+    ENGINE_ASSIGN_OR_RETURN(const StepStatistics statistics, memory.ReadStatistics());
     sums->loss += statistics.loss_sum;
     sums->count += static_cast<int64_t>(statistics.count);
     sums->correct += static_cast<int64_t>(statistics.correct);

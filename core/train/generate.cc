@@ -9,8 +9,6 @@
 namespace engine {
 namespace {
 
-constexpr int64_t kCopyTimeoutMs = 60000;
-
 // A draw from softmax(logits / temperature) over the top k.
 int32_t Draw(const std::vector<float>& logits, const GenerateOptions& options,
              std::mt19937_64& random) {
@@ -55,6 +53,7 @@ Result<std::string> Generate(ModelMemory& memory, const std::string& prompt,
   std::mt19937_64 random(options.seed);
   std::vector<int32_t> tokens(context);
   std::vector<float> logits(classes);
+  const TensorView all = memory.logits();
   while (text.size() < begin + static_cast<size_t>(options.bytes)) {
     const size_t used = std::min(text.size(), context);
     for (size_t i = 0; i < used; ++i) {
@@ -63,10 +62,11 @@ Result<std::string> Generate(ModelMemory& memory, const std::string& prompt,
     std::fill(tokens.begin() + static_cast<int64_t>(used), tokens.end(), 0);
     ENGINE_RETURN_IF_ERROR(memory.SetBatch(tokens.data(), nullptr, 1));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    ENGINE_RETURN_IF_ERROR(memory.device().Copy(logits.data(),
-                                                memory.logits() + (used - 1) * classes,
-                                                classes * sizeof(float), memory.stream()));
-    ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
+    const TensorView last{
+        .data = static_cast<std::byte*>(all.data) + (used - 1) * classes * SizeOf(all.dtype),
+        .shape = {static_cast<int64_t>(classes)},
+        .dtype = all.dtype};
+    ENGINE_RETURN_IF_ERROR(memory.ReadFloats(last, logits.data()));
     text.push_back(static_cast<char>(Draw(logits, options, random)));
   }
   return text.substr(begin);

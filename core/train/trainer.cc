@@ -71,6 +71,7 @@ Status Trainer::MakeExecutor(const BatchOptions& batches) {
                           .sparse_pull = proto.train().sparse_pull(),
                           .micro_batches = proto.train().micro_batches(),
                           .loss_scale = static_cast<float>(proto.train().loss_scale()),
+                          .record_steps = proto.train().record_steps(),
                           .trace_spans = static_cast<size_t>(proto.output().trace_spans()),
                           .communicator_name = chosen.communicator.entry.name,
                           .scheduler_name = chosen.scheduler.entry.name,
@@ -204,7 +205,7 @@ Status Trainer::Run() {
     ENGINE_RETURN_IF_ERROR(TrainStep(step, &stop));
     if (step == steps_) break;
     if (stop) {
-      ENGINE_RETURN_IF_ERROR(executor_->Flush());
+      ENGINE_RETURN_IF_ERROR(Settle());
       ENGINE_RETURN_IF_ERROR(Checkpoint(step));
       ENGINE_RETURN_IF_ERROR(WriteTrace());
       return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
@@ -218,7 +219,7 @@ Status Trainer::Run() {
 }
 
 Status Trainer::Finish() {
-  ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(Settle());
   if (executor_->own_pace()) ENGINE_RETURN_IF_ERROR(executor_->Meet(kFinishTimeoutMs));
   if (config_.proto().train().evaluate_every() >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
   ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));
@@ -236,9 +237,27 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
                         .step = static_cast<uint64_t>(step),
                         .learning_rate = static_cast<float>(rate),
                         .stop = rank_.stop_requested.load() != 0};
+  unreported_.push_back({.step = step,
+                         .steps = steps_,
+                         .epoch = static_cast<double>(batch->epoch) +
+                                  static_cast<double>(batch->step_in_epoch + 1) /
+                                      static_cast<double>(loader_->steps_per_epoch()),
+                         .learning_rate = rate,
+                         .samples = batch->global_samples});
   auto result = executor_->Step(input);
   if (!result.ok()) return result.status().WithContext("step %lld", static_cast<long long>(step));
-  const StepStatistics& statistics = result->statistics;
+  return Report(*result, stop);
+}
+
+// Of the step whose statistics have come: on an accelerator not the one that was run last.
+Status Trainer::Report(const StepResult& result, bool* stop) {
+  if (result.step == 0) return {};
+  ENGINE_CHECK(
+      !unreported_.empty() && unreported_.front().step == static_cast<int64_t>(result.step),
+      "statistics of step %llu", static_cast<unsigned long long>(result.step));
+  StepReport report = unreported_.front();
+  unreported_.pop_front();
+  const StepStatistics& statistics = result.statistics;
   *stop = statistics.stop > 0;
   const double count = std::max(statistics.count, 1.0f);
   if (!std::isfinite(statistics.loss_sum)) {
@@ -246,24 +265,25 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
     return Status::Error(StatusCode::kConfig,
                          "training diverged: the loss of step %lld is not finite; lower "
                          "train.learning_rate.base (now %g)%s or add the hook clip_norm",
-                         static_cast<long long>(step), train.learning_rate().base(),
+                         static_cast<long long>(report.step), train.learning_rate().base(),
                          train.loss_scale() > 1 ? " or train.loss_scale" : "");
   }
-  return observer_.OnStep({.step = step,
-                           .steps = steps_,
-                           .epoch = static_cast<double>(batch->epoch) +
-                                    static_cast<double>(batch->step_in_epoch + 1) /
-                                        static_cast<double>(loader_->steps_per_epoch()),
-                           .loss = statistics.loss_sum / count,
-                           .accuracy = statistics.correct / count,
-                           .learning_rate = rate,
-                           .samples = batch->global_samples,
-                           .seconds = result->seconds,
-                           .communication_seconds = result->waited_seconds});
+  report.loss = statistics.loss_sum / count;
+  report.accuracy = statistics.correct / count;
+  report.seconds = result.seconds;
+  report.communication_seconds = result.waited_seconds;
+  return observer_.OnStep(report);
+}
+
+Status Trainer::Settle() {
+  ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_ASSIGN_OR_RETURN(const StepResult rest, executor_->Remaining());
+  bool stop = false;  // it is too late, or it happens anyway
+  return Report(rest, &stop);
 }
 
 Status Trainer::Evaluate(int64_t step) {
-  ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   EvaluationRequest request{.data = *data_.eval,
                             .batches = MakeBatchOptions(false),
@@ -296,7 +316,7 @@ CheckpointInfo Trainer::InfoAt(int64_t step) const {
 Status Trainer::Checkpoint(int64_t step) {
   const std::string& path = config_.proto().output().checkpoint();
   if (path.empty()) return {};
-  ENGINE_RETURN_IF_ERROR(executor_->Flush());
+  ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   const bool first = rank_.info.rank == 0;
   if (!first && executor_->own_pace()) return {};
@@ -343,6 +363,7 @@ Status Trainer::PrintSample() {
     ENGINE_RETURN_IF_ERROR(
         model->device().Copy(to.data, from.data, to.size_bytes(), model->stream()));
   }
+  ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
       Generate(*model, "", {.bytes = proto.output().sample_bytes(), .seed = proto.seed()}));

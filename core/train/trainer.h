@@ -1,6 +1,7 @@
 // One rank's training run: data, model, plugins, steps, evaluations, checkpoints.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -48,6 +49,8 @@ class Trainer {
   CheckpointInfo InfoAt(int64_t step) const;
   Status ReportStart();
   Status TrainStep(int64_t step, bool* stop);
+  Status Report(const StepResult& result, bool* stop);
+  Status Settle();
   Status Finish();
   Status Evaluate(int64_t step);
   Status Checkpoint(int64_t step);
@@ -66,9 +69,10 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   int abort_token_ = 0;  // of the executor's part in the end of the run
   std::unique_ptr<BatchLoader> loader_;
-  ResumePoint began_;       // where the run began
-  int64_t first_step_ = 1;  // of this rank
-  int64_t steps_ = 0;       // the last one
+  ResumePoint began_;                  // where the run began
+  int64_t first_step_ = 1;             // of this rank
+  int64_t steps_ = 0;                  // the last one
+  std::deque<StepReport> unreported_;  // whose statistics have not come
 };
 
 // What the dataset asks of a model; `max_samples` is that of one rank.

@@ -34,51 +34,40 @@ struct StepScalars {
 };
 
 // One span of one parameter; all pointers are device memory.
-struct AdamWSpan {
+struct UpdateSpan {
   float* value = nullptr;
   const float* gradient = nullptr;
-  float* first_moment = nullptr;
-  float* second_moment = nullptr;
+  float* states[2] = {};                  // kAdamW: first and second moment; kSgd: velocity or null
   void* value_bf16 = nullptr;             // null, or also gets the new value, rounded to bfloat16
   const float* gradient_scale = nullptr;  // one number; the gradient is gradient[i] * it
   int64_t count = 0;
   float learning_rate_scale = 1;  // multiplies StepScalars::learning_rate
   float weight_decay = 0;
 };
-struct AdamWConstants {
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-};
 
-struct SgdSpan {
-  float* value = nullptr;
-  const float* gradient = nullptr;
-  float* velocity = nullptr;  // null: no momentum
-  void* value_bf16 = nullptr;
-  const float* gradient_scale = nullptr;
-  int64_t count = 0;
-  float learning_rate_scale = 1;
-  float weight_decay = 0;
-};
-struct SgdConstants {
-  float momentum = 0;
-  uint32_t nesterov = 0;
+enum class UpdateFormula : int32_t { kSgd = 0, kAdamW = 1 };  // those of the plugins sgd and adamw
+
+struct UpdateRule {
+  UpdateFormula formula = UpdateFormula::kSgd;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;  // kAdamW
+  float momentum = 0;                                   // kSgd
+  uint32_t nesterov = 0;                                // kSgd
 };
 
 // Arithmetic on flat arrays in device memory, queued on `stream`. Results are the same in every
 // run: sums have one order. [compute-lane]
 class FlatMath {
  public:
-  // The formulas of the plugins adamw and sgd, over any number of spans.
-  virtual Status AdamW(std::span<const AdamWSpan> spans, const AdamWConstants& constants,
-                       const StepScalars* scalars, Stream* stream) noexcept = 0;
-  virtual Status Sgd(std::span<const SgdSpan> spans, const SgdConstants& constants,
-                     const StepScalars* scalars, Stream* stream) noexcept = 0;
+  virtual Status Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
+                        const StepScalars* scalars, Stream* stream) noexcept = 0;
 
-  // *sum = *sum + sum over i of (data[i] * *scale)^2, in one order.
-  virtual Status AddSumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
-                                 Stream* stream) noexcept = 0;
-  // *scale = *scale * min(1, max_norm / sqrt(*sum_of_squares)).
-  virtual Status ScaleToNorm(const float* sum_of_squares, float max_norm, float* scale,
+  // *sum = sum over i of (data[i] * *scale)^2.
+  virtual Status SumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
+                              Stream* stream) noexcept = 0;
+  // *sum = sum over i of data[i].
+  virtual Status Sum(const float* data, int64_t count, float* sum, Stream* stream) noexcept = 0;
+  // *scale = *scale * min(1, max_norm / sqrt(*square)).
+  virtual Status ScaleToNorm(const float* square, float max_norm, float* scale,
                              Stream* stream) noexcept = 0;
   // data[i] becomes clamp(data[i] * *scale, -limit, limit) / *scale.
   virtual Status ClampValue(float* data, int64_t count, const float* scale, float limit,

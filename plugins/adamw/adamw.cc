@@ -7,9 +7,9 @@
 //   value -= learning_rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon)
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <new>
 
+#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
@@ -47,10 +47,12 @@ ADAMW_CPU_VARIANTS void Descend(const Coefficients& c, int64_t count,
   }
 }
 
-class AdamW final : public Optimizer {
+class AdamW final : public Optimizer, public SpanUpdates {
  public:
-  explicit AdamW(const Options& options) noexcept
-      : beta1_(options.Float("beta1")),
+  // `math` is null where parameters are host memory.
+  AdamW(const Options& options, FlatMath* math) noexcept
+      : math_(math),
+        beta1_(options.Float("beta1")),
         beta2_(options.Float("beta2")),
         epsilon_(options.Float("epsilon")),
         weight_decay_(options.Float("weight_decay")) {}
@@ -64,7 +66,20 @@ class AdamW final : public Optimizer {
     return traits;
   }
 
+  void* Query(std::string_view id) noexcept override {
+    return id == kSpanUpdatesId && math_ ? static_cast<SpanUpdates*>(this) : nullptr;
+  }
+
+  Status Update(std::span<const UpdateCall> calls) noexcept override {
+    const UpdateRule rule{.formula = UpdateFormula::kAdamW,
+                          .beta1 = static_cast<float>(beta1_),
+                          .beta2 = static_cast<float>(beta2_),
+                          .epsilon = static_cast<float>(epsilon_)};
+    return kit::UpdateInParts(*math_, rule, calls, static_cast<float>(weight_decay_));
+  }
+
   Status Update(const UpdateCall& call) noexcept override {
+    if (math_) return Update(std::span(&call, 1));
     if (call.step == 0) {
       return Status::Error(StatusCode::kInvalidArgument,
                            "adamw counts steps from 1, but was asked for step 0");
@@ -86,6 +101,7 @@ class AdamW final : public Optimizer {
   }
 
  private:
+  FlatMath* const math_;
   const double beta1_;
   const double beta2_;
   const double epsilon_;
@@ -93,13 +109,9 @@ class AdamW final : public Optimizer {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "adamw updates parameters in CPU memory, but the ops run on '%s': choose "
-                         "an optimizer for that device",
-                         device->type());
-  }
-  *out = new (std::nothrow) AdamW(options);
+  FlatMath* math = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "adamw", &math));
+  *out = new (std::nothrow) AdamW(options, math);
   if (*out) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
 }

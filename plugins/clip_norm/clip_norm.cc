@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "engine/hook_kit.h"
+#include "device_clip_norm.h"
+#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
@@ -148,7 +150,15 @@ class ClipNorm final : public GradientHook {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::MakeCpuHook<ClipNorm>(host, "clip_norm", out, options);
+  FlatMath* math = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "clip_norm", &math));
+  if (math) {
+    *out = new (std::nothrow) DeviceClipNorm(options.Float("max_norm"), *host.device(), *math);
+  } else {
+    *out = new (std::nothrow) ClipNorm(options);
+  }
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
 }
 
 }  // namespace

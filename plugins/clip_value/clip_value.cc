@@ -1,9 +1,10 @@
 // clip_value: limits every element of the reduced gradient to [-threshold, threshold]
 // (torch.nn.utils.clip_grad_value_).
 #include <cstdint>
+#include <new>
 #include <span>
 
-#include "engine/hook_kit.h"
+#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
@@ -30,8 +31,9 @@ CLIP_CPU_VARIANTS void ScaleAndClamp(float scale, float threshold, int64_t count
 
 class ClipValue final : public GradientHook {
  public:
-  explicit ClipValue(const Options& options) noexcept
-      : threshold_(static_cast<float>(options.Float("threshold"))) {}
+  // `math` is null where gradients are host memory.
+  ClipValue(const Options& options, FlatMath* math) noexcept
+      : math_(math), threshold_(static_cast<float>(options.Float("threshold"))) {}
 
   HookTraits traits() const noexcept override {
     return {.stage = HookStage::kReduced, .scope = HookScope::kSpan};
@@ -44,17 +46,26 @@ class ClipValue final : public GradientHook {
   // The scale is folded into the data. The pass over memory is needed anyway, no rounding can lift
   // a clipped value above the threshold again, and the others keep the bits they would have had.
   Status Apply(const GradientView& gradient) noexcept override {
+    if (math_) {
+      return math_->ClampValue(gradient.data, gradient.count, gradient.scale, threshold_,
+                               gradient.stream);
+    }
     ScaleAndClamp(*gradient.scale, threshold_, gradient.count, gradient.data);
     *gradient.scale = 1;
     return {};
   }
 
  private:
+  FlatMath* const math_;
   const float threshold_;
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::MakeCpuHook<ClipValue>(host, "clip_value", out, options);
+  FlatMath* math = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "clip_value", &math));
+  *out = new (std::nothrow) ClipValue(options, math);
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
 }
 
 }  // namespace

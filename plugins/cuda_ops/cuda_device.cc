@@ -1,0 +1,324 @@
+#include "cuda_device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "cuda_error.h"
+#include "cuda_flat_math.h"
+#include "staging.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+constexpr int32_t kLeastCapability = 80;  // asynchronous copies, bfloat16 matrix instructions
+constexpr size_t kGranule = 256;
+constexpr size_t kLargest = size_t{1} << 46;
+
+cudaStream_t Native(Stream* stream) noexcept {
+  return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
+}
+
+// Asks `query` until it is no longer cudaErrorNotReady; kTimeout names `what`. Most waits are
+// short, so it spins first.
+template <typename Query>
+Status Poll(const Query& query, int64_t timeout_ms, const char* what) noexcept {
+  using Clock = std::chrono::steady_clock;
+  constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
+  const auto begin = Clock::now();
+  const auto deadline =
+      begin + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, kYearMs));
+  for (;;) {
+    const cudaError_t error = query();
+    if (error != cudaErrorNotReady) return ToStatus(error, what);
+    const auto now = Clock::now();
+    if (now >= deadline) {
+      return Status::Error(StatusCode::kTimeout, "%s did not end within %lld ms", what,
+                           static_cast<long long>(timeout_ms));
+    }
+    if (now - begin > std::chrono::microseconds(200)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(cudaEvent_t event) noexcept : event_(event) {}
+  ~CudaEvent() override { (void)cudaEventDestroy(event_); }
+  Status WaitHost(int64_t timeout_ms) noexcept override {
+    return Poll([this] { return cudaEventQuery(event_); }, timeout_ms, "work of the GPU");
+  }
+  void* native() noexcept override { return event_; }
+
+ private:
+  const cudaEvent_t event_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(cudaStream_t stream) noexcept : stream_(stream) {}
+  ~CudaStream() override { (void)cudaStreamDestroy(stream_); }
+  Status Record(Event* event) noexcept override {
+    return ToStatus(cudaEventRecord(static_cast<cudaEvent_t>(event->native()), stream_),
+                    "recording an event");
+  }
+  Status Wait(Event* event) noexcept override {
+    return ToStatus(cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event->native()), 0),
+                    "waiting for an event");
+  }
+  Status Synchronize(int64_t timeout_ms) noexcept override {
+    return Poll([this] { return cudaStreamQuery(stream_); }, timeout_ms, "work of the GPU");
+  }
+  void* native() noexcept override { return stream_; }
+
+ private:
+  const cudaStream_t stream_;
+};
+
+class CudaRecording final : public Recording {
+ public:
+  explicit CudaRecording(cudaGraphExec_t graph) noexcept : graph_(graph) {}
+  ~CudaRecording() override { (void)cudaGraphExecDestroy(graph_); }
+  Status Launch(Stream* stream) noexcept override {
+    return ToStatus(cudaGraphLaunch(graph_, Native(stream)), "launching a CUDA graph");
+  }
+
+ private:
+  const cudaGraphExec_t graph_;
+};
+
+Status NoMemory(const char* what) noexcept {
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for a %s of the GPU", what);
+}
+
+template <typename Made, typename Interface, typename Handle>
+Status Wrap(Handle handle, const char* what, Interface** out) noexcept {
+  *out = new (std::nothrow) Made(handle);
+  return *out != nullptr ? Status() : NoMemory(what);
+}
+
+// 13000 -> "13.0"
+struct VersionText {
+  char text[16];
+  explicit VersionText(int version) noexcept {
+    snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
+  }
+};
+
+// kPlugin with one sentence unless there is a driver that this library can use, and a device.
+Status CountDevices(int* count) noexcept {
+  int driver = 0, runtime = 0;
+  (void)cudaRuntimeGetVersion(&runtime);
+  const cudaError_t asked = cudaDriverGetVersion(&driver);
+  if (asked == cudaErrorStubLibrary) {
+    return Status::Error(StatusCode::kPlugin,
+                         "cuda_ops found the stub of the NVIDIA driver that is meant for linking "
+                         "only: take the folder 'stubs' out of the library path");
+  }
+  if (asked != cudaSuccess || driver == 0) {
+    return Status::Error(
+        StatusCode::kPlugin,
+        "cuda_ops needs an NVIDIA driver for CUDA %s and found none: install it, or "
+        "choose cpu_ops",
+        VersionText(runtime).text);
+  }
+  const cudaError_t error = cudaGetDeviceCount(count);
+  if (error == cudaErrorInsufficientDriver) {
+    return Status::Error(
+        StatusCode::kPlugin,
+        "cuda_ops needs an NVIDIA driver for CUDA %s, but the one here is for CUDA "
+        "%s: update the driver, or choose cpu_ops",
+        VersionText(runtime).text, VersionText(driver).text);
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && *count == 0)) {
+    return Status::Error(
+        StatusCode::kPlugin,
+        "cuda_ops found a driver for CUDA %s but no GPU: look at CUDA_VISIBLE_DEVICES "
+        "and nvidia-smi, or choose cpu_ops",
+        VersionText(driver).text);
+  }
+  if (error == cudaSuccess) return {};
+  return Status::Error(
+      StatusCode::kPlugin,
+      "cuda_ops cannot use the GPUs of this machine: %s: %s; look at nvidia-smi, or "
+      "choose cpu_ops",
+      cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+}  // namespace
+
+Status CudaDevice::Create(int32_t ordinal, int32_t local_rank,
+                          std::unique_ptr<CudaDevice>* out) noexcept {
+  int count = 0;
+  ENGINE_RETURN_IF_ERROR(CountDevices(&count));
+  if (ordinal >= count) {
+    return Status::Error(StatusCode::kConfig,
+                         "cuda_ops { device: %d }: this machine has %d GPU%s; give a number below "
+                         "that, or -1 for the local rank's",
+                         ordinal, count, count == 1 ? "" : "s");
+  }
+  out->reset(new (std::nothrow) CudaDevice(ordinal >= 0 ? ordinal : local_rank % count));
+  if (*out == nullptr) return NoMemory("description");
+  return (*out)->Setup();
+}
+
+CudaDevice::CudaDevice(int32_t ordinal) noexcept : ordinal_(ordinal) {}
+
+Status CudaDevice::Setup() noexcept {
+  ENGINE_RETURN_IF_ERROR(Use());
+  cudaDeviceProp properties{};
+  CUDA_OPS_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, ordinal_), "asking for the GPU");
+  multiprocessors_ = properties.multiProcessorCount;
+  capability_ = 10 * properties.major + properties.minor;
+  int driver = 0, runtime = 0;
+  CUDA_OPS_RETURN_IF_ERROR(cudaDriverGetVersion(&driver), "asking for the driver");
+  CUDA_OPS_RETURN_IF_ERROR(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
+  snprintf(description_, sizeof description_,
+           "%.128s (compute capability %d.%d, driver for CUDA %s, runtime %s)", properties.name,
+           properties.major, properties.minor, VersionText(driver).text, VersionText(runtime).text);
+  if (capability_ < kLeastCapability) {
+    return Status::Error(
+        StatusCode::kPlugin,
+        "cuda_ops needs a GPU of compute capability 8.0 or later, but device %d is "
+        "%s: choose another device, or cpu_ops",
+        ordinal_, description_);
+  }
+  cudaMemPoolProps pool{};
+  pool.allocType = cudaMemAllocationTypePinned;
+  pool.location = {.type = cudaMemLocationTypeDevice, .id = ordinal_};
+  CUDA_OPS_RETURN_IF_ERROR(cudaMemPoolCreate(&arena_, &pool), "the memory pool of the GPU");
+  // What was freed stays here for the next one.
+  uint64_t kept = UINT64_MAX;
+  CUDA_OPS_RETURN_IF_ERROR(cudaMemPoolSetAttribute(arena_, cudaMemPoolAttrReleaseThreshold, &kept),
+                           "the memory pool of the GPU");
+  CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking),
+                           "a stream");
+  void* fault = nullptr;
+  CUDA_OPS_RETURN_IF_ERROR(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped),
+                           "pinned memory");
+  fault_host_ = new (fault) DeviceFault;
+  CUDA_OPS_RETURN_IF_ERROR(cudaHostGetDevicePointer(&fault, fault_host_, 0), "pinned memory");
+  fault_device_ = static_cast<DeviceFault*>(fault);
+  staging_.reset(new (std::nothrow) StagingRing);
+  math_.reset(new (std::nothrow) CudaFlatMath(*this));
+  if (staging_ == nullptr || math_ == nullptr) return NoMemory("description");
+  return math_->Setup();
+}
+
+CudaDevice::~CudaDevice() {
+  (void)Use();
+  math_.reset();
+  staging_.reset();
+  if (memory_stream_ != nullptr) (void)cudaStreamSynchronize(memory_stream_);
+  if (memory_stream_ != nullptr) (void)cudaStreamDestroy(memory_stream_);
+  if (arena_ != nullptr) (void)cudaMemPoolDestroy(arena_);
+  if (fault_host_ != nullptr) (void)cudaFreeHost(fault_host_);
+}
+
+Status CudaDevice::Use() const noexcept {
+  return ToStatus(cudaSetDevice(ordinal_), "choosing the GPU");
+}
+
+void* CudaDevice::Query(std::string_view id) noexcept {
+  return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
+}
+
+Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(Use());
+  cudaError_t error = cudaErrorMemoryAllocation;
+  if (size_bytes < kLargest) {
+    const size_t rounded = (size_bytes / kGranule + 1) * kGranule;
+    error = cudaMallocFromPoolAsync(out, rounded, arena_, memory_stream_);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
+  }
+  if (error == cudaSuccess) return {};
+  (void)cudaGetLastError();  // running out of memory is no reason for the next call to fail
+  if (error != cudaErrorMemoryAllocation) return ToStatus(error, "allocating memory of the GPU");
+  return Status::Error(StatusCode::kResourceExhausted,
+                       "cannot allocate %zu bytes of memory of GPU %d, %s; use a smaller model or "
+                       "batch",
+                       size_bytes, ordinal_, description_);
+}
+
+void CudaDevice::Free(void* memory) noexcept {
+  if (memory == nullptr) return;
+  (void)Use();
+  // Any stream may still use it.
+  (void)cudaDeviceSynchronize();
+  (void)cudaFreeAsync(memory, memory_stream_);
+}
+
+Status CudaDevice::Copy(void* target, const void* source, size_t size_bytes,
+                        Stream* stream) noexcept {
+  if (size_bytes == 0) return {};
+  cudaPointerAttributes from{}, to{};
+  CUDA_OPS_RETURN_IF_ERROR(cudaPointerGetAttributes(&from, source), "looking at memory");
+  CUDA_OPS_RETURN_IF_ERROR(cudaPointerGetAttributes(&to, target), "looking at memory");
+  if (from.type == cudaMemoryTypeUnregistered && to.type == cudaMemoryTypeDevice) {
+    return staging_->Copy(target, source, size_bytes, Native(stream));
+  }
+  return ToStatus(cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDefault, Native(stream)),
+                  "a copy");
+}
+
+Status CudaDevice::Zero(void* target, size_t size_bytes, Stream* stream) noexcept {
+  if (size_bytes == 0) return {};
+  return ToStatus(cudaMemsetAsync(target, 0, size_bytes, Native(stream)), "zeroing memory");
+}
+
+Status CudaDevice::CreateStream(Stream** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(Use());
+  cudaStream_t stream = nullptr;
+  CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  return Wrap<CudaStream>(stream, "stream", out);
+}
+
+Status CudaDevice::CreateEvent(Event** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(Use());
+  cudaEvent_t event = nullptr;
+  CUDA_OPS_RETURN_IF_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
+  return Wrap<CudaEvent>(event, "event", out);
+}
+
+FlatMath& CudaDevice::math() noexcept {
+  return *math_;
+}
+
+Status CudaDevice::AllocateHost(size_t size_bytes, void** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(Use());
+  return ToStatus(cudaMallocHost(out, std::max(size_bytes, kGranule)), "pinned host memory");
+}
+
+void CudaDevice::FreeHost(void* memory) noexcept {
+  if (memory != nullptr) (void)cudaFreeHost(memory);
+}
+
+Status CudaDevice::BeginRecording(Stream* stream) noexcept {
+  return ToStatus(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal),
+                  "recording a CUDA graph");
+}
+
+Status CudaDevice::EndRecording(Stream* stream, Recording** out) noexcept {
+  cudaGraph_t graph = nullptr;
+  CUDA_OPS_RETURN_IF_ERROR(cudaStreamEndCapture(Native(stream), &graph), "recording a CUDA graph");
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&made, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  CUDA_OPS_RETURN_IF_ERROR(error, "making a CUDA graph");
+  return Wrap<CudaRecording>(made, "CUDA graph", out);
+}
+
+Status CudaDevice::Fault() noexcept {
+  const DeviceFault& fault = *fault_host_;
+  if (fault.code == DeviceFault::kNone) return {};
+  return Status::Error(StatusCode::kBadData,
+                       "%s %d at position %lld of its batch is outside of [0, %d)",
+                       fault.code == DeviceFault::kToken ? "token" : "target", fault.value,
+                       static_cast<long long>(fault.position), fault.limit);
+}
+
+}  // namespace engine::cuda_ops

@@ -11,21 +11,12 @@
 
 #include "engine/accelerator.h"
 #include "engine/device.h"
+#include "kernels/fault.h"
 
 namespace engine::cuda_ops {
 
 class StagingRing;
 class CudaFlatMath;
-
-// What the device found wrong with data: written by kernels, read by the host without waiting.
-// Mapped host memory. `code` is written last.
-struct DeviceFault {
-  enum : int32_t { kNone = 0, kToken = 1, kTarget = 2 };
-  volatile int32_t code = kNone;
-  volatile int32_t value = 0;     // what was found
-  volatile int64_t position = 0;  // in its tensor
-  volatile int32_t limit = 0;     // it must be in [0, limit)
-};
 
 class CudaDevice final : public Device, public Accelerator {
  public:

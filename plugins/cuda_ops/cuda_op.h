@@ -19,10 +19,15 @@ namespace engine::cuda_ops {
 // losses in float32.
 enum class Precision : int32_t { kFloat32 = 0, kTf32 = 1, kBFloat16 = 2 };
 
+class Blas;
+class Cudnn;
+
 // What an op is made with, besides its attributes.
 struct OpContext {
   const char* name = "";         // of the op, static lifetime
-  CudaDevice* device = nullptr;  // outlives the op
+  CudaDevice* device = nullptr;  // outlives the op, as blas and cudnn
+  Blas* blas = nullptr;
+  Cudnn* cudnn = nullptr;  // opened by the first op that needs it
   Precision precision = Precision::kFloat32;
 };
 
@@ -42,6 +47,8 @@ class CudaOp : public Op {
 
   const char* name() const noexcept { return context_.name; }
   CudaDevice& device() const noexcept { return *context_.device; }
+  Blas& blas() const noexcept { return *context_.blas; }
+  Cudnn& cudnn() const noexcept { return *context_.cudnn; }
   Precision precision() const noexcept { return context_.precision; }
 
   // The dtype of activations, and of parameters that are matrices: kFloat32 or kBFloat16.
@@ -61,6 +68,9 @@ class CudaOp : public Op {
   // kConfig: what input `index` is, and `need`, what it has to be.
   Status InputError(std::span<const TensorSpec> inputs, size_t index,
                     const char* need) const noexcept;
+  // The same where an activation is needed: "float32 (B, C)" for a `shape` of " (B, C)".
+  Status ActivationError(std::span<const TensorSpec> inputs, size_t index,
+                         const char* shape) const noexcept;
 
  private:
   const OpContext context_;

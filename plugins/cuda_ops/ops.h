@@ -15,6 +15,7 @@ Status PassGradient(const TensorView& source, const TensorView& target, bool sum
                     cudaStream_t stream) noexcept;
 
 Op* MakeAdd(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeAddLayerNorm(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeAvgPool(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeBatchNorm(const OpContext& context, const Options& attributes) noexcept;
@@ -26,6 +27,7 @@ Op* MakeGelu(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeGlobalAvgPool(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept;
+Op* MakeLinearGelu(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeMaxPool(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeRelu(const OpContext& context, const Options& attributes) noexcept;
 Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options& attributes) noexcept;

@@ -1,0 +1,159 @@
+// The plugin cuda_ops: one NVIDIA GPU as a device, and its ops in float32 or bfloat16.
+#include "engine/plugin.h"
+
+#include <array>
+#include <memory>
+#include <new>
+
+#include "blas.h"
+#include "cuda_device.h"
+#include "cudnn_library.h"
+#include "engine/op_kit.h"
+#include "ops.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+struct OpEntry {
+  OpName name;
+  OpFactory make;
+};
+
+// The ops of cpu_ops, and two that a graph pass puts in the place of pairs of them.
+constexpr OpEntry kOps[] = {
+    {"linear", MakeLinear},
+    {"tied_linear", MakeTiedLinear},
+    {"linear_gelu", MakeLinearGelu},
+    {"relu", MakeRelu},
+    {"gelu", MakeGelu},
+    {"tanh", MakeTanh},
+    {"add", MakeAdd},
+    {"layer_norm", MakeLayerNorm},
+    {"add_layer_norm", MakeAddLayerNorm},
+    {"batch_norm", MakeBatchNorm},
+    {"dropout", MakeDropout},
+    {"embedding", MakeEmbedding},
+    {"attention", MakeAttention},
+    {"flatten", MakeFlatten},
+    {"to_channels_last", MakeToChannelsLast},
+    {"conv2d", MakeConv2d},
+    {"max_pool", MakeMaxPool},
+    {"avg_pool", MakeAvgPool},
+    {"global_avg_pool", MakeGlobalAvgPool},
+    {"softmax_cross_entropy", MakeSoftmaxCrossEntropy},
+    {"accumulate", MakeAdd},
+};
+
+constexpr auto OpNames() noexcept {
+  std::array<OpName, std::size(kOps)> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kOps[i].name;
+  return names;
+}
+
+constexpr size_t kFusedAttributes = 4;  // of linear and layer_norm
+
+// What a fused op has of the attributes of its part `from`.
+constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<32>& to,
+                                std::array<OptionSpec, 3 + kFusedAttributes>* all,
+                                size_t used) noexcept {
+  for (const OptionSpec& spec : kit::kOpAttributes) {
+    if (spec.scope.view() != from.view()) continue;
+    (*all)[used] = spec;
+    (*all)[used].scope = to;
+    ++used;
+  }
+  return used;
+}
+
+constexpr auto OwnOptions() noexcept {
+  std::array<OptionSpec, 3 + kFusedAttributes> all = {
+      OptionSpec{
+          .name = "device",
+          .type = OptionType::kInt,
+          .default_value = "-1",
+          .min = -1,
+          .max = 1023,
+          .doc = "number of the GPU; -1: the rank's number on its host, modulo their number"},
+      OptionSpec{.name = "precision",
+                 .type = OptionType::kEnum,
+                 .default_value = "float32",
+                 .choices = "float32|tf32|bf16",
+                 .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
+                        "float32 parameters, sums and parameter gradients"},
+      OptionSpec{.name = "tune",
+                 .type = OptionType::kBool,
+                 .default_value = "true",
+                 .doc = "whether the fastest algorithm for each shape is found by measurement, in "
+                        "the first step"}};
+  const size_t used = CopyAttributes("linear", "linear_gelu", &all, 3);
+  CopyAttributes("layer_norm", "add_layer_norm", &all, used);
+  return all;
+}
+
+constexpr auto kOptions = kit::WithOpAttributes(OwnOptions());
+
+class CudaOpLibrary final : public OpLibrary {
+ public:
+  CudaOpLibrary(std::unique_ptr<CudaDevice> device, std::unique_ptr<Blas> blas,
+                Precision precision) noexcept
+      : device_(std::move(device)), blas_(std::move(blas)), precision_(precision) {}
+
+  Device* device() noexcept override { return device_.get(); }
+
+  Status CreateOp(std::string_view name, const Options& attributes, Op** out) noexcept override {
+    for (const OpEntry& entry : kOps) {
+      if (entry.name.view() != name) continue;
+      ENGINE_RETURN_IF_ERROR(device_->Use());
+      *out = entry.make({.name = entry.name.text,
+                         .device = device_.get(),
+                         .blas = blas_.get(),
+                         .cudnn = &cudnn_,
+                         .precision = precision_},
+                        attributes);
+      if (*out != nullptr) return {};
+      return Status::Error(StatusCode::kResourceExhausted, "no memory for an op '%s'",
+                           entry.name.text);
+    }
+    return Status::Error(StatusCode::kInvalidArgument, "cuda_ops has no op '%.*s'",
+                         static_cast<int>(name.size()), name.data());
+  }
+
+ private:
+  const std::unique_ptr<CudaDevice> device_;
+  const std::unique_ptr<Blas> blas_;
+  Cudnn cudnn_;
+  const Precision precision_;
+};
+
+Precision PrecisionOf(std::string_view name) noexcept {
+  if (name == "bf16") return Precision::kBFloat16;
+  return name == "tf32" ? Precision::kTf32 : Precision::kFloat32;
+}
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  std::unique_ptr<CudaDevice> device;
+  ENGINE_RETURN_IF_ERROR(CudaDevice::Create(static_cast<int32_t>(options.Int("device")),
+                                            host.rank_info().local_rank, &device));
+  host.Log(LogLevel::kInfo, device->description());
+  const Precision precision = PrecisionOf(options.String("precision"));
+  std::unique_ptr<Blas> blas;
+  ENGINE_RETURN_IF_ERROR(Blas::Create(
+      *device, {.tf32 = precision == Precision::kTf32, .tune = options.Bool("tune")}, &blas));
+  *out = new (std::nothrow)
+      CudaOpLibrary(std::move(device), std::move(blas), PrecisionOf(options.String("precision")));
+  if (*out != nullptr) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for cuda_ops");
+}
+
+}  // namespace
+}  // namespace engine::cuda_ops
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+    {.name = "cuda_ops",
+     .version = "1.0.0",
+     .kind = engine::PluginKind::kOps,
+     .device = "cuda",
+     .doc = "ops in float32, tf32 or bfloat16 on an NVIDIA GPU (cuBLASLt, cuDNN and own kernels), "
+            "deterministic",
+     .create = engine::cuda_ops::Create},
+    engine::cuda_ops::OpNames(), engine::cuda_ops::kOptions);

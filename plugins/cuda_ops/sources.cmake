@@ -1,10 +1,38 @@
 # The files of cuda_ops: also compiled by tests/emulated_cuda, kernels as C++.
 set(CUDA_OPS_HOST_SOURCES
+  attention.cc
+  batch_norm.cc
+  blas.cc
+  channels_last.cc
+  conv2d.cc
   cuda_device.cc
   cuda_error.cc
   cuda_flat_math.cc
   cuda_op.cc
+  cudnn_convolution.cc
+  cudnn_library.cc
+  dropout.cc
+  elementwise.cc
+  embedding.cc
+  flatten.cc
+  global_avg_pool.cc
+  layer_norm.cc
+  linear.cc
+  loss.cc
   plugin.cc
+  pool.cc
   staging.cc)
 set(CUDA_OPS_KERNEL_SOURCES
-  kernels/flat_math.cu)
+  kernels/attention_backward.cu
+  kernels/attention_forward.cu
+  kernels/attention_plain.cu
+  kernels/batch_norm.cu
+  kernels/bias.cu
+  kernels/channels.cu
+  kernels/dropout.cu
+  kernels/elementwise.cu
+  kernels/embedding.cu
+  kernels/flat_math.cu
+  kernels/layer_norm.cu
+  kernels/loss.cu
+  kernels/pool.cu)

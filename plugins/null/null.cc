@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
 
 namespace engine::null {
@@ -82,21 +83,28 @@ void DoneWork::Release() noexcept {
 
 // What this rank contributes to its own result: an all-reduce or broadcast gives back `send`, a
 // reduce-scatter this rank's slice of it; an all-gather fills this rank's slice of `recv`.
-void CopyOwn(const Transfer& transfer, const RankInfo& ranks) noexcept {
-  if (transfer.kind == TransferKind::kBarrier || !transfer.send || !transfer.recv) return;
+// `device` is null where buffers are host memory.
+Status CopyOwn(const Transfer& transfer, const RankInfo& ranks, Device* device) noexcept {
+  if (transfer.kind == TransferKind::kBarrier || !transfer.send || !transfer.recv) return {};
   const size_t size_bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
   const size_t own_slice = static_cast<size_t>(ranks.rank) * size_bytes;
   const auto* source = static_cast<const std::byte*>(transfer.send);
   auto* target = static_cast<std::byte*>(transfer.recv);
   if (transfer.kind == TransferKind::kReduceScatter) source += own_slice;
   if (transfer.kind == TransferKind::kAllGather) target += own_slice;
-  if (source != target) std::memcpy(target, source, size_bytes);
+  if (source == target) return {};
+  if (!device) {
+    std::memcpy(target, source, size_bytes);
+    return {};
+  }
+  ENGINE_RETURN_IF_ERROR(device->Copy(target, source, size_bytes, transfer.stream));
+  return transfer.stream ? transfer.stream->Synchronize(transfer.timeout_ms) : Status();
 }
 
 class NullCommunicator final : public Communicator {
  public:
-  explicit NullCommunicator(const RankInfo& ranks)
-      : ranks_(ranks), pool_(std::make_shared<WorkPool>()) {}
+  NullCommunicator(const RankInfo& ranks, Device* accelerator)
+      : ranks_(ranks), accelerator_(accelerator), pool_(std::make_shared<WorkPool>()) {}
 
   CommunicatorTraits traits() const noexcept override {
     return {.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
@@ -106,7 +114,8 @@ class NullCommunicator final : public Communicator {
                       Bit(DType::kBFloat16) | Bit(DType::kFloat16),
             .ordered = 0,
             .max_in_flight = 0,
-            .measures_only = ranks_.world_size > 1};
+            .measures_only = ranks_.world_size > 1,
+            .device_memory = 1};
   }
 
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
@@ -119,13 +128,13 @@ class NullCommunicator final : public Communicator {
           StatusCode::kInvalidArgument, "transfer with count %lld, timeout_ms %lld",
           static_cast<long long>(transfer.count), static_cast<long long>(transfer.timeout_ms));
     }
-    if (transfer.stream && transfer.stream->native()) {
+    if (!accelerator_ && transfer.stream && transfer.stream->native()) {
       return Status::Error(StatusCode::kUnsupported,
-                           "null copies host memory only: copy the data to the host first");
+                           "null was made for host memory: copy the data to the host first");
     }
+    ENGINE_RETURN_IF_ERROR(CopyOwn(transfer, ranks_, accelerator_));
     DoneWork* const work = pool_->Take(MonotonicNs());
     if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
-    CopyOwn(transfer, ranks_);
     *out = work;
     return {};
   }
@@ -137,6 +146,7 @@ class NullCommunicator final : public Communicator {
 
  private:
   const RankInfo ranks_;
+  Device* const accelerator_;  // null: buffers are host memory
   const std::shared_ptr<WorkPool> pool_;
   std::mutex mutex_;
   Status failure_;  // guarded by mutex_
@@ -144,7 +154,8 @@ class NullCommunicator final : public Communicator {
 
 Status Create(Host& host, const Options&, Object** out) noexcept {
   try {
-    *out = new NullCommunicator(host.rank_info());
+    const bool is_accelerator = kit::AcceleratorOf(host) != nullptr;
+    *out = new NullCommunicator(host.rank_info(), is_accelerator ? host.device() : nullptr);
     return {};
   } catch (const std::bad_alloc&) {
     return Status::Error(StatusCode::kResourceExhausted, "no memory for a communicator");

@@ -8,9 +8,9 @@
 // Nesterov's form: Sutskever et al., "On the importance of initialization and momentum in deep
 // learning", 2013.
 #include <cstdint>
-#include <cstring>
 #include <new>
 
+#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
@@ -63,10 +63,12 @@ SGD_CPU_VARIANTS void DescendWithNesterov(const Coefficients& c, int64_t count,
   }
 }
 
-class Sgd final : public Optimizer {
+class Sgd final : public Optimizer, public SpanUpdates {
  public:
-  explicit Sgd(const Options& options) noexcept
-      : momentum_(static_cast<float>(options.Float("momentum"))),
+  // `math` is null where parameters are host memory.
+  Sgd(const Options& options, FlatMath* math) noexcept
+      : math_(math),
+        momentum_(static_cast<float>(options.Float("momentum"))),
         weight_decay_(static_cast<float>(options.Float("weight_decay"))),
         nesterov_(options.Bool("nesterov")) {}
 
@@ -80,7 +82,18 @@ class Sgd final : public Optimizer {
     return traits;
   }
 
+  void* Query(std::string_view id) noexcept override {
+    return id == kSpanUpdatesId && math_ ? static_cast<SpanUpdates*>(this) : nullptr;
+  }
+
+  Status Update(std::span<const UpdateCall> calls) noexcept override {
+    const UpdateRule rule{
+        .formula = UpdateFormula::kSgd, .momentum = momentum_, .nesterov = nesterov_ ? 1u : 0u};
+    return kit::UpdateInParts(*math_, rule, calls, weight_decay_);
+  }
+
   Status Update(const UpdateCall& call) noexcept override {
+    if (math_) return Update(std::span(&call, 1));
     const Coefficients c{.gradient_scale = call.gradient_scale,
                          .learning_rate = call.learning_rate,
                          .momentum = momentum_,
@@ -96,23 +109,20 @@ class Sgd final : public Optimizer {
   }
 
  private:
+  FlatMath* const math_;
   const float momentum_;
   const float weight_decay_;
   const bool nesterov_;
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "sgd updates parameters in CPU memory, but the ops run on '%s': choose an "
-                         "optimizer for that device",
-                         device->type());
-  }
+  FlatMath* math = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "sgd", &math));
   if (options.Bool("nesterov") && options.Float("momentum") == 0) {
     return Status::Error(StatusCode::kConfig,
                          "nesterov needs a momentum: set momentum, e.g. to 0.9");
   }
-  *out = new (std::nothrow) Sgd(options);
+  *out = new (std::nothrow) Sgd(options, math);
   if (*out) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
 }

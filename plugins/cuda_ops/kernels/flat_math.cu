@@ -1,0 +1,215 @@
+#include <cuda_fp16.h>
+
+#include "kernels/element.h"
+#include "kernels/flat_math.h"
+#include "kernels/launch.h"
+#include "kernels/reduce.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxBlocks = 65535;
+
+struct AddDoubles {
+  __device__ double operator()(double a, double b) const { return a + b; }
+};
+
+unsigned GridOf(int64_t count) {
+  const int64_t blocks = (count + kThreads - 1) / kThreads;
+  return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
+}
+
+// Elements [begin, end) of the calling block are its span's; a block never has two spans.
+__global__ void UpdateKernel(const KernelSpans spans, const KernelRule rule, const uint64_t* step,
+                             const float* learning_rate) {
+  __shared__ AdamWCoefficients folded;
+  int index = 0;
+  while (index + 1 < spans.count && spans.first_block[index + 1] <= static_cast<int>(blockIdx.x)) {
+    ++index;
+  }
+  const KernelSpan& span = spans.at[index];
+  const float rate = *learning_rate * span.learning_rate_scale;
+  if (rule.adamw && threadIdx.x == 0) {
+    folded = FoldAdamW(rate, span.weight_decay, rule.beta1, rule.beta2, static_cast<double>(*step));
+  }
+  __syncthreads();
+  const float scale = *span.gradient_scale;
+  const int64_t begin =
+      (static_cast<int64_t>(blockIdx.x) - spans.first_block[index]) * kUpdateBlock;
+  const int64_t end = begin + kUpdateBlock < span.count ? begin + kUpdateBlock : span.count;
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    float value = span.value[i];
+    if (rule.adamw) {
+      float m = span.states[0][i], v = span.states[1][i];
+      value = AdamWElement(folded, rule.beta1, rule.beta2, rule.epsilon, span.gradient[i] * scale,
+                           value, &m, &v);
+      span.states[0][i] = m;
+      span.states[1][i] = v;
+    } else {
+      const float g = span.gradient[i] * scale + span.weight_decay * value;
+      float* const velocity = span.states[0] == nullptr ? nullptr : span.states[0] + i;
+      value = SgdElement(rate, rule.momentum, rule.nesterov, g, value, velocity);
+    }
+    span.value[i] = value;
+    if (span.value_bf16 != nullptr) static_cast<Bf16*>(span.value_bf16)[i] = FromFloat<Bf16>(value);
+  }
+}
+
+__global__ void SumOfSquaresKernel(const float* data, int64_t count, double* partials) {
+  __shared__ double scratch[kWarp];
+  double sum = 0;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    const double x = data[i];
+    sum += x * x;
+  }
+  sum = BlockReduce(sum, AddDoubles(), 0.0, scratch);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+// One block. *sum = (the sum of `count` numbers) * *scale^2; null is a scale of 1.
+template <typename T>
+__global__ void SumKernel(const T* data, int64_t count, const float* scale, float* sum) {
+  __shared__ double scratch[kWarp];
+  double total = 0;
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) total += data[i];
+  total = BlockReduce(total, AddDoubles(), 0.0, scratch);
+  if (threadIdx.x == 0) {
+    const double factor = scale == nullptr ? 1.0 : *scale;
+    *sum = static_cast<float>(total * factor * factor);
+  }
+}
+
+__global__ void ScaleToNormKernel(const float* square, float max_norm, float* scale) {
+  const float norm = sqrtf(*square);
+  if (norm > max_norm) *scale *= max_norm / norm;
+}
+
+__global__ void ClampValueKernel(float* data, int64_t count, const float* scale, float limit) {
+  // The same bounds on the unscaled value.
+  const float bound = limit / *scale;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    const float x = data[i];
+    data[i] = x > bound ? bound : (x < -bound ? -bound : x);
+  }
+}
+
+__global__ void FillQuotientKernel(const float* divisor, float factor, float* scales,
+                                   int64_t count) {
+  const float quotient = factor / (*divisor > 1 ? *divisor : 1.0f);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    scales[i] = quotient;
+  }
+}
+
+__global__ void AddKernel(float* target, const float* source, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    target[i] += source[i];
+  }
+}
+
+__device__ float Widen(float x) {
+  return x;
+}
+__device__ float Widen(Bf16 x) {
+  return __bfloat162float(x);
+}
+__device__ float Widen(__half x) {
+  return __half2float(x);
+}
+template <typename To>
+__device__ To Narrow(float x);
+template <>
+__device__ float Narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ Bf16 Narrow<Bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __half Narrow<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+template <typename From, typename To>
+__global__ void ConvertKernel(const From* source, To* target, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    target[i] = Narrow<To>(Widen(source[i]));
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchUpdate(const KernelSpans& spans, int32_t blocks, const KernelRule& rule,
+                         const uint64_t* step, const float* learning_rate,
+                         cudaStream_t stream) noexcept {
+  return Launch(UpdateKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, spans,
+                rule, step, learning_rate);
+}
+
+cudaError_t LaunchSumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
+                               double* partials, cudaStream_t stream) noexcept {
+  const unsigned wanted = count == 0 ? 1 : GridOf(count);
+  const unsigned blocks = wanted < kMaxPartials ? wanted : kMaxPartials;
+  const cudaError_t error =
+      Launch(SumOfSquaresKernel, dim3(blocks), dim3(kThreads), 0, stream, data, count, partials);
+  if (error != cudaSuccess) return error;
+  return Launch(SumKernel<double>, dim3(1), dim3(kThreads), 0, stream, partials,
+                static_cast<int64_t>(blocks), scale, sum);
+}
+
+cudaError_t LaunchSum(const float* data, int64_t count, float* sum, cudaStream_t stream) noexcept {
+  return Launch(SumKernel<float>, dim3(1), dim3(kThreads), 0, stream, data, count,
+                static_cast<const float*>(nullptr), sum);
+}
+
+cudaError_t LaunchScaleToNorm(const float* square, float max_norm, float* scale,
+                              cudaStream_t stream) noexcept {
+  return Launch(ScaleToNormKernel, dim3(1), dim3(1), 0, stream, square, max_norm, scale);
+}
+
+cudaError_t LaunchClampValue(float* data, int64_t count, const float* scale, float limit,
+                             cudaStream_t stream) noexcept {
+  if (count == 0) return cudaSuccess;
+  return Launch(ClampValueKernel, dim3(GridOf(count)), dim3(kThreads), 0, stream, data, count,
+                scale, limit);
+}
+
+cudaError_t LaunchFillQuotient(const float* divisor, float factor, float* scales, int64_t count,
+                               cudaStream_t stream) noexcept {
+  if (count == 0) return cudaSuccess;
+  return Launch(FillQuotientKernel, dim3(GridOf(count)), dim3(kThreads), 0, stream, divisor, factor,
+                scales, count);
+}
+
+cudaError_t LaunchAdd(float* target, const float* source, int64_t count,
+                      cudaStream_t stream) noexcept {
+  if (count == 0) return cudaSuccess;
+  return Launch(AddKernel, dim3(GridOf(count)), dim3(kThreads), 0, stream, target, source, count);
+}
+
+template <typename From, typename To>
+cudaError_t LaunchConvert(const From* source, To* target, int64_t count,
+                          cudaStream_t stream) noexcept {
+  if (count == 0) return cudaSuccess;
+  return Launch(ConvertKernel<From, To>, dim3(GridOf(count)), dim3(kThreads), 0, stream, source,
+                target, count);
+}
+
+template cudaError_t LaunchConvert(const float*, Bf16*, int64_t, cudaStream_t) noexcept;
+template cudaError_t LaunchConvert(const Bf16*, float*, int64_t, cudaStream_t) noexcept;
+template cudaError_t LaunchConvert(const float*, __half*, int64_t, cudaStream_t) noexcept;
+template cudaError_t LaunchConvert(const __half*, float*, int64_t, cudaStream_t) noexcept;
+
+}  // namespace engine::cuda_ops

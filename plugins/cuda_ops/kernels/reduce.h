@@ -13,8 +13,8 @@ struct MaxFloats {
 };
 
 // The same result on all lanes. All 32 lanes take part.
-template <typename Combine>
-__device__ inline float WarpReduce(float value, Combine combine) {
+template <typename T, typename Combine>
+__device__ inline T WarpReduce(T value, Combine combine) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
   }
@@ -22,9 +22,9 @@ __device__ inline float WarpReduce(float value, Combine combine) {
 }
 
 // The same result on all threads. blockDim.x is a multiple of 32, at most 1024, and the block has
-// one dimension. `scratch` is shared memory of 32 floats, which may be used again afterwards.
-template <typename Combine>
-__device__ inline float BlockReduce(float value, Combine combine, float neutral, float* scratch) {
+// one dimension. `scratch` is shared memory of 32 elements, which may be used again afterwards.
+template <typename T, typename Combine>
+__device__ inline T BlockReduce(T value, Combine combine, T neutral, T* scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;

@@ -1,6 +1,7 @@
 #include "tests/conformance/ops/op_cases.h"
 
 #include <cstdlib>
+#include <set>
 
 namespace engine::test {
 namespace {
@@ -11,17 +12,26 @@ TensorSpec Batched(const Shape& shape, DType dtype = DType::kFloat32) {
 
 void AddLinear(std::vector<OpCase>* cases) {
   const auto linear = [&](const char* name, const Shape& x, const char* units, const char* bias) {
-    cases->push_back(
-        {name, "linear", {{"units", units}, {"bias", bias}}, {Batched(x)}, ReferenceLinear()});
+    const OptionValues::Overrides attributes = {{"units", units}, {"bias", bias}};
+    cases->push_back({name, "linear", attributes, {Batched(x)}, ReferenceLinear()});
+    cases->push_back({std::string("Gelu").append(name),
+                      "linear_gelu",
+                      attributes,
+                      {Batched(x)},
+                      ReferenceLinearGelu()});
   };
   linear("LinearTiny", Shape{1, 1}, "1", "true");
   linear("LinearOdd", Shape{5, 7}, "33", "true");
   linear("LinearOneUnit", Shape{4, 33}, "1", "false");
   linear("LinearThreeDims", Shape{2, 3, 16}, "7", "true");
   linear("LinearLarge", Shape{400, 48}, "96", "true");
+  linear("LinearAligned", Shape{5, 8}, "16", "true");
   const auto tied = [&](const char* name, const Shape& x, const Shape& table) {
-    cases->push_back(
-        {name, "tied_linear", {}, {Batched(x), {table, DType::kFloat32, 0}}, ReferenceLinear()});
+    cases->push_back({.name = name,
+                      .op = "tied_linear",
+                      .inputs = {Batched(x), {table, DType::kFloat32, 0}},
+                      .reference = ReferenceLinear(),
+                      .parameters = 0b10});
   };
   tied("TiedLinearOdd", Shape{2, 7, 5}, Shape{33, 5});
   tied("TiedLinearOneRow", Shape{3, 16}, Shape{1, 16});
@@ -64,11 +74,21 @@ void AddLayerNorm(std::vector<OpCase>* cases) {
                       {{"epsilon", epsilon}},
                       {Batched(x)},
                       ReferenceLayerNorm(std::strtod(epsilon, nullptr))});
+    cases->push_back({std::string("Add").append(name),
+                      "add_layer_norm",
+                      {{"epsilon", epsilon}},
+                      {Batched(x), Batched(x)},
+                      ReferenceAddLayerNorm(std::strtod(epsilon, nullptr))});
   };
   norm("LayerNormOdd", Shape{3, 7}, "1e-5");
   norm("LayerNormThreeDims", Shape{2, 5, 33}, "1e-3");
   norm("LayerNormOneColumn", Shape{4, 1}, "0.1");  // not less: it is rounding over epsilon
   norm("LayerNormLarge", Shape{600, 64}, "1e-5");
+  // Rows of several widths in registers, and wider ones, in packs or one by one.
+  norm("LayerNormAligned", Shape{5, 192}, "1e-5");
+  norm("LayerNormOfGpt", Shape{3, 768}, "1e-5");
+  norm("LayerNormWide", Shape{3, 1280}, "1e-5");
+  norm("LayerNormWideOdd", Shape{3, 1283}, "1e-5");
 }
 
 void AddEmbedding(std::vector<OpCase>* cases) {
@@ -87,6 +107,8 @@ void AddEmbedding(std::vector<OpCase>* cases) {
   embedding("EmbeddingPositions", Shape{4, 7}, 33, "33", "9");
   embedding("EmbeddingOneToken", Shape{2, 1}, 1, "1", "1");
   embedding("EmbeddingLarge", Shape{20, 40}, 50, "64", "40");
+  embedding("EmbeddingManyTokens", Shape{3, 33}, 70000, "4", "33");
+  embedding("EmbeddingFewTokens", Shape{9, 300}, 2, "3", "0");
 }
 
 void AddAttention(std::vector<OpCase>* cases) {
@@ -125,6 +147,21 @@ void AddLoss(std::vector<OpCase>* cases) {
 }
 
 }  // namespace
+
+OpCase InBFloat16(OpCase op_case, bool keeps_float32) {
+  if (keeps_float32 && op_case.op == "accumulate") return op_case;
+  for (size_t i = keeps_float32 ? 1 : 0; i < op_case.inputs.size(); ++i) {
+    DType& dtype = op_case.inputs[i].dtype;
+    if (dtype == DType::kFloat32) dtype = DType::kBFloat16;
+  }
+  return op_case;
+}
+
+bool TakesFloat32(const OpCase& op_case) {
+  const std::set<std::string> ops = {"linear", "linear_gelu", "flatten", "to_channels_last",
+                                     "accumulate"};
+  return ops.count(op_case.op) != 0;
+}
 
 const std::vector<OpCase>& OpCases() {
   static const std::vector<OpCase> cases = [] {

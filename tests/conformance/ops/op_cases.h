@@ -21,7 +21,16 @@ struct OpCase {
   // What a sample becomes depends on the other samples of the same call, so that a batch that is
   // cut gives other numbers.
   bool mixes_samples = false;
+  uint32_t parameters = 0;  // bit i: data input i is a parameter of another op
 };
+
+// The case as a run in bfloat16 has it: inputs in float32 become bfloat16. With `keeps_float32`,
+// some do not: of "accumulate", both (gradients of parameters), of others, the first (the batch).
+OpCase InBFloat16(OpCase op_case, bool keeps_float32);
+
+// Whether in a run in bfloat16 the op also takes float32: the ops that models begin with, and
+// "accumulate".
+bool TakesFloat32(const OpCase& op_case);
 
 // Sizes are small, and odd where that may hurt; some are just large enough for several threads.
 const std::vector<OpCase>& OpCases();

@@ -9,34 +9,57 @@
 #include <random>
 #include <stdexcept>
 
+#include "engine/accelerator.h"
+#include "tests/fakes/bfloat16.h"
+
 namespace engine::test {
 namespace {
 
 constexpr size_t kGuardBytes = 256;
+constexpr int64_t kTimeoutMs = 10'000;
 constexpr std::byte kPoison{0xff};  // four of them are a NaN, and -1
 
 void Check(const Status& status) {
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
+template <typename T>
+void Put(T value, size_t i, std::vector<std::byte>* bytes) {
+  std::memcpy(bytes->data() + i * sizeof value, &value, sizeof value);
+}
+
+size_t SizeBytes(const Tensor& tensor) {
+  return tensor.values.size() * SizeOf(tensor.spec.dtype);
+}
+
 // The values of a tensor as the device holds them.
 std::vector<std::byte> Encode(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.values.size() * 4);
+  std::vector<std::byte> bytes(SizeBytes(tensor));
   for (size_t i = 0; i < tensor.values.size(); ++i) {
+    const double value = tensor.values[i];
     if (tensor.spec.dtype == DType::kInt32) {
-      const auto value = static_cast<int32_t>(tensor.values[i]);
-      std::memcpy(&bytes[i * 4], &value, 4);
+      Put(static_cast<int32_t>(value), i, &bytes);
+    } else if (tensor.spec.dtype == DType::kBFloat16) {
+      Put(ToBFloat16(static_cast<float>(value)), i, &bytes);
     } else {
-      const auto value = static_cast<float>(tensor.values[i]);
-      std::memcpy(&bytes[i * 4], &value, 4);
+      Put(static_cast<float>(value), i, &bytes);
     }
   }
   return bytes;
 }
 
-std::vector<float> Decode(const std::vector<std::byte>& bytes) {
-  std::vector<float> values(bytes.size() / 4);
-  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+// Integers come out as what float has the same bits: none is looked at.
+std::vector<float> Decode(const std::vector<std::byte>& bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / SizeOf(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kBFloat16) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
+      values[i] = FromBFloat16(bits);
+    } else {
+      std::memcpy(&values[i], bytes.data() + i * sizeof(float), sizeof(float));
+    }
+  }
   return values;
 }
 
@@ -54,6 +77,9 @@ Tensor RandomTensor(const TensorSpec& spec, const OpCase& op_case, std::mt19937_
       value = static_cast<double>(op_case.smallest + static_cast<int64_t>(random() % range));
     } else {
       value = RandomValue(random);
+      if (spec.dtype == DType::kBFloat16) {
+        value = static_cast<double>(FromBFloat16(ToBFloat16(static_cast<float>(value))));
+      }
     }
   }
   return tensor;
@@ -64,20 +90,31 @@ TensorSpec WithSamples(TensorSpec spec, int64_t samples) {
   return spec;
 }
 
+// Null for a device whose work is done when the call returns.
+Accelerator* AcceleratorOf(Device* device) {
+  return static_cast<Accelerator*>(device->Query(kAcceleratorId));
+}
+
+// What a device that works on its own found wrong with the data.
+Status FaultOf(Device* device) {
+  Accelerator* const accelerator = AcceleratorOf(device);
+  return accelerator == nullptr ? Status() : accelerator->Fault();
+}
+
 // All memory of one call.
 class CallMemory {
  public:
   CallMemory(Device* device, const OpSignature& signature, const OpCase& op_case,
              const Problem& problem, const RunOptions& options)
       : device_(device), signature_(signature), options_(options) {
-    const size_t output_bytes = problem.output_gradient.values.size() * 4;
     for (const Tensor& input : problem.inputs) inputs_.push_back(View(input, true));
-    const int32_t alias = OutputAlias(op_case);
-    outputs_.push_back(alias >= 0 ? AliasOf(inputs_[static_cast<size_t>(alias)], problem)
-                                  : View(problem.output_gradient, false));
-    EXPECT_EQ(outputs_[0].size_bytes(), output_bytes);
-    output_gradients_.push_back(View(problem.output_gradient, true));
-    for (size_t i = 0; i < problem.inputs.size(); ++i) AddGradient(i, problem.inputs[i]);
+    AddOutput(problem.output_gradient, OutputAlias(op_case));
+    for (const Tensor& gradient : problem.other_gradients) AddOutput(gradient, -1);
+    for (size_t i = 0; i < problem.inputs.size(); ++i) {
+      const bool is_parameter = i >= op_case.inputs.size() || (op_case.parameters >> i & 1u) != 0;
+      AddGradient(i, problem.inputs[i], is_parameter);
+    }
+    if (AcceleratorOf(device) != nullptr) AddScalars();
     saved_ = Add(static_cast<size_t>(signature.saved_bytes));
     workspace_ = Add(static_cast<size_t>(signature.workspace_bytes));
     Check(device->CreateStream(&raw_stream_));
@@ -95,10 +132,11 @@ class CallMemory {
             .workspace = workspace_->data(),
             .stream = raw_stream_,
             .seed = options_.random.seed,
-            .step = options_.random.step,
+            .step = scalars_ == nullptr ? options_.random.step : 0,
             .node = options_.random.node,
-            .first_sample = options_.random.first_sample,
-            .replicas = options_.replicas};
+            .first_sample = scalars_ == nullptr ? options_.random.first_sample : 0,
+            .replicas = options_.replicas,
+            .scalars = scalars_};
   }
 
   // Between Forward and Backward: scratch is lost, and what Backward does not read may be.
@@ -108,16 +146,18 @@ class CallMemory {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!(signature_.backward_reads_inputs >> i & 1)) Memory(inputs_[i].data)->Poison();
     }
-    if (!(signature_.backward_reads_outputs & 1)) Memory(outputs_[0].data)->Poison();
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (!(signature_.backward_reads_outputs >> i & 1)) Memory(outputs_[i].data)->Poison();
+    }
   }
 
-  std::vector<float> Input(size_t input) { return Decode(Memory(inputs_[input].data)->Read()); }
+  std::vector<float> Input(size_t input) { return Content(inputs_[input]); }
 
-  std::vector<float> Output() { return Decode(Memory(outputs_[0].data)->Read()); }
+  std::vector<float> Output(size_t output) { return Content(outputs_[output]); }
 
   std::vector<float> Gradient(size_t input) {
     const TensorView& view = input_gradients_[input];
-    return view.data == nullptr ? std::vector<float>{} : Decode(Memory(view.data)->Read());
+    return view.data == nullptr ? std::vector<float>{} : Content(view);
   }
 
   bool guards_intact() const {
@@ -133,21 +173,46 @@ class CallMemory {
     return memory_.back().get();
   }
 
+  // What such a device reads instead of the values in the call.
+  void AddScalars() {
+    const StepScalars scalars{.step = options_.random.step,
+                              .first_sample = options_.random.first_sample};
+    DeviceMemory* const memory = Add(sizeof scalars);
+    memory->Write(&scalars, sizeof scalars);
+    scalars_ = static_cast<const StepScalars*>(memory->data());
+  }
+
   DeviceMemory* Memory(const void* data) {
     const auto found = std::find_if(memory_.begin(), memory_.end(),
                                     [&](const auto& memory) { return memory->data() == data; });
     return found->get();
   }
 
+  std::vector<float> Content(const TensorView& view) {
+    std::vector<std::byte> bytes = Memory(view.data)->Read();
+    bytes.resize(view.size_bytes());
+    return Decode(bytes, view.dtype);
+  }
+
   TensorView View(const Tensor& tensor, bool write) {
-    DeviceMemory* memory = Add(tensor.values.size() * 4);
+    DeviceMemory* memory = Add(SizeBytes(tensor));
     const std::vector<std::byte> bytes = Encode(tensor);
     if (write) memory->Write(bytes.data(), bytes.size());
     return {memory->data(), tensor.shape(), tensor.spec.dtype};
   }
 
-  static TensorView AliasOf(const TensorView& view, const Problem& problem) {
-    return {view.data, problem.output_gradient.shape(), view.dtype};
+  // The output whose gradient this is, in the memory of input `alias` unless that is -1.
+  void AddOutput(const Tensor& gradient, int32_t alias) {
+    TensorView output = {nullptr, gradient.shape(), gradient.spec.dtype};
+    if (alias >= 0) {
+      output.data = inputs_[static_cast<size_t>(alias)].data;
+    } else {
+      output = View(gradient, false);
+    }
+    const bool missing = (options_.missing >> outputs_.size() & 1) != 0;
+    outputs_.push_back(output);
+    output_gradients_.push_back(View(gradient, true));
+    if (missing) output_gradients_.back().data = nullptr;
   }
 
   // The input whose memory the output gets, or -1.
@@ -156,13 +221,15 @@ class CallMemory {
     return op_case.always_in_place || options_.in_place ? signature_.in_place_of : -1;
   }
 
-  void AddGradient(size_t i, const Tensor& input) {
-    TensorView view{nullptr, input.shape(), input.spec.dtype};
+  void AddGradient(size_t i, const Tensor& input, bool is_parameter) {
+    const DType dtype = is_parameter ? DType::kFloat32 : input.spec.dtype;
+    TensorView view{nullptr, input.shape(), dtype};
     if ((signature_.differentiable_inputs & options_.wanted) >> i & 1) {
       if (options_.share_gradient && (signature_.passes_gradient >> i & 1)) {
         view.data = output_gradients_[0].data;
       } else {
         Tensor before = input;
+        before.spec.dtype = dtype;
         for (size_t j = 0; j < before.values.size(); ++j) {
           before.values[j] = static_cast<double>(Before(j));
         }
@@ -179,6 +246,7 @@ class CallMemory {
   std::vector<TensorView> inputs_, outputs_, output_gradients_, input_gradients_;
   DeviceMemory* saved_ = nullptr;
   DeviceMemory* workspace_ = nullptr;
+  const StepScalars* scalars_ = nullptr;
   Stream* raw_stream_ = nullptr;
   std::unique_ptr<Stream> stream_;
 };
@@ -205,13 +273,13 @@ void DeviceMemory::Poison() {
 
 void DeviceMemory::Write(const void* source, size_t size_bytes) {
   Check(device_->Copy(data_, source, size_bytes, stream_.get()));
-  Check(stream_->Synchronize(10'000));
+  Check(stream_->Synchronize(kTimeoutMs));
 }
 
 std::vector<std::byte> DeviceMemory::ReadAll() const {
   std::vector<std::byte> bytes(size_bytes_ + kGuardBytes);
   Check(device_->Copy(bytes.data(), data_, bytes.size(), stream_.get()));
-  Check(stream_->Synchronize(10'000));
+  Check(stream_->Synchronize(kTimeoutMs));
   return bytes;
 }
 
@@ -227,11 +295,22 @@ bool DeviceMemory::guard_intact() const {
                      [](std::byte byte) { return byte == kPoison; });
 }
 
-LoadedOps LoadedOps::Load(const std::string& path, int threads) {
+bool HasBFloat16(const PluginUnderTest& plugin) {
+  const auto offers = [](const OptionSpec& spec) {
+    return spec.scope.view().empty() && spec.name.view() == "precision" &&
+           spec.choices.view().find("bf16") != std::string_view::npos;
+  };
+  return std::any_of(plugin.option_specs().begin(), plugin.option_specs().end(), offers);
+}
+
+LoadedOps LoadedOps::Load(const std::string& path, const Settings& settings) {
   Result<PluginUnderTest> plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
   auto host = std::make_shared<LoneHost>();
-  auto library = plugin->Create<OpLibrary>(*host, {{"threads", std::to_string(threads)}});
+  OptionValues::Overrides options = {{"threads", std::to_string(settings.threads)},
+                                     {"tune", settings.tune ? "true" : "false"}};
+  if (settings.activation == DType::kBFloat16) options["precision"] = "bf16";
+  auto library = plugin->Create<OpLibrary>(*host, options);
   if (!library.ok()) throw std::runtime_error(library.status().message());
   return {std::move(*plugin), std::move(host), std::move(*library)};
 }
@@ -255,13 +334,33 @@ Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t
     problem.inputs.push_back(RandomTensor(WithSamples(input, samples), op_case, random));
   }
   for (int32_t i = 0; i < signature.parameter_count; ++i) {
-    const TensorSpec spec{signature.parameters[i].shape, DType::kFloat32, 0};
+    const TensorSpec spec{signature.parameters[i].shape, signature.parameters[i].dtype, 0};
     problem.inputs.push_back(RandomTensor(spec, op_case, random));
   }
   problem.output_gradient =
       RandomTensor(WithSamples(signature.outputs[0], samples), op_case, random);
   if (signature.is_loss != 0) problem.output_gradient.values = {1, 0, 0};
+  for (int32_t i = 1; i < signature.output_count; ++i) {
+    problem.other_gradients.push_back(
+        RandomTensor(WithSamples(signature.outputs[i], samples), op_case, random));
+  }
   return problem;
+}
+
+Values Problem::AllGradients() const {
+  Values all = output_gradient.values;
+  for (const Tensor& other : other_gradients) {
+    all.insert(all.end(), other.values.begin(), other.values.end());
+  }
+  return all;
+}
+
+std::vector<float> RunResult::AllOutputs() const {
+  std::vector<float> all = output;
+  for (const std::vector<float>& other : other_outputs) {
+    all.insert(all.end(), other.begin(), other.end());
+  }
+  return all;
 }
 
 Problem PartOf(const Problem& problem, int64_t begin, int64_t end) {
@@ -276,6 +375,7 @@ Problem PartOf(const Problem& problem, int64_t begin, int64_t end) {
   Problem part;
   for (const Tensor& input : problem.inputs) part.inputs.push_back(cut(input));
   part.output_gradient = cut(problem.output_gradient);
+  for (const Tensor& other : problem.other_gradients) part.other_gradients.push_back(cut(other));
   return part;
 }
 
@@ -286,8 +386,13 @@ RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const
   RunResult result;
   result.status = made.op->Forward(call);
   if (!result.status.ok()) return result;
-  Check(memory.stream()->Synchronize(10'000));
-  result.output = memory.Output();
+  Check(memory.stream()->Synchronize(kTimeoutMs));
+  result.status = FaultOf(ops.library->device());
+  if (!result.status.ok()) return result;
+  result.output = memory.Output(0);
+  for (size_t i = 1; i < static_cast<size_t>(made.signature.output_count); ++i) {
+    result.other_outputs.push_back(memory.Output(i));
+  }
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
     if (problem.inputs[i].spec.batched == 0) result.parameters.push_back(memory.Input(i));
   }
@@ -296,7 +401,7 @@ RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const
   memory.AfterForward();
   result.status = made.op->Backward(call);
   if (!result.status.ok()) return result;
-  Check(memory.stream()->Synchronize(10'000));
+  Check(memory.stream()->Synchronize(kTimeoutMs));
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
     result.gradients.push_back(memory.Gradient(i));
   }

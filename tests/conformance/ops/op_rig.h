@@ -43,9 +43,21 @@ struct LoadedOps {
   std::shared_ptr<LoneHost> host;
   std::shared_ptr<OpLibrary> library;
 
-  // `threads`: of one op, where the plugin has such an option.
-  static LoadedOps Load(const std::string& path, int threads);
+  struct Settings {
+    int threads = 1;  // of one op, where the plugin has such an option
+    DType activation =
+        DType::kFloat32;  // or kBFloat16, where the plugin has the option "precision"
+    bool tune = false;  // measures, where it can: then two instances may differ in their roundings
+  };
+
+  static LoadedOps Load(const std::string& path, const Settings& settings);
+  static LoadedOps Load(const std::string& path, int threads) {
+    return Load(path, Settings{.threads = threads});
+  }
 };
+
+// Whether the library can also run in bfloat16.
+bool HasBFloat16(const PluginUnderTest& plugin);
 
 struct MadeOp {
   std::unique_ptr<Op> op;
@@ -56,11 +68,15 @@ Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
                       const OptionValues::Overrides& attributes,
                       std::span<const TensorSpec> inputs);
 
-// Inputs (data, then parameters) for `samples` of a case's full batch, and a gradient of the
-// output.
+// Inputs (data, then parameters) for `samples` of a case's full batch, and gradients of the
+// outputs. Values are such as their dtype holds exactly.
 struct Problem {
   std::vector<Tensor> inputs;
-  Tensor output_gradient;
+  Tensor output_gradient;               // of output 0
+  std::vector<Tensor> other_gradients;  // of the other outputs
+
+  // One behind the other, as a ReferenceOp takes them.
+  Values AllGradients() const;
 };
 
 Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t samples,
@@ -76,17 +92,21 @@ struct RunOptions {
   bool share_gradient = false;   // input gradients that may, in the memory of the output's
   bool hide_undeclared = false;  // NaN in what Backward does not say that it reads
   bool training = true;          // else Forward alone, in evaluation
+  uint32_t missing = 0;          // bit i: no gradient arrives at output i
   RandomKey random;
   Replicas* replicas = nullptr;
 };
 
 struct RunResult {
   Status status;
-  std::vector<float> output;
+  std::vector<float> output;                      // 0
+  std::vector<std::vector<float>> other_outputs;  // those behind it
   std::vector<std::vector<float>> gradients;  // one per input; empty where none, and in evaluation
   // Those of the op and of other ops among its inputs, after Forward.
   std::vector<std::vector<float>> parameters;
   bool guards_intact = true;
+
+  std::vector<float> AllOutputs() const;
 };
 
 // Forward, then Backward unless it is an evaluation.

@@ -21,13 +21,30 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kSeed = 20240229;
 
+// A case of a library in one precision.
 struct Param {
   std::string path;
-  const OpCase* op_case;
+  OpCase op_case;
+  DType activation = DType::kFloat32;
 };
 
 void PrintTo(const Param& param, std::ostream* out) {
-  *out << param.op_case->name << " of " << param.path;
+  *out << param.op_case.name << " of " << param.path << " in " << Name(param.activation);
+}
+
+// Those of one library: each in float32, then in bfloat16, if there is that.
+void AddParams(const std::string& path, const PluginUnderTest& plugin, std::vector<Param>* params) {
+  for (const OpCase& op_case : OpCases()) {
+    const auto has = [&](const OpName& name) { return name.view() == op_case.op; };
+    if (!std::any_of(plugin.ops().begin(), plugin.ops().end(), has)) continue;
+    params->push_back({path, op_case});
+    if (!HasBFloat16(plugin)) continue;
+    params->push_back({path, InBFloat16(op_case, false), DType::kBFloat16});
+    params->back().op_case.name += "_bf16";
+    if (!TakesFloat32(op_case)) continue;
+    params->push_back({path, InBFloat16(op_case, true), DType::kBFloat16});
+    params->back().op_case.name += "_bf16_of_float32";
+  }
 }
 
 std::vector<Param> Params() {
@@ -35,29 +52,35 @@ std::vector<Param> Params() {
   for (const std::string& path : PluginPaths({"cpu_ops"})) {
     const Result<PluginUnderTest> plugin = PluginUnderTest::Load(path);
     if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
-    for (const OpCase& op_case : OpCases()) {
-      const auto has = [&](const OpName& name) { return name.view() == op_case.op; };
-      if (std::any_of(plugin->ops().begin(), plugin->ops().end(), has)) {
-        params.push_back({path, &op_case});
-      }
-    }
+    AddParams(path, *plugin, &params);
   }
   return params;
 }
 
-// Equal to within float rounding of a sum of terms as large as the largest value.
-void ExpectNear(const std::vector<float>& got, const Values& want, const std::string& what) {
+// Rounding to float32, and to bfloat16 where results, and what is between two steps of an op, are
+// that: beside the largest value, as they come out of sums of terms as large, and beside the
+// inputs, which are about 1.
+struct Tolerance {
+  double relative = 2e-5, absolute = 1e-6;
+
+  static Tolerance Of(DType activation) {
+    return activation == DType::kBFloat16 ? Tolerance{0x1p-7, 0x1p-12} : Tolerance{};
+  }
+};
+
+void ExpectNear(const std::vector<float>& got, const Values& want, const Tolerance& tolerance,
+                const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   double largest = 0;
   for (double value : want) largest = std::max(largest, std::abs(value));
-  const double tolerance = 2e-5 * largest + 1e-6;
+  const double bound = tolerance.relative * largest + tolerance.absolute;
   for (size_t i = 0; i < want.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(got[i]), want[i], tolerance) << what << ", element " << i;
+    ASSERT_NEAR(static_cast<double>(got[i]), want[i], bound) << what << ", element " << i;
   }
 }
 
 void ExpectSame(const RunResult& a, const RunResult& b) {
-  EXPECT_EQ(a.output, b.output);
+  EXPECT_EQ(a.AllOutputs(), b.AllOutputs());
   EXPECT_EQ(a.gradients, b.gradients);
 }
 
@@ -65,9 +88,14 @@ class OpConformance : public ::testing::TestWithParam<Param> {
  protected:
   void SetUp() override { Use(1); }
 
-  void Use(int threads) {
-    ops_.emplace(LoadedOps::Load(GetParam().path, threads));
+  void Use(int threads, bool tune = false) {
+    ops_.emplace(Load(threads, tune));
     made_.emplace(Make(*ops_));
+  }
+
+  static LoadedOps Load(int threads, bool tune = false) {
+    return LoadedOps::Load(GetParam().path,
+                           {.threads = threads, .activation = GetParam().activation, .tune = tune});
   }
 
   MadeOp Make(const LoadedOps& ops) const {
@@ -76,8 +104,13 @@ class OpConformance : public ::testing::TestWithParam<Param> {
     return std::move(*made);
   }
 
-  const OpCase& op_case() const { return *GetParam().op_case; }
+  const OpCase& op_case() const { return GetParam().op_case; }
   const OpSignature& signature() const { return made_->signature; }
+  // Activations are what the run has; gradients of parameters, which accumulate adds, are float32.
+  DType OutputType() const {
+    if (signature().is_loss != 0) return DType::kFloat32;
+    return op_case().op == "accumulate" ? op_case().inputs[0].dtype : GetParam().activation;
+  }
   bool batched() const { return op_case().inputs[0].batched != 0; }
   int64_t full_batch() const { return op_case().inputs[0].shape[0]; }
 
@@ -99,16 +132,20 @@ class OpConformance : public ::testing::TestWithParam<Param> {
   }
 
   void ExpectMatchesFormula(const RunResult& result, const Problem& problem, uint32_t accumulate) {
-    ExpectNear(result.output, op_case().reference.forward(problem.inputs), "output");
-    std::vector<Values> want =
-        op_case().reference.backward(problem.inputs, problem.output_gradient.values);
+    ExpectNearEnough(result.AllOutputs(), op_case().reference.forward(problem.inputs), "output");
+    std::vector<Values> want = op_case().reference.backward(problem.inputs, problem.AllGradients());
     for (size_t i = 0; i < want.size(); ++i) {
       if (!Differentiable(i)) continue;
       for (size_t j = 0; (accumulate >> i & 1) != 0 && j < want[i].size(); ++j) {
         want[i][j] += static_cast<double>(Before(j));
       }
-      ExpectNear(result.gradients[i], want[i], "gradient of input " + std::to_string(i));
+      ExpectNearEnough(result.gradients[i], want[i], "gradient of input " + std::to_string(i));
     }
+  }
+
+  static void ExpectNearEnough(const std::vector<float>& got, const Values& want,
+                               const std::string& what) {
+    ExpectNear(got, want, Tolerance::Of(GetParam().activation), what);
   }
 
   std::optional<LoadedOps> ops_;
@@ -116,8 +153,13 @@ class OpConformance : public ::testing::TestWithParam<Param> {
 };
 
 TEST_P(OpConformance, SignatureFitsTheContract) {
-  EXPECT_EQ(signature().output_count, 1);
-  EXPECT_EQ(signature().outputs[0].batched != 0, batched() && signature().is_loss == 0);
+  ASSERT_GE(signature().output_count, 1);
+  ASSERT_LE(signature().output_count, kMaxOpOutputs);
+  for (int32_t i = 0; i < signature().output_count; ++i) {
+    const TensorSpec& output = signature().outputs[i];
+    EXPECT_EQ(output.batched != 0, batched() && signature().is_loss == 0);
+    EXPECT_EQ(output.dtype, OutputType()) << "output " << i;
+  }
   const auto inputs = static_cast<int32_t>(op_case().inputs.size()) + signature().parameter_count;
   const uint32_t all = (1u << inputs) - 1;
   EXPECT_EQ(signature().differentiable_inputs & ~all, 0u);
@@ -131,6 +173,9 @@ TEST_P(OpConformance, SignatureFitsTheContract) {
     const size_t input = op_case().inputs.size() + static_cast<size_t>(i);
     EXPECT_EQ(parameter.trained != 0, Differentiable(input)) << parameter.name.view();
     EXPECT_LE(parameter.decay, parameter.trained) << parameter.name.view();
+    EXPECT_TRUE(parameter.dtype == DType::kFloat32 ||
+                (parameter.dtype == GetParam().activation && parameter.trained != 0))
+        << parameter.name.view();
   }
   EXPECT_EQ(names.size(), static_cast<size_t>(signature().parameter_count));
   EXPECT_EQ(names.count(""), 0u);
@@ -138,12 +183,12 @@ TEST_P(OpConformance, SignatureFitsTheContract) {
 
 TEST_P(OpConformance, FormulaAgreesWithFiniteDifferences) {
   const Problem problem = NewProblem();
-  const std::vector<Values> gradients =
-      op_case().reference.backward(problem.inputs, problem.output_gradient.values);
+  const Values dy = problem.AllGradients();
+  const std::vector<Values> gradients = op_case().reference.backward(problem.inputs, dy);
   const auto objective = [&](const std::vector<Tensor>& inputs) {
     const Values y = op_case().reference.forward(inputs);
     double sum = 0;
-    for (size_t i = 0; i < y.size(); ++i) sum += y[i] * problem.output_gradient.values[i];
+    for (size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
     return sum;
   };
   constexpr size_t kProbes = 12;  // elements of each input
@@ -176,10 +221,43 @@ TEST_P(OpConformance, MatchesTheFormulaWithFewerSamples) {
   }
 }
 
+// Products are then done by what is found to be fastest.
+TEST_P(OpConformance, MatchesTheFormulaWhenItMeasures) {
+  const auto measures = [](const OptionSpec& spec) { return spec.name.view() == "tune"; };
+  const auto options = ops_->plugin.option_specs();
+  if (!std::any_of(options.begin(), options.end(), measures)) return;  // as in other tests
+  Use(1, true);
+  const Problem problem = NewProblem();
+  ExpectMatchesFormula(RunChecked(problem), problem, 0);
+  const RunOptions add{.accumulate = signature().accumulates};
+  ExpectMatchesFormula(RunChecked(problem, add), problem, add.accumulate);
+}
+
+TEST_P(OpConformance, GradientsOfSomeOutputsMayBeMissing) {
+  for (int32_t output = 0; signature().output_count > 1 && output < signature().output_count;
+       ++output) {
+    SCOPED_TRACE("without output " + std::to_string(output));
+    for (const uint32_t accumulate : {0u, signature().accumulates}) {
+      Problem problem = NewProblem();
+      const RunOptions options{.accumulate = accumulate, .missing = 1u << output};
+      const RunResult result = RunChecked(problem, options);
+      Values& gradient = output == 0
+                             ? problem.output_gradient.values
+                             : problem.other_gradients[static_cast<size_t>(output) - 1].values;
+      std::fill(gradient.begin(), gradient.end(), 0.0);
+      ExpectMatchesFormula(result, problem, accumulate);
+    }
+  }
+}
+
 TEST_P(OpConformance, AddsToGradientsThatItAccumulates) {
   const Problem problem = NewProblem();
   const RunOptions options{.accumulate = signature().accumulates};
   ExpectMatchesFormula(RunChecked(problem, options), problem, options.accumulate);
+  for (uint32_t input = 0; input < problem.inputs.size(); ++input) {
+    const RunOptions one{.accumulate = signature().accumulates & 1u << input};
+    ExpectMatchesFormula(RunChecked(problem, one), problem, one.accumulate);
+  }
 }
 
 TEST_P(OpConformance, NoSamplesGiveNoGradient) {
@@ -190,7 +268,7 @@ TEST_P(OpConformance, NoSamplesGiveNoGradient) {
   if (signature().is_loss != 0) {
     EXPECT_EQ(written.output, (std::vector<float>{0, 0, 0}));
   } else {
-    EXPECT_THAT(written.output, IsEmpty());
+    EXPECT_THAT(written.AllOutputs(), IsEmpty());
   }
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
     for (float value : written.gradients[i]) ASSERT_EQ(value, 0.0f) << "input " << i;
@@ -294,7 +372,7 @@ TEST_P(OpConformance, RanksTogetherEqualOneRank) {
   std::vector<std::thread> ranks;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     ranks.emplace_back([&, rank] {
-      const LoadedOps ops = LoadedOps::Load(GetParam().path, 1);
+      const LoadedOps ops = Load(1);
       MadeOp made = Make(ops);
       RunOptions options;
       options.random.first_sample += static_cast<uint64_t>(cuts[rank]);
@@ -312,19 +390,24 @@ TEST_P(OpConformance, RanksTogetherEqualOneRank) {
     for (const RunResult& part : parts) values.push_back(member(part));
     return Together(values, is_batched);
   };
-  ExpectNear(whole.output,
-             together([](const RunResult& part) { return part.output; },
-                      signature().outputs[0].batched != 0),
-             "output");
+  ExpectNearEnough(whole.output,
+                   together([](const RunResult& part) { return part.output; },
+                            signature().outputs[0].batched != 0),
+                   "output");
+  for (size_t i = 0; i < whole.other_outputs.size(); ++i) {
+    ExpectNearEnough(whole.other_outputs[i],
+                     together([i](const RunResult& part) { return part.other_outputs[i]; }, true),
+                     "another output");
+  }
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
-    ExpectNear(whole.gradients[i],
-               together([i](const RunResult& part) { return part.gradients[i]; },
-                        problem.inputs[i].spec.batched != 0),
-               "gradient of input " + std::to_string(i));
+    ExpectNearEnough(whole.gradients[i],
+                     together([i](const RunResult& part) { return part.gradients[i]; },
+                              problem.inputs[i].spec.batched != 0),
+                     "gradient of input " + std::to_string(i));
   }
   for (size_t i = 0; i < whole.parameters.size(); ++i) {
     const std::vector<float>& after = parts[0].parameters[i];
-    ExpectNear(whole.parameters[i], Values(after.begin(), after.end()), "parameter");
+    ExpectNearEnough(whole.parameters[i], Values(after.begin(), after.end()), "parameter");
     EXPECT_EQ(parts[1].parameters[i], after);
     EXPECT_EQ(parts[2].parameters[i], after);
   }
@@ -334,7 +417,7 @@ TEST_P(OpConformance, InstancesOfSeveralRanksDoNotMeet) {
   const Problem problem = NewProblem();
   const RunResult alone = RunChecked(problem);
   const auto rank = [&] {
-    const LoadedOps ops = LoadedOps::Load(GetParam().path, 1);
+    const LoadedOps ops = Load(1);
     MadeOp made = Make(ops);
     for (int i = 0; i < 3; ++i) ExpectSame(RunOp(ops, made, op_case(), problem), alone);
   };
@@ -344,7 +427,7 @@ TEST_P(OpConformance, InstancesOfSeveralRanksDoNotMeet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpConformance, ::testing::ValuesIn(Params()), [](const auto& test) {
-  return LibraryName(test.param.path) + "_" + test.param.op_case->name;
+  return LibraryName(test.param.path) + "_" + test.param.op_case.name;
 });
 
 class OpLibraryConformance : public ::testing::TestWithParam<std::string> {};

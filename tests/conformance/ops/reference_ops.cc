@@ -233,6 +233,20 @@ ReferenceOp ReferenceLinear() {
   return {LinearForward, LinearBackward};
 }
 
+ReferenceOp ReferenceLinearGelu() {
+  return {[](const std::vector<Tensor>& inputs) {
+            Values y = LinearForward(inputs);
+            std::transform(y.begin(), y.end(), y.begin(), Gelu);
+            return y;
+          },
+          [](const std::vector<Tensor>& inputs, const Values& dy) {
+            const Values before = LinearForward(inputs);
+            Values through = dy;
+            for (size_t i = 0; i < dy.size(); ++i) through[i] *= GeluSlope(before[i]);
+            return LinearBackward(inputs, through);
+          }};
+}
+
 ReferenceOp ReferenceRelu() {
   return Elementwise([](double x) { return x > 0 ? x : 0.0; },
                      [](double x) { return x > 0 ? 1.0 : 0.0; });
@@ -274,6 +288,30 @@ ReferenceOp ReferenceLayerNorm(double epsilon) {
           },
           [epsilon](const std::vector<Tensor>& inputs, const Values& dy) {
             return LayerNormBackward(inputs, dy, epsilon);
+          }};
+}
+
+ReferenceOp ReferenceAddLayerNorm(double epsilon) {
+  // The inputs of the layer_norm.
+  static constexpr auto kSum = [](const std::vector<Tensor>& inputs) {
+    std::vector<Tensor> norm = {inputs[0], inputs[2], inputs[3]};
+    for (size_t i = 0; i < norm[0].values.size(); ++i) norm[0].values[i] += inputs[1].values[i];
+    return norm;
+  };
+  return {[epsilon](const std::vector<Tensor>& inputs) {
+            const std::vector<Tensor> norm = kSum(inputs);
+            Values both = norm[0].values;
+            const Values y = ReferenceLayerNorm(epsilon).forward(norm);
+            both.insert(both.end(), y.begin(), y.end());
+            return both;
+          },
+          [epsilon](const std::vector<Tensor>& inputs, const Values& dy) {
+            const auto half = dy.begin() + static_cast<ptrdiff_t>(dy.size() / 2);
+            std::vector<Values> of_norm =
+                LayerNormBackward(kSum(inputs), Values(half, dy.end()), epsilon);
+            Values& dx = of_norm[0];
+            for (size_t i = 0; i < dx.size(); ++i) dx[i] += dy[i];
+            return std::vector<Values>{dx, dx, of_norm[1], of_norm[2]};
           }};
 }
 

@@ -21,19 +21,22 @@ struct Tensor {
 };
 
 // Inputs are data inputs, then parameters. `backward` returns one gradient per input, empty for
-// those without.
+// those without. Of an op with several outputs, `forward` returns, and `dy` is, all of them, one
+// behind the other.
 struct ReferenceOp {
   std::function<Values(const std::vector<Tensor>& inputs)> forward;
   std::function<std::vector<Values>(const std::vector<Tensor>& inputs, const Values& dy)> backward;
 };
 
 ReferenceOp ReferenceLinear();  // also of tied_linear
+ReferenceOp ReferenceLinearGelu();
 ReferenceOp ReferenceRelu();
 ReferenceOp ReferenceGelu();
 ReferenceOp ReferenceTanh();
 ReferenceOp ReferenceAdd();  // also of accumulate
 ReferenceOp ReferenceFlatten();
 ReferenceOp ReferenceLayerNorm(double epsilon);
+ReferenceOp ReferenceAddLayerNorm(double epsilon);
 ReferenceOp ReferenceEmbedding();
 ReferenceOp ReferenceAttention(int64_t heads, bool causal);
 ReferenceOp ReferenceSoftmaxCrossEntropy();

@@ -105,7 +105,7 @@ TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
                          .base_folder = "",
                          .overrides = {},
                          .plugins = std::move(plugins),
-                         .default_plugins = {"other_comm", "no_such_plugin"},
+                         .default_plugins = {{.name = "other_comm"}, {.name = "no_such_plugin"}},
                          .plugin_folders = {ENGINE_FIXTURE_DIR}});
   };
   std::string unnamed = Good();

@@ -30,7 +30,7 @@ TEST_P(ShippedConfigsTest, Loads) {
                                     .base_folder = "",
                                     .overrides = {},
                                     .plugins = {},
-                                    .default_plugins = {"gloo"},
+                                    .default_plugins = {{.name = "gloo"}},
                                     .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_FALSE(config->plugins().ops.empty());

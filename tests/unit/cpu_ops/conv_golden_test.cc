@@ -107,7 +107,7 @@ TEST_F(ConvGolden, LogitsAndLoss) {
   ASSERT_TRUE(
       memory().SetBatch(Stored("input").data, Stored("target").i32(), kInputs.max_samples).ok());
   ASSERT_TRUE(memory().RunForward().ok());
-  ExpectNear(memory().logits(), Stored("logits"), 1, 1e-5, "logits");
+  ExpectNear(memory().logits().f32(), Stored("logits"), 1, 1e-5, "logits");
   const StepStatistics& statistics = *memory().statistics();
   const double expected = Numbers("loss")[0];
   EXPECT_NEAR(statistics.loss_sum / statistics.count, expected, 1e-5 * expected);

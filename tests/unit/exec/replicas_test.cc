@@ -172,7 +172,8 @@ struct World {
     const int64_t samples = memory.graph().max_samples;
     ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input.data(), batch.target.data(), samples));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    result->evaluation.assign(memory.logits(), memory.logits() + samples * kWidth);
+    const float* const logits = memory.logits().f32();
+    result->evaluation.assign(logits, logits + samples * kWidth);
     for (const OpCall& call : CenterNamed(memory.graph(), "first").forward_calls) {
       result->saw_replicas.push_back(call.replicas != nullptr);
     }

@@ -9,6 +9,7 @@
 
 #include "core/storage/safetensors.h"
 #include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/values_on_device.h"
 
 namespace engine::test {
 namespace {
@@ -44,25 +45,24 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
 
   // The mean loss before the update.
   double Step(float learning_rate) {
-    const auto result = executor_->Step({.input = Stored("input").data,
-                                         .target = Stored("target").i32(),
-                                         .samples = GetParam().samples,
-                                         .learning_rate = learning_rate});
+    const auto result = StepAndFlush(*executor_, {.input = Stored("input").data,
+                                                  .target = Stored("target").i32(),
+                                                  .samples = GetParam().samples,
+                                                  .learning_rate = learning_rate});
     EXPECT_TRUE(result.ok()) << result.status().message();
-    EXPECT_TRUE(executor_->Flush().ok());
-    return result.ok() ? result->statistics.loss_sum / result->statistics.count : NAN;
+    return result.ok() ? result->loss_sum / result->count : NAN;
   }
 
  private:
   Status Open() {
     ENGINE_ASSIGN_OR_RETURN(
-        file_, SafetensorsFile::Open(std::string(ENGINE_TEST_SOURCE_DIR) + "/tests/golden/" +
-                                     GetParam().name + ".safetensors"));
+        file_, SafetensorsFile::Open(GoldenFile(std::string(GetParam().name) + ".safetensors")));
     ENGINE_ASSIGN_OR_RETURN(
         rank_, LoneRank::Make(std::string("model { ") + GetParam().model +
                               " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
                               "sgd { momentum: 0.9 weight_decay: 0.01 }\n"
-                              "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"));
+                              "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
+                              OpsUnderTest() + "\"]\n"));
     ENGINE_ASSIGN_OR_RETURN(executor_, rank_->MakeExecutor({.input_shape = GetParam().image,
                                                             .target_shape = {},
                                                             .classes = 4,
@@ -71,7 +71,7 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
       const TensorView view = memory().parameter(static_cast<int32_t>(i));
       const TensorView initial = Stored("initial." + parameters()[i].name);
       EXPECT_TRUE(initial.shape == view.shape) << parameters()[i].name;
-      std::copy_n(initial.f32(), initial.count(), view.f32());
+      ENGINE_RETURN_IF_ERROR(SetParameter(memory(), static_cast<int32_t>(i), initial));
     }
     return {};
   }
@@ -85,8 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Models, ImageGolden, ::testing::ValuesIn(kCases),
                          [](const auto& made) { return std::string(made.param.name); });
 
 // Compares elements times `scale`; `tolerance` is relative to the largest expected element.
-void ExpectNear(const float* actual, const TensorView& expected, double scale, double tolerance,
-                const std::string& what) {
+void ExpectNear(const std::vector<float>& actual, const TensorView& expected, double scale,
+                double tolerance, const std::string& what) {
   double largest = 0;
   for (int64_t i = 0; i < expected.count(); ++i) {
     largest = std::max(largest, std::abs(double{expected.f32()[i]}));
@@ -100,13 +100,13 @@ void ExpectNear(const float* actual, const TensorView& expected, double scale, d
 TEST_P(ImageGolden, LossAndEachGradient) {
   const double loss = Stored("loss").f32()[0];
   EXPECT_NEAR(Step(0), loss, 1e-5 * loss);
-  const double mean = 1.0 / memory().statistics()->count;
+  const double mean = 1.0 / StatisticsIn(memory()).count;
   size_t trained = 0;
   for (size_t i = 0; i < parameters().size(); ++i) {
     const Parameter& parameter = parameters()[i];
     if (parameter.buffer) continue;
-    ExpectNear(memory().gradients() + memory().layout().offset[i],
-               Stored("gradient." + parameter.name), mean, 5e-5, parameter.name);
+    ExpectNear(GradientOf(memory(), static_cast<int32_t>(i)), Stored("gradient." + parameter.name),
+               mean, 5e-5, parameter.name);
     ++trained;
   }
   EXPECT_EQ(trained, memory().layout().parameters.size());
@@ -116,13 +116,13 @@ TEST_P(ImageGolden, OneStepAndTheEvaluationAfterIt) {
   Step(0.1f);
   for (size_t i = 0; i < parameters().size(); ++i) {
     const std::string& name = parameters()[i].name;
-    ExpectNear(memory().parameter(static_cast<int32_t>(i)).f32(), Stored("final." + name), 1, 1e-5,
-               name);
+    ExpectNear(Floats(memory(), memory().parameter(static_cast<int32_t>(i))),
+               Stored("final." + name), 1, 1e-5, name);
   }
   ASSERT_TRUE(
       memory().SetBatch(Stored("input").data, Stored("target").i32(), GetParam().samples).ok());
   ASSERT_TRUE(memory().RunForward().ok());
-  ExpectNear(memory().logits(), Stored("evaluation"), 1, 2e-5, "evaluation");
+  ExpectNear(Floats(memory(), memory().logits()), Stored("evaluation"), 1, 2e-5, "evaluation");
 }
 
 }  // namespace

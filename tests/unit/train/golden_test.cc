@@ -11,6 +11,7 @@
 
 #include "core/storage/safetensors.h"
 #include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/values_on_device.h"
 
 namespace engine::test {
 namespace {
@@ -49,16 +50,15 @@ const Recipe kRecipes[] = {
 std::string ConfigOf(const Recipe& recipe, const char* scheduler) {
   const std::string model = recipe.model == std::string("mlp") ? kMlp : kGpt;
   return model + kClip + recipe.options + "\nplugins: [\"null\", \"" + scheduler + "\", \"" +
-         recipe.optimizer + "\", \"cpu_ops\"" + recipe.hooks + "]\n";
+         recipe.optimizer + "\", \"" + OpsUnderTest() + "\"" + recipe.hooks + "]\n";
 }
 
 // A model with the initial parameters of its file, and the one batch of that file.
 class Golden {
  public:
   Status Open(const Recipe& recipe, const char* scheduler = "priority_sched") {
-    ENGINE_ASSIGN_OR_RETURN(file_,
-                            SafetensorsFile::Open(ENGINE_TEST_SOURCE_DIR "/tests/golden/" +
-                                                  std::string(recipe.model) + ".safetensors"));
+    ENGINE_ASSIGN_OR_RETURN(
+        file_, SafetensorsFile::Open(GoldenFile(std::string(recipe.model) + ".safetensors")));
     ENGINE_ASSIGN_OR_RETURN(rank_, LoneRank::Make(ConfigOf(recipe, scheduler)));
     const bool mlp = recipe.model == std::string("mlp");
     const ModelInputs inputs{.input_shape = mlp ? Shape{12} : Shape{8},
@@ -72,7 +72,7 @@ class Golden {
       const TensorView view = memory().parameter(static_cast<int32_t>(i));
       const TensorView initial = Stored("initial." + memory().graph().parameters[i].name);
       EXPECT_TRUE(initial.shape == view.shape) << memory().graph().parameters[i].name;
-      std::copy_n(initial.f32(), initial.count(), view.f32());
+      ENGINE_RETURN_IF_ERROR(SetParameter(memory(), static_cast<int32_t>(i), initial));
     }
     return {};
   }
@@ -91,22 +91,22 @@ class Golden {
 
   // The mean loss before the update.
   double Step(uint64_t step, float learning_rate) {
-    const auto result = executor_->Step({.input = Stored("input").data,
-                                         .target = Stored("target").i32(),
-                                         .samples = samples_,
-                                         .step = step,
-                                         .learning_rate = learning_rate});
+    const auto result = StepAndFlush(*executor_, {.input = Stored("input").data,
+                                                  .target = Stored("target").i32(),
+                                                  .samples = samples_,
+                                                  .step = step,
+                                                  .learning_rate = learning_rate});
     EXPECT_TRUE(result.ok()) << result.status().message();
-    EXPECT_TRUE(executor_->Flush().ok());
-    return result.ok() ? result->statistics.loss_sum / result->statistics.count : NAN;
+    return result.ok() ? result->loss_sum / result->count : NAN;
   }
 
   // Of the mean gradient of the last step, before clipping.
   double GradientNorm() {
     double sum = 0;
-    for (int64_t i = 0; i < memory().layout().trainable_count; ++i) {
-      const double gradient = memory().gradients()[i] / memory().statistics()->count;
-      sum += gradient * gradient;
+    const double count = StatisticsIn(memory()).count;
+    for (const float element : Floats(memory(), {.data = memory().gradients(),
+                                                .shape = {memory().layout().trainable_count}})) {
+      sum += (element / count) * (element / count);
     }
     return std::sqrt(sum);
   }
@@ -129,8 +129,9 @@ class Golden {
 };
 
 // Compares `count` elements times `scale`; `tolerance` is relative to the largest expected element.
-void ExpectNear(const float* actual, const TensorView& expected, double scale, double tolerance,
-                const std::string& what, int64_t skip_begin = 0, int64_t skip_end = 0) {
+void ExpectNear(const std::vector<float>& actual, const TensorView& expected, double scale,
+                double tolerance, const std::string& what, int64_t skip_begin = 0,
+                int64_t skip_end = 0) {
   double largest = 0;
   for (int64_t i = 0; i < expected.count(); ++i) {
     largest = std::max(largest, std::abs(double{expected.f32()[i]}));
@@ -156,8 +157,9 @@ TEST_P(GoldenModel, LogitsAndLoss) {
   ASSERT_TRUE(opened.ok()) << opened.message();
   ASSERT_TRUE(golden.SetBatch().ok());
   ASSERT_TRUE(golden.memory().RunForward().ok());
-  ExpectNear(golden.memory().logits(), golden.Stored("logits"), 1, 1e-5, "logits");
-  const StepStatistics& statistics = *golden.memory().statistics();
+  ExpectNear(Floats(golden.memory(), golden.memory().logits()), golden.Stored("logits"), 1, 1e-5,
+             "logits");
+  const StepStatistics statistics = StatisticsIn(golden.memory());
   EXPECT_EQ(statistics.count, golden.Stored("target").count());
   const double expected = golden.Numbers("loss")[0];
   EXPECT_NEAR(statistics.loss_sum / statistics.count, expected, 1e-5 * expected);
@@ -169,11 +171,11 @@ TEST_P(GoldenModel, EachGradient) {
   ASSERT_TRUE(opened.ok()) << opened.message();
   golden.Step(1, 0);
   const ModelMemory& memory = golden.memory();
-  const double mean = 1.0 / memory.statistics()->count;
+  const double mean = 1.0 / StatisticsIn(memory).count;
   for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
     const std::string& name = memory.graph().parameters[i].name;
-    ExpectNear(memory.gradients() + memory.layout().offset[i], golden.Stored("gradient." + name),
-               mean, 2e-5, name);
+    ExpectNear(GradientOf(memory, static_cast<int32_t>(i)), golden.Stored("gradient." + name), mean,
+               2e-5, name);
   }
 }
 
@@ -204,7 +206,8 @@ TEST_P(GoldenModel, TenStepsOfTraining) {
       const TensorView view = memory.parameter(static_cast<int32_t>(i));
       // The biases of the keys have no gradient but rounding noise, which AdamW divides by itself.
       const bool keys = name.ends_with("attn.qkv.bias");
-      ExpectNear(view.f32(), golden.Stored(std::string("final.") + recipe.name + "." + name), 1,
+      ExpectNear(Floats(memory, view),
+                 golden.Stored(std::string("final.") + recipe.name + "." + name), 1,
                  recipe.final_tolerance, name, keys ? view.count() / 3 : 0,
                  keys ? 2 * view.count() / 3 : 0);
     }

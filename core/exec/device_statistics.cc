@@ -1,0 +1,42 @@
+#include "core/exec/device_statistics.h"
+
+#include <new>
+
+namespace engine {
+
+Result<std::unique_ptr<DeviceStatistics>> DeviceStatistics::Create(ModelMemory& memory) {
+  std::unique_ptr<DeviceStatistics> made(new DeviceStatistics(memory));
+  for (Slot& slot : made->slots_) {
+    void* pinned = nullptr;
+    ENGINE_RETURN_IF_ERROR(memory.accelerator()->AllocateHost(sizeof(StepStatistics), &pinned));
+    slot.copy = new (pinned) StepStatistics;
+    Event* event = nullptr;
+    ENGINE_RETURN_IF_ERROR(memory.device().CreateEvent(&event));
+    slot.copied.reset(event);
+  }
+  return made;
+}
+
+DeviceStatistics::~DeviceStatistics() {
+  for (Slot& slot : slots_) memory_.accelerator()->FreeHost(slot.copy);
+}
+
+Status DeviceStatistics::Collect(uint64_t step) {
+  Slot& slot = slots_[step % 2];
+  ENGINE_RETURN_IF_ERROR(memory_.device().Copy(slot.copy, memory_.statistics(),
+                                               sizeof(StepStatistics), memory_.stream()));
+  ENGINE_RETURN_IF_ERROR(memory_.stream()->Record(slot.copied.get()));
+  slot.step = step;
+  return {};
+}
+
+Result<StepStatistics> DeviceStatistics::Read(uint64_t step, int64_t timeout_ms) {
+  ENGINE_CHECK(has(step), "statistics of step %llu", static_cast<unsigned long long>(step));
+  Slot& slot = slots_[step % 2];
+  slot.step = 0;
+  ENGINE_RETURN_IF_ERROR(slot.copied->WaitHost(timeout_ms));
+  ENGINE_RETURN_IF_ERROR(memory_.accelerator()->Fault());
+  return *slot.copy;
+}
+
+}  // namespace engine

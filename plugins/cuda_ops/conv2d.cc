@@ -1,0 +1,282 @@
+// conv2d: y = x * weight + b over channels-last tensors: x (B, H, W, C), weight (K, K, C, O) and y
+// (B, H', W', O), H' = (H + 2 padding - K) / stride + 1. The passes are those of cuDNN, which wants
+// filters as (O, K, K, C): the transpose of our weight as a matrix (K K C, O).
+//
+// PyTorch has the weight as (O, C, K, K): weight.permute(2, 3, 1, 0) is ours.
+#include <cmath>
+#include <map>
+#include <new>
+
+#include "cudnn_convolution.h"
+#include "kernels/bias.h"
+#include "kernels/channels.h"
+#include "ops.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+// What one convolution may take as scratch.
+constexpr size_t kCudnnScratchLimit = size_t{512} << 20;
+
+constexpr size_t Aligned(size_t size_bytes) noexcept {
+  return (size_bytes + 255) / 256 * 256;
+}
+
+class Conv2dOp final : public CudaOp {
+ public:
+  Conv2dOp(const OpContext& context, const Options& attributes) noexcept
+      : CudaOp(context),
+        channels_(attributes.Int("channels")),
+        kernel_(attributes.Int("kernel")),
+        stride_(attributes.Int("stride")),
+        padding_(attributes.Int("padding") < 0 ? kernel_ / 2 : attributes.Int("padding")),
+        bias_(attributes.Bool("bias")),
+        kaiming_(attributes.String("init") == "kaiming") {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    const TensorSpec& x = inputs[kX];
+    if (!IsActivation(x) || x.shape.ndim != 4 || x.shape.Count(1) < 1) {
+      return ActivationError(inputs, kX, " (B, H, W, C), channels last");
+    }
+    const int64_t height = Positions(x.shape[1]), width = Positions(x.shape[2]);
+    if (padding_ >= kernel_ || height < 1 || width < 1) {
+      return Status::Error(StatusCode::kConfig,
+                           "%s: a kernel of %lld with padding %lld does not fit a plane of %lld x "
+                           "%lld; it must be larger than the padding and not larger than the "
+                           "padded plane",
+                           name(), static_cast<long long>(kernel_),
+                           static_cast<long long>(padding_), static_cast<long long>(x.shape[1]),
+                           static_cast<long long>(x.shape[2]));
+    }
+    const Shape y = {x.shape[0], height, width, channels_};
+    ENGINE_RETURN_IF_ERROR(CheckExtents(x.shape, y));
+    SetShape(x.shape, y);
+    const CudnnConvolution* plan = nullptr;
+    if (x.shape[0] > 0) ENGINE_RETURN_IF_ERROR(PlanFor(x.shape[0], kCudnnScratchLimit, &plan));
+    scratch_bytes_ = plan == nullptr ? 0 : plan->workspace_bytes();
+    Describe(x, y, signature);
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    if (Samples(call) == 0) return {};
+    return WithElement(activation(),
+                       [&](auto element) { return ForwardOf<decltype(element)>(call, stream); });
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    if (Samples(call) == 0) {
+      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
+      return bias_ ? ZeroGradient(call, kBias, stream) : Status();
+    }
+    return WithElement(activation(),
+                       [&](auto element) { return BackwardOf<decltype(element)>(call, stream); });
+  }
+
+ private:
+  static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
+
+  // Filters as cuDNN wants them, their gradient, sums of the bias, and cuDNN's scratch.
+  struct Workspace {
+    void* filters;
+    void* dfilters;
+    float* partials;
+    void* scratch;
+  };
+
+  static int64_t Samples(const OpCall& call) noexcept { return call.inputs[kX].shape[0]; }
+
+  int64_t Positions(int64_t extent) const noexcept {
+    return extent + 2 * padding_ < kernel_ ? 0 : (extent + 2 * padding_ - kernel_) / stride_ + 1;
+  }
+
+  // cuDNN counts in 32 bits.
+  Status CheckExtents(const Shape& x, const Shape& y) const noexcept {
+    constexpr int64_t kMost = INT32_MAX;
+    if (x.Count() <= kMost && y.Count() <= kMost && kernel_ * kernel_ * x[3] * channels_ <= kMost) {
+      return {};
+    }
+    return Status::Error(
+        StatusCode::kConfig,
+        "%s: a tensor of more than 2^31 - 1 elements is too large for cuDNN; use a "
+        "smaller batch",
+        name());
+  }
+
+  void SetShape(const Shape& x, const Shape& y) noexcept {
+    shape_ = {.height = static_cast<int>(x[1]),
+              .width = static_cast<int>(x[2]),
+              .channels = static_cast<int>(x[3]),
+              .output_height = static_cast<int>(y[1]),
+              .output_width = static_cast<int>(y[2]),
+              .output_channels = static_cast<int>(channels_),
+              .kernel = static_cast<int>(kernel_),
+              .stride = static_cast<int>(stride_),
+              .padding = static_cast<int>(padding_)};
+    switch (precision()) {
+      case Precision::kFloat32:
+        break;
+      case Precision::kTf32:
+        shape_.math = CUDNN_DEFAULT_MATH;  // may round factors to TF32
+        break;
+      case Precision::kBFloat16:
+        shape_.type = CUDNN_DATA_BFLOAT16;
+        shape_.math = CUDNN_TENSOR_OP_MATH;
+        break;
+    }
+  }
+
+  // Made by the first call with so many samples.
+  Status PlanFor(int64_t samples, size_t scratch_limit, const CudnnConvolution** plan) noexcept {
+    try {
+      std::unique_ptr<CudnnConvolution>& own = plans_[samples];
+      if (own == nullptr) {
+        ENGINE_RETURN_IF_ERROR(cudnn().Open());
+        ConvolutionShape shape = shape_;
+        shape.samples = static_cast<int>(samples);
+        ENGINE_RETURN_IF_ERROR(CudnnConvolution::Create(&cudnn(), shape, scratch_limit, &own)
+                                   .WithContext("%s", name()));
+      }
+      *plan = own.get();
+      return {};
+    } catch (const std::bad_alloc&) {
+      return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for its plan", name());
+    }
+  }
+
+  size_t filter_bytes() const noexcept {
+    return Aligned(static_cast<size_t>(taps() * channels_) * SizeOf(activation()));
+  }
+  // Rows of the weight as a matrix.
+  int64_t taps() const noexcept { return kernel_ * kernel_ * shape_.channels; }
+  int64_t Rows(int64_t samples) const noexcept {
+    return samples * shape_.output_height * shape_.output_width;
+  }
+  int64_t Parts(int64_t samples) const noexcept {
+    return ColumnParts(Rows(samples), channels_, device().multiprocessors());
+  }
+  size_t PartialBytes(int64_t samples) const noexcept {
+    return bias_ ? Aligned(static_cast<size_t>(Parts(samples) * channels_) * sizeof(float)) : 0;
+  }
+
+  Workspace WorkspaceOf(const OpCall& call) const noexcept {
+    auto* const memory = static_cast<std::byte*>(call.workspace);
+    return {memory, memory + filter_bytes(), reinterpret_cast<float*>(memory + 2 * filter_bytes()),
+            memory + 2 * filter_bytes() + partial_bytes_};
+  }
+
+  void Describe(const TensorSpec& x, const Shape& y, OpSignature* signature) noexcept {
+    AddOutput(signature, y, x.batched, activation());
+    AddWeight(signature);
+    if (bias_) AddBias(signature);
+    partial_bytes_ = PartialBytes(x.shape[0]);
+    signature->workspace_bytes =
+        static_cast<int64_t>(2 * filter_bytes() + partial_bytes_ + scratch_bytes_);
+    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
+    signature->accumulates = signature->differentiable_inputs;
+    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
+    signature->backward_reads_outputs = 0;
+  }
+
+  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Conv2d; normal with variance 2 / fan-out
+  // (He et al., arXiv:1502.01852) is what torchvision's residual nets start from.
+  void AddWeight(OpSignature* signature) const noexcept {
+    ParameterSpec& weight =
+        AddParameter(signature, Shape{kernel_, kernel_, shape_.channels, channels_});
+    weight.name = "weight";
+    weight.dtype = activation();
+    weight.initializer = kaiming_ ? Initializer::kNormal : Initializer::kUniform;
+    weight.scale = kaiming_ ? std::sqrt(2.0f / static_cast<float>(kernel_ * kernel_ * channels_))
+                            : DefaultBound();
+  }
+
+  void AddBias(OpSignature* signature) const noexcept {
+    ParameterSpec& bias = AddParameter(signature, Shape{channels_});
+    bias.name = "bias";
+    bias.dtype = activation();
+    bias.initializer = kaiming_ ? Initializer::kZeros : Initializer::kUniform;
+    bias.scale = kaiming_ ? 0.0f : DefaultBound();
+    bias.decay = 0;
+  }
+
+  float DefaultBound() const noexcept { return 1.0f / std::sqrt(static_cast<float>(taps())); }
+
+  template <typename T>
+  Status WriteFilters(const OpCall& call, void* filters, cudaStream_t stream) const noexcept {
+    return Launched(LaunchTranspose(static_cast<const T*>(call.inputs[kWeight].data),
+                                    static_cast<T*>(filters), 1, taps(), channels_, false, stream),
+                    "transposition of the weight");
+  }
+
+  template <typename T>
+  Status ForwardOf(const OpCall& call, cudaStream_t stream) noexcept {
+    const CudnnConvolution* plan = nullptr;
+    ENGINE_RETURN_IF_ERROR(PlanFor(Samples(call), scratch_bytes_, &plan));
+    const Workspace workspace = WorkspaceOf(call);
+    ENGINE_RETURN_IF_ERROR(WriteFilters<T>(call, workspace.filters, stream));
+    void* const y = call.outputs[0].data;
+    ENGINE_RETURN_IF_ERROR(
+        plan->Forward(call.inputs[kX].data, workspace.filters, y, workspace.scratch, stream)
+            .WithContext("%s", name()));
+    if (!bias_) return {};
+    return Launched(
+        LaunchAddBias(static_cast<T*>(y), static_cast<const T*>(call.inputs[kBias].data),
+                      Rows(Samples(call)), channels_, stream),
+        "bias");
+  }
+
+  template <typename T>
+  Status BackwardOf(const OpCall& call, cudaStream_t stream) noexcept {
+    const CudnnConvolution* plan = nullptr;
+    ENGINE_RETURN_IF_ERROR(PlanFor(Samples(call), scratch_bytes_, &plan));
+    const Workspace workspace = WorkspaceOf(call);
+    const void* const dy = call.output_grads[0].data;
+    if (bias_ && WantsGradient(call, kBias)) {
+      ENGINE_RETURN_IF_ERROR(BiasGradient<T>(call, workspace.partials, stream));
+    }
+    if (WantsGradient(call, kWeight)) {
+      ENGINE_RETURN_IF_ERROR(plan->BackwardFilter(call.inputs[kX].data, dy, workspace.dfilters,
+                                                  workspace.scratch, stream)
+                                 .WithContext("%s", name()));
+      ENGINE_RETURN_IF_ERROR(Launched(LaunchTranspose(static_cast<const T*>(workspace.dfilters),
+                                                      call.input_grads[kWeight].f32(), 1, channels_,
+                                                      taps(), Accumulates(call, kWeight), stream),
+                                      "transposition of the gradient of the weight"));
+    }
+    if (!WantsGradient(call, kX)) return {};
+    ENGINE_RETURN_IF_ERROR(WriteFilters<T>(call, workspace.filters, stream));
+    return plan
+        ->BackwardData(workspace.filters, dy, call.input_grads[kX].data, Accumulates(call, kX),
+                       workspace.scratch, stream)
+        .WithContext("%s", name());
+  }
+
+  template <typename T>
+  Status BiasGradient(const OpCall& call, float* partials, cudaStream_t stream) const noexcept {
+    const int64_t rows = Rows(Samples(call)), parts = Parts(Samples(call));
+    ENGINE_RETURN_IF_ERROR(
+        Launched(LaunchColumnSums(static_cast<const T*>(call.output_grads[0].data), rows, channels_,
+                                  partials, parts, stream),
+                 "gradient of the bias"));
+    return Launched(LaunchAddParts(partials, parts, channels_, channels_,
+                                   call.input_grads[kBias].f32(), Accumulates(call, kBias), stream),
+                    "gradient of the bias");
+  }
+
+  const int64_t channels_, kernel_, stride_, padding_;
+  const bool bias_, kaiming_;
+  ConvolutionShape shape_;    // but for the samples
+  size_t scratch_bytes_ = 0;  // of cuDNN, for a full batch
+  size_t partial_bytes_ = 0;
+  std::map<int64_t, std::unique_ptr<CudnnConvolution>> plans_;  // by samples
+};
+
+}  // namespace
+
+Op* MakeConv2d(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) Conv2dOp(context, attributes);
+}
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,177 @@
+#include "cudnn_convolution.h"
+
+#include <algorithm>
+#include <new>
+
+namespace engine::cuda_ops {
+namespace {
+
+constexpr float kOne = 1, kZero = 0;
+
+// Takes the first of `proposals` that may be used. `size_of` asks cuDNN how much scratch an
+// algorithm needs, or gives an error for one that does not do this shape after all.
+template <typename Proposal, typename SizeOf, typename Choice>
+bool ChooseFirst(const Proposal* proposals, int count, size_t limit, const SizeOf& size_of,
+                 Choice* choice) noexcept {
+  for (int i = 0; i < count; ++i) {
+    const Proposal& proposal = proposals[i];
+    if (proposal.status != CUDNN_STATUS_SUCCESS || proposal.determinism != CUDNN_DETERMINISTIC) {
+      continue;
+    }
+    size_t size = 0;
+    if (size_of(proposal.algo, &size) != CUDNN_STATUS_SUCCESS || size > limit) continue;
+    *choice = {proposal.algo, size};
+    return true;
+  }
+  return false;
+}
+
+Status NoAlgorithm(const char* pass, const ConvolutionShape& shape, size_t limit) noexcept {
+  return Status::Error(StatusCode::kDevice,
+                       "cuDNN has no deterministic algorithm for the %s of a convolution of %d "
+                       "samples of %d x %d x %d with a kernel of %d and %d channels in %zu bytes "
+                       "of scratch",
+                       pass, shape.samples, shape.height, shape.width, shape.channels, shape.kernel,
+                       shape.output_channels, limit);
+}
+
+}  // namespace
+
+Status CudnnConvolution::Create(Cudnn* cudnn, const ConvolutionShape& shape, size_t workspace_limit,
+                                std::unique_ptr<CudnnConvolution>* out) noexcept {
+  std::unique_ptr<CudnnConvolution> convolution(new (std::nothrow) CudnnConvolution(cudnn, shape));
+  if (convolution == nullptr) {
+    return Status::Error(StatusCode::kResourceExhausted, "no memory for a plan of a convolution");
+  }
+  ENGINE_RETURN_IF_ERROR(convolution->Describe());
+  ENGINE_RETURN_IF_ERROR(convolution->Choose(workspace_limit));
+  *out = std::move(convolution);
+  return {};
+}
+
+CudnnConvolution::~CudnnConvolution() {
+  const CudnnFunctions& api = cudnn_.functions();
+  if (convolution_ != nullptr) api.cudnnDestroyConvolutionDescriptor(convolution_);
+  if (filters_ != nullptr) api.cudnnDestroyFilterDescriptor(filters_);
+  if (y_ != nullptr) api.cudnnDestroyTensorDescriptor(y_);
+  if (x_ != nullptr) api.cudnnDestroyTensorDescriptor(x_);
+}
+
+size_t CudnnConvolution::workspace_bytes() const noexcept {
+  return std::max(
+      {forward_.workspace_bytes, backward_data_.workspace_bytes, backward_filter_.workspace_bytes});
+}
+
+Status CudnnConvolution::Describe() noexcept {
+  const CudnnFunctions& api = cudnn_.functions();
+  constexpr const char* kWhat = "describing a convolution to cuDNN";
+  const auto tensor = [&](cudnnTensorDescriptor_t* descriptor, int channels, int height,
+                          int width) -> Status {
+    CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, api.cudnnCreateTensorDescriptor(descriptor), kWhat);
+    return cudnn_.ToStatus(
+        api.cudnnSetTensor4dDescriptor(*descriptor, CUDNN_TENSOR_NHWC, shape_.type, shape_.samples,
+                                       channels, height, width),
+        kWhat);
+  };
+  ENGINE_RETURN_IF_ERROR(tensor(&x_, shape_.channels, shape_.height, shape_.width));
+  ENGINE_RETURN_IF_ERROR(
+      tensor(&y_, shape_.output_channels, shape_.output_height, shape_.output_width));
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, api.cudnnCreateFilterDescriptor(&filters_), kWhat);
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
+      cudnn_,
+      api.cudnnSetFilter4dDescriptor(filters_, shape_.type, CUDNN_TENSOR_NHWC,
+                                     shape_.output_channels, shape_.channels, shape_.kernel,
+                                     shape_.kernel),
+      kWhat);
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, api.cudnnCreateConvolutionDescriptor(&convolution_),
+                                 kWhat);
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
+      cudnn_,
+      api.cudnnSetConvolution2dDescriptor(convolution_, shape_.padding, shape_.padding,
+                                          shape_.stride, shape_.stride, 1, 1,
+                                          CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+      kWhat);
+  return cudnn_.ToStatus(api.cudnnSetConvolutionMathType(convolution_, shape_.math), kWhat);
+}
+
+Status CudnnConvolution::Choose(size_t workspace_limit) noexcept {
+  const CudnnFunctions& api = cudnn_.functions();
+  const cudnnHandle_t handle = cudnn_.handle();
+  constexpr const char* kWhat = "choosing an algorithm of cuDNN";
+  int count = 0;
+
+  cudnnConvolutionFwdAlgoPerf_t forward[CUDNN_CONVOLUTION_FWD_ALGO_COUNT];
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
+      cudnn_,
+      api.cudnnGetConvolutionForwardAlgorithm_v7(handle, x_, filters_, convolution_, y_,
+                                                 CUDNN_CONVOLUTION_FWD_ALGO_COUNT, &count, forward),
+      kWhat);
+  const auto forward_size = [&](cudnnConvolutionFwdAlgo_t algorithm, size_t* size) {
+    return api.cudnnGetConvolutionForwardWorkspaceSize(handle, x_, filters_, convolution_, y_,
+                                                       algorithm, size);
+  };
+  if (!ChooseFirst(forward, count, workspace_limit, forward_size, &forward_)) {
+    return NoAlgorithm("forward pass", shape_, workspace_limit);
+  }
+
+  cudnnConvolutionBwdDataAlgoPerf_t data[CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT];
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_,
+                                 api.cudnnGetConvolutionBackwardDataAlgorithm_v7(
+                                     handle, filters_, y_, convolution_, x_,
+                                     CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT, &count, data),
+                                 kWhat);
+  const auto data_size = [&](cudnnConvolutionBwdDataAlgo_t algorithm, size_t* size) {
+    return api.cudnnGetConvolutionBackwardDataWorkspaceSize(handle, filters_, y_, convolution_, x_,
+                                                            algorithm, size);
+  };
+  if (!ChooseFirst(data, count, workspace_limit, data_size, &backward_data_)) {
+    return NoAlgorithm("gradient of the input", shape_, workspace_limit);
+  }
+
+  cudnnConvolutionBwdFilterAlgoPerf_t filter[CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT];
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_,
+                                 api.cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+                                     handle, x_, y_, convolution_, filters_,
+                                     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT, &count, filter),
+                                 kWhat);
+  const auto filter_size = [&](cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* size) {
+    return api.cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x_, y_, convolution_,
+                                                              filters_, algorithm, size);
+  };
+  if (!ChooseFirst(filter, count, workspace_limit, filter_size, &backward_filter_)) {
+    return NoAlgorithm("gradient of the weight", shape_, workspace_limit);
+  }
+  return {};
+}
+
+Status CudnnConvolution::Forward(const void* x, const void* filters, void* y, void* workspace,
+                                 cudaStream_t stream) const noexcept {
+  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  return cudnn_.ToStatus(
+      cudnn_.functions().cudnnConvolutionForward(cudnn_.handle(), &kOne, x_, x, filters_, filters,
+                                                 convolution_, forward_.algorithm, workspace,
+                                                 forward_.workspace_bytes, &kZero, y_, y),
+      "convolution");
+}
+
+Status CudnnConvolution::BackwardData(const void* filters, const void* dy, void* dx, bool sum,
+                                      void* workspace, cudaStream_t stream) const noexcept {
+  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  return cudnn_.ToStatus(
+      cudnn_.functions().cudnnConvolutionBackwardData(
+          cudnn_.handle(), &kOne, filters_, filters, y_, dy, convolution_, backward_data_.algorithm,
+          workspace, backward_data_.workspace_bytes, sum ? &kOne : &kZero, x_, dx),
+      "gradient of the input of a convolution");
+}
+
+Status CudnnConvolution::BackwardFilter(const void* x, const void* dy, void* dfilters,
+                                        void* workspace, cudaStream_t stream) const noexcept {
+  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  return cudnn_.ToStatus(
+      cudnn_.functions().cudnnConvolutionBackwardFilter(
+          cudnn_.handle(), &kOne, x_, x, y_, dy, convolution_, backward_filter_.algorithm,
+          workspace, backward_filter_.workspace_bytes, &kZero, filters_, dfilters),
+      "gradient of the weight of a convolution");
+}
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,82 @@
+// cuDNN 9, opened at run time: only convolutions need it, and where it is missing everything else
+// works.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include "engine/status.h"
+
+namespace engine::cuda_ops {
+
+// The functions in use. All of them are in every 9.x.
+#define CUDA_OPS_CUDNN_FUNCTIONS(APPLY)                 \
+  APPLY(cudnnGetVersion)                                \
+  APPLY(cudnnGetErrorString)                            \
+  APPLY(cudnnCreate)                                    \
+  APPLY(cudnnDestroy)                                   \
+  APPLY(cudnnSetStream)                                 \
+  APPLY(cudnnCreateTensorDescriptor)                    \
+  APPLY(cudnnSetTensor4dDescriptor)                     \
+  APPLY(cudnnDestroyTensorDescriptor)                   \
+  APPLY(cudnnCreateFilterDescriptor)                    \
+  APPLY(cudnnSetFilter4dDescriptor)                     \
+  APPLY(cudnnDestroyFilterDescriptor)                   \
+  APPLY(cudnnCreateConvolutionDescriptor)               \
+  APPLY(cudnnSetConvolution2dDescriptor)                \
+  APPLY(cudnnSetConvolutionMathType)                    \
+  APPLY(cudnnDestroyConvolutionDescriptor)              \
+  APPLY(cudnnGetConvolutionForwardAlgorithm_v7)         \
+  APPLY(cudnnGetConvolutionForwardWorkspaceSize)        \
+  APPLY(cudnnConvolutionForward)                        \
+  APPLY(cudnnGetConvolutionBackwardDataAlgorithm_v7)    \
+  APPLY(cudnnGetConvolutionBackwardDataWorkspaceSize)   \
+  APPLY(cudnnConvolutionBackwardData)                   \
+  APPLY(cudnnGetConvolutionBackwardFilterAlgorithm_v7)  \
+  APPLY(cudnnGetConvolutionBackwardFilterWorkspaceSize) \
+  APPLY(cudnnConvolutionBackwardFilter)
+
+struct CudnnFunctions {
+#define CUDA_OPS_CUDNN_MEMBER(name) decltype(&::name) name = nullptr;
+  CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_MEMBER)
+#undef CUDA_OPS_CUDNN_MEMBER
+};
+
+// The library and a handle, for the ops of one device: they are called by one thread at a time.
+// The library stays loaded when this is gone.
+class Cudnn {
+ public:
+  explicit Cudnn(const char* library = "libcudnn.so.9") noexcept : library_(library) {}
+  ~Cudnn();
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+
+  // Loads the library for the current device, unless that is done. kPlugin: which library and
+  // version is wanted, what was found and what to do. kDevice when the library cannot be used.
+  Status Open() noexcept;
+
+  // After Open.
+  const CudnnFunctions& functions() const noexcept { return functions_; }
+  cudnnHandle_t handle() const noexcept { return handle_; }
+  // Work that the handle is given from now on is queued on `stream`.
+  Status Use(cudaStream_t stream) noexcept;
+
+  // OK, or kDevice: "<what>: <cuDNN's words>".
+  Status ToStatus(cudnnStatus_t status, const char* what) const noexcept;
+
+ private:
+  Status Load() noexcept;
+
+  const char* const library_;  // static lifetime
+  CudnnFunctions functions_;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+}  // namespace engine::cuda_ops
+
+// Returns from a function that gives a Status, unless `expression`, a cudnnStatus_t, is a success.
+#define CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn, expression, what)                                  \
+  do {                                                                                           \
+    const cudnnStatus_t cuda_ops_status = (expression);                                          \
+    if (cuda_ops_status != CUDNN_STATUS_SUCCESS) return (cudnn).ToStatus(cuda_ops_status, what); \
+  } while (false)

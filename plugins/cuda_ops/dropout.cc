@@ -1,0 +1,96 @@
+// dropout: while it trains, y = x / (1 - rate) for the elements that are kept, each with
+// probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation y =
+// x. The masks are those of kernels/dropout.h, so Backward computes them again. The first dimension
+// of the input is the samples.
+#include "kernels/dropout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "engine/accelerator.h"
+#include "ops.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+class DropoutOp final : public CudaOp {
+ public:
+  DropoutOp(const OpContext& context, const Options& attributes) noexcept
+      : CudaOp(context), rate_(attributes.Float("rate")) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    const TensorSpec& x = inputs[0];
+    if (!IsActivation(x) || x.shape.ndim < 1) return ActivationError(inputs, 0, " (B, ...)");
+    if (!(rate_ >= 0.0 && rate_ < 1.0)) {
+      return Status::Error(StatusCode::kConfig,
+                           "%s: a rate of %g is no probability below 1; it needs 0 <= rate < 1",
+                           name(), rate_);
+    }
+    batched_ = x.batched != 0;
+    AddOutput(signature, x.shape, x.batched, activation());
+    signature->differentiable_inputs = 1;
+    signature->accumulates = 1;
+    signature->backward_reads_inputs = 0;
+    signature->backward_reads_outputs = 0;
+    if (Identity()) {
+      signature->passes_gradient = 1;
+      signature->output_is_view_of = 0;
+    } else {
+      signature->in_place_of = 0;
+    }
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    if (Identity() || call.training == 0) return PassGradient(x, y, false, stream);
+    return Apply(call, x, y, false, stream);
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView &dy = call.output_grads[0], &dx = call.input_grads[0];
+    if (Identity()) return PassGradient(dy, dx, Accumulates(call, 0), stream);
+    return Apply(call, dy, dx, Accumulates(call, 0), stream);
+  }
+
+ private:
+  bool Identity() const noexcept { return rate_ == 0.0; }
+
+  Status Apply(const OpCall& call, const TensorView& source, const TensorView& target, bool sum,
+               cudaStream_t stream) const noexcept {
+    const double threshold = std::min(std::round(rate_ * 0x1p32), 0x1p32 - 1);
+    const StepScalars* const scalars = call.scalars;
+    const DropoutMask mask = {
+        .seed = call.seed,
+        .step = call.step,
+        .node = call.node,
+        .first_sample = call.first_sample,
+        .step_word = scalars == nullptr ? nullptr : &scalars->step,
+        .first_sample_word = scalars == nullptr ? nullptr : &scalars->first_sample,
+        // What is not cut into samples is the same on all ranks.
+        .sample_size = batched_ ? static_cast<uint64_t>(source.shape.Count(1)) : 0,
+        .threshold = static_cast<uint32_t>(threshold),
+        .scale = static_cast<float>(1.0 / (1.0 - rate_))};
+    return WithElement(activation(), [&](auto element) {
+      using T = decltype(element);
+      return Launched(LaunchDropout(mask, static_cast<const T*>(source.data),
+                                    static_cast<T*>(target.data), sum, source.count(), stream),
+                      "mask");
+    });
+  }
+
+  const double rate_;
+  bool batched_ = false;
+};
+
+}  // namespace
+
+Op* MakeDropout(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) DropoutOp(context, attributes);
+}
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,139 @@
+// relu, gelu, tanh: y = f(x). add, accumulate: y = a + b.
+#include "kernels/elementwise.h"
+
+#include <new>
+#include <string_view>
+
+#include "ops.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+template <typename T>
+T* As(const TensorView& view) noexcept {
+  return static_cast<T*>(view.data);
+}
+
+// `kReadsOutput`: the derivative is computed from y, else from x; an op that reads its input is not
+// done in place.
+template <typename Function, bool kReadsOutput>
+class ElementwiseOp final : public CudaOp {
+ public:
+  using CudaOp::CudaOp;
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    if (!IsActivation(inputs[0])) return ActivationError(inputs, 0, "");
+    AddOutput(signature, inputs[0].shape, inputs[0].batched, activation());
+    signature->differentiable_inputs = 1;
+    signature->accumulates = 1;
+    signature->backward_reads_inputs = kReadsOutput ? 0 : 1;
+    signature->backward_reads_outputs = kReadsOutput ? 1 : 0;
+    signature->in_place_of = kReadsOutput ? 0 : -1;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    return WithElement(y.dtype, [&](auto element) {
+      using T = decltype(element);
+      return Launched(LaunchFunction<Function>(As<const T>(x), As<T>(y), y.count(), stream),
+                      "forward");
+    });
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView& read = (kReadsOutput ? call.outputs : call.inputs)[0];
+    const TensorView &dy = call.output_grads[0], &dx = call.input_grads[0];
+    return WithElement(dx.dtype, [&](auto element) {
+      using T = decltype(element);
+      return Launched(
+          LaunchFunctionGradient<Function>(As<const T>(read), As<const T>(dy), As<T>(dx),
+                                           Accumulates(call, 0), dx.count(), stream),
+          "backward");
+    });
+  }
+};
+
+cudaError_t Add(const TensorView& a, const TensorView& b, const TensorView& y,
+                cudaStream_t stream) noexcept {
+  return WithElement(y.dtype, [&](auto element) {
+    using T = decltype(element);
+    return LaunchSum(As<const T>(a), As<const T>(b), As<T>(y), y.count(), stream);
+  });
+}
+
+// "accumulate" adds gradients, also those of parameters, which are float32 in every run.
+class AddOp final : public CudaOp {
+ public:
+  explicit AddOp(const OpContext& context) noexcept
+      : CudaOp(context), takes_float32_(std::string_view(context.name) == "accumulate") {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
+    const TensorSpec &a = inputs[0], &b = inputs[1];
+    if (!IsActivation(a) && !(takes_float32_ && a.dtype == DType::kFloat32)) {
+      return ActivationError(inputs, 0, "");
+    }
+    if (b.dtype != a.dtype || !(b.shape == a.shape) || b.batched != a.batched) {
+      return InputError(inputs, 1, "the type, shape and batch dimension of input 0");
+    }
+    AddOutput(signature, a.shape, a.batched, a.dtype);
+    signature->differentiable_inputs = 0b11;
+    signature->accumulates = 0b11;
+    signature->passes_gradient = 0b11;
+    signature->backward_reads_inputs = 0;
+    signature->backward_reads_outputs = 0;
+    signature->in_place_of = 0;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    return Launched(Add(call.inputs[0], call.inputs[1], call.outputs[0], stream), "forward");
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    for (int32_t input = 0; input < 2; ++input) {
+      if (!WantsGradient(call, static_cast<size_t>(input))) continue;
+      ENGINE_RETURN_IF_ERROR(PassGradient(call.output_grads[0],
+                                          call.input_grads[static_cast<size_t>(input)],
+                                          Accumulates(call, input), stream));
+    }
+    return {};
+  }
+
+ private:
+  const bool takes_float32_;
+};
+
+}  // namespace
+
+Status PassGradient(const TensorView& source, const TensorView& target, bool sum,
+                    cudaStream_t stream) noexcept {
+  if (source.data == target.data || target.count() == 0) return {};
+  if (sum) return ToStatus(Add(target, source, target, stream), "adding a gradient");
+  return ToStatus(cudaMemcpyAsync(target.data, source.data, target.size_bytes(),
+                                  cudaMemcpyDeviceToDevice, stream),
+                  "passing a gradient on");
+}
+
+Op* MakeRelu(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) ElementwiseOp<ReluFunction, true>(context);
+}
+
+Op* MakeGelu(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) ElementwiseOp<GeluFunction, false>(context);
+}
+
+Op* MakeTanh(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) ElementwiseOp<TanhFunction, true>(context);
+}
+
+Op* MakeAdd(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) AddOp(context);
+}
+
+}  // namespace engine::cuda_ops

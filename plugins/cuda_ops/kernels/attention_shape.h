@@ -1,0 +1,48 @@
+// What the kernels of attention work on.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/launch.h"
+
+namespace engine::cuda_ops {
+
+enum class QkvPart { kQuery = 0, kKey = 1, kValue = 2 };
+
+// Self-attention over qkv (batch, length, 3, heads, head_size): queries, keys and values side by
+// side. y and its gradient are (batch, length, heads, head_size), the gradient of qkv is laid out
+// like qkv, and a number per row of scores is (batch, heads, length).
+struct AttentionShape {
+  int32_t batch = 0, length = 0, heads = 0, head_size = 0;
+  bool causal = false;
+
+  // Elements between two positions of y, and of qkv.
+  __host__ __device__ int64_t width() const { return int64_t{heads} * head_size; }
+  __host__ __device__ int64_t packed_width() const { return 3 * width(); }
+  // Index of the first element of a head at position 0: in y, and of a part of qkv.
+  __host__ __device__ int64_t row_offset(int32_t sample, int32_t head) const {
+    return sample * (length * width()) + int64_t{head} * head_size;
+  }
+  __host__ __device__ int64_t packed_offset(int32_t sample, int32_t head, QkvPart part) const {
+    return sample * (length * packed_width()) + static_cast<int>(part) * width() +
+           int64_t{head} * head_size;
+  }
+  // Of the numbers that there is one of for each row of scores.
+  __host__ __device__ int64_t statistics_offset(int32_t sample, int32_t head) const {
+    return (int64_t{sample} * heads + head) * length;
+  }
+};
+
+// Memory of one backward pass.
+template <typename T>
+struct AttentionBackwardCall {
+  const T* qkv = nullptr;
+  const T* y = nullptr;
+  const float* log_sums = nullptr;  // (batch, heads, length), of the forward pass
+  const T* dy = nullptr;
+  T* dqkv = nullptr;       // written
+  float* delta = nullptr;  // scratch, (batch, heads, length): sum over a row of y dy
+  bool sum = false;        // add to dqkv
+};
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,71 @@
+#include "kernels/dropout.h"
+#include "kernels/element.h"
+#include "kernels/launch.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
+
+// The last count % kPack elements are done one by one.
+template <typename T, int kPack>
+__global__ void DropoutKernel(const DropoutMask mask, const T* source, T* target, bool sum,
+                              int64_t count) {
+  using Packed = Pack<T, kPack>;
+  __shared__ RandomStream shared_stream;
+  if (threadIdx.x == 0) {
+    const uint64_t step = mask.step_word != nullptr ? *mask.step_word : mask.step;
+    shared_stream = RandomStream::Of(mask.seed, step, mask.node);
+  }
+  __syncthreads();
+  const RandomStream stream = shared_stream;
+  const uint64_t first_sample =
+      mask.first_sample_word != nullptr ? *mask.first_sample_word : mask.first_sample;
+  const uint64_t first_position = first_sample * mask.sample_size;
+  const auto apply = [&](uint32_t bits, T x, float before) {
+    const float kept = bits >= mask.threshold ? ToFloat(x) * mask.scale : 0.0f;
+    return FromFloat<T>(sum ? before + kept : kept);
+  };
+
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t packs = count / kPack;
+  for (int64_t i = first; i < packs; i += stride) {
+    Packed values = reinterpret_cast<const Packed*>(source)[i], before = {};
+    if (sum) before = reinterpret_cast<const Packed*>(target)[i];
+    uint64_t position = first_position + static_cast<uint64_t>(i) * kPack;
+    uint64_t word = stream.Word(position / 2);
+    for (int j = 0; j < kPack; ++j, ++position) {
+      if (j > 0 && position % 2 == 0) word = stream.Word(position / 2);
+      values.at[j] = apply(RandomStream::Half(word, position), values.at[j], ToFloat(before.at[j]));
+    }
+    reinterpret_cast<Packed*>(target)[i] = values;
+  }
+  const int64_t i = packs * kPack + first;
+  if (i >= count) return;
+  const uint64_t position = first_position + static_cast<uint64_t>(i);
+  target[i] = apply(RandomStream::Half(stream.Word(position / 2), position), source[i],
+                    sum ? ToFloat(target[i]) : 0.0f);
+}
+
+}  // namespace
+
+template <typename T>
+cudaError_t LaunchDropout(const DropoutMask& mask, const T* source, T* target, bool sum,
+                          int64_t count, cudaStream_t stream) noexcept {
+  if (count == 0) return cudaSuccess;
+  const bool packed = IsAligned16(source) && IsAligned16<T>(target);
+  const int64_t pack = packed ? kPackSize<T> : 1;
+  const int64_t wanted = (count + pack * kThreads - 1) / (pack * kThreads);
+  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  const auto kernel = packed ? DropoutKernel<T, kPackSize<T>> : DropoutKernel<T, 1>;
+  return Launch(kernel, grid, dim3(kThreads), 0, stream, mask, source, target, sum, count);
+}
+
+template cudaError_t LaunchDropout(const DropoutMask&, const float*, float*, bool, int64_t,
+                                   cudaStream_t) noexcept;
+template cudaError_t LaunchDropout(const DropoutMask&, const Bf16*, Bf16*, bool, int64_t,
+                                   cudaStream_t) noexcept;
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,94 @@
+// Arithmetic on flat arrays in device memory: see FlatMath in engine/accelerator.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+namespace engine::cuda_ops {
+
+// What an AdamW update of one parameter multiplies with, folded in double precision; the formula of
+// the plugin adamw.
+struct AdamWCoefficients {
+  float kept = 1;               // 1 - learning_rate * weight_decay
+  float step_size = 0;          // learning_rate / (1 - beta1^t)
+  float inverse_root_bias = 1;  // 1 / sqrt(1 - beta2^t)
+};
+
+__host__ __device__ inline AdamWCoefficients FoldAdamW(double learning_rate, double weight_decay,
+                                                       double beta1, double beta2, double step) {
+  AdamWCoefficients folded;
+  folded.kept = static_cast<float>(1 - learning_rate * weight_decay);
+  folded.step_size = static_cast<float>(learning_rate / (1 - pow(beta1, step)));
+  folded.inverse_root_bias = static_cast<float>(1 / sqrt(1 - pow(beta2, step)));
+  return folded;
+}
+
+__host__ __device__ inline float AdamWElement(const AdamWCoefficients& c, float beta1, float beta2,
+                                              float epsilon, float g, float value, float* m,
+                                              float* v) {
+  *m = beta1 * *m + (1 - beta1) * g;
+  *v = beta2 * *v + (1 - beta2) * (g * g);
+  return value * c.kept - c.step_size * (*m / (sqrtf(*v) * c.inverse_root_bias + epsilon));
+}
+
+__host__ __device__ inline float SgdElement(float learning_rate, float momentum, bool nesterov,
+                                            float g, float value, float* velocity) {
+  if (velocity == nullptr) return value - learning_rate * g;
+  *velocity = momentum * *velocity + g;
+  return value - learning_rate * (nesterov ? g + momentum * *velocity : *velocity);
+}
+
+// One span of an update, as kernels get it: AdamW has two states, SGD one or none.
+struct KernelSpan {
+  float* value;
+  const float* gradient;
+  float* states[2];
+  void* value_bf16;
+  const float* gradient_scale;
+  int64_t count;
+  float learning_rate_scale;
+  float weight_decay;
+};
+
+constexpr int kMaxUpdateSpans = 40;  // a kernel's parameters have at most 4 KiB
+struct KernelSpans {
+  KernelSpan at[kMaxUpdateSpans];
+  int32_t first_block[kMaxUpdateSpans];  // of the grid
+  int32_t count = 0;
+};
+constexpr int64_t kUpdateBlock = 4096;  // elements of one block
+
+struct KernelRule {
+  float beta1, beta2, epsilon;  // AdamW
+  float momentum;               // SGD
+  bool adamw;
+  bool nesterov;
+};
+
+// `step` and `learning_rate` are device memory.
+cudaError_t LaunchUpdate(const KernelSpans& spans, int32_t blocks, const KernelRule& rule,
+                         const uint64_t* step, const float* learning_rate,
+                         cudaStream_t stream) noexcept;
+
+constexpr int kMaxPartials = 1024;
+// `partials`: kMaxPartials doubles of scratch.
+cudaError_t LaunchSumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
+                               double* partials, cudaStream_t stream) noexcept;
+cudaError_t LaunchSum(const float* data, int64_t count, float* sum, cudaStream_t stream) noexcept;
+cudaError_t LaunchScaleToNorm(const float* square, float max_norm, float* scale,
+                              cudaStream_t stream) noexcept;
+cudaError_t LaunchClampValue(float* data, int64_t count, const float* scale, float limit,
+                             cudaStream_t stream) noexcept;
+cudaError_t LaunchFillQuotient(const float* divisor, float factor, float* scales, int64_t count,
+                               cudaStream_t stream) noexcept;
+cudaError_t LaunchAdd(float* target, const float* source, int64_t count,
+                      cudaStream_t stream) noexcept;
+
+// Between float, __nv_bfloat16 and __half, of which one is float.
+template <typename From, typename To>
+cudaError_t LaunchConvert(const From* source, To* target, int64_t count,
+                          cudaStream_t stream) noexcept;
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,49 @@
+// The functions of one number that ops are made of, for kernels and for tests on the host.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+namespace engine::cuda_ops {
+
+__host__ __device__ inline float Sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
+
+// GELU in GPT-2's approximation (Hendrycks and Gimpel, arXiv:1606.08415):
+//   y = x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3),  which is  x * sigmoid(2u).
+constexpr float kGeluScale = 0.797884560802865f;
+constexpr float kGeluCube = 0.044715f;
+
+__host__ __device__ inline float GeluGate(float x) {
+  return Sigmoid(2.0f * kGeluScale * x * (1.0f + kGeluCube * x * x));
+}
+
+__host__ __device__ inline float Gelu(float x) {
+  return x * GeluGate(x);
+}
+
+__host__ __device__ inline float GeluDerivative(float x) {
+  const float gate = GeluGate(x);
+  const float slope = 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCube * x * x);
+  return gate + x * slope * gate * (1.0f - gate);
+}
+
+// Each is y = Value(x) with dx = Gradient(read, dy), where `read` is y or x.
+struct ReluFunction {
+  __host__ __device__ static float Value(float x) { return x < 0.0f ? 0.0f : x; }
+  __host__ __device__ static float Gradient(float y, float dy) { return y > 0.0f ? dy : 0.0f; }
+};
+
+struct TanhFunction {
+  __host__ __device__ static float Value(float x) { return tanhf(x); }
+  __host__ __device__ static float Gradient(float y, float dy) { return dy * (1.0f - y * y); }
+};
+
+struct GeluFunction {
+  __host__ __device__ static float Value(float x) { return Gelu(x); }
+  __host__ __device__ static float Gradient(float x, float dy) { return dy * GeluDerivative(x); }
+};
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,66 @@
+// Softmax and cross entropy of rows of logits.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/fault.h"
+
+namespace engine::cuda_ops {
+
+constexpr int32_t kIgnoredTarget = -1;  // counts for nothing
+
+// The sum of exp(x) over some elements, as factor * exp(largest): neither overflows. Nothing but
+// -infinity (or NaN) so far: largest is -infinity.
+struct ExponentialSum {
+  float largest = -INFINITY;
+  float factor = 0;
+
+  // The exponent of x beside the largest.
+  __host__ __device__ static float Relative(float x, float largest) {
+    return expf(x - (largest == -INFINITY ? 0.0f : largest));
+  }
+  // Also of a NaN, which stays.
+  __host__ __device__ void Raise(float to) {
+    if (!(to > largest)) return;
+    factor *= Relative(largest, to);
+    largest = to;
+  }
+  __host__ __device__ void Add(float x) {
+    Raise(x);
+    factor += Relative(x, largest);
+  }
+};
+
+// Whether logit `i` keeps the target from being the first of the largest.
+__host__ __device__ inline bool Beats(float x, int64_t i, float target_x, int64_t target) {
+  return x > target_x || (x == target_x && i < target);
+}
+
+// What a row adds to the loss.
+struct RowLoss {
+  float loss;
+  float tally;  // 0: no target; 1; 2: and the prediction is correct
+};
+
+// losses[row], and log_sums[row] = log(sum(exp(x))) unless that is null. A target outside of
+// [0, width) that is not kIgnoredTarget is reported and counts for nothing. T is float or
+// __nv_bfloat16.
+template <typename T>
+cudaError_t LaunchRowLosses(const T* x, const int32_t* targets, int64_t rows, int64_t width,
+                            RowLoss* losses, float* log_sums, DeviceFault* fault,
+                            cudaStream_t stream) noexcept;
+
+// out = {sum of losses, number of targets, number of correct predictions}.
+cudaError_t LaunchSumLosses(const RowLoss* losses, int64_t rows, float* out,
+                            cudaStream_t stream) noexcept;
+
+// dx = *scale * (softmax(x) - onehot(target)), 0 in rows without a target; added when `sum`.
+template <typename T>
+cudaError_t LaunchLossGradient(const T* x, const int32_t* targets, const float* log_sums,
+                               const float* scale, int64_t rows, int64_t width, T* dx, bool sum,
+                               cudaStream_t stream) noexcept;
+
+}  // namespace engine::cuda_ops

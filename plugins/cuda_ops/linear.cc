@@ -1,0 +1,291 @@
+// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b. linear_gelu:
+// y = gelu(x W^T + b).
+//
+// In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved. linear_gelu
+// saves what gelu is applied to.
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "blas.h"
+#include "kernels/bias.h"
+#include "kernels/elementwise.h"
+#include "kernels/flat_math.h"
+#include "ops.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+constexpr int64_t kAlignment = 256;  // of parts of saved memory and workspace
+
+int64_t Aligned(int64_t bytes) noexcept {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void* Offset(void* memory, int64_t bytes) noexcept {
+  return static_cast<char*>(memory) + bytes;
+}
+
+// Inputs are x (..., K), weight (N, K) and, maybe, bias (N).
+class LinearOp : public CudaOp {
+ public:
+  LinearOp(const OpContext& context, bool gelu) noexcept : CudaOp(context), gelu_(gelu) {}
+
+ protected:
+  static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
+
+  // What all have in common once the number of units is known.
+  void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) noexcept {
+    Shape shape = x.shape;
+    shape[-1] = units;
+    AddOutput(signature, shape, x.batched, activation());
+    rounds_x_ = !IsActivation(x);
+    const int64_t rows = shape.Count(0, -1), width = x.shape[-1];
+    const int64_t rounded_bytes = rounds_x_ ? Aligned(ActivationBytes(rows * width)) : 0;
+    const int64_t y_bytes = gelu_ ? Aligned(ActivationBytes(rows * units)) : 0;
+    signature->saved_bytes = rounded_bytes + y_bytes;
+    signature->workspace_bytes = std::max(
+        rounded_bytes, y_bytes + Parts(rows, units) * units * static_cast<int64_t>(sizeof(float)));
+    signature->backward_reads_inputs = (rounds_x_ ? 0u : 1u << kX) | 1u << kWeight;
+    signature->backward_reads_outputs = 0;
+  }
+
+  bool AcceptsX(const TensorSpec& x) const noexcept {
+    return (IsActivation(x) || x.dtype == DType::kFloat32) && x.shape.ndim >= 2 && x.shape[-1] >= 1;
+  }
+  Status XError(std::span<const TensorSpec> inputs) const noexcept {
+    return InputError(inputs, kX,
+                      activation() == DType::kFloat32
+                          ? "float32 (..., K), at least two dimensions, K >= 1"
+                          : "bfloat16 or float32 (..., K), at least two dimensions, K >= 1");
+  }
+
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const Sizes sizes(call);
+    if (sizes.rows == 0) return {};
+    MatrixOperands operands = {.b = call.inputs[kWeight].data, .d = call.outputs[0].data};
+    ENGINE_RETURN_IF_ERROR(RoundX(call, sizes, stream, &operands.a));
+    MatrixProduct product = Product(sizes.rows, sizes.units, sizes.width, activation());
+    product.b_transposed = true;
+    if (call.inputs.size() > kBias) {
+      product.epilogue = Epilogue::kBias;
+      operands.bias = call.inputs[kBias].data;
+    }
+    if (!gelu_) return Multiply(product, operands, stream);
+    void* const before = call.saved == nullptr ? nullptr : Before(call.saved, sizes);
+    return WithElement(activation(), [&](auto element) {
+      return MultiplyGelu<decltype(element)>(product, operands, before, sizes, stream);
+    });
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const Sizes sizes(call);
+    if (sizes.rows == 0) {
+      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
+      return ZeroGradient(call, kBias, stream);
+    }
+    const void* dy = call.output_grads[0].data;
+    ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&](auto element) {
+      return SumBias<decltype(element)>(call, sizes, stream, &dy);
+    }));
+    if (WantsGradient(call, kWeight)) {
+      MatrixProduct product = Product(sizes.units, sizes.width, sizes.rows, DType::kFloat32);
+      product.a_transposed = true;
+      product.sum = Accumulates(call, kWeight);
+      ENGINE_RETURN_IF_ERROR(Multiply(product,
+                                      {.a = dy,
+                                       .b = rounds_x_ ? call.saved : call.inputs[kX].data,
+                                       .d = call.input_grads[kWeight].data},
+                                      stream));
+    }
+    if (!WantsGradient(call, kX)) return {};
+    MatrixProduct product =
+        Product(sizes.rows, sizes.width, sizes.units, call.input_grads[kX].dtype);
+    product.sum = Accumulates(call, kX);
+    return Multiply(
+        product, {.a = dy, .b = call.inputs[kWeight].data, .d = call.input_grads[kX].data}, stream);
+  }
+
+ private:
+  struct Sizes {
+    int64_t rows, width, units;
+
+    explicit Sizes(const OpCall& call) noexcept
+        : rows(call.inputs[kX].shape.Count(0, -1)),
+          width(call.inputs[kX].shape[-1]),
+          units(call.inputs[kWeight].shape[0]) {}
+  };
+
+  int64_t ActivationBytes(int64_t count) const noexcept {
+    return count * static_cast<int64_t>(SizeOf(activation()));
+  }
+  int64_t Parts(int64_t rows, int64_t units) const noexcept {
+    return ColumnParts(rows, units, device().multiprocessors());
+  }
+
+  // Saved memory: x rounded, if it is, and what gelu is applied to.
+  void* Before(void* saved, const Sizes& sizes) const noexcept {
+    return Offset(saved, rounds_x_ ? Aligned(ActivationBytes(sizes.rows * sizes.width)) : 0);
+  }
+
+  MatrixProduct Product(int64_t m, int64_t n, int64_t k, DType result) const noexcept {
+    return {.m = m, .n = n, .k = k, .factors = activation(), .result = result};
+  }
+
+  Status Multiply(const MatrixProduct& product, const MatrixOperands& operands,
+                  cudaStream_t stream) const noexcept {
+    return blas().Multiply(product, operands, stream).WithContext("%s", name());
+  }
+
+  // x as a factor. In evaluation nothing is saved.
+  Status RoundX(const OpCall& call, const Sizes& sizes, cudaStream_t stream,
+                const void** out) const noexcept {
+    *out = call.inputs[kX].data;
+    if (!rounds_x_) return {};
+    void* const rounded = call.saved != nullptr ? call.saved : call.workspace;
+    *out = rounded;
+    return Launched(
+        LaunchConvert(static_cast<const float*>(call.inputs[kX].data),
+                      static_cast<__nv_bfloat16*>(rounded), sizes.rows * sizes.width, stream),
+        "rounding the input");
+  }
+
+  // `before` is null in evaluation. The gelu of the library's epilogue is made for bfloat16: it may
+  // take the machine's approximate tanh.
+  template <typename T>
+  Status MultiplyGelu(MatrixProduct product, MatrixOperands operands, void* before,
+                      const Sizes& sizes, cudaStream_t stream) const noexcept {
+    if (product.epilogue == Epilogue::kBias && precision() == Precision::kBFloat16) {
+      MatrixProduct fused = product;
+      fused.epilogue = before != nullptr ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
+      operands.aux = before;
+      ENGINE_ASSIGN_OR_RETURN(const bool supported, blas().Supports(fused, operands));
+      if (supported) return Multiply(fused, operands, stream);
+    }
+    T* const y = static_cast<T*>(operands.d);
+    if (before != nullptr) operands.d = before;
+    operands.aux = nullptr;
+    ENGINE_RETURN_IF_ERROR(Multiply(product, operands, stream));
+    return Launched(LaunchFunction<GeluFunction>(static_cast<const T*>(operands.d), y,
+                                                 sizes.rows * sizes.units, stream),
+                    "gelu");
+  }
+
+  // The gradient of the bias, and with gelu that of what it is applied to, which `dy` becomes.
+  template <typename T>
+  Status SumBias(const OpCall& call, const Sizes& sizes, cudaStream_t stream,
+                 const void** dy) const noexcept {
+    const bool bias = WantsGradient(call, kBias);
+    const int64_t parts = Parts(sizes.rows, sizes.units);
+    const T* const gradient = static_cast<const T*>(*dy);
+    float* partials = static_cast<float*>(call.workspace);
+    if (gelu_) {
+      T* const through = static_cast<T*>(call.workspace);
+      partials = static_cast<float*>(
+          Offset(call.workspace, Aligned(ActivationBytes(sizes.rows * sizes.units))));
+      ENGINE_RETURN_IF_ERROR(Launched(
+          LaunchGeluGradient(static_cast<const T*>(Before(call.saved, sizes)), gradient, through,
+                             sizes.rows, sizes.units, bias ? partials : nullptr, parts, stream),
+          "the gradient of gelu"));
+      *dy = through;
+    } else if (bias) {
+      ENGINE_RETURN_IF_ERROR(
+          Launched(LaunchColumnSums(gradient, sizes.rows, sizes.units, partials, parts, stream),
+                   "the gradient of the bias"));
+    }
+    if (!bias) return {};
+    return Launched(LaunchAddParts(partials, parts, sizes.units, sizes.units,
+                                   call.input_grads[kBias].f32(), Accumulates(call, kBias), stream),
+                    "the gradient of the bias");
+  }
+
+  const bool gelu_;
+  bool rounds_x_ = false;
+};
+
+class OwnedLinearOp final : public LinearOp {
+ public:
+  OwnedLinearOp(const OpContext& context, const Options& attributes, bool gelu) noexcept
+      : LinearOp(context, gelu),
+        units_(attributes.Int("units")),
+        bias_(attributes.Bool("bias")),
+        init_scale_(static_cast<float>(attributes.Float("init_scale"))) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    if (!AcceptsX(inputs[kX])) return XError(inputs);
+    const int64_t width = inputs[kX].shape[-1];
+    Describe(inputs[kX], units_, signature);
+    AddWeight(width, signature);
+    if (bias_) AddBias(width, signature);
+    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
+    signature->accumulates = signature->differentiable_inputs;
+    return {};
+  }
+
+ private:
+  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Linear, for weight and bias.
+  static float DefaultBound(int64_t width) noexcept {
+    return 1.0f / std::sqrt(static_cast<float>(width));
+  }
+
+  void AddWeight(int64_t width, OpSignature* signature) const noexcept {
+    ParameterSpec& weight = AddParameter(signature, Shape{units_, width});
+    weight.name = "weight";
+    weight.initializer = init_scale_ > 0 ? Initializer::kNormal : Initializer::kUniform;
+    weight.scale = init_scale_ > 0 ? init_scale_ : DefaultBound(width);
+    weight.dtype = activation();
+  }
+
+  void AddBias(int64_t width, OpSignature* signature) const noexcept {
+    ParameterSpec& bias = AddParameter(signature, Shape{units_});
+    bias.name = "bias";
+    bias.initializer = init_scale_ > 0 ? Initializer::kZeros : Initializer::kUniform;
+    bias.scale = init_scale_ > 0 ? 0.0f : DefaultBound(width);
+    bias.decay = 0;
+    bias.dtype = activation();
+  }
+
+  const int64_t units_;
+  const bool bias_;
+  const float init_scale_;
+};
+
+class TiedLinearOp final : public LinearOp {
+ public:
+  explicit TiedLinearOp(const OpContext& context) noexcept : LinearOp(context, false) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
+    if (!AcceptsX(inputs[kX])) return XError(inputs);
+    const TensorSpec& table = inputs[kWeight];
+    if (!IsActivation(table) || table.shape.ndim != 2 || table.batched != 0 || table.shape[0] < 1 ||
+        table.shape[1] != inputs[kX].shape[-1]) {
+      return InputError(
+          inputs, kWeight,
+          activation() == DType::kFloat32
+              ? "a parameter, float32 (V, K), with the K of input 0's last dimension"
+              : "a parameter, bfloat16 (V, K), with the K of input 0's last dimension");
+    }
+    Describe(inputs[kX], table.shape[0], signature);
+    signature->differentiable_inputs = 0b11;
+    signature->accumulates = 0b11;
+    return {};
+  }
+};
+
+}  // namespace
+
+Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) OwnedLinearOp(context, attributes, false);
+}
+
+Op* MakeLinearGelu(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) OwnedLinearOp(context, attributes, true);
+}
+
+Op* MakeTiedLinear(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) TiedLinearOp(context);
+}
+
+}  // namespace engine::cuda_ops

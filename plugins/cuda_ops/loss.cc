@@ -1,0 +1,81 @@
+// The sum over targets of -log softmax(logits)[target], their number, and how many are the first
+// largest logit. Saved for backward: log(sum(exp(logits))) of each row, so that it reads the logits
+// once and writes the gradient.
+#include "kernels/loss.h"
+
+#include <new>
+
+#include "ops.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+class SoftmaxCrossEntropyOp final : public CudaOp {
+ public:
+  using CudaOp::CudaOp;
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
+    const TensorSpec& logits = inputs[kLogits];
+    if (!IsActivation(logits) || logits.shape.ndim < 2 || logits.shape[-1] < 1) {
+      return ActivationError(inputs, kLogits, " (..., V), at least two dimensions, V >= 1");
+    }
+    Shape rows = logits.shape;
+    rows.dims[--rows.ndim] = 0;
+    const TensorSpec& targets = inputs[kTargets];
+    if (targets.dtype != DType::kInt32 || !(targets.shape == rows) ||
+        targets.batched != logits.batched) {
+      return InputError(inputs, kTargets, "int32, shaped as input 0 without its last dimension");
+    }
+    AddOutput(signature, Shape{3}, 0, DType::kFloat32);
+    signature->is_loss = 1;
+    signature->saved_bytes = rows.Count() * static_cast<int64_t>(sizeof(float));
+    signature->workspace_bytes = rows.Count() * static_cast<int64_t>(sizeof(RowLoss));
+    signature->differentiable_inputs = 1u << kLogits;
+    signature->accumulates = 1u << kLogits;
+    signature->backward_reads_outputs = 0;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
+    auto* const losses = static_cast<RowLoss*>(call.workspace);
+    ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&](auto element) {
+      using T = decltype(element);
+      return Launched(
+          LaunchRowLosses(static_cast<const T*>(logits.data), targets.i32(), targets.count(),
+                          logits.shape[-1], losses, static_cast<float*>(call.saved),
+                          device().fault_word(), stream),
+          "forward");
+    }));
+    return Launched(LaunchSumLosses(losses, targets.count(), call.outputs[0].f32(), stream),
+                    "forward");
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    if (!WantsGradient(call, kLogits)) return {};
+    const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
+    return WithElement(activation(), [&](auto element) {
+      using T = decltype(element);
+      return Launched(
+          LaunchLossGradient(static_cast<const T*>(logits.data), targets.i32(),
+                             static_cast<const float*>(call.saved), call.output_grads[0].f32(),
+                             targets.count(), logits.shape[-1],
+                             static_cast<T*>(call.input_grads[kLogits].data),
+                             Accumulates(call, kLogits), stream),
+          "backward");
+    });
+  }
+
+ private:
+  static constexpr int32_t kLogits = 0, kTargets = 1;
+};
+
+}  // namespace
+
+Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) SoftmaxCrossEntropyOp(context);
+}
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,118 @@
+#include "comm.h"
+
+namespace engine::nccl {
+namespace {
+
+ncclDataType_t TypeOf(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kInt32:
+      return ncclInt32;
+    case DType::kUint8:
+      return ncclUint8;
+    case DType::kBFloat16:
+      return ncclBfloat16;
+    case DType::kFloat16:
+      return ncclFloat16;
+  }
+  return ncclFloat32;
+}
+
+ncclRedOp_t OperationOf(Reduction reduction) noexcept {
+  switch (reduction) {
+    case Reduction::kSum:
+      return ncclSum;
+    case Reduction::kMax:
+      return ncclMax;
+    case Reduction::kMin:
+      return ncclMin;
+  }
+  return ncclSum;
+}
+
+}  // namespace
+
+Status Comm::Start(const Transfer& transfer, void* token, cudaStream_t stream) noexcept {
+  const Functions& call = library_->functions();
+  const ncclDataType_t type = TypeOf(transfer.dtype);
+  const ncclRedOp_t operation = OperationOf(transfer.reduction);
+  const auto count = static_cast<size_t>(transfer.count);
+  // The root of a broadcast may have nowhere to put what it has already.
+  void* const recv = transfer.recv != nullptr ? transfer.recv : const_cast<void*>(transfer.send);
+  ncclResult_t result = ncclSuccess;
+  switch (transfer.kind) {
+    case TransferKind::kAllReduce:
+      result = call.AllReduce(transfer.send, recv, count, type, operation, comm_, stream);
+      break;
+    case TransferKind::kReduceScatter:
+      result = call.ReduceScatter(transfer.send, recv, count, type, operation, comm_, stream);
+      break;
+    case TransferKind::kAllGather:
+      result = call.AllGather(transfer.send, recv, count, type, comm_, stream);
+      break;
+    case TransferKind::kBroadcast:
+      result = call.Broadcast(transfer.send, recv, count, type, transfer.root, comm_, stream);
+      break;
+    case TransferKind::kBarrier:
+      result = call.AllReduce(token, token, 1, ncclInt32, ncclMax, comm_, stream);
+      break;
+    case TransferKind::kPush:
+    case TransferKind::kPull:
+      return Status::Error(StatusCode::kUnsupported, "nccl has no servers");
+  }
+  return Track(result, Name(transfer.kind));
+}
+
+Status Comm::Track(ncclResult_t result, const char* what) noexcept {
+  busy_ = result == ncclInProgress;
+  return library_->ToStatus(result, what, comm_);
+}
+
+Status Comm::Poll() noexcept {
+  if (aborted()) return {};
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = library_->functions().CommGetAsyncError(comm_, &state);
+  return Track(asked == ncclSuccess ? state : asked, "a transfer between GPUs failed");
+}
+
+Status Comm::Register(void* memory, size_t size_bytes, bool symmetric, Registration* out) noexcept {
+  const Functions& call = library_->functions();
+  if (symmetric) {
+    return Track(
+        call.CommWindowRegister(comm_, memory, size_bytes, &out->window, NCCL_WIN_COLL_SYMMETRIC),
+        "registering a window");
+  }
+  return Track(call.CommRegister(comm_, memory, size_bytes, &out->handle), "registering memory");
+}
+
+void Comm::Deregister(const Registration& registration) noexcept {
+  if (aborted()) return;
+  const Functions& call = library_->functions();
+  if (registration.handle != nullptr && call.CommDeregister != nullptr) {
+    (void)call.CommDeregister(comm_, registration.handle);
+  }
+  if (registration.window != nullptr && call.CommWindowDeregister != nullptr) {
+    (void)call.CommWindowDeregister(comm_, registration.window);
+  }
+}
+
+void Comm::Abort() noexcept {
+  if (aborted()) return;
+  (void)library_->functions().CommAbort(comm_);
+  comm_ = nullptr;
+  busy_ = false;
+}
+
+Status Comm::Finish() noexcept {
+  return Track(library_->functions().CommFinalize(comm_), "the end of the communicator");
+}
+
+void Comm::Destroy() noexcept {
+  if (aborted()) return;
+  (void)library_->functions().CommDestroy(comm_);
+  comm_ = nullptr;
+  busy_ = false;
+}
+
+}  // namespace engine::nccl

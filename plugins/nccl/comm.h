@@ -1,0 +1,69 @@
+// One communicator of NCCL, which does not block: a call that needs time goes on in a thread of
+// NCCL, and until it has ended no other may be made.
+//
+// NCCL allows one thread at a time in a communicator, and abort only while none is there. So every
+// function but mutex() is called with mutex() held. Nothing waits while it is held.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+
+#include "engine/communicator.h"
+#include "library.h"
+
+namespace engine::nccl {
+
+class Comm {
+ public:
+  // What memory is known to NCCL as; null members: it is not.
+  struct Registration {
+    void* handle = nullptr;
+    ncclWindow_t window = nullptr;
+  };
+
+  // Takes `comm`, which is ready, over.
+  Comm(std::shared_ptr<const Library> library, ncclComm_t comm) noexcept
+      : library_(std::move(library)), comm_(comm) {}
+  ~Comm() { Abort(); }
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  std::mutex& mutex() noexcept { return mutex_; }
+  const Library& library() const noexcept { return *library_; }
+
+  // A call goes on in NCCL: see Poll.
+  bool busy() const noexcept { return busy_; }
+  bool aborted() const noexcept { return comm_ == nullptr; }
+
+  // Queues `transfer` on `stream`, or begins to (busy). `token` is memory of the GPU, of one
+  // element, that is this communicator's: barriers are sums of it.
+  Status Start(const Transfer& transfer, void* token, cudaStream_t stream) noexcept;
+
+  // Asks for errors that came up by themselves, and whether what was under way has ended.
+  Status Poll() noexcept;
+
+  // Makes `memory` known, so that NCCL need not copy. `symmetric`: as a window, which all ranks
+  // must do at the same time; busy after it. Not busy and not aborted before.
+  Status Register(void* memory, size_t size_bytes, bool symmetric, Registration* out) noexcept;
+  // Nothing happens after an abort, which forgets all.
+  void Deregister(const Registration& registration) noexcept;
+
+  // Ends what runs on the GPU; the communicator is gone then. Idempotent.
+  void Abort() noexcept;
+
+  // The end in peace: Finish begins it, and when it is not busy any more, Destroy.
+  Status Finish() noexcept;
+  void Destroy() noexcept;
+
+ private:
+  Status Track(ncclResult_t result, const char* what) noexcept;
+
+  const std::shared_ptr<const Library> library_;
+  std::mutex mutex_;
+  ncclComm_t comm_;  // these two guarded by mutex_
+  bool busy_ = false;
+};
+
+}  // namespace engine::nccl

@@ -1,0 +1,128 @@
+#include "communicator.h"
+
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "cuda_error.h"
+#include "describe.h"
+#include "engine/communicator_kit.h"
+
+namespace engine::nccl {
+namespace {
+
+constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
+                               Bit(TransferKind::kBarrier);
+constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
+                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
+
+constexpr int64_t kTokenMs = 10000;
+constexpr int64_t kCloseMs = 2000;
+
+}  // namespace
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    Host& host, const NcclSettings& settings) noexcept {
+  try {
+    ENGINE_ASSIGN_OR_RETURN(const int32_t gpu, ChooseGpu(host));
+    ENGINE_RETURN_IF_ERROR(UseGpu(gpu));
+    ENGINE_ASSIGN_OR_RETURN(std::shared_ptr<const Library> library,
+                            Library::Open(settings.library));
+    if (settings.symmetric && library->functions().CommWindowRegister == nullptr) {
+      return Status::Error(StatusCode::kPlugin,
+                           "the option symmetric of nccl needs NCCL 2.27 or later, and '%s' is "
+                           "%s: install a newer one, or set symmetric to false",
+                           library->name().c_str(), VersionText(library->version()).c_str());
+    }
+    ENGINE_ASSIGN_OR_RETURN(GpuStream stream, GpuStream::Create());
+    ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
+    Rendezvous rendezvous(host, std::move(library), settings.comm);
+    ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, rendezvous.Meet());
+    return std::unique_ptr<NcclCommunicator>(
+        new NcclCommunicator(host, gpu, std::move(stream), std::move(token), std::move(comm),
+                             rendezvous.prefix(), settings.symmetric));
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start nccl: %s", error.what());
+  }
+}
+
+NcclCommunicator::NcclCommunicator(Host& host, int32_t gpu, GpuStream stream, Token token,
+                                   std::unique_ptr<Comm> comm, const std::string& prefix,
+                                   bool symmetric)
+    : ranks_(host.rank_info()),
+      gpu_(gpu),
+      stream_(std::move(stream)),
+      token_(std::move(token)),
+      comm_(std::move(comm)),
+      arenas_(host, gpu, *comm_, symmetric),
+      pipeline_(std::make_unique<Pipeline>(gpu, *comm_, stream_, token_.get(), failure_,
+                                           RollCall(host, prefix, failure_))) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  pipeline_.reset();
+  (void)UseGpu(gpu_);
+  arenas_.Clear();
+  Close();
+}
+
+void NcclCommunicator::FreeGpuMemory::operator()(void* memory) const noexcept {
+  (void)cudaFree(memory);
+}
+
+Result<NcclCommunicator::Token> NcclCommunicator::MakeToken(const GpuStream& stream) noexcept {
+  void* memory = nullptr;
+  ENGINE_RETURN_IF_ERROR(ToStatus(cudaMalloc(&memory, sizeof(int32_t)), "memory for barriers"));
+  Token token(memory);
+  ENGINE_RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(memory, 0, sizeof(int32_t), stream.get()),
+                                  "zeroing the memory for barriers"));
+  ENGINE_RETURN_IF_ERROR(stream.Drain(kTokenMs));
+  return token;
+}
+
+// Nothing is pending. Peace first; a communicator that does not end in time is aborted.
+void NcclCommunicator::Close() noexcept {
+  const kit::Clock::time_point deadline = kit::DeadlineIn(kCloseMs);
+  bool begun = false;
+  for (;;) {
+    {
+      const std::lock_guard lock(comm_->mutex());
+      if (comm_->aborted()) return;
+      Status status = comm_->busy() ? comm_->Poll() : Status();
+      if (status.ok() && !comm_->busy()) {
+        if (begun) return comm_->Destroy();
+        begun = true;
+        status = comm_->Finish();
+      }
+      if (!status.ok() || kit::Clock::now() >= deadline) return comm_->Abort();
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+void* NcclCommunicator::Query(std::string_view id) noexcept {
+  return id == kSharedMemoryId ? static_cast<SharedMemory*>(&arenas_) : nullptr;
+}
+
+CommunicatorTraits NcclCommunicator::traits() const noexcept {
+  return {.kinds = kAllKinds,
+          .dtypes = kAllDTypes,
+          .ordered = 1,
+          .max_in_flight = ranks_.world_size > 1 ? 1u : 0u,
+          .measures_only = 0,
+          .device_memory = 1};
+}
+
+Status NcclCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
+  if (failure_.raised()) return failure_.reason();
+  Transfer data = transfer;
+  data.stream = nullptr;  // the check is made for host memory
+  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(data, ranks_, "nccl", TransferKind::kBarrier));
+  return pipeline_->Submit(transfer, out);
+}
+
+void NcclCommunicator::Abort(const Status& reason) noexcept {
+  if (failure_.Raise(reason, true)) pipeline_->Ring();
+}
+
+}  // namespace engine::nccl

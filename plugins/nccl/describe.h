@@ -1,0 +1,20 @@
+// Transfers in words, for errors.
+#pragma once
+
+#include "engine/communicator.h"
+
+namespace engine::nccl {
+
+// A sentence's worth of text without allocation.
+struct Text {
+  char data[128] = {};
+  const char* c_str() const noexcept { return data; }
+};
+
+// "all-reduce of 1.2 MB (unit 3, sequence 17)", "barrier (sequence 3)"
+Text Describe(const Transfer& transfer) noexcept;
+
+// 22809 -> "2.28.9"
+Text VersionText(int nccl_version) noexcept;
+
+}  // namespace engine::nccl

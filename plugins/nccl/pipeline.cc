@@ -1,0 +1,326 @@
+#include "pipeline.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda_error.h"
+#include "describe.h"
+
+namespace engine::nccl {
+namespace {
+
+// NCCL is asked for errors this often.
+constexpr std::chrono::milliseconds kHealth{100};
+// Other ranks are looked at, through the store, when nothing has ended for this long: while
+// transfers end in their usual time, never.
+constexpr std::chrono::milliseconds kLook{250};
+// What still runs on the GPU after an abort must end before buffers are given back.
+constexpr int64_t kDrainMs = 300;
+
+// A timer of 50 us is not precise enough for sleeps of 5 us.
+void ShortenTimerSlack() noexcept {
+  (void)prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+}
+
+void BlockSignals() noexcept {
+  sigset_t all;  // signals are for the threads of the host
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+}  // namespace
+
+Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token, Failure& failure,
+                   RollCall roll_call)
+    : gpu_(gpu),
+      comm_(comm),
+      stream_(stream.get()),
+      drain_(stream),
+      token_(token),
+      failure_(failure),
+      roll_call_(std::move(roll_call)) {
+  watchdog_ = std::thread([this] { Loop(); });
+  pthread_setname_np(watchdog_.native_handle(), "nccl_watchdog");
+}
+
+Pipeline::~Pipeline() {
+  {
+    const std::lock_guard lock(bell_mutex_);
+    stop_.store(true);
+    bell_.notify_one();
+  }
+  watchdog_.join();
+}
+
+void Pipeline::Ring() noexcept {
+  const std::lock_guard lock(bell_mutex_);
+  rung_ = true;
+  bell_.notify_one();
+}
+
+Status Pipeline::Submit(const Transfer& transfer, Work** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
+  ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, pool_->Take(transfer));
+  Status status;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    status = comm_.aborted() ? failure_.reason() : Enqueue(transfer, work);
+  }
+  if (!status.ok()) {
+    // Nobody else knows of it. The order of this rank is broken now: a refusal of NCCL is no less
+    // than a failure.
+    work->Complete(status);
+    work->Unreference();
+    work->Release();
+    if (failure_.Raise(status, false)) Ring();
+    return status;
+  }
+  if (sleeping_.load()) Ring();
+  *out = work;
+  return {};
+}
+
+Status Pipeline::Enqueue(const Transfer& transfer, GpuWork* work) noexcept {
+  auto* const producer =
+      transfer.stream == nullptr ? nullptr : static_cast<cudaStream_t>(transfer.stream->native());
+  if (producer != nullptr) {
+    ENGINE_RETURN_IF_ERROR(
+        ToStatus(cudaEventRecord(work->ready_event(), producer), "marking what a transfer sends"));
+  } else {
+    work->transfer_.stream = nullptr;  // `send` is ready
+  }
+  const bool free = launching_ == nullptr && !comm_.busy();
+  if (free) ENGINE_RETURN_IF_ERROR(Launch(work));
+  Append(work);
+  if (launching_ == nullptr && !work->launched()) {
+    launching_ = work;
+    begun_ = free;
+  }
+  return {};
+}
+
+void Pipeline::Append(GpuWork* work) noexcept {
+  work->number_ = submitted_++;
+  (tail_ != nullptr ? tail_->next_ : head_) = work;
+  tail_ = work;
+  next_deadline_ = std::min(next_deadline_, work->deadline());
+}
+
+// Leaves comm_ busy, or the work launched.
+Status Pipeline::Launch(GpuWork* work) noexcept {
+  const Transfer& transfer = work->transfer();
+  if (transfer.stream != nullptr) {
+    ENGINE_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(stream_, work->ready_event(), 0),
+                                    "waiting for what a transfer sends"));
+  }
+  const bool moves = transfer.count > 0 || transfer.kind == TransferKind::kBarrier;
+  if (moves) ENGINE_RETURN_IF_ERROR(comm_.Start(transfer, token_, stream_));
+  return comm_.busy() ? Status() : EndLaunch(work);
+}
+
+Status Pipeline::EndLaunch(GpuWork* work) noexcept {
+  ENGINE_RETURN_IF_ERROR(
+      ToStatus(cudaEventRecord(work->end_event(), stream_), "marking the end of a transfer"));
+  work->SetLaunched();
+  return {};
+}
+
+// After comm_ has become free: ends the launch that kept it busy and goes on with those behind it.
+Status Pipeline::LaunchWaiting() noexcept {
+  while (launching_ != nullptr && !comm_.busy()) {
+    if (begun_) {
+      ENGINE_RETURN_IF_ERROR(EndLaunch(launching_));
+    } else {
+      begun_ = true;
+      ENGINE_RETURN_IF_ERROR(Launch(launching_));
+      if (!launching_->launched()) return {};
+    }
+    launching_ = launching_->next_;
+    begun_ = false;
+  }
+  return {};
+}
+
+void Pipeline::Loop() noexcept {
+  BlockSignals();
+  ShortenTimerSlack();
+  const Status chosen = UseGpu(gpu_);
+  if (!chosen.ok()) failure_.Raise(chosen, false);
+  awaited_since_ = Clock::now();
+  next_health_ = awaited_since_ + kHealth;
+  next_look_ = awaited_since_ + kLook;
+  while (!stop_.load()) Pass();
+  bool pending = false;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    pending = head_ != nullptr;
+  }
+  if (pending) {
+    failure_.Raise(Status::Error(StatusCode::kAborted, "the communicator was destroyed"), true);
+  }
+  if (failure_.raised() && !ended_all_) EndAll();
+}
+
+void Pipeline::Pass() noexcept {
+  if (failure_.raised()) {
+    if (!ended_all_) EndAll();
+    return Sleep(kLook);
+  }
+  GpuWork* ended = nullptr;
+  Status status = Advance(&ended);
+  const Clock::time_point now = Clock::now();
+  if (ended != nullptr) {
+    awaited_since_ = now;
+    next_look_ = now + kLook;
+    ended->Complete({});
+    return ended->Unreference();
+  }
+  if (status.ok()) status = CheckDeadlines(now);
+  if (status.ok() && now >= next_health_) status = CheckHealth(now);
+  if (!status.ok()) return Found(status);
+  if (now >= next_look_) {
+    next_look_ = now + kLook;
+    status = roll_call_.Look(submitted());
+    if (!status.ok()) failure_.Raise(status, false);
+    return;
+  }
+  Rest(now);
+}
+
+// Moves launches on; *ended is the first work if it is done, and no longer pending then.
+Status Pipeline::Advance(GpuWork** ended) noexcept {
+  GpuWork* head = nullptr;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    if (launching_ != nullptr) {
+      if (comm_.busy()) ENGINE_RETURN_IF_ERROR(comm_.Poll());
+      ENGINE_RETURN_IF_ERROR(LaunchWaiting());
+    }
+    head = head_;
+  }
+  if (head == nullptr || !head->launched()) return {};
+  const cudaError_t state = cudaEventQuery(head->end_event());
+  if (state != cudaSuccess && state != cudaErrorNotReady) return ToStatus(state, "a transfer");
+  if (head->started_ns() == 0) NoteStart(head, state == cudaSuccess);
+  if (state == cudaErrorNotReady) return {};
+  const std::lock_guard lock(comm_.mutex());
+  head_ = head->next_;
+  if (head_ == nullptr) tail_ = nullptr;
+  last_end_ns_ = MonotonicNs();
+  *ended = head;
+  return {};
+}
+
+// The first transfer starts when the one before it has ended and its data are ready.
+void Pipeline::NoteStart(GpuWork* head, bool ended) noexcept {
+  if (head->transfer().stream == nullptr) {
+    head->SetStarted(std::max(head->submitted_ns(), last_end_ns_));
+  } else if (ended || cudaEventQuery(head->ready_event()) == cudaSuccess) {
+    head->SetStarted(MonotonicNs());
+  }
+}
+
+Status Pipeline::CheckHealth(Clock::time_point now) noexcept {
+  // Not while a thread is in NCCL: it will hear of the error itself.
+  const Lock lock(comm_.mutex(), std::try_to_lock);
+  if (!lock.owns_lock() || comm_.busy()) return {};
+  next_health_ = now + kHealth;
+  return comm_.Poll();
+}
+
+Status Pipeline::CheckDeadlines(Clock::time_point now) noexcept {
+  const std::lock_guard lock(comm_.mutex());
+  if (now < next_deadline_) return {};
+  next_deadline_ = Clock::time_point::max();
+  for (const GpuWork* work = head_; work != nullptr; work = work->next_) {
+    if (now >= work->deadline()) {
+      overdue_number_ = work->number_;
+      return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
+                           Describe(work->transfer()).c_str(),
+                           static_cast<long long>(work->transfer().timeout_ms));
+    }
+    next_deadline_ = std::min(next_deadline_, work->deadline());
+  }
+  return {};
+}
+
+uint64_t Pipeline::submitted() noexcept {
+  const std::lock_guard lock(comm_.mutex());
+  return submitted_;
+}
+
+// What this rank found out by itself; the next pass ends everything.
+void Pipeline::Found(const Status& error) noexcept {
+  const bool others_may_know =
+      error.code() == StatusCode::kTimeout || error.code() == StatusCode::kPeerLost;
+  const Status verdict =
+      others_may_know ? roll_call_.Investigate(error, submitted(), overdue_number_ + 1) : error;
+  failure_.Raise(verdict, false);
+}
+
+void Pipeline::EndAll() noexcept {
+  ended_all_ = true;
+  const Status reason = failure_.reason();
+  // First: who sees that this rank is gone finds out why.
+  roll_call_.Publish(reason, failure_.by_caller());
+  GpuWork* list = nullptr;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    comm_.Abort();
+    list = std::exchange(head_, nullptr);
+    tail_ = launching_ = nullptr;
+    next_deadline_ = Clock::time_point::max();
+  }
+  // An abort lets the stream run on; what does not end now waits for a stream of the user's.
+  if (list != nullptr) (void)drain_.Drain(kDrainMs);
+  while (list != nullptr) {
+    GpuWork* const work = list;
+    list = work->next_;
+    work->Complete(reason);
+    work->Unreference();
+  }
+}
+
+// Looks often at what has just begun, and less often the longer it takes.
+void Pipeline::Rest(Clock::time_point now) noexcept {
+  bool pending = false;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    pending = head_ != nullptr;
+  }
+  if (!pending) {
+    Sleep(kLook);
+    awaited_since_ = Clock::now();
+    return;
+  }
+  const auto waited = now - awaited_since_;
+  if (waited < std::chrono::microseconds(20)) {
+    sched_yield();
+    return;
+  }
+  std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, std::chrono::microseconds(5),
+                                                          std::chrono::microseconds(500)));
+}
+
+void Pipeline::Sleep(std::chrono::milliseconds most) noexcept {
+  // Who appends after this sees it, and who appended before is seen below: both under the mutex.
+  sleeping_.store(true);
+  bool pending = false;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    pending = head_ != nullptr;
+  }
+  if (!pending) {
+    Lock lock(bell_mutex_);
+    bell_.wait_for(lock, most, [this] { return rung_ || stop_.load(); });
+    rung_ = false;
+  }
+  sleeping_.store(false);
+}
+
+}  // namespace engine::nccl

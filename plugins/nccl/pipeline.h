@@ -1,0 +1,102 @@
+// The transfers of one rank, from Submit to their end.
+//
+// All lie on one stream of the GPU, so they run and end in the order of submission. Submit queues a
+// transfer there by itself as long as NCCL takes it at once. When NCCL needs time (it connects
+// ranks in a thread of its own), that transfer and those behind it are queued by the watchdog, a
+// thread that also notices ends, deadlines and failures, and calls back.
+//
+//   pending:  head_ ... launching_ ... tail_
+//             on the GPU |  in NCCL  | not yet there
+//
+// Order: what is before Transfer::stream at Submit is before the transfer (ready_event), and the
+// transfer before what is asked of a stream after WaitStream (end_event). The host waits for none
+// of it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "comm.h"
+#include "failure.h"
+#include "gpu.h"
+#include "roll_call.h"
+#include "work.h"
+
+namespace engine::nccl {
+
+class Pipeline {
+ public:
+  // Borrows all; `token` is one int32 in memory of the GPU. Starts the watchdog, nccl_watchdog.
+  Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token, Failure& failure,
+           RollCall roll_call);
+  // Fails what is pending, with the first reason or kAborted.
+  ~Pipeline();
+
+  Status Submit(const Transfer& transfer, Work** out) noexcept;  // [io-lane]
+
+  // After Failure::Raise: has the watchdog end everything. [any-thread]
+  void Ring() noexcept;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // With the mutex of comm_:
+  Status Enqueue(const Transfer& transfer, GpuWork* work) noexcept;
+  void Append(GpuWork* work) noexcept;
+  Status Launch(GpuWork* work) noexcept;
+  Status EndLaunch(GpuWork* work) noexcept;
+  Status LaunchWaiting() noexcept;
+
+  // On the watchdog:
+  void Loop() noexcept;
+  void Pass() noexcept;
+  Status Advance(GpuWork** ended) noexcept;
+  void NoteStart(GpuWork* head, bool ended) noexcept;
+  Status CheckHealth(Clock::time_point now) noexcept;
+  Status CheckDeadlines(Clock::time_point now) noexcept;
+  uint64_t submitted() noexcept;
+  void Found(const Status& error) noexcept;
+  void EndAll() noexcept;
+  void Rest(Clock::time_point now) noexcept;
+  void Sleep(std::chrono::milliseconds most) noexcept;
+
+  const int32_t gpu_;
+  Comm& comm_;
+  const cudaStream_t stream_;
+  const GpuStream& drain_;
+  void* const token_;
+  Failure& failure_;
+  const std::shared_ptr<WorkPool> pool_ = std::make_shared<WorkPool>();
+
+  // Guarded by the mutex of comm_:
+  GpuWork* head_ = nullptr;
+  GpuWork* tail_ = nullptr;
+  GpuWork* launching_ = nullptr;                                // the first that is not on the GPU
+  bool begun_ = false;                                          // NCCL has been told of launching_
+  Clock::time_point next_deadline_ = Clock::time_point::max();  // not after that of any pending one
+  uint64_t submitted_ = 0;
+
+  // Of the watchdog alone:
+  RollCall roll_call_;
+  Clock::time_point awaited_since_;  // when something last ended, or there was something again
+  Clock::time_point next_health_;    // when NCCL is next asked for errors
+  Clock::time_point next_look_;      // when the other ranks are next asked
+  bool ended_all_ = false;
+  uint64_t overdue_number_ = 0;  // of the transfer that CheckDeadlines found
+  int64_t last_end_ns_ = 0;
+
+  // The bell of the watchdog, which sleeps when nothing is pending.
+  std::atomic<bool> sleeping_{false};
+  std::mutex bell_mutex_;
+  std::condition_variable bell_;
+  bool rung_ = false;  // guarded by bell_mutex_
+  std::atomic<bool> stop_{false};
+
+  std::thread watchdog_;
+};
+
+}  // namespace engine::nccl

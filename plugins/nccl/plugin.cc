@@ -1,0 +1,78 @@
+// nccl: collectives between GPUs.
+#include "engine/plugin.h"
+
+#include <exception>
+
+#include "communicator.h"
+
+namespace engine::nccl {
+namespace {
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (host.rank_info().is_server != 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator 'nccl' has no servers: drop --servers or choose one that "
+                         "has, such as zmq_ps");
+  }
+  const int64_t min_ctas = options.Int("min_ctas"), max_ctas = options.Int("max_ctas");
+  if (max_ctas > 0 && min_ctas > max_ctas) {
+    return Status::Error(StatusCode::kConfig, "nccl: min_ctas %lld is more than max_ctas %lld",
+                         static_cast<long long>(min_ctas), static_cast<long long>(max_ctas));
+  }
+  try {
+    const NcclSettings settings{
+        .library = std::string(options.String("library")),
+        .comm = {.rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
+                 .min_ctas = static_cast<int>(min_ctas),
+                 .max_ctas = static_cast<int>(max_ctas)},
+        .symmetric = options.Bool("symmetric"),
+    };
+    ENGINE_ASSIGN_OR_RETURN(auto communicator, NcclCommunicator::Create(host, settings));
+    *out = communicator.release();
+    return {};
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start nccl: %s", error.what());
+  }
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "nccl",
+     .version = "1.0.0",
+     .kind = PluginKind::kCommunicator,
+     .doc = "collectives between GPUs by NCCL, on a stream of their own",
+     .create = Create},
+    NoOps(),
+    std::array{
+        OptionSpec{.name = "library",
+                   .type = OptionType::kString,
+                   .default_value = "libnccl.so.2",
+                   .doc = "NCCL 2.19 or later: a path, or a name for the loader to look for"},
+        OptionSpec{
+            .name = "rendezvous_timeout_ms",
+            .type = OptionType::kInt,
+            .default_value = "60000",
+            .min = 1,
+            .max = 86400000,
+            .doc = "how long the ranks wait for each other, and NCCL connects, at the start"},
+        OptionSpec{.name = "min_ctas",
+                   .type = OptionType::kInt,
+                   .default_value = "0",
+                   .min = 0,
+                   .max = 64,
+                   .doc = "least thread blocks of a transfer; 0: NCCL decides"},
+        OptionSpec{.name = "max_ctas",
+                   .type = OptionType::kInt,
+                   .default_value = "0",
+                   .min = 0,
+                   .max = 64,
+                   .doc = "most thread blocks of a transfer, which compute then cannot use; 0: "
+                          "NCCL decides"},
+        OptionSpec{.name = "symmetric",
+                   .type = OptionType::kBool,
+                   .default_value = "false",
+                   .doc = "register gradients and parameters as symmetric windows: GPUs of one "
+                          "NVLink domain, NCCL 2.27 or later; all ranks must allocate alike"}});
+
+}  // namespace engine::nccl

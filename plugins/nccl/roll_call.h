@@ -1,0 +1,58 @@
+// What ranks tell each other when something is wrong. NCCL tells none of it: a rank whose peer has
+// gone waits, or hears that some peer has.
+//
+//   <prefix>/roll          := ''                      everybody says how far it has come
+//   <prefix>/count/<rank>  := transfers submitted, in decimal
+//   <prefix>/end/<rank>    := code ' ' blamed rank ' ' message     or ''      this rank has failed;
+//                             empty: its user has aborted it
+//   <prefix>/failed        := rank of an end/<rank>
+//
+// Nothing is written or read while transfers end: see Pipeline for when it looks.
+#pragma once
+
+#include <string>
+
+#include "engine/host.h"
+#include "engine/status.h"
+#include "failure.h"
+
+namespace engine::nccl {
+
+// For one thread. In a world of one there is nobody to talk to, and nothing happens.
+class RollCall {
+ public:
+  // `failure` ends every wait in here.
+  RollCall(Host& host, std::string prefix, const Failure& failure);
+
+  // Answers a roll call, and returns the failure of another rank if there is one: what it says, or
+  // kPeerLost when its user has aborted it. `submitted`: by this rank.
+  Status Look(uint64_t submitted) noexcept;
+
+  // A verdict on `error`, which this rank found after it had submitted `submitted` transfers:
+  // another rank's failure if that came first, else `error` with the blame and the words for it.
+  // `waiting_for`: how many transfers a rank must have submitted not to be to blame. At most about
+  // a second.
+  Status Investigate(const Status& error, uint64_t submitted, uint64_t waiting_for) noexcept;
+
+  // Tells the others that this rank has failed, unless it has that from one of them.
+  void Publish(const Status& reason, bool by_caller) noexcept;
+
+ private:
+  struct Answers;
+
+  Status Set(const std::string& key, const std::string& text) noexcept;
+  bool Has(const std::string& key) noexcept;
+  bool Get(const std::string& key, std::string* text) noexcept;
+  void Answer(uint64_t submitted);
+  Status OthersFailure();
+  Answers Call(uint64_t submitted);
+
+  Host& host_;
+  const RankInfo ranks_;
+  const std::string prefix_;
+  const Failure& failure_;
+  bool answered_ = false;
+  bool heard_ = false;  // of another rank's failure
+};
+
+}  // namespace engine::nccl

@@ -1,0 +1,268 @@
+// The kernels of attention on the host, against sums in double precision. What a GPU adds (its own
+// rounding of exponentials, races, speed) is not judged here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/attention_backward.h"
+#include "kernels/attention_forward.h"
+#include "kernels/attention_plain.h"
+#include "tests/emulated_cuda/attention/reference_attention.h"
+
+namespace engine::cuda_ops::test {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+
+double Value(float x) {
+  return static_cast<double>(x);
+}
+double Value(Bf16 x) {
+  return static_cast<double>(__bfloat162float(x));
+}
+
+template <typename T>
+T Rounded(double x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return static_cast<float>(x);
+  } else {
+    return __float2bfloat16_rn(static_cast<float>(x));
+  }
+}
+
+template <typename T>
+Doubles ToDoubles(const std::vector<T>& values) {
+  Doubles doubles;
+  for (T value : values) doubles.push_back(Value(value));
+  return doubles;
+}
+
+// Memory of the emulated device, with NaN in it, and behind it: what is written past the end shows.
+template <typename T>
+class Array {
+ public:
+  explicit Array(size_t size) : size_(size) {
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), Bytes()), cudaSuccess);
+    EXPECT_EQ(cudaMemset(data_, 0xff, Bytes()), cudaSuccess);
+  }
+  explicit Array(const std::vector<T>& values) : Array(values.size()) {
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+  ~Array() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T* data() const { return data_; }
+  std::vector<T> Read() const {
+    std::vector<T> values(size_ + kGuard);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, Bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
+    for (size_t i = size_; i < values.size(); ++i) EXPECT_TRUE(std::isnan(Value(values[i])));
+    values.resize(size_);
+    return values;
+  }
+
+ private:
+  static constexpr size_t kGuard = 64;
+  size_t Bytes() const { return (size_ + kGuard) * sizeof(T); }
+
+  T* data_ = nullptr;
+  const size_t size_;
+};
+
+size_t Size(int64_t count) {
+  return static_cast<size_t>(count);
+}
+
+template <typename T>
+std::vector<T> RandomValues(int64_t count, double scale, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal(0, scale);
+  std::vector<T> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(Rounded<T>(normal(random)));
+  return values;
+}
+
+// One problem and the results of a set of kernels.
+template <typename T>
+struct Problem {
+  AttentionShape shape;
+  std::vector<T> qkv, dy, before;  // `before`: what dqkv is added to
+
+  explicit Problem(const AttentionShape& of) : shape(of) {
+    const int64_t count = int64_t{shape.batch} * shape.length * shape.width();
+    qkv = RandomValues<T>(3 * count, 1.0, 1);
+    dy = RandomValues<T>(count, 1.0, 2);
+    before = RandomValues<T>(3 * count, 1.0, 3);
+  }
+};
+
+template <typename T>
+struct Results {
+  std::vector<T> y, dqkv;
+  std::vector<float> log_sums;
+};
+
+enum class Kernels { kFlash, kPlain };
+
+template <typename T>
+Results<T> Compute(const Problem<T>& problem, Kernels kernels, bool sum = false) {
+  const AttentionShape& shape = problem.shape;
+  const auto rows = Size(int64_t{shape.batch} * shape.heads * shape.length);
+  const Array<T> qkv(problem.qkv), dy(problem.dy), y(problem.dy.size());
+  const Array<T> untouched(problem.qkv.size()), added(problem.before);
+  const Array<T>& dqkv = sum ? added : untouched;
+  const Array<float> log_sums(rows), delta(rows);
+  const AttentionBackwardCall<T> call = {
+      qkv.data(), y.data(), log_sums.data(), dy.data(), dqkv.data(), delta.data(), sum};
+  if (kernels == Kernels::kPlain) {
+    EXPECT_EQ(LaunchPlainAttentionForward(shape, qkv.data(), y.data(), log_sums.data(), nullptr),
+              cudaSuccess);
+    EXPECT_EQ(LaunchPlainAttentionBackward(shape, call, nullptr), cudaSuccess);
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    EXPECT_EQ(LaunchFlashForward(shape, qkv.data(), y.data(), log_sums.data(), nullptr),
+              cudaSuccess);
+    EXPECT_EQ(LaunchFlashBackward(shape, call, nullptr), cudaSuccess);
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  return {y.Read(), dqkv.Read(), log_sums.Read()};
+}
+
+// `tolerance` is of the root of the mean square of what is wanted, and eight times that of any one
+// element.
+template <typename T>
+void ExpectNear(const std::vector<T>& got, const Doubles& want, double tolerance,
+                const char* what) {
+  ASSERT_EQ(got.size(), want.size());
+  double squares = 0, errors = 0, largest = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double error = Value(got[i]) - want[i];
+    ASSERT_FALSE(std::isnan(error)) << what << ", element " << i;
+    squares += want[i] * want[i];
+    errors += error * error;
+    largest = std::max(largest, std::abs(error) / (1 + std::abs(want[i])));
+  }
+  EXPECT_LE(std::sqrt(errors), tolerance * std::sqrt(squares) + 1e-7) << what;
+  EXPECT_LE(largest, 8 * tolerance) << what;
+}
+
+// Rounding of bfloat16 is 2^-9 of a number: of y, which delta is made of, of p and of ds.
+constexpr double kBf16Tolerance = 4e-3, kFloatTolerance = 2e-6;
+
+template <typename T>
+void ExpectMatches(const Results<T>& got, const Problem<T>& problem, double tolerance,
+                   bool sum = false) {
+  ReferenceAttention want =
+      ComputeAttention(problem.shape, ToDoubles(problem.qkv), ToDoubles(problem.dy));
+  for (size_t i = 0; sum && i < want.dqkv.size(); ++i) want.dqkv[i] += Value(problem.before[i]);
+  ExpectNear(got.y, want.y, tolerance, "y");
+  ExpectNear(got.log_sums, want.log_sums, kFloatTolerance, "log_sums");
+  ExpectNear(got.dqkv, want.dqkv, tolerance, "dqkv");
+}
+
+// head size, length, causal
+class FlashAttention : public ::testing::TestWithParam<std::tuple<int, int, bool>> {
+ protected:
+  static AttentionShape shape() {
+    return {1, std::get<1>(GetParam()), 1, std::get<0>(GetParam()), std::get<2>(GetParam())};
+  }
+};
+
+TEST_P(FlashAttention, MatchesDoublePrecisionAndThePlainKernels) {
+  const Problem<Bf16> problem(shape());
+  const Results<Bf16> flash = Compute(problem, Kernels::kFlash);
+  ExpectMatches(flash, problem, kBf16Tolerance);
+  const Results<Bf16> plain = Compute(problem, Kernels::kPlain);
+  ExpectNear(flash.y, ToDoubles(plain.y), kBf16Tolerance, "y");
+  ExpectNear(flash.log_sums, ToDoubles(plain.log_sums), kFloatTolerance, "log_sums");
+  ExpectNear(flash.dqkv, ToDoubles(plain.dqkv), kBf16Tolerance, "dqkv");
+}
+
+INSTANTIATE_TEST_SUITE_P(, FlashAttention,
+                         ::testing::Combine(::testing::Values(64, 128),
+                                            ::testing::Values(1, 63, 64, 65, 128, 200),
+                                            ::testing::Bool()),
+                         [](const auto& test) {
+                           return "Head" + std::to_string(std::get<0>(test.param)) + "Length" +
+                                  std::to_string(std::get<1>(test.param)) +
+                                  (std::get<2>(test.param) ? "Causal" : "Full");
+                         });
+
+TEST(FlashAttentionBatch, SamplesAndHeadsHaveTheirPlaces) {
+  for (const bool causal : {false, true}) {
+    const Problem<Bf16> problem(AttentionShape{3, 70, 3, 64, causal});
+    ExpectMatches(Compute(problem, Kernels::kFlash), problem, kBf16Tolerance);
+  }
+}
+
+TEST(FlashAttentionBatch, AddsToGradients) {
+  for (const int head_size : {64, 128}) {
+    const Problem<Bf16> problem(AttentionShape{1, 90, 2, head_size, true});
+    ExpectMatches(Compute(problem, Kernels::kFlash, true), problem, kBf16Tolerance, true);
+  }
+}
+
+TEST(FlashAttentionBatch, RunsAreBitwiseEqual) {
+  const Problem<Bf16> problem(AttentionShape{2, 150, 1, 64, true});
+  const Results<Bf16> first = Compute(problem, Kernels::kFlash), second = Compute(problem, Kernels::kFlash);
+  EXPECT_EQ(ToDoubles(first.y), ToDoubles(second.y));
+  EXPECT_EQ(first.log_sums, second.log_sums);
+  EXPECT_EQ(ToDoubles(first.dqkv), ToDoubles(second.dqkv));
+}
+
+// Scores of hundreds: exponentials of what is not shifted by the largest would overflow.
+TEST(FlashAttentionBatch, LargeScores) {
+  Problem<Bf16> problem(AttentionShape{1, 130, 1, 64, true});
+  for (Bf16& value : problem.qkv) value = Rounded<Bf16>(8 * Value(value));
+  const Results<Bf16> flash = Compute(problem, Kernels::kFlash);
+  const ReferenceAttention want =
+      ComputeAttention(problem.shape, ToDoubles(problem.qkv), ToDoubles(problem.dy));
+  ExpectNear(flash.y, want.y, kBf16Tolerance, "y");
+  ExpectNear(flash.log_sums, want.log_sums, kFloatTolerance, "log_sums");
+}
+
+// In evaluation nothing is saved.
+TEST(FlashAttentionBatch, LogSumsMayBeLeftOut) {
+  const Problem<Bf16> problem(AttentionShape{1, 66, 1, 64, true});
+  const Array<Bf16> qkv(problem.qkv), y(problem.dy.size());
+  ASSERT_EQ(LaunchFlashForward(problem.shape, qkv.data(), y.data(), nullptr, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(ToDoubles(y.Read()), ToDoubles(Compute(problem, Kernels::kFlash).y));
+}
+
+TEST(FlashAttentionBatch, OtherHeadSizesAreRefused) {
+  const Problem<Bf16> problem(AttentionShape{1, 2, 1, 32, true});
+  const Array<Bf16> qkv(problem.qkv), y(problem.dy.size());
+  EXPECT_EQ(LaunchFlashForward(problem.shape, qkv.data(), y.data(), nullptr, nullptr),
+            cudaErrorInvalidValue);
+  EXPECT_FALSE(IsFlashHeadSize(32));
+}
+
+TEST(PlainAttention, MatchesDoublePrecision) {
+  for (const bool causal : {false, true}) {
+    for (const int length : {1, 5, 32, 33, 70}) {
+      const Problem<float> problem(AttentionShape{2, length, 2, 33, causal});
+      SCOPED_TRACE(length);
+      ExpectMatches(Compute(problem, Kernels::kPlain), problem, kFloatTolerance);
+      ExpectMatches(Compute(problem, Kernels::kPlain, true), problem, kFloatTolerance, true);
+      const Problem<Bf16> rounded(problem.shape);
+      ExpectMatches(Compute(rounded, Kernels::kPlain), rounded, kBf16Tolerance);
+    }
+  }
+}
+
+// Of these a warp owns one row, not four.
+TEST(PlainAttention, LargeHeads) {
+  for (const int head_size : {1, 700, static_cast<int>(kMaxPlainHeadSize)}) {
+    const Problem<float> problem(AttentionShape{1, 6, 1, head_size, true});
+    SCOPED_TRACE(head_size);
+    ExpectMatches(Compute(problem, Kernels::kPlain), problem, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace engine::cuda_ops::test

@@ -1,0 +1,176 @@
+#include "tests/emulated_cuda/cublaslt/multiply.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace emulated_cuda {
+namespace {
+
+using Matrix = std::vector<float>;  // column-major, without gaps
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+float FromBits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+float Load(const void* data, uint32_t type, int64_t index) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];
+  return FromBits(static_cast<uint32_t>(static_cast<const uint16_t*>(data)[index]) << 16);
+}
+
+void Store(void* data, uint32_t type, int64_t index, float value) {
+  if (type == CUDA_R_32F) {
+    static_cast<float*>(data)[index] = value;
+    return;
+  }
+  const uint32_t bits = Bits(value);
+  // To nearest, ties to even; a NaN stays one.
+  const uint32_t rounded = std::isnan(value) ? bits | 0x400000u : bits + 0x7fff + (bits >> 16 & 1);
+  static_cast<uint16_t*>(data)[index] = static_cast<uint16_t>(rounded >> 16);
+}
+
+// To nearest, ties away from zero (cvt.rna.tf32.f32 of PTX).
+float ToTf32(float value) {
+  return std::isfinite(value) ? FromBits((Bits(value) + 0x1000u) & ~0x1fffu) : value;
+}
+
+const void* Batch(const void* data, const MatrixLayout& layout, int32_t batch) {
+  return static_cast<const char*>(data) +
+         batch * layout.stride * static_cast<int64_t>(SizeOf(layout.type));
+}
+
+// op(data), rows x columns, without gaps.
+Matrix Pack(const void* data, const MatrixLayout& layout, bool transposed, bool tf32) {
+  const auto rows = static_cast<int64_t>(layout.rows);
+  const auto columns = static_cast<int64_t>(layout.columns);
+  Matrix packed(static_cast<size_t>(rows * columns));
+  for (int64_t column = 0; column < columns; ++column) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const float value = Load(data, layout.type, column * layout.ld + row);
+      const int64_t place = transposed ? row * columns + column : column * rows + row;
+      packed[static_cast<size_t>(place)] = tf32 ? ToTf32(value) : value;
+    }
+  }
+  return packed;
+}
+
+// sums (m, n) += a (m, k) b (k, n), for k in [first, last).
+__attribute__((target_clones("avx512f", "avx2", "default"))) void AddProduct(
+    int64_t m, int64_t n, int64_t k, int64_t first, int64_t last, const float* __restrict a,
+    const float* __restrict b, float* __restrict sums) {
+  constexpr int64_t kRows = 256;  // of a that stay in the nearest cache with those of sums
+  for (int64_t row = 0; row < m; row += kRows) {
+    const int64_t rows = std::min(kRows, m - row);
+    for (int64_t column = 0; column < n; ++column) {
+      float* __restrict const out = sums + column * m + row;
+      for (int64_t i = first; i < last; ++i) {
+        const float factor = b[column * k + i];
+        const float* __restrict const in = a + i * m + row;
+        for (int64_t r = 0; r < rows; ++r) out[r] += in[r] * factor;
+      }
+    }
+  }
+}
+
+// The approximation with tanh, which is the one of cuBLASLt.
+constexpr float kSqrt2OverPi = 0.7978845608028654f;
+constexpr float kCubic = 0.044715f;
+
+float Gelu(float x) {
+  return 0.5f * x * (1 + std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
+}
+
+float GeluDerivative(float x) {
+  const float t = std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x));
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * x * x);
+}
+
+class Epilogue {
+ public:
+  Epilogue(const Problem& problem, int32_t batch) : problem_(problem), type_(problem.d.type) {
+    const auto size = static_cast<int64_t>(SizeOf(type_));
+    const MatmulDescription& description = problem.description;
+    bias_ = static_cast<char*>(description.bias) + batch * description.bias_stride * size;
+    aux_ = static_cast<char*>(description.aux) + batch * description.aux_stride * size;
+  }
+
+  float Apply(float value, int64_t row, int64_t column) const {
+    if (problem_.has_bias()) value += Load(bias_, type_, row);
+    const int64_t place = column * problem_.description.aux_ld + row;
+    if (problem_.has_gelu_gradient()) return value * GeluDerivative(Load(aux_, type_, place));
+    if (!problem_.has_gelu()) return value;
+    if (problem_.has_aux()) Store(aux_, type_, place, value);
+    return Gelu(value);
+  }
+
+  // The gradient of a bias: sums over k, or over the columns of the result.
+  void StoreSums(const Matrix& a, const Matrix& b, const Matrix& results) const {
+    const int64_t m = problem_.m(), n = problem_.n(), k = problem_.k();
+    for (int64_t i = 0; i < problem_.bias_count(); ++i) {
+      float sum = 0;
+      if (problem_.sums_a()) sum = Sum(a, i, m, k);
+      if (problem_.sums_b()) sum = Sum(b, i * k, 1, k);
+      if (problem_.sums_d()) sum = Sum(results, i, m, n);
+      Store(bias_, type_, i, sum);
+    }
+  }
+
+ private:
+  static float Sum(const Matrix& values, int64_t first, int64_t step, int64_t count) {
+    float sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += values[static_cast<size_t>(first + i * step)];
+    return sum;
+  }
+
+  const Problem& problem_;
+  const uint32_t type_;
+  void* bias_;
+  void* aux_;
+};
+
+void MultiplyOne(const Problem& p, const Operands& operands, int parts, int32_t batch) {
+  const int64_t m = p.m(), n = p.n(), k = p.k();
+  const bool tf32 = p.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  const Matrix a =
+      Pack(Batch(operands.a, p.a, batch), p.a, p.description.transposed_a != CUBLAS_OP_N, tf32);
+  const Matrix b =
+      Pack(Batch(operands.b, p.b, batch), p.b, p.description.transposed_b != CUBLAS_OP_N, tf32);
+  Matrix results(static_cast<size_t>(m * n));
+  for (int part = 0; part < parts; ++part) {
+    Matrix sums(results.size());
+    AddProduct(m, n, k, k * part / parts, k * (part + 1) / parts, a.data(), b.data(), sums.data());
+    for (size_t i = 0; i < results.size(); ++i) results[i] += sums[i];
+  }
+
+  const Epilogue epilogue(p, batch);
+  const void* const c = Batch(operands.c, p.c, batch);
+  void* const d = const_cast<void*>(Batch(operands.d, p.d, batch));
+  for (int64_t column = 0; column < n; ++column) {
+    for (int64_t row = 0; row < m; ++row) {
+      float& result = results[static_cast<size_t>(column * m + row)];
+      float value = operands.alpha * result;
+      if (operands.beta != 0) value += operands.beta * Load(c, p.c.type, column * p.c.ld + row);
+      result = epilogue.Apply(value, row, column);
+      Store(d, p.d.type, column * p.d.ld + row, result);
+    }
+  }
+  if (p.sums_a() || p.sums_b() || p.sums_d()) epilogue.StoreSums(a, b, results);
+}
+
+}  // namespace
+
+void Multiply(const Problem& problem, const Operands& operands, int parts) {
+  for (int32_t batch = 0; batch < problem.d.batch; ++batch) {
+    MultiplyOne(problem, operands, parts, batch);
+  }
+}
+
+}  // namespace emulated_cuda

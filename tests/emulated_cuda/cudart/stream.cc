@@ -1,0 +1,136 @@
+#include "tests/emulated_cuda/cudart/stream.h"
+
+#include <pthread.h>
+
+#include <thread>
+#include <utility>
+
+namespace emulated_cuda {
+namespace {
+
+std::atomic<bool> g_stopped = false;
+std::atomic<int> g_running = 0;
+
+// Tasks that touch memory; false: none may start.
+bool BeginTask() {
+  g_running.fetch_add(1);
+  if (!g_stopped.load()) return true;
+  g_running.fetch_sub(1);
+  return false;
+}
+
+}  // namespace
+
+void StopAllQueues() {
+  g_stopped.store(true);
+  for (int i = 0; i < 1000 && g_running.load() > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+bool QueuesAreStopped() {
+  return g_stopped.load();
+}
+
+void Point::Reach() {
+  std::lock_guard lock(mutex_);
+  when_ = std::chrono::steady_clock::now();
+  reached_ = true;
+  changed_.notify_all();
+}
+
+void Point::Wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return reached_; });
+}
+
+bool Point::reached() const {
+  std::lock_guard lock(mutex_);
+  return reached_;
+}
+
+std::chrono::steady_clock::time_point Point::when() const {
+  std::lock_guard lock(mutex_);
+  return when_;
+}
+
+void Queue::Push(Task task) {
+  Add({std::move(task), false});
+}
+
+std::shared_ptr<Point> Queue::PushPoint() {
+  auto point = std::make_shared<Point>();
+  Add({[point] {
+         point->Reach();
+         return cudaSuccess;
+       },
+       true});
+  return point;
+}
+
+void Queue::PushWait(std::shared_ptr<Point> point) {
+  Add({[point = std::move(point)] {
+         point->Wait();
+         return cudaSuccess;
+       },
+       true});
+}
+
+void Queue::Close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool Queue::used() const {
+  std::lock_guard lock(mutex_);
+  return started_;
+}
+
+bool Queue::idle() const {
+  std::lock_guard lock(mutex_);
+  return open_ == 0;
+}
+
+void Queue::Add(Entry entry) {
+  std::lock_guard lock(mutex_);
+  entries_.push_back(std::move(entry));
+  ++open_;
+  changed_.notify_all();
+  if (std::exchange(started_, true)) return;
+  // The thread keeps the queue: a destroyed stream finishes its work.
+  std::thread thread([self = shared_from_this()] { self->Work(); });
+  pthread_setname_np(thread.native_handle(), "cuda_stream");
+  thread.detach();
+}
+
+bool Queue::Take(Entry* out) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !entries_.empty() || closed_; });
+  if (entries_.empty()) return false;
+  *out = std::move(entries_.front());
+  entries_.pop_front();
+  return true;
+}
+
+void Queue::Work() {
+  for (Entry entry; Take(&entry);) {
+    Run(entry);
+    entry = {};  // before the entry counts as done
+    std::lock_guard lock(mutex_);
+    --open_;
+  }
+}
+
+void Queue::Run(const Entry& entry) {
+  if (entry.always) {
+    entry.task();
+  } else if (device_->error.load() == 0 && BeginTask()) {
+    const int error = entry.task();
+    int none = 0;
+    if (error != 0) device_->error.compare_exchange_strong(none, error);
+    g_running.fetch_sub(1);
+  }
+}
+
+}  // namespace emulated_cuda

@@ -1,0 +1,311 @@
+// The part of CUDA C++ that kernels of this repository use, for the host compiler: included before
+// a kernel file, which is then C++20. A name that is not here (atomics, for example, whose sums
+// have no order) does not compile.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+#include "tests/emulated_cuda/runtime.h"
+
+// The headers of CUDA make the other qualifiers empty.
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+// A block runs on one thread of the system.
+#undef __shared__
+#define __shared__ static thread_local
+
+#define threadIdx (::emulated_cuda_thread->thread_index)
+#define blockIdx (::emulated_cuda_thread->block_index)
+#define blockDim (::emulated_cuda_thread->block_size)
+#define gridDim (::emulated_cuda_thread->grid_size)
+constexpr int warpSize = 32;
+
+// Barriers.
+
+inline void __syncthreads() {
+  emulated_cuda_block_barrier("__syncthreads", 0);
+}
+inline int __syncthreads_or(int predicate) {
+  return emulated_cuda_block_barrier("__syncthreads_or", predicate) != 0;
+}
+inline int __syncthreads_and(int predicate) {
+  return emulated_cuda_block_barrier("__syncthreads_and", !predicate) == 0;
+}
+inline int __syncthreads_count(int predicate) {
+  return emulated_cuda_block_barrier("__syncthreads_count", predicate);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  emulated_cuda_warp_exchange("__syncwarp", mask, nullptr, 0);
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline void __threadfence_system() {}
+
+// Functions of warps.
+
+namespace emulated_cuda {
+
+inline int Lane() {
+  const uint3& thread = emulated_cuda_thread->thread_index;
+  const dim3& block = emulated_cuda_thread->block_size;
+  return static_cast<int>((thread.x + block.x * (thread.y + block.y * thread.z)) % 32);
+}
+
+// `source` is a lane of the warp.
+template <typename T>
+T Shuffle(const char* function, unsigned mask, T value, int source) {
+  static_assert(std::is_trivially_copyable_v<T> &&
+                (sizeof(T) == 4 || sizeof(T) == 8 || std::is_same_v<T, __nv_bfloat16>));
+  const unsigned char* values = emulated_cuda_warp_exchange(function, mask, &value, sizeof(T));
+  T result;
+  std::memcpy(&result, values + source * kEmulatedCudaSlot, sizeof(T));
+  return result;
+}
+
+// `source` if it is in the segment of `width` lanes of this lane, else this lane.
+inline int InSegment(int source, int width) {
+  return source / width == Lane() / width && source >= 0 ? source : Lane();
+}
+
+inline unsigned Ballot(const char* function, unsigned mask, int predicate) {
+  const int vote = predicate != 0;
+  const unsigned char* votes = emulated_cuda_warp_exchange(function, mask, &vote, sizeof vote);
+  unsigned result = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    result |= static_cast<unsigned>(votes[lane * kEmulatedCudaSlot]) << lane;
+  }
+  return result;
+}
+
+}  // namespace emulated_cuda
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+  const int first = emulated_cuda::Lane() / width * width;
+  return emulated_cuda::Shuffle("__shfl_sync", mask, value, first + (source & (width - 1)));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
+  // Lanes of an earlier segment may be read, those of a later one not.
+  const int source = emulated_cuda::Lane() ^ lane_mask;
+  const int end = (emulated_cuda::Lane() / width + 1) * width;
+  return emulated_cuda::Shuffle("__shfl_xor_sync", mask, value,
+                                source < end ? source : emulated_cuda::Lane());
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const int source = emulated_cuda::Lane() + static_cast<int>(delta);
+  return emulated_cuda::Shuffle("__shfl_down_sync", mask, value,
+                                emulated_cuda::InSegment(source, width));
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const int source = emulated_cuda::Lane() - static_cast<int>(delta);
+  return emulated_cuda::Shuffle("__shfl_up_sync", mask, value,
+                                emulated_cuda::InSegment(source, width));
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  return emulated_cuda::Ballot("__ballot_sync", mask, predicate);
+}
+inline int __any_sync(unsigned mask, int predicate) {
+  return emulated_cuda::Ballot("__any_sync", mask, predicate) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+  return emulated_cuda::Ballot("__all_sync", mask, predicate) == 0xffffffffu;
+}
+
+// Arithmetic. The fast functions of a device are less exact than these.
+
+template <typename T>
+T __ldg(const T* pointer) {
+  return *pointer;
+}
+inline float rsqrtf(float x) {
+  return 1 / std::sqrt(x);
+}
+inline double rsqrt(double x) {
+  return 1 / std::sqrt(x);
+}
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __logf(float x) {
+  return std::log(x);
+}
+inline float __powf(float x, float y) {
+  return std::pow(x, y);
+}
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
+inline float __frcp_rn(float x) {
+  return 1 / x;
+}
+inline float __fsqrt_rn(float x) {
+  return std::sqrt(x);
+}
+inline float __fadd_rn(float x, float y) {
+  return x + y;
+}
+inline float __fsub_rn(float x, float y) {
+  return x - y;
+}
+inline float __fmul_rn(float x, float y) {
+  return x * y;
+}
+inline float __fdiv_rn(float x, float y) {
+  return x / y;
+}
+inline float __fmaf_rn(float x, float y, float z) {
+  return std::fma(x, y, z);
+}
+inline float __saturatef(float x) {
+  return x > 0 ? (x < 1 ? x : 1) : 0;
+}
+
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+  return __builtin_popcountll(x);
+}
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+inline int __clzll(long long x) {
+  return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x));
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline unsigned __umulhi(unsigned x, unsigned y) {
+  return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32);
+}
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+  return static_cast<unsigned long long>((static_cast<unsigned __int128>(x) * y) >> 64);
+}
+
+namespace emulated_cuda {
+template <typename To, typename From>
+To BitCast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+inline void CheckRow(const void* row) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+    emulated_cuda_fail("a row of a matrix that is loaded from shared memory is not aligned to 16");
+  }
+}
+}  // namespace emulated_cuda
+
+inline unsigned __float_as_uint(float x) {
+  return emulated_cuda::BitCast<unsigned>(x);
+}
+inline int __float_as_int(float x) {
+  return emulated_cuda::BitCast<int>(x);
+}
+inline float __uint_as_float(unsigned x) {
+  return emulated_cuda::BitCast<float>(x);
+}
+inline float __int_as_float(int x) {
+  return emulated_cuda::BitCast<float>(x);
+}
+
+// CUDA has these for pairs of arithmetic types, and gives the common type.
+template <typename A, typename B,
+          typename = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  return static_cast<T>(b) < static_cast<T>(a) ? static_cast<T>(b) : static_cast<T>(a);
+}
+template <typename A, typename B,
+          typename = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(b) : static_cast<T>(a);
+}
+
+// What kernels/launch.h and kernels/mma.h declare for a device.
+
+namespace engine::cuda_ops {
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Arguments... arguments) noexcept {
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...));
+  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "the parameters of a kernel: 4 KiB");
+  struct Call {
+    void (*kernel)(Parameters...);
+    std::tuple<Parameters...> arguments;
+  };
+  static thread_local unsigned char any_shared = 0;
+  const EmulatedCudaKernel launch = {
+      .grid = grid,
+      .block = block,
+      .shared_bytes = shared_bytes,
+      .function = reinterpret_cast<const void*>(kernel),
+      .run =
+          [](const void* call) {
+            std::apply(static_cast<const Call*>(call)->kernel,
+                       static_cast<const Call*>(call)->arguments);
+          },
+      .destroy = [](void* call) { delete static_cast<Call*>(call); },
+      .arguments = new Call{kernel, {static_cast<Parameters>(arguments)...}},
+      .find_shared = []() -> void* { return &any_shared; }};
+  return emulated_cuda_launch(stream, &launch);
+}
+
+inline unsigned char* DynamicShared() {
+  return emulated_cuda_thread->dynamic_shared;
+}
+
+inline void LoadMatrices(uint32_t (&out)[4], const void* row) {
+  emulated_cuda::CheckRow(row);
+  const unsigned char* rows = emulated_cuda_warp_exchange("LoadMatrices", 0xffffffffu, row, 16);
+  const int lane = emulated_cuda::Lane();
+  for (int i = 0; i < 4; ++i) {
+    std::memcpy(&out[i], rows + (8 * i + lane / 4) * kEmulatedCudaSlot + lane % 4 * 4, 4);
+  }
+}
+
+inline void LoadMatricesTransposed(uint32_t (&out)[4], const void* row) {
+  emulated_cuda::CheckRow(row);
+  const unsigned char* rows =
+      emulated_cuda_warp_exchange("LoadMatricesTransposed", 0xffffffffu, row, 16);
+  const int lane = emulated_cuda::Lane();
+  for (int i = 0; i < 4; ++i) {
+    uint16_t pair[2];
+    for (int j = 0; j < 2; ++j) {
+      std::memcpy(&pair[j], rows + (8 * i + 2 * (lane % 4) + j) * kEmulatedCudaSlot + lane / 4 * 2,
+                  2);
+    }
+    std::memcpy(&out[i], pair, 4);
+  }
+}
+
+inline void MultiplyAdd(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_cuda_warp_multiply_add(d, a, b0, b1);
+}
+
+inline void CopyAsync16(void* shared, const void* global, bool valid) {
+  emulated_cuda_copy_async(shared, global, 16, valid);
+}
+inline void CommitCopies() {
+  emulated_cuda_commit_copies();
+}
+template <int kPending>
+inline void WaitForCopies() {
+  emulated_cuda_wait_for_copies(kPending);
+}
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,86 @@
+// A communicator of the fake NCCL.
+//
+// It behaves as one of NCCL that does not block: what needs time is under way until it has been
+// asked for often enough, and meanwhile every other call is refused. Two threads in one
+// communicator, or use after the end, end the process: NCCL would be undefined.
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <memory>
+
+#include "tests/emulated_cuda/nccl/faults.h"
+#include "tests/emulated_cuda/nccl/segment.h"
+
+namespace fake_nccl {
+
+enum class Kind : int32_t { kAllReduce = 1, kReduceScatter, kAllGather, kBroadcast };
+
+// One collective of one rank, on its way to a stream.
+struct Operation {
+  ncclComm* comm = nullptr;
+  Call call;
+  const uint8_t* send = nullptr;
+  uint8_t* recv = nullptr;
+  cudaStream_t stream = nullptr;
+  bool absent = false;
+};
+
+}  // namespace fake_nccl
+
+struct ncclComm {
+ public:
+  ncclComm(int rank, int ranks, std::unique_ptr<fake_nccl::Segment> segment,
+           const fake_nccl::Faults& faults)
+      : rank_(rank), ranks_(ranks), segment_(std::move(segment)), faults_(faults) {}
+
+  ncclResult_t Collective(fake_nccl::Kind kind, const void* send, void* recv, size_t count,
+                          ncclDataType_t type, ncclRedOp_t operation, int root,
+                          cudaStream_t stream);
+  ncclResult_t AsyncError(ncclResult_t* state);
+  ncclResult_t Finalize();
+  ncclResult_t RegisterWindow(ncclWindow_t* window);
+
+  // The caller's handle is gone; the object goes when no stream has work of it any more.
+  void End(bool abort);
+
+ private:
+  class Inside;
+
+  // What is under way, until it has been asked for often enough.
+  enum class Phase { kInit, kReady, kLaunch, kFinalize, kWindow, kFinal };
+
+  bool Joined();
+  bool HaveWindows();
+  bool Progress();
+  ncclResult_t Launch(const fake_nccl::Operation& operation);
+  static void CUDART_CB RunOnStream(void* operation);
+
+  // On the thread of a stream:
+  void Run(const fake_nccl::Operation& operation);
+  bool Exchange(const fake_nccl::Operation& operation, const uint8_t* part, size_t bytes);
+  bool Meet();
+  bool AllThere(uint64_t round);
+  void Unreference();
+
+  const int rank_, ranks_;
+  const std::unique_ptr<fake_nccl::Segment> segment_;
+  const fake_nccl::Faults faults_;
+
+  std::atomic<int> references_{1};
+  std::atomic<int> inside_{0};
+  std::atomic<bool> aborted_{false};
+  std::atomic<int> async_error_{ncclSuccess};
+
+  // Of the thread that is inside:
+  Phase phase_ = Phase::kInit;
+  int polls_left_ = 2;
+  int64_t calls_ = 0;
+  fake_nccl::Operation launching_;
+  ncclWindow_t* window_out_ = nullptr;
+  uint64_t windows_ = 0;
+
+  // Of the thread of the stream:
+  uint64_t round_ = 0;
+};

@@ -1,0 +1,82 @@
+// Memory that NCCL knows.
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "engine/shared_memory.h"
+#include "tests/emulated_cuda/nccl/nccl_rig.h"
+
+namespace engine::test {
+namespace {
+
+SharedMemory* MemoryOf(Communicator& communicator) {
+  return static_cast<SharedMemory*>(communicator.Query(kSharedMemoryId));
+}
+
+// Sums in memory of the communicator; ranks allocate alike.
+void SumInItsMemory(World& world, int rank) {
+  SharedMemory* const memory = MemoryOf(world.rank(rank));
+  ASSERT_NE(memory, nullptr);
+  for (const size_t count : {size_t{1}, size_t{5000}}) {
+    void* data = nullptr;
+    const Status allocated = memory->Allocate(count * sizeof(float), &data);
+    ASSERT_TRUE(allocated.ok()) << allocated.message();
+    auto* const values = static_cast<float*>(data);
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], 0.0f) << "element " << i;
+    for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(rank + 1);
+    const Status status = SubmitAndWait(
+        world.rank(rank),
+        {.send = data, .recv = data, .count = static_cast<int64_t>(count), .sequence = count});
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], 3.0f) << "element " << i;
+    memory->Free(data);
+  }
+  memory->Free(nullptr);
+}
+
+TEST(NcclMemory, IsZeroedAndServesTransfers) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  EXPECT_EQ(world.rank(0).traits().device_memory, 1u);
+  RunRanks(2, [&](int rank) { SumInItsMemory(world, rank); });
+}
+
+TEST(NcclMemory, SymmetricWindowsAreRegisteredByAllRanksTogether) {
+  World world(kNcclPlugin, 2, {{"symmetric", "true"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) { SumInItsMemory(world, rank); });
+}
+
+TEST(NcclMemory, NoBytesAreRefused) {
+  World world(kNcclPlugin, 1);
+  ASSERT_TRUE(world.ok());
+  void* data = nullptr;
+  EXPECT_EQ(MemoryOf(world.rank(0))->Allocate(0, &data).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(data, nullptr);
+}
+
+TEST(NcclMemory, ThatIsNotFreedGoesWithTheCommunicator) {
+  World world(kNcclPlugin, 1);
+  ASSERT_TRUE(world.ok());
+  void* data = nullptr;
+  ASSERT_TRUE(MemoryOf(world.rank(0))->Allocate(100, &data).ok());
+  world.Destroy(0);
+}
+
+TEST(NcclMemory, WhereNcclGivesNoneTheRuntimeDoesAndTheLogSaysSo) {
+  const Fault fault("memory");
+  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
+  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  MemoryHost host({}, std::make_shared<MemoryStoreTable>());
+  const auto created = plugin->Create<Communicator>(host);
+  ASSERT_TRUE(created.ok()) << created.status().message();
+  void* data = nullptr;
+  ASSERT_TRUE(MemoryOf(**created)->Allocate(256, &data).ok());
+  const std::vector<uint8_t> zeroes(256);
+  EXPECT_EQ(std::memcmp(data, zeroes.data(), zeroes.size()), 0);
+  EXPECT_THAT(host.log(), ::testing::ElementsAre(::testing::HasSubstr("ncclMemAlloc")));
+  MemoryOf(**created)->Free(data);
+}
+
+}  // namespace
+}  // namespace engine::test

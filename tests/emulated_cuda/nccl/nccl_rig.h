@@ -1,0 +1,64 @@
+// Ranks of the nccl plugin as threads, over the fakes of NCCL and of the CUDA runtime.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/device.h"
+#include "tests/conformance/communicator/communicator_rig.h"
+
+namespace engine::test {
+
+inline const char kNcclPlugin[] = ENGINE_TEST_PLUGIN_DIR "/libengine_nccl.so";
+
+// A stream of the fake runtime as the engine sees it.
+class TestStream final : public Stream {
+ public:
+  // Of the GPU of a rank.
+  explicit TestStream(int rank);
+  ~TestStream() override;
+
+  Status Record(Event*) noexcept override { return {}; }
+  Status Wait(Event*) noexcept override { return {}; }
+  Status Synchronize(int64_t) noexcept override;
+  void* native() noexcept override { return stream_; }
+  cudaStream_t get() const { return stream_; }
+
+  // Queues work that lasts until `gate` is true.
+  void Hold(std::atomic<bool>* gate);
+  // Queues the filling of `data` with `value`.
+  void Fill(std::vector<float>* data, float value);
+  // Queues a copy; cudaMemcpyAsync would wait, since this is no memory of a GPU.
+  void Copy(std::vector<float>* target, const std::vector<float>* source);
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// FAKE_NCCL_FAULT for the life of the object.
+class Fault {
+ public:
+  explicit Fault(const char* faults) { setenv("FAKE_NCCL_FAULT", faults, 1); }
+  ~Fault() { unsetenv("FAKE_NCCL_FAULT"); }
+};
+
+// What Create of rank 0 in a world of one says.
+Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options);
+
+// Waits, a few seconds at most, until `done`.
+template <typename Done>
+bool Eventually(const Done& done) {
+  for (int i = 0; i < 10000 && !done(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return done();
+}
+
+}  // namespace engine::test

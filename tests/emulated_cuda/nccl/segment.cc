@@ -1,0 +1,68 @@
+#include "tests/emulated_cuda/nccl/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <random>
+
+namespace fake_nccl {
+
+std::string Segment::MakeName() {
+  std::random_device random;
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    const std::string name = std::string("/engine_fake_nccl.")
+                                 .append(std::to_string(getpid()))
+                                 .append(".")
+                                 .append(std::to_string(random()));
+    const int descriptor = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (descriptor < 0) continue;
+    const bool sized = ftruncate(descriptor, sizeof(Shared)) == 0;
+    close(descriptor);
+    if (sized) return name;
+    shm_unlink(name.c_str());
+  }
+  return {};
+}
+
+std::unique_ptr<Segment> Segment::Join(const std::string& name, int rank) {
+  std::unique_ptr<Segment> segment(new Segment());
+  segment->name_ = name;
+  segment->rank_ = rank;
+  segment->descriptor_ = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
+  if (segment->descriptor_ < 0) return nullptr;
+  // The lock goes with the process.
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  if (fcntl(segment->descriptor_, F_OFD_SETLK, &lock) != 0) return nullptr;
+  void* const memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, segment->descriptor_, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  segment->shared_ = static_cast<Shared*>(memory);  // zeroes are the start of all its members
+  segment->slot(rank).joined.store(1, std::memory_order_release);
+  return segment;
+}
+
+Segment::~Segment() {
+  if (shared_ != nullptr) munmap(shared_, sizeof(Shared));
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+bool Segment::Died(int rank) {
+  if (rank == rank_ || slot(rank).joined.load() == 0 || slot(rank).left.load() != 0) return false;
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return fcntl(descriptor_, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
+void Segment::Unlink() {
+  shm_unlink(name_.c_str());
+}
+
+}  // namespace fake_nccl

@@ -1,0 +1,59 @@
+// Memory that the ranks of one communicator of the fake NCCL share, in one process or in several.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace fake_nccl {
+
+constexpr int kMaxRanks = 16;
+constexpr size_t kStageBytes = size_t{256} << 10;
+
+// What a rank says it does; ranks that differ never meet, as with NCCL.
+struct Call {
+  int32_t kind = 0, type = 0, operation = 0, root = 0;
+  uint64_t count = 0;
+  bool operator==(const Call&) const = default;
+};
+
+struct Slot {
+  std::atomic<uint32_t> joined;   // 1: this rank is here
+  std::atomic<uint32_t> left;     // 1: it has destroyed or aborted its communicator
+  std::atomic<uint64_t> windows;  // registered so far
+  std::atomic<uint64_t> round;    // publishes `call` and `stage`
+  Call call;
+  alignas(64) uint8_t stage[kStageBytes];
+};
+
+struct Shared {
+  Slot slots[kMaxRanks];
+};
+
+// A view of it by one rank.
+class Segment {
+ public:
+  // Makes a new one under a name that nobody has; empty on failure.
+  static std::string MakeName();
+  // Null when there is none of that name.
+  static std::unique_ptr<Segment> Join(const std::string& name, int rank);
+  ~Segment();
+
+  Slot& slot(int rank) { return shared_->slots[rank]; }
+  // Whether the process of a rank that had joined has ended without leaving.
+  bool Died(int rank);
+  // Nobody can join any more.
+  void Unlink();
+
+ private:
+  Segment() = default;
+
+  std::string name_;
+  int descriptor_ = -1;
+  int rank_ = 0;
+  Shared* shared_ = nullptr;
+};
+
+}  // namespace fake_nccl

@@ -1,0 +1,65 @@
+// Values of a model, whatever device they lie on; and which ops a test of models runs on.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/exec/executor.h"
+
+namespace engine::test {
+
+// The op plugin: that of the environment variable ENGINE_TEST_OPS (a name, or the path of a
+// library) if there is one, so that models can be judged on a GPU by the same numbers.
+inline std::string OpsUnderTest() {
+  const char* chosen = std::getenv("ENGINE_TEST_OPS");
+  return chosen == nullptr ? "cpu_ops" : chosen;
+}
+
+// A file of tests/golden; the folder is another one where the tests were built elsewhere.
+inline std::string GoldenFile(const std::string& name) {
+  const char* folder = std::getenv("ENGINE_TEST_GOLDEN");
+  return std::string(folder == nullptr ? ENGINE_TEST_SOURCE_DIR "/tests/golden" : folder)
+      .append("/")
+      .append(name);
+}
+
+inline std::vector<float> Floats(const ModelMemory& memory, const TensorView& view) {
+  std::vector<float> values(static_cast<size_t>(view.count()));
+  const Status status = memory.ReadFloats(view, values.data());
+  EXPECT_TRUE(status.ok()) << status.message();
+  return values;
+}
+
+inline std::vector<float> GradientOf(const ModelMemory& memory, int32_t parameter) {
+  return Floats(memory, {.data = memory.gradients() + memory.layout().offset[parameter],
+                         .shape = memory.graph().parameters[parameter].shape});
+}
+
+inline StepStatistics StatisticsIn(const ModelMemory& memory) {
+  const auto read = memory.ReadStatistics();
+  EXPECT_TRUE(read.ok()) << read.status().message();
+  return read.ok() ? *read : StepStatistics{};
+}
+
+inline Status SetParameter(ModelMemory& memory, int32_t parameter, const TensorView& values) {
+  ENGINE_RETURN_IF_ERROR(memory.device().Copy(memory.parameter(parameter).data, values.data,
+                                              values.size_bytes(), memory.stream()));
+  ENGINE_RETURN_IF_ERROR(memory.RefreshCopies());
+  return memory.stream()->Synchronize(60'000);
+}
+
+// One step and its update; its own statistics.
+inline Result<StepStatistics> StepAndFlush(Executor& executor, const StepInput& input) {
+  ENGINE_ASSIGN_OR_RETURN(StepResult result, executor.Step(input));
+  ENGINE_RETURN_IF_ERROR(executor.Flush());
+  if (result.step != input.step) {
+    ENGINE_ASSIGN_OR_RETURN(result, executor.Remaining());
+  }
+  EXPECT_EQ(result.step, input.step);
+  return result.statistics;
+}
+
+}  // namespace engine::test
