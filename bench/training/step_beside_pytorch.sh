@@ -24,7 +24,7 @@ settings() {  # model -> the words after `engine run`
     cnn) echo "configs/cnn_mnist.pbtxt $images --set data.synthetic.shape=1,28,28 --set model.cnn.sync_batch_norm=false --set train.batch_per_rank=64 $sgd" ;;
     resnet18) echo "configs/resnet18_cifar.pbtxt $images --set data.synthetic.shape=3,32,32 --set model.resnet.sync_batch_norm=false --set model.resnet.stem=IMAGENET --set train.batch_per_rank=16 $sgd" ;;
     gpt) echo "configs/gpt_text.pbtxt --set data.text.path=$out/text --set data.text.context=128 --set model.gpt.width=256 --set train.batch_per_rank=8" ;;
-    gpt2_124m) echo "configs/gpt2_124m.pbtxt --set data.tokens.path=$out/tokens.bin --set data.tokens.context=64 --set train.batch_per_rank=4" ;;
+    gpt2_124m) echo "configs/gpt2_124m.pbtxt --set data.tokens.path=$out/tokens.bin --set data.tokens.context=64 --set data.tokens.vocabulary=50257 --set train.batch_per_rank=4" ;;
   esac
 }
 optimizer() { case $1 in gpt*) echo adamw ;; *) echo sgd ;; esac; }

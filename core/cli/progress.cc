@@ -34,15 +34,19 @@ std::string Duration(double seconds) {
 std::string Progress::StepLine(const StepReport& report) const {
   const double wall = std::chrono::duration<double>(Clock::now() - window_begin_).count();
   const double per_step = wall / static_cast<double>(window_steps_);
+  char communication[32] = "";
+  if (knows_communication_) {
+    std::snprintf(communication, sizeof(communication), "  comm %.0f %%",
+                  100 * window_communication_ / std::max(window_seconds_, 1e-9));
+  }
   char text[256];
-  std::snprintf(
-      text, sizeof(text),
-      "step %*lld/%lld  loss %.4f  %.0f samples/s  comm %.0f %%  lr %.2e  epoch %.2f  ETA %s",
-      static_cast<int>(std::to_string(report.steps).size()), static_cast<long long>(report.step),
-      static_cast<long long>(report.steps), window_loss_ / static_cast<double>(window_steps_),
-      window_samples_ / wall, 100 * window_communication_ / std::max(window_seconds_, 1e-9),
-      report.learning_rate, report.epoch,
-      Duration(per_step * static_cast<double>(report.steps - report.step)).c_str());
+  std::snprintf(text, sizeof(text),
+                "step %*lld/%lld  loss %.4f  %.0f samples/s%s  lr %.2e  epoch %.2f  ETA %s",
+                static_cast<int>(std::to_string(report.steps).size()),
+                static_cast<long long>(report.step), static_cast<long long>(report.steps),
+                window_loss_ / static_cast<double>(window_steps_), window_samples_ / wall,
+                communication, report.learning_rate, report.epoch,
+                Duration(per_step * static_cast<double>(report.steps - report.step)).c_str());
   return text;
 }
 
@@ -68,7 +72,8 @@ Status Progress::OnStep(const StepReport& report) {
   ++window_steps_;
   window_samples_ += static_cast<double>(report.samples);
   window_seconds_ += report.seconds;
-  window_communication_ += report.communication_seconds;
+  knows_communication_ = report.communication_seconds.has_value();
+  window_communication_ += report.communication_seconds.value_or(0);
   window_loss_ += report.loss;
   const auto interval =
       terminal_ ? Clock::duration(kTerminalInterval) : Clock::duration(kPlainInterval);

@@ -36,6 +36,7 @@ class Progress final : public TrainObserver {
   // Since the last printed line, so that its figures are of now and not of the whole run.
   Clock::time_point window_begin_{};
   double window_samples_ = 0, window_seconds_ = 0, window_communication_ = 0, window_loss_ = 0;
+  bool knows_communication_ = true;  // not on an accelerator
   int64_t window_steps_ = 0;
 };
 

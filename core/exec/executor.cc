@@ -28,9 +28,10 @@ Result<StepResult> Executor::Step(const StepInput& input) {
     const std::lock_guard lock(mutex_);
     result.step = input.step;
     result.statistics = statistics_;
+    result.waited_seconds = waited;
   }
-  result.waited_seconds = waited;
-  result.seconds = static_cast<double>(NowNs() - begin) * 1e-9;
+  step_end_ns_ = NowNs();
+  result.seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
   return result;
 }
 

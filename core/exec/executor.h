@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,8 +49,9 @@ struct StepResult {
   uint64_t step = 0;
   StepStatistics statistics;
   double seconds = 0;
-  double waited_seconds =
-      0;  // of them the compute lane had nothing to do but wait: exposed communication
+  // Of them the compute lane had nothing to do but wait: exposed communication. Nothing on an
+  // accelerator, whose lane the host does not see.
+  std::optional<double> waited_seconds;
 };
 
 struct ExecutorOptions {
@@ -296,6 +298,7 @@ class Executor {
   uint64_t tail_step_ = 0;       // the step of the updates at hand
   float tail_rate_ = 0;
   int64_t step_begin_ns_ = 0;
+  int64_t step_end_ns_ = 0;    // of Step
   int64_t wait_begin_ns_ = 0;  // 0: it was not waiting
 
   // Written before the tasks that read them become ready.

@@ -113,6 +113,7 @@ Result<StepResult> Executor::Remaining() {
   if (accelerator_ == nullptr) return StepResult();
   auto read = ReadStatistics(now_.step);
   if (!read.ok()) return GiveUp(read.status());
+  read->seconds = static_cast<double>(NowNs() - step_end_ns_) * 1e-9;
   return read;
 }
 

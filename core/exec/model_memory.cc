@@ -193,7 +193,12 @@ void ModelMemory::BindNode(const Instruction& instruction, Bound* bound) {
       const GradientId gradient = instruction.input_grads[i];
       bound->input_grads.push_back(ViewOfGradient(gradient));
       if (gradient == kNone) continue;
-      const Storage& storage = plan_.storages[plan_.of_gradient[gradient]];
+      const StorageId place = plan_.of_gradient[gradient];
+      if (place == plan_.of_value[node.inputs[i]]) {
+        bound->gradient_in_place |= 1u << i;
+        bound_[instruction.node].gradient_in_place |= 1u << i;  // its forward instruction
+      }
+      const Storage& storage = plan_.storages[place];
       if (storage.kind != StorageKind::kParameterGradient) continue;
       ENGINE_CHECK(program_.gradients[gradient].of == node.inputs[i], "shared with an activation");
       bound->parameter_grads |= 1u << i;
@@ -263,6 +268,7 @@ Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
   Bound& bound = bound_[instruction];
   bound.call.step = context.step;
   bound.call.training = context.training ? 1 : 0;
+  bound.call.gradient_in_place = context.training ? bound.gradient_in_place : 0;
   bound.call.first_sample = context.first_sample;
   bound.call.accumulate =
       program_.instructions[instruction].accumulate | (context.adds ? bound.parameter_grads : 0);

@@ -105,7 +105,8 @@ class ModelMemory {
     std::vector<TensorView> inputs, outputs, output_grads, input_grads;
     OpCall call;
     Op* op = nullptr;
-    uint32_t parameter_grads = 0;  // inputs whose gradient is that of a parameter
+    uint32_t parameter_grads = 0;    // inputs whose gradient is that of a parameter
+    uint32_t gradient_in_place = 0;  // OpCall's, while training
     bool asks_for_replicas = false;
     std::string name;  // for messages: "forward of 'fc1' (linear)"
   };

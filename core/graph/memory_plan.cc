@@ -162,14 +162,37 @@ class Planner {
     }
     for (size_t k = program_.forward_count; k < program_.instructions.size(); ++k) {
       const Instruction& instruction = program_.instructions[k];
-      if (instruction.kind != InstructionKind::kBackward || instruction.output_grads[0] == kNone)
-        continue;
+      if (instruction.kind != InstructionKind::kBackward) continue;
       const Node& node = graph_.nodes[instruction.node];
+      TryGradientInPlace(static_cast<int32_t>(k), instruction, node);
+      if (instruction.output_grads[0] == kNone) continue;
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (!Has(node.signature.passes_gradient, i) || instruction.input_grads[i] == kNone)
           continue;
         TryMerge(GradientTensor(instruction.output_grads[0]),
                  GradientTensor(instruction.input_grads[i]), static_cast<int32_t>(k), false);
+      }
+    }
+  }
+
+  // The gradient of an input in the memory of the input, which nobody reads any more when the
+  // forward pass of the op is over.
+  void TryGradientInPlace(int32_t k, const Instruction& instruction, const Node& node) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const GradientId gradient = instruction.input_grads[i];
+      if (!Has(node.signature.gradient_in_place, i) || gradient == kNone) continue;
+      const auto forward = static_cast<int32_t>(instruction.node);
+      const int32_t input = Root(node.inputs[i]);
+      const int32_t target = Root(GradientTensor(gradient));
+      const bool in_use =
+          std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
+            const int32_t tensor = Root(access.tensor);
+            return (tensor == input && access.instruction > forward && access.instruction != k) ||
+                   (tensor == target && access.instruction < k);
+          });
+      if (!in_use && !External(input) && !External(target) &&
+          SizeBytes(input) == SizeBytes(target)) {
+        parent_[target] = input;
       }
     }
   }

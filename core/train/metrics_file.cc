@@ -43,16 +43,19 @@ Status MetricsFile::WriteLine(const std::string& line) {
 
 Status MetricsFile::Write(const StepReport& report) {
   const double seconds = report.seconds;
-  return WriteLine(Json{{"event", "step"},
-                        {"step", report.step},
-                        {"epoch", report.epoch},
-                        {"loss", report.loss},
-                        {"accuracy", report.accuracy},
-                        {"learning_rate", report.learning_rate},
-                        {"samples", report.samples},
-                        {"seconds", seconds},
-                        {"communication_seconds", report.communication_seconds}}
-                       .dump());
+  return WriteLine(Json{
+      {"event", "step"},
+      {"step", report.step},
+      {"epoch", report.epoch},
+      {"loss", report.loss},
+      {"accuracy", report.accuracy},
+      {"learning_rate", report.learning_rate},
+      {"samples", report.samples},
+      {"seconds", seconds},
+      {"communication_seconds",
+       report.communication_seconds.has_value()
+           ? Json(*report.communication_seconds)
+           : Json()}}.dump());
 }
 
 Status MetricsFile::Write(const EvaluationReport& report) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "engine/status.h"
@@ -24,9 +25,10 @@ struct StepReport {
   double loss = 0;    // mean over the targets of the step, all ranks
   double accuracy = 0;
   double learning_rate = 0;
-  int64_t samples = 0;               // of the step, all ranks
-  double seconds = 0;                // of the step
-  double communication_seconds = 0;  // of them this rank only waited for transfers
+  int64_t samples = 0;                          // of the step, all ranks
+  double seconds = 0;                           // of the step
+  std::optional<double> communication_seconds;  // of them this rank only waited for transfers;
+                                                // not known of an accelerator
 };
 
 struct EvaluationReport {

@@ -61,6 +61,9 @@ struct OpSignature {
   // core may pass the same memory for both; Backward then finds input_grads[i].data ==
   // output_grads[0].data and has nothing to do for that input.
   uint32_t passes_gradient = 0;
+  // Inputs whose gradient may be given the memory of the input itself, where nothing else reads the
+  // input after this op: see OpCall::gradient_in_place.
+  uint32_t gradient_in_place = 0;
   int32_t output_is_view_of =
       -1;                      // this input and output 0 share memory always: Forward does nothing
   int32_t in_place_of = -1;    // output 0 may be given the memory of this input
@@ -99,6 +102,10 @@ struct OpCall {
   std::span<const TensorView> input_grads;  // Backward writes; data is null where none is wanted
   uint32_t accumulate = 0;                  // inputs whose gradient is added instead of written
   uint32_t training = 1;                    // 0 in evaluation: Backward will not follow
+  // Inputs whose memory is that of their gradient. While training, Forward may leave there whatever
+  // helps Backward, as nobody reads such an input after Forward; Backward gets it as
+  // input_grads[i].
+  uint32_t gradient_in_place = 0;
   void* saved = nullptr;
   void* workspace = nullptr;
   Stream* stream = nullptr;

@@ -52,11 +52,13 @@ class Blas {
   struct Settings {
     bool tf32 = false;  // factors in float32 are rounded to 10 bits
     // Whether the first call of a shape measures the algorithms that the library proposes and keeps
-    // the fastest; else its first proposal is taken.
+    // the fastest of those with the bits of the first proposal; else that one is taken. So results
+    // do not depend on what was measured.
     bool tune = true;
   };
 
-  // kDevice with a sentence when cuBLASLt cannot be set up, kResourceExhausted for its workspace.
+  // kDevice with a sentence when cuBLASLt cannot be set up. Its workspace is allocated with the
+  // first product.
   static Status Create(CudaDevice& device, const Settings& settings,
                        std::unique_ptr<Blas>* out) noexcept;
   ~Blas();
@@ -85,6 +87,9 @@ class Blas {
   Status MakePlan(Plan* plan) noexcept;
   Status Propose(Plan* plan) noexcept;
   Status Tune(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept;
+  Status Rehearse(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                  const MatrixOperands& operands, const MatrixOperands& scratch, uint64_t* parts,
+                  cudaStream_t stream) noexcept;
   Status Measure(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                  const MatrixOperands& operands, cudaStream_t stream, float* milliseconds) noexcept;
   static Status SetEpiloguePointers(const Plan& plan, const MatrixOperands& operands) noexcept;
@@ -94,9 +99,9 @@ class Blas {
   CudaDevice& device_;
   const Settings settings_;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
 
   std::mutex mutex_;
+  void* workspace_ = nullptr;                 // guarded by mutex_
   std::vector<std::unique_ptr<Plan>> plans_;  // guarded by mutex_, as is their content
 };
 

@@ -2,18 +2,22 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
+
 namespace engine::cuda_ops {
 namespace {
 
 constexpr size_t kMajor = 9;
 static_assert(CUDNN_MAJOR == kMajor, "the functions are declared as in version 9");
 
-// "9.19.0" of 91900.
+// "9.19.0" of 91900, "8.9.7" of 8907: a major version was 1000 before it was 10000.
 struct VersionText {
   char text[32];
 
   explicit VersionText(size_t version) noexcept {
-    snprintf(text, sizeof text, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    const size_t major = version < 10000 ? 1000 : 10000;
+    snprintf(text, sizeof text, "%zu.%zu.%zu", version / major, version % major / 100,
+             version % 100);
   }
 };
 
@@ -40,14 +44,15 @@ Status Cudnn::Load() noexcept {
 #define CUDA_OPS_CUDNN_LOAD(name)                                                       \
   functions_.name = reinterpret_cast<decltype(functions_.name)>(dlsym(library, #name)); \
   if (functions_.name == nullptr) return missing(#name);
-  CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_LOAD)
-#undef CUDA_OPS_CUDNN_LOAD
+  CUDA_OPS_CUDNN_LOAD(cudnnGetVersion)  // first: it explains what else may be missing
   const size_t version = functions_.cudnnGetVersion();
   if (version / 10000 != kMajor) {
     return Status::Error(StatusCode::kPlugin,
                          "conv2d needs cuDNN %zu; %s is version %s: install a version %zu", kMajor,
                          library_, VersionText(version).text, kMajor);
   }
+  CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_LOAD)
+#undef CUDA_OPS_CUDNN_LOAD
   return {};
 }
 

@@ -71,10 +71,11 @@ class LinearOp : public CudaOp {
       product.epilogue = Epilogue::kBias;
       operands.bias = call.inputs[kBias].data;
     }
-    if (!gelu_) return Multiply(product, operands, stream);
     void* const before = call.saved == nullptr ? nullptr : Before(call.saved, sizes);
     return WithElement(activation(), [&](auto element) {
-      return MultiplyGelu<decltype(element)>(product, operands, before, sizes, stream);
+      using T = decltype(element);
+      return gelu_ ? MultiplyGelu<T>(product, operands, before, stream)
+                   : MultiplyBias<T>(product, operands, stream);
     });
   }
 
@@ -150,24 +151,42 @@ class LinearOp : public CudaOp {
         "rounding the input");
   }
 
+  // y = x W^T (+ b). Where the library cannot add a bias (as it multiplies matrices of this width),
+  // the product is added to one.
+  template <typename T>
+  Status MultiplyBias(MatrixProduct product, MatrixOperands operands,
+                      cudaStream_t stream) const noexcept {
+    if (product.epilogue == Epilogue::kNone) return Multiply(product, operands, stream);
+    ENGINE_ASSIGN_OR_RETURN(const bool supported, blas().Supports(product, operands));
+    if (supported) return Multiply(product, operands, stream);
+    ENGINE_RETURN_IF_ERROR(
+        Launched(LaunchFillRows(static_cast<const T*>(operands.bias), static_cast<T*>(operands.d),
+                                product.m, product.n, stream),
+                 "adding the bias"));
+    product.epilogue = Epilogue::kNone;
+    product.sum = true;
+    operands.bias = nullptr;
+    return Multiply(product, operands, stream);
+  }
+
   // `before` is null in evaluation. The gelu of the library's epilogue is made for bfloat16: it may
   // take the machine's approximate tanh.
   template <typename T>
-  Status MultiplyGelu(MatrixProduct product, MatrixOperands operands, void* before,
-                      const Sizes& sizes, cudaStream_t stream) const noexcept {
+  Status MultiplyGelu(const MatrixProduct& product, MatrixOperands operands, void* before,
+                      cudaStream_t stream) const noexcept {
     if (product.epilogue == Epilogue::kBias && precision() == Precision::kBFloat16) {
       MatrixProduct fused = product;
       fused.epilogue = before != nullptr ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
       operands.aux = before;
       ENGINE_ASSIGN_OR_RETURN(const bool supported, blas().Supports(fused, operands));
       if (supported) return Multiply(fused, operands, stream);
+      operands.aux = nullptr;
     }
     T* const y = static_cast<T*>(operands.d);
     if (before != nullptr) operands.d = before;
-    operands.aux = nullptr;
-    ENGINE_RETURN_IF_ERROR(Multiply(product, operands, stream));
+    ENGINE_RETURN_IF_ERROR(MultiplyBias<T>(product, operands, stream));
     return Launched(LaunchFunction<GeluFunction>(static_cast<const T*>(operands.d), y,
-                                                 sizes.rows * sizes.units, stream),
+                                                 product.m * product.n, stream),
                     "gelu");
   }
 

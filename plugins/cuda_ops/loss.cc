@@ -1,6 +1,7 @@
 // The sum over targets of -log softmax(logits)[target], their number, and how many are the first
 // largest logit. Saved for backward: log(sum(exp(logits))) of each row, so that it reads the logits
-// once and writes the gradient.
+// once and writes the gradient. Where the gradient has the memory of the logits, Forward has it all
+// but for its factor when it knows the loss, and writes it.
 #include "kernels/loss.h"
 
 #include <new>
@@ -33,24 +34,22 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
     signature->workspace_bytes = rows.Count() * static_cast<int64_t>(sizeof(RowLoss));
     signature->differentiable_inputs = 1u << kLogits;
     signature->accumulates = 1u << kLogits;
+    signature->gradient_in_place = 1u << kLogits;
     signature->backward_reads_outputs = 0;
-    return {};
+    return ToStatus(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                           device().ordinal()),
+                    "asking for the shared memory of a block");
   }
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
     auto* const losses = static_cast<RowLoss*>(call.workspace);
     ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
-      return Launched(
-          LaunchRowLosses(static_cast<const T*>(logits.data), targets.i32(), targets.count(),
-                          logits.shape[-1], losses, static_cast<float*>(call.saved),
-                          device().fault_word(), stream),
-          "forward");
+      return Launched(RowLosses<decltype(element)>(call, losses, stream), "forward");
     }));
-    return Launched(LaunchSumLosses(losses, targets.count(), call.outputs[0].f32(), stream),
-                    "forward");
+    return Launched(
+        LaunchSumLosses(losses, call.inputs[kTargets].count(), call.outputs[0].f32(), stream),
+        "forward");
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -58,6 +57,13 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
     const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
+      if (IsInPlace(call)) {
+        const TensorView& gradient = call.input_grads[kLogits];
+        return Launched(
+            LaunchScaleLossGradient(call.output_grads[0].f32(), static_cast<T*>(gradient.data),
+                                    gradient.count(), stream),
+            "backward");
+      }
       return Launched(
           LaunchLossGradient(static_cast<const T*>(logits.data), targets.i32(),
                              static_cast<const float*>(call.saved), call.output_grads[0].f32(),
@@ -70,6 +76,27 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
 
  private:
   static constexpr int32_t kLogits = 0, kTargets = 1;
+  static constexpr int kReservedShared = 1024;  // of a block, by the system and for sums
+
+  static bool IsInPlace(const OpCall& call) noexcept {
+    return (call.gradient_in_place >> kLogits & 1u) != 0;
+  }
+
+  template <typename T>
+  cudaError_t RowLosses(const OpCall& call, RowLoss* losses, cudaStream_t stream) const noexcept {
+    const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
+    const int64_t width = logits.shape[-1];
+    if (call.training != 0 && IsInPlace(call)) {
+      return LaunchRowLossesInPlace(static_cast<T*>(logits.data), targets.i32(), targets.count(),
+                                    width, losses, shared_bytes_ - kReservedShared,
+                                    device().fault_word(), stream);
+    }
+    return LaunchRowLosses(static_cast<const T*>(logits.data), targets.i32(), targets.count(),
+                           width, losses, static_cast<float*>(call.saved), device().fault_word(),
+                           stream);
+  }
+
+  int shared_bytes_ = 0;
 };
 
 }  // namespace

@@ -39,6 +39,12 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
     Rendezvous rendezvous(host, std::move(library), settings.comm);
     ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, rendezvous.Meet());
+    host.Log(LogLevel::kDebug, std::string("NCCL ")
+                                   .append(VersionText(comm->library().version()).c_str())
+                                   .append(" of ")
+                                   .append(settings.library)
+                                   .append(", GPU ")
+                                   .append(std::to_string(gpu)));
     return std::unique_ptr<NcclCommunicator>(
         new NcclCommunicator(host, gpu, std::move(stream), std::move(token), std::move(comm),
                              rendezvous.prefix(), settings.symmetric));
@@ -64,6 +70,8 @@ NcclCommunicator::~NcclCommunicator() {
   (void)UseGpu(gpu_);
   arenas_.Clear();
   Close();
+  // Freeing waits for the GPU, which may be kept by a stream of the user's.
+  if (!stream_.Drain(kCloseMs).ok()) (void)token_.release();
 }
 
 void NcclCommunicator::FreeGpuMemory::operator()(void* memory) const noexcept {

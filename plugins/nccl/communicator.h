@@ -50,7 +50,7 @@ class NcclCommunicator final : public Communicator {
   const RankInfo ranks_;
   const int32_t gpu_;
   const GpuStream stream_;
-  const Token token_;
+  Token token_;
   const std::unique_ptr<Comm> comm_;
   Failure failure_;
   Arenas arenas_;

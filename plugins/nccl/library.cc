@@ -77,7 +77,7 @@ Status Library::ToStatus(ncclResult_t result, const char* what, ncclComm_t comm)
   const char* const detail = functions_.GetLastError(comm);
   const bool has_detail = detail != nullptr && detail[0] != '\0';
   return Status::Error(CodeOf(result), "%s: NCCL says '%s'%s%s", what,
-                       functions_.GetErrorString(result), has_detail ? ", last " : "",
+                       functions_.GetErrorString(result), has_detail ? "; its last warning: " : "",
                        has_detail ? detail : "");
 }
 

@@ -19,10 +19,14 @@ constexpr std::chrono::milliseconds kHealth{100};
 // Other ranks are looked at, through the store, when nothing has ended for this long: while
 // transfers end in their usual time, never.
 constexpr std::chrono::milliseconds kLook{250};
+// Between two looks at a transfer.
+constexpr std::chrono::microseconds kSoon{50};
+constexpr std::chrono::microseconds kLeastRest{10};
+constexpr std::chrono::microseconds kMostRest{500};
 // What still runs on the GPU after an abort must end before buffers are given back.
 constexpr int64_t kDrainMs = 300;
 
-// A timer of 50 us is not precise enough for sleeps of 5 us.
+// The kernel may add 50 us to every sleep.
 void ShortenTimerSlack() noexcept {
   (void)prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
 }
@@ -202,6 +206,9 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
       ENGINE_RETURN_IF_ERROR(LaunchWaiting());
     }
     head = head_;
+    pending_ = head != nullptr;
+    launching_now_ = launching_ != nullptr;
+    due_ = next_deadline_;
   }
   if (head == nullptr || !head->launched()) return {};
   const cudaError_t state = cudaEventQuery(head->end_event());
@@ -234,8 +241,8 @@ Status Pipeline::CheckHealth(Clock::time_point now) noexcept {
 }
 
 Status Pipeline::CheckDeadlines(Clock::time_point now) noexcept {
+  if (now < due_) return {};
   const std::lock_guard lock(comm_.mutex());
-  if (now < next_deadline_) return {};
   next_deadline_ = Clock::time_point::max();
   for (const GpuWork* work = head_; work != nullptr; work = work->next_) {
     if (now >= work->deadline()) {
@@ -286,25 +293,20 @@ void Pipeline::EndAll() noexcept {
   }
 }
 
-// Looks often at what has just begun, and less often the longer it takes.
+// Looks often at what has just begun, and less often the longer it takes. Every look may keep a
+// thread in Submit waiting for a lock, here or in the driver.
 void Pipeline::Rest(Clock::time_point now) noexcept {
-  bool pending = false;
-  {
-    const std::lock_guard lock(comm_.mutex());
-    pending = head_ != nullptr;
-  }
-  if (!pending) {
+  if (!pending_) {
     Sleep(kLook);
     awaited_since_ = Clock::now();
     return;
   }
   const auto waited = now - awaited_since_;
-  if (waited < std::chrono::microseconds(20)) {
-    sched_yield();
+  if (launching_now_ && waited < kSoon) {
+    sched_yield();  // what waits for NCCL is not even on the GPU
     return;
   }
-  std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, std::chrono::microseconds(5),
-                                                          std::chrono::microseconds(500)));
+  std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, kLeastRest, kMostRest));
 }
 
 void Pipeline::Sleep(std::chrono::milliseconds most) noexcept {

@@ -86,6 +86,8 @@ class Pipeline {
   Clock::time_point next_health_;    // when NCCL is next asked for errors
   Clock::time_point next_look_;      // when the other ranks are next asked
   bool ended_all_ = false;
+  bool pending_ = false, launching_now_ = false;  // what Advance saw, and next_deadline_
+  Clock::time_point due_ = Clock::time_point::max();
   uint64_t overdue_number_ = 0;  // of the transfer that CheckDeadlines found
   int64_t last_end_ns_ = 0;
 

@@ -52,6 +52,12 @@ inline void __threadfence_system() {}
 
 namespace emulated_cuda {
 
+#ifdef __SANITIZE_THREAD__
+constexpr bool kChecked = true;
+#else
+constexpr bool kChecked = false;
+#endif
+
 inline int Lane() {
   const uint3& thread = emulated_cuda_thread->thread_index;
   const dim3& block = emulated_cuda_thread->block_size;
@@ -261,7 +267,8 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
           },
       .destroy = [](void* call) { delete static_cast<Call*>(call); },
       .arguments = new Call{kernel, {static_cast<Parameters>(arguments)...}},
-      .find_shared = []() -> void* { return &any_shared; }};
+      .find_shared = []() -> void* { return &any_shared; },
+      .checked = emulated_cuda::kChecked};
   return emulated_cuda_launch(stream, &launch);
 }
 

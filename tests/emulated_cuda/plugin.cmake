@@ -1,26 +1,70 @@
-# The plugin cuda_ops a second time, for the host.
+# The plugin cuda_ops a second time, for the host, and the suite of all op libraries on it.
 include("${PROJECT_SOURCE_DIR}/plugins/cuda_ops/sources.cmake")
 set(cuda_ops_dir "${PROJECT_SOURCE_DIR}/plugins/cuda_ops")
 list(TRANSFORM CUDA_OPS_HOST_SOURCES PREPEND "${cuda_ops_dir}/")
 list(TRANSFORM CUDA_OPS_KERNEL_SOURCES PREPEND "${cuda_ops_dir}/")
 emulated_cuda_compile(${CUDA_OPS_KERNEL_SOURCES})
-
 set(ENGINE_ABI_MAJOR 1)
 configure_file("${PROJECT_SOURCE_DIR}/cmake/plugin.map.in" "${CMAKE_CURRENT_BINARY_DIR}/plugin.map" @ONLY)
-add_library(engine_cuda_ops_emulated MODULE EXCLUDE_FROM_ALL ${CUDA_OPS_HOST_SOURCES} ${CUDA_OPS_KERNEL_SOURCES})
-target_include_directories(engine_cuda_ops_emulated PRIVATE "${cuda_ops_dir}" "${PROJECT_SOURCE_DIR}")
-target_include_directories(engine_cuda_ops_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${ENGINE_CUDNN_INCLUDE_DIR})
-target_link_libraries(engine_cuda_ops_emulated PRIVATE engine_flags engine::interfaces emulated_cudart)
-foreach(fake emulated_cublaslt emulated_cudnn)
-  if(TARGET ${fake})
-    target_link_libraries(engine_cuda_ops_emulated PRIVATE ${fake})
+
+# emulated_cuda_objects(<target> <file>...): sources of the plugin, compiled.
+function(emulated_cuda_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE "${cuda_ops_dir}" "${PROJECT_SOURCE_DIR}")
+  target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${ENGINE_CUDNN_INCLUDE_DIR})
+  target_link_libraries(${target} PRIVATE engine_flags engine::interfaces)
+  target_compile_options(${target} PRIVATE -O2 -fno-gnu-unique)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+# emulated_cuda_plugin(<target> <folder> <objects>...)
+# Not by engine_add_plugin: it must be neither installed nor taken for the plugin.
+function(emulated_cuda_plugin target folder)
+  add_library(${target} MODULE)
+  target_link_libraries(${target} PRIVATE ${ARGN} emulated_cudart emulated_cublaslt ${CMAKE_DL_LIBS})
+  target_link_options(${target} PRIVATE
+    "-Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/plugin.map" -Wl,--exclude-libs,ALL -Wl,-z,defs)
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME engine_cuda_ops PREFIX "lib" LINKER_LANGUAGE CXX
+    LIBRARY_OUTPUT_DIRECTORY "${folder}" BUILD_RPATH "${EMULATED_CUDA_LIBRARY_DIR}")
+  if(TARGET emulated_cudnn)  # is opened at run time
+    add_dependencies(${target} emulated_cudnn)
   endif()
+endfunction()
+
+emulated_cuda_objects(cuda_ops_host ${CUDA_OPS_HOST_SOURCES})
+emulated_cuda_objects(cuda_ops_kernels ${CUDA_OPS_KERNEL_SOURCES})
+emulated_cuda_plugin(engine_cuda_ops_emulated "${EMULATED_CUDA_PLUGIN_DIR}" cuda_ops_host cuda_ops_kernels)
+# The compiler calls a function for every access to memory, which is the emulator's and looks for races: no library of
+# a sanitizer is linked.
+emulated_cuda_objects(cuda_ops_checked_kernels ${CUDA_OPS_KERNEL_SOURCES})
+target_compile_options(cuda_ops_checked_kernels PRIVATE ${EMULATED_CUDA_CHECKED})
+emulated_cuda_plugin(engine_cuda_ops_checked "${EMULATED_CUDA_PLUGIN_DIR}/checked" cuda_ops_host cuda_ops_checked_kernels)
+
+if(NOT TARGET ops_conformance)
+  return()
+endif()
+# All cases take minutes; `emulated` are those of the formulas, without the largest sizes.
+set(formulas "*MatchesTheFormula/*:DeviceConformance*:-*Large*")
+foreach(direction up down)
+  add_test(NAME cuda_ops_emulated_${direction} COMMAND ops_conformance "--gtest_filter=${formulas}")
+  add_test(NAME cuda_ops_emulated_slow_${direction} COMMAND ops_conformance)
+  set(order ascending)
+  if(direction STREQUAL "down")
+    set(order descending)
+  endif()
+  set_tests_properties(cuda_ops_emulated_${direction} cuda_ops_emulated_slow_${direction} PROPERTIES
+    LABELS emulated TIMEOUT 900
+    ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_ORDER=${order}")
+  set_tests_properties(cuda_ops_emulated_slow_${direction} PROPERTIES LABELS slow)
 endforeach()
-target_compile_options(engine_cuda_ops_emulated PRIVATE -O2 -fno-gnu-unique)
-target_link_options(engine_cuda_ops_emulated PRIVATE
-  "-Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/plugin.map" -Wl,--exclude-libs,ALL -Wl,-z,defs)
-set_target_properties(engine_cuda_ops_emulated PROPERTIES
-  OUTPUT_NAME engine_cuda_ops PREFIX "lib"
-  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-  LIBRARY_OUTPUT_DIRECTORY "${EMULATED_CUDA_PLUGIN_DIR}"
-  BUILD_RPATH "${EMULATED_CUDA_LIBRARY_DIR}")
+add_test(NAME cuda_ops_checked COMMAND ops_conformance "--gtest_filter=${formulas}")
+set_tests_properties(cuda_ops_checked PROPERTIES LABELS slow TIMEOUT 900
+  ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_checked>")
+
+# The plugin as it is delivered, over the fakes: its kernels do nothing, its device does all.
+if(TARGET engine_cuda_ops)
+  add_test(NAME cuda_device_over_fakes COMMAND ops_conformance "--gtest_filter=DeviceConformance*")
+  set_tests_properties(cuda_device_over_fakes PROPERTIES LABELS emulated TIMEOUT 120
+    ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops>")
+endif()

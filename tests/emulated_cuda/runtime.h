@@ -39,6 +39,8 @@ struct EmulatedCudaKernel {
   // Gives any thread_local variable of the library that the kernel is in. All of them are shared
   // memory: they are poisoned before every block.
   void* (*find_shared)();
+  // Whether the compiler calls the functions of cudart/instrumented.cc for it.
+  bool checked;
 };
 
 // cudaErrorInvalidConfiguration for a shape that no device takes.
@@ -52,7 +54,8 @@ struct EmulatedCudaThread {
   dim3 grid_size;
   unsigned char* dynamic_shared;
 };
-extern __thread const EmulatedCudaThread* emulated_cuda_thread;
+extern __thread const EmulatedCudaThread* emulated_cuda_thread
+    __attribute__((tls_model("initial-exec")));
 
 // Ends the process with a sentence, and where the kernel is that this thread runs, if any.
 [[noreturn]] void emulated_cuda_fail(const char* what);

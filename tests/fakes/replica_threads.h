@@ -41,7 +41,9 @@ class ReplicaThreads {
     Member(ReplicaThreads& all, int32_t rank) : all_(all), rank_(rank) {}
     int32_t size() const noexcept override { return all_.size(); }
     int32_t rank() const noexcept override { return rank_; }
-    Status Gather(const float* own, int64_t count, float* all, Stream*) noexcept override {
+    // The memory is the host's, or that of an emulated device, which may still be at work on it.
+    Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override {
+      if (stream != nullptr) ENGINE_RETURN_IF_ERROR(stream->Synchronize(20'000));
       return all_.Gather(rank_, own, count, all);
     }
 

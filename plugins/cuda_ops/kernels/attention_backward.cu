@@ -16,7 +16,7 @@ struct BackwardTiles<64> {
 };
 template <>
 struct BackwardTiles<128> {
-  static constexpr int kWarps = 8, kRowTiles = 1, kVisited = 64, kStrip = 32, kBlocks = 1;
+  static constexpr int kWarps = 8, kRowTiles = 1, kVisited = 32, kStrip = 32, kBlocks = 1;
 };
 
 template <int kHeadSize>
@@ -31,6 +31,7 @@ struct BackwardBlock {
   static constexpr int kTileBytes = (2 * kOwned + 4 * kTile) * int{sizeof(Bf16)};
   // For each of the two, the statistics of kVisited queries.
   static constexpr int kStatisticsBytes = 4 * Tiles::kVisited * int{sizeof(float)};
+  static_assert(kTileBytes + kStatisticsBytes <= kSharedLimit, "every device has so much");
 };
 
 struct BackwardArguments {
@@ -204,14 +205,7 @@ __global__ void __launch_bounds__(BackwardBlock<kHeadSize>::kThreads,
     }
     keep(tile + 1, next);
   }
-#pragma unroll
-  for (int r = 0; r < Block::Tiles::kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < kHeadSize / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) gradients.dk[r][n][i] *= arguments.scale;
-    }
-  }
+  Scale(gradients.dk, arguments.scale);
   RowOutput output = {rows.dq() + shape.width(), shape.packed_width(), first_key, shape.length,
                       arguments.call.sum};
   StoreRows<kHeadSize>(gradients.dk, k, own_row, output);
@@ -320,14 +314,7 @@ __global__ void __launch_bounds__(BackwardBlock<kHeadSize>::kThreads,
                            statistics, dq);
     }
   }
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < kHeadSize / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) dq[r][n][i] *= arguments.scale;
-    }
-  }
+  Scale(dq, arguments.scale);
   StoreRows<kHeadSize>(
       dq, q, own_row,
       {rows.dq(), shape.packed_width(), first_query, shape.length, arguments.call.sum});

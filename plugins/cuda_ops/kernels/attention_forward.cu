@@ -33,7 +33,9 @@ struct ForwardBlock {
   static constexpr int kThreads = Tiles::kWarps * kWarp;
   static constexpr int kQueries = Tiles::kWarps * Tiles::kRowTiles * 16;
   static constexpr int kTile = Tiles::kKeys * kHeadSize;
-  static constexpr int kSharedBytes = (kQueries * kHeadSize + 4 * kTile) * int{sizeof(Bf16)};
+  static constexpr int kSharedBytes =
+      (kQueries * kHeadSize + 4 * kTile) * static_cast<int>(sizeof(Bf16));
+  static_assert(kSharedBytes <= kSharedLimit, "every device has so much");
 };
 
 // Hides from the warp's scores keys that a query must not see: those behind the last, and, when

@@ -69,6 +69,18 @@ __device__ inline void Clear(float (&sums)[kRowTiles][kColumnTiles][4]) {
   }
 }
 
+template <int kRowTiles, int kColumnTiles>
+__device__ inline void Scale(float (&sums)[kRowTiles][kColumnTiles][4], float factor) {
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[r][n][i] *= factor;
+    }
+  }
+}
+
 // sums = (the warp's rows of `own`) * (rows [right_row, right_row + 8 kColumnTiles) of `right`)':
 // scores from queries and keys.
 template <int kColumns, int kRowTiles, int kColumnTiles>

@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kRows = 4;
-constexpr int64_t kPlainSharedLimit = 160 << 10;  // compute capability 8.0 has 163 KiB
 
 struct PlainPlace {
   int32_t sample, head, first;  // row of the warp
@@ -310,7 +309,7 @@ cudaError_t StartPlain(const AttentionShape& shape, int matrices, int weights, K
     return kWarps * WarpFloats(matrices, weights, rows, shape.head_size) *
            static_cast<int64_t>(sizeof(float));
   };
-  const int rows = bytes(kRows) <= kPlainSharedLimit ? kRows : 1;
+  const int rows = bytes(kRows) <= kSharedLimit ? kRows : 1;
   const int64_t tiles = (shape.length + rows - 1) / rows;
   return Launch(rows == kRows ? several : one,
                 dim3(BlocksFor(int64_t{shape.batch} * shape.heads * tiles, kWarps)),
@@ -319,7 +318,7 @@ cudaError_t StartPlain(const AttentionShape& shape, int matrices, int weights, K
 }
 
 static_assert(kWarps * WarpFloats(4, 2, 1, kMaxPlainHeadSize) * int64_t{sizeof(float)} <=
-                  kPlainSharedLimit,
+                  kSharedLimit,
               "the largest head fits");
 
 }  // namespace

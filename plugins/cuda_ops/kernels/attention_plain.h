@@ -11,7 +11,7 @@
 namespace engine::cuda_ops {
 
 // The largest head: what the rows of one warp take in shared memory.
-constexpr int64_t kMaxPlainHeadSize = 2048;
+constexpr int64_t kMaxPlainHeadSize = 1024;
 
 // As LaunchFlashForward (attention_forward.h).
 template <typename T>

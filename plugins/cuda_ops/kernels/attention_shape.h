@@ -7,6 +7,10 @@
 
 namespace engine::cuda_ops {
 
+// Shared memory of a block that every device has on which the plugin runs: 8.6 and 8.9 have the
+// least, 99 KiB.
+constexpr int64_t kSharedLimit = 99 << 10;
+
 enum class QkvPart { kQuery = 0, kKey = 1, kValue = 2 };
 
 // Self-attention over qkv (batch, length, 3, heads, head_size): queries, keys and values side by

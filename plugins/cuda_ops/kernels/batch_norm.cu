@@ -1,5 +1,5 @@
 #include "kernels/batch_norm.h"
-#include "kernels/element.h"
+#include "kernels/channel_packs.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -240,13 +240,20 @@ __global__ void UseRunning(int64_t channels, BatchNormParameters parameters, flo
                   1 / sqrt(variance + parameters.epsilon), coefficients);
 }
 
-template <typename T>
+// `count` packs of kCount channels.
+template <int kCount, typename T>
 __global__ void Normalize(const T* x, T* y, int64_t count, int64_t channels,
                           const float* coefficients) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
-  const float* const own = coefficients + i % channels;
-  y[i] = FromFloat<T>((ToFloat(x[i]) - own[0]) * own[channels] + own[2 * channels]);
+  const float* const own = coefficients + i % (channels / kCount) * kCount;
+  const Pack<T, kCount> values = LoadPack<kCount>(x + i * kCount);
+  float results[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    results[j] = (ToFloat(values.at[j]) - own[j]) * own[channels + j] + own[2 * channels + j];
+  }
+  PutPack<kCount>(y + i * kCount, results, false);
 }
 
 __global__ void ParameterGradient(const float* sums, float* gradient, int64_t channels, bool sum) {
@@ -276,17 +283,23 @@ __global__ void Slopes(const float* sums, int32_t ranks, int64_t channels, const
       static_cast<float>(static_cast<double>(weight[channel]) * inverse_deviation);
 }
 
-template <typename T>
+template <int kCount, typename T>
 __global__ void NormalizeGradient(const T* x, const T* dy, T* dx, int64_t count, int64_t channels,
                                   const float* high, const float* coefficients, bool sum) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
-  const int64_t channel = i % channels;
+  const int64_t channel = i % (channels / kCount) * kCount;
   const float* const own = coefficients + channel;
-  const float difference = ToFloat(x[i]) - high[channel];
-  float gradient = ((ToFloat(dy[i]) - own[0]) - difference * own[channels]) * own[2 * channels];
-  if (sum) gradient += ToFloat(dx[i]);
-  dx[i] = FromFloat<T>(gradient);
+  const Pack<T, kCount> values = LoadPack<kCount>(x + i * kCount);
+  const Pack<T, kCount> gradients = LoadPack<kCount>(dy + i * kCount);
+  float results[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    const float difference = ToFloat(values.at[j]) - high[channel + j];
+    results[j] = ((ToFloat(gradients.at[j]) - own[j]) - difference * own[channels + j]) *
+                 own[2 * channels + j];
+  }
+  PutPack<kCount>(dx + i * kCount, results, sum);
 }
 
 dim3 ChannelBlocks(int64_t channels, int64_t parts) noexcept {
@@ -356,8 +369,11 @@ cudaError_t LaunchUseRunning(int64_t channels, const BatchNormParameters& parame
 template <typename T>
 cudaError_t LaunchNormalize(const T* x, T* y, int64_t rows, int64_t channels,
                             const float* coefficients, cudaStream_t stream) noexcept {
-  return ForEach(rows * channels, Normalize<T>, stream, x, y, rows * channels, channels,
-                 coefficients);
+  return WithPackSize<T>(channels, {x, y}, [&](auto pack) {
+    constexpr int kCount = decltype(pack)::value;
+    const int64_t count = rows * channels / kCount;
+    return ForEach(count, Normalize<kCount, T>, stream, x, y, count, channels, coefficients);
+  });
 }
 
 cudaError_t LaunchParameterGradient(const float* sums, float* gradient, int64_t channels, bool sum,
@@ -375,8 +391,12 @@ template <typename T>
 cudaError_t LaunchNormalizeGradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t channels,
                                     const float* high, const float* coefficients, bool sum,
                                     cudaStream_t stream) noexcept {
-  return ForEach(rows * channels, NormalizeGradient<T>, stream, x, dy, dx, rows * channels,
-                 channels, high, coefficients, sum);
+  return WithPackSize<T>(channels, {x, dy, dx}, [&](auto pack) {
+    constexpr int kCount = decltype(pack)::value;
+    const int64_t count = rows * channels / kCount;
+    return ForEach(count, NormalizeGradient<kCount, T>, stream, x, dy, dx, count, channels, high,
+                   coefficients, sum);
+  });
 }
 
 #define CUDA_OPS_INSTANTIATE(T)                                                          \

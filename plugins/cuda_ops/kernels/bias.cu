@@ -1,6 +1,7 @@
+#include "kernels/bias.h"
+
 #include <initializer_list>
 
-#include "kernels/bias.h"
 #include "kernels/element.h"
 #include "kernels/functions.h"
 #include "kernels/launch.h"
@@ -8,11 +9,23 @@
 namespace engine::cuda_ops {
 namespace {
 
+constexpr int kFillThreads = 256;
+constexpr int64_t kMaxFillBlocks = 132 * 64;  // more have nothing to do at a time on any device
+
 // A block is kLanes packs wide and works on kRows rows at a time.
 constexpr int kLanes = 32, kRows = 8;
 constexpr int kMinRows = 64;  // of one part
 constexpr int kBlocksPerMultiprocessor = 8;
 constexpr int kPartLanes = 8;  // threads that share the parts of one column
+
+template <typename T>
+__global__ void FillRowsKernel(const T* bias, T* y, int64_t rows, int64_t width) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * width;
+       i += stride) {
+    y[i] = bias[i % width];
+  }
+}
 
 // What the sums are of: a pack of row `row` at column `column`.
 template <typename T>
@@ -114,6 +127,15 @@ bool IsPacked(int64_t width, std::initializer_list<const T*> pointers) {
 
 }  // namespace
 
+template <typename T>
+cudaError_t LaunchFillRows(const T* bias, T* y, int64_t rows, int64_t width,
+                           cudaStream_t stream) noexcept {
+  if (rows == 0) return cudaSuccess;
+  const int64_t wanted = (rows * width + kFillThreads - 1) / kFillThreads;
+  const dim3 grid(static_cast<unsigned>(wanted < kMaxFillBlocks ? wanted : kMaxFillBlocks));
+  return Launch(FillRowsKernel<T>, grid, dim3(kFillThreads), 0, stream, bias, y, rows, width);
+}
+
 int64_t ColumnParts(int64_t rows, int64_t width, int32_t multiprocessors) noexcept {
   // As if the columns were narrow packs: the number does not depend on type or alignment.
   const int64_t tiles = BlocksFor(width, kLanes * 8);
@@ -143,10 +165,11 @@ cudaError_t LaunchAddParts(const float* partials, int64_t parts, int64_t stride,
                 partials, parts, stride, width, target, sum);
 }
 
-#define CUDA_OPS_INSTANTIATE(T)                                                             \
-  template cudaError_t LaunchColumnSums(const T*, int64_t, int64_t, float*, int64_t,        \
-                                        cudaStream_t) noexcept;                             \
-  template cudaError_t LaunchGeluGradient(const T*, const T*, T*, int64_t, int64_t, float*, \
+#define CUDA_OPS_INSTANTIATE(T)                                                               \
+  template cudaError_t LaunchFillRows(const T*, T*, int64_t, int64_t, cudaStream_t) noexcept; \
+  template cudaError_t LaunchColumnSums(const T*, int64_t, int64_t, float*, int64_t,          \
+                                        cudaStream_t) noexcept;                               \
+  template cudaError_t LaunchGeluGradient(const T*, const T*, T*, int64_t, int64_t, float*,   \
                                           int64_t, cudaStream_t) noexcept;
 
 CUDA_OPS_INSTANTIATE(float)

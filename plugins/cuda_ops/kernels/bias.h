@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix, in two steps with one order: each part of the rows gives a row of
-// partial sums in float32, and those are added.
+// Rows of a bias; and sums over the rows of a matrix, in two steps with one order: each part of the
+// rows gives a row of partial sums in float32, and those are added.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +7,11 @@
 #include <cstdint>
 
 namespace engine::cuda_ops {
+
+// Every row of y (rows, width) becomes `bias`. T is float or __nv_bfloat16.
+template <typename T>
+cudaError_t LaunchFillRows(const T* bias, T* y, int64_t rows, int64_t width,
+                           cudaStream_t stream) noexcept;
 
 // How many parts the rows of a (rows, width) matrix are cut into, at least 1: enough for every
 // multiprocessor, and not so many that the second step is work. More rows have as many or more.

@@ -1,5 +1,5 @@
+#include "kernels/channel_packs.h"
 #include "kernels/channels.h"
-#include "kernels/element.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -56,10 +56,16 @@ __global__ void Cast(const From* x, To* y, int64_t count, bool sum) {
   if (i < count) Put(y + i, ToFloat(x[i]), sum);
 }
 
-template <typename T>
+// `count` packs of kCount channels.
+template <int kCount, typename T>
 __global__ void AddBias(T* y, const T* bias, int64_t count, int64_t channels) {
   const int64_t i = ThreadIndex();
-  if (i < count) y[i] = FromFloat<T>(ToFloat(y[i]) + ToFloat(bias[i % channels]));
+  if (i >= count) return;
+  const Pack<T, kCount> own = LoadPack<kCount>(bias + i % (channels / kCount) * kCount);
+  float values[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) values[j] = ToFloat(own.at[j]);
+  PutPack<kCount>(y + i * kCount, values, true);
 }
 
 constexpr int kMeanRows = 8;
@@ -84,13 +90,18 @@ __global__ void PositionMeans(const T* x, T* y, int64_t positions, int64_t chann
   y[sample * channels + channel] = FromFloat<T>(sum / static_cast<float>(positions));
 }
 
-template <typename T>
+template <int kCount, typename T>
 __global__ void PositionMeansGradient(const T* dy, T* dx, int64_t count, int64_t positions,
                                       int64_t channels, float share, bool sum) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
-  const int64_t channel = i % channels, sample = i / (positions * channels);
-  Put(dx + i, ToFloat(dy[sample * channels + channel]) * share, sum);
+  const int64_t packs = channels / kCount;
+  const int64_t channel = i % packs * kCount, sample = i / (positions * packs);
+  const Pack<T, kCount> gradients = LoadPack<kCount>(dy + sample * channels + channel);
+  float values[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) values[j] = ToFloat(gradients.at[j]) * share;
+  PutPack<kCount>(dx + i * kCount, values, sum);
 }
 
 }  // namespace
@@ -120,10 +131,13 @@ cudaError_t LaunchCast(const From* x, To* y, int64_t count, bool sum,
 template <typename T>
 cudaError_t LaunchAddBias(T* y, const T* bias, int64_t rows, int64_t channels,
                           cudaStream_t stream) noexcept {
-  const int64_t count = rows * channels;
-  if (count == 0) return cudaSuccess;
-  return Launch(AddBias<T>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, y, bias,
-                count, channels);
+  if (rows * channels == 0) return cudaSuccess;
+  return WithPackSize<T>(channels, {y, bias}, [&](auto pack) {
+    constexpr int kCount = decltype(pack)::value;
+    const int64_t count = rows * channels / kCount;
+    return Launch(AddBias<kCount, T>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream,
+                  y, bias, count, channels);
+  });
 }
 
 template <typename T>
@@ -138,11 +152,14 @@ cudaError_t LaunchPositionMeans(const T* x, T* y, int64_t samples, int64_t posit
 template <typename T>
 cudaError_t LaunchPositionMeansGradient(const T* dy, T* dx, int64_t samples, int64_t positions,
                                         int64_t channels, bool sum, cudaStream_t stream) noexcept {
-  const int64_t count = samples * positions * channels;
-  if (count == 0) return cudaSuccess;
-  return Launch(PositionMeansGradient<T>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0,
-                stream, dy, dx, count, positions, channels, 1.0f / static_cast<float>(positions),
-                sum);
+  if (samples * positions * channels == 0) return cudaSuccess;
+  return WithPackSize<T>(channels, {dy, dx}, [&](auto pack) {
+    constexpr int kCount = decltype(pack)::value;
+    const int64_t count = samples * positions * channels / kCount;
+    return Launch(PositionMeansGradient<kCount, T>, dim3(BlocksFor(count, kThreads)),
+                  dim3(kThreads), 0, stream, dy, dx, count, positions, channels,
+                  1.0f / static_cast<float>(positions), sum);
+  });
 }
 
 #define CUDA_OPS_INSTANTIATE_PAIR(From, To)                                               \

@@ -1,4 +1,5 @@
 #include "kernels/dropout.h"
+
 #include "kernels/element.h"
 #include "kernels/launch.h"
 

@@ -1,5 +1,6 @@
-#include "kernels/element.h"
 #include "kernels/elementwise.h"
+
+#include "kernels/element.h"
 #include "kernels/launch.h"
 
 namespace engine::cuda_ops {

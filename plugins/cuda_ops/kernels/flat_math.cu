@@ -1,7 +1,8 @@
+#include "kernels/flat_math.h"
+
 #include <cuda_fp16.h>
 
 #include "kernels/element.h"
-#include "kernels/flat_math.h"
 #include "kernels/launch.h"
 #include "kernels/reduce.h"
 
@@ -20,6 +21,49 @@ unsigned GridOf(int64_t count) {
   return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
 }
 
+// An update of one span, by one block.
+struct SpanUpdate {
+  KernelSpan span;
+  KernelRule rule;
+  AdamWCoefficients folded;
+  float rate, scale;
+
+  // Elements i .. i + kPack, at addresses that are multiples of as many.
+  template <int kPack>
+  __device__ void At(int64_t i) const {
+    using Floats = Pack<float, kPack>;
+    const auto load = [i](const float* data) { return *reinterpret_cast<const Floats*>(data + i); };
+    Floats value = load(span.value), first = {}, second = {};
+    const Floats gradient = load(span.gradient);
+    if (span.states[0] != nullptr) first = load(span.states[0]);
+    if (span.states[1] != nullptr) second = load(span.states[1]);
+    for (int j = 0; j < kPack; ++j) {
+      if (rule.adamw) {
+        value.at[j] =
+            AdamWElement(folded, rule.beta1, rule.beta2, rule.epsilon, gradient.at[j] * scale,
+                         value.at[j], &first.at[j], &second.at[j]);
+      } else {
+        const float g = gradient.at[j] * scale + span.weight_decay * value.at[j];
+        float* const velocity = span.states[0] == nullptr ? nullptr : &first.at[j];
+        value.at[j] = SgdElement(rate, rule.momentum, rule.nesterov, g, value.at[j], velocity);
+      }
+    }
+    *reinterpret_cast<Floats*>(span.value + i) = value;
+    if (span.states[0] != nullptr) *reinterpret_cast<Floats*>(span.states[0] + i) = first;
+    if (span.states[1] != nullptr) *reinterpret_cast<Floats*>(span.states[1] + i) = second;
+    if (span.value_bf16 == nullptr) return;
+    Pack<Bf16, kPack> rounded;
+    for (int j = 0; j < kPack; ++j) rounded.at[j] = FromFloat<Bf16>(value.at[j]);
+    *reinterpret_cast<Pack<Bf16, kPack>*>(static_cast<Bf16*>(span.value_bf16) + i) = rounded;
+  }
+
+  // Whether four elements at a time may be done from the beginning of the span on.
+  __device__ bool IsPacked() const {
+    return IsAligned16(span.value) && IsAligned16(span.gradient) && IsAligned16(span.states[0]) &&
+           IsAligned16(span.states[1]) && reinterpret_cast<uintptr_t>(span.value_bf16) % 8 == 0;
+  }
+};
+
 // Elements [begin, end) of the calling block are its span's; a block never has two spans.
 __global__ void UpdateKernel(const KernelSpans spans, const KernelRule rule, const uint64_t* step,
                              const float* learning_rate) {
@@ -34,26 +78,17 @@ __global__ void UpdateKernel(const KernelSpans spans, const KernelRule rule, con
     folded = FoldAdamW(rate, span.weight_decay, rule.beta1, rule.beta2, static_cast<double>(*step));
   }
   __syncthreads();
-  const float scale = *span.gradient_scale;
+  const SpanUpdate update = {span, rule, rule.adamw ? folded : AdamWCoefficients{}, rate,
+                             *span.gradient_scale};
   const int64_t begin =
       (static_cast<int64_t>(blockIdx.x) - spans.first_block[index]) * kUpdateBlock;
   const int64_t end = begin + kUpdateBlock < span.count ? begin + kUpdateBlock : span.count;
-  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-    float value = span.value[i];
-    if (rule.adamw) {
-      float m = span.states[0][i], v = span.states[1][i];
-      value = AdamWElement(folded, rule.beta1, rule.beta2, rule.epsilon, span.gradient[i] * scale,
-                           value, &m, &v);
-      span.states[0][i] = m;
-      span.states[1][i] = v;
-    } else {
-      const float g = span.gradient[i] * scale + span.weight_decay * value;
-      float* const velocity = span.states[0] == nullptr ? nullptr : span.states[0] + i;
-      value = SgdElement(rate, rule.momentum, rule.nesterov, g, value, velocity);
-    }
-    span.value[i] = value;
-    if (span.value_bf16 != nullptr) static_cast<Bf16*>(span.value_bf16)[i] = FromFloat<Bf16>(value);
+  constexpr int kPack = 4;
+  const int64_t packed_end = update.IsPacked() ? end - (end - begin) % kPack : begin;
+  for (int64_t i = begin + threadIdx.x * kPack; i < packed_end; i += kThreads * kPack) {
+    update.At<kPack>(i);
   }
+  for (int64_t i = packed_end + threadIdx.x; i < end; i += kThreads) update.At<1>(i);
 }
 
 __global__ void SumOfSquaresKernel(const float* data, int64_t count, double* partials) {

@@ -1,8 +1,10 @@
-// A block has a row. It reads the row once: each thread keeps the sum of the exponentials of what
-// it has seen beside the largest of that, so no row has to fit anywhere.
+// A block has a row. To know the loss it reads the row once: each thread keeps the sum of the
+// exponentials of what it has seen beside the largest of that, so no row has to fit anywhere. To
+// write the gradient over the row it keeps what it has read in shared memory, or reads it again.
+#include "kernels/loss.h"
+
 #include "kernels/element.h"
 #include "kernels/launch.h"
-#include "kernels/loss.h"
 #include "kernels/reduce.h"
 
 namespace engine::cuda_ops {
@@ -10,6 +12,7 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int kSumThreads = 1024;
+constexpr int64_t kMaxBlocks = 132 * 16;  // more have nothing to do at a time on any device
 
 struct AddDoubles {
   __device__ double operator()(double a, double b) const { return a + b; }
@@ -45,21 +48,37 @@ struct RowScan {
   }
 };
 
+__device__ float LogSumOf(const RowScan& scan) {
+  return scan.sum.largest + logf(scan.sum.factor);
+}
+
+// The loss of a row whose target is a class, from what its block has seen. Not log_sum - target_x,
+// which would cancel.
+__device__ RowLoss LossOf(const RowScan& scan, float target_x) {
+  const bool correct = scan.beaten == 0 && target_x == target_x;  // not a NaN
+  return {(scan.sum.largest - target_x) + logf(scan.sum.factor), correct ? 2.0f : 1.0f};
+}
+
+// Whether the row's target is a class. One that should be and is not is reported.
+__device__ bool CheckTarget(int32_t target, int64_t row, int64_t width, RowLoss* losses,
+                            DeviceFault* fault) {
+  if (IsClass(target, width)) return true;
+  if (threadIdx.x == 0) {
+    losses[row] = {0, 0};
+    if (target != kIgnoredTarget) {
+      ReportFault(fault, DeviceFault::kTarget, target, row, static_cast<int32_t>(width));
+    }
+  }
+  return false;
+}
+
 template <typename T, int kPack>
 __global__ void RowLossKernel(const T* logits, const int32_t* targets, int64_t width,
                               RowLoss* losses, float* log_sums, DeviceFault* fault) {
   __shared__ float scratch[kWarp];
   const int64_t row = blockIdx.x;
   const int32_t target = targets[row];
-  if (!IsClass(target, width)) {
-    if (threadIdx.x == 0) {
-      losses[row] = {0, 0};
-      if (target != kIgnoredTarget) {
-        ReportFault(fault, DeviceFault::kTarget, target, row, static_cast<int32_t>(width));
-      }
-    }
-    return;
-  }
+  if (!CheckTarget(target, row, width, losses, fault)) return;
   const T* const x = logits + row * width;
   const float target_x = ToFloat(x[target]);
   RowScan scan;
@@ -69,11 +88,44 @@ __global__ void RowLossKernel(const T* logits, const int32_t* targets, int64_t w
   }
   scan.Combine(scratch);
   if (threadIdx.x != 0) return;
-  const float log_of_factor = logf(scan.sum.factor);
-  const bool correct = scan.beaten == 0 && target_x == target_x;  // not a NaN
-  // Not log_sum - target_x, which would cancel.
-  losses[row] = {(scan.sum.largest - target_x) + log_of_factor, correct ? 2.0f : 1.0f};
-  if (log_sums != nullptr) log_sums[row] = scan.sum.largest + log_of_factor;
+  losses[row] = LossOf(scan, target_x);
+  if (log_sums != nullptr) log_sums[row] = LogSumOf(scan);
+}
+
+// A thread has the same packs in both passes, so what it keeps is for itself.
+template <typename T, int kPack, bool kHold>
+__global__ void RowLossInPlaceKernel(T* logits, const int32_t* targets, int64_t width,
+                                     RowLoss* losses, DeviceFault* fault) {
+  using Packed = Pack<T, kPack>;
+  __shared__ float scratch[kWarp];
+  Packed* const held = kHold ? reinterpret_cast<Packed*>(DynamicShared()) : nullptr;
+  const int64_t row = blockIdx.x;
+  const int32_t target = targets[row];
+  auto* const packs = reinterpret_cast<Packed*>(logits + row * width);
+  const int count = static_cast<int>(width / kPack), threads = static_cast<int>(blockDim.x);
+  if (!CheckTarget(target, row, width, losses, fault)) {
+    Packed zeros;
+    for (int j = 0; j < kPack; ++j) zeros.at[j] = FromFloat<T>(0.0f);
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) packs[i] = zeros;
+    return;
+  }
+  const float target_x = ToFloat(logits[row * width + target]);
+  RowScan scan;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+    const Packed x = packs[i];
+    scan.See(x, int64_t{i} * kPack, target_x, target);
+    if (kHold) held[i] = x;
+  }
+  scan.Combine(scratch);  // all threads have read target_x behind this
+  if (threadIdx.x == 0) losses[row] = LossOf(scan, target_x);
+  const float log_sum = LogSumOf(scan);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+    Packed x = kHold ? held[i] : packs[i];
+    for (int j = 0; j < kPack; ++j) {
+      x.at[j] = FromFloat<T>(LossSlope(ToFloat(x.at[j]), log_sum, i * kPack + j == target));
+    }
+    packs[i] = x;
+  }
 }
 
 __global__ void SumLossesKernel(const RowLoss* losses, int64_t rows, float* out) {
@@ -112,14 +164,28 @@ __global__ void LossGradientKernel(const T* logits, const int32_t* targets, cons
       Packed before = {};
       if (sum) before = *reinterpret_cast<const Packed*>(gradients + row * width + column);
       for (int j = 0; j < kPack; ++j) {
-        const float probability = expf(ToFloat(x.at[j]) - log_sum);
-        const float own = scale * (probability - (column + j == target ? 1.0f : 0.0f));
+        const float own = scale * LossSlope(ToFloat(x.at[j]), log_sum, column + j == target);
         result.at[j] = FromFloat<T>(ToFloat(before.at[j]) + own);
       }
     } else {
       for (int j = 0; j < kPack; ++j) result.at[j] = FromFloat<T>(0.0f);
     }
     *reinterpret_cast<Packed*>(gradients + row * width + column) = result;
+  }
+}
+
+// Nothing to do for a scale of 1, as in every run of the engine.
+template <typename T, int kPack>
+__global__ void ScaleKernel(const float* scale_word, T* values, int64_t count) {
+  using Packed = Pack<T, kPack>;
+  const float scale = *scale_word;
+  if (scale == 1.0f) return;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count / kPack;
+       i += stride) {
+    Packed pack = reinterpret_cast<const Packed*>(values)[i];
+    for (int j = 0; j < kPack; ++j) pack.at[j] = FromFloat<T>(scale * ToFloat(pack.at[j]));
+    reinterpret_cast<Packed*>(values)[i] = pack;
   }
 }
 
@@ -141,11 +207,39 @@ cudaError_t LaunchRowLosses(const T* x, const int32_t* targets, int64_t rows, in
                             RowLoss* losses, float* log_sums, DeviceFault* fault,
                             cudaStream_t stream) noexcept {
   if (rows == 0) return cudaSuccess;
-  const bool packed = IsPacked(width, x);
+  const bool packed = IsPacked<T>(width, x);
   const auto kernel = packed ? RowLossKernel<T, kPackSize<T>> : RowLossKernel<T, 1>;
   return Launch(kernel, dim3(static_cast<unsigned>(rows)),
                 ThreadsFor(width, packed ? kPackSize<T> : 1), 0, stream, x, targets, width, losses,
                 log_sums, fault);
+}
+
+template <typename T>
+cudaError_t LaunchRowLossesInPlace(T* x, const int32_t* targets, int64_t rows, int64_t width,
+                                   RowLoss* losses, int64_t shared_bytes, DeviceFault* fault,
+                                   cudaStream_t stream) noexcept {
+  if (rows == 0) return cudaSuccess;
+  const auto start = [&](auto kernel, int64_t pack, int64_t held_bytes) {
+    return Launch(kernel, dim3(static_cast<unsigned>(rows)), ThreadsFor(width, pack),
+                  static_cast<size_t>(held_bytes), stream, x, targets, width, losses, fault);
+  };
+  if (!IsPacked<T>(width, x)) return start(RowLossInPlaceKernel<T, 1, false>, 1, 0);
+  constexpr int kPack = kPackSize<T>;
+  const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
+  if (row_bytes > shared_bytes) return start(RowLossInPlaceKernel<T, kPack, false>, kPack, 0);
+  return start(RowLossInPlaceKernel<T, kPack, true>, kPack, row_bytes);
+}
+
+template <typename T>
+cudaError_t LaunchScaleLossGradient(const float* scale, T* dx, int64_t count,
+                                    cudaStream_t stream) noexcept {
+  if (count == 0) return cudaSuccess;
+  const bool packed = count % kPackSize<T> == 0 && IsAligned16<T>(dx);
+  const int64_t pack = packed ? kPackSize<T> : 1;
+  const int64_t wanted = (count + pack * kMaxThreads - 1) / (pack * kMaxThreads);
+  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  return Launch(packed ? ScaleKernel<T, kPackSize<T>> : ScaleKernel<T, 1>, grid, dim3(kMaxThreads),
+                0, stream, scale, dx, count);
 }
 
 cudaError_t LaunchSumLosses(const RowLoss* losses, int64_t rows, float* out,
@@ -158,17 +252,20 @@ cudaError_t LaunchLossGradient(const T* x, const int32_t* targets, const float* 
                                const float* scale, int64_t rows, int64_t width, T* dx, bool sum,
                                cudaStream_t stream) noexcept {
   if (rows == 0) return cudaSuccess;
-  const bool packed = IsPacked(width, x) && IsPacked<T>(width, dx);
+  const bool packed = IsPacked<T>(width, x) && IsPacked<T>(width, dx);
   const auto kernel = packed ? LossGradientKernel<T, kPackSize<T>> : LossGradientKernel<T, 1>;
   return Launch(kernel, dim3(static_cast<unsigned>(rows)),
                 ThreadsFor(width, packed ? kPackSize<T> : 1), 0, stream, x, targets, log_sums,
                 scale, width, dx, sum);
 }
 
-#define CUDA_OPS_INSTANTIATE(T)                                                                 \
-  template cudaError_t LaunchRowLosses(const T*, const int32_t*, int64_t, int64_t, RowLoss*,    \
-                                       float*, DeviceFault*, cudaStream_t) noexcept;            \
-  template cudaError_t LaunchLossGradient(const T*, const int32_t*, const float*, const float*, \
+#define CUDA_OPS_INSTANTIATE(T)                                                                   \
+  template cudaError_t LaunchRowLossesInPlace(T*, const int32_t*, int64_t, int64_t, RowLoss*,     \
+                                              int64_t, DeviceFault*, cudaStream_t) noexcept;      \
+  template cudaError_t LaunchScaleLossGradient(const float*, T*, int64_t, cudaStream_t) noexcept; \
+  template cudaError_t LaunchRowLosses(const T*, const int32_t*, int64_t, int64_t, RowLoss*,      \
+                                       float*, DeviceFault*, cudaStream_t) noexcept;              \
+  template cudaError_t LaunchLossGradient(const T*, const int32_t*, const float*, const float*,   \
                                           int64_t, int64_t, T*, bool, cudaStream_t) noexcept;
 
 CUDA_OPS_INSTANTIATE(float)

@@ -45,6 +45,11 @@ struct RowLoss {
   float tally;  // 0: no target; 1; 2: and the prediction is correct
 };
 
+// What softmax(x) - onehot(target) has at x[i], for log_sum = log(sum(exp(x))).
+__host__ __device__ inline float LossSlope(float x, float log_sum, bool is_target) {
+  return expf(x - log_sum) - (is_target ? 1.0f : 0.0f);
+}
+
 // losses[row], and log_sums[row] = log(sum(exp(x))) unless that is null. A target outside of
 // [0, width) that is not kIgnoredTarget is reported and counts for nothing. T is float or
 // __nv_bfloat16.
@@ -53,9 +58,22 @@ cudaError_t LaunchRowLosses(const T* x, const int32_t* targets, int64_t rows, in
                             RowLoss* losses, float* log_sums, DeviceFault* fault,
                             cudaStream_t stream) noexcept;
 
+// The same, with x in the place of the gradient of a sum of losses: x becomes softmax(x) -
+// onehot(target), 0 in rows without a target. A row is read once if a block can hold it, that is if
+// it has at most `shared_bytes`.
+template <typename T>
+cudaError_t LaunchRowLossesInPlace(T* x, const int32_t* targets, int64_t rows, int64_t width,
+                                   RowLoss* losses, int64_t shared_bytes, DeviceFault* fault,
+                                   cudaStream_t stream) noexcept;
+
 // out = {sum of losses, number of targets, number of correct predictions}.
 cudaError_t LaunchSumLosses(const RowLoss* losses, int64_t rows, float* out,
                             cudaStream_t stream) noexcept;
+
+// dx = *scale * dx, for what LaunchRowLossesInPlace left.
+template <typename T>
+cudaError_t LaunchScaleLossGradient(const float* scale, T* dx, int64_t count,
+                                    cudaStream_t stream) noexcept;
 
 // dx = *scale * (softmax(x) - onehot(target)), 0 in rows without a target; added when `sum`.
 template <typename T>

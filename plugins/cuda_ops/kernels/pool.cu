@@ -1,4 +1,4 @@
-#include "kernels/element.h"
+#include "kernels/channel_packs.h"
 #include "kernels/pool.h"
 
 namespace engine::cuda_ops {
@@ -27,20 +27,25 @@ __device__ inline Range WindowsAt(const PoolShape& shape, int64_t input, int64_t
           static_cast<int32_t>(end < outputs ? end : outputs)};
 }
 
-// An element of a tensor (samples, height, width, channels).
+// Some channels of a position of a tensor (samples, height, width, channels): `index` counts packs
+// of kCount channels.
+template <int kCount>
 struct Place {
   int64_t sample, y, x, channel;
 
-  __device__ Place(int64_t index, int64_t height, int64_t width, int64_t channels)
-      : sample(index / (channels * width * height)),
-        y(index / (channels * width) % height),
-        x(index / channels % width),
-        channel(index % channels) {}
+  __device__ Place(int64_t index, int64_t height, int64_t width, int64_t channels) {
+    const int64_t packs = channels / kCount;
+    const int64_t column = index / packs, row = column / width;
+    channel = index % packs * kCount;
+    x = column % width;
+    y = row % height;
+    sample = row / height;
+  }
 };
 
 // Calls body(tap number, index in x) for the taps of the window at `at`.
-template <typename Body>
-__device__ inline void ForTaps(const PoolShape& shape, const Place& at, const Body& body) {
+template <int kCount, typename Body>
+__device__ inline void ForTaps(const PoolShape& shape, const Place<kCount>& at, const Body& body) {
   const Range rows = TapsAt(shape, at.y, shape.height), columns = TapsAt(shape, at.x, shape.width);
   for (int32_t i = rows.begin; i < rows.end; ++i) {
     const int64_t row = at.sample * shape.height + at.y * shape.stride - shape.padding + i;
@@ -52,8 +57,9 @@ __device__ inline void ForTaps(const PoolShape& shape, const Place& at, const Bo
 }
 
 // Calls body(tap number, index in y) for the windows that the input at `at` is in.
-template <typename Body>
-__device__ inline void ForWindows(const PoolShape& shape, const Place& at, const Body& body) {
+template <int kCount, typename Body>
+__device__ inline void ForWindows(const PoolShape& shape, const Place<kCount>& at,
+                                  const Body& body) {
   const Range rows = WindowsAt(shape, at.y, shape.output_height);
   const Range columns = WindowsAt(shape, at.x, shape.output_width);
   for (int32_t i = rows.begin; i < rows.end; ++i) {
@@ -71,62 +77,88 @@ __device__ inline int64_t ThreadIndex() {
   return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
 
-template <typename T>
-__device__ inline void Put(T* target, float value, bool sum) {
-  *target = FromFloat<T>(sum ? ToFloat(*target) + value : value);
-}
-
-template <typename T>
+template <int kCount, typename T>
 __global__ void MaxPool(PoolShape shape, const T* x, T* y, uint8_t* taps, int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
-  float largest = 0;
-  int32_t chosen = -1;
-  ForTaps(shape, Place(index, shape.output_height, shape.output_width, shape.channels),
-          [&](int32_t tap, int64_t from) {
-            const float value = ToFloat(x[from]);
-            const bool keep = chosen >= 0 && (value <= largest || largest != largest);
-            largest = keep ? largest : value;
-            chosen = keep ? chosen : tap;
-          });
-  y[index] = FromFloat<T>(largest);
-  if (taps != nullptr) taps[index] = static_cast<uint8_t>(chosen);
+  const Place<kCount> place(index, shape.output_height, shape.output_width, shape.channels);
+  float largest[kCount] = {};
+  int32_t chosen[kCount] = {};
+  bool first = true;
+  ForTaps(shape, place, [&](int32_t tap, int64_t from) {
+    const Pack<T, kCount> values = LoadPack<kCount>(x + from);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float value = ToFloat(values.at[j]);
+      const bool keep = !first && (value <= largest[j] || largest[j] != largest[j]);
+      largest[j] = keep ? largest[j] : value;
+      chosen[j] = keep ? chosen[j] : tap;
+    }
+    first = false;
+  });
+  PutPack<kCount>(y + index * kCount, largest, false);
+  if (taps == nullptr) return;
+  Pack<uint8_t, kCount> numbers;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) numbers.at[j] = static_cast<uint8_t>(chosen[j]);
+  StorePack(taps + index * kCount, numbers);
 }
 
-template <typename T>
+template <int kCount, typename T>
 __global__ void MaxPoolGradient(PoolShape shape, const T* dy, const uint8_t* taps, T* dx, bool sum,
                                 int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
-  float gradient = 0;
-  ForWindows(shape, Place(index, shape.height, shape.width, shape.channels),
+  float gradients[kCount] = {};
+  ForWindows(shape, Place<kCount>(index, shape.height, shape.width, shape.channels),
              [&](int32_t tap, int64_t window) {
-               if (taps[window] == tap) gradient += ToFloat(dy[window]);
+               const Pack<T, kCount> values = LoadPack<kCount>(dy + window);
+               const Pack<uint8_t, kCount> chosen = LoadPack<kCount>(taps + window);
+#pragma unroll
+               for (int j = 0; j < kCount; ++j) {
+                 if (chosen.at[j] == tap) gradients[j] += ToFloat(values.at[j]);
+               }
              });
-  Put(dx + index, gradient, sum);
+  PutPack<kCount>(dx + index * kCount, gradients, sum);
 }
 
-template <typename T>
+// Adds kCount elements of `from` to `totals`.
+template <int kCount, typename T>
+__device__ inline void AddPack(float (&totals)[kCount], const T* from) {
+  const Pack<T, kCount> values = LoadPack<kCount>(from);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) totals[j] += ToFloat(values.at[j]);
+}
+
+template <int kCount>
+__device__ inline void DivideByWindow(const PoolShape& shape, float (&totals)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) totals[j] /= static_cast<float>(shape.kernel * shape.kernel);
+}
+
+template <int kCount, typename T>
 __global__ void AvgPool(PoolShape shape, const T* x, T* y, int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
-  float total = 0;
-  ForTaps(shape, Place(index, shape.output_height, shape.output_width, shape.channels),
-          [&](int32_t, int64_t from) { total += ToFloat(x[from]); });
-  y[index] = FromFloat<T>(total / static_cast<float>(shape.kernel * shape.kernel));
+  float totals[kCount] = {};
+  ForTaps(shape, Place<kCount>(index, shape.output_height, shape.output_width, shape.channels),
+          [&](int32_t, int64_t from) { AddPack(totals, x + from); });
+  DivideByWindow(shape, totals);
+  PutPack<kCount>(y + index * kCount, totals, false);
 }
 
-template <typename T>
+template <int kCount, typename T>
 __global__ void AvgPoolGradient(PoolShape shape, const T* dy, T* dx, bool sum, int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
-  float total = 0;
-  ForWindows(shape, Place(index, shape.height, shape.width, shape.channels),
-             [&](int32_t, int64_t window) { total += ToFloat(dy[window]); });
-  Put(dx + index, total / static_cast<float>(shape.kernel * shape.kernel), sum);
+  float totals[kCount] = {};
+  ForWindows(shape, Place<kCount>(index, shape.height, shape.width, shape.channels),
+             [&](int32_t, int64_t window) { AddPack(totals, dy + window); });
+  DivideByWindow(shape, totals);
+  PutPack<kCount>(dx + index * kCount, totals, sum);
 }
 
-// A thread for each of `count` elements.
+// A thread for each of `count` packs.
 template <typename Kernel, typename... Arguments>
 cudaError_t ForEach(int64_t count, Kernel* kernel, cudaStream_t stream,
                     const Arguments&... arguments) noexcept {
@@ -140,24 +172,37 @@ cudaError_t ForEach(int64_t count, Kernel* kernel, cudaStream_t stream,
 template <typename T>
 cudaError_t LaunchMaxPool(const PoolShape& shape, const T* x, T* y, uint8_t* taps,
                           cudaStream_t stream) noexcept {
-  return ForEach(shape.outputs(), MaxPool<T>, stream, shape, x, y, taps);
+  return WithPackSize<T>(shape.channels, {x, y}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    return ForEach(shape.outputs() / kCount, MaxPool<kCount, T>, stream, shape, x, y, taps);
+  });
 }
 
 template <typename T>
 cudaError_t LaunchMaxPoolGradient(const PoolShape& shape, const T* dy, const uint8_t* taps, T* dx,
                                   bool sum, cudaStream_t stream) noexcept {
-  return ForEach(shape.inputs(), MaxPoolGradient<T>, stream, shape, dy, taps, dx, sum);
+  return WithPackSize<T>(shape.channels, {dy, dx}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    return ForEach(shape.inputs() / kCount, MaxPoolGradient<kCount, T>, stream, shape, dy, taps, dx,
+                   sum);
+  });
 }
 
 template <typename T>
 cudaError_t LaunchAvgPool(const PoolShape& shape, const T* x, T* y, cudaStream_t stream) noexcept {
-  return ForEach(shape.outputs(), AvgPool<T>, stream, shape, x, y);
+  return WithPackSize<T>(shape.channels, {x, y}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    return ForEach(shape.outputs() / kCount, AvgPool<kCount, T>, stream, shape, x, y);
+  });
 }
 
 template <typename T>
 cudaError_t LaunchAvgPoolGradient(const PoolShape& shape, const T* dy, T* dx, bool sum,
                                   cudaStream_t stream) noexcept {
-  return ForEach(shape.inputs(), AvgPoolGradient<T>, stream, shape, dy, dx, sum);
+  return WithPackSize<T>(shape.channels, {dy, dx}, [&](auto count) {
+    constexpr int kCount = decltype(count)::value;
+    return ForEach(shape.inputs() / kCount, AvgPoolGradient<kCount, T>, stream, shape, dy, dx, sum);
+  });
 }
 
 #define CUDA_OPS_INSTANTIATE(T)                                                                    \

@@ -144,6 +144,8 @@ void AddLoss(std::vector<OpCase>* cases) {
   loss("LossThreeDims", Shape{2, 3, 33}, -1);
   loss("LossOneClass", Shape{4, 1}, 0);
   loss("LossLarge", Shape{500, 70}, -1);
+  loss("LossAligned", Shape{3, 2048}, -1);
+  loss("LossWide", Shape{3, 120000}, -1);  // more than a block can hold
 }
 
 }  // namespace

@@ -101,12 +101,37 @@ Status FaultOf(Device* device) {
   return accelerator == nullptr ? Status() : accelerator->Fault();
 }
 
+// The replicas of an op on an accelerator, over others that work on host memory.
+class StagedReplicas final : public Replicas {
+ public:
+  StagedReplicas(Replicas* on_host, Device* device) : on_host_(on_host), device_(device) {}
+
+  int32_t size() const noexcept override { return on_host_->size(); }
+  int32_t rank() const noexcept override { return on_host_->rank(); }
+  Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override {
+    const auto part = static_cast<size_t>(count), whole = part * static_cast<size_t>(size());
+    std::vector<float> host_own(part), host_all(whole);
+    ENGINE_RETURN_IF_ERROR(device_->Copy(host_own.data(), own, part * sizeof(float), stream));
+    ENGINE_RETURN_IF_ERROR(stream->Synchronize(kTimeoutMs));
+    ENGINE_RETURN_IF_ERROR(on_host_->Gather(host_own.data(), count, host_all.data(), nullptr));
+    ENGINE_RETURN_IF_ERROR(device_->Copy(all, host_all.data(), whole * sizeof(float), stream));
+    return stream->Synchronize(kTimeoutMs);
+  }
+
+ private:
+  Replicas* const on_host_;
+  Device* const device_;
+};
+
 // All memory of one call.
 class CallMemory {
  public:
   CallMemory(Device* device, const OpSignature& signature, const OpCase& op_case,
              const Problem& problem, const RunOptions& options)
-      : device_(device), signature_(signature), options_(options) {
+      : device_(device),
+        signature_(signature),
+        options_(options),
+        staged_replicas_(options.replicas, device) {
     for (const Tensor& input : problem.inputs) inputs_.push_back(View(input, true));
     AddOutput(problem.output_gradient, OutputAlias(op_case));
     for (const Tensor& gradient : problem.other_gradients) AddOutput(gradient, -1);
@@ -121,13 +146,14 @@ class CallMemory {
     stream_.reset(raw_stream_);
   }
 
-  OpCall Call() const {
+  OpCall Call() {
     return {.inputs = inputs_,
             .outputs = outputs_,
             .output_grads = output_gradients_,
             .input_grads = input_gradients_,
             .accumulate = options_.accumulate,
             .training = options_.training ? 1u : 0u,
+            .gradient_in_place = gradient_in_place_,
             .saved = saved_->data(),
             .workspace = workspace_->data(),
             .stream = raw_stream_,
@@ -135,7 +161,7 @@ class CallMemory {
             .step = scalars_ == nullptr ? options_.random.step : 0,
             .node = options_.random.node,
             .first_sample = scalars_ == nullptr ? options_.random.first_sample : 0,
-            .replicas = options_.replicas,
+            .replicas = GivenReplicas(),
             .scalars = scalars_};
   }
 
@@ -171,6 +197,11 @@ class CallMemory {
   DeviceMemory* Add(size_t size_bytes) {
     memory_.push_back(std::make_unique<DeviceMemory>(device_, size_bytes));
     return memory_.back().get();
+  }
+
+  Replicas* GivenReplicas() {
+    const bool staged = options_.replicas != nullptr && AcceleratorOf(device_) != nullptr;
+    return staged ? &staged_replicas_ : options_.replicas;
   }
 
   // What such a device reads instead of the values in the call.
@@ -227,6 +258,9 @@ class CallMemory {
     if ((signature_.differentiable_inputs & options_.wanted) >> i & 1) {
       if (options_.share_gradient && (signature_.passes_gradient >> i & 1)) {
         view.data = output_gradients_[0].data;
+      } else if (options_.gradient_in_place && (signature_.gradient_in_place >> i & 1)) {
+        view.data = inputs_[i].data;
+        gradient_in_place_ |= 1u << i;
       } else {
         Tensor before = input;
         before.spec.dtype = dtype;
@@ -247,6 +281,8 @@ class CallMemory {
   DeviceMemory* saved_ = nullptr;
   DeviceMemory* workspace_ = nullptr;
   const StepScalars* scalars_ = nullptr;
+  uint32_t gradient_in_place_ = 0;
+  StagedReplicas staged_replicas_;
   Stream* raw_stream_ = nullptr;
   std::unique_ptr<Stream> stream_;
 };

@@ -47,7 +47,7 @@ struct LoadedOps {
     int threads = 1;  // of one op, where the plugin has such an option
     DType activation =
         DType::kFloat32;  // or kBFloat16, where the plugin has the option "precision"
-    bool tune = false;  // measures, where it can: then two instances may differ in their roundings
+    bool tune = false;    // measures, where it can
   };
 
   static LoadedOps Load(const std::string& path, const Settings& settings);
@@ -86,13 +86,14 @@ Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t
 Problem PartOf(const Problem& problem, int64_t begin, int64_t end);
 
 struct RunOptions {
-  uint32_t wanted = ~0u;         // inputs whose gradient is asked for
-  uint32_t accumulate = 0;       // inputs whose gradient is added to Before()
-  bool in_place = false;         // output in the memory of the input that the signature names
-  bool share_gradient = false;   // input gradients that may, in the memory of the output's
-  bool hide_undeclared = false;  // NaN in what Backward does not say that it reads
-  bool training = true;          // else Forward alone, in evaluation
-  uint32_t missing = 0;          // bit i: no gradient arrives at output i
+  uint32_t wanted = ~0u;           // inputs whose gradient is asked for
+  uint32_t accumulate = 0;         // inputs whose gradient is added to Before()
+  bool in_place = false;           // output in the memory of the input that the signature names
+  bool share_gradient = false;     // input gradients that may, in the memory of the output's
+  bool gradient_in_place = false;  // input gradients that may, in the memory of the input
+  bool hide_undeclared = false;    // NaN in what Backward does not say that it reads
+  bool training = true;            // else Forward alone, in evaluation
+  uint32_t missing = 0;            // bit i: no gradient arrives at output i
   RandomKey random;
   Replicas* replicas = nullptr;
 };

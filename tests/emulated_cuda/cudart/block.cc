@@ -19,7 +19,12 @@ constexpr unsigned char kGuard = 0xa5;
 constexpr size_t kGuardBytes = 256;
 constexpr size_t kAlignment = 128;
 
-thread_local Block* t_block = nullptr;
+__thread Block* t_block __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// Names of functions, mostly the same literal.
+bool IsSame(const char* a, const char* b) {
+  return a == b || std::strcmp(a, b) == 0;
+}
 
 std::string Text(const dim3& extent) {
   return "(" + std::to_string(extent.x) + ", " + std::to_string(extent.y) + ", " +
@@ -116,6 +121,10 @@ void Block::BeginKernel(const EmulatedCudaKernel& kernel) {
     thread.view.grid_size = kernel.grid;
     thread.view.dynamic_shared = dynamic_shared;
   }
+  if (kernel.checked) {
+    accesses_.BeginKernel(static_shared_, static_shared_bytes_, dynamic_shared,
+                          kernel.shared_bytes);
+  }
 }
 
 void Block::Run(const uint3& index) {
@@ -158,6 +167,7 @@ void Block::Prepare(const uint3& index) {
   barrier_.arrived = 0;
   barrier_.count = 0;
   PoisonShared();
+  if (kernel_->checked) accesses_.BeginBlock();
 }
 
 void Block::PoisonShared() {
@@ -185,7 +195,7 @@ void Block::RunThread(void* thread_pointer) {
 int Block::Barrier(const char* function, bool predicate) {
   Thread& thread = current();
   if (barrier_.arrived == 0) barrier_.function = function;
-  if (std::strcmp(barrier_.function, function) != 0) {
+  if (!IsSame(barrier_.function, function)) {
     Fail("thread %s is at %s, others of its block at %s: %s",
          Text(thread.view.thread_index).c_str(), function, barrier_.function, Where().c_str());
   }
@@ -217,7 +227,7 @@ uint32_t Block::Meet(const char* function, unsigned mask, const void* value, siz
   if (mask != 0xffffffffu) FailHere("a function of warps was called with a mask of some lanes");
   if (first + kWarpSize > count_) FailHere("a function of warps was called in a part of a warp");
   if (warp.arrived == 0) warp.function = function;
-  if (std::strcmp(warp.function, function) != 0) {
+  if (!IsSame(warp.function, function)) {
     Fail("thread %s is at %s, other lanes of its warp at %s: %s",
          Text(thread.view.thread_index).c_str(), function, warp.function, Where().c_str());
   }
@@ -239,7 +249,11 @@ uint32_t Block::Meet(const char* function, unsigned mask, const void* value, siz
 
 const unsigned char* Block::Exchange(const char* function, unsigned mask, const void* value,
                                      size_t size_bytes) {
-  const uint32_t side = Meet(function, mask, value, size_bytes, [](Warp&, uint32_t) {});
+  // Of these functions, __syncwarp alone gives nothing, and orders memory.
+  if (size_bytes > 0) Access(value, size_bytes, false, false);
+  const uint32_t side = Meet(function, mask, value, size_bytes, [&](Warp& warp, uint32_t) {
+    if (size_bytes == 0) ++warp.barriers;
+  });
   return WarpOf(current()).values[side][0].data();
 }
 
@@ -285,6 +299,25 @@ void Block::Multiply(const std::array<Slot, kWarpSize>& factors, Product* produc
   }
 }
 
+void Block::Access(const void* address, size_t size_bytes, bool write, bool aligned) {
+  if (!kernel_->checked || fibers_.Owns(address)) return;
+  if (aligned && reinterpret_cast<uintptr_t>(address) % size_bytes != 0) {
+    FailHere("an access is not aligned to its size");
+  }
+  const dim3& grid = kernel_->grid;
+  const Thread& thread = current();
+  const Moment now = {1 + index_.x + grid.x * (index_.y + grid.y * index_.z), thread.index,
+                      barrier_.meeting, WarpOf(thread).barriers};
+  Moment other;
+  const char* const error = accesses_.Access(address, size_bytes, write, now, &other);
+  if (!error) return;
+  const std::string before = other.block == 0
+                                 ? ""
+                                 : " (the other one: thread " + std::to_string(other.thread) +
+                                       " of block " + std::to_string(other.block - 1) + ")";
+  FailHere((error + before).c_str());
+}
+
 bool Block::IsShared(const void* address) const {
   const auto* const byte = static_cast<const unsigned char*>(address);
   const unsigned char* const dynamic_shared = threads_[0].view.dynamic_shared;
@@ -302,6 +335,7 @@ void Block::CopyAsync(void* shared, const void* global, size_t size_bytes, bool 
     FailHere("the source of an asynchronous copy is not aligned to 16");
   }
   if (valid && IsShared(global)) FailHere("the source of an asynchronous copy is shared memory");
+  Access(shared, size_bytes, true, true);
   std::memset(shared, kPoison, size_bytes);
   current().copies.push_back({shared, global, size_bytes, valid, current().group});
 }
@@ -317,7 +351,9 @@ void Block::WaitForCopies(int pending) {
   };
   const auto end = std::find_if(thread.copies.begin(), thread.copies.end(), under_way);
   for (auto copy = thread.copies.begin(); copy != end; ++copy) {
+    Access(copy->shared, copy->size_bytes, true, true);
     if (copy->valid) {
+      Access(copy->global, copy->size_bytes, false, true);
       std::memcpy(copy->shared, copy->global, copy->size_bytes);
     } else {
       std::memset(copy->shared, 0, copy->size_bytes);

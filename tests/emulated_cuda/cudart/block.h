@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/emulated_cuda/cudart/access_check.h"
 #include "tests/emulated_cuda/cudart/fibers.h"
 #include "tests/emulated_cuda/cudart/order.h"
 #include "tests/emulated_cuda/runtime.h"
@@ -34,6 +35,8 @@ class Block {
   const unsigned char* Exchange(const char* function, unsigned mask, const void* value,
                                 size_t size_bytes);
   void MultiplyAdd(float* d, const uint32_t* a, uint32_t b0, uint32_t b1);
+  // An access of the current thread to memory: looked at if the kernel is to be checked.
+  void Access(const void* address, size_t size_bytes, bool write, bool aligned);
   void CopyAsync(void* shared, const void* global, size_t size_bytes, bool valid);
   void CommitCopies();
   void WaitForCopies(int pending);
@@ -65,6 +68,7 @@ class Block {
     const char* function = nullptr;
     uint32_t arrived = 0;
     uint32_t meeting = 0;  // counts
+    uint32_t barriers = 0;
     // Of this meeting and of the one before it.
     alignas(64) std::array<std::array<Slot, kWarpSize>, 2> values;
     std::array<Product, 2> products;
@@ -105,6 +109,7 @@ class Block {
   uint3 index_{};
   BlockBarrier barrier_;
   Thread* current_ = nullptr;
+  AccessCheck accesses_;
   unsigned char* static_shared_ = nullptr;
   size_t static_shared_bytes_ = 0;
 };

@@ -65,6 +65,11 @@ bool FiberPool::Resume(size_t index) {
   return fibers_[index].busy;
 }
 
+bool FiberPool::Owns(const void* address) const {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  return byte >= stacks_ && byte < stacks_ + kMaxThreads * kStackBytes;
+}
+
 void FiberPool::Suspend() {
   caller_ = std::move(caller_).resume();
 }

@@ -26,6 +26,9 @@ class FiberPool {
   // Called by the fiber that runs: goes back to Resume.
   void Suspend();
 
+  // Whether an address is in a stack.
+  bool Owns(const void* address) const;
+
  private:
   struct Fiber {
     boost::context::fiber context;

@@ -11,7 +11,6 @@ namespace emulated_cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr size_t kGuardBytes = 256;
 constexpr unsigned char kGuard = 0xa5;
 constexpr int kFresh = 0xff;  // four of them are a NaN, and -1
 constexpr int kFreed = 0xfe;
@@ -77,6 +76,13 @@ bool Memory::DeviceReaches(const void* pointer, size_t size_bytes) const {
   if (!found) return false;
   const auto* const byte = static_cast<const unsigned char*>(pointer);
   return size_bytes <= static_cast<size_t>(found->data + found->size_bytes - byte);
+}
+
+std::vector<Allocation> Memory::All() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Allocation> all;
+  for (const auto& [data, allocation] : allocations_) all.push_back(allocation);
+  return all;
 }
 
 void Memory::CheckGuards() const {

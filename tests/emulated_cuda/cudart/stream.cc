@@ -55,25 +55,17 @@ std::chrono::steady_clock::time_point Point::when() const {
 }
 
 void Queue::Push(Task task) {
-  Add({std::move(task), false});
+  Add({.task = std::move(task)});
 }
 
 std::shared_ptr<Point> Queue::PushPoint() {
   auto point = std::make_shared<Point>();
-  Add({[point] {
-         point->Reach();
-         return cudaSuccess;
-       },
-       true});
+  Add({.reach = point});
   return point;
 }
 
 void Queue::PushWait(std::shared_ptr<Point> point) {
-  Add({[point = std::move(point)] {
-         point->Wait();
-         return cudaSuccess;
-       },
-       true});
+  Add({.wait_for = std::move(point)});
 }
 
 void Queue::Close() {
@@ -115,22 +107,29 @@ bool Queue::Take(Entry* out) {
 
 void Queue::Work() {
   for (Entry entry; Take(&entry);) {
-    Run(entry);
-    entry = {};  // before the entry counts as done
-    std::lock_guard lock(mutex_);
-    --open_;
+    if (entry.reach) {
+      Done();  // who has waited for the point finds the queue empty
+      entry.reach->Reach();
+      continue;
+    }
+    if (entry.wait_for) entry.wait_for->Wait();
+    if (entry.task) Run(entry.task);
+    entry = {};
+    Done();
   }
 }
 
-void Queue::Run(const Entry& entry) {
-  if (entry.always) {
-    entry.task();
-  } else if (device_->error.load() == 0 && BeginTask()) {
-    const int error = entry.task();
-    int none = 0;
-    if (error != 0) device_->error.compare_exchange_strong(none, error);
-    g_running.fetch_sub(1);
-  }
+void Queue::Run(const Task& task) {
+  if (device_->error.load() != 0 || !BeginTask()) return;
+  const int error = task();
+  int none = 0;
+  if (error != 0) device_->error.compare_exchange_strong(none, error);
+  g_running.fetch_sub(1);
+}
+
+void Queue::Done() {
+  std::lock_guard lock(mutex_);
+  --open_;
 }
 
 }  // namespace emulated_cuda

@@ -51,15 +51,18 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool idle() const;
 
  private:
+  // One of the three.
   struct Entry {
     Task task;
-    bool always = false;
+    std::shared_ptr<Point> reach;
+    std::shared_ptr<Point> wait_for;
   };
 
   void Add(Entry entry);
   void Work();
   bool Take(Entry* out);
-  void Run(const Entry& entry);
+  void Run(const Task& task);
+  void Done();
 
   DeviceState* const device_;
   mutable std::mutex mutex_;

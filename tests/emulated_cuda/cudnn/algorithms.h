@@ -27,7 +27,7 @@ constexpr size_t kMaxAlgorithms = 5;
 size_t AlgorithmsFor(ConvolutionPass pass, const ConvolutionProblem& problem,
                      std::span<ConvolutionAlgorithm, kMaxAlgorithms> algorithms);
 
-// The one of that number; null-like (status NOT_SUPPORTED) when there is none.
+// The one of that number; with the status NOT_SUPPORTED when there is none.
 ConvolutionAlgorithm AlgorithmOf(ConvolutionPass pass, const ConvolutionProblem& problem,
                                  int number);
 

@@ -74,7 +74,7 @@ TEST(NcclMemory, WhereNcclGivesNoneTheRuntimeDoesAndTheLogSaysSo) {
   ASSERT_TRUE(MemoryOf(**created)->Allocate(256, &data).ok());
   const std::vector<uint8_t> zeroes(256);
   EXPECT_EQ(std::memcmp(data, zeroes.data(), zeroes.size()), 0);
-  EXPECT_THAT(host.log(), ::testing::ElementsAre(::testing::HasSubstr("ncclMemAlloc")));
+  EXPECT_THAT(host.log(), ::testing::Contains(::testing::HasSubstr("ncclMemAlloc")));
   MemoryOf(**created)->Free(data);
 }
 

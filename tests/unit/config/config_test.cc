@@ -237,6 +237,7 @@ train {
   sparse_pull: false                      # default
   micro_batches: 1                        # default
   loss_scale: 1                           # default
+  record_steps: false                     # default
 }
 communication {
   timeout_ms: 30000                       # default

@@ -58,11 +58,12 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
     ENGINE_ASSIGN_OR_RETURN(
         file_, SafetensorsFile::Open(GoldenFile(std::string(GetParam().name) + ".safetensors")));
     ENGINE_ASSIGN_OR_RETURN(
-        rank_, LoneRank::Make(std::string("model { ") + GetParam().model +
-                              " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
-                              "sgd { momentum: 0.9 weight_decay: 0.01 }\n"
-                              "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
-                              OpsUnderTest() + "\"]\n"));
+        rank_,
+        LoneRank::Make(std::string("model { ") + GetParam().model +
+                       " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
+                       "sgd { momentum: 0.9 weight_decay: 0.01 }\n" +
+                       OpsOptionsUnderTest() + "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
+                       OpsUnderTest() + "\"]\n"));
     ENGINE_ASSIGN_OR_RETURN(executor_, rank_->MakeExecutor({.input_shape = GetParam().image,
                                                             .target_shape = {},
                                                             .classes = 4,

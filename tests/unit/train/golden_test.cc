@@ -49,8 +49,9 @@ const Recipe kRecipes[] = {
 
 std::string ConfigOf(const Recipe& recipe, const char* scheduler) {
   const std::string model = recipe.model == std::string("mlp") ? kMlp : kGpt;
-  return model + kClip + recipe.options + "\nplugins: [\"null\", \"" + scheduler + "\", \"" +
-         recipe.optimizer + "\", \"" + OpsUnderTest() + "\"" + recipe.hooks + "]\n";
+  return model + kClip + OpsOptionsUnderTest() + recipe.options + "\nplugins: [\"null\", \"" +
+         scheduler + "\", \"" + recipe.optimizer + "\", \"" + OpsUnderTest() + "\"" + recipe.hooks +
+         "]\n";
 }
 
 // A model with the initial parameters of its file, and the one batch of that file.

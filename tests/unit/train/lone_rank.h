@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,13 +15,18 @@
 
 namespace engine::test {
 
+// That of the build; another one (ENGINE_TEST_PLUGINS) where the tests were built elsewhere.
+inline std::string PluginFolder() {
+  const char* folder = std::getenv("ENGINE_TEST_PLUGINS");
+  return folder == nullptr ? ENGINE_TEST_PLUGIN_DIR : folder;
+}
+
 class LoneRank {
  public:
   static Result<std::unique_ptr<LoneRank>> Make(const std::string& config_text) {
     ENGINE_ASSIGN_OR_RETURN(
         Config config,
-        Config::Load(
-            {.text = config_text, .origin = "test", .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}}));
+        Config::Load({.text = config_text, .origin = "test", .plugin_folders = {PluginFolder()}}));
     std::unique_ptr<LoneRank> rank(new LoneRank(std::move(config)));
     ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
                             RankPlugins::Create(rank->config_, rank->context_,

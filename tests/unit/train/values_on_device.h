@@ -18,6 +18,12 @@ inline std::string OpsUnderTest() {
   return chosen == nullptr ? "cpu_ops" : chosen;
 }
 
+// Options of that plugin, in the words of a configuration: ENGINE_TEST_OPS_OPTIONS.
+inline std::string OpsOptionsUnderTest() {
+  const char* options = std::getenv("ENGINE_TEST_OPS_OPTIONS");
+  return options == nullptr ? "" : options;
+}
+
 // A file of tests/golden; the folder is another one where the tests were built elsewhere.
 inline std::string GoldenFile(const std::string& name) {
   const char* folder = std::getenv("ENGINE_TEST_GOLDEN");

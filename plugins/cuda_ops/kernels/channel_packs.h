@@ -1,0 +1,45 @@
+// Passes over rows of channels that take several channels at a time where they can.
+#pragma once
+
+#include <initializer_list>
+#include <type_traits>
+
+#include "kernels/element.h"
+
+namespace engine::cuda_ops {
+
+// Calls function(integral_constant<int, n>) with the number of channels that a thread may take
+// together: as many as 16 bytes have where that divides `channels` and all `tensors` are aligned,
+// else 1.
+template <typename T, typename Function>
+cudaError_t WithPackSize(int64_t channels, std::initializer_list<const T*> tensors,
+                         const Function& function) noexcept {
+  bool packed = channels % kPackSize<T> == 0;
+  for (const T* tensor : tensors) packed = packed && IsAligned16(tensor);
+  return packed ? function(std::integral_constant<int, kPackSize<T>>{})
+                : function(std::integral_constant<int, 1>{});
+}
+
+template <int kCount, typename T>
+__device__ inline Pack<T, kCount> LoadPack(const T* from) {
+  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+}
+
+template <int kCount, typename T>
+__device__ inline void StorePack(T* to, const Pack<T, kCount>& pack) {
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+// Elements become `values`, or have them added.
+template <int kCount, typename T>
+__device__ inline void PutPack(T* to, const float (&values)[kCount], bool sum) {
+  Pack<T, kCount> pack;
+  if (sum) pack = LoadPack<kCount>(to);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    pack.at[j] = FromFloat<T>(sum ? ToFloat(pack.at[j]) + values[j] : values[j]);
+  }
+  StorePack(to, pack);
+}
+
+}  // namespace engine::cuda_ops

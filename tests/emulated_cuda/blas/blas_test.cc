@@ -1,0 +1,280 @@
+// Blas over the fake cuBLASLt: every layout, type and epilogue against sums in double precision,
+// and what is measured when.
+#include "blas.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <random>
+#include <vector>
+
+#include "tests/fakes/bfloat16.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+using Values = std::vector<double>;
+
+// Device memory with numbers in float32 or bfloat16.
+class DeviceNumbers {
+ public:
+  DeviceNumbers(CudaDevice& device, DType dtype, const Values& values)
+      : device_(device), dtype_(dtype), count_(values.size()) {
+    EXPECT_TRUE(device.Allocate(bytes(), &data_).ok());
+    std::vector<char> raw(bytes());
+    for (size_t i = 0; i < count_; ++i) {
+      const auto value = static_cast<float>(values[i]);
+      const uint16_t half = test::ToBFloat16(value);
+      std::memcpy(&raw[i * SizeOf(dtype)],
+                  dtype == DType::kFloat32 ? static_cast<const void*>(&value) : &half,
+                  SizeOf(dtype));
+    }
+    EXPECT_EQ(cudaMemcpy(data_, raw.data(), raw.size(), cudaMemcpyDefault), cudaSuccess);
+  }
+  ~DeviceNumbers() { device_.Free(data_); }
+  DeviceNumbers(const DeviceNumbers&) = delete;
+  DeviceNumbers& operator=(const DeviceNumbers&) = delete;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return count_ * SizeOf(dtype_); }
+  Values Read() const {
+    std::vector<char> raw(bytes());
+    EXPECT_EQ(cudaMemcpy(raw.data(), data_, raw.size(), cudaMemcpyDefault), cudaSuccess);
+    Values values(count_);
+    for (size_t i = 0; i < count_; ++i) {
+      float value = 0;
+      uint16_t half = 0;
+      std::memcpy(dtype_ == DType::kFloat32 ? static_cast<void*>(&value) : &half,
+                  &raw[i * SizeOf(dtype_)], SizeOf(dtype_));
+      values[i] = static_cast<double>(dtype_ == DType::kFloat32 ? value : test::FromBFloat16(half));
+    }
+    return values;
+  }
+
+ private:
+  CudaDevice& device_;
+  const DType dtype_;
+  const size_t count_;
+  void* data_ = nullptr;
+};
+
+// Numbers that both types hold exactly.
+Values Numbers(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Values values(static_cast<size_t>(count));
+  for (double& value : values) value = (static_cast<double>(random() % 129) - 64) / 64;
+  return values;
+}
+
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+class BlasTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Status status = CudaDevice::Create(0, 0, &device_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    Stream* stream = nullptr;
+    ASSERT_TRUE(device_->CreateStream(&stream).ok());
+    stream_.reset(stream);
+    Use({.tune = false});
+  }
+  void TearDown() override {
+    blas_.reset();
+    stream_.reset();
+  }
+
+  void Use(const Blas::Settings& settings) {
+    ASSERT_TRUE(Blas::Create(*device_, settings, &blas_).ok());
+  }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream_->native()); }
+
+  struct Operands {
+    Values a, b, bias, before;
+  };
+  static Operands OperandsOf(const MatrixProduct& product) {
+    return {Numbers(product.m * product.k, 1), Numbers(product.k * product.n, 2),
+            Numbers(product.n, 3), Numbers(product.m * product.n, 4)};
+  }
+
+  // The product, before gelu.
+  static Values Expected(const MatrixProduct& product, const Operands& operands) {
+    const auto [m, n, k] = std::tuple{product.m, product.n, product.k};
+    Values d(static_cast<size_t>(m * n));
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        const auto at = static_cast<size_t>(i * n + j);
+        double sum = product.sum ? operands.before[at] : 0;
+        if (product.epilogue != Epilogue::kNone) sum += operands.bias[static_cast<size_t>(j)];
+        for (int64_t l = 0; l < k; ++l) {
+          sum += operands.a[static_cast<size_t>(product.a_transposed ? l * m + i : i * k + l)] *
+                 operands.b[static_cast<size_t>(product.b_transposed ? j * k + l : l * n + j)];
+        }
+        d[at] = sum;
+      }
+    }
+    return d;
+  }
+
+  static void ExpectNear(const Values& got, const Values& want, DType dtype, const char* what) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double rounding = dtype == DType::kBFloat16 ? 0x1p-8 : 1e-6;
+      ASSERT_NEAR(got[i], want[i], rounding * std::abs(want[i]) + 1e-5) << what << " at " << i;
+    }
+  }
+
+  // Whether there is an algorithm; if so, the result is looked at.
+  bool Check(const MatrixProduct& product) {
+    const Operands operands = OperandsOf(product);
+    const DeviceNumbers a(*device_, product.factors, operands.a);
+    const DeviceNumbers b(*device_, product.factors, operands.b);
+    const DeviceNumbers bias(*device_, product.result, operands.bias);
+    const DeviceNumbers d(*device_, product.result, operands.before);
+    const DeviceNumbers aux(*device_, product.result, operands.before);
+    const MatrixOperands pointers = {a.data(), b.data(), d.data(), bias.data(), aux.data()};
+    const Result<bool> supported = blas_->Supports(product, pointers);
+    EXPECT_TRUE(supported.ok()) << supported.status().message();
+    if (!supported.ok() || !*supported) return false;
+    const Status status = blas_->Multiply(product, pointers, native());
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(stream_->Synchronize(10'000).ok());
+    Values want = Expected(product, operands);
+    if (product.epilogue == Epilogue::kGeluAuxBias) {
+      ExpectNear(aux.Read(), want, product.result, "aux");
+    }
+    if (product.epilogue == Epilogue::kGeluBias || product.epilogue == Epilogue::kGeluAuxBias) {
+      for (double& value : want) value = Gelu(value);
+    }
+    ExpectNear(d.Read(), want, product.result, "d");
+    return true;
+  }
+
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Blas> blas_;
+};
+
+TEST_F(BlasTest, EveryLayoutAndTypeIsRowMajor) {
+  for (const bool tune : {false, true}) {
+    Use({.tune = tune});
+    for (const bool a_transposed : {false, true}) {
+      for (const bool b_transposed : {false, true}) {
+        for (const bool sum : {false, true}) {
+          for (const auto& [factors, result] : {std::pair{DType::kFloat32, DType::kFloat32},
+                                                std::pair{DType::kBFloat16, DType::kBFloat16},
+                                                std::pair{DType::kBFloat16, DType::kFloat32}}) {
+            EXPECT_TRUE(Check({.m = 5,
+                               .n = 7,
+                               .k = 3,
+                               .a_transposed = a_transposed,
+                               .b_transposed = b_transposed,
+                               .factors = factors,
+                               .result = result,
+                               .sum = sum}))
+                << "transposed " << a_transposed << b_transposed << " sum " << sum;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(BlasTest, EpiloguesAreAppliedByColumn) {
+  for (const Epilogue epilogue : {Epilogue::kBias, Epilogue::kGeluBias, Epilogue::kGeluAuxBias}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      EXPECT_TRUE(Check({.m = 5,
+                         .n = 16,
+                         .k = 8,
+                         .b_transposed = true,
+                         .factors = dtype,
+                         .result = dtype,
+                         .epilogue = epilogue}))
+          << static_cast<int>(epilogue);
+    }
+  }
+}
+
+TEST_F(BlasTest, AnEpilogueThatTheLibraryHasNotIsSaidSo) {
+  EXPECT_FALSE(Check({.m = 5,
+                      .n = 7,  // not a multiple of 8
+                      .k = 8,
+                      .b_transposed = true,
+                      .factors = DType::kBFloat16,
+                      .result = DType::kBFloat16,
+                      .epilogue = Epilogue::kGeluAuxBias}));
+}
+
+TEST_F(BlasTest, Tf32RoundsFactors) {
+  const MatrixProduct product = {.m = 1, .n = 1, .k = 1};
+  const double fine = 1 + 0x1p-20;
+  for (const bool tf32 : {false, true}) {
+    Use({.tf32 = tf32, .tune = false});
+    const DeviceNumbers a(*device_, DType::kFloat32, {fine}), b(*device_, DType::kFloat32, {1}),
+        d(*device_, DType::kFloat32, {0});
+    ASSERT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
+    ASSERT_TRUE(stream_->Synchronize(10'000).ok());
+    EXPECT_EQ(d.Read()[0], tf32 ? 1.0 : fine);
+  }
+}
+
+TEST_F(BlasTest, EachShapeIsMeasuredOnce) {
+  Use({.tune = true});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
+  EXPECT_EQ(blas_->measured(), 1);
+  EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 4}));
+  EXPECT_EQ(blas_->measured(), 2);
+  Use({.tune = false});
+  EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
+  EXPECT_EQ(blas_->measured(), 0);
+}
+
+// A product of zeros says nothing of how an algorithm adds up others.
+TEST_F(BlasTest, WhatIsFoundWithZerosIsNoReasonToChange) {
+  const MatrixProduct product = {.m = 9, .n = 11, .k = 300};
+  const Operands operands = OperandsOf(product);
+  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
+  const DeviceNumbers zeros(*device_, DType::kFloat32, Values(operands.b.size()));
+  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
+  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
+  const auto multiply = [&](const DeviceNumbers& factor) {
+    EXPECT_TRUE(blas_->Multiply(product, {a.data(), factor.data(), d.data()}, native()).ok());
+    EXPECT_TRUE(stream_->Synchronize(10'000).ok());
+    return d.Read();
+  };
+  const Values want = multiply(b);
+  for (int i = 0; i < 5; ++i) {
+    Use({.tune = true});
+    EXPECT_EQ(multiply(zeros), Values(want.size()));
+    EXPECT_EQ(blas_->measured(), 1);
+    EXPECT_EQ(multiply(b), want);
+  }
+}
+
+TEST_F(BlasTest, NothingIsMeasuredInARecording) {
+  Use({.tune = true});
+  const MatrixProduct product = {.m = 5, .n = 7, .k = 3};
+  const Operands operands = OperandsOf(product);
+  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
+  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
+  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
+  const MatrixOperands pointers = {a.data(), b.data(), d.data()};
+  ASSERT_TRUE(*blas_->Supports(product, pointers));  // allocates the workspace
+  ASSERT_TRUE(device_->BeginRecording(stream_.get()).ok());
+  EXPECT_TRUE(blas_->Multiply(product, pointers, native()).ok());
+  Recording* recording = nullptr;
+  ASSERT_TRUE(device_->EndRecording(stream_.get(), &recording).ok());
+  const std::unique_ptr<Recording> owned(recording);
+  EXPECT_EQ(blas_->measured(), 0);
+  EXPECT_EQ(d.Read(), operands.before);
+  ASSERT_TRUE(recording->Launch(stream_.get()).ok());
+  ASSERT_TRUE(stream_->Synchronize(10'000).ok());
+  ExpectNear(d.Read(), Expected(product, operands), DType::kFloat32, "d");
+}
+
+}  // namespace
+}  // namespace engine::cuda_ops

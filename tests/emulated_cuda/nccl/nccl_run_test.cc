@@ -1,0 +1,113 @@
+// Whole runs of the engine with cuda_ops and nccl over fakes: what comes out is what cpu_ops and
+// shm give, and what goes wrong is told in the same way.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/system/cli/engine_process.h"
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Sums are rounded in another order by other ops, which training carries on.
+constexpr double kTolerance = 2e-4;
+
+constexpr char kNet[] =
+    "seed: 3 model { mlp { hidden: [24, 16] } }\n"
+    "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
+    "train { steps: 7 global_batch: 15 learning_rate { base: 0.1 } }\n";
+constexpr char kOnCpu[] =
+    "plugins: [\"shm\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] sgd { momentum: 0.9 }\n";
+// Nothing is to be gained by measuring matrix products that are emulated.
+constexpr char kOnGpu[] =
+    "plugins: [\"nccl\", \"fifo_sched\", \"sgd\", \"cuda_ops\"] sgd { momentum: 0.9 }\n"
+    "cuda_ops { tune: false }\n";
+
+class NcclRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_.Write("cpu.pbtxt", std::string(kNet).append(kOnCpu));
+    folder_.Write("gpu.pbtxt", std::string(kNet).append(kOnGpu));
+  }
+
+  Outcome Run(const std::string& config, std::vector<std::string> more,
+              std::map<std::string, std::string> environment = {}) {
+    // The emulated cuda_ops comes before the real one, and the fakes before their originals.
+    std::vector<std::string> arguments = {"run", config, "-q", "--plugin-path", EMULATED_PLUGINS};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    environment.emplace("EMULATED_CUDA_DEVICES", "3");
+    return RunEngine(folder_.path(), arguments, environment);
+  }
+
+  std::vector<double> Losses(const std::string& config, std::vector<std::string> more) {
+    more.insert(more.end(), {"--set", "output.metrics=metrics.jsonl"});
+    const Outcome outcome = Run(config, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::vector<double> losses;
+    std::ifstream file(folder_ / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto entry = nlohmann::json::parse(line);
+      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
+    }
+    std::remove((folder_ / "metrics.jsonl").c_str());
+    return losses;
+  }
+
+  void ExpectSame(const std::vector<std::string>& how) {
+    const std::vector<double> expected = Losses("cpu.pbtxt", {"-n", "1"});
+    const std::vector<double> losses = Losses("gpu.pbtxt", how);
+    ASSERT_GE(expected.size(), 7u);
+    ASSERT_EQ(losses.size(), expected.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], kTolerance * expected[i]) << "loss " << i;
+    }
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(NcclRun, OfOneRankTrainsAsTheCpuDoes) {
+  ExpectSame({"-n", "1"});
+}
+
+TEST_F(NcclRun, OfProcessesTrainsAsTheCpuDoes) {
+  ExpectSame({"-n", "3", "--plugins", "priority_sched"});
+}
+
+TEST_F(NcclRun, OfThreadsTrainsAsTheCpuDoes) {
+  ExpectSame({"-n", "3", "--threads", "--plugins", "fifo_sched"});
+}
+
+// All-reduces in two halves: reduce-scatters, and all-gathers before the next forward pass.
+TEST_F(NcclRun, InTwoHalvesTrainsAsTheCpuDoes) {
+  ExpectSame({"-n", "2", "--threads", "--plugins", "dear_sched"});
+}
+
+TEST_F(NcclRun, WithOpsOnTheCpuIsRefusedInOneSentence) {
+  const Outcome outcome = Run("cpu.pbtxt", {"--plugins", "nccl", "-n", "2"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("the ops run on 'cpu'"), HasSubstr("add cuda_ops")));
+}
+
+TEST_F(NcclRun, WithATransferThatHangsEndsAtTheDeadline) {
+  const Outcome outcome = Run("gpu.pbtxt", {"-n", "2", "--set", "communication.timeout_ms=500"},
+                              {{"FAKE_NCCL_FAULT", "absent=1@9"}});
+  EXPECT_EQ(outcome.exit_code, 202) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("was not done within 500 ms"));
+}
+
+TEST_F(NcclRun, WithAnErrorOfNcclSaysWhatNcclSays) {
+  const Outcome outcome = Run("gpu.pbtxt", {"-n", "2"}, {{"FAKE_NCCL_FAULT", "error=1@9"}});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("unhandled system error"));
+}
+
+}  // namespace
+}  // namespace engine::testing

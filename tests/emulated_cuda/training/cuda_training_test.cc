@@ -1,0 +1,177 @@
+// Training with the ops of cuda_ops on emulated CUDA: what comes out is what cpu_ops gives, the
+// same bits come out whatever the way, and what goes wrong is told in one sentence.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/system/cli/engine_process.h"
+#include "tests/unit/storage/temp_folder.h"
+
+namespace engine::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+constexpr char kText[] =
+    "It was a bright cold day in April, and nothing here was ever printed before by anybody else. ";
+
+class CudaTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 40; ++i) text.append(kText).append(std::to_string(i * i));
+    folder_.Write("text", text);
+    // Heads of 64, so that bfloat16 takes the kernels that GPT-2 takes.
+    folder_.Write(
+        "gpt.pbtxt",
+        "seed: 5 model { gpt { layers: 1 width: 64 heads: 1 tied: true } }\n"
+        "data { text { path: \"text\" context: 24 } }\n"
+        "train { steps: 6 global_batch: 3 evaluate_samples: 6 learning_rate { base: 0.01 } }\n"
+        "plugins: [\"null\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
+        "clip_norm { max_norm: 0.5 }\n");
+    folder_.Write("mlp.pbtxt",
+                  "seed: 3 model { mlp { hidden: [24, 16] } }\n"
+                  "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
+                  "train { steps: 9 global_batch: 15 learning_rate { base: 0.1 } }\n"
+                  "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\", \"clip_value\"]\n"
+                  "sgd { momentum: 0.9 } clip_value { threshold: 0.05 }\n");
+  }
+
+  Outcome Run(const std::string& config, Words more,
+              const std::map<std::string, std::string>& environment = {}) {
+    more.insert(more.begin(), {"run", config, "-q", "--plugin-path", EMULATED_PLUGINS});
+    return RunEngine(folder_.path(), std::move(more), environment);
+  }
+
+  // Losses of all steps and evaluations.
+  std::vector<double> Losses(const std::string& config, Words more) {
+    more.insert(more.end(), {"--set", "output.metrics=metrics.jsonl"});
+    const Outcome outcome = Run(config, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::vector<double> losses;
+    std::ifstream file(folder_ / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto entry = nlohmann::json::parse(line);
+      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
+    }
+    std::remove((folder_ / "metrics.jsonl").c_str());
+    EXPECT_GT(losses.size(), 2u);
+    return losses;
+  }
+
+  // Measuring takes long where nothing is fast.
+  static Words Cuda(Words more = {}) {
+    more.insert(more.begin(), {"--plugins", "cuda_ops", "--set", "cuda_ops.tune=false"});
+    return more;
+  }
+
+  static void ExpectNear(const std::vector<double>& got, const std::vector<double>& want,
+                         double tolerance) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i])) << "loss " << i;
+    }
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
+  for (const char* config : {"mlp.pbtxt", "gpt.pbtxt"}) {
+    SCOPED_TRACE(config);
+    const std::vector<double> expected = Losses(config, {});
+    EXPECT_LT(expected.back(), expected.front());
+    ExpectNear(Losses(config, Cuda()), expected, 1e-4);
+    ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=tf32"})), expected, 1e-4);
+    ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=bf16"})), expected, 2e-2);
+  }
+}
+
+TEST_F(CudaTraining, RunsThatAreRepeatedGiveTheSameBits) {
+  const Words bf16 = {"--set", "cuda_ops.precision=bf16"};
+  EXPECT_EQ(Losses("gpt.pbtxt", Cuda(bf16)), Losses("gpt.pbtxt", Cuda(bf16)));
+}
+
+TEST_F(CudaTraining, RecordedStepsGiveTheBitsOfQueuedOnes) {
+  for (const char* config : {"mlp.pbtxt", "gpt.pbtxt"}) {
+    SCOPED_TRACE(config);
+    EXPECT_EQ(Losses(config, Cuda({"--set", "train.record_steps=true"})), Losses(config, Cuda()));
+  }
+}
+
+// The last batch of each pass over 50 samples has 5, so it is queued between replays.
+TEST_F(CudaTraining, StepsOfAnotherSizeAreQueuedBetweenReplays) {
+  const Words epochs = {"--set", "train.epochs=3", "--set", "train.steps="};
+  const Words recorded = {"--set",        "train.epochs=3", "--set",
+                          "train.steps=", "--set",          "train.record_steps=true"};
+  EXPECT_EQ(Losses("mlp.pbtxt", Cuda(recorded)), Losses("mlp.pbtxt", Cuda(epochs)));
+}
+
+TEST_F(CudaTraining, MicroBatchesAddUp) {
+  ExpectNear(Losses("gpt.pbtxt", Cuda({"--set", "train.micro_batches=2"})),
+             Losses("gpt.pbtxt", Cuda()), 1e-4);
+}
+
+TEST_F(CudaTraining, AResumedRunGivesTheBitsOfTheUninterruptedOne) {
+  const Words whole = {"--set", "train.evaluate_every=-1"};
+  const std::vector<double> expected = Losses("gpt.pbtxt", Cuda(whole));
+  Losses("gpt.pbtxt", Cuda({"--set", "train.evaluate_every=-1", "--set", "train.steps=3", "--set",
+                            "output.checkpoint=half.safetensors"}));
+  const std::vector<double> rest = Losses(
+      "gpt.pbtxt", Cuda({"--set", "train.evaluate_every=-1", "--resume", "half.safetensors"}));
+  ASSERT_EQ(rest.size(), 3u);
+  EXPECT_EQ(rest, std::vector<double>(expected.begin() + 3, expected.end()));
+}
+
+// A checkpoint does not know the device.
+TEST_F(CudaTraining, ACheckpointOfTheGpuGoesOnOnTheCpu) {
+  const std::vector<double> expected = Losses("gpt.pbtxt", {"--set", "train.evaluate_every=-1"});
+  Losses("gpt.pbtxt", Cuda({"--set", "train.evaluate_every=-1", "--set", "train.steps=3", "--set",
+                            "output.checkpoint=half.safetensors"}));
+  const std::vector<double> rest =
+      Losses("gpt.pbtxt", {"--set", "train.evaluate_every=-1", "--resume", "half.safetensors"});
+  ExpectNear(rest, std::vector<double>(expected.begin() + 3, expected.end()), 1e-4);
+}
+
+TEST_F(CudaTraining, ACommunicatorOfHostMemoryIsRefused) {
+  for (const char* communicator : {"shm", "gloo"}) {
+    const Outcome outcome =
+        Run("mlp.pbtxt", {"--plugins", std::string(communicator).append(",cuda_ops")});
+    EXPECT_EQ(outcome.exit_code, 78);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(communicator), HasSubstr("host memory only"),
+                                   HasSubstr("choose nccl")));
+  }
+}
+
+TEST_F(CudaTraining, ErrorsOfTheDeviceAreOneSentence) {
+  struct Case {
+    std::map<std::string, std::string> environment;
+    int exit_code;
+    const char* words;
+  };
+  const Case cases[] = {
+      {{{"EMULATED_CUDA_DEVICES", "0"}}, 79, "no GPU"},
+      {{{"EMULATED_CUDA_FAULT", "cudaGetDeviceCount:1=35"}}, 79, "update the driver"},
+      {{{"EMULATED_CUDA_FAULT", "cudaMallocFromPoolAsync:4=2"}}, -1, "cannot allocate"},
+      {{{"EMULATED_CUDA_FAULT", "cudaLaunchKernel:40=700"}}, -1, "forward of"},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.words);
+    const Outcome outcome = Run("mlp.pbtxt", Cuda(), one.environment);
+    EXPECT_NE(outcome.exit_code, 0);
+    if (one.exit_code >= 0) {
+      EXPECT_EQ(outcome.exit_code, one.exit_code);
+    }
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(one.words));
+  }
+}
+
+}  // namespace
+}  // namespace engine::testing

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Collects in build/gpu_stage what a machine with a GPU needs and cannot build: programs, plugins, tests, the libraries
+# that they need (not those of CUDA, which that machine has), golden files, and losses of runs on the CPU to compare with.
+#   tests/gpu/stage.sh [BUILD]      default build/release; made with ENGINE_BENCH=ON it also has the benchmarks
+# The plugin cpu_ops does not travel (oneDNN is large): its results do.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+build=$(cd "${1:-build/release}" && pwd)
+stage=$PWD/build/gpu_stage
+[ -f "$build/lib/engine/plugins/libengine_cuda_ops.so" ] || {
+  echo "stage: $build has no plugin cuda_ops: build where the CUDA toolkit is found" >&2
+  exit 79
+}
+rm -rf "$stage"
+mkdir -p "$stage"/{bin,lib,plugins,golden,reference}
+
+plugins=(cuda_ops nccl null sequential_sched fifo_sched priority_sched sgd adamw clip_norm clip_value)
+for name in "${plugins[@]}"; do cp "$build/lib/engine/plugins/libengine_$name.so" "$stage/plugins/"; done
+cp "$build/bin/engine" "$stage/bin/"
+for test in ops_conformance golden_conformance image_golden_conformance communicator_conformance; do
+  cp "$build/tests/$test" "$stage/bin/"
+done
+for program in cuda_op_times nccl_overhead; do
+  for folder in "$build/bench/bench" build/bench/bench/bench; do
+    [ -x "$folder/$program" ] && [ ! -e "$stage/bin/$program" ] && cp "$folder/$program" "$stage/bin/"
+  done
+done
+cp tests/golden/*.safetensors "$stage/golden/"
+git rev-parse --short HEAD >"$stage/commit"
+[ -z "$(git status --porcelain --untracked-files=no)" ] || sed -i 's/$/ with changes/' "$stage/commit"
+strip --strip-unneeded "$stage"/bin/* "$stage"/plugins/*
+
+# Their libraries, but for those of the system, of the compiler and of CUDA.
+skip='^(linux-vdso|ld-linux|lib(c|m|mvec|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|cuda|cudart|cublas|cublasLt|cudnn[a-z_]*|nccl|nvrtc[a-z-]*|nvidia-ml|dnnl|gomp))\.so'
+for file in "$stage"/bin/* "$stage"/plugins/*; do ldd "$file" 2>/dev/null || true; done |
+  awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u | while read -r name path; do
+    [[ $name =~ $skip ]] || cp -L "$path" "$stage/lib/$name"
+  done
+
+# What the same runs give on the CPU: see runs.sh.
+. tests/gpu/runs.sh
+for run in "${gpu_runs[@]}"; do
+  for ranks in 1 2; do
+    gpu_run_words "$run"
+    "$build/bin/engine" run "${words[@]}" -q -n "$ranks" --set train.global_batch=8 --plugins \
+      "shm,priority_sched,$optimizer,cpu_ops" --set "output.metrics=$stage/reference/$run.$ranks.jsonl" >/dev/null
+  done
+done
+du -sm "$stage" | awk '{print "staged " $1 " MiB in build/gpu_stage"}'
+objdump -T "$stage"/bin/* "$stage"/lib/* "$stage"/plugins/* 2>/dev/null | grep -oE 'GLIBC(XX)?_[0-9.]+' | sort -uV |
+  awk -F_ '{version[$1] = $2} END {for (name in version) print "needs at most " name " " version[name]}'
