@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/exec/clock.h"
+#include "engine/accelerator.h"
 
 namespace engine {
 namespace {
@@ -26,6 +27,7 @@ CommunicatorReplicas::CommunicatorReplicas(Communicator& communicator, Device& d
       rank_(rank),
       plan_(plan),
       timeout_ms_(timeout_ms),
+      is_accelerator_(device.Query(kAcceleratorId) != nullptr),
       measures_only_(communicator.traits().measures_only != 0) {}
 
 void CommunicatorReplicas::Begin(uint32_t task) {
@@ -56,7 +58,8 @@ Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
                                         .timeout_ms = timeout_ms_},
                                        &work);
   if (status.ok()) {
-    status = work->WaitHost(timeout_ms_ + kGraceMs);
+    // The host of an accelerator goes on; an error shows in the transfers that follow.
+    status = is_accelerator_ ? work->WaitStream(stream) : work->WaitHost(timeout_ms_ + kGraceMs);
     work->Release();
   }
   waited_ns_ += NowNs() - begin;

@@ -47,6 +47,7 @@ class CommunicatorReplicas final : public Replicas {
   const RankInfo rank_;
   const uint64_t plan_;
   const int64_t timeout_ms_;
+  const bool is_accelerator_;
   const bool measures_only_;
   uint32_t task_ = 0;
   uint32_t call_ = 0;      // of the task

