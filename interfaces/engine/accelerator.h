@@ -54,6 +54,13 @@ struct UpdateRule {
   uint32_t nesterov = 0;                                // kSgd
 };
 
+// A span of numbers data[i] * *scale, in device memory.
+struct ScaledSpan {
+  const float* data = nullptr;
+  int64_t count = 0;
+  float* scale = nullptr;
+};
+
 // Arithmetic on flat arrays in device memory, queued on `stream`. Results are the same in every
 // run: sums have one order. [compute-lane]
 class FlatMath {
@@ -61,13 +68,12 @@ class FlatMath {
   virtual Status Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
                         const StepScalars* scalars, Stream* stream) noexcept = 0;
 
-  // *sum = sum over i of (data[i] * *scale)^2.
-  virtual Status SumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
+  // *sum = the sum over all elements of all spans of (data[i] * *scale)^2, in the order given.
+  virtual Status SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
                               Stream* stream) noexcept = 0;
-  // *sum = sum over i of data[i].
-  virtual Status Sum(const float* data, int64_t count, float* sum, Stream* stream) noexcept = 0;
-  // *scale = *scale * min(1, max_norm / sqrt(*square)).
-  virtual Status ScaleToNorm(const float* square, float max_norm, float* scale,
+  // Every scale, of which no two are the same one, becomes scale * min(1, max_norm /
+  // sqrt(*square)).
+  virtual Status ScaleToNorm(std::span<const ScaledSpan> spans, const float* square, float max_norm,
                              Stream* stream) noexcept = 0;
   // data[i] becomes clamp(data[i] * *scale, -limit, limit) / *scale.
   virtual Status ClampValue(float* data, int64_t count, const float* scale, float limit,

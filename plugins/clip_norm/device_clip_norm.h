@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "engine/accelerator.h"
@@ -12,12 +11,14 @@
 
 namespace engine::clip_norm {
 
+// Observe only notes the spans of a step; the first Apply has all of them squared, added up and
+// scaled at once.
 class DeviceClipNorm final : public GradientHook {
  public:
-  // `device` has an arithmetic, `math`, and outlives the hook.
+  // `device` has the arithmetic `math`, and outlives the hook.
   DeviceClipNorm(double max_norm, Device& device, FlatMath& math) noexcept
       : max_norm_(static_cast<float>(max_norm)), device_(device), math_(math) {}
-  ~DeviceClipNorm() override;
+  ~DeviceClipNorm() override { device_.Free(sum_); }
 
   HookTraits traits() const noexcept override {
     return {.stage = HookStage::kReduced, .scope = HookScope::kGlobal};
@@ -29,25 +30,23 @@ class DeviceClipNorm final : public GradientHook {
   std::span<float> Observed() noexcept override;
 
  private:
-  // Parameter and offset: by these, spans have one order on all ranks, whatever the order of their
-  // transfers.
-  using Place = std::pair<uint32_t, int64_t>;
+  struct Seen {
+    uint32_t parameter = 0;
+    int64_t offset = 0;
+    ScaledSpan span;
+  };
 
-  Status Reserve(size_t count) noexcept;
-  Status SlotOf(const GradientView& gradient, size_t* slot) noexcept;
-  Status Settle() noexcept;
   Status AddUp() noexcept;
 
   const float max_norm_;
   Device& device_;
   FlatMath& math_;
-  Stream* stream_ = nullptr;   // of the gradients
-  std::vector<Place> places_;  // of the slots; in order once settled_
-  bool settled_ = false;       // every step shows the spans of the first one
-  bool is_added_up_ = false;   // in this step
-  size_t capacity_ = 0;        // slots
-  float* squares_ = nullptr;   // device: of the norm of each span
-  float* sum_ = nullptr;       // device: of squares_
+  Stream* stream_ = nullptr;       // of the gradients
+  std::vector<Seen> seen_;         // in this step
+  std::vector<ScaledSpan> spans_;  // of it, by place
+  bool is_added_up_ = false;       // in this step
+  bool is_scaled_ = false;         // in this step
+  float* sum_ = nullptr;           // device: of the squares
 };
 
 }  // namespace engine::clip_norm

@@ -11,7 +11,7 @@ namespace engine::cuda_ops {
 namespace {
 
 cudaStream_t Native(Stream* stream) noexcept {
-  return static_cast<cudaStream_t>(stream->native());
+  return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
 }
 
 KernelSpan SpanOf(const UpdateSpan& span) noexcept {
@@ -69,22 +69,50 @@ Status CudaFlatMath::Update(std::span<const UpdateSpan> spans, const UpdateRule&
   return launch();
 }
 
-Status CudaFlatMath::SumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
+// Blocks write their sums one behind the other, whatever kernel they belong to; the last kernel
+// adds those up.
+Status CudaFlatMath::SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
                                   Stream* stream) noexcept {
   ENGINE_RETURN_IF_ERROR(device_.Use());
-  return ToStatus(LaunchSumOfSquares(data, count, scale, sum, partials_, Native(stream)),
-                  "a sum of squares");
+  int64_t total = 0;
+  for (const ScaledSpan& span : spans) total += span.count;
+  const int64_t chunk = SquareChunk(total, static_cast<int64_t>(spans.size()));
+  if (chunk == 0) {
+    return Status::Error(StatusCode::kUnsupported, "a sum over %zu spans", spans.size());
+  }
+  int64_t used = 0;
+  SquareSpans table;
+  table.chunk = chunk;
+  const auto launch = [&]() -> Status {
+    if (table.count == 0) return {};
+    const cudaError_t error = LaunchSquares(table, partials_ + used, Native(stream));
+    used += table.blocks;
+    table.count = table.blocks = 0;
+    return ToStatus(error, "a sum of squares");
+  };
+  for (const ScaledSpan& span : spans) {
+    if (span.count == 0) continue;
+    if (table.count == kMaxSquareSpans) ENGINE_RETURN_IF_ERROR(launch());
+    table.at[table.count] = {span.data, span.scale, span.count};
+    table.first_block[table.count++] = table.blocks;
+    table.blocks += static_cast<int32_t>((span.count + chunk - 1) / chunk);
+  }
+  ENGINE_RETURN_IF_ERROR(launch());
+  return ToStatus(LaunchSum(partials_, used, sum, Native(stream)), "a sum of squares");
 }
 
-Status CudaFlatMath::Sum(const float* data, int64_t count, float* sum, Stream* stream) noexcept {
+Status CudaFlatMath::ScaleToNorm(std::span<const ScaledSpan> spans, const float* square,
+                                 float max_norm, Stream* stream) noexcept {
   ENGINE_RETURN_IF_ERROR(device_.Use());
-  return ToStatus(LaunchSum(data, count, sum, Native(stream)), "a sum");
-}
-
-Status CudaFlatMath::ScaleToNorm(const float* square, float max_norm, float* scale,
-                                 Stream* stream) noexcept {
-  ENGINE_RETURN_IF_ERROR(device_.Use());
-  return ToStatus(LaunchScaleToNorm(square, max_norm, scale, Native(stream)), "scaling to a norm");
+  ScaleTable table;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    table.at[table.count++] = spans[i].scale;
+    if (table.count < kMaxScales && i + 1 < spans.size()) continue;
+    ENGINE_RETURN_IF_ERROR(
+        ToStatus(LaunchScaleToNorm(table, square, max_norm, Native(stream)), "scaling to a norm"));
+    table.count = 0;
+  }
+  return {};
 }
 
 Status CudaFlatMath::ClampValue(float* data, int64_t count, const float* scale, float limit,

@@ -16,10 +16,9 @@ class CudaFlatMath final : public FlatMath {
 
   Status Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
                 const StepScalars* scalars, Stream* stream) noexcept override;
-  Status SumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
+  Status SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
                       Stream* stream) noexcept override;
-  Status Sum(const float* data, int64_t count, float* sum, Stream* stream) noexcept override;
-  Status ScaleToNorm(const float* square, float max_norm, float* scale,
+  Status ScaleToNorm(std::span<const ScaledSpan> spans, const float* square, float max_norm,
                      Stream* stream) noexcept override;
   Status ClampValue(float* data, int64_t count, const float* scale, float limit,
                     Stream* stream) noexcept override;

@@ -1,8 +1,7 @@
-#include "kernels/flat_math.h"
-
 #include <cuda_fp16.h>
 
 #include "kernels/element.h"
+#include "kernels/flat_math.h"
 #include "kernels/launch.h"
 #include "kernels/reduce.h"
 
@@ -91,35 +90,38 @@ __global__ void UpdateKernel(const KernelSpans spans, const KernelRule rule, con
   for (int64_t i = packed_end + threadIdx.x; i < end; i += kThreads) update.At<1>(i);
 }
 
-__global__ void SumOfSquaresKernel(const float* data, int64_t count, double* partials) {
+__global__ void SquaresKernel(const SquareSpans spans, double* partials) {
   __shared__ double scratch[kWarp];
+  int index = 0;
+  while (index + 1 < spans.count && spans.first_block[index + 1] <= static_cast<int>(blockIdx.x)) {
+    ++index;
+  }
+  const SquareSpan& span = spans.at[index];
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) - spans.first_block[index]) * spans.chunk;
+  const int64_t end = begin + spans.chunk < span.count ? begin + spans.chunk : span.count;
   double sum = 0;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    const double x = data[i];
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    const double x = span.data[i];
     sum += x * x;
   }
   sum = BlockReduce(sum, AddDoubles(), 0.0, scratch);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  const double scale = *span.scale;
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum * scale * scale;
 }
 
-// One block. *sum = (the sum of `count` numbers) * *scale^2; null is a scale of 1.
-template <typename T>
-__global__ void SumKernel(const T* data, int64_t count, const float* scale, float* sum) {
+// One block.
+__global__ void SumKernel(const double* partials, int64_t count, float* sum) {
   __shared__ double scratch[kWarp];
   double total = 0;
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) total += data[i];
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) total += partials[i];
   total = BlockReduce(total, AddDoubles(), 0.0, scratch);
-  if (threadIdx.x == 0) {
-    const double factor = scale == nullptr ? 1.0 : *scale;
-    *sum = static_cast<float>(total * factor * factor);
-  }
+  if (threadIdx.x == 0) *sum = static_cast<float>(total);
 }
 
-__global__ void ScaleToNormKernel(const float* square, float max_norm, float* scale) {
+__global__ void ScaleToNormKernel(const ScaleTable scales, const float* square, float max_norm) {
   const float norm = sqrtf(*square);
-  if (norm > max_norm) *scale *= max_norm / norm;
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < scales.count && norm > max_norm) *scales.at[i] *= max_norm / norm;
 }
 
 __global__ void ClampValueKernel(float* data, int64_t count, const float* scale, float limit) {
@@ -193,25 +195,23 @@ cudaError_t LaunchUpdate(const KernelSpans& spans, int32_t blocks, const KernelR
                 rule, step, learning_rate);
 }
 
-cudaError_t LaunchSumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
-                               double* partials, cudaStream_t stream) noexcept {
-  const unsigned wanted = count == 0 ? 1 : GridOf(count);
-  const unsigned blocks = wanted < kMaxPartials ? wanted : kMaxPartials;
-  const cudaError_t error =
-      Launch(SumOfSquaresKernel, dim3(blocks), dim3(kThreads), 0, stream, data, count, partials);
-  if (error != cudaSuccess) return error;
-  return Launch(SumKernel<double>, dim3(1), dim3(kThreads), 0, stream, partials,
-                static_cast<int64_t>(blocks), scale, sum);
+cudaError_t LaunchSquares(const SquareSpans& spans, double* partials,
+                          cudaStream_t stream) noexcept {
+  return Launch(SquaresKernel, dim3(static_cast<unsigned>(spans.blocks)), dim3(kThreads), 0, stream,
+                spans, partials);
 }
 
-cudaError_t LaunchSum(const float* data, int64_t count, float* sum, cudaStream_t stream) noexcept {
-  return Launch(SumKernel<float>, dim3(1), dim3(kThreads), 0, stream, data, count,
-                static_cast<const float*>(nullptr), sum);
+cudaError_t LaunchSum(const double* partials, int64_t count, float* sum,
+                      cudaStream_t stream) noexcept {
+  return Launch(SumKernel, dim3(1), dim3(kThreads), 0, stream, partials, count, sum);
 }
 
-cudaError_t LaunchScaleToNorm(const float* square, float max_norm, float* scale,
+cudaError_t LaunchScaleToNorm(const ScaleTable& scales, const float* square, float max_norm,
                               cudaStream_t stream) noexcept {
-  return Launch(ScaleToNormKernel, dim3(1), dim3(1), 0, stream, square, max_norm, scale);
+  if (scales.count == 0) return cudaSuccess;
+  constexpr int kScaleThreads = (kMaxScales + kWarp - 1) / kWarp * kWarp;
+  return Launch(ScaleToNormKernel, dim3(1), dim3(kScaleThreads), 0, stream, scales, square,
+                max_norm);
 }
 
 cudaError_t LaunchClampValue(float* data, int64_t count, const float* scale, float limit,

@@ -72,12 +72,43 @@ cudaError_t LaunchUpdate(const KernelSpans& spans, int32_t blocks, const KernelR
                          const uint64_t* step, const float* learning_rate,
                          cudaStream_t stream) noexcept;
 
-constexpr int kMaxPartials = 1024;
-// `partials`: kMaxPartials doubles of scratch.
-cudaError_t LaunchSumOfSquares(const float* data, int64_t count, const float* scale, float* sum,
-                               double* partials, cudaStream_t stream) noexcept;
-cudaError_t LaunchSum(const float* data, int64_t count, float* sum, cudaStream_t stream) noexcept;
-cudaError_t LaunchScaleToNorm(const float* square, float max_norm, float* scale,
+// Spans of one kernel that adds up squares; every block has `chunk` elements of one of them.
+struct SquareSpan {
+  const float* data;
+  const float* scale;
+  int64_t count;
+};
+constexpr int kMaxSquareSpans = 100;
+struct SquareSpans {
+  SquareSpan at[kMaxSquareSpans];
+  int32_t first_block[kMaxSquareSpans];
+  int32_t count = 0;
+  int32_t blocks = 0;
+  int64_t chunk = 0;
+};
+constexpr int64_t kMaxPartials = 1 << 16;
+
+// Elements of a block, so that `total` elements in `spans` spans take at most kMaxPartials blocks;
+// 0 if there are too many spans.
+inline int64_t SquareChunk(int64_t total, int64_t spans) {
+  constexpr int64_t kLeast = 1 << 14;
+  if (spans >= kMaxPartials) return 0;
+  const int64_t needed = total / (kMaxPartials - spans) + 1;
+  return needed < kLeast ? kLeast : needed;
+}
+
+// partials[b] = the sum of the scaled squares of block b.
+cudaError_t LaunchSquares(const SquareSpans& spans, double* partials, cudaStream_t stream) noexcept;
+// *sum = partials[0] + ... + partials[count - 1].
+cudaError_t LaunchSum(const double* partials, int64_t count, float* sum,
+                      cudaStream_t stream) noexcept;
+
+constexpr int kMaxScales = 400;
+struct ScaleTable {
+  float* at[kMaxScales];
+  int32_t count = 0;
+};
+cudaError_t LaunchScaleToNorm(const ScaleTable& scales, const float* square, float max_norm,
                               cudaStream_t stream) noexcept;
 cudaError_t LaunchClampValue(float* data, int64_t count, const float* scale, float limit,
                              cudaStream_t stream) noexcept;
