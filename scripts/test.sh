@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests.
-#   scripts/test.sh                 all tests but those that take minutes (label slow)
-#   scripts/test.sh -L slow         only those; any other flag of ctest works too
+#   scripts/test.sh                 the fast tests: all without the labels slow, emulated and exhaustive
+#   scripts/test.sh -L emulated     the CUDA plugins on emulated CUDA, in a minute or two; needs the CUDA toolkit
+#   scripts/test.sh -L slow         those that take minutes; any other flag of ctest works too
 #   PRESET=asan scripts/test.sh     another preset of CMakePresets.json: dev, asan, tsan
 # Tests on real data (MNIST images, Shakespeare) read the folder in ENGINE_TEST_DATA and are reported as skipped
 # without it.
@@ -17,6 +18,6 @@ if [ -z "${ENGINE_TEST_DATA:-}" ] && [ -d ../shared/data ]; then
   export ENGINE_TEST_DATA
 fi
 if [ $# -eq 0 ]; then
-  set -- -LE slow
+  set -- -LE 'slow|emulated|exhaustive'
 fi
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j2 "$@"

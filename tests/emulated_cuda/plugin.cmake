@@ -48,15 +48,15 @@ endif()
 set(formulas "*MatchesTheFormula/*:DeviceConformance*:-*Large*")
 foreach(direction up down)
   add_test(NAME cuda_ops_emulated_${direction} COMMAND ops_conformance "--gtest_filter=${formulas}")
-  add_test(NAME cuda_ops_emulated_slow_${direction} COMMAND ops_conformance)
+  add_test(NAME cuda_ops_emulated_all_${direction} COMMAND ops_conformance)
   set(order ascending)
   if(direction STREQUAL "down")
     set(order descending)
   endif()
-  set_tests_properties(cuda_ops_emulated_${direction} cuda_ops_emulated_slow_${direction} PROPERTIES
+  set_tests_properties(cuda_ops_emulated_${direction} cuda_ops_emulated_all_${direction} PROPERTIES
     LABELS emulated TIMEOUT 1800
     ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_ORDER=${order}")
-  set_tests_properties(cuda_ops_emulated_slow_${direction} PROPERTIES LABELS slow)
+  set_tests_properties(cuda_ops_emulated_all_${direction} PROPERTIES LABELS exhaustive)
 endforeach()
 add_test(NAME cuda_ops_checked COMMAND ops_conformance "--gtest_filter=${formulas}")
 set_tests_properties(cuda_ops_checked PROPERTIES LABELS slow TIMEOUT 900

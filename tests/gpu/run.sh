@@ -38,6 +38,7 @@ skip() { echo "skipped $1: $2"; skipped=$((skipped + 1)); }
 export ENGINE_CONFORMANCE_PLUGINS=$stage/plugins/libengine_cuda_ops.so
 export ENGINE_TEST_OPS=$stage/plugins/libengine_cuda_ops.so ENGINE_TEST_PLUGINS=$stage/plugins
 check ops_conformance 150 "$stage/bin/ops_conformance"
+check attention 90 "$stage/bin/cuda_attention_device" --gtest_brief=1
 check golden 60 "$stage/bin/golden_conformance"
 check golden_images 60 "$stage/bin/image_golden_conformance"
 for run in "${gpu_runs[@]}"; do

@@ -21,6 +21,8 @@ cp "$build/bin/engine" "$stage/bin/"
 for test in ops_conformance golden_conformance image_golden_conformance communicator_conformance; do
   cp "$build/tests/$test" "$stage/bin/"
 done
+cmake --build "$build" --target cuda_attention_device >/dev/null
+cp "$build/bin/cuda_attention_device" "$stage/bin/"
 for program in cuda_op_times nccl_overhead; do
   for folder in "$build/bench/bench" build/bench/bench/bench; do
     [ -x "$folder/$program" ] && [ ! -e "$stage/bin/$program" ] && cp "$folder/$program" "$stage/bin/"

@@ -98,13 +98,18 @@ class Chain {
   bool failed_ = false;
 };
 
-class CommunicatorChain : public ::testing::TestWithParam<std::string> {
+class CommunicatorChain : public ::testing::TestWithParam<Worlds> {
  protected:
+  static void Run(int in_flight) {
+    for (int size = GetParam().least; size <= GetParam().most; ++size) Run(size, in_flight);
+  }
+
+ private:
   static void Run(int world_size, int in_flight) {
     SCOPED_TRACE(std::to_string(world_size) + " ranks");
     std::deque<Chain> chains;  // outlive the threads that call back
     for (int rank = 0; rank < world_size; ++rank) chains.emplace_back(rank, world_size, in_flight);
-    World world(GetParam(), world_size);
+    World world(GetParam().path, world_size);
     ASSERT_TRUE(world.ok());
     const bool moves_data = world.moves_data();
     RunRanks(world_size, [&](int rank) {
@@ -116,20 +121,23 @@ class CommunicatorChain : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(CommunicatorChain, EachTransferIsSubmittedByTheCallbackOfTheOneBefore) {
-  for (int size = 1; size <= 3; ++size) Run(size, 1);
+  Run(1);
 }
 
 TEST_P(CommunicatorChain, TwoChainsInterleave) {
-  for (int size = 1; size <= 3; ++size) Run(size, 2);
+  Run(2);
 }
 
 TEST_P(CommunicatorChain, AsManyChainsAsBuffersInterleave) {
-  for (int size = 2; size <= 3; ++size) Run(size, 6);
+  Run(6);
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorChain);
+INSTANTIATE_TEST_SUITE_P(OneRank, CommunicatorChain,
+                         ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 1, 1)),
+                         NameOfWorlds);
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorChain,
-                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
+                         ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 2, 3)),
+                         NameOfWorlds);
 
 }  // namespace
 }  // namespace engine::test

@@ -2,6 +2,7 @@
 // ones of this build.
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <latch>
 #include <random>
@@ -13,17 +14,26 @@
 namespace engine::test {
 namespace {
 
-class CommunicatorConformance : public ::testing::TestWithParam<std::string> {
+constexpr int kMaxWorld = 4;
+
+// What holds in worlds of any size.
+class CommunicatorConformance : public ::testing::TestWithParam<Worlds> {
  protected:
   void SetUp() override {
-    const auto plugin = PluginUnderTest::Load(GetParam());
+    const auto plugin = PluginUnderTest::Load(path());
     ASSERT_TRUE(plugin.ok()) << plugin.status().message();
     ASSERT_EQ(plugin->header().kind, PluginKind::kCommunicator);
-    RecordProperty("library", GetParam());
+    RecordProperty("library", path());
   }
+
+  static const std::string& path() { return GetParam().path; }
+  static int least() { return GetParam().least; }
+  static int most(int limit = kMaxWorld) { return std::min(limit, GetParam().most); }
 };
 
-constexpr int kMaxWorld = 4;
+// What is to be seen in worlds of one size only.
+class CommunicatorOneRank : public ::testing::TestWithParam<std::string> {};
+class CommunicatorPair : public ::testing::TestWithParam<std::string> {};
 
 // Of either sign and of magnitudes from 2^-12 to 2^12, so that sums round.
 float RandomOfAnySize(std::mt19937& random) {
@@ -34,8 +44,8 @@ float RandomOfAnySize(std::mt19937& random) {
 }
 
 TEST_P(CommunicatorConformance, TraitsAreCoherent) {
-  for (int size = 1; size <= kMaxWorld; ++size) {
-    World world(GetParam(), size);
+  for (int size = least(); size <= most(); ++size) {
+    World world(path(), size);
     ASSERT_TRUE(world.ok());
     for (int rank = 0; rank < size; ++rank) {
       const CommunicatorTraits traits = world.rank(rank).traits();
@@ -51,8 +61,8 @@ TEST_P(CommunicatorConformance, TraitsAreCoherent) {
 
 // Sizes: none, one, odd, a thousand, primes; the large ones make implementations cut a transfer.
 TEST_P(CommunicatorConformance, EveryKindDTypeAndSizeGivesTheRightResult) {
-  for (int size = 1; size <= kMaxWorld; ++size) {
-    World world(GetParam(), size);
+  for (int size = least(); size <= most(); ++size) {
+    World world(path(), size);
     ASSERT_TRUE(world.ok());
     if (!world.moves_data()) continue;
     const CommunicatorTraits traits = world.rank(0).traits();
@@ -80,8 +90,8 @@ TEST_P(CommunicatorConformance, ManyTransfersInFlightDoNotMixUp) {
   constexpr int kSteps = 3;
   const unsigned seed = 20240607;
   SCOPED_TRACE("seed " + std::to_string(seed));
-  for (int size = 1; size <= kMaxWorld; ++size) {
-    World world(GetParam(), size);
+  for (int size = least(); size <= most(); ++size) {
+    World world(path(), size);
     ASSERT_TRUE(world.ok());
     if (!world.moves_data()) continue;
     std::vector<TransferCase> cases = AllCases(world.rank(0).traits(), size, {1, 50, 3001, 30011});
@@ -122,26 +132,31 @@ TEST_P(CommunicatorConformance, SumsAreBitwiseEqualOnAllRanksAndInEveryRun) {
   const unsigned seed = 4711;
   SCOPED_TRACE("seed " + std::to_string(seed));
   const std::vector<size_t> counts = {3, 5000, 120011};
-  for (int size = 2; size <= kMaxWorld; ++size) {
-    std::vector<std::vector<float>> reference;  // by count
+  for (int size = least(); size <= most(); ++size) {
+    std::vector<std::vector<uint8_t>> reference;  // by count
     for (int run = 0; run < 3; ++run) {
-      World world(GetParam(), size);
+      World world(path(), size);
       ASSERT_TRUE(world.ok());
       if (!world.moves_data()) break;
-      std::vector<std::vector<std::vector<float>>> results(static_cast<size_t>(size));
+      std::vector<std::vector<std::vector<uint8_t>>> results(static_cast<size_t>(size));
       RunRanks(size, [&](int rank) {
         std::mt19937 random(seed + static_cast<unsigned>(rank));
         uint64_t sequence = 0;
         for (const size_t count : counts) {
-          std::vector<float> data(count);
-          for (float& x : data) x = RandomOfAnySize(random);
+          std::vector<uint8_t> input(count * sizeof(float));
+          for (size_t i = 0; i < count; ++i) {
+            const float x = RandomOfAnySize(random);
+            std::memcpy(input.data() + i * sizeof(float), &x, sizeof(float));
+          }
+          DeviceBytes data(rank, input.size());
+          data.Set(input);
           const Status status =
               SubmitAndWait(world.rank(rank), {.send = data.data(),
                                                .recv = data.data(),
                                                .count = static_cast<int64_t>(count),
                                                .sequence = sequence++});
           ASSERT_TRUE(status.ok()) << status.message();
-          results[static_cast<size_t>(rank)].push_back(std::move(data));
+          results[static_cast<size_t>(rank)].push_back(data.Get());
         }
       });
       if (reference.empty()) reference = results[0];
@@ -154,8 +169,8 @@ TEST_P(CommunicatorConformance, SumsAreBitwiseEqualOnAllRanksAndInEveryRun) {
 }
 
 TEST_P(CommunicatorConformance, OnDoneCallsExactlyOnceBeforeAndAfterTheEnd) {
-  for (int size = 1; size <= 3; ++size) {
-    World world(GetParam(), size);
+  for (int size = least(); size <= most(3); ++size) {
+    World world(path(), size);
     ASSERT_TRUE(world.ok());
     std::vector<std::atomic<int>> early(static_cast<size_t>(size)), late(early.size());
     const auto count = [](void* counter) { ++*static_cast<std::atomic<int>*>(counter); };
@@ -189,10 +204,10 @@ TEST_P(CommunicatorConformance, OnDoneCallsExactlyOnceBeforeAndAfterTheEnd) {
 }
 
 TEST_P(CommunicatorConformance, WorkReleasedBeforeItsEndStillCompletes) {
-  for (int size = 1; size <= 3; ++size) {
+  for (int size = least(); size <= most(3); ++size) {
     std::deque<std::latch> latches;  // outlive the threads that call back
     for (int rank = 0; rank < size; ++rank) latches.emplace_back(8);
-    World world(GetParam(), size);
+    World world(path(), size);
     ASSERT_TRUE(world.ok());
     const bool checked = world.moves_data();
     RunRanks(size, [&](int rank) {
@@ -218,7 +233,7 @@ TEST_P(CommunicatorConformance, WorkReleasedBeforeItsEndStillCompletes) {
 }
 
 // The peer submits only after the first wait has given up.
-TEST_P(CommunicatorConformance, WaitThatGivesUpLeavesTheTransferAlone) {
+TEST_P(CommunicatorPair, WaitThatGivesUpLeavesTheTransferAlone) {
   World world(GetParam(), 2);
   ASSERT_TRUE(world.ok());
   if (!world.moves_data()) GTEST_SKIP() << "nothing is ever pending";
@@ -244,8 +259,8 @@ TEST_P(CommunicatorConformance, WaitThatGivesUpLeavesTheTransferAlone) {
 
 // 0 says that it is not known.
 TEST_P(CommunicatorConformance, ATransferStartsBetweenItsSubmissionAndItsEnd) {
-  for (int size = 1; size <= 3; ++size) {
-    World world(GetParam(), size);
+  for (int size = least(); size <= most(3); ++size) {
+    World world(path(), size);
     ASSERT_TRUE(world.ok());
     RunRanks(size, [&](int rank) {
       for (const int64_t count : {1, 300007}) {
@@ -270,7 +285,7 @@ TEST_P(CommunicatorConformance, ATransferStartsBetweenItsSubmissionAndItsEnd) {
 }
 
 // Rank 1 submits nothing until rank 0 has looked, so only so many transfers can be under way.
-TEST_P(CommunicatorConformance, AQueuedTransferHasNotStarted) {
+TEST_P(CommunicatorPair, AQueuedTransferHasNotStarted) {
   World world(GetParam(), 2);
   ASSERT_TRUE(world.ok());
   const uint32_t in_flight = world.rank(0).traits().max_in_flight;
@@ -296,11 +311,12 @@ TEST_P(CommunicatorConformance, AQueuedTransferHasNotStarted) {
   });
 }
 
-TEST_P(CommunicatorConformance, BrokenTransfersAreRefusedWithoutAWork) {
+TEST_P(CommunicatorOneRank, BrokenTransfersAreRefusedWithoutAWork) {
   World world(GetParam(), 1);
   ASSERT_TRUE(world.ok());
-  float data[4] = {};
-  const Transfer valid{.send = data, .recv = data, .count = 4};
+  DeviceBytes data(0, 4 * sizeof(float));
+  data.Set(std::vector<uint8_t>(data.size()));
+  const Transfer valid{.send = data.data(), .recv = data.data(), .count = 4};
   Transfer negative = valid, impatient = valid;
   negative.count = -1;
   impatient.timeout_ms = 0;
@@ -313,7 +329,7 @@ TEST_P(CommunicatorConformance, BrokenTransfersAreRefusedWithoutAWork) {
       << "a refused transfer must not spoil the others";
 }
 
-TEST_P(CommunicatorConformance, AbortIsRememberedInAWorldOfOne) {
+TEST_P(CommunicatorOneRank, AbortIsRememberedInAWorldOfOne) {
   World world(GetParam(), 1);
   ASSERT_TRUE(world.ok());
   world.rank(0).Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
@@ -324,7 +340,7 @@ TEST_P(CommunicatorConformance, AbortIsRememberedInAWorldOfOne) {
   EXPECT_EQ(work, nullptr);
 }
 
-TEST_P(CommunicatorConformance, SubmitDoesNotAllocateOnceWarm) {
+TEST_P(CommunicatorPair, SubmitDoesNotAllocateOnceWarm) {
   World world(GetParam(), 2);
   ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) {
@@ -353,7 +369,15 @@ TEST_P(CommunicatorConformance, SubmitDoesNotAllocateOnceWarm) {
   });
 }
 
+INSTANTIATE_TEST_SUITE_P(OneRank, CommunicatorConformance,
+                         ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 1, 1)),
+                         NameOfWorlds);
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorConformance,
+                         ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 2, kMaxWorld)),
+                         NameOfWorlds);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorOneRank,
+                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorPair,
                          ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST_P(CommunicatorFailure, AbortFailsPendingAndLaterTransfersWithTheFirstReason
 }
 
 // A waiter that sleeps, and one that runs a callback, both learn of an abort elsewhere.
-TEST_P(CommunicatorFailure, AbortOfOneRankEndsTheOthers) {
+TEST_P(CommunicatorFailure, AnAbortElsewhereEndsEveryRank) {
   constexpr int kSize = 3;
   World world(GetParam(), kSize);
   ASSERT_TRUE(world.ok());
@@ -138,7 +138,7 @@ TEST_P(CommunicatorFailure, CreationWithoutAllRanksFailsByItsDeadlineAndNamesThe
     has_option = has_option || spec.name.view() == "rendezvous_timeout_ms";
   }
   if (!has_option) GTEST_SKIP() << "no option rendezvous_timeout_ms";
-  const auto hosts = MakeMemoryHosts(3);
+  const auto hosts = MakeRankHosts(3);
   const auto start = Clock::now();
   RunRanks(2, [&](int rank) {
     const auto created = plugin->Create<Communicator>(*hosts[static_cast<size_t>(rank)],

@@ -42,7 +42,7 @@ int Train(const std::string& path, const std::filesystem::path& folder, int rank
   const auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) return kNotCreated;
   FileHost host({.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size},
-                folder);
+                folder, DeviceOfRank(rank));
   const auto created = plugin->Create<Communicator>(host);
   if (!created.ok()) return kNotCreated;
   Communicator& communicator = **created;

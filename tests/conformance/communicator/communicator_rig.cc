@@ -85,8 +85,19 @@ void RunRanks(int world_size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+std::vector<std::unique_ptr<MemoryHost>> MakeRankHosts(int world_size) {
+  const auto store = std::make_shared<MemoryStoreTable>();
+  std::vector<std::unique_ptr<MemoryHost>> hosts;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const RankInfo ranks{
+        .rank = rank, .world_size = world_size, .local_rank = rank, .local_world_size = world_size};
+    hosts.push_back(std::make_unique<MemoryHost>(ranks, store, DeviceOfRank(rank)));
+  }
+  return hosts;
+}
+
 World::World(const std::string& path, int world_size, const OptionValues::Overrides& options)
-    : hosts_(MakeMemoryHosts(world_size)), communicators_(static_cast<size_t>(world_size)) {
+    : hosts_(MakeRankHosts(world_size)), communicators_(static_cast<size_t>(world_size)) {
   const auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) {
     ADD_FAILURE() << plugin.status().message();
@@ -123,26 +134,28 @@ std::string TransferCase::Words() const {
   return words + (in_place ? ", in place" : "");
 }
 
+// One byte more than is moved, so that there is an address where nothing is.
 TransferBuffers::TransferBuffers(const TransferCase& transfer_case, int rank, int world_size)
-    : case_(transfer_case), rank_(rank), world_size_(world_size) {
-  const size_t size = SizeOf(case_.dtype);
-  const size_t own_slice = static_cast<size_t>(rank * case_.count) * size;
-  send_.resize(static_cast<size_t>(SendCount()) * size + 1);
-  recv_.resize(static_cast<size_t>(RecvCount()) * size + 1);
-  send_data_ = send_.data();
-  recv_data_ = recv_.data();
-  if (!case_.in_place) return;
-  if (case_.kind == TransferKind::kReduceScatter) recv_data_ = send_data_ + own_slice;
-  if (case_.kind == TransferKind::kAllGather) send_data_ = recv_data_ + own_slice;
-  if (case_.kind == TransferKind::kAllReduce || case_.kind == TransferKind::kBroadcast) {
-    send_data_ = recv_data_;
-  }
+    : case_(transfer_case),
+      rank_(rank),
+      world_size_(world_size),
+      sends_from_recv_(case_.in_place && case_.kind != TransferKind::kReduceScatter),
+      receives_into_send_(case_.in_place && case_.kind == TransferKind::kReduceScatter),
+      send_(rank, static_cast<size_t>(SendCount()) * SizeOf(case_.dtype) + 1),
+      recv_(rank, static_cast<size_t>(RecvCount()) * SizeOf(case_.dtype) + 1) {
+  const size_t own_slice = static_cast<size_t>(rank * case_.count) * SizeOf(case_.dtype);
+  if (receives_into_send_) received_at_ = own_slice;
+  if (sends_from_recv_ && case_.kind == TransferKind::kAllGather) sent_at_ = own_slice;
 }
 
 void TransferBuffers::Fill() {
-  std::fill(send_.begin(), send_.end(), kGarbage);
-  std::fill(recv_.begin(), recv_.end(), kGarbage);
-  for (int64_t i = 0; i < SendCount(); ++i) Encode(case_.dtype, send_data_, i, Input(rank_, i));
+  std::vector<uint8_t> bytes(sent().size(), kGarbage);
+  for (int64_t i = 0; i < SendCount(); ++i) {
+    Encode(case_.dtype, bytes.data() + sent_at_, i, Input(rank_, i));
+  }
+  sent().Set(bytes);
+  DeviceBytes& other = sends_from_recv_ ? send_ : recv_;
+  other.Set(std::vector<uint8_t>(other.size(), kGarbage));
 }
 
 Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
@@ -150,8 +163,8 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
                     .dtype = case_.dtype,
                     .reduction = case_.reduction,
                     .root = case_.root,
-                    .send = send_data_,
-                    .recv = recv_data_,
+                    .send = sent().data() + sent_at_,
+                    .recv = received().data() + received_at_,
                     .count = case_.count,
                     .key = key,
                     .sequence = sequence};
@@ -161,8 +174,9 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
 
 ::testing::AssertionResult TransferBuffers::Check() const {
   if (!Receives()) return ::testing::AssertionSuccess();
+  const std::vector<uint8_t> bytes = received().Get();
   for (int64_t i = 0; i < RecvCount(); ++i) {
-    const double got = Decode(case_.dtype, recv_data_, i), expected = Expected(i);
+    const double got = Decode(case_.dtype, bytes.data() + received_at_, i), expected = Expected(i);
     if (got == expected) continue;
     auto failure = ::testing::AssertionFailure();
     failure << case_.Words() << ", rank " << rank_ << " of " << world_size_ << ": element " << i
@@ -249,6 +263,20 @@ std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library) 
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
   return name;
+}
+
+std::vector<Worlds> WorldsOf(const std::vector<std::string>& paths, int least, int most) {
+  std::vector<Worlds> all;
+  for (const std::string& path : paths) all.push_back({path, least, most});
+  return all;
+}
+
+void PrintTo(const Worlds& worlds, std::ostream* out) {
+  *out << worlds.path << ", " << worlds.least << " to " << worlds.most << " ranks";
+}
+
+std::string NameOfWorlds(const ::testing::TestParamInfo<Worlds>& worlds) {
+  return NameOfLibrary({worlds.param.path, worlds.index});
 }
 
 std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_size,

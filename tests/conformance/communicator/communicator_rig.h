@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "engine/communicator.h"
+#include "tests/conformance/communicator/device_bytes.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/fakes/memory_host.h"
 
@@ -18,6 +20,9 @@ namespace engine::test {
 
 // Runs body(rank) on `world_size` threads.
 void RunRanks(int world_size, const std::function<void(int rank)>& body);
+
+// One host per rank, all on one machine, each with the device of its rank (device_bytes.h).
+std::vector<std::unique_ptr<MemoryHost>> MakeRankHosts(int world_size);
 
 // The communicators of all ranks of one world.
 class World {
@@ -49,7 +54,8 @@ struct TransferCase {
 };
 
 // One rank's buffers of a case. Input elements encode (rank, index): in a sum every rank has digits
-// of its own, so a wrong sum says which rank was missed.
+// of its own, so a wrong sum says which rank was missed. They lie on the rank's device if it has
+// one.
 class TransferBuffers {
  public:
   TransferBuffers(const TransferCase& transfer_case, int rank, int world_size);
@@ -61,6 +67,9 @@ class TransferBuffers {
   ::testing::AssertionResult Check() const;
 
  private:
+  // In place one of the two holds both.
+  DeviceBytes& sent() { return sends_from_recv_ ? recv_ : send_; }
+  const DeviceBytes& received() const { return receives_into_send_ ? send_ : recv_; }
   double Input(int rank, int64_t index) const;
   double Expected(int64_t index) const;
   int64_t SendCount() const;
@@ -69,9 +78,9 @@ class TransferBuffers {
 
   const TransferCase case_;
   const int rank_, world_size_;
-  std::vector<uint8_t> send_, recv_;  // in place: one of them holds both
-  uint8_t* send_data_ = nullptr;
-  uint8_t* recv_data_ = nullptr;
+  const bool sends_from_recv_, receives_into_send_;
+  DeviceBytes send_, recv_;
+  size_t sent_at_ = 0, received_at_ = 0;  // bytes into sent() and received()
 };
 
 // Submits `transfer` and waits; the error of either.
@@ -85,6 +94,16 @@ int64_t MonotonicNs();
 
 // "libengine_gloo_so", for the names of tests.
 std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library);
+
+// A library and the sizes of the worlds that a test makes with it. Those of one rank are tests of
+// their own, OneRank/*: they need no more than one device.
+struct Worlds {
+  std::string path;
+  int least = 1, most = 1;
+};
+std::vector<Worlds> WorldsOf(const std::vector<std::string>& paths, int least, int most);
+void PrintTo(const Worlds& worlds, std::ostream* out);
+std::string NameOfWorlds(const ::testing::TestParamInfo<Worlds>& worlds);
 
 // Every kind and dtype of the traits, all reductions, in and out of place, over the given counts.
 std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_size,

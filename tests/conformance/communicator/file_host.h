@@ -16,11 +16,11 @@ namespace engine::test {
 
 class FileHost final : public Host {
  public:
-  FileHost(const RankInfo& ranks, std::filesystem::path folder)
-      : ranks_(ranks), folder_(std::move(folder)) {}
+  FileHost(const RankInfo& ranks, std::filesystem::path folder, Device* device = nullptr)
+      : ranks_(ranks), folder_(std::move(folder)), device_(device) {}
 
   RankInfo rank_info() const noexcept override { return ranks_; }
-  Device* device() const noexcept override { return nullptr; }
+  Device* device() const noexcept override { return device_; }
   void Log(LogLevel, std::string_view) noexcept override {}
   void Metric(std::string_view, double) noexcept override {}
 
@@ -75,6 +75,7 @@ class FileHost final : public Host {
 
   const RankInfo ranks_;
   const std::filesystem::path folder_;
+  Device* const device_;
 };
 
 }  // namespace engine::test

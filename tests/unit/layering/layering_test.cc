@@ -105,10 +105,15 @@ std::vector<std::string> SourcesBelow(const fs::path& root, const std::string& f
     }
   }
   // Programs of their own, which compare with what only tests use.
-  const std::string program[] = {
-      "bench/collectives/all_reduce_vs_gloo.cc", "bench/collectives/all_reduce_vs_mpi.cc",
-      "bench/collectives/all_reducers.cc",       "bench/collectives/gloo_pipeline.cc",
-      "bench/collectives/zmq_round_trip.cc",     "bench/kernels/conv_layers.cc"};
+  const std::string program[] = {"bench/collectives/all_reduce_vs_gloo.cc",
+                                 "bench/collectives/all_reduce_vs_mpi.cc",
+                                 "bench/collectives/all_reducers.cc",
+                                 "bench/collectives/gloo_pipeline.cc",
+                                 "bench/collectives/nccl_contenders.cc",
+                                 "bench/collectives/nccl_contenders.h",
+                                 "bench/collectives/nccl_overhead.cc",
+                                 "bench/collectives/zmq_round_trip.cc",
+                                 "bench/kernels/conv_layers.cc"};
   std::erase_if(files, [&](const std::string& file) {
     return std::find(std::begin(program), std::end(program), file) != std::end(program);
   });

@@ -1,0 +1,38 @@
+// Several transfers in one launch: what a communicator may offer beside single ones.
+//
+// Not part of the ABI fingerprint: an extension is found by its identifier.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/communicator.h"
+#include "engine/status.h"
+
+namespace engine {
+
+constexpr std::string_view kGroupedTransfersId = "engine.grouped_transfers/1";
+
+// Communicator::Query(kGroupedTransfersId) gives one or null, the same on all ranks of a run. It
+// lives as long as the communicator.
+class GroupedTransfers {
+ public:
+  // Submits `transfers` as one and returns at once: *out is done when all of them are, and fails as
+  // a whole when one of them does, or is not done by the earliest of their deadlines. The group has
+  // one place in the order of submission, and every rank must submit the same one: as many, of the
+  // same kinds and counts, in the same order.
+  //
+  // Within a group there is no order: transfers may run at the same time, so what one writes no
+  // other may read or write. Those with a stream have the same one. No barriers.
+  //
+  // The list is read before the function returns; it may allocate. kInvalidArgument for what breaks
+  // these rules, as far as one rank can see, and for an empty list; else as
+  // Communicator::Submit. No Work is made on error. [io-lane]
+  virtual Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept = 0;
+
+ protected:
+  ~GroupedTransfers() = default;
+};
+
+}  // namespace engine

@@ -1,0 +1,41 @@
+// Communicators of some of the ranks: what a communicator may offer beside transfers.
+//
+// Not part of the ABI fingerprint: an extension is found by its identifier.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/communicator.h"
+#include "engine/status.h"
+
+namespace engine {
+
+constexpr std::string_view kSubGroupsId = "engine.sub_groups/1";
+constexpr int32_t kNoColor = -1;
+
+// Communicator::Query(kSubGroupsId) gives one or null, the same on all ranks of a run. It lives as
+// long as the communicator.
+class SubGroups {
+ public:
+  // *out = a communicator of the ranks that give the same `color`, >= 0; null for kNoColor. It
+  // belongs to the caller, has the options of this one and may outlive it; the Host must outlive
+  // both. Its ranks, Transfer::root among them, count from 0 in the order of `key`, and of ranks of
+  // this communicator where keys are equal; its errors name ranks as those of this one do.
+  //
+  // The two have nothing in common: not the order of submission, not a transfer's wait for those
+  // before it, not an Abort or a failure after Split. While they work at the same time, the work of
+  // each must be able to end without the other's.
+  //
+  // Collective over all ranks of this communicator, also those without a colour, and at the same
+  // place in the order of submission, like a transfer; it waits for the other ranks, not for
+  // transfers to end. It has the deadline of creating a communicator and the same errors, which
+  // name the first rank that has not come. An error is a failure of this communicator as well.
+  // kInvalidArgument, which is none, for another color; nothing has happened then. [io-lane]
+  virtual Status Split(int32_t color, int32_t key, Communicator** out) noexcept = 0;
+
+ protected:
+  ~SubGroups() = default;
+};
+
+}  // namespace engine
