@@ -2,7 +2,8 @@
 # Tokens per second of GPT-2 (124 million parameters, bfloat16, context 1,024) on one GPU beside PyTorch, eager and
 # compiled, in one run; times of the single ops; host time of the plugin nccl over plain NCCL calls. One command:
 #   bench/gpu.sh            after tests/gpu/stage.sh, as tests/gpu/run.sh says; writes bench/results/DATE-GPU.json
-# The contenders take turns. ROUNDS=2, STEPS=20 per block, BATCHES="64 4", OUT=folder of the result.
+# The contenders take turns. ROUNDS=2, STEPS=20 per block, BATCHES="64 4", OUT=folder of the result; CONFIG=another model of
+# tokens, with the engine alone.
 # The share of the peak counts 803.5 MFLOP per token and 989.4 TFLOP/s (bfloat16 of an H200); PEAK=... for another GPU.
 set -uo pipefail
 
@@ -15,6 +16,7 @@ nvidia-smi >/dev/null 2>&1 || { echo "gpu bench: not run: no GPU on this machine
 rounds=${ROUNDS:-2}
 steps=${STEPS:-20}
 batches=${BATCHES:-64 4}
+config=${CONFIG:-configs/gpt2_124m.pbtxt}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 gpu_report | tee "$out/report"
@@ -30,7 +32,7 @@ with open(sys.argv[1], "wb") as file:
 PYTHON
 
 ours() {  # name batch [more words]
-  timeout -k 5 150 "$stage/bin/engine" run configs/gpt2_124m.pbtxt -q --plugin-path "$stage/plugins" \
+  timeout -k 5 150 "$stage/bin/engine" run "$config" -q --plugin-path "$stage/plugins" \
     --plugins nccl,priority_sched,adamw,cuda_ops --set cuda_ops.precision=bf16 --set "train.batch_per_rank=$2" \
     --set "train.steps=$((10 + 3 * steps))" --set train.evaluate_every=-1 --set train.checkpoint_every=0 \
     --set output.checkpoint= --set "output.metrics=$out/metrics" --set "data.tokens.path=$out/tokens.bin" \
@@ -54,6 +56,7 @@ for round in $(seq "$rounds"); do
     echo "round $round of $rounds: batch $batch" >&2
     ours engine "$batch"
     ours engine-recorded "$batch" --set train.record_steps=true
+    [ -n "${CONFIG:-}" ] && continue
     peer torch-compile "$batch" --compile
     [ "$round" = 1 ] && peer torch-eager "$batch"
   done

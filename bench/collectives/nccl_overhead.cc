@@ -17,32 +17,32 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bench/collectives/folder_meeting.h"
 #include "bench/collectives/nccl_contenders.h"
 #include "bench/statistics/summary.h"
 #include "core/launch/exit_code.h"
 #include "cuda_error.h"
-#include "tests/conformance/communicator/file_host.h"
 
 namespace engine::bench {
 namespace {
 
 constexpr size_t kSizes[] = {1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 constexpr size_t kLargest = 64 << 20;
-constexpr int kBlock = 10;             // calls of a contender in a row
-constexpr int kWarmUps = 2;            // per block, not timed
-constexpr int kMostBlocks = 20;        // of a contender
-constexpr double kMicroseconds = 3e6;  // about the time that a size may take
-constexpr int64_t kEndTimeoutMs = 10000;
+constexpr int kBlock = 10;                        // calls of a contender in a row
+constexpr int kWarmUps = 2;                       // before them, not timed
+constexpr int kLeastCalls = 3, kMostCalls = 200;  // of a contender
+constexpr double kMicroseconds = 3e6;             // about the time that a size may take
 
 struct Words {
   std::string plugin, id_file;
@@ -101,55 +101,6 @@ Result<test::PluginUnderTest> LoadNccl(const std::string& path) {
                        plugin.name().c_str());
 }
 
-// The folder of a run. Rank 0 makes it, and removes it when all are done or it fails itself.
-class Meeting {
- public:
-  explicit Meeting(const Words& words)
-      : folder_(words.id_file + ".ranks"),
-        host_({.rank = words.rank, .world_size = words.world_size}, folder_) {}
-  ~Meeting() {
-    std::error_code ignored;
-    if (owned_) std::filesystem::remove_all(folder_, ignored);
-  }
-
-  test::FileHost& host() { return host_; }
-
-  Status Open() {
-    if (host_.rank_info().rank > 0) {
-      std::string ignored;
-      const Status opened = host_.StoreGetString("open", kMeetingTimeoutMs, &ignored);
-      if (opened.ok()) return {};
-      return Status::Error(StatusCode::kRendezvous, "rank 0 did not make the folder %s",
-                           folder_.c_str());
-    }
-    std::error_code error;
-    owned_ = std::filesystem::create_directory(folder_, error);
-    if (owned_) return host_.StoreSet("open", {});
-    if (error) {
-      return Status::Error(StatusCode::kStorage, "cannot make the folder %s: %s", folder_.c_str(),
-                           error.message().c_str());
-    }
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "%s is there already: another run uses it, or one was killed: remove it",
-                         folder_.c_str());
-  }
-
-  // Rank 0 waits for the others.
-  void Close() {
-    const RankInfo ranks = host_.rank_info();
-    (void)host_.StoreSet("done/" + std::to_string(ranks.rank), {});
-    std::string ignored;
-    for (int r = 1; ranks.rank == 0 && r < ranks.world_size; ++r) {
-      (void)host_.StoreGetString("done/" + std::to_string(r), kEndTimeoutMs, &ignored);
-    }
-  }
-
- private:
-  const std::filesystem::path folder_;
-  test::FileHost host_;
-  bool owned_ = false;
-};
-
 struct Lane {
   std::string name;
   NcclContender* contender = nullptr;
@@ -157,10 +108,26 @@ struct Lane {
   std::vector<double> call_us, total_us;
 };
 
+// Of cudaMalloc.
+class GpuMemory {
+ public:
+  GpuMemory() = default;
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+  ~GpuMemory() { (void)cudaFree(data_); }
+
+  Status Allocate(size_t size_bytes) {
+    return nccl::ToStatus(cudaMalloc(&data_, size_bytes), "memory of the GPU");
+  }
+  float* data() const { return static_cast<float*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
 class Comparison {
  public:
   Comparison(Host& host, const Words& words) : host_(host), words_(words) {}
-  ~Comparison() { (void)cudaFree(memory_); }
 
   Status Run() {
     ENGINE_ASSIGN_OR_RETURN(const auto plugin, LoadNccl(words_.plugin));
@@ -179,7 +146,7 @@ class Comparison {
   Status AddRegistered();
   Status Check(size_t bytes);
   Status Time(size_t bytes);
-  Result<int> ChooseBlocks(size_t bytes, double turn_us);
+  Result<int> ChooseCalls(size_t bytes, double turn_us);
   Result<double> RunBlock(Lane& lane, size_t bytes, int calls, bool timed);
   void PrintHead() const;
   void Print(size_t bytes) const;
@@ -187,18 +154,21 @@ class Comparison {
   Host& host_;
   const Words& words_;
   std::shared_ptr<const nccl::Library> library_;
-  void* memory_ = nullptr;  // of cudaMalloc
-  std::unique_ptr<PlainNccl> plain_;
+  // Destroyed from the last to the first: to free memory is to wait for all that is on the GPU, and
+  // after a failure what plain calls left there ends only with their communicator. The plugin has
+  // ended its own by then.
+  GpuMemory memory_;
   std::unique_ptr<PluginNccl> plugin_;
+  std::unique_ptr<PlainNccl> plain_;
   std::vector<Lane> lanes_;
 };
 
 Status Comparison::Start(const test::PluginUnderTest& plugin) {
   ENGINE_ASSIGN_OR_RETURN(library_, nccl::Library::Open("libnccl.so.2"));
-  ENGINE_RETURN_IF_ERROR(nccl::ToStatus(cudaMalloc(&memory_, kLargest), "memory of the GPU"));
+  ENGINE_RETURN_IF_ERROR(memory_.Allocate(kLargest));
   ENGINE_ASSIGN_OR_RETURN(plain_, PlainNccl::Create(host_, library_, words_.max_ctas));
   ENGINE_ASSIGN_OR_RETURN(plugin_, PluginNccl::Create(host_, plugin, words_.max_ctas));
-  auto* const data = static_cast<float*>(memory_);
+  float* const data = memory_.data();
   lanes_ = {{"plain", plain_.get(), data, {}, {}}, {"plugin", plugin_.get(), data, {}, {}}};
   return AddRegistered();
 }
@@ -248,33 +218,33 @@ Status Comparison::Time(size_t bytes) {
   for (Lane& lane : lanes_) {
     lane.call_us.clear();
     lane.total_us.clear();
-    ENGINE_ASSIGN_OR_RETURN(const double us, RunBlock(lane, bytes, kWarmUps, false));
-    turn_us += us / kWarmUps;
+    ENGINE_ASSIGN_OR_RETURN(const double us, RunBlock(lane, bytes, 1, false));
+    turn_us += us;
   }
-  ENGINE_ASSIGN_OR_RETURN(const int blocks, ChooseBlocks(bytes, turn_us));
-  for (int block = 0; block < blocks; ++block) {
+  ENGINE_ASSIGN_OR_RETURN(const int calls, ChooseCalls(bytes, turn_us));
+  const int warm_ups = std::min(kWarmUps, calls / kLeastCalls);
+  for (int done = 0; done < calls; done += kBlock) {
     for (Lane& lane : lanes_) {
-      ENGINE_RETURN_IF_ERROR(RunBlock(lane, bytes, kWarmUps, false).status());
-      ENGINE_RETURN_IF_ERROR(RunBlock(lane, bytes, kBlock, true).status());
+      ENGINE_RETURN_IF_ERROR(RunBlock(lane, bytes, warm_ups, false).status());
+      ENGINE_RETURN_IF_ERROR(RunBlock(lane, bytes, std::min(kBlock, calls - done), true).status());
     }
   }
   return {};
 }
 
 // Rank 0 decides for all.
-Result<int> Comparison::ChooseBlocks(size_t bytes, double turn_us) {
-  const std::string key = "blocks/" + std::to_string(bytes);
+Result<int> Comparison::ChooseCalls(size_t bytes, double turn_us) {
+  const std::string key = "calls/" + std::to_string(bytes);
   if (host_.rank_info().rank == 0) {
-    const double blocks = kMicroseconds / ((kBlock + kWarmUps) * turn_us);
-    const int chosen = static_cast<int>(std::clamp(blocks, 1.0, double{kMostBlocks}));
-    const std::string text = std::to_string(chosen);
+    const double calls = std::clamp<double>(kMicroseconds / turn_us, kLeastCalls, kMostCalls);
+    const std::string text = std::to_string(static_cast<int>(calls));
     ENGINE_RETURN_IF_ERROR(
         host_.StoreSet(key, {reinterpret_cast<const uint8_t*>(text.data()), text.size()}));
-    return chosen;
+    return static_cast<int>(calls);
   }
   std::string text;
   ENGINE_RETURN_IF_ERROR(host_.StoreGetString(key, kTransferTimeoutMs, &text));
-  return ToInt(text.c_str()).value_or(1);
+  return ToInt(text.c_str()).value_or(kLeastCalls);
 }
 
 // The microseconds of all calls.
@@ -323,7 +293,8 @@ Status Main(int argc, char** argv) {
   ENGINE_ASSIGN_OR_RETURN(const Words words, Parse(argc, argv));
   // Before anybody waits for this rank.
   ENGINE_RETURN_IF_ERROR(LoadNccl(words.plugin).status());
-  Meeting meeting(words);
+  FolderMeeting meeting(words.id_file + ".ranks",
+                        {.rank = words.rank, .world_size = words.world_size}, kMeetingTimeoutMs);
   ENGINE_ASSIGN_OR_RETURN(const int32_t gpu, nccl::ChooseGpu(meeting.host()));
   ENGINE_RETURN_IF_ERROR(nccl::UseGpu(gpu));
   (void)prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // as the plugin's watchdog: its pauses are short

@@ -59,6 +59,10 @@ void DeviceLane::Follow() {
       continue;
     }
     waited_ms = 0;
+    if (status.code() == StatusCode::kTimeout) {
+      status = Status::Error(StatusCode::kTimeout, "the device did not come here within %lld ms",
+                             static_cast<long long>(timeout_ms_));
+    }
     on_reached_(slot.task, std::move(status));
     in_flight_.fetch_sub(1, std::memory_order_relaxed);
     lock.lock();

@@ -38,9 +38,13 @@ Result<StepResult> Executor::Step(const StepInput& input) {
 Status Executor::RunHead(const StepInput& input, double* waited_seconds) {
   ++steps_run_;
   ENGINE_RETURN_IF_ERROR(PrepareStep(input));
-  if (recorded_ != nullptr && input.samples == recorded_samples_) return Replay();
+  if (CanReplay(input)) return Replay();
   const bool records = CanRecord(input);
-  if (records) ENGINE_RETURN_IF_ERROR(accelerator_->BeginRecording(memory_->stream()));
+  if (records) {
+    const std::lock_guard lock(mutex_);
+    recorded_from_ = state_->phases();
+    ENGINE_RETURN_IF_ERROR(accelerator_->BeginRecording(memory_->stream()));
+  }
   recording_ = records;
   BeginStep();
   Status status = Drive(&Executor::HeadDone, waited_seconds);
@@ -243,6 +247,7 @@ void Executor::TakeCompletions() {
     if (!status.ok()) status = status.WithContext("%s", task.name.c_str());
     const bool is_statistics = task.data == TransferData::kStatistics;
     if (status.ok() && is_statistics) status = TakeStatistics();
+    if (status.ok() && task.data == TransferData::kParameters) status = TakeParameters(task);
     if (!status.ok()) {
       Fail(std::move(status));
       continue;
@@ -260,6 +265,12 @@ Status Executor::TakeStatistics() {
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(), 1 / (count * options_.loss_scale));
   return CheckOrderBits(statistics_);
+}
+
+// Parts that other ranks have updated come without what ops read of them.
+Status Executor::TakeParameters(const Task& task) {
+  const UnitLayout& unit = memory_->layout().units[task.info.unit];
+  return memory_->RefreshCopies(unit.offset, unit.count);
 }
 
 Status Executor::CheckOrderBits(const StepStatistics& statistics) const {

@@ -223,6 +223,7 @@ class Executor {
   void PumpAside(Lock lock);
   void TakeCompletions();
   Status TakeStatistics();
+  Status TakeParameters(const Task& task);
   Status CheckOrderBits(const StepStatistics& statistics) const;
   bool NextTransfer(uint32_t* task);
   bool NextTicket(uint32_t* task);
@@ -246,6 +247,8 @@ class Executor {
   bool FollowedByTransfer(const Task& task) const;
   void OnReached(uint32_t task, Status status);
   bool CanRecord(const StepInput& input) const;
+  bool CanReplay(const StepInput& input) const;
+  bool StandsAsRecorded() const;
   Status Record(Status driven);
   Status WaitForDevice();
   Status Replay();
@@ -263,6 +266,10 @@ class Executor {
   Status RunUpdate(const Task& task);
   Status RunAlone(Transfer transfer, int64_t timeout_ms);
   Status RunAlone(const Transfer& transfer) { return RunAlone(transfer, options_.timeout_ms); }
+  // In any order; as one group where the communicator has groups.
+  Status RunTogether(std::span<Transfer> transfers);
+  void NoteAlone(Transfer* transfer, int64_t timeout_ms);
+  Status AwaitAlone(Status submitted, Work* work, int64_t timeout_ms);
 
   PluginSet& plugins_;
   Store* const store_;
@@ -316,6 +323,7 @@ class Executor {
   bool stop_asked_[2] = {};  // of even and odd steps, with one rank
   bool recording_ = false;
   int64_t recorded_samples_ = 0;
+  std::vector<StepState::Phase> recorded_from_;  // what was left of the step before
   uint64_t steps_run_ = 0;
   std::unique_ptr<Recording> recorded_;
 

@@ -102,7 +102,11 @@ Status Executor::TakeDeviceStatistics() {
 Result<StepResult> Executor::ReadStatistics(uint64_t step) {
   StepResult result;
   if (!device_statistics_->has(step)) return result;
-  ENGINE_ASSIGN_OR_RETURN(result.statistics, device_statistics_->Read(step, options_.timeout_ms));
+  auto read = device_statistics_->Read(step, options_.timeout_ms);
+  if (!read.ok()) {
+    return read.status().WithContext("step %llu", static_cast<unsigned long long>(step));
+  }
+  result.statistics = *read;
   result.step = step;
   if (options_.rank.world_size == 1) result.statistics.stop = stop_asked_[step % 2] ? 1.0f : 0.0f;
   if (options_.rank.world_size > 1) ENGINE_RETURN_IF_ERROR(CheckOrderBits(result.statistics));
@@ -187,7 +191,18 @@ bool Executor::CanRecord(const StepInput& input) const {
          steps_run_ > kWarmUpSteps && input.samples == memory_->graph().max_samples;
 }
 
-// The step was recorded instead of run, so now it is run.
+// A step begins with what is left of the one before, and after Flush nothing is.
+bool Executor::StandsAsRecorded() const {
+  const std::lock_guard lock(mutex_);
+  return state_->phases() == recorded_from_;
+}
+
+bool Executor::CanReplay(const StepInput& input) const {
+  return recorded_ != nullptr && input.samples == recorded_samples_ && StandsAsRecorded();
+}
+
+// The step was recorded instead of run, so now it is run. It is of no use to later ones unless it
+// leaves what it began with.
 Status Executor::Record(Status driven) {
   Recording* recorded = nullptr;
   const Status ended = accelerator_->EndRecording(memory_->stream(), &recorded);
@@ -196,10 +211,11 @@ Status Executor::Record(Status driven) {
   ENGINE_RETURN_IF_ERROR(ended);
   recorded_samples_ = input_.samples;
   ENGINE_RETURN_IF_ERROR(recorded_->Launch(memory_->stream()));
+  if (!StandsAsRecorded()) recorded_.reset();
   return device_statistics_->Collect(input_.step);
 }
 
-// Where the executor stands is the same after every step: the head is done, the tail is to come.
+// The executor stays where it stands: the head is done, the tail is to come.
 Status Executor::Replay() {
   {
     const std::lock_guard lock(mutex_);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/exec/executor.h"
+#include "engine/grouped_transfers.h"
 
 namespace engine {
 namespace {
@@ -164,15 +165,34 @@ Status Executor::RunUpdate(const Task& task) {
 }
 
 Status Executor::RunAlone(Transfer transfer, int64_t timeout_ms) {
-  transfer.timeout_ms = timeout_ms;
-  {
-    const std::lock_guard lock(mutex_);
-    ENGINE_CHECK(TailDone(), "a transfer outside of a step while one is under way");
-    transfer.sequence = ++sequence_;
-    log_.Add(transfer, kNoTask);
-  }
+  NoteAlone(&transfer, timeout_ms);
   Work* work = nullptr;
-  Status status = plugins_.communicator->Submit(transfer, &work);
+  const Status submitted = plugins_.communicator->Submit(transfer, &work);
+  return AwaitAlone(submitted, work, timeout_ms);
+}
+
+Status Executor::RunTogether(std::span<Transfer> transfers) {
+  auto* const groups =
+      static_cast<GroupedTransfers*>(plugins_.communicator->Query(kGroupedTransfersId));
+  if (groups == nullptr || transfers.size() < 2) {
+    for (const Transfer& transfer : transfers) ENGINE_RETURN_IF_ERROR(RunAlone(transfer));
+    return {};
+  }
+  for (Transfer& transfer : transfers) NoteAlone(&transfer, options_.timeout_ms);
+  Work* work = nullptr;
+  const Status submitted = groups->SubmitGroup(transfers, &work);
+  return AwaitAlone(submitted, work, options_.timeout_ms);
+}
+
+void Executor::NoteAlone(Transfer* transfer, int64_t timeout_ms) {
+  transfer->timeout_ms = timeout_ms;
+  const std::lock_guard lock(mutex_);
+  ENGINE_CHECK(TailDone(), "a transfer outside of a step while one is under way");
+  transfer->sequence = ++sequence_;
+  log_.Add(*transfer, kNoTask);
+}
+
+Status Executor::AwaitAlone(Status status, Work* work, int64_t timeout_ms) {
   if (status.ok()) {
     status = work->WaitHost(timeout_ms + kGraceMs);
     work->Release();
@@ -219,43 +239,6 @@ Status Executor::AllReduce(DType dtype, void* data, int64_t count) {
                    .send = data,
                    .recv = data,
                    .count = count});
-}
-
-Status Executor::AllocateCollected(int64_t count) {
-  collected_.clear();
-  for (int32_t s = 0; s < optimizer_traits_.state_count; ++s) {
-    auto whole = DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
-    if (!whole.ok()) return whole.status().WithContext("memory to collect optimizer states");
-    collected_.push_back(std::move(*whole));
-  }
-  return {};
-}
-
-Status Executor::CollectOptimizerStates() {
-  ENGINE_CHECK(flushed(), "optimizer states while updates are under way");
-  if (served()) return CollectServedStates();
-  if (!sharded_) return {};
-  const bool keeps = options_.rank.rank == 0;
-  const FlatLayout& layout = memory_->layout();
-  int64_t largest = 0;
-  for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.count);
-  ENGINE_RETURN_IF_ERROR(AllocateCollected(keeps ? layout.trainable_count : largest));
-  for (int32_t s = 0; s < states_->count(); ++s) {
-    float* const whole = collected_[s].f32();
-    for (size_t u = 0; u < layout.units.size(); ++u) {
-      const UnitLayout& unit = layout.units[u];
-      const int64_t part = unit.count / options_.rank.world_size;
-      ENGINE_RETURN_IF_ERROR(RunAlone({.kind = TransferKind::kAllGather,
-                                       .send = states_->At(s, static_cast<int32_t>(u),
-                                                           unit.offset + options_.rank.rank * part),
-                                       .recv = whole + (keeps ? unit.offset : 0),
-                                       .count = part,
-                                       .unit = static_cast<uint32_t>(u),
-                                       .stream = memory_->stream()})
-                                 .WithContext("collecting optimizer states"));
-    }
-  }
-  return {};
 }
 
 TensorView Executor::optimizer_state(int32_t parameter, int32_t index) const {

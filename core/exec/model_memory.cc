@@ -299,10 +299,10 @@ Status ModelMemory::InitializeParameters() {
   return RefreshCopies();
 }
 
-Status ModelMemory::RefreshCopies() {
+Status ModelMemory::RefreshCopies(int64_t offset, int64_t count) {
   if (copies_.data() == nullptr) return {};
-  return accelerator_->math().Convert(parameters_.data(), DType::kFloat32, copies_.data(),
-                                      DType::kBFloat16, layout_.total_count, stream_.get());
+  return accelerator_->math().Convert(parameters_.f32() + offset, DType::kFloat32, copy_at(offset),
+                                      DType::kBFloat16, count, stream_.get());
 }
 
 Status ModelMemory::ReadFloats(const TensorView& from, float* to) const {

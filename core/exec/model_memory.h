@@ -68,7 +68,9 @@ class ModelMemory {
   // Brings the rounded copies of parameters that ops read up to date with the parameters: after
   // anything but an optimizer has written those. Does nothing where ops read the parameters
   // themselves. [compute-lane]
-  Status RefreshCopies();
+  Status RefreshCopies() { return RefreshCopies(0, layout_.total_count); }
+  // Those of `count` elements of the layout from `offset` on.
+  Status RefreshCopies(int64_t offset, int64_t count);
 
   // Waits for what is queued, then reads float32 or bfloat16 elements as float32. Not for the step
   // path. [compute-lane]

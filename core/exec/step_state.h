@@ -38,6 +38,7 @@ class StepState {
   // The step that the newest instance of a task belongs to.
   uint64_t StepOf(const Task& task) const { return task.tail ? tail_step_ : step_; }
   Phase phase(uint32_t task) const { return phase_[task]; }
+  const std::vector<Phase>& phases() const { return phase_; }
   int64_t ready_ns(uint32_t task) const { return ready_ns_[task]; }
   int64_t begin_ns(uint32_t task) const { return begin_ns_[task]; }
   // The ready task with the smallest id, or null.

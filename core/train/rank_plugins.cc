@@ -4,6 +4,7 @@
 
 #include "core/plugin/load_plugins.h"
 #include "core/plugin/option_value.h"
+#include "engine/sub_groups.h"
 
 namespace engine {
 
@@ -51,18 +52,31 @@ RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
 }
 
-// Its metrics would be taken for those of the first one.
 Result<Communicator*> RankPlugins::ReplicaCommunicator() {
   if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
   if (replicas_ != nullptr) return replicas_.get();
+  ENGINE_ASSIGN_OR_RETURN(replicas_, MakeReplicaCommunicator());
+  AbortWithRun(*replicas_);
+  return replicas_.get();
+}
+
+Result<std::unique_ptr<Communicator>> RankPlugins::MakeReplicaCommunicator() {
+  auto* const groups = static_cast<SubGroups*>(set_.communicator->Query(kSubGroupsId));
+  if (groups != nullptr) {
+    Communicator* whole = nullptr;
+    const Status split = groups->Split(/*color=*/0, rank_.info.rank, &whole);
+    if (!split.ok()) return split.WithContext("for ops that see all ranks");
+    if (whole != nullptr) return std::unique_ptr<Communicator>(whole);
+    return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",
+                         config_.plugins().communicator.entry.name.c_str());
+  }
   const PluginChoice& choice = config_.plugins().communicator;
   ENGINE_ASSIGN_OR_RETURN(const auto library, LoadedPlugin::Load(choice.entry));
   const std::vector<OptionValue> values = Views(choice.options);
+  // No sink: its metrics would be taken for those of the first one.
   auto made = library->Create(AddHost(choice.entry.name, nullptr), Options(values));
   if (!made.ok()) return made.status().WithContext("for ops that see all ranks");
-  replicas_.reset(static_cast<Communicator*>(made->release()));
-  AbortWithRun(*replicas_);
-  return replicas_.get();
+  return std::unique_ptr<Communicator>(static_cast<Communicator*>(made->release()));
 }
 
 Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,

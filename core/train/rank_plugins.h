@@ -30,9 +30,9 @@ class RankPlugins {
 
   PluginSet& set() { return set_; }
   // The communicator for ops that see all ranks while they run (ExecutorOptions::replicas): that of
-  // the set where its transfers need no order, else another of the same plugin, made when it is
-  // first asked for. Then all ranks must ask for it, each once it has the set, and servers serve it
-  // (TellServersOfReplicas). [setup]
+  // the set where its transfers need no order, else another of all ranks, split from it (SubGroups)
+  // or of the same plugin, made when it is first asked for. Then all ranks must ask for it, each
+  // once it has the set, and servers serve it (TellServersOfReplicas). [setup]
   Result<Communicator*> ReplicaCommunicator();
   // Makes ops of the selected op plugins; attributes that are not given get their published
   // defaults.
@@ -42,6 +42,7 @@ class RankPlugins {
   RankPlugins(const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger)
       : config_(config), rank_(rank), logger_(std::move(logger)) {}
   Host& AddHost(const std::string& plugin, PluginHost::MetricSink metrics);
+  Result<std::unique_ptr<Communicator>> MakeReplicaCommunicator();
   void AbortWithRun(Communicator& communicator);
   Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
                                      const std::vector<OwnedOption>& attributes) const;

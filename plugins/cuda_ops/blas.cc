@@ -291,10 +291,10 @@ Status Blas::MakePlan(Plan* plan) noexcept {
     ENGINE_RETURN_IF_ERROR(
         Set(plan->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(result)));
   }
+  // The type of `aux` stays unset: it is then that of the result, and for these types the library
+  // wants it so.
   if (product.epilogue == Epilogue::kGeluAuxBias) {
     ENGINE_RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n));
-    ENGINE_RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
-                               static_cast<int32_t>(result)));
   }
   // The columns of a stored (rows, columns) matrix are the rows of its transpose.
   const auto layout = [](cublasLtMatrixLayout_t* out, cudaDataType_t type, int64_t rows,

@@ -24,8 +24,11 @@ cudaStream_t Native(Stream* stream) noexcept {
 
 // Asks `query` until it is no longer cudaErrorNotReady; kTimeout names `what`. Most waits are
 // short, so it spins first.
+// Makes the GPU the current one first: else the runtime would set up the first GPU of the machine
+// for a thread that has called it for nothing else.
 template <typename Query>
-Status Poll(const Query& query, int64_t timeout_ms, const char* what) noexcept {
+Status Poll(int32_t ordinal, const Query& query, int64_t timeout_ms, const char* what) noexcept {
+  CUDA_OPS_RETURN_IF_ERROR(cudaSetDevice(ordinal), "choosing the GPU");
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
   const auto begin = Clock::now();
@@ -47,20 +50,22 @@ Status Poll(const Query& query, int64_t timeout_ms, const char* what) noexcept {
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(cudaEvent_t event) noexcept : event_(event) {}
+  CudaEvent(cudaEvent_t event, int32_t ordinal) noexcept : event_(event), ordinal_(ordinal) {}
   ~CudaEvent() override { (void)cudaEventDestroy(event_); }
   Status WaitHost(int64_t timeout_ms) noexcept override {
-    return Poll([this] { return cudaEventQuery(event_); }, timeout_ms, "work of the GPU");
+    return Poll(
+        ordinal_, [this] { return cudaEventQuery(event_); }, timeout_ms, "work of the GPU");
   }
   void* native() noexcept override { return event_; }
 
  private:
   const cudaEvent_t event_;
+  const int32_t ordinal_;
 };
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(cudaStream_t stream) noexcept : stream_(stream) {}
+  CudaStream(cudaStream_t stream, int32_t ordinal) noexcept : stream_(stream), ordinal_(ordinal) {}
   ~CudaStream() override { (void)cudaStreamDestroy(stream_); }
   Status Record(Event* event) noexcept override {
     return ToStatus(cudaEventRecord(static_cast<cudaEvent_t>(event->native()), stream_),
@@ -71,12 +76,14 @@ class CudaStream final : public Stream {
                     "waiting for an event");
   }
   Status Synchronize(int64_t timeout_ms) noexcept override {
-    return Poll([this] { return cudaStreamQuery(stream_); }, timeout_ms, "work of the GPU");
+    return Poll(
+        ordinal_, [this] { return cudaStreamQuery(stream_); }, timeout_ms, "work of the GPU");
   }
   void* native() noexcept override { return stream_; }
 
  private:
   const cudaStream_t stream_;
+  const int32_t ordinal_;
 };
 
 class CudaRecording final : public Recording {
@@ -95,9 +102,9 @@ Status NoMemory(const char* what) noexcept {
   return Status::Error(StatusCode::kResourceExhausted, "no memory for a %s of the GPU", what);
 }
 
-template <typename Made, typename Interface, typename Handle>
-Status Wrap(Handle handle, const char* what, Interface** out) noexcept {
-  *out = new (std::nothrow) Made(handle);
+template <typename Made, typename Interface, typename... Arguments>
+Status Wrap(const char* what, Interface** out, Arguments... arguments) noexcept {
+  *out = new (std::nothrow) Made(arguments...);
   return *out != nullptr ? Status() : NoMemory(what);
 }
 
@@ -255,6 +262,7 @@ void CudaDevice::Free(void* memory) noexcept {
 Status CudaDevice::Copy(void* target, const void* source, size_t size_bytes,
                         Stream* stream) noexcept {
   if (size_bytes == 0) return {};
+  ENGINE_RETURN_IF_ERROR(Use());
   cudaPointerAttributes from{}, to{};
   CUDA_OPS_RETURN_IF_ERROR(cudaPointerGetAttributes(&from, source), "looking at memory");
   CUDA_OPS_RETURN_IF_ERROR(cudaPointerGetAttributes(&to, target), "looking at memory");
@@ -267,6 +275,7 @@ Status CudaDevice::Copy(void* target, const void* source, size_t size_bytes,
 
 Status CudaDevice::Zero(void* target, size_t size_bytes, Stream* stream) noexcept {
   if (size_bytes == 0) return {};
+  ENGINE_RETURN_IF_ERROR(Use());
   return ToStatus(cudaMemsetAsync(target, 0, size_bytes, Native(stream)), "zeroing memory");
 }
 
@@ -274,14 +283,14 @@ Status CudaDevice::CreateStream(Stream** out) noexcept {
   ENGINE_RETURN_IF_ERROR(Use());
   cudaStream_t stream = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  return Wrap<CudaStream>(stream, "stream", out);
+  return Wrap<CudaStream>("stream", out, stream, ordinal_);
 }
 
 Status CudaDevice::CreateEvent(Event** out) noexcept {
   ENGINE_RETURN_IF_ERROR(Use());
   cudaEvent_t event = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
-  return Wrap<CudaEvent>(event, "event", out);
+  return Wrap<CudaEvent>("event", out, event, ordinal_);
 }
 
 FlatMath& CudaDevice::math() noexcept {
@@ -298,6 +307,7 @@ void CudaDevice::FreeHost(void* memory) noexcept {
 }
 
 Status CudaDevice::BeginRecording(Stream* stream) noexcept {
+  ENGINE_RETURN_IF_ERROR(Use());
   return ToStatus(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal),
                   "recording a CUDA graph");
 }
@@ -309,7 +319,7 @@ Status CudaDevice::EndRecording(Stream* stream, Recording** out) noexcept {
   const cudaError_t error = cudaGraphInstantiate(&made, graph, 0);
   (void)cudaGraphDestroy(graph);
   CUDA_OPS_RETURN_IF_ERROR(error, "making a CUDA graph");
-  return Wrap<CudaRecording>(made, "CUDA graph", out);
+  return Wrap<CudaRecording>("CUDA graph", out, made);
 }
 
 Status CudaDevice::Fault() noexcept {

@@ -1,5 +1,9 @@
 #include "comm.h"
 
+#include <algorithm>
+
+#include "engine/sub_groups.h"
+
 namespace engine::nccl {
 namespace {
 
@@ -33,35 +37,51 @@ ncclRedOp_t OperationOf(Reduction reduction) noexcept {
 
 }  // namespace
 
-Status Comm::Start(const Transfer& transfer, void* token, cudaStream_t stream) noexcept {
+ncclResult_t Comm::Call(const Transfer& transfer, void* token, cudaStream_t stream) noexcept {
   const Functions& call = library_->functions();
   const ncclDataType_t type = TypeOf(transfer.dtype);
   const ncclRedOp_t operation = OperationOf(transfer.reduction);
   const auto count = static_cast<size_t>(transfer.count);
   // The root of a broadcast may have nowhere to put what it has already.
   void* const recv = transfer.recv != nullptr ? transfer.recv : const_cast<void*>(transfer.send);
-  ncclResult_t result = ncclSuccess;
   switch (transfer.kind) {
     case TransferKind::kAllReduce:
-      result = call.AllReduce(transfer.send, recv, count, type, operation, comm_, stream);
-      break;
+      return call.AllReduce(transfer.send, recv, count, type, operation, comm_, stream);
     case TransferKind::kReduceScatter:
-      result = call.ReduceScatter(transfer.send, recv, count, type, operation, comm_, stream);
-      break;
+      return call.ReduceScatter(transfer.send, recv, count, type, operation, comm_, stream);
     case TransferKind::kAllGather:
-      result = call.AllGather(transfer.send, recv, count, type, comm_, stream);
-      break;
+      return call.AllGather(transfer.send, recv, count, type, comm_, stream);
     case TransferKind::kBroadcast:
-      result = call.Broadcast(transfer.send, recv, count, type, transfer.root, comm_, stream);
-      break;
+      return call.Broadcast(transfer.send, recv, count, type, transfer.root, comm_, stream);
     case TransferKind::kBarrier:
-      result = call.AllReduce(token, token, 1, ncclInt32, ncclMax, comm_, stream);
-      break;
+      return call.AllReduce(token, token, 1, ncclInt32, ncclMax, comm_, stream);
     case TransferKind::kPush:
     case TransferKind::kPull:
-      return Status::Error(StatusCode::kUnsupported, "nccl has no servers");
+      break;  // refused by the communicator
   }
-  return Track(result, Name(transfer.kind));
+  return ncclInvalidArgument;
+}
+
+// A group that was started must be ended, whatever comes in between. What of it needs time is told
+// by the end alone.
+Status Comm::Start(std::span<const Transfer> transfers, void* token, cudaStream_t stream) noexcept {
+  const auto moves = [](const Transfer& transfer) {
+    return transfer.count > 0 || transfer.kind == TransferKind::kBarrier;
+  };
+  if (std::none_of(transfers.begin(), transfers.end(), moves)) return {};
+  if (transfers.size() == 1) {
+    return Track(Call(transfers[0], token, stream), Name(transfers[0].kind));
+  }
+  const Functions& call = library_->functions();
+  ENGINE_RETURN_IF_ERROR(library_->ToStatus(call.GroupStart(), "starting a group", comm_));
+  Status status;
+  for (const Transfer& transfer : transfers) {
+    if (!moves(transfer)) continue;
+    status = library_->ToStatus(Call(transfer, token, stream), Name(transfer.kind), comm_);
+    if (!status.ok()) break;
+  }
+  const Status ended = Track(call.GroupEnd(), "a group of transfers");
+  return status.ok() ? ended : status;
 }
 
 Status Comm::Track(ncclResult_t result, const char* what) noexcept {
@@ -97,10 +117,18 @@ void Comm::Deregister(const Registration& registration) noexcept {
   }
 }
 
+Status Comm::Split(int color, int key, ncclConfig_t config) noexcept {
+  const int nccl_color = color == kNoColor ? NCCL_SPLIT_NOCOLOR : color;
+  return Track(library_->functions().CommSplit(comm_, nccl_color, key, &child_, &config),
+               "splitting a communicator");
+}
+
+// NCCL joins a split that is under way, which then leaves its child, whole or not.
 void Comm::Abort() noexcept {
   if (aborted()) return;
   (void)library_->functions().CommAbort(comm_);
   comm_ = nullptr;
+  if (child_ != nullptr) (void)library_->functions().CommAbort(TakeChild());
   busy_ = false;
 }
 

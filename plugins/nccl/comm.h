@@ -9,6 +9,8 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
+#include <utility>
 
 #include "engine/communicator.h"
 #include "library.h"
@@ -32,14 +34,16 @@ class Comm {
 
   std::mutex& mutex() noexcept { return mutex_; }
   const Library& library() const noexcept { return *library_; }
+  const std::shared_ptr<const Library>& shared_library() const noexcept { return library_; }
 
   // A call goes on in NCCL: see Poll.
   bool busy() const noexcept { return busy_; }
   bool aborted() const noexcept { return comm_ == nullptr; }
 
-  // Queues `transfer` on `stream`, or begins to (busy). `token` is memory of the GPU, of one
-  // element, that is this communicator's: barriers are sums of it.
-  Status Start(const Transfer& transfer, void* token, cudaStream_t stream) noexcept;
+  // Queues `transfers` on `stream`, or begins to (busy); several of them as one group of NCCL,
+  // which must have groups then. `token` is memory of the GPU, of one element, that is this
+  // communicator's: barriers are sums of it.
+  Status Start(std::span<const Transfer> transfers, void* token, cudaStream_t stream) noexcept;
 
   // Asks for errors that came up by themselves, and whether what was under way has ended.
   Status Poll() noexcept;
@@ -50,7 +54,14 @@ class Comm {
   // Nothing happens after an abort, which forgets all.
   void Deregister(const Registration& registration) noexcept;
 
-  // Ends what runs on the GPU; the communicator is gone then. Idempotent.
+  // Begins to make a child of the ranks of equal `color`; busy after it, and with all ranks. When
+  // it is not busy any more, TakeChild gives what NCCL has made: null for kNoColor. NCCL must have
+  // CommSplit.
+  Status Split(int color, int key, ncclConfig_t config) noexcept;
+  ncclComm_t TakeChild() noexcept { return std::exchange(child_, nullptr); }
+
+  // Ends what runs on the GPU, and a child that was not taken; the communicator is gone then.
+  // Idempotent.
   void Abort() noexcept;
 
   // The end in peace: Finish begins it, and when it is not busy any more, Destroy.
@@ -59,11 +70,13 @@ class Comm {
 
  private:
   Status Track(ncclResult_t result, const char* what) noexcept;
+  ncclResult_t Call(const Transfer& transfer, void* token, cudaStream_t stream) noexcept;
 
   const std::shared_ptr<const Library> library_;
   std::mutex mutex_;
-  ncclComm_t comm_;  // these two guarded by mutex_
+  ncclComm_t comm_;  // these three guarded by mutex_
   bool busy_ = false;
+  ncclComm_t child_ = nullptr;  // while a split keeps comm_ busy, a thread of NCCL's writes it
 };
 
 }  // namespace engine::nccl

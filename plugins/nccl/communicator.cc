@@ -7,6 +7,7 @@
 #include "cuda_error.h"
 #include "describe.h"
 #include "engine/communicator_kit.h"
+#include "split.h"
 
 namespace engine::nccl {
 namespace {
@@ -46,24 +47,26 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
                                    .append(", GPU ")
                                    .append(std::to_string(gpu)));
     return std::unique_ptr<NcclCommunicator>(
-        new NcclCommunicator(host, gpu, std::move(stream), std::move(token), std::move(comm),
-                             rendezvous.prefix(), settings.symmetric));
+        new NcclCommunicator(host, settings, gpu, std::move(stream), std::move(token),
+                             std::move(comm), rendezvous.members()));
   } catch (const std::exception& error) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot start nccl: %s", error.what());
   }
 }
 
-NcclCommunicator::NcclCommunicator(Host& host, int32_t gpu, GpuStream stream, Token token,
-                                   std::unique_ptr<Comm> comm, const std::string& prefix,
-                                   bool symmetric)
-    : ranks_(host.rank_info()),
+NcclCommunicator::NcclCommunicator(Host& host, const NcclSettings& settings, int32_t gpu,
+                                   GpuStream stream, Token token, std::unique_ptr<Comm> comm,
+                                   Members members)
+    : host_(host),
+      settings_(settings),
+      members_(std::move(members)),
       gpu_(gpu),
       stream_(std::move(stream)),
       token_(std::move(token)),
       comm_(std::move(comm)),
-      arenas_(host, gpu, *comm_, symmetric),
+      arenas_(host, gpu, *comm_, settings.symmetric),
       pipeline_(std::make_unique<Pipeline>(gpu, *comm_, stream_, token_.get(), failure_,
-                                           RollCall(host, prefix, failure_))) {}
+                                           RollCall(host, members_, failure_))) {}
 
 NcclCommunicator::~NcclCommunicator() {
   pipeline_.reset();
@@ -109,24 +112,91 @@ void NcclCommunicator::Close() noexcept {
 }
 
 void* NcclCommunicator::Query(std::string_view id) noexcept {
-  return id == kSharedMemoryId ? static_cast<SharedMemory*>(&arenas_) : nullptr;
+  const Functions& call = comm_->library().functions();
+  if (id == kSharedMemoryId) return static_cast<SharedMemory*>(&arenas_);
+  if (id == kSubGroupsId && call.CommSplit != nullptr) return static_cast<SubGroups*>(this);
+  const bool groups = call.GroupStart != nullptr && call.GroupEnd != nullptr;
+  if (id == kGroupedTransfersId && groups) return static_cast<GroupedTransfers*>(this);
+  return nullptr;
 }
 
 CommunicatorTraits NcclCommunicator::traits() const noexcept {
   return {.kinds = kAllKinds,
           .dtypes = kAllDTypes,
           .ordered = 1,
-          .max_in_flight = ranks_.world_size > 1 ? 1u : 0u,
+          .max_in_flight = members_.size() > 1 ? 1u : 0u,
           .measures_only = 0,
           .device_memory = 1};
 }
 
 Status NcclCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
+  ENGINE_RETURN_IF_ERROR(Check(transfer));
+  return pipeline_->Submit(transfer, out);
+}
+
+Status NcclCommunicator::Check(const Transfer& transfer) const noexcept {
   Transfer data = transfer;
   data.stream = nullptr;  // the check is made for host memory
-  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(data, ranks_, "nccl", TransferKind::kBarrier));
-  return pipeline_->Submit(transfer, out);
+  const RankInfo ranks{.rank = members_.rank, .world_size = members_.size()};
+  return kit::CheckTransfer(data, ranks, "nccl", TransferKind::kBarrier);
+}
+
+Status NcclCommunicator::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
+  if (failure_.raised()) return failure_.reason();
+  if (transfers.empty()) {
+    return Status::Error(StatusCode::kInvalidArgument, "a group of no transfers");
+  }
+  const Stream* stream = nullptr;
+  for (const Transfer& transfer : transfers) {
+    ENGINE_RETURN_IF_ERROR(Check(transfer));
+    if (transfer.kind == TransferKind::kBarrier) {
+      return Status::Error(StatusCode::kInvalidArgument, "a barrier in a group of transfers");
+    }
+    if (transfer.stream == nullptr) continue;
+    if (stream != nullptr && transfer.stream != stream) {
+      return Status::Error(StatusCode::kInvalidArgument,
+                           "a group of transfers that wait for different streams");
+    }
+    stream = transfer.stream;
+  }
+  return transfers.size() == 1 ? pipeline_->Submit(transfers.front(), out)
+                               : pipeline_->SubmitGroup(transfers, out);
+}
+
+Status NcclCommunicator::Split(int32_t color, int32_t key, Communicator** out) noexcept {
+  if (failure_.raised()) return failure_.reason();
+  if (color < kNoColor) {
+    return Status::Error(StatusCode::kInvalidArgument, "a split with colour %d", color);
+  }
+  Status status;
+  try {
+    auto made = MakeGroup(color, key);
+    if (made.ok()) {
+      *out = made->release();
+      return {};
+    }
+    status = made.status();
+  } catch (const std::exception& error) {
+    status = Status::Error(StatusCode::kResourceExhausted, "cannot split: %s", error.what());
+  }
+  // NCCL may be in the middle of it, and other ranks wait for this one.
+  if (failure_.Raise(status, false)) pipeline_->Ring();
+  return status;
+}
+
+// What can fail on this rank alone comes first.
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::MakeGroup(int32_t color, int32_t key) {
+  ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
+  ENGINE_ASSIGN_OR_RETURN(GpuStream stream, GpuStream::Create());
+  ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
+  nccl::Split split(host_, members_, splits_++, settings_.comm, failure_);
+  ENGINE_ASSIGN_OR_RETURN(Members group, split.Meet(color, key));
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, split.Begin(*comm_, *pipeline_, color, key));
+  if (comm == nullptr) return std::unique_ptr<NcclCommunicator>();
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(host_, settings_, gpu_,
+                                                                std::move(stream), std::move(token),
+                                                                std::move(comm), std::move(group)));
 }
 
 void NcclCommunicator::Abort(const Status& reason) noexcept {

@@ -7,9 +7,12 @@
 #include "arenas.h"
 #include "comm.h"
 #include "engine/communicator.h"
+#include "engine/grouped_transfers.h"
 #include "engine/host.h"
+#include "engine/sub_groups.h"
 #include "failure.h"
 #include "gpu.h"
+#include "members.h"
 #include "pipeline.h"
 #include "rendezvous.h"
 
@@ -21,14 +24,15 @@ struct NcclSettings {
   bool symmetric = false;
 };
 
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers {
  public:
   // Collective unless the world is one.
   static Result<std::unique_ptr<NcclCommunicator>> Create(Host& host,
                                                           const NcclSettings& settings) noexcept;
   ~NcclCommunicator() override;
 
-  // kSharedMemoryId: a SharedMemory, of the GPU.
+  // kSharedMemoryId: a SharedMemory, of the GPU. kSubGroupsId and kGroupedTransfersId where NCCL
+  // has what they need.
   void* Query(std::string_view id) noexcept override;
 
   CommunicatorTraits traits() const noexcept override;
@@ -42,18 +46,25 @@ class NcclCommunicator final : public Communicator {
   };
   using Token = std::unique_ptr<void, FreeGpuMemory>;
 
-  NcclCommunicator(Host& host, int32_t gpu, GpuStream stream, Token token,
-                   std::unique_ptr<Comm> comm, const std::string& prefix, bool symmetric);
+  NcclCommunicator(Host& host, const NcclSettings& settings, int32_t gpu, GpuStream stream,
+                   Token token, std::unique_ptr<Comm> comm, Members members);
   static Result<Token> MakeToken(const GpuStream& stream) noexcept;
+  Status Split(int32_t color, int32_t key, Communicator** out) noexcept override;
+  Result<std::unique_ptr<NcclCommunicator>> MakeGroup(int32_t color, int32_t key);
+  Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept override;
+  Status Check(const Transfer& transfer) const noexcept;
   void Close() noexcept;
 
-  const RankInfo ranks_;
+  Host& host_;
+  const NcclSettings settings_;
+  const Members members_;
   const int32_t gpu_;
   const GpuStream stream_;
   Token token_;
   const std::unique_ptr<Comm> comm_;
   Failure failure_;
   Arenas arenas_;
+  uint64_t splits_ = 0;  // so far
   std::unique_ptr<Pipeline> pipeline_;
 };
 

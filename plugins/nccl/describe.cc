@@ -18,6 +18,20 @@ Text Position(const Transfer& transfer) noexcept {
   return text;
 }
 
+double BytesOf(const Transfer& transfer) noexcept {
+  return static_cast<double>(transfer.count) * static_cast<double>(SizeOf(transfer.dtype));
+}
+
+// "1.2 MB"
+Text SizeText(double bytes) noexcept {
+  const char* const units[] = {"B", "kB", "MB", "GB"};
+  int unit = 0;
+  for (; bytes >= 1000 && unit < 3; ++unit) bytes /= 1000;
+  Text text;
+  std::snprintf(text.data, sizeof(text.data), "%.3g %s", bytes, units[unit]);
+  return text;
+}
+
 }  // namespace
 
 Text Describe(const Transfer& transfer) noexcept {
@@ -27,12 +41,20 @@ Text Describe(const Transfer& transfer) noexcept {
     std::snprintf(text.data, sizeof(text.data), "barrier %s", position.c_str());
     return text;
   }
-  double size = static_cast<double>(transfer.count) * static_cast<double>(SizeOf(transfer.dtype));
-  const char* const units[] = {"B", "kB", "MB", "GB"};
-  int unit = 0;
-  for (; size >= 1000 && unit < 3; ++unit) size /= 1000;
-  std::snprintf(text.data, sizeof(text.data), "%s of %.3g %s %s", Name(transfer.kind), size,
-                units[unit], position.c_str());
+  const Text size = SizeText(BytesOf(transfer));
+  std::snprintf(text.data, sizeof(text.data), "%s of %.16s %.64s", Name(transfer.kind),
+                size.c_str(), position.c_str());
+  return text;
+}
+
+Text Describe(std::span<const Transfer> transfers) noexcept {
+  if (transfers.size() == 1) return Describe(transfers.front());
+  double bytes = 0;
+  for (const Transfer& transfer : transfers) bytes += BytesOf(transfer);
+  const Text size = SizeText(bytes), position = Position(transfers.front());
+  Text text;
+  std::snprintf(text.data, sizeof(text.data), "group of %zu transfers of %.16s in all %.64s",
+                transfers.size(), size.c_str(), position.c_str());
   return text;
 }
 

@@ -27,6 +27,9 @@ namespace engine::nccl {
   X(AllGather)                  \
   X(Broadcast)
 #define ENGINE_NCCL_OPTIONAL(X) \
+  X(CommSplit)                  \
+  X(GroupStart)                 \
+  X(GroupEnd)                   \
   X(MemAlloc)                   \
   X(MemFree)                    \
   X(CommRegister)               \

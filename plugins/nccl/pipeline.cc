@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "cuda_error.h"
@@ -70,10 +71,32 @@ void Pipeline::Ring() noexcept {
 Status Pipeline::Submit(const Transfer& transfer, Work** out) noexcept {
   ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
   ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, pool_->Take(transfer));
+  return Add(work, out);
+}
+
+Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
+  Transfer whole = transfers.front();
+  for (const Transfer& transfer : transfers) {
+    whole.timeout_ms = std::min(whole.timeout_ms, transfer.timeout_ms);
+    if (transfer.stream != nullptr) whole.stream = transfer.stream;
+  }
+  std::vector<Transfer> group;
+  try {
+    group.assign(transfers.begin(), transfers.end());
+  } catch (const std::exception&) {
+    return Status::Error(StatusCode::kResourceExhausted, "no memory for a group of transfers");
+  }
+  ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, pool_->Take(whole));
+  work->group_ = std::move(group);
+  return Add(work, out);
+}
+
+Status Pipeline::Add(GpuWork* work, Work** out) noexcept {
   Status status;
   {
     const std::lock_guard lock(comm_.mutex());
-    status = comm_.aborted() ? failure_.reason() : Enqueue(transfer, work);
+    status = comm_.aborted() ? failure_.reason() : Enqueue(work);
   }
   if (!status.ok()) {
     // Nobody else knows of it. The order of this rank is broken now: a refusal of NCCL is no less
@@ -89,7 +112,8 @@ Status Pipeline::Submit(const Transfer& transfer, Work** out) noexcept {
   return {};
 }
 
-Status Pipeline::Enqueue(const Transfer& transfer, GpuWork* work) noexcept {
+Status Pipeline::Enqueue(GpuWork* work) noexcept {
+  const Transfer& transfer = work->transfer();
   auto* const producer =
       transfer.stream == nullptr ? nullptr : static_cast<cudaStream_t>(transfer.stream->native());
   if (producer != nullptr) {
@@ -117,13 +141,11 @@ void Pipeline::Append(GpuWork* work) noexcept {
 
 // Leaves comm_ busy, or the work launched.
 Status Pipeline::Launch(GpuWork* work) noexcept {
-  const Transfer& transfer = work->transfer();
-  if (transfer.stream != nullptr) {
+  if (work->transfer().stream != nullptr) {
     ENGINE_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(stream_, work->ready_event(), 0),
                                     "waiting for what a transfer sends"));
   }
-  const bool moves = transfer.count > 0 || transfer.kind == TransferKind::kBarrier;
-  if (moves) ENGINE_RETURN_IF_ERROR(comm_.Start(transfer, token_, stream_));
+  ENGINE_RETURN_IF_ERROR(comm_.Start(work->transfers(), token_, stream_));
   return comm_.busy() ? Status() : EndLaunch(work);
 }
 
@@ -248,7 +270,7 @@ Status Pipeline::CheckDeadlines(Clock::time_point now) noexcept {
     if (now >= work->deadline()) {
       overdue_number_ = work->number_;
       return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
-                           Describe(work->transfer()).c_str(),
+                           Describe(work->transfers()).c_str(),
                            static_cast<long long>(work->transfer().timeout_ms));
     }
     next_deadline_ = std::min(next_deadline_, work->deadline());

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "comm.h"
@@ -37,6 +38,11 @@ class Pipeline {
   ~Pipeline();
 
   Status Submit(const Transfer& transfer, Work** out) noexcept;  // [io-lane]
+  // At least two that GroupedTransfers allows.
+  Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept;  // [io-lane]
+
+  // Whether NCCL has not been told of all that was submitted. With the mutex of comm.
+  bool has_waiting() const noexcept { return launching_ != nullptr; }
 
   // After Failure::Raise: has the watchdog end everything. [any-thread]
   void Ring() noexcept;
@@ -44,8 +50,10 @@ class Pipeline {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  Status Add(GpuWork* work, Work** out) noexcept;
+
   // With the mutex of comm_:
-  Status Enqueue(const Transfer& transfer, GpuWork* work) noexcept;
+  Status Enqueue(GpuWork* work) noexcept;
   void Append(GpuWork* work) noexcept;
   Status Launch(GpuWork* work) noexcept;
   Status EndLaunch(GpuWork* work) noexcept;

@@ -20,6 +20,14 @@ std::span<const uint8_t> BytesOf(const void* data, size_t size) {
 
 }  // namespace
 
+ncclConfig_t MakeConfig(const CommSettings& settings) noexcept {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  if (settings.min_ctas > 0) config.minCTAs = settings.min_ctas;
+  if (settings.max_ctas > 0) config.maxCTAs = settings.max_ctas;
+  return config;
+}
+
 Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library,
                        const CommSettings& settings)
     : host_(host),
@@ -79,10 +87,7 @@ Status Rendezvous::ShareId(ncclUniqueId* id) {
 }
 
 Result<ncclComm_t> Rendezvous::Begin(const ncclUniqueId& id) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  if (settings_.min_ctas > 0) config.minCTAs = settings_.min_ctas;
-  if (settings_.max_ctas > 0) config.maxCTAs = settings_.max_ctas;
+  ncclConfig_t config = MakeConfig(settings_);
   const Functions& call = library_->functions();
   ncclComm_t comm = nullptr;
   const ncclResult_t begun =
@@ -135,29 +140,16 @@ Status Rendezvous::CompareVersions() {
 
 // Who has not come, or, if all have, that NCCL could not connect them.
 Status Rendezvous::Missing() {
-  std::string list;
-  int first = -1;
+  std::vector<int32_t> missing;
   for (int other = 0; other < ranks_.world_size && ranks_.world_size > 1; ++other) {
     bool present = false;
     ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(other), &present));
-    if (present) continue;
-    if (first < 0) first = other;
-    list.append(list.empty() ? "" : ", ").append(std::to_string(other));
+    if (!present) missing.push_back(other);
   }
-  const auto timeout = static_cast<long long>(settings_.rendezvous_timeout_ms);
-  if (first < 0) {
-    return Status::Error(StatusCode::kRendezvous,
-                         "all %d ranks have come, but NCCL did not connect rank %d within %lld ms: "
-                         "NCCL_DEBUG=INFO says where it waits, NCCL_SOCKET_IFNAME which network "
-                         "interface it may use",
-                         ranks_.world_size, ranks_.rank, timeout);
+  if (missing.empty()) {
+    return DidNotConnect(ranks_.rank, ranks_.world_size, settings_.rendezvous_timeout_ms);
   }
-  return Status::Error(StatusCode::kRendezvous,
-                       "rank%s %s of %d did not appear within %lld ms: check that every rank was "
-                       "started and runs the same plugins",
-                       list.find(',') == std::string::npos ? "" : "s", list.c_str(),
-                       ranks_.world_size, timeout)
-      .WithRank(first);
+  return DidNotCome(missing, ranks_.world_size, settings_.rendezvous_timeout_ms);
 }
 
 std::string Rendezvous::HereKey(int rank) const {

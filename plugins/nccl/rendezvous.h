@@ -14,6 +14,7 @@
 #include "comm.h"
 #include "engine/host.h"
 #include "library.h"
+#include "members.h"
 
 namespace engine::nccl {
 
@@ -23,6 +24,9 @@ struct CommSettings {
   int max_ctas = 0;
 };
 
+// What NCCL is told of a communicator.
+ncclConfig_t MakeConfig(const CommSettings& settings) noexcept;
+
 class Rendezvous {
  public:
   Rendezvous(Host& host, std::shared_ptr<const Library> library, const CommSettings& settings);
@@ -30,8 +34,8 @@ class Rendezvous {
   // Collective unless the world is one. kRendezvous names the first rank that is missing.
   Result<std::unique_ptr<Comm>> Meet();
 
-  // "<number>", for other keys of this communicator.
-  const std::string& prefix() const noexcept { return prefix_; }
+  // Of the communicator that Meet has made.
+  Members members() const { return Members::All(ranks_, prefix_); }
 
  private:
   Status ChoosePrefix();

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kAnswerMs = 1000;  // several times Pipeline's kLookMs
 constexpr int64_t kLookUpMs = 200;
 
-// What rank `publisher` wrote as its end.
+// What the rank that errors call `publisher` wrote as its end.
 Status ParseEnd(int publisher, const std::string& text) {
   if (text.empty()) {
     return Status::Error(StatusCode::kPeerLost, "rank %d left the run", publisher)
@@ -39,13 +39,13 @@ struct RollCall::Answers {
   std::vector<uint64_t> submitted;
 };
 
-RollCall::RollCall(Host& host, std::string prefix, const Failure& failure)
-    : host_(host), ranks_(host.rank_info()), prefix_(std::move(prefix)), failure_(failure) {}
+RollCall::RollCall(Host& host, Members members, const Failure& failure)
+    : host_(host), members_(std::move(members)), failure_(failure) {}
 
 Status RollCall::Look(uint64_t submitted) noexcept {
-  if (ranks_.world_size == 1) return {};
+  if (members_.size() == 1) return {};
   try {
-    if (!Has(prefix_ + "/roll")) return {};
+    if (!Has(members_.prefix + "/roll")) return {};
     if (!answered_) Answer(submitted);
     return OthersFailure();
   } catch (const std::exception&) {
@@ -55,33 +55,34 @@ Status RollCall::Look(uint64_t submitted) noexcept {
 
 void RollCall::Answer(uint64_t submitted) {
   const Status told =
-      Set(prefix_ + "/count/" + std::to_string(ranks_.rank), std::to_string(submitted));
+      Set(members_.prefix + "/count/" + std::to_string(members_.rank), std::to_string(submitted));
   answered_ = told.ok();
 }
 
 Status RollCall::OthersFailure() {
   std::string rank, end;
-  if (!Has(prefix_ + "/failed") || !Get(prefix_ + "/failed", &rank)) return {};
+  if (!Has(members_.prefix + "/failed") || !Get(members_.prefix + "/failed", &rank)) return {};
   const int publisher = std::atoi(rank.c_str());
-  if (publisher == ranks_.rank) return {};
-  if (!Get(prefix_ + "/end/" + std::to_string(publisher), &end)) return {};
+  if (publisher == members_.rank) return {};
+  if (!Get(members_.prefix + "/end/" + std::to_string(publisher), &end)) return {};
   heard_ = true;
-  return ParseEnd(publisher, end);
+  const bool known = publisher >= 0 && publisher < members_.size();
+  return ParseEnd(known ? members_.names[static_cast<size_t>(publisher)] : publisher, end);
 }
 
 // Asks everybody and waits for the answers, until all are here or somebody's failure is.
 RollCall::Answers RollCall::Call(uint64_t submitted) {
-  const auto size = static_cast<size_t>(ranks_.world_size);
+  const auto size = static_cast<size_t>(members_.size());
   Answers answers{std::vector<bool>(size), std::vector<uint64_t>(size)};
   Answer(submitted);
-  (void)Set(prefix_ + "/roll", "");
-  answers.present[static_cast<size_t>(ranks_.rank)] = true;
-  answers.submitted[static_cast<size_t>(ranks_.rank)] = submitted;
+  (void)Set(members_.prefix + "/roll", "");
+  answers.present[static_cast<size_t>(members_.rank)] = true;
+  answers.submitted[static_cast<size_t>(members_.rank)] = submitted;
   const Clock::time_point deadline = DeadlineIn(kAnswerMs);
   for (size_t missing = size - 1; missing > 0 && Clock::now() < deadline && !failure_.raised();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     for (size_t other = 0; other < size; ++other) {
-      const std::string key = prefix_ + "/count/" + std::to_string(other);
+      const std::string key = members_.prefix + "/count/" + std::to_string(other);
       std::string text;
       if (answers.present[other] || !Has(key) || !Get(key, &text)) continue;
       answers.present[other] = true;
@@ -94,21 +95,24 @@ RollCall::Answers RollCall::Call(uint64_t submitted) {
 
 Status RollCall::Investigate(const Status& error, uint64_t submitted,
                              uint64_t waiting_for) noexcept {
-  if (ranks_.world_size == 1) return error;
+  if (members_.size() == 1) return error;
   try {
     const Answers answers = Call(submitted);
     const Status earlier = OthersFailure();
     if (!earlier.ok()) return earlier;
-    for (int rank = 0; rank < ranks_.world_size; ++rank) {
-      if (answers.present[static_cast<size_t>(rank)]) continue;
-      return Status::Error(error.code(), "%s: rank %d does not answer", error.message(), rank)
-          .WithRank(rank);
+    const auto size = static_cast<size_t>(members_.size());
+    for (size_t rank = 0; rank < size; ++rank) {
+      if (answers.present[rank]) continue;
+      const int32_t name = members_.names[rank];
+      return Status::Error(error.code(), "%s: rank %d does not answer", error.message(), name)
+          .WithRank(name);
     }
     if (error.code() != StatusCode::kTimeout) return error;
-    for (int rank = 0; rank < ranks_.world_size; ++rank) {
-      if (answers.submitted[static_cast<size_t>(rank)] >= waiting_for) continue;
-      return Status::Error(error.code(), "%s: still waiting for rank %d", error.message(), rank)
-          .WithRank(rank);
+    for (size_t rank = 0; rank < size; ++rank) {
+      if (answers.submitted[rank] >= waiting_for) continue;
+      const int32_t name = members_.names[rank];
+      return Status::Error(error.code(), "%s: still waiting for rank %d", error.message(), name)
+          .WithRank(name);
     }
     return Status::Error(error.code(), "%s, although all ranks have submitted it", error.message());
   } catch (const std::exception&) {
@@ -117,7 +121,7 @@ Status RollCall::Investigate(const Status& error, uint64_t submitted,
 }
 
 void RollCall::Publish(const Status& reason, bool by_caller) noexcept {
-  if (ranks_.world_size == 1 || heard_) return;
+  if (members_.size() == 1 || heard_) return;
   try {
     std::string text;
     if (!by_caller) {
@@ -127,10 +131,10 @@ void RollCall::Publish(const Status& reason, bool by_caller) noexcept {
           .append(" ")
           .append(reason.message());
     }
-    const std::string rank = std::to_string(ranks_.rank);
-    if (!Set(prefix_ + "/end/" + rank, text).ok()) return;  // the run is at its end
-    if (!Set(prefix_ + "/failed", rank).ok()) return;
-    (void)Set(prefix_ + "/roll", "");
+    const std::string rank = std::to_string(members_.rank);
+    if (!Set(members_.prefix + "/end/" + rank, text).ok()) return;  // the run is at its end
+    if (!Set(members_.prefix + "/failed", rank).ok()) return;
+    (void)Set(members_.prefix + "/roll", "");
   } catch (const std::exception&) {
     // No memory for the text: the others find out by their deadlines.
   }

@@ -7,6 +7,7 @@
 //                             empty: its user has aborted it
 //   <prefix>/failed        := rank of an end/<rank>
 //
+// <rank> counts among the members of the communicator; in words and blame it is a rank of the run.
 // Nothing is written or read while transfers end: see Pipeline for when it looks.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "engine/host.h"
 #include "engine/status.h"
 #include "failure.h"
+#include "members.h"
 
 namespace engine::nccl {
 
@@ -22,7 +24,7 @@ namespace engine::nccl {
 class RollCall {
  public:
   // `failure` ends every wait in here.
-  RollCall(Host& host, std::string prefix, const Failure& failure);
+  RollCall(Host& host, Members members, const Failure& failure);
 
   // Answers a roll call, and returns the failure of another rank if there is one: what it says, or
   // kPeerLost when its user has aborted it. `submitted`: by this rank.
@@ -48,8 +50,7 @@ class RollCall {
   Answers Call(uint64_t submitted);
 
   Host& host_;
-  const RankInfo ranks_;
-  const std::string prefix_;
+  const Members members_;
   const Failure& failure_;
   bool answered_ = false;
   bool heard_ = false;  // of another rank's failure

@@ -33,6 +33,7 @@ Status GpuWork::MakeEvents() noexcept {
 
 void GpuWork::Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool) noexcept {
   transfer_ = transfer;
+  group_.clear();
   deadline_ = DeadlineIn(transfer.timeout_ms);
   submitted_ns_ = MonotonicNs();
   pool_ = std::move(pool);
@@ -87,7 +88,7 @@ void GpuWork::EndUse() noexcept {
 
 Status GpuWork::StillPending(int64_t timeout_ms) const noexcept {
   return Status::Error(StatusCode::kTimeout, "%s is still pending after a wait of %lld ms",
-                       Describe(transfer_).c_str(), static_cast<long long>(timeout_ms));
+                       Describe(transfers()).c_str(), static_cast<long long>(timeout_ms));
 }
 
 Status GpuWork::WaitHost(int64_t timeout_ms) noexcept {

@@ -1,4 +1,4 @@
-// The Work of one transfer, from a pool.
+// The Work of one transfer, or of a group of them, from a pool.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "clock.h"
@@ -23,7 +24,11 @@ class GpuWork final : public Work {
  public:
   ~GpuWork() override;
 
+  // Of a group: the first one, with the stream and the earliest deadline of all.
   const Transfer& transfer() const noexcept { return transfer_; }
+  std::span<const Transfer> transfers() const noexcept {
+    return group_.empty() ? std::span(&transfer_, 1) : group_;
+  }
   Clock::time_point deadline() const noexcept { return deadline_; }
   int64_t submitted_ns() const noexcept { return submitted_ns_; }
 
@@ -67,6 +72,7 @@ class GpuWork final : public Work {
 
   // Constant from Start to the last Unreference.
   Transfer transfer_;
+  std::vector<Transfer> group_;  // empty: transfer_ is all
   Clock::time_point deadline_;
   int64_t submitted_ns_ = 0;
   std::shared_ptr<WorkPool> pool_;

@@ -39,7 +39,13 @@ emulated_cuda_plugin(engine_cuda_ops_emulated "${EMULATED_CUDA_PLUGIN_DIR}" cuda
 # a sanitizer is linked.
 emulated_cuda_objects(cuda_ops_checked_kernels ${CUDA_OPS_KERNEL_SOURCES})
 target_compile_options(cuda_ops_checked_kernels PRIVATE ${EMULATED_CUDA_CHECKED})
+set_target_properties(cuda_ops_checked_kernels PROPERTIES EXCLUDE_FROM_ALL ON)
 emulated_cuda_plugin(engine_cuda_ops_checked "${EMULATED_CUDA_PLUGIN_DIR}/checked" cuda_ops_host cuda_ops_checked_kernels)
+# Takes longer to compile than all the rest of this folder: built when a test asks for it.
+set_target_properties(engine_cuda_ops_checked PROPERTIES EXCLUDE_FROM_ALL ON)
+add_test(NAME build_checked_kernels COMMAND ${CMAKE_COMMAND} --build "${CMAKE_BINARY_DIR}" -j2
+  --target engine_cuda_ops_checked cuda_attention_checked)
+set_tests_properties(build_checked_kernels PROPERTIES LABELS slow TIMEOUT 1200 RUN_SERIAL ON FIXTURES_SETUP checked_kernels)
 
 if(NOT TARGET ops_conformance)
   return()
@@ -59,7 +65,7 @@ foreach(direction up down)
   set_tests_properties(cuda_ops_emulated_all_${direction} PROPERTIES LABELS exhaustive)
 endforeach()
 add_test(NAME cuda_ops_checked COMMAND ops_conformance "--gtest_filter=${formulas}")
-set_tests_properties(cuda_ops_checked PROPERTIES LABELS slow TIMEOUT 900
+set_tests_properties(cuda_ops_checked PROPERTIES LABELS slow TIMEOUT 900 FIXTURES_REQUIRED checked_kernels
   ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_checked>")
 
 # The plugin as it is delivered, over the fakes: its kernels do nothing, its device does all.

@@ -103,7 +103,8 @@ void AsyncStream::Loop() {
     queue_.pop_front();
     lock.unlock();
     device_.BeforeWork();
-    if (max_delay_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us(random_)));
+    if (max_delay_us_ > 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(delay_us(random_)));
     Status status = work();
     lock.lock();
     if (status_.ok()) status_ = std::move(status);
@@ -240,10 +241,11 @@ Status AsyncAccelerator::Copy(void* target, const void* source, size_t size_byte
     if (queue->is_recorded_) return Misuse("a copy from memory that is not pinned");
   }
   const auto* bytes = static_cast<const char*>(source);
-  return QueueOn(stream, [target, taken = std::vector<char>(bytes, bytes + size_bytes)]() -> Status {
-    std::memcpy(OnDevice(target), taken.data(), taken.size());
-    return {};
-  });
+  return QueueOn(stream,
+                 [target, taken = std::vector<char>(bytes, bytes + size_bytes)]() -> Status {
+                   std::memcpy(OnDevice(target), taken.data(), taken.size());
+                   return {};
+                 });
 }
 
 Status AsyncAccelerator::Zero(void* target, size_t size_bytes, Stream* stream) noexcept {
@@ -255,9 +257,8 @@ Status AsyncAccelerator::Zero(void* target, size_t size_bytes, Stream* stream) n
 
 Status AsyncAccelerator::CreateStream(Stream** out) noexcept {
   const std::lock_guard lock(mutex_);
-  auto* const stream =
-      new AsyncStream(*this, {.max_delay_us = settings_.max_delay_us,
-                              .seed = settings_.seed + 1000 * streams_made_++});
+  auto* const stream = new AsyncStream(*this, {.max_delay_us = settings_.max_delay_us,
+                                               .seed = settings_.seed + 1000 * streams_made_++});
   streams_.insert(stream);
   *out = stream;
   return {};
@@ -344,7 +345,8 @@ void AsyncAccelerator::AddWriters(const std::vector<const void*>& addresses) {
 void AsyncAccelerator::RemoveWriters(const std::vector<const void*>& addresses) {
   const std::lock_guard lock(mutex_);
   for (const void* address : addresses) {
-    writers_.erase(writers_.find(reinterpret_cast<uintptr_t>(OnDevice(address))));
+    const auto found = writers_.find(reinterpret_cast<uintptr_t>(OnDevice(address)));
+    if (found != writers_.end()) writers_.erase(found);  // work of a recording is done many times
   }
 }
 

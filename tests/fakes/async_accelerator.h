@@ -169,8 +169,8 @@ class AsyncAccelerator final : public Device, public Accelerator {
   std::atomic<int> launches_{0};
   mutable std::mutex mutex_;
   std::condition_variable resumed_;
-  bool stopped_ = false;                    // guarded by mutex_, as all below
-  std::map<uintptr_t, size_t> pinned_;      // sizes
+  bool stopped_ = false;                // guarded by mutex_, as all below
+  std::map<uintptr_t, size_t> pinned_;  // sizes
   std::set<AsyncStream*> streams_;
   std::multiset<uintptr_t> writers_;
   size_t allocations_ = 0;

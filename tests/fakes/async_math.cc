@@ -42,8 +42,7 @@ void DescendAdaptively(const UpdateSpan& span, const UpdateRule& rule, float rat
     v[i] = static_cast<float>(rule.beta2 * double{v[i]} + (1 - rule.beta2) * g * g);
     const double step_size = rate / bias1 * m[i];
     const double decayed = value[i] * (1 - double{rate} * span.weight_decay);
-    value[i] =
-        static_cast<float>(decayed - step_size / (std::sqrt(v[i] / bias2) + rule.epsilon));
+    value[i] = static_cast<float>(decayed - step_size / (std::sqrt(v[i] / bias2) + rule.epsilon));
   }
 }
 
@@ -155,8 +154,7 @@ Status AsyncMath::Convert(const void* source, DType from, void* target, DType to
   });
 }
 
-Status AsyncMath::Add(float* target, const float* source, int64_t count,
-                      Stream* stream) noexcept {
+Status AsyncMath::Add(float* target, const float* source, int64_t count, Stream* stream) noexcept {
   return Queue(stream, [=]() -> Status {
     for (int64_t i = 0; i < count; ++i) OnDevice(target)[i] += OnDevice(source)[i];
     return {};

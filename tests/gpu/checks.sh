@@ -1,5 +1,9 @@
 # The checks of run.sh that are more than one command. Sourced; stage, log and engine are set.
 
+# A GoogleTest program, of which at least one test must have run and none may have failed.
+suite() {
+  "$@" --gtest_brief=1 | tee "$log/suite" && grep -qE '^\[  PASSED  \] [1-9]' "$log/suite"
+}
 # The losses of a run beside those of the same run on the CPU.
 same_losses() {  # reference metrics tolerance
   python3 - "$@" <<'PYTHON'

@@ -2,7 +2,8 @@
 # Collects in build/gpu_stage what a machine with a GPU needs and cannot build: programs, plugins, tests, the libraries
 # that they need (not those of CUDA, which that machine has), golden files, and losses of runs on the CPU to compare with.
 #   tests/gpu/stage.sh [BUILD]      default build/release; made with ENGINE_BENCH=ON it also has the benchmarks
-# The plugin cpu_ops does not travel (oneDNN is large): its results do.
+# The plugin cpu_ops travels without its libraries, which are large: configurations name it, and nothing loads it there.
+# Its results travel.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -15,7 +16,7 @@ stage=$PWD/build/gpu_stage
 rm -rf "$stage"
 mkdir -p "$stage"/{bin,lib,plugins,golden,reference}
 
-plugins=(cuda_ops nccl null sequential_sched fifo_sched priority_sched sgd adamw clip_norm clip_value)
+plugins=(cpu_ops cuda_ops nccl null sequential_sched fifo_sched priority_sched sgd adamw clip_norm clip_value)
 for name in "${plugins[@]}"; do cp "$build/lib/engine/plugins/libengine_$name.so" "$stage/plugins/"; done
 cp "$build/bin/engine" "$stage/bin/"
 for test in ops_conformance golden_conformance image_golden_conformance communicator_conformance; do

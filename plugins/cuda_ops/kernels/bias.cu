@@ -16,7 +16,7 @@ constexpr int64_t kMaxFillBlocks = 132 * 64;  // more have nothing to do at a ti
 constexpr int kLanes = 32, kRows = 8;
 constexpr int kMinRows = 64;  // of one part
 constexpr int kBlocksPerMultiprocessor = 8;
-constexpr int kPartLanes = 8;  // threads that share the parts of one column
+constexpr int kPartLanes = 16;  // threads that share the parts of one column
 
 template <typename T>
 __global__ void FillRowsKernel(const T* bias, T* y, int64_t rows, int64_t width) {

@@ -7,8 +7,23 @@
 
 namespace engine::cuda_ops {
 
+// exp(x), on a GPU in two instructions: wrong by at most about 1e-7 (2 + |x|) of itself.
+__host__ __device__ inline float QuickExp(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+#else
+  return expf(x);
+#endif
+}
+
 __host__ __device__ inline float Sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+  return __fdividef(1.0f, 1.0f + QuickExp(-x));  // 0 where the exponential is huge or infinite
+#else
   return 1.0f / (1.0f + expf(-x));
+#endif
 }
 
 // GELU in GPT-2's approximation (Hendrycks and Gimpel, arXiv:1606.08415):

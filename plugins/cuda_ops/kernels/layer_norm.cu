@@ -136,17 +136,17 @@ struct RowMeans {
   float slope;     // of g * n
 };
 
+// `dsum`: call.dsum at `index`, unless that is null.
 template <typename T, int kPack>
 __device__ void StoreGradient(const LayerNormBackward<T>& call, int64_t index,
                               RowStatistics statistics, RowMeans means, const float (&n)[kPack],
-                              const float (&g)[kPack]) {
+                              const float (&g)[kPack], const Pack<T, kPack>& dsum) {
   float dx[kPack], before[kPack];
   for (int j = 0; j < kPack; ++j) {
     dx[j] = statistics.inverse_deviation * (g[j] - means.gradient - n[j] * means.slope);
   }
   if (call.dsum != nullptr) {
-    LoadFloats<T, kPack>(call.dsum + index, before);
-    for (int j = 0; j < kPack; ++j) dx[j] += before[j];
+    for (int j = 0; j < kPack; ++j) dx[j] += ToFloat(dsum.at[j]);
   }
   if (call.sum) {
     LoadFloats<T, kPack>(call.dx + index, before);
@@ -168,6 +168,8 @@ __global__ void __launch_bounds__(kGradientThreads, kBlocksPerMultiprocessor)
   for (int64_t row = begin + warp; row < end; row += kGradientWarps) {
     const RowStatistics statistics = call.statistics[row];
     float n[kPacks][kPack] = {}, g[kPacks][kPack] = {};
+    Pack<T, kPack> dsum[kPacks] = {};  // loaded with the others, not when the means are there
+    const bool adds = call.dsum != nullptr && call.dx != nullptr;
     float sum = 0, dot = 0;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
@@ -177,6 +179,9 @@ __global__ void __launch_bounds__(kGradientThreads, kBlocksPerMultiprocessor)
       LoadFloats<T, kPack>(call.x + row * call.width + column, n[i]);
       LoadFloats<T, kPack>(call.dy + row * call.width + column, g[i]);
       LoadFloats<float, kPack>(call.weight + column, weight);
+      if (adds) {
+        dsum[i] = *reinterpret_cast<const Pack<T, kPack>*>(call.dsum + row * call.width + column);
+      }
       for (int j = 0; j < kPack; ++j) {
         n[i][j] = (n[i][j] - statistics.mean) * statistics.inverse_deviation;
         dweight[i][j] += g[i][j] * n[i][j];
@@ -194,7 +199,8 @@ __global__ void __launch_bounds__(kGradientThreads, kBlocksPerMultiprocessor)
     for (int i = 0; i < kPacks; ++i) {
       const int column = (i * kWarp + lane) * kPack;
       if (column >= call.width) continue;
-      StoreGradient<T, kPack>(call, row * call.width + column, statistics, means, n[i], g[i]);
+      StoreGradient<T, kPack>(call, row * call.width + column, statistics, means, n[i], g[i],
+                              dsum[i]);
     }
   }
   if (call.partials == nullptr) return;
@@ -253,7 +259,11 @@ __global__ void InputGradientByBlock(const LayerNormBackward<T> call) {
   means.slope = BlockReduce(dot, AddFloats(), 0.0f, scratch) / width;
   for (int64_t column = begin; column < call.width; column += kStride) {
     load(column);
-    StoreGradient<T, kPack>(call, first + column, statistics, means, n, g);
+    Pack<T, kPack> dsum = {};
+    if (call.dsum != nullptr) {
+      dsum = *reinterpret_cast<const Pack<T, kPack>*>(call.dsum + first + column);
+    }
+    StoreGradient<T, kPack>(call, first + column, statistics, means, n, g, dsum);
   }
 }
 

@@ -31,13 +31,22 @@ struct RowScan {
   __device__ void See(const Pack<T, kPack>& pack, int64_t column, float target_x, int64_t target) {
     float x[kPack];
     float largest = -INFINITY;
+#pragma unroll
     for (int j = 0; j < kPack; ++j) {
       x[j] = ToFloat(pack.at[j]);
       largest = x[j] > largest ? x[j] : largest;
-      if (Beats(x[j], column + j, target_x, target)) beaten = 1;
+    }
+    // Rarely so for long: the target is among the largest, or something has beaten it.
+    if (beaten == 0 && largest >= target_x) {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) {
+        if (Beats(x[j], column + j, target_x, target)) beaten = 1;
+      }
     }
     sum.Raise(largest);
-    for (int j = 0; j < kPack; ++j) sum.factor += ExponentialSum::Relative(x[j], sum.largest);
+    const float origin = sum.largest == -INFINITY ? 0.0f : sum.largest;
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) sum.factor += ExponentialOf<T>(x[j] - origin);
   }
 
   __device__ void Combine(float* scratch) {
@@ -111,10 +120,20 @@ __global__ void RowLossInPlaceKernel(T* logits, const int32_t* targets, int64_t 
   }
   const float target_x = ToFloat(logits[row * width + target]);
   RowScan scan;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
-    const Packed x = packs[i];
-    scan.See(x, int64_t{i} * kPack, target_x, target);
-    if (kHold) held[i] = x;
+  constexpr int kBatch = 4;  // packs under way at a time
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kBatch * threads) {
+    Packed x[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (first + b * threads < count) x[b] = packs[first + b * threads];
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = first + b * threads;
+      if (i >= count) break;
+      scan.See(x[b], int64_t{i} * kPack, target_x, target);
+      if (kHold) held[i] = x[b];
+    }
   }
   scan.Combine(scratch);  // all threads have read target_x behind this
   if (threadIdx.x == 0) losses[row] = LossOf(scan, target_x);
@@ -122,7 +141,7 @@ __global__ void RowLossInPlaceKernel(T* logits, const int32_t* targets, int64_t 
   for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
     Packed x = kHold ? held[i] : packs[i];
     for (int j = 0; j < kPack; ++j) {
-      x.at[j] = FromFloat<T>(LossSlope(ToFloat(x.at[j]), log_sum, i * kPack + j == target));
+      x.at[j] = FromFloat<T>(LossSlope<T>(ToFloat(x.at[j]), log_sum, i * kPack + j == target));
     }
     packs[i] = x;
   }
@@ -164,7 +183,7 @@ __global__ void LossGradientKernel(const T* logits, const int32_t* targets, cons
       Packed before = {};
       if (sum) before = *reinterpret_cast<const Packed*>(gradients + row * width + column);
       for (int j = 0; j < kPack; ++j) {
-        const float own = scale * LossSlope(ToFloat(x.at[j]), log_sum, column + j == target);
+        const float own = scale * LossSlope<T>(ToFloat(x.at[j]), log_sum, column + j == target);
         result.at[j] = FromFloat<T>(ToFloat(before.at[j]) + own);
       }
     } else {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/fault.h"
+#include "kernels/functions.h"
 
 namespace engine::cuda_ops {
 
@@ -45,9 +46,16 @@ struct RowLoss {
   float tally;  // 0: no target; 1; 2: and the prediction is correct
 };
 
+// exp(x) for logits in T: as good as T is.
+template <typename T>
+__host__ __device__ inline float ExponentialOf(float x) {
+  return sizeof(T) < sizeof(float) ? QuickExp(x) : expf(x);
+}
+
 // What softmax(x) - onehot(target) has at x[i], for log_sum = log(sum(exp(x))).
+template <typename T>
 __host__ __device__ inline float LossSlope(float x, float log_sum, bool is_target) {
-  return expf(x - log_sum) - (is_target ? 1.0f : 0.0f);
+  return ExponentialOf<T>(x - log_sum) - (is_target ? 1.0f : 0.0f);
 }
 
 // losses[row], and log_sums[row] = log(sum(exp(x))) unless that is null. A target outside of

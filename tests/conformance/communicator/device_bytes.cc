@@ -39,7 +39,7 @@ Status Open(const char* path, int rank, RankDevice* out) {
   return {};
 }
 
-// Null without the variable. Never destroyed: communicators of static tests may outlive main.
+// Null without the variable. Never destroyed: plugins stay loaded until the process ends.
 RankDevice* Find(int rank) {
   static auto* const mutex = new std::mutex;
   static auto* const devices = new std::map<int, RankDevice>;  // guarded by mutex

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "tests/emulated_cuda/nccl/arithmetic.h"
 
@@ -14,6 +16,58 @@ using fake_nccl::Kind;
 using fake_nccl::kStageBytes;
 using fake_nccl::Operation;
 using fake_nccl::Slot;
+using fake_nccl::Wish;
+
+namespace {
+
+// FNV-1a over what ranks must have alike.
+uint64_t DigestOf(const std::vector<Operation>& operations) {
+  uint64_t digest = 0xcbf29ce484222325u;
+  for (const Operation& operation : operations) {
+    const Call& call = operation.call;
+    for (const uint64_t value :
+         {static_cast<uint64_t>(call.kind), static_cast<uint64_t>(call.type),
+          static_cast<uint64_t>(call.operation), static_cast<uint64_t>(call.root), call.count}) {
+      digest = (digest ^ value) * 0x100000001b3u;
+    }
+  }
+  return digest;
+}
+
+}  // namespace
+
+namespace fake_nccl {
+
+Group& CurrentGroup() {
+  static thread_local Group group;
+  return group;
+}
+
+ncclResult_t Group::Refuse(ncclResult_t result) {
+  if (open() && error_ == ncclSuccess) error_ = result;
+  return result;
+}
+
+void Group::Add(const Operation& operation) {
+  if (!operations_.empty() && (operations_.front().comm != operation.comm ||
+                               operations_.front().stream != operation.stream)) {
+    std::fprintf(stderr, "fake NCCL: a group over several communicators or streams\n");
+    std::abort();
+  }
+  operations_.push_back(operation);
+}
+
+ncclResult_t Group::End() {
+  if (depth_ == 0) return ncclInvalidUsage;
+  if (--depth_ > 0) return ncclSuccess;
+  std::vector<Operation> operations = std::exchange(operations_, {});
+  const ncclResult_t error = std::exchange(error_, ncclSuccess);
+  if (error != ncclSuccess || operations.empty()) return error;
+  ncclComm* const comm = operations.front().comm;
+  return comm->Begin(std::move(operations));
+}
+
+}  // namespace fake_nccl
 
 // Proves that one thread at a time is in a communicator.
 class ncclComm::Inside {
@@ -33,39 +87,100 @@ ncclResult_t ncclComm::Collective(Kind kind, const void* send, void* recv, size_
                                   ncclDataType_t type, ncclRedOp_t operation, int root,
                                   cudaStream_t stream) {
   const Inside inside(*this);
-  if (phase_ != Phase::kReady) return ncclInvalidArgument;  // used before it was ready
+  fake_nccl::Group& group = fake_nccl::CurrentGroup();
+  if (phase_ != Phase::kReady) return group.Refuse(ncclInvalidArgument);  // before it was ready
   if (fake_nccl::SizeOf(type) == 0 || operation > ncclMin || operation == ncclProd) {
-    return ncclInvalidArgument;
+    return group.Refuse(ncclInvalidArgument);
   }
-  launching_ = {.comm = this,
-                .call = {.kind = static_cast<int32_t>(kind),
-                         .type = type,
-                         .operation = operation,
-                         .root = root,
-                         .count = count},
-                .send = static_cast<const uint8_t*>(send),
-                .recv = static_cast<uint8_t*>(recv),
-                .stream = stream,
-                .absent = faults_.absent.Is(rank_, calls_)};
-  const int64_t call = calls_++;
+  if (faults_.refuse.Is(rank_, calls_)) return group.Refuse(ncclInvalidUsage);
+  const Operation called{.comm = this,
+                         .call = {.kind = static_cast<int32_t>(kind),
+                                  .type = type,
+                                  .operation = operation,
+                                  .root = root,
+                                  .count = count},
+                         .send = static_cast<const uint8_t*>(send),
+                         .recv = static_cast<uint8_t*>(recv),
+                         .stream = stream,
+                         .absent = faults_.absent.Is(rank_, calls_)};
+  ++calls_;
   if (faults_.error.Is(rank_, calls_)) async_error_ = ncclSystemError;
   if (faults_.remote.Is(rank_, calls_)) async_error_ = ncclRemoteError;
-  // NCCL takes some at once, and some in a thread that needs time.
-  polls_left_ = faults_.busy ? -1 : static_cast<int>(call % 3);
-  if (polls_left_ == 0 || ranks_ == 1) return Launch(launching_);
+  if (!group.open()) return Take({called});
+  group.Add(called);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclComm::Begin(std::vector<Operation> operations) {
+  const Inside inside(*this);
+  if (phase_ != Phase::kReady) return ncclInvalidArgument;
+  const uint64_t digest = DigestOf(operations);
+  for (Operation& operation : operations) {
+    operation.call.group_size = operations.size();
+    operation.call.group_digest = digest;
+  }
+  return Take(std::move(operations));
+}
+
+// NCCL takes some at once, and some in a thread that needs time.
+ncclResult_t ncclComm::Take(std::vector<Operation> operations) {
+  polls_left_ = faults_.busy ? -1 : static_cast<int>((calls_ - 1) % 3);
+  if (polls_left_ == 0 || ranks_ == 1) return Launch(std::move(operations));
+  launching_ = std::move(operations);
   phase_ = Phase::kLaunch;
   return ncclInProgress;
 }
 
-ncclResult_t ncclComm::Launch(const Operation& operation) {
-  if (operation.call.count == 0) return ncclSuccess;
-  void* const kept = std::malloc(sizeof(Operation));
-  std::memcpy(kept, &operation, sizeof(Operation));
+ncclResult_t ncclComm::Launch(std::vector<Operation> operations) {
+  std::erase_if(operations, [](const Operation& operation) { return operation.call.count == 0; });
+  if (operations.empty()) return ncclSuccess;
+  const cudaStream_t stream = operations.front().stream;
+  auto kept = std::make_unique<std::vector<Operation>>(std::move(operations));
   references_.fetch_add(1);
-  if (cudaLaunchHostFunc(operation.stream, RunOnStream, kept) == cudaSuccess) return ncclSuccess;
-  std::free(kept);
+  if (cudaLaunchHostFunc(stream, RunOnStream, kept.get()) == cudaSuccess) {
+    (void)kept.release();
+    return ncclSuccess;
+  }
   references_.fetch_sub(1);
   return ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclComm::Split(int color, int key, ncclComm** out) {
+  const Inside inside(*this);
+  if (phase_ != Phase::kReady || color < NCCL_SPLIT_NOCOLOR) return ncclInvalidArgument;
+  *out = nullptr;
+  child_out_ = out;
+  Slot& own = segment_->slot(rank_);
+  own.wishes[(splits_ + 1) % 2] = {color, key};
+  own.splits.store(++splits_);
+  phase_ = Phase::kSplit;
+  polls_left_ = 1;
+  return ncclInProgress;
+}
+
+bool ncclComm::HaveWishes() {
+  for (int r = 0; r < ranks_; ++r) {
+    if (segment_->slot(r).splits.load() < splits_) return false;
+  }
+  return true;
+}
+
+// When all wishes are there.
+ncclResult_t ncclComm::MakeChild() {
+  const auto wish_of = [this](int r) { return segment_->slot(r).wishes[splits_ % 2]; };
+  const Wish own = wish_of(rank_);
+  if (own.color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+  int rank = 0, ranks = 0;
+  for (int r = 0; r < ranks_; ++r) {
+    const Wish wish = wish_of(r);
+    if (wish.color != own.color) continue;
+    ++ranks;
+    if (wish.key < own.key || (wish.key == own.key && r < rank_)) ++rank;
+  }
+  auto segment = segment_->JoinPart(splits_, own.color, rank);
+  if (segment == nullptr) return ncclSystemError;
+  *child_out_ = new ncclComm(rank, ranks, std::move(segment), fake_nccl::ReadFaults());
+  return ncclSuccess;
 }
 
 ncclResult_t ncclComm::AsyncError(ncclResult_t* state) {
@@ -82,10 +197,15 @@ bool ncclComm::Progress() {
   if (phase_ == Phase::kReady || phase_ == Phase::kFinal) return true;
   if (phase_ == Phase::kInit && (faults_.init || !Joined())) return false;
   if (phase_ == Phase::kWindow && !HaveWindows()) return false;
+  if (phase_ == Phase::kSplit && (faults_.split || !HaveWishes())) return false;
   if (polls_left_ < 0 || --polls_left_ > 0) return false;
   if (phase_ == Phase::kLaunch) {
-    const ncclResult_t launched = Launch(launching_);
+    const ncclResult_t launched = Launch(std::move(launching_));
     if (launched != ncclSuccess) async_error_ = launched;
+  }
+  if (phase_ == Phase::kSplit) {
+    const ncclResult_t made = MakeChild();
+    if (made != ncclSuccess) async_error_ = made;
   }
   if (phase_ == Phase::kWindow) *window_out_ = reinterpret_cast<ncclWindow_t>(this);
   phase_ = phase_ == Phase::kFinalize ? Phase::kFinal : Phase::kReady;
@@ -134,7 +254,7 @@ void ncclComm::End(bool abort) {
     }
     aborted_.store(true);
     segment_->slot(rank_).left.store(1);
-    if (rank_ == 0) segment_->Unlink();
+    if (rank_ == 0 || segment_->is_part()) segment_->Unlink();
   }
   Unreference();
 }
@@ -143,12 +263,14 @@ void ncclComm::Unreference() {
   if (references_.fetch_sub(1) == 1) delete this;
 }
 
-void ncclComm::RunOnStream(void* operation) {
-  Operation kept;
-  std::memcpy(&kept, operation, sizeof(kept));
-  std::free(operation);
-  kept.comm->Run(kept);
-  kept.comm->Unreference();
+void ncclComm::RunOnStream(void* operations) {
+  const std::unique_ptr<std::vector<Operation>> kept(
+      static_cast<std::vector<Operation>*>(operations));
+  ncclComm& comm = *kept->front().comm;
+  for (auto operation = kept->rbegin(); operation != kept->rend(); ++operation) {
+    comm.Run(*operation);
+  }
+  comm.Unreference();
 }
 
 void ncclComm::Run(const Operation& operation) {
@@ -226,7 +348,10 @@ bool ncclComm::AllThere(uint64_t round) {
     const uint64_t reached = other.round.load(std::memory_order_acquire);
     if (reached < round) return false;
     // One that is ahead was here and has gone on, so it had the same call.
-    if (reached == round && !(other.call == own)) return false;
+    if (reached > round || other.call == own) continue;
+    const bool grouped = other.call.group_size > 1 || own.group_size > 1;
+    if (grouped) async_error_ = ncclInvalidUsage;
+    return false;
   }
   return true;
 }

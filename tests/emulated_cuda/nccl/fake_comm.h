@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "tests/emulated_cuda/nccl/faults.h"
 #include "tests/emulated_cuda/nccl/segment.h"
@@ -17,7 +18,7 @@ namespace fake_nccl {
 
 enum class Kind : int32_t { kAllReduce = 1, kReduceScatter, kAllGather, kBroadcast };
 
-// One collective of one rank, on its way to a stream.
+// One collective of one rank, on its way to a stream; alone or in a group.
 struct Operation {
   ncclComm* comm = nullptr;
   Call call;
@@ -26,6 +27,26 @@ struct Operation {
   cudaStream_t stream = nullptr;
   bool absent = false;
 };
+
+// Collectives that one thread has called between ncclGroupStart and ncclGroupEnd.
+class Group {
+ public:
+  void Start() { ++depth_; }
+  bool open() const { return depth_ > 0; }
+  void Add(const Operation& operation);
+  // Of a call that was refused: the group ends with the first such result, and nothing of it
+  // begins.
+  ncclResult_t Refuse(ncclResult_t result);
+  ncclResult_t End();
+
+ private:
+  int depth_ = 0;
+  std::vector<Operation> operations_;
+  ncclResult_t error_ = ncclSuccess;
+};
+
+// Of the calling thread.
+Group& CurrentGroup();
 
 }  // namespace fake_nccl
 
@@ -38,6 +59,12 @@ struct ncclComm {
   ncclResult_t Collective(fake_nccl::Kind kind, const void* send, void* recv, size_t count,
                           ncclDataType_t type, ncclRedOp_t operation, int root,
                           cudaStream_t stream);
+  // All of one communicator and one stream. Ranks must give the same ones: others would hang or
+  // get wrong results with NCCL, and get ncclInvalidUsage by themselves here. They run last first:
+  // nobody may count on an order.
+  ncclResult_t Begin(std::vector<fake_nccl::Operation> operations);
+  // *out is null until AsyncError has said that this is done, and for no colour for good.
+  ncclResult_t Split(int color, int key, ncclComm** out);
   ncclResult_t AsyncError(ncclResult_t* state);
   ncclResult_t Finalize();
   ncclResult_t RegisterWindow(ncclWindow_t* window);
@@ -49,13 +76,16 @@ struct ncclComm {
   class Inside;
 
   // What is under way, until it has been asked for often enough.
-  enum class Phase { kInit, kReady, kLaunch, kFinalize, kWindow, kFinal };
+  enum class Phase { kInit, kReady, kLaunch, kFinalize, kWindow, kSplit, kFinal };
 
   bool Joined();
   bool HaveWindows();
+  bool HaveWishes();
+  ncclResult_t MakeChild();
+  ncclResult_t Take(std::vector<fake_nccl::Operation> operations);
   bool Progress();
-  ncclResult_t Launch(const fake_nccl::Operation& operation);
-  static void CUDART_CB RunOnStream(void* operation);
+  ncclResult_t Launch(std::vector<fake_nccl::Operation> operations);
+  static void CUDART_CB RunOnStream(void* operations);
 
   // On the thread of a stream:
   void Run(const fake_nccl::Operation& operation);
@@ -77,7 +107,9 @@ struct ncclComm {
   Phase phase_ = Phase::kInit;
   int polls_left_ = 2;
   int64_t calls_ = 0;
-  fake_nccl::Operation launching_;
+  std::vector<fake_nccl::Operation> launching_;
+  uint64_t splits_ = 0;
+  ncclComm** child_out_ = nullptr;
   ncclWindow_t* window_out_ = nullptr;
   uint64_t windows_ = 0;
 

@@ -111,6 +111,23 @@ FAKE_NCCL_EXPORT ncclResult_t ncclBroadcast(const void* send, void* recv, size_t
   return comm->Collective(Kind::kBroadcast, send, recv, count, type, ncclSum, root, stream);
 }
 
+#ifndef FAKE_NCCL_IS_BARE
+FAKE_NCCL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* child,
+                                            ncclConfig_t* config) {
+  // What a parent shares with its children must not be shared while both work.
+  const bool usable = config != nullptr && config->magic == 0xcafebeef && config->blocking == 0 &&
+                      config->splitShare == 0;
+  return usable ? comm->Split(color, key, child) : ncclInvalidArgument;
+}
+FAKE_NCCL_EXPORT ncclResult_t ncclGroupStart() {
+  fake_nccl::CurrentGroup().Start();
+  return ncclSuccess;
+}
+FAKE_NCCL_EXPORT ncclResult_t ncclGroupEnd() {
+  return fake_nccl::CurrentGroup().End();
+}
+#endif
+
 FAKE_NCCL_EXPORT ncclResult_t ncclMemAlloc(void** memory, size_t size) {
   if (fake_nccl::ReadFaults().memory) return ncclUnhandledCudaError;
   return cudaMalloc(memory, size) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;

@@ -19,10 +19,11 @@ bool ParseAt(const std::string& fault, const char* name, At* at) {
 bool Parse(const std::string& fault, Faults* faults) {
   if (std::sscanf(fault.c_str(), "version=%d", &faults->version) == 1) return true;
   if (fault == "init") return faults->init = true;
+  if (fault == "split") return faults->split = true;
   if (fault == "busy") return faults->busy = true;
   if (fault == "memory") return faults->memory = true;
   return ParseAt(fault, "absent", &faults->absent) || ParseAt(fault, "error", &faults->error) ||
-         ParseAt(fault, "remote", &faults->remote);
+         ParseAt(fault, "remote", &faults->remote) || ParseAt(fault, "refuse", &faults->refuse);
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 //   faults := fault (',' fault)*
 //   fault  := 'version=' code          ncclGetVersion says so, 21803 for 2.18.3
 //           | 'init'                   ncclCommInitRankConfig never ends
+//           | 'split'                  ncclCommSplit never ends
 //           | 'busy'                   no collective is ever taken by NCCL
 //           | 'absent=' rank '@' call  that collective of that rank never begins on its stream
 //           | 'error=' rank '@' call   ncclSystemError comes up by itself once that many were taken
 //           | 'remote=' rank '@' call  ncclRemoteError, likewise
+//           | 'refuse=' rank '@' call  that collective is refused with ncclInvalidUsage
 //           | 'memory'                 ncclMemAlloc has none to give
 #pragma once
 
@@ -22,8 +24,8 @@ struct At {
 
 struct Faults {
   int version = 22809;
-  bool init = false, busy = false, memory = false;
-  At absent, error, remote;
+  bool init = false, split = false, busy = false, memory = false;
+  At absent, error, remote, refuse;
 };
 
 // As the environment says now; a fault that is not known ends the process.

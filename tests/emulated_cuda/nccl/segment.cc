@@ -46,6 +46,21 @@ std::unique_ptr<Segment> Segment::Join(const std::string& name, int rank) {
   return segment;
 }
 
+std::unique_ptr<Segment> Segment::JoinPart(uint64_t split, int color, int rank) const {
+  const std::string name = std::string(name_)
+                               .append(".")
+                               .append(std::to_string(split))
+                               .append(".")
+                               .append(std::to_string(color));
+  const int descriptor = shm_open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor < 0) return nullptr;
+  const bool sized = ftruncate(descriptor, sizeof(Shared)) == 0;
+  close(descriptor);
+  auto part = sized ? Join(name, rank) : nullptr;
+  if (part != nullptr) part->is_part_ = true;
+  return part;
+}
+
 Segment::~Segment() {
   if (shared_ != nullptr) munmap(shared_, sizeof(Shared));
   if (descriptor_ >= 0) close(descriptor_);

@@ -1,0 +1,58 @@
+// How some of the ranks get a communicator of their own: all say in the store what they want, and
+// when everybody has, NCCL splits the communicator that they have.
+//
+//   <prefix>/split/<n>/<rank> := colour ' ' key    in decimal; n counts the splits of a
+//   communicator
+//
+// NCCL would find out by itself who belongs together, but not who is missing.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "clock.h"
+#include "comm.h"
+#include "failure.h"
+#include "members.h"
+#include "pipeline.h"
+#include "rendezvous.h"
+
+namespace engine::nccl {
+
+class Split {
+ public:
+  // Split number `number` of the communicator of `parents`. Borrows all; a failure of the
+  // communicator ends every wait in here.
+  Split(Host& host, const Members& parents, uint64_t number, const CommSettings& settings,
+        const Failure& failure);
+
+  // Waits for all ranks, and gives those of this rank's colour; for kNoColor none. kRendezvous
+  // names the first rank that is missing.
+  Result<Members> Meet(int32_t color, int32_t key);
+
+  // With what Meet gave for the same arguments: the new communicator of NCCL, or null for kNoColor.
+  // Waits until `pipeline` has handed all it has to NCCL, which keeps the order of submission.
+  Result<std::unique_ptr<Comm>> Begin(Comm& parent, Pipeline& pipeline, int32_t color, int32_t key);
+
+ private:
+  struct Wish {
+    int32_t color, key;
+  };
+
+  Result<std::vector<Wish>> ReadWishes();
+  Status AwaitChild(Comm& parent, Pipeline& pipeline, int32_t color, int32_t key,
+                    ncclComm_t* child);
+  Status AwaitReady(Comm& child);
+  Status Pause();
+  Status Missing();
+  std::string KeyOf(int32_t rank) const;
+
+  Host& host_;
+  const Members& parents_;
+  const std::string prefix_;
+  const CommSettings settings_;
+  const Failure& failure_;
+  const Clock::time_point deadline_;
+};
+
+}  // namespace engine::nccl

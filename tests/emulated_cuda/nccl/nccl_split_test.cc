@@ -1,0 +1,294 @@
+// Communicators of some of the ranks, split from that of all.
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "engine/grouped_transfers.h"
+#include "engine/sub_groups.h"
+#include "tests/emulated_cuda/nccl/nccl_rig.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+using Child = std::unique_ptr<Communicator>;
+
+// The promises are of a second or a deadline; a loaded machine may take longer to notice.
+constexpr auto kPromptly = std::chrono::seconds(6);
+constexpr char kDeadlineMs[] = "1500";
+
+SubGroups* GroupsOf(Communicator& communicator) {
+  return static_cast<SubGroups*>(communicator.Query(kSubGroupsId));
+}
+
+Child MustSplit(Communicator& communicator, int32_t color, int32_t key) {
+  Communicator* made = nullptr;
+  const Status status = GroupsOf(communicator)->Split(color, key, &made);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return Child(made);
+}
+
+Status ErrorOfSplit(Communicator& communicator) {
+  Communicator* made = nullptr;
+  const Status status = GroupsOf(communicator)->Split(0, 0, &made);
+  EXPECT_EQ(made, nullptr);
+  return status;
+}
+
+Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t timeout_ms = 30000) {
+  return {.send = data.data(),
+          .recv = data.data(),
+          .count = static_cast<int64_t>(data.size()),
+          .sequence = sequence,
+          .timeout_ms = timeout_ms};
+}
+
+// What all ranks of `communicator` bring, in their order.
+std::vector<int32_t> Gathered(Communicator& communicator, size_t size, int32_t own) {
+  std::vector<int32_t> all(size, -1);
+  const Status status = SubmitAndWait(communicator, {.kind = TransferKind::kAllGather,
+                                                     .dtype = DType::kInt32,
+                                                     .send = &own,
+                                                     .recv = all.data(),
+                                                     .count = 1});
+  EXPECT_TRUE(status.ok()) << status.message();
+  return all;
+}
+
+void ExpectSum(Communicator& communicator, float own, float sum) {
+  std::vector<float> data(1000, own);
+  const Status status = SubmitAndWait(communicator, InPlace(data, 0));
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(data, std::vector<float>(1000, sum));
+}
+
+TEST(NcclSplit, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
+  World world(kNcclPlugin, 4);
+  ASSERT_TRUE(world.ok());
+  RunRanks(4, [&](int rank) {
+    // Colours 0 and 5; in the second the keys turn the order round.
+    const bool even = rank % 2 == 0;
+    const Child child = MustSplit(world.rank(rank), even ? 0 : 5, even ? 7 : -rank);
+    ASSERT_NE(child, nullptr);
+    EXPECT_EQ(Gathered(*child, 2, rank),
+              even ? (std::vector<int32_t>{0, 2}) : (std::vector<int32_t>{3, 1}));
+    // Roots count in the group.
+    std::vector<float> data(10, static_cast<float>(rank));
+    Transfer broadcast = InPlace(data, 1);
+    broadcast.kind = TransferKind::kBroadcast;
+    broadcast.root = 1;
+    EXPECT_TRUE(SubmitAndWait(*child, broadcast).ok());
+    EXPECT_EQ(data, std::vector<float>(10, even ? 2.0f : 1.0f));
+    broadcast.root = 2;
+    EXPECT_EQ(SubmitAndWait(*child, broadcast).code(), StatusCode::kInvalidArgument);
+  });
+}
+
+TEST(NcclSplit, ARankWithoutColourTakesPartAndGetsNone) {
+  World world(kNcclPlugin, 3);
+  ASSERT_TRUE(world.ok());
+  RunRanks(3, [&](int rank) {
+    const Child child = MustSplit(world.rank(rank), rank == 1 ? kNoColor : 2, 0);
+    EXPECT_EQ(child == nullptr, rank == 1);
+    if (child != nullptr) {
+      EXPECT_EQ(Gathered(*child, 2, rank), (std::vector<int32_t>{0, 2}));
+    }
+    ExpectSum(world.rank(rank), static_cast<float>(rank), 3);
+  });
+}
+
+TEST(NcclSplit, AChildIsSplitAgainAndOftenEnough) {
+  World world(kNcclPlugin, 4);
+  ASSERT_TRUE(world.ok());
+  RunRanks(4, [&](int rank) {
+    for (int round = 0; round < 5; ++round) {
+      const Child half = MustSplit(world.rank(rank), rank / 2, rank);
+      ASSERT_NE(half, nullptr);
+      const Child turned = MustSplit(*half, 0, -rank);
+      ASSERT_NE(turned, nullptr);
+      const int32_t first = rank / 2 * 2;
+      EXPECT_EQ(Gathered(*turned, 2, rank), (std::vector<int32_t>{first + 1, first}));
+    }
+  });
+}
+
+TEST(NcclSplit, AWorldOfOneIsSplitToo) {
+  World world(kNcclPlugin, 1);
+  ASSERT_TRUE(world.ok());
+  EXPECT_EQ(MustSplit(world.rank(0), kNoColor, 0), nullptr);
+  const Child child = MustSplit(world.rank(0), 1, 1);
+  ASSERT_NE(child, nullptr);
+  ExpectSum(*child, 4, 4);
+}
+
+// The transfers before it are still on their way to NCCL; those behind it must not overtake them.
+TEST(NcclSplit, HasAPlaceInTheOrderOfSubmission) {
+  constexpr size_t kHalf = 10;
+  World world(kNcclPlugin, 3);
+  ASSERT_TRUE(world.ok());
+  RunRanks(3, [&](int rank) {
+    std::vector<std::vector<float>> data;
+    for (size_t i = 0; i < 2 * kHalf; ++i) data.emplace_back(10 + i, static_cast<float>(i + 1));
+    std::vector<Work*> works;
+    Child child;
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (i == kHalf) child = MustSplit(world.rank(rank), 0, rank);
+      works.push_back(MustSubmit(world.rank(rank), InPlace(data[i], i)));
+    }
+    for (size_t i = 0; i < data.size(); ++i) {
+      EXPECT_TRUE(works[i]->WaitHost(30000).ok());
+      works[i]->Release();
+      EXPECT_EQ(data[i], std::vector<float>(10 + i, static_cast<float>(3 * (i + 1))));
+    }
+    ASSERT_NE(child, nullptr);
+    ExpectSum(*child, 1, 3);
+  });
+}
+
+// A transfer of one that cannot begin keeps nothing of the other.
+TEST(NcclSplit, ParentAndChildWorkAtTheSameTime) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    const Child child = MustSplit(world.rank(rank), 0, rank);
+    ASSERT_NE(child, nullptr);
+    for (Communicator* held : {&world.rank(rank), child.get()}) {
+      Communicator& other = held == child.get() ? world.rank(rank) : *child;
+      TestStream producer(rank);
+      std::atomic<bool> gate{false};
+      producer.Hold(&gate);
+      std::vector<float> data(100, 1);
+      Transfer transfer = InPlace(data, 0);
+      transfer.stream = &producer;
+      Work* const work = MustSubmit(*held, transfer);
+      ASSERT_NE(work, nullptr);
+      for (int i = 0; i < 5; ++i) ExpectSum(other, 2, 4);
+      EXPECT_EQ(work->state(), WorkState::kPending);
+      gate = true;
+      EXPECT_TRUE(work->WaitHost(30000).ok());
+      work->Release();
+      EXPECT_EQ(data, std::vector<float>(100, 2));
+    }
+  });
+}
+
+TEST(NcclSplit, AnAbortOfTheParentDoesNothingToTheChild) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    const Child child = MustSplit(world.rank(rank), 0, rank);
+    ASSERT_NE(child, nullptr);
+    world.rank(rank).Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
+    EXPECT_STREQ(ErrorOfSplit(world.rank(rank)).message(), "the disk is full");
+    ExpectSum(*child, 1, 2);
+    world.Destroy(rank);
+    ExpectSum(*child, 2, 4);
+  });
+}
+
+TEST(NcclSplit, AnAbortOfTheChildDoesNothingToTheParent) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    Child child = MustSplit(world.rank(rank), 0, rank);
+    ASSERT_NE(child, nullptr);
+    child->Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
+    ExpectSum(world.rank(rank), 1, 2);
+    child.reset();
+    ExpectSum(world.rank(rank), 2, 4);
+  });
+}
+
+// Of the group they would be 0 and 1.
+TEST(NcclSplit, ErrorsOfAChildNameRanksOfTheRun) {
+  World world(kNcclPlugin, 3);
+  ASSERT_TRUE(world.ok());
+  std::vector<Child> children(3);
+  RunRanks(3, [&](int rank) {
+    children[static_cast<size_t>(rank)] = MustSplit(world.rank(rank), rank == 0 ? 0 : 1, 0);
+  });
+  ASSERT_TRUE(children[1] != nullptr && children[2] != nullptr);
+  std::vector<float> data(10);
+  const Status late = SubmitAndWait(*children[1], InPlace(data, 0, 200));
+  EXPECT_EQ(late.code(), StatusCode::kTimeout);
+  EXPECT_EQ(late.rank(), 2);
+  EXPECT_THAT(late.message(), HasSubstr("still waiting for rank 2"));
+  // It finds out by itself.
+  Status heard;
+  EXPECT_TRUE(Eventually([&] {
+    heard = SubmitAndWait(*children[2], InPlace(data, 0));
+    return !heard.ok();
+  }));
+  EXPECT_EQ(heard.rank(), 2) << heard.message();
+  EXPECT_THAT(heard.message(), HasSubstr("rank 1 gave up"));
+}
+
+TEST(NcclSplit, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+  World world(kNcclPlugin, 3, {{"rendezvous_timeout_ms", kDeadlineMs}});
+  ASSERT_TRUE(world.ok());
+  const auto start = Clock::now();
+  RunRanks(3, [&](int rank) {
+    if (rank == 1) return;
+    const Status status = ErrorOfSplit(world.rank(rank));
+    EXPECT_EQ(status.code(), StatusCode::kRendezvous) << status.message();
+    EXPECT_EQ(status.rank(), 1);
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 of 3 did not appear"));
+    std::vector<float> data(10);
+    EXPECT_EQ(SubmitAndWait(world.rank(rank), InPlace(data, 0)).code(), StatusCode::kRendezvous)
+        << "the order of ranks is broken";
+  });
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+TEST(NcclSplit, ThatNcclDoesNotEndIsGivenUpAtTheDeadline) {
+  const Fault fault("split");
+  World world(kNcclPlugin, 2, {{"rendezvous_timeout_ms", kDeadlineMs}});
+  ASSERT_TRUE(world.ok());
+  const auto start = Clock::now();
+  RunRanks(2, [&](int rank) {
+    const Status status = ErrorOfSplit(world.rank(rank));
+    EXPECT_EQ(status.code(), StatusCode::kRendezvous) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("all 2 ranks have come"));
+  });
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+TEST(NcclSplit, ARankThatAbortsMeanwhileEndsItForAll) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  const auto start = Clock::now();
+  RunRanks(2, [&](int rank) {
+    if (rank == 1) {
+      return world.rank(1).Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
+    }
+    const Status status = ErrorOfSplit(world.rank(0));
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 1);
+  });
+  EXPECT_LT(Clock::now() - start, kPromptly);
+}
+
+TEST(NcclSplit, AColourThatIsNoneIsRefusedAndNothingHasHappened) {
+  World world(kNcclPlugin, 1);
+  ASSERT_TRUE(world.ok());
+  Communicator* made = nullptr;
+  const Status status = GroupsOf(world.rank(0))->Split(-2, 0, &made);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(made, nullptr);
+  EXPECT_NE(MustSplit(world.rank(0), 0, 0), nullptr);
+}
+
+TEST(NcclSplit, IsNotOfferedWhereNcclDoesNotHaveIt) {
+  World world(kNcclPlugin, 2, {{"library", "libbare_nccl.so.2"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    EXPECT_EQ(world.rank(rank).Query(kSubGroupsId), nullptr);
+    EXPECT_EQ(world.rank(rank).Query(kGroupedTransfersId), nullptr);
+    ExpectSum(world.rank(rank), 1, 2);
+  });
+}
+
+}  // namespace
+}  // namespace engine::test

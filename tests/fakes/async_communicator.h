@@ -1,0 +1,175 @@
+// A rank of a hub whose buffers may lie in the memory of an AsyncAccelerator. Transfers come to the
+// hub in the order of Submit, each when the device has reached the point that its stream had then.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/async_accelerator.h"
+#include "tests/fakes/hub_communicator.h"
+
+namespace engine::test {
+
+class AsyncWork final : public Work {
+ public:
+  WorkState state() const noexcept override { return work_.state(); }
+  int64_t started_ns() const noexcept override { return 0; }
+  Status WaitHost(int64_t timeout_ms) noexcept override { return work_.WaitHost(timeout_ms); }
+  Status WaitStream(Stream* stream) noexcept override {
+    constexpr int64_t kTimeoutMs = 60000;  // beyond that of any transfer
+    return static_cast<AsyncStream*>(stream)->Queue([this] { return work_.WaitHost(kTimeoutMs); });
+  }
+  void OnDone(void (*callback)(void*), void* context) noexcept override {
+    work_.OnDone(callback, context);
+  }
+  void Release() noexcept override {}
+
+  void End(const Status& status) { work_.End(status); }
+
+ private:
+  HubWork work_;
+};
+
+class AsyncCommunicator final : public Communicator {
+ public:
+  // Called by Submit. May be empty.
+  using OnSubmit = std::function<void(const Transfer& transfer)>;
+
+  AsyncCommunicator(Hub& hub, int rank, AsyncAccelerator& device, OnSubmit on_submit = {})
+      : hub_(hub), rank_(rank), device_(device), on_submit_(std::move(on_submit)) {
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~AsyncCommunicator() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+
+  CommunicatorTraits traits() const noexcept override {
+    return {.kinds = 31, .dtypes = 31, .ordered = 1, .device_memory = 1};
+  }
+
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    if (on_submit_) on_submit_(transfer);
+    Pending pending{.transfer = transfer};
+    if (transfer.stream != nullptr) {
+      ENGINE_RETURN_IF_ERROR(static_cast<AsyncStream*>(transfer.stream)->Mark(&pending.point));
+    } else {
+      CheckThatItIsThere(transfer);
+    }
+    pending.transfer.send = OnDevice(transfer.send);
+    pending.transfer.recv = OnDevice(transfer.recv);
+    pending.transfer.stream = nullptr;
+    const std::lock_guard lock(mutex_);
+    if (!aborted_.ok()) return aborted_;
+    pending.work = &works_.emplace_back();
+    *out = pending.work;
+    queue_.push_back(std::move(pending));
+    changed_.notify_all();
+    return {};
+  }
+
+  void Abort(const Status& reason) noexcept override {
+    std::deque<Pending> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!aborted_.ok()) return;
+      aborted_ = reason;
+      ended.swap(queue_);
+    }
+    hub_.Abort(reason);
+    for (const Pending& pending : ended) pending.work->End(reason);
+  }
+
+  // Transfers that were said to be ready while the device had still to write what they send.
+  int too_early() const { return too_early_.load(); }
+
+ private:
+  struct Pending {
+    Transfer transfer;
+    std::shared_ptr<AsyncPoint> point;  // null: ready
+    AsyncWork* work = nullptr;
+  };
+  // Of one transfer in the hub.
+  struct Link {
+    Work* inner;
+    AsyncWork* outer;
+  };
+
+  void CheckThatItIsThere(const Transfer& transfer) {
+    const bool scatters = transfer.kind == TransferKind::kReduceScatter;
+    const int64_t count = transfer.count * (scatters ? 2 : 1);  // at least two ranks
+    if (device_.IsWrittenLater(transfer.send, static_cast<size_t>(count) * sizeof(float))) {
+      ++too_early_;
+    }
+  }
+
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Pending pending = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      const Status status = Forward(pending);
+      if (!status.ok()) pending.work->End(status);
+      lock.lock();
+    }
+  }
+
+  Status Forward(const Pending& pending) {
+    ENGINE_RETURN_IF_ERROR(WaitFor(pending));
+    Work* inner = nullptr;
+    ENGINE_RETURN_IF_ERROR(hub_.Submit(rank_, pending.transfer, &inner));
+    // Freed by the callback.
+    inner->OnDone(
+        [](void* context) {
+          const std::unique_ptr<Link> link(static_cast<Link*>(context));
+          link->outer->End(link->inner->WaitHost(0));
+        },
+        new Link{inner, pending.work});
+    return {};
+  }
+
+  Status WaitFor(const Pending& pending) {
+    constexpr int64_t kLookMs = 10;
+    int64_t waited_ms = 0;
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!aborted_.ok()) return aborted_;
+      }
+      if (pending.point == nullptr) return {};
+      const Status status = pending.point->Wait(kLookMs);
+      if (status.code() != StatusCode::kTimeout) return status;
+      waited_ms += kLookMs;
+      if (waited_ms >= pending.transfer.timeout_ms) return status;
+    }
+  }
+
+  Hub& hub_;
+  const int rank_;
+  AsyncAccelerator& device_;
+  const OnSubmit on_submit_;
+  std::atomic<int> too_early_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<AsyncWork> works_;  // guarded by mutex_, as all below
+  std::deque<Pending> queue_;
+  Status aborted_;
+  bool stop_ = false;
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace engine::test

@@ -1,0 +1,414 @@
+// The executor on accelerators: what it trains there is what it trains in host memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+
+#include "tests/unit/exec/async_world.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+void ExpectSameBits(const std::vector<AsyncOutcome>& made,
+                    const std::vector<AsyncOutcome>& wanted) {
+  ASSERT_EQ(made.size(), wanted.size());
+  for (size_t r = 0; r < made.size(); ++r) {
+    SCOPED_TRACE("rank " + std::to_string(r));
+    ASSERT_TRUE(wanted[r].status.ok()) << wanted[r].status.message();
+    ASSERT_TRUE(made[r].status.ok()) << made[r].status.message();
+    ASSERT_FALSE(wanted[r].parameters.empty());
+    for (const float value : wanted[r].parameters) ASSERT_TRUE(std::isfinite(value));
+    EXPECT_EQ(made[r].losses, wanted[r].losses);
+    EXPECT_EQ(made[r].counts, wanted[r].counts);
+    EXPECT_EQ(made[r].parameters, wanted[r].parameters);
+    EXPECT_EQ(made[r].momentum, wanted[r].momentum);
+    EXPECT_EQ(made[r].too_early, 0);
+  }
+}
+
+void ExpectNear(const std::vector<AsyncOutcome>& made, const std::vector<AsyncOutcome>& wanted) {
+  ASSERT_EQ(made.size(), wanted.size());
+  for (size_t r = 0; r < made.size(); ++r) {
+    ASSERT_TRUE(wanted[r].status.ok()) << wanted[r].status.message();
+    ASSERT_TRUE(made[r].status.ok()) << made[r].status.message();
+    EXPECT_EQ(made[r].too_early, 0);
+    ASSERT_EQ(made[r].parameters.size(), wanted[r].parameters.size());
+    for (size_t i = 0; i < wanted[r].parameters.size(); ++i) {
+      const float value = wanted[r].parameters[i];
+      ASSERT_NEAR(made[r].parameters[i], value, 2e-5f * std::max(1.0f, std::abs(value)))
+          << "rank " << r << ", element " << i;
+    }
+    ASSERT_EQ(made[r].losses.size(), wanted[r].losses.size());
+    for (size_t i = 0; i < wanted[r].losses.size(); ++i) {
+      const float value = wanted[r].losses[i];
+      EXPECT_NEAR(made[r].losses[i], value, 1e-4f * std::max(1.0f, std::abs(value)));
+    }
+  }
+}
+
+// Flushes, a smaller batch, and one of no samples.
+std::vector<AsyncStep> UnevenSteps() {
+  return {{}, {.empty_rank = 1}, {.samples = 2}, {.flush = true}, {}, {.samples = 0}, {}};
+}
+
+TEST(AcceleratorTest, OneRankTrainsToTheBitsOfAHostDevice) {
+  for (const uint32_t seed : {1, 2}) {
+    AsyncWorld world{.seed = seed, .steps = UnevenSteps()};
+    ExpectSameBits(world.Run(), world.RunOnHost());
+  }
+}
+
+TEST(AcceleratorTest, RanksTrainToTheBitsOfHostDevices) {
+  for (const int size : {2, 3}) {
+    for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+      SCOPED_TRACE(std::to_string(size) + " ranks, " + scheduler);
+      AsyncWorld world{.size = size, .scheduler = scheduler, .steps = UnevenSteps()};
+      ExpectSameBits(world.Run(), world.RunOnHost());
+    }
+  }
+}
+
+TEST(AcceleratorTest, ShardedUpdatesTrainToTheBitsOfHostDevices) {
+  for (const int size : {2, 3}) {
+    AsyncWorld world{
+        .size = size, .shard = true, .scheduler = "priority_sched", .steps = UnevenSteps()};
+    const auto made = world.Run();
+    ExpectSameBits(made, world.RunOnHost());
+    EXPECT_FALSE(made[0].momentum.empty());
+  }
+}
+
+TEST(AcceleratorTest, MicroBatchesTrainToTheBitsOfAHostDevice) {
+  for (const int64_t micro_batches : {2, 4}) {
+    for (const int size : {1, 2}) {
+      if (size == 2 && micro_batches == 4) continue;
+      AsyncWorld world{.size = size, .micro_batches = micro_batches, .steps = UnevenSteps()};
+      ExpectSameBits(world.Run(), world.RunOnHost());
+    }
+  }
+}
+
+TEST(AcceleratorTest, SlicesOfParametersTrainToTheBitsOfHostDevices) {
+  for (const bool shard : {false, true}) {
+    AsyncWorld world{
+        .size = 2, .shard = shard, .slice_bytes = "128", .scheduler = "priority_sched"};
+    ExpectSameBits(world.Run(), world.RunOnHost());
+  }
+}
+
+TEST(AcceleratorTest, FrozenParametersAndScaledLossesTrainToTheBitsOfHostDevices) {
+  AsyncWorld world{.size = 2, .loss_scale = 8, .frozen = {"c.", "first."}};
+  ExpectSameBits(world.Run(), world.RunOnHost());
+}
+
+TEST(AcceleratorTest, OpsThatSeeAllRanksTrainToTheBitsOfHostDevices) {
+  for (const int size : {2, 3}) {
+    for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+      AsyncWorld world{
+          .size = size, .gathers = true, .scheduler = scheduler, .steps = UnevenSteps()};
+      ExpectSameBits(world.Run(), world.RunOnHost());
+    }
+  }
+}
+
+TEST(AcceleratorTest, AdamWTrainsNearlyAsOnAHostDevice) {
+  AsyncWorld world{.size = 2, .optimizer = "adamw", .optimizer_options = {}};
+  ExpectNear(world.Run(), world.RunOnHost());
+}
+
+TEST(AcceleratorTest, HooksClipAsOnAHostDevice) {
+  const std::pair<std::string, OptionValues::Overrides> norm = {"clip_norm",
+                                                                {{"max_norm", "0.05"}}};
+  const std::pair<std::string, OptionValues::Overrides> value = {"clip_value",
+                                                                 {{"threshold", "0.002"}}};
+  for (const int size : {1, 2}) {
+    for (const bool shard : {false, true}) {
+      AsyncWorld plain{.size = size, .shard = shard};
+      const auto unclipped = plain.RunOnHost();
+      for (const auto& hooks : {std::vector{norm}, std::vector{value}, std::vector{value, norm}}) {
+        SCOPED_TRACE(std::to_string(size) + " ranks, " + hooks[0].first);
+        AsyncWorld world = plain;
+        world.hooks = hooks;
+        const auto wanted = world.RunOnHost();
+        ExpectNear(world.Run(), wanted);
+        EXPECT_NE(wanted[0].parameters, unclipped[0].parameters) << "nothing was clipped";
+      }
+    }
+  }
+}
+
+// The device computes the first layer's gradient, the last of a backward pass, only when the
+// gradient of another layer was submitted.
+TEST(AcceleratorTest, TransfersBeginBeforeTheDeviceHasEndedTheBackwardPass) {
+  for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int submitted[2] = {};
+    int in_vain = 0;
+    AsyncWorld world{.size = 2, .scheduler = scheduler, .steps = std::vector<AsyncStep>(1)};
+    world.on_submit = [&](const AsyncRank& self, const Transfer& transfer) {
+      const std::lock_guard lock(mutex);
+      if (transfer.unit != UINT32_MAX) ++submitted[self.rank];
+      changed.notify_all();
+    };
+    world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
+      if (op != "scale_first" || !backward) return;
+      std::unique_lock lock(mutex);
+      const bool came = changed.wait_for(lock, std::chrono::seconds(10),
+                                         [&] { return submitted[self.rank] > 0; });
+      if (!came) ++in_vain;
+    };
+    ExpectSameBits(world.Run(), world.RunOnHost());
+    EXPECT_EQ(in_vain, 0) << scheduler;
+  }
+}
+
+TEST(AcceleratorTest, AllRanksHearOfARequestToStopInTheSameStep) {
+  AsyncWorld world{.size = 3};
+  world.steps[3].stop_rank = 2;
+  for (const AsyncOutcome& outcome : world.Run()) {
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+    EXPECT_THAT(outcome.stops, ElementsAre(0, 0, 0, 1, 0, 0));
+  }
+  AsyncWorld alone;
+  alone.steps[3].stop_rank = 0;
+  EXPECT_THAT(alone.Run()[0].stops, ElementsAre(0, 0, 0, 1, 0, 0));
+}
+
+// Full and smaller batches, and flushes before, at, and after the step that is recorded (the
+// fourth).
+TEST(AcceleratorTest, RecordedStepsGiveTheBitsOfOtherOnes) {
+  const AsyncStep full{}, small{.samples = 2}, flushed{.flush = true};
+  const std::vector<std::vector<AsyncStep>> plans = {
+      {full, full, full, full, full, full, full, full},
+      {full, full, full, full, full, small, full, full, small},
+      {full, full, flushed, full, full, full, full},
+      {full, full, full, flushed, full, full, full},
+      {full, full, full, full, flushed, full, full, flushed, full, full},
+      {full, full, small, small, full, full, flushed, small, full, full}};
+  for (const char* scheduler : {"fifo_sched", "priority_sched", "sequential_sched"}) {
+    for (size_t i = 0; i < plans.size(); ++i) {
+      SCOPED_TRACE(std::string(scheduler) + ", plan " + std::to_string(i));
+      AsyncWorld world{.record = true, .scheduler = scheduler, .steps = plans[i]};
+      const auto made = world.Run();
+      ExpectSameBits(made, world.RunOnHost());
+      EXPECT_GT(made[0].launches, 1);
+    }
+  }
+}
+
+TEST(AcceleratorTest, RecordedStepsClipAndAdapt) {
+  AsyncWorld world{.record = true,
+                   .optimizer = "adamw",
+                   .optimizer_options = {},
+                   .hooks = {{"clip_norm", {{"max_norm", "0.05"}}}},
+                   .steps = std::vector<AsyncStep>(10)};
+  world.steps[6].flush = true;
+  const auto recorded = world.Run();
+  EXPECT_GT(recorded[0].launches, 1);
+  world.record = false;
+  ExpectSameBits(recorded, world.Run());
+  ExpectNear(recorded, world.RunOnHost());
+}
+
+TEST(AcceleratorTest, LossMayWriteItsGradientOverItsInput) {
+  for (const bool record : {false, true}) {
+    AsyncWorld world{.record = record};
+    const auto wanted = world.RunOnHost();
+    world.loss = "loss_in_place";
+    const auto made = world.Run();
+    ExpectSameBits(made, wanted);
+    EXPECT_EQ(made[0].in_place, 6);
+  }
+}
+
+TEST(AcceleratorTest, RoundedCopiesFollowParametersThatAreWrittenFromOutside) {
+  AsyncWorld world;
+  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    ModelMemory& memory = executor.memory();
+    const auto logit = [&](float weight) -> Result<float> {
+      const std::vector<float> values(static_cast<size_t>(memory.layout().total_count), weight);
+      ENGINE_RETURN_IF_ERROR(self.device->Copy(memory.parameters(), values.data(),
+                                               values.size() * sizeof(float), memory.stream()));
+      ENGINE_RETURN_IF_ERROR(memory.RefreshCopies());
+      const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
+      ENGINE_RETURN_IF_ERROR(memory.SetScalars({}, {}));
+      ENGINE_RETURN_IF_ERROR(
+          memory.SetBatch(batch.input.data(), batch.target.data(), kAsyncSamples));
+      ENGINE_RETURN_IF_ERROR(memory.RunForward());
+      std::vector<float> logits(static_cast<size_t>(memory.logits().count()));
+      ENGINE_RETURN_IF_ERROR(memory.ReadFloats(memory.logits(), logits.data()));
+      // Two layers read w rounded, two others, and two shifts, w itself.
+      const float x = batch.input[0], w = weight, rounded = FromBFloat16(ToBFloat16(w));
+      const float h = x * w + x * w * w;
+      EXPECT_FLOAT_EQ(logits[0], (h + (h * rounded + w)) * rounded + w);
+      return logits[0];
+    };
+    ENGINE_ASSIGN_OR_RETURN(const float first, logit(1.001f));
+    ENGINE_ASSIGN_OR_RETURN(const float second, logit(1.017f));
+    EXPECT_NE(first, second);
+    return {};
+  };
+  const auto outcomes = world.Run();
+  EXPECT_TRUE(outcomes[0].status.ok()) << outcomes[0].status.message();
+}
+
+TEST(AcceleratorTest, AllReduceOfHostMemoryGoesThroughTheDevice) {
+  AsyncWorld world{.size = 3};
+  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
+    ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    float numbers[2] = {1.0f + static_cast<float>(self.rank), 0.5f};
+    ENGINE_RETURN_IF_ERROR(executor.AllReduce(DType::kFloat32, numbers, 2));
+    EXPECT_EQ(numbers[0], 6);
+    EXPECT_EQ(numbers[1], 1.5f);
+    return {};
+  };
+  for (const AsyncOutcome& outcome : world.Run()) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  }
+}
+
+TEST(AcceleratorTest, AFaultOfTheDataEndsTheRunWithItsSentence) {
+  for (const int size : {1, 2}) {
+    std::atomic<int> calls{0};
+    AsyncWorld world{.size = size, .steps = std::vector<AsyncStep>(4)};
+    world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
+      if (op != "noise" || backward || self.rank != 0 || ++calls != 2) return;
+      self.device->SetFault(Status::Error(StatusCode::kConfig, "token 7 is out of range"));
+    };
+    const auto outcomes = world.Run();
+    EXPECT_EQ(outcomes[0].status.code(), StatusCode::kConfig);
+    EXPECT_THAT(outcomes[0].status.message(), HasSubstr("token 7 is out of range"));
+    // Nothing but the first step was said to be good.
+    EXPECT_LE(outcomes[0].losses.size(), 1u);
+    if (size == 2) {
+      EXPECT_FALSE(outcomes[1].status.ok());
+    }
+  }
+}
+
+// Fails when it is done, in the backward pass.
+class BrokenOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    return scale_.Infer(inputs, signature);
+  }
+  Status Forward(const OpCall& call) noexcept override { return scale_.Forward(call); }
+  Status Backward(const OpCall&) noexcept override {
+    return Status::Error(StatusCode::kInternal, "the device is on fire");
+  }
+
+ private:
+  ScaleOp scale_{true};
+};
+
+TEST(AcceleratorTest, AnErrorOfTheDeviceNamesTheTaskThatHasNotEnded) {
+  const AsyncWorld world{.size = 2};
+  AsyncAccelerator device;
+  {
+    Hub hub(2, 0, 1);
+    MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
+    PluginSet plugins;
+    plugins.device = &device;
+    plugins.communicator = std::make_unique<AsyncCommunicator>(hub, 0, device);
+    plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
+    plugins.scheduler = std::make_unique<RandomScheduler>();
+    const OpFactory ops =
+        [&](const std::string& name,
+            const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+      std::unique_ptr<Op> op = std::make_unique<BrokenOp>();
+      if (name != "broken") {
+        ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
+      }
+      return std::unique_ptr<Op>(new AsyncOp(device, std::move(op)));
+    };
+    GraphBuilder builder(ops, kAsyncSamples);
+    const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
+    const ValueId h = *builder.Apply("layer", "broken", {x});
+    const ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
+    Graph graph = *builder.Finish(x, target, h, *builder.Apply("loss", "loss", {h, target}), {});
+    auto made = Executor::Create(std::move(graph), plugins, ops, nullptr,
+                                 {.rank = {.world_size = 2}, .timeout_ms = 20000});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    ASSERT_TRUE((*made)->memory().InitializeParameters().ok());
+    const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
+    const auto result = (*made)->Step(batch.step);
+    ASSERT_FALSE(result.ok());
+    EXPECT_THAT(result.status().message(),
+                AllOf(HasSubstr("layer.weight"), HasSubstr("the device is on fire")));
+    const auto later = (*made)->Flush();
+    EXPECT_THAT(later.message(), HasSubstr("the device is on fire"));
+    made->reset();
+  }
+}
+
+TEST(AcceleratorTest, ADeviceThatStopsEndsTheRunInTime) {
+  for (const int size : {1, 2}) {
+    AsyncWorld world{.size = size, .timeout_ms = 300};
+    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+      if (self.rank == 0) self.device->Stop();
+      for (uint64_t step = 1; step <= 3; ++step) {
+        const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
+        ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+      }
+      return {};
+    };
+    for (const AsyncOutcome& outcome : world.Run()) {
+      EXPECT_FALSE(outcome.status.ok());
+      EXPECT_THAT(outcome.status.message(), HasSubstr("300 ms")) << outcome.status.message();
+    }
+  }
+}
+
+TEST(AcceleratorTest, AnExecutorMayGoWhileTheDeviceWorks) {
+  for (const int size : {1, 2}) {
+    for (const bool record : {false, true}) {
+      AsyncWorld world{.size = size, .max_delay_us = 1000, .record = record};
+      world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+        for (uint64_t step = 1; step <= (record ? 5u : 1u); ++step) {
+          const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
+          ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+        }
+        return {};
+      };
+      for (const AsyncOutcome& outcome : world.Run()) {
+        // A rank that has gone ends the others.
+        const bool alone = size == 1;
+        EXPECT_TRUE(outcome.status.ok() || !alone) << outcome.status.message();
+      }
+    }
+  }
+}
+
+TEST(AcceleratorTest, ACommunicatorOfHostMemoryIsRefused) {
+  AsyncAccelerator device;
+  {
+    MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
+    PluginSet plugins;
+    plugins.device = &device;
+    plugins.communicator = std::make_unique<FakeCommunicator>(2);
+    plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
+    plugins.scheduler = std::make_unique<RandomScheduler>();
+    AsyncWorld world{.size = 2};
+    std::atomic<int> unused{0};
+    const OpFactory ops = world.Ops({.device = &device}, &unused);
+    const auto made =
+        Executor::Create(world.Model(ops), plugins, ops, nullptr,
+                         {.rank = {.world_size = 2}, .communicator_name = "posted_letters"});
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.status().code(), StatusCode::kConfig);
+    EXPECT_THAT(made.status().message(),
+                AllOf(HasSubstr("'posted_letters' moves host memory only"), HasSubstr("'async'")));
+  }
+}
+
+}  // namespace
+}  // namespace engine::test

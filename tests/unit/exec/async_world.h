@@ -1,0 +1,471 @@
+// The same training on host devices and on accelerators, with ranks as threads, real optimizers,
+// hooks and schedulers, and small ops.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/launch/memory_store.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tests/fakes/async_communicator.h"
+#include "tests/fakes/async_ops.h"
+#include "tests/fakes/memory_host.h"
+#include "tests/unit/exec/rig.h"
+
+namespace engine::test {
+
+constexpr int64_t kAsyncWidth = 48;
+constexpr int64_t kAsyncSamples = 4;
+
+// y = x + numbers that depend on step and position, as random ones would.
+class NoiseOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 1;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[0].shape.Count(1);
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      const auto position = call.first_sample + static_cast<uint64_t>(k / width);
+      const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + noise / 16;
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    for (int64_t k = 0; k < call.output_grads[0].count(); ++k) {
+      Put(call, 0, k, call.output_grads[0].f32()[k]);
+    }
+    return {};
+  }
+};
+
+// y = x * bfloat16(w). On an accelerator it asks for the rounded copy, elsewhere it rounds itself.
+class RoundedScaleOp final : public Op {
+ public:
+  explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->parameter_count = 1;
+    signature->parameters[0] = {
+        .name = "weight", .initializer = Initializer::kNormal, .scale = 0.7f, .decay = 1};
+    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+    if (reads_copy_) signature->parameters[0].dtype = DType::kBFloat16;
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 3;
+    signature->backward_reads_outputs = 0;
+    signature->accumulates = 3;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] * Weight(call, k % width);
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    const float* dy = call.output_grads[0].f32();
+    for (int64_t k = 0; k < width; ++k) {
+      float sum = 0;
+      for (int64_t j = k; j < call.inputs[0].count(); j += width) {
+        sum += dy[j] * call.inputs[0].f32()[j];
+      }
+      Put(call, 1, k, sum);
+    }
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      Put(call, 0, k, dy[k] * Weight(call, k % width));
+    }
+    return {};
+  }
+
+ private:
+  float Weight(const OpCall& call, int64_t k) const {
+    return reads_copy_ ? FromBFloat16(static_cast<const uint16_t*>(call.inputs[1].data)[k])
+                       : FromBFloat16(ToBFloat16(call.inputs[1].f32()[k]));
+  }
+  const bool reads_copy_;
+};
+
+// The loss of LossOp, that may write the gradient of its input over the input; counts how often.
+class InPlaceLossOp final : public Op {
+ public:
+  explicit InPlaceLossOp(std::atomic<int>* count) : count_(count) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(plain_.Infer(inputs, signature));
+    signature->gradient_in_place = 1;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    ENGINE_RETURN_IF_ERROR(plain_.Forward(call));
+    if ((call.gradient_in_place & 1) == 0) return {};
+    ++*count_;
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.inputs[0].f32()[k] = static_cast<float>(call.inputs[1].i32()[k] + 1);
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    if ((call.gradient_in_place & 1) == 0) return plain_.Backward(call);
+    if (call.input_grads[0].data != call.inputs[0].data) {
+      return Status::Error(StatusCode::kInternal, "the gradient has another place");
+    }
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.inputs[0].f32()[k] *= call.output_grads[0].f32()[0];
+    }
+    return {};
+  }
+
+ private:
+  std::atomic<int>* const count_;
+  LossOp plain_;
+};
+
+// y = x minus the mean of all x of all ranks. Made for the device that it runs on, as it calls
+// other ranks in the middle of its work.
+class MeanOp final : public Op {
+ public:
+  explicit MeanOp(bool on_device) : on_device_(on_device) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    constexpr int64_t kMostRanks = 8;
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->workspace_bytes = (2 + 2 * kMostRanks) * static_cast<int64_t>(sizeof(float));
+    signature->differentiable_inputs = 1;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    signature->uses_replicas = 1;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const TensorView x = call.inputs[0], y = call.outputs[0];
+    auto* const own = static_cast<float*>(call.workspace);  // sum and count
+    float* const all = own + 2;
+    ENGINE_RETURN_IF_ERROR(Do(call, [this, x, own] {
+      float* const sums = At(own);
+      sums[0] = 0;
+      sums[1] = static_cast<float>(x.count());
+      for (int64_t k = 0; k < x.count(); ++k) sums[0] += At(x.f32())[k];
+    }));
+    const int32_t ranks = call.replicas == nullptr ? 0 : call.replicas->size();
+    if (ranks > 0) ENGINE_RETURN_IF_ERROR(call.replicas->Gather(own, 2, all, call.stream));
+    return Do(call, [this, x, y, own, ranks] {
+      float sum = 0, count = 0;
+      for (int32_t r = ranks == 0 ? 0 : 1; r < ranks + 1; ++r) {
+        sum += At(own)[2 * r];
+        count += At(own)[2 * r + 1];
+      }
+      const float mean = sum / std::max(count, 1.0f);
+      for (int64_t k = 0; k < x.count(); ++k) At(y.f32())[k] = At(x.f32())[k] - mean;
+    });
+  }
+  // Of a mean that is taken for a constant.
+  Status Backward(const OpCall& call) noexcept override {
+    const TensorView dy = call.output_grads[0], dx = call.input_grads[0];
+    return Do(call, [this, dy, dx] {
+      if (dx.data == nullptr) return;
+      for (int64_t k = 0; k < dy.count(); ++k) At(dx.f32())[k] = At(dy.f32())[k];
+    });
+  }
+
+ private:
+  float* At(float* address) const { return on_device_ ? OnDevice(address) : address; }
+  Status Do(const OpCall& call, const std::function<void()>& work) const {
+    if (on_device_) {
+      return static_cast<AsyncStream*>(call.stream)->Queue([work]() -> Status {
+        work();
+        return {};
+      });
+    }
+    work();
+    return {};
+  }
+  const bool on_device_;
+};
+
+struct AsyncStep {
+  int64_t samples = kAsyncSamples;
+  bool flush = false;   // and the statistics, afterwards
+  int stop_rank = -1;   // that is asked to stop
+  int empty_rank = -1;  // that has no samples
+};
+
+struct AsyncOutcome {
+  Status status;
+  std::vector<float> parameters, momentum;
+  std::vector<float> losses, counts, stops;  // by step
+  int launches = 0, too_early = 0;
+  int in_place = 0;  // calls of the loss that wrote over their input
+};
+
+// What a test is told of a rank.
+struct AsyncRank {
+  int rank = 0;
+  AsyncAccelerator* device = nullptr;
+};
+
+struct AsyncWorld {
+  int size = 1;
+  bool on_device = true;
+  int64_t max_delay_us = 20;
+  uint32_t seed = 1;
+  bool shard = false, record = false;
+  bool gathers = false;  // a layer sees all ranks
+  int64_t micro_batches = 1;
+  int64_t timeout_ms = 20000;
+  float rate = 0.02f, loss_scale = 1;
+  std::string slice_bytes = "0";
+  std::vector<std::string> frozen;
+  const char* loss = "loss";
+  std::string scheduler = "fifo_sched";
+  std::string optimizer = "sgd";
+  OptionValues::Overrides optimizer_options = {{"momentum", "0.9"}, {"weight_decay", "0.01"}};
+  std::vector<std::pair<std::string, OptionValues::Overrides>> hooks;
+  std::vector<AsyncStep> steps = std::vector<AsyncStep>(6);
+  std::function<void(const AsyncRank&, const std::string& op, bool backward)> before_call;
+  std::function<void(const AsyncRank&, const Transfer&)> on_submit;
+  // In the place of the steps.
+  std::function<Status(const AsyncRank&, Executor&)> body;
+
+  template <typename T>
+  static std::unique_ptr<T> Load(const std::string& name, Host& host,
+                                 const OptionValues::Overrides& options = {}) {
+    auto plugin = PluginUnderTest::Load(ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so");
+    if (!plugin.ok()) {
+      ADD_FAILURE() << plugin.status().message();
+      return nullptr;
+    }
+    auto made = plugin->Create<T>(host, options);
+    if (made.ok()) return std::move(*made);
+    ADD_FAILURE() << made.status().message();
+    return nullptr;
+  }
+
+  OpFactory Ops(const AsyncRank& rank, std::atomic<int>* in_place) const {
+    return [this, rank, in_place](
+               const std::string& name,
+               const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+      std::unique_ptr<Op> op;
+      if (name == "noise") op = std::make_unique<NoiseOp>();
+      if (name == "rounded") op = std::make_unique<RoundedScaleOp>(on_device);
+      if (name == "loss_in_place") op = std::make_unique<InPlaceLossOp>(in_place);
+      if (name == "scale_first") op = std::make_unique<ScaleOp>(true);
+      if (op == nullptr && name != "mean") {
+        ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
+      }
+      if (name == "mean") return std::unique_ptr<Op>(new MeanOp(on_device));
+      if (!on_device) return op;
+      AsyncOp::BeforeCall before;
+      if (before_call) {
+        before = [this, rank, name](bool backward) { before_call(rank, name, backward); };
+      }
+      return std::unique_ptr<Op>(new AsyncOp(*rank.device, std::move(op), before));
+    };
+  }
+
+  // Ops that can and cannot add to a gradient, a value with three uses, and rounded parameters.
+  Graph Model(const OpFactory& ops) const {
+    GraphBuilder builder(ops, kAsyncSamples / micro_batches);
+    const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
+    ValueId h = *builder.Apply("noise", "noise", {x});
+    h = *builder.Apply("first", "scale_first", {h});
+    if (gathers) h = *builder.Apply("mean", "mean", {h});
+    const ValueId f = *builder.Apply("a", "scale", {h});
+    h = *builder.Apply("a_add", "add", {h, f});
+    const ValueId g = *builder.Apply("b", "rounded", {h});
+    h = *builder.Apply("b_add", "add", {h, *builder.Apply("b_shift", "shift", {g})});
+    h = *builder.Apply("c", "rounded", {h});
+    h = *builder.Apply("d", "shift", {h});
+    const ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
+    const ValueId made = *builder.Apply("loss", loss, {h, target});
+    auto graph = builder.Finish(x, target, h, made, frozen);
+    EXPECT_TRUE(graph.ok()) << graph.status().message();
+    graph->parameters[1].learning_rate_scale = 0.5f;
+    graph->parameters[2].weight_decay_scale = 2;
+    return std::move(*graph);
+  }
+
+  ExecutorOptions Options(int rank) const {
+    ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
+                            .seed = 1 + static_cast<uint64_t>(rank),
+                            .timeout_ms = timeout_ms,
+                            .shard_optimizer = shard,
+                            .micro_batches = micro_batches,
+                            .loss_scale = loss_scale,
+                            .record_steps = record,
+                            .communicator_name = "hub",
+                            .scheduler_name = scheduler,
+                            .optimizer_name = optimizer};
+    for (const auto& hook : hooks) options.hook_names.push_back(hook.first);
+    return options;
+  }
+
+  void RunRank(int rank, Hub& hub, Hub& gather_hub, Store& store, AsyncOutcome* outcome) const {
+    HostDevice host_device;
+    AsyncAccelerator accelerator(
+        {.max_delay_us = max_delay_us, .seed = seed + static_cast<uint32_t>(rank)});
+    const AsyncRank self{.rank = rank, .device = &accelerator};
+    std::atomic<int> in_place{0};
+    std::unique_ptr<Communicator> gatherer;
+    if (on_device) {
+      gatherer = std::make_unique<AsyncCommunicator>(gather_hub, rank, accelerator);
+    } else {
+      gatherer = std::make_unique<HubCommunicator>(gather_hub, rank);
+    }
+    PluginSet plugins;
+    plugins.device = on_device ? static_cast<Device*>(&accelerator) : &host_device;
+    MemoryHost host({.rank = rank, .world_size = size}, std::make_shared<MemoryStoreTable>(),
+                    plugins.device);
+    AsyncCommunicator* communicator = nullptr;
+    if (size == 1) {
+      plugins.communicator = Load<Communicator>("null", host);
+    } else if (on_device) {
+      AsyncCommunicator::OnSubmit submitted;
+      if (on_submit) submitted = [&](const Transfer& transfer) { on_submit(self, transfer); };
+      auto made = std::make_unique<AsyncCommunicator>(hub, rank, accelerator, submitted);
+      communicator = made.get();
+      plugins.communicator = std::move(made);
+    } else {
+      plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+    }
+    plugins.optimizer = Load<Optimizer>(optimizer, host, optimizer_options);
+    for (const auto& [name, options] : hooks) {
+      plugins.hooks.push_back(Load<GradientHook>(name, host, options));
+    }
+    plugins.scheduler = Load<Scheduler>(
+        scheduler, host, {{"first_bytes", "0"}, {"fuse_bytes", "0"}, {"slice_bytes", slice_bytes}});
+    const OpFactory ops = Ops(self, &in_place);
+    ExecutorOptions options = Options(rank);
+    options.replicas = gatherer.get();
+    auto made = Executor::Create(Model(ops), plugins, ops, &store, options);
+    outcome->status = made.status();
+    if (made.ok()) outcome->status = Train(self, **made, outcome);
+    accelerator.Resume();
+    if (made.ok()) made->reset();
+    outcome->launches = accelerator.launches();
+    outcome->too_early = communicator == nullptr ? 0 : communicator->too_early();
+    outcome->in_place = in_place;
+  }
+
+  Status Train(const AsyncRank& self, Executor& executor, AsyncOutcome* outcome) const {
+    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
+    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
+    if (body) return body(self, executor);
+    for (uint64_t step = 1; step <= steps.size(); ++step) {
+      ENGINE_RETURN_IF_ERROR(TrainStep(self, executor, step, outcome));
+    }
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    ENGINE_RETURN_IF_ERROR(TakeRemaining(executor, steps.size(), outcome));
+    return Read(executor, outcome);
+  }
+
+  // Of one rank and step; rates and samples differ from step to step.
+  struct Batch {
+    std::vector<float> input = std::vector<float>(kAsyncSamples * kAsyncWidth);
+    std::vector<int32_t> target = std::vector<int32_t>(kAsyncSamples * kAsyncWidth);
+    StepInput step;
+  };
+  Batch MakeBatch(int rank, uint64_t step, const AsyncStep& plan) const {
+    Batch batch;
+    const auto first = static_cast<uint64_t>(rank) * 5 + step * 3;
+    for (size_t i = 0; i < batch.input.size(); ++i) {
+      batch.input[i] = static_cast<float>((i + first) % 7) / 8 - 0.4f;
+      batch.target[i] = static_cast<int32_t>((i + first) % 3) - 2;
+    }
+    batch.step = {.input = batch.input.data(),
+                  .target = batch.target.data(),
+                  .samples = plan.empty_rank == rank ? 0 : plan.samples,
+                  .first_sample = rank * kAsyncSamples,
+                  .step = step,
+                  .learning_rate = rate * static_cast<float>(1 + step % 3),
+                  .stop = plan.stop_rank == rank};
+    return batch;
+  }
+
+  Status TrainStep(const AsyncRank& self, Executor& executor, uint64_t step,
+                   AsyncOutcome* outcome) const {
+    const AsyncStep& plan = steps[step - 1];
+    Batch batch = MakeBatch(self.rank, step, plan);
+    const auto result = executor.Step(batch.step);
+    // What Step was given may change when it has returned.
+    batch.input.assign(batch.input.size(), 1e30f);
+    if (!result.ok()) return result.status();
+    Keep(*result, outcome);
+    const bool remained = step > 1 && steps[step - 2].flush;
+    EXPECT_EQ(result->step, !on_device ? step : remained ? 0 : step - 1);
+    if (!plan.flush) return {};
+    ENGINE_RETURN_IF_ERROR(executor.Flush());
+    return TakeRemaining(executor, step, outcome);
+  }
+
+  Status TakeRemaining(Executor& executor, uint64_t step, AsyncOutcome* outcome) const {
+    ENGINE_ASSIGN_OR_RETURN(const StepResult rest, executor.Remaining());
+    const bool is_left = on_device && outcome->losses.size() < step;
+    EXPECT_EQ(rest.step, is_left ? step : 0);
+    Keep(rest, outcome);
+    return {};
+  }
+
+  static void Keep(const StepResult& result, AsyncOutcome* outcome) {
+    if (result.step == 0) return;
+    EXPECT_EQ(outcome->losses.size() + 1, result.step);
+    outcome->losses.push_back(result.statistics.loss_sum);
+    outcome->counts.push_back(result.statistics.count);
+    outcome->stops.push_back(result.statistics.stop);
+  }
+
+  static Status Read(Executor& executor, AsyncOutcome* outcome) {
+    ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
+    const auto append = [&](const TensorView& view, std::vector<float>* to) -> Status {
+      if (view.data == nullptr) return {};
+      const size_t begin = to->size();
+      to->resize(begin + static_cast<size_t>(view.count()));
+      return executor.memory().ReadFloats(view, to->data() + begin);
+    };
+    for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
+      const auto index = static_cast<int32_t>(p);
+      ENGINE_RETURN_IF_ERROR(append(executor.memory().parameter(index), &outcome->parameters));
+      ENGINE_RETURN_IF_ERROR(append(executor.optimizer_state(index, 0), &outcome->momentum));
+    }
+    return {};
+  }
+
+  std::vector<AsyncOutcome> Run() const {
+    Hub hub(size, on_device ? max_delay_us : 0, seed);
+    Hub gather_hub(size, on_device ? max_delay_us : 0, seed);
+    auto table = std::make_shared<MemoryTable>();
+    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
+    std::deque<MemoryStore> stores;
+    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
+    std::vector<AsyncOutcome> outcomes(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      threads.emplace_back(
+          [&, rank, r] { RunRank(rank, hub, gather_hub, stores[r], &outcomes[r]); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return outcomes;
+  }
+
+  // The same on host devices.
+  std::vector<AsyncOutcome> RunOnHost() const {
+    AsyncWorld host = *this;
+    host.on_device = host.record = false;
+    return host.Run();
+  }
+};
+
+}  // namespace engine::test
