@@ -23,8 +23,8 @@ struct Value {
   int32_t parameter = kNone;  // kParameter: index in Graph::parameters
 };
 
-// Values of parameters have the dtype that ops read (ParameterSpec::dtype); what is kept and updated
-// is float32, as gradients of parameters are.
+// Values of parameters have the dtype that ops read (ParameterSpec::dtype); what is kept and
+// updated is float32, as gradients of parameters are.
 struct Parameter {
   std::string name;  // "block0.attn.qkv.weight"
   ValueId value = kNone;

@@ -1,5 +1,5 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each channel,
-// the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each
+// channel, the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
 //
 // While training, mean and variance are those of the batch, and
 //   running_mean = (1 - momentum) running_mean + momentum mean

@@ -8,8 +8,9 @@ namespace {
 
 constexpr float kOne = 1, kZero = 0;
 
-// Takes the first of `proposals` that may be used. `size_of` asks cuDNN how much scratch an
-// algorithm needs, or gives an error for one that does not do this shape after all.
+// Takes the first of `proposals` that may be used. A proposal is one for its kind of arithmetic,
+// and cuDNN may refuse it for another. `size_of` asks how much scratch it needs, or gives an error
+// for one that does not do this shape after all.
 template <typename Proposal, typename SizeOf, typename Choice>
 bool ChooseFirst(const Proposal* proposals, int count, size_t limit, const SizeOf& size_of,
                  Choice* choice) noexcept {
@@ -19,8 +20,8 @@ bool ChooseFirst(const Proposal* proposals, int count, size_t limit, const SizeO
       continue;
     }
     size_t size = 0;
-    if (size_of(proposal.algo, &size) != CUDNN_STATUS_SUCCESS || size > limit) continue;
-    *choice = {proposal.algo, size};
+    if (size_of(proposal, &size) != CUDNN_STATUS_SUCCESS || size > limit) continue;
+    *choice = {proposal.algo, proposal.mathType, size};
     return true;
   }
   return false;
@@ -94,6 +95,12 @@ Status CudnnConvolution::Describe() noexcept {
   return cudnn_.ToStatus(api.cudnnSetConvolutionMathType(convolution_, shape_.math), kWhat);
 }
 
+// Never another than that of single-precision sums of products where that is asked for.
+cudnnStatus_t CudnnConvolution::UseMath(cudnnMathType_t math) const noexcept {
+  return cudnn_.functions().cudnnSetConvolutionMathType(
+      convolution_, shape_.math == CUDNN_FMA_MATH ? shape_.math : math);
+}
+
 Status CudnnConvolution::Choose(size_t workspace_limit) noexcept {
   const CudnnFunctions& api = cudnn_.functions();
   const cudnnHandle_t handle = cudnn_.handle();
@@ -106,37 +113,45 @@ Status CudnnConvolution::Choose(size_t workspace_limit) noexcept {
       api.cudnnGetConvolutionForwardAlgorithm_v7(handle, x_, filters_, convolution_, y_,
                                                  CUDNN_CONVOLUTION_FWD_ALGO_COUNT, &count, forward),
       kWhat);
-  const auto forward_size = [&](cudnnConvolutionFwdAlgo_t algorithm, size_t* size) {
+  const auto forward_size = [&](const cudnnConvolutionFwdAlgoPerf_t& proposal, size_t* size) {
+    const cudnnStatus_t set = UseMath(proposal.mathType);
+    if (set != CUDNN_STATUS_SUCCESS) return set;
     return api.cudnnGetConvolutionForwardWorkspaceSize(handle, x_, filters_, convolution_, y_,
-                                                       algorithm, size);
+                                                       proposal.algo, size);
   };
   if (!ChooseFirst(forward, count, workspace_limit, forward_size, &forward_)) {
     return NoAlgorithm("forward pass", shape_, workspace_limit);
   }
 
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(shape_.math), kWhat);
   cudnnConvolutionBwdDataAlgoPerf_t data[CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT];
   CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_,
                                  api.cudnnGetConvolutionBackwardDataAlgorithm_v7(
                                      handle, filters_, y_, convolution_, x_,
                                      CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT, &count, data),
                                  kWhat);
-  const auto data_size = [&](cudnnConvolutionBwdDataAlgo_t algorithm, size_t* size) {
+  const auto data_size = [&](const cudnnConvolutionBwdDataAlgoPerf_t& proposal, size_t* size) {
+    const cudnnStatus_t set = UseMath(proposal.mathType);
+    if (set != CUDNN_STATUS_SUCCESS) return set;
     return api.cudnnGetConvolutionBackwardDataWorkspaceSize(handle, filters_, y_, convolution_, x_,
-                                                            algorithm, size);
+                                                            proposal.algo, size);
   };
   if (!ChooseFirst(data, count, workspace_limit, data_size, &backward_data_)) {
     return NoAlgorithm("gradient of the input", shape_, workspace_limit);
   }
 
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(shape_.math), kWhat);
   cudnnConvolutionBwdFilterAlgoPerf_t filter[CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT];
   CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_,
                                  api.cudnnGetConvolutionBackwardFilterAlgorithm_v7(
                                      handle, x_, y_, convolution_, filters_,
                                      CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT, &count, filter),
                                  kWhat);
-  const auto filter_size = [&](cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* size) {
+  const auto filter_size = [&](const cudnnConvolutionBwdFilterAlgoPerf_t& proposal, size_t* size) {
+    const cudnnStatus_t set = UseMath(proposal.mathType);
+    if (set != CUDNN_STATUS_SUCCESS) return set;
     return api.cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x_, y_, convolution_,
-                                                              filters_, algorithm, size);
+                                                              filters_, proposal.algo, size);
   };
   if (!ChooseFirst(filter, count, workspace_limit, filter_size, &backward_filter_)) {
     return NoAlgorithm("gradient of the weight", shape_, workspace_limit);
@@ -147,6 +162,7 @@ Status CudnnConvolution::Choose(size_t workspace_limit) noexcept {
 Status CudnnConvolution::Forward(const void* x, const void* filters, void* y, void* workspace,
                                  cudaStream_t stream) const noexcept {
   ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(forward_.math), "convolution");
   return cudnn_.ToStatus(
       cudnn_.functions().cudnnConvolutionForward(cudnn_.handle(), &kOne, x_, x, filters_, filters,
                                                  convolution_, forward_.algorithm, workspace,
@@ -157,6 +173,8 @@ Status CudnnConvolution::Forward(const void* x, const void* filters, void* y, vo
 Status CudnnConvolution::BackwardData(const void* filters, const void* dy, void* dx, bool sum,
                                       void* workspace, cudaStream_t stream) const noexcept {
   ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(backward_data_.math),
+                                 "gradient of the input of a convolution");
   return cudnn_.ToStatus(
       cudnn_.functions().cudnnConvolutionBackwardData(
           cudnn_.handle(), &kOne, filters_, filters, y_, dy, convolution_, backward_data_.algorithm,
@@ -167,6 +185,8 @@ Status CudnnConvolution::BackwardData(const void* filters, const void* dy, void*
 Status CudnnConvolution::BackwardFilter(const void* x, const void* dy, void* dfilters,
                                         void* workspace, cudaStream_t stream) const noexcept {
   ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(backward_filter_.math),
+                                 "gradient of the weight of a convolution");
   return cudnn_.ToStatus(
       cudnn_.functions().cudnnConvolutionBackwardFilter(
           cudnn_.handle(), &kOne, x_, x, y_, dy, convolution_, backward_filter_.algorithm,

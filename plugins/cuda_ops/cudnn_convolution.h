@@ -48,6 +48,7 @@ class CudnnConvolution {
   template <typename Algorithm>
   struct Choice {
     Algorithm algorithm{};
+    cudnnMathType_t math = CUDNN_DEFAULT_MATH;
     size_t workspace_bytes = 0;
   };
 
@@ -55,6 +56,7 @@ class CudnnConvolution {
       : cudnn_(*cudnn), shape_(shape) {}
   Status Describe() noexcept;
   Status Choose(size_t workspace_limit) noexcept;
+  cudnnStatus_t UseMath(cudnnMathType_t math) const noexcept;
 
   Cudnn& cudnn_;
   const ConvolutionShape shape_;

@@ -1,7 +1,6 @@
-#include "kernels/bias.h"
-
 #include <initializer_list>
 
+#include "kernels/bias.h"
 #include "kernels/element.h"
 #include "kernels/functions.h"
 #include "kernels/launch.h"

@@ -1,5 +1,4 @@
 #include "kernels/dropout.h"
-
 #include "kernels/element.h"
 #include "kernels/launch.h"
 

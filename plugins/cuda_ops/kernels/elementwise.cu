@@ -1,6 +1,5 @@
-#include "kernels/elementwise.h"
-
 #include "kernels/element.h"
+#include "kernels/elementwise.h"
 #include "kernels/launch.h"
 
 namespace engine::cuda_ops {

@@ -1,8 +1,7 @@
-#include "kernels/embedding.h"
-
 #include <initializer_list>
 
 #include "kernels/element.h"
+#include "kernels/embedding.h"
 #include "kernels/launch.h"
 
 namespace engine::cuda_ops {

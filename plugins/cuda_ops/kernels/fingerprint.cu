@@ -1,6 +1,5 @@
-#include "kernels/fingerprint.h"
-
 #include "kernels/dropout.h"
+#include "kernels/fingerprint.h"
 #include "kernels/launch.h"
 #include "kernels/reduce.h"
 

@@ -1,12 +1,11 @@
 // Rows that a warp can hold in registers have a warp each (RowOfWarp); others have a block and are
 // read again for each pass (RowOfBlock). Both walk their row in the same way: thread t of a row has
 // packs t, t + threads, ...
-#include "kernels/layer_norm.h"
-
 #include <initializer_list>
 
 #include "kernels/element.h"
 #include "kernels/launch.h"
+#include "kernels/layer_norm.h"
 #include "kernels/reduce.h"
 
 namespace engine::cuda_ops {

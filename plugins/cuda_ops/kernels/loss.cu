@@ -1,10 +1,9 @@
 // A block has a row. To know the loss it reads the row once: each thread keeps the sum of the
 // exponentials of what it has seen beside the largest of that, so no row has to fit anywhere. To
 // write the gradient over the row it keeps what it has read in shared memory, or reads it again.
-#include "kernels/loss.h"
-
 #include "kernels/element.h"
 #include "kernels/launch.h"
+#include "kernels/loss.h"
 #include "kernels/reduce.h"
 
 namespace engine::cuda_ops {
