@@ -211,8 +211,11 @@ Status Executor::Record(Status driven) {
   ENGINE_RETURN_IF_ERROR(ended);
   recorded_samples_ = input_.samples;
   ENGINE_RETURN_IF_ERROR(recorded_->Launch(memory_->stream()));
-  if (!StandsAsRecorded()) recorded_.reset();
-  return device_statistics_->Collect(input_.step);
+  ENGINE_RETURN_IF_ERROR(device_statistics_->Collect(input_.step));
+  if (StandsAsRecorded()) return {};
+  const Status done = memory_->stream()->Synchronize(options_.timeout_ms);
+  recorded_.reset();
+  return done;
 }
 
 // The executor stays where it stands: the head is done, the tail is to come.

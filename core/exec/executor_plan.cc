@@ -8,6 +8,9 @@ namespace engine {
 
 namespace {
 
+// For queued work to end, before its memory is freed.
+constexpr int64_t kEndMs = 10000;
+
 // The first layer whose op sees all ranks, or null.
 const Node* FirstThatGathers(const Graph& graph) {
   const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
@@ -36,6 +39,7 @@ Executor::~Executor() {
   if (follows_) store_->Listen(nullptr);
   if (device_lane_ != nullptr) Abort(Status::Error(StatusCode::kAborted, "the run is over"));
   device_lane_.reset();
+  if (accelerator_ != nullptr) (void)memory_->stream()->Synchronize(kEndMs);
   if (transfers_ != nullptr && transfers_->in_flight() > 0) {
     plugins_.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }

@@ -169,12 +169,17 @@ class LinearOp : public CudaOp {
     return Multiply(product, operands, stream);
   }
 
-  // `before` is null in evaluation. The gelu of the library's epilogue is made for bfloat16: it may
-  // take the machine's approximate tanh.
+  // The gelu of the library's epilogue is made for bfloat16: it may take the machine's approximate
+  // tanh. Before Hopper it was found to be slower than a kernel of its own (llm.c).
+  bool FusesGelu() const noexcept {
+    return precision() == Precision::kBFloat16 && device().capability() >= 90;
+  }
+
+  // `before` is null in evaluation.
   template <typename T>
   Status MultiplyGelu(const MatrixProduct& product, MatrixOperands operands, void* before,
                       cudaStream_t stream) const noexcept {
-    if (product.epilogue == Epilogue::kBias && precision() == Precision::kBFloat16) {
+    if (product.epilogue == Epilogue::kBias && FusesGelu()) {
       MatrixProduct fused = product;
       fused.epilogue = before != nullptr ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
       operands.aux = before;

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kHealth{100};
 // transfers end in their usual time, never.
 constexpr std::chrono::milliseconds kLook{250};
 // Between two looks at a transfer.
-constexpr std::chrono::microseconds kSoon{50};
+constexpr std::chrono::microseconds kSoon{100};
 constexpr std::chrono::microseconds kLeastRest{10};
 constexpr std::chrono::microseconds kMostRest{500};
 // What still runs on the GPU after an abort must end before buffers are given back.
@@ -107,7 +107,8 @@ Status Pipeline::Add(GpuWork* work, Work** out) noexcept {
     if (failure_.Raise(status, false)) Ring();
     return status;
   }
-  if (sleeping_.load()) Ring();
+  // What NCCL still works on is the watchdog's to end, and it may rest for longer than that takes.
+  if (sleeping_.load() || (resting_.load() && !work->launched())) Ring();
   *out = work;
   return {};
 }
@@ -230,6 +231,10 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
     head = head_;
     pending_ = head != nullptr;
     launching_now_ = launching_ != nullptr;
+    if (launching_now_ && launching_->number_ != launching_number_) {
+      launching_number_ = launching_->number_;
+      launching_since_ = Clock::now();
+    }
     due_ = next_deadline_;
   }
   if (head == nullptr || !head->launched()) return {};
@@ -323,12 +328,25 @@ void Pipeline::Rest(Clock::time_point now) noexcept {
     awaited_since_ = Clock::now();
     return;
   }
-  const auto waited = now - awaited_since_;
+  const auto waited = now - (launching_now_ ? launching_since_ : awaited_since_);
   if (launching_now_ && waited < kSoon) {
     sched_yield();  // what waits for NCCL is not even on the GPU
     return;
   }
-  std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 16, kLeastRest, kMostRest));
+  const auto rest = std::clamp<Clock::duration>(waited / 16, kLeastRest, kMostRest);
+  // Who appends after this rings, and who appended before is seen below, as in Sleep.
+  resting_.store(true);
+  bool seen = true;
+  {
+    const std::lock_guard lock(comm_.mutex());
+    seen = launching_ == nullptr || launching_->number_ == launching_number_;
+  }
+  if (seen) {
+    Lock lock(bell_mutex_);
+    bell_.wait_for(lock, rest, [this] { return rung_ || stop_.load(); });
+    rung_ = false;
+  }
+  resting_.store(false);
 }
 
 void Pipeline::Sleep(std::chrono::milliseconds most) noexcept {

@@ -95,12 +95,15 @@ class Pipeline {
   Clock::time_point next_look_;      // when the other ranks are next asked
   bool ended_all_ = false;
   bool pending_ = false, launching_now_ = false;  // what Advance saw, and next_deadline_
+  uint64_t launching_number_ = UINT64_MAX;        // of the launch that Advance saw last
+  Clock::time_point launching_since_;             // and when it saw it first
   Clock::time_point due_ = Clock::time_point::max();
   uint64_t overdue_number_ = 0;  // of the transfer that CheckDeadlines found
   int64_t last_end_ns_ = 0;
 
   // The bell of the watchdog, which sleeps when nothing is pending.
   std::atomic<bool> sleeping_{false};
+  std::atomic<bool> resting_{false};  // between two looks at what is pending
   std::mutex bell_mutex_;
   std::condition_variable bell_;
   bool rung_ = false;  // guarded by bell_mutex_

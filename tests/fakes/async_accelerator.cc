@@ -103,8 +103,8 @@ void AsyncStream::Loop() {
     queue_.pop_front();
     lock.unlock();
     device_.BeforeWork();
-    if (max_delay_us_ > 0)
-      std::this_thread::sleep_for(std::chrono::microseconds(delay_us(random_)));
+    const int64_t delay = delay_us(random_);
+    if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
     Status status = work();
     lock.lock();
     if (status_.ok()) status_ = std::move(status);

@@ -154,7 +154,10 @@ class AsyncCommunicator final : public Communicator {
       const Status status = pending.point->Wait(kLookMs);
       if (status.code() != StatusCode::kTimeout) return status;
       waited_ms += kLookMs;
-      if (waited_ms >= pending.transfer.timeout_ms) return status;
+      if (waited_ms < pending.transfer.timeout_ms) continue;
+      return Status::Error(StatusCode::kTimeout,
+                           "the device has not made within %lld ms what is to be sent",
+                           static_cast<long long>(pending.transfer.timeout_ms));
     }
   }
 

@@ -286,7 +286,7 @@ void ncclComm::Run(const Operation& operation) {
     if (operation.send != operation.recv) std::memmove(operation.recv, operation.send, bytes);
     return;
   }
-  segment_->slot(rank_).call = call;
+  running_ = call;
   const int slices = kind == Kind::kReduceScatter ? ranks_ : 1;
   for (int slice = 0; slice < slices; ++slice) {
     for (size_t at = 0; at < bytes; at += kStageBytes) {
@@ -325,6 +325,7 @@ void ncclComm::Run(const Operation& operation) {
 // Whether all ranks have come to this round of the same call; false after an abort.
 bool ncclComm::Meet() {
   const uint64_t round = ++round_;
+  segment_->slot(rank_).calls[round % 2] = running_;
   segment_->slot(rank_).round.store(round, std::memory_order_release);
   for (int looks = 0; !aborted_.load(); ++looks) {
     if (AllThere(round)) return true;
@@ -342,14 +343,14 @@ bool ncclComm::Meet() {
 }
 
 bool ncclComm::AllThere(uint64_t round) {
-  const Call& own = segment_->slot(rank_).call;
   for (int r = 0; r < ranks_; ++r) {
     Slot& other = segment_->slot(r);
     const uint64_t reached = other.round.load(std::memory_order_acquire);
     if (reached < round) return false;
     // One that is ahead was here and has gone on, so it had the same call.
-    if (reached > round || other.call == own) continue;
-    const bool grouped = other.call.group_size > 1 || own.group_size > 1;
+    const Call& call = other.calls[round % 2];
+    if (reached > round || call == running_) continue;
+    const bool grouped = call.group_size > 1 || running_.group_size > 1;
     if (grouped) async_error_ = ncclInvalidUsage;
     return false;
   }

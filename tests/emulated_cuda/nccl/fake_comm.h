@@ -115,4 +115,5 @@ struct ncclComm {
 
   // Of the thread of the stream:
   uint64_t round_ = 0;
+  fake_nccl::Call running_;
 };

@@ -120,6 +120,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
   return usable ? comm->Split(color, key, child) : ncclInvalidArgument;
 }
 FAKE_NCCL_EXPORT ncclResult_t ncclGroupStart() {
+  if (fake_nccl::ReadFaults().group) return ncclInvalidUsage;
   fake_nccl::CurrentGroup().Start();
   return ncclSuccess;
 }

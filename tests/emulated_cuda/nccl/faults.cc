@@ -20,6 +20,7 @@ bool Parse(const std::string& fault, Faults* faults) {
   if (std::sscanf(fault.c_str(), "version=%d", &faults->version) == 1) return true;
   if (fault == "init") return faults->init = true;
   if (fault == "split") return faults->split = true;
+  if (fault == "group") return faults->group = true;
   if (fault == "busy") return faults->busy = true;
   if (fault == "memory") return faults->memory = true;
   return ParseAt(fault, "absent", &faults->absent) || ParseAt(fault, "error", &faults->error) ||

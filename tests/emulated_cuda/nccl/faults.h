@@ -4,6 +4,7 @@
 //   fault  := 'version=' code          ncclGetVersion says so, 21803 for 2.18.3
 //           | 'init'                   ncclCommInitRankConfig never ends
 //           | 'split'                  ncclCommSplit never ends
+//           | 'group'                  ncclGroupStart is refused with ncclInvalidUsage
 //           | 'busy'                   no collective is ever taken by NCCL
 //           | 'absent=' rank '@' call  that collective of that rank never begins on its stream
 //           | 'error=' rank '@' call   ncclSystemError comes up by itself once that many were taken
@@ -24,7 +25,7 @@ struct At {
 
 struct Faults {
   int version = 22809;
-  bool init = false, split = false, busy = false, memory = false;
+  bool init = false, split = false, group = false, busy = false, memory = false;
   At absent, error, remote, refuse;
 };
 

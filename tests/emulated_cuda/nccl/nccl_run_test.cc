@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/system/cli/engine_process.h"
+#include "tests/system/train/training.h"
 #include "tests/unit/storage/temp_folder.h"
 
 namespace engine::testing {
@@ -60,10 +61,16 @@ class NcclRun : public ::testing::Test {
     return losses;
   }
 
-  void ExpectSame(const std::vector<std::string>& how) {
+  // The same with an NCCL that can neither split nor group.
+  static std::vector<std::string> Bare(std::vector<std::string> more) {
+    more.insert(more.end(), {"--set", "nccl.library=libbare_nccl.so.2"});
+    return more;
+  }
+
+  void ExpectSame(const std::vector<std::string>& how, size_t steps = 7) {
     const std::vector<double> expected = Losses("cpu.pbtxt", {"-n", "1"});
     const std::vector<double> losses = Losses("gpu.pbtxt", how);
-    ASSERT_GE(expected.size(), 7u);
+    ASSERT_GE(expected.size(), steps);
     ASSERT_EQ(losses.size(), expected.size());
     for (size_t i = 0; i < losses.size(); ++i) {
       EXPECT_NEAR(losses[i], expected[i], kTolerance * expected[i]) << "loss " << i;
@@ -88,6 +95,50 @@ TEST_F(NcclRun, OfThreadsTrainsAsTheCpuDoes) {
 // All-reduces in two halves: reduce-scatters, and all-gathers before the next forward pass.
 TEST_F(NcclRun, InTwoHalvesTrainsAsTheCpuDoes) {
   ExpectSame({"-n", "2", "--threads", "--plugins", "dear_sched"});
+}
+
+// Statistics of batch norm go through a second communicator, split from the first where NCCL can.
+TEST_F(NcclRun, WithBatchNormOverAllRanksTrainsAsTheCpuDoes) {
+  const std::string net =
+      "seed: 3 model { resnet { blocks: [1, 1] width: 8 stem: CIFAR } }\n"
+      "data { synthetic { samples: 16 eval_samples: 5 shape: [3, 16, 16] classes: 4 } }\n"
+      "train { steps: 3 global_batch: 6 learning_rate { base: 0.05 } }\n";
+  folder_.Write("cpu.pbtxt", std::string(net).append(kOnCpu));
+  folder_.Write("gpu.pbtxt", std::string(net).append(kOnGpu));
+  ExpectSame({"-n", "2"}, 3);
+  EXPECT_EQ(Losses("gpu.pbtxt", {"-n", "2"}), Losses("gpu.pbtxt", Bare({"-n", "2"})));
+
+  const Outcome outcome = Run("gpu.pbtxt", {"-n", "2", "--set", "nccl.rendezvous_timeout_ms=3000"},
+                              {{"FAKE_NCCL_FAULT", "split"}});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("for ops that see all ranks"), HasSubstr("NCCL did not connect")));
+}
+
+// The states of a checkpoint come together in groups of transfers where NCCL has them: those of the
+// first two layers each, and those of the last two, which are small.
+TEST_F(NcclRun, WithAShardedOptimizerWritesTheCheckpointOfTheCpu) {
+  const auto checkpoint = [](const std::string& name, std::vector<std::string> more) {
+    more.insert(more.end(), {"--plugins", "adamw", "--set", "model.mlp.hidden=24,16,8", "--set",
+                             std::string("output.checkpoint=").append(name)});
+    return more;
+  };
+  const std::vector<std::string> sharded = {"-n", "2", "--set", "train.shard_optimizer=true"};
+  const auto expected = Losses("cpu.pbtxt", checkpoint("cpu", {"-n", "1"}));
+  const auto losses = Losses("gpu.pbtxt", checkpoint("gpu", sharded));
+  ExpectSameLosses(losses, expected, kTolerance, "sharded");
+  ExpectSameTensors(folder_ / "gpu", folder_ / "cpu", kTolerance);
+  EXPECT_EQ(Losses("gpu.pbtxt", checkpoint("bare", Bare(sharded))), losses);
+  const auto tensors = TensorsOf(folder_ / "gpu");
+  EXPECT_EQ(TensorsOf(folder_ / "bare"), tensors);
+  size_t states = 0;
+  for (const auto& tensor : tensors) states += tensor.first.starts_with("optimizer/") ? 1 : 0;
+  EXPECT_EQ(states, 2 * (tensors.size() - states)) << "the test compares nothing";
+
+  const Outcome outcome =
+      Run("gpu.pbtxt", checkpoint("none", sharded), {{"FAKE_NCCL_FAULT", "group"}});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("collecting optimizer states"));
 }
 
 TEST_F(NcclRun, WithOpsOnTheCpuIsRefusedInOneSentence) {

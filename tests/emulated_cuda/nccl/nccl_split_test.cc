@@ -17,7 +17,7 @@ using Child = std::unique_ptr<Communicator>;
 
 // The promises are of a second or a deadline; a loaded machine may take longer to notice.
 constexpr auto kPromptly = std::chrono::seconds(6);
-constexpr char kDeadlineMs[] = "1500";
+constexpr char kDeadlineMs[] = "1000";
 
 SubGroups* GroupsOf(Communicator& communicator) {
   return static_cast<SubGroups*>(communicator.Query(kSubGroupsId));

@@ -32,8 +32,8 @@ struct Slot {
   std::atomic<uint64_t> windows;  // registered so far
   std::atomic<uint64_t> splits;   // begun so far; publishes wishes[splits % 2]
   Wish wishes[2];                 // no rank is two splits ahead of another
-  std::atomic<uint64_t> round;    // publishes `call` and `stage`
-  Call call;
+  std::atomic<uint64_t> round;    // publishes calls[round % 2] and `stage`
+  Call calls[2];                  // no rank is two rounds ahead of another
   alignas(64) uint8_t stage[kStageBytes];
 };
 

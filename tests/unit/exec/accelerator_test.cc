@@ -11,9 +11,7 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 void ExpectSameBits(const std::vector<AsyncOutcome>& made,
                     const std::vector<AsyncOutcome>& wanted) {
@@ -129,6 +127,7 @@ TEST(AcceleratorTest, HooksClipAsOnAHostDevice) {
                                                                  {{"threshold", "0.002"}}};
   for (const int size : {1, 2}) {
     for (const bool shard : {false, true}) {
+      if (shard && size == 1) continue;
       AsyncWorld plain{.size = size, .shard = shard};
       const auto unclipped = plain.RunOnHost();
       for (const auto& hooks : {std::vector{norm}, std::vector{value}, std::vector{value, norm}}) {
@@ -195,7 +194,8 @@ TEST(AcceleratorTest, RecordedStepsGiveTheBitsOfOtherOnes) {
   for (const char* scheduler : {"fifo_sched", "priority_sched", "sequential_sched"}) {
     for (size_t i = 0; i < plans.size(); ++i) {
       SCOPED_TRACE(std::string(scheduler) + ", plan " + std::to_string(i));
-      AsyncWorld world{.record = true, .scheduler = scheduler, .steps = plans[i]};
+      AsyncWorld world{
+          .max_delay_us = 0, .record = true, .scheduler = scheduler, .steps = plans[i]};
       const auto made = world.Run();
       ExpectSameBits(made, world.RunOnHost());
       EXPECT_GT(made[0].launches, 1);
@@ -273,140 +273,6 @@ TEST(AcceleratorTest, AllReduceOfHostMemoryGoesThroughTheDevice) {
   };
   for (const AsyncOutcome& outcome : world.Run()) {
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
-  }
-}
-
-TEST(AcceleratorTest, AFaultOfTheDataEndsTheRunWithItsSentence) {
-  for (const int size : {1, 2}) {
-    std::atomic<int> calls{0};
-    AsyncWorld world{.size = size, .steps = std::vector<AsyncStep>(4)};
-    world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
-      if (op != "noise" || backward || self.rank != 0 || ++calls != 2) return;
-      self.device->SetFault(Status::Error(StatusCode::kConfig, "token 7 is out of range"));
-    };
-    const auto outcomes = world.Run();
-    EXPECT_EQ(outcomes[0].status.code(), StatusCode::kConfig);
-    EXPECT_THAT(outcomes[0].status.message(), HasSubstr("token 7 is out of range"));
-    // Nothing but the first step was said to be good.
-    EXPECT_LE(outcomes[0].losses.size(), 1u);
-    if (size == 2) {
-      EXPECT_FALSE(outcomes[1].status.ok());
-    }
-  }
-}
-
-// Fails when it is done, in the backward pass.
-class BrokenOp final : public Op {
- public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return scale_.Infer(inputs, signature);
-  }
-  Status Forward(const OpCall& call) noexcept override { return scale_.Forward(call); }
-  Status Backward(const OpCall&) noexcept override {
-    return Status::Error(StatusCode::kInternal, "the device is on fire");
-  }
-
- private:
-  ScaleOp scale_{true};
-};
-
-TEST(AcceleratorTest, AnErrorOfTheDeviceNamesTheTaskThatHasNotEnded) {
-  const AsyncWorld world{.size = 2};
-  AsyncAccelerator device;
-  {
-    Hub hub(2, 0, 1);
-    MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
-    PluginSet plugins;
-    plugins.device = &device;
-    plugins.communicator = std::make_unique<AsyncCommunicator>(hub, 0, device);
-    plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
-    plugins.scheduler = std::make_unique<RandomScheduler>();
-    const OpFactory ops =
-        [&](const std::string& name,
-            const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
-      std::unique_ptr<Op> op = std::make_unique<BrokenOp>();
-      if (name != "broken") {
-        ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
-      }
-      return std::unique_ptr<Op>(new AsyncOp(device, std::move(op)));
-    };
-    GraphBuilder builder(ops, kAsyncSamples);
-    const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
-    const ValueId h = *builder.Apply("layer", "broken", {x});
-    const ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
-    Graph graph = *builder.Finish(x, target, h, *builder.Apply("loss", "loss", {h, target}), {});
-    auto made = Executor::Create(std::move(graph), plugins, ops, nullptr,
-                                 {.rank = {.world_size = 2}, .timeout_ms = 20000});
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    ASSERT_TRUE((*made)->memory().InitializeParameters().ok());
-    const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
-    const auto result = (*made)->Step(batch.step);
-    ASSERT_FALSE(result.ok());
-    EXPECT_THAT(result.status().message(),
-                AllOf(HasSubstr("layer.weight"), HasSubstr("the device is on fire")));
-    const auto later = (*made)->Flush();
-    EXPECT_THAT(later.message(), HasSubstr("the device is on fire"));
-    made->reset();
-  }
-}
-
-TEST(AcceleratorTest, ADeviceThatStopsEndsTheRunInTime) {
-  for (const int size : {1, 2}) {
-    AsyncWorld world{.size = size, .timeout_ms = 300};
-    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
-      if (self.rank == 0) self.device->Stop();
-      for (uint64_t step = 1; step <= 3; ++step) {
-        const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
-        ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
-      }
-      return {};
-    };
-    for (const AsyncOutcome& outcome : world.Run()) {
-      EXPECT_FALSE(outcome.status.ok());
-      EXPECT_THAT(outcome.status.message(), HasSubstr("300 ms")) << outcome.status.message();
-    }
-  }
-}
-
-TEST(AcceleratorTest, AnExecutorMayGoWhileTheDeviceWorks) {
-  for (const int size : {1, 2}) {
-    for (const bool record : {false, true}) {
-      AsyncWorld world{.size = size, .max_delay_us = 1000, .record = record};
-      world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
-        for (uint64_t step = 1; step <= (record ? 5u : 1u); ++step) {
-          const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
-          ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
-        }
-        return {};
-      };
-      for (const AsyncOutcome& outcome : world.Run()) {
-        // A rank that has gone ends the others.
-        const bool alone = size == 1;
-        EXPECT_TRUE(outcome.status.ok() || !alone) << outcome.status.message();
-      }
-    }
-  }
-}
-
-TEST(AcceleratorTest, ACommunicatorOfHostMemoryIsRefused) {
-  AsyncAccelerator device;
-  {
-    MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
-    PluginSet plugins;
-    plugins.device = &device;
-    plugins.communicator = std::make_unique<FakeCommunicator>(2);
-    plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
-    plugins.scheduler = std::make_unique<RandomScheduler>();
-    AsyncWorld world{.size = 2};
-    std::atomic<int> unused{0};
-    const OpFactory ops = world.Ops({.device = &device}, &unused);
-    const auto made =
-        Executor::Create(world.Model(ops), plugins, ops, nullptr,
-                         {.rank = {.world_size = 2}, .communicator_name = "posted_letters"});
-    ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.status().code(), StatusCode::kConfig);
-    EXPECT_THAT(made.status().message(),
-                AllOf(HasSubstr("'posted_letters' moves host memory only"), HasSubstr("'async'")));
   }
 }
 

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "core/launch/memory_store.h"
+#include "engine/grouped_transfers.h"
 #include "tests/fakes/hub_communicator.h"
 #include "tests/unit/exec/rig.h"
 
@@ -35,6 +37,56 @@ class LeadScheduler final : public RandomScheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
 };
 
+// Offers groups, each of which is seen to be one that ranks may carry out in any order.
+class GroupingCommunicator final : public Communicator, public GroupedTransfers {
+ public:
+  GroupingCommunicator(Hub& hub, int rank, std::atomic<size_t>* grouped)
+      : inner_(hub, rank), grouped_(grouped) {}
+  void* Query(std::string_view id) noexcept override {
+    return id == kGroupedTransfersId ? static_cast<GroupedTransfers*>(this) : nullptr;
+  }
+  CommunicatorTraits traits() const noexcept override { return inner_.traits(); }
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    return inner_.Submit(transfer, out);
+  }
+  void Abort(const Status& reason) noexcept override { inner_.Abort(reason); }
+
+  // The hub carries transfers out in order, so the last one ends last.
+  Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept override {
+    for (size_t i = 0; i < transfers.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Apart(transfers[i], transfers[j]));
+      ENGINE_RETURN_IF_ERROR(inner_.Submit(transfers[i], out));
+      if (i + 1 < transfers.size()) (*out)->Release();
+    }
+    grouped_->fetch_add(transfers.size());
+    return {};
+  }
+
+ private:
+  static bool Apart(const Transfer& a, const Transfer& b) {
+    const auto end = [](const Transfer& t) { return static_cast<float*>(t.recv) + 2 * t.count; };
+    return end(a) <= b.recv || end(b) <= a.recv;
+  }
+
+  HubCommunicator inner_;
+  std::atomic<size_t>* const grouped_;
+};
+
+class TwoStates final : public Optimizer {
+ public:
+  OptimizerTraits traits() const noexcept override {
+    return {.state_count = 2, .state_names = {{"count"}, {"sum"}}};
+  }
+  Status Update(const UpdateCall& call) noexcept override {
+    for (int64_t i = 0; i < call.count; ++i) {
+      call.value[i] -= call.learning_rate * call.gradient[i] * call.gradient_scale;
+      call.states[0][i] += 1;
+      call.states[1][i] += call.gradient[i];
+    }
+    return {};
+  }
+};
+
 struct RankResult {
   Status status;
   std::vector<float> parameters;  // in graph order, without padding
@@ -46,6 +98,8 @@ struct World {
   int size = 2;
   int64_t max_delay_us = 100;
   bool shard = false;
+  bool two_states = false;
+  std::atomic<size_t>* grouped = nullptr;  // counts transfers; null: without groups
   uint64_t steps = 12;
   int64_t timeout_ms = 5000;
   std::function<std::unique_ptr<Scheduler>(int rank)> scheduler;
@@ -55,9 +109,17 @@ struct World {
     HostDevice device;
     PluginSet plugins;
     plugins.device = &device;
-    plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+    if (grouped != nullptr) {
+      plugins.communicator = std::make_unique<GroupingCommunicator>(hub, rank, grouped);
+    } else {
+      plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+    }
     plugins.scheduler = scheduler(rank);
-    plugins.optimizer = std::make_unique<FakeSgd>();
+    if (two_states) {
+      plugins.optimizer = std::make_unique<TwoStates>();
+    } else {
+      plugins.optimizer = std::make_unique<FakeSgd>();
+    }
     const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
                                   .timeout_ms = timeout_ms,
                                   .shard_optimizer = shard,
@@ -93,9 +155,11 @@ struct World {
       const auto index = static_cast<int32_t>(p);
       const TensorView view = executor.memory().parameter(index);
       result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
-      const TensorView state = executor.optimizer_state(index, 0);
-      if (state.data == nullptr) continue;
-      result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
+      for (int32_t s = 0; s < executor.optimizer_traits().state_count; ++s) {
+        const TensorView state = executor.optimizer_state(index, s);
+        if (state.data == nullptr) continue;
+        result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
+      }
     }
     result->state_bytes = executor.optimizer_states().size_bytes();
     return {};
@@ -162,6 +226,23 @@ TEST(Agreement, ShardedUpdatesGiveTheSameBitsAndAPartOfTheMemory) {
     }
     EXPECT_EQ(sharded[0].states, whole[0].states);
   }
+}
+
+TEST(Agreement, StatesAreCollectedInGroupsWhereThereAreGroups) {
+  World world;
+  world.two_states = true;
+  world.scheduler = InSequence;
+  const auto expected = world.Run();
+  world.shard = true;
+  std::atomic<size_t> grouped{0};
+  world.grouped = &grouped;
+  const auto results = world.Run();
+  for (const RankResult& result : results) {
+    ASSERT_TRUE(result.status.ok()) << result.status.message();
+  }
+  EXPECT_EQ(results[0].states, expected[0].states);
+  EXPECT_FALSE(results[0].states.empty());
+  EXPECT_EQ(grouped, 2u * 5u * 2u) << "both states of five units on two ranks";
 }
 
 // Says that its order is static, and takes another one on each rank.

@@ -18,182 +18,13 @@
 #include "tests/fakes/async_communicator.h"
 #include "tests/fakes/async_ops.h"
 #include "tests/fakes/memory_host.h"
+#include "tests/unit/exec/async_fake_ops.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
 
 constexpr int64_t kAsyncWidth = 48;
 constexpr int64_t kAsyncSamples = 4;
-
-// y = x + numbers that depend on step and position, as random ones would.
-class NoiseOp final : public Op {
- public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 1;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
-    return {};
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[0].shape.Count(1);
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      const auto position = call.first_sample + static_cast<uint64_t>(k / width);
-      const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + noise / 16;
-    }
-    return {};
-  }
-  Status Backward(const OpCall& call) noexcept override {
-    for (int64_t k = 0; k < call.output_grads[0].count(); ++k) {
-      Put(call, 0, k, call.output_grads[0].f32()[k]);
-    }
-    return {};
-  }
-};
-
-// y = x * bfloat16(w). On an accelerator it asks for the rounded copy, elsewhere it rounds itself.
-class RoundedScaleOp final : public Op {
- public:
-  explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
-    signature->parameters[0] = {
-        .name = "weight", .initializer = Initializer::kNormal, .scale = 0.7f, .decay = 1};
-    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
-    if (reads_copy_) signature->parameters[0].dtype = DType::kBFloat16;
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 3;
-    signature->backward_reads_outputs = 0;
-    signature->accumulates = 3;
-    return {};
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] * Weight(call, k % width);
-    }
-    return {};
-  }
-  Status Backward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    const float* dy = call.output_grads[0].f32();
-    for (int64_t k = 0; k < width; ++k) {
-      float sum = 0;
-      for (int64_t j = k; j < call.inputs[0].count(); j += width) {
-        sum += dy[j] * call.inputs[0].f32()[j];
-      }
-      Put(call, 1, k, sum);
-    }
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      Put(call, 0, k, dy[k] * Weight(call, k % width));
-    }
-    return {};
-  }
-
- private:
-  float Weight(const OpCall& call, int64_t k) const {
-    return reads_copy_ ? FromBFloat16(static_cast<const uint16_t*>(call.inputs[1].data)[k])
-                       : FromBFloat16(ToBFloat16(call.inputs[1].f32()[k]));
-  }
-  const bool reads_copy_;
-};
-
-// The loss of LossOp, that may write the gradient of its input over the input; counts how often.
-class InPlaceLossOp final : public Op {
- public:
-  explicit InPlaceLossOp(std::atomic<int>* count) : count_(count) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(plain_.Infer(inputs, signature));
-    signature->gradient_in_place = 1;
-    return {};
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    ENGINE_RETURN_IF_ERROR(plain_.Forward(call));
-    if ((call.gradient_in_place & 1) == 0) return {};
-    ++*count_;
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      call.inputs[0].f32()[k] = static_cast<float>(call.inputs[1].i32()[k] + 1);
-    }
-    return {};
-  }
-  Status Backward(const OpCall& call) noexcept override {
-    if ((call.gradient_in_place & 1) == 0) return plain_.Backward(call);
-    if (call.input_grads[0].data != call.inputs[0].data) {
-      return Status::Error(StatusCode::kInternal, "the gradient has another place");
-    }
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      call.inputs[0].f32()[k] *= call.output_grads[0].f32()[0];
-    }
-    return {};
-  }
-
- private:
-  std::atomic<int>* const count_;
-  LossOp plain_;
-};
-
-// y = x minus the mean of all x of all ranks. Made for the device that it runs on, as it calls
-// other ranks in the middle of its work.
-class MeanOp final : public Op {
- public:
-  explicit MeanOp(bool on_device) : on_device_(on_device) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    constexpr int64_t kMostRanks = 8;
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->workspace_bytes = (2 + 2 * kMostRanks) * static_cast<int64_t>(sizeof(float));
-    signature->differentiable_inputs = 1;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
-    signature->uses_replicas = 1;
-    return {};
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    const TensorView x = call.inputs[0], y = call.outputs[0];
-    auto* const own = static_cast<float*>(call.workspace);  // sum and count
-    float* const all = own + 2;
-    ENGINE_RETURN_IF_ERROR(Do(call, [this, x, own] {
-      float* const sums = At(own);
-      sums[0] = 0;
-      sums[1] = static_cast<float>(x.count());
-      for (int64_t k = 0; k < x.count(); ++k) sums[0] += At(x.f32())[k];
-    }));
-    const int32_t ranks = call.replicas == nullptr ? 0 : call.replicas->size();
-    if (ranks > 0) ENGINE_RETURN_IF_ERROR(call.replicas->Gather(own, 2, all, call.stream));
-    return Do(call, [this, x, y, own, ranks] {
-      float sum = 0, count = 0;
-      for (int32_t r = ranks == 0 ? 0 : 1; r < ranks + 1; ++r) {
-        sum += At(own)[2 * r];
-        count += At(own)[2 * r + 1];
-      }
-      const float mean = sum / std::max(count, 1.0f);
-      for (int64_t k = 0; k < x.count(); ++k) At(y.f32())[k] = At(x.f32())[k] - mean;
-    });
-  }
-  // Of a mean that is taken for a constant.
-  Status Backward(const OpCall& call) noexcept override {
-    const TensorView dy = call.output_grads[0], dx = call.input_grads[0];
-    return Do(call, [this, dy, dx] {
-      if (dx.data == nullptr) return;
-      for (int64_t k = 0; k < dy.count(); ++k) At(dx.f32())[k] = At(dy.f32())[k];
-    });
-  }
-
- private:
-  float* At(float* address) const { return on_device_ ? OnDevice(address) : address; }
-  Status Do(const OpCall& call, const std::function<void()>& work) const {
-    if (on_device_) {
-      return static_cast<AsyncStream*>(call.stream)->Queue([work]() -> Status {
-        work();
-        return {};
-      });
-    }
-    work();
-    return {};
-  }
-  const bool on_device_;
-};
 
 struct AsyncStep {
   int64_t samples = kAsyncSamples;
@@ -236,13 +67,22 @@ struct AsyncWorld {
   std::vector<AsyncStep> steps = std::vector<AsyncStep>(6);
   std::function<void(const AsyncRank&, const std::string& op, bool backward)> before_call;
   std::function<void(const AsyncRank&, const Transfer&)> on_submit;
+  // In the place of the small ops and the model of them: ops of a plugin, and a model.
+  std::string op_library;
+  OptionValues::Overrides op_library_options;
+  std::function<Graph(const OpFactory& ops, int64_t max_samples)> model;
+  int32_t least_target = -2;  // of three
   // In the place of the steps.
   std::function<Status(const AsyncRank&, Executor&)> body;
+
+  static std::string PathOf(const std::string& plugin) {
+    return ENGINE_TEST_PLUGIN_DIR "/libengine_" + plugin + ".so";
+  }
 
   template <typename T>
   static std::unique_ptr<T> Load(const std::string& name, Host& host,
                                  const OptionValues::Overrides& options = {}) {
-    auto plugin = PluginUnderTest::Load(ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so");
+    auto plugin = PluginUnderTest::Load(PathOf(name));
     if (!plugin.ok()) {
       ADD_FAILURE() << plugin.status().message();
       return nullptr;
@@ -275,8 +115,33 @@ struct AsyncWorld {
     };
   }
 
+  OpFactory LibraryOps(const AsyncRank& rank, Host& host, PluginSet* plugins) const {
+    auto library = Load<OpLibrary>(op_library, host, op_library_options);
+    if (on_device) library = std::make_unique<AsyncOpLibrary>(*rank.device, std::move(library));
+    OpLibrary* const made = library.get();
+    plugins->ops.push_back(std::move(library));
+    const auto plugin = PluginUnderTest::Load(PathOf(op_library));
+    return [made, specs = plugin->option_specs()](
+               const std::string& name,
+               const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+      OptionValues::Overrides given;
+      for (const OwnedOption& option : options) {
+        std::string text = option.string;
+        if (option.type == OptionType::kInt) text = std::to_string(option.integer);
+        if (option.type == OptionType::kFloat) text = std::to_string(option.number);
+        if (option.type == OptionType::kBool) text = option.integer != 0 ? "true" : "false";
+        given[option.name] = text;
+      }
+      const OptionValues values(specs, name, given);
+      Op* op = nullptr;
+      ENGINE_RETURN_IF_ERROR(made->CreateOp(name, values.options(), &op));
+      return std::unique_ptr<Op>(op);
+    };
+  }
+
   // Ops that can and cannot add to a gradient, a value with three uses, and rounded parameters.
   Graph Model(const OpFactory& ops) const {
+    if (model) return model(ops, kAsyncSamples / micro_batches);
     GraphBuilder builder(ops, kAsyncSamples / micro_batches);
     const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
     ValueId h = *builder.Apply("noise", "noise", {x});
@@ -346,7 +211,8 @@ struct AsyncWorld {
     }
     plugins.scheduler = Load<Scheduler>(
         scheduler, host, {{"first_bytes", "0"}, {"fuse_bytes", "0"}, {"slice_bytes", slice_bytes}});
-    const OpFactory ops = Ops(self, &in_place);
+    const OpFactory ops =
+        op_library.empty() ? Ops(self, &in_place) : LibraryOps(self, host, &plugins);
     ExecutorOptions options = Options(rank);
     options.replicas = gatherer.get();
     auto made = Executor::Create(Model(ops), plugins, ops, &store, options);
@@ -382,7 +248,7 @@ struct AsyncWorld {
     const auto first = static_cast<uint64_t>(rank) * 5 + step * 3;
     for (size_t i = 0; i < batch.input.size(); ++i) {
       batch.input[i] = static_cast<float>((i + first) % 7) / 8 - 0.4f;
-      batch.target[i] = static_cast<int32_t>((i + first) % 3) - 2;
+      batch.target[i] = static_cast<int32_t>((i + first) % 3) + least_target;
     }
     batch.step = {.input = batch.input.data(),
                   .target = batch.target.data(),

@@ -1,0 +1,184 @@
+// Small ops for training on accelerators: what they read there is what the others read elsewhere.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+
+#include "tests/fakes/async_accelerator.h"
+#include "tests/fakes/bfloat16.h"
+#include "tests/unit/exec/fake_ops.h"
+
+namespace engine::test {
+
+// y = x + numbers that depend on step and position, as random ones would.
+class NoiseOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 1;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[0].shape.Count(1);
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      const auto position = call.first_sample + static_cast<uint64_t>(k / width);
+      const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + noise / 16;
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    for (int64_t k = 0; k < call.output_grads[0].count(); ++k) {
+      Put(call, 0, k, call.output_grads[0].f32()[k]);
+    }
+    return {};
+  }
+};
+
+// y = x * bfloat16(w). On an accelerator it asks for the rounded copy, elsewhere it rounds itself.
+class RoundedScaleOp final : public Op {
+ public:
+  explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->parameter_count = 1;
+    signature->parameters[0] = {
+        .name = "weight", .initializer = Initializer::kNormal, .scale = 0.7f, .decay = 1};
+    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+    if (reads_copy_) signature->parameters[0].dtype = DType::kBFloat16;
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = 3;
+    signature->backward_reads_outputs = 0;
+    signature->accumulates = 3;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] * Weight(call, k % width);
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[1].count();
+    const float* dy = call.output_grads[0].f32();
+    for (int64_t k = 0; k < width; ++k) {
+      float sum = 0;
+      for (int64_t j = k; j < call.inputs[0].count(); j += width) {
+        sum += dy[j] * call.inputs[0].f32()[j];
+      }
+      Put(call, 1, k, sum);
+    }
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      Put(call, 0, k, dy[k] * Weight(call, k % width));
+    }
+    return {};
+  }
+
+ private:
+  float Weight(const OpCall& call, int64_t k) const {
+    return reads_copy_ ? FromBFloat16(static_cast<const uint16_t*>(call.inputs[1].data)[k])
+                       : FromBFloat16(ToBFloat16(call.inputs[1].f32()[k]));
+  }
+  const bool reads_copy_;
+};
+
+// The loss of LossOp, that may write the gradient of its input over the input; counts how often.
+class InPlaceLossOp final : public Op {
+ public:
+  explicit InPlaceLossOp(std::atomic<int>* count) : count_(count) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(plain_.Infer(inputs, signature));
+    signature->gradient_in_place = 1;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    ENGINE_RETURN_IF_ERROR(plain_.Forward(call));
+    if ((call.gradient_in_place & 1) == 0) return {};
+    ++*count_;
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.inputs[0].f32()[k] = static_cast<float>(call.inputs[1].i32()[k] + 1);
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    if ((call.gradient_in_place & 1) == 0) return plain_.Backward(call);
+    if (call.input_grads[0].data != call.inputs[0].data) {
+      return Status::Error(StatusCode::kInternal, "the gradient has another place");
+    }
+    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+      call.inputs[0].f32()[k] *= call.output_grads[0].f32()[0];
+    }
+    return {};
+  }
+
+ private:
+  std::atomic<int>* const count_;
+  LossOp plain_;
+};
+
+// y = x minus the mean of all x of all ranks. Made for the device that it runs on, as it calls
+// other ranks in the middle of its work.
+class MeanOp final : public Op {
+ public:
+  explicit MeanOp(bool on_device) : on_device_(on_device) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    constexpr int64_t kMostRanks = 8;
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->workspace_bytes = (2 + 2 * kMostRanks) * static_cast<int64_t>(sizeof(float));
+    signature->differentiable_inputs = 1;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    signature->uses_replicas = 1;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const TensorView x = call.inputs[0], y = call.outputs[0];
+    auto* const own = static_cast<float*>(call.workspace);  // sum and count
+    float* const all = own + 2;
+    ENGINE_RETURN_IF_ERROR(Do(call, [this, x, own] {
+      float* const sums = At(own);
+      sums[0] = 0;
+      sums[1] = static_cast<float>(x.count());
+      for (int64_t k = 0; k < x.count(); ++k) sums[0] += At(x.f32())[k];
+    }));
+    const int32_t ranks = call.replicas == nullptr ? 0 : call.replicas->size();
+    if (ranks > 0) ENGINE_RETURN_IF_ERROR(call.replicas->Gather(own, 2, all, call.stream));
+    return Do(call, [this, x, y, own, ranks] {
+      float sum = 0, count = 0;
+      for (int32_t r = ranks == 0 ? 0 : 1; r < ranks + 1; ++r) {
+        sum += At(own)[2 * r];
+        count += At(own)[2 * r + 1];
+      }
+      const float mean = sum / std::max(count, 1.0f);
+      for (int64_t k = 0; k < x.count(); ++k) At(y.f32())[k] = At(x.f32())[k] - mean;
+    });
+  }
+  // Of a mean that is taken for a constant.
+  Status Backward(const OpCall& call) noexcept override {
+    const TensorView dy = call.output_grads[0], dx = call.input_grads[0];
+    return Do(call, [this, dy, dx] {
+      if (dx.data == nullptr) return;
+      for (int64_t k = 0; k < dy.count(); ++k) At(dx.f32())[k] = At(dy.f32())[k];
+    });
+  }
+
+ private:
+  float* At(float* address) const { return on_device_ ? OnDevice(address) : address; }
+  Status Do(const OpCall& call, const std::function<void()>& work) const {
+    if (on_device_) {
+      return static_cast<AsyncStream*>(call.stream)->Queue([work]() -> Status {
+        work();
+        return {};
+      });
+    }
+    work();
+    return {};
+  }
+  const bool on_device_;
+};
+
+}  // namespace engine::test
