@@ -20,4 +20,5 @@ fi
 if [ $# -eq 0 ]; then
   set -- -LE 'slow|emulated|exhaustive'
 fi
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j2 "$@"
+# One more than there are processors: many tests wait for deadlines.
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$(($(nproc) + 1))" "$@"
