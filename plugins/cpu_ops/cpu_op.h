@@ -6,6 +6,7 @@
 #include <span>
 
 #include "engine/op.h"
+#include "engine/op_kit.h"
 
 namespace engine::cpu_ops {
 
@@ -32,39 +33,29 @@ class CpuOp : public Op {
   int32_t threads() const noexcept { return context_.threads; }
 
   // kConfig unless there are `count` inputs.
-  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept;
+  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept {
+    return kit::CheckInputCount(name(), inputs, count);
+  }
   // kConfig: what input `index` is, and `need`, what it has to be.
   Status InputError(std::span<const TensorSpec> inputs, size_t index,
-                    const char* need) const noexcept;
+                    const char* need) const noexcept {
+    return kit::InputError(name(), inputs, index, need);
+  }
 
  private:
   const OpContext context_;
 };
 
-// Whether Backward adds to the gradient of `input` instead of writing it.
-inline bool Accumulates(const OpCall& call, int32_t input) noexcept {
-  return (call.accumulate >> input & 1u) != 0;
-}
-
-inline bool WantsGradient(const OpCall& call, size_t input) noexcept {
-  return input < call.input_grads.size() && call.input_grads[input].data != nullptr;
-}
+using kit::Accumulates;
+using kit::AddOutput;
+using kit::AddParameter;
+using kit::WantsGradient;
 
 // The gradient of a call without samples: zeros, unless it is added to or not wanted.
 inline void ZeroGradient(const OpCall& call, int32_t input) noexcept {
   if (!WantsGradient(call, static_cast<size_t>(input)) || Accumulates(call, input)) return;
   const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
   std::memset(gradient.data, 0, gradient.size_bytes());
-}
-
-inline ParameterSpec& AddParameter(OpSignature* signature, const Shape& shape) noexcept {
-  ParameterSpec& parameter = signature->parameters[signature->parameter_count++];
-  parameter.shape = shape;
-  return parameter;
-}
-
-inline void AddOutput(OpSignature* signature, const Shape& shape, uint32_t batched) noexcept {
-  signature->outputs[signature->output_count++] = {shape, DType::kFloat32, batched};
 }
 
 }  // namespace engine::cpu_ops

@@ -5,21 +5,6 @@
 namespace engine::cuda_ops {
 namespace {
 
-// "float32 (8, 128, 768)"
-struct SpecText {
-  char text[160];
-
-  explicit SpecText(const TensorSpec& spec) noexcept {
-    auto length = static_cast<size_t>(snprintf(text, sizeof text, "%s (", Name(spec.dtype)));
-    for (int32_t i = 0; i < spec.shape.ndim; ++i) {
-      length +=
-          static_cast<size_t>(snprintf(text + length, sizeof text - length, "%s%lld",
-                                       i > 0 ? ", " : "", static_cast<long long>(spec.shape[i])));
-    }
-    snprintf(text + length, sizeof text - length, ")");
-  }
-};
-
 cudaStream_t StreamOf(const OpCall& call) noexcept {
   return static_cast<cudaStream_t>(call.stream->native());
 }
@@ -38,8 +23,7 @@ Status CudaOp::Backward(const OpCall& call) noexcept {
   bool all_missing = true;
   for (const TensorView& gradient : call.output_grads) all_missing &= is_missing(gradient);
   if (all_missing) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "%s: Backward was called without a gradient of the output", name());
+    return kit::NoOutputGradient(name());
   }
   ENGINE_RETURN_IF_ERROR(device().Use());
   return DoBackward(call, StreamOf(call));
@@ -48,18 +32,6 @@ Status CudaOp::Backward(const OpCall& call) noexcept {
 Status CudaOp::Launched(cudaError_t error, const char* kernel) const noexcept {
   if (error == cudaSuccess) return {};
   return ToStatus(error, kernel).WithContext("%s", name());
-}
-
-Status CudaOp::CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept {
-  if (inputs.size() == count) return {};
-  return Status::Error(StatusCode::kConfig, "%s: got %zu inputs; it needs %zu", name(),
-                       inputs.size(), count);
-}
-
-Status CudaOp::InputError(std::span<const TensorSpec> inputs, size_t index,
-                          const char* need) const noexcept {
-  return Status::Error(StatusCode::kConfig, "%s: input %zu is %s; it needs %s", name(), index,
-                       SpecText(inputs[index]).text, need);
 }
 
 Status CudaOp::ActivationError(std::span<const TensorSpec> inputs, size_t index,

@@ -10,6 +10,7 @@
 #include "cuda_device.h"
 #include "cuda_error.h"
 #include "engine/op.h"
+#include "engine/op_kit.h"
 
 namespace engine::cuda_ops {
 
@@ -64,10 +65,14 @@ class CudaOp : public Op {
   Status Launched(cudaError_t error, const char* kernel) const noexcept;
 
   // kConfig unless there are `count` inputs.
-  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept;
+  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept {
+    return kit::CheckInputCount(name(), inputs, count);
+  }
   // kConfig: what input `index` is, and `need`, what it has to be.
   Status InputError(std::span<const TensorSpec> inputs, size_t index,
-                    const char* need) const noexcept;
+                    const char* need) const noexcept {
+    return kit::InputError(name(), inputs, index, need);
+  }
   // The same where an activation is needed: "float32 (B, C)" for a `shape` of " (B, C)".
   Status ActivationError(std::span<const TensorSpec> inputs, size_t index,
                          const char* shape) const noexcept;
@@ -76,28 +81,13 @@ class CudaOp : public Op {
   const OpContext context_;
 };
 
-// Whether Backward adds to the gradient of `input` instead of writing it.
-inline bool Accumulates(const OpCall& call, int32_t input) noexcept {
-  return (call.accumulate >> input & 1u) != 0;
-}
-
-inline bool WantsGradient(const OpCall& call, size_t input) noexcept {
-  return input < call.input_grads.size() && call.input_grads[input].data != nullptr;
-}
+using kit::Accumulates;
+using kit::AddOutput;
+using kit::AddParameter;
+using kit::WantsGradient;
 
 // The gradient of a call without samples: zeros, unless it is added to or not wanted.
 Status ZeroGradient(const OpCall& call, int32_t input, cudaStream_t stream) noexcept;
-
-inline ParameterSpec& AddParameter(OpSignature* signature, const Shape& shape) noexcept {
-  ParameterSpec& parameter = signature->parameters[signature->parameter_count++];
-  parameter.shape = shape;
-  return parameter;
-}
-
-inline void AddOutput(OpSignature* signature, const Shape& shape, uint32_t batched,
-                      DType dtype) noexcept {
-  signature->outputs[signature->output_count++] = {shape, dtype, batched};
-}
 
 // float or __nv_bfloat16, by the dtype of an activation: calls function(T{}) with it.
 template <typename Function>

@@ -8,7 +8,7 @@
 #include "blas.h"
 #include "cuda_device.h"
 #include "cudnn_library.h"
-#include "engine/op_kit.h"
+#include "engine/op_attributes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {
