@@ -3,6 +3,7 @@ set(CUDA_OPS_HOST_SOURCES
   attention.cc
   batch_norm.cc
   blas.cc
+  blas_tune.cc
   channels_last.cc
   conv2d.cc
   cuda_device.cc
