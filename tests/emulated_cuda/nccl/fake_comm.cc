@@ -122,10 +122,11 @@ ncclResult_t ncclComm::Begin(std::vector<Operation> operations) {
   return Take(std::move(operations));
 }
 
-// NCCL takes some at once, and some in a thread that needs time.
+// The real one, where it does not block, takes a call between several ranks by a thread of its own,
+// which needs time.
 ncclResult_t ncclComm::Take(std::vector<Operation> operations) {
-  polls_left_ = faults_.busy ? -1 : static_cast<int>((calls_ - 1) % 3);
-  if (polls_left_ == 0 || ranks_ == 1) return Launch(std::move(operations));
+  polls_left_ = faults_.busy ? -1 : static_cast<int>(1 + (calls_ - 1) % 3);
+  if (ranks_ == 1) return Launch(std::move(operations));
   launching_ = std::move(operations);
   phase_ = Phase::kLaunch;
   return ncclInProgress;
