@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Collects in build/gpu_stage what a machine with a GPU needs and cannot build: programs, plugins, tests, the libraries
 # that they need (not those of CUDA, which that machine has), golden files, and losses of runs on the CPU to compare with.
-#   tests/gpu/stage.sh [BUILD]      default build/release; made with ENGINE_BENCH=ON it also has the benchmarks
+#   tests/gpu/stage.sh [BUILD]      default build/release; the benchmark programs are built in build/bench
 # The plugin cpu_ops travels without its libraries, which are large: configurations name it, and nothing loads it there.
 # Its results travel.
 set -euo pipefail
@@ -24,11 +24,9 @@ for test in ops_conformance golden_conformance image_golden_conformance communic
 done
 cmake --build "$build" --target cuda_attention_device >/dev/null
 cp "$build/bin/cuda_attention_device" "$stage/bin/"
-for program in cuda_op_times nccl_overhead; do
-  for folder in "$build/bench/bench" build/bench/bench/bench; do
-    [ -x "$folder/$program" ] && [ ! -e "$stage/bin/$program" ] && cp "$folder/$program" "$stage/bin/"
-  done
-done
+cmake -S . -B build/bench -G Ninja -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF >/dev/null
+cmake --build build/bench -j2 --target cuda_op_times nccl_overhead >/dev/null
+cp build/bench/bench/{cuda_op_times,nccl_overhead} "$stage/bin/"
 cp tests/golden/*.safetensors "$stage/golden/"
 git rev-parse --short HEAD >"$stage/commit"
 [ -z "$(git status --porcelain --untracked-files=no)" ] || sed -i 's/$/ with changes/' "$stage/commit"
