@@ -176,8 +176,9 @@ Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
   if (!something_comes) return Stalled();
   const int64_t begin = NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
+  const int64_t patience_ms = device_works ? options_.device_timeout_ms : options_.timeout_ms;
   const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.timeout_ms + kGraceMs);
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms + kGraceMs);
   const uint64_t seen = changes_;
   const bool other_pumps = pumping_;  // it may find a compute task to be ready
   const bool woken = changed_.wait_until(lock, deadline, [&] {
@@ -185,7 +186,7 @@ Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
   });
   *waited_seconds += static_cast<double>(NowNs() - begin) * 1e-9;
   if (woken) return {};
-  const auto waited = static_cast<long long>(options_.timeout_ms + kGraceMs);
+  const auto waited = static_cast<long long>(patience_ms + kGraceMs);
   if (transfers_->in_flight() > 0) {
     return Status::Error(StatusCode::kTimeout,
                          "%zu transfers did not end within %lld ms; communicator '%s' "

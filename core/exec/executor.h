@@ -58,6 +58,9 @@ struct ExecutorOptions {
   RankInfo rank;
   uint64_t seed = 1;
   int64_t timeout_ms = 30000;  // of a transfer
+  // Of an accelerator, to come to what was queued: it may have two steps before it, which take as
+  // long as they take, so this only ends a run whose device hangs.
+  int64_t device_timeout_ms = 10 * 60 * 1000;
   bool shard_optimizer = false;
   // When servers update: rows of tables (Parameter::row_elements) that a batch does not read are
   // neither pushed nor pulled.

@@ -24,6 +24,13 @@ constexpr size_t kScratchFloats = 64;
 
 Status Executor::PrepareDevice() {
   accelerator_ = memory_->accelerator();
+  const bool can_record =
+      accelerator_ != nullptr && options_.rank.world_size == 1 && options_.micro_batches == 1;
+  if (options_.record_steps && !can_record) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.record_steps is for one rank on a GPU, without "
+                         "train.micro_batches: set it to false");
+  }
   if (accelerator_ == nullptr) return {};
   const char* const device = plugins_.device->type();
   if (communicator_traits_.device_memory == 0) {
@@ -48,7 +55,7 @@ Status Executor::PrepareDevice() {
   if (options_.rank.world_size == 1) return {};
   ENGINE_ASSIGN_OR_RETURN(
       device_lane_,
-      DeviceLane::Create(memory_->device(), tasks_.tasks.size(), options_.timeout_ms,
+      DeviceLane::Create(memory_->device(), tasks_.tasks.size(), options_.device_timeout_ms,
                          [this](uint32_t task, Status status) { OnReached(task, status); }));
   return {};
 }
@@ -102,7 +109,7 @@ Status Executor::TakeDeviceStatistics() {
 Result<StepResult> Executor::ReadStatistics(uint64_t step) {
   StepResult result;
   if (!device_statistics_->has(step)) return result;
-  auto read = device_statistics_->Read(step, options_.timeout_ms);
+  auto read = device_statistics_->Read(step, options_.device_timeout_ms);
   if (!read.ok()) {
     return read.status().WithContext("step %llu", static_cast<unsigned long long>(step));
   }
@@ -124,7 +131,7 @@ Result<StepResult> Executor::Remaining() {
 // All of a flush is queued; whoever asked for it reads memory.
 Status Executor::WaitForDevice() {
   if (accelerator_ == nullptr) return {};
-  ENGINE_RETURN_IF_ERROR(memory_->stream()->Synchronize(options_.timeout_ms));
+  ENGINE_RETURN_IF_ERROR(memory_->stream()->Synchronize(options_.device_timeout_ms));
   return accelerator_->Fault();
 }
 
@@ -182,13 +189,12 @@ Status Executor::AllReduceOnDevice(DType dtype, void* data, int64_t count) {
                                    .count = count,
                                    .stream = stream}));
   ENGINE_RETURN_IF_ERROR(device.Copy(data, device_scratch_.data(), size_bytes, stream));
-  return stream->Synchronize(options_.timeout_ms);
+  return stream->Synchronize(options_.device_timeout_ms);
 }
 
 bool Executor::CanRecord(const StepInput& input) const {
-  return options_.record_steps && accelerator_ != nullptr && recorded_ == nullptr &&
-         options_.rank.world_size == 1 && options_.micro_batches == 1 &&
-         steps_run_ > kWarmUpSteps && input.samples == memory_->graph().max_samples;
+  return options_.record_steps && recorded_ == nullptr && steps_run_ > kWarmUpSteps &&
+         input.samples == memory_->graph().max_samples;
 }
 
 // A step begins with what is left of the one before, and after Flush nothing is.
@@ -213,7 +219,7 @@ Status Executor::Record(Status driven) {
   ENGINE_RETURN_IF_ERROR(recorded_->Launch(memory_->stream()));
   ENGINE_RETURN_IF_ERROR(device_statistics_->Collect(input_.step));
   if (StandsAsRecorded()) return {};
-  const Status done = memory_->stream()->Synchronize(options_.timeout_ms);
+  const Status done = memory_->stream()->Synchronize(options_.device_timeout_ms);
   recorded_.reset();
   return done;
 }

@@ -112,6 +112,16 @@ TEST_F(CudaTraining, StepsOfAnotherSizeAreQueuedBetweenReplays) {
   EXPECT_EQ(Losses("mlp.pbtxt", Cuda(recorded)), Losses("mlp.pbtxt", Cuda(more)));
 }
 
+TEST_F(CudaTraining, RecordedStepsAreRefusedWhereTheyCannotBe) {
+  const Words record = {"--set", "train.record_steps=true"};
+  const Words micro = {"--set", "train.record_steps=true", "--set", "train.micro_batches=2"};
+  for (const Outcome& outcome : {Run("mlp.pbtxt", record), Run("mlp.pbtxt", Cuda(micro))}) {
+    EXPECT_EQ(outcome.exit_code, 78);
+    EXPECT_THAT(outcome.err,
+                AllOf(HasSubstr("train.record_steps"), HasSubstr("one rank on a GPU")));
+  }
+}
+
 TEST_F(CudaTraining, MicroBatchesAddUp) {
   ExpectNear(Losses("gpt.pbtxt", Cuda({"--set", "train.micro_batches=2"})),
              Losses("gpt.pbtxt", Cuda()), 1e-4);

@@ -105,6 +105,7 @@ TEST(AcceleratorFailureTest, ADeviceThatStopsEndsTheRunInTime) {
 TEST(AcceleratorFailureTest, AnExecutorMayGoWhileTheDeviceWorks) {
   for (const int size : {1, 2}) {
     for (const bool record : {false, true}) {
+      if (record && size > 1) continue;  // is refused
       AsyncWorld world{.size = size, .max_delay_us = 1000, .record = record};
       world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
         for (uint64_t step = 1; step <= (record ? 5u : 1u); ++step) {

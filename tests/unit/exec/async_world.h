@@ -166,6 +166,7 @@ struct AsyncWorld {
     ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
                             .seed = 1 + static_cast<uint64_t>(rank),
                             .timeout_ms = timeout_ms,
+                            .device_timeout_ms = timeout_ms,
                             .shard_optimizer = shard,
                             .micro_batches = micro_batches,
                             .loss_scale = loss_scale,
