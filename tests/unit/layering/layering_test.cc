@@ -178,6 +178,36 @@ TEST_P(Layering, NoHeaderIsAnUmbrella) {
 INSTANTIATE_TEST_SUITE_P(Folders, Layering,
                          testing::Values("interfaces", "core", "plugins", "bench"));
 
+// Lines of code: neither blank nor comment only.
+size_t LinesOfCode(const fs::path& root, const std::vector<std::string>& folders) {
+  size_t lines = 0;
+  for (const std::string& folder : folders) {
+    for (const std::string& file : SourcesBelow(root, folder)) {
+      std::ifstream stream(root / file);
+      for (std::string line; std::getline(stream, line);) {
+        line = Trimmed(line);
+        lines += !line.empty() && !line.starts_with("//");
+      }
+    }
+  }
+  return lines;
+}
+
+struct Bound {
+  std::vector<std::string> folders;
+  size_t lines;
+};
+
+TEST(Sizes, StayBelowTheirBounds) {
+  const Bound bounds[] = {{{"plugins/cuda_ops", "plugins/nccl"}, 9491},
+                          {{"tests/emulated_cuda"}, 8536}};
+  for (const Bound& bound : bounds) {
+    const size_t lines = LinesOfCode(ENGINE_TEST_SOURCE_DIR, bound.folders);
+    EXPECT_LE(lines, bound.lines) << testing::PrintToString(bound.folders);
+    EXPECT_GT(lines, bound.lines / 2) << "a bound far above what is there holds nothing";
+  }
+}
+
 struct Example {
   const char* file;
   Include include;
