@@ -29,8 +29,16 @@ cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) noexcept {
       return CUBLASLT_EPILOGUE_GELU_BIAS;
     case Epilogue::kGeluAuxBias:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kBiasGradient:  // the first factor here is the second there
+      return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+bool HasAux(Epilogue epilogue) noexcept {
+  return epilogue == Epilogue::kGeluAuxBias || epilogue == Epilogue::kGeluGradient;
 }
 
 template <typename T>
@@ -151,7 +159,7 @@ Status Blas::MakePlan(Plan* plan) noexcept {
   }
   // The type of `aux` stays unset: it is then that of the result, and for these types the library
   // wants it so.
-  if (product.epilogue == Epilogue::kGeluAuxBias) {
+  if (HasAux(product.epilogue)) {
     ENGINE_RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n));
   }
   // The columns of a stored (rows, columns) matrix are the rows of its transpose.
@@ -213,7 +221,7 @@ Status Blas::Propose(Plan* plan) noexcept {
 Status Blas::SetEpiloguePointers(const Plan& plan, const MatrixOperands& operands) noexcept {
   if (plan.product.epilogue == Epilogue::kNone) return {};
   ENGINE_RETURN_IF_ERROR(Set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias));
-  if (plan.product.epilogue != Epilogue::kGeluAuxBias) return {};
+  if (!HasAux(plan.product.epilogue)) return {};
   return Set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
 }
 

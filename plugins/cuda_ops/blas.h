@@ -15,12 +15,14 @@
 
 namespace engine::cuda_ops {
 
-// What is done to a product before it is stored.
+// What is done to a product before it is stored, or beside it.
 enum class Epilogue : int32_t {
   kNone = 0,
-  kBias = 1,         // + bias (n)
-  kGeluBias = 2,     // gelu(product + bias), the approximation with tanh
-  kGeluAuxBias = 3,  // the same; `aux` (m, n) gets product + bias
+  kBias = 1,          // + bias (n)
+  kGeluBias = 2,      // gelu(product + bias), the approximation with tanh
+  kGeluAuxBias = 3,   // the same; `aux` (m, n) gets product + bias
+  kGeluGradient = 4,  // product * gelu'(aux), with the `aux` of before
+  kBiasGradient = 5,  // `bias` (m) gets the sums of op(a) over k
 };
 
 // d (m, n) = op(a) (m, k) op(b) (k, n), all dense and row-major. Sums are float32.
@@ -31,7 +33,7 @@ struct MatrixProduct {
   DType factors = DType::kFloat32;
   DType result = DType::kFloat32;  // of d, aux and bias
   Epilogue epilogue = Epilogue::kNone;
-  bool sum = false;  // d += instead of d =; only without an epilogue
+  bool sum = false;  // d += instead of d =; only with kNone and kBiasGradient
 
   bool operator==(const MatrixProduct&) const noexcept = default;
 };
@@ -41,7 +43,7 @@ struct MatrixOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* d = nullptr;
-  const void* bias = nullptr;
+  void* bias = nullptr;
   void* aux = nullptr;
 };
 

@@ -255,14 +255,12 @@ class Conv2dOp final : public CudaOp {
 
   template <typename T>
   Status BiasGradient(const OpCall& call, float* partials, cudaStream_t stream) const noexcept {
-    const int64_t rows = Rows(Samples(call)), parts = Parts(Samples(call));
-    ENGINE_RETURN_IF_ERROR(
-        Launched(LaunchColumnSums(static_cast<const T*>(call.output_grads[0].data), rows, channels_,
-                                  partials, parts, stream),
-                 "gradient of the bias"));
-    return Launched(LaunchAddParts(partials, parts, channels_, channels_,
-                                   call.input_grads[kBias].f32(), Accumulates(call, kBias), stream),
-                    "gradient of the bias");
+    const int64_t samples = Samples(call);
+    return Launched(
+        LaunchColumnSums(static_cast<const T*>(call.output_grads[0].data), Rows(samples), channels_,
+                         partials, Parts(samples), call.input_grads[kBias].f32(),
+                         Accumulates(call, kBias), stream),
+        "gradient of the bias");
   }
 
   const int64_t channels_, kernel_, stride_, padding_;

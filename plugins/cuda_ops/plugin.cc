@@ -19,11 +19,12 @@ struct OpEntry {
   OpFactory make;
 };
 
-// The ops of cpu_ops, and two that a graph pass puts in the place of pairs of them.
+// The ops of cpu_ops, and two that models take in the place of several of them: add_layer_norm,
+// mlp.
 constexpr OpEntry kOps[] = {
     {"linear", MakeLinear},
     {"tied_linear", MakeTiedLinear},
-    {"linear_gelu", MakeLinearGelu},
+    {"mlp", MakeMlp},
     {"relu", MakeRelu},
     {"gelu", MakeGelu},
     {"tanh", MakeTanh},
@@ -50,47 +51,53 @@ constexpr auto OpNames() noexcept {
   return names;
 }
 
-constexpr size_t kFusedAttributes = 4;  // of linear and layer_norm
+constexpr std::array kOwnOptions = {
+    OptionSpec{.name = "device",
+               .type = OptionType::kInt,
+               .default_value = "-1",
+               .min = -1,
+               .max = 1023,
+               .doc = "number of the GPU; -1: the rank's number on its host, modulo their number"},
+    OptionSpec{.name = "precision",
+               .type = OptionType::kEnum,
+               .default_value = "float32",
+               .choices = "float32|tf32|bf16",
+               .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
+                      "float32 parameters, sums and parameter gradients"},
+    OptionSpec{.name = "tune",
+               .type = OptionType::kBool,
+               .default_value = "true",
+               .doc = "whether the fastest algorithm for each shape is found by measurement, in "
+                      "the first step"},
+    OptionSpec{.scope = "mlp",
+               .name = "units",
+               .type = OptionType::kInt,
+               .min = 1,
+               .max = kit::kMaxExtent,
+               .doc = "size of the last dimension between the two products"},
+    OptionSpec{.scope = "mlp",
+               .name = "init_scale",
+               .type = OptionType::kFloat,
+               .default_value = "0.02",
+               .min = 0,
+               .max = 100,
+               .doc = "standard deviation of the initial weights of fc"},
+    OptionSpec{.scope = "mlp",
+               .name = "proj_init_scale",
+               .type = OptionType::kFloat,
+               .default_value = "0.02",
+               .min = 0,
+               .max = 100,
+               .doc = "that of proj"},
+    OptionSpec{.scope = "add_layer_norm",
+               .name = "epsilon",
+               .type = OptionType::kFloat,
+               .default_value = "1e-5",
+               .min = 1e-12,
+               .max = 1,
+               .doc = "added to the variance"}};
 
-// What a fused op has of the attributes of its part `from`.
-constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<32>& to,
-                                std::array<OptionSpec, 3 + kFusedAttributes>* all,
-                                size_t used) noexcept {
-  for (const OptionSpec& spec : kit::kOpAttributes) {
-    if (spec.scope.view() != from.view()) continue;
-    (*all)[used] = spec;
-    (*all)[used].scope = to;
-    ++used;
-  }
-  return used;
-}
-
-constexpr auto OwnOptions() noexcept {
-  std::array<OptionSpec, 3 + kFusedAttributes> all = {
-      OptionSpec{
-          .name = "device",
-          .type = OptionType::kInt,
-          .default_value = "-1",
-          .min = -1,
-          .max = 1023,
-          .doc = "number of the GPU; -1: the rank's number on its host, modulo their number"},
-      OptionSpec{.name = "precision",
-                 .type = OptionType::kEnum,
-                 .default_value = "float32",
-                 .choices = "float32|tf32|bf16",
-                 .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
-                        "float32 parameters, sums and parameter gradients"},
-      OptionSpec{.name = "tune",
-                 .type = OptionType::kBool,
-                 .default_value = "true",
-                 .doc = "whether the fastest algorithm for each shape is found by measurement, in "
-                        "the first step"}};
-  const size_t used = CopyAttributes("linear", "linear_gelu", &all, 3);
-  CopyAttributes("layer_norm", "add_layer_norm", &all, used);
-  return all;
-}
-
-constexpr auto kOptions = kit::WithOpAttributes(OwnOptions());
+constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 
 class CudaOpLibrary final : public OpLibrary {
  public:
