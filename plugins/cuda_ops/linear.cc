@@ -48,7 +48,8 @@ class LinearOp : public ProductOp {
     if (layer.rows == 0) return {};
     const void* x = nullptr;
     ENGINE_RETURN_IF_ERROR(RoundX(call, layer, stream, &x));
-    return Project(call, layer, x, call.outputs[0].data, stream);
+    const Epilogue epilogue = call.inputs.size() > kBias ? Epilogue::kBias : Epilogue::kNone;
+    return Project(call, layer, epilogue, x, nullptr, call.outputs[0].data, stream);
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -61,17 +62,14 @@ class LinearOp : public ProductOp {
     const void* const x = rounds_x_ ? call.saved : call.inputs[kX].data;
     ENGINE_RETURN_IF_ERROR(ParameterGradients(call, layer, x, dy, call.workspace, stream));
     if (!WantsGradient(call, kX)) return {};
-    const TensorView& dx = call.input_grads[kX];
-    return InputGradient(call, layer, dy, dx.data, dx.dtype, Accumulates(call, kX), stream);
+    return InputGradient(call, layer, dy, nullptr, call.input_grads[kX], Accumulates(call, kX),
+                         stream);
   }
 
  private:
   static Layer LayerOf(const OpCall& call) noexcept {
-    return {.rows = call.inputs[kX].shape.Count(0, -1),
-            .width = call.inputs[kX].shape[-1],
-            .units = call.inputs[kWeight].shape[0],
-            .weight = kWeight,
-            .bias = kBias};
+    const Shape& shape = call.inputs[kX].shape;
+    return {shape.Count(0, -1), shape[-1], call.inputs[kWeight].shape[0], kWeight, kBias};
   }
 
   // x as a factor. In evaluation nothing is saved.

@@ -1,5 +1,5 @@
-// mlp: y = gelu(x W^T + b) V^T + c, with W and b called fc, V and c proj: y is as wide as x. One
-// op, as the product that gives the gradient of gelu's value can take it through gelu.
+// mlp: y = proj(gelu(fc(x))) with linear layers fc and proj; y is as wide as x. One op, as the
+// product that gives the gradient of gelu's value can take it through gelu.
 #include <algorithm>
 #include <new>
 
@@ -28,14 +28,13 @@ class MlpOp final : public ProductOp {
     }
     const int64_t rows = x.shape.Count(0, -1), width = x.shape[-1];
     AddOutput(signature, x.shape, x.batched, activation());
-    AddMatrix(signature, "fc.weight", Shape{units_, width}, fc_scale_);
-    AddBias(signature, "fc.bias", units_);
-    AddMatrix(signature, "proj.weight", Shape{width, units_}, proj_scale_);
-    AddBias(signature, "proj.bias", width);
-    const int64_t hidden_bytes = AlignedBytes(rows * units_);
-    signature->saved_bytes = 2 * hidden_bytes;
+    Add(signature, "fc.weight", Shape{units_, width}, fc_scale_);
+    Add(signature, "fc.bias", Shape{units_}, 0);
+    Add(signature, "proj.weight", Shape{width, units_}, proj_scale_);
+    Add(signature, "proj.bias", Shape{width}, 0);
+    signature->saved_bytes = 2 * HiddenBytes(rows);
     signature->workspace_bytes =
-        hidden_bytes + std::max(SumsBytes(rows, units_), SumsBytes(rows, width));
+        HiddenBytes(rows) + std::max(SumsBytes(rows, units_), SumsBytes(rows, width));
     signature->differentiable_inputs = 0b11111;
     signature->accumulates = 0b11111;
     signature->backward_reads_inputs = 1u << kX | 1u << kFc | 1u << kProj;
@@ -45,76 +44,59 @@ class MlpOp final : public ProductOp {
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    const Layers layers(call, units_);
-    if (layers.fc.rows == 0) return {};
+    const Layer fc = Fc(call);
+    if (fc.rows == 0) return {};
     const bool saves = call.saved != nullptr;
-    void* const hidden = saves ? Hidden(call, layers) : call.workspace;
-    ENGINE_RETURN_IF_ERROR(
-        ProjectGelu(call, layers.fc, call.inputs[kX].data, call.saved, hidden, stream));
-    return Project(call, layers.proj, hidden, call.outputs[0].data, stream);
+    void* const hidden = saves ? Behind(call.saved, fc) : call.workspace;
+    ENGINE_RETURN_IF_ERROR(Project(call, fc, saves ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias,
+                                   call.inputs[kX].data, call.saved, hidden, stream));
+    return Project(call, Proj(fc), Epilogue::kBias, hidden, nullptr, call.outputs[0].data, stream);
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    const Layers layers(call, units_);
-    if (layers.fc.rows == 0) {
-      for (int32_t i = kFc; i <= kProj + 1; ++i) {
-        ENGINE_RETURN_IF_ERROR(ZeroGradient(call, i, stream));
-      }
-      return {};
+    const Layer fc = Fc(call), proj = Proj(fc);
+    for (int32_t i = kFc; fc.rows == 0 && i <= kProj + 1; ++i) {
+      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, i, stream));
     }
+    if (fc.rows == 0) return {};
     const void* const dy = call.output_grads[0].data;
-    void* const dbefore = call.workspace;
-    void* const sums = Behind(call.workspace, layers);
+    void* const sums = Behind(call.workspace, fc);
     ENGINE_RETURN_IF_ERROR(
-        ParameterGradients(call, layers.proj, Hidden(call, layers), dy, sums, stream));
+        ParameterGradients(call, proj, Behind(call.saved, fc), dy, sums, stream));
     if (!WantsGradient(call, kX) && !WantsGradient(call, kFc) && !WantsGradient(call, kFc + 1)) {
       return {};
     }
-    ENGINE_RETURN_IF_ERROR(InputGradientOfGelu(call, layers.proj, dy, call.saved, dbefore, stream));
+    const TensorView dbefore{call.workspace, {}, activation()};
+    ENGINE_RETURN_IF_ERROR(InputGradient(call, proj, dy, call.saved, dbefore, false, stream));
     ENGINE_RETURN_IF_ERROR(
-        ParameterGradients(call, layers.fc, call.inputs[kX].data, dbefore, sums, stream));
+        ParameterGradients(call, fc, call.inputs[kX].data, dbefore.data, sums, stream));
     if (!WantsGradient(call, kX)) return {};
-    return InputGradient(call, layers.fc, dbefore, call.input_grads[kX].data, activation(),
+    return InputGradient(call, fc, dbefore.data, nullptr, call.input_grads[kX],
                          Accumulates(call, kX), stream);
   }
 
  private:
-  struct Layers {
-    Layer fc, proj;
-
-    Layers(const OpCall& call, int64_t units) noexcept
-        : fc{.rows = call.inputs[kX].shape.Count(0, -1),
-             .width = call.inputs[kX].shape[-1],
-             .units = units,
-             .weight = kFc,
-             .bias = kFc + 1},
-          proj{.rows = fc.rows,
-               .width = units,
-               .units = fc.width,
-               .weight = kProj,
-               .bias = kProj + 1} {}
-  };
-
-  void* Behind(void* memory, const Layers& layers) const noexcept {
-    return static_cast<char*>(memory) + AlignedBytes(layers.fc.rows * units_);
+  Layer Fc(const OpCall& call) const noexcept {
+    const Shape& shape = call.inputs[kX].shape;
+    return {shape.Count(0, -1), shape[-1], units_, kFc, kFc + 1};
   }
-  void* Hidden(const OpCall& call, const Layers& layers) const noexcept {
-    return Behind(call.saved, layers);
+  static Layer Proj(const Layer& fc) noexcept {
+    return {fc.rows, fc.units, fc.width, kProj, kProj + 1};
   }
 
-  void AddMatrix(OpSignature* signature, const FixedString<32>& name, const Shape& shape,
-                 float scale) const noexcept {
-    ParameterSpec& matrix = AddParameter(signature, shape);
-    matrix.name = name;
-    matrix.initializer = Initializer::kNormal;
-    matrix.scale = scale;
-    matrix.dtype = activation();
+  int64_t HiddenBytes(int64_t rows) const noexcept { return AlignedBytes(rows * units_); }
+  void* Behind(void* memory, const Layer& fc) const noexcept {
+    return static_cast<char*>(memory) + HiddenBytes(fc.rows);
   }
-  void AddBias(OpSignature* signature, const FixedString<32>& name, int64_t count) const noexcept {
-    ParameterSpec& bias = AddParameter(signature, Shape{count});
-    bias.name = name;
-    bias.decay = 0;
-    bias.dtype = activation();
+
+  void Add(OpSignature* signature, const FixedString<32>& name, const Shape& shape,
+           float scale) const noexcept {
+    ParameterSpec& parameter = AddParameter(signature, shape);
+    parameter.name = name;
+    parameter.initializer = scale > 0 ? Initializer::kNormal : Initializer::kZeros;
+    parameter.scale = scale;
+    parameter.decay = shape.ndim == 2;
+    parameter.dtype = activation();
   }
 
   const int64_t units_;

@@ -51,6 +51,18 @@ constexpr auto OpNames() noexcept {
   return names;
 }
 
+constexpr OptionSpec Positive(const FixedString<32>& scope, const FixedString<32>& name,
+                              const FixedString<64>& default_value,
+                              const FixedString<160>& doc) noexcept {
+  return {.scope = scope,
+          .name = name,
+          .type = OptionType::kFloat,
+          .default_value = default_value,
+          .min = 1e-12,
+          .max = 1,
+          .doc = doc};
+}
+
 constexpr std::array kOwnOptions = {
     OptionSpec{.name = "device",
                .type = OptionType::kInt,
@@ -74,28 +86,10 @@ constexpr std::array kOwnOptions = {
                .type = OptionType::kInt,
                .min = 1,
                .max = kit::kMaxExtent,
-               .doc = "size of the last dimension between the two products"},
-    OptionSpec{.scope = "mlp",
-               .name = "init_scale",
-               .type = OptionType::kFloat,
-               .default_value = "0.02",
-               .min = 0,
-               .max = 100,
-               .doc = "standard deviation of the initial weights of fc"},
-    OptionSpec{.scope = "mlp",
-               .name = "proj_init_scale",
-               .type = OptionType::kFloat,
-               .default_value = "0.02",
-               .min = 0,
-               .max = 100,
-               .doc = "that of proj"},
-    OptionSpec{.scope = "add_layer_norm",
-               .name = "epsilon",
-               .type = OptionType::kFloat,
-               .default_value = "1e-5",
-               .min = 1e-12,
-               .max = 1,
-               .doc = "added to the variance"}};
+               .doc = "size of the last dimension between the two layers"},
+    Positive("mlp", "init_scale", "0.02", "standard deviation of the initial weights of fc"),
+    Positive("mlp", "proj_init_scale", "0.02", "standard deviation of the initial weights of proj"),
+    Positive("add_layer_norm", "epsilon", "1e-5", "added to the variance")};
 
 constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 

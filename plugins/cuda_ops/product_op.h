@@ -22,29 +22,25 @@ class ProductOp : public CudaOp {
   // Of the workspace of ParameterGradients.
   int64_t SumsBytes(int64_t rows, int64_t units) const noexcept;
 
-  // y = x W^T (+ b).
-  Status Project(const OpCall& call, const Layer& layer, const void* x, void* y,
-                 cudaStream_t stream) const noexcept;
-  // y = gelu(before) with before = x W^T + b, which is kept unless it is null.
-  Status ProjectGelu(const OpCall& call, const Layer& layer, const void* x, void* before, void* y,
-                     cudaStream_t stream) const noexcept;
-
+  // What `epilogue` makes of x W^T, which is its `aux`.
+  Status Project(const OpCall& call, const Layer& layer, Epilogue epilogue, const void* x,
+                 void* aux, void* y, cudaStream_t stream) const noexcept;
   // Of the weight and the bias, as far as they are wanted.
   Status ParameterGradients(const OpCall& call, const Layer& layer, const void* x, const void* dy,
                             void* workspace, cudaStream_t stream) const noexcept;
-  // dx = dy W, added to what is there when `sum`.
-  Status InputGradient(const OpCall& call, const Layer& layer, const void* dy, void* dx,
-                       DType dx_type, bool sum, cudaStream_t stream) const noexcept;
-  // dbefore = dy W * gelu'(before), for an x that is gelu(before).
-  Status InputGradientOfGelu(const OpCall& call, const Layer& layer, const void* dy, void* before,
-                             void* dbefore, cudaStream_t stream) const noexcept;
+  // dx = dy W, added to what is there when `sum`; unless `before` is null, times gelu'(before).
+  Status InputGradient(const OpCall& call, const Layer& layer, const void* dy, void* before,
+                       const TensorView& dx, bool sum, cudaStream_t stream) const noexcept;
 
  private:
   MatrixProduct Product(int64_t m, int64_t n, int64_t k, DType result) const noexcept;
-  // Whether the library is to do the epilogue too. Else it is an operation of its own.
-  Result<bool> Fuses(const MatrixProduct& product, const MatrixOperands& operands) const noexcept;
-  Status Multiply(const MatrixProduct& product, const MatrixOperands& operands,
+  // `partials` of sums, for kBiasGradient.
+  Status Multiply(const MatrixProduct& product, const MatrixOperands& operands, float* partials,
                   cudaStream_t stream) const noexcept;
+  // The product, and then what its epilogue is to do.
+  template <typename T>
+  Status MultiplyInSteps(MatrixProduct product, MatrixOperands operands, float* partials,
+                         cudaStream_t stream) const noexcept;
 };
 
 }  // namespace engine::cuda_ops

@@ -69,6 +69,10 @@ Values Numbers(int64_t count, uint64_t seed) {
   return values;
 }
 
+bool AddsBias(Epilogue epilogue) {
+  return epilogue >= Epilogue::kBias && epilogue <= Epilogue::kGeluAuxBias;
+}
+
 double Gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
@@ -98,10 +102,10 @@ class BlasTest : public ::testing::Test {
   };
   static Operands OperandsOf(const MatrixProduct& product) {
     return {Numbers(product.m * product.k, 1), Numbers(product.k * product.n, 2),
-            Numbers(product.n, 3), Numbers(product.m * product.n, 4)};
+            Numbers(product.m + product.n, 3), Numbers(product.m * product.n, 4)};
   }
 
-  // The product, before gelu.
+  // The product, before gelu or its gradient.
   static Values Expected(const MatrixProduct& product, const Operands& operands) {
     const auto [m, n, k] = std::tuple{product.m, product.n, product.k};
     Values d(static_cast<size_t>(m * n));
@@ -109,7 +113,7 @@ class BlasTest : public ::testing::Test {
       for (int64_t j = 0; j < n; ++j) {
         const auto at = static_cast<size_t>(i * n + j);
         double sum = product.sum ? operands.before[at] : 0;
-        if (product.epilogue != Epilogue::kNone) sum += operands.bias[static_cast<size_t>(j)];
+        if (AddsBias(product.epilogue)) sum += operands.bias[static_cast<size_t>(j)];
         for (int64_t l = 0; l < k; ++l) {
           sum += operands.a[static_cast<size_t>(product.a_transposed ? l * m + i : i * k + l)] *
                  operands.b[static_cast<size_t>(product.b_transposed ? j * k + l : l * n + j)];
@@ -147,8 +151,19 @@ class BlasTest : public ::testing::Test {
     if (product.epilogue == Epilogue::kGeluAuxBias) {
       ExpectNear(aux.Read(), want, product.result, "aux");
     }
-    if (product.epilogue == Epilogue::kGeluBias || product.epilogue == Epilogue::kGeluAuxBias) {
-      for (double& value : want) value = Gelu(value);
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double x = operands.before[i];
+      if (product.epilogue == Epilogue::kGeluGradient) {
+        want[i] *= (Gelu(x + 1e-5) - Gelu(x - 1e-5)) / 2e-5;
+      } else if (AddsBias(product.epilogue) && product.epilogue != Epilogue::kBias) {
+        want[i] = Gelu(want[i]);
+      }
+    }
+    if (product.epilogue == Epilogue::kBiasGradient) {  // a product with ones
+      Values sums = Expected({product.m, 1, product.k, product.a_transposed},
+                             {operands.a, Values(operands.b.size(), 1)});
+      sums.insert(sums.end(), operands.bias.begin() + product.m, operands.bias.end());
+      ExpectNear(bias.Read(), sums, product.result, "bias");
     }
     ExpectNear(d.Read(), want, product.result, "d");
     return true;
@@ -185,16 +200,15 @@ TEST_F(BlasTest, EveryLayoutAndTypeIsRowMajor) {
 }
 
 TEST_F(BlasTest, EpiloguesAreAppliedByColumn) {
-  for (const Epilogue epilogue : {Epilogue::kBias, Epilogue::kGeluBias, Epilogue::kGeluAuxBias}) {
+  for (const Epilogue epilogue : {Epilogue::kBias, Epilogue::kGeluBias, Epilogue::kGeluAuxBias,
+                                  Epilogue::kGeluGradient, Epilogue::kBiasGradient}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      EXPECT_TRUE(Check({.m = 5,
-                         .n = 16,
-                         .k = 8,
-                         .b_transposed = true,
-                         .factors = dtype,
-                         .result = dtype,
-                         .epilogue = epilogue}))
-          << static_cast<int>(epilogue);
+      MatrixProduct product = {.m = 5, .n = 16, .k = 8, .factors = dtype, .result = dtype};
+      product.epilogue = epilogue;
+      product.b_transposed = AddsBias(epilogue);
+      product.a_transposed = product.sum = epilogue == Epilogue::kBiasGradient;
+      if (product.sum) product.result = DType::kFloat32;
+      EXPECT_TRUE(Check(product)) << static_cast<int>(epilogue);
     }
   }
 }
