@@ -77,10 +77,15 @@ constexpr std::array kOwnOptions = {
                .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
                       "float32 parameters, sums and parameter gradients"},
     OptionSpec{.name = "tune",
-               .type = OptionType::kBool,
-               .default_value = "true",
-               .doc = "whether the fastest algorithm for each shape is found by measurement, in "
-                      "the first step"},
+               .type = OptionType::kEnum,
+               .default_value = "time",
+               .choices = "time|bits|off",
+               .doc = "algorithm of a product; time: the fastest, measured once for tune_file; "
+                      "bits: cuBLASLt's first that does not split sums; off: its first"},
+    OptionSpec{.name = "tune_file",
+               .default_value = "cuda_ops_tune.txt",
+               .doc = "where the choices of tune=time are kept, for all ranks of a host; empty: "
+                      "nowhere"},
     OptionSpec{.scope = "mlp",
                .name = "units",
                .type = OptionType::kInt,
@@ -131,6 +136,11 @@ Precision PrecisionOf(std::string_view name) noexcept {
   return name == "tf32" ? Precision::kTf32 : Precision::kFloat32;
 }
 
+Tune TuneOf(std::string_view name) noexcept {
+  if (name == "time") return Tune::kTime;
+  return name == "bits" ? Tune::kBits : Tune::kOff;
+}
+
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   std::unique_ptr<CudaDevice> device;
   ENGINE_RETURN_IF_ERROR(CudaDevice::Create(static_cast<int32_t>(options.Int("device")),
@@ -138,10 +148,13 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   host.Log(LogLevel::kInfo, device->description());
   const Precision precision = PrecisionOf(options.String("precision"));
   std::unique_ptr<Blas> blas;
-  ENGINE_RETURN_IF_ERROR(Blas::Create(
-      *device, {.tf32 = precision == Precision::kTf32, .tune = options.Bool("tune")}, &blas));
-  *out = new (std::nothrow)
-      CudaOpLibrary(std::move(device), std::move(blas), PrecisionOf(options.String("precision")));
+  ENGINE_RETURN_IF_ERROR(Blas::Create(*device,
+                                      {.tf32 = precision == Precision::kTf32,
+                                       .tune = TuneOf(options.String("tune")),
+                                       .tune_file = std::string(options.String("tune_file")),
+                                       .host = &host},
+                                      &blas));
+  *out = new (std::nothrow) CudaOpLibrary(std::move(device), std::move(blas), precision);
   if (*out != nullptr) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for cuda_ops");
 }
