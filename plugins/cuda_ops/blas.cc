@@ -103,6 +103,7 @@ struct Blas::Plan {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
   // Empty: there is no algorithm. Several: the choice among them is still open.
   std::vector<cublasLtMatmulAlgo_t> candidates;
+  std::optional<bool> fuses;  // once it is known
 
   Plan(const MatrixProduct& wanted, const Alignments& given) noexcept
       : product(wanted), alignments(given) {}
@@ -135,11 +136,33 @@ Status Blas::Create(CudaDevice& device, const Settings& settings,
   return {};
 }
 
-Result<bool> Blas::Supports(const MatrixProduct& product, const MatrixOperands& operands) noexcept {
+Result<bool> Blas::Fuses(const MatrixProduct& product, const MatrixOperands& operands,
+                         cudaStream_t stream, const InSteps& in_steps) noexcept {
   const std::lock_guard lock(mutex_);
   Plan* plan = nullptr;
   ENGINE_RETURN_IF_ERROR(Find(product, operands, &plan));
-  return !plan->candidates.empty();
+  if (plan->candidates.empty()) return false;
+  if (plan->fuses || !in_steps || settings_.tune != Tune::kTime || IsRecording(stream)) {
+    return plan->fuses.value_or(true);
+  }
+  if (plan->candidates.size() > 1) ENGINE_RETURN_IF_ERROR(Choose(plan, operands, stream));
+  const std::string key = KeyOf(*plan) + ", in steps";  // in the place of an algorithm: 0 or 1
+  cublasLtMatmulAlgo_t slower{};
+  if (!file_.Find(key, &slower)) {
+    std::optional<size_t> fastest;
+    ENGINE_RETURN_IF_ERROR(Measure(
+        *plan, operands, stream, 2,
+        [&](size_t way, const MatrixOperands& scratch) {
+          return way == 0 ? Run(*plan, plan->candidates.front(), scratch, stream)
+                          : in_steps(scratch);
+        },
+        &fastest));
+    if (!fastest) return true;
+    slower.data[0] = *fastest;
+    file_.Keep(key, &slower);
+  }
+  plan->fuses = slower.data[0] == 0;
+  return *plan->fuses;
 }
 
 Status Blas::Multiply(const MatrixProduct& product, const MatrixOperands& operands,
@@ -303,28 +326,40 @@ bool Blas::Takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const 
 // Leaves one candidate.
 Status Blas::Choose(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept {
   std::vector<cublasLtMatmulAlgo_t>& candidates = plan->candidates;
+  std::optional<size_t> fastest;
+  ENGINE_RETURN_IF_ERROR(Measure(
+      *plan, operands, stream, candidates.size(),
+      [&](size_t i, const MatrixOperands& scratch) {
+        return Run(*plan, candidates[i], scratch, stream);
+      },
+      &fastest));
+  cublasLtMatmulAlgo_t chosen = candidates[fastest.value_or(0)];
+  if (fastest) file_.Keep(KeyOf(*plan), &chosen);
+  candidates = {Takes(*plan, chosen) ? chosen : candidates[fastest.value_or(0)]};
+  return {};
+}
+
+// `fastest` stays empty when there is no memory to measure with; there may be in another run.
+Status Blas::Measure(const Plan& plan, const MatrixOperands& operands, cudaStream_t stream,
+                     size_t count, const Way& run, std::optional<size_t>* fastest) noexcept {
   MatrixOperands scratch = operands;
   // What is added to may not be added to several times. Memory in the order of the stream: nothing
   // waits for it, and no other stream.
-  if (plan->product.sum) {
-    const size_t bytes = static_cast<size_t>(plan->product.m) *
-                         static_cast<size_t>(plan->product.n) * SizeOf(plan->product.result);
+  if (plan.product.sum) {
+    const size_t bytes = static_cast<size_t>(plan.product.m) * static_cast<size_t>(plan.product.n) *
+                         SizeOf(plan.product.result);
     if (cudaMallocFromPoolAsync(&scratch.d, bytes, device_.arena(), stream) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
-      candidates.resize(1);  // for this run; there may be more memory in another one
       return {};
     }
   }
-  size_t fastest = 0;
+  size_t way = 0;
   const Status status = FindFastest(
-      device_, stream, candidates.size(),
-      [&](size_t i) { return Run(*plan, candidates[i], scratch, stream); }, &fastest);
-  if (plan->product.sum) static_cast<void>(cudaFreeAsync(scratch.d, stream));
+      device_, stream, count, [&](size_t i) { return run(i, scratch); }, &way);
+  if (plan.product.sum) static_cast<void>(cudaFreeAsync(scratch.d, stream));
   ENGINE_RETURN_IF_ERROR(status);
   ++measured_;
-  cublasLtMatmulAlgo_t chosen = candidates[fastest];
-  file_.Keep(KeyOf(*plan), &chosen);
-  candidates = {Takes(*plan, chosen) ? chosen : candidates[fastest]};
+  *fastest = way;
   return {};
 }
 

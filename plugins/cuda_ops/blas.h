@@ -5,8 +5,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,9 +77,13 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // Whether the library has an algorithm for this: epilogues are not there for every type and
-  // width, plain products are. Decided by the shape and the alignment of the operands.
-  Result<bool> Supports(const MatrixProduct& product, const MatrixOperands& operands) noexcept;
+  // Whether to leave the epilogue to the library: whether it has an algorithm for that, by the
+  // shape and the alignment of the operands (plain products it does in any case). With kTime it is
+  // measured against `in_steps`, unless that is empty, which does all of the product in another
+  // way; see Multiply.
+  using InSteps = std::function<Status(const MatrixOperands& operands)>;
+  Result<bool> Fuses(const MatrixProduct& product, const MatrixOperands& operands,
+                     cudaStream_t stream, const InSteps& in_steps) noexcept;
 
   // Queues the product. With kTime, the first call of a shape that is not in the file, outside of a
   // recording, waits for the stream while it measures; d is written several times then, and the
@@ -97,6 +103,9 @@ class Blas {
   Status MakePlan(Plan* plan) noexcept;
   Status Propose(Plan* plan) noexcept;
   Status Choose(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept;
+  using Way = std::function<Status(size_t way, const MatrixOperands& operands)>;
+  Status Measure(const Plan& plan, const MatrixOperands& operands, cudaStream_t stream,
+                 size_t count, const Way& run, std::optional<size_t>* fastest) noexcept;
   std::string KeyOf(const Plan& plan) const noexcept;
   bool Takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const noexcept;
   static Status SetEpiloguePointers(const Plan& plan, const MatrixOperands& operands) noexcept;
@@ -107,7 +116,7 @@ class Blas {
   const Settings settings_;
   cublasLtHandle_t handle_ = nullptr;
 
-  std::mutex mutex_;
+  std::recursive_mutex mutex_;
   void* workspace_ = nullptr;                 // guarded by mutex_
   std::vector<std::unique_ptr<Plan>> plans_;  // guarded by mutex_, as is their content
   TuneFile file_;                             // guarded by mutex_

@@ -1,16 +1,169 @@
-// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b.
+// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b. mlp: y =
+// proj(gelu(fc(x))), with y as wide as x, and what `linear` does as fc and proj. It is one op as
+// the product that gives the gradient of gelu's value can take it through gelu.
 //
 // In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved.
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <utility>
 
+#include "blas.h"
+#include "kernels/bias.h"
+#include "kernels/channels.h"
+#include "kernels/elementwise.h"
 #include "kernels/flat_math.h"
 #include "ops.h"
-#include "product_op.h"
 
 namespace engine::cuda_ops {
 namespace {
+
+constexpr int64_t kAlignment = 256;  // of parts of saved memory and workspace
+
+int64_t Aligned(int64_t bytes) noexcept {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// What all have in common: linear layers with x (rows, width), W (units, width) and b (units) as
+// products, with what can be done in their epilogues done there.
+class ProductOp : public CudaOp {
+ protected:
+  using CudaOp::CudaOp;
+
+  struct Layer {
+    int64_t rows, width, units;
+    int32_t weight, bias;  // which inputs they are; an op may have no input `bias`
+  };
+
+  // Of so many activations.
+  int64_t AlignedBytes(int64_t count) const noexcept {
+    return Aligned(count * static_cast<int64_t>(SizeOf(activation())));
+  }
+  // Of the workspace of ParameterGradients.
+  int64_t SumsBytes(int64_t rows, int64_t units) const noexcept {
+    return Aligned((Parts(rows, units) + 1) * units * static_cast<int64_t>(sizeof(float)));
+  }
+
+  // y = what `epilogue` makes of x W^T.
+  Status Project(const OpCall& call, const Layer& layer, Epilogue epilogue, const void* x,
+                 void* aux, void* y, cudaStream_t stream) const noexcept {
+    MatrixProduct product = Product(layer.rows, layer.units, layer.width, activation());
+    product.b_transposed = true;
+    product.epilogue = epilogue;
+    return Multiply(product,
+                    {.a = x,
+                     .b = DataOf(call, layer.weight),
+                     .d = y,
+                     .bias = DataOf(call, layer.bias),
+                     .aux = aux},
+                    nullptr, stream);
+  }
+
+  // Of the weight and the bias, as far as they are wanted.
+  Status ParameterGradients(const OpCall& call, const Layer& layer, const void* x, const void* dy,
+                            void* workspace, cudaStream_t stream) const noexcept {
+    const auto weight = static_cast<size_t>(layer.weight), bias = static_cast<size_t>(layer.bias);
+    const bool adds = Accumulates(call, layer.bias);
+    float* const dbias = WantsGradient(call, bias) ? call.input_grads[bias].f32() : nullptr;
+    float* const sums = static_cast<float*>(workspace);
+    float* const partials = sums + layer.units;
+    if (!WantsGradient(call, weight)) {
+      if (dbias == nullptr) return {};
+      return SumRows(dy, layer.rows, layer.units, partials, dbias, adds, stream);
+    }
+    MatrixProduct product = Product(layer.units, layer.width, layer.rows, DType::kFloat32);
+    product.a_transposed = true;
+    product.sum = Accumulates(call, layer.weight);
+    if (dbias != nullptr) product.epilogue = Epilogue::kBiasGradient;
+    const MatrixOperands operands = {
+        .a = dy, .b = x, .d = call.input_grads[weight].data, .bias = adds ? sums : dbias};
+    ENGINE_RETURN_IF_ERROR(Multiply(product, operands, partials, stream));
+    if (dbias == nullptr || !adds) return {};  // the epilogue cannot add
+    return Launched(LaunchAddParts(sums, 1, layer.units, layer.units, dbias, true, stream),
+                    "the gradient of the bias");
+  }
+
+  // dx = dy W, added to what is there when `sum`; unless `before` is null, times gelu'(before).
+  Status InputGradient(const OpCall& call, const Layer& layer, const void* dy, void* before,
+                       const TensorView& dx, bool sum, cudaStream_t stream) const noexcept {
+    MatrixProduct product = Product(layer.rows, layer.width, layer.units, dx.dtype);
+    product.sum = sum;
+    if (before != nullptr) product.epilogue = Epilogue::kGeluGradient;
+    const MatrixOperands operands = {
+        .a = dy, .b = DataOf(call, layer.weight), .d = dx.data, .aux = before};
+    return Multiply(product, operands, nullptr, stream);
+  }
+
+ private:
+  static void* DataOf(const OpCall& call, int32_t input) noexcept {
+    const auto i = static_cast<size_t>(input);
+    return i < call.inputs.size() ? call.inputs[i].data : nullptr;
+  }
+  int64_t Parts(int64_t rows, int64_t units) const noexcept {
+    return ColumnParts(rows, units, device().multiprocessors());
+  }
+  MatrixProduct Product(int64_t m, int64_t n, int64_t k, DType result) const noexcept {
+    return {.m = m, .n = n, .k = k, .factors = activation(), .result = result};
+  }
+
+  Status SumRows(const void* x, int64_t rows, int64_t width, float* partials, float* target,
+                 bool sum, cudaStream_t stream) const noexcept {
+    return WithElement(activation(), [&](auto element) {
+      return Launched(LaunchColumnSums(static_cast<const decltype(element)*>(x), rows, width,
+                                       partials, Parts(rows, width), target, sum, stream),
+                      "the gradient of the bias");
+    });
+  }
+
+  // `partials` for the sums of kBiasGradient.
+  Status Multiply(const MatrixProduct& product, const MatrixOperands& operands, float* partials,
+                  cudaStream_t stream) const noexcept {
+    const auto in_steps = [&](const MatrixOperands& scratch) {
+      return WithElement(activation(), [&](auto element) {
+        return MultiplyInSteps<decltype(element)>(product, scratch, partials, stream);
+      });
+    };
+    // The library's gelu is made for bfloat16: it may take the machine's approximate tanh.
+    const bool gelu = product.epilogue == Epilogue::kGeluBias ||
+                      product.epilogue == Epilogue::kGeluAuxBias ||
+                      product.epilogue == Epilogue::kGeluGradient;
+    bool fused = !gelu || precision() == Precision::kBFloat16;
+    if (fused && product.epilogue != Epilogue::kNone) {
+      ENGINE_ASSIGN_OR_RETURN(fused, blas().Fuses(product, operands, stream, in_steps));
+    }
+    if (!fused) return in_steps(operands);
+    return blas().Multiply(product, operands, stream).WithContext("%s", name());
+  }
+
+  // The product, and then what its epilogue is to do.
+  template <typename T>
+  Status MultiplyInSteps(MatrixProduct product, MatrixOperands operands, float* partials,
+                         cudaStream_t stream) const noexcept {
+    T* const d = static_cast<T*>(operands.d);
+    const T* const aux = static_cast<const T*>(operands.aux);
+    const T* const bias = static_cast<const T*>(operands.bias);
+    const int64_t count = product.m * product.n;
+    const Epilogue epilogue = std::exchange(product.epilogue, Epilogue::kNone);
+    if (epilogue == Epilogue::kGeluBias || epilogue == Epilogue::kGeluAuxBias) {
+      if (aux != nullptr) operands.d = operands.aux;
+      product.epilogue = Epilogue::kBias;
+      ENGINE_RETURN_IF_ERROR(Multiply(product, operands, nullptr, stream));
+      return Launched(
+          LaunchFunction<GeluFunction>(static_cast<const T*>(operands.d), d, count, stream),
+          "gelu");
+    }
+    ENGINE_RETURN_IF_ERROR(Multiply(product, operands, nullptr, stream));
+    if (epilogue == Epilogue::kBias) {
+      return Launched(LaunchAddBias(d, bias, product.m, product.n, stream), "adding the bias");
+    }
+    if (epilogue == Epilogue::kGeluGradient) {
+      return Launched(LaunchFunctionGradient<GeluFunction, T>(aux, d, d, false, count, stream),
+                      "the gradient of gelu");
+    }
+    return SumRows(operands.a, product.k, product.m, partials, static_cast<float*>(operands.bias),
+                   false, stream);
+  }
+};
 
 // Inputs are x (..., K), weight (N, K) and, maybe, bias (N).
 class LinearOp : public ProductOp {
@@ -159,10 +312,108 @@ class TiedLinearOp final : public LinearOp {
   }
 };
 
+// Saved: what gelu is applied to, and its value, both (rows, units).
+class MlpOp final : public ProductOp {
+ public:
+  MlpOp(const OpContext& context, const Options& attributes) noexcept
+      : ProductOp(context),
+        units_(attributes.Int("units")),
+        fc_scale_(static_cast<float>(attributes.Float("init_scale"))),
+        proj_scale_(static_cast<float>(attributes.Float("proj_init_scale"))) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
+    const TensorSpec& x = inputs[kX];
+    if (!IsActivation(x) || x.shape.ndim < 2 || x.shape[-1] < 1) {
+      return ActivationError(inputs, kX, " (..., K), at least two dimensions, K >= 1");
+    }
+    const int64_t rows = x.shape.Count(0, -1), width = x.shape[-1];
+    AddOutput(signature, x.shape, x.batched, activation());
+    Add(signature, "fc.weight", Shape{units_, width}, fc_scale_);
+    Add(signature, "fc.bias", Shape{units_}, 0);
+    Add(signature, "proj.weight", Shape{width, units_}, proj_scale_);
+    Add(signature, "proj.bias", Shape{width}, 0);
+    signature->saved_bytes = 2 * HiddenBytes(rows);
+    signature->workspace_bytes =
+        HiddenBytes(rows) + std::max(SumsBytes(rows, units_), SumsBytes(rows, width));
+    signature->differentiable_inputs = 0b11111;
+    signature->accumulates = 0b11111;
+    signature->backward_reads_inputs = 1u << kX | 1u << kFc | 1u << kProj;
+    signature->backward_reads_outputs = 0;
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const Layer fc = Fc(call);
+    if (fc.rows == 0) return {};
+    const bool saves = call.saved != nullptr;
+    void* const hidden = saves ? Behind(call.saved, fc) : call.workspace;
+    ENGINE_RETURN_IF_ERROR(Project(call, fc, saves ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias,
+                                   call.inputs[kX].data, call.saved, hidden, stream));
+    return Project(call, Proj(fc), Epilogue::kBias, hidden, nullptr, call.outputs[0].data, stream);
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const Layer fc = Fc(call), proj = Proj(fc);
+    for (int32_t i = kFc; fc.rows == 0 && i <= kProj + 1; ++i) {
+      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, i, stream));
+    }
+    if (fc.rows == 0) return {};
+    const void* const dy = call.output_grads[0].data;
+    void* const sums = Behind(call.workspace, fc);
+    ENGINE_RETURN_IF_ERROR(
+        ParameterGradients(call, proj, Behind(call.saved, fc), dy, sums, stream));
+    if (!WantsGradient(call, kX) && !WantsGradient(call, kFc) && !WantsGradient(call, kFc + 1)) {
+      return {};
+    }
+    const TensorView dbefore{call.workspace, {}, activation()};
+    ENGINE_RETURN_IF_ERROR(InputGradient(call, proj, dy, call.saved, dbefore, false, stream));
+    ENGINE_RETURN_IF_ERROR(
+        ParameterGradients(call, fc, call.inputs[kX].data, dbefore.data, sums, stream));
+    if (!WantsGradient(call, kX)) return {};
+    return InputGradient(call, fc, dbefore.data, nullptr, call.input_grads[kX],
+                         Accumulates(call, kX), stream);
+  }
+
+  static constexpr int32_t kX = 0, kFc = 1, kProj = 3;  // each weight is followed by its bias
+
+ private:
+  Layer Fc(const OpCall& call) const noexcept {
+    const Shape& shape = call.inputs[kX].shape;
+    return {shape.Count(0, -1), shape[-1], units_, kFc, kFc + 1};
+  }
+  static Layer Proj(const Layer& fc) noexcept {
+    return {fc.rows, fc.units, fc.width, kProj, kProj + 1};
+  }
+
+  int64_t HiddenBytes(int64_t rows) const noexcept { return AlignedBytes(rows * units_); }
+  void* Behind(void* memory, const Layer& fc) const noexcept {
+    return static_cast<char*>(memory) + HiddenBytes(fc.rows);
+  }
+
+  void Add(OpSignature* signature, const FixedString<32>& name, const Shape& shape,
+           float scale) const noexcept {
+    ParameterSpec& parameter = AddParameter(signature, shape);
+    parameter.name = name;
+    parameter.initializer = scale > 0 ? Initializer::kNormal : Initializer::kZeros;
+    parameter.scale = scale;
+    parameter.decay = shape.ndim == 2;
+    parameter.dtype = activation();
+  }
+
+  const int64_t units_;
+  const float fc_scale_, proj_scale_;
+};
+
 }  // namespace
 
 Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept {
   return new (std::nothrow) OwnedLinearOp(context, attributes);
+}
+
+Op* MakeMlp(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) MlpOp(context, attributes);
 }
 
 Op* MakeTiedLinear(const OpContext& context, const Options&) noexcept {

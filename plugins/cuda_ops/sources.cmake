@@ -20,10 +20,8 @@ set(CUDA_OPS_HOST_SOURCES
   layer_norm.cc
   linear.cc
   loss.cc
-  mlp.cc
   plugin.cc
   pool.cc
-  product_op.cc
   staging.cc)
 set(CUDA_OPS_KERNEL_SOURCES
   kernels/attention_backward.cu

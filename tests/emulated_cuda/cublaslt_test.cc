@@ -159,27 +159,15 @@ class Product {
   void Check() {
     const Case& c = case_;
     const double tolerance = c.result == CUDA_R_16BF ? 2e-2 : 1e-5;
-    const Values d = d_memory_.Read(), aux = aux_memory_.Read(), bias = bias_memory_.Read();
+    const Values d = d_memory_.Read();
     for (int column = 0; column < c.n; ++column) {
       for (int row = 0; row < c.m; ++row) {
         const size_t place = Size(column, c.ldd()) + static_cast<size_t>(row);
-        const size_t aux_place = Size(column, c.aux_ld) + static_cast<size_t>(row);
         double value = c.beta * d_[place];
         for (int i = 0; i < c.k; ++i) value += c.alpha * A(row, i) * B(i, column);
-        if (c.epilogue & CUBLASLT_EPILOGUE_BIAS) value += bias_[static_cast<size_t>(row)];
-        const double before = value;
-        if (c.epilogue & CUBLASLT_EPILOGUE_GELU) value = Gelu(value);
-        if ((c.epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU) {
-          const double x = aux_[aux_place];
-          value *= (Gelu(x + 1e-5) - Gelu(x - 1e-5)) / 2e-5;
-        }
         EXPECT_NEAR(d[place], value, tolerance * (1 + std::abs(value))) << row << ' ' << column;
-        if ((c.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX) {
-          EXPECT_NEAR(aux[aux_place], before, tolerance * (1 + std::abs(before)));
-        }
       }
     }
-    CheckSums(d, bias, tolerance);
   }
 
  private:
@@ -192,9 +180,6 @@ class Product {
               CUBLAS_STATUS_SUCCESS);
     return layout;
   }
-  static double Gelu(double x) {
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-  }
   double A(int row, int i) const {
     return a_[case_.transposed_a ? Size(row, case_.lda()) + static_cast<size_t>(i)
                                  : Size(i, case_.lda()) + static_cast<size_t>(row)];
@@ -202,25 +187,6 @@ class Product {
   double B(int i, int column) const {
     return b_[case_.transposed_b ? Size(i, case_.ldb()) + static_cast<size_t>(column)
                                  : Size(column, case_.ldb()) + static_cast<size_t>(i)];
-  }
-
-  void CheckSums(const Values& d, const Values& bias, double tolerance) const {
-    const Case& c = case_;
-    for (int i = 0; i < c.m && c.epilogue == CUBLASLT_EPILOGUE_BGRADA; ++i) {
-      double sum = 0;
-      for (int j = 0; j < c.k; ++j) sum += A(i, j);
-      EXPECT_NEAR(bias[static_cast<size_t>(i)], sum, tolerance * (1 + std::abs(sum))) << i;
-    }
-    for (int i = 0; i < c.n && c.epilogue == CUBLASLT_EPILOGUE_BGRADB; ++i) {
-      double sum = 0;
-      for (int j = 0; j < c.k; ++j) sum += B(j, i);
-      EXPECT_NEAR(bias[static_cast<size_t>(i)], sum, tolerance * (1 + std::abs(sum))) << i;
-    }
-    for (int i = 0; i < c.m && c.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; ++i) {
-      double sum = 0;
-      for (int j = 0; j < c.n; ++j) sum += d[Size(j, c.ldd()) + static_cast<size_t>(i)];
-      EXPECT_NEAR(bias[static_cast<size_t>(i)], sum, 2 * tolerance * (1 + std::abs(sum))) << i;
-    }
   }
 
   const Case case_;
@@ -260,18 +226,6 @@ TEST(EmulatedCublasLt, TransposesScalesAndTypes) {
     RunAll(c);
     c.result = CUDA_R_16BF;
     RunAll(c);
-  }
-}
-
-TEST(EmulatedCublasLt, Epilogues) {
-  for (const cublasLtEpilogue_t epilogue :
-       {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS,
-        CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
-        CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB}) {
-    SCOPED_TRACE(epilogue);
-    RunAll({.epilogue = epilogue});
-    RunAll({.transposed_a = true, .transposed_b = true, .epilogue = epilogue});
-    RunAll({.factors = CUDA_R_16BF, .result = CUDA_R_16BF, .epilogue = epilogue});
   }
 }
 

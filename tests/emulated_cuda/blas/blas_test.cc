@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <future>
 #include <numbers>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "tests/emulated_cuda/runtime.h"
@@ -145,7 +147,7 @@ class BlasTest : public ::testing::Test {
     const DeviceNumbers d(*device_, product.result, operands.before);
     const DeviceNumbers aux(*device_, product.result, operands.before);
     const MatrixOperands pointers = {a.data(), b.data(), d.data(), bias.data(), aux.data()};
-    const Result<bool> supported = blas_->Supports(product, pointers);
+    const Result<bool> supported = blas_->Fuses(product, pointers, native(), nullptr);
     EXPECT_TRUE(supported.ok()) << supported.status().message();
     if (!supported.ok() || !*supported) return false;
     const Status status = blas_->Multiply(product, pointers, native());
@@ -300,6 +302,34 @@ TEST_F(BlasTest, TheFileDecidesAndElseTheFirstProposal) {
   EXPECT_EQ(multiply({.tune = Tune::kOff}), by_parts[1]);
 }
 
+TEST_F(BlasTest, AnEpilogueIsLeftToTheLibraryUnlessStepsAreFaster) {
+  const MatrixProduct product = {
+      .m = 8, .n = 8, .k = 5000, .epilogue = Epilogue::kBiasGradient, .sum = true};
+  const Operands operands = OperandsOf(product);
+  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
+  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
+  const DeviceNumbers bias(*device_, DType::kFloat32, operands.bias);
+  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
+  const auto fuses = [&](Tune tune, const char* file, int milliseconds) {
+    Use({.tune = tune, .tune_file = folder_ / file});
+    const auto steps = [&](const MatrixOperands&) {
+      const auto sleep = [=] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+        return cudaSuccess;
+      };
+      EXPECT_EQ(emulated_cuda::Enqueue(native(), sleep), cudaSuccess);
+      return Status();
+    };
+    return blas_->Fuses(product, {a.data(), b.data(), d.data(), bias.data()}, native(), steps);
+  };
+  EXPECT_TRUE(*fuses(Tune::kOff, "", 0));
+  EXPECT_TRUE(*fuses(Tune::kTime, "slow", 20));
+  EXPECT_TRUE(*fuses(Tune::kTime, "slow", 0)) << "the file has been asked";
+  EXPECT_FALSE(*fuses(Tune::kTime, "fast", 0));
+  EXPECT_FALSE(*fuses(Tune::kTime, "fast", 20));
+  EXPECT_EQ(d.Read(), operands.before);
+}
+
 // The device has not come to the point where the memory is no longer used.
 TEST_F(BlasTest, FreeingMemoryWaitsForNothing) {
   void* memory = nullptr;
@@ -322,7 +352,7 @@ TEST_F(BlasTest, NothingIsMeasuredInARecording) {
   const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
   const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
   const MatrixOperands pointers = {a.data(), b.data(), d.data()};
-  ASSERT_TRUE(*blas_->Supports(product, pointers));  // allocates the workspace
+  ASSERT_TRUE(*blas_->Fuses(product, pointers, native(), nullptr));  // allocates the workspace
   ASSERT_TRUE(device_->BeginRecording(stream_.get()).ok());
   EXPECT_TRUE(blas_->Multiply(product, pointers, native()).ok());
   Recording* recording = nullptr;

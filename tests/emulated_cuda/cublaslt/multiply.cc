@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace emulated_cuda {
@@ -111,25 +112,16 @@ class Epilogue {
     return Gelu(value);
   }
 
-  // The gradient of a bias: sums over k, or over the columns of the result.
-  void StoreSums(const Matrix& a, const Matrix& b, const Matrix& results) const {
-    const int64_t m = problem_.m(), n = problem_.n(), k = problem_.k();
+  // The gradient of a bias: sums over k.
+  void StoreSums(const Matrix& b) const {
+    const int64_t k = problem_.k();
     for (int64_t i = 0; i < problem_.bias_count(); ++i) {
-      float sum = 0;
-      if (problem_.sums_a()) sum = Sum(a, i, m, k);
-      if (problem_.sums_b()) sum = Sum(b, i * k, 1, k);
-      if (problem_.sums_d()) sum = Sum(results, i, m, n);
-      Store(bias_, type_, i, sum);
+      const auto first = b.begin() + i * k;
+      Store(bias_, type_, i, std::accumulate(first, first + k, 0.0f));
     }
   }
 
  private:
-  static float Sum(const Matrix& values, int64_t first, int64_t step, int64_t count) {
-    float sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += values[static_cast<size_t>(first + i * step)];
-    return sum;
-  }
-
   const Problem& problem_;
   const uint32_t type_;
   void* bias_;
@@ -162,7 +154,7 @@ void MultiplyOne(const Problem& p, const Operands& operands, int parts, int32_t 
       Store(d, p.d.type, column * p.d.ld + row, result);
     }
   }
-  if (p.sums_a() || p.sums_b() || p.sums_d()) epilogue.StoreSums(a, b, results);
+  if (p.sums_b()) epilogue.StoreSums(b);
 }
 
 }  // namespace
