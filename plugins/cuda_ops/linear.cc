@@ -1,10 +1,11 @@
-// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b. mlp: y =
-// proj(gelu(fc(x))), with y as wide as x, and what `linear` does as fc and proj. It is one op as
-// the product that gives the gradient of gelu's value can take it through gelu.
+// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b. mlp:
+// y = proj(gelu(fc(x))), where fc and proj are such layers and y is as wide as x: one op, as the
+// product that gives the gradient of gelu's value can take it through gelu.
 //
 // In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <new>
 #include <utility>
 
@@ -129,7 +130,7 @@ class ProductOp : public CudaOp {
                       product.epilogue == Epilogue::kGeluGradient;
     bool fused = !gelu || precision() == Precision::kBFloat16;
     if (fused && product.epilogue != Epilogue::kNone) {
-      ENGINE_ASSIGN_OR_RETURN(fused, blas().Fuses(product, operands, stream, in_steps));
+      ENGINE_ASSIGN_OR_RETURN(fused, blas().Fuses(product, operands, stream, std::cref(in_steps)));
     }
     if (!fused) return in_steps(operands);
     return blas().Multiply(product, operands, stream).WithContext("%s", name());
@@ -376,9 +377,9 @@ class MlpOp final : public ProductOp {
                          Accumulates(call, kX), stream);
   }
 
+ private:
   static constexpr int32_t kX = 0, kFc = 1, kProj = 3;  // each weight is followed by its bias
 
- private:
   Layer Fc(const OpCall& call) const noexcept {
     const Shape& shape = call.inputs[kX].shape;
     return {shape.Count(0, -1), shape[-1], units_, kFc, kFc + 1};
