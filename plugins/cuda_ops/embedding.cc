@@ -34,7 +34,9 @@ class EmbeddingOp final : public CudaOp {
               activation());
     AddTable("weight", vocabulary_, signature);
     if (positions_ > 0) AddTable("positions", positions_, signature);
-    signature->workspace_bytes = EmbeddingScratch(nullptr, tokens.shape.Count(), width_).size_bytes;
+    const EmbeddingScratch scratch(nullptr, tokens.shape.Count(), width_, vocabulary_);
+    ENGINE_RETURN_IF_ERROR(Launched(scratch.error, "asking for the scratch of a sort"));
+    signature->workspace_bytes = scratch.size_bytes;
     signature->differentiable_inputs = positions_ > 0 ? 0b110 : 0b10;
     signature->accumulates = signature->differentiable_inputs;
     signature->backward_reads_inputs = 1u << kTokens;
@@ -70,7 +72,7 @@ class EmbeddingOp final : public CudaOp {
       using T = decltype(element);
       const auto* const dy = static_cast<const T*>(call.output_grads[0].data);
       if (WantsGradient(call, kWeight)) {
-        const EmbeddingScratch scratch(call.workspace, tokens.count(), width_);
+        const EmbeddingScratch scratch(call.workspace, tokens.count(), width_, vocabulary_);
         ENGINE_RETURN_IF_ERROR(
             Launched(LaunchEmbeddingGradient(tokens.i32(), dy, tokens.count(), width_, vocabulary_,
                                              scratch, call.input_grads[kWeight].f32(), stream),

@@ -152,12 +152,13 @@ TEST_P(EmbeddingSums, EveryRunOfATokenIsAddedOnce) {
   const DeviceArray<int32_t> device_tokens(tokens);
   const DeviceArray<__nv_bfloat16> device_dy(dy);
   const DeviceArray<float> gradient(std::vector<float>(static_cast<size_t>(vocabulary * width), 1));
-  const DeviceArray<char> memory(
-      std::vector<char>(static_cast<size_t>(EmbeddingScratch(nullptr, count, width).size_bytes)));
-  ASSERT_EQ(LaunchEmbeddingGradient(device_tokens.data(), device_dy.data(), count, width,
-                                    vocabulary, EmbeddingScratch(memory.data(), count, width),
-                                    gradient.data(), nullptr),
-            cudaSuccess);
+  const EmbeddingScratch size(nullptr, count, width, vocabulary);
+  const DeviceArray<char> memory(std::vector<char>(static_cast<size_t>(size.size_bytes)));
+  ASSERT_EQ(
+      LaunchEmbeddingGradient(device_tokens.data(), device_dy.data(), count, width, vocabulary,
+                              EmbeddingScratch(memory.data(), count, width, vocabulary),
+                              gradient.data(), nullptr),
+      cudaSuccess);
   std::vector<double> want(static_cast<size_t>(vocabulary * width), 1);
   for (int64_t i = 0; i < count * width; ++i) {
     want[static_cast<size_t>(tokens[static_cast<size_t>(i / width)] * width + i % width)] +=
