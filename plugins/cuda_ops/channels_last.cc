@@ -3,6 +3,7 @@
 // way.
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "kernels/channels.h"
 #include "ops.h"
 
@@ -14,23 +15,10 @@ class ToChannelsLastOp final : public CudaOp {
   using CudaOp::CudaOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if ((!IsActivation(x) && x.dtype != DType::kFloat32) || x.shape.ndim != 4 ||
-        x.shape.Count(1) < 1) {
-      return ActivationError(inputs, 0, " (B, C, H, W)");
-    }
-    channels_ = x.shape[1];
-    positions_ = x.shape.Count(2);
-    AddOutput(signature, Shape{x.shape[0], x.shape[2], x.shape[3], channels_}, x.batched,
-              activation());
-    is_view_ = channels_ == 1 && IsActivation(x);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->passes_gradient = is_view_ ? 1 : 0;
-    signature->output_is_view_of = is_view_ ? 0 : -1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferToChannelsLast(Inferring(inputs, signature)));
+    channels_ = inputs[0].shape[1];
+    positions_ = inputs[0].shape.Count(2);
+    is_view_ = signature->output_is_view_of == 0;
     return {};
   }
 

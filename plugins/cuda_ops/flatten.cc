@@ -13,19 +13,8 @@ class FlattenOp final : public CudaOp {
   using CudaOp::CudaOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if ((!IsActivation(x) && x.dtype != DType::kFloat32) || x.shape.ndim < 1) {
-      return ActivationError(inputs, 0, " (B, ...)");
-    }
-    is_view_ = IsActivation(x);
-    AddOutput(signature, Shape{x.shape[0], x.shape.Count(1)}, x.batched, activation());
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->passes_gradient = is_view_ ? 1 : 0;
-    signature->output_is_view_of = is_view_ ? 0 : -1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferFlatten(Inferring(inputs, signature)));
+    is_view_ = signature->output_is_view_of == 0;
     return {};
   }
 
