@@ -1,6 +1,7 @@
-// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). With one channel
-// that is another shape for the same memory. A float32 batch of a bfloat16 run is rounded on the
-// way.
+// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). flatten: (B, ...)
+// to (B, product of the rest), for which all are positions of one channel. With one channel the
+// result is another shape for the same memory, but a float32 batch of a bfloat16 run is rounded on
+// the way.
 #include <new>
 
 #include "engine/image_op_shapes.h"
@@ -10,14 +11,18 @@
 namespace engine::cuda_ops {
 namespace {
 
-class ToChannelsLastOp final : public CudaOp {
+class ReshapeOp final : public CudaOp {
  public:
-  using CudaOp::CudaOp;
+  ReshapeOp(const OpContext& context, bool flattens) noexcept
+      : CudaOp(context), flattens_(flattens) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferToChannelsLast(Inferring(inputs, signature)));
-    channels_ = inputs[0].shape[1];
-    positions_ = inputs[0].shape.Count(2);
+    const kit::Inference inference = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(flattens_ ? kit::InferFlatten(inference)
+                                     : kit::InferToChannelsLast(inference));
+    const Shape& x = inputs[0].shape;
+    channels_ = flattens_ ? 1 : x[1];
+    positions_ = x.Count(flattens_ ? 1 : 2);
     is_view_ = signature->output_is_view_of == 0;
     return {};
   }
@@ -50,14 +55,19 @@ class ToChannelsLastOp final : public CudaOp {
     });
   }
 
+  const bool flattens_;
   int64_t channels_ = 0, positions_ = 0;
   bool is_view_ = false;
 };
 
 }  // namespace
 
+Op* MakeFlatten(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) ReshapeOp(context, true);
+}
+
 Op* MakeToChannelsLast(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ToChannelsLastOp(context);
+  return new (std::nothrow) ReshapeOp(context, false);
 }
 
 }  // namespace engine::cuda_ops

@@ -71,28 +71,11 @@ class CudaOp : public Op {
     return {name(), activation(), inputs, signature};
   }
 
-  // kConfig unless there are `count` inputs.
-  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept {
-    return kit::CheckInputCount(name(), inputs, count);
-  }
-  // kConfig: what input `index` is, and `need`, what it has to be.
-  Status InputError(std::span<const TensorSpec> inputs, size_t index,
-                    const char* need) const noexcept {
-    return kit::InputError(name(), inputs, index, need);
-  }
-  // The same where an activation is needed: "float32 (B, C)" for a `shape` of " (B, C)".
-  Status ActivationError(std::span<const TensorSpec> inputs, size_t index,
-                         const char* shape) const noexcept {
-    return Inferring(inputs, nullptr).ActivationError(index, shape);
-  }
-
  private:
   const OpContext context_;
 };
 
 using kit::Accumulates;
-using kit::AddOutput;
-using kit::AddParameter;
 using kit::WantsGradient;
 
 // The gradient of a call without samples: zeros, unless it is added to or not wanted.

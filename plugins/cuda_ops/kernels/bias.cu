@@ -117,13 +117,6 @@ cudaError_t LaunchSums(const Source& source, bool packed, int64_t rows, int64_t 
                 partials);
 }
 
-template <typename T>
-bool IsPacked(int64_t width, std::initializer_list<const T*> pointers) {
-  bool packed = width % kPackSize<T> == 0;
-  for (const T* pointer : pointers) packed = packed && IsAligned16(pointer);
-  return packed;
-}
-
 }  // namespace
 
 template <typename T>

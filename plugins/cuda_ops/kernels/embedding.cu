@@ -1,5 +1,4 @@
 #include <cub/device/device_radix_sort.cuh>
-#include <initializer_list>
 
 #include "kernels/element.h"
 #include "kernels/embedding.h"
@@ -9,7 +8,6 @@ namespace engine::cuda_ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
 constexpr int kChunk = 64;  // sorted tokens whose rows a block adds up
 constexpr int64_t kScratchAlignment = 256;
@@ -162,13 +160,6 @@ __global__ void PositionGradientKernel(const T* dy, int64_t count, int64_t lengt
   sum.AddTo(gradient + i);
 }
 
-template <typename T>
-bool IsPacked(int64_t width, std::initializer_list<const T*> tensors) {
-  bool packed = width % kPackSize<T> == 0;
-  for (const T* tensor : tensors) packed = packed && IsAligned16(tensor);
-  return packed;
-}
-
 // By token, and then by place. Without `memory`, *bytes becomes what is needed.
 cudaError_t Sort(void* memory, size_t* bytes, cub::DoubleBuffer<int32_t>* tokens,
                  cub::DoubleBuffer<int32_t>* places, int64_t count, int64_t vocabulary,
@@ -216,10 +207,8 @@ cudaError_t LaunchEmbedding(const EmbeddingForward<T>& call, cudaStream_t stream
   if (call.count == 0) return cudaSuccess;
   const bool packed = IsPacked<T>(call.width, {call.table, call.positions, call.y});
   const int64_t items = call.count * (packed ? call.width / kPackSize<T> : call.width);
-  const int64_t wanted = (items + kThreads - 1) / kThreads;
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
-  return Launch(packed ? EmbeddingKernel<T, kPackSize<T>> : EmbeddingKernel<T, 1>, grid,
-                dim3(kThreads), 0, stream, call);
+  return Launch(packed ? EmbeddingKernel<T, kPackSize<T>> : EmbeddingKernel<T, 1>,
+                dim3(StridingBlocksFor(items, kThreads)), dim3(kThreads), 0, stream, call);
 }
 
 template <typename T>
