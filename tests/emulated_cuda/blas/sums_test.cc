@@ -13,35 +13,13 @@
 #include "kernels/embedding.h"
 #include "kernels/flat_math.h"
 #include "kernels/layer_norm.h"
+#include "tests/emulated_cuda/device_array.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-// Memory that kernels read and write.
 template <typename T>
-class DeviceArray {
- public:
-  explicit DeviceArray(const std::vector<T>& values) : count_(values.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(bytes(), 1)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  ~DeviceArray() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-
-  T* data() const { return static_cast<T*>(data_); }
-  size_t bytes() const { return count_ * sizeof(T); }
-  std::vector<T> Read() const {
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    std::vector<T> values(count_);
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
-    return values;
-  }
-
- private:
-  const size_t count_;
-  void* data_ = nullptr;
-};
+using DeviceArray = emulated_cuda::Array<T>;
 
 std::vector<__nv_bfloat16> Numbers(size_t count, unsigned seed) {
   std::mt19937 random(seed);
