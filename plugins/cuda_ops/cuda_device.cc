@@ -11,6 +11,7 @@
 
 #include "cuda_error.h"
 #include "cuda_flat_math.h"
+#include "cuda_kit/driver.h"
 #include "staging.h"
 
 namespace engine::cuda_ops {
@@ -154,60 +155,12 @@ Status Wrap(const char* what, Interface** out, Arguments... arguments) noexcept 
   return *out != nullptr ? Status() : NoMemory(what);
 }
 
-// 13000 -> "13.0"
-struct VersionText {
-  char text[16];
-  explicit VersionText(int version) noexcept {
-    snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
-  }
-};
-
-// kPlugin with one sentence unless there is a driver that this library can use, and a device.
-Status CountDevices(int* count) noexcept {
-  int driver = 0, runtime = 0;
-  (void)cudaRuntimeGetVersion(&runtime);
-  const cudaError_t asked = cudaDriverGetVersion(&driver);
-  if (asked == cudaErrorStubLibrary) {
-    return Status::Error(StatusCode::kPlugin,
-                         "cuda_ops found the stub of the NVIDIA driver that is meant for linking "
-                         "only: take the folder 'stubs' out of the library path");
-  }
-  if (asked != cudaSuccess || driver == 0) {
-    return Status::Error(
-        StatusCode::kPlugin,
-        "cuda_ops needs an NVIDIA driver for CUDA %s and found none: install it, or "
-        "choose cpu_ops",
-        VersionText(runtime).text);
-  }
-  const cudaError_t error = cudaGetDeviceCount(count);
-  if (error == cudaErrorInsufficientDriver) {
-    return Status::Error(
-        StatusCode::kPlugin,
-        "cuda_ops needs an NVIDIA driver for CUDA %s, but the one here is for CUDA "
-        "%s: update the driver, or choose cpu_ops",
-        VersionText(runtime).text, VersionText(driver).text);
-  }
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && *count == 0)) {
-    return Status::Error(
-        StatusCode::kPlugin,
-        "cuda_ops found a driver for CUDA %s but no GPU: look at CUDA_VISIBLE_DEVICES "
-        "and nvidia-smi, or choose cpu_ops",
-        VersionText(driver).text);
-  }
-  if (error == cudaSuccess) return {};
-  return Status::Error(
-      StatusCode::kPlugin,
-      "cuda_ops cannot use the GPUs of this machine: %s: %s; look at nvidia-smi, or "
-      "choose cpu_ops",
-      cudaGetErrorName(error), cudaGetErrorString(error));
-}
-
 }  // namespace
 
 Status CudaDevice::Create(int32_t ordinal, int32_t local_rank,
                           std::unique_ptr<CudaDevice>* out) noexcept {
   int count = 0;
-  ENGINE_RETURN_IF_ERROR(CountDevices(&count));
+  ENGINE_RETURN_IF_ERROR(cuda_kit::CountDevices("cuda_ops", "cpu_ops", &count));
   if (ordinal >= count) {
     return Status::Error(StatusCode::kConfig,
                          "cuda_ops { device: %d }: this machine has %d GPU%s; give a number below "
@@ -227,12 +180,11 @@ Status CudaDevice::Setup() noexcept {
   CUDA_OPS_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, ordinal_), "asking for the GPU");
   multiprocessors_ = properties.multiProcessorCount;
   capability_ = 10 * properties.major + properties.minor;
-  int driver = 0, runtime = 0;
-  CUDA_OPS_RETURN_IF_ERROR(cudaDriverGetVersion(&driver), "asking for the driver");
-  CUDA_OPS_RETURN_IF_ERROR(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
+  const cuda_kit::Versions versions;
   snprintf(description_, sizeof description_,
            "%.128s (compute capability %d.%d, driver for CUDA %s, runtime %s)", properties.name,
-           properties.major, properties.minor, VersionText(driver).text, VersionText(runtime).text);
+           properties.major, properties.minor, cuda_kit::VersionText(versions.driver).text,
+           cuda_kit::VersionText(versions.runtime).text);
   if (capability_ < kLeastCapability) {
     return Status::Error(
         StatusCode::kPlugin,

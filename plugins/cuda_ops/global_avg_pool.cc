@@ -1,6 +1,7 @@
 // global_avg_pool: the mean of each channel over all positions, (B, ..., C) to (B, C).
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "kernels/channels.h"
 #include "ops.h"
 
@@ -12,18 +13,9 @@ class GlobalAvgPoolOp final : public CudaOp {
   using CudaOp::CudaOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (!IsActivation(x) || x.shape.ndim < 3 || x.shape.Count(1) < 1) {
-      return ActivationError(inputs, 0, " (B, ..., C), channels last, at least three dimensions");
-    }
-    positions_ = x.shape.Count(1, -1);
-    channels_ = x.shape[-1];
-    AddOutput(signature, Shape{x.shape[0], channels_}, x.batched, activation());
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(Inferring(inputs, signature)));
+    positions_ = inputs[0].shape.Count(1, -1);
+    channels_ = inputs[0].shape[-1];
     return {};
   }
 

@@ -4,7 +4,6 @@
 //
 // In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <new>
 #include <utility>
@@ -176,25 +175,11 @@ class LinearOp : public ProductOp {
 
   // What all have in common once the number of units is known.
   void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) noexcept {
-    Shape shape = x.shape;
-    shape[-1] = units;
-    AddOutput(signature, shape, x.batched, activation());
     rounds_x_ = !IsActivation(x);
-    const int64_t rows = shape.Count(0, -1);
+    const int64_t rows = x.shape.Count(0, -1);
     signature->saved_bytes = rounds_x_ ? AlignedBytes(rows * x.shape[-1]) : 0;
     signature->workspace_bytes = std::max(signature->saved_bytes, SumsBytes(rows, units));
-    signature->backward_reads_inputs = (rounds_x_ ? 0u : 1u << kX) | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
-  }
-
-  bool AcceptsX(const TensorSpec& x) const noexcept {
-    return (IsActivation(x) || x.dtype == DType::kFloat32) && x.shape.ndim >= 2 && x.shape[-1] >= 1;
-  }
-  Status XError(std::span<const TensorSpec> inputs) const noexcept {
-    return InputError(inputs, kX,
-                      activation() == DType::kFloat32
-                          ? "float32 (..., K), at least two dimensions, K >= 1"
-                          : "bfloat16 or float32 (..., K), at least two dimensions, K >= 1");
+    if (rounds_x_) signature->backward_reads_inputs = 1u << kWeight;
   }
 
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -245,49 +230,16 @@ class LinearOp : public ProductOp {
 class OwnedLinearOp final : public LinearOp {
  public:
   OwnedLinearOp(const OpContext& context, const Options& attributes) noexcept
-      : LinearOp(context),
-        units_(attributes.Int("units")),
-        bias_(attributes.Bool("bias")),
-        init_scale_(static_cast<float>(attributes.Float("init_scale"))) {}
+      : LinearOp(context), given_(attributes) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    if (!AcceptsX(inputs[kX])) return XError(inputs);
-    const int64_t width = inputs[kX].shape[-1];
-    Describe(inputs[kX], units_, signature);
-    AddWeight(width, signature);
-    if (bias_) AddBias(width, signature);
-    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
-    signature->accumulates = signature->differentiable_inputs;
+    ENGINE_RETURN_IF_ERROR(kit::InferLinear(Inferring(inputs, signature), given_));
+    Describe(inputs[kX], given_.units, signature);
     return {};
   }
 
  private:
-  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Linear, for weight and bias.
-  static float DefaultBound(int64_t width) noexcept {
-    return 1.0f / std::sqrt(static_cast<float>(width));
-  }
-
-  void AddWeight(int64_t width, OpSignature* signature) const noexcept {
-    ParameterSpec& weight = AddParameter(signature, Shape{units_, width});
-    weight.name = "weight";
-    weight.initializer = init_scale_ > 0 ? Initializer::kNormal : Initializer::kUniform;
-    weight.scale = init_scale_ > 0 ? init_scale_ : DefaultBound(width);
-    weight.dtype = activation();
-  }
-
-  void AddBias(int64_t width, OpSignature* signature) const noexcept {
-    ParameterSpec& bias = AddParameter(signature, Shape{units_});
-    bias.name = "bias";
-    bias.initializer = init_scale_ > 0 ? Initializer::kZeros : Initializer::kUniform;
-    bias.scale = init_scale_ > 0 ? 0.0f : DefaultBound(width);
-    bias.decay = 0;
-    bias.dtype = activation();
-  }
-
-  const int64_t units_;
-  const bool bias_;
-  const float init_scale_;
+  const kit::LinearAttributes given_;
 };
 
 class TiedLinearOp final : public LinearOp {
@@ -295,20 +247,8 @@ class TiedLinearOp final : public LinearOp {
   using LinearOp::LinearOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    if (!AcceptsX(inputs[kX])) return XError(inputs);
-    const TensorSpec& table = inputs[kWeight];
-    if (!IsActivation(table) || table.shape.ndim != 2 || table.batched != 0 || table.shape[0] < 1 ||
-        table.shape[1] != inputs[kX].shape[-1]) {
-      return InputError(
-          inputs, kWeight,
-          activation() == DType::kFloat32
-              ? "a parameter, float32 (V, K), with the K of input 0's last dimension"
-              : "a parameter, bfloat16 (V, K), with the K of input 0's last dimension");
-    }
-    Describe(inputs[kX], table.shape[0], signature);
-    signature->differentiable_inputs = 0b11;
-    signature->accumulates = 0b11;
+    ENGINE_RETURN_IF_ERROR(kit::InferTiedLinear(Inferring(inputs, signature)));
+    Describe(inputs[kX], inputs[kWeight].shape[0], signature);
     return {};
   }
 };
@@ -323,24 +263,20 @@ class MlpOp final : public ProductOp {
         proj_scale_(static_cast<float>(attributes.Float("proj_init_scale"))) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[kX];
-    if (!IsActivation(x) || x.shape.ndim < 2 || x.shape[-1] < 1) {
-      return ActivationError(inputs, kX, " (..., K), at least two dimensions, K >= 1");
+    const kit::Inference op = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    const Shape& x = inputs[kX].shape;
+    if (!op.IsActivation(kX) || x.ndim < 2 || x[-1] < 1) {
+      return op.ActivationError(kX, " (..., K), at least two dimensions, K >= 1");
     }
-    const int64_t rows = x.shape.Count(0, -1), width = x.shape[-1];
-    AddOutput(signature, x.shape, x.batched, activation());
-    Add(signature, "fc.weight", Shape{units_, width}, fc_scale_);
-    Add(signature, "fc.bias", Shape{units_}, 0);
-    Add(signature, "proj.weight", Shape{width, units_}, proj_scale_);
-    Add(signature, "proj.bias", Shape{width}, 0);
+    const int64_t rows = x.Count(0, -1), width = x[-1];
+    op.AddOutput(x);
+    AddLayer(op, "fc.weight", "fc.bias", Shape{units_, width}, fc_scale_);
+    AddLayer(op, "proj.weight", "proj.bias", Shape{width, units_}, proj_scale_);
+    op.Gradients(0b11111, 1u << kX | 1u << kFc | 1u << kProj);
     signature->saved_bytes = 2 * HiddenBytes(rows);
     signature->workspace_bytes =
         HiddenBytes(rows) + std::max(SumsBytes(rows, units_), SumsBytes(rows, width));
-    signature->differentiable_inputs = 0b11111;
-    signature->accumulates = 0b11111;
-    signature->backward_reads_inputs = 1u << kX | 1u << kFc | 1u << kProj;
-    signature->backward_reads_outputs = 0;
     return {};
   }
 
@@ -393,14 +329,12 @@ class MlpOp final : public ProductOp {
     return static_cast<char*>(memory) + HiddenBytes(fc.rows);
   }
 
-  void Add(OpSignature* signature, const FixedString<32>& name, const Shape& shape,
-           float scale) const noexcept {
-    ParameterSpec& parameter = AddParameter(signature, shape);
-    parameter.name = name;
-    parameter.initializer = scale > 0 ? Initializer::kNormal : Initializer::kZeros;
-    parameter.scale = scale;
-    parameter.decay = shape.ndim == 2;
-    parameter.dtype = activation();
+  static void AddLayer(const kit::Inference& op, const FixedString<32>& weight,
+                       const FixedString<32>& bias, const Shape& shape, float scale) noexcept {
+    ParameterSpec& matrix = op.AddParameter(weight, shape, Initializer::kNormal, scale);
+    matrix.decay = 1;
+    matrix.dtype = op.activation;
+    op.AddParameter(bias, Shape{shape[0]}, Initializer::kZeros).dtype = op.activation;
   }
 
   const int64_t units_;

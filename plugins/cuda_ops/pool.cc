@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {
@@ -12,36 +13,21 @@ namespace {
 
 class PoolOp : public CudaOp {
  public:
-  PoolOp(const OpContext& context, const Options& attributes) noexcept : CudaOp(context) {
-    shape_.kernel = static_cast<int32_t>(attributes.Int("kernel"));
-    shape_.stride = static_cast<int32_t>(attributes.Int("stride"));
-    shape_.padding = static_cast<int32_t>(attributes.Int("padding"));
-    if (shape_.stride == 0) shape_.stride = shape_.kernel;
+  PoolOp(const OpContext& context, const Options& attributes) noexcept
+      : CudaOp(context), window_(kit::PoolWindow(attributes)) {
+    shape_.kernel = static_cast<int32_t>(window_.kernel);
+    shape_.stride = static_cast<int32_t>(window_.stride);
+    shape_.padding = static_cast<int32_t>(window_.padding);
   }
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (!IsActivation(x) || x.shape.ndim != 4 || x.shape.Count(1) < 1) {
-      return ActivationError(inputs, 0, " (B, H, W, C), channels last");
-    }
-    shape_.height = x.shape[1];
-    shape_.width = x.shape[2];
-    shape_.channels = x.shape[3];
-    shape_.output_height = Positions(shape_.height);
-    shape_.output_width = Positions(shape_.width);
-    if (shape_.padding >= shape_.kernel || shape_.output_height < 1 || shape_.output_width < 1) {
-      return InputError(inputs, 0,
-                        "a padded plane that is not smaller than the kernel, and a kernel larger "
-                        "than the padding");
-    }
-    AddOutput(signature,
-              Shape{x.shape[0], shape_.output_height, shape_.output_width, shape_.channels},
-              x.batched, activation());
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferPool(Inferring(inputs, signature), window_));
+    const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
+    shape_.height = x[1];
+    shape_.width = x[2];
+    shape_.channels = x[3];
+    shape_.output_height = y[1];
+    shape_.output_width = y[2];
     return {};
   }
 
@@ -53,12 +39,7 @@ class PoolOp : public CudaOp {
   }
 
  private:
-  // Positions of the window on an axis; 0 if it does not fit.
-  int64_t Positions(int64_t extent) const noexcept {
-    const int64_t padded = extent + 2 * int64_t{shape_.padding};
-    return padded < shape_.kernel ? 0 : (padded - shape_.kernel) / shape_.stride + 1;
-  }
-
+  const kit::Window window_;
   PoolShape shape_;
 };
 

@@ -10,7 +10,7 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/plugin.map.in" "${CMAKE_CURRENT_BINA
 # emulated_cuda_objects(<target> <file>...): sources of the plugin, compiled.
 function(emulated_cuda_objects target)
   add_library(${target} OBJECT ${ARGN})
-  target_include_directories(${target} PRIVATE "${cuda_ops_dir}" "${PROJECT_SOURCE_DIR}")
+  target_include_directories(${target} PRIVATE "${cuda_ops_dir}" "${PROJECT_SOURCE_DIR}/plugins" "${PROJECT_SOURCE_DIR}")
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${ENGINE_CUDNN_INCLUDE_DIR})
   target_link_libraries(${target} PRIVATE engine_flags engine::interfaces)
   target_compile_options(${target} PRIVATE -O2 -fno-gnu-unique)

@@ -72,7 +72,7 @@ int64_t ColumnParts(int64_t rows, int64_t width, int32_t multiprocessors) noexce
 template <typename T>
 cudaError_t LaunchColumnSums(const T* x, int64_t rows, int64_t width, float* partials,
                              int64_t parts, float* target, bool sum, cudaStream_t stream) noexcept {
-  const bool packed = width % kPackSize<T> == 0 && IsAligned16(x);
+  const bool packed = IsPacked<T>(width, {x});
   const dim3 grid(BlocksFor(width, kLanes * (packed ? kPackSize<T> : 1)),
                   static_cast<unsigned>(parts));
   const cudaError_t error =

@@ -50,12 +50,6 @@ __global__ void TransposeTiles(const From* x, To* y, int64_t rows, int64_t colum
   }
 }
 
-template <typename From, typename To>
-__global__ void Cast(const From* x, To* y, int64_t count, bool sum) {
-  const int64_t i = ThreadIndex();
-  if (i < count) Put(y + i, ToFloat(x[i]), sum);
-}
-
 // `count` packs of kCount channels.
 template <int kCount, typename T>
 __global__ void AddBias(T* y, const T* bias, int64_t count, int64_t channels) {
@@ -120,14 +114,6 @@ cudaError_t LaunchTranspose(const From* x, To* y, int64_t batch, int64_t rows, i
                 dim3(kTile, 8), 0, stream, x, y, rows, columns, sum);
 }
 
-template <typename From, typename To>
-cudaError_t LaunchCast(const From* x, To* y, int64_t count, bool sum,
-                       cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(Cast<From, To>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, x, y,
-                count, sum);
-}
-
 template <typename T>
 cudaError_t LaunchAddBias(T* y, const T* bias, int64_t rows, int64_t channels,
                           cudaStream_t stream) noexcept {
@@ -164,8 +150,7 @@ cudaError_t LaunchPositionMeansGradient(const T* dy, T* dx, int64_t samples, int
 
 #define CUDA_OPS_INSTANTIATE_PAIR(From, To)                                               \
   template cudaError_t LaunchTranspose(const From*, To*, int64_t, int64_t, int64_t, bool, \
-                                       cudaStream_t) noexcept;                            \
-  template cudaError_t LaunchCast(const From*, To*, int64_t, bool, cudaStream_t) noexcept;
+                                       cudaStream_t) noexcept;
 CUDA_OPS_INSTANTIATE_PAIR(float, float)
 CUDA_OPS_INSTANTIATE_PAIR(float, Bf16)
 CUDA_OPS_INSTANTIATE_PAIR(Bf16, float)

@@ -1,4 +1,4 @@
-// What is done to channels-last tensors besides pooling: transposition, casts, biases, means over
+// What is done to channels-last tensors besides pooling: transposition, biases, means over
 // positions. From and To, and T, are float or __nv_bfloat16; sums are of floats.
 #pragma once
 
@@ -12,10 +12,6 @@ namespace engine::cuda_ops {
 template <typename From, typename To>
 cudaError_t LaunchTranspose(const From* x, To* y, int64_t batch, int64_t rows, int64_t columns,
                             bool sum, cudaStream_t stream) noexcept;
-
-// y[i] becomes x[i], or has it added.
-template <typename From, typename To>
-cudaError_t LaunchCast(const From* x, To* y, int64_t count, bool sum, cudaStream_t stream) noexcept;
 
 // y (rows, channels) += bias (channels).
 template <typename T>

@@ -6,7 +6,6 @@ namespace engine::cuda_ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
 // The last count % kPack elements are done one by one.
 template <typename T, int kPack>
@@ -56,9 +55,7 @@ cudaError_t LaunchDropout(const DropoutMask& mask, const T* source, T* target, b
                           int64_t count, cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
   const bool packed = IsAligned16(source) && IsAligned16<T>(target);
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  const int64_t wanted = (count + pack * kThreads - 1) / (pack * kThreads);
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  const dim3 grid(StridingBlocksFor(count, (packed ? kPackSize<T> : 1) * kThreads));
   const auto kernel = packed ? DropoutKernel<T, kPackSize<T>> : DropoutKernel<T, 1>;
   return Launch(kernel, grid, dim3(kThreads), 0, stream, mask, source, target, sum, count);
 }

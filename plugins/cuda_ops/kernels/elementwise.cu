@@ -6,7 +6,6 @@ namespace engine::cuda_ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
 template <typename Function>
 struct ValueOf {
@@ -56,9 +55,7 @@ cudaError_t LaunchMap(const T* a, const T* b, T* target, bool reads, int64_t cou
                       cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
   const bool packed = IsAligned16(a) && IsAligned16(b) && IsAligned16(target);
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  const int64_t wanted = (count + pack * kThreads - 1) / (pack * kThreads);
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  const dim3 grid(StridingBlocksFor(count, (packed ? kPackSize<T> : 1) * kThreads));
   const auto kernel = packed ? MapKernel<T, kPackSize<T>, Combine> : MapKernel<T, 1, Combine>;
   return Launch(kernel, grid, dim3(kThreads), 0, stream, a, b, target, reads, count, combine);
 }
