@@ -2,6 +2,7 @@
 // asked for as d^T = b^T a^T, with b as the first factor ("A") and n, m as the extents of d^T.
 #include "blas.h"
 
+#include <array>
 #include <cstdio>
 #include <new>
 #include <tuple>
@@ -27,24 +28,18 @@ Status BlasStatus(cublasStatus_t status, const char* what) noexcept {
 #define CUDA_OPS_RETURN_IF_BLAS_ERROR(expression, what) \
   ENGINE_RETURN_IF_ERROR(BlasStatus((expression), what))
 
-uint32_t AlignmentOf(const void* pointer) noexcept {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  uint32_t alignment = kLargestAlignment;
-  while (address % alignment != 0) alignment /= 2;
-  return alignment;
+// Of a, b, d, bias and aux.
+using Alignments = std::array<uint32_t, 5>;
+
+Alignments AlignmentsOf(const MatrixOperands& operands) noexcept {
+  const void* const pointers[] = {operands.a, operands.b, operands.d, operands.bias, operands.aux};
+  Alignments all;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] = kLargestAlignment;
+    while (reinterpret_cast<uintptr_t>(pointers[i]) % all[i] != 0) all[i] /= 2;
+  }
+  return all;
 }
-
-struct Alignments {
-  uint32_t a, b, d, bias, aux;
-
-  explicit Alignments(const MatrixOperands& operands) noexcept
-      : a(AlignmentOf(operands.a)),
-        b(AlignmentOf(operands.b)),
-        d(AlignmentOf(operands.d)),
-        bias(AlignmentOf(operands.bias)),
-        aux(AlignmentOf(operands.aux)) {}
-  bool operator==(const Alignments&) const noexcept = default;
-};
 
 cudaDataType_t TypeOf(DType dtype) noexcept {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -191,7 +186,7 @@ int32_t Blas::measured() noexcept {
 
 Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
                   Plan** out) noexcept {
-  const Alignments alignments(operands);
+  const Alignments alignments = AlignmentsOf(operands);
   for (const auto& plan : plans_) {
     if (plan->product == product && plan->alignments == alignments) {
       *out = plan.get();
@@ -272,11 +267,11 @@ Status Blas::Propose(Plan* plan) noexcept {
   if (plan->product.result == DType::kFloat32) schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
   if (settings_.tune == Tune::kBits) schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
   ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes));
-  const Alignments& alignments = plan->alignments;
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.b));
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.a));
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.d));
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d));
+  const auto [a, b, d, bias, aux] = plan->alignments;
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b));
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a));
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d));
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d));
 
   cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
   int count = 0;
@@ -301,7 +296,7 @@ Status Blas::Propose(Plan* plan) noexcept {
 // Device and library; extents, transposes, types and what else the description has; alignments.
 std::string Blas::KeyOf(const Plan& plan) const noexcept {
   const MatrixProduct& product = plan.product;
-  const Alignments& aligned = plan.alignments;
+  const auto [a, b, d, bias, aux] = plan.alignments;
   char key[512];
   snprintf(key, sizeof key,
            "%s, %d multiprocessors, cuBLASLt %zu: %lldx%lldx%lld %c%c %s to %s%s epilogue %d%s, "
@@ -311,7 +306,7 @@ std::string Blas::KeyOf(const Plan& plan) const noexcept {
            static_cast<long long>(product.k), product.a_transposed ? 't' : 'n',
            product.b_transposed ? 't' : 'n', Name(product.factors), Name(product.result),
            settings_.tf32 ? " tf32" : "", static_cast<int>(EpilogueOf(product.epilogue)),
-           product.sum ? " added" : "", aligned.a, aligned.b, aligned.d, aligned.bias, aligned.aux);
+           product.sum ? " added" : "", a, b, d, bias, aux);
   return key;
 }
 

@@ -14,7 +14,6 @@ set(CUDA_OPS_HOST_SOURCES
   dropout.cc
   elementwise.cc
   embedding.cc
-  global_avg_pool.cc
   layer_norm.cc
   linear.cc
   loss.cc

@@ -166,6 +166,7 @@ cudaError_t Sort(void* memory, size_t* bytes, cub::DoubleBuffer<int32_t>* tokens
                  cudaStream_t stream) noexcept {
   int bits = 1;
   while ((vocabulary - 1) >> bits > 0) ++bits;
+  (void)cudaGetLastError();  // CUB would take what a query left there (not ready) for its own
   return cub::DeviceRadixSort::SortPairs(memory, *bytes, *tokens, *places, static_cast<int>(count),
                                          0, bits, stream);
 }
