@@ -52,8 +52,8 @@ std::vector<TimedCase> Cases(int64_t samples, DType activation) {
                    .forward_flop = attention,
                    .backward_flop = 2.5 * attention});
   cases.push_back(product("proj", "linear", kWidth, kWidth));
-  cases.push_back(product("mlp.fc, gelu", "linear_gelu", kWidth, 4 * kWidth));
-  cases.push_back(product("mlp.proj", "linear", 4 * kWidth, kWidth));
+  cases.push_back(product("mlp", "mlp", kWidth, 4 * kWidth));
+  for (double* flop : {&cases.back().forward_flop, &cases.back().backward_flop}) *flop *= 2;
   const double head = 2 * rows * static_cast<double>(kWidth * kVocabulary);
   cases.push_back({.name = "head",
                    .op = "tied_linear",
