@@ -7,6 +7,7 @@
 
 #include "blas.h"
 #include "cuda_device.h"
+#include "cudnn_attention.h"
 #include "cudnn_library.h"
 #include "engine/op_attributes.h"
 #include "ops.h"
@@ -51,10 +52,11 @@ constexpr auto OpNames() noexcept {
 }
 
 constexpr size_t kFusedAttributes = 4;  // of linear and layer_norm
+constexpr size_t kOwnOptions = 5;
 
 // What a fused op has of the attributes of its part `from`.
 constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<32>& to,
-                                std::array<OptionSpec, 3 + kFusedAttributes>* all,
+                                std::array<OptionSpec, kOwnOptions + kFusedAttributes>* all,
                                 size_t used) noexcept {
   for (const OptionSpec& spec : kit::kOpAttributes) {
     if (spec.scope.view() != from.view()) continue;
@@ -66,7 +68,7 @@ constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<3
 }
 
 constexpr auto OwnOptions() noexcept {
-  std::array<OptionSpec, 3 + kFusedAttributes> all = {
+  std::array<OptionSpec, kOwnOptions + kFusedAttributes> all = {
       OptionSpec{
           .name = "device",
           .type = OptionType::kInt,
@@ -84,8 +86,19 @@ constexpr auto OwnOptions() noexcept {
                  .type = OptionType::kBool,
                  .default_value = "true",
                  .doc = "whether the fastest algorithm for each shape is found by measurement, in "
-                        "the first step"}};
-  const size_t used = CopyAttributes("linear", "linear_gelu", &all, 3);
+                        "the first step"},
+      OptionSpec{.name = "attention",
+                 .type = OptionType::kEnum,
+                 .default_value = "auto",
+                 .choices = "auto|cudnn|own",
+                 .doc = "kernels of attention in bf16; auto: cuDNN's where it has a plan and they "
+                        "are the faster ones"},
+      OptionSpec{.name = "deterministic",
+                 .type = OptionType::kBool,
+                 .default_value = "true",
+                 .doc = "whether a run repeats to the bit; false: cuDNN may add up gradients of "
+                        "attention in any order"}};
+  const size_t used = CopyAttributes("linear", "linear_gelu", &all, kOwnOptions);
   CopyAttributes("layer_norm", "add_layer_norm", &all, used);
   return all;
 }
@@ -94,9 +107,12 @@ constexpr auto kOptions = kit::WithOpAttributes(OwnOptions());
 
 class CudaOpLibrary final : public OpLibrary {
  public:
-  CudaOpLibrary(std::unique_ptr<CudaDevice> device, std::unique_ptr<Blas> blas,
-                Precision precision) noexcept
-      : device_(std::move(device)), blas_(std::move(blas)), precision_(precision) {}
+  CudaOpLibrary(std::unique_ptr<CudaDevice> device, std::unique_ptr<Blas> blas, Precision precision,
+                const Options& options, Host* host) noexcept
+      : device_(std::move(device)),
+        blas_(std::move(blas)),
+        attention_(&cudnn_, options, host),
+        precision_(precision) {}
 
   Device* device() noexcept override { return device_.get(); }
 
@@ -108,7 +124,8 @@ class CudaOpLibrary final : public OpLibrary {
                          .device = device_.get(),
                          .blas = blas_.get(),
                          .cudnn = &cudnn_,
-                         .precision = precision_},
+                         .precision = precision_,
+                         .attention = &attention_},
                         attributes);
       if (*out != nullptr) return {};
       return Status::Error(StatusCode::kResourceExhausted, "no memory for an op '%s'",
@@ -122,6 +139,7 @@ class CudaOpLibrary final : public OpLibrary {
   const std::unique_ptr<CudaDevice> device_;
   const std::unique_ptr<Blas> blas_;
   Cudnn cudnn_;
+  AttentionPlans attention_;
   const Precision precision_;
 };
 
@@ -140,7 +158,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   ENGINE_RETURN_IF_ERROR(Blas::Create(
       *device, {.tf32 = precision == Precision::kTf32, .tune = options.Bool("tune")}, &blas));
   *out = new (std::nothrow)
-      CudaOpLibrary(std::move(device), std::move(blas), PrecisionOf(options.String("precision")));
+      CudaOpLibrary(std::move(device), std::move(blas), precision, options, &host);
   if (*out != nullptr) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for cuda_ops");
 }
@@ -154,6 +172,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::De
      .kind = engine::PluginKind::kOps,
      .device = "cuda",
      .doc = "ops in float32, tf32 or bfloat16 on an NVIDIA GPU (cuBLASLt, cuDNN and own kernels), "
-            "deterministic",
+            "deterministic by default",
      .create = engine::cuda_ops::Create},
     engine::cuda_ops::OpNames(), engine::cuda_ops::kOptions);
