@@ -144,9 +144,13 @@ struct Evaluation {
 
 }  // namespace
 
-void EvaluateGraph(const CudnnGraph& graph, const GraphMemory& memory, GraphNumbers numbers) {
+void EvaluateGraph(const CudnnGraph& graph, const GraphMemory& memory, GraphNumbers numbers,
+                   const std::function<void()>& between) {
   const Evaluation evaluation(graph, memory, numbers);
-  for (const GraphOperation& operation : graph.operations()) evaluation.Run(operation);
+  for (const GraphOperation& operation : graph.operations()) {
+    evaluation.Run(operation);
+    between();
+  }
 }
 
 }  // namespace engine::cuda_ops::test
