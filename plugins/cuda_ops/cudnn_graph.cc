@@ -45,7 +45,6 @@ int CudnnGraph::Reduce(cudnnReduceTensorOp_t mode, int x) {
 int CudnnGraph::Transpose(int x) {
   const int y = Add({.kind = GraphKind::kTranspose, .x = x}, Transposed(at(x).extents));
   at(y).strides = Transposed(at(x).strides);
-  Round(y, at(x).type);
   return y;
 }
 

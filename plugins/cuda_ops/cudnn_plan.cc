@@ -50,6 +50,10 @@ class Descriptor {
   cudnnStatus_t status_;
 };
 
+constexpr int64_t IdOf(size_t tensor) {
+  return static_cast<int64_t>(tensor) + 1;
+}
+
 constexpr cudnnDataType_t kFloat = CUDNN_DATA_FLOAT, kBoolean = CUDNN_DATA_BOOLEAN;
 
 // What the backend calls the parts of an operation: what it does (a descriptor of its own, but for
@@ -120,7 +124,7 @@ Descriptor Describe(const CudnnFunctions& api, const GraphOperation& of,
 Descriptor Describe(const CudnnFunctions& api, const CudnnGraph& graph, cudnnHandle_t handle) {
   std::vector<Descriptor> tensors, operations;
   for (const GraphTensor& tensor : graph.tensors()) {
-    tensors.push_back(Describe(api, tensor, static_cast<int64_t>(tensors.size())));
+    tensors.push_back(Describe(api, tensor, IdOf(tensors.size())));
   }
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const GraphOperation& operation : graph.operations()) {
@@ -197,7 +201,7 @@ Status CudnnPlan::Run(const GraphMemory& memory, void* workspace,
   for (size_t i = 0; i < graph_.tensors().size(); ++i) {
     const GraphTensor& tensor = graph_.tensors()[i];
     if (tensor.storage == GraphStorage::kVirtual) continue;
-    ids[count] = static_cast<int64_t>(i);
+    ids[count] = IdOf(i);
     data[count++] = tensor.storage == GraphStorage::kScalar ? &tensor.value : memory[i];
   }
   const auto size = static_cast<int64_t>(count);
