@@ -1,9 +1,11 @@
 // Self-attention over qkv (B, T, 3C): queries, keys and values side by side, each cut into heads of
 // C / heads columns (the layout of GPT-2). Saved for backward: log-sum-exp of each row of scores,
 // (B, heads, T).
-#include <limits>
+#include <algorithm>
+#include <initializer_list>
 #include <new>
 
+#include "cudnn_attention.h"
 #include "kernels/attention_backward.h"
 #include "kernels/attention_forward.h"
 #include "kernels/attention_plain.h"
@@ -23,8 +25,13 @@ class AttentionOp final : public CudaOp {
     const int64_t width = qkv[2] / 3, length = qkv[1];
     ENGINE_RETURN_IF_ERROR(CheckSize(width / heads_, length));
     const int64_t row_bytes = qkv[0] * heads_ * length * static_cast<int64_t>(sizeof(float));
+    const AttentionPasses* cudnn = nullptr;
+    ENGINE_RETURN_IF_ERROR(FindPasses(ShapeOf(qkv), &cudnn));
+    for (const auto* pass : {&cudnn->forward, &cudnn->backward}) {
+      if (*pass != nullptr) scratch_bytes_ = std::max(scratch_bytes_, (*pass)->workspace_bytes());
+    }
     signature->saved_bytes = row_bytes;
-    signature->workspace_bytes = row_bytes;
+    signature->workspace_bytes = Aligned(row_bytes) + scratch_bytes_;
     signature->backward_reads_outputs = 1;
     return {};
   }
@@ -32,9 +39,18 @@ class AttentionOp final : public CudaOp {
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& qkv = call.inputs[0];
-    const AttentionShape shape = ShapeOf(qkv);
+    const AttentionShape shape = ShapeOf(qkv.shape);
     auto* const log_sums = static_cast<float*>(call.saved);
     void* const y = call.outputs[0].data;
+    const AttentionPasses* cudnn = nullptr;
+    ENGINE_RETURN_IF_ERROR(FindPasses(shape, &cudnn));
+    if (CanRun(cudnn->forward, {qkv.data, y})) {
+      // Writes log_sums also where nothing is saved, in evaluation.
+      return cudnn->forward->Run({.qkv = static_cast<const __nv_bfloat16*>(qkv.data),
+                                  .y = static_cast<__nv_bfloat16*>(y),
+                                  .log_sums = log_sums != nullptr ? log_sums : RowNumbers(call)},
+                                 Scratch(call), stream);
+    }
     if (IsFlash(shape, {qkv.data, y})) {
       return Launched(LaunchFlashForward(shape, static_cast<const __nv_bfloat16*>(qkv.data),
                                          static_cast<__nv_bfloat16*>(y), log_sums, stream),
@@ -50,9 +66,15 @@ class AttentionOp final : public CudaOp {
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    const AttentionShape shape = ShapeOf(call.inputs[0]);
-    if (IsFlash(shape, {call.inputs[0].data, call.outputs[0].data, call.output_grads[0].data,
-                        call.input_grads[0].data})) {
+    const AttentionShape shape = ShapeOf(call.inputs[0].shape);
+    const Addresses tensors = {call.inputs[0].data, call.outputs[0].data, call.output_grads[0].data,
+                               call.input_grads[0].data};
+    const AttentionPasses* cudnn = nullptr;
+    ENGINE_RETURN_IF_ERROR(FindPasses(shape, &cudnn));
+    if (!Accumulates(call, 0) && CanRun(cudnn->backward, tensors)) {
+      return cudnn->backward->Run(BackwardCall<__nv_bfloat16>(call), Scratch(call), stream);
+    }
+    if (IsFlash(shape, tensors)) {
       return Launched(LaunchFlashBackward(shape, BackwardCall<__nv_bfloat16>(call), stream),
                       "gradient of flash attention");
     }
@@ -64,6 +86,8 @@ class AttentionOp final : public CudaOp {
   }
 
  private:
+  using Addresses = std::initializer_list<const void*>;
+
   Status CheckSize(int64_t head_size, int64_t length) const noexcept {
     if (head_size > kMaxPlainHeadSize) {
       return Status::Error(StatusCode::kConfig,
@@ -81,18 +105,45 @@ class AttentionOp final : public CudaOp {
     return {};
   }
 
-  AttentionShape ShapeOf(const TensorView& qkv) const noexcept {
-    return {static_cast<int32_t>(qkv.shape[0]), static_cast<int32_t>(qkv.shape[1]),
-            static_cast<int32_t>(heads_), static_cast<int32_t>(qkv.shape[2] / 3 / heads_), causal_};
+  AttentionShape ShapeOf(const Shape& qkv) const noexcept {
+    return {static_cast<int32_t>(qkv[0]), static_cast<int32_t>(qkv[1]),
+            static_cast<int32_t>(heads_), static_cast<int32_t>(qkv[2] / 3 / heads_), causal_};
   }
 
-  bool IsFlash(const AttentionShape& shape,
-               std::initializer_list<const void*> tensors) const noexcept {
-    if (activation() != DType::kBFloat16 || !IsFlashHeadSize(shape.head_size)) return false;
-    for (const void* tensor : tensors) {
-      if (reinterpret_cast<uintptr_t>(tensor) % 16 != 0) return false;
-    }
-    return true;
+  // What cuDNN computes of a call with so many samples.
+  Status FindPasses(const AttentionShape& shape, const AttentionPasses** passes) const noexcept {
+    *passes = &none_;
+    if (attention_plans() == nullptr || shape.batch == 0) return {};
+    return attention_plans()
+        ->Find(shape, activation() == DType::kBFloat16, passes)
+        .WithContext("%s", name());
+  }
+
+  // Not where a batch that is not full needs more scratch than a full one.
+  bool CanRun(const std::unique_ptr<CudnnAttention>& pass, Addresses tensors) const noexcept {
+    return pass != nullptr && pass->workspace_bytes() <= scratch_bytes_ && AreAligned(tensors);
+  }
+
+  bool IsFlash(const AttentionShape& shape, Addresses tensors) const noexcept {
+    return activation() == DType::kBFloat16 && IsFlashHeadSize(shape.head_size) &&
+           AreAligned(tensors);
+  }
+
+  static bool AreAligned(Addresses tensors) noexcept {
+    return std::all_of(tensors.begin(), tensors.end(), [](const void* tensor) {
+      return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+    });
+  }
+
+  // The workspace: a number for each row of scores, then scratch of cuDNN.
+  static int64_t Aligned(int64_t size_bytes) noexcept { return (size_bytes + 255) / 256 * 256; }
+  static float* RowNumbers(const OpCall& call) noexcept {
+    return static_cast<float*>(call.workspace);
+  }
+  void* Scratch(const OpCall& call) const noexcept {
+    const Shape& qkv = call.inputs[0].shape;
+    return static_cast<std::byte*>(call.workspace) +
+           Aligned(qkv[0] * heads_ * qkv[1] * static_cast<int64_t>(sizeof(float)));
   }
 
   template <typename T>
@@ -102,12 +153,14 @@ class AttentionOp final : public CudaOp {
             .log_sums = static_cast<const float*>(call.saved),
             .dy = static_cast<const T*>(call.output_grads[0].data),
             .dqkv = static_cast<T*>(call.input_grads[0].data),
-            .delta = static_cast<float*>(call.workspace),
+            .delta = RowNumbers(call),
             .sum = Accumulates(call, 0)};
   }
 
   const int64_t heads_;
   const bool causal_;
+  const AttentionPasses none_;
+  int64_t scratch_bytes_ = 0;
 };
 
 }  // namespace

@@ -111,7 +111,7 @@ class Conv2dOp final : public CudaOp {
     try {
       std::unique_ptr<CudnnConvolution>& own = plans_[samples];
       if (own == nullptr) {
-        ENGINE_RETURN_IF_ERROR(cudnn().Open());
+        ENGINE_RETURN_IF_ERROR(cudnn().Open().WithContext("%s", name()));
         ConvolutionShape shape = shape_;
         shape.samples = static_cast<int>(samples);
         ENGINE_RETURN_IF_ERROR(CudnnConvolution::Create(&cudnn(), shape, scratch_limit, &own)

@@ -21,6 +21,7 @@ namespace engine::cuda_ops {
 // losses in float32.
 enum class Precision : int32_t { kFloat32 = 0, kTf32 = 1, kBFloat16 = 2 };
 
+class AttentionPlans;
 class Blas;
 class Cudnn;
 
@@ -31,6 +32,7 @@ struct OpContext {
   Blas* blas = nullptr;
   Cudnn* cudnn = nullptr;  // opened by the first op that needs it
   Precision precision = Precision::kFloat32;
+  AttentionPlans* attention = nullptr;  // null: our own kernels
 };
 
 // Every op but its arithmetic. Makes the device the current one of the calling thread; a call on
@@ -51,6 +53,7 @@ class CudaOp : public Op {
   CudaDevice& device() const noexcept { return *context_.device; }
   Blas& blas() const noexcept { return *context_.blas; }
   Cudnn& cudnn() const noexcept { return *context_.cudnn; }
+  AttentionPlans* attention_plans() const noexcept { return context_.attention; }
   Precision precision() const noexcept { return context_.precision; }
 
   // The dtype of activations, and of parameters that are matrices: kFloat32 or kBFloat16.

@@ -8,25 +8,6 @@ namespace {
 
 constexpr float kOne = 1, kZero = 0;
 
-// Takes the first of `proposals` that may be used. A proposal is one for its kind of arithmetic,
-// and cuDNN may refuse it for another. `size_of` asks how much scratch it needs, or gives an error
-// for one that does not do this shape after all.
-template <typename Proposal, typename SizeOf, typename Choice>
-bool ChooseFirst(const Proposal* proposals, int count, size_t limit, const SizeOf& size_of,
-                 Choice* choice) noexcept {
-  for (int i = 0; i < count; ++i) {
-    const Proposal& proposal = proposals[i];
-    if (proposal.status != CUDNN_STATUS_SUCCESS || proposal.determinism != CUDNN_DETERMINISTIC) {
-      continue;
-    }
-    size_t size = 0;
-    if (size_of(proposal, &size) != CUDNN_STATUS_SUCCESS || size > limit) continue;
-    *choice = {proposal.algo, proposal.mathType, size};
-    return true;
-  }
-  return false;
-}
-
 Status NoAlgorithm(const char* pass, const ConvolutionShape& shape, size_t limit) noexcept {
   return Status::Error(StatusCode::kDevice,
                        "cuDNN has no deterministic algorithm for the %s of a convolution of %d "
@@ -101,62 +82,45 @@ cudnnStatus_t CudnnConvolution::UseMath(cudnnMathType_t math) const noexcept {
       convolution_, shape_.math == CUDNN_FMA_MATH ? shape_.math : math);
 }
 
+// A proposal is one for its kind of arithmetic, and cuDNN may refuse it for another, or for this
+// shape after all. The functions for the three passes have the same parameters.
+template <typename Proposal, typename List, typename SizeOf, typename A, typename B, typename C,
+          typename Algorithm>
+Status CudnnConvolution::ChooseFirst(const char* pass, size_t limit, List list, SizeOf size_of, A a,
+                                     B b, C c, Choice<Algorithm>* choice) const noexcept {
+  constexpr const char* kWhat = "choosing an algorithm of cuDNN";
+  constexpr int kMost = 8;
+  Proposal proposals[kMost];
+  int count = 0;
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(shape_.math), kWhat);
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
+      cudnn_, list(cudnn_.handle(), a, b, convolution_, c, kMost, &count, proposals), kWhat);
+  for (int i = 0; i < count; ++i) {
+    const Proposal& proposal = proposals[i];
+    size_t size = 0;
+    if (proposal.status == CUDNN_STATUS_SUCCESS && proposal.determinism == CUDNN_DETERMINISTIC &&
+        UseMath(proposal.mathType) == CUDNN_STATUS_SUCCESS &&
+        size_of(cudnn_.handle(), a, b, convolution_, c, proposal.algo, &size) ==
+            CUDNN_STATUS_SUCCESS &&
+        size <= limit) {
+      *choice = {proposal.algo, proposal.mathType, size};
+      return {};
+    }
+  }
+  return NoAlgorithm(pass, shape_, limit);
+}
+
 Status CudnnConvolution::Choose(size_t workspace_limit) noexcept {
   const CudnnFunctions& api = cudnn_.functions();
-  const cudnnHandle_t handle = cudnn_.handle();
-  constexpr const char* kWhat = "choosing an algorithm of cuDNN";
-  int count = 0;
-
-  cudnnConvolutionFwdAlgoPerf_t forward[CUDNN_CONVOLUTION_FWD_ALGO_COUNT];
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
-      cudnn_,
-      api.cudnnGetConvolutionForwardAlgorithm_v7(handle, x_, filters_, convolution_, y_,
-                                                 CUDNN_CONVOLUTION_FWD_ALGO_COUNT, &count, forward),
-      kWhat);
-  const auto forward_size = [&](const cudnnConvolutionFwdAlgoPerf_t& proposal, size_t* size) {
-    const cudnnStatus_t set = UseMath(proposal.mathType);
-    if (set != CUDNN_STATUS_SUCCESS) return set;
-    return api.cudnnGetConvolutionForwardWorkspaceSize(handle, x_, filters_, convolution_, y_,
-                                                       proposal.algo, size);
-  };
-  if (!ChooseFirst(forward, count, workspace_limit, forward_size, &forward_)) {
-    return NoAlgorithm("forward pass", shape_, workspace_limit);
-  }
-
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(shape_.math), kWhat);
-  cudnnConvolutionBwdDataAlgoPerf_t data[CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT];
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_,
-                                 api.cudnnGetConvolutionBackwardDataAlgorithm_v7(
-                                     handle, filters_, y_, convolution_, x_,
-                                     CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT, &count, data),
-                                 kWhat);
-  const auto data_size = [&](const cudnnConvolutionBwdDataAlgoPerf_t& proposal, size_t* size) {
-    const cudnnStatus_t set = UseMath(proposal.mathType);
-    if (set != CUDNN_STATUS_SUCCESS) return set;
-    return api.cudnnGetConvolutionBackwardDataWorkspaceSize(handle, filters_, y_, convolution_, x_,
-                                                            proposal.algo, size);
-  };
-  if (!ChooseFirst(data, count, workspace_limit, data_size, &backward_data_)) {
-    return NoAlgorithm("gradient of the input", shape_, workspace_limit);
-  }
-
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(shape_.math), kWhat);
-  cudnnConvolutionBwdFilterAlgoPerf_t filter[CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT];
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_,
-                                 api.cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-                                     handle, x_, y_, convolution_, filters_,
-                                     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT, &count, filter),
-                                 kWhat);
-  const auto filter_size = [&](const cudnnConvolutionBwdFilterAlgoPerf_t& proposal, size_t* size) {
-    const cudnnStatus_t set = UseMath(proposal.mathType);
-    if (set != CUDNN_STATUS_SUCCESS) return set;
-    return api.cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x_, y_, convolution_,
-                                                              filters_, proposal.algo, size);
-  };
-  if (!ChooseFirst(filter, count, workspace_limit, filter_size, &backward_filter_)) {
-    return NoAlgorithm("gradient of the weight", shape_, workspace_limit);
-  }
-  return {};
+  ENGINE_RETURN_IF_ERROR(ChooseFirst<cudnnConvolutionFwdAlgoPerf_t>(
+      "forward pass", workspace_limit, api.cudnnGetConvolutionForwardAlgorithm_v7,
+      api.cudnnGetConvolutionForwardWorkspaceSize, x_, filters_, y_, &forward_));
+  ENGINE_RETURN_IF_ERROR(ChooseFirst<cudnnConvolutionBwdDataAlgoPerf_t>(
+      "gradient of the input", workspace_limit, api.cudnnGetConvolutionBackwardDataAlgorithm_v7,
+      api.cudnnGetConvolutionBackwardDataWorkspaceSize, filters_, y_, x_, &backward_data_));
+  return ChooseFirst<cudnnConvolutionBwdFilterAlgoPerf_t>(
+      "gradient of the weight", workspace_limit, api.cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+      api.cudnnGetConvolutionBackwardFilterWorkspaceSize, x_, y_, filters_, &backward_filter_);
 }
 
 Status CudnnConvolution::Forward(const void* x, const void* filters, void* y, void* workspace,

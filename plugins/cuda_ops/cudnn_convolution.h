@@ -56,6 +56,10 @@ class CudnnConvolution {
       : cudnn_(*cudnn), shape_(shape) {}
   Status Describe() noexcept;
   Status Choose(size_t workspace_limit) noexcept;
+  template <typename Proposal, typename List, typename SizeOf, typename A, typename B, typename C,
+            typename Algorithm>
+  Status ChooseFirst(const char* pass, size_t limit, List list, SizeOf size_of, A a, B b, C c,
+                     Choice<Algorithm>* choice) const noexcept;
   cudnnStatus_t UseMath(cudnnMathType_t math) const noexcept;
 
   Cudnn& cudnn_;

@@ -28,18 +28,19 @@ Cudnn::~Cudnn() {
 }
 
 Status Cudnn::Load() noexcept {
+  if (functions_.cudnnGetVersion != nullptr) return {};
   // Never closed: what it has registered with the runtime would be left behind.
   void* const library = dlopen(library_, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return Status::Error(StatusCode::kPlugin,
-                         "conv2d needs cuDNN %zu (%s), which cannot be loaded: %s; install cuDNN "
-                         "%zu for CUDA %d, or put its folder on LD_LIBRARY_PATH",
+                         "needs cuDNN %zu (%s), which cannot be loaded: %s; install cuDNN %zu "
+                         "for CUDA %d, or put its folder on LD_LIBRARY_PATH",
                          kMajor, library_, dlerror(), kMajor, CUDART_VERSION / 1000);
   }
   const auto missing = [&](const char* name) {
     return Status::Error(StatusCode::kPlugin,
-                         "conv2d needs cuDNN %zu: %s has no function %s; install another one",
-                         kMajor, library_, name);
+                         "needs cuDNN %zu: %s has no function %s; install another one", kMajor,
+                         library_, name);
   };
 #define CUDA_OPS_CUDNN_LOAD(name)                                                       \
   functions_.name = reinterpret_cast<decltype(functions_.name)>(dlsym(library, #name)); \
@@ -48,12 +49,26 @@ Status Cudnn::Load() noexcept {
   const size_t version = functions_.cudnnGetVersion();
   if (version / 10000 != kMajor) {
     return Status::Error(StatusCode::kPlugin,
-                         "conv2d needs cuDNN %zu; %s is version %s: install a version %zu", kMajor,
+                         "needs cuDNN %zu; %s is version %s: install a version %zu", kMajor,
                          library_, VersionText(version).text, kMajor);
   }
   CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_LOAD)
 #undef CUDA_OPS_CUDNN_LOAD
+#define CUDA_OPS_CUDNN_LOAD(name) \
+  functions_.name = reinterpret_cast<decltype(functions_.name)>(dlsym(library, #name));
+  CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(CUDA_OPS_CUDNN_LOAD)
+#undef CUDA_OPS_CUDNN_LOAD
   return {};
+}
+
+Status Cudnn::CheckGraphs(size_t version) const noexcept {
+  const size_t found = functions_.cudnnGetVersion();
+#define CUDA_OPS_CUDNN_HAS(name) &&functions_.name != nullptr
+  if (found >= version CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(CUDA_OPS_CUDNN_HAS)) return {};
+#undef CUDA_OPS_CUDNN_HAS
+  return Status::Error(StatusCode::kPlugin,
+                       "needs operation graphs of cuDNN %s or later; %s is version %s",
+                       VersionText(version).text, library_, VersionText(found).text);
 }
 
 Status Cudnn::Open() noexcept {

@@ -1,5 +1,5 @@
 // cuDNN 9, opened at run time: only convolutions need it, and where it is missing everything else
-// works.
+// works; attention takes it where it is there.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,9 +36,20 @@ namespace engine::cuda_ops {
   APPLY(cudnnGetConvolutionBackwardFilterWorkspaceSize) \
   APPLY(cudnnConvolutionBackwardFilter)
 
+// The functions of operation graphs: CheckGraphs.
+#define CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(APPLY) \
+  APPLY(cudnnGetLastErrorString)              \
+  APPLY(cudnnBackendCreateDescriptor)         \
+  APPLY(cudnnBackendDestroyDescriptor)        \
+  APPLY(cudnnBackendSetAttribute)             \
+  APPLY(cudnnBackendGetAttribute)             \
+  APPLY(cudnnBackendFinalize)                 \
+  APPLY(cudnnBackendExecute)
+
 struct CudnnFunctions {
 #define CUDA_OPS_CUDNN_MEMBER(name) decltype(&::name) name = nullptr;
   CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_MEMBER)
+  CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(CUDA_OPS_CUDNN_MEMBER)
 #undef CUDA_OPS_CUDNN_MEMBER
 };
 
@@ -51,13 +62,17 @@ class Cudnn {
   Cudnn(const Cudnn&) = delete;
   Cudnn& operator=(const Cudnn&) = delete;
 
-  // Loads the library for the current device, unless that is done. kPlugin: which library and
-  // version is wanted, what was found and what to do. kDevice when the library cannot be used.
+  // Loads the library, unless that is done. kPlugin: which library and version is wanted, what was
+  // found and what to do.
+  Status Load() noexcept;
+  // The same, and a handle for the current device. kDevice when the library cannot be used.
   Status Open() noexcept;
 
-  // After Open.
+  // After Load.
   const CudnnFunctions& functions() const noexcept { return functions_; }
-  cudnnHandle_t handle() const noexcept { return handle_; }
+  cudnnHandle_t handle() const noexcept { return handle_; }  // after Open
+  // kPlugin unless the library plans operation graphs and is at least `version` (91600: 9.16.0).
+  Status CheckGraphs(size_t version) const noexcept;
   // Work that the handle is given from now on is queued on `stream`.
   Status Use(cudaStream_t stream) noexcept;
 
@@ -65,8 +80,6 @@ class Cudnn {
   Status ToStatus(cudnnStatus_t status, const char* what) const noexcept;
 
  private:
-  Status Load() noexcept;
-
   const char* const library_;  // static lifetime
   CudnnFunctions functions_;
   cudnnHandle_t handle_ = nullptr;

@@ -7,6 +7,7 @@
 
 #include "blas.h"
 #include "cuda_device.h"
+#include "cudnn_attention.h"
 #include "cudnn_library.h"
 #include "engine/op_attributes.h"
 #include "ops.h"
@@ -86,6 +87,17 @@ constexpr std::array kOwnOptions = {
                .default_value = "cuda_ops_tune.txt",
                .doc = "where the choices of tune=time are kept, for all ranks of a host; empty: "
                       "nowhere"},
+    OptionSpec{.name = "attention",
+               .type = OptionType::kEnum,
+               .default_value = "auto",
+               .choices = "auto|cudnn|own",
+               .doc = "kernels of attention in bf16; auto: cuDNN's where it has a plan and they are "
+                      "the faster ones"},
+    OptionSpec{.name = "deterministic",
+               .type = OptionType::kBool,
+               .default_value = "true",
+               .doc = "whether a run repeats to the bit; false: cuDNN may add up gradients of "
+                      "attention in any order"},
     OptionSpec{.scope = "mlp",
                .name = "units",
                .type = OptionType::kInt,
@@ -100,9 +112,12 @@ constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 
 class CudaOpLibrary final : public OpLibrary {
  public:
-  CudaOpLibrary(std::unique_ptr<CudaDevice> device, std::unique_ptr<Blas> blas,
-                Precision precision) noexcept
-      : device_(std::move(device)), blas_(std::move(blas)), precision_(precision) {}
+  CudaOpLibrary(std::unique_ptr<CudaDevice> device, std::unique_ptr<Blas> blas, Precision precision,
+                const Options& options, Host* host) noexcept
+      : device_(std::move(device)),
+        blas_(std::move(blas)),
+        attention_(&cudnn_, options, host),
+        precision_(precision) {}
 
   Device* device() noexcept override { return device_.get(); }
 
@@ -114,7 +129,8 @@ class CudaOpLibrary final : public OpLibrary {
                          .device = device_.get(),
                          .blas = blas_.get(),
                          .cudnn = &cudnn_,
-                         .precision = precision_},
+                         .precision = precision_,
+                         .attention = &attention_},
                         attributes);
       if (*out != nullptr) return {};
       return Status::Error(StatusCode::kResourceExhausted, "no memory for an op '%s'",
@@ -128,6 +144,7 @@ class CudaOpLibrary final : public OpLibrary {
   const std::unique_ptr<CudaDevice> device_;
   const std::unique_ptr<Blas> blas_;
   Cudnn cudnn_;
+  AttentionPlans attention_;
   const Precision precision_;
 };
 
@@ -154,7 +171,8 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
                                        .tune_file = std::string(options.String("tune_file")),
                                        .host = &host},
                                       &blas));
-  *out = new (std::nothrow) CudaOpLibrary(std::move(device), std::move(blas), precision);
+  *out = new (std::nothrow)
+      CudaOpLibrary(std::move(device), std::move(blas), precision, options, &host);
   if (*out != nullptr) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for cuda_ops");
 }
@@ -168,6 +186,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::De
      .kind = engine::PluginKind::kOps,
      .device = "cuda",
      .doc = "ops in float32, tf32 or bfloat16 on an NVIDIA GPU (cuBLASLt, cuDNN and own kernels), "
-            "deterministic",
+            "deterministic by default",
      .create = engine::cuda_ops::Create},
     engine::cuda_ops::OpNames(), engine::cuda_ops::kOptions);

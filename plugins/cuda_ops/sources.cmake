@@ -9,8 +9,11 @@ set(CUDA_OPS_HOST_SOURCES
   cuda_device.cc
   cuda_flat_math.cc
   cuda_op.cc
+  cudnn_attention.cc
   cudnn_convolution.cc
+  cudnn_graph.cc
   cudnn_library.cc
+  cudnn_plan.cc
   dropout.cc
   elementwise.cc
   embedding.cc

@@ -1,0 +1,76 @@
+// Operation graphs of cuDNN as data: tensors, and what makes one of others.
+#pragma once
+
+#include <cudnn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace engine::cuda_ops {
+
+using GraphExtents = std::array<int64_t, 4>;
+
+inline GraphExtents Transposed(const GraphExtents& of) noexcept {
+  return {of[0], of[1], of[3], of[2]};
+}
+
+// Where a tensor is: between two operations only, on the device (aligned to 16 bytes), or a number
+// on the host.
+enum class GraphStorage { kVirtual, kMemory, kScalar };
+
+struct GraphTensor {
+  GraphExtents extents = {1, 1, 1, 1}, strides = {1, 1, 1, 1};
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  GraphStorage storage = GraphStorage::kVirtual;
+  float value = 0;  // of a scalar
+};
+
+enum class GraphKind { kMatmul, kPointwise, kReduction, kTranspose };
+
+struct GraphOperation {
+  GraphKind kind;
+  int x = -1, b = -1, t = -1, y = -1;  // indices of tensors
+  int mode = -1;                       // cudnnPointwiseMode_t or cudnnReduceTensorOp_t
+  int64_t axis = -1;                   // of CUDNN_POINTWISE_GEN_INDEX
+};
+
+constexpr size_t kMaxGraphTensors = 40;
+// Where the tensors are that are in memory.
+using GraphMemory = std::array<void*, kMaxGraphTensors>;
+
+// Operations on tensors of four dimensions, in an order in which they can be computed. Each makes a
+// tensor: virtual, packed, in single precision, until it is told otherwise.
+class CudnnGraph {
+ public:
+  int Input(const GraphExtents& extents, const GraphExtents& strides, cudnnDataType_t type) {
+    return Add({extents, strides, type, GraphStorage::kMemory});
+  }
+  int Scalar(float value) { return Add({.storage = GraphStorage::kScalar, .value = value}); }
+
+  int Multiply(int a, int b);  // matrices of the last two dimensions
+  int Map(cudnnPointwiseMode_t mode, int x, int b = -1, int t = -1);
+  int Index(int x, int64_t axis);                 // of each element of x in a dimension
+  int Reduce(cudnnReduceTensorOp_t mode, int x);  // over the last dimension
+  int Transpose(int x);                           // the last two dimensions
+
+  // Rounds a result to `type`; writes it to memory.
+  void Round(int tensor, cudnnDataType_t type) { at(tensor).type = type; }
+  void Store(int tensor, const GraphExtents& strides, cudnnDataType_t type) {
+    at(tensor) = {at(tensor).extents, strides, type, GraphStorage::kMemory};
+  }
+
+  const std::vector<GraphTensor>& tensors() const noexcept { return tensors_; }
+  const std::vector<GraphOperation>& operations() const noexcept { return operations_; }
+
+ private:
+  GraphTensor& at(int tensor) { return tensors_[static_cast<size_t>(tensor)]; }
+  int Add(const GraphTensor& tensor);
+  int Add(GraphOperation operation, const GraphExtents& extents);
+
+  std::vector<GraphTensor> tensors_;
+  std::vector<GraphOperation> operations_;
+};
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,218 @@
+// Source: the backend API, https://docs.nvidia.com/deeplearning/cudnn/backend/latest/.
+#include "cudnn_plan.h"
+
+#include <cstring>
+#include <utility>
+
+namespace engine::cuda_ops {
+namespace {
+
+// One of the descriptors that the backend is made of. The first error of its calls stays.
+class Descriptor {
+ public:
+  Descriptor(const CudnnFunctions& api, cudnnBackendDescriptorType_t kind)
+      : api_(api), status_(api.cudnnBackendCreateDescriptor(kind, &descriptor_)) {}
+  Descriptor(Descriptor&& other) noexcept
+      : api_(other.api_), descriptor_(other.Release()), status_(other.status_) {}
+  ~Descriptor() {
+    if (descriptor_ != nullptr) api_.cudnnBackendDestroyDescriptor(descriptor_);
+  }
+
+  Descriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                  const void* values, int64_t count = 1) {
+    if (ok()) status_ = api_.cudnnBackendSetAttribute(descriptor_, name, type, count, values);
+    return *this;
+  }
+  Descriptor& Set(cudnnBackendAttributeName_t name, const Descriptor& value) {
+    return Set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, &value.descriptor_);
+  }
+  Descriptor& Finalize() {
+    if (ok()) status_ = api_.cudnnBackendFinalize(descriptor_);
+    return *this;
+  }
+  // Whether there is a value, of which the first is written.
+  bool Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, void* value) const {
+    int64_t count = 0;
+    return ok() &&
+           api_.cudnnBackendGetAttribute(descriptor_, name, type, 1, &count, value) ==
+               CUDNN_STATUS_SUCCESS &&
+           count > 0;
+  }
+
+  bool ok() const { return status_ == CUDNN_STATUS_SUCCESS; }
+  cudnnStatus_t status() const { return status_; }
+  cudnnBackendDescriptor_t get() const { return descriptor_; }
+  cudnnBackendDescriptor_t Release() noexcept { return std::exchange(descriptor_, nullptr); }
+
+ private:
+  const CudnnFunctions& api_;
+  cudnnBackendDescriptor_t descriptor_ = nullptr;
+  cudnnStatus_t status_;
+};
+
+constexpr int64_t IdOf(size_t tensor) {
+  return static_cast<int64_t>(tensor) + 1;
+}
+
+constexpr cudnnDataType_t kFloat = CUDNN_DATA_FLOAT, kBoolean = CUDNN_DATA_BOOLEAN;
+
+// What the backend calls the parts of an operation: what it does (a descriptor of its own, but for
+// transpositions), and its tensors.
+struct OperationNames {
+  cudnnBackendDescriptorType_t kind, operation;
+  cudnnBackendAttributeName_t arithmetic, mode, of_kind, x, b, y;
+};
+constexpr auto kNoKind = cudnnBackendDescriptorType_t{};
+constexpr auto kNone = cudnnBackendAttributeName_t{};
+constexpr OperationNames kNames[] = {  // by GraphKind
+    {CUDNN_BACKEND_MATMUL_DESCRIPTOR, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+     CUDNN_ATTR_MATMUL_COMP_TYPE, kNone, CUDNN_ATTR_OPERATION_MATMUL_DESC,
+     CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_ATTR_OPERATION_MATMUL_BDESC,
+     CUDNN_ATTR_OPERATION_MATMUL_CDESC},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+     CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_ATTR_POINTWISE_MODE,
+     CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
+     CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC},
+    {CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+     CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_ATTR_REDUCTION_OPERATOR,
+     CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, kNone,
+     CUDNN_ATTR_OPERATION_REDUCTION_YDESC},
+    {kNoKind, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, kNone, kNone, kNone,
+     CUDNN_ATTR_OPERATION_RESHAPE_XDESC, kNone, CUDNN_ATTR_OPERATION_RESHAPE_YDESC}};
+
+Descriptor Describe(const CudnnFunctions& api, const GraphTensor& tensor, int64_t id) {
+  const bool is_virtual = tensor.storage == GraphStorage::kVirtual,
+             is_scalar = tensor.storage == GraphStorage::kScalar;
+  constexpr int64_t kAlignment = 16;
+  Descriptor described(api, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  described.Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, &id)
+      .Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, &tensor.type)
+      .Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, &kAlignment)
+      .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, tensor.extents.data(), 4)
+      .Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, tensor.strides.data(), 4)
+      .Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, &is_virtual)
+      .Set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, &is_scalar)
+      .Finalize();
+  return described;
+}
+
+Descriptor Describe(const CudnnFunctions& api, const GraphOperation& of,
+                    const std::vector<Descriptor>& tensors) {
+  const OperationNames& names = kNames[static_cast<size_t>(of.kind)];
+  const auto tensor = [&](int id) -> const Descriptor& { return tensors[static_cast<size_t>(id)]; };
+  Descriptor operation(api, names.operation);
+  operation.Set(names.x, tensor(of.x)).Set(names.y, tensor(of.y));
+  if (of.b >= 0) operation.Set(names.b, tensor(of.b));
+  if (of.t >= 0) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, tensor(of.t));
+  if (of.kind != GraphKind::kTranspose) {
+    const bool is_map = of.kind == GraphKind::kPointwise;
+    const bool compares = is_map && of.mode == CUDNN_POINTWISE_CMP_GE;
+    Descriptor kind(api, names.kind);
+    kind.Set(names.arithmetic, CUDNN_TYPE_DATA_TYPE, compares ? &kBoolean : &kFloat);
+    if (of.mode >= 0) {
+      kind.Set(names.mode, is_map ? CUDNN_TYPE_POINTWISE_MODE : CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
+               &of.mode);
+    }
+    if (of.axis >= 0) kind.Set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, &of.axis);
+    kind.Finalize();
+    operation.Set(names.of_kind, kind);
+  }
+  operation.Finalize();
+  return operation;
+}
+
+Descriptor Describe(const CudnnFunctions& api, const CudnnGraph& graph, cudnnHandle_t handle) {
+  std::vector<Descriptor> tensors, operations;
+  for (const GraphTensor& tensor : graph.tensors()) {
+    tensors.push_back(Describe(api, tensor, IdOf(tensors.size())));
+  }
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const GraphOperation& operation : graph.operations()) {
+    operations.push_back(Describe(api, operation, tensors));
+    raw.push_back(operations.back().get());
+  }
+  Descriptor described(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  described.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.data(),
+                static_cast<int64_t>(raw.size()));
+  if (handle != nullptr) {
+    described.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, &handle);
+  }
+  described.Finalize();
+  return described;
+}
+
+}  // namespace
+
+// cuDNN proposes only engines that can be planned.
+Status CudnnPlan::Create(Cudnn* cudnn, const CudnnGraph& graph, const char* device,
+                         std::unique_ptr<CudnnPlan>* out) {
+  const CudnnFunctions& api = cudnn->functions();
+  const auto error = [&](const char* what) {
+    char words[256] = {};
+    api.cudnnGetLastErrorString(words, sizeof words);
+    return Status::Error(StatusCode::kUnsupported, "cuDNN %s (%s)", what, words);
+  };
+  const bool here = device == nullptr;
+  const cudnnHandle_t handle = here ? cudnn->handle() : nullptr;
+  Descriptor properties(api, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  if (!here) {
+    properties.Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, device,
+                   static_cast<int64_t>(strlen(device) + 1));
+    if (!properties.Finalize().ok()) return error("knows no such device");
+  }
+  const Descriptor operations = Describe(api, graph, handle);
+  if (!operations.ok()) return error("refuses the graph");
+
+  constexpr cudnnBackendHeurMode_t kMode = CUDNN_HEUR_MODE_A;
+  Descriptor heuristics(api, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations)
+      .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &kMode);
+  if (!here) heuristics.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
+  heuristics.Finalize();
+  const Descriptor config(api, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  cudnnBackendDescriptor_t first = config.get();
+  if (!heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, &first)) {
+    return error("has no engine for the graph");
+  }
+
+  std::unique_ptr<CudnnPlan> own(new CudnnPlan(cudnn, graph));
+  Descriptor plan(api, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  if (!here) plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties);
+  if (here) plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle);
+  if (!plan.Finalize().Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                           &own->workspace_bytes_)) {
+    return error("cannot plan the graph");
+  }
+  own->plan_ = plan.Release();
+  *out = std::move(own);
+  return {};
+}
+
+CudnnPlan::~CudnnPlan() {
+  if (plan_ != nullptr) cudnn_.functions().cudnnBackendDestroyDescriptor(plan_);
+}
+
+Status CudnnPlan::Run(const GraphMemory& memory, void* workspace,
+                      cudaStream_t stream) const noexcept {
+  std::array<int64_t, kMaxGraphTensors> ids;
+  std::array<const void*, kMaxGraphTensors> data;
+  size_t count = 0;
+  for (size_t i = 0; i < graph_.tensors().size(); ++i) {
+    const GraphTensor& tensor = graph_.tensors()[i];
+    if (tensor.storage == GraphStorage::kVirtual) continue;
+    ids[count] = IdOf(i);
+    data[count++] = tensor.storage == GraphStorage::kScalar ? &tensor.value : memory[i];
+  }
+  const auto size = static_cast<int64_t>(count);
+  Descriptor pack(cudnn_.functions(), CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(), size)
+      .Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, data.data(), size)
+      .Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &workspace);
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, pack.Finalize().status(), "arguments of a plan");
+  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  return cudnn_.ToStatus(cudnn_.functions().cudnnBackendExecute(cudnn_.handle(), plan_, pack.get()),
+                         "running a plan");
+}
+
+}  // namespace engine::cuda_ops

@@ -1,0 +1,18 @@
+// What an operation graph computes, by its definition and in double precision.
+#pragma once
+
+#include <functional>
+
+#include "cudnn_graph.h"
+
+namespace engine::cuda_ops::test {
+
+// What `memory` holds: doubles, or numbers of the types of the tensors (float32 and bfloat16).
+enum class GraphNumbers { kDoubles, kTyped };
+
+// The test fails at what it does not know. `between` is called after each operation.
+void EvaluateGraph(
+    const CudnnGraph& graph, const GraphMemory& memory, GraphNumbers numbers,
+    const std::function<void()>& between = [] {});
+
+}  // namespace engine::cuda_ops::test
