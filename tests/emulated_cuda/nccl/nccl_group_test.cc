@@ -11,10 +11,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
-
-// The promises are of a second or a deadline; a loaded machine may take longer to notice.
-constexpr auto kPromptly = std::chrono::seconds(6);
 
 Status TrySubmit(Communicator& communicator, std::span<const Transfer> transfers, Work** work) {
   return static_cast<GroupedTransfers*>(communicator.Query(kGroupedTransfersId))

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +16,21 @@
 #include "tests/conformance/communicator/communicator_rig.h"
 
 namespace engine::test {
+
+using Clock = std::chrono::steady_clock;
+
+// The promises are of a second or a deadline; a loaded machine may take longer to notice.
+constexpr auto kPromptly = std::chrono::seconds(6);
+
+// A sum.
+inline Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t timeout_ms = 30000) {
+  return {.send = data.data(),
+          .recv = data.data(),
+          .count = static_cast<int64_t>(data.size()),
+          .unit = 3,
+          .sequence = sequence,
+          .timeout_ms = timeout_ms};
+}
 
 inline const char kNcclPlugin[] = ENGINE_TEST_PLUGIN_DIR "/libengine_nccl.so";
 
@@ -34,11 +50,17 @@ class TestStream final : public Stream {
   // Queues work that lasts until `gate` is true.
   void Hold(std::atomic<bool>* gate);
   // Queues the filling of `data` with `value`.
-  void Fill(std::vector<float>* data, float value);
+  void Fill(std::vector<float>* data, float value) {
+    Do([=] { data->assign(data->size(), value); });
+  }
   // Queues a copy; cudaMemcpyAsync would wait, since this is no memory of a GPU.
-  void Copy(std::vector<float>* target, const std::vector<float>* source);
+  void Copy(std::vector<float>* target, const std::vector<float>* source) {
+    Do([=] { *target = *source; });
+  }
 
  private:
+  void Do(std::function<void()> work);
+
   cudaStream_t stream_ = nullptr;
 };
 

@@ -12,11 +12,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
 using Child = std::unique_ptr<Communicator>;
 
-// The promises are of a second or a deadline; a loaded machine may take longer to notice.
-constexpr auto kPromptly = std::chrono::seconds(6);
 constexpr char kDeadlineMs[] = "1000";
 
 SubGroups* GroupsOf(Communicator& communicator) {
@@ -35,14 +32,6 @@ Status ErrorOfSplit(Communicator& communicator) {
   const Status status = GroupsOf(communicator)->Split(0, 0, &made);
   EXPECT_EQ(made, nullptr);
   return status;
-}
-
-Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t timeout_ms = 30000) {
-  return {.send = data.data(),
-          .recv = data.data(),
-          .count = static_cast<int64_t>(data.size()),
-          .sequence = sequence,
-          .timeout_ms = timeout_ms};
 }
 
 // What all ranks of `communicator` bring, in their order.
