@@ -110,7 +110,9 @@ Status Executor::RunHook(const Task& task) {
   const char* name = options_.hook_names[task.hook].c_str();
   if (task.hook_work == HookWork::kPack || task.hook_work == HookWork::kUnpack) {
     const bool packs = task.hook_work == HookWork::kPack;
-    return (packs ? wire_->Pack(task) : wire_->Unpack(task)).WithContext("hook '%s'", name);
+    Stream* const stream = memory_->stream();
+    return (packs ? wire_->Pack(task, stream) : wire_->Unpack(task, stream))
+        .WithContext("hook '%s'", name);
   }
   const bool local = hook_traits_[task.hook].stage == HookStage::kLocal;
   for (size_t i = 0; i < task.spans.size(); ++i) {

@@ -16,7 +16,6 @@
 namespace engine {
 
 struct Task;
-struct TaskSpan;
 
 // How the units of a layout lie on the wire. The same on all ranks.
 //
@@ -53,8 +52,8 @@ class Wire {
                                               SharedMemory* shared);
 
   // Between the gradients and the wire, for the spans of `task`. [compute-lane]
-  Status Pack(const Task& task);
-  Status Unpack(const Task& task);
+  Status Pack(const Task& task, Stream* stream);
+  Status Unpack(const Task& task, Stream* stream);
   // dtype, buffers and count of a transfer of gradients.
   void Describe(const Task& task, Transfer* transfer) const;
 
@@ -66,8 +65,9 @@ class Wire {
  private:
   Wire(WireFormat& format, WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
       : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
-  WireCall CallOf(const TaskSpan& span) const;
-  Status UnpackBlocks(const Task& task, size_t span);
+  size_t CallsFor(const Task& task) const;
+  WireCall CallOf(const Task& task, size_t i, Stream* stream) const;
+  Status UnpackBlocks(const Task& task, WireCall call, size_t span);
 
   WireFormat& format_;
   const WireLayout layout_;

@@ -142,6 +142,33 @@ TEST(AcceleratorTest, HooksClipAsOnAHostDevice) {
   }
 }
 
+TEST(AcceleratorTest, GradientsTravelAsBFloat16ToTheBitsOfHostDevices) {
+  for (const bool shard : {false, true}) {
+    for (const char* scheduler : {"fifo_sched", "priority_sched", "dear_sched"}) {
+      SCOPED_TRACE(std::string(scheduler) + (shard ? ", sharded" : ""));
+      AsyncWorld world{.size = 3, .shard = shard, .scheduler = scheduler, .steps = UnevenSteps()};
+      const auto as_float32 = world.Run();
+      world.hooks = {{"cast_bf16", {}}};
+      const auto made = world.Run();
+      ExpectSameBits(made, world.RunOnHost());
+      EXPECT_NE(made[0].parameters, as_float32[0].parameters) << "nothing was rounded";
+    }
+  }
+}
+
+// One for each unit on its way there, and one on its way back.
+TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
+  for (const bool fuses : {false, true}) {
+    AsyncWorld world{.size = 2, .fuse_bytes = fuses ? "1000000" : "0"};
+    const int before = world.Run()[0].conversions;
+    world.hooks = {{"cast_bf16", {}}};
+    const auto made = world.Run();
+    ASSERT_TRUE(made[0].status.ok()) << made[0].status.message();
+    const auto units = fuses ? 1 : 6;
+    EXPECT_EQ(made[0].conversions - before, 2 * units * static_cast<int>(world.steps.size()));
+  }
+}
+
 // The device computes the first layer's gradient, the last of a backward pass, only when the
 // gradient of another layer was submitted.
 TEST(AcceleratorTest, TransfersBeginBeforeTheDeviceHasEndedTheBackwardPass) {
