@@ -56,19 +56,14 @@ Transfer Executor::MakeTransfer(const Task& task) {
     return transfer;
   }
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
-  float* const arena =
-      task.data == TransferData::kParameters ? memory_->parameters() : memory_->gradients();
-  float* const whole = arena + unit.offset;
-  transfer.send = transfer.recv = whole;
+  const bool parameters = task.data == TransferData::kParameters;
+  if (parameters) transfer.dtype = unit.gathered;
+  transfer.send = transfer.recv =
+      transfer.dtype == DType::kBFloat16
+          ? memory_->copy_at(unit.offset)
+          : (parameters ? memory_->parameters() : memory_->gradients()) + unit.offset;
   transfer.count = unit.count;
-  if (task.info.transfer == TransferKind::kAllReduce) return transfer;
-  transfer.count = unit.count / options_.rank.world_size;
-  float* const own = whole + options_.rank.rank * transfer.count;
-  if (task.info.transfer == TransferKind::kReduceScatter) {
-    transfer.recv = own;
-  } else {
-    transfer.send = own;
-  }
+  CutForRank(options_.rank, &transfer);
   return transfer;
 }
 

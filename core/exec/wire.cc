@@ -191,11 +191,15 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   }
   transfer->dtype = layout_.traits.dtype;
   transfer->count = memory_.layout().units[unit].count;
-  if (task.info.transfer == TransferKind::kAllReduce) return;
-  transfer->count /= rank_.world_size;
-  std::byte* const own =
-      whole + rank_.rank * transfer->count * static_cast<int64_t>(SizeOf(transfer->dtype));
-  if (task.info.transfer == TransferKind::kReduceScatter) {
+  CutForRank(rank_, transfer);
+}
+
+void CutForRank(const RankInfo& rank, Transfer* transfer) {
+  if (transfer->kind == TransferKind::kAllReduce) return;
+  transfer->count /= rank.world_size;
+  auto* const own = static_cast<std::byte*>(transfer->recv) +
+                    rank.rank * transfer->count * static_cast<int64_t>(SizeOf(transfer->dtype));
+  if (transfer->kind == TransferKind::kReduceScatter) {
     transfer->recv = own;
   } else {
     transfer->send = own;

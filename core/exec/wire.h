@@ -43,6 +43,10 @@ Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::s
 // The wire format that `hook` has; kPlugin when it has none. [setup]
 Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name);
 
+// Of a transfer in place, all of whose elements are described, what `rank` gives to a
+// reduce-scatter or an all-gather, and gets.
+void CutForRank(const RankInfo& rank, Transfer* transfer);
+
 // The wire of one rank.
 class Wire {
  public:
