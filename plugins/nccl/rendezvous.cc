@@ -108,7 +108,7 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
     }
   }
   host_.Log(LogLevel::kDebug, std::to_string(ranks_.world_size)
-                                  .append(" ranks connect by ids of NCCL: ")
+                                  .append(" ranks, ids of NCCL: ")
                                   .append(std::to_string(ids.size())));
   return ids;
 }

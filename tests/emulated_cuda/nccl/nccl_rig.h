@@ -22,6 +22,12 @@ using Clock = std::chrono::steady_clock;
 // The promises are of a second or a deadline; a loaded machine may take longer to notice.
 constexpr auto kPromptly = std::chrono::seconds(6);
 
+// Expects that its scope takes no longer.
+struct Promptly {
+  const Clock::time_point start = Clock::now();
+  ~Promptly() { EXPECT_LT(Clock::now() - start, kPromptly); }
+};
+
 // A sum.
 inline Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t timeout_ms = 30000) {
   return {.send = data.data(),
@@ -73,6 +79,18 @@ class Fault {
 
 // What Create of rank 0 in a world of one says.
 Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options);
+
+// Runs body(world, rank) for all ranks of a world.
+template <typename Body>
+void OnRanks(int ranks, const OptionValues::Overrides& options, const Body& body) {
+  World world(kNcclPlugin, ranks, options);
+  ASSERT_TRUE(world.ok());
+  RunRanks(ranks, [&](int rank) { body(world, rank); });
+}
+template <typename Body>
+void OnRanks(int ranks, const Body& body) {
+  OnRanks(ranks, {}, body);
+}
 
 // Waits, a few seconds at most, until `done`.
 template <typename Done>
