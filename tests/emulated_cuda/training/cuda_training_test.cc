@@ -1,69 +1,28 @@
 // Training with the ops of cuda_ops on emulated CUDA: what comes out is what cpu_ops gives, the
 // same bits come out whatever the way, and what goes wrong is told in one sentence.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tests/system/cli/engine_process.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/emulated_cuda/engine_runs.h"
 
 namespace engine::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
-constexpr char kText[] =
-    "It was a bright cold day in April, and nothing here was ever printed before by anybody else. ";
-
-class CudaTraining : public ::testing::Test {
+class CudaTraining : public EngineRuns {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 40; ++i) text.append(kText).append(std::to_string(i * i));
-    folder_.Write("text", text);
-    // Heads of 64, so that bfloat16 takes the kernels that GPT-2 takes.
-    folder_.Write(
-        "gpt.pbtxt",
-        "seed: 5 model { gpt { layers: 1 width: 64 heads: 1 tied: true } }\n"
-        "data { text { path: \"text\" context: 24 } }\n"
-        "train { steps: 6 global_batch: 3 evaluate_samples: 6 learning_rate { base: 0.01 } }\n"
-        "plugins: [\"null\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
-        "clip_norm { max_norm: 0.5 }\n");
+    WriteGpt();
     folder_.Write("mlp.pbtxt",
                   "seed: 3 model { mlp { hidden: [24, 16] } }\n"
                   "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
                   "train { steps: 9 global_batch: 15 learning_rate { base: 0.1 } }\n"
                   "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\", \"clip_value\"]\n"
                   "sgd { momentum: 0.9 } clip_value { threshold: 0.05 }\n");
-  }
-
-  Outcome Run(const std::string& config, Words more,
-              const std::map<std::string, std::string>& environment = {}) {
-    more.insert(more.begin(), {"run", config, "-q", "--plugin-path", EMULATED_PLUGINS});
-    return RunEngine(folder_.path(), std::move(more), environment);
-  }
-
-  // Losses of all steps and evaluations.
-  std::vector<double> Losses(const std::string& config, Words more) {
-    more.insert(more.end(), {"--set", "output.metrics=metrics.jsonl"});
-    const Outcome outcome = Run(config, more);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    std::vector<double> losses;
-    std::ifstream file(folder_ / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto entry = nlohmann::json::parse(line);
-      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
-    }
-    std::remove((folder_ / "metrics.jsonl").c_str());
-    EXPECT_GT(losses.size(), 2u);
-    return losses;
   }
 
   // Measuring takes long where nothing is fast.
@@ -79,8 +38,6 @@ class CudaTraining : public ::testing::Test {
       EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i])) << "loss " << i;
     }
   }
-
-  TempFolder folder_;
 };
 
 TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
