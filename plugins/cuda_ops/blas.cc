@@ -2,19 +2,50 @@
 // asked for as d^T = b^T a^T, with b as the first factor ("A") and n, m as the extents of d^T.
 #include "blas.h"
 
-#include <algorithm>
+#include <cstdio>
 #include <new>
 #include <tuple>
 #include <utility>
 
-#include "blas_plan.h"
 #include "cuda_error.h"
 
 namespace engine::cuda_ops {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr int kCandidates = 8;
+constexpr int kCandidates = 32;
+// Alignments beyond this make no difference to cuBLASLt's kernels.
+constexpr uint32_t kLargestAlignment = 16;
+
+Status BlasStatus(cublasStatus_t status, const char* what) noexcept {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return Status::Error(
+      status == CUBLAS_STATUS_ALLOC_FAILED ? StatusCode::kResourceExhausted : StatusCode::kDevice,
+      "%s: %s", what, cublasLtGetStatusString(status));
+}
+
+#define CUDA_OPS_RETURN_IF_BLAS_ERROR(expression, what) \
+  ENGINE_RETURN_IF_ERROR(BlasStatus((expression), what))
+
+uint32_t AlignmentOf(const void* pointer) noexcept {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  uint32_t alignment = kLargestAlignment;
+  while (address % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+struct Alignments {
+  uint32_t a, b, d, bias, aux;
+
+  explicit Alignments(const MatrixOperands& operands) noexcept
+      : a(AlignmentOf(operands.a)),
+        b(AlignmentOf(operands.b)),
+        d(AlignmentOf(operands.d)),
+        bias(AlignmentOf(operands.bias)),
+        aux(AlignmentOf(operands.aux)) {}
+  bool operator==(const Alignments&) const noexcept = default;
+};
+
 cudaDataType_t TypeOf(DType dtype) noexcept {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
 }
@@ -56,8 +87,29 @@ bool IsRecording(cudaStream_t stream) noexcept {
 
 }  // namespace
 
+// What cuBLASLt is told about one shape, and its proposals, best guess first.
+struct Blas::Plan {
+  MatrixProduct product;
+  Alignments alignments;
+  cublasLtMatmulDesc_t description = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  // Empty: there is no algorithm. Several: the choice among them is still open.
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+
+  Plan(const MatrixProduct& wanted, const Alignments& given) noexcept
+      : product(wanted), alignments(given) {}
+  ~Plan() {
+    if (description != nullptr) static_cast<void>(cublasLtMatmulDescDestroy(description));
+    for (cublasLtMatrixLayout_t layout : {a, b, d}) {
+      if (layout != nullptr) static_cast<void>(cublasLtMatrixLayoutDestroy(layout));
+    }
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+};
+
 Blas::Blas(CudaDevice& device, const Settings& settings) noexcept
-    : device_(device), settings_(settings) {}
+    : device_(device), settings_(settings), file_(settings.tune_file, settings.host) {}
 
 Blas::~Blas() {
   plans_.clear();
@@ -95,16 +147,15 @@ Status Blas::Multiply(const MatrixProduct& product, const MatrixOperands& operan
                          static_cast<long long>(product.k), static_cast<long long>(product.n),
                          Name(product.factors), Name(product.result));
   }
-  if (settings_.tune && !plan->measured && !IsRecording(stream)) {
-    ENGINE_RETURN_IF_ERROR(Tune(plan, operands, stream));
+  if (plan->candidates.size() > 1 && !IsRecording(stream)) {
+    ENGINE_RETURN_IF_ERROR(Choose(plan, operands, stream));
   }
-  return Run(*plan, plan->candidates[plan->chosen], operands, stream);
+  return Run(*plan, plan->candidates.front(), operands, stream);
 }
 
 int32_t Blas::measured() noexcept {
   const std::lock_guard lock(mutex_);
-  return static_cast<int32_t>(
-      std::count_if(plans_.begin(), plans_.end(), [](const auto& plan) { return plan->measured; }));
+  return measured_;
 }
 
 Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
@@ -124,7 +175,12 @@ Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
   ENGINE_RETURN_IF_ERROR(MakePlan(plan.get()));
   // The library sees by these pointers how they are aligned.
   ENGINE_RETURN_IF_ERROR(SetEpiloguePointers(*plan, operands));
-  ENGINE_RETURN_IF_ERROR(Propose(plan.get()));
+  cublasLtMatmulAlgo_t kept;
+  if (settings_.tune == Tune::kTime && file_.Find(KeyOf(*plan), &kept) && Takes(*plan, kept)) {
+    plan->candidates = {kept};
+  } else {
+    ENGINE_RETURN_IF_ERROR(Propose(plan.get()));
+  }
   plans_.push_back(std::move(plan));
   *out = plans_.back().get();
   return {};
@@ -180,9 +236,10 @@ Status Blas::Propose(Plan* plan) noexcept {
       preference(raw);
   ENGINE_RETURN_IF_ERROR(
       Set(raw, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes)));
-  // A sum in parts has one order if the parts are kept apart and added in a second step; in place
-  // they are added in turn, but not in an order that is promised.
-  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  // A sum in parts that are kept in the type of the result would be rounded more than once.
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (plan->product.result == DType::kFloat32) schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  if (settings_.tune == Tune::kBits) schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
   ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes));
   const Alignments& alignments = plan->alignments;
   ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.b));
@@ -201,11 +258,65 @@ Status Blas::Propose(Plan* plan) noexcept {
     return {};
   }
   CUDA_OPS_RETURN_IF_BLAS_ERROR(status, "asking cuBLASLt for algorithms");
-  for (int i = 0; i < count; ++i) {
+  const size_t wanted = settings_.tune == Tune::kTime ? kCandidates : 1;
+  for (int i = 0; i < count && plan->candidates.size() < wanted; ++i) {
     if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= kWorkspaceBytes) {
       plan->candidates.push_back(results[i].algo);
     }
   }
+  return {};
+}
+
+// Device and library; extents, transposes, types and what else the description has; alignments.
+std::string Blas::KeyOf(const Plan& plan) const noexcept {
+  const MatrixProduct& product = plan.product;
+  const Alignments& aligned = plan.alignments;
+  char key[512];
+  snprintf(key, sizeof key,
+           "%s, %d multiprocessors, cuBLASLt %zu: %lldx%lldx%lld %c%c %s to %s%s epilogue %d%s, "
+           "aligned %u %u %u %u %u",
+           device_.description(), device_.multiprocessors(), cublasLtGetVersion(),
+           static_cast<long long>(product.m), static_cast<long long>(product.n),
+           static_cast<long long>(product.k), product.a_transposed ? 't' : 'n',
+           product.b_transposed ? 't' : 'n', Name(product.factors), Name(product.result),
+           settings_.tf32 ? " tf32" : "", static_cast<int>(EpilogueOf(product.epilogue)),
+           product.sum ? " added" : "", aligned.a, aligned.b, aligned.d, aligned.bias, aligned.aux);
+  return key;
+}
+
+// Whether the library can do what is described with an algorithm of the file.
+bool Blas::Takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const noexcept {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(handle_, plan.description, plan.b, plan.a, plan.d, plan.d,
+                                 &algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= kWorkspaceBytes;
+}
+
+// Leaves one candidate.
+Status Blas::Choose(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept {
+  std::vector<cublasLtMatmulAlgo_t>& candidates = plan->candidates;
+  MatrixOperands scratch = operands;
+  // What is added to may not be added to several times. Memory in the order of the stream: nothing
+  // waits for it, and no other stream.
+  if (plan->product.sum) {
+    const size_t bytes = static_cast<size_t>(plan->product.m) *
+                         static_cast<size_t>(plan->product.n) * SizeOf(plan->product.result);
+    if (cudaMallocFromPoolAsync(&scratch.d, bytes, device_.arena(), stream) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      candidates.resize(1);  // for this run; there may be more memory in another one
+      return {};
+    }
+  }
+  size_t fastest = 0;
+  const Status status = FindFastest(
+      device_, stream, candidates.size(),
+      [&](size_t i) { return Run(*plan, candidates[i], scratch, stream); }, &fastest);
+  if (plan->product.sum) static_cast<void>(cudaFreeAsync(scratch.d, stream));
+  ENGINE_RETURN_IF_ERROR(status);
+  ++measured_;
+  cublasLtMatmulAlgo_t chosen = candidates[fastest];
+  file_.Keep(KeyOf(*plan), &chosen);
+  candidates = {Takes(*plan, chosen) ? chosen : candidates[fastest]};
   return {};
 }
 

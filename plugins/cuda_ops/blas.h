@@ -1,4 +1,4 @@
-// Products of matrices with cuBLASLt, the fastest of its algorithms for each shape.
+// Products of matrices with cuBLASLt.
 #pragma once
 
 #include <cublasLt.h>
@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
+#include "blas_tune.h"
 #include "cuda_device.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
@@ -45,16 +47,22 @@ struct MatrixOperands {
   void* aux = nullptr;
 };
 
+// Which of the algorithms that the library proposes is taken.
+enum class Tune : int32_t {
+  kOff = 0,   // the first proposal
+  kBits = 1,  // the first one that does not split sums: each element is added up in one go
+  kTime = 2,  // the fastest by measurement, kept in a file
+};
+
 // One per device and library. [any-thread]; calls on several streams at a time are not allowed, as
 // they share the workspace.
 class Blas {
  public:
   struct Settings {
     bool tf32 = false;  // factors in float32 are rounded to 10 bits
-    // Whether the first call of a shape measures the algorithms that the library proposes and keeps
-    // the fastest of those with the bits of the first proposal; else that one is taken. So results
-    // do not depend on what was measured.
-    bool tune = true;
+    Tune tune = Tune::kOff;
+    std::string tune_file;  // see TuneFile
+    Host* host = nullptr;   // gets sentences about that file; null: nobody does
   };
 
   // kDevice with a sentence when cuBLASLt cannot be set up. Its workspace is allocated with the
@@ -69,9 +77,9 @@ class Blas {
   // width, plain products are. Decided by the shape and the alignment of the operands.
   Result<bool> Supports(const MatrixProduct& product, const MatrixOperands& operands) noexcept;
 
-  // Queues the product. The first call of a shape outside of a recording allocates, and waits for
-  // the stream while it measures; d is written several times then, and the other operands must not
-  // change.
+  // Queues the product. With kTime, the first call of a shape that is not in the file, outside of a
+  // recording, waits for the stream while it measures; d is written several times then, and the
+  // other operands must not change.
   Status Multiply(const MatrixProduct& product, const MatrixOperands& operands,
                   cudaStream_t stream) noexcept;
 
@@ -86,12 +94,9 @@ class Blas {
   Status Find(const MatrixProduct& product, const MatrixOperands& operands, Plan** out) noexcept;
   Status MakePlan(Plan* plan) noexcept;
   Status Propose(Plan* plan) noexcept;
-  Status Tune(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept;
-  Status Rehearse(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
-                  const MatrixOperands& operands, const MatrixOperands& scratch, uint64_t* parts,
-                  cudaStream_t stream) noexcept;
-  Status Measure(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
-                 const MatrixOperands& operands, cudaStream_t stream, float* milliseconds) noexcept;
+  Status Choose(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept;
+  std::string KeyOf(const Plan& plan) const noexcept;
+  bool Takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const noexcept;
   static Status SetEpiloguePointers(const Plan& plan, const MatrixOperands& operands) noexcept;
   Status Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
              const MatrixOperands& operands, cudaStream_t stream) noexcept;
@@ -103,6 +108,8 @@ class Blas {
   std::mutex mutex_;
   void* workspace_ = nullptr;                 // guarded by mutex_
   std::vector<std::unique_ptr<Plan>> plans_;  // guarded by mutex_, as is their content
+  TuneFile file_;                             // guarded by mutex_
+  int32_t measured_ = 0;                      // guarded by mutex_
 };
 
 }  // namespace engine::cuda_ops

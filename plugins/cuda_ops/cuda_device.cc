@@ -3,20 +3,25 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <mutex>
 #include <new>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "cuda_error.h"
 #include "cuda_flat_math.h"
 #include "staging.h"
 
 namespace engine::cuda_ops {
+
 namespace {
 
 constexpr int32_t kLeastCapability = 80;  // asynchronous copies, bfloat16 matrix instructions
 constexpr size_t kGranule = 256;
 constexpr size_t kLargest = size_t{1} << 46;
+
+constexpr int64_t kMemoryTimeoutMs = 60'000;
 
 cudaStream_t Native(Stream* stream) noexcept {
   return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
@@ -48,6 +53,37 @@ Status Poll(int32_t ordinal, const Query& query, int64_t timeout_ms, const char*
   }
 }
 
+}  // namespace
+
+// Memory is allocated and freed in the order of a stream of its own, which at a Free follows all
+// others: the memory is given out again when they no longer use it, and the host does not wait.
+struct MemoryOrder {
+  cudaStream_t stream = nullptr;  // constant after the setup of the device
+  std::mutex mutex;
+  cudaEvent_t used = nullptr;  // guarded by mutex
+  // Guarded by mutex: those of the device, from the default one on.
+  std::vector<cudaStream_t> streams = {nullptr};
+
+  ~MemoryOrder() {
+    if (used != nullptr) (void)cudaEventDestroy(used);
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+  }
+  Status Setup() noexcept {
+    CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+    return ToStatus(cudaEventCreateWithFlags(&used, cudaEventDisableTiming), "an event");
+  }
+  Status Finish(int32_t ordinal) const noexcept {
+    return Poll(
+        ordinal, [this] { return cudaStreamQuery(stream); }, kMemoryTimeoutMs, "memory of the GPU");
+  }
+  // With the lock: what is queued from now on comes after all that `other` has to do now.
+  void Follow(cudaStream_t other) noexcept {
+    if (cudaEventRecord(used, other) == cudaSuccess) (void)cudaStreamWaitEvent(stream, used, 0);
+  }
+};
+
+namespace {
+
 class CudaEvent final : public Event {
  public:
   CudaEvent(cudaEvent_t event, int32_t ordinal) noexcept : event_(event), ordinal_(ordinal) {}
@@ -65,8 +101,17 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(cudaStream_t stream, int32_t ordinal) noexcept : stream_(stream), ordinal_(ordinal) {}
-  ~CudaStream() override { (void)cudaStreamDestroy(stream_); }
+  CudaStream(cudaStream_t stream, int32_t ordinal, std::shared_ptr<MemoryOrder> order) noexcept
+      : stream_(stream), ordinal_(ordinal), order_(std::move(order)) {
+    const std::lock_guard lock(order_->mutex);
+    order_->streams.push_back(stream_);
+  }
+  ~CudaStream() override {
+    const std::lock_guard lock(order_->mutex);
+    order_->Follow(stream_);
+    std::erase(order_->streams, stream_);
+    (void)cudaStreamDestroy(stream_);
+  }
   Status Record(Event* event) noexcept override {
     return ToStatus(cudaEventRecord(static_cast<cudaEvent_t>(event->native()), stream_),
                     "recording an event");
@@ -84,6 +129,7 @@ class CudaStream final : public Stream {
  private:
   const cudaStream_t stream_;
   const int32_t ordinal_;
+  const std::shared_ptr<MemoryOrder> order_;
 };
 
 class CudaRecording final : public Recording {
@@ -202,8 +248,9 @@ Status CudaDevice::Setup() noexcept {
   uint64_t kept = UINT64_MAX;
   CUDA_OPS_RETURN_IF_ERROR(cudaMemPoolSetAttribute(arena_, cudaMemPoolAttrReleaseThreshold, &kept),
                            "the memory pool of the GPU");
-  CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking),
-                           "a stream");
+  order_.reset(new (std::nothrow) MemoryOrder);
+  if (order_ == nullptr) return NoMemory("description");
+  ENGINE_RETURN_IF_ERROR(order_->Setup());
   void* fault = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped),
                            "pinned memory");
@@ -220,10 +267,14 @@ CudaDevice::~CudaDevice() {
   (void)Use();
   math_.reset();
   staging_.reset();
-  if (memory_stream_ != nullptr) (void)cudaStreamSynchronize(memory_stream_);
-  if (memory_stream_ != nullptr) (void)cudaStreamDestroy(memory_stream_);
+  if (order_ != nullptr) (void)order_->Finish(ordinal_);
   if (arena_ != nullptr) (void)cudaMemPoolDestroy(arena_);
   if (fault_host_ != nullptr) (void)cudaFreeHost(fault_host_);
+}
+
+Status CudaDevice::WaitFor(cudaEvent_t event, int64_t timeout_ms) const noexcept {
+  return Poll(
+      ordinal_, [event] { return cudaEventQuery(event); }, timeout_ms, "work of the GPU");
 }
 
 Status CudaDevice::Use() const noexcept {
@@ -239,10 +290,9 @@ Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
   cudaError_t error = cudaErrorMemoryAllocation;
   if (size_bytes < kLargest) {
     const size_t rounded = (size_bytes / kGranule + 1) * kGranule;
-    error = cudaMallocFromPoolAsync(out, rounded, arena_, memory_stream_);
-    if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
+    error = cudaMallocFromPoolAsync(out, rounded, arena_, order_->stream);
+    if (error == cudaSuccess) return order_->Finish(ordinal_);
   }
-  if (error == cudaSuccess) return {};
   (void)cudaGetLastError();  // running out of memory is no reason for the next call to fail
   if (error != cudaErrorMemoryAllocation) return ToStatus(error, "allocating memory of the GPU");
   return Status::Error(StatusCode::kResourceExhausted,
@@ -254,9 +304,9 @@ Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
 void CudaDevice::Free(void* memory) noexcept {
   if (memory == nullptr) return;
   (void)Use();
-  // Any stream may still use it.
-  (void)cudaDeviceSynchronize();
-  (void)cudaFreeAsync(memory, memory_stream_);
+  const std::lock_guard lock(order_->mutex);
+  for (cudaStream_t stream : order_->streams) order_->Follow(stream);
+  (void)cudaFreeAsync(memory, order_->stream);
 }
 
 Status CudaDevice::Copy(void* target, const void* source, size_t size_bytes,
@@ -283,7 +333,7 @@ Status CudaDevice::CreateStream(Stream** out) noexcept {
   ENGINE_RETURN_IF_ERROR(Use());
   cudaStream_t stream = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  return Wrap<CudaStream>("stream", out, stream, ordinal_);
+  return Wrap<CudaStream>("stream", out, stream, ordinal_, order_);
 }
 
 Status CudaDevice::CreateEvent(Event** out) noexcept {

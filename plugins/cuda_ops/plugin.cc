@@ -50,11 +50,12 @@ constexpr auto OpNames() noexcept {
   return names;
 }
 
+constexpr size_t kOwnOptions = 4;
 constexpr size_t kFusedAttributes = 4;  // of linear and layer_norm
 
 // What a fused op has of the attributes of its part `from`.
 constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<32>& to,
-                                std::array<OptionSpec, 3 + kFusedAttributes>* all,
+                                std::array<OptionSpec, kOwnOptions + kFusedAttributes>* all,
                                 size_t used) noexcept {
   for (const OptionSpec& spec : kit::kOpAttributes) {
     if (spec.scope.view() != from.view()) continue;
@@ -66,7 +67,7 @@ constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<3
 }
 
 constexpr auto OwnOptions() noexcept {
-  std::array<OptionSpec, 3 + kFusedAttributes> all = {
+  std::array<OptionSpec, kOwnOptions + kFusedAttributes> all = {
       OptionSpec{
           .name = "device",
           .type = OptionType::kInt,
@@ -81,11 +82,16 @@ constexpr auto OwnOptions() noexcept {
                  .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
                         "float32 parameters, sums and parameter gradients"},
       OptionSpec{.name = "tune",
-                 .type = OptionType::kBool,
-                 .default_value = "true",
-                 .doc = "whether the fastest algorithm for each shape is found by measurement, in "
-                        "the first step"}};
-  const size_t used = CopyAttributes("linear", "linear_gelu", &all, 3);
+                 .type = OptionType::kEnum,
+                 .default_value = "time",
+                 .choices = "time|bits|off",
+                 .doc = "algorithm of a product; time: the fastest, measured once for tune_file; "
+                        "bits: cuBLASLt's first that does not split sums; off: its first"},
+      OptionSpec{.name = "tune_file",
+                 .default_value = "cuda_ops_tune.txt",
+                 .doc = "where the choices of tune=time are kept, for all ranks of a host; empty: "
+                        "nowhere"}};
+  const size_t used = CopyAttributes("linear", "linear_gelu", &all, kOwnOptions);
   CopyAttributes("layer_norm", "add_layer_norm", &all, used);
   return all;
 }
@@ -130,6 +136,11 @@ Precision PrecisionOf(std::string_view name) noexcept {
   return name == "tf32" ? Precision::kTf32 : Precision::kFloat32;
 }
 
+Tune TuneOf(std::string_view name) noexcept {
+  if (name == "time") return Tune::kTime;
+  return name == "bits" ? Tune::kBits : Tune::kOff;
+}
+
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   std::unique_ptr<CudaDevice> device;
   ENGINE_RETURN_IF_ERROR(CudaDevice::Create(static_cast<int32_t>(options.Int("device")),
@@ -137,10 +148,13 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   host.Log(LogLevel::kInfo, device->description());
   const Precision precision = PrecisionOf(options.String("precision"));
   std::unique_ptr<Blas> blas;
-  ENGINE_RETURN_IF_ERROR(Blas::Create(
-      *device, {.tf32 = precision == Precision::kTf32, .tune = options.Bool("tune")}, &blas));
-  *out = new (std::nothrow)
-      CudaOpLibrary(std::move(device), std::move(blas), PrecisionOf(options.String("precision")));
+  ENGINE_RETURN_IF_ERROR(Blas::Create(*device,
+                                      {.tf32 = precision == Precision::kTf32,
+                                       .tune = TuneOf(options.String("tune")),
+                                       .tune_file = std::string(options.String("tune_file")),
+                                       .host = &host},
+                                      &blas));
+  *out = new (std::nothrow) CudaOpLibrary(std::move(device), std::move(blas), precision);
   if (*out != nullptr) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for cuda_ops");
 }

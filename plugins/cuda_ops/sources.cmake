@@ -33,7 +33,6 @@ set(CUDA_OPS_KERNEL_SOURCES
   kernels/dropout.cu
   kernels/elementwise.cu
   kernels/embedding.cu
-  kernels/fingerprint.cu
   kernels/flat_math.cu
   kernels/layer_norm.cu
   kernels/loss.cu

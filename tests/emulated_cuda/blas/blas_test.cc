@@ -1,5 +1,5 @@
 // Blas over the fake cuBLASLt: every layout, type and epilogue against sums in double precision,
-// and what is measured when.
+// what is measured when, and what the file of choices does.
 #include "blas.h"
 
 #include <gmock/gmock.h>
@@ -7,11 +7,15 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <future>
 #include <numbers>
 #include <random>
 #include <vector>
 
+#include "tests/emulated_cuda/runtime.h"
 #include "tests/fakes/bfloat16.h"
+#include "tests/unit/storage/temp_folder.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -81,7 +85,7 @@ class BlasTest : public ::testing::Test {
     Stream* stream = nullptr;
     ASSERT_TRUE(device_->CreateStream(&stream).ok());
     stream_.reset(stream);
-    Use({.tune = false});
+    Use({});
   }
   void TearDown() override {
     blas_.reset();
@@ -154,13 +158,14 @@ class BlasTest : public ::testing::Test {
     return true;
   }
 
+  testing::TempFolder folder_;
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Blas> blas_;
 };
 
 TEST_F(BlasTest, EveryLayoutAndTypeIsRowMajor) {
-  for (const bool tune : {false, true}) {
+  for (const Tune tune : {Tune::kOff, Tune::kTime}) {
     Use({.tune = tune});
     for (const bool a_transposed : {false, true}) {
       for (const bool b_transposed : {false, true}) {
@@ -213,7 +218,7 @@ TEST_F(BlasTest, Tf32RoundsFactors) {
   const MatrixProduct product = {.m = 1, .n = 1, .k = 1};
   const double fine = 1 + 0x1p-20;
   for (const bool tf32 : {false, true}) {
-    Use({.tf32 = tf32, .tune = false});
+    Use({.tf32 = tf32});
     const DeviceNumbers a(*device_, DType::kFloat32, {fine}), b(*device_, DType::kFloat32, {1}),
         d(*device_, DType::kFloat32, {0});
     ASSERT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
@@ -222,44 +227,81 @@ TEST_F(BlasTest, Tf32RoundsFactors) {
   }
 }
 
-TEST_F(BlasTest, EachShapeIsMeasuredOnce) {
-  Use({.tune = true});
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
-  EXPECT_EQ(blas_->measured(), 1);
-  EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 4}));
-  EXPECT_EQ(blas_->measured(), 2);
-  Use({.tune = false});
-  EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
-  EXPECT_EQ(blas_->measured(), 0);
+TEST_F(BlasTest, EachShapeIsMeasuredOnceForAllRunsWithAFile) {
+  const std::string path = folder_ / "tune.txt";
+  for (const int32_t measured : {1, 0}) {
+    Use({.tune = Tune::kTime, .tune_file = path});
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3, .sum = true}));
+    EXPECT_EQ(blas_->measured(), measured);
+    EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 4}));
+    EXPECT_EQ(blas_->measured(), 2 * measured);
+  }
+  for (const Tune tune : {Tune::kOff, Tune::kBits}) {
+    Use({.tune = tune});
+    EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
+    EXPECT_EQ(blas_->measured(), 0);
+  }
 }
 
-// A product of zeros says nothing of how an algorithm adds up others.
-TEST_F(BlasTest, WhatIsFoundWithZerosIsNoReasonToChange) {
-  const MatrixProduct product = {.m = 9, .n = 11, .k = 300};
+// The fake library has three algorithms for a shape, which add up in 1, 2 and 3 parts, so their
+// bits differ. Its first proposal for a long sum is the one with 2.
+TEST_F(BlasTest, TheFileDecidesAndElseTheFirstProposal) {
+  const MatrixProduct product = {.m = 3, .n = 5, .k = 6000};
   Operands operands = OperandsOf(product);
   for (Values* values : {&operands.a, &operands.b}) {  // whose sums depend on their order
     for (double& value : *values) value = std::sin(100 * value);
   }
   const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
-  const DeviceNumbers zeros(*device_, DType::kFloat32, Values(operands.b.size()));
   const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
   const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
-  const auto multiply = [&](const DeviceNumbers& factor) {
-    EXPECT_TRUE(blas_->Multiply(product, {a.data(), factor.data(), d.data()}, native()).ok());
+  const auto multiply = [&](const Blas::Settings& settings) {
+    Use(settings);
+    EXPECT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
     EXPECT_TRUE(stream_->Synchronize(10'000).ok());
     return d.Read();
   };
-  const Values want = multiply(b);
-  for (int i = 0; i < 5; ++i) {
-    Use({.tune = true});
-    EXPECT_EQ(multiply(zeros), Values(want.size()));
-    EXPECT_EQ(blas_->measured(), 1);
-    EXPECT_EQ(multiply(b), want);
+  const std::string measured = folder_ / "measured.txt";
+  multiply({.tune = Tune::kTime, .tune_file = measured});
+  std::ifstream file(measured);
+  std::string key;
+  for (int i = 0; i < 2; ++i) std::getline(file, key);  // the line after the header
+  key.resize(key.rfind(" ="));
+  cublasLtMatmulAlgo_t choice;
+  ASSERT_TRUE(TuneFile(measured, nullptr).Find(key, &choice));
+  std::vector<Values> by_parts;
+  for (const uint64_t parts : {1, 2, 3}) {
+    choice.data[2] = parts - 1;
+    choice.data[3] = parts == 1 ? 0 : 15 * parts * sizeof(float);  // workspace
+    const std::string path = folder_ / ("parts" + std::to_string(parts));
+    TuneFile kept(path, nullptr);
+    EXPECT_FALSE(kept.Find(key, nullptr));
+    kept.Keep(key, &choice);
+    by_parts.push_back(multiply({.tune = Tune::kTime, .tune_file = path}));
+    EXPECT_EQ(blas_->measured(), 0);
   }
+  EXPECT_NE(by_parts[0], by_parts[1]);
+  EXPECT_NE(by_parts[1], by_parts[2]);
+  EXPECT_NE(by_parts[0], by_parts[2]);
+  EXPECT_EQ(multiply({.tune = Tune::kBits}), by_parts[0]);
+  EXPECT_EQ(multiply({.tune = Tune::kOff}), by_parts[1]);
+}
+
+// The device has not come to the point where the memory is no longer used.
+TEST_F(BlasTest, FreeingMemoryWaitsForNothing) {
+  void* memory = nullptr;
+  ASSERT_TRUE(device_->Allocate(1000, &memory).ok());
+  std::promise<void> go_on;
+  ASSERT_EQ(emulated_cuda::Enqueue(native(), [&] { return go_on.get_future().get(), cudaSuccess; }),
+            cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(memory, 1, 1000, native()), cudaSuccess);
+  device_->Free(memory);
+  EXPECT_EQ(cudaStreamQuery(native()), cudaErrorNotReady);
+  go_on.set_value();
+  EXPECT_TRUE(stream_->Synchronize(10'000).ok());
 }
 
 TEST_F(BlasTest, NothingIsMeasuredInARecording) {
-  Use({.tune = true});
+  Use({.tune = Tune::kTime});
   const MatrixProduct product = {.m = 5, .n = 7, .k = 3};
   const Operands operands = OperandsOf(product);
   const DeviceNumbers a(*device_, DType::kFloat32, operands.a);

@@ -29,7 +29,7 @@ constexpr char kOnCpu[] =
 // Nothing is to be gained by measuring matrix products that are emulated.
 constexpr char kOnGpu[] =
     "plugins: [\"nccl\", \"fifo_sched\", \"sgd\", \"cuda_ops\"] sgd { momentum: 0.9 }\n"
-    "cuda_ops { tune: false }\n";
+    "cuda_ops { tune: \"off\" }\n";
 
 class NcclRun : public ::testing::Test {
  protected:

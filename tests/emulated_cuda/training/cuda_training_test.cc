@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -67,7 +68,7 @@ class CudaTraining : public ::testing::Test {
 
   // Measuring takes long where nothing is fast.
   static Words Cuda(Words more = {}) {
-    more.insert(more.begin(), {"--plugins", "cuda_ops", "--set", "cuda_ops.tune=false"});
+    more.insert(more.begin(), {"--plugins", "cuda_ops", "--set", "cuda_ops.tune=off"});
     return more;
   }
 
@@ -96,6 +97,15 @@ TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
 TEST_F(CudaTraining, RunsThatAreRepeatedGiveTheSameBits) {
   const Words bf16 = {"--set", "cuda_ops.precision=bf16"};
   EXPECT_EQ(Losses("gpt.pbtxt", Cuda(bf16)), Losses("gpt.pbtxt", Cuda(bf16)));
+  // What is measured in the first run is kept for the second.
+  const std::string file = folder_ / "tune.txt";
+  const Words measured =
+      Cuda({"--set", "cuda_ops.tune=time", "--set", "cuda_ops.tune_file=" + file});
+  const std::vector<double> losses = Losses("mlp.pbtxt", measured);
+  const auto size = std::filesystem::file_size(file);
+  EXPECT_GT(size, 1000u);
+  EXPECT_EQ(Losses("mlp.pbtxt", measured), losses);
+  EXPECT_EQ(std::filesystem::file_size(file), size);
 }
 
 TEST_F(CudaTraining, RecordedStepsGiveTheBitsOfQueuedOnes) {
