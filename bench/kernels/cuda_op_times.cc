@@ -2,9 +2,8 @@
 // is in TFLOP/s (of the products that the algorithm needs) and GB/s (of operands and results, each
 // moved once). One line of JSON per op with --json.
 //
-//   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
-//   cmake --build build/bench --target cuda_op_times engine_cuda_ops
-//   build/bench/bench/cuda_op_times build/bench/lib/engine/plugins/libengine_cuda_ops.so [SAMPLES
+//   cmake --build build/release --target cuda_op_times engine_cuda_ops
+//   build/release/bench/cuda_op_times build/release/lib/engine/plugins/libengine_cuda_ops.so [SAMPLES
 //   [bf16|tf32|float32]] [--json]
 #include <cstdio>
 #include <cstdlib>

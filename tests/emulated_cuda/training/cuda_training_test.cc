@@ -72,13 +72,6 @@ TEST_F(CudaTraining, RecordedStepsGiveTheBitsOfQueuedOnes) {
   }
 }
 
-// The last batch of each pass over 50 samples has 5, so it is queued between replays.
-TEST_F(CudaTraining, StepsOfAnotherSizeAreQueuedBetweenReplays) {
-  const Words more = {"--set", "train.steps=15"};
-  const Words recorded = {"--set", "train.steps=15", "--set", "train.record_steps=true"};
-  EXPECT_EQ(Losses("mlp.pbtxt", Cuda(recorded)), Losses("mlp.pbtxt", Cuda(more)));
-}
-
 TEST_F(CudaTraining, RecordedStepsAreRefusedWhereTheyCannotBe) {
   const Words record = {"--set", "train.record_steps=true"};
   const Words micro = {"--set", "train.record_steps=true", "--set", "train.micro_batches=2"};
