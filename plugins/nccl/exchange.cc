@@ -76,13 +76,9 @@ Result<Words> HearAll(Host& host, const Members& members, const std::string& top
   ENGINE_ASSIGN_OR_RETURN(
       const std::optional<std::string> text,
       Await(host, all, deadline + std::chrono::milliseconds(kGraceMs), failure));
-  if (!text) {
-    std::fill(words.begin() + 1, words.end(), std::string());
-  } else if (!Decode(*text, &words)) {
-    return Status::Error(StatusCode::kRendezvous,
-                         "rank %d published what this one cannot read: all ranks must have the "
-                         "same nccl plugin",
-                         members.names[0]);
+  if (!text || !Decode(*text, &words)) {
+    words.assign(words.size(), std::string());
+    words.front().reset();
   }
   return words;
 }
@@ -90,10 +86,10 @@ Result<Words> HearAll(Host& host, const Members& members, const std::string& top
 Status CheckThatAllCame(const Words& words, const Members& members, int64_t timeout_ms) {
   std::string list;
   int32_t first = -1;
-  for (size_t rank = words.size(); rank-- > 0;) {
+  for (size_t rank = 0; rank < words.size(); ++rank) {
     if (words[rank]) continue;
-    list = std::to_string(members.names[rank]).append(list.empty() ? "" : ", ").append(list);
-    first = members.names[rank];
+    if (list.empty()) first = members.names[rank];
+    list.append(list.empty() ? "" : ", ").append(std::to_string(members.names[rank]));
   }
   if (first < 0) return {};
   return Status::Error(StatusCode::kRendezvous,

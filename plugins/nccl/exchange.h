@@ -27,9 +27,9 @@ Status Set(Host& host, const std::string& key, std::string_view text);
 // The words of this rank.
 Status Say(Host& host, const Members& members, const std::string& topic, std::string_view words);
 
-// What all have said by `deadline`; the first rank publishes it, the others wait for that a second
-// longer, and without it they know of all but the first that they may be there (empty words).
-// `failure` ends the wait with its reason.
+// What all have said by `deadline`. The first rank publishes it; the others wait for that a second
+// longer, and without it nothing has come from the first, and empty words from the rest. `failure`
+// ends the wait with its reason.
 Result<Words> HearAll(Host& host, const Members& members, const std::string& topic,
                       Clock::time_point deadline, const Failure& failure);
 
