@@ -63,7 +63,7 @@ struct ParameterInfo {
   uint32_t first_use = 0;  // sequence of the first forward task that reads it
   uint32_t ready = 0;      // position in the step where its gradient becomes complete
   uint32_t alone = 0;      // 1: it must be a unit of its own, and whole (only some of its rows
-                           // travel in a step)
+                           // travel in a step, or it keeps parameters of two types apart)
   int64_t count = 0;       // float32 elements
   std::string_view name;
 };
@@ -71,7 +71,8 @@ struct ParameterInfo {
 // Everything a plan may depend on; the same on all ranks.
 struct ModelInfo {
   std::span<const ParameterInfo>
-      parameters;  // trainable ones, in the order their gradients become ready
+      parameters;  // trainable ones, in the order their gradients become ready; if sharded, those
+                   // that are gathered in fewer bytes come before all others
   CommunicatorTraits communicator;
   UpdateGate gate = UpdateGate::kSpan;  // of optimizer and hooks together
   int32_t world_size = 1;

@@ -53,21 +53,15 @@ class NcclRun : public EngineRuns {
   }
 };
 
-TEST_F(NcclRun, OfOneRankTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "1"});
-}
-
-TEST_F(NcclRun, OfProcessesTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "3", "--plugins", "priority_sched"});
-}
-
-TEST_F(NcclRun, OfThreadsTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "3", "--threads", "--plugins", "fifo_sched"});
-}
-
-// All-reduces in two halves: reduce-scatters, and all-gathers before the next forward pass.
-TEST_F(NcclRun, InTwoHalvesTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "2", "--threads", "--plugins", "dear_sched"});
+// dear_sched: all-reduces in two halves, the second before the next forward pass.
+TEST_F(NcclRun, OfProcessesAndThreadsTrainsAsTheCpuDoes) {
+  for (const Words& how : {Words{"-n", "1"},
+                           {"-n", "3", "--plugins", "priority_sched"},
+                           {"-n", "3", "--threads", "--plugins", "fifo_sched"},
+                           {"-n", "2", "--threads", "--plugins", "dear_sched"}}) {
+    SCOPED_TRACE(how.back());
+    ExpectSame(how);
+  }
 }
 
 // Statistics of batch norm go through a second communicator, split from the first where NCCL can.

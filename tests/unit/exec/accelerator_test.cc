@@ -204,6 +204,46 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
   }
 }
 
+// Everything in one unit, but for what must be alone.
+class MixingScheduler final : public RandomScheduler {
+ public:
+  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
+    std::vector<UnitSpan> mixed;
+    for (const ParameterInfo& parameter : model.parameters) {
+      const UnitSpan span{.parameter = parameter.id, .count = parameter.count};
+      if (parameter.alone != 0) sink.AddUnit({&span, 1}, 0, stages);
+      if (parameter.alone == 0) mixed.push_back(span);
+    }
+    sink.AddUnit(mixed, 0, stages);
+    return {};
+  }
+};
+
+TEST(AcceleratorTest, UnitsAreGatheredRoundedWhenAllOfThemIsReadSo) {
+  AsyncAccelerator device;
+  const AsyncWorld world;
+  Graph graph = world.Model(world.Ops({.device = &device}, nullptr));
+  const std::vector<ParameterInfo> parameters = DescribeParameters(graph, Differentiate(graph));
+  ModelInfo model{
+      .parameters = parameters, .world_size = 2, .slice_multiple = SliceMultiple(2), .sharded = 1};
+  const auto gathered = [&](Scheduler&& scheduler) {
+    std::vector<DType> types;
+    const auto layout = MakeLayout(graph, model, scheduler, "test_sched");
+    EXPECT_TRUE(layout.ok()) << layout.status().message();
+    for (const UnitLayout& unit : layout->units) types.push_back(unit.gathered);
+    return types;
+  };
+  const DType as_it_is = DType::kFloat32, rounded = DType::kBFloat16;
+  const std::vector<DType> all_float32(6, as_it_is);
+  EXPECT_EQ(gathered(RandomScheduler()), all_float32) << "the communicator has no bfloat16";
+  model.communicator.dtypes = Bit(as_it_is) | Bit(rounded);
+  EXPECT_THAT(gathered(RandomScheduler()),
+              ElementsAre(rounded, rounded, as_it_is, as_it_is, as_it_is, as_it_is));
+  EXPECT_THAT(gathered(MixingScheduler()), ElementsAre(as_it_is, as_it_is));
+  model.sharded = 0;
+  EXPECT_EQ(gathered(RandomScheduler()), all_float32) << "nothing is gathered";
+}
+
 // One for each unit on its way there, and one on its way back.
 TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
   for (const bool fuses : {false, true}) {
