@@ -38,7 +38,7 @@ if mode.startswith("max-autotune"):
     import time
     time.sleep(300)
 seconds = {"default": 1.0, "eager": 4.0, "reduce-overhead": 0.8}[mode] + (attention == "flash")
-print('{"seconds": [%s], "first_loss": 10.8, "loss": 9.5}' % seconds)
+print('{"seconds": [%s], "first_loss": 10.8, "loss": 9.5, "attention": ["cudnn_sdpa_flash"]}' % seconds)
 """
 
 
@@ -225,6 +225,8 @@ class Bench(Scripts):
         self.assertIn("missing: 64.torch-eager-flash.1: failed: torch.OutOfMemoryError", out)
         self.assertIn("missing: 64.torch-autotune-cudnn.1: failed: timed out", out)
         self.assertIn("missing: nccl", out)
+        self.assertIn("not what it is called: 64 torch-compile-flash ran cudnn_sdpa_flash\n", out)
+        self.assertNotIn("64 torch-compile-cudnn ran", out)
         self.assertIn("| 64 | engine | 131,072 | 131,072 to 131,072 | 2.00 | 13.2% |", out)
         self.assertIn("| 64 | torch-compile-cudnn | 65,536 | 65,536 to 65,536 | the best |", out)
         self.assertIn("| ms, attention, forward | before 6.2, after 4.4 | 6 |", out)
