@@ -72,6 +72,8 @@ for round in $(seq "${ROUNDS:-2}"); do
   for batch in ${BATCHES:-64 4}; do
     step "$batch.engine.$round" 90 engine "$batch"
     step "$batch.engine-recorded.$round" 90 engine "$batch" --set train.record_steps=true
+    # As the peers: what their attention adds up has no order.
+    step "$batch.engine-unordered.$round" 90 engine "$batch" --set cuda_ops.deterministic=false
     [ -z "${CONFIG:-}" ] || continue
     step "$batch.torch-compile-cudnn.$round" 150 torch "$batch" default cudnn
     step "$batch.torch-compile-flash.$round" 150 torch "$batch" default flash

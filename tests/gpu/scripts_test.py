@@ -254,15 +254,16 @@ class Bench(Scripts):
         code, out = self.bench(DEADLINE="4", BATCHES="4")
         self.assertEqual(code, 1, out)
         results = {name: line["result"] for name, line in self.lines("gpu_bench").items() if name[0] == "4"}
-        self.assertEqual(list(results)[:5], ["4.engine.1", "4.engine-recorded.1", "4.torch-compile-cudnn.1",
-                                             "4.torch-compile-flash.1", "4.torch-graphs-cudnn.1"])
+        self.assertEqual(list(results)[:6], ["4.engine.1", "4.engine-recorded.1", "4.engine-unordered.1",
+                                             "4.torch-compile-cudnn.1", "4.torch-compile-flash.1", "4.torch-graphs-cudnn.1"])
         self.assertEqual((results["4.engine.1"], results["4.torch-autotune-cudnn.1"]), ("ok", "not run"))
         self.assertIn("missing: 4.torch-autotune-cudnn.1: not run: the 4 s of all steps are over", out)
 
     def test_another_model_is_measured_alone(self):
         code, out = self.bench(CONFIG="other.pbtxt")
         self.assertEqual(code, 0, out)
-        self.assertEqual(list(self.lines("gpu_bench")), ["report", "64.engine.1", "64.engine-recorded.1", "all"])
+        self.assertEqual(list(self.lines("gpu_bench")), ["report", "64.engine.1", "64.engine-recorded.1", "64.engine-unordered.1",
+                                                         "all"])
 
 
 if __name__ == "__main__":
