@@ -21,11 +21,11 @@ DeviceStatistics::~DeviceStatistics() {
   for (Slot& slot : slots_) memory_.accelerator()->FreeHost(slot.copy);
 }
 
-Status DeviceStatistics::Collect(uint64_t step) {
+Status DeviceStatistics::Collect(uint64_t step, Stream* stream) {
   Slot& slot = slots_[step % 2];
   ENGINE_RETURN_IF_ERROR(memory_.device().Copy(slot.copy, memory_.statistics(),
-                                               sizeof(StepStatistics), memory_.stream()));
-  ENGINE_RETURN_IF_ERROR(memory_.stream()->Record(slot.copied.get()));
+                                               sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(stream->Record(slot.copied.get()));
   slot.step = step;
   return {};
 }
@@ -35,7 +35,6 @@ Result<StepStatistics> DeviceStatistics::Read(uint64_t step, int64_t timeout_ms)
   Slot& slot = slots_[step % 2];
   slot.step = 0;
   ENGINE_RETURN_IF_ERROR(slot.copied->WaitHost(timeout_ms));
-  ENGINE_RETURN_IF_ERROR(memory_.accelerator()->Fault());
   return *slot.copy;
 }
 

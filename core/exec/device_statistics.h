@@ -14,8 +14,8 @@ class DeviceStatistics {
   static Result<std::unique_ptr<DeviceStatistics>> Create(ModelMemory& memory);
   ~DeviceStatistics();
 
-  // Queues a copy of the statistics as those of `step`. At most two steps are kept.
-  Status Collect(uint64_t step);
+  // Queues a copy of the statistics on `stream` as those of `step`. At most two steps are kept.
+  Status Collect(uint64_t step, Stream* stream);
 
   // Whether those of `step` were collected and not read.
   bool has(uint64_t step) const { return step != 0 && slots_[step % 2].step == step; }
