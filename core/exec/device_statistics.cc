@@ -23,8 +23,8 @@ DeviceStatistics::~DeviceStatistics() {
 
 Status DeviceStatistics::Collect(uint64_t step, Stream* stream) {
   Slot& slot = slots_[step % 2];
-  ENGINE_RETURN_IF_ERROR(memory_.device().Copy(slot.copy, memory_.statistics(),
-                                               sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(
+      memory_.device().Copy(slot.copy, memory_.statistics(), sizeof(StepStatistics), stream));
   ENGINE_RETURN_IF_ERROR(stream->Record(slot.copied.get()));
   slot.step = step;
   return {};

@@ -112,8 +112,9 @@ class Executor {
 
   // Forward and backward of one step. Returns when they are done and the statistics are known;
   // transfers of gradients and updates go on, and the next step begins while they do. On an
-  // accelerator it returns when all of it is queued and the statistics of the step before are known.
-  // After an error the executor is of no more use. No allocation of its own after the first step.
+  // accelerator it returns when all of it is queued and the statistics of the step before are
+  // known. After an error the executor is of no more use. No allocation of its own after the first
+  // step.
   Result<StepResult> Step(const StepInput& input);
 
   // The statistics of the last step if Step did not give them yet (StepResult::step is 0 if it
@@ -323,15 +324,15 @@ class Executor {
 
   // Of an accelerator; see executor_device.cc.
   Accelerator* accelerator_ = nullptr;
-  DeviceBuffer device_scales_;           // gradient_scale_ on the device, and a 1 behind it
+  DeviceBuffer device_scales_;                 // gradient_scale_ on the device, and a 1 behind it
   std::unique_ptr<DeviceOrder> device_order_;  // null with one rank: all is on one stream
   DeviceBuffer device_scratch_;                // for few floats
   StepStatistics kept_statistics_;             // of earlier micro-batches, on other devices
   StepScalars now_;                            // of the step at hand
-  std::vector<UpdateCall> updates_;      // of one task
-  SpanUpdates* span_updates_ = nullptr;  // null: one call per span
+  std::vector<UpdateCall> updates_;            // of one task
+  SpanUpdates* span_updates_ = nullptr;        // null: one call per span
   std::unique_ptr<DeviceStatistics> device_statistics_;
-  bool stop_asked_[2] = {};  // of even and odd steps, with one rank
+  bool stop_asked_[2] = {};    // of even and odd steps, with one rank
   bool device_works_ = false;  // perhaps, since it was last waited for
   bool recording_ = false;
   int64_t most_samples_ = 0, recorded_samples_ = 0;  // of all ranks

@@ -25,7 +25,8 @@ namespace {
 // Steps before a recording: ops choose algorithms and allocate in the first ones.
 constexpr uint64_t kWarmUpSteps = 3;
 constexpr size_t kScratchFloats = 64;
-// For a communicator to report what the device has passed, and the cause when the device has failed.
+// For a communicator to report what the device has passed, and the cause when the device has
+// failed.
 constexpr int64_t kReportMs = 5000, kCauseMs = 1000;
 
 }  // namespace
@@ -66,10 +67,10 @@ Status Executor::PrepareDevice() {
                          "nccl",
                          options_.communicator_name.c_str());
   }
-  ENGINE_ASSIGN_OR_RETURN(
-      device_order_,
-      DeviceOrder::Create(memory_->device(), stream, tasks_,
-                          [this](const Task& transfer) { return TakeParameters(transfer); }));
+  ENGINE_ASSIGN_OR_RETURN(device_order_, DeviceOrder::Create(memory_->device(), stream, tasks_,
+                                                             [this](const Task& transfer) {
+                                                               return TakeParameters(transfer);
+                                                             }));
   return {};
 }
 

@@ -79,7 +79,8 @@ class AsyncCommunicator final : public Communicator {
     if (on_submit_) on_submit_(transfer);
     Pending pending{.transfer = transfer};
     auto* const stream = static_cast<AsyncStream*>(transfer.stream);
-    if (stream != nullptr && stream->Tip().capture != nullptr) return Record(transfer, *stream, out);
+    if (stream != nullptr && stream->Tip().capture != nullptr)
+      return Record(transfer, *stream, out);
     if (transfer.stream != nullptr) {
       ENGINE_RETURN_IF_ERROR(static_cast<AsyncStream*>(transfer.stream)->Mark(&pending.point));
     } else {

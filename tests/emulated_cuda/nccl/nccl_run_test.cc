@@ -92,6 +92,19 @@ TEST_F(NcclRun, OfThreadsTrainsAsTheCpuDoes) {
   ExpectSame({"-n", "3", "--threads", "--plugins", "fifo_sched"});
 }
 
+// The batches have 15 samples and, the fourth one, 5.
+TEST_F(NcclRun, WithRecordedStepsGivesTheBitsOfQueuedOnes) {
+  for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+    const bool shards = scheduler[0] == 'p';
+    std::vector<std::string> how = {"-n", shards ? "3" : "2", "--plugins", scheduler};
+    if (shards) how.insert(how.end(), {"--set", "train.shard_optimizer=true"});
+    how.insert(how.end(), {"--set", "train.steps=11"});
+    const std::vector<double> queued = Losses("gpu.pbtxt", how);
+    how.insert(how.end(), {"--set", "train.record_steps=true"});
+    EXPECT_EQ(Losses("gpu.pbtxt", how), queued);
+  }
+}
+
 // All-reduces in two halves: reduce-scatters, and all-gathers before the next forward pass.
 TEST_F(NcclRun, InTwoHalvesTrainsAsTheCpuDoes) {
   ExpectSame({"-n", "2", "--threads", "--plugins", "dear_sched"});

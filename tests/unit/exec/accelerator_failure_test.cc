@@ -127,7 +127,8 @@ TEST(AcceleratorFailureTest, TheDeadlineOfATransferIsThatOfItsWay) {
   AsyncWorld world{.size = 2, .timeout_ms = 300};
   world.device_timeout_ms = 20000;
   world.before_call = [&](const AsyncRank&, const std::string& op, bool backward) {
-    if (op == "scale_first" && backward) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    if (op == "scale_first" && backward)
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
   };
   world.steps.resize(2);
   for (const AsyncOutcome& outcome : world.Run()) {

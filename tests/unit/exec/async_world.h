@@ -163,18 +163,18 @@ struct AsyncWorld {
   }
 
   ExecutorOptions Options(int rank) const {
-    ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
-                            .seed = 1 + static_cast<uint64_t>(rank),
-                            .timeout_ms = timeout_ms,
-                            .device_timeout_ms =
-                                device_timeout_ms > 0 ? device_timeout_ms : timeout_ms,
-                            .shard_optimizer = shard,
-                            .micro_batches = micro_batches,
-                            .loss_scale = loss_scale,
-                            .record_steps = record,
-                            .communicator_name = "hub",
-                            .scheduler_name = scheduler,
-                            .optimizer_name = optimizer};
+    ExecutorOptions options{
+        .rank = {.rank = rank, .world_size = size},
+        .seed = 1 + static_cast<uint64_t>(rank),
+        .timeout_ms = timeout_ms,
+        .device_timeout_ms = device_timeout_ms > 0 ? device_timeout_ms : timeout_ms,
+        .shard_optimizer = shard,
+        .micro_batches = micro_batches,
+        .loss_scale = loss_scale,
+        .record_steps = record,
+        .communicator_name = "hub",
+        .scheduler_name = scheduler,
+        .optimizer_name = optimizer};
     for (const auto& hook : hooks) options.hook_names.push_back(hook.first);
     return options;
   }
