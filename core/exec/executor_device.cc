@@ -129,11 +129,13 @@ Result<StepResult> Executor::ReadStatistics(uint64_t step) {
 // failed, as `device` says: the failure of a transfer if there was one, which is the cause where
 // both fail, else `device`.
 Status Executor::AwaitReport(Status device, uint64_t step) {
-  if (device_order_ == nullptr) return device;
+  const bool alone = device_order_ == nullptr;
+  if (alone && !device.ok()) return device;
   Lock lock(mutex_);
   const int64_t limit_ms = device.ok() ? kReportMs : kCauseMs;
   const bool reported = changed_.wait_for(lock, std::chrono::milliseconds(limit_ms), [&] {
-    const bool all = step < now_.step ? reported_step_ >= step : transfers_->in_flight() == 0;
+    const bool all =
+        step < now_.step ? alone || reported_step_ >= step : transfers_->in_flight() == 0;
     return !failure_.ok() || (device.ok() && all);
   });
   if (!failure_.ok()) return failure_;
@@ -247,6 +249,7 @@ Status Executor::Record(Status driven) {
 Status Executor::Replay() {
   {
     const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
     RecordStepSpan(SpanKind::kStep);
     step_begin_ns_ = NowNs();
   }
