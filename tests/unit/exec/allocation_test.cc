@@ -69,9 +69,9 @@ void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ra
   rig.plugins.device = device;
   auto communicator = std::make_unique<FakeCommunicator>(ranks);
   communicator->device_memory = 1;
-  const Status made = rig.Make(*builder.Finish(x, target, h, loss, {}),
-                               std::make_unique<RandomScheduler>(), std::move(communicator), {},
-                               ranks);
+  const Status made =
+      rig.Make(*builder.Finish(x, target, h, loss, {}), std::make_unique<RandomScheduler>(),
+               std::move(communicator), {}, ranks);
   ASSERT_TRUE(made.ok()) << made.message();
   rig.communicator->submitted.reserve(1000);
   const float input[12] = {1, 2, 3};
