@@ -30,12 +30,14 @@ Status DeviceStatistics::Collect(uint64_t step, Stream* stream) {
   return {};
 }
 
-Result<StepStatistics> DeviceStatistics::Read(uint64_t step, int64_t timeout_ms) {
+Status DeviceStatistics::Wait(uint64_t step, int64_t timeout_ms) {
   ENGINE_CHECK(has(step), "statistics of step %llu", static_cast<unsigned long long>(step));
-  Slot& slot = slots_[step % 2];
-  slot.step = 0;
-  ENGINE_RETURN_IF_ERROR(slot.copied->WaitHost(timeout_ms));
-  return *slot.copy;
+  return slots_[step % 2].copied->WaitHost(timeout_ms);
+}
+
+StepStatistics DeviceStatistics::Take(uint64_t step) {
+  slots_[step % 2].step = 0;
+  return *slots_[step % 2].copy;
 }
 
 }  // namespace engine

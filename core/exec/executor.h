@@ -249,6 +249,8 @@ class Executor {
   }
   Status BeginDeviceStep();
   Status TakeDeviceStatistics(const Task& task);
+  template <typename Wait>
+  Status AwaitDevice(uint64_t step, const Wait& wait);
   Status AwaitReport(Status device, uint64_t step);
   Result<StepResult> ReadStatistics(uint64_t step);
   Status KeepStatistics();

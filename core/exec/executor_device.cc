@@ -28,6 +28,7 @@ constexpr size_t kScratchFloats = 64;
 // For a communicator to report what the device has passed, and the cause when the device has
 // failed.
 constexpr int64_t kReportMs = 5000, kCauseMs = 1000;
+constexpr int64_t kLookMs = 100;
 
 }  // namespace
 
@@ -114,15 +115,30 @@ Status Executor::TakeDeviceStatistics(const Task& task) {
 Result<StepResult> Executor::ReadStatistics(uint64_t step) {
   StepResult result;
   if (!device_statistics_->has(step)) return result;
-  auto read = device_statistics_->Read(step, options_.device_timeout_ms);
-  Status status = AwaitReport(read.status(), step);
+  Status status = AwaitDevice(
+      step, [&](int64_t timeout_ms) { return device_statistics_->Wait(step, timeout_ms); });
   if (status.ok()) status = accelerator_->Fault();
   if (!status.ok()) return status.WithContext("step %llu", static_cast<unsigned long long>(step));
-  result.statistics = *read;
+  result.statistics = device_statistics_->Take(step);
   result.step = step;
   if (options_.rank.world_size == 1) result.statistics.stop = stop_asked_[step % 2] ? 1.0f : 0.0f;
   if (options_.rank.world_size > 1) ENGINE_RETURN_IF_ERROR(CheckOrderBits(result.statistics));
   return result;
+}
+
+// In parts, so that whoever ends the run is heard meanwhile.
+template <typename Wait>
+Status Executor::AwaitDevice(uint64_t step, const Wait& wait) {
+  for (int64_t left_ms = options_.device_timeout_ms; left_ms > 0; left_ms -= kLookMs) {
+    Status device = wait(std::min(left_ms, kLookMs));
+    if (device.code() != StatusCode::kTimeout) return AwaitReport(std::move(device), step);
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+  }
+  return AwaitReport(
+      Status::Error(StatusCode::kTimeout, "the device did not come to its end within %lld ms",
+                    static_cast<long long>(options_.device_timeout_ms)),
+      step);
 }
 
 // After the device has passed the statistics of `step`, of the step at hand all of it, or has
@@ -158,8 +174,8 @@ Result<StepResult> Executor::Remaining() {
 Status Executor::WaitForDevice() {
   if (accelerator_ == nullptr) return {};
   ENGINE_RETURN_IF_ERROR(Join());
-  const Status done = memory_->stream()->Synchronize(options_.device_timeout_ms);
-  ENGINE_RETURN_IF_ERROR(AwaitReport(done, now_.step));
+  ENGINE_RETURN_IF_ERROR(AwaitDevice(
+      now_.step, [&](int64_t timeout_ms) { return memory_->stream()->Synchronize(timeout_ms); }));
   device_works_ = false;
   return accelerator_->Fault();
 }

@@ -23,13 +23,15 @@ class AsyncWork final : public Work {
   WorkState state() const noexcept override { return work_.state(); }
   int64_t started_ns() const noexcept override { return 0; }
   Status WaitHost(int64_t timeout_ms) noexcept override { return work_.WaitHost(timeout_ms); }
-  // A stream goes on behind a transfer that has failed, as it does with NCCL.
+  // A stream goes on behind a transfer that has failed, as it does with NCCL, but not before what
+  // the transfer has waited for.
   Status WaitStream(Stream* stream) noexcept override {
     constexpr int64_t kTimeoutMs = 60000;  // beyond that of any transfer
     auto* const queue = static_cast<AsyncStream*>(stream);
     if (place_.capture != nullptr) return queue->Join(place_);
     return queue->Queue([this]() -> Status {
       (void)work_.WaitHost(kTimeoutMs);
+      if (ready_ != nullptr) (void)ready_->Wait(kTimeoutMs);
       return {};
     });
   }
@@ -39,6 +41,7 @@ class AsyncWork final : public Work {
   void Release() noexcept override {}
 
   void End(const Status& status) { work_.End(status); }
+  void SetReady(std::shared_ptr<AsyncPoint> ready) { ready_ = std::move(ready); }
   void EndRecorded(AsyncCapture::Place place) {
     place_ = std::move(place);
     work_.End({});
@@ -46,6 +49,7 @@ class AsyncWork final : public Work {
 
  private:
   HubWork work_;
+  std::shared_ptr<AsyncPoint> ready_;
   AsyncCapture::Place place_;  // of one that was recorded
 };
 
@@ -92,6 +96,7 @@ class AsyncCommunicator final : public Communicator {
     const std::lock_guard lock(mutex_);
     if (!aborted_.ok()) return aborted_;
     pending.work = &works_.emplace_back();
+    pending.work->SetReady(pending.point);
     *out = pending.work;
     queue_.push_back(std::move(pending));
     changed_.notify_all();
