@@ -75,6 +75,33 @@ TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
   EXPECT_THAT(created.status().message(), AllOf(HasSubstr("2.27.3"), HasSubstr("2.28.9")));
 }
 
+// A user may be steps ahead of the GPU.
+TEST(NcclFailure, ADeadlineBeginsWhenTheGpuComesToTheTransfer) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    TestStream stream(rank);
+    std::atomic<bool> gate{false};
+    stream.Hold(&gate);
+    std::vector<float> data(10);
+    Transfer transfer = InPlace(data, 0, 300);
+    transfer.stream = &stream;
+    Work* work = MustSubmit(world.rank(rank), transfer);
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+    EXPECT_EQ(work->state(), WorkState::kPending);
+    gate = true;
+    EXPECT_TRUE(work->WaitHost(10000).ok());
+    work->Release();
+    if (rank == 1) return;  // submits no other one
+    transfer.sequence = 1;
+    work = MustSubmit(world.rank(rank), transfer);
+    const Status status = work->WaitHost(10000);
+    EXPECT_EQ(status.rank(), 1);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("300 ms"), HasSubstr("waiting for rank 1")));
+    work->Release();
+  });
+}
+
 TEST(NcclFailure, AnErrorOfNcclEndsEverythingOnAllRanks) {
   const Fault fault("error=0@3");
   const Promptly promptly;
