@@ -240,6 +240,43 @@ TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
   }
 }
 
+// Without transfers: the same bits, whatever the order, and the same statistics.
+TEST(ExecutorTest, OneRankSendsNothing) {
+  const BatchData batch;
+  const auto small = [&](uint64_t step) {
+    StepInput input = batch.Step(step);
+    input.learning_rate = 0.01f;
+    return input;
+  };
+  for (const std::vector<std::string>& frozen :
+       {std::vector<std::string>{}, {"b.", "last."}, {"stem.", "a.", "b.", "c.", "last."}}) {
+    Rig sends;
+    ASSERT_TRUE(sends
+                    .Make(TangledGraph(frozen), std::make_unique<RandomScheduler>(),
+                          std::make_unique<FakeCommunicator>())
+                    .ok());
+    StepResult wanted;
+    for (uint64_t step = 1; step <= 4; ++step) wanted = *sends.Step(small(step));
+    for (uint64_t seed = 0; seed <= 40; ++seed) {
+      Rig rig;
+      rig.sends_alone = false;
+      ASSERT_TRUE(rig.Make(TangledGraph(frozen), std::make_unique<RandomScheduler>(seed),
+                           std::make_unique<FakeCommunicator>())
+                      .ok());
+      Result<StepResult> made = StepResult();
+      for (uint64_t step = 1; step <= 4 && made.ok(); ++step) {
+        made = rig.executor->Step(small(step));
+      }
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      ASSERT_TRUE(rig.executor->Flush().ok());
+      ASSERT_EQ(rig.Parameters(), sends.Parameters()) << "seed " << seed;
+      EXPECT_EQ(made->statistics.loss_sum, wanted.statistics.loss_sum);
+      EXPECT_TRUE(rig.communicator->submitted.empty());
+    }
+    EXPECT_FALSE(sends.communicator->submitted.empty());
+  }
+}
+
 // Sends what the next forward pass needs first, one transfer at a time.
 class ForwardOrderScheduler final : public RandomScheduler {
  public:
