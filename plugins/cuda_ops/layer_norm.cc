@@ -174,6 +174,7 @@ class AddLayerNormOp final : public NormOp {
     Describe(a, signature);
     signature->backward_reads_inputs = 0b100;
     signature->backward_reads_outputs = 1u << kSum;
+    signature->equal_gradients = 0b11;
     signature->in_place_of = kA;
     return {};
   }

@@ -84,6 +84,43 @@ TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
   }
 }
 
+// Values with several uses as inputs of an op that gives all of them one gradient.
+Graph EqualGradientsGraph(const std::string& sum_op) {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  ValueId h = Must(builder.Apply("stem", "scale", {x}));
+  for (const char* name : {"a", "b"}) {
+    const std::string block = name;
+    const ValueId f = Must(builder.Apply(block + ".f", "scale", {h}));
+    const ValueId g = Must(builder.Apply(block + ".g", "scale_slow", {f}));
+    const ValueId s = Must(builder.Apply(block + ".shift", "shift", {h}));
+    h = Must(builder.Apply(block + ".sum", sum_op, {h, g, f, s, h}));
+  }
+  return Finished(builder, x, Must(builder.Apply("last", "shift", {h})));
+}
+
+TEST(ExecutorTest, EqualGradientsInOneMemoryGiveTheSameBits) {
+  const BatchData batch;
+  StepInput input = batch.Step(1);
+  input.learning_rate = 0.01f;
+  Rig apart;
+  ASSERT_TRUE(apart
+                  .Make(EqualGradientsGraph("doubled_sum_apart"),
+                        std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>())
+                  .ok());
+  ASSERT_TRUE(apart.Step(input).ok());
+  for (const char* op : {"doubled_sum", "doubled_sum_adds"}) {
+    for (uint64_t seed = 0; seed <= 50; ++seed) {
+      Rig rig;
+      ASSERT_TRUE(rig.Make(EqualGradientsGraph(op), std::make_unique<RandomScheduler>(seed),
+                           std::make_unique<FakeCommunicator>())
+                      .ok());
+      ASSERT_TRUE(rig.Step(input).ok());
+      ASSERT_EQ(rig.Parameters(), apart.Parameters()) << op << ", seed " << seed;
+    }
+  }
+}
+
 // The gradient of the tangled graph, by central differences of its own loss (exact: the loss is
 // linear in each single parameter of one layer).
 TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
