@@ -94,7 +94,9 @@ Graph EqualGradientsGraph(const std::string& sum_op) {
     const ValueId f = Must(builder.Apply(block + ".f", "scale", {h}));
     const ValueId g = Must(builder.Apply(block + ".g", "scale_slow", {f}));
     const ValueId s = Must(builder.Apply(block + ".shift", "shift", {h}));
-    h = Must(builder.Apply(block + ".sum", sum_op, {h, g, f, s, h}));
+    h = Must(builder.Apply(block + ".sum", sum_op, {h, f, g, s, h}));
+    h = Must(builder.Apply(block + ".add", "add",
+                           {h, Must(builder.Apply(block + ".later", "scale", {f}))}));
   }
   return Finished(builder, x, Must(builder.Apply("last", "shift", {h})));
 }
