@@ -72,9 +72,9 @@ struct ExecutorOptions {
   // Gradients are computed, seen by local hooks, and sent as this many times themselves; what comes
   // after is told by the scale of each.
   float loss_scale = 1;
-  // With one rank nothing travels, so a hook of HookStage::kWire is left out, but for this: then it
-  // packs and unpacks nevertheless, which tells how long that takes.
-  bool packs_alone = false;
+  // With one rank nothing travels, so transfers and a hook of HookStage::kWire are left out, but for
+  // this: then a step has the tasks of one rank of several, which tells how long they take.
+  bool sends_alone = false;
   // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
   // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
   Communicator* replicas = nullptr;
@@ -276,6 +276,7 @@ class Executor {
   // executor_tasks.cc
   Transfer MakeTransfer(const Task& task);
   Status RunTask(const Task& task);
+  Status Run(const Task& task);
   Status BeginBackward();
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);

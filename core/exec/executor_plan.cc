@@ -80,13 +80,16 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
     parameter.alone = row_elements.back() > 0 ? 1 : 0;
     has_row_tables_ |= parameter.alone != 0;
   }
+  const bool on_accelerator = plugins_.device->Query(kAcceleratorId) != nullptr;
+  const bool alone = options_.rank.world_size == 1 && !served() && !options_.sends_alone;
   const ModelInfo model{.parameters = parameters,
                         .communicator = communicator_traits_,
                         .gate = gate,
                         .world_size = options_.rank.world_size,
                         .slice_multiple = SliceMultiple(options_.rank.world_size),
                         .sharded = sharded_ ? 1u : 0u,
-                        .served = served() ? 1u : 0u};
+                        .served = served() ? 1u : 0u,
+                        .accelerator = on_accelerator ? 1u : 0u};
   ENGINE_ASSIGN_OR_RETURN(FlatLayout layout,
                           MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
   ENGINE_ASSIGN_OR_RETURN(
@@ -110,6 +113,8 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                            .gate = optimizer_traits_.gate,
                            .sharded = sharded_,
                            .served = served(),
+                           .alone = alone,
+                           .accelerator = on_accelerator,
                            .own_pace = own_pace_,
                            .wire = wire_ == nullptr ? nullptr : &wire_->layout(),
                            .row_elements = row_elements,

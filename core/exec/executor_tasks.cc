@@ -62,6 +62,13 @@ Transfer Executor::MakeTransfer(const Task& task) {
 }
 
 Status Executor::RunTask(const Task& task) {
+  ENGINE_RETURN_IF_ERROR(Run(task));
+  if (!task.makes_statistics) return {};
+  const std::lock_guard lock(mutex_);
+  return TakeStatistics();
+}
+
+Status Executor::Run(const Task& task) {
   if (!task.tail && task.info.kind != TaskKind::kForward && !backward_begun_) {
     ENGINE_RETURN_IF_ERROR(BeginBackward());
   }
@@ -131,7 +138,6 @@ Status Executor::RunHook(const Task& task) {
 }
 
 Status Executor::RunUpdate(const Task& task) {
-  const auto unit = static_cast<int32_t>(task.info.unit);
   for (size_t i = 0; i < task.spans.size(); ++i) {
     const TaskSpan& span = task.spans[i];
     const int32_t index = memory_->layout().parameters[span.parameter];
@@ -146,7 +152,8 @@ Status Executor::RunUpdate(const Task& task) {
                     .weight_decay_scale = parameter.DecayScale(),
                     .step = tail_step_,
                     .stream = StreamOf(task)};
-    for (int32_t s = 0; s < states_->count(); ++s) call.states[s] = states_->At(s, unit, offset);
+    for (int32_t s = 0; s < states_->count(); ++s)
+      call.states[s] = states_->At(s, span.unit, offset);
     const Status status = Update(call, parameter, offset, scale);
     if (status.ok()) continue;
     return status.WithContext("optimizer '%s' on '%s'", options_.optimizer_name.c_str(),

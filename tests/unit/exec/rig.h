@@ -210,6 +210,7 @@ class FakeSgd final : public Optimizer {
 
 struct Rig {
   int64_t micro_batches = 1;
+  bool sends_alone = true;  // one rank has transfers too
   HostDevice device;
   PluginSet plugins;
   std::unique_ptr<Executor> executor;
@@ -229,6 +230,7 @@ struct Rig {
     ExecutorOptions options{.rank = {.world_size = world_size},
                             .timeout_ms = 1000,
                             .micro_batches = micro_batches,
+                            .sends_alone = sends_alone,
                             .scheduler_name = "test_sched",
                             .optimizer_name = "test_sgd"};
     for (size_t i = 0; i < plugins.hooks.size(); ++i)
