@@ -24,7 +24,9 @@
 // Why ranks do not wait for each other for ever: the host queues without waiting for the device, on
 // one thread, and what it asks the scheduler depends on nothing else, so all ranks queue the same
 // work in the same order. Each piece waits for pieces that were queued earlier on its rank, or for
-// its own counterparts; the earliest that is not done on any rank can always go on.
+// its own counterparts; the earliest that is not done on any rank can always go on. A call that
+// blocks until the device has done what was queued before (loading a kernel, freeing memory) only
+// waits for earlier pieces, too.
 #pragma once
 
 #include <functional>

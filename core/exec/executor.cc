@@ -32,6 +32,7 @@ Result<StepResult> Executor::Step(const StepInput& input) {
   }
   step_end_ns_ = NowNs();
   result.seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
+  longest_step_ms_ = std::max(longest_step_ms_, (step_end_ns_ - begin) / 1'000'000);
   return result;
 }
 

@@ -343,6 +343,7 @@ class Executor {
   bool recording_ = false;
   int64_t most_samples_ = 0, recorded_samples_ = 0;  // of all ranks
   uint64_t steps_run_ = 0;
+  int64_t longest_step_ms_ = 0;
   uint32_t statistics_task_ = kNoTask;
   std::unique_ptr<Recording> recorded_;
 

@@ -29,6 +29,9 @@ constexpr size_t kScratchFloats = 64;
 // failed.
 constexpr int64_t kReportMs = 5000, kCauseMs = 1000;
 constexpr int64_t kLookMs = 100;
+// A replay that hangs is given up after the deadline of a transfer and so many of the longest
+// steps.
+constexpr int64_t kStepsWaited = 10;
 
 }  // namespace
 
@@ -126,10 +129,15 @@ Result<StepResult> Executor::ReadStatistics(uint64_t step) {
   return result;
 }
 
-// In parts, so that whoever ends the run is heard meanwhile.
+// In parts, so that whoever ends the run is heard meanwhile. Transfers in a replay have no deadline
+// of their own.
 template <typename Wait>
 Status Executor::AwaitDevice(uint64_t step, const Wait& wait) {
-  for (int64_t left_ms = options_.device_timeout_ms; left_ms > 0; left_ms -= kLookMs) {
+  int64_t limit_ms = options_.device_timeout_ms;
+  if (recorded_ != nullptr && device_order_ != nullptr) {
+    limit_ms = std::min(limit_ms, options_.timeout_ms + kStepsWaited * longest_step_ms_);
+  }
+  for (int64_t left_ms = limit_ms; left_ms > 0; left_ms -= kLookMs) {
     Status device = wait(std::min(left_ms, kLookMs));
     if (device.code() != StatusCode::kTimeout) return AwaitReport(std::move(device), step);
     const std::lock_guard lock(mutex_);
@@ -137,7 +145,7 @@ Status Executor::AwaitDevice(uint64_t step, const Wait& wait) {
   }
   return AwaitReport(
       Status::Error(StatusCode::kTimeout, "the device did not come to its end within %lld ms",
-                    static_cast<long long>(options_.device_timeout_ms)),
+                    static_cast<long long>(limit_ms)),
       step);
 }
 

@@ -74,10 +74,7 @@ TEST(NcclOrder, TransfersEndAndCallBackInTheOrderOfSubmission) {
     std::mutex mutex;
     std::vector<size_t> order;
   };
-  struct End {
-    Ends* ends = nullptr;
-    size_t number = 0;
-  };
+  using End = std::pair<Ends*, size_t>;
   World world(kNcclPlugin, 3);
   ASSERT_TRUE(world.ok());
   RunRanks(3, [&](int rank) {
@@ -92,9 +89,9 @@ TEST(NcclOrder, TransfersEndAndCallBackInTheOrderOfSubmission) {
       works.push_back(MustSubmit(world.rank(rank), transfer));
       works.back()->OnDone(
           [](void* context) {
-            const End& end = *static_cast<End*>(context);
-            const std::lock_guard lock(end.ends->mutex);
-            end.ends->order.push_back(end.number);
+            const auto& [all, number] = *static_cast<End*>(context);
+            const std::lock_guard lock(all->mutex);
+            all->order.push_back(number);
           },
           &contexts[i]);
     }

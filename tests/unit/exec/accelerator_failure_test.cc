@@ -136,6 +136,25 @@ TEST(AcceleratorFailureTest, TheDeadlineOfATransferIsThatOfItsWay) {
   }
 }
 
+TEST(AcceleratorFailureTest, AReplayThatHangsEndsTheRunInTime) {
+  AsyncWorld world{.size = 2, .record = true, .timeout_ms = 300};
+  world.device_timeout_ms = 60000;
+  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    for (uint64_t step = 1; step <= 9; ++step) {
+      if (step == 7 && self.rank == 0) self.device->Stop();
+      const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
+      ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+    }
+    return executor.Flush();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const auto outcomes = world.Run();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_EQ(outcomes[0].status.code(), StatusCode::kTimeout);
+  EXPECT_THAT(outcomes[0].status.message(), HasSubstr("the device did not come to its end"));
+  EXPECT_FALSE(outcomes[1].status.ok());
+}
+
 TEST(AcceleratorFailureTest, AnAbortIsHeardWhileTheHostWaitsForTheDevice) {
   for (const int size : {1, 2}) {
     AsyncWorld world{.size = size};

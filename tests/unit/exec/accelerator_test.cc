@@ -262,7 +262,6 @@ TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
 TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
   for (const bool shard : {false, true}) {
     AsyncWorld world{.size = 2, .shard = shard, .steps = std::vector<AsyncStep>(1)};
-    const auto wanted = world.RunOnHost();
     std::mutex mutex;
     std::condition_variable changed;
     bool queued = false, looked = false;
