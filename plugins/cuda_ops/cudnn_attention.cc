@@ -154,16 +154,16 @@ Status AttentionPlans::Find(const AttentionShape& shape, bool bfloat16,
       Key(shape.batch, shape.length, shape.heads, shape.head_size, shape.causal));
   if (is_new) {
     const Status planned = Plan(shape, &found->second);
+    if (!planned.ok() && must_plan_) {
+      passes_.erase(found);
+      return planned.WithContext("cuda_ops.attention=cudnn (auto takes own kernels instead)");
+    }
     if (!std::exchange(logged_, true)) {
       const AttentionPasses& taken = found->second;
       host_.Log(LogLevel::kInfo, taken.backward ? "attention: forward and backward pass by cuDNN"
                                  : taken.forward
                                      ? "attention: forward pass by cuDNN, backward by own kernels"
                                      : planned.WithContext("attention: own kernels").message());
-    }
-    if (!planned.ok() && must_plan_) {
-      passes_.erase(found);
-      return planned.WithContext("cuda_ops.attention=cudnn (auto takes own kernels instead)");
     }
   }
   *passes = &found->second;
