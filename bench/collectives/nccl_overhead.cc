@@ -1,10 +1,9 @@
 // All-reduce by the plugin nccl beside plain calls of NCCL, between GPUs of one host: microseconds
 // of the host until the call returns, and until the host knows of the end.
 //
-//   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
-//   cmake --build build/bench --target nccl_overhead engine_nccl
-//   RANK=0 WORLD_SIZE=2 build/bench/bench/nccl_overhead
-//     build/bench/lib/engine/plugins/libengine_nccl.so ID_FILE [--max-ctas N] [--json]
+//   cmake --build build/release --target nccl_overhead engine_nccl
+//   RANK=0 WORLD_SIZE=2 build/release/bench/nccl_overhead
+//     build/release/lib/engine/plugins/libengine_nccl.so ID_FILE [--max-ctas N] [--json]
 //
 // and the same with RANK=1 at the same time. Ranks meet in the folder ID_FILE.ranks, which rank 0
 // makes and removes. Each rank uses the first GPU that CUDA_VISIBLE_DEVICES leaves it; ranks that

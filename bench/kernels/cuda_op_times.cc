@@ -2,9 +2,8 @@
 // is in TFLOP/s (of the products that the algorithm needs) and GB/s (of operands and results, each
 // moved once). One line of JSON per op with --json.
 //
-//   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
-//   cmake --build build/bench --target cuda_op_times engine_cuda_ops
-//   build/bench/bench/cuda_op_times build/bench/lib/engine/plugins/libengine_cuda_ops.so [SAMPLES
+//   cmake --build build/release --target cuda_op_times engine_cuda_ops
+//   build/release/bench/cuda_op_times build/release/lib/engine/plugins/libengine_cuda_ops.so [SAMPLES
 //   [bf16|tf32|float32]] [--json]
 #include <cstdio>
 #include <cstdlib>
@@ -52,8 +51,8 @@ std::vector<TimedCase> Cases(int64_t samples, DType activation) {
                    .forward_flop = attention,
                    .backward_flop = 2.5 * attention});
   cases.push_back(product("proj", "linear", kWidth, kWidth));
-  cases.push_back(product("mlp.fc, gelu", "linear_gelu", kWidth, 4 * kWidth));
-  cases.push_back(product("mlp.proj", "linear", 4 * kWidth, kWidth));
+  cases.push_back(product("mlp", "mlp", kWidth, 4 * kWidth));
+  for (double* flop : {&cases.back().forward_flop, &cases.back().backward_flop}) *flop *= 2;
   const double head = 2 * rows * static_cast<double>(kWidth * kVocabulary);
   cases.push_back({.name = "head",
                    .op = "tied_linear",

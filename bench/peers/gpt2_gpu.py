@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
 """Training steps of GPT-2 (124 million parameters) on one GPU in PyTorch, at its best settings.
 
-bfloat16 autocast with float32 parameters, flash attention (scaled_dot_product_attention), fused AdamW, tied token table
-padded to 50,304 rows, gradients clipped to a norm of 1; with --compile through torch.compile. Prints a line of JSON:
-seconds of each step. The device is waited for once per block of steps, not in every one.
+bfloat16 autocast with float32 parameters and a bfloat16 residual stream, scaled_dot_product_attention by FlashAttention or
+cuDNN, fused AdamW, tied token table padded to 50,304 rows, gradients clipped to a norm of 1; eager, or by a mode of
+torch.compile. Prints a line of JSON: seconds of each step, and the names of the kernels that attention ran, which are looked
+at after the timing. The device is waited for once per block of steps, not in every one.
 
-    gpt2_gpu.py --batch 64 --steps 20 --compile
+    gpt2_gpu.py --batch 64 --steps 20 --mode default --attention cudnn
 """
 
 import argparse
 import json
+import os
 import time
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+MODES = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 LAYERS, WIDTH, HEADS, CONTEXT, VOCABULARY = 12, 768, 12, 1024, 50304
 
 
@@ -46,20 +51,26 @@ class Gpt2(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / (2 * LAYERS) ** 0.5 if residual else 0.02)
 
     def forward(self, tokens, targets):
-        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = (self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]).to(torch.bfloat16)
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.tokens.weight)
         return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--blocks", type=int, default=3)
-    parser.add_argument("--compile", action="store_true")
-    arguments = parser.parse_args()
+def attention_kernels(step):
+    """What attention ran on the device, by names. Times stand also where the profiler does not work."""
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step(0)
+            torch.cuda.synchronize()
+        names = {event.key for event in profile.key_averages()}
+    except RuntimeError as error:
+        return [f"unknown: {error}"]
+    return sorted(name for name in names if any(word in name for word in ("flash", "sdpa", "fmha", "attention")))
+
+
+def measure(arguments):
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     model = Gpt2().cuda()
@@ -67,11 +78,14 @@ def main():
     others = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-    run = torch.compile(model) if arguments.compile else model
+    run = model if arguments.mode == "eager" else torch.compile(model, mode=arguments.mode, dynamic=False)
+    replays = arguments.mode in ("reduce-overhead", "max-autotune")  # CUDA graphs
     pinned = [torch.randint(0, 50257, (2, arguments.batch, CONTEXT)).pin_memory() for _ in range(4)]
 
     def step(index):
         tokens, targets = pinned[index % len(pinned)].cuda(non_blocking=True)
+        if replays:
+            torch.compiler.cudagraph_mark_step_begin()
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = run(tokens, targets)
         loss.backward()
@@ -92,8 +106,23 @@ def main():
             loss = step(index)
         torch.cuda.synchronize()
         seconds.append((time.monotonic() - begin) / arguments.steps)
-    print(json.dumps({"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated(), "first_loss": first,
-                      "loss": loss.item()}))
+    return {"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated(), "first_loss": first, "loss": loss.item(),
+            "attention": attention_kernels(step)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--mode", choices=MODES, default="default")
+    parser.add_argument("--attention", choices=list(ATTENTION), default="cudnn")
+    arguments = parser.parse_args()
+    if arguments.mode == "eager":  # which has float32 logits, softmax and their gradient at once: 40 of 80 GB
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    # Around everything, because backward passes are compiled when they first run.
+    with sdpa_kernel(ATTENTION[arguments.attention]):
+        print(json.dumps(measure(arguments)))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ Status Executor::RunHead(const StepInput& input, double* waited_seconds) {
 Status Executor::PrepareStep(const StepInput& input) {
   input_ = input;
   buffers_differ_ = true;
+  parameters_stale_ = sharded_;
   before_ = now_;
   now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
   stop_asked_[input.step % 2] = input.stop;
@@ -86,7 +87,7 @@ void Executor::RecordStepSpan(SpanKind kind) {
 
 bool Executor::flushed() const {
   const std::lock_guard lock(mutex_);
-  return TailDone() && !rows_stale_;
+  return TailDone() && !rows_stale_ && !parameters_stale_;
 }
 
 Status Executor::Flush() {
@@ -94,7 +95,7 @@ Status Executor::Flush() {
     Lock lock(mutex_);
     if (!failure_.ok()) return failure_;
     RecordStepSpan(SpanKind::kStep);
-    if (TailDone() && !rows_stale_) return WaitForDevice();
+    if (TailDone() && !rows_stale_ && !parameters_stale_) return WaitForDevice();
     plugins_.scheduler->On({.kind = EventKind::kFlush, .step = tail_step_});
     Pump(lock);
   }
@@ -103,6 +104,7 @@ Status Executor::Flush() {
   Status status = Drive(&Executor::TailDone, &waited);
   if (status.ok() && rows_stale_) status = LoadUnits(/*row_tables_only=*/true);
   if (status.ok()) status = WaitForDevice();
+  if (status.ok() && parameters_stale_) status = GatherParameters();
   if (!status.ok()) return GiveUp(std::move(status));
   const std::lock_guard lock(mutex_);
   recorder_.Record(
@@ -268,9 +270,10 @@ Status Executor::TakeStatistics() {
   return CheckOrderBits(statistics_);
 }
 
-// Parts that other ranks have updated come without what ops read of them.
+// Parts that other ranks have updated come without what ops read of them, or as nothing but that.
 Status Executor::TakeParameters(const Task& task) {
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
+  if (unit.gathered == DType::kBFloat16) return {};
   return memory_->RefreshCopies(unit.offset, unit.count);
 }
 

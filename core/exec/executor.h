@@ -124,7 +124,8 @@ class Executor {
 
   // Waits until every parameter is updated, on an accelerator by the device. Needed before anything
   // but Step looks at parameters, optimizer states or the communicator; does nothing when it has
-  // been done.
+  // been done. Collective when updates are sharded: every rank gets all parameters, of which it may
+  // have had but the rounded copies.
   Status Flush();
   bool flushed() const;
 
@@ -227,6 +228,7 @@ class Executor {
   void TakeCompletions();
   Status TakeStatistics();
   Status TakeParameters(const Task& task);
+  Status GatherParameters();
   Status CheckOrderBits(const StepStatistics& statistics) const;
   bool NextTransfer(uint32_t* task);
   bool NextTicket(uint32_t* task);
@@ -303,9 +305,10 @@ class Executor {
   StepInput input_;
   CallContext call_context_;  // of the micro-batch at hand
   bool backward_begun_ = false;
-  bool buffers_differ_ = false;  // perhaps, between ranks
-  bool rows_stale_ = false;      // rows of tables were not pulled since servers updated them
-  uint64_t tail_step_ = 0;       // the step of the updates at hand
+  bool buffers_differ_ = false;    // perhaps, between ranks
+  bool parameters_stale_ = false;  // of units that are gathered rounded: those of other ranks
+  bool rows_stale_ = false;        // rows of tables were not pulled since servers updated them
+  uint64_t tail_step_ = 0;         // the step of the updates at hand
   float tail_rate_ = 0;
   int64_t step_begin_ns_ = 0;
   int64_t step_end_ns_ = 0;    // of Step

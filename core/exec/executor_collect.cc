@@ -1,4 +1,4 @@
-// Optimizer states that are sharded, brought together on rank 0.
+// What is sharded, brought together: parameters on all ranks, optimizer states on rank 0.
 
 #include <algorithm>
 #include <vector>
@@ -15,6 +15,23 @@ Status Executor::AllocateCollected(int64_t count) {
     collected_.push_back(std::move(*whole));
   }
   return {};
+}
+
+// Of units that are gathered rounded each rank has its own part in float32.
+Status Executor::GatherParameters() {
+  parameters_stale_ = false;
+  std::vector<Transfer> together;
+  for (const UnitLayout& unit : memory_->layout().units) {
+    if (unit.gathered == DType::kFloat32) continue;
+    const int64_t part = unit.count / options_.rank.world_size;
+    float* const whole = memory_->parameters() + unit.offset;
+    together.push_back({.kind = TransferKind::kAllGather,
+                        .send = whole + options_.rank.rank * part,
+                        .recv = whole,
+                        .count = part,
+                        .stream = memory_->stream()});
+  }
+  return RunTogether(together).WithContext("gathering parameters");
 }
 
 // As many units together as ranks that keep nothing have room for: the largest one.

@@ -56,19 +56,14 @@ Transfer Executor::MakeTransfer(const Task& task) {
     return transfer;
   }
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
-  float* const arena =
-      task.data == TransferData::kParameters ? memory_->parameters() : memory_->gradients();
-  float* const whole = arena + unit.offset;
-  transfer.send = transfer.recv = whole;
+  const bool parameters = task.data == TransferData::kParameters;
+  if (parameters) transfer.dtype = unit.gathered;
+  transfer.send = transfer.recv =
+      transfer.dtype == DType::kBFloat16
+          ? memory_->copy_at(unit.offset)
+          : (parameters ? memory_->parameters() : memory_->gradients()) + unit.offset;
   transfer.count = unit.count;
-  if (task.info.transfer == TransferKind::kAllReduce) return transfer;
-  transfer.count = unit.count / options_.rank.world_size;
-  float* const own = whole + options_.rank.rank * transfer.count;
-  if (task.info.transfer == TransferKind::kReduceScatter) {
-    transfer.recv = own;
-  } else {
-    transfer.send = own;
-  }
+  CutForRank(options_.rank, &transfer);
   return transfer;
 }
 
@@ -110,7 +105,9 @@ Status Executor::RunHook(const Task& task) {
   const char* name = options_.hook_names[task.hook].c_str();
   if (task.hook_work == HookWork::kPack || task.hook_work == HookWork::kUnpack) {
     const bool packs = task.hook_work == HookWork::kPack;
-    return (packs ? wire_->Pack(task) : wire_->Unpack(task)).WithContext("hook '%s'", name);
+    Stream* const stream = memory_->stream();
+    return (packs ? wire_->Pack(task, stream) : wire_->Unpack(task, stream))
+        .WithContext("hook '%s'", name);
   }
   const bool local = hook_traits_[task.hook].stage == HookStage::kLocal;
   for (size_t i = 0; i < task.spans.size(); ++i) {

@@ -142,6 +142,20 @@ void PlaceRest(const Graph& graph, FlatLayout* layout) {
   layout->total_count = cursor;
 }
 
+bool IsReadRounded(const Graph& graph, uint32_t parameter) {
+  return graph.values[graph.parameters[parameter].value].spec.dtype == DType::kBFloat16;
+}
+
+// A unit of parameters that ops read in both ways would have to be gathered in float32. So those
+// that are read rounded come first, and whatever a scheduler fuses, the first of the others does
+// not travel with them.
+void PutRoundedFirst(const Graph& graph, std::vector<ParameterInfo>* parameters) {
+  const auto others = std::stable_partition(
+      parameters->begin(), parameters->end(),
+      [&graph](const ParameterInfo& parameter) { return IsReadRounded(graph, parameter.id); });
+  if (others != parameters->begin() && others != parameters->end()) others->alone = 1;
+}
+
 }  // namespace
 
 std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program& program) {
@@ -167,8 +181,12 @@ int64_t SliceMultiple(int32_t world_size) {
 
 Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Scheduler& scheduler,
                               const std::string& scheduler_name) {
-  // A scheduler addresses parameters by their position in ready order.
-  std::vector<ParameterInfo> positions(model.parameters.begin(), model.parameters.end());
+  std::vector<ParameterInfo> parameters(model.parameters.begin(), model.parameters.end());
+  const bool rounds =
+      model.sharded != 0 && (model.communicator.dtypes & Bit(DType::kBFloat16)) != 0;
+  if (rounds) PutRoundedFirst(graph, &parameters);
+  // A scheduler addresses parameters by their position.
+  std::vector<ParameterInfo> positions = parameters;
   for (size_t i = 0; i < positions.size(); ++i) positions[i].id = static_cast<uint32_t>(i);
   ModelInfo numbered = model;
   numbered.parameters = positions;
@@ -180,9 +198,15 @@ Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Schedu
   FlatLayout layout = std::move(*made);
   const std::vector<int64_t> offset_of_position = std::move(layout.offset);
   layout.offset.assign(graph.parameters.size(), kNone);
-  for (size_t i = 0; i < model.parameters.size(); ++i) {
-    layout.parameters.push_back(static_cast<int32_t>(model.parameters[i].id));
-    layout.offset[model.parameters[i].id] = offset_of_position[i];
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    layout.parameters.push_back(static_cast<int32_t>(parameters[i].id));
+    layout.offset[parameters[i].id] = offset_of_position[i];
+  }
+  for (UnitLayout& unit : layout.units) {
+    const bool rounded = std::all_of(
+        unit.spans.begin(), unit.spans.end(),
+        [&](const UnitSpan& span) { return IsReadRounded(graph, parameters[span.parameter].id); });
+    if (rounds && rounded) unit.gathered = DType::kBFloat16;
   }
   PlaceRest(graph, &layout);
   return layout;

@@ -17,11 +17,15 @@ struct UnitLayout {
                        // zero); of units that are scattered a multiple of 16 * world size
   int32_t priority = 0;
   UnitStages stages = UnitStages::kAllReduce;
+  // As which parameters are gathered in a sharded run: bfloat16 if that is how ops read all of
+  // them.
+  DType gathered = DType::kFloat32;
   std::vector<UnitSpan> spans;  // UnitSpan::parameter is an index into FlatLayout::parameters
 };
 
 struct FlatLayout {
-  std::vector<int32_t> parameters;  // graph parameters in the order their gradients become ready
+  std::vector<int32_t> parameters;  // graph parameters in the order their gradients become ready;
+                                    // where units are gathered rounded, those of such units first
   std::vector<int64_t> offset;      // per graph parameter; those that are not trained come behind
                                     // the units, and buffers last
   std::vector<UnitLayout> units;

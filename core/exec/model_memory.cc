@@ -54,22 +54,24 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   const auto make = [&](DeviceBuffer* buffer, size_t size_bytes, const char* what) {
     return keep(buffer, DeviceBuffer::Create(device_, size_bytes, stream), what);
   };
-  const auto make_sent = [&](DeviceBuffer* buffer, int64_t count, const char* what) {
-    const size_t size_bytes = static_cast<size_t>(count) * sizeof(float);
+  const auto make_sent = [&](DeviceBuffer* buffer, int64_t count, DType dtype, const char* what) {
+    const size_t size_bytes = static_cast<size_t>(count) * SizeOf(dtype);
     if (shared == nullptr) return make(buffer, size_bytes, what);
     return keep(buffer, DeviceBuffer::CreateShared(*shared, size_bytes), what);
   };
-  ENGINE_RETURN_IF_ERROR(make_sent(&parameters_, layout_.total_count, "parameters"));
+  ENGINE_RETURN_IF_ERROR(
+      make_sent(&parameters_, layout_.total_count, DType::kFloat32, "parameters"));
   if (graph_.loss != kNone) {
-    ENGINE_RETURN_IF_ERROR(make_sent(&gradients_, layout_.trainable_count, "gradients"));
+    ENGINE_RETURN_IF_ERROR(
+        make_sent(&gradients_, layout_.trainable_count, DType::kFloat32, "gradients"));
   }
   const auto is_copied = [](const Value& value) {
     return value.kind == ValueKind::kParameter && value.spec.dtype != DType::kFloat32;
   };
   if (std::any_of(graph_.values.begin(), graph_.values.end(), is_copied)) {
     ENGINE_CHECK(accelerator_ != nullptr, "ops read rounded parameters on a device that has none");
-    const size_t size_bytes = static_cast<size_t>(layout_.total_count) * SizeOf(DType::kBFloat16);
-    ENGINE_RETURN_IF_ERROR(make(&copies_, size_bytes, "parameters in bfloat16"));
+    ENGINE_RETURN_IF_ERROR(
+        make_sent(&copies_, layout_.total_count, DType::kBFloat16, "parameters in bfloat16"));
   }
   if (accelerator_ != nullptr) {
     ENGINE_RETURN_IF_ERROR(make(&scalars_, 2 * sizeof(StepScalars), "numbers of a step"));

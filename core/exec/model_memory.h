@@ -34,8 +34,9 @@ struct CallContext {
 class ModelMemory {
  public:
   // `layout` says where parameters and gradients lie; `factory` makes the op "accumulate".
-  // `shared`, if not null, is where parameters and gradients are put, so that a communicator need
-  // not copy them; it outlives the model. kResourceExhausted names what did not fit.
+  // `shared`, if not null, is where parameters, their copies and gradients are put, so that a
+  // communicator need not copy them; it outlives the model. kResourceExhausted names what did not
+  // fit.
   static Result<std::unique_ptr<ModelMemory>> Create(Graph graph, Program program,
                                                      FlatLayout layout, Device& device,
                                                      const OpFactory& factory, uint64_t seed,

@@ -188,7 +188,9 @@ class TaskGraphBuilder {
     if (options_.wire != nullptr && data == TransferData::kGradients) {
       return static_cast<uint64_t>(options_.wire->BytesOf(layout_, unit, options_.world_size));
     }
-    return static_cast<uint64_t>(layout_.units[unit].count) * sizeof(float);
+    const UnitLayout& layout = layout_.units[unit];
+    return static_cast<uint64_t>(layout.count) *
+           (data == TransferData::kParameters ? SizeOf(layout.gathered) : sizeof(float));
   }
 
   bool Packed() const { return options_.wire != nullptr && options_.wire->packed(); }

@@ -1,5 +1,7 @@
 #include "core/exec/wire.h"
 
+#include <algorithm>
+
 #include "core/exec/task_graph.h"
 
 namespace engine {
@@ -110,15 +112,27 @@ Result<std::unique_ptr<Wire>> Wire::Create(WireFormat& format, WireLayout layout
   return wire;
 }
 
-WireCall Wire::CallOf(const TaskSpan& span) const {
-  const int32_t index = memory_.layout().parameters[span.parameter];
-  const int64_t offset = memory_.layout().offset[index] + span.offset;
+// On an accelerator every call is work of its own, so a cast gets all of a unit at once.
+size_t Wire::CallsFor(const Task& task) const {
+  const bool at_once = memory_.accelerator() != nullptr && !layout_.packed();
+  return at_once ? std::min<size_t>(1, task.spans.size()) : task.spans.size();
+}
+
+WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
+  const FlatLayout& layout = memory_.layout();
+  const auto begin_of = [&layout](const TaskSpan& span) {
+    return layout.offset[layout.parameters[span.parameter]] + span.offset;
+  };
+  const TaskSpan& span = task.spans[i];
+  const TaskSpan& last = CallsFor(task) > 1 ? span : task.spans.back();
+  const int32_t index = layout.parameters[span.parameter];
+  const int64_t offset = begin_of(span);
   WireCall call{.parameter = static_cast<uint32_t>(span.parameter),
                 .name = memory_.graph().parameters[index].name,
                 .gradient = memory_.gradients() + offset,
                 .offset = span.offset,
-                .count = span.count,
-                .stream = memory_.stream()};
+                .count = begin_of(last) + last.count - offset,
+                .stream = stream};
   for (int32_t s = 0; s < state_count(); ++s) call.states[s] = state(s) + offset;
   if (!layout_.packed()) {
     call.wire = wire_.bytes() + offset * static_cast<int64_t>(SizeOf(layout_.traits.dtype));
@@ -126,9 +140,9 @@ WireCall Wire::CallOf(const TaskSpan& span) const {
   return call;
 }
 
-Status Wire::Pack(const Task& task) {
-  for (size_t i = 0; i < task.spans.size(); ++i) {
-    WireCall call = CallOf(task.spans[i]);
+Status Wire::Pack(const Task& task, Stream* stream) {
+  for (size_t i = 0; i < CallsFor(task); ++i) {
+    WireCall call = CallOf(task, i, stream);
     if (layout_.packed()) {
       const uint32_t unit = task.info.unit;
       call.wire = wire_.bytes() + layout_.unit_begin[unit] +
@@ -141,21 +155,19 @@ Status Wire::Pack(const Task& task) {
   return {};
 }
 
-Status Wire::Unpack(const Task& task) {
-  for (size_t i = 0; i < task.spans.size(); ++i) {
-    const Status status =
-        layout_.packed() ? UnpackBlocks(task, i) : format_.Unpack(CallOf(task.spans[i]));
-    if (status.ok()) continue;
-    const int32_t index = memory_.layout().parameters[task.spans[i].parameter];
-    return status.WithContext("'%s'", memory_.graph().parameters[index].name.c_str());
+Status Wire::Unpack(const Task& task, Stream* stream) {
+  for (size_t i = 0; i < CallsFor(task); ++i) {
+    const WireCall call = CallOf(task, i, stream);
+    const Status status = layout_.packed() ? UnpackBlocks(task, call, i) : format_.Unpack(call);
+    if (!status.ok())
+      return status.WithContext("'%.*s'", static_cast<int>(call.name.size()), call.name.data());
   }
   return {};
 }
 
 // In the order of ranks, so that all come to the same bits.
-Status Wire::UnpackBlocks(const Task& task, size_t span) {
+Status Wire::UnpackBlocks(const Task& task, WireCall call, size_t span) {
   const uint32_t unit = task.info.unit;
-  WireCall call = CallOf(task.spans[span]);
   std::byte* const first =
       wire_.bytes() + layout_.unit_begin[unit] + layout_.span_begin[unit][span];
   for (int32_t rank = 0; rank < rank_.world_size; ++rank) {
@@ -179,11 +191,15 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   }
   transfer->dtype = layout_.traits.dtype;
   transfer->count = memory_.layout().units[unit].count;
-  if (task.info.transfer == TransferKind::kAllReduce) return;
-  transfer->count /= rank_.world_size;
-  std::byte* const own =
-      whole + rank_.rank * transfer->count * static_cast<int64_t>(SizeOf(transfer->dtype));
-  if (task.info.transfer == TransferKind::kReduceScatter) {
+  CutForRank(rank_, transfer);
+}
+
+void CutForRank(const RankInfo& rank, Transfer* transfer) {
+  if (transfer->kind == TransferKind::kAllReduce) return;
+  transfer->count /= rank.world_size;
+  auto* const own = static_cast<std::byte*>(transfer->recv) +
+                    rank.rank * transfer->count * static_cast<int64_t>(SizeOf(transfer->dtype));
+  if (transfer->kind == TransferKind::kReduceScatter) {
     transfer->recv = own;
   } else {
     transfer->send = own;

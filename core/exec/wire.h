@@ -16,7 +16,6 @@
 namespace engine {
 
 struct Task;
-struct TaskSpan;
 
 // How the units of a layout lie on the wire. The same on all ranks.
 //
@@ -44,6 +43,10 @@ Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::s
 // The wire format that `hook` has; kPlugin when it has none. [setup]
 Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name);
 
+// Of a transfer in place, all of whose elements are described, what `rank` gives to a
+// reduce-scatter or an all-gather, and gets.
+void CutForRank(const RankInfo& rank, Transfer* transfer);
+
 // The wire of one rank.
 class Wire {
  public:
@@ -53,8 +56,8 @@ class Wire {
                                               SharedMemory* shared);
 
   // Between the gradients and the wire, for the spans of `task`. [compute-lane]
-  Status Pack(const Task& task);
-  Status Unpack(const Task& task);
+  Status Pack(const Task& task, Stream* stream);
+  Status Unpack(const Task& task, Stream* stream);
   // dtype, buffers and count of a transfer of gradients.
   void Describe(const Task& task, Transfer* transfer) const;
 
@@ -66,8 +69,9 @@ class Wire {
  private:
   Wire(WireFormat& format, WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
       : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
-  WireCall CallOf(const TaskSpan& span) const;
-  Status UnpackBlocks(const Task& task, size_t span);
+  size_t CallsFor(const Task& task) const;
+  WireCall CallOf(const Task& task, size_t i, Stream* stream) const;
+  Status UnpackBlocks(const Task& task, WireCall call, size_t span);
 
   WireFormat& format_;
   const WireLayout layout_;

@@ -10,7 +10,7 @@ namespace {
 constexpr double kInitScale = 0.02;
 
 // Where a library has an op for what follows each other anyway (an addition and the norm of the
-// sum, a product and its GELU), that op is taken; parameters have the same names.
+// sum; two products and the GELU between them), that op is taken; parameters have the same names.
 class GptBuilder {
  public:
   // `x`: (B, T, C).
@@ -19,7 +19,7 @@ class GptBuilder {
         gpt_(gpt),
         residual_scale_(kInitScale / std::sqrt(2.0 * gpt.layers())),
         fuses_norm_(builder.Offers("add_layer_norm")),
-        fuses_gelu_(builder.Offers("linear_gelu", {Int("units", 1)})),
+        fuses_mlp_(builder.Offers("mlp", {Int("units", 1)})),
         x_(x) {}
 
   // Both halves are pre-norm: x + f(norm(x)).
@@ -32,8 +32,7 @@ class GptBuilder {
     ENGINE_ASSIGN_OR_RETURN(h, Linear(name + ".attn.proj", h, gpt_.width(), residual_scale_));
     Add(name + ".add1", h);
     ENGINE_ASSIGN_OR_RETURN(h, Norm(name + ".norm2"));
-    ENGINE_ASSIGN_OR_RETURN(h, LinearGelu(name + ".mlp", h));
-    ENGINE_ASSIGN_OR_RETURN(h, Linear(name + ".mlp.proj", h, gpt_.width(), residual_scale_));
+    ENGINE_ASSIGN_OR_RETURN(h, Mlp(name + ".mlp", h));
     Add(name + ".add2", h);
     return {};
   }
@@ -60,22 +59,27 @@ class GptBuilder {
     branch_ = branch;
   }
 
-  Result<ValueId> Linear(const std::string& name, ValueId x, int64_t units, double init_scale,
-                         const std::string& op = "linear") {
-    return builder_.Apply(name, op, {x}, {Int("units", units), Float("init_scale", init_scale)});
+  Result<ValueId> Linear(const std::string& name, ValueId x, int64_t units, double init_scale) {
+    return builder_.Apply(name, "linear", {x},
+                          {Int("units", units), Float("init_scale", init_scale)});
   }
 
-  Result<ValueId> LinearGelu(const std::string& name, ValueId x) {
+  Result<ValueId> Mlp(const std::string& name, ValueId x) {
     const int64_t units = 4 * gpt_.width();
-    if (fuses_gelu_) return Linear(name + ".fc", x, units, kInitScale, "linear_gelu");
+    if (fuses_mlp_) {
+      return builder_.Apply(name, "mlp", {x},
+                            {Int("units", units), Float("init_scale", kInitScale),
+                             Float("proj_init_scale", residual_scale_)});
+    }
     ENGINE_ASSIGN_OR_RETURN(x, Linear(name + ".fc", x, units, kInitScale));
-    return builder_.Apply(name + ".gelu", "gelu", {x});
+    ENGINE_ASSIGN_OR_RETURN(x, builder_.Apply(name + ".gelu", "gelu", {x}));
+    return Linear(name + ".proj", x, gpt_.width(), residual_scale_);
   }
 
   GraphBuilder& builder_;
   const config::Gpt& gpt_;
   const double residual_scale_;
-  const bool fuses_norm_, fuses_gelu_;
+  const bool fuses_norm_, fuses_mlp_;
   ValueId x_;
   ValueId branch_ = kNone;  // still to be added to x_, by a layer called add_name_
   std::string add_name_;

@@ -39,7 +39,10 @@ struct WireTraits {
 
 // A span of one gradient of this rank (for Pack), or of the sum over ranks (for Unpack). A
 // parameter is cut in the same spans in every step, and on every rank; but Unpack may be given a
-// part of what was one span for Pack when the kind is kCast.
+// part of what was one span for Pack when the kind is kCast. All memory is that of the run's
+// device; on an Accelerator, where every call is work of its own, one call of a kCast is for all
+// gradients that travel together, with the zeroes between them: parameter, name and offset are
+// those of the first.
 struct WireCall {
   uint32_t parameter = 0;  // as in GradientView
   uint32_t accumulate = 0;

@@ -4,7 +4,6 @@
 
 #include "engine/hook_kit.h"
 #include "engine/plugin.h"
-#include "engine/wire_format.h"
 
 // The loops below are compiled for several instruction sets and the best one is taken at load time.
 // Sanitizers cannot instrument that choice, which is made before they are set up.
@@ -37,23 +36,8 @@ CAST_CPU_VARIANTS void Widen(const uint16_t* __restrict__ source, float* __restr
   }
 }
 
-class CastBf16 final : public WireHook {
- public:
-  WireTraits wire_traits() const noexcept override {
-    return {.kind = WireKind::kCast, .dtype = DType::kBFloat16};
-  }
-  Status Pack(const WireCall& call) noexcept override {
-    Narrow(call.gradient, static_cast<uint16_t*>(call.wire), call.count);
-    return {};
-  }
-  Status Unpack(const WireCall& call) noexcept override {
-    Widen(static_cast<const uint16_t*>(call.wire), call.gradient, call.count);
-    return {};
-  }
-};
-
 Status Create(Host& host, const Options&, Object** out) noexcept {
-  return kit::MakeCpuHook<CastBf16>(host, "cast_bf16", out);
+  return kit::MakeCastHook(host, "cast_bf16", DType::kBFloat16, {Narrow, Widen}, out);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 
 #include "engine/hook_kit.h"
 #include "engine/plugin.h"
-#include "engine/wire_format.h"
 
 // As in every plugin with such loops: the best instruction set is taken at load time, but not under
 // sanitizers, which cannot instrument that choice.
@@ -85,38 +84,15 @@ __attribute__((target("avx512f"))) void WidenWithAvx512(const uint16_t* source, 
 }
 #endif
 
-struct Loops {
-  void (*narrow)(const float* source, uint16_t* target, int64_t count) noexcept = NarrowPortably;
-  void (*widen)(const uint16_t* source, float* target, int64_t count) noexcept = WidenPortably;
-};
-
-Loops BestLoops() noexcept {
+kit::CastLoops BestLoops() noexcept {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512f")) return {NarrowWithAvx512, WidenWithAvx512};
 #endif
-  return {};
+  return {NarrowPortably, WidenPortably};
 }
 
-class CastFp16 final : public WireHook {
- public:
-  WireTraits wire_traits() const noexcept override {
-    return {.kind = WireKind::kCast, .dtype = DType::kFloat16};
-  }
-  Status Pack(const WireCall& call) noexcept override {
-    loops_.narrow(call.gradient, static_cast<uint16_t*>(call.wire), call.count);
-    return {};
-  }
-  Status Unpack(const WireCall& call) noexcept override {
-    loops_.widen(static_cast<const uint16_t*>(call.wire), call.gradient, call.count);
-    return {};
-  }
-
- private:
-  const Loops loops_ = BestLoops();
-};
-
 Status Create(Host& host, const Options&, Object** out) noexcept {
-  return kit::MakeCpuHook<CastFp16>(host, "cast_fp16", out);
+  return kit::MakeCastHook(host, "cast_fp16", DType::kFloat16, BestLoops(), out);
 }
 
 }  // namespace

@@ -18,27 +18,11 @@ class AttentionOp final : public CpuOp {
       : CpuOp(context), heads_(attributes.Int("heads")), causal_(attributes.Bool("causal")) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& qkv = inputs[0];
-    if (qkv.dtype != DType::kFloat32 || qkv.shape.ndim != 3 || qkv.shape[2] < 3 ||
-        qkv.shape[2] % 3 != 0) {
-      return InputError(inputs, 0, "float32 (B, T, 3C): queries, keys and values side by side");
-    }
-    const int64_t width = qkv.shape[2] / 3;
-    if (width % heads_ != 0) {
-      return Status::Error(StatusCode::kConfig,
-                           "%s: %lld heads do not divide a width of %lld; choose another number of "
-                           "heads or another width",
-                           name(), static_cast<long long>(heads_), static_cast<long long>(width));
-    }
-    const int64_t length = qkv.shape[1];
+    ENGINE_RETURN_IF_ERROR(kit::InferAttention(Inferring(inputs, signature), heads_));
+    const Shape& y = signature->outputs[0].shape;
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-    AddOutput(signature, Shape{qkv.shape[0], length, width}, qkv.batched);
-    signature->saved_bytes = qkv.shape[0] * heads_ * length * kFloat;
-    signature->workspace_bytes = threads() * AttentionScratch(length, width / heads_) * kFloat;
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_outputs = 0;
+    signature->saved_bytes = y[0] * heads_ * y[1] * kFloat;
+    signature->workspace_bytes = threads() * AttentionScratch(y[1], y[2] / heads_) * kFloat;
     return {};
   }
 

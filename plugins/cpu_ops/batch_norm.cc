@@ -23,6 +23,7 @@
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"
+#include "engine/image_op_shapes.h"
 #include "ops.h"
 #include "parallel.h"
 #include "replica_sums.h"
@@ -41,24 +42,10 @@ class BatchNormOp final : public CpuOp {
         sync_(attributes.Bool("sync")) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[kX];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim < 2 || x.shape.Count(1) < 1) {
-      return InputError(inputs, kX, "float32 (B, ..., C), channels last, at least two dimensions");
-    }
-    channels_ = x.shape[-1];
-    AddOutput(signature, x.shape, x.batched);
-    AddChannels("weight", Initializer::kOnes, true, signature);
-    AddChannels("bias", Initializer::kZeros, true, signature);
-    AddChannels("running_mean", Initializer::kZeros, false, signature);
-    AddChannels("running_var", Initializer::kOnes, false, signature);
+    ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
+    channels_ = inputs[kX].shape[-1];
     signature->saved_bytes = BatchNormSaved::Bytes(channels_);
     signature->workspace_bytes = BatchNormWorkspace::Bytes(channels_, threads());
-    signature->differentiable_inputs = 1u << kX | 1u << kWeight | 1u << kBias;
-    signature->accumulates = signature->differentiable_inputs;
-    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
-    signature->uses_replicas = sync_ ? 1 : 0;
     return {};
   }
 
@@ -108,15 +95,6 @@ class BatchNormOp final : public CpuOp {
   }
 
   bool Synchronizes(const OpCall& call) const noexcept { return sync_ && call.replicas != nullptr; }
-
-  void AddChannels(const FixedString<32>& name, Initializer initializer, bool trained,
-                   OpSignature* signature) const noexcept {
-    ParameterSpec& parameter = AddParameter(signature, Shape{channels_});
-    parameter.name = name;
-    parameter.initializer = initializer;
-    parameter.decay = 0;
-    parameter.trained = trained ? 1 : 0;
-  }
 
   // The parts that rows are cut into for a sum.
   template <typename Body>

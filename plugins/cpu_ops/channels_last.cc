@@ -2,6 +2,7 @@
 // that is another shape for the same memory.
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "ops.h"
 #include "parallel.h"
 #include "small_gemm.h"
@@ -14,23 +15,13 @@ class ToChannelsLastOp final : public CpuOp {
   using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim != 4 || x.shape.Count(1) < 1) {
-      return InputError(inputs, 0, "float32 (B, C, H, W)");
+    ENGINE_RETURN_IF_ERROR(kit::InferToChannelsLast(Inferring(inputs, signature)));
+    channels_ = inputs[0].shape[1];
+    positions_ = inputs[0].shape.Count(2);
+    if (channels_ > 1) {
+      signature->workspace_bytes =
+          threads() * channels_ * positions_ * static_cast<int64_t>(sizeof(float));
     }
-    channels_ = x.shape[1];
-    positions_ = x.shape.Count(2);
-    AddOutput(signature, Shape{x.shape[0], x.shape[2], x.shape[3], channels_}, x.batched);
-    const bool view = channels_ == 1;
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->passes_gradient = view ? 1 : 0;
-    signature->output_is_view_of = view ? 0 : -1;
-    signature->workspace_bytes =
-        view ? 0 : threads() * channels_ * positions_ * static_cast<int64_t>(sizeof(float));
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
     return {};
   }
 

@@ -5,19 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/image_op_shapes.h"
+
 namespace engine::cpu_ops {
 
-// A window of `kernel` taps that moves by `stride` over an axis with `padding` zeros at both ends.
-struct Window {
-  int64_t kernel = 1;
-  int64_t stride = 1;
-  int64_t padding = 0;
-
-  // Positions of the window on an axis of `extent`; 0 or less if it does not fit.
-  int64_t Positions(int64_t extent) const noexcept {
-    return extent + 2 * padding < kernel ? 0 : (extent + 2 * padding - kernel) / stride + 1;
-  }
-};
+using kit::Window;
 
 // The targets first, first + step, ... (`count` of them), which all meet the same taps: those that
 // AxisPlan::taps lists from `tap_first` on, `tap_count` of them. The i-th target meets consecutive

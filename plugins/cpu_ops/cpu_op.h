@@ -7,6 +7,7 @@
 
 #include "engine/op.h"
 #include "engine/op_kit.h"
+#include "engine/op_shapes.h"
 
 namespace engine::cpu_ops {
 
@@ -32,14 +33,10 @@ class CpuOp : public Op {
   const char* name() const noexcept { return context_.name; }
   int32_t threads() const noexcept { return context_.threads; }
 
-  // kConfig unless there are `count` inputs.
-  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept {
-    return kit::CheckInputCount(name(), inputs, count);
-  }
-  // kConfig: what input `index` is, and `need`, what it has to be.
-  Status InputError(std::span<const TensorSpec> inputs, size_t index,
-                    const char* need) const noexcept {
-    return kit::InputError(name(), inputs, index, need);
+  // A call of Infer, for what this op has in common with those of other devices.
+  kit::Inference Inferring(std::span<const TensorSpec> inputs,
+                           OpSignature* signature) const noexcept {
+    return {name(), DType::kFloat32, inputs, signature};
   }
 
  private:
@@ -47,8 +44,6 @@ class CpuOp : public Op {
 };
 
 using kit::Accumulates;
-using kit::AddOutput;
-using kit::AddParameter;
 using kit::WantsGradient;
 
 // The gradient of a call without samples: zeros, unless it is added to or not wanted.

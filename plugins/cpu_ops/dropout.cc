@@ -96,29 +96,8 @@ class DropoutOp final : public CpuOp {
       : CpuOp(context), rate_(attributes.Float("rate")) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim < 1) {
-      return InputError(inputs, 0, "float32 (B, ...)");
-    }
-    if (!(rate_ >= 0.0 && rate_ < 1.0)) {
-      return Status::Error(StatusCode::kConfig,
-                           "%s: a rate of %g is no probability below 1; it needs 0 <= rate < 1",
-                           name(), rate_);
-    }
-    batched_ = x.batched != 0;
-    AddOutput(signature, x.shape, x.batched);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
-    if (Identity()) {
-      signature->passes_gradient = 1;
-      signature->output_is_view_of = 0;
-    } else {
-      signature->in_place_of = 0;
-    }
-    return {};
+    batched_ = !inputs.empty() && inputs[0].batched != 0;
+    return kit::InferDropout(Inferring(inputs, signature), rate_);
   }
 
  protected:

@@ -84,15 +84,7 @@ class ElementwiseOp final : public CpuOp {
       : CpuOp(context), function_(function) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    if (inputs[0].dtype != DType::kFloat32) return InputError(inputs, 0, "float32");
-    AddOutput(signature, inputs[0].shape, inputs[0].batched);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = function_.backward_reads_output ? 0 : 1;
-    signature->backward_reads_outputs = function_.backward_reads_output ? 1 : 0;
-    signature->in_place_of = function_.backward_reads_output ? 0 : -1;
-    return {};
+    return kit::InferFunction(Inferring(inputs, signature), function_.backward_reads_output);
   }
 
  protected:
@@ -125,20 +117,7 @@ class AddOp final : public CpuOp {
   using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    if (inputs[0].dtype != DType::kFloat32) return InputError(inputs, 0, "float32");
-    if (inputs[1].dtype != DType::kFloat32 || !(inputs[1].shape == inputs[0].shape) ||
-        inputs[1].batched != inputs[0].batched) {
-      return InputError(inputs, 1, "the type, shape and batch dimension of input 0");
-    }
-    AddOutput(signature, inputs[0].shape, inputs[0].batched);
-    signature->differentiable_inputs = 0b11;
-    signature->accumulates = 0b11;
-    signature->passes_gradient = 0b11;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
-    signature->in_place_of = 0;
-    return {};
+    return kit::InferSum(Inferring(inputs, signature), true);
   }
 
  protected:

@@ -11,19 +11,7 @@ class FlattenOp final : public CpuOp {
   using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim < 1) {
-      return InputError(inputs, 0, "float32 (B, ...)");
-    }
-    AddOutput(signature, Shape{x.shape[0], x.shape.Count(1)}, x.batched);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->passes_gradient = 1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
-    signature->output_is_view_of = 0;
-    return {};
+    return kit::InferFlatten(Inferring(inputs, signature));
   }
 
  protected:

@@ -1,6 +1,7 @@
 // global_avg_pool: the mean of each channel over all positions, (B, ..., C) to (B, C).
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "ops.h"
 #include "parallel.h"
 #include "simd.h"
@@ -42,18 +43,9 @@ class GlobalAvgPoolOp final : public CpuOp {
   using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim < 3 || x.shape.Count(1) < 1) {
-      return InputError(inputs, 0, "float32 (B, ..., C), channels last, at least three dimensions");
-    }
-    positions_ = x.shape.Count(1, -1);
-    channels_ = x.shape[-1];
-    AddOutput(signature, Shape{x.shape[0], channels_}, x.batched);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(Inferring(inputs, signature)));
+    positions_ = inputs[0].shape.Count(1, -1);
+    channels_ = inputs[0].shape[-1];
     return {};
   }
 

@@ -116,26 +116,10 @@ class LayerNormOp final : public CpuOp {
       : CpuOp(context), epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[kX];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim < 2 || x.shape[-1] < 1) {
-      return InputError(inputs, kX, "float32 (..., C), at least two dimensions, C >= 1");
-    }
-    const int64_t width = x.shape[-1];
-    AddOutput(signature, x.shape, x.batched);
-    ParameterSpec& weight = AddParameter(signature, Shape{width});
-    weight.name = "weight";
-    weight.initializer = Initializer::kOnes;
-    weight.decay = 0;
-    ParameterSpec& bias = AddParameter(signature, Shape{width});
-    bias.name = "bias";
-    bias.decay = 0;
-    signature->saved_bytes = x.shape.Count(0, -1) * static_cast<int64_t>(sizeof(RowStatistics));
-    signature->workspace_bytes = threads() * PartialBytes(width);
-    signature->differentiable_inputs = 0b111;
-    signature->accumulates = 0b111;
-    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferLayerNorm(Inferring(inputs, signature)));
+    const Shape& x = inputs[kX].shape;
+    signature->saved_bytes = x.Count(0, -1) * static_cast<int64_t>(sizeof(RowStatistics));
+    signature->workspace_bytes = threads() * PartialBytes(x[-1]);
     return {};
   }
 

@@ -4,7 +4,6 @@
 // here, as the weights change every step and would be packed again for one use.
 #include <dnnl.h>
 
-#include <cmath>
 #include <cstring>
 #include <new>
 
@@ -51,19 +50,6 @@ class LinearOp : public CpuOp {
 
  protected:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
-
-  // What linear and tied_linear have in common once the number of units is known.
-  void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) const noexcept {
-    Shape shape = x.shape;
-    shape[-1] = units;
-    AddOutput(signature, shape, x.batched);
-    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
-  }
-
-  bool AcceptsX(const TensorSpec& x) const noexcept {
-    return x.dtype == DType::kFloat32 && x.shape.ndim >= 2 && x.shape[-1] >= 1;
-  }
 
   Status DoForward(const OpCall& call) noexcept override {
     const Sizes sizes(call);
@@ -112,49 +98,14 @@ class LinearOp : public CpuOp {
 class OwnedLinearOp final : public LinearOp {
  public:
   OwnedLinearOp(const OpContext& context, const Options& attributes) noexcept
-      : LinearOp(context),
-        units_(attributes.Int("units")),
-        bias_(attributes.Bool("bias")),
-        init_scale_(static_cast<float>(attributes.Float("init_scale"))) {}
+      : LinearOp(context), given_(attributes) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    if (!AcceptsX(inputs[kX])) {
-      return InputError(inputs, kX, "float32 (..., K), at least two dimensions, K >= 1");
-    }
-    const int64_t width = inputs[kX].shape[-1];
-    Describe(inputs[kX], units_, signature);
-    AddWeight(width, signature);
-    if (bias_) AddBias(width, signature);
-    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
-    signature->accumulates = signature->differentiable_inputs;
-    return {};
+    return kit::InferLinear(Inferring(inputs, signature), given_);
   }
 
  private:
-  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Linear, for weight and bias.
-  static float DefaultBound(int64_t width) noexcept {
-    return 1.0f / std::sqrt(static_cast<float>(width));
-  }
-
-  void AddWeight(int64_t width, OpSignature* signature) const noexcept {
-    ParameterSpec& weight = AddParameter(signature, Shape{units_, width});
-    weight.name = "weight";
-    weight.initializer = init_scale_ > 0 ? Initializer::kNormal : Initializer::kUniform;
-    weight.scale = init_scale_ > 0 ? init_scale_ : DefaultBound(width);
-  }
-
-  void AddBias(int64_t width, OpSignature* signature) const noexcept {
-    ParameterSpec& bias = AddParameter(signature, Shape{units_});
-    bias.name = "bias";
-    bias.initializer = init_scale_ > 0 ? Initializer::kZeros : Initializer::kUniform;
-    bias.scale = init_scale_ > 0 ? 0.0f : DefaultBound(width);
-    bias.decay = 0;
-  }
-
-  const int64_t units_;
-  const bool bias_;
-  const float init_scale_;
+  const kit::LinearAttributes given_;
 };
 
 class TiedLinearOp final : public LinearOp {
@@ -162,20 +113,7 @@ class TiedLinearOp final : public LinearOp {
   using LinearOp::LinearOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    if (!AcceptsX(inputs[kX])) {
-      return InputError(inputs, kX, "float32 (..., K), at least two dimensions, K >= 1");
-    }
-    const TensorSpec& table = inputs[kWeight];
-    if (table.dtype != DType::kFloat32 || table.shape.ndim != 2 || table.batched != 0 ||
-        table.shape[0] < 1 || table.shape[1] != inputs[kX].shape[-1]) {
-      return InputError(inputs, kWeight,
-                        "a parameter, float32 (V, K), with the K of input 0's last dimension");
-    }
-    Describe(inputs[kX], table.shape[0], signature);
-    signature->differentiable_inputs = 0b11;
-    signature->accumulates = 0b11;
-    return {};
+    return kit::InferTiedLinear(Inferring(inputs, signature));
   }
 };
 

@@ -63,25 +63,9 @@ class SoftmaxCrossEntropyOp final : public CpuOp {
   using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    const TensorSpec& logits = inputs[kLogits];
-    if (logits.dtype != DType::kFloat32 || logits.shape.ndim < 2 || logits.shape[-1] < 1) {
-      return InputError(inputs, kLogits, "float32 (..., V), at least two dimensions, V >= 1");
-    }
-    Shape rows = logits.shape;
-    rows.dims[--rows.ndim] = 0;
-    const TensorSpec& targets = inputs[kTargets];
-    if (targets.dtype != DType::kInt32 || !(targets.shape == rows) ||
-        targets.batched != logits.batched) {
-      return InputError(inputs, kTargets, "int32, shaped as input 0 without its last dimension");
-    }
-    AddOutput(signature, Shape{3}, 0);
-    signature->is_loss = 1;
-    signature->saved_bytes = rows.Count() * static_cast<int64_t>(sizeof(float));
+    ENGINE_RETURN_IF_ERROR(kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)));
+    signature->saved_bytes = inputs[kTargets].shape.Count() * static_cast<int64_t>(sizeof(float));
     signature->workspace_bytes = threads() * static_cast<int64_t>(sizeof(Tally));
-    signature->differentiable_inputs = 1u << kLogits;
-    signature->accumulates = 1u << kLogits;
-    signature->backward_reads_outputs = 0;
     return {};
   }
 

@@ -224,35 +224,13 @@ CPU_OPS_KERNEL void AvgBackward(const PoolShape& shape, const float* dy, float* 
 
 class PoolOp : public CpuOp {
  public:
-  PoolOp(const OpContext& context, const Options& attributes) noexcept : CpuOp(context) {
-    shape_.window = {attributes.Int("kernel"), attributes.Int("stride"), attributes.Int("padding")};
-    if (shape_.window.stride == 0) shape_.window.stride = shape_.window.kernel;
-  }
+  PoolOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), shape_{.window = kit::PoolWindow(attributes)} {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if (x.dtype != DType::kFloat32 || x.shape.ndim != 4 || x.shape.Count(1) < 1) {
-      return InputError(inputs, 0, "float32 (B, H, W, C), channels last");
-    }
-    shape_.height = x.shape[1];
-    shape_.width = x.shape[2];
-    shape_.channels = x.shape[3];
-    shape_.output_height = shape_.window.Positions(shape_.height);
-    shape_.output_width = shape_.window.Positions(shape_.width);
-    if (shape_.window.padding >= shape_.window.kernel || shape_.output_height < 1 ||
-        shape_.output_width < 1) {
-      return InputError(inputs, 0,
-                        "a padded plane that is not smaller than the kernel, and a kernel larger "
-                        "than the padding");
-    }
-    AddOutput(signature,
-              Shape{x.shape[0], shape_.output_height, shape_.output_width, shape_.channels},
-              x.batched);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferPool(Inferring(inputs, signature), shape_.window));
+    const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
+    shape_ = {shape_.window, x[1], x[2], x[3], y[1], y[2]};
     return {};
   }
 
@@ -271,7 +249,7 @@ class PoolOp : public CpuOp {
   }
 
  private:
-  PoolShape shape_ = {};
+  PoolShape shape_;
 };
 
 class MaxPoolOp final : public PoolOp {

@@ -20,30 +20,19 @@ class AttentionOp final : public CudaOp {
       : CudaOp(context), heads_(attributes.Int("heads")), causal_(attributes.Bool("causal")) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& qkv = inputs[0];
-    if (!IsActivation(qkv) || qkv.shape.ndim != 3 || qkv.shape[2] < 3 || qkv.shape[2] % 3 != 0) {
-      return ActivationError(inputs, 0, " (B, T, 3C): queries, keys and values side by side");
-    }
-    const int64_t width = qkv.shape[2] / 3, length = qkv.shape[1];
-    if (width % heads_ != 0) {
-      return Status::Error(StatusCode::kConfig,
-                           "%s: %lld heads do not divide a width of %lld; choose another number of "
-                           "heads or another width",
-                           name(), static_cast<long long>(heads_), static_cast<long long>(width));
-    }
+    ENGINE_RETURN_IF_ERROR(kit::InferAttention(Inferring(inputs, signature), heads_));
+    const Shape& qkv = inputs[0].shape;
+    const int64_t width = qkv[2] / 3, length = qkv[1];
     ENGINE_RETURN_IF_ERROR(CheckSize(width / heads_, length));
-    AddOutput(signature, Shape{qkv.shape[0], length, width}, qkv.batched, activation());
-    const int64_t row_bytes = qkv.shape[0] * heads_ * length * static_cast<int64_t>(sizeof(float));
+    const int64_t row_bytes = qkv[0] * heads_ * length * static_cast<int64_t>(sizeof(float));
     const AttentionPasses* cudnn = nullptr;
-    ENGINE_RETURN_IF_ERROR(FindPasses(ShapeOf(qkv.shape), &cudnn));
+    ENGINE_RETURN_IF_ERROR(FindPasses(ShapeOf(qkv), &cudnn));
     for (const auto* pass : {&cudnn->forward, &cudnn->backward}) {
       if (*pass != nullptr) scratch_bytes_ = std::max(scratch_bytes_, (*pass)->workspace_bytes());
     }
     signature->saved_bytes = row_bytes;
     signature->workspace_bytes = Aligned(row_bytes) + scratch_bytes_;
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
+    signature->backward_reads_outputs = 1;
     return {};
   }
 

@@ -18,6 +18,7 @@
 
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {
@@ -60,27 +61,13 @@ class BatchNormOp final : public CudaOp {
         gathered_sums_(device()) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[kX];
-    if (!IsActivation(x) || x.shape.ndim < 2 || x.shape.Count(1) < 1) {
-      return ActivationError(inputs, kX, " (B, ..., C), channels last, at least two dimensions");
-    }
-    channels_ = x.shape[-1];
-    AddOutput(signature, x.shape, x.batched, activation());
-    AddChannels("weight", Initializer::kOnes, true, signature);
-    AddChannels("bias", Initializer::kZeros, true, signature);
-    AddChannels("running_mean", Initializer::kZeros, false, signature);
-    AddChannels("running_var", Initializer::kOnes, false, signature);
+    ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
+    channels_ = inputs[kX].shape[-1];
     signature->saved_bytes = BatchNormSaved::Bytes(channels_);
-    parts_ = BatchNormParts(x.shape.Count(0, -1), channels_);
+    parts_ = BatchNormParts(inputs[kX].shape.Count(0, -1), channels_);
     signature->workspace_bytes =
         BatchNormPartBytes(parts_, channels_) +
         (3 * channels_ + MomentFloats(channels_)) * static_cast<int64_t>(sizeof(float));
-    signature->differentiable_inputs = 1u << kX | 1u << kWeight | 1u << kBias;
-    signature->accumulates = signature->differentiable_inputs;
-    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
-    signature->uses_replicas = sync_ ? 1 : 0;
     return {};
   }
 
@@ -197,15 +184,6 @@ class BatchNormOp final : public CudaOp {
         LaunchParameterGradient(sums, call.input_grads[static_cast<size_t>(input)].f32(), channels_,
                                 Accumulates(call, input), stream),
         "gradient of a parameter");
-  }
-
-  void AddChannels(const FixedString<32>& name, Initializer initializer, bool trained,
-                   OpSignature* signature) const noexcept {
-    ParameterSpec& parameter = AddParameter(signature, Shape{channels_});
-    parameter.name = name;
-    parameter.initializer = initializer;
-    parameter.decay = 0;
-    parameter.trained = trained ? 1 : 0;
   }
 
   const double momentum_, epsilon_;

@@ -2,19 +2,45 @@
 // asked for as d^T = b^T a^T, with b as the first factor ("A") and n, m as the extents of d^T.
 #include "blas.h"
 
-#include <algorithm>
+#include <array>
+#include <cstdio>
 #include <new>
 #include <tuple>
 #include <utility>
 
-#include "blas_plan.h"
 #include "cuda_error.h"
 
 namespace engine::cuda_ops {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr int kCandidates = 8;
+constexpr int kCandidates = 32;
+// Alignments beyond this make no difference to cuBLASLt's kernels.
+constexpr uint32_t kLargestAlignment = 16;
+
+Status BlasStatus(cublasStatus_t status, const char* what) noexcept {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return Status::Error(
+      status == CUBLAS_STATUS_ALLOC_FAILED ? StatusCode::kResourceExhausted : StatusCode::kDevice,
+      "%s: %s", what, cublasLtGetStatusString(status));
+}
+
+#define CUDA_OPS_RETURN_IF_BLAS_ERROR(expression, what) \
+  ENGINE_RETURN_IF_ERROR(BlasStatus((expression), what))
+
+// Of a, b, d, bias and aux.
+using Alignments = std::array<uint32_t, 5>;
+
+Alignments AlignmentsOf(const MatrixOperands& operands) noexcept {
+  const void* const pointers[] = {operands.a, operands.b, operands.d, operands.bias, operands.aux};
+  Alignments all;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] = kLargestAlignment;
+    while (reinterpret_cast<uintptr_t>(pointers[i]) % all[i] != 0) all[i] /= 2;
+  }
+  return all;
+}
+
 cudaDataType_t TypeOf(DType dtype) noexcept {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
 }
@@ -29,8 +55,16 @@ cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) noexcept {
       return CUBLASLT_EPILOGUE_GELU_BIAS;
     case Epilogue::kGeluAuxBias:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kBiasGradient:  // the first factor here is the second there
+      return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+bool HasAux(Epilogue epilogue) noexcept {
+  return epilogue == Epilogue::kGeluAuxBias || epilogue == Epilogue::kGeluGradient;
 }
 
 template <typename T>
@@ -56,8 +90,30 @@ bool IsRecording(cudaStream_t stream) noexcept {
 
 }  // namespace
 
+// What cuBLASLt is told about one shape, and its proposals, best guess first.
+struct Blas::Plan {
+  MatrixProduct product;
+  Alignments alignments;
+  cublasLtMatmulDesc_t description = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  // Empty: there is no algorithm. Several: the choice among them is still open.
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+  std::optional<bool> fuses;  // once it is known
+
+  Plan(const MatrixProduct& wanted, const Alignments& given) noexcept
+      : product(wanted), alignments(given) {}
+  ~Plan() {
+    if (description != nullptr) static_cast<void>(cublasLtMatmulDescDestroy(description));
+    for (cublasLtMatrixLayout_t layout : {a, b, d}) {
+      if (layout != nullptr) static_cast<void>(cublasLtMatrixLayoutDestroy(layout));
+    }
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+};
+
 Blas::Blas(CudaDevice& device, const Settings& settings) noexcept
-    : device_(device), settings_(settings) {}
+    : device_(device), settings_(settings), file_(settings.tune_file, settings.host) {}
 
 Blas::~Blas() {
   plans_.clear();
@@ -75,11 +131,33 @@ Status Blas::Create(CudaDevice& device, const Settings& settings,
   return {};
 }
 
-Result<bool> Blas::Supports(const MatrixProduct& product, const MatrixOperands& operands) noexcept {
+Result<bool> Blas::Fuses(const MatrixProduct& product, const MatrixOperands& operands,
+                         cudaStream_t stream, const InSteps& in_steps) noexcept {
   const std::lock_guard lock(mutex_);
   Plan* plan = nullptr;
   ENGINE_RETURN_IF_ERROR(Find(product, operands, &plan));
-  return !plan->candidates.empty();
+  if (plan->candidates.empty()) return false;
+  if (plan->fuses || !in_steps || settings_.tune != Tune::kTime || IsRecording(stream)) {
+    return plan->fuses.value_or(true);
+  }
+  if (plan->candidates.size() > 1) ENGINE_RETURN_IF_ERROR(Choose(plan, operands, stream));
+  const std::string key = KeyOf(*plan) + ", in steps";  // in the place of an algorithm: 0 or 1
+  cublasLtMatmulAlgo_t slower{};
+  if (!file_.Find(key, &slower)) {
+    std::optional<size_t> fastest;
+    ENGINE_RETURN_IF_ERROR(Measure(
+        *plan, operands, stream, 2,
+        [&](size_t way, const MatrixOperands& scratch) {
+          return way == 0 ? Run(*plan, plan->candidates.front(), scratch, stream)
+                          : in_steps(scratch);
+        },
+        &fastest));
+    if (!fastest) return true;
+    slower.data[0] = *fastest;
+    file_.Keep(key, &slower);
+  }
+  plan->fuses = slower.data[0] == 0;
+  return *plan->fuses;
 }
 
 Status Blas::Multiply(const MatrixProduct& product, const MatrixOperands& operands,
@@ -95,21 +173,20 @@ Status Blas::Multiply(const MatrixProduct& product, const MatrixOperands& operan
                          static_cast<long long>(product.k), static_cast<long long>(product.n),
                          Name(product.factors), Name(product.result));
   }
-  if (settings_.tune && !plan->measured && !IsRecording(stream)) {
-    ENGINE_RETURN_IF_ERROR(Tune(plan, operands, stream));
+  if (plan->candidates.size() > 1 && !IsRecording(stream)) {
+    ENGINE_RETURN_IF_ERROR(Choose(plan, operands, stream));
   }
-  return Run(*plan, plan->candidates[plan->chosen], operands, stream);
+  return Run(*plan, plan->candidates.front(), operands, stream);
 }
 
 int32_t Blas::measured() noexcept {
   const std::lock_guard lock(mutex_);
-  return static_cast<int32_t>(
-      std::count_if(plans_.begin(), plans_.end(), [](const auto& plan) { return plan->measured; }));
+  return measured_;
 }
 
 Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
                   Plan** out) noexcept {
-  const Alignments alignments(operands);
+  const Alignments alignments = AlignmentsOf(operands);
   for (const auto& plan : plans_) {
     if (plan->product == product && plan->alignments == alignments) {
       *out = plan.get();
@@ -124,7 +201,12 @@ Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
   ENGINE_RETURN_IF_ERROR(MakePlan(plan.get()));
   // The library sees by these pointers how they are aligned.
   ENGINE_RETURN_IF_ERROR(SetEpiloguePointers(*plan, operands));
-  ENGINE_RETURN_IF_ERROR(Propose(plan.get()));
+  cublasLtMatmulAlgo_t kept;
+  if (settings_.tune == Tune::kTime && file_.Find(KeyOf(*plan), &kept) && Takes(*plan, kept)) {
+    plan->candidates = {kept};
+  } else {
+    ENGINE_RETURN_IF_ERROR(Propose(plan.get()));
+  }
   plans_.push_back(std::move(plan));
   *out = plans_.back().get();
   return {};
@@ -151,7 +233,7 @@ Status Blas::MakePlan(Plan* plan) noexcept {
   }
   // The type of `aux` stays unset: it is then that of the result, and for these types the library
   // wants it so.
-  if (product.epilogue == Epilogue::kGeluAuxBias) {
+  if (HasAux(product.epilogue)) {
     ENGINE_RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n));
   }
   // The columns of a stored (rows, columns) matrix are the rows of its transpose.
@@ -180,15 +262,16 @@ Status Blas::Propose(Plan* plan) noexcept {
       preference(raw);
   ENGINE_RETURN_IF_ERROR(
       Set(raw, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes)));
-  // A sum in parts has one order if the parts are kept apart and added in a second step; in place
-  // they are added in turn, but not in an order that is promised.
-  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  // A sum in parts that are kept in the type of the result would be rounded more than once.
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (plan->product.result == DType::kFloat32) schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  if (settings_.tune == Tune::kBits) schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
   ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes));
-  const Alignments& alignments = plan->alignments;
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.b));
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.a));
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.d));
-  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d));
+  const auto [a, b, d, bias, aux] = plan->alignments;
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b));
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a));
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d));
+  ENGINE_RETURN_IF_ERROR(Set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d));
 
   cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
   int count = 0;
@@ -201,7 +284,8 @@ Status Blas::Propose(Plan* plan) noexcept {
     return {};
   }
   CUDA_OPS_RETURN_IF_BLAS_ERROR(status, "asking cuBLASLt for algorithms");
-  for (int i = 0; i < count; ++i) {
+  const size_t wanted = settings_.tune == Tune::kTime ? kCandidates : 1;
+  for (int i = 0; i < count && plan->candidates.size() < wanted; ++i) {
     if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= kWorkspaceBytes) {
       plan->candidates.push_back(results[i].algo);
     }
@@ -209,11 +293,76 @@ Status Blas::Propose(Plan* plan) noexcept {
   return {};
 }
 
+// Device and library; extents, transposes, types and what else the description has; alignments.
+std::string Blas::KeyOf(const Plan& plan) const noexcept {
+  const MatrixProduct& product = plan.product;
+  const auto [a, b, d, bias, aux] = plan.alignments;
+  char key[512];
+  snprintf(key, sizeof key,
+           "%s, %d multiprocessors, cuBLASLt %zu: %lldx%lldx%lld %c%c %s to %s%s epilogue %d%s, "
+           "aligned %u %u %u %u %u",
+           device_.description(), device_.multiprocessors(), cublasLtGetVersion(),
+           static_cast<long long>(product.m), static_cast<long long>(product.n),
+           static_cast<long long>(product.k), product.a_transposed ? 't' : 'n',
+           product.b_transposed ? 't' : 'n', Name(product.factors), Name(product.result),
+           settings_.tf32 ? " tf32" : "", static_cast<int>(EpilogueOf(product.epilogue)),
+           product.sum ? " added" : "", a, b, d, bias, aux);
+  return key;
+}
+
+// Whether the library can do what is described with an algorithm of the file.
+bool Blas::Takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const noexcept {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(handle_, plan.description, plan.b, plan.a, plan.d, plan.d,
+                                 &algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= kWorkspaceBytes;
+}
+
+// Leaves one candidate.
+Status Blas::Choose(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept {
+  std::vector<cublasLtMatmulAlgo_t>& candidates = plan->candidates;
+  std::optional<size_t> fastest;
+  ENGINE_RETURN_IF_ERROR(Measure(
+      *plan, operands, stream, candidates.size(),
+      [&](size_t i, const MatrixOperands& scratch) {
+        return Run(*plan, candidates[i], scratch, stream);
+      },
+      &fastest));
+  cublasLtMatmulAlgo_t chosen = candidates[fastest.value_or(0)];
+  if (fastest) file_.Keep(KeyOf(*plan), &chosen);
+  candidates = {Takes(*plan, chosen) ? chosen : candidates[fastest.value_or(0)]};
+  return {};
+}
+
+// `fastest` stays empty when there is no memory to measure with; there may be in another run.
+Status Blas::Measure(const Plan& plan, const MatrixOperands& operands, cudaStream_t stream,
+                     size_t count, const Way& run, std::optional<size_t>* fastest) noexcept {
+  MatrixOperands scratch = operands;
+  // What is added to may not be added to several times. Memory in the order of the stream: nothing
+  // waits for it, and no other stream.
+  if (plan.product.sum) {
+    const size_t bytes = static_cast<size_t>(plan.product.m) * static_cast<size_t>(plan.product.n) *
+                         SizeOf(plan.product.result);
+    if (cudaMallocFromPoolAsync(&scratch.d, bytes, device_.arena(), stream) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return {};
+    }
+  }
+  size_t way = 0;
+  const Status status = FindFastest(
+      device_, stream, count, [&](size_t i) { return run(i, scratch); }, &way);
+  if (plan.product.sum) static_cast<void>(cudaFreeAsync(scratch.d, stream));
+  ENGINE_RETURN_IF_ERROR(status);
+  ++measured_;
+  *fastest = way;
+  return {};
+}
+
 // They are part of the description, which mutex_ guards.
 Status Blas::SetEpiloguePointers(const Plan& plan, const MatrixOperands& operands) noexcept {
   if (plan.product.epilogue == Epilogue::kNone) return {};
   ENGINE_RETURN_IF_ERROR(Set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias));
-  if (plan.product.epilogue != Epilogue::kGeluAuxBias) return {};
+  if (!HasAux(plan.product.epilogue)) return {};
   return Set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
 }
 

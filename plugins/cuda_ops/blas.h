@@ -1,26 +1,32 @@
-// Products of matrices with cuBLASLt, the fastest of its algorithms for each shape.
+// Products of matrices with cuBLASLt.
 #pragma once
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "blas_tune.h"
 #include "cuda_device.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 
 namespace engine::cuda_ops {
 
-// What is done to a product before it is stored.
+// What is done to a product before it is stored, or beside it.
 enum class Epilogue : int32_t {
   kNone = 0,
-  kBias = 1,         // + bias (n)
-  kGeluBias = 2,     // gelu(product + bias), the approximation with tanh
-  kGeluAuxBias = 3,  // the same; `aux` (m, n) gets product + bias
+  kBias = 1,          // + bias (n)
+  kGeluBias = 2,      // gelu(product + bias), the approximation with tanh
+  kGeluAuxBias = 3,   // the same; `aux` (m, n) gets product + bias
+  kGeluGradient = 4,  // product * gelu'(aux), with the `aux` of before
+  kBiasGradient = 5,  // `bias` (m) gets the sums of op(a) over k
 };
 
 // d (m, n) = op(a) (m, k) op(b) (k, n), all dense and row-major. Sums are float32.
@@ -31,7 +37,7 @@ struct MatrixProduct {
   DType factors = DType::kFloat32;
   DType result = DType::kFloat32;  // of d, aux and bias
   Epilogue epilogue = Epilogue::kNone;
-  bool sum = false;  // d += instead of d =; only without an epilogue
+  bool sum = false;  // d += instead of d =; only with kNone and kBiasGradient
 
   bool operator==(const MatrixProduct&) const noexcept = default;
 };
@@ -41,8 +47,15 @@ struct MatrixOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* d = nullptr;
-  const void* bias = nullptr;
+  void* bias = nullptr;
   void* aux = nullptr;
+};
+
+// Which of the algorithms that the library proposes is taken.
+enum class Tune : int32_t {
+  kOff = 0,   // the first proposal
+  kBits = 1,  // the first one that does not split sums: each element is added up in one go
+  kTime = 2,  // the fastest by measurement, kept in a file
 };
 
 // One per device and library. [any-thread]; calls on several streams at a time are not allowed, as
@@ -51,10 +64,9 @@ class Blas {
  public:
   struct Settings {
     bool tf32 = false;  // factors in float32 are rounded to 10 bits
-    // Whether the first call of a shape measures the algorithms that the library proposes and keeps
-    // the fastest of those with the bits of the first proposal; else that one is taken. So results
-    // do not depend on what was measured.
-    bool tune = true;
+    Tune tune = Tune::kOff;
+    std::string tune_file;  // see TuneFile
+    Host* host = nullptr;   // gets sentences about that file; null: nobody does
   };
 
   // kDevice with a sentence when cuBLASLt cannot be set up. Its workspace is allocated with the
@@ -65,13 +77,17 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // Whether the library has an algorithm for this: epilogues are not there for every type and
-  // width, plain products are. Decided by the shape and the alignment of the operands.
-  Result<bool> Supports(const MatrixProduct& product, const MatrixOperands& operands) noexcept;
+  // Whether to leave the epilogue to the library: whether it has an algorithm for that, by the
+  // shape and the alignment of the operands (plain products it does in any case). With kTime it is
+  // measured against `in_steps`, unless that is empty, which does all of the product in another
+  // way; see Multiply.
+  using InSteps = std::function<Status(const MatrixOperands& operands)>;
+  Result<bool> Fuses(const MatrixProduct& product, const MatrixOperands& operands,
+                     cudaStream_t stream, const InSteps& in_steps) noexcept;
 
-  // Queues the product. The first call of a shape outside of a recording allocates, and waits for
-  // the stream while it measures; d is written several times then, and the other operands must not
-  // change.
+  // Queues the product. With kTime, the first call of a shape that is not in the file, outside of a
+  // recording, waits for the stream while it measures; d is written several times then, and the
+  // other operands must not change.
   Status Multiply(const MatrixProduct& product, const MatrixOperands& operands,
                   cudaStream_t stream) noexcept;
 
@@ -86,12 +102,12 @@ class Blas {
   Status Find(const MatrixProduct& product, const MatrixOperands& operands, Plan** out) noexcept;
   Status MakePlan(Plan* plan) noexcept;
   Status Propose(Plan* plan) noexcept;
-  Status Tune(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept;
-  Status Rehearse(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
-                  const MatrixOperands& operands, const MatrixOperands& scratch, uint64_t* parts,
-                  cudaStream_t stream) noexcept;
-  Status Measure(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
-                 const MatrixOperands& operands, cudaStream_t stream, float* milliseconds) noexcept;
+  Status Choose(Plan* plan, const MatrixOperands& operands, cudaStream_t stream) noexcept;
+  using Way = std::function<Status(size_t way, const MatrixOperands& operands)>;
+  Status Measure(const Plan& plan, const MatrixOperands& operands, cudaStream_t stream,
+                 size_t count, const Way& run, std::optional<size_t>* fastest) noexcept;
+  std::string KeyOf(const Plan& plan) const noexcept;
+  bool Takes(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const noexcept;
   static Status SetEpiloguePointers(const Plan& plan, const MatrixOperands& operands) noexcept;
   Status Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
              const MatrixOperands& operands, cudaStream_t stream) noexcept;
@@ -100,9 +116,11 @@ class Blas {
   const Settings settings_;
   cublasLtHandle_t handle_ = nullptr;
 
-  std::mutex mutex_;
+  std::recursive_mutex mutex_;
   void* workspace_ = nullptr;                 // guarded by mutex_
   std::vector<std::unique_ptr<Plan>> plans_;  // guarded by mutex_, as is their content
+  TuneFile file_;                             // guarded by mutex_
+  int32_t measured_ = 0;                      // guarded by mutex_
 };
 
 }  // namespace engine::cuda_ops

@@ -1,36 +1,29 @@
-// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). With one channel
-// that is another shape for the same memory. A float32 batch of a bfloat16 run is rounded on the
-// way.
+// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). flatten: (B, ...)
+// to (B, product of the rest), for which all are positions of one channel. With one channel the
+// result is another shape for the same memory, but a float32 batch of a bfloat16 run is rounded on
+// the way.
 #include <new>
 
+#include "engine/image_op_shapes.h"
 #include "kernels/channels.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-class ToChannelsLastOp final : public CudaOp {
+class ReshapeOp final : public CudaOp {
  public:
-  using CudaOp::CudaOp;
+  ReshapeOp(const OpContext& context, bool flattens) noexcept
+      : CudaOp(context), flattens_(flattens) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[0];
-    if ((!IsActivation(x) && x.dtype != DType::kFloat32) || x.shape.ndim != 4 ||
-        x.shape.Count(1) < 1) {
-      return ActivationError(inputs, 0, " (B, C, H, W)");
-    }
-    channels_ = x.shape[1];
-    positions_ = x.shape.Count(2);
-    AddOutput(signature, Shape{x.shape[0], x.shape[2], x.shape[3], channels_}, x.batched,
-              activation());
-    is_view_ = channels_ == 1 && IsActivation(x);
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->passes_gradient = is_view_ ? 1 : 0;
-    signature->output_is_view_of = is_view_ ? 0 : -1;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
+    const kit::Inference inference = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(flattens_ ? kit::InferFlatten(inference)
+                                     : kit::InferToChannelsLast(inference));
+    const Shape& x = inputs[0].shape;
+    channels_ = flattens_ ? 1 : x[1];
+    positions_ = x.Count(flattens_ ? 1 : 2);
+    is_view_ = signature->output_is_view_of == 0;
     return {};
   }
 
@@ -62,14 +55,19 @@ class ToChannelsLastOp final : public CudaOp {
     });
   }
 
+  const bool flattens_;
   int64_t channels_ = 0, positions_ = 0;
   bool is_view_ = false;
 };
 
 }  // namespace
 
+Op* MakeFlatten(const OpContext& context, const Options&) noexcept {
+  return new (std::nothrow) ReshapeOp(context, true);
+}
+
 Op* MakeToChannelsLast(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ToChannelsLastOp(context);
+  return new (std::nothrow) ReshapeOp(context, false);
 }
 
 }  // namespace engine::cuda_ops

@@ -3,11 +3,11 @@
 // filters as (O, K, K, C): the transpose of our weight as a matrix (K K C, O).
 //
 // PyTorch has the weight as (O, C, K, K): weight.permute(2, 3, 1, 0) is ours.
-#include <cmath>
 #include <map>
 #include <new>
 
 #include "cudnn_convolution.h"
+#include "engine/image_op_shapes.h"
 #include "kernels/bias.h"
 #include "kernels/channels.h"
 #include "ops.h"
@@ -25,37 +25,19 @@ constexpr size_t Aligned(size_t size_bytes) noexcept {
 class Conv2dOp final : public CudaOp {
  public:
   Conv2dOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context),
-        channels_(attributes.Int("channels")),
-        kernel_(attributes.Int("kernel")),
-        stride_(attributes.Int("stride")),
-        padding_(attributes.Int("padding") < 0 ? kernel_ / 2 : attributes.Int("padding")),
-        bias_(attributes.Bool("bias")),
-        kaiming_(attributes.String("init") == "kaiming") {}
+      : CudaOp(context), given_(attributes) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[kX];
-    if (!IsActivation(x) || x.shape.ndim != 4 || x.shape.Count(1) < 1) {
-      return ActivationError(inputs, kX, " (B, H, W, C), channels last");
-    }
-    const int64_t height = Positions(x.shape[1]), width = Positions(x.shape[2]);
-    if (padding_ >= kernel_ || height < 1 || width < 1) {
-      return Status::Error(StatusCode::kConfig,
-                           "%s: a kernel of %lld with padding %lld does not fit a plane of %lld x "
-                           "%lld; it must be larger than the padding and not larger than the "
-                           "padded plane",
-                           name(), static_cast<long long>(kernel_),
-                           static_cast<long long>(padding_), static_cast<long long>(x.shape[1]),
-                           static_cast<long long>(x.shape[2]));
-    }
-    const Shape y = {x.shape[0], height, width, channels_};
-    ENGINE_RETURN_IF_ERROR(CheckExtents(x.shape, y));
-    SetShape(x.shape, y);
+    ENGINE_RETURN_IF_ERROR(kit::InferConv(Inferring(inputs, signature), given_));
+    const Shape &x = inputs[kX].shape, &y = signature->outputs[0].shape;
+    ENGINE_RETURN_IF_ERROR(CheckExtents(x, y));
+    SetShape(x, y);
     const CudnnConvolution* plan = nullptr;
-    if (x.shape[0] > 0) ENGINE_RETURN_IF_ERROR(PlanFor(x.shape[0], kCudnnScratchLimit, &plan));
+    if (x[0] > 0) ENGINE_RETURN_IF_ERROR(PlanFor(x[0], kCudnnScratchLimit, &plan));
     scratch_bytes_ = plan == nullptr ? 0 : plan->workspace_bytes();
-    Describe(x, y, signature);
+    partial_bytes_ = PartialBytes(x[0]);
+    signature->workspace_bytes =
+        static_cast<int64_t>(2 * filter_bytes() + partial_bytes_ + scratch_bytes_);
     return {};
   }
 
@@ -88,10 +70,6 @@ class Conv2dOp final : public CudaOp {
 
   static int64_t Samples(const OpCall& call) noexcept { return call.inputs[kX].shape[0]; }
 
-  int64_t Positions(int64_t extent) const noexcept {
-    return extent + 2 * padding_ < kernel_ ? 0 : (extent + 2 * padding_ - kernel_) / stride_ + 1;
-  }
-
   // cuDNN counts in 32 bits.
   Status CheckExtents(const Shape& x, const Shape& y) const noexcept {
     constexpr int64_t kMost = INT32_MAX;
@@ -113,8 +91,8 @@ class Conv2dOp final : public CudaOp {
               .output_width = static_cast<int>(y[2]),
               .output_channels = static_cast<int>(channels_),
               .kernel = static_cast<int>(kernel_),
-              .stride = static_cast<int>(stride_),
-              .padding = static_cast<int>(padding_)};
+              .stride = static_cast<int>(given_.window.stride),
+              .padding = static_cast<int>(given_.window.padding)};
     switch (precision()) {
       case Precision::kFloat32:
         break;
@@ -166,42 +144,6 @@ class Conv2dOp final : public CudaOp {
     return {memory, memory + filter_bytes(), reinterpret_cast<float*>(memory + 2 * filter_bytes()),
             memory + 2 * filter_bytes() + partial_bytes_};
   }
-
-  void Describe(const TensorSpec& x, const Shape& y, OpSignature* signature) noexcept {
-    AddOutput(signature, y, x.batched, activation());
-    AddWeight(signature);
-    if (bias_) AddBias(signature);
-    partial_bytes_ = PartialBytes(x.shape[0]);
-    signature->workspace_bytes =
-        static_cast<int64_t>(2 * filter_bytes() + partial_bytes_ + scratch_bytes_);
-    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
-    signature->accumulates = signature->differentiable_inputs;
-    signature->backward_reads_inputs = 1u << kX | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
-  }
-
-  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Conv2d; normal with variance 2 / fan-out
-  // (He et al., arXiv:1502.01852) is what torchvision's residual nets start from.
-  void AddWeight(OpSignature* signature) const noexcept {
-    ParameterSpec& weight =
-        AddParameter(signature, Shape{kernel_, kernel_, shape_.channels, channels_});
-    weight.name = "weight";
-    weight.dtype = activation();
-    weight.initializer = kaiming_ ? Initializer::kNormal : Initializer::kUniform;
-    weight.scale = kaiming_ ? std::sqrt(2.0f / static_cast<float>(kernel_ * kernel_ * channels_))
-                            : DefaultBound();
-  }
-
-  void AddBias(OpSignature* signature) const noexcept {
-    ParameterSpec& bias = AddParameter(signature, Shape{channels_});
-    bias.name = "bias";
-    bias.dtype = activation();
-    bias.initializer = kaiming_ ? Initializer::kZeros : Initializer::kUniform;
-    bias.scale = kaiming_ ? 0.0f : DefaultBound();
-    bias.decay = 0;
-  }
-
-  float DefaultBound() const noexcept { return 1.0f / std::sqrt(static_cast<float>(taps())); }
 
   template <typename T>
   Status WriteFilters(const OpCall& call, void* filters, cudaStream_t stream) const noexcept {
@@ -255,18 +197,17 @@ class Conv2dOp final : public CudaOp {
 
   template <typename T>
   Status BiasGradient(const OpCall& call, float* partials, cudaStream_t stream) const noexcept {
-    const int64_t rows = Rows(Samples(call)), parts = Parts(Samples(call));
-    ENGINE_RETURN_IF_ERROR(
-        Launched(LaunchColumnSums(static_cast<const T*>(call.output_grads[0].data), rows, channels_,
-                                  partials, parts, stream),
-                 "gradient of the bias"));
-    return Launched(LaunchAddParts(partials, parts, channels_, channels_,
-                                   call.input_grads[kBias].f32(), Accumulates(call, kBias), stream),
-                    "gradient of the bias");
+    const int64_t samples = Samples(call);
+    return Launched(
+        LaunchColumnSums(static_cast<const T*>(call.output_grads[0].data), Rows(samples), channels_,
+                         partials, Parts(samples), call.input_grads[kBias].f32(),
+                         Accumulates(call, kBias), stream),
+        "gradient of the bias");
   }
 
-  const int64_t channels_, kernel_, stride_, padding_;
-  const bool bias_, kaiming_;
+  const kit::ConvAttributes given_;
+  const int64_t channels_ = given_.channels, kernel_ = given_.window.kernel;
+  const bool bias_ = given_.bias;
   ConvolutionShape shape_;    // but for the samples
   size_t scratch_bytes_ = 0;  // of cuDNN, for a full batch
   size_t partial_bytes_ = 0;

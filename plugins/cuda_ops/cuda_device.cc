@@ -3,20 +3,26 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <mutex>
 #include <new>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "cuda_error.h"
 #include "cuda_flat_math.h"
+#include "cuda_kit/driver.h"
 #include "staging.h"
 
 namespace engine::cuda_ops {
+
 namespace {
 
 constexpr int32_t kLeastCapability = 80;  // asynchronous copies, bfloat16 matrix instructions
 constexpr size_t kGranule = 256;
 constexpr size_t kLargest = size_t{1} << 46;
+
+constexpr int64_t kMemoryTimeoutMs = 60'000;
 
 cudaStream_t Native(Stream* stream) noexcept {
   return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
@@ -48,6 +54,37 @@ Status Poll(int32_t ordinal, const Query& query, int64_t timeout_ms, const char*
   }
 }
 
+}  // namespace
+
+// Memory is allocated and freed in the order of a stream of its own, which at a Free follows all
+// others: the memory is given out again when they no longer use it, and the host does not wait.
+struct MemoryOrder {
+  cudaStream_t stream = nullptr;  // constant after the setup of the device
+  std::mutex mutex;
+  cudaEvent_t used = nullptr;  // guarded by mutex
+  // Guarded by mutex: those of the device, from the default one on.
+  std::vector<cudaStream_t> streams = {nullptr};
+
+  ~MemoryOrder() {
+    if (used != nullptr) (void)cudaEventDestroy(used);
+    if (stream != nullptr) (void)cudaStreamDestroy(stream);
+  }
+  Status Setup() noexcept {
+    CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+    return ToStatus(cudaEventCreateWithFlags(&used, cudaEventDisableTiming), "an event");
+  }
+  Status Finish(int32_t ordinal) const noexcept {
+    return Poll(
+        ordinal, [this] { return cudaStreamQuery(stream); }, kMemoryTimeoutMs, "memory of the GPU");
+  }
+  // With the lock: what is queued from now on comes after all that `other` has to do now.
+  void Follow(cudaStream_t other) noexcept {
+    if (cudaEventRecord(used, other) == cudaSuccess) (void)cudaStreamWaitEvent(stream, used, 0);
+  }
+};
+
+namespace {
+
 class CudaEvent final : public Event {
  public:
   CudaEvent(cudaEvent_t event, int32_t ordinal) noexcept : event_(event), ordinal_(ordinal) {}
@@ -65,8 +102,17 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(cudaStream_t stream, int32_t ordinal) noexcept : stream_(stream), ordinal_(ordinal) {}
-  ~CudaStream() override { (void)cudaStreamDestroy(stream_); }
+  CudaStream(cudaStream_t stream, int32_t ordinal, std::shared_ptr<MemoryOrder> order) noexcept
+      : stream_(stream), ordinal_(ordinal), order_(std::move(order)) {
+    const std::lock_guard lock(order_->mutex);
+    order_->streams.push_back(stream_);
+  }
+  ~CudaStream() override {
+    const std::lock_guard lock(order_->mutex);
+    order_->Follow(stream_);
+    std::erase(order_->streams, stream_);
+    (void)cudaStreamDestroy(stream_);
+  }
   Status Record(Event* event) noexcept override {
     return ToStatus(cudaEventRecord(static_cast<cudaEvent_t>(event->native()), stream_),
                     "recording an event");
@@ -84,6 +130,7 @@ class CudaStream final : public Stream {
  private:
   const cudaStream_t stream_;
   const int32_t ordinal_;
+  const std::shared_ptr<MemoryOrder> order_;
 };
 
 class CudaRecording final : public Recording {
@@ -108,60 +155,12 @@ Status Wrap(const char* what, Interface** out, Arguments... arguments) noexcept 
   return *out != nullptr ? Status() : NoMemory(what);
 }
 
-// 13000 -> "13.0"
-struct VersionText {
-  char text[16];
-  explicit VersionText(int version) noexcept {
-    snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
-  }
-};
-
-// kPlugin with one sentence unless there is a driver that this library can use, and a device.
-Status CountDevices(int* count) noexcept {
-  int driver = 0, runtime = 0;
-  (void)cudaRuntimeGetVersion(&runtime);
-  const cudaError_t asked = cudaDriverGetVersion(&driver);
-  if (asked == cudaErrorStubLibrary) {
-    return Status::Error(StatusCode::kPlugin,
-                         "cuda_ops found the stub of the NVIDIA driver that is meant for linking "
-                         "only: take the folder 'stubs' out of the library path");
-  }
-  if (asked != cudaSuccess || driver == 0) {
-    return Status::Error(
-        StatusCode::kPlugin,
-        "cuda_ops needs an NVIDIA driver for CUDA %s and found none: install it, or "
-        "choose cpu_ops",
-        VersionText(runtime).text);
-  }
-  const cudaError_t error = cudaGetDeviceCount(count);
-  if (error == cudaErrorInsufficientDriver) {
-    return Status::Error(
-        StatusCode::kPlugin,
-        "cuda_ops needs an NVIDIA driver for CUDA %s, but the one here is for CUDA "
-        "%s: update the driver, or choose cpu_ops",
-        VersionText(runtime).text, VersionText(driver).text);
-  }
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && *count == 0)) {
-    return Status::Error(
-        StatusCode::kPlugin,
-        "cuda_ops found a driver for CUDA %s but no GPU: look at CUDA_VISIBLE_DEVICES "
-        "and nvidia-smi, or choose cpu_ops",
-        VersionText(driver).text);
-  }
-  if (error == cudaSuccess) return {};
-  return Status::Error(
-      StatusCode::kPlugin,
-      "cuda_ops cannot use the GPUs of this machine: %s: %s; look at nvidia-smi, or "
-      "choose cpu_ops",
-      cudaGetErrorName(error), cudaGetErrorString(error));
-}
-
 }  // namespace
 
 Status CudaDevice::Create(int32_t ordinal, int32_t local_rank,
                           std::unique_ptr<CudaDevice>* out) noexcept {
   int count = 0;
-  ENGINE_RETURN_IF_ERROR(CountDevices(&count));
+  ENGINE_RETURN_IF_ERROR(cuda_kit::CountDevices("cuda_ops", "cpu_ops", &count));
   if (ordinal >= count) {
     return Status::Error(StatusCode::kConfig,
                          "cuda_ops { device: %d }: this machine has %d GPU%s; give a number below "
@@ -181,12 +180,11 @@ Status CudaDevice::Setup() noexcept {
   CUDA_OPS_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, ordinal_), "asking for the GPU");
   multiprocessors_ = properties.multiProcessorCount;
   capability_ = 10 * properties.major + properties.minor;
-  int driver = 0, runtime = 0;
-  CUDA_OPS_RETURN_IF_ERROR(cudaDriverGetVersion(&driver), "asking for the driver");
-  CUDA_OPS_RETURN_IF_ERROR(cudaRuntimeGetVersion(&runtime), "asking for the runtime");
+  const cuda_kit::Versions versions;
   snprintf(description_, sizeof description_,
            "%.128s (compute capability %d.%d, driver for CUDA %s, runtime %s)", properties.name,
-           properties.major, properties.minor, VersionText(driver).text, VersionText(runtime).text);
+           properties.major, properties.minor, cuda_kit::VersionText(versions.driver).text,
+           cuda_kit::VersionText(versions.runtime).text);
   if (capability_ < kLeastCapability) {
     return Status::Error(
         StatusCode::kPlugin,
@@ -202,8 +200,9 @@ Status CudaDevice::Setup() noexcept {
   uint64_t kept = UINT64_MAX;
   CUDA_OPS_RETURN_IF_ERROR(cudaMemPoolSetAttribute(arena_, cudaMemPoolAttrReleaseThreshold, &kept),
                            "the memory pool of the GPU");
-  CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&memory_stream_, cudaStreamNonBlocking),
-                           "a stream");
+  order_.reset(new (std::nothrow) MemoryOrder);
+  if (order_ == nullptr) return NoMemory("description");
+  ENGINE_RETURN_IF_ERROR(order_->Setup());
   void* fault = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped),
                            "pinned memory");
@@ -220,10 +219,14 @@ CudaDevice::~CudaDevice() {
   (void)Use();
   math_.reset();
   staging_.reset();
-  if (memory_stream_ != nullptr) (void)cudaStreamSynchronize(memory_stream_);
-  if (memory_stream_ != nullptr) (void)cudaStreamDestroy(memory_stream_);
+  if (order_ != nullptr) (void)order_->Finish(ordinal_);
   if (arena_ != nullptr) (void)cudaMemPoolDestroy(arena_);
   if (fault_host_ != nullptr) (void)cudaFreeHost(fault_host_);
+}
+
+Status CudaDevice::WaitFor(cudaEvent_t event, int64_t timeout_ms) const noexcept {
+  return Poll(
+      ordinal_, [event] { return cudaEventQuery(event); }, timeout_ms, "work of the GPU");
 }
 
 Status CudaDevice::Use() const noexcept {
@@ -239,10 +242,9 @@ Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
   cudaError_t error = cudaErrorMemoryAllocation;
   if (size_bytes < kLargest) {
     const size_t rounded = (size_bytes / kGranule + 1) * kGranule;
-    error = cudaMallocFromPoolAsync(out, rounded, arena_, memory_stream_);
-    if (error == cudaSuccess) error = cudaStreamSynchronize(memory_stream_);
+    error = cudaMallocFromPoolAsync(out, rounded, arena_, order_->stream);
+    if (error == cudaSuccess) return order_->Finish(ordinal_);
   }
-  if (error == cudaSuccess) return {};
   (void)cudaGetLastError();  // running out of memory is no reason for the next call to fail
   if (error != cudaErrorMemoryAllocation) return ToStatus(error, "allocating memory of the GPU");
   return Status::Error(StatusCode::kResourceExhausted,
@@ -254,9 +256,9 @@ Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
 void CudaDevice::Free(void* memory) noexcept {
   if (memory == nullptr) return;
   (void)Use();
-  // Any stream may still use it.
-  (void)cudaDeviceSynchronize();
-  (void)cudaFreeAsync(memory, memory_stream_);
+  const std::lock_guard lock(order_->mutex);
+  for (cudaStream_t stream : order_->streams) order_->Follow(stream);
+  (void)cudaFreeAsync(memory, order_->stream);
 }
 
 Status CudaDevice::Copy(void* target, const void* source, size_t size_bytes,
@@ -283,7 +285,7 @@ Status CudaDevice::CreateStream(Stream** out) noexcept {
   ENGINE_RETURN_IF_ERROR(Use());
   cudaStream_t stream = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  return Wrap<CudaStream>("stream", out, stream, ordinal_);
+  return Wrap<CudaStream>("stream", out, stream, ordinal_, order_);
 }
 
 Status CudaDevice::CreateEvent(Event** out) noexcept {

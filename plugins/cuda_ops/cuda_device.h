@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "engine/accelerator.h"
 #include "engine/device.h"
@@ -17,6 +15,7 @@ namespace engine::cuda_ops {
 
 class StagingRing;
 class CudaFlatMath;
+struct MemoryOrder;
 
 class CudaDevice final : public Device, public Accelerator {
  public:
@@ -28,6 +27,11 @@ class CudaDevice final : public Device, public Accelerator {
 
   // Makes this device the current one of the calling thread: before any call of the runtime.
   Status Use() const noexcept;
+
+  // Waits until the device has come to `event`. kTimeout after that time.
+  Status WaitFor(cudaEvent_t event, int64_t timeout_ms) const noexcept;
+  // Whose memory a stream may allocate and free in its order.
+  cudaMemPool_t arena() const noexcept { return arena_; }
 
   // Of the calls of kernels, and a word that they write faults to (device address).
   DeviceFault* fault_word() const noexcept { return fault_device_; }
@@ -66,7 +70,7 @@ class CudaDevice final : public Device, public Accelerator {
   int32_t capability_ = 0;
   char description_[256] = {};
   cudaMemPool_t arena_ = nullptr;
-  cudaStream_t memory_stream_ = nullptr;  // orders allocations
+  std::shared_ptr<MemoryOrder> order_;
   DeviceFault* fault_host_ = nullptr;
   DeviceFault* fault_device_ = nullptr;
   std::unique_ptr<StagingRing> staging_;

@@ -1,14 +1,11 @@
 // Errors of the CUDA libraries as Status.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include "engine/status.h"
+#include "cuda_kit/error.h"
 
 namespace engine::cuda_ops {
 
-// OK, kResourceExhausted for memory, else kDevice: "<what>: <name of the error>: <its text>".
-Status ToStatus(cudaError_t error, const char* what) noexcept;
+using cuda_kit::ToStatus;
 
 }  // namespace engine::cuda_ops
 

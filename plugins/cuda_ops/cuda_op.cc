@@ -1,7 +1,5 @@
 #include "cuda_op.h"
 
-#include <cstdio>
-
 namespace engine::cuda_ops {
 namespace {
 
@@ -32,13 +30,6 @@ Status CudaOp::Backward(const OpCall& call) noexcept {
 Status CudaOp::Launched(cudaError_t error, const char* kernel) const noexcept {
   if (error == cudaSuccess) return {};
   return ToStatus(error, kernel).WithContext("%s", name());
-}
-
-Status CudaOp::ActivationError(std::span<const TensorSpec> inputs, size_t index,
-                               const char* shape) const noexcept {
-  char need[160];
-  snprintf(need, sizeof need, "%s%s", Name(activation()), shape);
-  return InputError(inputs, index, need);
 }
 
 Status ZeroGradient(const OpCall& call, int32_t input, cudaStream_t stream) noexcept {

@@ -11,6 +11,7 @@
 #include "cuda_error.h"
 #include "engine/op.h"
 #include "engine/op_kit.h"
+#include "engine/op_shapes.h"
 
 namespace engine::cuda_ops {
 
@@ -67,26 +68,17 @@ class CudaOp : public Op {
   // The error of a launch, with the name of the op.
   Status Launched(cudaError_t error, const char* kernel) const noexcept;
 
-  // kConfig unless there are `count` inputs.
-  Status CheckInputCount(std::span<const TensorSpec> inputs, size_t count) const noexcept {
-    return kit::CheckInputCount(name(), inputs, count);
+  // A call of Infer, for what this op has in common with those of other devices.
+  kit::Inference Inferring(std::span<const TensorSpec> inputs,
+                           OpSignature* signature) const noexcept {
+    return {name(), activation(), inputs, signature};
   }
-  // kConfig: what input `index` is, and `need`, what it has to be.
-  Status InputError(std::span<const TensorSpec> inputs, size_t index,
-                    const char* need) const noexcept {
-    return kit::InputError(name(), inputs, index, need);
-  }
-  // The same where an activation is needed: "float32 (B, C)" for a `shape` of " (B, C)".
-  Status ActivationError(std::span<const TensorSpec> inputs, size_t index,
-                         const char* shape) const noexcept;
 
  private:
   const OpContext context_;
 };
 
 using kit::Accumulates;
-using kit::AddOutput;
-using kit::AddParameter;
 using kit::WantsGradient;
 
 // The gradient of a call without samples: zeros, unless it is added to or not wanted.

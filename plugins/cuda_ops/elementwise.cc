@@ -22,15 +22,7 @@ class ElementwiseOp final : public CudaOp {
   using CudaOp::CudaOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    if (!IsActivation(inputs[0])) return ActivationError(inputs, 0, "");
-    AddOutput(signature, inputs[0].shape, inputs[0].batched, activation());
-    signature->differentiable_inputs = 1;
-    signature->accumulates = 1;
-    signature->backward_reads_inputs = kReadsOutput ? 0 : 1;
-    signature->backward_reads_outputs = kReadsOutput ? 1 : 0;
-    signature->in_place_of = kReadsOutput ? 0 : -1;
-    return {};
+    return kit::InferFunction(Inferring(inputs, signature), kReadsOutput);
   }
 
  protected:
@@ -72,22 +64,7 @@ class AddOp final : public CudaOp {
       : CudaOp(context), takes_float32_(std::string_view(context.name) == "accumulate") {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    const TensorSpec &a = inputs[0], &b = inputs[1];
-    if (!IsActivation(a) && !(takes_float32_ && a.dtype == DType::kFloat32)) {
-      return ActivationError(inputs, 0, "");
-    }
-    if (b.dtype != a.dtype || !(b.shape == a.shape) || b.batched != a.batched) {
-      return InputError(inputs, 1, "the type, shape and batch dimension of input 0");
-    }
-    AddOutput(signature, a.shape, a.batched, a.dtype);
-    signature->differentiable_inputs = 0b11;
-    signature->accumulates = 0b11;
-    signature->passes_gradient = 0b11;
-    signature->backward_reads_inputs = 0;
-    signature->backward_reads_outputs = 0;
-    signature->in_place_of = 0;
-    return {};
+    return kit::InferSum(Inferring(inputs, signature), takes_float32_);
   }
 
  protected:

@@ -25,27 +25,11 @@ class NormOp : public CudaOp {
         weight_(weight) {}
 
  protected:
-  bool AcceptsX(const TensorSpec& x) const noexcept {
-    return IsActivation(x) && x.shape.ndim >= 2 && x.shape[-1] >= 1;
-  }
-  Status XError(std::span<const TensorSpec> inputs, size_t index) const noexcept {
-    return ActivationError(inputs, index, " (..., C), at least two dimensions, C >= 1");
-  }
-
-  // Parameters, memory and gradients of rows like those of `x`.
-  void Describe(const TensorSpec& x, OpSignature* signature) const noexcept {
-    const int64_t rows = x.shape.Count(0, -1), width = x.shape[-1];
-    ParameterSpec& weight = AddParameter(signature, Shape{width});
-    weight.name = "weight";
-    weight.initializer = Initializer::kOnes;
-    weight.decay = 0;
-    ParameterSpec& bias = AddParameter(signature, Shape{width});
-    bias.name = "bias";
-    bias.decay = 0;
+  // Memory for rows like those of `x`.
+  void Reserve(const Shape& x, OpSignature* signature) const noexcept {
+    const int64_t rows = x.Count(0, -1), width = x[-1];
     signature->saved_bytes = rows * static_cast<int64_t>(sizeof(RowStatistics));
     signature->workspace_bytes = 2 * Parts(rows) * width * static_cast<int64_t>(sizeof(float));
-    signature->differentiable_inputs = (1u << (weight_ + 2)) - 1;
-    signature->accumulates = signature->differentiable_inputs;
   }
 
   template <typename T>
@@ -123,13 +107,8 @@ class LayerNormOp final : public NormOp {
       : NormOp(context, attributes, 1) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    const TensorSpec& x = inputs[kX];
-    if (!AcceptsX(x)) return XError(inputs, kX);
-    AddOutput(signature, x.shape, x.batched, activation());
-    Describe(x, signature);
-    signature->backward_reads_inputs = 0b11;
-    signature->backward_reads_outputs = 0;
+    ENGINE_RETURN_IF_ERROR(kit::InferLayerNorm(Inferring(inputs, signature)));
+    Reserve(inputs[kX].shape, signature);
     return {};
   }
 
@@ -163,18 +142,8 @@ class AddLayerNormOp final : public NormOp {
       : NormOp(context, attributes, 2) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    const TensorSpec &a = inputs[kA], &b = inputs[kB];
-    if (!AcceptsX(a)) return XError(inputs, kA);
-    if (b.dtype != a.dtype || !(b.shape == a.shape) || b.batched != a.batched) {
-      return InputError(inputs, kB, "the type, shape and batch dimension of input 0");
-    }
-    AddOutput(signature, a.shape, a.batched, activation());
-    AddOutput(signature, a.shape, a.batched, activation());
-    Describe(a, signature);
-    signature->backward_reads_inputs = 0b100;
-    signature->backward_reads_outputs = 1u << kSum;
-    signature->in_place_of = kA;
+    ENGINE_RETURN_IF_ERROR(kit::InferAddLayerNorm(Inferring(inputs, signature)));
+    Reserve(inputs[kA].shape, signature);
     return {};
   }
 

@@ -1,14 +1,16 @@
-// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b. linear_gelu:
-// y = gelu(x W^T + b).
+// linear: y = x W^T + b. tied_linear: the same with a second data input as W and no b. mlp:
+// y = proj(gelu(fc(x))), where fc and proj are such layers and y is as wide as x: one op, as the
+// product that gives the gradient of gelu's value can take it through gelu.
 //
-// In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved. linear_gelu
-// saves what gelu is applied to.
+// In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved.
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <new>
+#include <utility>
 
 #include "blas.h"
 #include "kernels/bias.h"
+#include "kernels/channels.h"
 #include "kernels/elementwise.h"
 #include "kernels/flat_math.h"
 #include "ops.h"
@@ -22,124 +24,195 @@ int64_t Aligned(int64_t bytes) noexcept {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-void* Offset(void* memory, int64_t bytes) noexcept {
-  return static_cast<char*>(memory) + bytes;
-}
+// What all have in common: linear layers with x (rows, width), W (units, width) and b (units) as
+// products, with what can be done in their epilogues done there.
+class ProductOp : public CudaOp {
+ protected:
+  using CudaOp::CudaOp;
+
+  struct Layer {
+    int64_t rows, width, units;
+    int32_t weight, bias;  // which inputs they are; an op may have no input `bias`
+  };
+
+  // Of so many activations.
+  int64_t AlignedBytes(int64_t count) const noexcept {
+    return Aligned(count * static_cast<int64_t>(SizeOf(activation())));
+  }
+  // Of the workspace of ParameterGradients.
+  int64_t SumsBytes(int64_t rows, int64_t units) const noexcept {
+    return Aligned((Parts(rows, units) + 1) * units * static_cast<int64_t>(sizeof(float)));
+  }
+
+  // y = what `epilogue` makes of x W^T.
+  Status Project(const OpCall& call, const Layer& layer, Epilogue epilogue, const void* x,
+                 void* aux, void* y, cudaStream_t stream) const noexcept {
+    MatrixProduct product = Product(layer.rows, layer.units, layer.width, activation());
+    product.b_transposed = true;
+    product.epilogue = epilogue;
+    return Multiply(product,
+                    {.a = x,
+                     .b = DataOf(call, layer.weight),
+                     .d = y,
+                     .bias = DataOf(call, layer.bias),
+                     .aux = aux},
+                    nullptr, stream);
+  }
+
+  // Of the weight and the bias, as far as they are wanted.
+  Status ParameterGradients(const OpCall& call, const Layer& layer, const void* x, const void* dy,
+                            void* workspace, cudaStream_t stream) const noexcept {
+    const auto weight = static_cast<size_t>(layer.weight), bias = static_cast<size_t>(layer.bias);
+    const bool adds = Accumulates(call, layer.bias);
+    float* const dbias = WantsGradient(call, bias) ? call.input_grads[bias].f32() : nullptr;
+    float* const sums = static_cast<float*>(workspace);
+    float* const partials = sums + layer.units;
+    if (!WantsGradient(call, weight)) {
+      if (dbias == nullptr) return {};
+      return SumRows(dy, layer.rows, layer.units, partials, dbias, adds, stream);
+    }
+    MatrixProduct product = Product(layer.units, layer.width, layer.rows, DType::kFloat32);
+    product.a_transposed = true;
+    product.sum = Accumulates(call, layer.weight);
+    if (dbias != nullptr) product.epilogue = Epilogue::kBiasGradient;
+    const MatrixOperands operands = {
+        .a = dy, .b = x, .d = call.input_grads[weight].data, .bias = adds ? sums : dbias};
+    ENGINE_RETURN_IF_ERROR(Multiply(product, operands, partials, stream));
+    if (dbias == nullptr || !adds) return {};  // the epilogue cannot add
+    return Launched(LaunchAddParts(sums, 1, layer.units, layer.units, dbias, true, stream),
+                    "the gradient of the bias");
+  }
+
+  // dx = dy W, added to what is there when `sum`; unless `before` is null, times gelu'(before).
+  Status InputGradient(const OpCall& call, const Layer& layer, const void* dy, void* before,
+                       const TensorView& dx, bool sum, cudaStream_t stream) const noexcept {
+    MatrixProduct product = Product(layer.rows, layer.width, layer.units, dx.dtype);
+    product.sum = sum;
+    if (before != nullptr) product.epilogue = Epilogue::kGeluGradient;
+    const MatrixOperands operands = {
+        .a = dy, .b = DataOf(call, layer.weight), .d = dx.data, .aux = before};
+    return Multiply(product, operands, nullptr, stream);
+  }
+
+ private:
+  static void* DataOf(const OpCall& call, int32_t input) noexcept {
+    const auto i = static_cast<size_t>(input);
+    return i < call.inputs.size() ? call.inputs[i].data : nullptr;
+  }
+  int64_t Parts(int64_t rows, int64_t units) const noexcept {
+    return ColumnParts(rows, units, device().multiprocessors());
+  }
+  MatrixProduct Product(int64_t m, int64_t n, int64_t k, DType result) const noexcept {
+    return {.m = m, .n = n, .k = k, .factors = activation(), .result = result};
+  }
+
+  Status SumRows(const void* x, int64_t rows, int64_t width, float* partials, float* target,
+                 bool sum, cudaStream_t stream) const noexcept {
+    return WithElement(activation(), [&](auto element) {
+      return Launched(LaunchColumnSums(static_cast<const decltype(element)*>(x), rows, width,
+                                       partials, Parts(rows, width), target, sum, stream),
+                      "the gradient of the bias");
+    });
+  }
+
+  // `partials` for the sums of kBiasGradient.
+  Status Multiply(const MatrixProduct& product, const MatrixOperands& operands, float* partials,
+                  cudaStream_t stream) const noexcept {
+    const auto in_steps = [&](const MatrixOperands& scratch) {
+      return WithElement(activation(), [&](auto element) {
+        return MultiplyInSteps<decltype(element)>(product, scratch, partials, stream);
+      });
+    };
+    // The library's gelu is made for bfloat16: it may take the machine's approximate tanh.
+    const bool gelu = product.epilogue == Epilogue::kGeluBias ||
+                      product.epilogue == Epilogue::kGeluAuxBias ||
+                      product.epilogue == Epilogue::kGeluGradient;
+    bool fused = !gelu || precision() == Precision::kBFloat16;
+    if (fused && product.epilogue != Epilogue::kNone) {
+      ENGINE_ASSIGN_OR_RETURN(fused, blas().Fuses(product, operands, stream, std::cref(in_steps)));
+    }
+    if (!fused) return in_steps(operands);
+    return blas().Multiply(product, operands, stream).WithContext("%s", name());
+  }
+
+  // The product, and then what its epilogue is to do.
+  template <typename T>
+  Status MultiplyInSteps(MatrixProduct product, MatrixOperands operands, float* partials,
+                         cudaStream_t stream) const noexcept {
+    T* const d = static_cast<T*>(operands.d);
+    const T* const aux = static_cast<const T*>(operands.aux);
+    const T* const bias = static_cast<const T*>(operands.bias);
+    const int64_t count = product.m * product.n;
+    const Epilogue epilogue = std::exchange(product.epilogue, Epilogue::kNone);
+    if (epilogue == Epilogue::kGeluBias || epilogue == Epilogue::kGeluAuxBias) {
+      if (aux != nullptr) operands.d = operands.aux;
+      product.epilogue = Epilogue::kBias;
+      ENGINE_RETURN_IF_ERROR(Multiply(product, operands, nullptr, stream));
+      return Launched(
+          LaunchFunction<GeluFunction>(static_cast<const T*>(operands.d), d, count, stream),
+          "gelu");
+    }
+    ENGINE_RETURN_IF_ERROR(Multiply(product, operands, nullptr, stream));
+    if (epilogue == Epilogue::kBias) {
+      return Launched(LaunchAddBias(d, bias, product.m, product.n, stream), "adding the bias");
+    }
+    if (epilogue == Epilogue::kGeluGradient) {
+      return Launched(LaunchFunctionGradient<GeluFunction, T>(aux, d, d, false, count, stream),
+                      "the gradient of gelu");
+    }
+    return SumRows(operands.a, product.k, product.m, partials, static_cast<float*>(operands.bias),
+                   false, stream);
+  }
+};
 
 // Inputs are x (..., K), weight (N, K) and, maybe, bias (N).
-class LinearOp : public CudaOp {
+class LinearOp : public ProductOp {
  public:
-  LinearOp(const OpContext& context, bool gelu) noexcept : CudaOp(context), gelu_(gelu) {}
+  using ProductOp::ProductOp;
 
  protected:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
   // What all have in common once the number of units is known.
   void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) noexcept {
-    Shape shape = x.shape;
-    shape[-1] = units;
-    AddOutput(signature, shape, x.batched, activation());
     rounds_x_ = !IsActivation(x);
-    const int64_t rows = shape.Count(0, -1), width = x.shape[-1];
-    const int64_t rounded_bytes = rounds_x_ ? Aligned(ActivationBytes(rows * width)) : 0;
-    const int64_t y_bytes = gelu_ ? Aligned(ActivationBytes(rows * units)) : 0;
-    signature->saved_bytes = rounded_bytes + y_bytes;
-    signature->workspace_bytes = std::max(
-        rounded_bytes, y_bytes + Parts(rows, units) * units * static_cast<int64_t>(sizeof(float)));
-    signature->backward_reads_inputs = (rounds_x_ ? 0u : 1u << kX) | 1u << kWeight;
-    signature->backward_reads_outputs = 0;
-  }
-
-  bool AcceptsX(const TensorSpec& x) const noexcept {
-    return (IsActivation(x) || x.dtype == DType::kFloat32) && x.shape.ndim >= 2 && x.shape[-1] >= 1;
-  }
-  Status XError(std::span<const TensorSpec> inputs) const noexcept {
-    return InputError(inputs, kX,
-                      activation() == DType::kFloat32
-                          ? "float32 (..., K), at least two dimensions, K >= 1"
-                          : "bfloat16 or float32 (..., K), at least two dimensions, K >= 1");
+    const int64_t rows = x.shape.Count(0, -1);
+    signature->saved_bytes = rounds_x_ ? AlignedBytes(rows * x.shape[-1]) : 0;
+    signature->workspace_bytes = std::max(signature->saved_bytes, SumsBytes(rows, units));
+    if (rounds_x_) signature->backward_reads_inputs = 1u << kWeight;
   }
 
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    const Sizes sizes(call);
-    if (sizes.rows == 0) return {};
-    MatrixOperands operands = {.b = call.inputs[kWeight].data, .d = call.outputs[0].data};
-    ENGINE_RETURN_IF_ERROR(RoundX(call, sizes, stream, &operands.a));
-    MatrixProduct product = Product(sizes.rows, sizes.units, sizes.width, activation());
-    product.b_transposed = true;
-    if (call.inputs.size() > kBias) {
-      product.epilogue = Epilogue::kBias;
-      operands.bias = call.inputs[kBias].data;
-    }
-    void* const before = call.saved == nullptr ? nullptr : Before(call.saved, sizes);
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
-      return gelu_ ? MultiplyGelu<T>(product, operands, before, stream)
-                   : MultiplyBias<T>(product, operands, stream);
-    });
+    const Layer layer = LayerOf(call);
+    if (layer.rows == 0) return {};
+    const void* x = nullptr;
+    ENGINE_RETURN_IF_ERROR(RoundX(call, layer, stream, &x));
+    const Epilogue epilogue = call.inputs.size() > kBias ? Epilogue::kBias : Epilogue::kNone;
+    return Project(call, layer, epilogue, x, nullptr, call.outputs[0].data, stream);
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    const Sizes sizes(call);
-    if (sizes.rows == 0) {
+    const Layer layer = LayerOf(call);
+    if (layer.rows == 0) {
       ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
       return ZeroGradient(call, kBias, stream);
     }
-    const void* dy = call.output_grads[0].data;
-    ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&](auto element) {
-      return SumBias<decltype(element)>(call, sizes, stream, &dy);
-    }));
-    if (WantsGradient(call, kWeight)) {
-      MatrixProduct product = Product(sizes.units, sizes.width, sizes.rows, DType::kFloat32);
-      product.a_transposed = true;
-      product.sum = Accumulates(call, kWeight);
-      ENGINE_RETURN_IF_ERROR(Multiply(product,
-                                      {.a = dy,
-                                       .b = rounds_x_ ? call.saved : call.inputs[kX].data,
-                                       .d = call.input_grads[kWeight].data},
-                                      stream));
-    }
+    const void* const dy = call.output_grads[0].data;
+    const void* const x = rounds_x_ ? call.saved : call.inputs[kX].data;
+    ENGINE_RETURN_IF_ERROR(ParameterGradients(call, layer, x, dy, call.workspace, stream));
     if (!WantsGradient(call, kX)) return {};
-    MatrixProduct product =
-        Product(sizes.rows, sizes.width, sizes.units, call.input_grads[kX].dtype);
-    product.sum = Accumulates(call, kX);
-    return Multiply(
-        product, {.a = dy, .b = call.inputs[kWeight].data, .d = call.input_grads[kX].data}, stream);
+    return InputGradient(call, layer, dy, nullptr, call.input_grads[kX], Accumulates(call, kX),
+                         stream);
   }
 
  private:
-  struct Sizes {
-    int64_t rows, width, units;
-
-    explicit Sizes(const OpCall& call) noexcept
-        : rows(call.inputs[kX].shape.Count(0, -1)),
-          width(call.inputs[kX].shape[-1]),
-          units(call.inputs[kWeight].shape[0]) {}
-  };
-
-  int64_t ActivationBytes(int64_t count) const noexcept {
-    return count * static_cast<int64_t>(SizeOf(activation()));
-  }
-  int64_t Parts(int64_t rows, int64_t units) const noexcept {
-    return ColumnParts(rows, units, device().multiprocessors());
-  }
-
-  // Saved memory: x rounded, if it is, and what gelu is applied to.
-  void* Before(void* saved, const Sizes& sizes) const noexcept {
-    return Offset(saved, rounds_x_ ? Aligned(ActivationBytes(sizes.rows * sizes.width)) : 0);
-  }
-
-  MatrixProduct Product(int64_t m, int64_t n, int64_t k, DType result) const noexcept {
-    return {.m = m, .n = n, .k = k, .factors = activation(), .result = result};
-  }
-
-  Status Multiply(const MatrixProduct& product, const MatrixOperands& operands,
-                  cudaStream_t stream) const noexcept {
-    return blas().Multiply(product, operands, stream).WithContext("%s", name());
+  static Layer LayerOf(const OpCall& call) noexcept {
+    const Shape& shape = call.inputs[kX].shape;
+    return {shape.Count(0, -1), shape[-1], call.inputs[kWeight].shape[0], kWeight, kBias};
   }
 
   // x as a factor. In evaluation nothing is saved.
-  Status RoundX(const OpCall& call, const Sizes& sizes, cudaStream_t stream,
+  Status RoundX(const OpCall& call, const Layer& layer, cudaStream_t stream,
                 const void** out) const noexcept {
     *out = call.inputs[kX].data;
     if (!rounds_x_) return {};
@@ -147,165 +220,135 @@ class LinearOp : public CudaOp {
     *out = rounded;
     return Launched(
         LaunchConvert(static_cast<const float*>(call.inputs[kX].data),
-                      static_cast<__nv_bfloat16*>(rounded), sizes.rows * sizes.width, stream),
+                      static_cast<__nv_bfloat16*>(rounded), layer.rows * layer.width, stream),
         "rounding the input");
   }
 
-  // y = x W^T (+ b). Where the library cannot add a bias (as it multiplies matrices of this width),
-  // the product is added to one.
-  template <typename T>
-  Status MultiplyBias(MatrixProduct product, MatrixOperands operands,
-                      cudaStream_t stream) const noexcept {
-    if (product.epilogue == Epilogue::kNone) return Multiply(product, operands, stream);
-    ENGINE_ASSIGN_OR_RETURN(const bool supported, blas().Supports(product, operands));
-    if (supported) return Multiply(product, operands, stream);
-    ENGINE_RETURN_IF_ERROR(
-        Launched(LaunchFillRows(static_cast<const T*>(operands.bias), static_cast<T*>(operands.d),
-                                product.m, product.n, stream),
-                 "adding the bias"));
-    product.epilogue = Epilogue::kNone;
-    product.sum = true;
-    operands.bias = nullptr;
-    return Multiply(product, operands, stream);
-  }
-
-  // The gelu of the library's epilogue is made for bfloat16: it may take the machine's approximate
-  // tanh. Before Hopper it was found to be slower than a kernel of its own (llm.c).
-  bool FusesGelu() const noexcept {
-    return precision() == Precision::kBFloat16 && device().capability() >= 90;
-  }
-
-  // `before` is null in evaluation.
-  template <typename T>
-  Status MultiplyGelu(const MatrixProduct& product, MatrixOperands operands, void* before,
-                      cudaStream_t stream) const noexcept {
-    if (product.epilogue == Epilogue::kBias && FusesGelu()) {
-      MatrixProduct fused = product;
-      fused.epilogue = before != nullptr ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
-      operands.aux = before;
-      ENGINE_ASSIGN_OR_RETURN(const bool supported, blas().Supports(fused, operands));
-      if (supported) return Multiply(fused, operands, stream);
-      operands.aux = nullptr;
-    }
-    T* const y = static_cast<T*>(operands.d);
-    if (before != nullptr) operands.d = before;
-    ENGINE_RETURN_IF_ERROR(MultiplyBias<T>(product, operands, stream));
-    return Launched(LaunchFunction<GeluFunction>(static_cast<const T*>(operands.d), y,
-                                                 product.m * product.n, stream),
-                    "gelu");
-  }
-
-  // The gradient of the bias, and with gelu that of what it is applied to, which `dy` becomes.
-  template <typename T>
-  Status SumBias(const OpCall& call, const Sizes& sizes, cudaStream_t stream,
-                 const void** dy) const noexcept {
-    const bool bias = WantsGradient(call, kBias);
-    const int64_t parts = Parts(sizes.rows, sizes.units);
-    const T* const gradient = static_cast<const T*>(*dy);
-    float* partials = static_cast<float*>(call.workspace);
-    if (gelu_) {
-      T* const through = static_cast<T*>(call.workspace);
-      partials = static_cast<float*>(
-          Offset(call.workspace, Aligned(ActivationBytes(sizes.rows * sizes.units))));
-      ENGINE_RETURN_IF_ERROR(Launched(
-          LaunchGeluGradient(static_cast<const T*>(Before(call.saved, sizes)), gradient, through,
-                             sizes.rows, sizes.units, bias ? partials : nullptr, parts, stream),
-          "the gradient of gelu"));
-      *dy = through;
-    } else if (bias) {
-      ENGINE_RETURN_IF_ERROR(
-          Launched(LaunchColumnSums(gradient, sizes.rows, sizes.units, partials, parts, stream),
-                   "the gradient of the bias"));
-    }
-    if (!bias) return {};
-    return Launched(LaunchAddParts(partials, parts, sizes.units, sizes.units,
-                                   call.input_grads[kBias].f32(), Accumulates(call, kBias), stream),
-                    "the gradient of the bias");
-  }
-
-  const bool gelu_;
   bool rounds_x_ = false;
 };
 
 class OwnedLinearOp final : public LinearOp {
  public:
-  OwnedLinearOp(const OpContext& context, const Options& attributes, bool gelu) noexcept
-      : LinearOp(context, gelu),
-        units_(attributes.Int("units")),
-        bias_(attributes.Bool("bias")),
-        init_scale_(static_cast<float>(attributes.Float("init_scale"))) {}
+  OwnedLinearOp(const OpContext& context, const Options& attributes) noexcept
+      : LinearOp(context), given_(attributes) {}
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 1));
-    if (!AcceptsX(inputs[kX])) return XError(inputs);
-    const int64_t width = inputs[kX].shape[-1];
-    Describe(inputs[kX], units_, signature);
-    AddWeight(width, signature);
-    if (bias_) AddBias(width, signature);
-    signature->differentiable_inputs = bias_ ? 0b111 : 0b11;
-    signature->accumulates = signature->differentiable_inputs;
+    ENGINE_RETURN_IF_ERROR(kit::InferLinear(Inferring(inputs, signature), given_));
+    Describe(inputs[kX], given_.units, signature);
     return {};
   }
 
  private:
-  // Uniform in +-1/sqrt(fan-in) is PyTorch's rule for nn.Linear, for weight and bias.
-  static float DefaultBound(int64_t width) noexcept {
-    return 1.0f / std::sqrt(static_cast<float>(width));
-  }
-
-  void AddWeight(int64_t width, OpSignature* signature) const noexcept {
-    ParameterSpec& weight = AddParameter(signature, Shape{units_, width});
-    weight.name = "weight";
-    weight.initializer = init_scale_ > 0 ? Initializer::kNormal : Initializer::kUniform;
-    weight.scale = init_scale_ > 0 ? init_scale_ : DefaultBound(width);
-    weight.dtype = activation();
-  }
-
-  void AddBias(int64_t width, OpSignature* signature) const noexcept {
-    ParameterSpec& bias = AddParameter(signature, Shape{units_});
-    bias.name = "bias";
-    bias.initializer = init_scale_ > 0 ? Initializer::kZeros : Initializer::kUniform;
-    bias.scale = init_scale_ > 0 ? 0.0f : DefaultBound(width);
-    bias.decay = 0;
-    bias.dtype = activation();
-  }
-
-  const int64_t units_;
-  const bool bias_;
-  const float init_scale_;
+  const kit::LinearAttributes given_;
 };
 
 class TiedLinearOp final : public LinearOp {
  public:
-  explicit TiedLinearOp(const OpContext& context) noexcept : LinearOp(context, false) {}
+  using LinearOp::LinearOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    if (!AcceptsX(inputs[kX])) return XError(inputs);
-    const TensorSpec& table = inputs[kWeight];
-    if (!IsActivation(table) || table.shape.ndim != 2 || table.batched != 0 || table.shape[0] < 1 ||
-        table.shape[1] != inputs[kX].shape[-1]) {
-      return InputError(
-          inputs, kWeight,
-          activation() == DType::kFloat32
-              ? "a parameter, float32 (V, K), with the K of input 0's last dimension"
-              : "a parameter, bfloat16 (V, K), with the K of input 0's last dimension");
-    }
-    Describe(inputs[kX], table.shape[0], signature);
-    signature->differentiable_inputs = 0b11;
-    signature->accumulates = 0b11;
+    ENGINE_RETURN_IF_ERROR(kit::InferTiedLinear(Inferring(inputs, signature)));
+    Describe(inputs[kX], inputs[kWeight].shape[0], signature);
     return {};
   }
+};
+
+// Saved: what gelu is applied to, and its value, both (rows, units).
+class MlpOp final : public ProductOp {
+ public:
+  MlpOp(const OpContext& context, const Options& attributes) noexcept
+      : ProductOp(context),
+        units_(attributes.Int("units")),
+        fc_scale_(static_cast<float>(attributes.Float("init_scale"))),
+        proj_scale_(static_cast<float>(attributes.Float("proj_init_scale"))) {}
+
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    const kit::Inference op = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    const Shape& x = inputs[kX].shape;
+    if (!op.IsActivation(kX) || x.ndim < 2 || x[-1] < 1) {
+      return op.ActivationError(kX, " (..., K), at least two dimensions, K >= 1");
+    }
+    const int64_t rows = x.Count(0, -1), width = x[-1];
+    op.AddOutput(x);
+    AddLayer(op, "fc.weight", "fc.bias", Shape{units_, width}, fc_scale_);
+    AddLayer(op, "proj.weight", "proj.bias", Shape{width, units_}, proj_scale_);
+    op.Gradients(0b11111, 1u << kX | 1u << kFc | 1u << kProj);
+    signature->saved_bytes = 2 * HiddenBytes(rows);
+    signature->workspace_bytes =
+        HiddenBytes(rows) + std::max(SumsBytes(rows, units_), SumsBytes(rows, width));
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const Layer fc = Fc(call);
+    if (fc.rows == 0) return {};
+    const bool saves = call.saved != nullptr;
+    void* const hidden = saves ? Behind(call.saved, fc) : call.workspace;
+    ENGINE_RETURN_IF_ERROR(Project(call, fc, saves ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias,
+                                   call.inputs[kX].data, call.saved, hidden, stream));
+    return Project(call, Proj(fc), Epilogue::kBias, hidden, nullptr, call.outputs[0].data, stream);
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const Layer fc = Fc(call), proj = Proj(fc);
+    for (int32_t i = kFc; fc.rows == 0 && i <= kProj + 1; ++i) {
+      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, i, stream));
+    }
+    if (fc.rows == 0) return {};
+    const void* const dy = call.output_grads[0].data;
+    void* const sums = Behind(call.workspace, fc);
+    ENGINE_RETURN_IF_ERROR(
+        ParameterGradients(call, proj, Behind(call.saved, fc), dy, sums, stream));
+    if (!WantsGradient(call, kX) && !WantsGradient(call, kFc) && !WantsGradient(call, kFc + 1)) {
+      return {};
+    }
+    const TensorView dbefore{call.workspace, {}, activation()};
+    ENGINE_RETURN_IF_ERROR(InputGradient(call, proj, dy, call.saved, dbefore, false, stream));
+    ENGINE_RETURN_IF_ERROR(
+        ParameterGradients(call, fc, call.inputs[kX].data, dbefore.data, sums, stream));
+    if (!WantsGradient(call, kX)) return {};
+    return InputGradient(call, fc, dbefore.data, nullptr, call.input_grads[kX],
+                         Accumulates(call, kX), stream);
+  }
+
+ private:
+  static constexpr int32_t kX = 0, kFc = 1, kProj = 3;  // each weight is followed by its bias
+
+  Layer Fc(const OpCall& call) const noexcept {
+    const Shape& shape = call.inputs[kX].shape;
+    return {shape.Count(0, -1), shape[-1], units_, kFc, kFc + 1};
+  }
+  static Layer Proj(const Layer& fc) noexcept {
+    return {fc.rows, fc.units, fc.width, kProj, kProj + 1};
+  }
+
+  int64_t HiddenBytes(int64_t rows) const noexcept { return AlignedBytes(rows * units_); }
+  void* Behind(void* memory, const Layer& fc) const noexcept {
+    return static_cast<char*>(memory) + HiddenBytes(fc.rows);
+  }
+
+  static void AddLayer(const kit::Inference& op, const FixedString<32>& weight,
+                       const FixedString<32>& bias, const Shape& shape, float scale) noexcept {
+    ParameterSpec& matrix = op.AddParameter(weight, shape, Initializer::kNormal, scale);
+    matrix.decay = 1;
+    matrix.dtype = op.activation;
+    op.AddParameter(bias, Shape{shape[0]}, Initializer::kZeros).dtype = op.activation;
+  }
+
+  const int64_t units_;
+  const float fc_scale_, proj_scale_;
 };
 
 }  // namespace
 
 Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) OwnedLinearOp(context, attributes, false);
+  return new (std::nothrow) OwnedLinearOp(context, attributes);
 }
 
-Op* MakeLinearGelu(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) OwnedLinearOp(context, attributes, true);
+Op* MakeMlp(const OpContext& context, const Options& attributes) noexcept {
+  return new (std::nothrow) MlpOp(context, attributes);
 }
 
 Op* MakeTiedLinear(const OpContext& context, const Options&) noexcept {

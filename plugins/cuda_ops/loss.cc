@@ -16,26 +16,11 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
   using CudaOp::CudaOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(CheckInputCount(inputs, 2));
-    const TensorSpec& logits = inputs[kLogits];
-    if (!IsActivation(logits) || logits.shape.ndim < 2 || logits.shape[-1] < 1) {
-      return ActivationError(inputs, kLogits, " (..., V), at least two dimensions, V >= 1");
-    }
-    Shape rows = logits.shape;
-    rows.dims[--rows.ndim] = 0;
-    const TensorSpec& targets = inputs[kTargets];
-    if (targets.dtype != DType::kInt32 || !(targets.shape == rows) ||
-        targets.batched != logits.batched) {
-      return InputError(inputs, kTargets, "int32, shaped as input 0 without its last dimension");
-    }
-    AddOutput(signature, Shape{3}, 0, DType::kFloat32);
-    signature->is_loss = 1;
-    signature->saved_bytes = rows.Count() * static_cast<int64_t>(sizeof(float));
-    signature->workspace_bytes = rows.Count() * static_cast<int64_t>(sizeof(RowLoss));
-    signature->differentiable_inputs = 1u << kLogits;
-    signature->accumulates = 1u << kLogits;
+    ENGINE_RETURN_IF_ERROR(kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)));
+    const int64_t rows = inputs[kTargets].shape.Count();
+    signature->saved_bytes = rows * static_cast<int64_t>(sizeof(float));
+    signature->workspace_bytes = rows * static_cast<int64_t>(sizeof(RowLoss));
     signature->gradient_in_place = 1u << kLogits;
-    signature->backward_reads_outputs = 0;
     return ToStatus(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                            device().ordinal()),
                     "asking for the shared memory of a block");

@@ -20,11 +20,12 @@ struct OpEntry {
   OpFactory make;
 };
 
-// The ops of cpu_ops, and two that a graph pass puts in the place of pairs of them.
+// The ops of cpu_ops, and two that models take in the place of several of them: add_layer_norm,
+// mlp.
 constexpr OpEntry kOps[] = {
     {"linear", MakeLinear},
     {"tied_linear", MakeTiedLinear},
-    {"linear_gelu", MakeLinearGelu},
+    {"mlp", MakeMlp},
     {"relu", MakeRelu},
     {"gelu", MakeGelu},
     {"tanh", MakeTanh},
@@ -51,59 +52,64 @@ constexpr auto OpNames() noexcept {
   return names;
 }
 
-constexpr size_t kFusedAttributes = 4;  // of linear and layer_norm
-constexpr size_t kOwnOptions = 5;
-
-// What a fused op has of the attributes of its part `from`.
-constexpr size_t CopyAttributes(const FixedString<32>& from, const FixedString<32>& to,
-                                std::array<OptionSpec, kOwnOptions + kFusedAttributes>* all,
-                                size_t used) noexcept {
-  for (const OptionSpec& spec : kit::kOpAttributes) {
-    if (spec.scope.view() != from.view()) continue;
-    (*all)[used] = spec;
-    (*all)[used].scope = to;
-    ++used;
-  }
-  return used;
+constexpr OptionSpec Positive(const FixedString<32>& scope, const FixedString<32>& name,
+                              const FixedString<64>& default_value,
+                              const FixedString<160>& doc) noexcept {
+  return {.scope = scope,
+          .name = name,
+          .type = OptionType::kFloat,
+          .default_value = default_value,
+          .min = 1e-12,
+          .max = 1,
+          .doc = doc};
 }
 
-constexpr auto OwnOptions() noexcept {
-  std::array<OptionSpec, kOwnOptions + kFusedAttributes> all = {
-      OptionSpec{
-          .name = "device",
-          .type = OptionType::kInt,
-          .default_value = "-1",
-          .min = -1,
-          .max = 1023,
-          .doc = "number of the GPU; -1: the rank's number on its host, modulo their number"},
-      OptionSpec{.name = "precision",
-                 .type = OptionType::kEnum,
-                 .default_value = "float32",
-                 .choices = "float32|tf32|bf16",
-                 .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
-                        "float32 parameters, sums and parameter gradients"},
-      OptionSpec{.name = "tune",
-                 .type = OptionType::kBool,
-                 .default_value = "true",
-                 .doc = "whether the fastest algorithm for each shape is found by measurement, in "
-                        "the first step"},
-      OptionSpec{.name = "attention",
-                 .type = OptionType::kEnum,
-                 .default_value = "auto",
-                 .choices = "auto|cudnn|own",
-                 .doc = "kernels of attention in bf16; auto: cuDNN's where it has a plan and they "
-                        "are the faster ones"},
-      OptionSpec{.name = "deterministic",
-                 .type = OptionType::kBool,
-                 .default_value = "true",
-                 .doc = "whether a run repeats to the bit; false: cuDNN may add up gradients of "
-                        "attention in any order"}};
-  const size_t used = CopyAttributes("linear", "linear_gelu", &all, kOwnOptions);
-  CopyAttributes("layer_norm", "add_layer_norm", &all, used);
-  return all;
-}
+constexpr std::array kOwnOptions = {
+    OptionSpec{.name = "device",
+               .type = OptionType::kInt,
+               .default_value = "-1",
+               .min = -1,
+               .max = 1023,
+               .doc = "number of the GPU; -1: the rank's number on its host, modulo their number"},
+    OptionSpec{.name = "precision",
+               .type = OptionType::kEnum,
+               .default_value = "float32",
+               .choices = "float32|tf32|bf16",
+               .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
+                      "float32 parameters, sums and parameter gradients"},
+    OptionSpec{.name = "tune",
+               .type = OptionType::kEnum,
+               .default_value = "time",
+               .choices = "time|bits|off",
+               .doc = "algorithm of a product; time: the fastest, measured once for tune_file; "
+                      "bits: cuBLASLt's first that does not split sums; off: its first"},
+    OptionSpec{.name = "tune_file",
+               .default_value = "cuda_ops_tune.txt",
+               .doc = "where the choices of tune=time are kept, for all ranks of a host; empty: "
+                      "nowhere"},
+    OptionSpec{.name = "attention",
+               .type = OptionType::kEnum,
+               .default_value = "auto",
+               .choices = "auto|cudnn|own",
+               .doc =
+                   "kernels of attention in bf16; auto: cuDNN's where it has a plan and they are "
+                   "the faster ones"},
+    OptionSpec{.name = "deterministic",
+               .type = OptionType::kBool,
+               .default_value = "true",
+               .doc = "whether a run repeats to the bit; false: cuDNN may add up gradients of "
+                      "attention in any order"},
+    OptionSpec{.scope = "mlp",
+               .name = "units",
+               .type = OptionType::kInt,
+               .min = 1,
+               .max = kit::kMaxExtent,
+               .doc = "size of the last dimension between the two layers"},
+    Positive("mlp", "init_scale", "0.02", "standard deviation of the initial weights of fc"),
+    Positive("mlp", "proj_init_scale", "0.02", "standard deviation of the initial weights of proj"),
+    Positive("add_layer_norm", "epsilon", "1e-5", "added to the variance")};
 
-constexpr auto kOptions = kit::WithOpAttributes(OwnOptions());
+constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 
 class CudaOpLibrary final : public OpLibrary {
  public:
@@ -148,6 +154,11 @@ Precision PrecisionOf(std::string_view name) noexcept {
   return name == "tf32" ? Precision::kTf32 : Precision::kFloat32;
 }
 
+Tune TuneOf(std::string_view name) noexcept {
+  if (name == "time") return Tune::kTime;
+  return name == "bits" ? Tune::kBits : Tune::kOff;
+}
+
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   std::unique_ptr<CudaDevice> device;
   ENGINE_RETURN_IF_ERROR(CudaDevice::Create(static_cast<int32_t>(options.Int("device")),
@@ -155,8 +166,12 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   host.Log(LogLevel::kInfo, device->description());
   const Precision precision = PrecisionOf(options.String("precision"));
   std::unique_ptr<Blas> blas;
-  ENGINE_RETURN_IF_ERROR(Blas::Create(
-      *device, {.tf32 = precision == Precision::kTf32, .tune = options.Bool("tune")}, &blas));
+  ENGINE_RETURN_IF_ERROR(Blas::Create(*device,
+                                      {.tf32 = precision == Precision::kTf32,
+                                       .tune = TuneOf(options.String("tune")),
+                                       .tune_file = std::string(options.String("tune_file")),
+                                       .host = &host},
+                                      &blas));
   *out = new (std::nothrow)
       CudaOpLibrary(std::move(device), std::move(blas), precision, options, &host);
   if (*out != nullptr) return {};

@@ -7,7 +7,6 @@ set(CUDA_OPS_HOST_SOURCES
   channels_last.cc
   conv2d.cc
   cuda_device.cc
-  cuda_error.cc
   cuda_flat_math.cc
   cuda_op.cc
   cudnn_attention.cc
@@ -18,8 +17,6 @@ set(CUDA_OPS_HOST_SOURCES
   dropout.cc
   elementwise.cc
   embedding.cc
-  flatten.cc
-  global_avg_pool.cc
   layer_norm.cc
   linear.cc
   loss.cc
@@ -36,7 +33,6 @@ set(CUDA_OPS_KERNEL_SOURCES
   kernels/dropout.cu
   kernels/elementwise.cu
   kernels/embedding.cu
-  kernels/fingerprint.cu
   kernels/flat_math.cu
   kernels/layer_norm.cu
   kernels/loss.cu

@@ -6,43 +6,10 @@
 
 #include "clock.h"
 #include "cuda_error.h"
+#include "cuda_kit/driver.h"
 #include "engine/accelerator.h"
 
 namespace engine::nccl {
-namespace {
-
-Status CheckDriver() noexcept {
-  int driver = 0, runtime = 0, count = 0;
-  (void)cudaDriverGetVersion(&driver);
-  (void)cudaRuntimeGetVersion(&runtime);
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return {};
-  (void)cudaGetLastError();
-  if (error == cudaErrorInsufficientDriver && driver == 0) {
-    return Status::Error(StatusCode::kPlugin,
-                         "nccl needs an NVIDIA driver and a GPU, and this machine has no driver "
-                         "(CUDA runtime %d.%d is there): install the driver, or choose gloo or shm",
-                         runtime / 1000, runtime % 1000 / 10);
-  }
-  if (error == cudaErrorInsufficientDriver) {
-    return Status::Error(StatusCode::kPlugin,
-                         "nccl needs an NVIDIA driver for CUDA %d.%d, and the one here is for "
-                         "CUDA %d.%d: install a newer driver, or choose gloo or shm",
-                         runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
-  }
-  if (error == cudaSuccess || error == cudaErrorNoDevice) {
-    return Status::Error(StatusCode::kPlugin,
-                         "nccl needs a GPU, and none is visible here: see nvidia-smi and "
-                         "CUDA_VISIBLE_DEVICES, or choose gloo or shm");
-  }
-  return Status::Error(StatusCode::kPlugin,
-                       "nccl needs a GPU, and the CUDA runtime has none to offer (%s: %s): see "
-                       "nvidia-smi, or choose gloo or shm",
-                       cudaGetErrorName(error), cudaGetErrorString(error));
-}
-
-}  // namespace
-
 Result<int32_t> ChooseGpu(Host& host) noexcept {
   Device* const device = host.device();
   if (device != nullptr) {
@@ -53,12 +20,10 @@ Result<int32_t> ChooseGpu(Host& host) noexcept {
                            "choose gloo or shm",
                            device->type());
     }
-    ENGINE_RETURN_IF_ERROR(CheckDriver());
     return accelerator->ordinal();
   }
-  ENGINE_RETURN_IF_ERROR(CheckDriver());
   int count = 0;
-  ENGINE_RETURN_IF_ERROR(ToStatus(cudaGetDeviceCount(&count), "counting GPUs"));
+  ENGINE_RETURN_IF_ERROR(cuda_kit::CountDevices("nccl", "gloo or shm", &count));
   return host.rank_info().local_rank % count;
 }
 

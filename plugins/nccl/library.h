@@ -27,6 +27,7 @@ namespace engine::nccl {
   X(AllGather)                  \
   X(Broadcast)
 #define ENGINE_NCCL_OPTIONAL(X) \
+  X(CommInitRankScalable)       \
   X(CommSplit)                  \
   X(GroupStart)                 \
   X(GroupEnd)                   \

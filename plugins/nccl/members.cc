@@ -13,19 +13,6 @@ Members Members::All(const RankInfo& ranks, std::string prefix) {
   return all;
 }
 
-Status DidNotCome(const std::vector<int32_t>& missing, int32_t size, int64_t timeout_ms) {
-  std::string list;
-  for (const int32_t rank : missing) {
-    list.append(list.empty() ? "" : ", ").append(std::to_string(rank));
-  }
-  return Status::Error(StatusCode::kRendezvous,
-                       "rank%s %s of %d did not appear within %lld ms: check that every rank was "
-                       "started and runs the same plugins",
-                       missing.size() == 1 ? "" : "s", list.c_str(), size,
-                       static_cast<long long>(timeout_ms))
-      .WithRank(missing.front());
-}
-
 Status DidNotConnect(int32_t rank, int32_t size, int64_t timeout_ms) noexcept {
   return Status::Error(StatusCode::kRendezvous,
                        "all %d ranks have come, but NCCL did not connect rank %d within %lld ms: "

@@ -20,9 +20,6 @@ struct Members {
   std::string prefix;
 };
 
-// kRendezvous: `missing`, not empty, did not appear; blames the first of them.
-Status DidNotCome(const std::vector<int32_t>& missing, int32_t size, int64_t timeout_ms);
-
 // kRendezvous: all have come, and NCCL did not connect the one named `rank`.
 Status DidNotConnect(int32_t rank, int32_t size, int64_t timeout_ms) noexcept;
 

@@ -19,12 +19,17 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
     return Status::Error(StatusCode::kConfig, "nccl: min_ctas %lld is more than max_ctas %lld",
                          static_cast<long long>(min_ctas), static_cast<long long>(max_ctas));
   }
+  const std::string_view policy = options.String("cta_policy");
   try {
     const NcclSettings settings{
         .library = std::string(options.String("library")),
         .comm = {.rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
                  .min_ctas = static_cast<int>(min_ctas),
-                 .max_ctas = static_cast<int>(max_ctas)},
+                 .max_ctas = static_cast<int>(max_ctas),
+                 .cta_policy = policy == "zero"         ? 2
+                               : policy == "efficiency" ? 1
+                                                        : 0,
+                 .ranks_per_id = options.Int("ranks_per_id")},
         .symmetric = options.Bool("symmetric"),
     };
     ENGINE_ASSIGN_OR_RETURN(auto communicator, NcclCommunicator::Create(host, settings));
@@ -69,6 +74,19 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                    .max = 64,
                    .doc = "most thread blocks of a transfer, which compute then cannot use; 0: "
                           "NCCL decides"},
+        OptionSpec{.name = "cta_policy",
+                   .type = OptionType::kEnum,
+                   .default_value = "default",
+                   .choices = "default|efficiency|zero",
+                   .doc = "efficiency: few thread blocks (NCCL 2.27); zero: copies by the copy "
+                          "engines where NCCL can (2.28, with symmetric)"},
+        OptionSpec{.name = "ranks_per_id",
+                   .type = OptionType::kInt,
+                   .default_value = "128",
+                   .min = 1,
+                   .max = 1048576,
+                   .doc = "one of so many ranks helps the others to connect at the start; NCCL "
+                          "before 2.23: rank 0 does"},
         OptionSpec{.name = "symmetric",
                    .type = OptionType::kBool,
                    .default_value = "false",

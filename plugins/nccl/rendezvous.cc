@@ -2,21 +2,17 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <span>
 #include <thread>
 #include <utility>
 
 #include "describe.h"
+#include "exchange.h"
 
 namespace engine::nccl {
 namespace {
 
 // How often the store is asked whether the run goes on while NCCL connects.
 constexpr auto kLookAround = std::chrono::milliseconds(100);
-
-std::span<const uint8_t> BytesOf(const void* data, size_t size) {
-  return {static_cast<const uint8_t*>(data), size};
-}
 
 }  // namespace
 
@@ -25,6 +21,7 @@ ncclConfig_t MakeConfig(const CommSettings& settings) noexcept {
   config.blocking = 0;
   if (settings.min_ctas > 0) config.minCTAs = settings.min_ctas;
   if (settings.max_ctas > 0) config.maxCTAs = settings.max_ctas;
+  if (settings.cta_policy > 0) config.CTAPolicy = settings.cta_policy;
   return config;
 }
 
@@ -37,68 +34,99 @@ Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library,
       deadline_(DeadlineIn(settings.rendezvous_timeout_ms)) {}
 
 Result<std::unique_ptr<Comm>> Rendezvous::Meet() {
-  ncclUniqueId id{};
+  ENGINE_RETURN_IF_ERROR(CheckPolicy());
+  std::vector<ncclUniqueId> ids(1);
   if (ranks_.world_size > 1) {
     ENGINE_RETURN_IF_ERROR(ChoosePrefix());
-    ENGINE_RETURN_IF_ERROR(CheckIn());
-    ENGINE_RETURN_IF_ERROR(ShareId(&id));
+    ENGINE_ASSIGN_OR_RETURN(ids, ShareIds());
   } else {
-    ENGINE_RETURN_IF_ERROR(
-        library_->ToStatus(library_->functions().GetUniqueId(&id), "making an id", nullptr));
+    ENGINE_ASSIGN_OR_RETURN(ids.front(), MakeId());
   }
-  ENGINE_ASSIGN_OR_RETURN(const ncclComm_t comm, Begin(id));
+  ENGINE_ASSIGN_OR_RETURN(const ncclComm_t comm, Begin(std::move(ids)));
   return std::make_unique<Comm>(library_, comm);
+}
+
+// An older NCCL would not look at it.
+Status Rendezvous::CheckPolicy() {
+  const int policy = settings_.cta_policy;
+  const int least = policy > 1 ? 22800 : policy > 0 ? 22700 : 0;
+  if (library_->version() >= least) return {};
+  return Status::Error(StatusCode::kPlugin,
+                       "this cta_policy of nccl needs NCCL %s or later, and '%s' is %s: install a "
+                       "newer one, or set cta_policy to default",
+                       VersionText(least).c_str(), library_->name().c_str(),
+                       VersionText(library_->version()).c_str());
 }
 
 Status Rendezvous::ChoosePrefix() {
   bool used = true;
   for (int number = 0; used; ++number) {
     prefix_ = std::to_string(number);
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(ranks_.rank), &used));
+    ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(), &used));
   }
   return {};
 }
 
-Status Rendezvous::CheckIn() {
-  const std::string version = std::to_string(library_->version());
-  return host_.StoreSet(HereKey(ranks_.rank), BytesOf(version.data(), version.size()));
+Result<ncclUniqueId> Rendezvous::MakeId() {
+  ncclUniqueId id{};
+  ENGINE_RETURN_IF_ERROR(
+      library_->ToStatus(library_->functions().GetUniqueId(&id), "making an id", nullptr));
+  return id;
 }
 
-Status Rendezvous::ShareId(ncclUniqueId* id) {
-  const std::string key = prefix_ + "/id";
-  if (ranks_.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(
-        library_->ToStatus(library_->functions().GetUniqueId(id), "making an id", nullptr));
-    return host_.StoreSet(key, BytesOf(id->internal, sizeof(id->internal)));
+// Ids are made as evenly over the ranks as NCCL asks for. Ranks with different libraries fail in
+// ways that do not say so, and are told here.
+Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
+  const int64_t ranks = ranks_.world_size;
+  const bool scales = library_->functions().CommInitRankScalable != nullptr;
+  const int64_t count = scales ? (ranks + settings_.ranks_per_id - 1) / settings_.ranks_per_id : 1;
+  std::string own = std::to_string(library_->version());
+  if (ranks_.rank * count % ranks < count) {
+    ENGINE_ASSIGN_OR_RETURN(const ncclUniqueId id, MakeId());
+    own.append(" ").append(id.internal, sizeof(id.internal));
   }
-  std::string text;
-  const Status found = host_.StoreGetString(key, MillisecondsUntil(deadline_), &text);
-  if (found.code() == StatusCode::kTimeout) return Missing();
-  ENGINE_RETURN_IF_ERROR(found);
-  if (text.size() != sizeof(id->internal)) {
-    return Status::Error(StatusCode::kRendezvous,
-                         "rank 0 published an id of %zu bytes where %zu were expected: all ranks "
-                         "must have the same nccl plugin",
-                         text.size(), sizeof(id->internal))
-        .WithRank(0);
+  const Members all = members();
+  const std::string topic = std::string(prefix_).append("/here");
+  ENGINE_RETURN_IF_ERROR(Say(host_, all, topic, own));
+  ENGINE_ASSIGN_OR_RETURN(const Words words, HearAll(host_, all, topic, deadline_, Failure()));
+  ENGINE_RETURN_IF_ERROR(CheckThatAllCame(words, all, settings_.rendezvous_timeout_ms));
+  std::vector<ncclUniqueId> ids;
+  for (int rank = 0; rank < ranks_.world_size; ++rank) {
+    const std::string& word = *words[static_cast<size_t>(rank)];
+    const int version = std::atoi(word.c_str());
+    if (version != library_->version()) {
+      return Status::Error(StatusCode::kPlugin,
+                           "rank %d has NCCL %s and rank %d has %s: install the same on all hosts, "
+                           "or set the option library of nccl",
+                           rank, VersionText(version).c_str(), ranks_.rank,
+                           VersionText(library_->version()).c_str())
+          .WithRank(rank);
+    }
+    const size_t at = word.find(' ') + 1;
+    if (at > 0 && word.size() - at == sizeof(ncclUniqueId)) {
+      std::memcpy(&ids.emplace_back(), word.data() + at, sizeof(ncclUniqueId));
+    }
   }
-  std::memcpy(id->internal, text.data(), text.size());
-  return {};
+  host_.Log(LogLevel::kDebug, std::to_string(ranks_.world_size)
+                                  .append(" ranks, ids of NCCL: ")
+                                  .append(std::to_string(ids.size())));
+  return ids;
 }
 
-Result<ncclComm_t> Rendezvous::Begin(const ncclUniqueId& id) {
+Result<ncclComm_t> Rendezvous::Begin(std::vector<ncclUniqueId> ids) {
   ncclConfig_t config = MakeConfig(settings_);
   const Functions& call = library_->functions();
+  const int ranks = ranks_.world_size, id_count = static_cast<int>(ids.size());
   ncclComm_t comm = nullptr;
   const ncclResult_t begun =
-      call.CommInitRankConfig(&comm, ranks_.world_size, id, ranks_.rank, &config);
+      id_count > 1
+          ? call.CommInitRankScalable(&comm, ranks, ranks_.rank, id_count, ids.data(), &config)
+          : call.CommInitRankConfig(&comm, ranks, ids.front(), ranks_.rank, &config);
   Status status = library_->ToStatus(begun, "beginning a communicator", comm);
   if (status.ok()) status = AwaitReady(comm);
   if (status.ok()) return comm;
   if (comm != nullptr) (void)call.CommAbort(comm);
-  // Ranks with different libraries fail in ways that do not say so.
-  const Status versions = CompareVersions();
-  return versions.ok() ? status : versions;
+  return status;
 }
 
 Status Rendezvous::AwaitReady(ncclComm_t comm) {
@@ -110,50 +138,20 @@ Status Rendezvous::AwaitReady(ncclComm_t comm) {
     if (result == ncclSuccess) return {};
     ENGINE_RETURN_IF_ERROR(library_->ToStatus(result, "connecting the GPUs of all ranks", comm));
     const Clock::time_point now = Clock::now();
-    if (now >= deadline_) return Missing();
+    if (now >= deadline_) {
+      return DidNotConnect(ranks_.rank, ranks_.world_size, settings_.rendezvous_timeout_ms);
+    }
     if (ranks_.world_size > 1 && now >= next_look) {
       bool here = false;
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(ranks_.rank), &here));
+      ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(), &here));
       next_look = now + kLookAround;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-Status Rendezvous::CompareVersions() {
-  for (int other = 0; other < ranks_.world_size && ranks_.world_size > 1; ++other) {
-    bool present = false;
-    std::string text;
-    if (!host_.StoreHas(HereKey(other), &present).ok() || !present) continue;
-    if (!host_.StoreGetString(HereKey(other), 1000, &text).ok()) continue;
-    const int version = std::atoi(text.c_str());
-    if (version == library_->version()) continue;
-    return Status::Error(StatusCode::kPlugin,
-                         "rank %d has NCCL %s and rank %d has %s: install the same on all hosts, "
-                         "or set the option library of nccl",
-                         other, VersionText(version).c_str(), ranks_.rank,
-                         VersionText(library_->version()).c_str())
-        .WithRank(other);
-  }
-  return {};
-}
-
-// Who has not come, or, if all have, that NCCL could not connect them.
-Status Rendezvous::Missing() {
-  std::vector<int32_t> missing;
-  for (int other = 0; other < ranks_.world_size && ranks_.world_size > 1; ++other) {
-    bool present = false;
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(other), &present));
-    if (!present) missing.push_back(other);
-  }
-  if (missing.empty()) {
-    return DidNotConnect(ranks_.rank, ranks_.world_size, settings_.rendezvous_timeout_ms);
-  }
-  return DidNotCome(missing, ranks_.world_size, settings_.rendezvous_timeout_ms);
-}
-
-std::string Rendezvous::HereKey(int rank) const {
-  return prefix_ + "/here/" + std::to_string(rank);
+std::string Rendezvous::HereKey() const {
+  return std::string(prefix_).append("/here/").append(std::to_string(ranks_.rank));
 }
 
 }  // namespace engine::nccl

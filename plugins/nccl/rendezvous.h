@@ -1,14 +1,15 @@
-// How the ranks meet: an id of NCCL that rank 0 makes goes through the store, and all begin a
-// communicator with it.
+// How the ranks meet: all say in the store (exchange.h) that they have come, and begin a
+// communicator with the ids of NCCL that some of them have made: rank 0, and in a large world one
+// of every `ranks_per_id`, so that not all connect to one.
 //
-//   <number>/here/<rank>  := version of NCCL, in decimal     this rank has come
-//   <number>/id           := 128 bytes                       by rank 0
+//   words of <number>/here := version of NCCL, in decimal [" " id of 128 bytes]
 //
 // Communicators of one run are counted from 0, on every rank in the order of creation.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "clock.h"
 #include "comm.h"
@@ -22,6 +23,8 @@ struct CommSettings {
   int64_t rendezvous_timeout_ms = 30000;
   int min_ctas = 0;  // thread blocks per transfer; 0: NCCL decides
   int max_ctas = 0;
+  int cta_policy = 0;  // ncclConfig_t::CTAPolicy
+  int64_t ranks_per_id = 128;
 };
 
 // What NCCL is told of a communicator.
@@ -38,14 +41,13 @@ class Rendezvous {
   Members members() const { return Members::All(ranks_, prefix_); }
 
  private:
+  Status CheckPolicy();
   Status ChoosePrefix();
-  Status CheckIn();
-  Status ShareId(ncclUniqueId* id);
-  Result<ncclComm_t> Begin(const ncclUniqueId& id);
+  Result<ncclUniqueId> MakeId();
+  Result<std::vector<ncclUniqueId>> ShareIds();
+  Result<ncclComm_t> Begin(std::vector<ncclUniqueId> ids);
   Status AwaitReady(ncclComm_t comm);
-  Status CompareVersions();
-  Status Missing();
-  std::string HereKey(int rank) const;
+  std::string HereKey() const;
 
   Host& host_;
   const std::shared_ptr<const Library> library_;

@@ -1,20 +1,16 @@
 #include "roll_call.h"
 
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <span>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "clock.h"
 
 namespace engine::nccl {
 namespace {
 
-constexpr int64_t kAnswerMs = 1000;  // several times Pipeline's kLookMs
+constexpr int64_t kAnswerMs = 700;  // several times Pipeline's kLookMs
 constexpr int64_t kLookUpMs = 200;
 
 // What the rank that errors call `publisher` wrote as its end.
@@ -34,11 +30,6 @@ Status ParseEnd(int publisher, const std::string& text) {
 
 }  // namespace
 
-struct RollCall::Answers {
-  std::vector<bool> present;
-  std::vector<uint64_t> submitted;
-};
-
 RollCall::RollCall(Host& host, Members members, const Failure& failure)
     : host_(host), members_(std::move(members)), failure_(failure) {}
 
@@ -46,17 +37,22 @@ Status RollCall::Look(uint64_t submitted) noexcept {
   if (members_.size() == 1) return {};
   try {
     if (!Has(members_.prefix + "/roll")) return {};
-    if (!answered_) Answer(submitted);
-    return OthersFailure();
+    const bool answers = !answered_;
+    if (answers) answered_ = Answer(submitted).ok();
+    const Status failure = OthersFailure();
+    if (failure.ok() && answers && members_.rank == 0) (void)Hear();  // for the one that called
+    return failure;
   } catch (const std::exception&) {
     return {};  // no memory for a key: next time
   }
 }
 
-void RollCall::Answer(uint64_t submitted) {
-  const Status told =
-      Set(members_.prefix + "/count/" + std::to_string(members_.rank), std::to_string(submitted));
-  answered_ = told.ok();
+Status RollCall::Answer(uint64_t submitted) {
+  return Say(host_, members_, members_.prefix + "/count", std::to_string(submitted));
+}
+
+Result<Words> RollCall::Hear() {
+  return HearAll(host_, members_, members_.prefix + "/count", DeadlineIn(kAnswerMs), failure_);
 }
 
 Status RollCall::OthersFailure() {
@@ -70,46 +66,25 @@ Status RollCall::OthersFailure() {
   return ParseEnd(known ? members_.names[static_cast<size_t>(publisher)] : publisher, end);
 }
 
-// Asks everybody and waits for the answers, until all are here or somebody's failure is.
-RollCall::Answers RollCall::Call(uint64_t submitted) {
-  const auto size = static_cast<size_t>(members_.size());
-  Answers answers{std::vector<bool>(size), std::vector<uint64_t>(size)};
-  Answer(submitted);
-  (void)Set(members_.prefix + "/roll", "");
-  answers.present[static_cast<size_t>(members_.rank)] = true;
-  answers.submitted[static_cast<size_t>(members_.rank)] = submitted;
-  const Clock::time_point deadline = DeadlineIn(kAnswerMs);
-  for (size_t missing = size - 1; missing > 0 && Clock::now() < deadline && !failure_.raised();) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    for (size_t other = 0; other < size; ++other) {
-      const std::string key = members_.prefix + "/count/" + std::to_string(other);
-      std::string text;
-      if (answers.present[other] || !Has(key) || !Get(key, &text)) continue;
-      answers.present[other] = true;
-      answers.submitted[other] = std::strtoull(text.c_str(), nullptr, 10);
-      --missing;
-    }
-  }
-  return answers;
-}
-
 Status RollCall::Investigate(const Status& error, uint64_t submitted,
                              uint64_t waiting_for) noexcept {
   if (members_.size() == 1) return error;
   try {
-    const Answers answers = Call(submitted);
+    (void)Answer(submitted);
+    (void)Set(host_, members_.prefix + "/roll", "");
+    const Result<Words> counts = Hear();
     const Status earlier = OthersFailure();
     if (!earlier.ok()) return earlier;
-    const auto size = static_cast<size_t>(members_.size());
-    for (size_t rank = 0; rank < size; ++rank) {
-      if (answers.present[rank]) continue;
+    if (!counts.ok()) return error;
+    for (size_t rank = 0; rank < counts->size(); ++rank) {
+      if ((*counts)[rank]) continue;
       const int32_t name = members_.names[rank];
       return Status::Error(error.code(), "%s: rank %d does not answer", error.message(), name)
           .WithRank(name);
     }
     if (error.code() != StatusCode::kTimeout) return error;
-    for (size_t rank = 0; rank < size; ++rank) {
-      if (answers.submitted[rank] >= waiting_for) continue;
+    for (size_t rank = 0; rank < counts->size(); ++rank) {
+      if (std::strtoull((*counts)[rank]->c_str(), nullptr, 10) >= waiting_for) continue;
       const int32_t name = members_.names[rank];
       return Status::Error(error.code(), "%s: still waiting for rank %d", error.message(), name)
           .WithRank(name);
@@ -132,16 +107,12 @@ void RollCall::Publish(const Status& reason, bool by_caller) noexcept {
           .append(reason.message());
     }
     const std::string rank = std::to_string(members_.rank);
-    if (!Set(members_.prefix + "/end/" + rank, text).ok()) return;  // the run is at its end
-    if (!Set(members_.prefix + "/failed", rank).ok()) return;
-    (void)Set(members_.prefix + "/roll", "");
+    if (!Set(host_, members_.prefix + "/end/" + rank, text).ok()) return;  // the run is at its end
+    if (!Set(host_, members_.prefix + "/failed", rank).ok()) return;
+    (void)Set(host_, members_.prefix + "/roll", "");
   } catch (const std::exception&) {
     // No memory for the text: the others find out by their deadlines.
   }
-}
-
-Status RollCall::Set(const std::string& key, const std::string& text) noexcept {
-  return host_.StoreSet(key, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
 }
 
 bool RollCall::Has(const std::string& key) noexcept {

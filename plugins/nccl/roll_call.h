@@ -1,11 +1,12 @@
 // What ranks tell each other when something is wrong. NCCL tells none of it: a rank whose peer has
 // gone waits, or hears that some peer has.
 //
-//   <prefix>/roll          := ''                      everybody says how far it has come
-//   <prefix>/count/<rank>  := transfers submitted, in decimal
-//   <prefix>/end/<rank>    := code ' ' blamed rank ' ' message     or ''      this rank has failed;
+//   <prefix>/roll           := ''                     everybody says how far it has come
+//   words of <prefix>/count := transfers submitted, in decimal (exchange.h)
+//   <prefix>/end/<rank>     := code ' ' blamed rank ' ' message     or ''      this rank has
+//   failed;
 //                             empty: its user has aborted it
-//   <prefix>/failed        := rank of an end/<rank>
+//   <prefix>/failed         := rank of an end/<rank>
 //
 // <rank> counts among the members of the communicator; in words and blame it is a rank of the run.
 // Nothing is written or read while transfers end: see Pipeline for when it looks.
@@ -15,6 +16,7 @@
 
 #include "engine/host.h"
 #include "engine/status.h"
+#include "exchange.h"
 #include "failure.h"
 #include "members.h"
 
@@ -26,28 +28,26 @@ class RollCall {
   // `failure` ends every wait in here.
   RollCall(Host& host, Members members, const Failure& failure);
 
-  // Answers a roll call, and returns the failure of another rank if there is one: what it says, or
-  // kPeerLost when its user has aborted it. `submitted`: by this rank.
+  // Answers a roll call, which takes the first rank until the others have answered or some 0.7 s,
+  // and returns the failure of another rank if there is one: what it says, or kPeerLost when its
+  // user has aborted it. `submitted`: by this rank.
   Status Look(uint64_t submitted) noexcept;
 
   // A verdict on `error`, which this rank found after it had submitted `submitted` transfers:
   // another rank's failure if that came first, else `error` with the blame and the words for it.
-  // `waiting_for`: how many transfers a rank must have submitted not to be to blame. At most about
-  // a second.
+  // `waiting_for`: how many transfers a rank must have submitted not to be to blame. About a
+  // second; two if the first rank does not answer.
   Status Investigate(const Status& error, uint64_t submitted, uint64_t waiting_for) noexcept;
 
   // Tells the others that this rank has failed, unless it has that from one of them.
   void Publish(const Status& reason, bool by_caller) noexcept;
 
  private:
-  struct Answers;
-
-  Status Set(const std::string& key, const std::string& text) noexcept;
   bool Has(const std::string& key) noexcept;
   bool Get(const std::string& key, std::string* text) noexcept;
-  void Answer(uint64_t submitted);
+  Status Answer(uint64_t submitted);
+  Result<Words> Hear();
   Status OthersFailure();
-  Answers Call(uint64_t submitted);
 
   Host& host_;
   const Members members_;

@@ -3,20 +3,14 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
-#include <numeric>
-#include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "engine/sub_groups.h"
+#include "exchange.h"
 
 namespace engine::nccl {
-namespace {
-
-// How long a look into the store may take before the communicator is asked whether it has failed.
-constexpr int64_t kLookMs = 100;
-
-}  // namespace
-
 Split::Split(Host& host, const Members& parents, uint64_t number, const CommSettings& settings,
              const Failure& failure)
     : host_(host),
@@ -27,51 +21,32 @@ Split::Split(Host& host, const Members& parents, uint64_t number, const CommSett
       deadline_(DeadlineIn(settings.rendezvous_timeout_ms)) {}
 
 Result<Members> Split::Meet(int32_t color, int32_t key) {
-  std::vector<Wish> wishes{{color, key}};
+  Words words{std::to_string(color).append(" ").append(std::to_string(key))};
   if (parents_.size() > 1) {
-    const std::string wish = std::to_string(color).append(" ").append(std::to_string(key));
-    ENGINE_RETURN_IF_ERROR(
-        host_.StoreSet(KeyOf(parents_.rank),
-                       std::span(reinterpret_cast<const uint8_t*>(wish.data()), wish.size())));
-    ENGINE_ASSIGN_OR_RETURN(wishes, ReadWishes());
+    ENGINE_RETURN_IF_ERROR(Say(host_, parents_, prefix_, *words.front()));
+    ENGINE_ASSIGN_OR_RETURN(words, HearAll(host_, parents_, prefix_, deadline_, failure_));
+    ENGINE_RETURN_IF_ERROR(CheckThatAllCame(words, parents_, settings_.rendezvous_timeout_ms));
   }
   Members group{.prefix = std::string(prefix_).append("/").append(std::to_string(color))};
   if (color == kNoColor) return group;
-  std::vector<int32_t> order(wishes.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto wish_of = [&](int32_t rank) { return wishes[static_cast<size_t>(rank)]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return wish_of(a).key < wish_of(b).key; });
-  for (const int32_t rank : order) {
-    if (wish_of(rank).color != color) continue;
+  std::vector<std::pair<int32_t, int32_t>> order;  // key and rank, of this colour
+  for (int32_t rank = 0; rank < parents_.size(); ++rank) {
+    int32_t its_color = 0, its_key = 0;
+    const char* const wish = words[static_cast<size_t>(rank)]->c_str();
+    if (std::sscanf(wish, "%" SCNd32 " %" SCNd32, &its_color, &its_key) != 2) {
+      return Status::Error(StatusCode::kRendezvous,
+                           "rank %d published '%s' for a split: all ranks must have the same nccl "
+                           "plugin",
+                           parents_.names[static_cast<size_t>(rank)], wish);
+    }
+    if (its_color == color) order.emplace_back(its_key, rank);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [its_key, rank] : order) {
     if (rank == parents_.rank) group.rank = group.size();
     group.names.push_back(parents_.names[static_cast<size_t>(rank)]);
   }
   return group;
-}
-
-Result<std::vector<Split::Wish>> Split::ReadWishes() {
-  std::vector<Wish> wishes(static_cast<size_t>(parents_.size()));
-  for (int32_t rank = 0; rank < parents_.size();) {
-    if (failure_.raised()) return failure_.reason();
-    std::string text;
-    const int64_t left_ms = MillisecondsUntil(deadline_);
-    const Status found = host_.StoreGetString(KeyOf(rank), std::min(left_ms, kLookMs), &text);
-    if (found.code() == StatusCode::kTimeout) {
-      if (Clock::now() >= deadline_) return Missing();
-      continue;
-    }
-    ENGINE_RETURN_IF_ERROR(found);
-    Wish& wish = wishes[static_cast<size_t>(rank)];
-    if (std::sscanf(text.c_str(), "%" SCNd32 " %" SCNd32, &wish.color, &wish.key) != 2) {
-      return Status::Error(StatusCode::kRendezvous,
-                           "rank %d published '%s' for a split: all ranks must have the same nccl "
-                           "plugin",
-                           parents_.names[static_cast<size_t>(rank)], text.c_str());
-    }
-    ++rank;
-  }
-  return wishes;
 }
 
 Result<std::unique_ptr<Comm>> Split::Begin(Comm& parent, Pipeline& pipeline, int32_t color,
@@ -128,24 +103,6 @@ Status Split::Pause() {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return {};
-}
-
-Status Split::Missing() {
-  std::vector<int32_t> missing;
-  for (int32_t rank = 0; rank < parents_.size(); ++rank) {
-    bool present = false;
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(KeyOf(rank), &present));
-    if (!present) missing.push_back(parents_.names[static_cast<size_t>(rank)]);
-  }
-  if (missing.empty()) {
-    return DidNotConnect(parents_.names[static_cast<size_t>(parents_.rank)], parents_.size(),
-                         settings_.rendezvous_timeout_ms);
-  }
-  return DidNotCome(missing, parents_.size(), settings_.rendezvous_timeout_ms);
-}
-
-std::string Split::KeyOf(int32_t rank) const {
-  return std::string(prefix_).append("/").append(std::to_string(rank));
 }
 
 }  // namespace engine::nccl

@@ -1,14 +1,14 @@
-// How some of the ranks get a communicator of their own: all say in the store what they want, and
-// when everybody has, NCCL splits the communicator that they have.
+// How some of the ranks get a communicator of their own: all say in the store (exchange.h) what
+// they want, and when everybody has, NCCL splits the communicator that they have.
 //
-//   <prefix>/split/<n>/<rank> := colour ' ' key    in decimal; n counts the splits of a
+//   words of <prefix>/split/<n> := colour ' ' key    in decimal; n counts the splits of a
 //   communicator
 //
 // NCCL would find out by itself who belongs together, but not who is missing.
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "clock.h"
 #include "comm.h"
@@ -35,17 +35,10 @@ class Split {
   Result<std::unique_ptr<Comm>> Begin(Comm& parent, Pipeline& pipeline, int32_t color, int32_t key);
 
  private:
-  struct Wish {
-    int32_t color, key;
-  };
-
-  Result<std::vector<Wish>> ReadWishes();
   Status AwaitChild(Comm& parent, Pipeline& pipeline, int32_t color, int32_t key,
                     ncclComm_t* child);
   Status AwaitReady(Comm& child);
   Status Pause();
-  Status Missing();
-  std::string KeyOf(int32_t rank) const;
 
   Host& host_;
   const Members& parents_;

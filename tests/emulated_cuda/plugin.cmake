@@ -10,7 +10,7 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/plugin.map.in" "${CMAKE_CURRENT_BINA
 # emulated_cuda_objects(<target> <file>...): sources of the plugin, compiled.
 function(emulated_cuda_objects target)
   add_library(${target} OBJECT ${ARGN})
-  target_include_directories(${target} PRIVATE "${cuda_ops_dir}" "${PROJECT_SOURCE_DIR}")
+  target_include_directories(${target} PRIVATE "${cuda_ops_dir}" "${PROJECT_SOURCE_DIR}/plugins" "${PROJECT_SOURCE_DIR}")
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${ENGINE_CUDNN_INCLUDE_DIR})
   target_link_libraries(${target} PRIVATE engine_flags engine::interfaces)
   target_compile_options(${target} PRIVATE -O2 -fno-gnu-unique)
@@ -64,6 +64,13 @@ foreach(direction up down)
     ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_ORDER=${order}")
   set_tests_properties(cuda_ops_emulated_all_${direction} PROPERTIES LABELS exhaustive)
 endforeach()
+# In bfloat16 the layers of gpt are products alone: GELU, its gradient and those of biases are in their epilogues. So they
+# do without any kernel.
+add_test(NAME cuda_ops_products_alone COMMAND ops_conformance
+  "--gtest_filter=*.MatchesTheFormula/*_LinearAligned_bf16:*.MatchesTheFormula/*_MlpAligned_bf16")
+set_tests_properties(cuda_ops_products_alone PROPERTIES
+  LABELS emulated TIMEOUT 120 PASS_REGULAR_EXPRESSION "PASSED  . 2 tests"
+  ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_FAULT=cudaLaunchKernel:1+=98")
 add_test(NAME cuda_ops_checked COMMAND ops_conformance "--gtest_filter=${formulas}")
 set_tests_properties(cuda_ops_checked PROPERTIES LABELS slow TIMEOUT 900 FIXTURES_REQUIRED checked_kernels
   ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_checked>")

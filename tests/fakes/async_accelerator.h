@@ -154,8 +154,10 @@ class AsyncAccelerator final : public Device, public Accelerator {
   // Whether something that is queued writes to one of the bytes.
   bool IsWrittenLater(const void* begin, size_t size_bytes) const;
 
-  // Recordings that were launched.
+  // Recordings that were launched, and conversions that were queued.
   int launches() const { return launches_.load(); }
+  int conversions() const { return conversions_.load(); }
+  void CountConversion() { ++conversions_; }
 
  private:
   friend class AsyncStream;
@@ -166,7 +168,7 @@ class AsyncAccelerator final : public Device, public Accelerator {
 
   const AsyncSettings settings_;
   AsyncMath math_;
-  std::atomic<int> launches_{0};
+  std::atomic<int> launches_{0}, conversions_{0};
   mutable std::mutex mutex_;
   std::condition_variable resumed_;
   bool stopped_ = false;                // guarded by mutex_, as all below

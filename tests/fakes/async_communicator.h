@@ -109,7 +109,8 @@ class AsyncCommunicator final : public Communicator {
   void CheckThatItIsThere(const Transfer& transfer) {
     const bool scatters = transfer.kind == TransferKind::kReduceScatter;
     const int64_t count = transfer.count * (scatters ? 2 : 1);  // at least two ranks
-    if (device_.IsWrittenLater(transfer.send, static_cast<size_t>(count) * sizeof(float))) {
+    if (device_.IsWrittenLater(transfer.send,
+                               static_cast<size_t>(count) * SizeOf(transfer.dtype))) {
       ++too_early_;
     }
   }

@@ -67,7 +67,10 @@ void UpdateSpanOnDevice(const UpdateSpan& span, const UpdateRule& rule,
 Status AsyncMath::Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
                          const StepScalars* scalars, Stream* stream) noexcept {
   std::vector<const void*> written;
-  for (const UpdateSpan& span : spans) written.push_back(span.value);
+  for (const UpdateSpan& span : spans) {
+    written.push_back(span.value);
+    if (span.value_bf16 != nullptr) written.push_back(span.value_bf16);
+  }
   device_.AddWriters(written);
   const std::vector<UpdateSpan> kept(spans.begin(), spans.end());
   return Queue(stream, [this, written, kept, rule, scalars]() -> Status {
@@ -140,7 +143,9 @@ Status AsyncMath::Convert(const void* source, DType from, void* target, DType to
     return Status::Error(StatusCode::kUnsupported, "no conversion from %s to %s", Name(from),
                          Name(to));
   }
-  return Queue(stream, [=]() -> Status {
+  device_.AddWriters({target});
+  device_.CountConversion();
+  return Queue(stream, [=, this]() -> Status {
     for (int64_t i = 0; i < count; ++i) {
       if (rounds) {
         static_cast<uint16_t*>(OnDevice(target))[i] =
@@ -150,6 +155,7 @@ Status AsyncMath::Convert(const void* source, DType from, void* target, DType to
             FromBFloat16(static_cast<const uint16_t*>(OnDevice(source))[i]);
       }
     }
+    device_.RemoveWriters({target});
     return {};
   });
 }

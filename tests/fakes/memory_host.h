@@ -1,6 +1,7 @@
 // Hosts of ranks that are threads of one process: they share a store in memory.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -71,6 +72,7 @@ class MemoryHost final : public Host {
                   void (*sink)(void* context, const uint8_t* data, uint64_t size),
                   void* context) noexcept override {
     std::string value;
+    ++asked_;
     if (!store_->Get(key, timeout_ms, &value)) {
       return Status::Error(StatusCode::kTimeout, "the store has no key '%.*s' after %lld ms",
                            static_cast<int>(key.size()), key.data(),
@@ -80,9 +82,13 @@ class MemoryHost final : public Host {
     return {};
   }
   Status StoreHas(std::string_view key, bool* exists) noexcept override {
+    ++asked_;
     *exists = store_->Has(key);
     return {};
   }
+
+  // How often the store was asked since the last call.
+  int TakeAsked() { return asked_.exchange(0); }
 
   std::vector<std::string> log() const {
     const std::lock_guard lock(mutex_);
@@ -97,6 +103,7 @@ class MemoryHost final : public Host {
   const RankInfo ranks_;
   const std::shared_ptr<MemoryStoreTable> store_;
   Device* const device_;
+  std::atomic<int> asked_{0};
   mutable std::mutex mutex_;
   std::vector<std::string> log_;           // guarded by mutex_
   std::map<std::string, double> metrics_;  // guarded by mutex_

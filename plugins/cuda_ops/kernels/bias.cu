@@ -1,15 +1,9 @@
-#include <initializer_list>
-
 #include "kernels/bias.h"
 #include "kernels/element.h"
-#include "kernels/functions.h"
 #include "kernels/launch.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-constexpr int kFillThreads = 256;
-constexpr int64_t kMaxFillBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
 // A block is kLanes packs wide and works on kRows rows at a time.
 constexpr int kLanes = 32, kRows = 8;
@@ -17,48 +11,9 @@ constexpr int kMinRows = 64;  // of one part
 constexpr int kBlocksPerMultiprocessor = 8;
 constexpr int kPartLanes = 16;  // threads that share the parts of one column
 
-template <typename T>
-__global__ void FillRowsKernel(const T* bias, T* y, int64_t rows, int64_t width) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * width;
-       i += stride) {
-    y[i] = bias[i % width];
-  }
-}
-
-// What the sums are of: a pack of row `row` at column `column`.
-template <typename T>
-struct Stored {
-  const T* x;
-
-  template <int kPack>
-  __device__ Pack<T, kPack> Get(int64_t index) const {
-    return *reinterpret_cast<const Pack<T, kPack>*>(x + index);
-  }
-};
-
-template <typename T>
-struct GeluGradient {
-  const T* x;
-  const T* dy;
-  T* dx;
-
-  template <int kPack>
-  __device__ Pack<T, kPack> Get(int64_t index) const {
-    const auto read = *reinterpret_cast<const Pack<T, kPack>*>(x + index);
-    auto gradient = *reinterpret_cast<const Pack<T, kPack>*>(dy + index);
-    for (int j = 0; j < kPack; ++j) {
-      gradient.at[j] =
-          FromFloat<T>(GeluFunction::Gradient(ToFloat(read.at[j]), ToFloat(gradient.at[j])));
-    }
-    *reinterpret_cast<Pack<T, kPack>*>(dx + index) = gradient;
-    return gradient;
-  }
-};
-
 // Block (x, y): the columns of tile x, and the rows of part y.
-template <typename T, int kPack, typename Source>
-__global__ void ColumnSumsKernel(Source source, int64_t rows, int64_t width, int64_t part_rows,
+template <typename T, int kPack>
+__global__ void ColumnSumsKernel(const T* x, int64_t rows, int64_t width, int64_t part_rows,
                                  float* partials) {
   __shared__ float sums[kRows][kLanes * kPack + 1];
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x) * kPack;
@@ -68,11 +23,10 @@ __global__ void ColumnSumsKernel(Source source, int64_t rows, int64_t width, int
   if (column < width) {
 #pragma unroll 4
     for (int64_t row = begin + threadIdx.y; row < end; row += kRows) {
-      const Pack<T, kPack> values = source.template Get<kPack>(row * width + column);
+      const auto values = *reinterpret_cast<const Pack<T, kPack>*>(x + row * width + column);
       for (int j = 0; j < kPack; ++j) own[j] += ToFloat(values.at[j]);
     }
   }
-  if (partials == nullptr) return;
   const int thread = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.y);
   for (int j = 0; j < kPack; ++j) sums[lane][thread * kPack + j] = own[j];
   __syncthreads();
@@ -104,36 +58,7 @@ __global__ void AddPartsKernel(const float* partials, int64_t parts, int64_t str
   target[column] = sum ? target[column] + total : total;
 }
 
-template <typename T, typename Source>
-cudaError_t LaunchSums(const Source& source, bool packed, int64_t rows, int64_t width,
-                       float* partials, int64_t parts, cudaStream_t stream) noexcept {
-  if (rows == 0) return cudaSuccess;
-  const int64_t part_rows = (rows + parts - 1) / parts;
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  const dim3 grid(BlocksFor(width, kLanes * pack), static_cast<unsigned>(parts));
-  const auto kernel =
-      packed ? ColumnSumsKernel<T, kPackSize<T>, Source> : ColumnSumsKernel<T, 1, Source>;
-  return Launch(kernel, grid, dim3(kLanes, kRows), 0, stream, source, rows, width, part_rows,
-                partials);
-}
-
-template <typename T>
-bool IsPacked(int64_t width, std::initializer_list<const T*> pointers) {
-  bool packed = width % kPackSize<T> == 0;
-  for (const T* pointer : pointers) packed = packed && IsAligned16(pointer);
-  return packed;
-}
-
 }  // namespace
-
-template <typename T>
-cudaError_t LaunchFillRows(const T* bias, T* y, int64_t rows, int64_t width,
-                           cudaStream_t stream) noexcept {
-  if (rows == 0) return cudaSuccess;
-  const int64_t wanted = (rows * width + kFillThreads - 1) / kFillThreads;
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxFillBlocks ? wanted : kMaxFillBlocks));
-  return Launch(FillRowsKernel<T>, grid, dim3(kFillThreads), 0, stream, bias, y, rows, width);
-}
 
 int64_t ColumnParts(int64_t rows, int64_t width, int32_t multiprocessors) noexcept {
   // As if the columns were narrow packs: the number does not depend on type or alignment.
@@ -146,15 +71,15 @@ int64_t ColumnParts(int64_t rows, int64_t width, int32_t multiprocessors) noexce
 
 template <typename T>
 cudaError_t LaunchColumnSums(const T* x, int64_t rows, int64_t width, float* partials,
-                             int64_t parts, cudaStream_t stream) noexcept {
-  return LaunchSums<T>(Stored<T>{x}, IsPacked<T>(width, {x}), rows, width, partials, parts, stream);
-}
-
-template <typename T>
-cudaError_t LaunchGeluGradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t width,
-                               float* partials, int64_t parts, cudaStream_t stream) noexcept {
-  return LaunchSums<T>(GeluGradient<T>{x, dy, dx}, IsPacked<T>(width, {x, dy, dx}), rows, width,
-                       partials, parts, stream);
+                             int64_t parts, float* target, bool sum, cudaStream_t stream) noexcept {
+  const bool packed = IsPacked<T>(width, {x});
+  const dim3 grid(BlocksFor(width, kLanes * (packed ? kPackSize<T> : 1)),
+                  static_cast<unsigned>(parts));
+  const cudaError_t error =
+      Launch(packed ? ColumnSumsKernel<T, kPackSize<T>> : ColumnSumsKernel<T, 1>, grid,
+             dim3(kLanes, kRows), 0, stream, x, rows, width, (rows + parts - 1) / parts, partials);
+  if (error != cudaSuccess) return error;
+  return LaunchAddParts(partials, parts, width, width, target, sum, stream);
 }
 
 cudaError_t LaunchAddParts(const float* partials, int64_t parts, int64_t stride, int64_t width,
@@ -164,14 +89,9 @@ cudaError_t LaunchAddParts(const float* partials, int64_t parts, int64_t stride,
                 partials, parts, stride, width, target, sum);
 }
 
-#define CUDA_OPS_INSTANTIATE(T)                                                               \
-  template cudaError_t LaunchFillRows(const T*, T*, int64_t, int64_t, cudaStream_t) noexcept; \
-  template cudaError_t LaunchColumnSums(const T*, int64_t, int64_t, float*, int64_t,          \
-                                        cudaStream_t) noexcept;                               \
-  template cudaError_t LaunchGeluGradient(const T*, const T*, T*, int64_t, int64_t, float*,   \
-                                          int64_t, cudaStream_t) noexcept;
-
-CUDA_OPS_INSTANTIATE(float)
-CUDA_OPS_INSTANTIATE(Bf16)
+template cudaError_t LaunchColumnSums(const float*, int64_t, int64_t, float*, int64_t, float*, bool,
+                                      cudaStream_t) noexcept;
+template cudaError_t LaunchColumnSums(const Bf16*, int64_t, int64_t, float*, int64_t, float*, bool,
+                                      cudaStream_t) noexcept;
 
 }  // namespace engine::cuda_ops

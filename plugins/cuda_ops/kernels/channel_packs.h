@@ -14,10 +14,8 @@ namespace engine::cuda_ops {
 template <typename T, typename Function>
 cudaError_t WithPackSize(int64_t channels, std::initializer_list<const T*> tensors,
                          const Function& function) noexcept {
-  bool packed = channels % kPackSize<T> == 0;
-  for (const T* tensor : tensors) packed = packed && IsAligned16(tensor);
-  return packed ? function(std::integral_constant<int, kPackSize<T>>{})
-                : function(std::integral_constant<int, 1>{});
+  return IsPacked<T>(channels, tensors) ? function(std::integral_constant<int, kPackSize<T>>{})
+                                        : function(std::integral_constant<int, 1>{});
 }
 
 template <int kCount, typename T>

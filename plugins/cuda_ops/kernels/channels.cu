@@ -50,12 +50,6 @@ __global__ void TransposeTiles(const From* x, To* y, int64_t rows, int64_t colum
   }
 }
 
-template <typename From, typename To>
-__global__ void Cast(const From* x, To* y, int64_t count, bool sum) {
-  const int64_t i = ThreadIndex();
-  if (i < count) Put(y + i, ToFloat(x[i]), sum);
-}
-
 // `count` packs of kCount channels.
 template <int kCount, typename T>
 __global__ void AddBias(T* y, const T* bias, int64_t count, int64_t channels) {
@@ -66,42 +60,6 @@ __global__ void AddBias(T* y, const T* bias, int64_t count, int64_t channels) {
 #pragma unroll
   for (int j = 0; j < kCount; ++j) values[j] = ToFloat(own.at[j]);
   PutPack<kCount>(y + i * kCount, values, true);
-}
-
-constexpr int kMeanRows = 8;
-
-// A block of 32 x kMeanRows threads: 32 channels of a sample, each with kMeanRows partial sums.
-template <typename T>
-__global__ void PositionMeans(const T* x, T* y, int64_t positions, int64_t channels) {
-  __shared__ float sums[kMeanRows][kWarp];
-  const int64_t channel_blocks = (channels + kWarp - 1) / kWarp;
-  const int64_t sample = blockIdx.x / channel_blocks;
-  const int64_t channel = blockIdx.x % channel_blocks * kWarp + threadIdx.x;
-  float sum = 0;
-  if (channel < channels) {
-    for (int64_t p = threadIdx.y; p < positions; p += kMeanRows) {
-      sum += ToFloat(x[(sample * positions + p) * channels + channel]);
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || channel >= channels) return;
-  for (int i = 1; i < kMeanRows; ++i) sum += sums[i][threadIdx.x];
-  y[sample * channels + channel] = FromFloat<T>(sum / static_cast<float>(positions));
-}
-
-template <int kCount, typename T>
-__global__ void PositionMeansGradient(const T* dy, T* dx, int64_t count, int64_t positions,
-                                      int64_t channels, float share, bool sum) {
-  const int64_t i = ThreadIndex();
-  if (i >= count) return;
-  const int64_t packs = channels / kCount;
-  const int64_t channel = i % packs * kCount, sample = i / (positions * packs);
-  const Pack<T, kCount> gradients = LoadPack<kCount>(dy + sample * channels + channel);
-  float values[kCount];
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) values[j] = ToFloat(gradients.at[j]) * share;
-  PutPack<kCount>(dx + i * kCount, values, sum);
 }
 
 }  // namespace
@@ -120,14 +78,6 @@ cudaError_t LaunchTranspose(const From* x, To* y, int64_t batch, int64_t rows, i
                 dim3(kTile, 8), 0, stream, x, y, rows, columns, sum);
 }
 
-template <typename From, typename To>
-cudaError_t LaunchCast(const From* x, To* y, int64_t count, bool sum,
-                       cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(Cast<From, To>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, x, y,
-                count, sum);
-}
-
 template <typename T>
 cudaError_t LaunchAddBias(T* y, const T* bias, int64_t rows, int64_t channels,
                           cudaStream_t stream) noexcept {
@@ -140,46 +90,16 @@ cudaError_t LaunchAddBias(T* y, const T* bias, int64_t rows, int64_t channels,
   });
 }
 
-template <typename T>
-cudaError_t LaunchPositionMeans(const T* x, T* y, int64_t samples, int64_t positions,
-                                int64_t channels, cudaStream_t stream) noexcept {
-  if (samples == 0) return cudaSuccess;
-  const int64_t blocks = samples * ((channels + kWarp - 1) / kWarp);
-  return Launch(PositionMeans<T>, dim3(static_cast<unsigned>(blocks)), dim3(kWarp, kMeanRows), 0,
-                stream, x, y, positions, channels);
-}
-
-template <typename T>
-cudaError_t LaunchPositionMeansGradient(const T* dy, T* dx, int64_t samples, int64_t positions,
-                                        int64_t channels, bool sum, cudaStream_t stream) noexcept {
-  if (samples * positions * channels == 0) return cudaSuccess;
-  return WithPackSize<T>(channels, {dy, dx}, [&](auto pack) {
-    constexpr int kCount = decltype(pack)::value;
-    const int64_t count = samples * positions * channels / kCount;
-    return Launch(PositionMeansGradient<kCount, T>, dim3(BlocksFor(count, kThreads)),
-                  dim3(kThreads), 0, stream, dy, dx, count, positions, channels,
-                  1.0f / static_cast<float>(positions), sum);
-  });
-}
-
 #define CUDA_OPS_INSTANTIATE_PAIR(From, To)                                               \
   template cudaError_t LaunchTranspose(const From*, To*, int64_t, int64_t, int64_t, bool, \
-                                       cudaStream_t) noexcept;                            \
-  template cudaError_t LaunchCast(const From*, To*, int64_t, bool, cudaStream_t) noexcept;
+                                       cudaStream_t) noexcept;
 CUDA_OPS_INSTANTIATE_PAIR(float, float)
 CUDA_OPS_INSTANTIATE_PAIR(float, Bf16)
 CUDA_OPS_INSTANTIATE_PAIR(Bf16, float)
 CUDA_OPS_INSTANTIATE_PAIR(Bf16, Bf16)
 #undef CUDA_OPS_INSTANTIATE_PAIR
 
-#define CUDA_OPS_INSTANTIATE(T)                                                                   \
-  template cudaError_t LaunchAddBias(T*, const T*, int64_t, int64_t, cudaStream_t) noexcept;      \
-  template cudaError_t LaunchPositionMeans(const T*, T*, int64_t, int64_t, int64_t,               \
-                                           cudaStream_t) noexcept;                                \
-  template cudaError_t LaunchPositionMeansGradient(const T*, T*, int64_t, int64_t, int64_t, bool, \
-                                                   cudaStream_t) noexcept;
-CUDA_OPS_INSTANTIATE(float)
-CUDA_OPS_INSTANTIATE(Bf16)
-#undef CUDA_OPS_INSTANTIATE
+template cudaError_t LaunchAddBias(float*, const float*, int64_t, int64_t, cudaStream_t) noexcept;
+template cudaError_t LaunchAddBias(Bf16*, const Bf16*, int64_t, int64_t, cudaStream_t) noexcept;
 
 }  // namespace engine::cuda_ops

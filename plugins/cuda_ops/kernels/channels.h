@@ -1,5 +1,5 @@
-// What is done to channels-last tensors besides pooling: transposition, casts, biases, means over
-// positions. From and To, and T, are float or __nv_bfloat16; sums are of floats.
+// What is done to channels-last tensors besides pooling: transposition and biases. From and To, and
+// T, are float or __nv_bfloat16; sums are of floats.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,23 +13,9 @@ template <typename From, typename To>
 cudaError_t LaunchTranspose(const From* x, To* y, int64_t batch, int64_t rows, int64_t columns,
                             bool sum, cudaStream_t stream) noexcept;
 
-// y[i] becomes x[i], or has it added.
-template <typename From, typename To>
-cudaError_t LaunchCast(const From* x, To* y, int64_t count, bool sum, cudaStream_t stream) noexcept;
-
 // y (rows, channels) += bias (channels).
 template <typename T>
 cudaError_t LaunchAddBias(T* y, const T* bias, int64_t rows, int64_t channels,
                           cudaStream_t stream) noexcept;
-
-// y (samples, channels) = mean over positions of x (samples, positions, channels).
-template <typename T>
-cudaError_t LaunchPositionMeans(const T* x, T* y, int64_t samples, int64_t positions,
-                                int64_t channels, cudaStream_t stream) noexcept;
-
-// Its gradient: dx = dy / positions everywhere, or has that added.
-template <typename T>
-cudaError_t LaunchPositionMeansGradient(const T* dy, T* dx, int64_t samples, int64_t positions,
-                                        int64_t channels, bool sum, cudaStream_t stream) noexcept;
 
 }  // namespace engine::cuda_ops

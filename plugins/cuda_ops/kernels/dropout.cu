@@ -6,9 +6,8 @@ namespace engine::cuda_ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
-// The last count % kPack elements are done one by one.
+// kPack divides `count`.
 template <typename T, int kPack>
 __global__ void DropoutKernel(const DropoutMask mask, const T* source, T* target, bool sum,
                               int64_t count) {
@@ -28,10 +27,9 @@ __global__ void DropoutKernel(const DropoutMask mask, const T* source, T* target
     return FromFloat<T>(sum ? before + kept : kept);
   };
 
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  const int64_t packs = count / kPack;
-  for (int64_t i = first; i < packs; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count / kPack;
+       i += stride) {
     Packed values = reinterpret_cast<const Packed*>(source)[i], before = {};
     if (sum) before = reinterpret_cast<const Packed*>(target)[i];
     uint64_t position = first_position + static_cast<uint64_t>(i) * kPack;
@@ -42,11 +40,6 @@ __global__ void DropoutKernel(const DropoutMask mask, const T* source, T* target
     }
     reinterpret_cast<Packed*>(target)[i] = values;
   }
-  const int64_t i = packs * kPack + first;
-  if (i >= count) return;
-  const uint64_t position = first_position + static_cast<uint64_t>(i);
-  target[i] = apply(RandomStream::Half(stream.Word(position / 2), position), source[i],
-                    sum ? ToFloat(target[i]) : 0.0f);
 }
 
 }  // namespace
@@ -55,10 +48,8 @@ template <typename T>
 cudaError_t LaunchDropout(const DropoutMask& mask, const T* source, T* target, bool sum,
                           int64_t count, cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
-  const bool packed = IsAligned16(source) && IsAligned16<T>(target);
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  const int64_t wanted = (count + pack * kThreads - 1) / (pack * kThreads);
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  const bool packed = IsPacked<T>(count, {source, target});
+  const dim3 grid(StridingBlocksFor(count, (packed ? kPackSize<T> : 1) * kThreads));
   const auto kernel = packed ? DropoutKernel<T, kPackSize<T>> : DropoutKernel<T, 1>;
   return Launch(kernel, grid, dim3(kThreads), 0, stream, mask, source, target, sum, count);
 }

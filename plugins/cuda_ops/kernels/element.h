@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "kernels/launch.h"
 
@@ -42,6 +43,14 @@ constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
 template <typename T>
 __host__ __device__ inline bool IsAligned16(const T* pointer) {
   return (reinterpret_cast<uintptr_t>(pointer) & 15) == 0;
+}
+
+// Whether rows of `width` elements can be taken in packs of 16 bytes.
+template <typename T>
+bool IsPacked(int64_t width, std::initializer_list<const T*> tensors) {
+  bool packed = width % kPackSize<T> == 0;
+  for (const T* tensor : tensors) packed = packed && IsAligned16(tensor);
+  return packed;
 }
 
 }  // namespace engine::cuda_ops

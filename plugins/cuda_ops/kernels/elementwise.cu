@@ -6,7 +6,6 @@ namespace engine::cuda_ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
 template <typename Function>
 struct ValueOf {
@@ -25,15 +24,14 @@ struct SumOf {
 };
 
 // target[i] = combine(a[i], b[i], target[i]); b may be null, and `target` is read when `reads`. The
-// pointers are aligned to kPack elements; the last count % kPack are done one by one.
+// pointers are aligned to kPack elements, which divides `count`.
 template <typename T, int kPack, typename Combine>
 __global__ void MapKernel(const T* a, const T* b, T* target, bool reads, int64_t count,
                           Combine combine) {
   using Packed = Pack<T, kPack>;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  const int64_t packs = count / kPack;
-  for (int64_t i = first; i < packs; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count / kPack;
+       i += stride) {
     const Packed left = reinterpret_cast<const Packed*>(a)[i];
     Packed right = {}, before = {};
     if (b != nullptr) right = reinterpret_cast<const Packed*>(b)[i];
@@ -45,20 +43,14 @@ __global__ void MapKernel(const T* a, const T* b, T* target, bool reads, int64_t
     }
     reinterpret_cast<Packed*>(target)[i] = result;
   }
-  const int64_t i = packs * kPack + first;
-  if (i >= count) return;
-  target[i] = FromFloat<T>(combine(ToFloat(a[i]), b != nullptr ? ToFloat(b[i]) : 0.0f,
-                                   reads ? ToFloat(target[i]) : 0.0f));
 }
 
 template <typename T, typename Combine>
 cudaError_t LaunchMap(const T* a, const T* b, T* target, bool reads, int64_t count, Combine combine,
                       cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
-  const bool packed = IsAligned16(a) && IsAligned16(b) && IsAligned16(target);
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  const int64_t wanted = (count + pack * kThreads - 1) / (pack * kThreads);
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  const bool packed = IsPacked<T>(count, {a, b, target});
+  const dim3 grid(StridingBlocksFor(count, (packed ? kPackSize<T> : 1) * kThreads));
   const auto kernel = packed ? MapKernel<T, kPackSize<T>, Combine> : MapKernel<T, 1, Combine>;
   return Launch(kernel, grid, dim3(kThreads), 0, stream, a, b, target, reads, count, combine);
 }

@@ -1,4 +1,4 @@
-#include <initializer_list>
+#include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/element.h"
 #include "kernels/embedding.h"
@@ -8,19 +8,9 @@ namespace engine::cuda_ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 132 * 64;  // more have nothing to do at a time on any device
 
-// The sort takes kDigitBits of a token at a time. A block has a tile of tokens, a thread kTileRun
-// neighbours of them.
-constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;
-constexpr int kTileRun = 8, kTile = kThreads * kTileRun;
-constexpr int kScanThreads = 256;
 constexpr int kChunk = 64;  // sorted tokens whose rows a block adds up
 constexpr int64_t kScratchAlignment = 256;
-
-int64_t TilesOf(int64_t count) {
-  return (count + kTile - 1) / kTile;
-}
 
 __device__ int32_t ClampToken(int32_t token, int64_t vocabulary) {
   return token >= 0 && token < vocabulary ? token : 0;
@@ -55,97 +45,13 @@ __global__ void EmbeddingKernel(const EmbeddingForward<T> call) {
   }
 }
 
-// What the sort reads: tokens in the first pass, then what the pass before wrote.
-struct SortSource {
-  const int32_t* tokens;     // or null
-  const TokenPlace* places;  // then
-  int64_t count, vocabulary;
-
-  __device__ TokenPlace At(int64_t i) const {
-    if (tokens == nullptr) return places[i];
-    return {ClampToken(tokens[i], vocabulary), static_cast<int32_t>(i)};
-  }
-};
-
-__device__ int DigitOf(int32_t token, int shift) {
-  return static_cast<int>(static_cast<uint32_t>(token) >> shift) % kDigits;
-}
-
-// counts[digit][thread]: how many tokens with that digit each thread of the block has.
-__device__ void CountDigits(const SortSource& source, int64_t begin, int shift,
-                            int32_t (*counts)[kThreads]) {
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int digit = 0; digit < kDigits; ++digit) counts[digit][thread] = 0;
-  for (int j = 0; j < kTileRun && begin + j < source.count; ++j) {
-    ++counts[DigitOf(source.At(begin + j).token, shift)][thread];
-  }
-  __syncthreads();
-}
-
-// digit_counts[digit * tiles + tile] = how many tokens with that digit the tile has.
-__global__ void CountDigitsKernel(const SortSource source, int shift, int32_t* digit_counts) {
-  __shared__ int32_t counts[kDigits][kThreads];
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTile + threadIdx.x * kTileRun;
-  CountDigits(source, begin, shift, counts);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int digit = warp; digit < kDigits; digit += kThreads / kWarp) {
-    int32_t total = 0;
-    for (int i = lane; i < kThreads; i += kWarp) total += counts[digit][i];
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      total += __shfl_xor_sync(0xffffffffu, total, offset);
-    }
-    if (lane == 0) digit_counts[static_cast<int64_t>(digit) * gridDim.x + blockIdx.x] = total;
-  }
-}
-
-// values[i] becomes the sum of those before i. One block; each thread has a run of neighbours.
-__global__ void ScanKernel(int32_t* values, int64_t count) {
-  __shared__ int32_t sums[kScanThreads];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int64_t run = (count + kScanThreads - 1) / kScanThreads;
-  const int64_t begin = thread * run, end = begin + run < count ? begin + run : count;
-  int32_t own = 0;
-  for (int64_t i = begin; i < end; ++i) own += values[i];
-  sums[thread] = own;
-  __syncthreads();
-  int32_t before = 0;
-  for (int i = 0; i < thread; ++i) before += sums[i];
-  for (int64_t i = begin; i < end; ++i) {
-    const int32_t value = values[i];
-    values[i] = before;
-    before += value;
-  }
-}
-
-// Puts each token where it belongs by the digits so far. `first_places`: digit_counts, scanned.
-__global__ void PlaceDigitsKernel(const SortSource source, int shift, const int32_t* first_places,
-                                  TokenPlace* target) {
-  __shared__ int32_t counts[kDigits][kThreads];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTile + thread * kTileRun;
-  CountDigits(source, begin, shift, counts);
-  // What the threads before this one have of each digit: digits are shared out to warps, and a warp
-  // scans kWarp threads at a time.
-  const int warp = thread / kWarp, lane = thread % kWarp;
-  for (int digit = warp; digit < kDigits; digit += kThreads / kWarp) {
-    int32_t before = first_places[static_cast<int64_t>(digit) * gridDim.x + blockIdx.x];
-    for (int first = 0; first < kThreads; first += kWarp) {
-      const int32_t own = counts[digit][first + lane];
-      int32_t sum = own;
-      for (int offset = 1; offset < kWarp; offset *= 2) {
-        const int32_t left = __shfl_up_sync(0xffffffffu, sum, static_cast<unsigned>(offset));
-        if (lane >= offset) sum += left;
-      }
-      counts[digit][first + lane] = before + sum - own;
-      before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
-    }
-  }
-  __syncthreads();
-  for (int j = 0; j < kTileRun && begin + j < source.count; ++j) {
-    const TokenPlace token = source.At(begin + j);
-    target[counts[DigitOf(token.token, shift)][thread]++] = token;
-  }
+// What is sorted: each token and where it is.
+__global__ void PlacesKernel(const int32_t* given, int64_t count, int64_t vocabulary,
+                             int32_t* tokens, int32_t* places) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  tokens[i] = ClampToken(given[i], vocabulary);
+  places[i] = static_cast<int32_t>(i);
 }
 
 // The sums that a thread has of its pack of columns.
@@ -166,7 +72,8 @@ struct PackSum {
 
 // Sorted tokens, in chunks.
 struct SortedTokens {
-  const TokenPlace* places;
+  const int32_t* tokens;
+  const int32_t* places;
   int64_t count;
 
   __device__ int64_t Begin(int64_t chunk) const { return chunk * kChunk; }
@@ -176,11 +83,11 @@ struct SortedTokens {
   // Whether the first (last) token of the chunk is also in the chunk before (behind).
   __device__ bool ContinuesFrom(int64_t chunk) const {
     const int64_t i = Begin(chunk);
-    return i > 0 && places[i].token == places[i - 1].token;
+    return i > 0 && tokens[i] == tokens[i - 1];
   }
   __device__ bool ContinuesInto(int64_t chunk) const {
     const int64_t i = End(chunk);
-    return i < count && places[i].token == places[i - 1].token;
+    return i < count && tokens[i] == tokens[i - 1];
   }
 };
 
@@ -188,28 +95,28 @@ struct SortedTokens {
 // added to its row; the sum of one that began before is border 0, of one that goes on (alone)
 // border 1.
 template <typename T, int kPack>
-__global__ void AddChunksKernel(const SortedTokens tokens, const T* dy, int64_t width,
+__global__ void AddChunksKernel(const SortedTokens sorted, const T* dy, int64_t width,
                                 float* borders, float* gradient) {
   const int64_t chunk = blockIdx.x;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kPack;
   if (column >= width) return;
-  const int64_t end = tokens.End(chunk);
+  const int64_t end = sorted.End(chunk);
   float* const border = borders + chunk * 2 * width + column;
-  bool first = tokens.ContinuesFrom(chunk);
-  const bool last = tokens.ContinuesInto(chunk);
+  bool first = sorted.ContinuesFrom(chunk);
+  const bool last = sorted.ContinuesInto(chunk);
   PackSum<kPack> sum;
-  for (int64_t i = tokens.Begin(chunk); i < end; ++i) {
-    const TokenPlace token = tokens.places[i];
-    const auto row = PackAt<T, kPack>(dy, token.place * width + column);
+  for (int64_t i = sorted.Begin(chunk); i < end; ++i) {
+    const int32_t token = sorted.tokens[i];
+    const auto row = PackAt<T, kPack>(dy, sorted.places[i] * width + column);
     for (int j = 0; j < kPack; ++j) sum.at[j] += ToFloat(row.at[j]);
     const bool ends = i + 1 == end;
-    if (!ends && tokens.places[i + 1].token == token.token) continue;
+    if (!ends && sorted.tokens[i + 1] == token) continue;
     if (first) {
       sum.Store(border);
     } else if (ends && last) {
       sum.Store(border + width);
     } else {
-      sum.AddTo(gradient + token.token * width + column);
+      sum.AddTo(gradient + token * width + column);
     }
     first = false;
     sum = {};
@@ -218,14 +125,14 @@ __global__ void AddChunksKernel(const SortedTokens tokens, const T* dy, int64_t 
 
 // Block (x, y) as above: adds up the run that begins in chunk x and goes on.
 template <int kPack>
-__global__ void AddBordersKernel(const SortedTokens tokens, int64_t width, const float* borders,
+__global__ void AddBordersKernel(const SortedTokens sorted, int64_t width, const float* borders,
                                  float* gradient) {
   int64_t chunk = blockIdx.x;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kPack;
-  const int32_t token = tokens.places[tokens.End(chunk) - 1].token;
-  const bool all_one = tokens.places[tokens.Begin(chunk)].token == token;
+  const int32_t token = sorted.tokens[sorted.End(chunk) - 1];
+  const bool all_one = sorted.tokens[sorted.Begin(chunk)] == token;
   // A run that fills the chunk and began before it is added up by the chunk of its beginning.
-  if (column >= width || !tokens.ContinuesInto(chunk) || (all_one && tokens.ContinuesFrom(chunk))) {
+  if (column >= width || !sorted.ContinuesInto(chunk) || (all_one && sorted.ContinuesFrom(chunk))) {
     return;
   }
   PackSum<kPack> sum;
@@ -234,7 +141,7 @@ __global__ void AddBordersKernel(const SortedTokens tokens, int64_t width, const
   while (goes_on) {
     ++chunk;
     sum.Add(borders + chunk * 2 * width + column);
-    goes_on = tokens.places[tokens.End(chunk) - 1].token == token && tokens.ContinuesInto(chunk);
+    goes_on = sorted.tokens[sorted.End(chunk) - 1] == token && sorted.ContinuesInto(chunk);
   }
   sum.AddTo(gradient + token * width + column);
 }
@@ -253,65 +160,47 @@ __global__ void PositionGradientKernel(const T* dy, int64_t count, int64_t lengt
   sum.AddTo(gradient + i);
 }
 
-template <typename T>
-bool IsPacked(int64_t width, std::initializer_list<const T*> tensors) {
-  bool packed = width % kPackSize<T> == 0;
-  for (const T* tensor : tensors) packed = packed && IsAligned16(tensor);
-  return packed;
-}
-
-// scratch.places[0] or [1], sorted; the other is overwritten.
-cudaError_t LaunchSort(const int32_t* tokens, int64_t count, int64_t vocabulary,
-                       const EmbeddingScratch& scratch, const TokenPlace** sorted,
-                       cudaStream_t stream) noexcept {
-  const auto tiles = static_cast<unsigned>(TilesOf(count));
-  SortSource source = {tokens, nullptr, count, vocabulary};
-  int into = 0;
-  for (int shift = 0; shift == 0 || (vocabulary - 1) >> shift > 0; shift += kDigitBits) {
-    cudaError_t error = Launch(CountDigitsKernel, dim3(tiles), dim3(kThreads), 0, stream, source,
-                               shift, scratch.digit_counts);
-    if (error != cudaSuccess) return error;
-    error = Launch(ScanKernel, dim3(1), dim3(kScanThreads), 0, stream, scratch.digit_counts,
-                   static_cast<int64_t>(tiles) * kDigits);
-    if (error != cudaSuccess) return error;
-    error = Launch(PlaceDigitsKernel, dim3(tiles), dim3(kThreads), 0, stream, source, shift,
-                   scratch.digit_counts, scratch.places[into]);
-    if (error != cudaSuccess) return error;
-    *sorted = scratch.places[into];
-    source = {nullptr, scratch.places[into], count, vocabulary};
-    into = 1 - into;
-  }
-  return cudaSuccess;
+// By token, and then by place. Without `memory`, *bytes becomes what is needed.
+cudaError_t Sort(void* memory, size_t* bytes, cub::DoubleBuffer<int32_t>* tokens,
+                 cub::DoubleBuffer<int32_t>* places, int64_t count, int64_t vocabulary,
+                 cudaStream_t stream) noexcept {
+  int bits = 1;
+  while ((vocabulary - 1) >> bits > 0) ++bits;
+  (void)cudaGetLastError();  // CUB would take what a query left there (not ready) for its own
+  return cub::DeviceRadixSort::SortPairs(memory, *bytes, *tokens, *places, static_cast<int>(count),
+                                         0, bits, stream);
 }
 
 template <typename T, int kPack>
-cudaError_t LaunchRuns(const SortedTokens& tokens, const T* dy, int64_t width, float* borders,
+cudaError_t LaunchRuns(const SortedTokens& sorted, const T* dy, int64_t width, float* borders,
                        float* gradient, cudaStream_t stream) noexcept {
   const int64_t packs = width / kPack;
   const int64_t threads = packs < kThreads ? (packs + kWarp - 1) / kWarp * kWarp : kThreads;
   const dim3 block(static_cast<unsigned>(threads));
-  const dim3 grid(BlocksFor(tokens.count, kChunk), BlocksFor(packs, threads));
-  const cudaError_t error = Launch(AddChunksKernel<T, kPack>, grid, block, 0, stream, tokens, dy,
+  const dim3 grid(BlocksFor(sorted.count, kChunk), BlocksFor(packs, threads));
+  const cudaError_t error = Launch(AddChunksKernel<T, kPack>, grid, block, 0, stream, sorted, dy,
                                    width, borders, gradient);
   if (error != cudaSuccess) return error;
-  return Launch(AddBordersKernel<kPack>, grid, block, 0, stream, tokens, width, borders, gradient);
+  return Launch(AddBordersKernel<kPack>, grid, block, 0, stream, sorted, width, borders, gradient);
 }
 
 }  // namespace
 
-EmbeddingScratch::EmbeddingScratch(void* memory, int64_t count, int64_t width) noexcept {
+EmbeddingScratch::EmbeddingScratch(void* memory, int64_t count, int64_t width,
+                                   int64_t vocabulary) noexcept {
   const auto take = [&](int64_t bytes) {
     void* const part = memory == nullptr ? nullptr : static_cast<char*>(memory) + size_bytes;
     size_bytes += (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
     return part;
   };
   const int64_t chunks = (count + kChunk - 1) / kChunk;
-  for (TokenPlace*& part : places) {
-    part = static_cast<TokenPlace*>(take(count * static_cast<int64_t>(sizeof(TokenPlace))));
+  for (int32_t** part : {&tokens[0], &tokens[1], &places[0], &places[1]}) {
+    *part = static_cast<int32_t*>(take(count * static_cast<int64_t>(sizeof(int32_t))));
   }
-  digit_counts =
-      static_cast<int32_t*>(take(TilesOf(count) * kDigits * static_cast<int64_t>(sizeof(int32_t))));
   borders = static_cast<float*>(take(chunks * 2 * width * static_cast<int64_t>(sizeof(float))));
+  cub::DoubleBuffer<int32_t> none(nullptr, nullptr);
+  error = Sort(nullptr, &sort_bytes, &none, &none, count, vocabulary, nullptr);
+  sort = take(static_cast<int64_t>(sort_bytes));
 }
 
 template <typename T>
@@ -319,10 +208,8 @@ cudaError_t LaunchEmbedding(const EmbeddingForward<T>& call, cudaStream_t stream
   if (call.count == 0) return cudaSuccess;
   const bool packed = IsPacked<T>(call.width, {call.table, call.positions, call.y});
   const int64_t items = call.count * (packed ? call.width / kPackSize<T> : call.width);
-  const int64_t wanted = (items + kThreads - 1) / kThreads;
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
-  return Launch(packed ? EmbeddingKernel<T, kPackSize<T>> : EmbeddingKernel<T, 1>, grid,
-                dim3(kThreads), 0, stream, call);
+  return Launch(packed ? EmbeddingKernel<T, kPackSize<T>> : EmbeddingKernel<T, 1>,
+                dim3(StridingBlocksFor(items, kThreads)), dim3(kThreads), 0, stream, call);
 }
 
 template <typename T>
@@ -331,9 +218,16 @@ cudaError_t LaunchEmbeddingGradient(const int32_t* tokens, const T* dy, int64_t 
                                     const EmbeddingScratch& scratch, float* gradient,
                                     cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
-  SortedTokens sorted = {nullptr, count};
-  const cudaError_t error = LaunchSort(tokens, count, vocabulary, scratch, &sorted.places, stream);
+  cudaError_t error =
+      Launch(PlacesKernel, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, tokens,
+             count, vocabulary, scratch.tokens[0], scratch.places[0]);
   if (error != cudaSuccess) return error;
+  cub::DoubleBuffer<int32_t> sorted_tokens(scratch.tokens[0], scratch.tokens[1]);
+  cub::DoubleBuffer<int32_t> places(scratch.places[0], scratch.places[1]);
+  size_t bytes = scratch.sort_bytes;
+  error = Sort(scratch.sort, &bytes, &sorted_tokens, &places, count, vocabulary, stream);
+  if (error != cudaSuccess) return error;
+  const SortedTokens sorted = {sorted_tokens.Current(), places.Current(), count};
   return IsPacked<T>(width, {dy})
              ? LaunchRuns<T, kPackSize<T>>(sorted, dy, width, scratch.borders, gradient, stream)
              : LaunchRuns<T, 1>(sorted, dy, width, scratch.borders, gradient, stream);

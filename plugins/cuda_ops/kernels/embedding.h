@@ -1,10 +1,11 @@
 // Rows of tables by token and position, and their gradient without atomics: token positions are
-// sorted by token (a stable radix sort), cut into chunks of equal length, and each run of one token
-// is added up in ascending position, first within each chunk.
+// sorted by token (CUB's radix sort, which is stable), cut into chunks of equal length, and each
+// run of one token is added up in ascending position, first within each chunk.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/fault.h"
@@ -27,21 +28,18 @@ struct EmbeddingForward {
 template <typename T>
 cudaError_t LaunchEmbedding(const EmbeddingForward<T>& call, cudaStream_t stream) noexcept;
 
-// A token and where it was, in device memory.
-struct TokenPlace {
-  int32_t token;
-  int32_t place;
-};
-
-// What the gradient of `count` tokens needs as scratch.
+// What the gradient of `count` tokens needs as scratch, of which fewer tokens need no more.
 struct EmbeddingScratch {
-  TokenPlace* places[2];
-  int32_t* digit_counts;
-  float* borders;  // (chunks, 2, width): sums of runs that cross the ends of their chunk
+  int32_t* tokens[2];
+  int32_t* places[2];  // where they are
+  float* borders;      // (chunks, 2, width): sums of runs that cross the ends of their chunk
+  void* sort;
+  size_t sort_bytes = 0;
+  int64_t size_bytes = 0;
+  cudaError_t error;  // of asking CUB for sort_bytes, which depends on the current device
 
   // Laid out in `memory`, which may be null when only the size is asked for.
-  EmbeddingScratch(void* memory, int64_t count, int64_t width) noexcept;
-  int64_t size_bytes = 0;
+  EmbeddingScratch(void* memory, int64_t count, int64_t width, int64_t vocabulary) noexcept;
 };
 
 // gradient[tokens[i]] += dy[i] for all i. `gradient` (vocabulary, width) is float32.

@@ -11,10 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 65535;
 
-struct AddDoubles {
-  __device__ double operator()(double a, double b) const { return a + b; }
-};
-
 unsigned GridOf(int64_t count) {
   const int64_t blocks = (count + kThreads - 1) / kThreads;
   return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);

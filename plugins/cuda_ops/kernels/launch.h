@@ -52,4 +52,14 @@ inline unsigned BlocksFor(int64_t count, int64_t per_block) noexcept {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
+// Of threads that go on with what is a grid further: more would have nothing to do at a time.
+inline unsigned StridingBlocksFor(int64_t count, int64_t per_block) noexcept {
+  int device = 0, multiprocessors = 1;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  const unsigned wanted = BlocksFor(count, per_block),
+                 most = 64u * static_cast<unsigned>(multiprocessors);
+  return wanted < most ? wanted : most;
+}
+
 }  // namespace engine::cuda_ops

@@ -349,8 +349,7 @@ cudaError_t LaunchBackward(const LayerNormBackward<T>& call, cudaStream_t stream
 template <typename T>
 bool IsPacked(int64_t width, std::initializer_list<const T*> tensors,
               std::initializer_list<const float*> parameters) {
-  bool packed = width % kPackSize<T> == 0;
-  for (const T* tensor : tensors) packed = packed && IsAligned16(tensor);
+  bool packed = cuda_ops::IsPacked<T>(width, tensors);
   for (const float* parameter : parameters) {  // a pack of them is up to 32 bytes
     packed = packed && reinterpret_cast<uintptr_t>(parameter) % (4 * kPackSize<T>) == 0;
   }

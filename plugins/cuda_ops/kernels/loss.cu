@@ -11,11 +11,6 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int kSumThreads = 1024;
-constexpr int64_t kMaxBlocks = 132 * 16;  // more have nothing to do at a time on any device
-
-struct AddDoubles {
-  __device__ double operator()(double a, double b) const { return a + b; }
-};
 
 __device__ bool IsClass(int32_t target, int64_t width) {
   return target >= 0 && target < width;
@@ -213,11 +208,6 @@ dim3 ThreadsFor(int64_t width, int64_t pack) {
   return dim3(static_cast<unsigned>(warps * kWarp < kMaxThreads ? warps * kWarp : kMaxThreads));
 }
 
-template <typename T>
-bool IsPacked(int64_t width, const T* x) {
-  return width % kPackSize<T> == 0 && IsAligned16(x);
-}
-
 }  // namespace
 
 template <typename T>
@@ -225,7 +215,7 @@ cudaError_t LaunchRowLosses(const T* x, const int32_t* targets, int64_t rows, in
                             RowLoss* losses, float* log_sums, DeviceFault* fault,
                             cudaStream_t stream) noexcept {
   if (rows == 0) return cudaSuccess;
-  const bool packed = IsPacked<T>(width, x);
+  const bool packed = IsPacked<T>(width, {x});
   const auto kernel = packed ? RowLossKernel<T, kPackSize<T>> : RowLossKernel<T, 1>;
   return Launch(kernel, dim3(static_cast<unsigned>(rows)),
                 ThreadsFor(width, packed ? kPackSize<T> : 1), 0, stream, x, targets, width, losses,
@@ -241,7 +231,7 @@ cudaError_t LaunchRowLossesInPlace(T* x, const int32_t* targets, int64_t rows, i
     return Launch(kernel, dim3(static_cast<unsigned>(rows)), ThreadsFor(width, pack),
                   static_cast<size_t>(held_bytes), stream, x, targets, width, losses, fault);
   };
-  if (!IsPacked<T>(width, x)) return start(RowLossInPlaceKernel<T, 1, false>, 1, 0);
+  if (!IsPacked<T>(width, {x})) return start(RowLossInPlaceKernel<T, 1, false>, 1, 0);
   constexpr int kPack = kPackSize<T>;
   const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
   if (row_bytes > shared_bytes) return start(RowLossInPlaceKernel<T, kPack, false>, kPack, 0);
@@ -252,10 +242,8 @@ template <typename T>
 cudaError_t LaunchScaleLossGradient(const float* scale, T* dx, int64_t count,
                                     cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
-  const bool packed = count % kPackSize<T> == 0 && IsAligned16<T>(dx);
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  const int64_t wanted = (count + pack * kMaxThreads - 1) / (pack * kMaxThreads);
-  const dim3 grid(static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks));
+  const bool packed = IsPacked<T>(count, {dx});
+  const dim3 grid(StridingBlocksFor(count, (packed ? kPackSize<T> : 1) * kMaxThreads));
   return Launch(packed ? ScaleKernel<T, kPackSize<T>> : ScaleKernel<T, 1>, grid, dim3(kMaxThreads),
                 0, stream, scale, dx, count);
 }
@@ -270,7 +258,7 @@ cudaError_t LaunchLossGradient(const T* x, const int32_t* targets, const float* 
                                const float* scale, int64_t rows, int64_t width, T* dx, bool sum,
                                cudaStream_t stream) noexcept {
   if (rows == 0) return cudaSuccess;
-  const bool packed = IsPacked<T>(width, x) && IsPacked<T>(width, dx);
+  const bool packed = IsPacked<T>(width, {x, dx});
   const auto kernel = packed ? LossGradientKernel<T, kPackSize<T>> : LossGradientKernel<T, 1>;
   return Launch(kernel, dim3(static_cast<unsigned>(rows)),
                 ThreadsFor(width, packed ? kPackSize<T> : 1), 0, stream, x, targets, log_sums,

@@ -131,9 +131,9 @@ __device__ inline void AddPack(float (&totals)[kCount], const T* from) {
 }
 
 template <int kCount>
-__device__ inline void DivideByWindow(const PoolShape& shape, float (&totals)[kCount]) {
+__device__ inline void Divide(float (&totals)[kCount], float divisor) {
 #pragma unroll
-  for (int j = 0; j < kCount; ++j) totals[j] /= static_cast<float>(shape.kernel * shape.kernel);
+  for (int j = 0; j < kCount; ++j) totals[j] /= divisor;
 }
 
 template <int kCount, typename T>
@@ -143,7 +143,7 @@ __global__ void AvgPool(PoolShape shape, const T* x, T* y, int64_t count) {
   float totals[kCount] = {};
   ForTaps(shape, Place<kCount>(index, shape.output_height, shape.output_width, shape.channels),
           [&](int32_t, int64_t from) { AddPack(totals, x + from); });
-  DivideByWindow(shape, totals);
+  Divide(totals, shape.divisor);
   PutPack<kCount>(y + index * kCount, totals, false);
 }
 
@@ -154,7 +154,7 @@ __global__ void AvgPoolGradient(PoolShape shape, const T* dy, T* dx, bool sum, i
   float totals[kCount] = {};
   ForWindows(shape, Place<kCount>(index, shape.height, shape.width, shape.channels),
              [&](int32_t, int64_t window) { AddPack(totals, dy + window); });
-  DivideByWindow(shape, totals);
+  Divide(totals, shape.divisor);
   PutPack<kCount>(dx + index * kCount, totals, sum);
 }
 

@@ -13,6 +13,7 @@ struct PoolShape {
   int32_t kernel = 1, stride = 1, padding = 0;
   int64_t samples = 0, height = 0, width = 0, channels = 0;
   int64_t output_height = 0, output_width = 0;
+  float divisor = 1;  // of a mean: the elements of a window
 
   int64_t inputs() const noexcept { return samples * height * width * channels; }
   int64_t outputs() const noexcept { return samples * output_height * output_width * channels; }

@@ -32,6 +32,7 @@ class World {
   int size() const { return static_cast<int>(hosts_.size()); }
   bool ok() const;  // all ranks have one; failures are reported by the constructor
   Communicator& rank(int rank) { return *communicators_[static_cast<size_t>(rank)]; }
+  MemoryHost& host(int rank) { return *hosts_[static_cast<size_t>(rank)]; }
   void Destroy(int rank) { communicators_[static_cast<size_t>(rank)].reset(); }
   // Whether results can be right: not with a communicator that only measures.
   bool moves_data() { return size() == 1 || rank(0).traits().measures_only == 0; }

@@ -14,11 +14,6 @@ void AddLinear(std::vector<OpCase>* cases) {
   const auto linear = [&](const char* name, const Shape& x, const char* units, const char* bias) {
     const OptionValues::Overrides attributes = {{"units", units}, {"bias", bias}};
     cases->push_back({name, "linear", attributes, {Batched(x)}, ReferenceLinear()});
-    cases->push_back({std::string("Gelu").append(name),
-                      "linear_gelu",
-                      attributes,
-                      {Batched(x)},
-                      ReferenceLinearGelu()});
   };
   linear("LinearTiny", Shape{1, 1}, "1", "true");
   linear("LinearOdd", Shape{5, 7}, "33", "true");
@@ -26,6 +21,14 @@ void AddLinear(std::vector<OpCase>* cases) {
   linear("LinearThreeDims", Shape{2, 3, 16}, "7", "true");
   linear("LinearLarge", Shape{400, 48}, "96", "true");
   linear("LinearAligned", Shape{5, 8}, "16", "true");
+  const auto mlp = [&](const char* name, const Shape& x, const char* units) {
+    cases->push_back({name, "mlp", {{"units", units}}, {Batched(x)}, ReferenceMlp()});
+  };
+  mlp("MlpTiny", Shape{1, 1}, "1");
+  mlp("MlpOdd", Shape{5, 7}, "33");
+  mlp("MlpThreeDims", Shape{2, 3, 16}, "7");
+  mlp("MlpLarge", Shape{400, 48}, "96");
+  mlp("MlpAligned", Shape{5, 8}, "16");
   const auto tied = [&](const char* name, const Shape& x, const Shape& table) {
     cases->push_back({.name = name,
                       .op = "tied_linear",
@@ -160,8 +163,7 @@ OpCase InBFloat16(OpCase op_case, bool keeps_float32) {
 }
 
 bool TakesFloat32(const OpCase& op_case) {
-  const std::set<std::string> ops = {"linear", "linear_gelu", "flatten", "to_channels_last",
-                                     "accumulate"};
+  const std::set<std::string> ops = {"linear", "flatten", "to_channels_last", "accumulate"};
   return ops.count(op_case.op) != 0;
 }
 

@@ -344,7 +344,8 @@ LoadedOps LoadedOps::Load(const std::string& path, const Settings& settings) {
   if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
   auto host = std::make_shared<LoneHost>();
   OptionValues::Overrides options = {{"threads", std::to_string(settings.threads)},
-                                     {"tune", settings.tune ? "true" : "false"}};
+                                     {"tune", settings.tune ? "time" : "off"},
+                                     {"tune_file", ""}};
   if (settings.activation == DType::kBFloat16) options["precision"] = "bf16";
   auto library = plugin->Create<OpLibrary>(*host, options);
   if (!library.ok()) throw std::runtime_error(library.status().message());

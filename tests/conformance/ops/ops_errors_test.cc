@@ -94,6 +94,7 @@ TEST_P(OpErrors, ActivationsInFloat32AreRefusedInBFloat16) {
   const OptionValues::Overrides heads = {{"heads", "2"}}, rate = {{"rate", "0.1"}};
   const std::vector<BadInput> bad = {
       {"tied_linear", {}, {F32({4, 2}), F32({5, 2}, 0)}, "input 1 is float32 (5, 2)"},
+      {"mlp", {{"units", "3"}}, {F32({4, 2})}, "it needs bfloat16 (..., K)"},
       {"relu", {}, {F32({4})}, "input 0 is float32 (4); it needs bfloat16"},
       {"gelu", {}, {F32({4})}, "it needs bfloat16"},
       {"add", {}, {F32({4, 2}), F32({4, 2})}, "input 0 is float32 (4, 2); it needs bfloat16"},

@@ -233,17 +233,31 @@ ReferenceOp ReferenceLinear() {
   return {LinearForward, LinearBackward};
 }
 
-ReferenceOp ReferenceLinearGelu() {
-  return {[](const std::vector<Tensor>& inputs) {
-            Values y = LinearForward(inputs);
-            std::transform(y.begin(), y.end(), y.begin(), Gelu);
-            return y;
+// Inputs are x, then weight and bias of each of the two layers.
+ReferenceOp ReferenceMlp() {
+  // The inputs of the two layers; `before` becomes what gelu is applied to.
+  using Inputs = std::vector<Tensor>;
+  const auto layers = [](const Inputs& inputs, Values* before) {
+    const Inputs fc(inputs.begin(), inputs.begin() + 3);
+    *before = LinearForward(fc);
+    Tensor hidden = inputs[0];
+    hidden.spec.shape[-1] = inputs[1].shape()[0];
+    hidden.values.resize(before->size());
+    std::transform(before->begin(), before->end(), hidden.values.begin(), Gelu);
+    return std::pair{fc, Inputs{hidden, inputs[3], inputs[4]}};
+  };
+  return {[=](const Inputs& inputs) {
+            Values before;
+            return LinearForward(layers(inputs, &before).second);
           },
-          [](const std::vector<Tensor>& inputs, const Values& dy) {
-            const Values before = LinearForward(inputs);
-            Values through = dy;
-            for (size_t i = 0; i < dy.size(); ++i) through[i] *= GeluSlope(before[i]);
-            return LinearBackward(inputs, through);
+          [=](const Inputs& inputs, const Values& dy) {
+            Values before;
+            const auto [fc, proj] = layers(inputs, &before);
+            std::vector<Values> behind = LinearBackward(proj, dy);
+            for (size_t i = 0; i < before.size(); ++i) behind[0][i] *= GeluSlope(before[i]);
+            std::vector<Values> all = LinearBackward(fc, behind[0]);
+            all.insert(all.end(), behind.begin() + 1, behind.end());
+            return all;
           }};
 }
 

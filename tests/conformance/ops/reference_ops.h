@@ -29,7 +29,7 @@ struct ReferenceOp {
 };
 
 ReferenceOp ReferenceLinear();  // also of tied_linear
-ReferenceOp ReferenceLinearGelu();
+ReferenceOp ReferenceMlp();
 ReferenceOp ReferenceRelu();
 ReferenceOp ReferenceGelu();
 ReferenceOp ReferenceTanh();

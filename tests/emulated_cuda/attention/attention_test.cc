@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <type_traits>
 #include <vector>
 
@@ -79,6 +80,14 @@ void ExpectNear(const std::vector<T>& got, const Doubles& want, double tolerance
   EXPECT_LE(largest, 8 * tolerance) << what;
 }
 
+// A score is a sum of products, whose rounding is relative to the lengths of the two vectors; a log
+// sum is off by no more than the worst of its scores.
+void ExpectLogSums(const std::vector<float>& got, const ReferenceAttention& want) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_LE(std::abs(Value(got[i]) - want.log_sums[i]), 2e-6 * want.magnitudes[i]) << i;
+  }
+}
+
 // Rounding of bfloat16 is 2^-9 of a number: of y, which delta is made of, of p and of ds.
 constexpr double kBf16Tolerance = 4e-3, kFloatTolerance = 2e-6;
 
@@ -89,53 +98,46 @@ void ExpectMatches(const Results<T>& got, const Problem<T>& problem, double tole
       ComputeAttention(problem.shape, ToDoubles(problem.qkv), ToDoubles(problem.dy));
   for (size_t i = 0; sum && i < want.dqkv.size(); ++i) want.dqkv[i] += Value(problem.before[i]);
   ExpectNear(got.y, want.y, tolerance, "y");
-  ExpectNear(got.log_sums, want.log_sums, kFloatTolerance, "log_sums");
+  ExpectLogSums(got.log_sums, want);
   ExpectNear(got.dqkv, want.dqkv, tolerance, "dqkv");
 }
 
-// head size, length, causal
-class FlashAttention : public ::testing::TestWithParam<std::tuple<int, int, bool>> {
- protected:
-  static AttentionShape shape() {
-    return {1, std::get<1>(GetParam()), 1, std::get<0>(GetParam()), std::get<2>(GetParam())};
-  }
-};
-
-TEST_P(FlashAttention, MatchesDoublePrecisionAndThePlainKernels) {
-  const Problem<Bf16> problem(shape());
-  const Results<Bf16> flash = Compute(problem, Kernels::kFlash);
-  ExpectMatches(flash, problem, kBf16Tolerance);
-  const Results<Bf16> plain = Compute(problem, Kernels::kPlain);
-  ExpectNear(flash.y, ToDoubles(plain.y), kBf16Tolerance, "y");
-  ExpectNear(flash.log_sums, ToDoubles(plain.log_sums), kFloatTolerance, "log_sums");
-  ExpectNear(flash.dqkv, ToDoubles(plain.dqkv), kBf16Tolerance, "dqkv");
-}
-
-INSTANTIATE_TEST_SUITE_P(, FlashAttention,
-                         ::testing::Combine(::testing::Values(64, 128),
-                                            ::testing::Values(1, 63, 64, 65, 128, 200),
-                                            ::testing::Bool()),
-                         [](const auto& test) {
-                           return "Head" + std::to_string(std::get<0>(test.param)) + "Length" +
-                                  std::to_string(std::get<1>(test.param)) +
-                                  (std::get<2>(test.param) ? "Causal" : "Full");
-                         });
-
-TEST(FlashAttentionBatch, SamplesAndHeadsHaveTheirPlaces) {
-  for (const bool causal : {false, true}) {
-    const Problem<Bf16> problem(AttentionShape{3, 70, 3, 64, causal});
-    ExpectMatches(Compute(problem, Kernels::kFlash), problem, kBf16Tolerance);
+TEST(FlashAttention, MatchesDoublePrecision) {
+  for (const int head_size : {64, 128}) {
+    for (const int length : {1, 63, 64, 65, 128, 200}) {
+      for (const bool causal : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "heads of " << head_size << ", length " << length);
+        const Problem<Bf16> problem(AttentionShape{1, length, 1, head_size, causal});
+        ExpectMatches(Compute(problem, Kernels::kFlash), problem, kBf16Tolerance);
+      }
+    }
   }
 }
 
-TEST(FlashAttentionBatch, AddsToGradients) {
+// With ENGINE_ATTENTION_OF_GPT2 in its sizes, which are for a device: emulated, they take minutes.
+TEST(FlashAttention, LongSamplesWithManyHeads) {
+  const bool large = std::getenv("ENGINE_ATTENTION_OF_GPT2") != nullptr;
+  const int samples = large ? 4 : 3, length = large ? 1024 : 70, heads = large ? 12 : 3;
+  for (const int head_size : {64, 128}) {
+    const Problem<Bf16> problem(AttentionShape{samples, length, heads, head_size, true});
+    const Results<Bf16> flash = Compute(problem, Kernels::kFlash),
+                        plain = Compute(problem, Kernels::kPlain);
+    ExpectNear(flash.y, ToDoubles(plain.y), kBf16Tolerance, "y");
+    ExpectNear(flash.log_sums, ToDoubles(plain.log_sums), 1e-5, "log_sums");
+    ExpectNear(flash.dqkv, ToDoubles(plain.dqkv), kBf16Tolerance, "dqkv");
+    const Problem<Bf16> one(AttentionShape{1, length, 2, head_size, true});
+    ExpectMatches(Compute(one, Kernels::kFlash), one, kBf16Tolerance);
+  }
+}
+
+TEST(FlashAttention, AddsToGradients) {
   for (const int head_size : {64, 128}) {
     const Problem<Bf16> problem(AttentionShape{1, 90, 2, head_size, true});
     ExpectMatches(Compute(problem, Kernels::kFlash, true), problem, kBf16Tolerance, true);
   }
 }
 
-TEST(FlashAttentionBatch, RunsAreBitwiseEqual) {
+TEST(FlashAttention, RunsAreBitwiseEqual) {
   const Problem<Bf16> problem(AttentionShape{2, 150, 1, 64, true});
   const Results<Bf16> first = Compute(problem, Kernels::kFlash),
                       second = Compute(problem, Kernels::kFlash);
@@ -145,18 +147,18 @@ TEST(FlashAttentionBatch, RunsAreBitwiseEqual) {
 }
 
 // Scores of hundreds: exponentials of what is not shifted by the largest would overflow.
-TEST(FlashAttentionBatch, LargeScores) {
+TEST(FlashAttention, LargeScores) {
   Problem<Bf16> problem(AttentionShape{1, 130, 1, 64, true});
   for (Bf16& value : problem.qkv) value = Rounded<Bf16>(8 * Value(value));
   const Results<Bf16> flash = Compute(problem, Kernels::kFlash);
   const ReferenceAttention want =
       ComputeAttention(problem.shape, ToDoubles(problem.qkv), ToDoubles(problem.dy));
   ExpectNear(flash.y, want.y, kBf16Tolerance, "y");
-  ExpectNear(flash.log_sums, want.log_sums, kFloatTolerance, "log_sums");
+  ExpectLogSums(flash.log_sums, want);
 }
 
 // In evaluation nothing is saved.
-TEST(FlashAttentionBatch, LogSumsMayBeLeftOut) {
+TEST(FlashAttention, LogSumsMayBeLeftOut) {
   const Problem<Bf16> problem(AttentionShape{1, 66, 1, 64, true});
   const Array<Bf16> qkv(problem.qkv), y(problem.dy.size());
   ASSERT_EQ(LaunchFlashForward(problem.shape, qkv.data(), y.data(), nullptr, nullptr), cudaSuccess);
@@ -164,7 +166,7 @@ TEST(FlashAttentionBatch, LogSumsMayBeLeftOut) {
   EXPECT_EQ(ToDoubles(y.Read()), ToDoubles(Compute(problem, Kernels::kFlash).y));
 }
 
-TEST(FlashAttentionBatch, OtherHeadSizesAreRefused) {
+TEST(FlashAttention, OtherHeadSizesAreRefused) {
   const Problem<Bf16> problem(AttentionShape{1, 2, 1, 32, true});
   const Array<Bf16> qkv(problem.qkv), y(problem.dy.size());
   EXPECT_EQ(LaunchFlashForward(problem.shape, qkv.data(), y.data(), nullptr, nullptr),

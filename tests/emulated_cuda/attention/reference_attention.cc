@@ -1,5 +1,6 @@
 #include "tests/emulated_cuda/attention/reference_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace engine::cuda_ops::test {
@@ -37,12 +38,17 @@ void ComputeQuery(const AttentionShape& shape, const Head& head, size_t query, c
   const size_t keys = shape.causal ? query + 1 : static_cast<size_t>(shape.length);
   const size_t q = head.q + query * head.packed, y = head.y + query * head.plain;
   Doubles p(keys);
-  double sum = 0, dot = 0;
+  double sum = 0, dot = 0, longest = 0;
   for (size_t j = 0; j < keys; ++j) {
     p[j] = std::exp(scale * Dot(qkv, q, qkv, head.k + j * head.packed, size));
     sum += p[j];
+    longest =
+        std::max(longest, Dot(qkv, head.k + j * head.packed, qkv, head.k + j * head.packed, size));
   }
-  result->log_sums[head.statistics + query] = std::log(sum);
+  const size_t row = head.statistics + query;
+  result->log_sums[row] = std::log(sum);
+  result->magnitudes[row] =
+      1 + std::abs(std::log(sum)) + scale * std::sqrt(Dot(qkv, q, qkv, q, size) * longest);
   Doubles dp(keys);
   for (size_t j = 0; j < keys; ++j) {
     const size_t v = head.v + j * head.packed;
@@ -64,11 +70,8 @@ void ComputeQuery(const AttentionShape& shape, const Head& head, size_t query, c
 
 ReferenceAttention ComputeAttention(const AttentionShape& shape, const Doubles& qkv,
                                     const Doubles& dy) {
-  ReferenceAttention result = {
-      Doubles(dy.size()),
-      Doubles(static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.heads) *
-              static_cast<size_t>(shape.length)),
-      Doubles(qkv.size())};
+  const Doubles rows(dy.size() / static_cast<size_t>(shape.head_size));
+  ReferenceAttention result = {Doubles(dy.size()), rows, rows, Doubles(qkv.size())};
   for (int32_t sample = 0; sample < shape.batch; ++sample) {
     for (int32_t h = 0; h < shape.heads; ++h) {
       const Head head(shape, sample, h);

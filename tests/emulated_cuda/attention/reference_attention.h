@@ -10,8 +10,9 @@ namespace engine::cuda_ops::test {
 using Doubles = std::vector<double>;
 
 struct ReferenceAttention {
-  Doubles y;         // like qkv, a third as wide
-  Doubles log_sums;  // (batch, heads, length)
+  Doubles y;           // like qkv, a third as wide
+  Doubles log_sums;    // (batch, heads, length)
+  Doubles magnitudes;  // of log_sums: what their rounding is relative to
   Doubles dqkv;
 };
 

@@ -1,17 +1,23 @@
 // Blas over the fake cuBLASLt: every layout, type and epilogue against sums in double precision,
-// and what is measured when.
+// what is measured when, and what the file of choices does.
 #include "blas.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <future>
 #include <numbers>
 #include <random>
+#include <thread>
 #include <vector>
 
+#include "tests/emulated_cuda/runtime.h"
 #include "tests/fakes/bfloat16.h"
+#include "tests/unit/storage/temp_folder.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -69,6 +75,10 @@ Values Numbers(int64_t count, uint64_t seed) {
   return values;
 }
 
+bool AddsBias(Epilogue epilogue) {
+  return epilogue >= Epilogue::kBias && epilogue <= Epilogue::kGeluAuxBias;
+}
+
 double Gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
@@ -81,7 +91,7 @@ class BlasTest : public ::testing::Test {
     Stream* stream = nullptr;
     ASSERT_TRUE(device_->CreateStream(&stream).ok());
     stream_.reset(stream);
-    Use({.tune = false});
+    Use({});
   }
   void TearDown() override {
     blas_.reset();
@@ -98,10 +108,10 @@ class BlasTest : public ::testing::Test {
   };
   static Operands OperandsOf(const MatrixProduct& product) {
     return {Numbers(product.m * product.k, 1), Numbers(product.k * product.n, 2),
-            Numbers(product.n, 3), Numbers(product.m * product.n, 4)};
+            Numbers(product.m + product.n, 3), Numbers(product.m * product.n, 4)};
   }
 
-  // The product, before gelu.
+  // The product, before gelu or its gradient.
   static Values Expected(const MatrixProduct& product, const Operands& operands) {
     const auto [m, n, k] = std::tuple{product.m, product.n, product.k};
     Values d(static_cast<size_t>(m * n));
@@ -109,7 +119,7 @@ class BlasTest : public ::testing::Test {
       for (int64_t j = 0; j < n; ++j) {
         const auto at = static_cast<size_t>(i * n + j);
         double sum = product.sum ? operands.before[at] : 0;
-        if (product.epilogue != Epilogue::kNone) sum += operands.bias[static_cast<size_t>(j)];
+        if (AddsBias(product.epilogue)) sum += operands.bias[static_cast<size_t>(j)];
         for (int64_t l = 0; l < k; ++l) {
           sum += operands.a[static_cast<size_t>(product.a_transposed ? l * m + i : i * k + l)] *
                  operands.b[static_cast<size_t>(product.b_transposed ? j * k + l : l * n + j)];
@@ -137,7 +147,7 @@ class BlasTest : public ::testing::Test {
     const DeviceNumbers d(*device_, product.result, operands.before);
     const DeviceNumbers aux(*device_, product.result, operands.before);
     const MatrixOperands pointers = {a.data(), b.data(), d.data(), bias.data(), aux.data()};
-    const Result<bool> supported = blas_->Supports(product, pointers);
+    const Result<bool> supported = blas_->Fuses(product, pointers, native(), nullptr);
     EXPECT_TRUE(supported.ok()) << supported.status().message();
     if (!supported.ok() || !*supported) return false;
     const Status status = blas_->Multiply(product, pointers, native());
@@ -147,20 +157,32 @@ class BlasTest : public ::testing::Test {
     if (product.epilogue == Epilogue::kGeluAuxBias) {
       ExpectNear(aux.Read(), want, product.result, "aux");
     }
-    if (product.epilogue == Epilogue::kGeluBias || product.epilogue == Epilogue::kGeluAuxBias) {
-      for (double& value : want) value = Gelu(value);
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double x = operands.before[i];
+      if (product.epilogue == Epilogue::kGeluGradient) {
+        want[i] *= (Gelu(x + 1e-5) - Gelu(x - 1e-5)) / 2e-5;
+      } else if (AddsBias(product.epilogue) && product.epilogue != Epilogue::kBias) {
+        want[i] = Gelu(want[i]);
+      }
+    }
+    if (product.epilogue == Epilogue::kBiasGradient) {  // a product with ones
+      Values sums = Expected({product.m, 1, product.k, product.a_transposed},
+                             {operands.a, Values(operands.b.size(), 1)});
+      sums.insert(sums.end(), operands.bias.begin() + product.m, operands.bias.end());
+      ExpectNear(bias.Read(), sums, product.result, "bias");
     }
     ExpectNear(d.Read(), want, product.result, "d");
     return true;
   }
 
+  testing::TempFolder folder_;
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Blas> blas_;
 };
 
 TEST_F(BlasTest, EveryLayoutAndTypeIsRowMajor) {
-  for (const bool tune : {false, true}) {
+  for (const Tune tune : {Tune::kOff, Tune::kTime}) {
     Use({.tune = tune});
     for (const bool a_transposed : {false, true}) {
       for (const bool b_transposed : {false, true}) {
@@ -185,16 +207,15 @@ TEST_F(BlasTest, EveryLayoutAndTypeIsRowMajor) {
 }
 
 TEST_F(BlasTest, EpiloguesAreAppliedByColumn) {
-  for (const Epilogue epilogue : {Epilogue::kBias, Epilogue::kGeluBias, Epilogue::kGeluAuxBias}) {
+  for (const Epilogue epilogue : {Epilogue::kBias, Epilogue::kGeluBias, Epilogue::kGeluAuxBias,
+                                  Epilogue::kGeluGradient, Epilogue::kBiasGradient}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      EXPECT_TRUE(Check({.m = 5,
-                         .n = 16,
-                         .k = 8,
-                         .b_transposed = true,
-                         .factors = dtype,
-                         .result = dtype,
-                         .epilogue = epilogue}))
-          << static_cast<int>(epilogue);
+      MatrixProduct product = {.m = 5, .n = 16, .k = 8, .factors = dtype, .result = dtype};
+      product.epilogue = epilogue;
+      product.b_transposed = AddsBias(epilogue);
+      product.a_transposed = product.sum = epilogue == Epilogue::kBiasGradient;
+      if (product.sum) product.result = DType::kFloat32;
+      EXPECT_TRUE(Check(product)) << static_cast<int>(epilogue);
     }
   }
 }
@@ -213,7 +234,7 @@ TEST_F(BlasTest, Tf32RoundsFactors) {
   const MatrixProduct product = {.m = 1, .n = 1, .k = 1};
   const double fine = 1 + 0x1p-20;
   for (const bool tf32 : {false, true}) {
-    Use({.tf32 = tf32, .tune = false});
+    Use({.tf32 = tf32});
     const DeviceNumbers a(*device_, DType::kFloat32, {fine}), b(*device_, DType::kFloat32, {1}),
         d(*device_, DType::kFloat32, {0});
     ASSERT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
@@ -222,51 +243,116 @@ TEST_F(BlasTest, Tf32RoundsFactors) {
   }
 }
 
-TEST_F(BlasTest, EachShapeIsMeasuredOnce) {
-  Use({.tune = true});
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
-  EXPECT_EQ(blas_->measured(), 1);
-  EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 4}));
-  EXPECT_EQ(blas_->measured(), 2);
-  Use({.tune = false});
-  EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
-  EXPECT_EQ(blas_->measured(), 0);
+TEST_F(BlasTest, EachShapeIsMeasuredOnceForAllRunsWithAFile) {
+  const std::string path = folder_ / "tune.txt";
+  for (const int32_t measured : {1, 0}) {
+    Use({.tune = Tune::kTime, .tune_file = path});
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3, .sum = true}));
+    EXPECT_EQ(blas_->measured(), measured);
+    EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 4}));
+    EXPECT_EQ(blas_->measured(), 2 * measured);
+  }
+  for (const Tune tune : {Tune::kOff, Tune::kBits}) {
+    Use({.tune = tune});
+    EXPECT_TRUE(Check({.m = 5, .n = 7, .k = 3}));
+    EXPECT_EQ(blas_->measured(), 0);
+  }
 }
 
-// A product of zeros says nothing of how an algorithm adds up others.
-TEST_F(BlasTest, WhatIsFoundWithZerosIsNoReasonToChange) {
-  const MatrixProduct product = {.m = 9, .n = 11, .k = 300};
+// The fake library has three algorithms for a shape, which add up in 1, 2 and 3 parts, so their
+// bits differ. Its first proposal for a long sum is the one with 2.
+TEST_F(BlasTest, TheFileDecidesAndElseTheFirstProposal) {
+  const MatrixProduct product = {.m = 3, .n = 5, .k = 6000};
   Operands operands = OperandsOf(product);
   for (Values* values : {&operands.a, &operands.b}) {  // whose sums depend on their order
     for (double& value : *values) value = std::sin(100 * value);
   }
   const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
-  const DeviceNumbers zeros(*device_, DType::kFloat32, Values(operands.b.size()));
   const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
   const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
-  const auto multiply = [&](const DeviceNumbers& factor) {
-    EXPECT_TRUE(blas_->Multiply(product, {a.data(), factor.data(), d.data()}, native()).ok());
+  const auto multiply = [&](const Blas::Settings& settings) {
+    Use(settings);
+    EXPECT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
     EXPECT_TRUE(stream_->Synchronize(10'000).ok());
     return d.Read();
   };
-  const Values want = multiply(b);
-  for (int i = 0; i < 5; ++i) {
-    Use({.tune = true});
-    EXPECT_EQ(multiply(zeros), Values(want.size()));
-    EXPECT_EQ(blas_->measured(), 1);
-    EXPECT_EQ(multiply(b), want);
+  const std::string measured = folder_ / "measured.txt";
+  multiply({.tune = Tune::kTime, .tune_file = measured});
+  std::ifstream file(measured);
+  std::string key;
+  for (int i = 0; i < 2; ++i) std::getline(file, key);  // the line after the header
+  key.resize(key.rfind(" ="));
+  cublasLtMatmulAlgo_t choice;
+  ASSERT_TRUE(TuneFile(measured, nullptr).Find(key, &choice));
+  std::vector<Values> by_parts;
+  for (const uint64_t parts : {1, 2, 3}) {
+    choice.data[2] = parts - 1;
+    choice.data[3] = parts == 1 ? 0 : 15 * parts * sizeof(float);  // workspace
+    const std::string path = folder_ / ("parts" + std::to_string(parts));
+    TuneFile kept(path, nullptr);
+    EXPECT_FALSE(kept.Find(key, nullptr));
+    kept.Keep(key, &choice);
+    by_parts.push_back(multiply({.tune = Tune::kTime, .tune_file = path}));
+    EXPECT_EQ(blas_->measured(), 0);
   }
+  EXPECT_NE(by_parts[0], by_parts[1]);
+  EXPECT_NE(by_parts[1], by_parts[2]);
+  EXPECT_NE(by_parts[0], by_parts[2]);
+  EXPECT_EQ(multiply({.tune = Tune::kBits}), by_parts[0]);
+  EXPECT_EQ(multiply({.tune = Tune::kOff}), by_parts[1]);
+}
+
+TEST_F(BlasTest, AnEpilogueIsLeftToTheLibraryUnlessStepsAreFaster) {
+  const MatrixProduct product = {
+      .m = 8, .n = 8, .k = 5000, .epilogue = Epilogue::kBiasGradient, .sum = true};
+  const Operands operands = OperandsOf(product);
+  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
+  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
+  const DeviceNumbers bias(*device_, DType::kFloat32, operands.bias);
+  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
+  const auto fuses = [&](Tune tune, const char* file, int milliseconds) {
+    Use({.tune = tune, .tune_file = folder_ / file});
+    const auto steps = [&](const MatrixOperands&) {
+      const auto sleep = [=] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+        return cudaSuccess;
+      };
+      EXPECT_EQ(emulated_cuda::Enqueue(native(), sleep), cudaSuccess);
+      return Status();
+    };
+    return blas_->Fuses(product, {a.data(), b.data(), d.data(), bias.data()}, native(), steps);
+  };
+  EXPECT_TRUE(*fuses(Tune::kOff, "", 0));
+  EXPECT_TRUE(*fuses(Tune::kTime, "slow", 20));
+  EXPECT_TRUE(*fuses(Tune::kTime, "slow", 0)) << "the file has been asked";
+  EXPECT_FALSE(*fuses(Tune::kTime, "fast", 0));
+  EXPECT_FALSE(*fuses(Tune::kTime, "fast", 20));
+  EXPECT_EQ(d.Read(), operands.before);
+}
+
+// The device has not come to the point where the memory is no longer used.
+TEST_F(BlasTest, FreeingMemoryWaitsForNothing) {
+  void* memory = nullptr;
+  ASSERT_TRUE(device_->Allocate(1000, &memory).ok());
+  std::promise<void> go_on;
+  ASSERT_EQ(emulated_cuda::Enqueue(native(), [&] { return go_on.get_future().get(), cudaSuccess; }),
+            cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(memory, 1, 1000, native()), cudaSuccess);
+  device_->Free(memory);
+  EXPECT_EQ(cudaStreamQuery(native()), cudaErrorNotReady);
+  go_on.set_value();
+  EXPECT_TRUE(stream_->Synchronize(10'000).ok());
 }
 
 TEST_F(BlasTest, NothingIsMeasuredInARecording) {
-  Use({.tune = true});
+  Use({.tune = Tune::kTime});
   const MatrixProduct product = {.m = 5, .n = 7, .k = 3};
   const Operands operands = OperandsOf(product);
   const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
   const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
   const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
   const MatrixOperands pointers = {a.data(), b.data(), d.data()};
-  ASSERT_TRUE(*blas_->Supports(product, pointers));  // allocates the workspace
+  ASSERT_TRUE(*blas_->Fuses(product, pointers, native(), nullptr));  // allocates the workspace
   ASSERT_TRUE(device_->BeginRecording(stream_.get()).ok());
   EXPECT_TRUE(blas_->Multiply(product, pointers, native()).ok());
   Recording* recording = nullptr;

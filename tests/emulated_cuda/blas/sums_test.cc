@@ -13,35 +13,13 @@
 #include "kernels/embedding.h"
 #include "kernels/flat_math.h"
 #include "kernels/layer_norm.h"
+#include "tests/emulated_cuda/device_array.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-// Memory that kernels read and write.
 template <typename T>
-class DeviceArray {
- public:
-  explicit DeviceArray(const std::vector<T>& values) : count_(values.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(bytes(), 1)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  ~DeviceArray() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-
-  T* data() const { return static_cast<T*>(data_); }
-  size_t bytes() const { return count_ * sizeof(T); }
-  std::vector<T> Read() const {
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    std::vector<T> values(count_);
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
-    return values;
-  }
-
- private:
-  const size_t count_;
-  void* data_ = nullptr;
-};
+using DeviceArray = emulated_cuda::Array<T>;
 
 std::vector<__nv_bfloat16> Numbers(size_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -78,9 +56,8 @@ TEST(CudaSums, ColumnsOfTilesAndParts) {
     const DeviceArray<__nv_bfloat16> on_device(x);
     const DeviceArray<float> partials(std::vector<float>(static_cast<size_t>(parts * width), NAN));
     const DeviceArray<float> sums(std::vector<float>(static_cast<size_t>(width), 2));
-    ASSERT_EQ(LaunchColumnSums(on_device.data(), rows, width, partials.data(), parts, nullptr),
-              cudaSuccess);
-    ASSERT_EQ(LaunchAddParts(partials.data(), parts, width, width, sums.data(), true, nullptr),
+    ASSERT_EQ(LaunchColumnSums(on_device.data(), rows, width, partials.data(), parts, sums.data(),
+                               true, nullptr),
               cudaSuccess);
     const std::vector<float> got = sums.Read();
     for (int64_t column = 0; column < width; ++column) {
@@ -152,12 +129,13 @@ TEST_P(EmbeddingSums, EveryRunOfATokenIsAddedOnce) {
   const DeviceArray<int32_t> device_tokens(tokens);
   const DeviceArray<__nv_bfloat16> device_dy(dy);
   const DeviceArray<float> gradient(std::vector<float>(static_cast<size_t>(vocabulary * width), 1));
-  const DeviceArray<char> memory(
-      std::vector<char>(static_cast<size_t>(EmbeddingScratch(nullptr, count, width).size_bytes)));
-  ASSERT_EQ(LaunchEmbeddingGradient(device_tokens.data(), device_dy.data(), count, width,
-                                    vocabulary, EmbeddingScratch(memory.data(), count, width),
-                                    gradient.data(), nullptr),
-            cudaSuccess);
+  const EmbeddingScratch size(nullptr, count, width, vocabulary);
+  const DeviceArray<char> memory(std::vector<char>(static_cast<size_t>(size.size_bytes)));
+  ASSERT_EQ(
+      LaunchEmbeddingGradient(device_tokens.data(), device_dy.data(), count, width, vocabulary,
+                              EmbeddingScratch(memory.data(), count, width, vocabulary),
+                              gradient.data(), nullptr),
+      cudaSuccess);
   std::vector<double> want(static_cast<size_t>(vocabulary * width), 1);
   for (int64_t i = 0; i < count * width; ++i) {
     want[static_cast<size_t>(tokens[static_cast<size_t>(i / width)] * width + i % width)] +=

@@ -22,6 +22,7 @@ using emulated_cuda::Problem;
 namespace {
 
 constexpr int kCandidates = 3;
+constexpr int64_t kLongSum = 5000;  // from which the first proposal is one in parts
 // No kernel makes use of more.
 constexpr uint32_t kLargestAlignment = 16;
 constexpr uint64_t kMark = 0x656d756c61746564;  // an algorithm of this library
@@ -49,8 +50,8 @@ Problem MakeProblem(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a,
 
 // The bytes from the first element to the last.
 size_t Extent(const MatrixLayout& layout) {
-  const auto last = static_cast<int64_t>(layout.columns - 1) * layout.ld +
-                    static_cast<int64_t>(layout.rows) + (layout.batch - 1) * layout.stride;
+  const auto last =
+      static_cast<int64_t>(layout.columns - 1) * layout.ld + static_cast<int64_t>(layout.rows);
   return static_cast<size_t>(last) * emulated_cuda::SizeOf(layout.type);
 }
 
@@ -182,12 +183,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
   const MatmulPreference& limits = At(preference);
   if (!ElementsAreAligned(limits, problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
 
-  for (int i = 0; i < kCandidates && *count < wanted; ++i) {
+  const int first = problem.k() >= kLongSum ? 1 : 0;
+  for (int i = first; i < first + kCandidates && *count < wanted; ++i) {
     Algorithm algorithm;
     algorithm.problem = problem.Hash();
-    algorithm.candidate = static_cast<uint64_t>(i);
-    if (i > 0) {
-      algorithm.workspace_bytes = static_cast<uint64_t>(problem.m() * problem.n() * (i + 1)) * 4;
+    algorithm.candidate = static_cast<uint64_t>(i % kCandidates);
+    if (algorithm.candidate > 0) {
+      algorithm.workspace_bytes =
+          static_cast<uint64_t>(problem.m() * problem.n()) * (algorithm.candidate + 1) * 4;
     }
     for (int j = 0; j < 4; ++j) {
       algorithm.alignments[j] = std::min(limits.alignments[j], kLargestAlignment);
@@ -201,6 +204,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
     result.wavesCount = 1;
   }
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  EMULATED_CUBLASLT_ENTER();
+  const auto algorithm = std::bit_cast<Algorithm>(*algo);
+  const bool fits =
+      algorithm.mark == kMark && algorithm.problem == MakeProblem(description, a, b, c, d).Hash();
+  result->workspaceSize = algorithm.workspace_bytes;
+  return fits ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,

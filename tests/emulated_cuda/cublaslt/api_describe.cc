@@ -22,61 +22,20 @@ Field Of(T& value) {
 // Empty for attributes that are not offered.
 Field Find(MatmulDescription& d, cublasLtMatmulDescAttributes_t attribute) {
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE:
-      return Of(d.compute);
-    case CUBLASLT_MATMUL_DESC_SCALE_TYPE:
-      return Of(d.scale);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-      return Of(d.pointer_mode);
     case CUBLASLT_MATMUL_DESC_TRANSA:
       return Of(d.transposed_a);
     case CUBLASLT_MATMUL_DESC_TRANSB:
       return Of(d.transposed_b);
-    case CUBLASLT_MATMUL_DESC_TRANSC:
-      return Of(d.transposed_c);
-    case CUBLASLT_MATMUL_DESC_FILL_MODE:
-      return Of(d.fill);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
       return Of(d.epilogue);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Of(d.bias);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
-      return Of(d.bias_stride);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return Of(d.bias_type);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
       return Of(d.aux);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return Of(d.aux_ld);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
-      return Of(d.aux_stride);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-      return Of(d.aux_type);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
-      return Of(d.multiprocessors);
-    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
-      return Of(d.fast_sums);
-    default:
-      return {};
-  }
-}
-
-Field Find(MatrixLayout& layout, cublasLtMatrixLayoutAttribute_t attribute) {
-  switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE:
-      return Of(layout.type);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER:
-      return Of(layout.order);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS:
-      return Of(layout.rows);
-    case CUBLASLT_MATRIX_LAYOUT_COLS:
-      return Of(layout.columns);
-    case CUBLASLT_MATRIX_LAYOUT_LD:
-      return Of(layout.ld);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-      return Of(layout.batch);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-      return Of(layout.stride);
     default:
       return {};
   }
@@ -84,8 +43,6 @@ Field Find(MatrixLayout& layout, cublasLtMatrixLayoutAttribute_t attribute) {
 
 Field Find(MatmulPreference& preference, cublasLtMatmulPreferenceAttributes_t attribute) {
   switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
-      return Of(preference.search);
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
       return Of(preference.workspace_bytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
@@ -98,10 +55,6 @@ Field Find(MatmulPreference& preference, cublasLtMatmulPreferenceAttributes_t at
       return Of(preference.alignments[2]);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       return Of(preference.alignments[3]);
-    case CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT:
-      return Of(preference.waves);
-    case CUBLASLT_MATMUL_PREF_IMPL_MASK:
-      return Of(preference.implementations);
     default:
       return {};
   }
@@ -113,19 +66,6 @@ cublasStatus_t Set(Handle handle, Attribute attribute, const void* value, size_t
   const Field field = Find(*reinterpret_cast<T*>(handle), attribute);
   if (field.empty() || field.size() != size_bytes) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(field.data(), value, size_bytes);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-template <typename T, typename Handle, typename Attribute>
-cublasStatus_t Get(Handle handle, Attribute attribute, void* value, size_t size_bytes,
-                   size_t* written) {
-  if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
-  const Field field = Find(*reinterpret_cast<T*>(handle), attribute);
-  const bool asks_size = size_bytes == 0 && written;
-  const bool fits = asks_size || (value && field.size() == size_bytes);
-  if (field.empty() || !fits) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!asks_size) std::memcpy(value, field.data(), size_bytes);
-  if (written) *written = field.size();
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -159,11 +99,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
                                               const void* value, size_t size_bytes) {
   return Set<MatmulDescription>(handle, attribute, value, size_bytes);
 }
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t handle,
-                                              cublasLtMatmulDescAttributes_t attribute, void* value,
-                                              size_t size_bytes, size_t* written) {
-  return Get<MatmulDescription>(handle, attribute, value, size_bytes, written);
-}
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
@@ -177,16 +112,6 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataT
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
   return Destroy<MatrixLayout>(handle);
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
-                                                cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void* value, size_t size_bytes) {
-  return Set<MatrixLayout>(handle, attribute, value, size_bytes);
-}
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t handle,
-                                                cublasLtMatrixLayoutAttribute_t attribute,
-                                                void* value, size_t size_bytes, size_t* written) {
-  return Get<MatrixLayout>(handle, attribute, value, size_bytes, written);
-}
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* out) {
   return Create(MatmulPreference(), out);
@@ -198,10 +123,4 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t size_bytes) {
   return Set<MatmulPreference>(handle, attribute, value, size_bytes);
-}
-cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t handle,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    void* value, size_t size_bytes,
-                                                    size_t* written) {
-  return Get<MatmulPreference>(handle, attribute, value, size_bytes, written);
 }

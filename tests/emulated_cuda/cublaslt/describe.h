@@ -1,4 +1,5 @@
-// What is behind the handles of cuBLASLt: attributes with the sizes and defaults of cublasLt.h.
+// What is behind the handles of cuBLASLt: the attributes that the plugin sets, with the sizes and
+// defaults of cublasLt.h.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,38 +11,25 @@ namespace emulated_cuda {
 struct MatmulDescription {
   int32_t compute = CUBLAS_COMPUTE_32F;
   int32_t scale = CUDA_R_32F;
-  int32_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
-  int32_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N, transposed_c = CUBLAS_OP_N;
-  int32_t fill = CUBLAS_FILL_MODE_FULL;
+  int32_t transposed_a = CUBLAS_OP_N, transposed_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   void* bias = nullptr;
-  int64_t bias_stride = 0;
   int32_t bias_type = -1;  // that of d
   void* aux = nullptr;
   int64_t aux_ld = 0;
-  int64_t aux_stride = 0;
-  int32_t aux_type = -1;
-  int32_t multiprocessors = 0;
-  int8_t fast_sums = 0;
 };
 
 // Column-major.
 struct MatrixLayout {
   uint32_t type = CUDA_R_32F;
-  int32_t order = CUBLASLT_ORDER_COL;
   uint64_t rows = 0, columns = 0;
   int64_t ld = 0;
-  int32_t batch = 1;
-  int64_t stride = 0;
 };
 
 struct MatmulPreference {
-  uint32_t search = CUBLASLT_SEARCH_BEST_FIT;
   uint64_t workspace_bytes = 0;
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   uint32_t alignments[4] = {256, 256, 256, 256};  // of a, b, c, d
-  float waves = 0;
-  uint64_t implementations = ~uint64_t{0};
 };
 
 inline const MatmulDescription& At(cublasLtMatmulDesc_t handle) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace emulated_cuda {
@@ -40,11 +41,6 @@ void Store(void* data, uint32_t type, int64_t index, float value) {
 // To nearest, ties away from zero (cvt.rna.tf32.f32 of PTX).
 float ToTf32(float value) {
   return std::isfinite(value) ? FromBits((Bits(value) + 0x1000u) & ~0x1fffu) : value;
-}
-
-const void* Batch(const void* data, const MatrixLayout& layout, int32_t batch) {
-  return static_cast<const char*>(data) +
-         batch * layout.stride * static_cast<int64_t>(SizeOf(layout.type));
 }
 
 // op(data), rows x columns, without gaps.
@@ -95,12 +91,11 @@ float GeluDerivative(float x) {
 
 class Epilogue {
  public:
-  Epilogue(const Problem& problem, int32_t batch) : problem_(problem), type_(problem.d.type) {
-    const auto size = static_cast<int64_t>(SizeOf(type_));
-    const MatmulDescription& description = problem.description;
-    bias_ = static_cast<char*>(description.bias) + batch * description.bias_stride * size;
-    aux_ = static_cast<char*>(description.aux) + batch * description.aux_stride * size;
-  }
+  explicit Epilogue(const Problem& problem)
+      : problem_(problem),
+        type_(problem.d.type),
+        bias_(problem.description.bias),
+        aux_(problem.description.aux) {}
 
   float Apply(float value, int64_t row, int64_t column) const {
     if (problem_.has_bias()) value += Load(bias_, type_, row);
@@ -111,38 +106,29 @@ class Epilogue {
     return Gelu(value);
   }
 
-  // The gradient of a bias: sums over k, or over the columns of the result.
-  void StoreSums(const Matrix& a, const Matrix& b, const Matrix& results) const {
-    const int64_t m = problem_.m(), n = problem_.n(), k = problem_.k();
+  // The gradient of a bias: sums over k.
+  void StoreSums(const Matrix& b) const {
+    const int64_t k = problem_.k();
     for (int64_t i = 0; i < problem_.bias_count(); ++i) {
-      float sum = 0;
-      if (problem_.sums_a()) sum = Sum(a, i, m, k);
-      if (problem_.sums_b()) sum = Sum(b, i * k, 1, k);
-      if (problem_.sums_d()) sum = Sum(results, i, m, n);
-      Store(bias_, type_, i, sum);
+      const auto first = b.begin() + i * k;
+      Store(bias_, type_, i, std::accumulate(first, first + k, 0.0f));
     }
   }
 
  private:
-  static float Sum(const Matrix& values, int64_t first, int64_t step, int64_t count) {
-    float sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += values[static_cast<size_t>(first + i * step)];
-    return sum;
-  }
-
   const Problem& problem_;
   const uint32_t type_;
-  void* bias_;
-  void* aux_;
+  void* const bias_;
+  void* const aux_;
 };
 
-void MultiplyOne(const Problem& p, const Operands& operands, int parts, int32_t batch) {
+}  // namespace
+
+void Multiply(const Problem& p, const Operands& operands, int parts) {
   const int64_t m = p.m(), n = p.n(), k = p.k();
   const bool tf32 = p.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  const Matrix a =
-      Pack(Batch(operands.a, p.a, batch), p.a, p.description.transposed_a != CUBLAS_OP_N, tf32);
-  const Matrix b =
-      Pack(Batch(operands.b, p.b, batch), p.b, p.description.transposed_b != CUBLAS_OP_N, tf32);
+  const Matrix a = Pack(operands.a, p.a, p.description.transposed_a != CUBLAS_OP_N, tf32);
+  const Matrix b = Pack(operands.b, p.b, p.description.transposed_b != CUBLAS_OP_N, tf32);
   Matrix results(static_cast<size_t>(m * n));
   for (int part = 0; part < parts; ++part) {
     Matrix sums(results.size());
@@ -150,27 +136,18 @@ void MultiplyOne(const Problem& p, const Operands& operands, int parts, int32_t 
     for (size_t i = 0; i < results.size(); ++i) results[i] += sums[i];
   }
 
-  const Epilogue epilogue(p, batch);
-  const void* const c = Batch(operands.c, p.c, batch);
-  void* const d = const_cast<void*>(Batch(operands.d, p.d, batch));
+  const Epilogue epilogue(p);
   for (int64_t column = 0; column < n; ++column) {
     for (int64_t row = 0; row < m; ++row) {
       float& result = results[static_cast<size_t>(column * m + row)];
       float value = operands.alpha * result;
-      if (operands.beta != 0) value += operands.beta * Load(c, p.c.type, column * p.c.ld + row);
+      if (operands.beta != 0)
+        value += operands.beta * Load(operands.c, p.c.type, column * p.c.ld + row);
       result = epilogue.Apply(value, row, column);
-      Store(d, p.d.type, column * p.d.ld + row, result);
+      Store(operands.d, p.d.type, column * p.d.ld + row, result);
     }
   }
-  if (p.sums_a() || p.sums_b() || p.sums_d()) epilogue.StoreSums(a, b, results);
-}
-
-}  // namespace
-
-void Multiply(const Problem& problem, const Operands& operands, int parts) {
-  for (int32_t batch = 0; batch < problem.d.batch; ++batch) {
-    MultiplyOne(problem, operands, parts, batch);
-  }
+  if (p.sums_b()) epilogue.StoreSums(b);
 }
 
 }  // namespace emulated_cuda

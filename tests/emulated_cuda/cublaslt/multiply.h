@@ -13,7 +13,7 @@ struct Operands {
   void* d = nullptr;
 };
 
-// d = epilogue(alpha op(a) op(b) + beta c), for every matrix of the batch. Products are summed in
+// d = epilogue(alpha op(a) op(b) + beta c). Products are summed in
 // float32, in `parts` parts of k that are then added: as different kernels do, whose results differ
 // in the last bits. With CUBLAS_COMPUTE_32F_FAST_TF32 factors are rounded to 10 bits.
 void Multiply(const Problem& problem, const Operands& operands, int parts);

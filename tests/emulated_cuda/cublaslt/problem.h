@@ -30,11 +30,8 @@ struct Problem {
     return (description.epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
   }
   bool has_aux() const { return (description.epilogue & 128) != 0; }
-  // A sum over the columns of d, over k of a, over k of b.
-  bool sums_d() const { return description.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
-  bool sums_a() const { return description.epilogue == CUBLASLT_EPILOGUE_BGRADA; }
-  bool sums_b() const { return description.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
-  bool uses_bias() const { return has_bias() || sums_d() || sums_a() || sums_b(); }
+  bool sums_b() const { return description.epilogue == CUBLASLT_EPILOGUE_BGRADB; }  // over k
+  bool uses_bias() const { return has_bias() || sums_b(); }
   int64_t bias_count() const { return sums_b() ? n() : m(); }
 
   // Of everything but pointers.

@@ -106,8 +106,10 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
-                                                          int block_size, size_t shared_bytes) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks,
+                                                                   const void* function,
+                                                                   int block_size,
+                                                                   size_t shared_bytes, unsigned) {
   EMULATED_CUDA_ENTER();
   if (!function || block_size <= 0) return Leave(cudaErrorInvalidValue);
   *blocks = block_size <= 1024 && shared_bytes <= kMaxSharedBytes ? 1 : 0;

@@ -1,6 +1,7 @@
 // A libnccl.so.2 for machines without GPU, for tests: the part of NCCL's interface that the nccl
 // plugin calls, over memory of the host and streams of the fake CUDA runtime.
 #include <nccl.h>
+#include <sys/mman.h>
 
 #include <cstdio>
 #include <cstring>
@@ -65,8 +66,10 @@ FAKE_NCCL_EXPORT const char* ncclGetLastError(ncclComm_t) {
 FAKE_NCCL_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id,
                                                      int rank, ncclConfig_t* config) {
   SayThatThisIsAFake();
+  const int policy = fake_nccl::ReadFaults().policy;
   const bool usable = config != nullptr && config->magic == 0xcafebeef && config->blocking == 0 &&
-                      ranks > 0 && ranks <= fake_nccl::kMaxRanks && rank >= 0 && rank < ranks;
+                      (policy < 0 || config->CTAPolicy == policy) && ranks > 0 &&
+                      ranks <= fake_nccl::kMaxRanks && rank >= 0 && rank < ranks;
   if (!usable) return ncclInvalidArgument;
   id.internal[sizeof(id.internal) - 1] = '\0';
   auto segment = fake_nccl::Segment::Join(id.internal, rank);
@@ -112,6 +115,17 @@ FAKE_NCCL_EXPORT ncclResult_t ncclBroadcast(const void* send, void* recv, size_t
 }
 
 #ifndef FAKE_NCCL_IS_BARE
+// One segment serves all; the other ids must have come whole, and theirs go.
+FAKE_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank,
+                                                       int id_count, ncclUniqueId* ids,
+                                                       ncclConfig_t* config) {
+  if (id_count < 1 || id_count > ranks) return ncclInvalidArgument;
+  for (int i = 1; i < id_count; ++i) {
+    if (std::strncmp(ids[i].internal, "/engine_fake_nccl.", 18) != 0) return ncclInvalidUsage;
+    shm_unlink(ids[i].internal);
+  }
+  return ncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
+}
 FAKE_NCCL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* child,
                                             ncclConfig_t* config) {
   // What a parent shares with its children must not be shared while both work.

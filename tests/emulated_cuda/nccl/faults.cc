@@ -18,6 +18,7 @@ bool ParseAt(const std::string& fault, const char* name, At* at) {
 
 bool Parse(const std::string& fault, Faults* faults) {
   if (std::sscanf(fault.c_str(), "version=%d", &faults->version) == 1) return true;
+  if (std::sscanf(fault.c_str(), "policy=%d", &faults->policy) == 1) return true;
   if (fault == "init") return faults->init = true;
   if (fault == "split") return faults->split = true;
   if (fault == "group") return faults->group = true;

@@ -2,6 +2,7 @@
 //
 //   faults := fault (',' fault)*
 //   fault  := 'version=' code          ncclGetVersion says so, 21803 for 2.18.3
+//           | 'policy=' number        ncclCommInitRankConfig refuses another CTAPolicy
 //           | 'init'                   ncclCommInitRankConfig never ends
 //           | 'split'                  ncclCommSplit never ends
 //           | 'group'                  ncclGroupStart is refused with ncclInvalidUsage
@@ -24,7 +25,7 @@ struct At {
 };
 
 struct Faults {
-  int version = 22809;
+  int version = 22809, policy = -1;
   bool init = false, split = false, group = false, busy = false, memory = false;
   At absent, error, remote, refuse;
 };

@@ -10,21 +10,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
-
-// The promises are of a second or a deadline; a loaded machine may take longer to notice.
-constexpr auto kPromptly = std::chrono::seconds(6);
 
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
-
-Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t timeout_ms = 30000) {
-  return {.send = data.data(),
-          .recv = data.data(),
-          .count = static_cast<int64_t>(data.size()),
-          .unit = 3,
-          .sequence = sequence,
-          .timeout_ms = timeout_ms};
-}
 
 // A device whose ops run on the CPU.
 class CpuDevice final : public Device {
@@ -100,11 +87,11 @@ TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
   const auto plugin = PluginUnderTest::Load(kNcclPlugin);
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
   const auto hosts = MakeMemoryHosts(2);
-  // Rank 1 was here with another version; NCCL then does not come to an end.
+  // Rank 1 was here with another version; NCCL would not come to an end.
   const std::string version = "22703";
   ASSERT_TRUE(
       hosts[1]->StoreSet("0/here/1", {reinterpret_cast<const uint8_t*>(version.data()), 5}).ok());
-  const auto created = plugin->Create<Communicator>(*hosts[0], {{"rendezvous_timeout_ms", "100"}});
+  const auto created = plugin->Create<Communicator>(*hosts[0]);
   ASSERT_FALSE(created.ok());
   EXPECT_EQ(created.status().code(), StatusCode::kPlugin);
   EXPECT_EQ(created.status().rank(), 1);
@@ -113,10 +100,8 @@ TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
 
 TEST(NcclFailure, AnErrorOfNcclEndsEverythingOnAllRanks) {
   const Fault fault("error=0@3");
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  const auto start = Clock::now();
-  RunRanks(2, [&](int rank) {
+  const Promptly promptly;
+  OnRanks(2, [&](World& world, int rank) {
     std::vector<float> data(1000);
     Status status;
     for (uint64_t i = 0; i < 100000 && status.ok(); ++i) {
@@ -132,16 +117,13 @@ TEST(NcclFailure, AnErrorOfNcclEndsEverythingOnAllRanks) {
     EXPECT_STREQ(later.message(), status.message()) << "the first reason stays";
     EXPECT_EQ(work, nullptr);
   });
-  EXPECT_LT(Clock::now() - start, kPromptly);
 }
 
 // All ranks have submitted, so nobody is to blame.
 TEST(NcclFailure, ACollectiveThatHangsOnTheGpuIsATimeout) {
   const Fault fault("absent=1@2");
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  const auto start = Clock::now();
-  RunRanks(2, [&](int rank) {
+  const Promptly promptly;
+  OnRanks(2, [&](World& world, int rank) {
     std::vector<float> data(1000);
     for (uint64_t i = 0; i < 2; ++i) {
       const Status status = SubmitAndWait(world.rank(rank), InPlace(data, i));
@@ -155,7 +137,6 @@ TEST(NcclFailure, ACollectiveThatHangsOnTheGpuIsATimeout) {
         AllOf(HasSubstr("all-reduce of 4 kB (unit 3, sequence 2) was not done within 300 ms"),
               HasSubstr("all ranks have submitted it")));
   });
-  EXPECT_LT(Clock::now() - start, kPromptly);
 }
 
 // A transfer behind the first may have the shorter deadline.
@@ -178,9 +159,7 @@ TEST(NcclFailure, TheEarliestDeadlineCounts) {
 // NCCL connects ranks in a thread of its own; it may never come back from there.
 TEST(NcclFailure, ALaunchThatNeverEndsIsATimeoutAlsoForStreams) {
   const Fault fault("busy");
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     TestStream consumer(rank);
     std::vector<float> data(10);
     Work* const first = MustSubmit(world.rank(rank), InPlace(data, 0, 300));
@@ -232,9 +211,7 @@ TEST(NcclFailure, AbortEndsATransferWhoseDataNeverCome) {
 // Ranks whose process is alive are told apart from one that ended: here all live, and NCCL errs.
 TEST(NcclFailure, ALostConnectionBetweenLivingRanksBlamesNobody) {
   const Fault fault("remote=0@1");
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     std::vector<float> data(1000);
     Status status;
     for (uint64_t i = 0; i < 100000 && status.ok(); ++i) {

@@ -11,10 +11,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
-
-// The promises are of a second or a deadline; a loaded machine may take longer to notice.
-constexpr auto kPromptly = std::chrono::seconds(6);
 
 Status TrySubmit(Communicator& communicator, std::span<const Transfer> transfers, Work** work) {
   return static_cast<GroupedTransfers*>(communicator.Query(kGroupedTransfersId))
@@ -79,9 +75,7 @@ TEST(NcclGroup, OfMixedKindsAndSizesMovesAllOfThem) {
 }
 
 TEST(NcclGroup, HasOnePlaceAmongOtherTransfers) {
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     std::vector<float> before(100, 1);
     for (int round = 0; round < 10; ++round) {
       // What comes next uses the result of what came before, and nobody waits in between.
@@ -107,9 +101,7 @@ TEST(NcclGroup, HasOnePlaceAmongOtherTransfers) {
 }
 
 TEST(NcclGroup, IsBetweenTheWorkBeforeItAndTheWorkAfterIt) {
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     TestStream producer(rank), consumer(rank);
     std::atomic<bool> gate{false};
     Sums sums({500, 20});
@@ -134,9 +126,7 @@ TEST(NcclGroup, IsBetweenTheWorkBeforeItAndTheWorkAfterIt) {
 }
 
 TEST(NcclGroup, OfOneAndOfEmptyOnesIsDone) {
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     for (const std::vector<size_t>& counts :
          {std::vector<size_t>{5}, std::vector<size_t>{0, 0}, std::vector<size_t>{0, 5}}) {
       Sums sums(counts);
@@ -148,9 +138,7 @@ TEST(NcclGroup, OfOneAndOfEmptyOnesIsDone) {
 }
 
 TEST(NcclGroup, ThatBreaksTheRulesIsRefusedAndNothingHasHappened) {
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     TestStream one(rank), other(rank);
     const auto refused = [&](const char* what, const std::function<void(Sums*)>& change) {
       Sums sums({5, 6});
@@ -177,10 +165,8 @@ TEST(NcclGroup, ThatBreaksTheRulesIsRefusedAndNothingHasHappened) {
 // NCCL would hang or mix them up, which the fake reports instead.
 TEST(NcclGroup, RanksThatGroupDifferentlyFail) {
   for (const bool same_size : {false, true}) {
-    World world(kNcclPlugin, 2);
-    ASSERT_TRUE(world.ok());
-    const auto start = Clock::now();
-    RunRanks(2, [&](int rank) {
+    const Promptly promptly;
+    OnRanks(2, [&](World& world, int rank) {
       std::vector<size_t> counts = {8, 16};
       if (rank == 1 && same_size) counts = {16, 8};
       Sums sums(counts);
@@ -195,16 +181,13 @@ TEST(NcclGroup, RanksThatGroupDifferentlyFail) {
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
       EXPECT_THAT(status.message(), HasSubstr("invalid usage"));
     });
-    EXPECT_LT(Clock::now() - start, kPromptly);
   }
 }
 
 TEST(NcclGroup, OfWhichOneHangsIsATimeoutOfAll) {
   const Fault fault("absent=1@1");
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  const auto start = Clock::now();
-  RunRanks(2, [&](int rank) {
+  const Promptly promptly;
+  OnRanks(2, [&](World& world, int rank) {
     Sums sums({1000, 2000, 3000}, 60000);
     sums.transfers[2].timeout_ms = 300;  // the earliest counts
     const Status status = RunGroup(world.rank(rank), sums.transfers);
@@ -213,7 +196,6 @@ TEST(NcclGroup, OfWhichOneHangsIsATimeoutOfAll) {
     EXPECT_THAT(status.message(), HasSubstr("group of 3 transfers of 24 kB in all (unit 3, "
                                             "sequence 40) was not done within 300 ms"));
   });
-  EXPECT_LT(Clock::now() - start, kPromptly);
 }
 
 TEST(NcclGroup, ARankThatDoesNotSubmitItIsNamed) {
@@ -227,9 +209,7 @@ TEST(NcclGroup, ARankThatDoesNotSubmitItIsNamed) {
 
 TEST(NcclGroup, AnErrorOfNcclEndsItOnAllRanks) {
   const Fault fault("error=0@2");
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [&](World& world, int rank) {
     Status status;
     for (int i = 0; i < 100000 && status.ok(); ++i) {
       Sums sums({10, 20});

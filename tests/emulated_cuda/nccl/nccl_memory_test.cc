@@ -35,16 +35,11 @@ void SumInItsMemory(World& world, int rank) {
 }
 
 TEST(NcclMemory, IsZeroedAndServesTransfers) {
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  EXPECT_EQ(world.rank(0).traits().device_memory, 1u);
-  RunRanks(2, [&](int rank) { SumInItsMemory(world, rank); });
+  OnRanks(2, SumInItsMemory);
 }
 
 TEST(NcclMemory, SymmetricWindowsAreRegisteredByAllRanksTogether) {
-  World world(kNcclPlugin, 2, {{"symmetric", "true"}});
-  ASSERT_TRUE(world.ok());
-  RunRanks(2, [&](int rank) { SumInItsMemory(world, rank); });
+  OnRanks(2, {{"symmetric", "true"}}, SumInItsMemory);
 }
 
 TEST(NcclMemory, NoBytesAreRefused) {

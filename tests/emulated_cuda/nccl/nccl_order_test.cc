@@ -21,11 +21,9 @@ TEST(NcclOrder, ATransferIsBetweenTheWorkBeforeItAndTheWorkAfterIt) {
       gate = false;
       producer.Hold(&gate);
       producer.Fill(&data, static_cast<float>(step + 1) * (rank == 0 ? 1.0f : 10.0f));
-      Work* const work = MustSubmit(world.rank(rank), {.send = data.data(),
-                                                       .recv = data.data(),
-                                                       .count = 1000,
-                                                       .sequence = step,
-                                                       .stream = &producer});
+      Transfer transfer = InPlace(data, step);
+      transfer.stream = &producer;
+      Work* const work = MustSubmit(world.rank(rank), transfer);
       ASSERT_NE(work, nullptr);
       // A transfer that NCCL has not taken yet must be waited for by the host, and it is taken
       // whether its data are ready or not.
@@ -99,10 +97,9 @@ TEST(NcclOrder, TransfersEndAndCallBackInTheOrderOfSubmission) {
     std::vector<Work*> works;
     for (size_t i = 0; i < kCount; ++i) {
       contexts[i] = {&ends, i};
-      works.push_back(MustSubmit(world.rank(rank), {.send = data.data(),
-                                                    .recv = data.data(),
-                                                    .count = static_cast<int64_t>(i % 4) * 30,
-                                                    .sequence = i}));
+      Transfer transfer = InPlace(data, i);
+      transfer.count = static_cast<int64_t>(i % 4) * 30;
+      works.push_back(MustSubmit(world.rank(rank), transfer));
       works.back()->OnDone(
           [](void* context) {
             const End& end = *static_cast<End*>(context);
@@ -155,9 +152,7 @@ TEST(NcclOrder, ASecondCommunicatorOfTheSameRanksIsIndependent) {
     std::vector<float> data[2] = {std::vector<float>(50, 1), std::vector<float>(70, 2)};
     Work* works[2] = {};
     for (const size_t n : {i, 1 - i}) {
-      works[n] = MustSubmit(*order[n], {.send = data[n].data(),
-                                        .recv = data[n].data(),
-                                        .count = static_cast<int64_t>(data[n].size())});
+      works[n] = MustSubmit(*order[n], InPlace(data[n], 0));
     }
     for (const size_t n : {0, 1}) {
       EXPECT_TRUE(works[n]->WaitHost(30000).ok());
@@ -166,8 +161,7 @@ TEST(NcclOrder, ASecondCommunicatorOfTheSameRanksIsIndependent) {
     EXPECT_EQ(data[0], std::vector<float>(50, 2));
     EXPECT_EQ(data[1], std::vector<float>(70, 4));
     second->reset();
-    const Status status = SubmitAndWait(
-        **first, {.send = data[0].data(), .recv = data[0].data(), .count = 50, .sequence = 1});
+    const Status status = SubmitAndWait(**first, InPlace(data[0], 1));
     EXPECT_TRUE(status.ok()) << status.message();
   });
 }

@@ -17,35 +17,16 @@ Status TestStream::Synchronize(int64_t) noexcept {
              : Status::Error(StatusCode::kDevice, "the fake runtime failed");
 }
 
+void TestStream::Do(std::function<void()> work) {
+  using Work = std::function<void()>;
+  const auto run = [](void* kept) { (*std::unique_ptr<Work>(static_cast<Work*>(kept)))(); };
+  EXPECT_EQ(cudaLaunchHostFunc(stream_, run, new Work(std::move(work))), cudaSuccess);
+}
+
 void TestStream::Hold(std::atomic<bool>* gate) {
-  const auto wait = [](void* context) {
-    while (!static_cast<std::atomic<bool>*>(context)->load()) std::this_thread::yield();
-  };
-  EXPECT_EQ(cudaLaunchHostFunc(stream_, wait, gate), cudaSuccess);
-}
-
-void TestStream::Fill(std::vector<float>* data, float value) {
-  struct Job {
-    std::vector<float>* data;
-    float value;
-  };
-  const auto fill = [](void* context) {
-    const std::unique_ptr<Job> job(static_cast<Job*>(context));
-    std::fill(job->data->begin(), job->data->end(), job->value);
-  };
-  EXPECT_EQ(cudaLaunchHostFunc(stream_, fill, new Job{data, value}), cudaSuccess);
-}
-
-void TestStream::Copy(std::vector<float>* target, const std::vector<float>* source) {
-  struct Job {
-    std::vector<float>* target;
-    const std::vector<float>* source;
-  };
-  const auto copy = [](void* context) {
-    const std::unique_ptr<Job> job(static_cast<Job*>(context));
-    *job->target = *job->source;
-  };
-  EXPECT_EQ(cudaLaunchHostFunc(stream_, copy, new Job{target, source}), cudaSuccess);
+  Do([gate] {
+    while (!gate->load()) std::this_thread::yield();
+  });
 }
 
 Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options) {

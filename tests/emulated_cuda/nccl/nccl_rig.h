@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +16,27 @@
 #include "tests/conformance/communicator/communicator_rig.h"
 
 namespace engine::test {
+
+using Clock = std::chrono::steady_clock;
+
+// The promises are of a second or a deadline; a loaded machine may take longer to notice.
+constexpr auto kPromptly = std::chrono::seconds(6);
+
+// Expects that its scope takes no longer.
+struct Promptly {
+  const Clock::time_point start = Clock::now();
+  ~Promptly() { EXPECT_LT(Clock::now() - start, kPromptly); }
+};
+
+// A sum.
+inline Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t timeout_ms = 30000) {
+  return {.send = data.data(),
+          .recv = data.data(),
+          .count = static_cast<int64_t>(data.size()),
+          .unit = 3,
+          .sequence = sequence,
+          .timeout_ms = timeout_ms};
+}
 
 inline const char kNcclPlugin[] = ENGINE_TEST_PLUGIN_DIR "/libengine_nccl.so";
 
@@ -34,11 +56,17 @@ class TestStream final : public Stream {
   // Queues work that lasts until `gate` is true.
   void Hold(std::atomic<bool>* gate);
   // Queues the filling of `data` with `value`.
-  void Fill(std::vector<float>* data, float value);
+  void Fill(std::vector<float>* data, float value) {
+    Do([=] { data->assign(data->size(), value); });
+  }
   // Queues a copy; cudaMemcpyAsync would wait, since this is no memory of a GPU.
-  void Copy(std::vector<float>* target, const std::vector<float>* source);
+  void Copy(std::vector<float>* target, const std::vector<float>* source) {
+    Do([=] { *target = *source; });
+  }
 
  private:
+  void Do(std::function<void()> work);
+
   cudaStream_t stream_ = nullptr;
 };
 
@@ -51,6 +79,18 @@ class Fault {
 
 // What Create of rank 0 in a world of one says.
 Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options);
+
+// Runs body(world, rank) for all ranks of a world.
+template <typename Body>
+void OnRanks(int ranks, const OptionValues::Overrides& options, const Body& body) {
+  World world(kNcclPlugin, ranks, options);
+  ASSERT_TRUE(world.ok());
+  RunRanks(ranks, [&](int rank) { body(world, rank); });
+}
+template <typename Body>
+void OnRanks(int ranks, const Body& body) {
+  OnRanks(ranks, {}, body);
+}
 
 // Waits, a few seconds at most, until `done`.
 template <typename Done>

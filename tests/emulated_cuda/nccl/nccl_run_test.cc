@@ -1,15 +1,7 @@
 // Whole runs of the engine with cuda_ops and nccl over fakes: what comes out is what cpu_ops and
 // shm give, and what goes wrong is told in the same way.
-#include <gmock/gmock.h>
-
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
-#include "tests/system/cli/engine_process.h"
+#include "tests/emulated_cuda/engine_runs.h"
 #include "tests/system/train/training.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine::testing {
 namespace {
@@ -29,36 +21,13 @@ constexpr char kOnCpu[] =
 // Nothing is to be gained by measuring matrix products that are emulated.
 constexpr char kOnGpu[] =
     "plugins: [\"nccl\", \"fifo_sched\", \"sgd\", \"cuda_ops\"] sgd { momentum: 0.9 }\n"
-    "cuda_ops { tune: false }\n";
+    "cuda_ops { tune: \"off\" }\n";
 
-class NcclRun : public ::testing::Test {
+class NcclRun : public EngineRuns {
  protected:
   void SetUp() override {
     folder_.Write("cpu.pbtxt", std::string(kNet).append(kOnCpu));
     folder_.Write("gpu.pbtxt", std::string(kNet).append(kOnGpu));
-  }
-
-  Outcome Run(const std::string& config, std::vector<std::string> more,
-              std::map<std::string, std::string> environment = {}) {
-    // The emulated cuda_ops comes before the real one, and the fakes before their originals.
-    std::vector<std::string> arguments = {"run", config, "-q", "--plugin-path", EMULATED_PLUGINS};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    environment.emplace("EMULATED_CUDA_DEVICES", "3");
-    return RunEngine(folder_.path(), arguments, environment);
-  }
-
-  std::vector<double> Losses(const std::string& config, std::vector<std::string> more) {
-    more.insert(more.end(), {"--set", "output.metrics=metrics.jsonl"});
-    const Outcome outcome = Run(config, more);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    std::vector<double> losses;
-    std::ifstream file(folder_ / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto entry = nlohmann::json::parse(line);
-      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
-    }
-    std::remove((folder_ / "metrics.jsonl").c_str());
-    return losses;
   }
 
   // The same with an NCCL that can neither split nor group.
@@ -71,13 +40,17 @@ class NcclRun : public ::testing::Test {
     const std::vector<double> expected = Losses("cpu.pbtxt", {"-n", "1"});
     const std::vector<double> losses = Losses("gpu.pbtxt", how);
     ASSERT_GE(expected.size(), steps);
-    ASSERT_EQ(losses.size(), expected.size());
-    for (size_t i = 0; i < losses.size(); ++i) {
-      EXPECT_NEAR(losses[i], expected[i], kTolerance * expected[i]) << "loss " << i;
-    }
+    ExpectSameLosses(losses, expected, kTolerance, "on GPUs");
   }
 
-  TempFolder folder_;
+  // Of two ranks with a GPU each, in `precision`.
+  std::vector<double> GptLosses(const std::string& precision, Words more, bool shard) {
+    more.insert(more.end(),
+                {"-n", "2", "--threads", "--set", "cuda_ops.tune=false", "--set",
+                 std::string("cuda_ops.precision=").append(precision), "--set",
+                 std::string("train.shard_optimizer=").append(shard ? "true" : "false")});
+    return Losses("gpt.pbtxt", more);
+  }
 };
 
 TEST_F(NcclRun, OfOneRankTrainsAsTheCpuDoes) {
@@ -139,6 +112,38 @@ TEST_F(NcclRun, WithAShardedOptimizerWritesTheCheckpointOfTheCpu) {
       Run("gpu.pbtxt", checkpoint("none", sharded), {{"FAKE_NCCL_FAULT", "group"}});
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("collecting optimizer states"));
+}
+
+// What ops read of parameters is gathered in bfloat16; the rest comes together for the checkpoint.
+// Clipping would add up in another order.
+TEST_F(NcclRun, InBFloat16ShardedGivesTheBitsOfUnsharded) {
+  WriteGpt();
+  const auto run = [this](const char* checkpoint, bool shard, Words more) {
+    more.insert(more.end(), {"--plugins", "nccl,cuda_ops", "--set", "clip_norm.max_norm=1e9",
+                             "--set", "train.evaluate_every=2", "--set",
+                             std::string("output.checkpoint=").append(checkpoint)});
+    return GptLosses("bf16", more, shard);
+  };
+  const std::vector<double> whole = run("whole", false, {});
+  EXPECT_EQ(run("sharded", true, {}), whole);
+  EXPECT_EQ(TensorsOf(folder_ / "sharded"), TensorsOf(folder_ / "whole"));
+  run("half", true, {"--set", "train.steps=2"});
+  const std::vector<double> rest = run("rest", true, {"--resume", "half"});
+  EXPECT_EQ(rest, std::vector<double>(whole.begin() + 3, whole.end()));
+  EXPECT_EQ(TensorsOf(folder_ / "rest"), TensorsOf(folder_ / "whole"));
+}
+
+TEST_F(NcclRun, WithGradientsOf16BitsTrainsNearlyAsInFloat32) {
+  WriteGpt();
+  for (const bool shard : {false, true}) {
+    const auto expected = GptLosses("float32", {"--plugins", "nccl,cuda_ops"}, shard);
+    for (const char* hook : {"cast_bf16", "cast_fp16"}) {
+      const std::string plugins = std::string("nccl,cuda_ops,clip_norm,").append(hook);
+      const auto losses = GptLosses("float32", {"--plugins", plugins}, shard);
+      ExpectSameLosses(losses, expected, 2e-2, hook);
+      EXPECT_NE(losses, expected);
+    }
+  }
 }
 
 TEST_F(NcclRun, WithOpsOnTheCpuIsRefusedInOneSentence) {

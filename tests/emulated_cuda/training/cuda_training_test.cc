@@ -1,40 +1,22 @@
 // Training with the ops of cuda_ops on emulated CUDA: what comes out is what cpu_ops gives, the
 // same bits come out whatever the way, and what goes wrong is told in one sentence.
-#include <gmock/gmock.h>
-
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "tests/system/cli/engine_process.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/emulated_cuda/engine_runs.h"
 
 namespace engine::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
-constexpr char kText[] =
-    "It was a bright cold day in April, and nothing here was ever printed before by anybody else. ";
-
-class CudaTraining : public ::testing::Test {
+class CudaTraining : public EngineRuns {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 40; ++i) text.append(kText).append(std::to_string(i * i));
-    folder_.Write("text", text);
-    // Heads of 64, so that bfloat16 takes the kernels that GPT-2 takes.
-    folder_.Write(
-        "gpt.pbtxt",
-        "seed: 5 model { gpt { layers: 1 width: 64 heads: 1 tied: true } }\n"
-        "data { text { path: \"text\" context: 24 } }\n"
-        "train { steps: 6 global_batch: 3 evaluate_samples: 6 learning_rate { base: 0.01 } }\n"
-        "plugins: [\"null\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
-        "clip_norm { max_norm: 0.5 }\n");
+    WriteGpt();
     folder_.Write("mlp.pbtxt",
                   "seed: 3 model { mlp { hidden: [24, 16] } }\n"
                   "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
@@ -43,31 +25,9 @@ class CudaTraining : public ::testing::Test {
                   "sgd { momentum: 0.9 } clip_value { threshold: 0.05 }\n");
   }
 
-  Outcome Run(const std::string& config, Words more,
-              const std::map<std::string, std::string>& environment = {}) {
-    more.insert(more.begin(), {"run", config, "-q", "--plugin-path", EMULATED_PLUGINS});
-    return RunEngine(folder_.path(), std::move(more), environment);
-  }
-
-  // Losses of all steps and evaluations.
-  std::vector<double> Losses(const std::string& config, Words more) {
-    more.insert(more.end(), {"--set", "output.metrics=metrics.jsonl"});
-    const Outcome outcome = Run(config, more);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    std::vector<double> losses;
-    std::ifstream file(folder_ / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto entry = nlohmann::json::parse(line);
-      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
-    }
-    std::remove((folder_ / "metrics.jsonl").c_str());
-    EXPECT_GT(losses.size(), 2u);
-    return losses;
-  }
-
   // Measuring takes long where nothing is fast.
   static Words Cuda(Words more = {}) {
-    more.insert(more.begin(), {"--plugins", "cuda_ops", "--set", "cuda_ops.tune=false"});
+    more.insert(more.begin(), {"--plugins", "cuda_ops", "--set", "cuda_ops.tune=off"});
     return more;
   }
 
@@ -78,8 +38,6 @@ class CudaTraining : public ::testing::Test {
       EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i])) << "loss " << i;
     }
   }
-
-  TempFolder folder_;
 };
 
 TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
@@ -96,6 +54,15 @@ TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
 TEST_F(CudaTraining, RunsThatAreRepeatedGiveTheSameBits) {
   const Words bf16 = {"--set", "cuda_ops.precision=bf16"};
   EXPECT_EQ(Losses("gpt.pbtxt", Cuda(bf16)), Losses("gpt.pbtxt", Cuda(bf16)));
+  // What is measured in the first run is kept for the second.
+  const std::string file = folder_ / "tune.txt";
+  const Words measured =
+      Cuda({"--set", "cuda_ops.tune=time", "--set", "cuda_ops.tune_file=" + file});
+  const std::vector<double> losses = Losses("mlp.pbtxt", measured);
+  const auto size = std::filesystem::file_size(file);
+  EXPECT_GT(size, 1000u);
+  EXPECT_EQ(Losses("mlp.pbtxt", measured), losses);
+  EXPECT_EQ(std::filesystem::file_size(file), size);
 }
 
 TEST_F(CudaTraining, RecordedStepsGiveTheBitsOfQueuedOnes) {
@@ -103,13 +70,6 @@ TEST_F(CudaTraining, RecordedStepsGiveTheBitsOfQueuedOnes) {
     SCOPED_TRACE(config);
     EXPECT_EQ(Losses(config, Cuda({"--set", "train.record_steps=true"})), Losses(config, Cuda()));
   }
-}
-
-// The last batch of each pass over 50 samples has 5, so it is queued between replays.
-TEST_F(CudaTraining, StepsOfAnotherSizeAreQueuedBetweenReplays) {
-  const Words more = {"--set", "train.steps=15"};
-  const Words recorded = {"--set", "train.steps=15", "--set", "train.record_steps=true"};
-  EXPECT_EQ(Losses("mlp.pbtxt", Cuda(recorded)), Losses("mlp.pbtxt", Cuda(more)));
 }
 
 TEST_F(CudaTraining, RecordedStepsAreRefusedWhereTheyCannotBe) {

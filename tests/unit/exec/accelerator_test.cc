@@ -142,6 +142,81 @@ TEST(AcceleratorTest, HooksClipAsOnAHostDevice) {
   }
 }
 
+TEST(AcceleratorTest, GradientsTravelAsBFloat16ToTheBitsOfHostDevices) {
+  for (const bool shard : {false, true}) {
+    for (const char* scheduler : {"fifo_sched", "priority_sched", "dear_sched"}) {
+      SCOPED_TRACE(std::string(scheduler) + (shard ? ", sharded" : ""));
+      AsyncWorld world{.size = 3, .shard = shard, .scheduler = scheduler, .steps = UnevenSteps()};
+      const auto as_float32 = world.Run();
+      world.hooks = {{"cast_bf16", {}}};
+      const auto made = world.Run();
+      ExpectSameBits(made, world.RunOnHost());
+      EXPECT_NE(made[0].parameters, as_float32[0].parameters) << "nothing was rounded";
+    }
+  }
+}
+
+// Of two parameters ops read rounded copies: those travel, and the float32 values only before
+// somebody looks at them. All are of 48 elements, padded to 64 for two ranks.
+TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
+  for (const char* fuse_bytes : {"0", "1000000"}) {
+    SCOPED_TRACE(fuse_bytes);
+    std::mutex mutex;
+    std::map<DType, int64_t> gathered;  // bytes, by rank 0
+    uint64_t announced = 0;             // in a step
+    AsyncWorld world{.size = 2, .shard = true, .fuse_bytes = fuse_bytes};
+    const AsyncWorld training = world;
+    world.on_submit = [&](const AsyncRank& self, const Transfer& transfer) {
+      const std::lock_guard lock(mutex);
+      if (self.rank != 0 || transfer.kind != TransferKind::kAllGather) return;
+      gathered[transfer.dtype] += 2 * transfer.count * static_cast<int64_t>(SizeOf(transfer.dtype));
+    };
+    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+      for (uint64_t step = 1; step <= 3; ++step) {
+        const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
+        ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+      }
+      EXPECT_FALSE(executor.flushed());
+      ENGINE_RETURN_IF_ERROR(executor.Flush());
+      EXPECT_TRUE(executor.flushed());
+      const std::lock_guard lock(mutex);
+      announced = 0;
+      for (const TaskInfo& task : executor.tasks().infos) {
+        if (task.transfer == TransferKind::kAllGather) announced += task.size_bytes;
+      }
+      return {};
+    };
+    for (const AsyncOutcome& outcome : world.Run()) {
+      EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+    }
+    EXPECT_EQ(gathered[DType::kBFloat16], 3 * 2 * 64 * 2);
+    EXPECT_EQ(gathered[DType::kFloat32], 3 * 4 * 64 * 4 + 2 * 64 * 4);
+    EXPECT_EQ(announced, 2 * 64 * 2 + 4 * 64 * 4);
+    const auto made = training.Run();
+    ExpectSameBits(made, training.RunOnHost());
+    AsyncWorld whole = training;
+    whole.shard = false;
+    const auto unsharded = whole.Run();
+    for (size_t r = 0; r < made.size(); ++r) {
+      EXPECT_EQ(made[r].losses, unsharded[r].losses);
+      EXPECT_EQ(made[r].parameters, unsharded[r].parameters);
+    }
+  }
+}
+
+// One for each unit on its way there, and one on its way back.
+TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
+  for (const bool fuses : {false, true}) {
+    AsyncWorld world{.size = 2, .fuse_bytes = fuses ? "1000000" : "0"};
+    const int before = world.Run()[0].conversions;
+    world.hooks = {{"cast_bf16", {}}};
+    const auto made = world.Run();
+    ASSERT_TRUE(made[0].status.ok()) << made[0].status.message();
+    const auto units = fuses ? 1 : 6;
+    EXPECT_EQ(made[0].conversions - before, 2 * units * static_cast<int>(world.steps.size()));
+  }
+}
+
 // The device computes the first layer's gradient, the last of a backward pass, only when the
 // gradient of another layer was submitted.
 TEST(AcceleratorTest, TransfersBeginBeforeTheDeviceHasEndedTheBackwardPass) {

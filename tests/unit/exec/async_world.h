@@ -37,7 +37,7 @@ struct AsyncOutcome {
   Status status;
   std::vector<float> parameters, momentum;
   std::vector<float> losses, counts, stops;  // by step
-  int launches = 0, too_early = 0;
+  int launches = 0, conversions = 0, too_early = 0;
   int in_place = 0;  // calls of the loss that wrote over their input
 };
 
@@ -57,7 +57,7 @@ struct AsyncWorld {
   int64_t micro_batches = 1;
   int64_t timeout_ms = 20000;
   float rate = 0.02f, loss_scale = 1;
-  std::string slice_bytes = "0";
+  std::string slice_bytes = "0", fuse_bytes = "0";
   std::vector<std::string> frozen;
   const char* loss = "loss";
   std::string scheduler = "fifo_sched";
@@ -211,7 +211,8 @@ struct AsyncWorld {
       plugins.hooks.push_back(Load<GradientHook>(name, host, options));
     }
     plugins.scheduler = Load<Scheduler>(
-        scheduler, host, {{"first_bytes", "0"}, {"fuse_bytes", "0"}, {"slice_bytes", slice_bytes}});
+        scheduler, host,
+        {{"first_bytes", fuse_bytes}, {"fuse_bytes", fuse_bytes}, {"slice_bytes", slice_bytes}});
     const OpFactory ops =
         op_library.empty() ? Ops(self, &in_place) : LibraryOps(self, host, &plugins);
     ExecutorOptions options = Options(rank);
@@ -222,6 +223,7 @@ struct AsyncWorld {
     accelerator.Resume();
     if (made.ok()) made->reset();
     outcome->launches = accelerator.launches();
+    outcome->conversions = accelerator.conversions();
     outcome->too_early = communicator == nullptr ? 0 : communicator->too_early();
     outcome->in_place = in_place;
   }

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -84,19 +83,6 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
 
 INSTANTIATE_TEST_SUITE_P(Models, ImageGolden, ::testing::ValuesIn(kCases),
                          [](const auto& made) { return std::string(made.param.name); });
-
-// Compares elements times `scale`; `tolerance` is relative to the largest expected element.
-void ExpectNear(const std::vector<float>& actual, const TensorView& expected, double scale,
-                double tolerance, const std::string& what) {
-  double largest = 0;
-  for (int64_t i = 0; i < expected.count(); ++i) {
-    largest = std::max(largest, std::abs(double{expected.f32()[i]}));
-  }
-  ASSERT_GT(largest, 0) << what;
-  for (int64_t i = 0; i < expected.count(); ++i) {
-    ASSERT_NEAR(actual[i] * scale, expected.f32()[i], tolerance * largest) << what << " at " << i;
-  }
-}
 
 TEST_P(ImageGolden, LossAndEachGradient) {
   const double loss = Stored("loss").f32()[0];

@@ -11,6 +11,7 @@
 
 #include "core/graph/memory_plan.h"
 #include "core/models/model.h"
+#include "engine/op_kit.h"
 #include "tests/unit/train/lone_rank.h"
 
 namespace engine::test {
@@ -116,6 +117,38 @@ TEST_F(ModelsTest, GptHasTheParametersOfGpt2) {
                                               {"norm.weight", {16}},
                                               {"norm.bias", {16}}}));
   EXPECT_EQ(Extents(graph.values[graph.logits].spec.shape), (std::vector<int64_t>{4, 8, 17}));
+}
+
+// The mlp of gpt as one op, as far as a graph knows it.
+class OneMlp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    const int64_t width = inputs[0].shape[-1];
+    kit::AddOutput(signature, inputs[0].shape, inputs[0].batched);
+    kit::AddParameter(signature, Shape{4 * width, width}).name = "fc.weight";
+    kit::AddParameter(signature, Shape{4 * width}).name = "fc.bias";
+    kit::AddParameter(signature, Shape{width, 4 * width}).name = "proj.weight";
+    kit::AddParameter(signature, Shape{width}).name = "proj.bias";
+    return {};
+  }
+  Status Forward(const OpCall&) noexcept override { return {}; }
+  Status Backward(const OpCall&) noexcept override { return {}; }
+};
+
+TEST_F(ModelsTest, GptTakesAnMlpThatIsOneOpWithTheSameParameters) {
+  const Graph separate = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
+  const auto build = [&](const std::string& name, const std::vector<OwnedOption>& attributes) {
+    return name == "mlp" ? Result<std::unique_ptr<Op>>(std::make_unique<OneMlp>())
+                         : rank_->ops()(name, attributes);
+  };
+  const auto graph = BuildModel(rank_->config().proto().model(), {}, kTokens, build);
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  EXPECT_EQ(ParametersOf(*graph), ParametersOf(separate));
+  std::vector<std::string> ops;
+  for (const Node& node : graph->nodes) ops.push_back(node.op_name);
+  EXPECT_EQ(ops, (std::vector<std::string>{"embedding", "layer_norm", "linear", "attention",
+                                           "linear", "add", "layer_norm", "mlp", "add",
+                                           "layer_norm", "tied_linear", "softmax_cross_entropy"}));
 }
 
 TEST_F(ModelsTest, GptStartsAsGpt2DoesAndDecaysMatricesOnly) {

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -31,20 +30,35 @@ struct Recipe {
   const char* optimizer;
   const char* options;
   float learning_rate;
-  double loss_tolerance;   // relative
   double final_tolerance;  // relative to the largest element of the tensor; 0: not stored
 };
 
+// Relative; of tensors, to their largest element.
+struct Tolerances {
+  double logits, loss, gradients;  // of one pass
+  double losses, norms;            // of ten steps of training; 0: not compared
+  double final_factor;             // of final_tolerance; 0: not compared
+};
+
 // Float32 gives each loss to about 1e-6. The scale of clip_norm is exact where PyTorch's is 2e-6
-// less.
+// less. A device sums in another order and its exponentials are wrong by 1e-7 (2 + |x|): AdamW,
+// which divides by the gradient, makes 4e-5 of the norms out of that. Numbers of bfloat16 have a
+// relative error of 2^-9 after each op; after that many the sign of a small gradient is chance, and
+// where AdamW has moved a parameter too.
+Tolerances TolerancesUnderTest() {
+  if (OpsOptionsUnderTest().find("bf16") != std::string::npos)
+    return {4e-2, 4e-3, 6e-2, 4e-2, 0, 0};
+  if (OpsUnderTest() == "cpu_ops") return {1e-5, 1e-5, 2e-5, 1e-5, 1e-4, 1};
+  return {1e-5, 1e-5, 2e-5, 5e-5, 5e-4, 5};
+}
+
 const Recipe kRecipes[] = {
-    {"sgd", "mlp", "", "sgd", "sgd { momentum: 0.9 weight_decay: 0.01 }", 0.1f, 1e-5, 1e-5},
+    {"sgd", "mlp", "", "sgd", "sgd { momentum: 0.9 weight_decay: 0.01 }", 0.1f, 1e-5},
     {"nesterov", "mlp", "", "sgd", "sgd { momentum: 0.9 nesterov: true weight_decay: 0.01 }", 0.1f,
-     1e-5, 1e-5},
-    {"adamw", "gpt", "", "adamw", "adamw { weight_decay: 0.1 }", 0.01f, 1e-5, 1e-4},
-    {"adamw_clip", "gpt", ", \"clip_norm\"", "adamw", "adamw { weight_decay: 0.1 }", 0.01f, 1e-5,
-     0},
-    {"sgd_clip", "gpt", ", \"clip_norm\"", "sgd", "sgd { momentum: 0.9 }", 0.1f, 1e-5, 0},
+     1e-5},
+    {"adamw", "gpt", "", "adamw", "adamw { weight_decay: 0.1 }", 0.01f, 1e-4},
+    {"adamw_clip", "gpt", ", \"clip_norm\"", "adamw", "adamw { weight_decay: 0.1 }", 0.01f, 0},
+    {"sgd_clip", "gpt", ", \"clip_norm\"", "sgd", "sgd { momentum: 0.9 }", 0.1f, 0},
 };
 
 std::string ConfigOf(const Recipe& recipe, const char* scheduler) {
@@ -129,21 +143,6 @@ class Golden {
   int64_t samples_ = 0;
 };
 
-// Compares `count` elements times `scale`; `tolerance` is relative to the largest expected element.
-void ExpectNear(const std::vector<float>& actual, const TensorView& expected, double scale,
-                double tolerance, const std::string& what, int64_t skip_begin = 0,
-                int64_t skip_end = 0) {
-  double largest = 0;
-  for (int64_t i = 0; i < expected.count(); ++i) {
-    largest = std::max(largest, std::abs(double{expected.f32()[i]}));
-  }
-  ASSERT_GT(largest, 0) << what;
-  for (int64_t i = 0; i < expected.count(); ++i) {
-    if (i >= skip_begin && i < skip_end) continue;
-    ASSERT_NEAR(actual[i] * scale, expected.f32()[i], tolerance * largest) << what << " at " << i;
-  }
-}
-
 class GoldenModel : public ::testing::TestWithParam<Recipe> {};
 
 std::string NameOf(const ::testing::TestParamInfo<Recipe>& info) {
@@ -153,17 +152,18 @@ std::string NameOf(const ::testing::TestParamInfo<Recipe>& info) {
 INSTANTIATE_TEST_SUITE_P(Recipes, GoldenModel, ::testing::ValuesIn(kRecipes), NameOf);
 
 TEST_P(GoldenModel, LogitsAndLoss) {
+  const Tolerances tolerances = TolerancesUnderTest();
   Golden golden;
   const Status opened = golden.Open(GetParam());
   ASSERT_TRUE(opened.ok()) << opened.message();
   ASSERT_TRUE(golden.SetBatch().ok());
   ASSERT_TRUE(golden.memory().RunForward().ok());
-  ExpectNear(Floats(golden.memory(), golden.memory().logits()), golden.Stored("logits"), 1, 1e-5,
-             "logits");
+  ExpectNear(Floats(golden.memory(), golden.memory().logits()), golden.Stored("logits"), 1,
+             tolerances.logits, "logits");
   const StepStatistics statistics = StatisticsIn(golden.memory());
   EXPECT_EQ(statistics.count, golden.Stored("target").count());
   const double expected = golden.Numbers("loss")[0];
-  EXPECT_NEAR(statistics.loss_sum / statistics.count, expected, 1e-5 * expected);
+  EXPECT_NEAR(statistics.loss_sum / statistics.count, expected, tolerances.loss * expected);
 }
 
 TEST_P(GoldenModel, EachGradient) {
@@ -176,12 +176,13 @@ TEST_P(GoldenModel, EachGradient) {
   for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
     const std::string& name = memory.graph().parameters[i].name;
     ExpectNear(GradientOf(memory, static_cast<int32_t>(i)), golden.Stored("gradient." + name), mean,
-               2e-5, name);
+               TolerancesUnderTest().gradients, name);
   }
 }
 
 TEST_P(GoldenModel, TenStepsOfTraining) {
   const Recipe& recipe = GetParam();
+  const Tolerances tolerances = TolerancesUnderTest();
   for (const char* scheduler : {"priority_sched", "fifo_sched"}) {
     Golden golden;
     const Status opened = golden.Open(recipe, scheduler);
@@ -194,13 +195,13 @@ TEST_P(GoldenModel, TenStepsOfTraining) {
     EXPECT_EQ(norms.empty(), recipe.hooks == std::string());
     for (size_t i = 0; i < losses.size(); ++i) {
       EXPECT_NEAR(golden.Step(i + 1, recipe.learning_rate), losses[i],
-                  recipe.loss_tolerance * losses[i])
+                  tolerances.losses * losses[i])
           << scheduler << ", step " << i + 1;
-      if (norms.empty()) continue;
-      EXPECT_NEAR(golden.GradientNorm(), norms[i], 1e-4 * norms[i])
+      if (norms.empty() || tolerances.norms == 0) continue;
+      EXPECT_NEAR(golden.GradientNorm(), norms[i], tolerances.norms * norms[i])
           << scheduler << ", step " << i + 1;
     }
-    if (recipe.final_tolerance == 0) continue;
+    if (recipe.final_tolerance * tolerances.final_factor == 0) continue;
     const ModelMemory& memory = golden.memory();
     for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
       const std::string& name = memory.graph().parameters[i].name;
@@ -209,8 +210,8 @@ TEST_P(GoldenModel, TenStepsOfTraining) {
       const bool keys = name.ends_with("attn.qkv.bias");
       ExpectNear(Floats(memory, view),
                  golden.Stored(std::string("final.") + recipe.name + "." + name), 1,
-                 recipe.final_tolerance, name, keys ? view.count() / 3 : 0,
-                 keys ? 2 * view.count() / 3 : 0);
+                 recipe.final_tolerance * tolerances.final_factor, name,
+                 keys ? view.count() / 3 : 0, keys ? 2 * view.count() / 3 : 0);
     }
   }
 }

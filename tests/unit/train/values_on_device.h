@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -37,6 +39,28 @@ inline std::vector<float> Floats(const ModelMemory& memory, const TensorView& vi
   const Status status = memory.ReadFloats(view, values.data());
   EXPECT_TRUE(status.ok()) << status.message();
   return values;
+}
+
+// Expects `values` times `scale` to be near `expected`, but for the elements from `skip_begin` to
+// `skip_end`; `tolerance` is relative to the largest expected element.
+inline void ExpectNear(const std::vector<float>& values, const TensorView& expected, double scale,
+                       double tolerance, const std::string& what, int64_t skip_begin = 0,
+                       int64_t skip_end = 0) {
+  ASSERT_EQ(static_cast<int64_t>(values.size()), expected.count()) << what;
+  double largest = 0, worst = 0;
+  int64_t at = 0;
+  for (int64_t i = 0; i < expected.count(); ++i) {
+    const double wanted = expected.f32()[i];
+    largest = std::max(largest, std::abs(wanted));
+    if (i >= skip_begin && i < skip_end) continue;
+    const double error = std::abs(values[static_cast<size_t>(i)] * scale - wanted);
+    ASSERT_FALSE(std::isnan(error)) << what << " at " << i;
+    if (error <= worst) continue;
+    worst = error;
+    at = i;
+  }
+  ASSERT_GT(largest, 0) << what;
+  EXPECT_LE(worst / largest, tolerance) << what << " at " << at;
 }
 
 inline std::vector<float> GradientOf(const ModelMemory& memory, int32_t parameter) {

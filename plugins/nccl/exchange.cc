@@ -1,0 +1,107 @@
+#include "exchange.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <span>
+
+namespace engine::nccl {
+namespace {
+
+constexpr int64_t kLookMs = 100;    // between two looks at whether the communicator has failed
+constexpr int64_t kGraceMs = 1000;  // for what the first rank publishes at the deadline
+
+// Nothing when `key` does not come in time.
+Result<std::optional<std::string>> Await(Host& host, const std::string& key,
+                                         Clock::time_point deadline, const Failure& failure) {
+  for (;;) {
+    if (failure.raised()) return failure.reason();
+    const int64_t left_ms = MillisecondsUntil(deadline);
+    std::string text;
+    const Status found = host.StoreGetString(key, std::min(left_ms, kLookMs), &text);
+    if (found.ok()) return std::optional(std::move(text));
+    if (found.code() != StatusCode::kTimeout) return found;
+    if (left_ms <= 0) return std::optional<std::string>();
+  }
+}
+
+std::string Encode(const Words& words) {
+  std::string text;
+  for (const auto& one : words) {
+    if (one) text.append(std::to_string(one->size())).append(" ").append(*one);
+    if (!one) text.append("-");
+  }
+  return text;
+}
+
+// False when it is not what Encode makes of as many.
+bool Decode(const std::string& text, Words* words) {
+  size_t at = 0;
+  for (auto& one : *words) {
+    if (at < text.size() && text[at] == '-') {
+      ++at;
+      continue;
+    }
+    char* end = nullptr;
+    const size_t size = std::strtoull(text.c_str() + at, &end, 10);
+    at = static_cast<size_t>(end - text.c_str()) + 1;
+    if (at > text.size() || size > text.size() - at) return false;
+    one = text.substr(at, size);
+    at += size;
+  }
+  return at == text.size();
+}
+
+}  // namespace
+
+Status Set(Host& host, const std::string& key, std::string_view text) {
+  return host.StoreSet(key, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+Status Say(Host& host, const Members& members, const std::string& topic, std::string_view words) {
+  return Set(host, topic + "/" + std::to_string(members.rank), words);
+}
+
+Result<Words> HearAll(Host& host, const Members& members, const std::string& topic,
+                      Clock::time_point deadline, const Failure& failure) {
+  Words words(static_cast<size_t>(members.size()));
+  const std::string all = topic + "/all";
+  if (members.rank == 0) {
+    for (size_t rank = 0; rank < words.size(); ++rank) {
+      const std::string key = topic + "/" + std::to_string(rank);
+      ENGINE_ASSIGN_OR_RETURN(words[rank], Await(host, key, deadline, failure));
+    }
+    ENGINE_RETURN_IF_ERROR(Set(host, all, Encode(words)));
+    return words;
+  }
+  ENGINE_ASSIGN_OR_RETURN(
+      const std::optional<std::string> text,
+      Await(host, all, deadline + std::chrono::milliseconds(kGraceMs), failure));
+  if (!text) {
+    std::fill(words.begin() + 1, words.end(), std::string());
+  } else if (!Decode(*text, &words)) {
+    return Status::Error(StatusCode::kRendezvous,
+                         "rank %d published what this one cannot read: all ranks must have the "
+                         "same nccl plugin",
+                         members.names[0]);
+  }
+  return words;
+}
+
+Status CheckThatAllCame(const Words& words, const Members& members, int64_t timeout_ms) {
+  std::string list;
+  int32_t first = -1;
+  for (size_t rank = words.size(); rank-- > 0;) {
+    if (words[rank]) continue;
+    list = std::to_string(members.names[rank]).append(list.empty() ? "" : ", ").append(list);
+    first = members.names[rank];
+  }
+  if (first < 0) return {};
+  return Status::Error(StatusCode::kRendezvous,
+                       "rank%s %s of %d did not appear within %lld ms: check that every rank was "
+                       "started and runs the same plugins",
+                       list.find(',') == std::string::npos ? "" : "s", list.c_str(), members.size(),
+                       static_cast<long long>(timeout_ms))
+      .WithRank(first);
+}
+
+}  // namespace engine::nccl
