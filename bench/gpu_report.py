@@ -59,6 +59,14 @@ class Bench:
                 losses = f"{runs[name][0]['first_loss']:.3f} to {runs[name][0]['loss']:.3f}"
                 yield f"| {batch} | {name} | {median:,.0f} | {min(rate):,.0f} to {max(rate):,.0f} | {ratio} | {share} | {losses} |"
 
+    def other_attention(self):
+        """Contenders whose kernels are not those of the attention in their name, as with a cache that takes one for another."""
+        for batch, runs in self.training.items():
+            for name, rounds in runs.items():
+                kernels = rounds[0].get("attention", [])
+                if kernels and any("cudnn" in kernel for kernel in kernels) != name.endswith("cudnn"):
+                    yield f"{batch} {name} ran {', '.join(kernels)}"
+
     def complete(self):
         planned = {(batch, name.startswith("engine")) for batch in self.training for name in self.training[batch]}
         measured = set(planned)
@@ -91,6 +99,8 @@ def main():
     print("ceilings:", ", ".join(f"{value:,.0f} {name}" for name, value in bench.ceilings.items()) or "not measured")
     for name, reason in bench.missing.items():
         print(f"missing: {name}: {reason}")
+    for sentence in bench.other_attention():
+        print(f"not what it is called: {sentence}")
     print("\n| | predicted | measured |\n|---|---|---|")
     for row in predictions:
         if row["predicted"]:

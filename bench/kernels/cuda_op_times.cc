@@ -3,8 +3,8 @@
 // moved once). One line of JSON per op with --json.
 //
 //   cmake --build build/release --target cuda_op_times engine_cuda_ops
-//   build/release/bench/cuda_op_times build/release/lib/engine/plugins/libengine_cuda_ops.so [SAMPLES
-//   [bf16|tf32|float32]] [--json]
+//   build/release/bench/cuda_op_times build/release/lib/engine/plugins/libengine_cuda_ops.so
+//     [SAMPLES [bf16|tf32|float32]] [--json]
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

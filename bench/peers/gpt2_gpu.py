@@ -11,7 +11,6 @@ at after the timing. The device is waited for once per block of steps, not in ev
 
 import argparse
 import json
-import os
 import time
 
 import torch
@@ -118,8 +117,6 @@ def main():
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--attention", choices=list(ATTENTION), default="cudnn")
     arguments = parser.parse_args()
-    if arguments.mode == "eager":  # which has float32 logits, softmax and their gradient at once: 40 of 80 GB
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # Around everything, because backward passes are compiled when they first run.
     with sdpa_kernel(ATTENTION[arguments.attention]):
         print(json.dumps(measure(arguments)))

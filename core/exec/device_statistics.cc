@@ -21,22 +21,23 @@ DeviceStatistics::~DeviceStatistics() {
   for (Slot& slot : slots_) memory_.accelerator()->FreeHost(slot.copy);
 }
 
-Status DeviceStatistics::Collect(uint64_t step) {
+Status DeviceStatistics::Collect(uint64_t step, Stream* stream) {
   Slot& slot = slots_[step % 2];
-  ENGINE_RETURN_IF_ERROR(memory_.device().Copy(slot.copy, memory_.statistics(),
-                                               sizeof(StepStatistics), memory_.stream()));
-  ENGINE_RETURN_IF_ERROR(memory_.stream()->Record(slot.copied.get()));
+  ENGINE_RETURN_IF_ERROR(
+      memory_.device().Copy(slot.copy, memory_.statistics(), sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(stream->Record(slot.copied.get()));
   slot.step = step;
   return {};
 }
 
-Result<StepStatistics> DeviceStatistics::Read(uint64_t step, int64_t timeout_ms) {
+Status DeviceStatistics::Wait(uint64_t step, int64_t timeout_ms) {
   ENGINE_CHECK(has(step), "statistics of step %llu", static_cast<unsigned long long>(step));
-  Slot& slot = slots_[step % 2];
-  slot.step = 0;
-  ENGINE_RETURN_IF_ERROR(slot.copied->WaitHost(timeout_ms));
-  ENGINE_RETURN_IF_ERROR(memory_.accelerator()->Fault());
-  return *slot.copy;
+  return slots_[step % 2].copied->WaitHost(timeout_ms);
+}
+
+StepStatistics DeviceStatistics::Take(uint64_t step) {
+  slots_[step % 2].step = 0;
+  return *slots_[step % 2].copy;
 }
 
 }  // namespace engine

@@ -14,14 +14,16 @@ class DeviceStatistics {
   static Result<std::unique_ptr<DeviceStatistics>> Create(ModelMemory& memory);
   ~DeviceStatistics();
 
-  // Queues a copy of the statistics as those of `step`. At most two steps are kept.
-  Status Collect(uint64_t step);
+  // Queues a copy of the statistics on `stream` as those of `step`. At most two steps are kept.
+  Status Collect(uint64_t step, Stream* stream);
 
   // Whether those of `step` were collected and not read.
   bool has(uint64_t step) const { return step != 0 && slots_[step % 2].step == step; }
 
-  // Waits for the device at most `timeout_ms`. Once per step that it has.
-  Result<StepStatistics> Read(uint64_t step, int64_t timeout_ms);
+  // Waits for the device at most `timeout_ms`, for those of a step that it has.
+  Status Wait(uint64_t step, int64_t timeout_ms);
+  // Once per step, which was waited for.
+  StepStatistics Take(uint64_t step);
 
  private:
   struct Slot {

@@ -38,28 +38,37 @@ Result<StepResult> Executor::Step(const StepInput& input) {
 Status Executor::RunHead(const StepInput& input, double* waited_seconds) {
   ++steps_run_;
   ENGINE_RETURN_IF_ERROR(PrepareStep(input));
-  if (CanReplay(input)) return Replay();
-  const bool records = CanRecord(input);
-  if (records) {
-    const std::lock_guard lock(mutex_);
-    recorded_from_ = state_->phases();
+  if (CanReplay()) return Replay();
+  recording_ = CanRecord();
+  if (recording_) {
+    ENGINE_RETURN_IF_ERROR(Join());
     ENGINE_RETURN_IF_ERROR(accelerator_->BeginRecording(memory_->stream()));
   }
-  recording_ = records;
   BeginStep();
   Status status = Drive(&Executor::HeadDone, waited_seconds);
-  recording_ = false;
-  return records ? Record(std::move(status)) : status;
+  if (status.ok() && accelerator_ != nullptr) status = QueueTail(waited_seconds);
+  return recording_ ? Record(std::move(status)) : status;
+}
+
+// No forward task comes before all of the tail is done.
+Status Executor::QueueTail(double* waited_seconds) {
+  {
+    Lock lock(mutex_);
+    plugins_.scheduler->On({.kind = EventKind::kFlush, .step = tail_step_});
+    Pump(lock);
+  }
+  return Drive(&Executor::TailDone, waited_seconds);
 }
 
 // What is not a part of the work that may be recorded.
 Status Executor::PrepareStep(const StepInput& input) {
   input_ = input;
+  if (input_.all_samples == 0) input_.all_samples = input.samples * options_.rank.world_size;
   buffers_differ_ = true;
   parameters_stale_ = sharded_;
-  before_ = now_;
   now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
   stop_asked_[input.step % 2] = input.stop;
+  if (accelerator_ != nullptr) ENGINE_RETURN_IF_ERROR(BeginDeviceStep());
   ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
   if (accelerator_ == nullptr) memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
   if (has_row_tables_) ChooseRows(input);
@@ -87,7 +96,7 @@ void Executor::RecordStepSpan(SpanKind kind) {
 
 bool Executor::flushed() const {
   const std::lock_guard lock(mutex_);
-  return TailDone() && !rows_stale_ && !parameters_stale_;
+  return TailDone() && !rows_stale_ && !parameters_stale_ && !device_works_;
 }
 
 Status Executor::Flush() {
@@ -95,13 +104,11 @@ Status Executor::Flush() {
     Lock lock(mutex_);
     if (!failure_.ok()) return failure_;
     RecordStepSpan(SpanKind::kStep);
-    if (TailDone() && !rows_stale_ && !parameters_stale_) return WaitForDevice();
-    plugins_.scheduler->On({.kind = EventKind::kFlush, .step = tail_step_});
-    Pump(lock);
   }
+  if (flushed()) return {};
   const int64_t begin = NowNs();
   double waited = 0;
-  Status status = Drive(&Executor::TailDone, &waited);
+  Status status = QueueTail(&waited);
   if (status.ok() && rows_stale_) status = LoadUnits(/*row_tables_only=*/true);
   if (status.ok()) status = WaitForDevice();
   if (status.ok() && parameters_stale_) status = GatherParameters();
@@ -146,41 +153,43 @@ Status Executor::RunNext(Lock& lock, const Action& action) {
                       .end_ns = now});
     wait_begin_ns_ = 0;
   }
+  Span span = BeginSpan(action.task);
   lock.unlock();
-  Status status = RunTask(task);
-  const bool ends_later = status.ok() && device_lane_ != nullptr && FollowedByTransfer(task);
-  if (ends_later) status = device_lane_->Mark(action.task, memory_->stream());
+  Status status = device_order_ == nullptr ? Status() : device_order_->Wait(task);
+  if (status.ok()) status = RunTask(task);
+  if (status.ok() && device_order_ != nullptr) status = device_order_->Mark(task);
   lock.lock();
   ENGINE_RETURN_IF_ERROR(status);
-  if (ends_later) return {};
-  Finish(action.task, NowNs(), 0);
+  span.end_ns = NowNs();
+  Finish(span);
   Pump(lock);
   return {};
 }
 
-void Executor::Finish(uint32_t id, int64_t end_ns, int64_t wire_ns) {
-  recorder_.Record({.kind = SpanKind::kTask,
-                    .task = id,
-                    .step = state_->StepOf(tasks_.tasks[id]),
-                    .ready_ns = state_->ready_ns(id),
-                    .begin_ns = state_->begin_ns(id),
-                    .wire_ns = wire_ns,
-                    .end_ns = end_ns});
-  state_->Finish(id, end_ns);
+// Of a task that was started.
+Span Executor::BeginSpan(uint32_t task) const {
+  return {.kind = SpanKind::kTask,
+          .task = task,
+          .step = state_->StepOf(tasks_.tasks[task]),
+          .ready_ns = state_->ready_ns(task),
+          .begin_ns = state_->begin_ns(task)};
+}
+
+void Executor::Finish(const Span& span) {
+  recorder_.Record(span);
+  state_->Finish(span.task, span.end_ns);
   ++changes_;
 }
 
 // The compute lane has nothing to run. Transfers have deadlines of their own; the one here only
 // catches a communicator that breaks its contract, or a rank 0 that decides nothing.
 Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
-  const bool device_works = device_lane_ != nullptr && device_lane_->in_flight() > 0;
-  const bool something_comes = transfers_->in_flight() > 0 || pumping_ || follows_ || device_works;
-  if (!something_comes) return Stalled();
+  const bool something_comes = transfers_->in_flight() > 0 || pumping_ || follows_;
+  if (!something_comes || accelerator_ != nullptr) return Stalled();
   const int64_t begin = NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
-  const int64_t patience_ms = device_works ? options_.device_timeout_ms : options_.timeout_ms;
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms + kGraceMs);
+  const int64_t limit_ms = options_.timeout_ms + kGraceMs;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
   const uint64_t seen = changes_;
   const bool other_pumps = pumping_;  // it may find a compute task to be ready
   const bool woken = changed_.wait_until(lock, deadline, [&] {
@@ -188,7 +197,7 @@ Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
   });
   *waited_seconds += static_cast<double>(NowNs() - begin) * 1e-9;
   if (woken) return {};
-  const auto waited = static_cast<long long>(patience_ms + kGraceMs);
+  const auto waited = static_cast<long long>(limit_ms);
   if (transfers_->in_flight() > 0) {
     return Status::Error(StatusCode::kTimeout,
                          "%zu transfers did not end within %lld ms; communicator '%s' "
@@ -236,7 +245,12 @@ void Executor::Pump(Lock& lock) {
 
 // On another thread than the rank's own, which may wait in an op meanwhile.
 void Executor::PumpAside(Lock lock) {
-  Pump(lock);
+  if (accelerator_ == nullptr) {
+    Pump(lock);
+  } else {
+    TakeCompletions();
+    changed_.notify_all();
+  }
   const Status failure = failure_;
   lock.unlock();
   if (!failure.ok()) EndGathers(failure);
@@ -245,24 +259,29 @@ void Executor::PumpAside(Lock lock) {
 void Executor::TakeCompletions() {
   TransferLane::Completion completion;
   while (transfers_->Take(&completion)) {
-    const Task& task = tasks_.tasks[completion.task];
+    const Task& task = tasks_.tasks[completion.span.task];
     Status status = std::move(completion.status);
     if (!status.ok()) status = status.WithContext("%s", task.name.c_str());
-    const bool is_statistics = task.data == TransferData::kStatistics;
-    if (status.ok() && is_statistics) status = TakeStatistics();
-    if (status.ok() && task.data == TransferData::kParameters) status = TakeParameters(task);
+    if (status.ok() && accelerator_ == nullptr) status = TakeResult(task);
     if (!status.ok()) {
       Fail(std::move(status));
-      continue;
+    } else if (accelerator_ == nullptr) {
+      Finish(completion.span);
+    } else {  // what follows it was queued when it was submitted
+      recorder_.Record(completion.span);
+      if (task.data == TransferData::kStatistics) reported_step_ = completion.span.step;
     }
-    Finish(completion.task, completion.end_ns, completion.wire_ns);
   }
+}
+
+Status Executor::TakeResult(const Task& task) {
+  if (task.data == TransferData::kStatistics) return TakeStatistics();
+  return task.data == TransferData::kParameters ? TakeParameters(task) : Status();
 }
 
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status Executor::TakeStatistics() {
-  if (accelerator_ != nullptr) return TakeDeviceStatistics();
   statistics_ = *memory_->statistics();
   statistics_known_ = true;
   const float count = std::max(statistics_.count, 1.0f);
@@ -326,22 +345,26 @@ bool Executor::NextTicket(uint32_t* task) {
 
 void Executor::StartTransfer(Lock& lock, uint32_t id) {
   const Task& task = tasks_.tasks[id];
-  if (accelerator_ != nullptr && task.data == TransferData::kStatistics) {
-    const Status announced = AnnounceOnDevice();
-    if (!announced.ok()) return Fail(announced.WithContext("%s", task.name.c_str()));
-  }
   const Transfer transfer = MakeTransfer(task);
   log_.Add(transfer, id);
   state_->Start(id, NowNs());
+  const Span span = BeginSpan(id);
   lock.unlock();
-  Status status;
+  Status status = device_order_ == nullptr ? Status() : device_order_->Wait(task);
   if (leads_) {
     status = store_->Post(
         EncodeTicket({.sequence = transfer.sequence, .key = transfer.key, .task = id}));
   }
-  if (status.ok()) status = transfers_->Start(id, transfer);
+  Stream* const follower = device_order_ == nullptr ? nullptr : device_order_->transfers();
+  if (status.ok()) status = transfers_->Start(span, transfer, follower);
+  if (status.ok() && follower != nullptr) status = device_order_->Mark(task);
+  if (status.ok() && accelerator_ != nullptr && task.data == TransferData::kStatistics) {
+    status = TakeDeviceStatistics(task);
+  }
   lock.lock();
-  if (!status.ok()) Fail(status.WithContext("%s", task.name.c_str()));
+  if (!status.ok()) return Fail(status.WithContext("%s", task.name.c_str()));
+  if (accelerator_ == nullptr) return;
+  state_->Finish(id, NowNs());
 }
 
 void Executor::OnTicket(std::string_view text) {

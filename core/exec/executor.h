@@ -4,7 +4,7 @@
 // a transfer has ended, the thread of the communicator that says so asks the scheduler for the next
 // ones and submits them (Pump), so that the network does not wait for the end of a compute task.
 // Everything that both touch is guarded by one mutex; no task runs and no transfer is submitted
-// under it.
+// under it. On an accelerator the thread of the rank does all of it (executor_device.cc).
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "core/exec/device_lane.h"
+#include "core/exec/device_order.h"
 #include "core/exec/device_statistics.h"
 #include "core/exec/model_memory.h"
 #include "core/exec/optimizer_states.h"
@@ -38,6 +38,7 @@ struct StepInput {
   const int32_t* target = nullptr;
   int64_t samples = 0;       // at most as many as the graph's times micro_batches
   int64_t first_sample = 0;  // position of the first of them among those of all ranks
+  int64_t all_samples = 0;   // of all ranks; 0: as many on each as here
   uint64_t step = 1;         // from 1
   float learning_rate = 0;
   bool stop = false;  // this rank was asked to stop
@@ -71,14 +72,14 @@ struct ExecutorOptions {
   // Gradients are computed, seen by local hooks, and sent as this many times themselves; what comes
   // after is told by the scale of each.
   float loss_scale = 1;
-  // With one rank nothing travels, so a hook of HookStage::kWire is left out, but for this: then it
-  // packs and unpacks nevertheless, which tells how long that takes.
-  bool packs_alone = false;
+  // With one rank nothing travels, so transfers and a hook of HookStage::kWire are left out, but for
+  // this: then a step has the tasks of one rank of several, which tells how long they take.
+  bool sends_alone = false;
   // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
   // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
   Communicator* replicas = nullptr;
-  // On an accelerator with one rank and without micro-batches: the work of a step is recorded once
-  // and then replayed (CUDA graphs), for batches of as many samples.
+  // On an accelerator without micro-batches: the work of a step is recorded once and then replayed
+  // (CUDA graphs), for batches of as many samples.
   bool record_steps = false;
   size_t trace_spans = 1 << 16;
   std::string communicator_name, scheduler_name, optimizer_name;
@@ -111,8 +112,9 @@ class Executor {
 
   // Forward and backward of one step. Returns when they are done and the statistics are known;
   // transfers of gradients and updates go on, and the next step begins while they do. On an
-  // accelerator it returns when they are queued and the statistics of the step before are known.
-  // After an error the executor is of no more use. No allocation of its own after the first step.
+  // accelerator it returns when all of it is queued and the statistics of the step before are
+  // known. After an error the executor is of no more use. No allocation of its own after the first
+  // step.
   Result<StepResult> Step(const StepInput& input);
 
   // The statistics of the last step if Step did not give them yet (StepResult::step is 0 if it
@@ -220,12 +222,15 @@ class Executor {
   Status Stalled() const;
   bool HeadDone() const { return state_->backward_done() && statistics_known_; }
   bool TailDone() const { return state_->tail_left() == 0; }
-  void Finish(uint32_t task, int64_t end_ns, int64_t wire_ns);
+  Status QueueTail(double* waited_seconds);
+  Span BeginSpan(uint32_t task) const;
+  void Finish(const Span& span);
   void RecordStepSpan(SpanKind kind);
 
   void Pump(Lock& lock);
   void PumpAside(Lock lock);
   void TakeCompletions();
+  Status TakeResult(const Task& task);
   Status TakeStatistics();
   Status TakeParameters(const Task& task);
   Status GatherParameters();
@@ -241,22 +246,27 @@ class Executor {
   // executor_device.cc
   Status PrepareDevice();
   float* ScaleAt(size_t index);
-  Status AnnounceOnDevice();
-  Status TakeDeviceStatistics();
+  Stream* StreamOf(const Task& task) const {
+    return device_order_ == nullptr ? memory_->stream() : device_order_->StreamOf(task);
+  }
+  Status BeginDeviceStep();
+  Status TakeDeviceStatistics(const Task& task);
+  template <typename Wait>
+  Status AwaitDevice(uint64_t step, const Wait& wait);
+  Status AwaitReport(Status device, uint64_t step);
   Result<StepResult> ReadStatistics(uint64_t step);
   Status KeepStatistics();
   Status AddKeptStatistics();
   Status Update(UpdateCall call, const Parameter& parameter, int64_t offset, size_t scale);
   Status EndUpdates();
   Status AllReduceOnDevice(DType dtype, void* data, int64_t count);
-  bool FollowedByTransfer(const Task& task) const;
-  void OnReached(uint32_t task, Status status);
-  bool CanRecord(const StepInput& input) const;
-  bool CanReplay(const StepInput& input) const;
-  bool StandsAsRecorded() const;
+  Status Join() { return device_order_ == nullptr ? Status() : device_order_->Join(); }
+  bool CanRecord();
+  bool CanReplay() const;
   Status Record(Status driven);
   Status WaitForDevice();
   Status Replay();
+  Status Launch();
 
   // executor_micro.cc
   Status BeginMicroBatch(int64_t index);
@@ -266,6 +276,7 @@ class Executor {
   // executor_tasks.cc
   Transfer MakeTransfer(const Task& task);
   Status RunTask(const Task& task);
+  Status Run(const Task& task);
   Status BeginBackward();
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
@@ -319,18 +330,20 @@ class Executor {
 
   // Of an accelerator; see executor_device.cc.
   Accelerator* accelerator_ = nullptr;
-  DeviceBuffer device_scales_;           // gradient_scale_ on the device, and a 1 behind it
-  DeviceBuffer device_scratch_;          // for few floats
-  StepStatistics kept_statistics_;       // of earlier micro-batches, on other devices
-  StepScalars before_, now_;             // of the step before, and of the step at hand
-  std::vector<UpdateCall> updates_;      // of one task
-  SpanUpdates* span_updates_ = nullptr;  // null: one call per span
+  DeviceBuffer device_scales_;                 // gradient_scale_ on the device, and a 1 behind it
+  std::unique_ptr<DeviceOrder> device_order_;  // null with one rank: all is on one stream
+  DeviceBuffer device_scratch_;                // for few floats
+  StepStatistics kept_statistics_;             // of earlier micro-batches, on other devices
+  StepScalars now_;                            // of the step at hand
+  std::vector<UpdateCall> updates_;            // of one task
+  SpanUpdates* span_updates_ = nullptr;        // null: one call per span
   std::unique_ptr<DeviceStatistics> device_statistics_;
-  bool stop_asked_[2] = {};  // of even and odd steps, with one rank
+  bool stop_asked_[2] = {};    // of even and odd steps, with one rank
+  bool device_works_ = false;  // perhaps, since it was last waited for
   bool recording_ = false;
-  int64_t recorded_samples_ = 0;
-  std::vector<StepState::Phase> recorded_from_;  // what was left of the step before
+  int64_t most_samples_ = 0, recorded_samples_ = 0;  // of all ranks
   uint64_t steps_run_ = 0;
+  uint32_t statistics_task_ = kNoTask;
   std::unique_ptr<Recording> recorded_;
 
   mutable std::mutex mutex_;
@@ -348,9 +361,9 @@ class Executor {
   uint64_t sequence_ = 0;  // of transfers, over the whole run
   Status failure_;
 
-  std::unique_ptr<TransferLane> transfers_;  // its callbacks use all of the above
-  // Null: compute tasks end when they were run. Last: its thread uses all of the above.
-  std::unique_ptr<DeviceLane> device_lane_;
+  uint64_t reported_step_ = 0;  // on an accelerator: whose statistics are known to have arrived
+
+  std::unique_ptr<TransferLane> transfers_;  // last: its callbacks use all of the above
 };
 
 }  // namespace engine

@@ -5,13 +5,19 @@
 //    of the step, and which hooks and updates read there.
 //  * Statistics are copied to the host on their way; Step gives those of the step before, so that
 //    the device always has work.
-//  * Tasks that a transfer waits for end when the device has reached them (DeviceLane).
-//  * With one rank, the work of a step can be recorded and replayed.
+//  * A task ends when its work is queued, and a transfer when it is submitted; the device keeps the
+//    order (DeviceOrder). So Step queues all of a step, on the thread of the rank, and the threads
+//    of the communicator only report how transfers ended: a failure ends the run, and statistics,
+//    and what Flush makes visible, count only when all transfers before them were reported.
+//  * The work of a step can be recorded and replayed, with the transfers of several ranks in it.
+//    What is recorded begins and ends with everything on one stream, so a replay does not overlap
+//    with the step before it. Its transfers are reported by one that moves nothing, behind it.
 
 #include <algorithm>
 
 #include "core/exec/clock.h"
 #include "core/exec/executor.h"
+#include "engine/recorded_transfers.h"
 
 namespace engine {
 namespace {
@@ -19,17 +25,19 @@ namespace {
 // Steps before a recording: ops choose algorithms and allocate in the first ones.
 constexpr uint64_t kWarmUpSteps = 3;
 constexpr size_t kScratchFloats = 64;
+// For a communicator to report what the device has passed, and the cause when the device has
+// failed.
+constexpr int64_t kReportMs = 5000, kCauseMs = 1000;
+constexpr int64_t kLookMs = 100;
 
 }  // namespace
 
 Status Executor::PrepareDevice() {
   accelerator_ = memory_->accelerator();
-  const bool can_record =
-      accelerator_ != nullptr && options_.rank.world_size == 1 && options_.micro_batches == 1;
-  if (options_.record_steps && !can_record) {
+  if (options_.record_steps && (accelerator_ == nullptr || options_.micro_batches > 1)) {
     return Status::Error(StatusCode::kConfig,
-                         "train.record_steps is for one rank on a GPU, without "
-                         "train.micro_batches: set it to false");
+                         "train.record_steps is for GPUs, without train.micro_batches: set it to "
+                         "false");
   }
   if (accelerator_ == nullptr) return {};
   const char* const device = plugins_.device->type();
@@ -53,10 +61,17 @@ Status Executor::PrepareDevice() {
   ENGINE_ASSIGN_OR_RETURN(device_statistics_, DeviceStatistics::Create(*memory_));
   span_updates_ = static_cast<SpanUpdates*>(plugins_.optimizer->Query(kSpanUpdatesId));
   if (options_.rank.world_size == 1) return {};
-  ENGINE_ASSIGN_OR_RETURN(
-      device_lane_,
-      DeviceLane::Create(memory_->device(), tasks_.tasks.size(), options_.device_timeout_ms,
-                         [this](uint32_t task, Status status) { OnReached(task, status); }));
+  if (options_.record_steps && plugins_.communicator->Query(kRecordedTransfersId) == nullptr) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.record_steps with several ranks needs a communicator whose "
+                         "transfers can be recorded, and '%s' is none: set it to false or choose "
+                         "nccl",
+                         options_.communicator_name.c_str());
+  }
+  ENGINE_ASSIGN_OR_RETURN(device_order_, DeviceOrder::Create(memory_->device(), stream, tasks_,
+                                                             [this](const Task& transfer) {
+                                                               return TakeParameters(transfer);
+                                                             }));
   return {};
 }
 
@@ -64,29 +79,12 @@ float* Executor::ScaleAt(size_t index) {
   return accelerator_ == nullptr ? &gradient_scale_[index] : device_scales_.f32() + index;
 }
 
-// The statistics travel behind the work that makes them, and gradients when they are made; what
-// else follows a compute task is queued behind it.
-bool Executor::FollowedByTransfer(const Task& task) const {
-  return std::any_of(task.successors.begin(), task.successors.end(), [&](uint32_t next) {
-    const Task& successor = tasks_.tasks[next];
-    return successor.info.kind == TaskKind::kTransfer &&
-           successor.data != TransferData::kStatistics;
-  });
-}
-
-void Executor::OnReached(uint32_t id, Status status) {
-  Lock lock(mutex_);
-  if (!status.ok()) {
-    Fail(status.WithContext("%s", tasks_.tasks[id].name.c_str()));
-  } else {
-    Finish(id, NowNs(), 0);
-  }
-  PumpAside(std::move(lock));
-}
-
-// What the host adds to the statistics of this rank, behind those that the loss op makes.
-Status Executor::AnnounceOnDevice() {
-  if (options_.rank.world_size == 1) return {};
+// Before anything of the step is queued. What the host adds to the statistics of this rank lies
+// behind those that the loss op makes.
+Status Executor::BeginDeviceStep() {
+  device_works_ = true;
+  if (device_order_ == nullptr) return {};
+  ENGINE_RETURN_IF_ERROR(device_order_->WaitTaken());
   struct {
     float stop;
     float order_bits[16];
@@ -98,26 +96,70 @@ Status Executor::AnnounceOnDevice() {
   return memory_->device().Copy(&memory_->statistics()->stop, &own, sizeof(own), memory_->stream());
 }
 
-Status Executor::TakeDeviceStatistics() {
+Status Executor::TakeDeviceStatistics(const Task& task) {
   statistics_known_ = true;
+  statistics_task_ = task.info.id;
+  Stream* stream = memory_->stream();
+  if (device_order_ != nullptr) {
+    stream = device_order_->updates();
+    ENGINE_RETURN_IF_ERROR(device_order_->Follow(task));
+    ENGINE_RETURN_IF_ERROR(memory_->KeepScalars(stream));
+  }
   ENGINE_RETURN_IF_ERROR(accelerator_->math().FillQuotient(
       &memory_->statistics()->count, 1 / options_.loss_scale, device_scales_.f32(),
-      static_cast<int64_t>(gradient_scale_.size()), memory_->stream()));
-  return recording_ ? Status() : device_statistics_->Collect(input_.step);
+      static_cast<int64_t>(gradient_scale_.size()), stream));
+  if (!recording_) ENGINE_RETURN_IF_ERROR(device_statistics_->Collect(input_.step, stream));
+  return device_order_ == nullptr ? Status() : device_order_->MarkTaken();
 }
 
 Result<StepResult> Executor::ReadStatistics(uint64_t step) {
   StepResult result;
   if (!device_statistics_->has(step)) return result;
-  auto read = device_statistics_->Read(step, options_.device_timeout_ms);
-  if (!read.ok()) {
-    return read.status().WithContext("step %llu", static_cast<unsigned long long>(step));
-  }
-  result.statistics = *read;
+  Status status = AwaitDevice(
+      step, [&](int64_t timeout_ms) { return device_statistics_->Wait(step, timeout_ms); });
+  if (status.ok()) status = accelerator_->Fault();
+  if (!status.ok()) return status.WithContext("step %llu", static_cast<unsigned long long>(step));
+  result.statistics = device_statistics_->Take(step);
   result.step = step;
   if (options_.rank.world_size == 1) result.statistics.stop = stop_asked_[step % 2] ? 1.0f : 0.0f;
   if (options_.rank.world_size > 1) ENGINE_RETURN_IF_ERROR(CheckOrderBits(result.statistics));
   return result;
+}
+
+// In parts, so that whoever ends the run is heard meanwhile.
+template <typename Wait>
+Status Executor::AwaitDevice(uint64_t step, const Wait& wait) {
+  for (int64_t left_ms = options_.device_timeout_ms; left_ms > 0; left_ms -= kLookMs) {
+    Status device = wait(std::min(left_ms, kLookMs));
+    if (device.code() != StatusCode::kTimeout) return AwaitReport(std::move(device), step);
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+  }
+  return AwaitReport(
+      Status::Error(StatusCode::kTimeout, "the device did not come to its end within %lld ms",
+                    static_cast<long long>(options_.device_timeout_ms)),
+      step);
+}
+
+// After the device has passed the statistics of `step`, of the step at hand all of it, or has
+// failed, as `device` says: the failure of a transfer if there was one, which is the cause where
+// both fail, else `device`.
+Status Executor::AwaitReport(Status device, uint64_t step) {
+  const bool alone = device_order_ == nullptr;
+  if (alone && !device.ok()) return device;
+  Lock lock(mutex_);
+  const int64_t limit_ms = device.ok() ? kReportMs : kCauseMs;
+  const bool reported = changed_.wait_for(lock, std::chrono::milliseconds(limit_ms), [&] {
+    const bool all =
+        step < now_.step ? alone || reported_step_ >= step : transfers_->in_flight() == 0;
+    return !failure_.ok() || (device.ok() && all);
+  });
+  if (!failure_.ok()) return failure_;
+  if (reported || !device.ok()) return device;
+  return Status::Error(StatusCode::kTimeout,
+                       "communicator '%s' did not report within %lld ms the end of a transfer that "
+                       "the device has passed",
+                       options_.communicator_name.c_str(), static_cast<long long>(kReportMs));
 }
 
 Result<StepResult> Executor::Remaining() {
@@ -131,7 +173,10 @@ Result<StepResult> Executor::Remaining() {
 // All of a flush is queued; whoever asked for it reads memory.
 Status Executor::WaitForDevice() {
   if (accelerator_ == nullptr) return {};
-  ENGINE_RETURN_IF_ERROR(memory_->stream()->Synchronize(options_.device_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(Join());
+  ENGINE_RETURN_IF_ERROR(AwaitDevice(
+      now_.step, [&](int64_t timeout_ms) { return memory_->stream()->Synchronize(timeout_ms); }));
+  device_works_ = false;
   return accelerator_->Fault();
 }
 
@@ -162,7 +207,7 @@ Status Executor::Update(UpdateCall call, const Parameter& parameter, int64_t off
   call.gradient_scale = 1;
   call.learning_rate_scale = parameter.learning_rate_scale;
   call.device_scale = ScaleAt(scale);
-  call.scalars = memory_->scalars(tail_step_ == now_.step ? 1 : 0);
+  call.scalars = device_order_ == nullptr ? memory_->scalars() : memory_->kept_scalars();
   call.value_bf16 = memory_->copy_at(offset);
   if (span_updates_ == nullptr) return plugins_.optimizer->Update(call);
   updates_.push_back(call);
@@ -192,49 +237,60 @@ Status Executor::AllReduceOnDevice(DType dtype, void* data, int64_t count) {
   return stream->Synchronize(options_.device_timeout_ms);
 }
 
-bool Executor::CanRecord(const StepInput& input) const {
+// On all ranks in the same steps: a communicator may send otherwise what is recorded.
+bool Executor::CanRecord() {
+  most_samples_ = std::max(most_samples_, input_.all_samples);
   return options_.record_steps && recorded_ == nullptr && steps_run_ > kWarmUpSteps &&
-         input.samples == memory_->graph().max_samples;
+         input_.all_samples == most_samples_;
 }
 
-// A step begins with what is left of the one before, and after Flush nothing is.
-bool Executor::StandsAsRecorded() const {
-  const std::lock_guard lock(mutex_);
-  return state_->phases() == recorded_from_;
+bool Executor::CanReplay() const {
+  return recorded_ != nullptr && input_.all_samples == recorded_samples_;
 }
 
-bool Executor::CanReplay(const StepInput& input) const {
-  return recorded_ != nullptr && input.samples == recorded_samples_ && StandsAsRecorded();
-}
-
-// The step was recorded instead of run, so now it is run. It is of no use to later ones unless it
-// leaves what it began with.
+// The step was recorded instead of run, so now it is run.
 Status Executor::Record(Status driven) {
+  recording_ = false;
+  if (driven.ok()) driven = Join();
   Recording* recorded = nullptr;
   const Status ended = accelerator_->EndRecording(memory_->stream(), &recorded);
   recorded_.reset(recorded);
   ENGINE_RETURN_IF_ERROR(driven);
   ENGINE_RETURN_IF_ERROR(ended);
-  recorded_samples_ = input_.samples;
-  ENGINE_RETURN_IF_ERROR(recorded_->Launch(memory_->stream()));
-  ENGINE_RETURN_IF_ERROR(device_statistics_->Collect(input_.step));
-  if (StandsAsRecorded()) return {};
-  const Status done = memory_->stream()->Synchronize(options_.device_timeout_ms);
-  recorded_.reset();
-  return done;
+  recorded_samples_ = input_.all_samples;
+  return Launch();
 }
 
-// The executor stays where it stands: the head is done, the tail is to come.
+// The executor stays where it stands: all of a step is done.
 Status Executor::Replay() {
   {
     const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
     RecordStepSpan(SpanKind::kStep);
     step_begin_ns_ = NowNs();
   }
   tail_step_ = input_.step;
   tail_rate_ = input_.learning_rate;
+  ENGINE_RETURN_IF_ERROR(Join());
+  return Launch();
+}
+
+Status Executor::Launch() {
   ENGINE_RETURN_IF_ERROR(recorded_->Launch(memory_->stream()));
-  return device_statistics_->Collect(input_.step);
+  ENGINE_RETURN_IF_ERROR(device_statistics_->Collect(input_.step, memory_->stream()));
+  if (device_order_ == nullptr) return {};
+  const Span span{.kind = SpanKind::kTask,
+                  .task = statistics_task_,
+                  .step = input_.step,
+                  .ready_ns = step_begin_ns_,
+                  .begin_ns = NowNs()};
+  Transfer nothing;
+  {
+    const std::lock_guard lock(mutex_);
+    nothing = MakeTransfer(tasks_.tasks[statistics_task_]);
+  }
+  nothing.count = 0;
+  return transfers_->Start(span, nothing, nullptr);
 }
 
 }  // namespace engine

@@ -31,7 +31,7 @@ Status Executor::BeginMicroBatch(int64_t index) {
                    .first_sample = static_cast<uint64_t>(input_.first_sample + begin),
                    .replicas = replicas_.get()};
   now_.first_sample = call_context_.first_sample;
-  ENGINE_RETURN_IF_ERROR(memory_->SetScalars(before_, now_));
+  ENGINE_RETURN_IF_ERROR(memory_->SetScalars(now_));
   const void* const target = At(graph, graph.target, input_.target, begin);
   return memory_->SetBatch(At(graph, graph.input, input_.input, begin),
                            static_cast<const int32_t*>(target), part + (index < larger ? 1 : 0));

@@ -37,11 +37,12 @@ Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& opti
 
 Executor::~Executor() {
   if (follows_) store_->Listen(nullptr);
-  if (device_lane_ != nullptr) Abort(Status::Error(StatusCode::kAborted, "the run is over"));
-  device_lane_.reset();
-  if (accelerator_ != nullptr) (void)memory_->stream()->Synchronize(kEndMs);
   if (transfers_ != nullptr && transfers_->in_flight() > 0) {
     plugins_.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
+  }
+  if (accelerator_ != nullptr) {
+    (void)Join();
+    (void)memory_->stream()->Synchronize(kEndMs);
   }
   {
     // Callbacks may still come; they find a failure and start nothing.
@@ -79,13 +80,16 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
     parameter.alone = row_elements.back() > 0 ? 1 : 0;
     has_row_tables_ |= parameter.alone != 0;
   }
+  const bool on_accelerator = plugins_.device->Query(kAcceleratorId) != nullptr;
+  const bool alone = options_.rank.world_size == 1 && !served() && !options_.sends_alone;
   const ModelInfo model{.parameters = parameters,
                         .communicator = communicator_traits_,
                         .gate = gate,
                         .world_size = options_.rank.world_size,
                         .slice_multiple = SliceMultiple(options_.rank.world_size),
                         .sharded = sharded_ ? 1u : 0u,
-                        .served = served() ? 1u : 0u};
+                        .served = served() ? 1u : 0u,
+                        .accelerator = on_accelerator ? 1u : 0u};
   ENGINE_ASSIGN_OR_RETURN(FlatLayout layout,
                           MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
   ENGINE_ASSIGN_OR_RETURN(
@@ -109,6 +113,8 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
                            .gate = optimizer_traits_.gate,
                            .sharded = sharded_,
                            .served = served(),
+                           .alone = alone,
+                           .accelerator = on_accelerator,
                            .own_pace = own_pace_,
                            .wire = wire_ == nullptr ? nullptr : &wire_->layout(),
                            .row_elements = row_elements,
@@ -133,7 +139,9 @@ Status Executor::Plan(Graph graph, const OpFactory& factory) {
   }
   ENGINE_RETURN_IF_ERROR(PrepareDevice());
   state_ = std::make_unique<StepState>(tasks_, flat.parameters.size(), *plugins_.scheduler);
-  transfers_ = std::make_unique<TransferLane>(*plugins_.communicator, tasks_.tasks.size(),
+  // The host of an accelerator is up to two steps ahead.
+  const size_t capacity = tasks_.tasks.size() * (accelerator_ == nullptr ? 1 : 3);
+  transfers_ = std::make_unique<TransferLane>(*plugins_.communicator, capacity,
                                               [this] { PumpAside(Lock(mutex_)); });
   ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
                              .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
@@ -190,7 +198,9 @@ Status Executor::PrepareOrder() {
                          sharded_ ? " with train.shard_optimizer" : "", Name(task.info.transfer),
                          options_.communicator_name.c_str());
   }
+  // On an accelerator any order follows from the plan: see device_order.h.
   const bool agree = options_.rank.world_size > 1 && communicator_traits_.ordered != 0 &&
+                     memory_->accelerator() == nullptr &&
                      plugins_.scheduler->traits().order == TransferOrder::kLeader;
   if (!agree || communicator_traits_.measures_only != 0) return {};
   ENGINE_CHECK(store_ != nullptr, "ranks that agree on an order need a store");

@@ -15,7 +15,6 @@ constexpr int64_t kGraceMs = 5000;
 
 }  // namespace
 
-// On an accelerator what is sent is there when a transfer starts, but for the statistics.
 Transfer Executor::MakeTransfer(const Task& task) {
   const uint64_t identity[2] = {tasks_.digest, task.info.id};
   Transfer transfer{.kind = task.info.transfer,
@@ -23,28 +22,23 @@ Transfer Executor::MakeTransfer(const Task& task) {
                     .priority = task.info.priority,
                     .unit = task.info.unit,
                     .sequence = ++sequence_,
-                    .stream = accelerator_ == nullptr ? memory_->stream() : nullptr,
+                    .stream = StreamOf(task),
                     .timeout_ms = options_.timeout_ms};
-  if (task.data == TransferData::kStatistics && accelerator_ != nullptr) {
-    transfer.stream = options_.rank.world_size > 1 ? memory_->stream() : nullptr;
+  // With one rank all stays where it is, also in a recording.
+  if (accelerator_ != nullptr && device_order_ == nullptr) transfer.stream = nullptr;
+  if (task.data == TransferData::kStatistics) {
     transfer.send = transfer.recv = memory_->statistics();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
-    return transfer;
-  }
-  if (task.data == TransferData::kStatistics) {
-    StepStatistics& statistics = *memory_->statistics();
-    own_count_ = statistics.count;
+    if (accelerator_ != nullptr) return transfer;
+    own_count_ = memory_->statistics()->count;
     const auto bits = log_.DigestBits();
-    std::copy(bits.begin(), bits.end(), statistics.order_bits);
-    transfer.send = transfer.recv = &statistics;
-    transfer.count = sizeof(StepStatistics) / sizeof(float);
+    std::copy(bits.begin(), bits.end(), memory_->statistics()->order_bits);
     return transfer;
   }
   if (task.data == TransferData::kObserved) {
     const std::span<float> sums = plugins_.hooks[task.hook]->Observed();
     transfer.send = transfer.recv = sums.data();
     transfer.count = static_cast<int64_t>(sums.size());
-    transfer.stream = memory_->stream();  // Observed may queue the last of them
     return transfer;
   }
   if (served()) {
@@ -68,6 +62,13 @@ Transfer Executor::MakeTransfer(const Task& task) {
 }
 
 Status Executor::RunTask(const Task& task) {
+  ENGINE_RETURN_IF_ERROR(Run(task));
+  if (!task.makes_statistics) return {};
+  const std::lock_guard lock(mutex_);
+  return TakeStatistics();
+}
+
+Status Executor::Run(const Task& task) {
   if (!task.tail && task.info.kind != TaskKind::kForward && !backward_begun_) {
     ENGINE_RETURN_IF_ERROR(BeginBackward());
   }
@@ -105,7 +106,7 @@ Status Executor::RunHook(const Task& task) {
   const char* name = options_.hook_names[task.hook].c_str();
   if (task.hook_work == HookWork::kPack || task.hook_work == HookWork::kUnpack) {
     const bool packs = task.hook_work == HookWork::kPack;
-    Stream* const stream = memory_->stream();
+    Stream* const stream = StreamOf(task);
     return (packs ? wire_->Pack(task, stream) : wire_->Unpack(task, stream))
         .WithContext("hook '%s'", name);
   }
@@ -124,7 +125,7 @@ Status Executor::RunHook(const Task& task) {
         .scale = !local                    ? ScaleAt(first_scale_[task.info.id] + i)
                  : accelerator_ == nullptr ? &local_scale
                                            : ScaleAt(gradient_scale_.size()),
-        .stream = memory_->stream()};
+        .stream = StreamOf(task)};
     const Status status =
         task.hook_work == HookWork::kObserve ? hook.Observe(view) : hook.Apply(view);
     if (!status.ok()) return status.WithContext("hook '%s' on '%s'", name, parameter.name.c_str());
@@ -137,7 +138,6 @@ Status Executor::RunHook(const Task& task) {
 }
 
 Status Executor::RunUpdate(const Task& task) {
-  const auto unit = static_cast<int32_t>(task.info.unit);
   for (size_t i = 0; i < task.spans.size(); ++i) {
     const TaskSpan& span = task.spans[i];
     const int32_t index = memory_->layout().parameters[span.parameter];
@@ -151,8 +151,9 @@ Status Executor::RunUpdate(const Task& task) {
                     .learning_rate = tail_rate_ * parameter.learning_rate_scale,
                     .weight_decay_scale = parameter.DecayScale(),
                     .step = tail_step_,
-                    .stream = memory_->stream()};
-    for (int32_t s = 0; s < states_->count(); ++s) call.states[s] = states_->At(s, unit, offset);
+                    .stream = StreamOf(task)};
+    for (int32_t s = 0; s < states_->count(); ++s)
+      call.states[s] = states_->At(s, span.unit, offset);
     const Status status = Update(call, parameter, offset, scale);
     if (status.ok()) continue;
     return status.WithContext("optimizer '%s' on '%s'", options_.optimizer_name.c_str(),

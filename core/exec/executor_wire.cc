@@ -43,7 +43,7 @@ Status Executor::CheckWire() {
                          "the two",
                          name, Name(sent), options_.communicator_name.c_str());
   }
-  if (options_.rank.world_size > 1 || options_.packs_alone) wire_format_ = format;
+  if (options_.rank.world_size > 1 || options_.sends_alone) wire_format_ = format;
   return {};
 }
 

@@ -161,7 +161,7 @@ Status ModelMemory::Bind(const OpFactory& factory) {
     bound.call.workspace = workspace_.data();
     bound.call.stream = stream_.get();
     bound.call.seed = seed_;
-    bound.call.scalars = scalars(1);
+    bound.call.scalars = scalars();
   }
   return {};
 }
@@ -245,10 +245,13 @@ void ModelMemory::SetSamples(int64_t samples) {
   }
 }
 
-Status ModelMemory::SetScalars(const StepScalars& before, const StepScalars& step) {
+Status ModelMemory::SetScalars(const StepScalars& step) {
   if (accelerator_ == nullptr) return {};
-  const StepScalars both[2] = {before, step};
-  return device_.Copy(scalars_.data(), both, sizeof(both), stream_.get());
+  return device_.Copy(scalars(), &step, sizeof(step), stream_.get());
+}
+
+Status ModelMemory::KeepScalars(Stream* stream) {
+  return device_.Copy(kept_scalars(), scalars(), sizeof(StepScalars), stream);
 }
 
 Status ModelMemory::SetBatch(const void* input, const int32_t* target, int64_t samples) {

@@ -42,9 +42,11 @@ class ModelMemory {
                                                      const OpFactory& factory, uint64_t seed,
                                                      SharedMemory* shared = nullptr);
 
-  // Tells an accelerator what changes from step to step; `step` is that of later calls, and
-  // `before` what updates of the step before it need. Does nothing on other devices. [compute-lane]
-  Status SetScalars(const StepScalars& before, const StepScalars& step);
+  // Tells an accelerator what changes from step to step. Does nothing on other devices.
+  // [compute-lane]
+  Status SetScalars(const StepScalars& step);
+  // Queues a copy of them on `stream`, for updates that are queued there. [compute-lane]
+  Status KeepScalars(Stream* stream);
 
   // Copies a batch of `samples` (0 .. max_samples) to the device; `target` may be null in a graph
   // for inference. Every following call works on that many samples. [compute-lane]
@@ -97,11 +99,9 @@ class ModelMemory {
 
   // Null: all of the above is host memory, and calls have done their work when they return.
   Accelerator* accelerator() const { return accelerator_; }
-  // Of an accelerator: 0 of the step before, 1 of the step at hand.
-  const StepScalars* scalars(int32_t which) const {
-    const auto* both = static_cast<const StepScalars*>(scalars_.data());
-    return both == nullptr ? nullptr : both + which;
-  }
+  // Of an accelerator: those that were set last, and those that were kept last.
+  StepScalars* scalars() const { return static_cast<StepScalars*>(scalars_.data()); }
+  StepScalars* kept_scalars() const { return scalars() + 1; }
 
  private:
   struct Bound {  // one instruction

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/exec/wire.h"
 
@@ -11,12 +12,13 @@ namespace {
 
 constexpr uint64_t kStatisticsBytes = 20 * sizeof(float);
 
-// What hooks and updates work on at once: a unit, or a whole parameter.
+// What hooks and updates work on at once: a unit, a whole parameter, or everything.
 struct Group {
   std::string name;
-  std::vector<TaskSpan> spans;
-  std::vector<int32_t> waits;  // what its next task waits for
-  int32_t unit = kNone;        // of groups that are units
+  std::vector<TaskSpan> spans;      // of this rank
+  std::vector<int32_t> parameters;  // positions: of the spans of all ranks
+  std::vector<int32_t> waits;       // what its next task waits for
+  int32_t unit = kNone;             // of groups that are units
 };
 
 class TaskGraphBuilder {
@@ -213,20 +215,23 @@ class TaskGraphBuilder {
     row_pulls_.emplace_back(unit, LastId());
   }
 
-  // The loss op is the last forward instruction that anything depends on; waiting for all of them
-  // is as early.
   void AddStatistics() {
     if (options_.own_pace) return;
+    const int32_t maker = micro_batches_ != kNone ? micro_batches_ : LossTask();
+    result_.tasks[maker].makes_statistics = options_.alone;
+    if (options_.alone) return;
     Task& task = AddTransfer(TransferKind::kAllReduce, TransferData::kStatistics, kNone,
                              "transfer statistics");
     task.info.size_bytes = kStatisticsBytes;
     statistics_ = static_cast<int32_t>(task.info.id);
-    if (micro_batches_ != kNone) return After(micro_batches_);
-    for (int32_t k = 0; k < program_.forward_count; ++k) {
-      if (graph_.nodes[program_.instructions[k].node].outputs[0] == graph_.loss) {
-        After(task_of_instruction_[k]);
-      }
-    }
+    After(maker);
+  }
+
+  int32_t LossTask() const {
+    const NodeId node = graph_.values[graph_.loss].producer;
+    int32_t k = 0;
+    while (program_.instructions[k].node != node) ++k;
+    return task_of_instruction_[k];
   }
 
   void AddLocalPipeline(int32_t position) {
@@ -241,6 +246,7 @@ class TaskGraphBuilder {
       last = LastId();
     }
     sent_[position] = last;
+    if (options_.alone) return;
     for (int32_t unit : layout_.units_of[position]) {
       if (--unit_waits_[unit] == 0) AddFirstStage(unit);
     }
@@ -301,7 +307,7 @@ class TaskGraphBuilder {
   // From here on everything waits for the network, so it comes last in sequence.
   void AddTail() {
     if (options_.served) return AddServedTail();
-    for (size_t u = 0; u < layout_.units.size() && !options_.sharded; ++u) {
+    for (size_t u = 0; u < layout_.units.size() && !options_.sharded && !options_.alone; ++u) {
       if (layout_.units[u].stages == UnitStages::kAllReduce || Packed()) continue;
       AddGather(static_cast<int32_t>(u), TransferData::kGradients);
       After(unit_task_[u]);
@@ -321,11 +327,17 @@ class TaskGraphBuilder {
     }
     for (Group& group : groups_)
       Step(group, Add(TaskKind::kUpdate, std::string("update ").append(group.name)));
-    if (!options_.sharded) return;
-    for (Group& group : groups_) {
-      AddGather(group.unit, TransferData::kParameters);
-      for (int32_t earlier : group.waits) After(earlier);
-      group.waits = {LastId()};
+    if (options_.sharded) AddGathersOfParameters();
+  }
+
+  // Of each unit, when what holds it is updated.
+  void AddGathersOfParameters() {
+    const std::vector<Group> updated = std::exchange(groups_, {});
+    for (size_t u = 0; u < layout_.units.size(); ++u) {
+      const auto unit = static_cast<int32_t>(u);
+      AddGather(unit, TransferData::kParameters);
+      for (int32_t earlier : updated[std::min(u, updated.size() - 1)].waits) After(earlier);
+      AddUnitGroup(unit, {LastId()});
     }
   }
 
@@ -339,7 +351,7 @@ class TaskGraphBuilder {
         After(unit_task_[u]);
         unit_task_[u] = LastId();
       }
-      groups_.push_back({.name = NameOfUnit(unit), .waits = {unit_task_[u]}, .unit = unit});
+      AddUnitGroup(unit, {unit_task_[u]});
     }
   }
 
@@ -375,45 +387,89 @@ class TaskGraphBuilder {
     for (const Group& group : groups_) {
       task.info.needed_by = std::min(task.info.needed_by, NeededByGroup(group));
     }
+    for (int32_t earlier : WaitsOfAll()) After(earlier);
+    for (Group& group : groups_) group.waits = {LastId()};
+  }
+
+  // What the next tasks of all groups wait for, each once.
+  std::vector<int32_t> WaitsOfAll() const {
     std::vector<int32_t> waits;
     for (const Group& group : groups_) {
       waits.insert(waits.end(), group.waits.begin(), group.waits.end());
     }
     std::sort(waits.begin(), waits.end());
     waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
-    for (int32_t earlier : waits) After(earlier);
-    for (Group& group : groups_) group.waits = {LastId()};
+    return waits;
   }
 
   uint32_t NeededByGroup(const Group& group) const {
-    if (group.unit != kNone) return NeededBy(layout_.units[group.unit]);
-    return FirstUse(group.spans[0].parameter);
+    uint32_t first = UINT32_MAX;
+    for (int32_t position : group.parameters) first = std::min(first, FirstUse(position));
+    return first;
   }
 
+  // On an accelerator, for which the host only queues work, one group of everything, if all updates
+  // become ready at once or the device does nothing beside them: then more launches would let
+  // nothing begin sooner. On a host forward tasks of the next step run between updates, each as
+  // soon as those of its parameters are done; and with one rank an update of one parameter finds
+  // more of it in a cache, behind the backward pass that makes the gradient or before the forward
+  // pass that reads the value.
   void MakeGroups() {
-    bool by_unit = options_.gate != UpdateGate::kTensor;
+    bool whole = options_.gate == UpdateGate::kTensor;
+    bool all_wait = options_.gate == UpdateGate::kGlobal || options_.alone;
     for (const HookTraits& hook : options_.hooks) {
-      if (hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor) by_unit = false;
+      if (hook.stage != HookStage::kReduced) continue;
+      whole |= hook.scope == HookScope::kTensor;
+      all_wait |= hook.scope == HookScope::kGlobal;
     }
-    ENGINE_CHECK(by_unit || !options_.sharded, "updates of whole parameters cannot be sharded");
-    if (by_unit) {
-      for (size_t u = 0; u < layout_.units.size(); ++u) AddUnitGroup(static_cast<int32_t>(u));
-    } else {
-      for (size_t p = 0; p < layout_.parameters.size(); ++p) {
-        Group group{.name = NameOf(p),
-                    .spans = {{.parameter = static_cast<int32_t>(p), .count = CountOf(p)}},
-                    .waits = {statistics_}};
-        for (int32_t unit : layout_.units_of[p]) group.waits.push_back(unit_task_[unit]);
-        groups_.push_back(std::move(group));
-      }
+    ENGINE_CHECK(!whole || !options_.sharded, "updates of whole parameters cannot be sharded");
+    if (layout_.parameters.empty()) return;
+    if (options_.accelerator && all_wait) return AddGroupOfAll();
+    if (whole || options_.alone) return AddGroupsOfParameters();
+    for (size_t u = 0; u < layout_.units.size(); ++u) {
+      AddUnitGroup(static_cast<int32_t>(u), {statistics_, unit_task_[u]});
     }
   }
 
-  void AddUnitGroup(int32_t unit) {
-    groups_.push_back({.name = NameOfUnit(unit),
-                       .spans = SpansOf(unit, options_.sharded),
-                       .waits = {statistics_, unit_task_[unit]},
-                       .unit = unit});
+  void AddGroupsOfParameters() {
+    for (size_t p = 0; p < layout_.parameters.size(); ++p) {
+      const auto position = static_cast<int32_t>(p);
+      groups_.push_back({.name = NameOf(p),
+                         .spans = {{.parameter = position, .count = CountOf(p)}},
+                         .parameters = {position},
+                         .waits = Arrivals(p)});
+    }
+  }
+
+  void AddGroupOfAll() {
+    AddGroupsOfParameters();
+    Group all{.name = std::to_string(groups_.size()) + " parameters", .waits = WaitsOfAll()};
+    for (const Group& one : groups_) {
+      all.parameters.push_back(one.parameters[0]);
+      if (!options_.sharded) all.spans.push_back(one.spans[0]);
+    }
+    for (size_t u = 0; u < layout_.units.size() && options_.sharded; ++u) {
+      const std::vector<TaskSpan> own = SpansOf(static_cast<int32_t>(u), /*own_part=*/true);
+      all.spans.insert(all.spans.end(), own.begin(), own.end());
+    }
+    groups_.assign(1, std::move(all));
+  }
+
+  // What must be done before a parameter's gradient may be looked at, and its mean is known.
+  std::vector<int32_t> Arrivals(size_t position) const {
+    if (options_.alone) return {sent_[position]};
+    std::vector<int32_t> arrivals = {statistics_};
+    for (int32_t unit : layout_.units_of[position]) arrivals.push_back(unit_task_[unit]);
+    return arrivals;
+  }
+
+  void AddUnitGroup(int32_t unit, std::vector<int32_t> waits) {
+    Group group{.name = NameOfUnit(unit), .waits = std::move(waits), .unit = unit};
+    group.spans = SpansOf(unit, options_.sharded);
+    for (const UnitSpan& span : layout_.units[unit].spans) {
+      group.parameters.push_back(static_cast<int32_t>(span.parameter));
+    }
+    groups_.push_back(std::move(group));
   }
 
   // The spans of a unit, or what this rank updates of them in a sharded run.
@@ -432,6 +488,7 @@ class TaskGraphBuilder {
       const int64_t to = std::min(end, parameter + span.offset + span.count);
       if (from >= to) continue;
       spans.push_back({.parameter = static_cast<int32_t>(span.parameter),
+                       .unit = unit,
                        .offset = from - parameter,
                        .count = to - from});
     }
@@ -442,13 +499,8 @@ class TaskGraphBuilder {
   void CarryToNextStep() {
     std::vector<std::vector<int32_t>> last(layout_.parameters.size());
     for (const Group& group : groups_) {
-      if (group.unit == kNone) {
-        last[group.spans[0].parameter] = group.waits;
-        continue;
-      }
-      for (const UnitSpan& span : layout_.units[group.unit].spans) {
-        last[span.parameter].insert(last[span.parameter].end(), group.waits.begin(),
-                                    group.waits.end());
+      for (int32_t position : group.parameters) {
+        last[position].insert(last[position].end(), group.waits.begin(), group.waits.end());
       }
     }
     for (size_t p = 0; p < last.size(); ++p) {

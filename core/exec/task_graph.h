@@ -21,6 +21,7 @@ enum class HookWork { kApply, kObserve, kAllObserved, kPack, kUnpack };
 // A part of one parameter that a task works on, in elements.
 struct TaskSpan {
   int32_t parameter = kNone;  // position in FlatLayout::parameters
+  int32_t unit = kNone;       // that it lies in; kNone: perhaps in several
   int64_t offset = 0;         // elements of the parameter
   int64_t count = 0;
 };
@@ -41,6 +42,8 @@ struct Task {
   int32_t blocks = 1;  // kHook of kUnpack: from how many ranks each span comes
   TransferData data = TransferData::kStatistics;  // kTransfer
   bool gathers = false;                           // kForward, kBackward: its op sees all ranks
+  bool makes_statistics = false;          // kForward: the statistics of the step are known when it
+                                          // is done, as they need not travel
   bool opens_step = false;                // kForward, and pulls of rows: ready when a step begins
   bool tail = false;                      // comes after the end of backward: transfers of gradients
                                           // and parameters, reduced hooks, updates
@@ -72,8 +75,12 @@ struct Task {
 // gradients and an UNPACK(unit) after the last one. What the hook packs (WireKind::kPacked) travels
 // by one ALL_GATHER, whatever the chain.
 //
+// With one rank nothing travels: there are no transfers, and all hooks and updates wait for is a
+// complete gradient.
+//
 // Reduced hooks and updates work on one unit if the optimizer's gate and the hook's scope allow it,
-// else on one parameter. A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
+// else on one parameter; or on everything at once where no forward task could begin sooner
+// otherwise (MakeGroups). A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
 // was observed, when sharded], one task when all is observed, then APPLY. The forward tasks of the
 // next step wait for the last task of each parameter that they read. Tasks whose ops gather from
 // all ranks (OpSignature::uses_replicas) run in the order of the program: each waits for the one
@@ -90,6 +97,8 @@ struct TaskGraphOptions {
   UpdateGate gate = UpdateGate::kSpan;  // of the optimizer
   bool sharded = false;
   bool served = false;
+  bool alone = false;                 // nothing travels: one rank, neither sharded nor served
+  bool accelerator = false;           // what compute tasks do is queued on a device
   bool own_pace = false;              // no transfer waits for other ranks: no statistics of them
   const WireLayout* wire = nullptr;   // null: gradients travel as they are
   std::vector<int64_t> row_elements;  // served: by position in FlatLayout::parameters, > 0 for

@@ -1,18 +1,17 @@
 #include "core/exec/transfer_lane.h"
 
+#include <utility>
+
 #include "core/exec/clock.h"
 
 namespace engine {
 
 TransferLane::TransferLane(Communicator& communicator, size_t capacity,
                            std::function<void()> on_done)
-    : communicator_(communicator),
-      on_done_(std::move(on_done)),
-      slots_(capacity),
-      queue_(capacity) {
-  for (size_t i = 0; i < capacity; ++i) {
-    slots_[i].lane = this;
-    slots_[i].task = static_cast<uint32_t>(i);
+    : communicator_(communicator), on_done_(std::move(on_done)), slots_(capacity) {
+  for (Slot& slot : slots_) {
+    slot.lane = this;
+    slot.next = std::exchange(free_, &slot);
   }
 }
 
@@ -26,28 +25,45 @@ void TransferLane::Drain() {
     std::unique_lock lock(mutex_);
     if (in_flight() == 0 && calling_ == 0) return;
     const bool in_time = done_.wait_until(
-        lock, deadline, [this] { return size_ > 0 || (in_flight() == 0 && calling_ == 0); });
+        lock, deadline, [this] { return ended_ || (in_flight() == 0 && calling_ == 0); });
     ENGINE_CHECK(in_time, "the communicator did not end %zu transfers after Abort", in_flight());
   }
 }
 
-Status TransferLane::Start(uint32_t task, const Transfer& transfer) {
-  Slot& slot = slots_[task];
-  ENGINE_CHECK(slot.work == nullptr, "task %u is under way", task);
-  ENGINE_RETURN_IF_ERROR(communicator_.Submit(transfer, &slot.work));
+TransferLane::Slot* TransferLane::FreeSlot() {
+  const std::lock_guard lock(mutex_);
+  if (free_ == nullptr) {
+    free_ = &slots_.emplace_back();
+    free_->lane = this;
+  }
+  return std::exchange(free_, free_->next);
+}
+
+Status TransferLane::Start(const Span& span, const Transfer& transfer, Stream* follower) {
+  Slot* const slot = FreeSlot();
+  slot->span = span;
+  Status status = communicator_.Submit(transfer, &slot->work);
+  if (!status.ok()) {
+    const std::lock_guard lock(mutex_);
+    slot->next = std::exchange(free_, slot);
+    return status;
+  }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
-  slot.work->OnDone(&TransferLane::OnDone, &slot);
-  return {};
+  // Before its end can be taken, which releases it.
+  if (follower != nullptr) status = slot->work->WaitStream(follower);
+  slot->work->OnDone(&TransferLane::OnDone, slot);
+  return status;
 }
 
 void TransferLane::OnDone(void* context) {
   auto* slot = static_cast<Slot*>(context);
   TransferLane& lane = *slot->lane;
-  slot->end_ns = NowNs();
+  slot->span.end_ns = NowNs();
   {
     const std::lock_guard lock(lane.mutex_);
-    lane.queue_[(lane.head_ + lane.size_) % lane.queue_.size()] = slot->task;
-    ++lane.size_;
+    slot->next = nullptr;
+    (lane.ended_ == nullptr ? lane.ended_ : lane.last_ended_->next) = slot;
+    lane.last_ended_ = slot;
     ++lane.calling_;
   }
   lane.on_done_();
@@ -58,19 +74,18 @@ void TransferLane::OnDone(void* context) {
 }
 
 bool TransferLane::Take(Completion* completion) {
+  Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (size_ == 0) return false;
-    completion->task = queue_[head_];
-    head_ = (head_ + 1) % queue_.size();
-    --size_;
+    if (ended_ == nullptr) return false;
+    slot = std::exchange(ended_, ended_->next);
   }
-  Slot& slot = slots_[completion->task];
-  completion->wire_ns = slot.work->started_ns();
-  completion->end_ns = slot.end_ns;
-  completion->status = slot.work->WaitHost(0);
-  slot.work->Release();
-  slot.work = nullptr;
+  completion->span = slot->span;
+  completion->span.wire_ns = slot->work->started_ns();
+  completion->status = slot->work->WaitHost(0);
+  slot->work->Release();
+  const std::lock_guard lock(mutex_);
+  slot->next = std::exchange(free_, slot);
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }

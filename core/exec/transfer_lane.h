@@ -4,10 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <mutex>
-#include <vector>
 
+#include "core/trace/recorder.h"
 #include "engine/communicator.h"
 #include "engine/status.h"
 
@@ -16,14 +17,12 @@ namespace engine {
 class TransferLane {
  public:
   struct Completion {
-    uint32_t task = 0;
-    int64_t wire_ns = 0;  // see Work::started_ns
-    int64_t end_ns = 0;
+    Span span;  // that Start was given, with the times of the transfer
     Status status;
   };
 
-  // `capacity` tasks with ids below it. `on_done` is called after each end, on a thread of the
-  // communicator or inside of Start.
+  // Allocates when more than `capacity` transfers are under way. `on_done` is called after each
+  // end, on a thread of the communicator or inside of Start.
   TransferLane(Communicator& communicator, size_t capacity, std::function<void()> on_done);
   ~TransferLane() { Drain(); }
 
@@ -31,11 +30,11 @@ class TransferLane {
   // communicator before. Nothing is started after it.
   void Drain();
 
-  // Submits; the end of it will come out of Take. One transfer per task at a time. [one thread at a
-  // time, as Take]
-  Status Start(uint32_t task, const Transfer& transfer);
+  // Submits; the end of it will come out of Take. `follower`, if not null, is made to wait for the
+  // end. [one thread at a time]
+  Status Start(const Span& span, const Transfer& transfer, Stream* follower);
 
-  // The next transfer that has ended, if any.
+  // The next transfer that has ended, if any. [any-thread]
   bool Take(Completion* completion);
 
   size_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
@@ -43,21 +42,22 @@ class TransferLane {
  private:
   struct Slot {
     TransferLane* lane = nullptr;
-    uint32_t task = 0;
+    Span span;
     Work* work = nullptr;
-    int64_t end_ns = 0;
+    Slot* next = nullptr;  // of those that are free, or have ended
   };
   static void OnDone(void* slot);
+  Slot* FreeSlot();
 
   Communicator& communicator_;
   const std::function<void()> on_done_;
-  std::vector<Slot> slots_;
   std::atomic<size_t> in_flight_{0};  // started and not yet taken
   std::mutex mutex_;
   std::condition_variable done_;
-  std::vector<uint32_t> queue_;  // guarded by mutex_; ids of ended tasks, a ring
-  size_t head_ = 0, size_ = 0;   // guarded by mutex_
-  size_t calling_ = 0;           // guarded by mutex_; threads in on_done_
+  std::deque<Slot> slots_;  // guarded by mutex_, as all below
+  Slot* free_ = nullptr;
+  Slot *ended_ = nullptr, *last_ended_ = nullptr;
+  size_t calling_ = 0;  // threads in on_done_
 };
 
 }  // namespace engine

@@ -165,6 +165,7 @@ class Planner {
       if (instruction.kind != InstructionKind::kBackward) continue;
       const Node& node = graph_.nodes[instruction.node];
       TryGradientInPlace(static_cast<int32_t>(k), instruction, node);
+      TryEqualGradients(static_cast<int32_t>(k), instruction, node);
       if (instruction.output_grads[0] == kNone) continue;
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (!Has(node.signature.passes_gradient, i) || instruction.input_grads[i] == kNone)
@@ -173,6 +174,28 @@ class Planner {
                  GradientTensor(instruction.input_grads[i]), static_cast<int32_t>(k), false);
       }
     }
+  }
+
+  // Gradients that are made here and are the same: each in the memory of the first one that nobody
+  // changes while the other is of use.
+  void TryEqualGradients(int32_t k, const Instruction& instruction, const Node& node) {
+    const uint32_t made = node.signature.equal_gradients & ~instruction.accumulate;
+    for (size_t j = 1; j < node.inputs.size(); ++j) {
+      if (!Has(made, j) || instruction.input_grads[j] == kNone) continue;
+      const int32_t alias = GradientTensor(instruction.input_grads[j]);
+      for (size_t i = 0; i < j && IsFirstAccess(alias, k); ++i) {
+        if (!Has(made, i) || instruction.input_grads[i] == kNone) continue;
+        const int32_t base = GradientTensor(instruction.input_grads[i]);
+        if (SizeBytes(base) == SizeBytes(alias)) TryMerge(base, alias, k, false);
+      }
+    }
+  }
+
+  // Whether nothing uses the memory of `tensor` before instruction `k`.
+  bool IsFirstAccess(int32_t tensor, int32_t k) const {
+    return std::none_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
+      return access.instruction < k && Root(access.tensor) == Root(tensor);
+    });
   }
 
   // The gradient of an input in the memory of the input, which nobody reads any more when the

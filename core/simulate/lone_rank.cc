@@ -43,7 +43,7 @@ Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
   const ExecutorOptions options{.seed = config_.proto().seed(),
                                 .timeout_ms = config_.proto().communication().timeout_ms(),
                                 .micro_batches = config_.proto().train().micro_batches(),
-                                .packs_alone = true,
+                                .sends_alone = true,
                                 .trace_spans = kSpans,
                                 .communicator_name = chosen.communicator.entry.name,
                                 .scheduler_name = chosen.scheduler.entry.name,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/accelerator.h"
 #include "engine/parameter_server.h"
 
 namespace engine {
@@ -93,13 +94,15 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   ENGINE_ASSIGN_OR_RETURN(plan.scheduler, MakeScheduler(choice, *plan.host));
 
   const std::vector<ParameterInfo> parameters = DescribeParameters(graph_, program_);
+  const bool on_accelerator = rank_.plugins().device->Query(kAcceleratorId) != nullptr;
   ModelInfo model{.parameters = parameters,
                   .communicator = communicator_,
                   .gate = optimizer_gate_,
                   .world_size = world_size,
                   .slice_multiple = SliceMultiple(world_size),
                   .sharded = sharded ? 1u : 0u,
-                  .served = served ? 1u : 0u};
+                  .served = served ? 1u : 0u,
+                  .accelerator = on_accelerator ? 1u : 0u};
   model.communicator.max_in_flight = max_in_flight;
   for (const HookTraits& hook : hooks_) {
     if (hook.scope == HookScope::kGlobal) model.gate = UpdateGate::kGlobal;
@@ -124,6 +127,8 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
                                .gate = optimizer_gate_,
                                .sharded = sharded,
                                .served = served,
+                               .alone = world_size == 1,
+                               .accelerator = on_accelerator,
                                .own_pace = served && own_pace_,
                                .wire = wire.used() ? &wire : nullptr,
                                .micro_batches = rank_.config().proto().train().micro_batches(),

@@ -234,6 +234,7 @@ Status Trainer::TrainStep(int64_t step, bool* stop) {
                         .target = batch->target,
                         .samples = batch->samples,
                         .first_sample = batch->first_sample,
+                        .all_samples = batch->global_samples,
                         .step = static_cast<uint64_t>(step),
                         .learning_rate = static_cast<float>(rate),
                         .stop = rank_.stop_requested.load() != 0};

@@ -58,7 +58,9 @@ struct Transfer {
   const int32_t* rows = nullptr;  // kPush, kPull of a unit with rows: only these `row_count` ones,
   int64_t row_count = 0;          // ascending, are read from `send` or written to `recv`, which
                                   // hold the whole unit; null: all. Borrowed like the buffers
-  int64_t timeout_ms = 30000;     // > 0; the Work fails with kTimeout when it is not done by then
+  int64_t timeout_ms = 30000;     // > 0; the Work fails with kTimeout when it is not done so long
+                                  // after Submit, or after `stream` has come to it and transfers
+                                  // before it have ended
 };
 
 enum class WorkState : int32_t { kPending = 0, kDone = 1, kFailed = 2 };

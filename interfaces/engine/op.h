@@ -61,6 +61,11 @@ struct OpSignature {
   // core may pass the same memory for both; Backward then finds input_grads[i].data ==
   // output_grads[0].data and has nothing to do for that input.
   uint32_t passes_gradient = 0;
+  // Inputs that have one and the same gradient, element by element. The core may give several of
+  // them the same memory; Backward then finds input_grads[i].data == input_grads[j].data and writes
+  // it once. Where the addresses differ it writes each, and a gradient that it adds to is never
+  // shared.
+  uint32_t equal_gradients = 0;
   // Inputs whose gradient may be given the memory of the input itself, where nothing else reads the
   // input after this op: see OpCall::gradient_in_place.
   uint32_t gradient_in_place = 0;

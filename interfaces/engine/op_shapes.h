@@ -217,6 +217,7 @@ inline Status InferAddLayerNorm(const Inference& op) noexcept {
   op.AddOutput(op.inputs[0].shape);
   AddNormParameters(op, op.inputs[0].shape[-1]);
   op.Gradients(0b1111, 0b100, 0b1);
+  op.signature->equal_gradients = 0b11;
   op.signature->in_place_of = 0;
   return {};
 }

@@ -30,9 +30,9 @@ enum class TaskKind : int32_t {
   kForward = 0,
   kBackward = 1,
   kAccumulate = 2,  // the gradient of a parameter is complete on this rank
-  kHook = 3,        // one hook on one gradient (or the global part of a hook)
+  kHook = 3,        // one hook on one or several gradients (or the global part of a hook)
   kTransfer = 4,    // one unit
-  kUpdate = 5,      // one parameter
+  kUpdate = 5,      // of a unit, of a parameter, or of all
 };
 
 constexpr const char* Name(TaskKind kind) noexcept {
@@ -63,7 +63,7 @@ struct ParameterInfo {
   uint32_t first_use = 0;  // sequence of the first forward task that reads it
   uint32_t ready = 0;      // position in the step where its gradient becomes complete
   uint32_t alone = 0;      // 1: it must be a unit of its own, and whole (only some of its rows
-                           // travel in a step)
+                           // travel in a step, or it keeps parameters of two types apart)
   int64_t count = 0;       // float32 elements
   std::string_view name;
 };
@@ -71,16 +71,19 @@ struct ParameterInfo {
 // Everything a plan may depend on; the same on all ranks.
 struct ModelInfo {
   std::span<const ParameterInfo>
-      parameters;  // trainable ones, in the order their gradients become ready
+      parameters;  // trainable ones, in the order their gradients become ready; if sharded, those
+                   // that are gathered in fewer bytes come before all others
   CommunicatorTraits communicator;
   UpdateGate gate = UpdateGate::kSpan;  // of optimizer and hooks together
   int32_t world_size = 1;
   int64_t slice_multiple = 1;  // elements: where a unit ends inside of a parameter, the elements of
                                // that parameter so far must be a multiple of this
-  uint32_t sharded = 0;  // 1: every unit is reduce-scattered, each rank updates its part of the
-                         // parameters, and they are gathered, whatever UnitStages says
-  uint32_t served = 0;   // 1: every unit is pushed to servers, which update it, and pulled from
-                         // them, whatever UnitStages says
+  uint32_t sharded = 0;      // 1: every unit is reduce-scattered, each rank updates its part of the
+                             // parameters, and they are gathered, whatever UnitStages says
+  uint32_t served = 0;       // 1: every unit is pushed to servers, which update it, and pulled from
+                             // them, whatever UnitStages says
+  uint32_t accelerator = 0;  // 1: gradients lie in the memory of an accelerator (accelerator.h):
+                             // links between such are fast, so large units cost less
 };
 
 // A part of one parameter's gradient.
@@ -156,7 +159,8 @@ class Scheduler : public Object {
  public:
   virtual SchedulerTraits traits() const noexcept = 0;  // [setup]
 
-  // Decides what travels together. Called once, before Begin. [setup]
+  // Decides what travels together. Called once, before Begin. Of a run of one rank, where nothing
+  // travels, the core uses the plan for the order of gradients in memory only. [setup]
   virtual Status Plan(const ModelInfo& model, PlanSink& sink) noexcept = 0;
 
   // The tasks of one step, by id. Steps repeat it. [setup]

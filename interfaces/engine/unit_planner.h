@@ -12,6 +12,19 @@
 
 namespace engine::kit {
 
+// Of an option in bytes, its default: as much as suits the device.
+constexpr int64_t kByDevice = -1;
+// Between accelerators the start of a transfer costs as much as some MiB of it, and on each side
+// every unit is a launch of the update.
+constexpr int64_t kAcceleratorUnitBytes = 32 << 20;
+
+// The bytes that an option gives; where that is kByDevice, those of one of the two.
+inline int64_t BytesFor(const ModelInfo& model, int64_t given, int64_t on_host,
+                        int64_t on_accelerator = kAcceleratorUnitBytes) noexcept {
+  if (given != kByDevice) return given;
+  return model.accelerator != 0 ? on_accelerator : on_host;
+}
+
 struct UnitRules {
   int64_t first_bytes = INT64_MAX;  // a unit is closed as soon as it holds so much: the first one,
   int64_t fuse_bytes = 0;           // if that is less, and every one; 0: each parameter alone

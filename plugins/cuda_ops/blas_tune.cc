@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "cuda_error.h"
 
@@ -84,8 +85,9 @@ bool TuneFile::Find(std::string_view key, cublasLtMatmulAlgo_t* out) noexcept {
     begin = end + 1;
     if (line == kHeader.substr(0, kHeader.size() - 1)) continue;
     if (!IsWhole(line)) {
-      if (!said_damaged_) Say(LogLevel::kWarning, "has damaged lines, which are skipped");
-      said_damaged_ = true;
+      if (!std::exchange(said_damaged_, true)) {
+        Say(LogLevel::kWarning, "has damaged lines, which are skipped");
+      }
       continue;
     }
     const size_t key_size = line.size() - kValueChars - kWordChars;
@@ -102,9 +104,9 @@ bool TuneFile::Find(std::string_view key, cublasLtMatmulAlgo_t* out) noexcept {
 
 void TuneFile::Keep(std::string_view key, cublasLtMatmulAlgo_t* choice) noexcept {
   if (path_.empty()) return;
-  if (!said_measuring_)
+  if (!std::exchange(said_measuring_, true)) {
     Say(LogLevel::kInfo, "gets the fastest algorithms of matrix products, which are measured now");
-  said_measuring_ = true;
+  }
   const std::string line = prefix_ + LineOf(key, *choice);
   const int file = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   const ssize_t written = file < 0 ? -1 : write(file, line.data(), line.size());

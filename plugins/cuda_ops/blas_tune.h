@@ -19,6 +19,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cuda_device.h"
 #include "engine/host.h"

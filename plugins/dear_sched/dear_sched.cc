@@ -38,9 +38,10 @@ class DearScheduler final : public Scheduler {
     sharded_ = model.sharded != 0;
     // Else all forward tasks wait for all gathers, and none can be held back for a forward task.
     holds_back_ = !kit::SayIfAllWait(model, host_);
-    return kit::PlanUnits(
-        "dear_sched", model,
-        {.fuse_bytes = group_bytes_, .stages = UnitStages::kReduceScatterAllGather}, sink);
+    return kit::PlanUnits("dear_sched", model,
+                          {.fuse_bytes = kit::BytesFor(model, group_bytes_, 4 << 20),
+                           .stages = UnitStages::kReduceScatterAllGather},
+                          sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
@@ -187,17 +188,18 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "dear_sched",
-     .version = "1.1.0",
+     .version = "1.2.0",
      .kind = PluginKind::kScheduler,
      .doc = "reduce-scatters gradients during backward, gathers during the next forward pass",
      .create = Create},
     NoOps(),
     std::array{OptionSpec{.name = "group_bytes",
                           .type = OptionType::kInt,
-                          .default_value = "4194304",
-                          .min = 0,
+                          .default_value = "-1",
+                          .min = kit::kByDevice,
                           .max = 1 << 30,
                           .doc = "gradients that become ready one after another are a group as "
-                                 "soon as they are this many bytes; 0: each alone"}});
+                                 "soon as they are so many bytes; 0: each alone; -1: 4 MiB, on "
+                                 "accelerators 32 MiB"}});
 
 }  // namespace engine::dear_sched

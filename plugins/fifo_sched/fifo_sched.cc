@@ -26,7 +26,9 @@ class FifoScheduler final : public Scheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
 
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    return kit::PlanUnits("fifo_sched", model, units_, sink);
+    kit::UnitRules units = units_;
+    units.fuse_bytes = kit::BytesFor(model, units.fuse_bytes, 4 << 20);
+    return kit::PlanUnits("fifo_sched", model, units, sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
@@ -87,7 +89,7 @@ Status Create(Host&, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "fifo_sched",
-     .version = "1.2.0",
+     .version = "1.3.0",
      .kind = PluginKind::kScheduler,
      .doc = "sends each gradient as soon as it is ready, in ready order",
      .create = Create},
@@ -102,11 +104,12 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                           "transfer starts early"},
         OptionSpec{.name = "fuse_bytes",
                    .type = OptionType::kInt,
-                   .default_value = "4194304",
-                   .min = 0,
+                   .default_value = "-1",
+                   .min = kit::kByDevice,
                    .max = 1 << 30,
-                   .doc = "gradients that become ready one after another travel together until "
-                          "they are this many bytes; 0: each alone"},
+                   .doc =
+                       "gradients that become ready one after another travel together until "
+                       "they are so many bytes; 0: each alone; -1: 4 MiB, on accelerators 32 MiB"},
         OptionSpec{
             .name = "slice_bytes",
             .type = OptionType::kInt,

@@ -127,9 +127,11 @@ void Arenas::Free(void* data) noexcept {
   GiveBack(data, arena);
 }
 
+// What was aborted may still be at work, in a thread of NCCL's: the process keeps its memory.
 void Arenas::GiveBack(void* data, const Arena& arena) noexcept {
   {
     const std::lock_guard lock(comm_.mutex());
+    if (comm_.aborted()) return;
     comm_.Deregister(arena.registration);
   }
   if (arena.of_nccl) {

@@ -7,6 +7,7 @@
 #include "cuda_error.h"
 #include "describe.h"
 #include "engine/communicator_kit.h"
+#include "engine/recorded_transfers.h"
 #include "split.h"
 
 namespace engine::nccl {
@@ -113,6 +114,7 @@ void NcclCommunicator::Close() noexcept {
 
 void* NcclCommunicator::Query(std::string_view id) noexcept {
   const Functions& call = comm_->library().functions();
+  if (id == kRecordedTransfersId) return this;
   if (id == kSharedMemoryId) return static_cast<SharedMemory*>(&arenas_);
   if (id == kSubGroupsId && call.CommSplit != nullptr) return static_cast<SubGroups*>(this);
   const bool groups = call.GroupStart != nullptr && call.GroupEnd != nullptr;

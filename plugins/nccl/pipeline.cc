@@ -21,9 +21,11 @@ constexpr std::chrono::milliseconds kHealth{100};
 // transfers end in their usual time, never.
 constexpr std::chrono::milliseconds kLook{250};
 // Between two looks at a transfer.
-constexpr std::chrono::microseconds kSoon{100};
 constexpr std::chrono::microseconds kLeastRest{10};
 constexpr std::chrono::microseconds kMostRest{500};
+// For NCCL's thread to take a transfer: it needs some ten microseconds where nothing is to be
+// connected.
+constexpr std::chrono::microseconds kBriefly{1000};
 // What still runs on the GPU after an abort must end before buffers are given back.
 constexpr int64_t kDrainMs = 300;
 
@@ -93,82 +95,79 @@ Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) no
 }
 
 Status Pipeline::Add(GpuWork* work, Work** out) noexcept {
-  Status status;
+  Status status = MarkReady(work);
+  bool queued = false;
   {
     const std::lock_guard lock(comm_.mutex());
-    status = comm_.aborted() ? failure_.reason() : Enqueue(work);
+    if (status.ok() && comm_.aborted()) status = failure_.reason();
+    queued = status.ok();
+    if (queued) status = Enqueue(work);
+    // The order of this rank is broken now: a refusal of NCCL is no less than a failure.
+    if (!status.ok()) failure_.Raise(status, false);
   }
-  if (!status.ok()) {
-    // Nobody else knows of it. The order of this rank is broken now: a refusal of NCCL is no less
-    // than a failure.
+  if (sleeping_.load() || !status.ok()) Ring();
+  if (!queued) {
     work->Complete(status);
     work->Unreference();
-    work->Release();
-    if (failure_.Raise(status, false)) Ring();
-    return status;
   }
-  // What NCCL still works on is the watchdog's to end, and it may rest for longer than that takes.
-  if (sleeping_.load() || (resting_.load() && !work->launched())) Ring();
-  *out = work;
+  // The recording may end when Submit has returned.
+  if (status.ok() && work->recorded_) status = work->AwaitLaunch();
+  if (status.ok()) {
+    *out = work;
+  } else {
+    work->Release();
+  }
+  return status;
+}
+
+Status Pipeline::MarkReady(GpuWork* work) noexcept {
+  Stream* const stream = work->transfer().stream;
+  auto* const producer = stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (producer != nullptr) {
+    ENGINE_RETURN_IF_ERROR(
+        ToStatus(cudaStreamIsCapturing(producer, &capture), "asking whether a stream is recorded"));
+    ENGINE_RETURN_IF_ERROR(
+        ToStatus(cudaEventRecord(work->ready_event(), producer), "marking what a transfer sends"));
+  }
+  work->recorded_ = capture != cudaStreamCaptureStatusNone;
+  work->waits_ = producer != nullptr;
+  if (!work->waits_ || work->recorded_) work->deadline_ = DeadlineIn(work->transfer().timeout_ms);
   return {};
 }
 
 Status Pipeline::Enqueue(GpuWork* work) noexcept {
-  const Transfer& transfer = work->transfer();
-  auto* const producer =
-      transfer.stream == nullptr ? nullptr : static_cast<cudaStream_t>(transfer.stream->native());
-  if (producer != nullptr) {
-    ENGINE_RETURN_IF_ERROR(
-        ToStatus(cudaEventRecord(work->ready_event(), producer), "marking what a transfer sends"));
-  } else {
-    work->transfer_.stream = nullptr;  // `send` is ready
-  }
-  const bool free = launching_ == nullptr && !comm_.busy();
-  if (free) ENGINE_RETURN_IF_ERROR(Launch(work));
-  Append(work);
-  if (launching_ == nullptr && !work->launched()) {
-    launching_ = work;
-    begun_ = free;
-  }
-  return {};
-}
-
-void Pipeline::Append(GpuWork* work) noexcept {
   work->number_ = submitted_++;
   (tail_ != nullptr ? tail_->next_ : head_) = work;
   tail_ = work;
   next_deadline_ = std::min(next_deadline_, work->deadline());
+  if (launching_ == nullptr) launching_ = work;
+  return LaunchWaiting();
 }
 
-// Leaves comm_ busy, or the work launched.
-Status Pipeline::Launch(GpuWork* work) noexcept {
-  if (work->transfer().stream != nullptr) {
-    ENGINE_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(stream_, work->ready_event(), 0),
-                                    "waiting for what a transfer sends"));
-  }
-  ENGINE_RETURN_IF_ERROR(comm_.Start(work->transfers(), token_, stream_));
-  return comm_.busy() ? Status() : EndLaunch(work);
-}
-
-Status Pipeline::EndLaunch(GpuWork* work) noexcept {
-  ENGINE_RETURN_IF_ERROR(
-      ToStatus(cudaEventRecord(work->end_event(), stream_), "marking the end of a transfer"));
-  work->SetLaunched();
-  return {};
-}
-
-// After comm_ has become free: ends the launch that kept it busy and goes on with those behind it.
+// Launches what NCCL takes within a moment, in order. With the mutex of comm_, which the watchdog
+// alone may want meanwhile.
 Status Pipeline::LaunchWaiting() noexcept {
   while (launching_ != nullptr && !comm_.busy()) {
     if (begun_) {
-      ENGINE_RETURN_IF_ERROR(EndLaunch(launching_));
-    } else {
-      begun_ = true;
-      ENGINE_RETURN_IF_ERROR(Launch(launching_));
-      if (!launching_->launched()) return {};
+      ENGINE_RETURN_IF_ERROR(ToStatus(cudaEventRecord(launching_->end_event(), stream_),
+                                      "marking the end of a transfer"));
+      launching_->SetLaunched();
+      launching_ = launching_->next_;
+      begun_ = false;
+      continue;
     }
-    launching_ = launching_->next_;
-    begun_ = false;
+    begun_ = true;
+    if (launching_->waits_) {
+      ENGINE_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(stream_, launching_->ready_event(), 0),
+                                      "waiting for what a transfer sends"));
+    }
+    ENGINE_RETURN_IF_ERROR(comm_.Start(launching_->transfers(), token_, stream_));
+    const Clock::time_point until = Clock::now() + kBriefly;
+    while (comm_.busy() && Clock::now() < until) {
+      sched_yield();
+      ENGINE_RETURN_IF_ERROR(comm_.Poll());
+    }
   }
   return {};
 }
@@ -212,7 +211,7 @@ void Pipeline::Pass() noexcept {
   if (!status.ok()) return Found(status);
   if (now >= next_look_) {
     next_look_ = now + kLook;
-    status = roll_call_.Look(submitted());
+    status = roll_call_.Look(reached());
     if (!status.ok()) failure_.Raise(status, false);
     return;
   }
@@ -230,18 +229,17 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
     }
     head = head_;
     pending_ = head != nullptr;
-    launching_now_ = launching_ != nullptr;
-    if (launching_now_ && launching_->number_ != launching_number_) {
-      launching_number_ = launching_->number_;
-      launching_since_ = Clock::now();
-    }
     due_ = next_deadline_;
   }
-  if (head == nullptr || !head->launched()) return {};
-  const cudaError_t state = cudaEventQuery(head->end_event());
+  if (head == nullptr) return {};
+  const cudaError_t state = !head->launched() ? cudaErrorNotReady
+                            : head->recorded_ ? cudaSuccess
+                                              : cudaEventQuery(head->end_event());
   if (state != cudaSuccess && state != cudaErrorNotReady) return ToStatus(state, "a transfer");
-  if (head->started_ns() == 0) NoteStart(head, state == cudaSuccess);
+  if (!may_run_ || head->started_ns() == 0) NoteStart(head, state == cudaSuccess);
+  due_ = std::min(due_, DeadlineOf(head));
   if (state == cudaErrorNotReady) return {};
+  may_run_ = false;
   const std::lock_guard lock(comm_.mutex());
   head_ = head->next_;
   if (head_ == nullptr) tail_ = nullptr;
@@ -252,11 +250,17 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
 
 // The first transfer starts when the one before it has ended and its data are ready.
 void Pipeline::NoteStart(GpuWork* head, bool ended) noexcept {
-  if (head->transfer().stream == nullptr) {
-    head->SetStarted(std::max(head->submitted_ns(), last_end_ns_));
-  } else if (ended || cudaEventQuery(head->ready_event()) == cudaSuccess) {
-    head->SetStarted(MonotonicNs());
-  }
+  const bool was_ready = !head->waits_ || head->recorded_;
+  if (!was_ready && !ended && cudaEventQuery(head->ready_event()) != cudaSuccess) return;
+  if (!std::exchange(may_run_, true)) may_run_since_ = Clock::now();
+  if (!head->launched()) return;
+  head->SetStarted(was_ready ? std::max(head->submitted_ns(), last_end_ns_) : MonotonicNs());
+}
+
+// `work` is the first pending one, or its data were ready.
+Clock::time_point Pipeline::DeadlineOf(const GpuWork* work) const noexcept {
+  if (work->deadline() != Clock::time_point::max() || !may_run_) return work->deadline();
+  return may_run_since_ + std::chrono::milliseconds(work->transfer().timeout_ms);
 }
 
 Status Pipeline::CheckHealth(Clock::time_point now) noexcept {
@@ -272,8 +276,7 @@ Status Pipeline::CheckDeadlines(Clock::time_point now) noexcept {
   const std::lock_guard lock(comm_.mutex());
   next_deadline_ = Clock::time_point::max();
   for (const GpuWork* work = head_; work != nullptr; work = work->next_) {
-    if (now >= work->deadline()) {
-      overdue_number_ = work->number_;
+    if (now >= (work == head_ ? DeadlineOf(work) : work->deadline())) {
       return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
                            Describe(work->transfers()).c_str(),
                            static_cast<long long>(work->transfer().timeout_ms));
@@ -283,17 +286,19 @@ Status Pipeline::CheckDeadlines(Clock::time_point now) noexcept {
   return {};
 }
 
-uint64_t Pipeline::submitted() noexcept {
+// Transfers that have ended here, and the next one if it may run: where others do not come that
+// far, they wait for this rank. What was submitted says nothing of a GPU that is far behind.
+uint64_t Pipeline::reached() noexcept {
   const std::lock_guard lock(comm_.mutex());
-  return submitted_;
+  return head_ == nullptr ? submitted_ : head_->number_ + (may_run_ ? 1 : 0);
 }
 
 // What this rank found out by itself; the next pass ends everything.
 void Pipeline::Found(const Status& error) noexcept {
   const bool others_may_know =
       error.code() == StatusCode::kTimeout || error.code() == StatusCode::kPeerLost;
-  const Status verdict =
-      others_may_know ? roll_call_.Investigate(error, submitted(), overdue_number_ + 1) : error;
+  const uint64_t here = reached();
+  const Status verdict = others_may_know ? roll_call_.Investigate(error, here, here) : error;
   failure_.Raise(verdict, false);
 }
 
@@ -328,25 +333,10 @@ void Pipeline::Rest(Clock::time_point now) noexcept {
     awaited_since_ = Clock::now();
     return;
   }
-  const auto waited = now - (launching_now_ ? launching_since_ : awaited_since_);
-  if (launching_now_ && waited < kSoon) {
-    sched_yield();  // what waits for NCCL is not even on the GPU
-    return;
-  }
-  const auto rest = std::clamp<Clock::duration>(waited / 16, kLeastRest, kMostRest);
-  // Who appends after this rings, and who appended before is seen below, as in Sleep.
-  resting_.store(true);
-  bool seen = true;
-  {
-    const std::lock_guard lock(comm_.mutex());
-    seen = launching_ == nullptr || launching_->number_ == launching_number_;
-  }
-  if (seen) {
-    Lock lock(bell_mutex_);
-    bell_.wait_for(lock, rest, [this] { return rung_ || stop_.load(); });
-    rung_ = false;
-  }
-  resting_.store(false);
+  const auto rest = std::clamp<Clock::duration>((now - awaited_since_) / 16, kLeastRest, kMostRest);
+  Lock lock(bell_mutex_);
+  bell_.wait_for(lock, rest, [this] { return rung_ || stop_.load(); });
+  rung_ = false;
 }
 
 void Pipeline::Sleep(std::chrono::milliseconds most) noexcept {

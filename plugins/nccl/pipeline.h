@@ -1,7 +1,7 @@
 // The transfers of one rank, from Submit to their end.
 //
 // All lie on one stream of the GPU, so they run and end in the order of submission. Submit queues a
-// transfer there by itself as long as NCCL takes it at once. When NCCL needs time (it connects
+// transfer there by itself if NCCL takes it within a moment. When NCCL needs longer (it connects
 // ranks in a thread of its own), that transfer and those behind it are queued by the watchdog, a
 // thread that also notices ends, deadlines and failures, and calls back.
 //
@@ -11,6 +11,14 @@
 // Order: what is before Transfer::stream at Submit is before the transfer (ready_event), and the
 // transfer before what is asked of a stream after WaitStream (end_event). The host waits for none
 // of it.
+//
+// Deadlines: a user may queue steps ahead of the GPU. So the clock of a transfer starts when the
+// watchdog sees that it may run: its data are there, and those before it have ended. If its data
+// were there from the start, it starts at Submit.
+//
+// Recordings: what is submitted while its stream is recorded becomes part of that. It is launched
+// before Submit returns, so that the recording may end, and has ended then for the host: its events
+// stand for places in the recording, which nobody may query.
 #pragma once
 
 #include <atomic>
@@ -51,12 +59,10 @@ class Pipeline {
   using Lock = std::unique_lock<std::mutex>;
 
   Status Add(GpuWork* work, Work** out) noexcept;
+  static Status MarkReady(GpuWork* work) noexcept;
 
   // With the mutex of comm_:
   Status Enqueue(GpuWork* work) noexcept;
-  void Append(GpuWork* work) noexcept;
-  Status Launch(GpuWork* work) noexcept;
-  Status EndLaunch(GpuWork* work) noexcept;
   Status LaunchWaiting() noexcept;
 
   // On the watchdog:
@@ -64,9 +70,10 @@ class Pipeline {
   void Pass() noexcept;
   Status Advance(GpuWork** ended) noexcept;
   void NoteStart(GpuWork* head, bool ended) noexcept;
+  Clock::time_point DeadlineOf(const GpuWork* work) const noexcept;
   Status CheckHealth(Clock::time_point now) noexcept;
   Status CheckDeadlines(Clock::time_point now) noexcept;
-  uint64_t submitted() noexcept;
+  uint64_t reached() noexcept;
   void Found(const Status& error) noexcept;
   void EndAll() noexcept;
   void Rest(Clock::time_point now) noexcept;
@@ -94,16 +101,14 @@ class Pipeline {
   Clock::time_point next_health_;    // when NCCL is next asked for errors
   Clock::time_point next_look_;      // when the other ranks are next asked
   bool ended_all_ = false;
-  bool pending_ = false, launching_now_ = false;  // what Advance saw, and next_deadline_
-  uint64_t launching_number_ = UINT64_MAX;        // of the launch that Advance saw last
-  Clock::time_point launching_since_;             // and when it saw it first
+  bool pending_ = false;  // what Advance saw, and the next deadline
   Clock::time_point due_ = Clock::time_point::max();
-  uint64_t overdue_number_ = 0;  // of the transfer that CheckDeadlines found
+  bool may_run_ = false;             // the first pending one, and
+  Clock::time_point may_run_since_;  // since when
   int64_t last_end_ns_ = 0;
 
   // The bell of the watchdog, which sleeps when nothing is pending.
   std::atomic<bool> sleeping_{false};
-  std::atomic<bool> resting_{false};  // between two looks at what is pending
   std::mutex bell_mutex_;
   std::condition_variable bell_;
   bool rung_ = false;  // guarded by bell_mutex_

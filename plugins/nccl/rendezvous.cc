@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "describe.h"
-#include "exchange.h"
+#include "store_gather.h"
 
 namespace engine::nccl {
 namespace {
@@ -87,13 +87,14 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
   }
   const Members all = members();
   const std::string topic = std::string(prefix_).append("/here");
-  ENGINE_RETURN_IF_ERROR(Say(host_, all, topic, own));
-  ENGINE_ASSIGN_OR_RETURN(const Words words, HearAll(host_, all, topic, deadline_, Failure()));
-  ENGINE_RETURN_IF_ERROR(CheckThatAllCame(words, all, settings_.rendezvous_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(SetValue(host_, all, topic, own));
+  ENGINE_ASSIGN_OR_RETURN(const Values values,
+                          GatherValues(host_, all, topic, deadline_, Failure()));
+  ENGINE_RETURN_IF_ERROR(CheckComplete(values, all, settings_.rendezvous_timeout_ms));
   std::vector<ncclUniqueId> ids;
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
-    const std::string& word = *words[static_cast<size_t>(rank)];
-    const int version = std::atoi(word.c_str());
+    const std::string& value = *values[static_cast<size_t>(rank)];
+    const int version = std::atoi(value.c_str());
     if (version != library_->version()) {
       return Status::Error(StatusCode::kPlugin,
                            "rank %d has NCCL %s and rank %d has %s: install the same on all hosts, "
@@ -102,9 +103,9 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
                            VersionText(library_->version()).c_str())
           .WithRank(rank);
     }
-    const size_t at = word.find(' ') + 1;
-    if (at > 0 && word.size() - at == sizeof(ncclUniqueId)) {
-      std::memcpy(&ids.emplace_back(), word.data() + at, sizeof(ncclUniqueId));
+    const size_t at = value.find(' ') + 1;
+    if (at > 0 && value.size() - at == sizeof(ncclUniqueId)) {
+      std::memcpy(&ids.emplace_back(), value.data() + at, sizeof(ncclUniqueId));
     }
   }
   host_.Log(LogLevel::kDebug, std::to_string(ranks_.world_size)

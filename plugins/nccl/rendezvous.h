@@ -1,8 +1,8 @@
-// How the ranks meet: all say in the store (exchange.h) that they have come, and begin a
+// How the ranks meet: all tell in the store (store_gather.h) that they have come, and begin a
 // communicator with the ids of NCCL that some of them have made: rank 0, and in a large world one
 // of every `ranks_per_id`, so that not all connect to one.
 //
-//   words of <number>/here := version of NCCL, in decimal [" " id of 128 bytes]
+//   value of <number>/here := version of NCCL, in decimal [" " id of 128 bytes]
 //
 // Communicators of one run are counted from 0, on every rank in the order of creation.
 #pragma once

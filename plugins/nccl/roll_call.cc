@@ -40,7 +40,7 @@ Status RollCall::Look(uint64_t submitted) noexcept {
     const bool answers = !answered_;
     if (answers) answered_ = Answer(submitted).ok();
     const Status failure = OthersFailure();
-    if (failure.ok() && answers && members_.rank == 0) (void)Hear();  // for the one that called
+    if (failure.ok() && answers && members_.rank == 0) (void)Gather();  // for the one that called
     return failure;
   } catch (const std::exception&) {
     return {};  // no memory for a key: next time
@@ -48,11 +48,11 @@ Status RollCall::Look(uint64_t submitted) noexcept {
 }
 
 Status RollCall::Answer(uint64_t submitted) {
-  return Say(host_, members_, members_.prefix + "/count", std::to_string(submitted));
+  return SetValue(host_, members_, members_.prefix + "/count", std::to_string(submitted));
 }
 
-Result<Words> RollCall::Hear() {
-  return HearAll(host_, members_, members_.prefix + "/count", DeadlineIn(kAnswerMs), failure_);
+Result<Values> RollCall::Gather() {
+  return GatherValues(host_, members_, members_.prefix + "/count", DeadlineIn(kAnswerMs), failure_);
 }
 
 Status RollCall::OthersFailure() {
@@ -72,7 +72,7 @@ Status RollCall::Investigate(const Status& error, uint64_t submitted,
   try {
     (void)Answer(submitted);
     (void)Set(host_, members_.prefix + "/roll", "");
-    const Result<Words> counts = Hear();
+    const Result<Values> counts = Gather();
     const Status earlier = OthersFailure();
     if (!earlier.ok()) return earlier;
     if (!counts.ok()) return error;

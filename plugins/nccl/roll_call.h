@@ -2,10 +2,9 @@
 // gone waits, or hears that some peer has.
 //
 //   <prefix>/roll           := ''                     everybody says how far it has come
-//   words of <prefix>/count := transfers submitted, in decimal (exchange.h)
-//   <prefix>/end/<rank>     := code ' ' blamed rank ' ' message     or ''      this rank has
-//   failed;
-//                             empty: its user has aborted it
+//   value of <prefix>/count := transfers submitted, in decimal (store_gather.h)
+//   <prefix>/end/<rank>     := code ' ' blamed rank ' ' message     or ''
+//                              this rank has failed; empty: its user has aborted it
 //   <prefix>/failed         := rank of an end/<rank>
 //
 // <rank> counts among the members of the communicator; in words and blame it is a rank of the run.
@@ -16,9 +15,9 @@
 
 #include "engine/host.h"
 #include "engine/status.h"
-#include "exchange.h"
 #include "failure.h"
 #include "members.h"
+#include "store_gather.h"
 
 namespace engine::nccl {
 
@@ -46,7 +45,7 @@ class RollCall {
   bool Has(const std::string& key) noexcept;
   bool Get(const std::string& key, std::string* text) noexcept;
   Status Answer(uint64_t submitted);
-  Result<Words> Hear();
+  Result<Values> Gather();
   Status OthersFailure();
 
   Host& host_;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/sub_groups.h"
-#include "exchange.h"
+#include "store_gather.h"
 
 namespace engine::nccl {
 Split::Split(Host& host, const Members& parents, uint64_t number, const CommSettings& settings,
@@ -21,18 +21,18 @@ Split::Split(Host& host, const Members& parents, uint64_t number, const CommSett
       deadline_(DeadlineIn(settings.rendezvous_timeout_ms)) {}
 
 Result<Members> Split::Meet(int32_t color, int32_t key) {
-  Words words{std::to_string(color).append(" ").append(std::to_string(key))};
+  Values values{std::to_string(color).append(" ").append(std::to_string(key))};
   if (parents_.size() > 1) {
-    ENGINE_RETURN_IF_ERROR(Say(host_, parents_, prefix_, *words.front()));
-    ENGINE_ASSIGN_OR_RETURN(words, HearAll(host_, parents_, prefix_, deadline_, failure_));
-    ENGINE_RETURN_IF_ERROR(CheckThatAllCame(words, parents_, settings_.rendezvous_timeout_ms));
+    ENGINE_RETURN_IF_ERROR(SetValue(host_, parents_, prefix_, *values.front()));
+    ENGINE_ASSIGN_OR_RETURN(values, GatherValues(host_, parents_, prefix_, deadline_, failure_));
+    ENGINE_RETURN_IF_ERROR(CheckComplete(values, parents_, settings_.rendezvous_timeout_ms));
   }
   Members group{.prefix = std::string(prefix_).append("/").append(std::to_string(color))};
   if (color == kNoColor) return group;
   std::vector<std::pair<int32_t, int32_t>> order;  // key and rank, of this colour
   for (int32_t rank = 0; rank < parents_.size(); ++rank) {
     int32_t its_color = 0, its_key = 0;
-    const char* const wish = words[static_cast<size_t>(rank)]->c_str();
+    const char* const wish = values[static_cast<size_t>(rank)]->c_str();
     if (std::sscanf(wish, "%" SCNd32 " %" SCNd32, &its_color, &its_key) != 2) {
       return Status::Error(StatusCode::kRendezvous,
                            "rank %d published '%s' for a split: all ranks must have the same nccl "

@@ -1,7 +1,7 @@
-// How some of the ranks get a communicator of their own: all say in the store (exchange.h) what
+// How some of the ranks get a communicator of their own: all say in the store (store_gather.h) what
 // they want, and when everybody has, NCCL splits the communicator that they have.
 //
-//   words of <prefix>/split/<n> := colour ' ' key    in decimal; n counts the splits of a
+//   value of <prefix>/split/<n> := colour ' ' key    in decimal; n counts the splits of a
 //   communicator
 //
 // NCCL would find out by itself who belongs together, but not who is missing.

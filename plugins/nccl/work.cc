@@ -34,7 +34,7 @@ Status GpuWork::MakeEvents() noexcept {
 void GpuWork::Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool) noexcept {
   transfer_ = transfer;
   group_.clear();
-  deadline_ = DeadlineIn(transfer.timeout_ms);
+  deadline_ = Clock::time_point::max();
   submitted_ns_ = MonotonicNs();
   pool_ = std::move(pool);
   next_ = nullptr;
@@ -100,21 +100,25 @@ Status GpuWork::WaitHost(int64_t timeout_ms) noexcept {
   return ended ? status_ : StillPending(timeout_ms);
 }
 
+// While NCCL connects the ranks there is nothing on the GPU to wait for.
+Status GpuWork::AwaitLaunch() noexcept {
+  if (launched()) return {};
+  const int64_t limit_ms = transfer_.timeout_ms + kGraceMs;
+  std::unique_lock lock(mutex_);
+  ++waiters_;
+  const bool there =
+      changed_.wait_until(lock, DeadlineIn(limit_ms), [this] { return launched() || terminal(); });
+  --waiters_;
+  if (!there) return StillPending(limit_ms);
+  return launched() ? Status() : status_;
+}
+
 Status GpuWork::WaitStream(Stream* stream) noexcept {
-  const int64_t patience_ms = MillisecondsUntil(deadline_) + kGraceMs;
   auto* const native = stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
-  if (native == nullptr) return WaitHost(patience_ms);  // work of the CPU is done when asked for
-  if (!launched() && !terminal()) {
-    // NCCL is still connecting the ranks: there is nothing on the GPU yet to wait for.
-    const Clock::time_point give_up = DeadlineIn(patience_ms);
-    std::unique_lock lock(mutex_);
-    ++waiters_;
-    const bool there =
-        changed_.wait_until(lock, give_up, [this] { return launched() || terminal(); });
-    --waiters_;
-    if (!there) return StillPending(patience_ms);
-  }
-  if (terminal()) return WaitHost(0);
+  // Work of the CPU is done when asked for.
+  if (native == nullptr) return WaitHost(transfer_.timeout_ms + kGraceMs);
+  ENGINE_RETURN_IF_ERROR(AwaitLaunch());
+  if (terminal() && !recorded_) return WaitHost(0);
   return ToStatus(cudaStreamWaitEvent(native, end_event_, 0), "waiting for a transfer");
 }
 

@@ -29,6 +29,7 @@ class GpuWork final : public Work {
   std::span<const Transfer> transfers() const noexcept {
     return group_.empty() ? std::span(&transfer_, 1) : group_;
   }
+  // Of one whose data were ready when it was submitted; of others max(): theirs begins later.
   Clock::time_point deadline() const noexcept { return deadline_; }
   int64_t submitted_ns() const noexcept { return submitted_ns_; }
 
@@ -61,6 +62,7 @@ class GpuWork final : public Work {
   friend class WorkPool;
 
   Status MakeEvents() noexcept;
+  Status AwaitLaunch() noexcept;  // also returns why there is none
   void Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool) noexcept;
   void EndUse() noexcept;
   bool terminal() const noexcept { return state() != WorkState::kPending; }
@@ -70,11 +72,13 @@ class GpuWork final : public Work {
   cudaEvent_t ready_event_ = nullptr;  // recorded where `send` is made
   cudaEvent_t end_event_ = nullptr;    // recorded behind the transfer
 
-  // Constant from Start to the last Unreference.
+  // Constant from the end of Submit to the last Unreference.
   Transfer transfer_;
   std::vector<Transfer> group_;  // empty: transfer_ is all
   Clock::time_point deadline_;
   int64_t submitted_ns_ = 0;
+  bool waits_ = false;     // for ready_event_
+  bool recorded_ = false;  // part of a recording: streams may wait for it, the host need not
   std::shared_ptr<WorkPool> pool_;
 
   // For the pipeline: its queue is a list through its works, guarded by its mutex.

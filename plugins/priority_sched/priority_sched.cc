@@ -37,7 +37,7 @@ class PriorityScheduler final : public Scheduler {
       : host_(host),
         fuse_bytes_(options.Int("fuse_bytes")),
         slice_bytes_(options.Int("slice_bytes")),
-        credit_bytes_(static_cast<uint64_t>(options.Int("credit_bytes"))) {}
+        credit_option_(options.Int("credit_bytes")) {}
 
   // What is ready when credit comes back depends on when transfers end.
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
@@ -46,9 +46,13 @@ class PriorityScheduler final : public Scheduler {
     all_wait_ = model.gate == UpdateGate::kGlobal && model.served == 0;
     sharded_ = model.sharded != 0;
     const bool by_need = !kit::SayIfAllWait(model, host_);
-    return kit::PlanUnits(
-        "priority_sched", model,
-        {.fuse_bytes = fuse_bytes_, .slice_bytes = slice_bytes_, .by_need = by_need}, sink);
+    credit_bytes_ = static_cast<uint64_t>(
+        kit::BytesFor(model, credit_option_, 512 << 10, 4 * kit::kAcceleratorUnitBytes));
+    return kit::PlanUnits("priority_sched", model,
+                          {.fuse_bytes = kit::BytesFor(model, fuse_bytes_, 64 << 10),
+                           .slice_bytes = kit::BytesFor(model, slice_bytes_, 256 << 10),
+                           .by_need = by_need},
+                          sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
@@ -115,8 +119,8 @@ class PriorityScheduler final : public Scheduler {
   }
 
   Host& host_;
-  const int64_t fuse_bytes_, slice_bytes_;
-  const uint64_t credit_bytes_;
+  const int64_t fuse_bytes_, slice_bytes_, credit_option_;
+  uint64_t credit_bytes_ = 0;
   bool all_wait_ = false;
   bool sharded_ = false;
   std::vector<Task> tasks_;
@@ -132,7 +136,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "priority_sched",
-     .version = "2.1.0",
+     .version = "2.2.0",
      .kind = PluginKind::kScheduler,
      .doc = "sends first what the next forward pass needs first, in slices, few at a time",
      .create = Create},
@@ -140,23 +144,26 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     std::array{
         OptionSpec{.name = "slice_bytes",
                    .type = OptionType::kInt,
-                   .default_value = "262144",
-                   .min = 0,
+                   .default_value = "-1",
+                   .min = kit::kByDevice,
                    .max = 1 << 30,
-                   .doc = "larger gradients travel in slices of about this size; 0: in one piece"},
+                   .doc = "larger gradients travel in slices of about this size; 0: in one piece; "
+                          "-1: 256 KiB, on accelerators 32 MiB"},
         OptionSpec{.name = "fuse_bytes",
                    .type = OptionType::kInt,
-                   .default_value = "65536",
-                   .min = 0,
+                   .default_value = "-1",
+                   .min = kit::kByDevice,
                    .max = 1 << 30,
-                   .doc = "gradients that become ready one after another travel together until "
-                          "they are this many bytes; 0: each alone"},
+                   .doc =
+                       "gradients that become ready one after another travel together until "
+                       "they are so many bytes; 0: each alone; -1: 64 KiB, on accelerators 32 MiB"},
         OptionSpec{.name = "credit_bytes",
                    .type = OptionType::kInt,
-                   .default_value = "524288",
-                   .min = 0,
+                   .default_value = "-1",
+                   .min = kit::kByDevice,
                    .max = 1 << 30,
-                   .doc = "bytes that may be under way at once: a more urgent gradient waits for "
-                          "no more than these; 0: one transfer at a time"}});
+                   .doc =
+                       "bytes under way at once: a more urgent gradient waits for no more than "
+                       "these; 0: one transfer at a time; -1: 512 KiB, on accelerators 128 MiB"}});
 
 }  // namespace engine::priority_sched

@@ -13,7 +13,7 @@ namespace {
 
 // So big that the start of a transfer costs little beside its bytes: a baseline that pays for each
 // small gradient alone would flatter the others.
-constexpr int64_t kUnitBytes = 4 << 20;
+constexpr int64_t kHostUnitBytes = 4 << 20;
 
 // What comes after transfers first, so that forward tasks, which wait for it, are never in front of
 // it; else the order of a single thread.
@@ -32,7 +32,8 @@ class SequentialScheduler final : public Scheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
 
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    return kit::PlanUnits("sequential_sched", model, {.fuse_bytes = kUnitBytes}, sink);
+    const int64_t fuse_bytes = kit::BytesFor(model, kit::kByDevice, kHostUnitBytes);
+    return kit::PlanUnits("sequential_sched", model, {.fuse_bytes = fuse_bytes}, sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
@@ -73,7 +74,7 @@ class SequentialScheduler final : public Scheduler {
         if (IsFirstStage(event.task)) --first_stages_;
         break;
       case EventKind::kBackwardEnd:
-        tail_left_ = tail_count_;
+        tail_left_ += tail_count_;
         transfers_may_start_ = tail_count_ > 0;
         break;
       case EventKind::kError:
@@ -121,16 +122,19 @@ class SequentialScheduler final : public Scheduler {
     compute_.Clear();
     opening_.Clear();
     io_.Clear();
-    tail_left_ = first_stages_ = 0;
+    tail_left_ = 0;
+    first_stages_ = 0;
     transfers_may_start_ = false;
   }
 
   std::vector<Task> tasks_;
-  size_t tail_count_ = 0;  // tasks
+  int64_t tail_count_ = 0;  // tasks
   kit::ReadySet compute_;
   kit::ReadyQueue opening_;
   kit::TransferList io_;
-  size_t tail_left_ = 0;     // tasks of the step whose backward has ended that are not done
+  // Tasks of the step whose backward has ended that are not done. Until it has ended, less than 0
+  // where nothing is sent: by those that are.
+  int64_t tail_left_ = 0;
   size_t first_stages_ = 0;  // under way: transfers other than pulls
   bool transfers_may_start_ = false;
 };
@@ -143,7 +147,7 @@ Status Create(Host&, const Options&, Object** out) noexcept {
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
     DescribePlugin({.name = "sequential_sched",
-                    .version = "1.1.0",
+                    .version = "1.2.0",
                     .kind = PluginKind::kScheduler,
                     .doc = "overlaps nothing: transfers after backward, the next step after them",
                     .create = Create},

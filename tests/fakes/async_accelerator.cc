@@ -1,5 +1,6 @@
 #include "tests/fakes/async_accelerator.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -24,11 +25,21 @@ class AsyncEvent final : public Event {
   void Set(std::shared_ptr<AsyncPoint> point) {
     const std::lock_guard lock(mutex_);
     point_ = std::move(point);
+    place_ = {};
+  }
+  AsyncCapture::Place Place() const {
+    const std::lock_guard lock(mutex_);
+    return place_;
+  }
+  void Set(AsyncCapture::Place place) {
+    const std::lock_guard lock(mutex_);
+    place_ = std::move(place);
   }
 
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<AsyncPoint> point_;  // null: never recorded
+  AsyncCapture::Place place_;          // of a recording, if it was recorded in one
 };
 
 Status Misuse(const char* what) {
@@ -41,24 +52,50 @@ Status QueueOn(Stream* stream, AsyncStream::Work work) {
 
 }  // namespace
 
+// Each launch does the work in one of the orders that are allowed, at random.
 class AsyncRecording final : public Recording {
  public:
-  AsyncRecording(AsyncAccelerator& device, std::vector<AsyncStream::Work> work)
-      : device_(device),
-        work_(std::make_shared<const std::vector<AsyncStream::Work>>(std::move(work))) {}
+  AsyncRecording(AsyncAccelerator& device, std::shared_ptr<const AsyncCapture> capture)
+      : device_(device), capture_(std::move(capture)) {}
 
   Status Launch(Stream* stream) noexcept override {
-    ++device_.launches_;
-    return QueueOn(stream, [work = work_]() -> Status {
-      for (const AsyncStream::Work& one : *work) ENGINE_RETURN_IF_ERROR(one());
+    const auto seed = static_cast<uint32_t>(++device_.launches_);
+    return QueueOn(stream, [capture = capture_, seed]() -> Status {
+      std::mt19937 random(seed);
+      std::vector<size_t> left(capture->nodes.size());
+      for (size_t i = 0; i < left.size(); ++i) left[i] = i;
+      std::vector<bool> done(left.size());
+      while (!left.empty()) {
+        std::shuffle(left.begin(), left.end(), random);
+        const auto next = std::find_if(left.begin(), left.end(), [&](size_t i) {
+          const std::vector<size_t>& after = capture->nodes[i].after;
+          return std::all_of(after.begin(), after.end(), [&](size_t j) { return done[j]; });
+        });
+        done[*next] = true;
+        ENGINE_RETURN_IF_ERROR(capture->nodes[*next].work());
+        left.erase(next);
+      }
       return {};
     });
   }
 
  private:
   AsyncAccelerator& device_;
-  const std::shared_ptr<const std::vector<AsyncStream::Work>> work_;
+  const std::shared_ptr<const AsyncCapture> capture_;
 };
+
+bool AsyncCapture::AreBefore(const std::vector<size_t>& places,
+                             const std::vector<size_t>& tips) const {
+  std::set<size_t> before;
+  std::vector<size_t> open = tips;
+  while (!open.empty()) {
+    const size_t node = open.back();
+    open.pop_back();
+    if (!before.insert(node).second) continue;
+    open.insert(open.end(), nodes[node].after.begin(), nodes[node].after.end());
+  }
+  return std::all_of(places.begin(), places.end(), [&](size_t i) { return before.count(i) > 0; });
+}
 
 void AsyncPoint::Reach(const Status& status) {
   const std::lock_guard lock(mutex_);
@@ -113,9 +150,10 @@ void AsyncStream::Loop() {
 
 Status AsyncStream::Queue(Work work) {
   const std::lock_guard lock(mutex_);
-  if (is_recorded_) {
-    if (recorder_ != std::this_thread::get_id()) return Misuse("work of another thread");
-    recorded_.push_back(std::move(work));
+  if (AsyncCapture* const capture = tip_.capture.get()) {
+    if (capture->recorder != std::this_thread::get_id()) return Misuse("work of another thread");
+    capture->nodes.push_back({std::move(work), tip_.after});
+    tip_.after = {capture->nodes.size() - 1};
     return {};
   }
   queue_.push_back([this, work = std::move(work)]() -> Status {
@@ -131,7 +169,7 @@ Status AsyncStream::Queue(Work work) {
 
 Status AsyncStream::Mark(std::shared_ptr<AsyncPoint>* out) {
   const std::lock_guard lock(mutex_);
-  if (is_recorded_) return Misuse("a mark");
+  if (tip_.capture != nullptr) return Misuse("a mark");
   auto point = std::make_shared<AsyncPoint>();
   *out = point;
   queue_.push_back([this, point]() -> Status {
@@ -147,7 +185,25 @@ Status AsyncStream::Mark(std::shared_ptr<AsyncPoint>* out) {
   return {};
 }
 
+AsyncCapture::Place AsyncStream::Tip() {
+  const std::lock_guard lock(mutex_);
+  return tip_;
+}
+
+Status AsyncStream::Join(const AsyncCapture::Place& place) {
+  if (place.capture->ended) return Misuse("a wait for a recording that has ended");
+  const std::lock_guard lock(mutex_);
+  if (tip_.capture != nullptr && tip_.capture != place.capture) return Misuse("another recording");
+  tip_.capture = place.capture;
+  tip_.after.insert(tip_.after.end(), place.after.begin(), place.after.end());
+  return {};
+}
+
 Status AsyncStream::Record(Event* event) noexcept {
+  if (AsyncCapture::Place tip = Tip(); tip.capture != nullptr) {
+    static_cast<AsyncEvent*>(event)->Set(std::move(tip));
+    return {};
+  }
   std::shared_ptr<AsyncPoint> point;
   ENGINE_RETURN_IF_ERROR(Mark(&point));
   static_cast<AsyncEvent*>(event)->Set(std::move(point));
@@ -155,6 +211,9 @@ Status AsyncStream::Record(Event* event) noexcept {
 }
 
 Status AsyncStream::Wait(Event* event) noexcept {
+  const AsyncCapture::Place place = static_cast<AsyncEvent*>(event)->Place();
+  if (place.capture != nullptr) return Join(place);
+  if (Tip().capture != nullptr) return Misuse("a wait for what is not recorded");
   const auto point = static_cast<AsyncEvent*>(event)->Point();
   if (point == nullptr) return {};
   return Queue([point] { return point->Wait(kFreeTimeoutMs); });
@@ -168,18 +227,9 @@ Status AsyncStream::Synchronize(int64_t timeout_ms) noexcept {
 
 Status AsyncStream::BeginRecording() {
   const std::lock_guard lock(mutex_);
-  if (is_recorded_) return Misuse("a second recording");
-  is_recorded_ = true;
-  recorder_ = std::this_thread::get_id();
-  recorded_.clear();
-  return {};
-}
-
-Status AsyncStream::EndRecording(std::vector<Work>* out) {
-  const std::lock_guard lock(mutex_);
-  if (!is_recorded_) return Status::Error(StatusCode::kInternal, "no recording has begun");
-  is_recorded_ = false;
-  *out = std::move(recorded_);
+  if (tip_.capture != nullptr) return Misuse("a second recording");
+  tip_.capture = std::make_shared<AsyncCapture>();
+  tip_.capture->recorder = std::this_thread::get_id();
   return {};
 }
 
@@ -237,8 +287,7 @@ Status AsyncAccelerator::Copy(void* target, const void* source, size_t size_byte
   }
   {
     auto* const queue = static_cast<AsyncStream*>(stream);
-    const std::lock_guard lock(queue->mutex_);
-    if (queue->is_recorded_) return Misuse("a copy from memory that is not pinned");
+    if (queue->Tip().capture != nullptr) return Misuse("a copy from memory that is not pinned");
   }
   const auto* bytes = static_cast<const char*>(source);
   return QueueOn(stream,
@@ -303,10 +352,18 @@ Status AsyncAccelerator::BeginRecording(Stream* stream) noexcept {
 }
 
 Status AsyncAccelerator::EndRecording(Stream* stream, Recording** out) noexcept {
-  std::vector<AsyncStream::Work> work;
-  ENGINE_RETURN_IF_ERROR(static_cast<AsyncStream*>(stream)->EndRecording(&work));
-  *out = new AsyncRecording(*this, std::move(work));
-  return {};
+  const AsyncCapture::Place end = static_cast<AsyncStream*>(stream)->Tip();
+  if (end.capture == nullptr) return Misuse("the end of none");
+  end.capture->ended = true;
+  Status status;
+  const std::lock_guard lock(mutex_);
+  for (AsyncStream* other : streams_) {
+    if (other->Tip().capture != end.capture) continue;
+    const AsyncCapture::Place tip = std::exchange(other->tip_, {});
+    if (!end.capture->AreBefore(tip.after, end.after)) status = Misuse("a stream that goes on");
+  }
+  if (status.ok()) *out = new AsyncRecording(*this, end.capture);
+  return status;
 }
 
 Status AsyncAccelerator::Fault() noexcept {

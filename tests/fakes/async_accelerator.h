@@ -58,6 +58,29 @@ class AsyncPoint {
 
 class AsyncAccelerator;
 
+// What streams record together: work, and what each piece comes after. A stream that waits for an
+// event of a recording is recorded from then on, and must be waited for before the recording ends.
+struct AsyncCapture {
+  using Work = std::function<Status()>;
+  struct Node {
+    Work work;
+    std::vector<size_t> after;
+  };
+  // A place in a recording; none: no recording.
+  struct Place {
+    std::shared_ptr<AsyncCapture> capture;
+    std::vector<size_t> after;
+  };
+
+  // Whether every one of `places` comes before one of `tips`, or is one.
+  bool AreBefore(const std::vector<size_t>& places, const std::vector<size_t>& tips) const;
+
+  // Of the thread that records.
+  std::thread::id recorder;
+  std::vector<Node> nodes;
+  bool ended = false;
+};
+
 // After work that failed nothing more is done, and every later point has that error.
 class AsyncStream final : public Stream {
  public:
@@ -76,11 +99,15 @@ class AsyncStream final : public Stream {
   // The end of what is queued. kInternal while it is recorded.
   Status Mark(std::shared_ptr<AsyncPoint>* out);
 
+  // The end of what is recorded.
+  AsyncCapture::Place Tip();
+  // What is recorded from now on comes after `place` of its recording.
+  Status Join(const AsyncCapture::Place& place);
+
  private:
   friend class AsyncAccelerator;
   void Loop();
   Status BeginRecording();
-  Status EndRecording(std::vector<Work>* out);
 
   AsyncAccelerator& device_;
   const int64_t max_delay_us_;
@@ -88,9 +115,8 @@ class AsyncStream final : public Stream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;  // guarded by mutex_, as all below
-  bool stop_ = false, is_recorded_ = false;
-  std::thread::id recorder_;
-  std::vector<Work> recorded_;
+  bool stop_ = false;
+  AsyncCapture::Place tip_;
   Status status_;       // of the thread
   std::thread thread_;  // last: uses all of the above
 };

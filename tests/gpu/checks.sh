@@ -82,6 +82,9 @@ all_checks() {
     check "$run.float32" 40 as_on_cpu "$run" float32 1e-3
     check "$run.bf16" 40 as_on_cpu "$run" bf16 5e-2
   done
+  for run in own cudnn; do
+    check "gpt_attention.$run" 40 as_on_cpu gpt bf16 5e-2 --set cuda_ops.attention=$run --set cuda_ops.deterministic=false
+  done
   check equal_bits.repeated 60 equal_bits "" gpt --set cuda_ops.precision=bf16
   check equal_bits.recorded 60 equal_bits "$record" gpt --set cuda_ops.precision=bf16
   check equal_bits.recorded_after_evaluations 60 equal_bits "$record" gpt --set cuda_ops.precision=bf16 \

@@ -9,14 +9,13 @@ missing() {  # exit code, sentence
   echo "$0: not run: $2" >&2
   exit "$1"
 }
+nvidia-smi >/dev/null 2>&1 || missing 79 "this machine has no GPU (nvidia-smi does not run)"
+command -v python3 >/dev/null || missing 79 "this machine has no python3, which compares and writes results"
 if [ -z "${STAGE:-}" ] && [ build/release/lib/engine/plugins/libengine_cuda_ops.so -nt "$stage/commit" ]; then
   tests/gpu/stage.sh || exit
 fi
 [ -f "$stage/commit" ] ||
   missing 66 "there is no $stage: run tests/gpu/stage.sh where the project is built and bring that folder along"
-nvidia-smi >/dev/null 2>&1 || missing 79 "this machine has no GPU (nvidia-smi does not run)"
-command -v python3 >/dev/null || missing 79 "this machine has no python3, which compares and writes results"
-
 stage=$(cd "$stage" && pwd)
 gpu_wheels=$(python3 - <<'PYTHON'
 import glob, importlib.util, os

@@ -38,7 +38,7 @@ if mode.startswith("max-autotune"):
     import time
     time.sleep(300)
 seconds = {"default": 1.0, "eager": 4.0, "reduce-overhead": 0.8}[mode] + (attention == "flash")
-print('{"seconds": [%s], "first_loss": 10.8, "loss": 9.5}' % seconds)
+print('{"seconds": [%s], "first_loss": 10.8, "loss": 9.5, "attention": ["cudnn_sdpa_flash"]}' % seconds)
 """
 
 
@@ -225,6 +225,8 @@ class Bench(Scripts):
         self.assertIn("missing: 64.torch-eager-flash.1: failed: torch.OutOfMemoryError", out)
         self.assertIn("missing: 64.torch-autotune-cudnn.1: failed: timed out", out)
         self.assertIn("missing: nccl", out)
+        self.assertIn("not what it is called: 64 torch-compile-flash ran cudnn_sdpa_flash\n", out)
+        self.assertNotIn("64 torch-compile-cudnn ran", out)
         self.assertIn("| 64 | engine | 131,072 | 131,072 to 131,072 | 2.00 | 13.2% |", out)
         self.assertIn("| 64 | torch-compile-cudnn | 65,536 | 65,536 to 65,536 | the best |", out)
         self.assertIn("| ms, attention, forward | before 6.2, after 4.4 | 6 |", out)
@@ -252,15 +254,16 @@ class Bench(Scripts):
         code, out = self.bench(DEADLINE="4", BATCHES="4")
         self.assertEqual(code, 1, out)
         results = {name: line["result"] for name, line in self.lines("gpu_bench").items() if name[0] == "4"}
-        self.assertEqual(list(results)[:5], ["4.engine.1", "4.engine-recorded.1", "4.torch-compile-cudnn.1",
-                                             "4.torch-compile-flash.1", "4.torch-graphs-cudnn.1"])
+        self.assertEqual(list(results)[:6], ["4.engine.1", "4.engine-recorded.1", "4.engine-unordered.1",
+                                             "4.torch-compile-cudnn.1", "4.torch-compile-flash.1", "4.torch-graphs-cudnn.1"])
         self.assertEqual((results["4.engine.1"], results["4.torch-autotune-cudnn.1"]), ("ok", "not run"))
         self.assertIn("missing: 4.torch-autotune-cudnn.1: not run: the 4 s of all steps are over", out)
 
     def test_another_model_is_measured_alone(self):
         code, out = self.bench(CONFIG="other.pbtxt")
         self.assertEqual(code, 0, out)
-        self.assertEqual(list(self.lines("gpu_bench")), ["report", "64.engine.1", "64.engine-recorded.1", "all"])
+        self.assertEqual(list(self.lines("gpu_bench")), ["report", "64.engine.1", "64.engine-recorded.1", "64.engine-unordered.1",
+                                                         "all"])
 
 
 if __name__ == "__main__":

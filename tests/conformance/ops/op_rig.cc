@@ -252,12 +252,23 @@ class CallMemory {
     return op_case.always_in_place || options_.in_place ? signature_.in_place_of : -1;
   }
 
+  // The gradient of an earlier input in whose memory that of input `i` may be, or null.
+  void* EqualGradient(size_t i) const {
+    const uint32_t equal = signature_.equal_gradients & ~options_.accumulate;
+    for (size_t j = 0; j < i && (equal >> i & 1) != 0; ++j) {
+      if ((equal >> j & 1) != 0 && input_gradients_[j].data) return input_gradients_[j].data;
+    }
+    return nullptr;
+  }
+
   void AddGradient(size_t i, const Tensor& input, bool is_parameter) {
     const DType dtype = is_parameter ? DType::kFloat32 : input.spec.dtype;
     TensorView view{nullptr, input.shape(), dtype};
     if ((signature_.differentiable_inputs & options_.wanted) >> i & 1) {
       if (options_.share_gradient && (signature_.passes_gradient >> i & 1)) {
         view.data = output_gradients_[0].data;
+      } else if (options_.share_gradient && EqualGradient(i) != nullptr) {
+        view.data = EqualGradient(i);
       } else if (options_.gradient_in_place && (signature_.gradient_in_place >> i & 1)) {
         view.data = inputs_[i].data;
         gradient_in_place_ |= 1u << i;

@@ -89,7 +89,8 @@ struct RunOptions {
   uint32_t wanted = ~0u;           // inputs whose gradient is asked for
   uint32_t accumulate = 0;         // inputs whose gradient is added to Before()
   bool in_place = false;           // output in the memory of the input that the signature names
-  bool share_gradient = false;     // input gradients that may, in the memory of the output's
+  bool share_gradient = false;     // input gradients that may, in the memory of the output's, and
+                                   // equal ones in one memory
   bool gradient_in_place = false;  // input gradients that may, in the memory of the input
   bool hide_undeclared = false;    // NaN in what Backward does not say that it reads
   bool training = true;            // else Forward alone, in evaluation

@@ -165,6 +165,7 @@ TEST_P(OpConformance, SignatureFitsTheContract) {
   EXPECT_EQ(signature().differentiable_inputs & ~all, 0u);
   EXPECT_EQ(signature().accumulates & ~signature().differentiable_inputs, 0u);
   EXPECT_EQ(signature().passes_gradient & ~signature().differentiable_inputs, 0u);
+  EXPECT_EQ(signature().equal_gradients & ~signature().differentiable_inputs, 0u);
   std::set<std::string> names;
   for (int32_t i = 0; i < signature().parameter_count; ++i) {
     const ParameterSpec& parameter = signature().parameters[i];

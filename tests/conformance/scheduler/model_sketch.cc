@@ -28,7 +28,9 @@ void DrawHooksAndGate(std::mt19937& random, ModelSketch* model) {
   model->sharded = Draw(random, 0, 2) == 0;
   constexpr UpdateGate kGates[] = {UpdateGate::kSpan, UpdateGate::kGlobal, UpdateGate::kTensor};
   model->gate = kGates[Draw(random, 0, model->sharded ? 1 : 2)];
-  if (!model->sharded && Draw(random, 0, 2) == 0) Serve(random, model);
+  if (model->sharded) return;
+  if (Draw(random, 0, 2) == 0) return Serve(random, model);
+  model->alone = Draw(random, 0, 3) == 0;
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct ModelSketch {
   bool span_hook = false;                 // after it, on any span
   bool global_hook = false;               // after it, sees all gradients first
   bool sharded = false;
+  bool alone = false;          // one rank: nothing travels; neither sharded nor served
   bool served = false;         // no hook after the transfer then
   bool own_pace = false;       // served without statistics
   std::vector<size_t> tables;  // served: ordinals of parameters of which rows travel

@@ -134,6 +134,34 @@ TEST(PrioritySched, HasOnePriorityWhenUpdatesWaitForAllGradients) {
   for (const PlannedUnit& unit : Units("priority_sched", {}, info)) EXPECT_EQ(unit.priority, 0);
 }
 
+// What is configured stays.
+TEST(Accelerators, GetLargeUnitsByDefault) {
+  constexpr int64_t kMiB = 1 << 20;
+  const auto parameters = ChainOf(Sizes(60, 3 * kMiB));
+  ModelInfo info = InfoOf(parameters);
+  struct Case {
+    const char* scheduler;
+    OptionValues::Overrides options;
+    size_t on_host, on_accelerator;
+  };
+  const Case cases[] = {
+      {"fifo_sched", {}, 31, 7},           // the first one is small
+      {"priority_sched", {}, 60 * 12, 7},  // what is needed first is alone
+      {"dear_sched", {}, 30, 6},
+      {"sequential_sched", {}, 30, 6},
+      {"fifo_sched", {{"fuse_bytes", "12582912"}}, 16, 16},
+      {"priority_sched", {{"slice_bytes", "1048576"}, {"fuse_bytes", "0"}}, 180, 180},
+      {"dear_sched", {{"group_bytes", "6291456"}}, 30, 30},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.scheduler);
+    info.accelerator = 0;
+    EXPECT_THAT(Units(one.scheduler, one.options, info), SizeIs(one.on_host));
+    info.accelerator = 1;
+    EXPECT_THAT(Units(one.scheduler, one.options, info), SizeIs(one.on_accelerator));
+  }
+}
+
 TEST(DearSched, SplitsEveryGroupIntoTwoStages) {
   const auto parameters = ChainOf({4000, 4000, 4000, 9000, 400});
   const auto units = Units("dear_sched", {{"group_bytes", "8000"}}, InfoOf(parameters));

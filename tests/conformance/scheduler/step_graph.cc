@@ -103,7 +103,7 @@ ModelInfo StepGraph::model_info() const {
   info.communicator.ordered = model_.served ? 0 : 1;
   info.communicator.dtypes = Bit(DType::kFloat32);
   info.gate = model_.global_hook ? UpdateGate::kGlobal : model_.gate;
-  info.world_size = 2;
+  info.world_size = model_.alone ? 1 : 2;
   info.slice_multiple = model_.slice_multiple;
   info.sharded = model_.sharded ? 1 : 0;
   info.served = model_.served ? 1 : 0;
@@ -112,7 +112,7 @@ ModelInfo StepGraph::model_info() const {
 
 void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
   const size_t loss = model_.layers.size() - 1;
-  if (!model_.own_pace) {
+  if (!model_.own_pace && !model_.alone) {
     statistics_ = AddTransfer(TransferKind::kAllReduce, "statistics", {loss});
     drafts_[statistics_].place = static_cast<int64_t>(loss);
   }
@@ -121,7 +121,7 @@ void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
     AssignIds();
     return;
   }
-  const std::vector<size_t> arrives = AddUnits(units);
+  const std::vector<size_t> arrives = model_.alone ? std::vector<size_t>() : AddUnits(units);
   std::vector<Group> groups = MakeGroups(units, arrives);
   AddTail(units, groups);
   Carry(groups);
@@ -207,17 +207,17 @@ std::vector<size_t> StepGraph::AddUnits(const std::vector<PlannedUnit>& units) {
 
 std::vector<StepGraph::Group> StepGraph::MakeGroups(const std::vector<PlannedUnit>& units,
                                                     const std::vector<size_t>& arrives) const {
-  const bool by_unit = model_.gate != UpdateGate::kTensor;
+  const bool by_unit = model_.gate != UpdateGate::kTensor && !model_.alone;
   std::vector<Group> groups(by_unit ? units.size() : parameters_.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g].name = std::to_string(g);
-    groups[g].waits_for = {statistics_};
+    groups[g].waits_for = {model_.alone ? gradient_ready_[g] : statistics_};
     if (by_unit) groups[g].unit = static_cast<uint32_t>(g);
   }
   for (size_t u = 0; u < units.size(); ++u) {
     for (const UnitSpan& span : units[u].spans) {
       Group& group = groups[by_unit ? u : span.parameter];
-      group.waits_for.push_back(arrives[u]);
+      if (!model_.alone) group.waits_for.push_back(arrives[u]);
       group.parameters.push_back(span.parameter);
       group.needed_by = std::min(group.needed_by, parameters_[span.parameter].first_use);
     }

@@ -7,6 +7,7 @@
 //   sharded:     REDUCE_SCATTER -> hooks and UPDATE of this rank's part -> ALL_GATHER of parameters
 //   served:      PUSH -> PULL
 //   served rows: PUSH; the next step begins with a PULL
+//   one rank:    hooks -> UPDATE, of each parameter
 //
 // Forward tasks wait for the last tasks of the step before that change what they read.
 #pragma once

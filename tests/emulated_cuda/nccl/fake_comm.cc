@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/emulated_cuda/nccl/arithmetic.h"
+#include "tests/emulated_cuda/runtime.h"
 
 using fake_nccl::Call;
 using fake_nccl::Kind;
@@ -127,6 +128,8 @@ ncclResult_t ncclComm::Begin(std::vector<Operation> operations) {
 ncclResult_t ncclComm::Take(std::vector<Operation> operations) {
   polls_left_ = faults_.busy ? -1 : static_cast<int>(1 + (calls_ - 1) % 3);
   if (ranks_ == 1) return Launch(std::move(operations));
+  // The first ones connect ranks.
+  taken_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(calls_ < 3 ? 3 : 0);
   launching_ = std::move(operations);
   phase_ = Phase::kLaunch;
   return ncclInProgress;
@@ -136,14 +139,10 @@ ncclResult_t ncclComm::Launch(std::vector<Operation> operations) {
   std::erase_if(operations, [](const Operation& operation) { return operation.call.count == 0; });
   if (operations.empty()) return ncclSuccess;
   const cudaStream_t stream = operations.front().stream;
-  auto kept = std::make_unique<std::vector<Operation>>(std::move(operations));
   references_.fetch_add(1);
-  if (cudaLaunchHostFunc(stream, RunOnStream, kept.get()) == cudaSuccess) {
-    (void)kept.release();
-    return ncclSuccess;
-  }
-  references_.fetch_sub(1);
-  return ncclUnhandledCudaError;
+  auto* const kept = new std::vector<Operation>(std::move(operations));
+  const cudaError_t queued = emulated_cuda_enqueue(stream, {RunOnStream, Forget, kept});
+  return queued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclComm::Split(int color, int key, ncclComm** out) {
@@ -199,6 +198,7 @@ bool ncclComm::Progress() {
   if (phase_ == Phase::kInit && (faults_.init || !Joined())) return false;
   if (phase_ == Phase::kWindow && !HaveWindows()) return false;
   if (phase_ == Phase::kSplit && (faults_.split || !HaveWishes())) return false;
+  if (phase_ == Phase::kLaunch && std::chrono::steady_clock::now() < taken_) return false;
   if (polls_left_ < 0 || --polls_left_ > 0) return false;
   if (phase_ == Phase::kLaunch) {
     const ncclResult_t launched = Launch(std::move(launching_));
@@ -264,14 +264,17 @@ void ncclComm::Unreference() {
   if (references_.fetch_sub(1) == 1) delete this;
 }
 
-void ncclComm::RunOnStream(void* operations) {
+// Again for each launch of a graph that it is part of.
+cudaError_t ncclComm::RunOnStream(void* operations) {
+  const auto& kept = *static_cast<std::vector<Operation>*>(operations);
+  for (auto last = kept.rbegin(); last != kept.rend(); ++last) last->comm->Run(*last);
+  return cudaSuccess;
+}
+
+void ncclComm::Forget(void* operations) {
   const std::unique_ptr<std::vector<Operation>> kept(
       static_cast<std::vector<Operation>*>(operations));
-  ncclComm& comm = *kept->front().comm;
-  for (auto operation = kept->rbegin(); operation != kept->rend(); ++operation) {
-    comm.Run(*operation);
-  }
-  comm.Unreference();
+  kept->front().comm->Unreference();
 }
 
 void ncclComm::Run(const Operation& operation) {

@@ -8,6 +8,7 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -85,7 +86,8 @@ struct ncclComm {
   ncclResult_t Take(std::vector<fake_nccl::Operation> operations);
   bool Progress();
   ncclResult_t Launch(std::vector<fake_nccl::Operation> operations);
-  static void CUDART_CB RunOnStream(void* operations);
+  static cudaError_t RunOnStream(void* operations);
+  static void Forget(void* operations);
 
   // On the thread of a stream:
   void Run(const fake_nccl::Operation& operation);
@@ -107,6 +109,7 @@ struct ncclComm {
   Phase phase_ = Phase::kInit;
   int polls_left_ = 2;
   int64_t calls_ = 0;
+  std::chrono::steady_clock::time_point taken_;  // when what is under way may be
   std::vector<fake_nccl::Operation> launching_;
   uint64_t splits_ = 0;
   ncclComm** child_out_ = nullptr;

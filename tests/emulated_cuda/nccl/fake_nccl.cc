@@ -40,22 +40,16 @@ FAKE_NCCL_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 FAKE_NCCL_EXPORT const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
-    case ncclSuccess:
-      return "no error";
     case ncclUnhandledCudaError:
       return "unhandled cuda error";
     case ncclSystemError:
       return "unhandled system error";
-    case ncclInvalidArgument:
-      return "invalid argument";
     case ncclInvalidUsage:
       return "invalid usage";
     case ncclRemoteError:
       return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
     default:
-      return "internal error";
+      return "invalid argument";
   }
 }
 

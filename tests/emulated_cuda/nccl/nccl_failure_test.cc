@@ -13,21 +13,6 @@ using ::testing::HasSubstr;
 
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
 
-// A device whose ops run on the CPU.
-class CpuDevice final : public Device {
- public:
-  const char* type() const noexcept override { return "cpu"; }
-  Status Allocate(size_t, void**) noexcept override { return None(); }
-  void Free(void*) noexcept override {}
-  Status Copy(void*, const void*, size_t, Stream*) noexcept override { return None(); }
-  Status Zero(void*, size_t, Stream*) noexcept override { return None(); }
-  Status CreateStream(Stream**) noexcept override { return None(); }
-  Status CreateEvent(Event**) noexcept override { return None(); }
-
- private:
-  static Status None() { return Status::Error(StatusCode::kUnsupported, "not here"); }
-};
-
 TEST(NcclCreation, WithoutTheLibraryIsOneSentence) {
   LoneHost host;
   const Status status = ErrorOfCreation(host, {{"library", "libno_such_nccl.so.2"}});
@@ -50,14 +35,6 @@ TEST(NcclCreation, WithAnOldLibrarySaysWhichIsWantedAndWhichWasFound) {
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("2.19.0"), HasSubstr("2.18.3"),
                                       HasSubstr("libnccl.so.2"), HasSubstr("install")));
-}
-
-TEST(NcclCreation, ForOpsOnTheCpuIsRefused) {
-  CpuDevice device;
-  MemoryHost host({}, std::make_shared<MemoryStoreTable>(), &device);
-  const Status status = ErrorOfCreation(host, {});
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("'cpu'"), HasSubstr("cuda_ops")));
 }
 
 TEST(NcclCreation, MinimumAboveMaximumIsAConfigurationError) {
@@ -96,6 +73,33 @@ TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
   EXPECT_EQ(created.status().code(), StatusCode::kPlugin);
   EXPECT_EQ(created.status().rank(), 1);
   EXPECT_THAT(created.status().message(), AllOf(HasSubstr("2.27.3"), HasSubstr("2.28.9")));
+}
+
+// A user may be steps ahead of the GPU.
+TEST(NcclFailure, ADeadlineBeginsWhenTheGpuComesToTheTransfer) {
+  World world(kNcclPlugin, 2);
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) {
+    TestStream stream(rank);
+    std::atomic<bool> gate{false};
+    stream.Hold(&gate);
+    std::vector<float> data(10);
+    Transfer transfer = InPlace(data, 0, 300);
+    transfer.stream = &stream;
+    Work* work = MustSubmit(world.rank(rank), transfer);
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+    EXPECT_EQ(work->state(), WorkState::kPending);
+    gate = true;
+    EXPECT_TRUE(work->WaitHost(10000).ok());
+    work->Release();
+    if (rank == 1) return;  // submits no other one
+    transfer.sequence = 1;
+    work = MustSubmit(world.rank(rank), transfer);
+    const Status status = work->WaitHost(10000);
+    EXPECT_EQ(status.rank(), 1);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("300 ms"), HasSubstr("waiting for rank 1")));
+    work->Release();
+  });
 }
 
 TEST(NcclFailure, AnErrorOfNcclEndsEverythingOnAllRanks) {

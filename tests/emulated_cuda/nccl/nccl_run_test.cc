@@ -46,28 +46,35 @@ class NcclRun : public EngineRuns {
   // Of two ranks with a GPU each, in `precision`.
   std::vector<double> GptLosses(const std::string& precision, Words more, bool shard) {
     more.insert(more.end(),
-                {"-n", "2", "--threads", "--set", "cuda_ops.tune=false", "--set",
+                {"-n", "2", "--threads", "--set", "cuda_ops.tune=off", "--set",
                  std::string("cuda_ops.precision=").append(precision), "--set",
                  std::string("train.shard_optimizer=").append(shard ? "true" : "false")});
     return Losses("gpt.pbtxt", more);
   }
 };
 
-TEST_F(NcclRun, OfOneRankTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "1"});
+// dear_sched: all-reduces in two halves, the second before the next forward pass.
+TEST_F(NcclRun, OfProcessesAndThreadsTrainsAsTheCpuDoes) {
+  for (const Words& how : {Words{"-n", "1"},
+                           {"-n", "3", "--plugins", "priority_sched"},
+                           {"-n", "3", "--threads", "--plugins", "fifo_sched"},
+                           {"-n", "2", "--threads", "--plugins", "dear_sched"}}) {
+    SCOPED_TRACE(how.back());
+    ExpectSame(how);
+  }
 }
 
-TEST_F(NcclRun, OfProcessesTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "3", "--plugins", "priority_sched"});
-}
-
-TEST_F(NcclRun, OfThreadsTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "3", "--threads", "--plugins", "fifo_sched"});
-}
-
-// All-reduces in two halves: reduce-scatters, and all-gathers before the next forward pass.
-TEST_F(NcclRun, InTwoHalvesTrainsAsTheCpuDoes) {
-  ExpectSame({"-n", "2", "--threads", "--plugins", "dear_sched"});
+// The batches have 15 samples and, the fourth one, 5.
+TEST_F(NcclRun, WithRecordedStepsGivesTheBitsOfQueuedOnes) {
+  for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+    const bool shards = scheduler[0] == 'p';
+    std::vector<std::string> how = {"-n", shards ? "3" : "2", "--plugins", scheduler};
+    if (shards) how.insert(how.end(), {"--set", "train.shard_optimizer=true"});
+    how.insert(how.end(), {"--set", "train.steps=11"});
+    const std::vector<double> queued = Losses("gpu.pbtxt", how);
+    how.insert(how.end(), {"--set", "train.record_steps=true"});
+    EXPECT_EQ(Losses("gpu.pbtxt", how), queued);
+  }
 }
 
 // Statistics of batch norm go through a second communicator, split from the first where NCCL can.

@@ -7,6 +7,14 @@
 #include <random>
 
 namespace fake_nccl {
+namespace {
+
+// It goes with the process that holds it.
+struct flock LockOf(int rank) {
+  return {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+}
+
+}  // namespace
 
 std::string Segment::MakeName() {
   std::random_device random;
@@ -31,12 +39,7 @@ std::unique_ptr<Segment> Segment::Join(const std::string& name, int rank) {
   segment->rank_ = rank;
   segment->descriptor_ = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
   if (segment->descriptor_ < 0) return nullptr;
-  // The lock goes with the process.
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = rank;
-  lock.l_len = 1;
+  struct flock lock = LockOf(rank);
   if (fcntl(segment->descriptor_, F_OFD_SETLK, &lock) != 0) return nullptr;
   void* const memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, segment->descriptor_, 0);
@@ -68,11 +71,7 @@ Segment::~Segment() {
 
 bool Segment::Died(int rank) {
   if (rank == rank_ || slot(rank).joined.load() == 0 || slot(rank).left.load() != 0) return false;
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = rank;
-  lock.l_len = 1;
+  struct flock lock = LockOf(rank);
   return fcntl(descriptor_, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 

@@ -204,6 +204,46 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
   }
 }
 
+// Everything in one unit, but for what must be alone.
+class MixingScheduler final : public RandomScheduler {
+ public:
+  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
+    std::vector<UnitSpan> mixed;
+    for (const ParameterInfo& parameter : model.parameters) {
+      const UnitSpan span{.parameter = parameter.id, .count = parameter.count};
+      if (parameter.alone != 0) sink.AddUnit({&span, 1}, 0, stages);
+      if (parameter.alone == 0) mixed.push_back(span);
+    }
+    sink.AddUnit(mixed, 0, stages);
+    return {};
+  }
+};
+
+TEST(AcceleratorTest, UnitsAreGatheredRoundedWhenAllOfThemIsReadSo) {
+  AsyncAccelerator device;
+  const AsyncWorld world;
+  Graph graph = world.Model(world.Ops({.device = &device}, nullptr));
+  const std::vector<ParameterInfo> parameters = DescribeParameters(graph, Differentiate(graph));
+  ModelInfo model{
+      .parameters = parameters, .world_size = 2, .slice_multiple = SliceMultiple(2), .sharded = 1};
+  const auto gathered = [&](Scheduler&& scheduler) {
+    std::vector<DType> types;
+    const auto layout = MakeLayout(graph, model, scheduler, "test_sched");
+    EXPECT_TRUE(layout.ok()) << layout.status().message();
+    for (const UnitLayout& unit : layout->units) types.push_back(unit.gathered);
+    return types;
+  };
+  const DType as_it_is = DType::kFloat32, rounded = DType::kBFloat16;
+  const std::vector<DType> all_float32(6, as_it_is);
+  EXPECT_EQ(gathered(RandomScheduler()), all_float32) << "the communicator has no bfloat16";
+  model.communicator.dtypes = Bit(as_it_is) | Bit(rounded);
+  EXPECT_THAT(gathered(RandomScheduler()),
+              ElementsAre(rounded, rounded, as_it_is, as_it_is, as_it_is, as_it_is));
+  EXPECT_THAT(gathered(MixingScheduler()), ElementsAre(as_it_is, as_it_is));
+  model.sharded = 0;
+  EXPECT_EQ(gathered(RandomScheduler()), all_float32) << "nothing is gathered";
+}
+
 // One for each unit on its way there, and one on its way back.
 TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
   for (const bool fuses : {false, true}) {
@@ -215,6 +255,72 @@ TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
     const auto units = fuses ? 1 : 6;
     EXPECT_EQ(made[0].conversions - before, 2 * units * static_cast<int>(world.steps.size()));
   }
+}
+
+// The host queues a step for a device that does nothing, and no parameter changes before gradients
+// of the other rank are there.
+TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
+  for (const bool shard : {false, true}) {
+    AsyncWorld world{.size = 2, .shard = shard, .steps = std::vector<AsyncStep>(1)};
+    const auto wanted = world.RunOnHost();
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool queued = false, looked = false;
+    std::vector<float> before, after;
+    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+      const auto read = [&](std::vector<float>* to) {
+        const ModelMemory& memory = executor.memory();
+        to->resize(static_cast<size_t>(memory.layout().trainable_count));
+        return memory.ReadFloats({.data = memory.parameters(),
+                                  .shape = {memory.layout().trainable_count},
+                                  .dtype = DType::kFloat32},
+                                 to->data());
+      };
+      if (self.rank == 0) ENGINE_RETURN_IF_ERROR(read(&before));
+      if (self.rank == 1) self.device->Stop();
+      const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
+      ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+      {
+        std::unique_lock lock(mutex);
+        queued |= self.rank == 1;
+        changed.notify_all();
+        if (self.rank == 0) {
+          // Behind the backward pass.
+          changed.wait_for(lock, std::chrono::seconds(10), [&] { return queued; });
+          ENGINE_RETURN_IF_ERROR(read(&after));
+          looked = true;
+        }
+        changed.notify_all();
+        changed.wait_for(lock, std::chrono::seconds(10), [&] { return looked; });
+      }
+      self.device->Resume();
+      return executor.Flush();
+    };
+    const auto outcomes = world.Run();
+    for (const AsyncOutcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok());
+    EXPECT_TRUE(queued);
+    EXPECT_FALSE(before.empty());
+    EXPECT_EQ(before, after);
+  }
+}
+
+// The first layer's gradient of one rank waits for the other to have begun the next step.
+TEST(AcceleratorTest, TheNextStepBeginsBeforeTheTransfersOfThisOneHaveEnded) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int begun = 0, step = 0, in_vain = 0;
+  AsyncWorld world{.size = 2, .steps = std::vector<AsyncStep>(3)};
+  world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
+    std::unique_lock lock(mutex);
+    if (self.rank == 0 && op == "noise" && !backward) ++begun;
+    changed.notify_all();
+    if (self.rank == 0 || op != "scale_first" || !backward || ++step == 3) return;
+    const bool came =
+        changed.wait_for(lock, std::chrono::seconds(10), [&] { return begun > step; });
+    if (!came) ++in_vain;
+  };
+  ExpectSameBits(world.Run(), world.RunOnHost());
+  EXPECT_EQ(in_vain, 0);
 }
 
 // The device computes the first layer's gradient, the last of a backward pass, only when the
@@ -268,14 +374,39 @@ TEST(AcceleratorTest, RecordedStepsGiveTheBitsOfOtherOnes) {
       {full, full, small, small, full, full, flushed, small, full, full}};
   for (const char* scheduler : {"fifo_sched", "priority_sched", "sequential_sched"}) {
     for (size_t i = 0; i < plans.size(); ++i) {
-      SCOPED_TRACE(std::string(scheduler) + ", plan " + std::to_string(i));
-      AsyncWorld world{
-          .max_delay_us = 0, .record = true, .scheduler = scheduler, .steps = plans[i]};
-      const auto made = world.Run();
-      ExpectSameBits(made, world.RunOnHost());
-      EXPECT_GT(made[0].launches, 1);
+      for (const int size : {1, 2, 3}) {
+        SCOPED_TRACE(std::string(scheduler) + ", plan " + std::to_string(i) + ", " +
+                     std::to_string(size) + " ranks");
+        AsyncWorld world{.size = size,
+                         .max_delay_us = 0,
+                         .shard = size == 3,
+                         .record = true,
+                         .scheduler = scheduler,
+                         .steps = plans[i]};
+        const auto made = world.Run();
+        ExpectSameBits(made, world.RunOnHost());
+        for (const AsyncOutcome& outcome : made) EXPECT_GT(outcome.launches, 1);
+      }
     }
   }
+}
+
+// Ranks whose shares differ record and replay in the same steps.
+TEST(AcceleratorTest, RecordedStepsOfRanksWithFewerSamples) {
+  AsyncWorld world{.size = 2, .record = true};
+  world.steps.assign(7, {.empty_rank = 1});
+  const auto made = world.Run();
+  ExpectSameBits(made, world.RunOnHost());
+  EXPECT_EQ(made[0].launches, made[1].launches);
+  EXPECT_GT(made[1].launches, 1);
+}
+
+TEST(AcceleratorTest, RecordedStepsSeeAllRanks) {
+  AsyncWorld world{.size = 2, .record = true, .gathers = true};
+  world.steps.resize(8);
+  const auto made = world.Run();
+  ExpectSameBits(made, world.RunOnHost());
+  EXPECT_GT(made[1].launches, 1);
 }
 
 TEST(AcceleratorTest, RecordedStepsClipAndAdapt) {
@@ -313,7 +444,7 @@ TEST(AcceleratorTest, RoundedCopiesFollowParametersThatAreWrittenFromOutside) {
                                                values.size() * sizeof(float), memory.stream()));
       ENGINE_RETURN_IF_ERROR(memory.RefreshCopies());
       const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
-      ENGINE_RETURN_IF_ERROR(memory.SetScalars({}, {}));
+      ENGINE_RETURN_IF_ERROR(memory.SetScalars({}));
       ENGINE_RETURN_IF_ERROR(
           memory.SetBatch(batch.input.data(), batch.target.data(), kAsyncSamples));
       ENGINE_RETURN_IF_ERROR(memory.RunForward());

@@ -8,7 +8,52 @@
 namespace engine::test {
 namespace {
 
-void ExpectNoAllocations(int64_t micro_batches) {
+// An accelerator whose work is done at once, in host memory, and that allocates nothing.
+class PromptAccelerator final : public HostDevice, Accelerator, FlatMath {
+ public:
+  void* Query(std::string_view id) noexcept override {
+    return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
+  }
+  Status CreateEvent(Event** out) noexcept override {
+    *out = new PromptEvent;
+    return {};
+  }
+
+ private:
+  class PromptEvent final : public Event {
+    Status WaitHost(int64_t) noexcept override { return {}; }
+    void* native() noexcept override { return nullptr; }
+  };
+
+  int32_t ordinal() const noexcept override { return 0; }
+  FlatMath& math() noexcept override { return *this; }
+  Status AllocateHost(size_t size_bytes, void** out) noexcept override {
+    return Allocate(size_bytes, out);
+  }
+  void FreeHost(void* memory) noexcept override { Free(memory); }
+  Status BeginRecording(Stream*) noexcept override { return {}; }
+  Status EndRecording(Stream*, Recording**) noexcept override { return {}; }
+  Status Fault() noexcept override { return {}; }
+
+  Status Update(std::span<const UpdateSpan>, const UpdateRule&, const StepScalars*,
+                Stream*) noexcept override {
+    return {};
+  }
+  Status SumOfSquares(std::span<const ScaledSpan>, float*, Stream*) noexcept override { return {}; }
+  Status ScaleToNorm(std::span<const ScaledSpan>, const float*, float, Stream*) noexcept override {
+    return {};
+  }
+  Status ClampValue(float*, int64_t, const float*, float, Stream*) noexcept override { return {}; }
+  Status FillQuotient(const float*, float, float*, int64_t, Stream*) noexcept override {
+    return {};
+  }
+  Status Convert(const void*, DType, void*, DType, int64_t, Stream*) noexcept override {
+    return {};
+  }
+  Status Add(float*, const float*, int64_t, Stream*) noexcept override { return {}; }
+};
+
+void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ranks = 1) {
   const char* const op = micro_batches == 1 ? "scale_slow" : "scale";
   GraphBuilder builder(FakeOps(), 4);
   const ValueId x = builder.Input("x", {3}, DType::kFloat32);
@@ -21,9 +66,13 @@ void ExpectNoAllocations(int64_t micro_batches) {
   const ValueId loss = *builder.Apply("loss", "loss", {h, target});
   Rig rig;
   rig.micro_batches = micro_batches;
-  ASSERT_TRUE(rig.Make(*builder.Finish(x, target, h, loss, {}), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
+  rig.plugins.device = device;
+  auto communicator = std::make_unique<FakeCommunicator>(ranks);
+  communicator->device_memory = 1;
+  const Status made =
+      rig.Make(*builder.Finish(x, target, h, loss, {}), std::make_unique<RandomScheduler>(),
+               std::move(communicator), {}, ranks);
+  ASSERT_TRUE(made.ok()) << made.message();
   rig.communicator->submitted.reserve(1000);
   const float input[12] = {1, 2, 3};
   const int32_t targets[12] = {1, 0, 2};
@@ -47,6 +96,11 @@ TEST(AllocationTest, StepsAfterTheFirstAllocateNothing) {
 
 TEST(AllocationTest, MicroBatchesAllocateNothing) {
   ExpectNoAllocations(3);
+}
+
+TEST(AllocationTest, StepsOfAcceleratorsAllocateNothing) {
+  PromptAccelerator device;
+  for (const int ranks : {1, 3}) ExpectNoAllocations(1, &device, ranks);
 }
 
 TEST(AllocationTest, GathersAllocateNothing) {

@@ -55,7 +55,7 @@ struct AsyncWorld {
   bool shard = false, record = false;
   bool gathers = false;  // a layer sees all ranks
   int64_t micro_batches = 1;
-  int64_t timeout_ms = 20000;
+  int64_t timeout_ms = 20000, device_timeout_ms = 0;  // 0: the same
   float rate = 0.02f, loss_scale = 1;
   std::string slice_bytes = "0", fuse_bytes = "0";
   std::vector<std::string> frozen;
@@ -163,17 +163,18 @@ struct AsyncWorld {
   }
 
   ExecutorOptions Options(int rank) const {
-    ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
-                            .seed = 1 + static_cast<uint64_t>(rank),
-                            .timeout_ms = timeout_ms,
-                            .device_timeout_ms = timeout_ms,
-                            .shard_optimizer = shard,
-                            .micro_batches = micro_batches,
-                            .loss_scale = loss_scale,
-                            .record_steps = record,
-                            .communicator_name = "hub",
-                            .scheduler_name = scheduler,
-                            .optimizer_name = optimizer};
+    ExecutorOptions options{
+        .rank = {.rank = rank, .world_size = size},
+        .seed = 1 + static_cast<uint64_t>(rank),
+        .timeout_ms = timeout_ms,
+        .device_timeout_ms = device_timeout_ms > 0 ? device_timeout_ms : timeout_ms,
+        .shard_optimizer = shard,
+        .micro_batches = micro_batches,
+        .loss_scale = loss_scale,
+        .record_steps = record,
+        .communicator_name = "hub",
+        .scheduler_name = scheduler,
+        .optimizer_name = optimizer};
     for (const auto& hook : hooks) options.hook_names.push_back(hook.first);
     return options;
   }
@@ -257,6 +258,7 @@ struct AsyncWorld {
                   .target = batch.target.data(),
                   .samples = plan.empty_rank == rank ? 0 : plan.samples,
                   .first_sample = rank * kAsyncSamples,
+                  .all_samples = plan.samples * (size - (plan.empty_rank < 0 ? 0 : 1)),
                   .step = step,
                   .learning_rate = rate * static_cast<float>(1 + step % 3),
                   .stop = plan.stop_rank == rank};

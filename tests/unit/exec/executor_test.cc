@@ -84,6 +84,45 @@ TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
   }
 }
 
+// Values with several uses as inputs of an op that gives all of them one gradient.
+Graph EqualGradientsGraph(const std::string& sum_op) {
+  GraphBuilder builder(FakeOps(), kSamples);
+  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  ValueId h = Must(builder.Apply("stem", "scale", {x}));
+  for (const char* name : {"a", "b"}) {
+    const std::string block = name;
+    const ValueId f = Must(builder.Apply(block + ".f", "scale", {h}));
+    const ValueId g = Must(builder.Apply(block + ".g", "scale_slow", {f}));
+    const ValueId s = Must(builder.Apply(block + ".shift", "shift", {h}));
+    h = Must(builder.Apply(block + ".sum", sum_op, {h, f, g, s, h}));
+    h = Must(builder.Apply(block + ".add", "add",
+                           {h, Must(builder.Apply(block + ".later", "scale", {f}))}));
+  }
+  return Finished(builder, x, Must(builder.Apply("last", "shift", {h})));
+}
+
+TEST(ExecutorTest, EqualGradientsInOneMemoryGiveTheSameBits) {
+  const BatchData batch;
+  StepInput input = batch.Step(1);
+  input.learning_rate = 0.01f;
+  Rig apart;
+  ASSERT_TRUE(apart
+                  .Make(EqualGradientsGraph("doubled_sum_apart"),
+                        std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>())
+                  .ok());
+  ASSERT_TRUE(apart.Step(input).ok());
+  for (const char* op : {"doubled_sum", "doubled_sum_adds"}) {
+    for (uint64_t seed = 0; seed <= 50; ++seed) {
+      Rig rig;
+      ASSERT_TRUE(rig.Make(EqualGradientsGraph(op), std::make_unique<RandomScheduler>(seed),
+                           std::make_unique<FakeCommunicator>())
+                      .ok());
+      ASSERT_TRUE(rig.Step(input).ok());
+      ASSERT_EQ(rig.Parameters(), apart.Parameters()) << op << ", seed " << seed;
+    }
+  }
+}
+
 // The gradient of the tangled graph, by central differences of its own loss (exact: the loss is
 // linear in each single parameter of one layer).
 TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
@@ -237,6 +276,43 @@ TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
     for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(rig.executor->Step(small(step)).ok());
     ASSERT_TRUE(rig.executor->Flush().ok());
     ASSERT_EQ(rig.Parameters(), sequential.Parameters()) << "seed " << seed;
+  }
+}
+
+// Without transfers: the same bits, whatever the order, and the same statistics.
+TEST(ExecutorTest, OneRankSendsNothing) {
+  const BatchData batch;
+  const auto small = [&](uint64_t step) {
+    StepInput input = batch.Step(step);
+    input.learning_rate = 0.01f;
+    return input;
+  };
+  for (const std::vector<std::string>& frozen :
+       {std::vector<std::string>{}, {"b.", "last."}, {"stem.", "a.", "b.", "c.", "last."}}) {
+    Rig sends;
+    ASSERT_TRUE(sends
+                    .Make(TangledGraph(frozen), std::make_unique<RandomScheduler>(),
+                          std::make_unique<FakeCommunicator>())
+                    .ok());
+    StepResult wanted;
+    for (uint64_t step = 1; step <= 4; ++step) wanted = *sends.Step(small(step));
+    for (uint64_t seed = 0; seed <= 40; ++seed) {
+      Rig rig;
+      rig.sends_alone = false;
+      ASSERT_TRUE(rig.Make(TangledGraph(frozen), std::make_unique<RandomScheduler>(seed),
+                           std::make_unique<FakeCommunicator>())
+                      .ok());
+      Result<StepResult> made = StepResult();
+      for (uint64_t step = 1; step <= 4 && made.ok(); ++step) {
+        made = rig.executor->Step(small(step));
+      }
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      ASSERT_TRUE(rig.executor->Flush().ok());
+      ASSERT_EQ(rig.Parameters(), sends.Parameters()) << "seed " << seed;
+      EXPECT_EQ(made->statistics.loss_sum, wanted.statistics.loss_sum);
+      EXPECT_TRUE(rig.communicator->submitted.empty());
+    }
+    EXPECT_FALSE(sends.communicator->submitted.empty());
   }
 }
 

@@ -126,6 +126,45 @@ class AddOp final : public Op {
   }
 };
 
+// y = 2 * (sum of all inputs), whose gradients are all the same; one memory is written once. Adds
+// to gradients in place if `accumulates`.
+class DoubledSumOp final : public Op {
+ public:
+  DoubledSumOp(bool shares, bool accumulates) : shares_(shares), accumulates_(accumulates) {}
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    const uint32_t all = (1u << inputs.size()) - 1;
+    signature->output_count = 1;
+    signature->outputs[0] = inputs[0];
+    signature->differentiable_inputs = all;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    signature->equal_gradients = shares_ ? all : 0;
+    signature->accumulates = accumulates_ ? all : 0;
+    return {};
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
+      float sum = 0;
+      for (const TensorView& input : call.inputs) sum += input.f32()[k];
+      call.outputs[0].f32()[k] = 2 * sum;
+    }
+    return {};
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      bool written = false;
+      for (size_t j = 0; j < i; ++j)
+        written |= call.input_grads[j].data == call.input_grads[i].data;
+      for (int64_t k = 0; k < call.outputs[0].count() && !written; ++k) {
+        Put(call, static_cast<int>(i), k, 2 * call.output_grads[0].f32()[k]);
+      }
+    }
+    return {};
+  }
+
+ private:
+  const bool shares_, accumulates_;
+};
+
 // A source of a parameter alone: y = w for every sample; x only gives the shape.
 class ConstantOp final : public Op {
  public:
@@ -210,6 +249,9 @@ inline OpFactory FakeOps() {
         if (name == "scale_slow") return std::unique_ptr<Op>(new ScaleOp(false));
         if (name == "shift") return std::unique_ptr<Op>(new ShiftOp);
         if (name == "add") return std::unique_ptr<Op>(new AddOp);
+        if (name == "doubled_sum") return std::unique_ptr<Op>(new DoubledSumOp(true, false));
+        if (name == "doubled_sum_adds") return std::unique_ptr<Op>(new DoubledSumOp(true, true));
+        if (name == "doubled_sum_apart") return std::unique_ptr<Op>(new DoubledSumOp(false, false));
         if (name == "constant") return std::unique_ptr<Op>(new ConstantOp);
         if (name == "loss") return std::unique_ptr<Op>(new LossOp);
         if (name == "accumulate") return std::unique_ptr<Op>(new AccumulateOp);

@@ -132,7 +132,8 @@ struct Outcome {
 struct Options {
   int64_t micro_batches = 1;
   float loss_scale = 1;
-  uint64_t seed = 0;  // of the scheduler
+  uint64_t seed = 0;   // of the scheduler
+  bool sends = false;  // as one rank of several
   std::vector<int64_t> samples = {kSamples, kSamples, 2, kSamples, 0, 5};
   const char* op = "scale";
   std::vector<float> rate_scale;  // of the first parameters
@@ -169,6 +170,7 @@ Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
                                {.timeout_ms = 1000,
                                 .micro_batches = options.micro_batches,
                                 .loss_scale = options.loss_scale,
+                                .sends_alone = options.sends,
                                 .scheduler_name = "test_sched",
                                 .optimizer_name = "test_sgd"});
   outcome.status = made.status();
@@ -221,7 +223,7 @@ TEST(MicroBatchesTest, AnyLegalOrderGivesTheBitsOfTheSequentialOne) {
   const Outcome expected = Train({.micro_batches = 3});
   ASSERT_TRUE(expected.status.ok()) << expected.status.message();
   for (uint64_t seed = 1; seed <= 40; ++seed) {
-    const Outcome run = Train({.micro_batches = 3, .seed = seed});
+    const Outcome run = Train({.micro_batches = 3, .seed = seed, .sends = seed % 2 == 0});
     ASSERT_TRUE(run.status.ok()) << run.status.message();
     ASSERT_EQ(run.parameters, expected.parameters) << "seed " << seed;
     ASSERT_EQ(run.statistics, expected.statistics) << "seed " << seed;
@@ -229,13 +231,17 @@ TEST(MicroBatchesTest, AnyLegalOrderGivesTheBitsOfTheSequentialOne) {
 }
 
 TEST(MicroBatchesTest, ATaskBetweenForwardAndBackwardComputesTheRest) {
-  const Outcome run = Train({.micro_batches = 3, .samples = {kSamples}});
-  ASSERT_TRUE(run.status.ok()) << run.status.message();
-  const auto at = std::find(run.tasks.begin(), run.tasks.end(), "micro-batches 2 to 3");
-  ASSERT_NE(at, run.tasks.end());
-  EXPECT_EQ(at[-1], "forward loss");
-  EXPECT_EQ(at[1], "transfer statistics");
-  EXPECT_EQ(at[2], "backward loss");
+  for (const bool sends : {false, true}) {
+    const Outcome run = Train({.micro_batches = 3, .sends = sends, .samples = {kSamples}});
+    ASSERT_TRUE(run.status.ok()) << run.status.message();
+    auto at = std::find(run.tasks.begin(), run.tasks.end(), "micro-batches 2 to 3");
+    ASSERT_NE(at, run.tasks.end());
+    EXPECT_EQ(at[-1], "forward loss");
+    if (sends) {
+      EXPECT_EQ(*++at, "transfer statistics");
+    }
+    EXPECT_EQ(at[1], "backward loss");
+  }
 }
 
 TEST(MicroBatchesTest, AnOpThatCannotAddToTheGradientOfAParameterIsRefused) {

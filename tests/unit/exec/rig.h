@@ -23,7 +23,7 @@ class HostStream final : public Stream {
   void* native() noexcept override { return nullptr; }
 };
 
-class HostDevice final : public Device {
+class HostDevice : public Device {
  public:
   const char* type() const noexcept override { return "cpu"; }
   Status Allocate(size_t size_bytes, void** out) noexcept override {
@@ -61,7 +61,9 @@ class FakeCommunicator final : public Communicator {
   ~FakeCommunicator() override {
     for (std::thread& thread : threads_) thread.join();
   }
-  CommunicatorTraits traits() const noexcept override { return {.kinds = 31, .dtypes = 31}; }
+  CommunicatorTraits traits() const noexcept override {
+    return {.kinds = 31, .dtypes = 31, .device_memory = device_memory};
+  }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (!aborted_.ok()) return aborted_;
     submitted.push_back(transfer);
@@ -84,6 +86,7 @@ class FakeCommunicator final : public Communicator {
 
   std::vector<Transfer> submitted;
   uint64_t fail_sequence = 0;
+  uint32_t device_memory = 0;
 
  private:
   class FakeWork final : public Work {
@@ -207,6 +210,7 @@ class FakeSgd final : public Optimizer {
 
 struct Rig {
   int64_t micro_batches = 1;
+  bool sends_alone = true;  // one rank has transfers too
   HostDevice device;
   PluginSet plugins;
   std::unique_ptr<Executor> executor;
@@ -216,7 +220,7 @@ struct Rig {
   Status Make(Graph graph, std::unique_ptr<Scheduler> chosen,
               std::unique_ptr<FakeCommunicator> network,
               std::vector<std::unique_ptr<GradientHook>> hooks = {}, int world_size = 1) {
-    plugins.device = &device;
+    if (plugins.device == nullptr) plugins.device = &device;
     communicator = network.get();
     scheduler = dynamic_cast<RandomScheduler*>(chosen.get());
     plugins.communicator = std::move(network);
@@ -226,6 +230,7 @@ struct Rig {
     ExecutorOptions options{.rank = {.world_size = world_size},
                             .timeout_ms = 1000,
                             .micro_batches = micro_batches,
+                            .sends_alone = sends_alone,
                             .scheduler_name = "test_sched",
                             .optimizer_name = "test_sgd"};
     for (size_t i = 0; i < plugins.hooks.size(); ++i)

@@ -409,7 +409,7 @@ TEST(Wire, NothingIsPackedWithOneRankUnlessItIsMeasured) {
     rig.plugins.optimizer = std::make_unique<FakeSgd>();
     rig.plugins.hooks = hooks();
     auto made = Executor::Create(Chain(), rig.plugins, FakeOps(), nullptr,
-                                 {.packs_alone = true, .hook_names = {"hook0"}});
+                                 {.sends_alone = true, .hook_names = {"hook0"}});
     ASSERT_TRUE(made.ok()) << made.status().message();
     ASSERT_NE((*made)->wire(), nullptr);
     size_t wire_tasks = 0;

@@ -102,6 +102,83 @@ TEST(MemoryPlan, PassedGradientsShareMemory) {
   EXPECT_EQ(storage(b), storage(sum));
 }
 
+// Where the gradients of values lie that an op with equal gradients has as inputs.
+class EqualGradients : public testing::Test {
+ protected:
+  // Ends the net and plans it.
+  void Plan(ValueId logits) {
+    graph_ = net.Finish(logits);
+    program_ = Differentiate(graph_);
+    plan_ = PlanMemory(graph_, program_);
+    ExpectNoOverlap(plan_);
+  }
+  ValueId Leaf(const std::string& name) { return net.Apply(name, "scale", {net.input()}); }
+
+  // Those of `value`: one, or the parts that are added up.
+  std::vector<StorageId> StoragesOf(ValueId value) const {
+    std::vector<StorageId> storages;
+    for (size_t i = 0; i < program_.gradients.size(); ++i) {
+      if (program_.gradients[i].of == value) storages.push_back(plan_.of_gradient[i]);
+    }
+    return storages;
+  }
+  StorageId StorageOf(ValueId value) const {
+    const std::vector<StorageId> all = StoragesOf(value);
+    EXPECT_FALSE(all.empty());
+    return all.empty() ? kNone : all[0];
+  }
+
+  Net net;
+
+ private:
+  Graph graph_;
+  Program program_;
+  MemoryPlan plan_;
+};
+
+TEST_F(EqualGradients, ShareMemory) {
+  const ValueId a = Leaf("a"), b = Leaf("b"), c = Leaf("c");
+  const ValueId sum = net.Apply("sum", "doubled_sum", {net.input(), a, b, c});
+  Plan(sum);
+  EXPECT_EQ(StorageOf(b), StorageOf(a));
+  EXPECT_EQ(StorageOf(c), StorageOf(a));
+  EXPECT_NE(StorageOf(a), StorageOf(sum)) << "it is another gradient than that of the output";
+}
+
+TEST_F(EqualGradients, AreApartWhereOneIsReadWhileTheOtherChanges) {
+  const ValueId h = Leaf("h"), b = Leaf("b");
+  const ValueId f = net.Apply("f", "scale", {h});  // reads the gradient of f, adds to that of h
+  Plan(net.Apply("sum", "doubled_sum", {h, f, b}));
+  EXPECT_NE(StorageOf(f), StorageOf(h));
+  EXPECT_NE(StorageOf(b), StorageOf(h)) << "b has its turn when that of h has changed";
+  EXPECT_EQ(StorageOf(b), StorageOf(f));
+}
+
+TEST_F(EqualGradients, ShareMemoryThatChangesWhenTheOthersWereRead) {
+  const ValueId h = Leaf("h");
+  const ValueId f = net.Apply("f", "scale", {h});
+  const ValueId g = net.Apply("g", "scale", {f});  // the gradient of g is read before h changes
+  Plan(net.Apply("sum", "doubled_sum", {h, g}));
+  EXPECT_EQ(StorageOf(g), StorageOf(h));
+}
+
+TEST_F(EqualGradients, AreApartWhereOneIsAddedTo) {
+  const ValueId h = Leaf("h"), b = Leaf("b"), c = Leaf("c");
+  const ValueId sum = net.Apply("sum", "doubled_sum_adds", {h, b, c});
+  Plan(net.Apply("out", "add", {sum, net.Apply("later", "scale", {h})}));
+  EXPECT_EQ(StoragesOf(h).size(), 1u) << "nothing is added to anything";
+  EXPECT_NE(StorageOf(b), StorageOf(h));
+  EXPECT_EQ(StorageOf(c), StorageOf(b));
+}
+
+TEST_F(EqualGradients, OfOneValueAreItsSum) {
+  const ValueId h = Leaf("h");
+  Plan(net.Apply("sum", "doubled_sum", {h, h}));
+  const std::vector<StorageId> parts = StoragesOf(h);
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_NE(parts[0], parts[1]);
+}
+
 TEST(MemoryPlan, ParameterGradientsLieWhereTheyAreSentFrom) {
   Net net;
   const Graph graph = net.Finish(Chain(net, "scale", 2));

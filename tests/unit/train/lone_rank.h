@@ -36,6 +36,7 @@ class LoneRank {
   }
 
   const Config& config() const { return config_; }
+  PluginSet& plugins() { return plugins_->set(); }
   const OpFactory& ops() const { return plugins_->op_factory(); }
 
   Result<Graph> BuildGraph(const ModelInputs& inputs) const {

@@ -1,4 +1,4 @@
-#include "exchange.h"
+#include "store_gather.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,9 +24,9 @@ Result<std::optional<std::string>> Await(Host& host, const std::string& key,
   }
 }
 
-std::string Encode(const Words& words) {
+std::string Encode(const Values& values) {
   std::string text;
-  for (const auto& one : words) {
+  for (const auto& one : values) {
     if (one) text.append(std::to_string(one->size())).append(" ").append(*one);
     if (!one) text.append("-");
   }
@@ -34,9 +34,9 @@ std::string Encode(const Words& words) {
 }
 
 // False when it is not what Encode makes of as many.
-bool Decode(const std::string& text, Words* words) {
+bool Decode(const std::string& text, Values* values) {
   size_t at = 0;
-  for (auto& one : *words) {
+  for (auto& one : *values) {
     if (at < text.size() && text[at] == '-') {
       ++at;
       continue;
@@ -57,43 +57,40 @@ Status Set(Host& host, const std::string& key, std::string_view text) {
   return host.StoreSet(key, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
 }
 
-Status Say(Host& host, const Members& members, const std::string& topic, std::string_view words) {
-  return Set(host, topic + "/" + std::to_string(members.rank), words);
+Status SetValue(Host& host, const Members& members, const std::string& topic,
+                std::string_view value) {
+  return Set(host, topic + "/" + std::to_string(members.rank), value);
 }
 
-Result<Words> HearAll(Host& host, const Members& members, const std::string& topic,
-                      Clock::time_point deadline, const Failure& failure) {
-  Words words(static_cast<size_t>(members.size()));
+Result<Values> GatherValues(Host& host, const Members& members, const std::string& topic,
+                            Clock::time_point deadline, const Failure& failure) {
+  Values values(static_cast<size_t>(members.size()));
   const std::string all = topic + "/all";
   if (members.rank == 0) {
-    for (size_t rank = 0; rank < words.size(); ++rank) {
+    for (size_t rank = 0; rank < values.size(); ++rank) {
       const std::string key = topic + "/" + std::to_string(rank);
-      ENGINE_ASSIGN_OR_RETURN(words[rank], Await(host, key, deadline, failure));
+      ENGINE_ASSIGN_OR_RETURN(values[rank], Await(host, key, deadline, failure));
     }
-    ENGINE_RETURN_IF_ERROR(Set(host, all, Encode(words)));
-    return words;
+    ENGINE_RETURN_IF_ERROR(Set(host, all, Encode(values)));
+    return values;
   }
   ENGINE_ASSIGN_OR_RETURN(
       const std::optional<std::string> text,
       Await(host, all, deadline + std::chrono::milliseconds(kGraceMs), failure));
-  if (!text) {
-    std::fill(words.begin() + 1, words.end(), std::string());
-  } else if (!Decode(*text, &words)) {
-    return Status::Error(StatusCode::kRendezvous,
-                         "rank %d published what this one cannot read: all ranks must have the "
-                         "same nccl plugin",
-                         members.names[0]);
+  if (!text || !Decode(*text, &values)) {
+    values.assign(values.size(), std::string());
+    values.front().reset();
   }
-  return words;
+  return values;
 }
 
-Status CheckThatAllCame(const Words& words, const Members& members, int64_t timeout_ms) {
+Status CheckComplete(const Values& values, const Members& members, int64_t timeout_ms) {
   std::string list;
   int32_t first = -1;
-  for (size_t rank = words.size(); rank-- > 0;) {
-    if (words[rank]) continue;
-    list = std::to_string(members.names[rank]).append(list.empty() ? "" : ", ").append(list);
-    first = members.names[rank];
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    if (values[rank]) continue;
+    if (list.empty()) first = members.names[rank];
+    list.append(list.empty() ? "" : ", ").append(std::to_string(members.names[rank]));
   }
   if (first < 0) return {};
   return Status::Error(StatusCode::kRendezvous,

@@ -1,0 +1,111 @@
+#include "core/exec/device_order.h"
+
+namespace engine {
+
+Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(
+    Device& device, Stream* compute, const TaskGraph& graph,
+    std::function<Status(const Task& transfer)> on_parameters) {
+  std::unique_ptr<DeviceOrder> order(new DeviceOrder(compute, graph, std::move(on_parameters)));
+  for (const Place place : {kUpdates, kTransfers}) {
+    Stream* stream = nullptr;
+    ENGINE_RETURN_IF_ERROR(device.CreateStream(&stream));
+    order->own_[place - 1].reset(stream);
+    order->streams_[place] = stream;
+  }
+  ENGINE_RETURN_IF_ERROR(order->MakePoints(device));
+  return order;
+}
+
+DeviceOrder::DeviceOrder(Stream* compute, const TaskGraph& graph,
+                         std::function<Status(const Task&)> on_parameters)
+    : graph_(graph),
+      on_parameters_(std::move(on_parameters)),
+      source_(graph.tasks.size(), kCompute),
+      waits_(graph.tasks.size()),
+      taken_(graph.tasks.size()),
+      joined_(taken_ + 1),
+      points_(joined_ + 2) {
+  streams_[kCompute] = compute;
+}
+
+DeviceOrder::Place DeviceOrder::PlaceOf(const Task& task) {
+  if (task.info.kind == TaskKind::kTransfer) return kTransfers;
+  return task.tail ? kUpdates : kCompute;
+}
+
+Status DeviceOrder::MakePoints(Device& device) {
+  for (const Task& task : graph_.tasks) {
+    if (PlaceOf(task) == kCompute) continue;
+    for (const uint32_t next : task.successors) source_[next] = kUpdates;
+  }
+  const auto make = [&](size_t point) -> Status {
+    if (points_[point].event != nullptr) return {};
+    Event* event = nullptr;
+    ENGINE_RETURN_IF_ERROR(device.CreateEvent(&event));
+    points_[point].event.reset(event);
+    return {};
+  };
+  for (const Task& task : graph_.tasks) {
+    for (const auto* successors : {&task.successors, &task.next_successors}) {
+      for (const uint32_t next : *successors) {
+        if (QueuesFor(graph_.tasks[next]) == PlaceOf(task)) continue;
+        waits_[next].push_back(task.info.id);
+        ENGINE_RETURN_IF_ERROR(make(task.info.id));
+      }
+    }
+  }
+  for (size_t point = taken_; point < points_.size(); ++point) ENGINE_RETURN_IF_ERROR(make(point));
+  return {};
+}
+
+Status DeviceOrder::Record(size_t point, Place place) {
+  if (points_[point].event == nullptr) return {};
+  points_[point].waiting = 0;
+  return streams_[place]->Record(points_[point].event.get());
+}
+
+// A stream is in order, so it waits for each point once.
+Status DeviceOrder::Await(size_t point, Place place) {
+  const auto bit = static_cast<uint8_t>(1u << place);
+  if ((points_[point].waiting & bit) != 0) return {};
+  points_[point].waiting |= bit;
+  ENGINE_RETURN_IF_ERROR(streams_[place]->Wait(points_[point].event.get()));
+  if (place != kCompute || point >= graph_.tasks.size()) return {};
+  const Task& task = graph_.tasks[point];
+  const bool brings =
+      task.info.kind == TaskKind::kTransfer && task.data == TransferData::kParameters;
+  return brings ? on_parameters_(task) : Status();
+}
+
+Status DeviceOrder::Wait(const Task& task) {
+  for (const uint32_t earlier : waits_[task.info.id]) {
+    ENGINE_RETURN_IF_ERROR(Await(earlier, QueuesFor(task)));
+  }
+  return {};
+}
+
+Status DeviceOrder::Mark(const Task& task) {
+  return Record(task.info.id, PlaceOf(task));
+}
+
+Status DeviceOrder::MarkTaken() {
+  return Record(taken_, kUpdates);
+}
+
+Status DeviceOrder::Join() {
+  for (const Place place : {kUpdates, kTransfers}) {
+    const size_t point = joined_ + (place == kTransfers ? 1 : 0);
+    ENGINE_RETURN_IF_ERROR(Record(point, place));
+    ENGINE_RETURN_IF_ERROR(Await(point, kCompute));
+  }
+  for (const Task& task : graph_.tasks) {
+    const size_t point = task.info.id;
+    const bool has_event = points_[point].event != nullptr && PlaceOf(task) == kTransfers;
+    if (has_event) ENGINE_RETURN_IF_ERROR(Await(point, kCompute));
+    points_[point].waiting = 0xff;
+  }
+  points_[taken_].waiting = 0xff;
+  return {};
+}
+
+}  // namespace engine

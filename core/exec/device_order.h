@@ -1,0 +1,99 @@
+// The dependencies of tasks, as an accelerator sees them: what the host queues without waiting runs
+// there in the order of three streams, and every dependency between two of them is an event.
+//
+//   compute    | forward  backward ......  local hooks, packing | forward of the next step
+//                   |        | |    |                                ^        ^
+//   transfers       statistics unit unit  unit            (gathers of parameters)
+//                   |          |    |     |                          |
+//   updates        scales     hooks, updates ........................
+//
+// The stream "transfers" here has no work but the waits for the ends of what the communicator
+// carries out; it gives those ends events that are the executor's own.
+//
+// Why no memory is written too early: each edge of the task graph, to the next step too, is kept by
+// the order of a stream or by an event, so on the device tasks have the partial order that they had
+// if the host waited for each, and the argument of step_state.h holds there: a backward task, the
+// first to write to gradients again, is behind all forward tasks, these are behind the last task of
+// each parameter, and those behind all transfers and updates that read gradients. What tasks share
+// beside tensors is
+//   * the scales of gradients, scratch of reduced hooks, StepScalars of updates: of the updates'
+//     stream alone, which is in order;
+//   * the statistics and the StepScalars of passes, which the updates' stream reads when the
+//     statistics were summed up: the next step may write to them after MarkTaken.
+//
+// Why ranks do not wait for each other for ever: the host queues without waiting for the device, on
+// one thread, and what it asks the scheduler depends on nothing else, so all ranks queue the same
+// work in the same order. Each piece waits for pieces that were queued earlier on its rank, or for
+// its own counterparts; the earliest that is not done on any rank can always go on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/exec/task_graph.h"
+#include "engine/device.h"
+
+namespace engine {
+
+class DeviceOrder {
+ public:
+  // `compute` and `graph` are borrowed. `on_parameters` is called when `compute` waits for a
+  // transfer of parameters: what follows it there is behind the transfer.
+  static Result<std::unique_ptr<DeviceOrder>> Create(
+      Device& device, Stream* compute, const TaskGraph& graph,
+      std::function<Status(const Task& transfer)> on_parameters);
+
+  // Where the work of a task is queued, and what a transfer sends is made. [any-thread]
+  Stream* StreamOf(const Task& task) const { return streams_[QueuesFor(task)]; }
+  Stream* updates() const { return streams_[kUpdates]; }
+  // To wait for the end of a transfer that was submitted; Mark then. [any-thread]
+  Stream* transfers() const { return streams_[kTransfers]; }
+
+  // What is queued for `task` from now on is behind all that it depends on. [compute-lane, as all
+  // below]
+  Status Wait(const Task& task);
+  // Its work is queued: other streams may wait for it.
+  Status Mark(const Task& task);
+
+  // What is queued on the updates' stream from now on is behind `transfer`.
+  Status Follow(const Task& transfer) { return Await(transfer.info.id, kUpdates); }
+
+  // What the updates' stream reads of the step at hand it has read here; the compute stream waits
+  // for that.
+  Status MarkTaken();
+  Status WaitTaken() { return Await(taken_, kCompute); }
+
+  // What is queued on the compute stream from now on is behind everything.
+  Status Join();
+
+ private:
+  enum Place : uint8_t { kCompute, kUpdates, kTransfers, kPlaces };
+  // The end of a task, of which other streams have to know.
+  struct Point {
+    std::unique_ptr<Event> event;  // null: none has to
+    uint8_t waiting = 0xff;        // bit by place: streams that are behind it already
+  };
+
+  DeviceOrder(Stream* compute, const TaskGraph& graph,
+              std::function<Status(const Task&)> on_parameters);
+  static Place PlaceOf(const Task& task);
+  Place QueuesFor(const Task& task) const {
+    return task.info.kind == TaskKind::kTransfer ? source_[task.info.id] : PlaceOf(task);
+  }
+  Status MakePoints(Device& device);
+  Status Record(size_t point, Place place);
+  Status Await(size_t point, Place place);
+
+  const TaskGraph& graph_;
+  const std::function<Status(const Task&)> on_parameters_;
+  std::unique_ptr<Stream> own_[2];  // updates, transfers
+  Stream* streams_[kPlaces] = {};
+  std::vector<Place> source_;                 // by transfer: where what it sends is made
+  std::vector<std::vector<uint32_t>> waits_;  // by task: those of other places that it depends on
+  const size_t taken_;                        // these are points, too: behind those of the tasks
+  const size_t joined_;                       // and the one of the other stream
+  std::vector<Point> points_;
+};
+
+}  // namespace engine
