@@ -82,20 +82,27 @@ void Print(const TimedCase& timed, const char* pass, double us, double flop, dou
 int Run(int argc, char** argv) {
   bool json = false;
   std::vector<std::string> words;
+  test::OptionValues::Overrides options;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) {
+    const char* const word = argv[i];
+    if (std::strcmp(word, "--json") == 0) {
       json = true;
+    } else if (const char* const equal = std::strchr(word, '=')) {
+      options[std::string(word, equal)] = equal + 1;
     } else {
-      words.emplace_back(argv[i]);
+      words.emplace_back(word);
     }
   }
   if (words.empty()) {
-    std::fprintf(stderr, "usage: cuda_op_times PLUGIN [SAMPLES [bf16|tf32|float32]] [--json]\n");
+    std::fprintf(
+        stderr,
+        "usage: cuda_op_times PLUGIN [SAMPLES [bf16|tf32|float32]] [OPTION=VALUE...] [--json]\n");
     return 2;
   }
   const int64_t samples = words.size() > 1 ? std::atoll(words[1].c_str()) : 64;
   const std::string precision = words.size() > 2 ? words[2] : "bf16";
-  const auto timer = OpTimer::Load(words[0], {{"precision", precision}});
+  options.emplace("precision", precision);
+  const auto timer = OpTimer::Load(words[0], options);
   if (!timer.ok() || samples < 1) {
     std::fprintf(stderr, "cuda_op_times: %s\n",
                  timer.ok() ? "SAMPLES must be at least 1" : timer.status().message());

@@ -46,10 +46,11 @@ class AttentionOp final : public CudaOp {
     ENGINE_RETURN_IF_ERROR(FindPasses(shape, &cudnn));
     if (CanRun(cudnn->forward, {qkv.data, y})) {
       // Writes log_sums also where nothing is saved, in evaluation.
-      return cudnn->forward->Run({.qkv = static_cast<const __nv_bfloat16*>(qkv.data),
-                                  .y = static_cast<__nv_bfloat16*>(y),
-                                  .log_sums = log_sums != nullptr ? log_sums : RowNumbers(call)},
-                                 Scratch(call), stream);
+      return cudnn->forward->Run(
+          {.qkv = static_cast<const __nv_bfloat16*>(qkv.data),
+           .y = static_cast<__nv_bfloat16*>(y),
+           .log_sums = static_cast<float*>(call.saved != nullptr ? call.saved : call.workspace)},
+          Scratch(call), stream);
     }
     if (IsFlash(shape, {qkv.data, y})) {
       return Launched(LaunchFlashForward(shape, static_cast<const __nv_bfloat16*>(qkv.data),
@@ -137,9 +138,6 @@ class AttentionOp final : public CudaOp {
 
   // The workspace: a number for each row of scores, then scratch of cuDNN.
   static int64_t Aligned(int64_t size_bytes) noexcept { return (size_bytes + 255) / 256 * 256; }
-  static float* RowNumbers(const OpCall& call) noexcept {
-    return static_cast<float*>(call.workspace);
-  }
   void* Scratch(const OpCall& call) const noexcept {
     const Shape& qkv = call.inputs[0].shape;
     return static_cast<std::byte*>(call.workspace) +
@@ -153,7 +151,7 @@ class AttentionOp final : public CudaOp {
             .log_sums = static_cast<const float*>(call.saved),
             .dy = static_cast<const T*>(call.output_grads[0].data),
             .dqkv = static_cast<T*>(call.input_grads[0].data),
-            .delta = RowNumbers(call),
+            .delta = static_cast<float*>(call.workspace),
             .sum = Accumulates(call, 0)};
   }
 

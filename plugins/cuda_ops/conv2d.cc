@@ -16,7 +16,7 @@ namespace engine::cuda_ops {
 namespace {
 
 // What one convolution may take as scratch.
-constexpr size_t kCudnnScratchLimit = size_t{512} << 20;
+constexpr int64_t kCudnnScratchLimit = int64_t{512} << 20;
 
 constexpr size_t Aligned(size_t size_bytes) noexcept {
   return (size_bytes + 255) / 256 * 256;
@@ -30,14 +30,13 @@ class Conv2dOp final : public CudaOp {
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferConv(Inferring(inputs, signature), given_));
     const Shape &x = inputs[kX].shape, &y = signature->outputs[0].shape;
-    ENGINE_RETURN_IF_ERROR(CheckExtents(x, y));
     SetShape(x, y);
     const CudnnConvolution* plan = nullptr;
     if (x[0] > 0) ENGINE_RETURN_IF_ERROR(PlanFor(x[0], kCudnnScratchLimit, &plan));
     scratch_bytes_ = plan == nullptr ? 0 : plan->workspace_bytes();
     partial_bytes_ = PartialBytes(x[0]);
     signature->workspace_bytes =
-        static_cast<int64_t>(2 * filter_bytes() + partial_bytes_ + scratch_bytes_);
+        static_cast<int64_t>(2 * filter_bytes() + partial_bytes_) + scratch_bytes_;
     return {};
   }
 
@@ -70,52 +69,31 @@ class Conv2dOp final : public CudaOp {
 
   static int64_t Samples(const OpCall& call) noexcept { return call.inputs[kX].shape[0]; }
 
-  // cuDNN counts in 32 bits.
-  Status CheckExtents(const Shape& x, const Shape& y) const noexcept {
-    constexpr int64_t kMost = INT32_MAX;
-    if (x.Count() <= kMost && y.Count() <= kMost && kernel_ * kernel_ * x[3] * channels_ <= kMost) {
-      return {};
-    }
-    return Status::Error(
-        StatusCode::kConfig,
-        "%s: a tensor of more than 2^31 - 1 elements is too large for cuDNN; use a "
-        "smaller batch",
-        name());
-  }
-
   void SetShape(const Shape& x, const Shape& y) noexcept {
-    shape_ = {.height = static_cast<int>(x[1]),
-              .width = static_cast<int>(x[2]),
-              .channels = static_cast<int>(x[3]),
-              .output_height = static_cast<int>(y[1]),
-              .output_width = static_cast<int>(y[2]),
-              .output_channels = static_cast<int>(channels_),
-              .kernel = static_cast<int>(kernel_),
-              .stride = static_cast<int>(given_.window.stride),
-              .padding = static_cast<int>(given_.window.padding)};
-    switch (precision()) {
-      case Precision::kFloat32:
-        break;
-      case Precision::kTf32:
-        shape_.math = CUDNN_DEFAULT_MATH;  // may round factors to TF32
-        break;
-      case Precision::kBFloat16:
-        shape_.type = CUDNN_DATA_BFLOAT16;
-        shape_.math = CUDNN_TENSOR_OP_MATH;
-        break;
-    }
+    shape_ = {.height = x[1],
+              .width = x[2],
+              .channels = x[3],
+              .output_height = y[1],
+              .output_width = y[2],
+              .output_channels = channels_,
+              .kernel = kernel_,
+              .stride = given_.window.stride,
+              .padding = given_.window.padding,
+              .type = precision() == Precision::kBFloat16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT,
+              .tensor_cores = precision() != Precision::kFloat32};
   }
 
   // Made by the first call with so many samples.
-  Status PlanFor(int64_t samples, size_t scratch_limit, const CudnnConvolution** plan) noexcept {
+  Status PlanFor(int64_t samples, int64_t scratch_limit, const CudnnConvolution** plan) noexcept {
     try {
       std::unique_ptr<CudnnConvolution>& own = plans_[samples];
       if (own == nullptr) {
         ENGINE_RETURN_IF_ERROR(cudnn().Open().WithContext("%s", name()));
         ConvolutionShape shape = shape_;
-        shape.samples = static_cast<int>(samples);
-        ENGINE_RETURN_IF_ERROR(CudnnConvolution::Create(&cudnn(), shape, scratch_limit, &own)
-                                   .WithContext("%s", name()));
+        shape.samples = samples;
+        ENGINE_RETURN_IF_ERROR(
+            CudnnConvolution::Create(&cudnn(), shape, scratch_limit, nullptr, &own)
+                .WithContext("%s", name()));
       }
       *plan = own.get();
       return {};
@@ -159,9 +137,9 @@ class Conv2dOp final : public CudaOp {
     const Workspace workspace = WorkspaceOf(call);
     ENGINE_RETURN_IF_ERROR(WriteFilters<T>(call, workspace.filters, stream));
     void* const y = call.outputs[0].data;
-    ENGINE_RETURN_IF_ERROR(
-        plan->Forward(call.inputs[kX].data, workspace.filters, y, workspace.scratch, stream)
-            .WithContext("%s", name()));
+    ENGINE_RETURN_IF_ERROR(plan->Run(ConvolutionPass::kForward, call.inputs[kX].data,
+                                     workspace.filters, y, workspace.scratch, stream)
+                               .WithContext("%s", name()));
     if (!bias_) return {};
     return Launched(
         LaunchAddBias(static_cast<T*>(y), static_cast<const T*>(call.inputs[kBias].data),
@@ -179,8 +157,8 @@ class Conv2dOp final : public CudaOp {
       ENGINE_RETURN_IF_ERROR(BiasGradient<T>(call, workspace.partials, stream));
     }
     if (WantsGradient(call, kWeight)) {
-      ENGINE_RETURN_IF_ERROR(plan->BackwardFilter(call.inputs[kX].data, dy, workspace.dfilters,
-                                                  workspace.scratch, stream)
+      ENGINE_RETURN_IF_ERROR(plan->Run(ConvolutionPass::kFilters, call.inputs[kX].data, dy,
+                                       workspace.dfilters, workspace.scratch, stream)
                                  .WithContext("%s", name()));
       ENGINE_RETURN_IF_ERROR(Launched(LaunchTranspose(static_cast<const T*>(workspace.dfilters),
                                                       call.input_grads[kWeight].f32(), 1, channels_,
@@ -189,9 +167,9 @@ class Conv2dOp final : public CudaOp {
     }
     if (!WantsGradient(call, kX)) return {};
     ENGINE_RETURN_IF_ERROR(WriteFilters<T>(call, workspace.filters, stream));
+    const auto pass = Accumulates(call, kX) ? ConvolutionPass::kAdd : ConvolutionPass::kBackward;
     return plan
-        ->BackwardData(workspace.filters, dy, call.input_grads[kX].data, Accumulates(call, kX),
-                       workspace.scratch, stream)
+        ->Run(pass, dy, workspace.filters, call.input_grads[kX].data, workspace.scratch, stream)
         .WithContext("%s", name());
   }
 
@@ -208,8 +186,8 @@ class Conv2dOp final : public CudaOp {
   const kit::ConvAttributes given_;
   const int64_t channels_ = given_.channels, kernel_ = given_.window.kernel;
   const bool bias_ = given_.bias;
-  ConvolutionShape shape_;    // but for the samples
-  size_t scratch_bytes_ = 0;  // of cuDNN, for a full batch
+  ConvolutionShape shape_;     // but for the samples
+  int64_t scratch_bytes_ = 0;  // of cuDNN, for a full batch
   size_t partial_bytes_ = 0;
   std::map<int64_t, std::unique_ptr<CudnnConvolution>> plans_;  // by samples
 };

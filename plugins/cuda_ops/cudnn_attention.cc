@@ -18,13 +18,15 @@ constexpr cudnnDataType_t kBf16 = CUDNN_DATA_BFLOAT16, kFloat = CUDNN_DATA_FLOAT
 // The layouts of AttentionShape, as strides of (batch, heads, length, head size).
 struct Layouts {
   GraphExtents rows, packed, plain, by_head, numbers;
+  float scale;  // of scores
 
   explicit Layouts(const AttentionShape& of)
       : rows{of.batch, of.heads, of.length, of.head_size},
         packed{of.length * of.packed_width(), of.head_size, of.packed_width(), 1},
         plain{of.length * of.width(), of.head_size, of.width(), 1},
         by_head{of.length * of.width(), int64_t{of.length} * of.head_size, of.head_size, 1},
-        numbers{of.statistics_offset(1, 0), of.length, 1, 1} {}
+        numbers{of.statistics_offset(1, 0), of.length, 1, 1},
+        scale(1 / std::sqrt(static_cast<float>(of.head_size))) {}
 
   int Input(CudnnGraph* graph, const GraphExtents& strides) const {
     return graph->Input(rows, strides, kBf16);
@@ -46,10 +48,6 @@ int Scores(const AttentionGraph& of, int scale, CudnnGraph* graph) {
                     graph->Map(CUDNN_POINTWISE_CMP_GE, query, key));
 }
 
-int Scale(const AttentionShape& shape, CudnnGraph* graph) {
-  return graph->Scalar(1 / std::sqrt(static_cast<float>(shape.head_size)));
-}
-
 }  // namespace
 
 AttentionGraph AttentionForwardGraph(const AttentionShape& shape) {
@@ -59,7 +57,7 @@ AttentionGraph AttentionForwardGraph(const AttentionShape& shape) {
   of.q = layouts.Input(&graph, layouts.packed);
   of.k = layouts.Right(&graph);
   of.v = layouts.Input(&graph, layouts.packed);
-  const int scores = Scores(of, Scale(shape, &graph), &graph);
+  const int scores = Scores(of, graph.Scalar(layouts.scale), &graph);
   const int largest = graph.Reduce(CUDNN_REDUCE_TENSOR_MAX, scores);
   const int shifted = graph.Map(CUDNN_POINTWISE_SUB, scores, largest);
   const int powers = graph.Map(CUDNN_POINTWISE_EXP, shifted);
@@ -83,7 +81,7 @@ AttentionGraph AttentionBackwardGraph(const AttentionShape& shape, bool determin
   of.y = layouts.Input(&graph, layouts.plain);
   of.dy = layouts.Input(&graph, layouts.plain);
   of.log_sums = graph.Input({shape.batch, shape.heads, shape.length, 1}, layouts.numbers, kFloat);
-  const int scale = Scale(shape, &graph);
+  const int scale = graph.Scalar(layouts.scale);
 
   // The sum over a row of y dy. The factor stands where dropout's would: without it cuDNN takes a
   // kernel with more scratch.
@@ -121,16 +119,15 @@ AttentionGraph AttentionBackwardGraph(const AttentionShape& shape, bool determin
 
 Status CudnnAttention::Create(Cudnn* cudnn, AttentionGraph graph, const char* device,
                               std::unique_ptr<CudnnAttention>* out) {
-  ENGINE_RETURN_IF_ERROR(cudnn->CheckGraphs(kMinCudnn));
+  ENGINE_RETURN_IF_ERROR(cudnn->CheckVersion(kMinCudnn));
   std::unique_ptr<CudnnAttention> own(new CudnnAttention(std::move(graph)));
   const AttentionShape& of = own->graph_.shape;
   ENGINE_RETURN_IF_ERROR(
-      CudnnPlan::Create(cudnn, own->graph_.graph, device, &own->plan_)
+      CudnnPlan::Create(cudnn, own->graph_.graph, {}, device, &own->plan_)
           .WithContext("%s of %d x %d heads of %d columns, %d positions",
                        own->graph_.dq < 0 ? "attention" : "gradient of attention", of.batch,
                        of.heads, of.head_size, of.length));
-  const bool has_sums = own->graph_.dq_sums >= 0;
-  own->dq_sums_bytes_ = has_sums ? of.row_offset(of.batch, 0) * int64_t{sizeof(float)} : 0;
+  if (own->graph_.dq_sums >= 0) own->dq_sums_bytes_ = of.row_offset(of.batch, 0) * 4;
   *out = std::move(own);
   return {};
 }
@@ -154,16 +151,16 @@ Status AttentionPlans::Find(const AttentionShape& shape, bool bfloat16,
       Key(shape.batch, shape.length, shape.heads, shape.head_size, shape.causal));
   if (is_new) {
     const Status planned = Plan(shape, &found->second);
+    if (!planned.ok() && must_plan_) {
+      passes_.erase(found);
+      return planned.WithContext("cuda_ops.attention=cudnn (auto takes own kernels instead)");
+    }
     if (!std::exchange(logged_, true)) {
       const AttentionPasses& taken = found->second;
       host_.Log(LogLevel::kInfo, taken.backward ? "attention: forward and backward pass by cuDNN"
                                  : taken.forward
                                      ? "attention: forward pass by cuDNN, backward by own kernels"
                                      : planned.WithContext("attention: own kernels").message());
-    }
-    if (!planned.ok() && must_plan_) {
-      passes_.erase(found);
-      return planned.WithContext("cuda_ops.attention=cudnn (auto takes own kernels instead)");
     }
   }
   *passes = &found->second;

@@ -1,75 +1,45 @@
-// The three passes of a convolution by cuDNN, for one number of samples.
+// The passes of a convolution by cuDNN, for one number of samples.
 #pragma once
 
-#include <cstddef>
+#include <array>
 #include <cstdint>
 #include <memory>
 
-#include "cudnn_library.h"
-#include "engine/status.h"
+#include "cudnn_plan.h"
 
 namespace engine::cuda_ops {
 
 // x (samples, height, width, channels), filters (output_channels, kernel, kernel, channels), y
 // (samples, output_height, output_width, output_channels).
 struct ConvolutionShape {
-  int samples = 0, height = 0, width = 0, channels = 0;
-  int output_height = 0, output_width = 0, output_channels = 0;
-  int kernel = 1, stride = 1, padding = 0;
+  int64_t samples = 0, height = 0, width = 0, channels = 0;
+  int64_t output_height = 0, output_width = 0, output_channels = 0;
+  int64_t kernel = 1, stride = 1, padding = 0;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;  // of all tensors; sums are of floats
-  cudnnMathType_t math = CUDNN_FMA_MATH;
+  bool tensor_cores = false;                // which round single precision
 };
 
-// Of the algorithms that cuDNN proposes for a pass, the first that is deterministic and needs no
-// more scratch than allowed.
+// y of x and filters; the gradient of x, of that of y and filters; the same, added to what is
+// there; the gradient of filters, of x and that of y.
+enum class ConvolutionPass { kForward, kBackward, kAdd, kFilters };
+
 class CudnnConvolution {
  public:
-  // kDevice when there is no such algorithm, or cuDNN fails. `cudnn` is open and outlives this.
-  static Status Create(Cudnn* cudnn, const ConvolutionShape& shape, size_t workspace_limit,
-                       std::unique_ptr<CudnnConvolution>* out) noexcept;
-  ~CudnnConvolution();
-  CudnnConvolution(const CudnnConvolution&) = delete;
-  CudnnConvolution& operator=(const CudnnConvolution&) = delete;
+  // As CudnnPlan::Create, for all passes.
+  static Status Create(Cudnn* cudnn, const ConvolutionShape& shape, int64_t workspace_limit,
+                       const char* device, std::unique_ptr<CudnnConvolution>* out);
 
-  const ConvolutionShape& shape() const noexcept { return shape_; }
   // Scratch that any of the passes needs.
-  size_t workspace_bytes() const noexcept;
+  int64_t workspace_bytes() const noexcept { return workspace_bytes_; }
 
-  // `workspace`: workspace_bytes(), aligned to 256.
-  Status Forward(const void* x, const void* filters, void* y, void* workspace,
-                 cudaStream_t stream) const noexcept;
-  // dx becomes, or has added, the gradient of x.
-  Status BackwardData(const void* filters, const void* dy, void* dx, bool sum, void* workspace,
-                      cudaStream_t stream) const noexcept;
-  Status BackwardFilter(const void* x, const void* dy, void* dfilters, void* workspace,
-                        cudaStream_t stream) const noexcept;
+  Status Run(ConvolutionPass pass, const void* a, const void* b, void* result, void* workspace,
+             cudaStream_t stream) const noexcept;
 
  private:
-  template <typename Algorithm>
-  struct Choice {
-    Algorithm algorithm{};
-    cudnnMathType_t math = CUDNN_DEFAULT_MATH;
-    size_t workspace_bytes = 0;
-  };
+  CudnnConvolution() = default;
 
-  CudnnConvolution(Cudnn* cudnn, const ConvolutionShape& shape) noexcept
-      : cudnn_(*cudnn), shape_(shape) {}
-  Status Describe() noexcept;
-  Status Choose(size_t workspace_limit) noexcept;
-  template <typename Proposal, typename List, typename SizeOf, typename A, typename B, typename C,
-            typename Algorithm>
-  Status ChooseFirst(const char* pass, size_t limit, List list, SizeOf size_of, A a, B b, C c,
-                     Choice<Algorithm>* choice) const noexcept;
-  cudnnStatus_t UseMath(cudnnMathType_t math) const noexcept;
-
-  Cudnn& cudnn_;
-  const ConvolutionShape shape_;
-  cudnnTensorDescriptor_t x_ = nullptr, y_ = nullptr;
-  cudnnFilterDescriptor_t filters_ = nullptr;
-  cudnnConvolutionDescriptor_t convolution_ = nullptr;
-  Choice<cudnnConvolutionFwdAlgo_t> forward_;
-  Choice<cudnnConvolutionBwdDataAlgo_t> backward_data_;
-  Choice<cudnnConvolutionBwdFilterAlgo_t> backward_filter_;
+  std::array<std::unique_ptr<CudnnPlan>, 4> plans_;  // by pass
+  int64_t workspace_bytes_ = 0;
 };
 
 }  // namespace engine::cuda_ops

@@ -27,13 +27,25 @@ struct GraphTensor {
   float value = 0;  // of a scalar
 };
 
-enum class GraphKind { kMatmul, kPointwise, kReduction, kTranspose };
+// Convolutions: y = x * b over (samples, channels, height, width); the gradient of x, from that of
+// y and the filters; the gradient of the filters, from x and the gradient of y.
+enum class GraphKind {
+  kMatmul,
+  kPointwise,
+  kReduction,
+  kTranspose,
+  kConvolution,
+  kConvolutionData,
+  kConvolutionFilter
+};
 
 struct GraphOperation {
   GraphKind kind;
   int x = -1, b = -1, t = -1, y = -1;  // indices of tensors
   int mode = -1;                       // cudnnPointwiseMode_t or cudnnReduceTensorOp_t
   int64_t axis = -1;                   // of CUDNN_POINTWISE_GEN_INDEX
+  int64_t stride = 1, padding = 0;     // of convolutions
+  float beta = 0;                      // y is added to what is there, times beta: convolutions
 };
 
 constexpr size_t kMaxGraphTensors = 40;
@@ -54,6 +66,10 @@ class CudnnGraph {
   int Index(int x, int64_t axis);                 // of each element of x in a dimension
   int Reduce(cudnnReduceTensorOp_t mode, int x);  // over the last dimension
   int Transpose(int x);                           // the last two dimensions
+  // `operation`: all but its result.
+  int Convolve(const GraphOperation& operation, const GraphExtents& result) {
+    return Add(operation, result);
+  }
 
   // Rounds a result to `type`; writes it to memory.
   void Round(int tensor, cudnnDataType_t type) { at(tensor).type = type; }

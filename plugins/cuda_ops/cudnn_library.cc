@@ -54,20 +54,13 @@ Status Cudnn::Load() noexcept {
   }
   CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_LOAD)
 #undef CUDA_OPS_CUDNN_LOAD
-#define CUDA_OPS_CUDNN_LOAD(name) \
-  functions_.name = reinterpret_cast<decltype(functions_.name)>(dlsym(library, #name));
-  CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(CUDA_OPS_CUDNN_LOAD)
-#undef CUDA_OPS_CUDNN_LOAD
   return {};
 }
 
-Status Cudnn::CheckGraphs(size_t version) const noexcept {
+Status Cudnn::CheckVersion(size_t version) const noexcept {
   const size_t found = functions_.cudnnGetVersion();
-#define CUDA_OPS_CUDNN_HAS(name) &&functions_.name != nullptr
-  if (found >= version CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(CUDA_OPS_CUDNN_HAS)) return {};
-#undef CUDA_OPS_CUDNN_HAS
-  return Status::Error(StatusCode::kPlugin,
-                       "needs operation graphs of cuDNN %s or later; %s is version %s",
+  if (found >= version) return {};
+  return Status::Error(StatusCode::kPlugin, "needs cuDNN %s or later; %s is version %s",
                        VersionText(version).text, library_, VersionText(found).text);
 }
 

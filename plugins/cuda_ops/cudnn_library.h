@@ -10,46 +10,23 @@
 namespace engine::cuda_ops {
 
 // The functions in use. All of them are in every 9.x.
-#define CUDA_OPS_CUDNN_FUNCTIONS(APPLY)                 \
-  APPLY(cudnnGetVersion)                                \
-  APPLY(cudnnGetErrorString)                            \
-  APPLY(cudnnCreate)                                    \
-  APPLY(cudnnDestroy)                                   \
-  APPLY(cudnnSetStream)                                 \
-  APPLY(cudnnCreateTensorDescriptor)                    \
-  APPLY(cudnnSetTensor4dDescriptor)                     \
-  APPLY(cudnnDestroyTensorDescriptor)                   \
-  APPLY(cudnnCreateFilterDescriptor)                    \
-  APPLY(cudnnSetFilter4dDescriptor)                     \
-  APPLY(cudnnDestroyFilterDescriptor)                   \
-  APPLY(cudnnCreateConvolutionDescriptor)               \
-  APPLY(cudnnSetConvolution2dDescriptor)                \
-  APPLY(cudnnSetConvolutionMathType)                    \
-  APPLY(cudnnDestroyConvolutionDescriptor)              \
-  APPLY(cudnnGetConvolutionForwardAlgorithm_v7)         \
-  APPLY(cudnnGetConvolutionForwardWorkspaceSize)        \
-  APPLY(cudnnConvolutionForward)                        \
-  APPLY(cudnnGetConvolutionBackwardDataAlgorithm_v7)    \
-  APPLY(cudnnGetConvolutionBackwardDataWorkspaceSize)   \
-  APPLY(cudnnConvolutionBackwardData)                   \
-  APPLY(cudnnGetConvolutionBackwardFilterAlgorithm_v7)  \
-  APPLY(cudnnGetConvolutionBackwardFilterWorkspaceSize) \
-  APPLY(cudnnConvolutionBackwardFilter)
-
-// The functions of operation graphs: CheckGraphs.
-#define CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(APPLY) \
-  APPLY(cudnnGetLastErrorString)              \
-  APPLY(cudnnBackendCreateDescriptor)         \
-  APPLY(cudnnBackendDestroyDescriptor)        \
-  APPLY(cudnnBackendSetAttribute)             \
-  APPLY(cudnnBackendGetAttribute)             \
-  APPLY(cudnnBackendFinalize)                 \
+#define CUDA_OPS_CUDNN_FUNCTIONS(APPLY) \
+  APPLY(cudnnGetVersion)                \
+  APPLY(cudnnGetErrorString)            \
+  APPLY(cudnnGetLastErrorString)        \
+  APPLY(cudnnCreate)                    \
+  APPLY(cudnnDestroy)                   \
+  APPLY(cudnnSetStream)                 \
+  APPLY(cudnnBackendCreateDescriptor)   \
+  APPLY(cudnnBackendDestroyDescriptor)  \
+  APPLY(cudnnBackendSetAttribute)       \
+  APPLY(cudnnBackendGetAttribute)       \
+  APPLY(cudnnBackendFinalize)           \
   APPLY(cudnnBackendExecute)
 
 struct CudnnFunctions {
 #define CUDA_OPS_CUDNN_MEMBER(name) decltype(&::name) name = nullptr;
   CUDA_OPS_CUDNN_FUNCTIONS(CUDA_OPS_CUDNN_MEMBER)
-  CUDA_OPS_CUDNN_GRAPH_FUNCTIONS(CUDA_OPS_CUDNN_MEMBER)
 #undef CUDA_OPS_CUDNN_MEMBER
 };
 
@@ -71,8 +48,8 @@ class Cudnn {
   // After Load.
   const CudnnFunctions& functions() const noexcept { return functions_; }
   cudnnHandle_t handle() const noexcept { return handle_; }  // after Open
-  // kPlugin unless the library plans operation graphs and is at least `version` (91600: 9.16.0).
-  Status CheckGraphs(size_t version) const noexcept;
+  // kPlugin unless the library is at least `version` (91600: 9.16.0).
+  Status CheckVersion(size_t version) const noexcept;
   // Work that the handle is given from now on is queued on `stream`.
   Status Use(cudaStream_t stream) noexcept;
 

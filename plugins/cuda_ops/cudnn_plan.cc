@@ -1,6 +1,7 @@
 // Source: the backend API, https://docs.nvidia.com/deeplearning/cudnn/backend/latest/.
 #include "cudnn_plan.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -30,13 +31,13 @@ class Descriptor {
     if (ok()) status_ = api_.cudnnBackendFinalize(descriptor_);
     return *this;
   }
-  // Whether there is a value, of which the first is written.
-  bool Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, void* value) const {
+  // How many values there are and are written, of at most `most`.
+  int64_t Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, void* values,
+              int64_t most = 1) const {
     int64_t count = 0;
-    return ok() &&
-           api_.cudnnBackendGetAttribute(descriptor_, name, type, 1, &count, value) ==
-               CUDNN_STATUS_SUCCESS &&
-           count > 0;
+    const bool got = ok() && api_.cudnnBackendGetAttribute(descriptor_, name, type, most, &count,
+                                                           values) == CUDNN_STATUS_SUCCESS;
+    return got ? std::min(count, most) : 0;
   }
 
   bool ok() const { return status_ == CUDNN_STATUS_SUCCESS; }
@@ -55,12 +56,13 @@ constexpr int64_t IdOf(size_t tensor) {
 }
 
 constexpr cudnnDataType_t kFloat = CUDNN_DATA_FLOAT, kBoolean = CUDNN_DATA_BOOLEAN;
+constexpr float kOne = 1;
 
 // What the backend calls the parts of an operation: what it does (a descriptor of its own, but for
 // transpositions), and its tensors.
 struct OperationNames {
   cudnnBackendDescriptorType_t kind, operation;
-  cudnnBackendAttributeName_t arithmetic, mode, of_kind, x, b, y;
+  cudnnBackendAttributeName_t arithmetic, mode, of_kind, x, b, y, alpha, beta;
 };
 constexpr auto kNoKind = cudnnBackendDescriptorType_t{};
 constexpr auto kNone = cudnnBackendAttributeName_t{};
@@ -78,7 +80,26 @@ constexpr OperationNames kNames[] = {  // by GraphKind
      CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, kNone,
      CUDNN_ATTR_OPERATION_REDUCTION_YDESC},
     {kNoKind, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, kNone, kNone, kNone,
-     CUDNN_ATTR_OPERATION_RESHAPE_XDESC, kNone, CUDNN_ATTR_OPERATION_RESHAPE_YDESC}};
+     CUDNN_ATTR_OPERATION_RESHAPE_XDESC, kNone, CUDNN_ATTR_OPERATION_RESHAPE_YDESC},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+     CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR,
+     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
+     CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR,
+     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+     CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA}};
 
 Descriptor Describe(const CudnnFunctions& api, const GraphTensor& tensor, int64_t id) {
   const bool is_virtual = tensor.storage == GraphStorage::kVirtual,
@@ -96,6 +117,18 @@ Descriptor Describe(const CudnnFunctions& api, const GraphTensor& tensor, int64_
   return described;
 }
 
+void DescribeConvolution(const GraphOperation& of, Descriptor* kind) {
+  constexpr cudnnConvolutionMode_t kMode = CUDNN_CROSS_CORRELATION;
+  constexpr int64_t kPlane = 2, kDilations[] = {1, 1};
+  const int64_t strides[] = {of.stride, of.stride}, paddings[] = {of.padding, of.padding};
+  kind->Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, &kMode)
+      .Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, &kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, kDilations, kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides, kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, paddings, kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, paddings, kPlane);
+}
+
 Descriptor Describe(const CudnnFunctions& api, const GraphOperation& of,
                     const std::vector<Descriptor>& tensors) {
   const OperationNames& names = kNames[static_cast<size_t>(of.kind)];
@@ -105,15 +138,19 @@ Descriptor Describe(const CudnnFunctions& api, const GraphOperation& of,
   if (of.b >= 0) operation.Set(names.b, tensor(of.b));
   if (of.t >= 0) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, tensor(of.t));
   if (of.kind != GraphKind::kTranspose) {
-    const bool is_map = of.kind == GraphKind::kPointwise;
-    const bool compares = is_map && of.mode == CUDNN_POINTWISE_CMP_GE;
+    const bool compares = of.kind == GraphKind::kPointwise && of.mode == CUDNN_POINTWISE_CMP_GE;
     Descriptor kind(api, names.kind);
     kind.Set(names.arithmetic, CUDNN_TYPE_DATA_TYPE, compares ? &kBoolean : &kFloat);
-    if (of.mode >= 0) {
-      kind.Set(names.mode, is_map ? CUDNN_TYPE_POINTWISE_MODE : CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
-               &of.mode);
+    if (of.kind == GraphKind::kPointwise) kind.Set(names.mode, CUDNN_TYPE_POINTWISE_MODE, &of.mode);
+    if (of.kind == GraphKind::kReduction) {
+      kind.Set(names.mode, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, &of.mode);
     }
     if (of.axis >= 0) kind.Set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, &of.axis);
+    if (of.kind >= GraphKind::kConvolution) {
+      DescribeConvolution(of, &kind);
+      operation.Set(names.alpha, CUDNN_TYPE_FLOAT, &kOne)
+          .Set(names.beta, CUDNN_TYPE_FLOAT, &of.beta);
+    }
     kind.Finalize();
     operation.Set(names.of_kind, kind);
   }
@@ -141,52 +178,79 @@ Descriptor Describe(const CudnnFunctions& api, const CudnnGraph& graph, cudnnHan
   return described;
 }
 
+// Whether the engine of a configuration is one that `limits` allow.
+bool IsAllowed(const CudnnFunctions& api, const Descriptor& of, const EngineLimits& limits) {
+  const Descriptor engine(api, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.get();
+  if (of.Get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw) < 1) return false;
+  cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+  const int64_t count = engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                   notes, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  return std::none_of(notes, notes + count, [&](cudnnBackendNumericalNote_t note) {
+    return note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+           (!limits.tensor_cores && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
+                                     note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
+  });
+}
+
+// Configurations of the engines that cuDNN proposes, the best first. `device`: null for that of the
+// operations' handle.
+std::vector<Descriptor> Proposals(const CudnnFunctions& api, const Descriptor& operations,
+                                  const Descriptor* device, cudnnBackendHeurMode_t mode) {
+  Descriptor heuristics(api, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations)
+      .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &mode);
+  if (device != nullptr) heuristics.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
+  heuristics.Finalize();
+  std::vector<Descriptor> configs;
+  std::vector<cudnnBackendDescriptor_t> raw(20);
+  for (cudnnBackendDescriptor_t& config : raw) {
+    config = configs.emplace_back(api, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get();
+  }
+  const int64_t count = heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                       raw.data(), static_cast<int64_t>(raw.size()));
+  while (static_cast<int64_t>(configs.size()) > count) configs.pop_back();
+  return configs;
+}
+
 }  // namespace
 
-// cuDNN proposes only engines that can be planned.
-Status CudnnPlan::Create(Cudnn* cudnn, const CudnnGraph& graph, const char* device,
-                         std::unique_ptr<CudnnPlan>* out) {
+Status CudnnPlan::Create(Cudnn* cudnn, const CudnnGraph& graph, const EngineLimits& limits,
+                         const char* device, std::unique_ptr<CudnnPlan>* out) {
   const CudnnFunctions& api = cudnn->functions();
   const auto error = [&](const char* what) {
     char words[256] = {};
     api.cudnnGetLastErrorString(words, sizeof words);
     return Status::Error(StatusCode::kUnsupported, "cuDNN %s (%s)", what, words);
   };
-  const bool here = device == nullptr;
-  const cudnnHandle_t handle = here ? cudnn->handle() : nullptr;
+  const cudnnHandle_t handle = device == nullptr ? cudnn->handle() : nullptr;
   Descriptor properties(api, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  if (!here) {
+  const Descriptor* const described = device == nullptr ? nullptr : &properties;
+  if (device != nullptr) {
     properties.Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, device,
                    static_cast<int64_t>(strlen(device) + 1));
     if (!properties.Finalize().ok()) return error("knows no such device");
   }
   const Descriptor operations = Describe(api, graph, handle);
   if (!operations.ok()) return error("refuses the graph");
-
-  constexpr cudnnBackendHeurMode_t kMode = CUDNN_HEUR_MODE_A;
-  Descriptor heuristics(api, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations)
-      .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, &kMode);
-  if (!here) heuristics.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
-  heuristics.Finalize();
-  const Descriptor config(api, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-  cudnnBackendDescriptor_t first = config.get();
-  if (!heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, &first)) {
-    return error("has no engine for the graph");
-  }
-
   std::unique_ptr<CudnnPlan> own(new CudnnPlan(cudnn, graph));
-  Descriptor plan(api, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-  if (!here) plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties);
-  if (here) plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle);
-  if (!plan.Finalize().Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                           &own->workspace_bytes_)) {
-    return error("cannot plan the graph");
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    for (const Descriptor& config : Proposals(api, operations, described, mode)) {
+      Descriptor plan(api, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+      plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+      if (described != nullptr) plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties);
+      if (handle != nullptr) plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle);
+      if (IsAllowed(api, config, limits) &&
+          plan.Finalize().Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                              &own->workspace_bytes_) > 0 &&
+          own->workspace_bytes_ <= limits.workspace_bytes) {
+        own->plan_ = plan.Release();
+        *out = std::move(own);
+        return {};
+      }
+    }
   }
-  own->plan_ = plan.Release();
-  *out = std::move(own);
-  return {};
+  return error("has no engine for the graph");
 }
 
 CudnnPlan::~CudnnPlan() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -11,13 +12,20 @@
 
 namespace engine::cuda_ops {
 
-// A graph in the first of the engines that cuDNN proposes for it.
+// What the engine of a plan may do.
+struct EngineLimits {
+  bool tensor_cores = true;  // false: products of single precision have its full precision
+  int64_t workspace_bytes = std::numeric_limits<int64_t>::max();
+};
+
+// A graph in the first engine that cuDNN proposes for it and that the limits allow; never one that
+// cuDNN calls nondeterministic.
 class CudnnPlan {
  public:
   // `device`: the device to plan for, as JSON; null: that of the handle of `cudnn`, which outlives
-  // the plan and has graphs. kUnsupported, in cuDNN's words: it has no engine for the graph.
-  static Status Create(Cudnn* cudnn, const CudnnGraph& graph, const char* device,
-                       std::unique_ptr<CudnnPlan>* out);
+  // the plan. kUnsupported, in cuDNN's words: it has no engine for the graph.
+  static Status Create(Cudnn* cudnn, const CudnnGraph& graph, const EngineLimits& limits,
+                       const char* device, std::unique_ptr<CudnnPlan>* out);
   ~CudnnPlan();
   CudnnPlan(const CudnnPlan&) = delete;
   CudnnPlan& operator=(const CudnnPlan&) = delete;

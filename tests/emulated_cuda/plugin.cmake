@@ -1,7 +1,9 @@
 # The plugin cuda_ops a second time, for the host, and the suite of all op libraries on it.
 include("${PROJECT_SOURCE_DIR}/plugins/cuda_ops/sources.cmake")
 set(cuda_ops_dir "${PROJECT_SOURCE_DIR}/plugins/cuda_ops")
+list(REMOVE_ITEM CUDA_OPS_HOST_SOURCES cudnn_library.cc cudnn_plan.cc)  # of cudnn/ instead
 list(TRANSFORM CUDA_OPS_HOST_SOURCES PREPEND "${cuda_ops_dir}/")
+list(APPEND CUDA_OPS_HOST_SOURCES cudnn/convolution.cc cudnn/plan.cc)
 list(TRANSFORM CUDA_OPS_KERNEL_SOURCES PREPEND "${cuda_ops_dir}/")
 emulated_cuda_compile(${CUDA_OPS_KERNEL_SOURCES})
 set(ENGINE_ABI_MAJOR 1)
@@ -27,9 +29,6 @@ function(emulated_cuda_plugin target folder)
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME engine_cuda_ops PREFIX "lib" LINKER_LANGUAGE CXX
     LIBRARY_OUTPUT_DIRECTORY "${folder}" BUILD_RPATH "${EMULATED_CUDA_LIBRARY_DIR}")
-  if(TARGET emulated_cudnn)  # is opened at run time
-    add_dependencies(${target} emulated_cudnn)
-  endif()
 endfunction()
 
 emulated_cuda_objects(cuda_ops_host ${CUDA_OPS_HOST_SOURCES})

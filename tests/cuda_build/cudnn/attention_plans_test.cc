@@ -45,6 +45,7 @@ TEST_F(AttentionChoice, CudnnIsAnErrorWithItsReason) {
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("cuda_ops.attention=cudnn"), HasSubstr("auto"),
                                       HasSubstr("libcudnn_that_is_not_there.so.9")));
+  EXPECT_THAT(host_.log(), IsEmpty());
 }
 
 TEST_F(AttentionChoice, CudnnIsForBfloat16) {

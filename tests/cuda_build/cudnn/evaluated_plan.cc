@@ -30,11 +30,11 @@ Status Cudnn::Open() noexcept {
   return {};
 }
 
-Status Cudnn::CheckGraphs(size_t) const noexcept {
+Status Cudnn::CheckVersion(size_t) const noexcept {
   return {};
 }
 
-Status CudnnPlan::Create(Cudnn* cudnn, const CudnnGraph& graph, const char*,
+Status CudnnPlan::Create(Cudnn* cudnn, const CudnnGraph& graph, const EngineLimits&, const char*,
                          std::unique_ptr<CudnnPlan>* out) {
   out->reset(new CudnnPlan(cudnn, graph));
   (*out)->workspace_bytes_ = kWorkspaceBytes;
