@@ -64,6 +64,7 @@ Transfer Executor::MakeTransfer(const Task& task) {
 Status Executor::RunTask(const Task& task) {
   ENGINE_RETURN_IF_ERROR(Run(task));
   if (!task.makes_statistics) return {};
+  if (accelerator_ != nullptr) return TakeDeviceStatistics(task);
   const std::lock_guard lock(mutex_);
   return TakeStatistics();
 }
