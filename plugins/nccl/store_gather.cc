@@ -10,17 +10,20 @@ namespace {
 constexpr int64_t kLookMs = 100;    // between two looks at whether the communicator has failed
 constexpr int64_t kGraceMs = 1000;  // for what the first rank publishes at the deadline
 
-// Nothing when `key` does not come in time.
+// Nothing when `key` does not come in time. A store needs time to answer, also at the deadline.
 Result<std::optional<std::string>> Await(Host& host, const std::string& key,
                                          Clock::time_point deadline, const Failure& failure) {
   for (;;) {
     if (failure.raised()) return failure.reason();
     const int64_t left_ms = MillisecondsUntil(deadline);
+    bool exists = left_ms > 0;
+    if (!exists) ENGINE_RETURN_IF_ERROR(host.StoreHas(key, &exists));
+    if (!exists) return std::optional<std::string>();
     std::string text;
-    const Status found = host.StoreGetString(key, std::min(left_ms, kLookMs), &text);
+    const int64_t look_ms = left_ms > 0 ? std::min(left_ms, kLookMs) : kLookMs;
+    const Status found = host.StoreGetString(key, look_ms, &text);
     if (found.ok()) return std::optional(std::move(text));
     if (found.code() != StatusCode::kTimeout) return found;
-    if (left_ms <= 0) return std::optional<std::string>();
   }
 }
 
