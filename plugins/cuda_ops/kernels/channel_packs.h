@@ -1,4 +1,5 @@
-// Passes over rows of channels that take several channels at a time where they can.
+// Passes over rows of channels that take several channels at a time where they can: a thread for
+// each such pack.
 #pragma once
 
 #include <initializer_list>
@@ -7,6 +8,21 @@
 #include "kernels/element.h"
 
 namespace engine::cuda_ops {
+
+constexpr int kThreads = 256;
+
+__device__ inline int64_t ThreadIndex() {
+  return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+}
+
+// Starts a kernel of `count` threads, which is its last parameter.
+template <typename Kernel, typename... Arguments>
+cudaError_t ForEach(int64_t count, Kernel* kernel, cudaStream_t stream,
+                    const Arguments&... arguments) noexcept {
+  if (count == 0) return cudaSuccess;
+  return Launch(kernel, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, arguments...,
+                count);
+}
 
 // Calls function(integral_constant<int, n>) with the number of channels that a thread may take
 // together: as many as 16 bytes have where that divides `channels` and all `tensors` are aligned,
