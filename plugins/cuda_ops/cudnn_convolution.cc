@@ -46,34 +46,27 @@ size_t CudnnConvolution::workspace_bytes() const noexcept {
 
 Status CudnnConvolution::Describe() noexcept {
   const CudnnFunctions& api = cudnn_.functions();
-  constexpr const char* kWhat = "describing a convolution to cuDNN";
-  const auto tensor = [&](cudnnTensorDescriptor_t* descriptor, int channels, int height,
-                          int width) -> Status {
-    CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, api.cudnnCreateTensorDescriptor(descriptor), kWhat);
-    return cudnn_.ToStatus(
-        api.cudnnSetTensor4dDescriptor(*descriptor, CUDNN_TENSOR_NHWC, shape_.type, shape_.samples,
-                                       channels, height, width),
-        kWhat);
-  };
-  ENGINE_RETURN_IF_ERROR(tensor(&x_, shape_.channels, shape_.height, shape_.width));
-  ENGINE_RETURN_IF_ERROR(
-      tensor(&y_, shape_.output_channels, shape_.output_height, shape_.output_width));
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, api.cudnnCreateFilterDescriptor(&filters_), kWhat);
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
-      cudnn_,
-      api.cudnnSetFilter4dDescriptor(filters_, shape_.type, CUDNN_TENSOR_NHWC,
-                                     shape_.output_channels, shape_.channels, shape_.kernel,
-                                     shape_.kernel),
-      kWhat);
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, api.cudnnCreateConvolutionDescriptor(&convolution_),
-                                 kWhat);
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(
-      cudnn_,
-      api.cudnnSetConvolution2dDescriptor(convolution_, shape_.padding, shape_.padding,
-                                          shape_.stride, shape_.stride, 1, 1,
-                                          CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
-      kWhat);
-  return cudnn_.ToStatus(api.cudnnSetConvolutionMathType(convolution_, shape_.math), kWhat);
+  const ConvolutionShape& of = shape_;
+  // In this order. What is made of a descriptor that could not be made is an error too.
+  const cudnnStatus_t steps[] = {
+      api.cudnnCreateTensorDescriptor(&x_),
+      api.cudnnSetTensor4dDescriptor(x_, CUDNN_TENSOR_NHWC, of.type, of.samples, of.channels,
+                                     of.height, of.width),
+      api.cudnnCreateTensorDescriptor(&y_),
+      api.cudnnSetTensor4dDescriptor(y_, CUDNN_TENSOR_NHWC, of.type, of.samples, of.output_channels,
+                                     of.output_height, of.output_width),
+      api.cudnnCreateFilterDescriptor(&filters_),
+      api.cudnnSetFilter4dDescriptor(filters_, of.type, CUDNN_TENSOR_NHWC, of.output_channels,
+                                     of.channels, of.kernel, of.kernel),
+      api.cudnnCreateConvolutionDescriptor(&convolution_),
+      api.cudnnSetConvolution2dDescriptor(convolution_, of.padding, of.padding, of.stride,
+                                          of.stride, 1, 1, CUDNN_CROSS_CORRELATION,
+                                          CUDNN_DATA_FLOAT),
+      api.cudnnSetConvolutionMathType(convolution_, of.math)};
+  for (const cudnnStatus_t status : steps) {
+    CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, status, "describing a convolution to cuDNN");
+  }
+  return {};
 }
 
 // Never another than that of single-precision sums of products where that is asked for.
@@ -123,39 +116,36 @@ Status CudnnConvolution::Choose(size_t workspace_limit) noexcept {
       api.cudnnGetConvolutionBackwardFilterWorkspaceSize, x_, y_, filters_, &backward_filter_);
 }
 
+template <typename Function, typename Algorithm, typename A, typename B, typename C>
+Status CudnnConvolution::Run(const char* pass, Function function, const Choice<Algorithm>& choice,
+                             A a, const void* a_data, B b, const void* b_data, C c, void* c_data,
+                             bool sum, void* workspace, cudaStream_t stream) const noexcept {
+  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
+  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(choice.math), pass);
+  return cudnn_.ToStatus(
+      function(cudnn_.handle(), &kOne, a, a_data, b, b_data, convolution_, choice.algorithm,
+               workspace, choice.workspace_bytes, sum ? &kOne : &kZero, c, c_data),
+      pass);
+}
+
 Status CudnnConvolution::Forward(const void* x, const void* filters, void* y, void* workspace,
                                  cudaStream_t stream) const noexcept {
-  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(forward_.math), "convolution");
-  return cudnn_.ToStatus(
-      cudnn_.functions().cudnnConvolutionForward(cudnn_.handle(), &kOne, x_, x, filters_, filters,
-                                                 convolution_, forward_.algorithm, workspace,
-                                                 forward_.workspace_bytes, &kZero, y_, y),
-      "convolution");
+  return Run("convolution", cudnn_.functions().cudnnConvolutionForward, forward_, x_, x, filters_,
+             filters, y_, y, false, workspace, stream);
 }
 
 Status CudnnConvolution::BackwardData(const void* filters, const void* dy, void* dx, bool sum,
                                       void* workspace, cudaStream_t stream) const noexcept {
-  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(backward_data_.math),
-                                 "gradient of the input of a convolution");
-  return cudnn_.ToStatus(
-      cudnn_.functions().cudnnConvolutionBackwardData(
-          cudnn_.handle(), &kOne, filters_, filters, y_, dy, convolution_, backward_data_.algorithm,
-          workspace, backward_data_.workspace_bytes, sum ? &kOne : &kZero, x_, dx),
-      "gradient of the input of a convolution");
+  return Run("gradient of the input of a convolution",
+             cudnn_.functions().cudnnConvolutionBackwardData, backward_data_, filters_, filters, y_,
+             dy, x_, dx, sum, workspace, stream);
 }
 
 Status CudnnConvolution::BackwardFilter(const void* x, const void* dy, void* dfilters,
                                         void* workspace, cudaStream_t stream) const noexcept {
-  ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, UseMath(backward_filter_.math),
-                                 "gradient of the weight of a convolution");
-  return cudnn_.ToStatus(
-      cudnn_.functions().cudnnConvolutionBackwardFilter(
-          cudnn_.handle(), &kOne, x_, x, y_, dy, convolution_, backward_filter_.algorithm,
-          workspace, backward_filter_.workspace_bytes, &kZero, filters_, dfilters),
-      "gradient of the weight of a convolution");
+  return Run("gradient of the weight of a convolution",
+             cudnn_.functions().cudnnConvolutionBackwardFilter, backward_filter_, x_, x, y_, dy,
+             filters_, dfilters, false, workspace, stream);
 }
 
 }  // namespace engine::cuda_ops

@@ -60,6 +60,10 @@ class CudnnConvolution {
             typename Algorithm>
   Status ChooseFirst(const char* pass, size_t limit, List list, SizeOf size_of, A a, B b, C c,
                      Choice<Algorithm>* choice) const noexcept;
+  template <typename Function, typename Algorithm, typename A, typename B, typename C>
+  Status Run(const char* pass, Function function, const Choice<Algorithm>& choice, A a,
+             const void* a_data, B b, const void* b_data, C c, void* c_data, bool sum,
+             void* workspace, cudaStream_t stream) const noexcept;
   cudnnStatus_t UseMath(cudnnMathType_t math) const noexcept;
 
   Cudnn& cudnn_;
