@@ -110,7 +110,7 @@ class BatchNormOp final : public CudaOp {
 
   template <typename T>
   Status ForwardOf(const OpCall& call, cudaStream_t stream) noexcept {
-    const auto* const x = static_cast<const T*>(call.inputs[kX].data);
+    const auto* const x = As<const T>(call.inputs[kX]);
     float* const coefficients = Coefficients(call);
     SumsOf<Moments> moments = {};
     if (call.training != 0) {
@@ -123,17 +123,16 @@ class BatchNormOp final : public CudaOp {
         Launched(LaunchUseMoments(moments.all, moments.ranks, channels_, Parameters(call),
                                   static_cast<Moments*>(call.saved), coefficients, stream),
                  "statistics"));
-    return Launched(
-        LaunchNormalize(x, static_cast<const T*>(nullptr), static_cast<T*>(call.outputs[0].data),
-                        Rows(call), channels_, coefficients, false, stream),
-        "normalization");
+    return Launched(LaunchNormalize(x, static_cast<const T*>(nullptr), As<T>(call.outputs[0]),
+                                    Rows(call), channels_, coefficients, false, stream),
+                    "normalization");
   }
 
   template <typename T>
   Status BackwardOf(const OpCall& call, cudaStream_t stream) noexcept {
     const auto* const batch = static_cast<const Moments*>(call.saved);
-    const auto* const x = static_cast<const T*>(call.inputs[kX].data);
-    const auto* const dy = static_cast<const T*>(call.output_grads[0].data);
+    const auto* const x = As<const T>(call.inputs[kX]);
+    const auto* const dy = As<const T>(call.output_grads[0]);
     float* const coefficients = Coefficients(call);
     SumsOf<GradientSums> sums;
     ENGINE_RETURN_IF_ERROR(Prepare(call, &sums));
@@ -151,8 +150,8 @@ class BatchNormOp final : public CudaOp {
                               gradient(kWeight), gradient(kBias), coefficients, stream),
         "gradients of parameters"));
     if (!WantsGradient(call, kX)) return {};
-    return Launched(LaunchNormalize(x, dy, static_cast<T*>(call.input_grads[kX].data), Rows(call),
-                                    channels_, coefficients, Accumulates(call, kX), stream),
+    return Launched(LaunchNormalize(x, dy, As<T>(call.input_grads[kX]), Rows(call), channels_,
+                                    coefficients, Accumulates(call, kX), stream),
                     "gradient of normalization");
   }
 

@@ -40,8 +40,7 @@ class PoolOp final : public CudaOp {
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
-      return Launched(LaunchPool(ShapeOf(call), static_cast<const T*>(call.inputs[0].data),
-                                 static_cast<T*>(call.outputs[0].data),
+      return Launched(LaunchPool(ShapeOf(call), As<const T>(call.inputs[0]), As<T>(call.outputs[0]),
                                  static_cast<uint8_t*>(call.saved), stream),
                       "forward");
     });
@@ -51,10 +50,9 @@ class PoolOp final : public CudaOp {
     if (!WantsGradient(call, 0)) return {};
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
-      return Launched(LaunchPoolGradient(
-                          ShapeOf(call), static_cast<const T*>(call.output_grads[0].data),
-                          static_cast<const uint8_t*>(call.saved),
-                          static_cast<T*>(call.input_grads[0].data), Accumulates(call, 0), stream),
+      return Launched(LaunchPoolGradient(ShapeOf(call), As<const T>(call.output_grads[0]),
+                                         static_cast<const uint8_t*>(call.saved),
+                                         As<T>(call.input_grads[0]), Accumulates(call, 0), stream),
                       "backward");
     });
   }
