@@ -1,5 +1,5 @@
 #include "kernels/batch_norm.h"
-#include "kernels/channel_packs.h"
+#include "kernels/packs.h"
 
 namespace engine::cuda_ops {
 namespace {

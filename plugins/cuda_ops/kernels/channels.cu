@@ -1,5 +1,5 @@
-#include "kernels/channel_packs.h"
 #include "kernels/channels.h"
+#include "kernels/packs.h"
 
 namespace engine::cuda_ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/channel_packs.h"
+#include "kernels/packs.h"
 #include "kernels/pool.h"
 
 namespace engine::cuda_ops {

@@ -1,5 +1,4 @@
-// Passes over rows of channels that take several channels at a time where they can: a thread for
-// each such pack.
+// Passes over elements that take several at a time where they can: a thread for each such pack.
 #pragma once
 
 #include <initializer_list>
@@ -24,14 +23,14 @@ cudaError_t ForEach(int64_t count, Kernel* kernel, cudaStream_t stream,
                 count);
 }
 
-// Calls function(integral_constant<int, n>) with the number of channels that a thread may take
-// together: as many as 16 bytes have where that divides `channels` and all `tensors` are aligned,
-// else 1.
+// Calls function(integral_constant<int, n>) with the number of elements that a thread may take
+// together: as many as 16 bytes have where that divides `width` and all `tensors` are aligned, else
+// 1.
 template <typename T, typename Function>
-cudaError_t WithPackSize(int64_t channels, std::initializer_list<const T*> tensors,
+cudaError_t WithPackSize(int64_t width, std::initializer_list<const T*> tensors,
                          const Function& function) noexcept {
-  return IsPacked<T>(channels, tensors) ? function(std::integral_constant<int, kPackSize<T>>{})
-                                        : function(std::integral_constant<int, 1>{});
+  return IsPacked<T>(width, tensors) ? function(std::integral_constant<int, kPackSize<T>>{})
+                                     : function(std::integral_constant<int, 1>{});
 }
 
 template <int kCount, typename T>
