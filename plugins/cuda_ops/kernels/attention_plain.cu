@@ -72,6 +72,7 @@ __device__ inline void Clear(float* data, int count) {
 }
 
 __device__ inline void Multiply(float* row, float factor, int size) {
+#pragma unroll 1  // few elements, and registers are needed
   for (int d = LaneOf(); d < size; d += kWarp) row[d] *= factor;
 }
 
