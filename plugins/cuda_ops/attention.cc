@@ -47,20 +47,20 @@ class AttentionOp final : public CudaOp {
     if (CanRun(cudnn->forward, {qkv.data, y})) {
       // Writes log_sums also where nothing is saved, in evaluation.
       return cudnn->forward->Run(
-          {.qkv = static_cast<const __nv_bfloat16*>(qkv.data),
+          {.qkv = As<const __nv_bfloat16>(qkv),
            .y = static_cast<__nv_bfloat16*>(y),
            .log_sums = static_cast<float*>(call.saved != nullptr ? call.saved : call.workspace)},
           Scratch(call), stream);
     }
     if (IsFlash(shape, {qkv.data, y})) {
-      return Launched(LaunchFlashForward(shape, static_cast<const __nv_bfloat16*>(qkv.data),
+      return Launched(LaunchFlashForward(shape, As<const __nv_bfloat16>(qkv),
                                          static_cast<__nv_bfloat16*>(y), log_sums, stream),
                       "flash attention");
     }
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
-      return Launched(LaunchPlainAttentionForward(shape, static_cast<const T*>(qkv.data),
-                                                  static_cast<T*>(y), log_sums, stream),
+      return Launched(LaunchPlainAttentionForward(shape, As<const T>(qkv), static_cast<T*>(y),
+                                                  log_sums, stream),
                       "attention");
     });
   }
@@ -146,11 +146,11 @@ class AttentionOp final : public CudaOp {
 
   template <typename T>
   static AttentionBackwardCall<T> BackwardCall(const OpCall& call) noexcept {
-    return {.qkv = static_cast<const T*>(call.inputs[0].data),
-            .y = static_cast<const T*>(call.outputs[0].data),
+    return {.qkv = As<const T>(call.inputs[0]),
+            .y = As<const T>(call.outputs[0]),
             .log_sums = static_cast<const float*>(call.saved),
-            .dy = static_cast<const T*>(call.output_grads[0].data),
-            .dqkv = static_cast<T*>(call.input_grads[0].data),
+            .dy = As<const T>(call.output_grads[0]),
+            .dqkv = As<T>(call.input_grads[0]),
             .delta = static_cast<float*>(call.workspace),
             .sum = Accumulates(call, 0)};
   }

@@ -26,48 +26,25 @@ namespace {
 
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
 
-// Memory of the device for what all ranks tell each other. It depends on their number, so it is
-// allocated by the first call; a gather finds it at the same address in every step.
-class GatherMemory {
- public:
-  explicit GatherMemory(Device& device) noexcept : device_(device) {}
-  ~GatherMemory() {
-    if (memory_ != nullptr) device_.Free(memory_);
-  }
-  GatherMemory(const GatherMemory&) = delete;
-  GatherMemory& operator=(const GatherMemory&) = delete;
-
-  // `floats` of each rank. kResourceExhausted.
-  Status Reserve(const Replicas& replicas, int64_t floats) noexcept {
-    if (memory_ != nullptr) return {};
-    return device_.Allocate(static_cast<size_t>(replicas.size() * floats) * sizeof(float),
-                            &memory_);
-  }
-  float* all() const noexcept { return static_cast<float*>(memory_); }
-
- private:
-  Device& device_;
-  void* memory_ = nullptr;
-};
-
 class BatchNormOp final : public CudaOp {
  public:
   BatchNormOp(const OpContext& context, const Options& attributes) noexcept
       : CudaOp(context),
         momentum_(attributes.Float("momentum")),
         epsilon_(attributes.Float("epsilon")),
-        sync_(attributes.Bool("sync")),
-        gathered_moments_(device()),
-        gathered_sums_(device()) {}
+        sync_(attributes.Bool("sync")) {}
+  ~BatchNormOp() { device().Free(gathered_); }
+  BatchNormOp(const BatchNormOp&) = delete;
+  BatchNormOp& operator=(const BatchNormOp&) = delete;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
     channels_ = inputs[kX].shape[-1];
-    signature->saved_bytes = BatchNormSaved::Bytes(channels_);
+    const auto moments_bytes = channels_ * static_cast<int64_t>(sizeof(Moments));
     parts_ = BatchNormParts(inputs[kX].shape.Count(0, -1), channels_);
+    signature->saved_bytes = moments_bytes;
     signature->workspace_bytes =
-        BatchNormPartBytes(parts_, channels_) +
-        (3 * channels_ + MomentFloats(channels_)) * static_cast<int64_t>(sizeof(float));
+        (parts_ + 1) * moments_bytes + 4 * channels_ * static_cast<int64_t>(sizeof(float));
     return {};
   }
 
@@ -83,114 +60,108 @@ class BatchNormOp final : public CudaOp {
   }
 
  private:
-  // The workspace: sums of parts, three numbers per channel, and what this rank tells.
-  struct Workspace {
-    double* parts;
-    float *coefficients, *own;
+  // Where the sums of this call are: of parts of the rows, of this rank, and of all.
+  template <typename Sums>
+  struct SumsOf {
+    Sums *parts, *own, *all;
+    int32_t rank = 0, ranks = 1;
   };
 
-  Workspace WorkspaceOf(const OpCall& call) const noexcept {
-    auto* const parts = static_cast<double*>(call.workspace);
-    auto* const coefficients = reinterpret_cast<float*>(parts + parts_ * 2 * channels_);
-    return {parts, coefficients, coefficients + 3 * channels_};
-  }
-
-  // What ranks tell each other: where this one writes, where all are read, and how many.
-  struct Exchange {
-    float *own, *all;
-    int32_t ranks;
-  };
-
-  // `floats` of each rank.
-  Status Prepare(const OpCall& call, float* own, int64_t floats, GatherMemory* memory,
-                 Exchange* exchange) const noexcept {
-    *exchange = {own, own, 1};
+  // What ranks tell each other has memory of its own, in which a gather finds it at the same
+  // address in every step. Its size depends on the number of ranks, so the first call allocates it.
+  template <typename Sums>
+  Status Prepare(const OpCall& call, SumsOf<Sums>* sums) noexcept {
+    auto* const parts = static_cast<Sums*>(call.workspace);
+    *sums = {parts, parts + parts_ * channels_, parts + parts_ * channels_};
     if (!sync_ || call.replicas == nullptr) return {};
-    ENGINE_RETURN_IF_ERROR(memory->Reserve(*call.replicas, floats).WithContext("%s", name()));
-    *exchange = {memory->all() + call.replicas->rank() * floats, memory->all(),
-                 call.replicas->size()};
+    sums->rank = call.replicas->rank();
+    sums->ranks = call.replicas->size();
+    if (gathered_ == nullptr) {
+      const size_t size_bytes = static_cast<size_t>(sums->ranks * channels_) * sizeof(Moments);
+      ENGINE_RETURN_IF_ERROR(device().Allocate(size_bytes, &gathered_).WithContext("%s", name()));
+    }
+    sums->all = static_cast<Sums*>(gathered_);
+    sums->own = sums->all + sums->rank * channels_;
     return {};
   }
 
-  static Status Gather(const OpCall& call, const Exchange& exchange, int64_t floats) noexcept {
-    if (exchange.ranks == 1) return {};
-    return call.replicas->Gather(exchange.own, floats, exchange.all, call.stream);
+  // A double travels as two floats.
+  template <typename Sums>
+  Status Gather(const OpCall& call, const SumsOf<Sums>& sums) const noexcept {
+    if (sums.ranks == 1) return {};
+    const auto floats = channels_ * static_cast<int64_t>(sizeof(Sums) / sizeof(float));
+    return call.replicas->Gather(reinterpret_cast<const float*>(sums.own), floats,
+                                 reinterpret_cast<float*>(sums.all), call.stream);
+  }
+
+  float* Coefficients(const OpCall& call) const noexcept {
+    return reinterpret_cast<float*>(static_cast<Moments*>(call.workspace) +
+                                    (parts_ + 1) * channels_);
+  }
+
+  BatchNormParameters Parameters(const OpCall& call) const noexcept {
+    return {call.inputs[kWeight].f32(),
+            call.inputs[kBias].f32(),
+            call.inputs[kRunningMean].f32(),
+            call.inputs[kRunningVar].f32(),
+            momentum_,
+            epsilon_};
   }
 
   template <typename T>
   Status ForwardOf(const OpCall& call, cudaStream_t stream) noexcept {
-    const Workspace workspace = WorkspaceOf(call);
-    const auto* const x = static_cast<const T*>(call.inputs[kX].data);
-    const BatchNormParameters parameters = {call.inputs[kWeight].f32(),
-                                            call.inputs[kBias].f32(),
-                                            call.inputs[kRunningMean].f32(),
-                                            call.inputs[kRunningVar].f32(),
-                                            momentum_,
-                                            epsilon_};
+    const auto* const x = As<const T>(call.inputs[kX]);
+    float* const coefficients = Coefficients(call);
+    SumsOf<Moments> moments = {};
     if (call.training != 0) {
-      Exchange exchange;
-      const int64_t floats = MomentFloats(channels_);
-      ENGINE_RETURN_IF_ERROR(Prepare(call, workspace.own, floats, &gathered_moments_, &exchange));
-      ENGINE_RETURN_IF_ERROR(
-          Launched(LaunchMoments(x, Rows(call), channels_, workspace.parts, exchange.own, stream),
-                   "moments"));
-      ENGINE_RETURN_IF_ERROR(Gather(call, exchange, floats));
+      ENGINE_RETURN_IF_ERROR(Prepare(call, &moments));
       ENGINE_RETURN_IF_ERROR(Launched(
-          LaunchUseBatch(exchange.all, exchange.ranks, channels_, parameters,
-                         BatchNormSaved(call.saved, channels_), workspace.coefficients, stream),
-          "statistics"));
-    } else {
-      ENGINE_RETURN_IF_ERROR(
-          Launched(LaunchUseRunning(channels_, parameters, workspace.coefficients, stream),
-                   "running statistics"));
+          LaunchMoments(x, Rows(call), channels_, moments.parts, moments.own, stream), "moments"));
+      ENGINE_RETURN_IF_ERROR(Gather(call, moments));
     }
-    return Launched(LaunchNormalize(x, static_cast<T*>(call.outputs[0].data), Rows(call), channels_,
-                                    workspace.coefficients, stream),
+    ENGINE_RETURN_IF_ERROR(
+        Launched(LaunchUseMoments(moments.all, moments.ranks, channels_, Parameters(call),
+                                  static_cast<Moments*>(call.saved), coefficients, stream),
+                 "statistics"));
+    return Launched(LaunchNormalize(x, static_cast<const T*>(nullptr), As<T>(call.outputs[0]),
+                                    Rows(call), channels_, coefficients, false, stream),
                     "normalization");
   }
 
   template <typename T>
   Status BackwardOf(const OpCall& call, cudaStream_t stream) noexcept {
-    const Workspace workspace = WorkspaceOf(call);
-    const BatchNormSaved saved(call.saved, channels_);
-    const auto* const x = static_cast<const T*>(call.inputs[kX].data);
-    const auto* const dy = static_cast<const T*>(call.output_grads[0].data);
-    Exchange exchange;
-    const int64_t floats = GradientFloats(channels_);
-    ENGINE_RETURN_IF_ERROR(Prepare(call, workspace.own, floats, &gathered_sums_, &exchange));
-    ENGINE_RETURN_IF_ERROR(Launched(LaunchGradientSums(x, dy, Rows(call), channels_, saved,
-                                                       workspace.parts, exchange.own, stream),
-                                    "sums of gradients"));
-    ENGINE_RETURN_IF_ERROR(WriteGradient(call, kWeight, exchange.own + channels_, stream));
-    ENGINE_RETURN_IF_ERROR(WriteGradient(call, kBias, exchange.own, stream));
-    ENGINE_RETURN_IF_ERROR(Gather(call, exchange, floats));
+    const auto* const batch = static_cast<const Moments*>(call.saved);
+    const auto* const x = As<const T>(call.inputs[kX]);
+    const auto* const dy = As<const T>(call.output_grads[0]);
+    float* const coefficients = Coefficients(call);
+    SumsOf<GradientSums> sums;
+    ENGINE_RETURN_IF_ERROR(Prepare(call, &sums));
+    ENGINE_RETURN_IF_ERROR(Launched(
+        LaunchGradientSums(x, dy, Rows(call), channels_, batch, sums.parts, sums.own, stream),
+        "sums of gradients"));
+    ENGINE_RETURN_IF_ERROR(Gather(call, sums));
+    const auto gradient = [&](int32_t input) -> ParameterGradient {
+      const auto i = static_cast<size_t>(input);
+      if (!WantsGradient(call, i)) return {nullptr, false};
+      return {call.input_grads[i].f32(), Accumulates(call, input)};
+    };
+    ENGINE_RETURN_IF_ERROR(Launched(
+        LaunchUseGradientSums(sums.all, sums.ranks, sums.rank, channels_, Parameters(call), batch,
+                              gradient(kWeight), gradient(kBias), coefficients, stream),
+        "gradients of parameters"));
     if (!WantsGradient(call, kX)) return {};
-    ENGINE_RETURN_IF_ERROR(
-        Launched(LaunchSlopes(exchange.all, exchange.ranks, channels_, call.inputs[kWeight].f32(),
-                              saved, workspace.coefficients, stream),
-                 "slopes"));
-    return Launched(LaunchNormalizeGradient(x, dy, static_cast<T*>(call.input_grads[kX].data),
-                                            Rows(call), channels_, saved.high,
-                                            workspace.coefficients, Accumulates(call, kX), stream),
+    return Launched(LaunchNormalize(x, dy, As<T>(call.input_grads[kX]), Rows(call), channels_,
+                                    coefficients, Accumulates(call, kX), stream),
                     "gradient of normalization");
   }
 
   static int64_t Rows(const OpCall& call) noexcept { return call.inputs[kX].shape.Count(0, -1); }
 
-  Status WriteGradient(const OpCall& call, int32_t input, const float* sums,
-                       cudaStream_t stream) const noexcept {
-    if (!WantsGradient(call, static_cast<size_t>(input))) return {};
-    return Launched(
-        LaunchParameterGradient(sums, call.input_grads[static_cast<size_t>(input)].f32(), channels_,
-                                Accumulates(call, input), stream),
-        "gradient of a parameter");
-  }
-
   const double momentum_, epsilon_;
   const bool sync_;
   int64_t channels_ = 0;
-  int64_t parts_ = 0;  // of a full batch
-  GatherMemory gathered_moments_, gathered_sums_;
+  int64_t parts_ = 0;         // of a full batch
+  void* gathered_ = nullptr;  // of all ranks
 };
 
 }  // namespace

@@ -47,9 +47,8 @@ class ReshapeOp final : public CudaOp {
                    bool sum, cudaStream_t stream) const noexcept {
     return WithElement(from.dtype, [&](auto source) {
       return WithElement(to.dtype, [&](auto target) {
-        return Launched(LaunchTranspose(static_cast<const decltype(source)*>(from.data),
-                                        static_cast<decltype(target)*>(to.data), from.shape[0],
-                                        rows, columns, sum, stream),
+        return Launched(LaunchTranspose(As<const decltype(source)>(from), As<decltype(target)>(to),
+                                        from.shape[0], rows, columns, sum, stream),
                         "transposition");
       });
     });

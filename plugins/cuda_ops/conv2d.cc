@@ -125,8 +125,8 @@ class Conv2dOp final : public CudaOp {
 
   template <typename T>
   Status WriteFilters(const OpCall& call, void* filters, cudaStream_t stream) const noexcept {
-    return Launched(LaunchTranspose(static_cast<const T*>(call.inputs[kWeight].data),
-                                    static_cast<T*>(filters), 1, taps(), channels_, false, stream),
+    return Launched(LaunchTranspose(As<const T>(call.inputs[kWeight]), static_cast<T*>(filters), 1,
+                                    taps(), channels_, false, stream),
                     "transposition of the weight");
   }
 
@@ -141,10 +141,9 @@ class Conv2dOp final : public CudaOp {
                                      workspace.filters, y, workspace.scratch, stream)
                                .WithContext("%s", name()));
     if (!bias_) return {};
-    return Launched(
-        LaunchAddBias(static_cast<T*>(y), static_cast<const T*>(call.inputs[kBias].data),
-                      Rows(Samples(call)), channels_, stream),
-        "bias");
+    return Launched(LaunchAddBias(static_cast<T*>(y), As<const T>(call.inputs[kBias]),
+                                  Rows(Samples(call)), channels_, stream),
+                    "bias");
   }
 
   template <typename T>
@@ -176,11 +175,10 @@ class Conv2dOp final : public CudaOp {
   template <typename T>
   Status BiasGradient(const OpCall& call, float* partials, cudaStream_t stream) const noexcept {
     const int64_t samples = Samples(call);
-    return Launched(
-        LaunchColumnSums(static_cast<const T*>(call.output_grads[0].data), Rows(samples), channels_,
-                         partials, Parts(samples), call.input_grads[kBias].f32(),
-                         Accumulates(call, kBias), stream),
-        "gradient of the bias");
+    return Launched(LaunchColumnSums(As<const T>(call.output_grads[0]), Rows(samples), channels_,
+                                     partials, Parts(samples), call.input_grads[kBias].f32(),
+                                     Accumulates(call, kBias), stream),
+                    "gradient of the bias");
   }
 
   const kit::ConvAttributes given_;

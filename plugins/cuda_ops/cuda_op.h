@@ -78,6 +78,12 @@ class CudaOp : public Op {
   const OpContext context_;
 };
 
+// The data of a tensor whose element is T.
+template <typename T>
+T* As(const TensorView& view) noexcept {
+  return static_cast<T*>(view.data);
+}
+
 using kit::Accumulates;
 using kit::WantsGradient;
 

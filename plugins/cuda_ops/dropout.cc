@@ -58,9 +58,9 @@ class DropoutOp final : public CudaOp {
         .scale = static_cast<float>(1.0 / (1.0 - rate_))};
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
-      return Launched(LaunchDropout(mask, static_cast<const T*>(source.data),
-                                    static_cast<T*>(target.data), sum, source.count(), stream),
-                      "mask");
+      return Launched(
+          LaunchDropout(mask, As<const T>(source), As<T>(target), sum, source.count(), stream),
+          "mask");
     });
   }
 

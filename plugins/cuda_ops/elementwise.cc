@@ -9,11 +9,6 @@
 namespace engine::cuda_ops {
 namespace {
 
-template <typename T>
-T* As(const TensorView& view) noexcept {
-  return static_cast<T*>(view.data);
-}
-
 // `kReadsOutput`: the derivative is computed from y, else from x; an op that reads its input is not
 // done in place.
 template <typename Function, bool kReadsOutput>

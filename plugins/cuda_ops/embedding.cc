@@ -29,10 +29,9 @@ class EmbeddingOp final : public CudaOp {
       using T = decltype(element);
       const EmbeddingForward<T> forward = {
           .tokens = tokens.i32(),
-          .table = static_cast<const T*>(call.inputs[kWeight].data),
-          .positions =
-              given_.positions > 0 ? static_cast<const T*>(call.inputs[kPositions].data) : nullptr,
-          .y = static_cast<T*>(call.outputs[0].data),
+          .table = As<const T>(call.inputs[kWeight]),
+          .positions = given_.positions > 0 ? As<const T>(call.inputs[kPositions]) : nullptr,
+          .y = As<T>(call.outputs[0]),
           .count = tokens.count(),
           .length = tokens.shape[1],
           .width = given_.width,
@@ -48,7 +47,7 @@ class EmbeddingOp final : public CudaOp {
     ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kPositions, stream));
     return WithElement(activation(), [&](auto element) -> Status {
       using T = decltype(element);
-      const auto* const dy = static_cast<const T*>(call.output_grads[0].data);
+      const auto* const dy = As<const T>(call.output_grads[0]);
       if (WantsGradient(call, kWeight)) {
         const EmbeddingScratch scratch(call.workspace, tokens.count(), given_.width,
                                        given_.vocabulary);

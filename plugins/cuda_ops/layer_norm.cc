@@ -11,11 +11,6 @@
 namespace engine::cuda_ops {
 namespace {
 
-template <typename T>
-T* As(const TensorView& view) noexcept {
-  return static_cast<T*>(view.data);
-}
-
 // What both have in common: weight and bias are the inputs `weight` and `weight` + 1.
 class NormOp : public CudaOp {
  public:

@@ -219,8 +219,8 @@ class LinearOp : public ProductOp {
     void* const rounded = call.saved != nullptr ? call.saved : call.workspace;
     *out = rounded;
     return Launched(
-        LaunchConvert(static_cast<const float*>(call.inputs[kX].data),
-                      static_cast<__nv_bfloat16*>(rounded), layer.rows * layer.width, stream),
+        LaunchConvert(As<const float>(call.inputs[kX]), static_cast<__nv_bfloat16*>(rounded),
+                      layer.rows * layer.width, stream),
         "rounding the input");
   }
 

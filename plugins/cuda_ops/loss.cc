@@ -29,12 +29,19 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     auto* const losses = static_cast<RowLoss*>(call.workspace);
+    const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
+    const bool writes_gradient = call.training != 0 && IsInPlace(call);
     ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&](auto element) {
-      return Launched(RowLosses<decltype(element)>(call, losses, stream), "forward");
+      using T = decltype(element);
+      return Launched(
+          LaunchRowLosses(As<const T>(logits), targets.i32(), targets.count(), logits.shape[-1],
+                          losses, static_cast<float*>(call.saved),
+                          writes_gradient ? As<T>(logits) : nullptr,
+                          shared_bytes_ - kReservedShared, device().fault_word(), stream),
+          "forward");
     }));
-    return Launched(
-        LaunchSumLosses(losses, call.inputs[kTargets].count(), call.outputs[0].f32(), stream),
-        "forward");
+    return Launched(LaunchSumLosses(losses, targets.count(), call.outputs[0].f32(), stream),
+                    "forward");
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -44,18 +51,15 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
       using T = decltype(element);
       if (IsInPlace(call)) {
         const TensorView& gradient = call.input_grads[kLogits];
-        return Launched(
-            LaunchScaleLossGradient(call.output_grads[0].f32(), static_cast<T*>(gradient.data),
-                                    gradient.count(), stream),
-            "backward");
+        return Launched(LaunchScaleLossGradient(call.output_grads[0].f32(), As<T>(gradient),
+                                                gradient.count(), stream),
+                        "backward");
       }
-      return Launched(
-          LaunchLossGradient(static_cast<const T*>(logits.data), targets.i32(),
-                             static_cast<const float*>(call.saved), call.output_grads[0].f32(),
-                             targets.count(), logits.shape[-1],
-                             static_cast<T*>(call.input_grads[kLogits].data),
-                             Accumulates(call, kLogits), stream),
-          "backward");
+      return Launched(LaunchLossGradient(
+                          As<const T>(logits), targets.i32(), static_cast<const float*>(call.saved),
+                          call.output_grads[0].f32(), targets.count(), logits.shape[-1],
+                          As<T>(call.input_grads[kLogits]), Accumulates(call, kLogits), stream),
+                      "backward");
     });
   }
 
@@ -65,20 +69,6 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
 
   static bool IsInPlace(const OpCall& call) noexcept {
     return (call.gradient_in_place >> kLogits & 1u) != 0;
-  }
-
-  template <typename T>
-  cudaError_t RowLosses(const OpCall& call, RowLoss* losses, cudaStream_t stream) const noexcept {
-    const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
-    const int64_t width = logits.shape[-1];
-    if (call.training != 0 && IsInPlace(call)) {
-      return LaunchRowLossesInPlace(static_cast<T*>(logits.data), targets.i32(), targets.count(),
-                                    width, losses, shared_bytes_ - kReservedShared,
-                                    device().fault_word(), stream);
-    }
-    return LaunchRowLosses(static_cast<const T*>(logits.data), targets.i32(), targets.count(),
-                           width, losses, static_cast<float*>(call.saved), device().fault_word(),
-                           stream);
   }
 
   int shared_bytes_ = 0;

@@ -30,8 +30,9 @@ class PoolOp final : public CudaOp {
     }
     ENGINE_RETURN_IF_ERROR(kit::InferPool(inference, window_));
     const Shape& y = signature->outputs[0].shape;
-    SetShape(window_, inputs[0].shape, y, window_.kernel * window_.kernel);
-    if (kind_ == Kind::kMax) signature->saved_bytes = y.Count();  // a tap each
+    const bool is_max = kind_ == Kind::kMax;
+    SetShape(window_, inputs[0].shape, y, is_max ? 0 : window_.kernel * window_.kernel);
+    if (is_max) signature->saved_bytes = y.Count();  // a tap each
     return {};
   }
 
@@ -39,11 +40,8 @@ class PoolOp final : public CudaOp {
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
-      const auto* const x = static_cast<const T*>(call.inputs[0].data);
-      auto* const y = static_cast<T*>(call.outputs[0].data);
-      auto* const taps = static_cast<uint8_t*>(call.saved);
-      return Launched(kind_ == Kind::kMax ? LaunchMaxPool(ShapeOf(call), x, y, taps, stream)
-                                          : LaunchAvgPool(ShapeOf(call), x, y, stream),
+      return Launched(LaunchPool(ShapeOf(call), As<const T>(call.inputs[0]), As<T>(call.outputs[0]),
+                                 static_cast<uint8_t*>(call.saved), stream),
                       "forward");
     });
   }
@@ -52,13 +50,9 @@ class PoolOp final : public CudaOp {
     if (!WantsGradient(call, 0)) return {};
     return WithElement(activation(), [&](auto element) {
       using T = decltype(element);
-      const auto* const dy = static_cast<const T*>(call.output_grads[0].data);
-      auto* const dx = static_cast<T*>(call.input_grads[0].data);
-      const auto* const taps = static_cast<const uint8_t*>(call.saved);
-      const bool sum = Accumulates(call, 0);
-      return Launched(kind_ == Kind::kMax
-                          ? LaunchMaxPoolGradient(ShapeOf(call), dy, taps, dx, sum, stream)
-                          : LaunchAvgPoolGradient(ShapeOf(call), dy, dx, sum, stream),
+      return Launched(LaunchPoolGradient(ShapeOf(call), As<const T>(call.output_grads[0]),
+                                         static_cast<const uint8_t*>(call.saved),
+                                         As<T>(call.input_grads[0]), Accumulates(call, 0), stream),
                       "backward");
     });
   }

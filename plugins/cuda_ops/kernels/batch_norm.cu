@@ -1,49 +1,36 @@
 #include "kernels/batch_norm.h"
-#include "kernels/channel_packs.h"
+#include "kernels/packs.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-constexpr int kThreads = 256;
-// A block of the first step: 32 channels by kLanes rows at a time, of which a thread takes kGroup.
+// A block of a sum: 32 channels by kLanes rows at a time.
 constexpr int kLanes = 8;
-constexpr int kGroup = 8;
+constexpr int kMinRows = 8 * kLanes;  // of one part
 
-// Two numbers of a channel for a set of rows.
-struct Moments {
-  double count, mean, squares;
-
-  // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
-  // variances, 1979.
-  __device__ void Merge(const Moments& other) {
-    if (!(other.count > 0)) return;
-    const double all = count + other.count;
-    const double difference = other.mean - mean;
-    mean += difference * (other.count / all);
-    squares += other.squares + difference * difference * (count * other.count / all);
-    count = all;
-  }
-};
-
-// A double as the sum of two floats, to 48 bits.
-struct FloatPair {
-  float high, low;
-
-  __device__ explicit FloatPair(double value)
-      : high(static_cast<float>(value)),
-        low(static_cast<float>(value - static_cast<double>(high))) {}
-};
-
-__device__ inline double Value(float high, float low) {
-  return static_cast<double>(high) + static_cast<double>(low);
+// Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
+// variances, 1979.
+__device__ inline void Merge(const Moments& other, Moments* all) {
+  if (!(other.count > 0)) return;
+  const double count = all->count + other.count;
+  const double difference = other.mean - all->mean;
+  all->mean += difference * (other.count / count);
+  all->squares += other.squares + difference * difference * (all->count * other.count / count);
+  all->count = count;
 }
 
-struct RowRange {
-  int64_t begin, end;
-};
+__device__ inline void Merge(const GradientSums& other, GradientSums* all) {
+  all->dy += other.dy;
+  all->product += other.product;
+}
 
-__device__ inline RowRange PartOf(int64_t part, int64_t parts, int64_t rows) {
-  return {rows * part / parts, rows * (part + 1) / parts};
+// Those of `count` items of each channel.
+template <typename Sums>
+__device__ inline Sums Merged(const Sums* items, int64_t count, int64_t step, int64_t channels,
+                              int64_t channel) {
+  Sums all = {};
+  for (int64_t i = 0; i < count; i += step) Merge(items[i * channels + channel], &all);
+  return all;
 }
 
 // The channel of a thread in blocks of 32 channels; blockIdx.y is the part.
@@ -51,146 +38,82 @@ __device__ inline int64_t BlockChannel() {
   return int64_t{blockIdx.x} * kWarp + threadIdx.x;
 }
 
-// Calls body(values..., count) for groups of rows of a thread: up to kGroup rows, kLanes apart.
+// Calls body(index in x) for the rows of part blockIdx.y that the thread has of its channel.
 template <typename Body>
-__device__ inline void ForGroups(const RowRange& rows, const Body& body) {
-  for (int64_t first = rows.begin + threadIdx.y; first < rows.end; first += kGroup * kLanes) {
-    const int64_t left = (rows.end - first + kLanes - 1) / kLanes;
-    body(first, left < kGroup ? static_cast<int>(left) : kGroup);
+__device__ inline void ForElements(int64_t rows, int64_t channels, const Body& body) {
+  const int64_t channel = BlockChannel(), part = blockIdx.y, parts = gridDim.y;
+  const int64_t end = channel < channels ? rows * (part + 1) / parts : 0;
+#pragma unroll 4
+  for (int64_t row = rows * part / parts + threadIdx.y; row < end; row += kLanes) {
+    body(row * channels + channel);
   }
 }
 
-// The moments of a group are taken around its own mean, in float; then they are merged in double.
+// What the threads of each channel have, merged, becomes target[part][channel].
+template <typename Sums>
+__device__ inline void MergeLanes(const Sums& own, int64_t channels, Sums* target) {
+  __shared__ Sums shared[kLanes][kWarp];
+  shared[threadIdx.y][threadIdx.x] = own;
+  __syncthreads();
+  const int64_t channel = BlockChannel();
+  if (threadIdx.y != 0 || channel >= channels) return;
+  target[blockIdx.y * channels + channel] = Merged(&shared[0][threadIdx.x], kLanes, 1, kWarp, 0);
+}
+
+template <typename Sums>
+__global__ void MergeParts(const Sums* parts, int64_t part_count, int64_t channels, Sums* all) {
+  const int64_t channel = BlockChannel(), lane = threadIdx.y;
+  Sums own = {};
+  if (channel < channels) {
+    own = Merged(parts + lane * channels, part_count - lane, kLanes, channels, channel);
+  }
+  MergeLanes(own, channels, all);
+}
+
+// The origin is one of the values, so the squares lose no more digits than their number has.
 template <typename T>
-__global__ void MomentParts(const T* x, int64_t rows, int64_t channels, double* parts) {
-  __shared__ Moments shared[kLanes][kWarp];
-  const int64_t channel = BlockChannel();
-  const RowRange range = PartOf(blockIdx.y, gridDim.y, rows);
-  Moments all = {};
-  ForGroups(range, [&](int64_t first, int count) {
-    if (channel >= channels) return;
-    float differences[kGroup];
-    const float origin = ToFloat(x[first * channels + channel]);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      differences[i] =
-          i < count ? ToFloat(x[(first + int64_t{i} * kLanes) * channels + channel]) - origin : 0;
-      sum += differences[i];
-    }
-    const float mean = sum / static_cast<float>(count);
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const float deviation = i < count ? differences[i] - mean : 0;
-      squares += deviation * deviation;
-    }
-    all.Merge({static_cast<double>(count), static_cast<double>(origin) + static_cast<double>(mean),
-               static_cast<double>(squares)});
+__global__ void MomentParts(const T* x, int64_t rows, int64_t channels, Moments* parts) {
+  double count = 0, origin = 0, sum = 0, squares = 0;
+  ForElements(rows, channels, [&](int64_t i) {
+    const double value = ToFloat(x[i]);
+    if (count == 0) origin = value;
+    const double difference = value - origin;
+    sum += difference;
+    squares += difference * difference;
+    count += 1;
   });
-  shared[threadIdx.y][threadIdx.x] = all;
-  __syncthreads();
-  if (threadIdx.y != 0 || channel >= channels) return;
-  for (int i = 1; i < kLanes; ++i) all.Merge(shared[i][threadIdx.x]);
-  double* const target = parts + (int64_t{blockIdx.y} * channels + channel) * 2;
-  target[0] = all.mean;
-  target[1] = all.squares;
+  Moments own = {};
+  if (count > 0) own = {count, origin + sum / count, squares - sum * (sum / count)};
+  MergeLanes(own, channels, parts);
 }
-
-// A thread of kLanes for each channel takes every kLanes-th part.
-__global__ void MergeMoments(const double* parts, int64_t part_count, int64_t rows,
-                             int64_t channels, float* moments) {
-  __shared__ Moments shared[kLanes][kWarp];
-  const int64_t channel = BlockChannel();
-  Moments all = {};
-  for (int64_t part = threadIdx.y; channel < channels && part < part_count; part += kLanes) {
-    const double* const from = parts + (part * channels + channel) * 2;
-    const RowRange range = PartOf(part, part_count, rows);
-    all.Merge({static_cast<double>(range.end - range.begin), from[0], from[1]});
-  }
-  shared[threadIdx.y][threadIdx.x] = all;
-  __syncthreads();
-  if (threadIdx.y != 0 || channel >= channels) return;
-  for (int i = 1; i < kLanes; ++i) all.Merge(shared[i][threadIdx.x]);
-  const FloatPair mean(all.mean);
-  moments[2 + channel] = mean.high;
-  moments[2 + channels + channel] = mean.low;
-  moments[2 + 2 * channels + channel] = static_cast<float>(all.squares);
-  if (channel != 0) return;
-  const FloatPair count(static_cast<double>(rows));
-  moments[0] = count.high;
-  moments[1] = count.low;
-}
-
-struct Sums {
-  double dy, product;  // of dy, of dy (x - high)
-};
 
 template <typename T>
 __global__ void GradientParts(const T* x, const T* dy, int64_t rows, int64_t channels,
-                              const float* high, double* parts) {
-  __shared__ Sums shared[kLanes][kWarp];
+                              const Moments* batch, GradientSums* parts) {
   const int64_t channel = BlockChannel();
-  const RowRange range = PartOf(blockIdx.y, gridDim.y, rows);
-  const float origin = channel < channels ? high[channel] : 0;
-  Sums all = {};
-  ForGroups(range, [&](int64_t first, int count) {
-    if (channel >= channels) return;
-    float sum = 0, product = 0;
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      if (i >= count) continue;
-      const int64_t index = (first + int64_t{i} * kLanes) * channels + channel;
-      const float gradient = ToFloat(dy[index]);
-      sum += gradient;
-      product += gradient * (ToFloat(x[index]) - origin);
-    }
-    all.dy += static_cast<double>(sum);
-    all.product += static_cast<double>(product);
+  const double mean = channel < channels ? batch[channel].mean : 0;
+  GradientSums own = {};
+  ForElements(rows, channels, [&](int64_t i) {
+    const double gradient = ToFloat(dy[i]), value = ToFloat(x[i]);
+    own.dy += gradient;
+    own.product += gradient * (value - mean);
   });
-  shared[threadIdx.y][threadIdx.x] = all;
-  __syncthreads();
-  if (threadIdx.y != 0 || channel >= channels) return;
-  for (int i = 1; i < kLanes; ++i) {
-    all.dy += shared[i][threadIdx.x].dy;
-    all.product += shared[i][threadIdx.x].product;
-  }
-  double* const target = parts + (int64_t{blockIdx.y} * channels + channel) * 2;
-  target[0] = all.dy;
-  target[1] = all.product;
+  MergeLanes(own, channels, parts);
 }
 
-__global__ void MergeGradients(const double* parts, int64_t part_count, int64_t channels,
-                               BatchNormSaved saved, float* sums) {
-  __shared__ Sums shared[kLanes][kWarp];
-  const int64_t channel = BlockChannel();
-  Sums all = {};
-  for (int64_t part = threadIdx.y; channel < channels && part < part_count; part += kLanes) {
-    all.dy += parts[(part * channels + channel) * 2];
-    all.product += parts[(part * channels + channel) * 2 + 1];
-  }
-  shared[threadIdx.y][threadIdx.x] = all;
-  __syncthreads();
-  if (threadIdx.y != 0 || channel >= channels) return;
-  for (int i = 1; i < kLanes; ++i) {
-    all.dy += shared[i][threadIdx.x].dy;
-    all.product += shared[i][threadIdx.x].product;
-  }
-  sums[channel] = static_cast<float>(all.dy);
-  sums[channels + channel] =
-      static_cast<float>((all.product - static_cast<double>(saved.low[channel]) * all.dy) *
-                         static_cast<double>(saved.inverse_deviation[channel]));
+// Coefficients of a channel for r = (x - mean) slope + at_mean, and scale.
+__device__ inline void SetCoefficients(double mean, double slope, double at_mean, double scale,
+                                       int64_t channel, int64_t channels, float* coefficients) {
+  const auto near_mean = static_cast<float>(mean);
+  const double left = static_cast<double>(near_mean) - mean;
+  coefficients[channel] = near_mean;
+  coefficients[channels + channel] = static_cast<float>(slope);
+  coefficients[2 * channels + channel] = static_cast<float>(at_mean + left * slope);
+  coefficients[3 * channels + channel] = static_cast<float>(scale);
 }
 
-__device__ inline void SetCoefficients(const BatchNormParameters& parameters, int64_t channel,
-                                       int64_t channels, const FloatPair& mean,
-                                       double inverse_deviation, float* coefficients) {
-  const double scale = static_cast<double>(parameters.weight[channel]) * inverse_deviation;
-  const auto bias = static_cast<double>(parameters.bias[channel]);
-  coefficients[channel] = mean.high;
-  coefficients[channels + channel] = static_cast<float>(scale);
-  coefficients[2 * channels + channel] =
-      static_cast<float>(bias - static_cast<double>(mean.low) * scale);
+__device__ inline double InverseDeviation(const Moments& batch, double epsilon) {
+  return 1 / sqrt((batch.count > 0 ? batch.squares / batch.count : 0) + epsilon);
 }
 
 __device__ inline void Follow(double momentum, double batch, float* running) {
@@ -198,218 +121,141 @@ __device__ inline void Follow(double momentum, double batch, float* running) {
       static_cast<float>((1.0 - momentum) * static_cast<double>(*running) + momentum * batch);
 }
 
-__device__ inline int64_t ThreadIndex() {
-  return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
-
-__global__ void UseBatch(const float* moments, int32_t ranks, int64_t channels,
-                         BatchNormParameters parameters, BatchNormSaved saved,
-                         float* coefficients) {
+__global__ void UseMoments(const Moments* moments, int32_t ranks, int64_t channels,
+                           BatchNormParameters parameters, Moments* batch, float* coefficients) {
   const int64_t channel = ThreadIndex();
   if (channel >= channels) return;
-  Moments all = {};
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    const float* const own = moments + rank * MomentFloats(channels);
-    all.Merge({Value(own[0], own[1]), Value(own[2 + channel], own[2 + channels + channel]),
-               static_cast<double>(own[2 + 2 * channels + channel])});
+  float* const running_mean = parameters.running_mean + channel;
+  float* const running_var = parameters.running_var + channel;
+  Moments all = {1, *running_mean, *running_var};
+  if (moments != nullptr) {
+    all = Merged(moments, ranks, 1, channels, channel);
+    batch[channel] = all;
+    if (all.count > 0) Follow(parameters.momentum, all.mean, running_mean);
+    if (all.count > 1) Follow(parameters.momentum, all.squares / (all.count - 1), running_var);
   }
-  const double variance = all.count > 0 ? all.squares / all.count : 0;
-  const double inverse_deviation = 1 / sqrt(variance + parameters.epsilon);
-  const FloatPair mean(all.mean);
-  saved.high[channel] = mean.high;
-  saved.low[channel] = mean.low;
-  saved.inverse_deviation[channel] = static_cast<float>(inverse_deviation);
-  if (channel == 0) {
-    const FloatPair count(all.count);
-    saved.count[0] = count.high;
-    saved.count[1] = count.low;
-  }
-  SetCoefficients(parameters, channel, channels, mean, inverse_deviation, coefficients);
-  if (all.count > 0) Follow(parameters.momentum, all.mean, parameters.running_mean + channel);
-  if (all.count > 1) {
-    Follow(parameters.momentum, all.squares / (all.count - 1), parameters.running_var + channel);
-  }
+  const double scale =
+      static_cast<double>(parameters.weight[channel]) * InverseDeviation(all, parameters.epsilon);
+  SetCoefficients(all.mean, scale, parameters.bias[channel], 0, channel, channels, coefficients);
 }
 
-__global__ void UseRunning(int64_t channels, BatchNormParameters parameters, float* coefficients) {
+__global__ void UseGradientSums(const GradientSums* sums, int32_t ranks, int32_t rank,
+                                int64_t channels, BatchNormParameters parameters,
+                                const Moments* batch, ParameterGradient weight,
+                                ParameterGradient bias, float* coefficients) {
   const int64_t channel = ThreadIndex();
   if (channel >= channels) return;
-  const auto variance = static_cast<double>(parameters.running_var[channel]);
-  SetCoefficients(parameters, channel, channels,
-                  FloatPair(static_cast<double>(parameters.running_mean[channel])),
-                  1 / sqrt(variance + parameters.epsilon), coefficients);
+  const Moments moments = batch[channel];
+  const double inverse_deviation = InverseDeviation(moments, parameters.epsilon);
+  const auto put = [&](const ParameterGradient& gradient, double value) {
+    if (gradient.data == nullptr) return;
+    const float before = gradient.sum ? gradient.data[channel] : 0;
+    gradient.data[channel] = before + static_cast<float>(value);
+  };
+  const GradientSums own = sums[rank * channels + channel];
+  put(weight, own.product * inverse_deviation);
+  put(bias, own.dy);
+  const GradientSums all = Merged(sums, ranks, 1, channels, channel);
+  const double share = moments.count > 0 ? 1 / moments.count : 0;
+  SetCoefficients(moments.mean, -all.product * share * inverse_deviation * inverse_deviation,
+                  -all.dy * share,
+                  static_cast<double>(parameters.weight[channel]) * inverse_deviation, channel,
+                  channels, coefficients);
 }
 
 // `count` packs of kCount channels.
 template <int kCount, typename T>
-__global__ void Normalize(const T* x, T* y, int64_t count, int64_t channels,
-                          const float* coefficients) {
+__global__ void Normalize(const T* x, const T* dy, T* out, int64_t channels,
+                          const float* coefficients, bool sum, int64_t count) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
   const float* const own = coefficients + i % (channels / kCount) * kCount;
   const Pack<T, kCount> values = LoadPack<kCount>(x + i * kCount);
+  Pack<T, kCount> gradients = {};
+  if (dy != nullptr) gradients = LoadPack<kCount>(dy + i * kCount);
   float results[kCount];
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
     results[j] = (ToFloat(values.at[j]) - own[j]) * own[channels + j] + own[2 * channels + j];
+    if (dy == nullptr) continue;
+    results[j] = (ToFloat(gradients.at[j]) + results[j]) * own[3 * channels + j];
   }
-  PutPack<kCount>(y + i * kCount, results, false);
+  PutPack<kCount>(out + i * kCount, results, sum);
 }
 
-__global__ void ParameterGradient(const float* sums, float* gradient, int64_t channels, bool sum) {
-  const int64_t channel = ThreadIndex();
-  if (channel >= channels) return;
-  gradient[channel] = sum ? gradient[channel] + sums[channel] : sums[channel];
-}
-
-__global__ void Slopes(const float* sums, int32_t ranks, int64_t channels, const float* weight,
-                       BatchNormSaved saved, float* coefficients) {
-  const int64_t channel = ThreadIndex();
-  if (channel >= channels) return;
-  double dy = 0, product = 0;
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    const float* const own = sums + rank * GradientFloats(channels);
-    dy += static_cast<double>(own[channel]);
-    product += static_cast<double>(own[channels + channel]);
+// Starts the first step of a sum, unless there are no rows, and the second.
+template <typename Sums, typename... Parameters, typename... Arguments>
+cudaError_t LaunchSums(void (*kernel)(Parameters...), int64_t rows, int64_t channels, Sums* parts,
+                       Sums* all, cudaStream_t stream, const Arguments&... arguments) noexcept {
+  const int64_t part_count = BatchNormParts(rows, channels);
+  const dim3 block(kWarp, kLanes);
+  const unsigned blocks = BlocksFor(channels, kWarp);
+  if (part_count > 0) {
+    const cudaError_t error = Launch(kernel, dim3(blocks, static_cast<unsigned>(part_count)), block,
+                                     0, stream, arguments..., parts);
+    if (error != cudaSuccess) return error;
   }
-  const double count = Value(saved.count[0], saved.count[1]);
-  const double share = count > 0 ? 1 / count : 0;
-  const auto inverse_deviation = static_cast<double>(saved.inverse_deviation[channel]);
-  const double slope = product * share * inverse_deviation;
-  coefficients[channel] =
-      static_cast<float>(dy * share - static_cast<double>(saved.low[channel]) * slope);
-  coefficients[channels + channel] = static_cast<float>(slope);
-  coefficients[2 * channels + channel] =
-      static_cast<float>(static_cast<double>(weight[channel]) * inverse_deviation);
-}
-
-template <int kCount, typename T>
-__global__ void NormalizeGradient(const T* x, const T* dy, T* dx, int64_t count, int64_t channels,
-                                  const float* high, const float* coefficients, bool sum) {
-  const int64_t i = ThreadIndex();
-  if (i >= count) return;
-  const int64_t channel = i % (channels / kCount) * kCount;
-  const float* const own = coefficients + channel;
-  const Pack<T, kCount> values = LoadPack<kCount>(x + i * kCount);
-  const Pack<T, kCount> gradients = LoadPack<kCount>(dy + i * kCount);
-  float results[kCount];
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    const float difference = ToFloat(values.at[j]) - high[channel + j];
-    results[j] = ((ToFloat(gradients.at[j]) - own[j]) - difference * own[channels + j]) *
-                 own[2 * channels + j];
-  }
-  PutPack<kCount>(dx + i * kCount, results, sum);
-}
-
-dim3 ChannelBlocks(int64_t channels, int64_t parts) noexcept {
-  return dim3(BlocksFor(channels, kWarp), static_cast<unsigned>(parts));
-}
-
-// A thread for each channel, or element.
-template <typename Kernel, typename... Arguments>
-cudaError_t ForEach(int64_t count, Kernel* kernel, cudaStream_t stream,
-                    const Arguments&... arguments) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(kernel, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, arguments...);
+  return Launch(MergeParts<Sums>, dim3(blocks), block, 0, stream, parts, part_count, channels, all);
 }
 
 }  // namespace
 
-// Blocks for every multiprocessor of a large device, parts of at least a few groups.
+// Blocks for every multiprocessor of a large device, parts of at least a few rows for a thread.
 int64_t BatchNormParts(int64_t rows, int64_t channels) noexcept {
   constexpr int64_t kBlocks = 1024;
   const int64_t channel_blocks = BlocksFor(channels, kWarp);
   const int64_t wanted = channel_blocks < kBlocks ? kBlocks / channel_blocks : 1;
-  const int64_t possible = (rows + kGroup * kLanes - 1) / (kGroup * kLanes);
+  const int64_t possible = (rows + kMinRows - 1) / kMinRows;
   return possible < wanted ? possible : wanted;
 }
 
 template <typename T>
-cudaError_t LaunchMoments(const T* x, int64_t rows, int64_t channels, double* parts, float* moments,
+cudaError_t LaunchMoments(const T* x, int64_t rows, int64_t channels, Moments* parts, Moments* all,
                           cudaStream_t stream) noexcept {
-  const int64_t part_count = BatchNormParts(rows, channels);
-  const dim3 block(kWarp, kLanes);
-  if (part_count > 0) {
-    const cudaError_t error = Launch(MomentParts<T>, ChannelBlocks(channels, part_count), block, 0,
-                                     stream, x, rows, channels, parts);
-    if (error != cudaSuccess) return error;
-  }
-  return Launch(MergeMoments, ChannelBlocks(channels, 1), block, 0, stream, parts, part_count, rows,
-                channels, moments);
+  return LaunchSums(MomentParts<T>, rows, channels, parts, all, stream, x, rows, channels);
 }
 
 template <typename T>
 cudaError_t LaunchGradientSums(const T* x, const T* dy, int64_t rows, int64_t channels,
-                               const BatchNormSaved& saved, double* parts, float* sums,
+                               const Moments* batch, GradientSums* parts, GradientSums* all,
                                cudaStream_t stream) noexcept {
-  const int64_t part_count = BatchNormParts(rows, channels);
-  const dim3 block(kWarp, kLanes);
-  if (part_count > 0) {
-    const cudaError_t error = Launch(GradientParts<T>, ChannelBlocks(channels, part_count), block,
-                                     0, stream, x, dy, rows, channels, saved.high, parts);
-    if (error != cudaSuccess) return error;
-  }
-  return Launch(MergeGradients, ChannelBlocks(channels, 1), block, 0, stream, parts, part_count,
-                channels, saved, sums);
+  return LaunchSums(GradientParts<T>, rows, channels, parts, all, stream, x, dy, rows, channels,
+                    batch);
 }
 
-cudaError_t LaunchUseBatch(const float* moments, int32_t ranks, int64_t channels,
-                           const BatchNormParameters& parameters, const BatchNormSaved& saved,
-                           float* coefficients, cudaStream_t stream) noexcept {
-  return ForEach(channels, UseBatch, stream, moments, ranks, channels, parameters, saved,
-                 coefficients);
-}
-
-cudaError_t LaunchUseRunning(int64_t channels, const BatchNormParameters& parameters,
+cudaError_t LaunchUseMoments(const Moments* moments, int32_t ranks, int64_t channels,
+                             const BatchNormParameters& parameters, Moments* batch,
                              float* coefficients, cudaStream_t stream) noexcept {
-  return ForEach(channels, UseRunning, stream, channels, parameters, coefficients);
+  return Launch(UseMoments, dim3(BlocksFor(channels, kThreads)), dim3(kThreads), 0, stream, moments,
+                ranks, channels, parameters, batch, coefficients);
+}
+
+cudaError_t LaunchUseGradientSums(const GradientSums* sums, int32_t ranks, int32_t rank,
+                                  int64_t channels, const BatchNormParameters& parameters,
+                                  const Moments* batch, ParameterGradient weight,
+                                  ParameterGradient bias, float* coefficients,
+                                  cudaStream_t stream) noexcept {
+  return Launch(UseGradientSums, dim3(BlocksFor(channels, kThreads)), dim3(kThreads), 0, stream,
+                sums, ranks, rank, channels, parameters, batch, weight, bias, coefficients);
 }
 
 template <typename T>
-cudaError_t LaunchNormalize(const T* x, T* y, int64_t rows, int64_t channels,
-                            const float* coefficients, cudaStream_t stream) noexcept {
-  return WithPackSize<T>(channels, {x, y}, [&](auto pack) {
+cudaError_t LaunchNormalize(const T* x, const T* dy, T* out, int64_t rows, int64_t channels,
+                            const float* coefficients, bool sum, cudaStream_t stream) noexcept {
+  return WithPackSize<T>(channels, {x, dy, out}, [&](auto pack) {
     constexpr int kCount = decltype(pack)::value;
-    const int64_t count = rows * channels / kCount;
-    return ForEach(count, Normalize<kCount, T>, stream, x, y, count, channels, coefficients);
-  });
-}
-
-cudaError_t LaunchParameterGradient(const float* sums, float* gradient, int64_t channels, bool sum,
-                                    cudaStream_t stream) noexcept {
-  return ForEach(channels, ParameterGradient, stream, sums, gradient, channels, sum);
-}
-
-cudaError_t LaunchSlopes(const float* sums, int32_t ranks, int64_t channels, const float* weight,
-                         const BatchNormSaved& saved, float* coefficients,
-                         cudaStream_t stream) noexcept {
-  return ForEach(channels, Slopes, stream, sums, ranks, channels, weight, saved, coefficients);
-}
-
-template <typename T>
-cudaError_t LaunchNormalizeGradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t channels,
-                                    const float* high, const float* coefficients, bool sum,
-                                    cudaStream_t stream) noexcept {
-  return WithPackSize<T>(channels, {x, dy, dx}, [&](auto pack) {
-    constexpr int kCount = decltype(pack)::value;
-    const int64_t count = rows * channels / kCount;
-    return ForEach(count, NormalizeGradient<kCount, T>, stream, x, dy, dx, count, channels, high,
+    return ForEach(rows * channels / kCount, Normalize<kCount, T>, stream, x, dy, out, channels,
                    coefficients, sum);
   });
 }
 
-#define CUDA_OPS_INSTANTIATE(T)                                                          \
-  template cudaError_t LaunchMoments(const T*, int64_t, int64_t, double*, float*,        \
-                                     cudaStream_t) noexcept;                             \
-  template cudaError_t LaunchGradientSums(const T*, const T*, int64_t, int64_t,          \
-                                          const BatchNormSaved&, double*, float*,        \
-                                          cudaStream_t) noexcept;                        \
-  template cudaError_t LaunchNormalize(const T*, T*, int64_t, int64_t, const float*,     \
-                                       cudaStream_t) noexcept;                           \
-  template cudaError_t LaunchNormalizeGradient(const T*, const T*, T*, int64_t, int64_t, \
-                                               const float*, const float*, bool,         \
-                                               cudaStream_t) noexcept;
+#define CUDA_OPS_INSTANTIATE(T)                                                                 \
+  template cudaError_t LaunchMoments(const T*, int64_t, int64_t, Moments*, Moments*,            \
+                                     cudaStream_t) noexcept;                                    \
+  template cudaError_t LaunchGradientSums(const T*, const T*, int64_t, int64_t, const Moments*, \
+                                          GradientSums*, GradientSums*, cudaStream_t) noexcept; \
+  template cudaError_t LaunchNormalize(const T*, const T*, T*, int64_t, int64_t, const float*,  \
+                                       bool, cudaStream_t) noexcept;
 CUDA_OPS_INSTANTIATE(float)
 CUDA_OPS_INSTANTIATE(Bf16)
 #undef CUDA_OPS_INSTANTIATE

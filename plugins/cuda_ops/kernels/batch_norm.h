@@ -2,9 +2,8 @@
 // order, and functions of an element and a few numbers of its channel. T is float or
 // __nv_bfloat16.
 //
-// A mean is held as the sum of two floats, high + low: x - high is exact or nearly so for the x
-// that are near the mean, so a large mean costs no digits, and `low` is worked into another
-// coefficient.
+// Sums and means are doubles, so a large mean costs no digits. A pass over all elements takes the
+// mean as a float that is near it, and what this leaves is worked into another coefficient.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,54 +12,25 @@
 
 namespace engine::cuda_ops {
 
-// What Forward leaves for Backward: floats, in this order.
-struct BatchNormSaved {
-  float* count;                           // high and low, of values per channel on all ranks
-  float *high, *low, *inverse_deviation;  // of each channel; the mean is high + low
-
-  BatchNormSaved(void* memory, int64_t channels) noexcept
-      : count(static_cast<float*>(memory)),
-        high(count + kCountFloats),
-        low(high + channels),
-        inverse_deviation(low + channels) {}
-
-  static int64_t Bytes(int64_t channels) noexcept {
-    return (kCountFloats + 3 * channels) * static_cast<int64_t>(sizeof(float));
-  }
-
- private:
-  static constexpr int64_t kCountFloats = 4;
+// Of a channel over some rows.
+struct Moments {
+  double count, mean, squares;  // of differences from the mean
 };
-
-// What a rank tells the others of its rows. Of moments: {count (high), count (low), float[C] mean
-// (high), mean (low), sum of squared deviations}; of gradients: {float[C] sum of dy, sum of
-// dy (x - mean) / deviation}.
-constexpr int64_t MomentFloats(int64_t channels) noexcept {
-  return 2 + 3 * channels;
-}
-constexpr int64_t GradientFloats(int64_t channels) noexcept {
-  return 2 * channels;
-}
+struct GradientSums {
+  double dy, product;  // dy (x - mean)
+};
 
 // The parts that rows are cut into for the first step of a sum; 0 for no rows. Fewer rows do not
 // have more parts.
 int64_t BatchNormParts(int64_t rows, int64_t channels) noexcept;
 
-// Scratch of the two functions below, for `parts`.
-constexpr int64_t BatchNormPartBytes(int64_t parts, int64_t channels) noexcept {
-  return parts * 2 * channels * static_cast<int64_t>(sizeof(double));
-}
-
-// `moments` (MomentFloats) becomes those of the rows: to float precision relative to the deviation,
-// however large the mean is beside it.
+// `all` (C) becomes that of the rows. `parts`: scratch, BatchNormParts x C.
 template <typename T>
-cudaError_t LaunchMoments(const T* x, int64_t rows, int64_t channels, double* parts, float* moments,
+cudaError_t LaunchMoments(const T* x, int64_t rows, int64_t channels, Moments* parts, Moments* all,
                           cudaStream_t stream) noexcept;
-
-// `sums` (GradientFloats) becomes those of the rows.
 template <typename T>
 cudaError_t LaunchGradientSums(const T* x, const T* dy, int64_t rows, int64_t channels,
-                               const BatchNormSaved& saved, double* parts, float* sums,
+                               const Moments* batch, GradientSums* parts, GradientSums* all,
                                cudaStream_t stream) noexcept;
 
 struct BatchNormParameters {
@@ -69,31 +39,30 @@ struct BatchNormParameters {
   double momentum, epsilon;
 };
 
-// y = (x - high) scale + shift: `coefficients` (3 C: high, scale, shift).
-// From the moments of all ranks, one behind the other and taken in their order; fills `saved` and
-// moves the running statistics.
-cudaError_t LaunchUseBatch(const float* moments, int32_t ranks, int64_t channels,
-                           const BatchNormParameters& parameters, const BatchNormSaved& saved,
-                           float* coefficients, cudaStream_t stream) noexcept;
-// From the running statistics.
-cudaError_t LaunchUseRunning(int64_t channels, const BatchNormParameters& parameters,
+// `coefficients` (4 C) for y, from the moments (ranks x C) of all ranks, in their order. Fills
+// `batch` (C) and moves the running statistics. From those where `moments` is null.
+cudaError_t LaunchUseMoments(const Moments* moments, int32_t ranks, int64_t channels,
+                             const BatchNormParameters& parameters, Moments* batch,
                              float* coefficients, cudaStream_t stream) noexcept;
-template <typename T>
-cudaError_t LaunchNormalize(const T* x, T* y, int64_t rows, int64_t channels,
-                            const float* coefficients, cudaStream_t stream) noexcept;
 
-// gradient[i] becomes, or has added, sums[i].
-cudaError_t LaunchParameterGradient(const float* sums, float* gradient, int64_t channels, bool sum,
-                                    cudaStream_t stream) noexcept;
+// A gradient that becomes, or has added, what is computed; null where it is not wanted.
+struct ParameterGradient {
+  float* data;
+  bool sum;
+};
 
-// dx = ((dy - offset) - (x - high) slope) scale: `coefficients` (3 C: offset, slope, scale) from
-// the sums of all ranks.
-cudaError_t LaunchSlopes(const float* sums, int32_t ranks, int64_t channels, const float* weight,
-                         const BatchNormSaved& saved, float* coefficients,
-                         cudaStream_t stream) noexcept;
+// `coefficients` (4 C) for dx, from the sums (ranks x C) of all ranks, in their order; the
+// gradients of the parameters from those of `rank`.
+cudaError_t LaunchUseGradientSums(const GradientSums* sums, int32_t ranks, int32_t rank,
+                                  int64_t channels, const BatchNormParameters& parameters,
+                                  const Moments* batch, ParameterGradient weight,
+                                  ParameterGradient bias, float* coefficients,
+                                  cudaStream_t stream) noexcept;
+
+// r = (x - coefficients[0][c]) coefficients[1][c] + coefficients[2][c], which is y; or, unless `dy`
+// is null, dx = (dy + r) coefficients[3][c]. `out` becomes it or has it added.
 template <typename T>
-cudaError_t LaunchNormalizeGradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t channels,
-                                    const float* high, const float* coefficients, bool sum,
-                                    cudaStream_t stream) noexcept;
+cudaError_t LaunchNormalize(const T* x, const T* dy, T* out, int64_t rows, int64_t channels,
+                            const float* coefficients, bool sum, cudaStream_t stream) noexcept;
 
 }  // namespace engine::cuda_ops

@@ -1,15 +1,10 @@
-#include "kernels/channel_packs.h"
 #include "kernels/channels.h"
+#include "kernels/packs.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kTile = 32;
-
-__device__ inline int64_t ThreadIndex() {
-  return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
 
 template <typename To>
 __device__ inline void Put(To* target, float value, bool sum) {
@@ -19,8 +14,8 @@ __device__ inline void Put(To* target, float value, bool sum) {
 // An element of y for each thread: what is read or written together is far apart only in the
 // matrix that has a small side.
 template <typename From, typename To>
-__global__ void TransposeElements(const From* x, To* y, int64_t count, int64_t rows,
-                                  int64_t columns, bool sum) {
+__global__ void TransposeElements(const From* x, To* y, int64_t rows, int64_t columns, bool sum,
+                                  int64_t count) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
   const int64_t row = i % rows, column = i / rows % columns;
@@ -52,7 +47,7 @@ __global__ void TransposeTiles(const From* x, To* y, int64_t rows, int64_t colum
 
 // `count` packs of kCount channels.
 template <int kCount, typename T>
-__global__ void AddBias(T* y, const T* bias, int64_t count, int64_t channels) {
+__global__ void AddBias(T* y, const T* bias, int64_t channels, int64_t count) {
   const int64_t i = ThreadIndex();
   if (i >= count) return;
   const Pack<T, kCount> own = LoadPack<kCount>(bias + i % (channels / kCount) * kCount);
@@ -70,8 +65,7 @@ cudaError_t LaunchTranspose(const From* x, To* y, int64_t batch, int64_t rows, i
   const int64_t count = batch * rows * columns;
   if (count == 0) return cudaSuccess;
   if (rows < kTile || columns < kTile) {
-    return Launch(TransposeElements<From, To>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0,
-                  stream, x, y, count, rows, columns, sum);
+    return ForEach(count, TransposeElements<From, To>, stream, x, y, rows, columns, sum);
   }
   const int64_t tiles = ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
   return Launch(TransposeTiles<From, To>, dim3(static_cast<unsigned>(batch * tiles)),
@@ -81,12 +75,9 @@ cudaError_t LaunchTranspose(const From* x, To* y, int64_t batch, int64_t rows, i
 template <typename T>
 cudaError_t LaunchAddBias(T* y, const T* bias, int64_t rows, int64_t channels,
                           cudaStream_t stream) noexcept {
-  if (rows * channels == 0) return cudaSuccess;
   return WithPackSize<T>(channels, {y, bias}, [&](auto pack) {
     constexpr int kCount = decltype(pack)::value;
-    const int64_t count = rows * channels / kCount;
-    return Launch(AddBias<kCount, T>, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream,
-                  y, bias, count, channels);
+    return ForEach(rows * channels / kCount, AddBias<kCount, T>, stream, y, bias, channels);
   });
 }
 

@@ -1,7 +1,8 @@
-// Elements of tensors in kernels: float or bfloat16 in memory, float in registers.
+// Elements of tensors in kernels: float, bfloat16 or half in memory, float in registers.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -18,6 +19,9 @@ __host__ __device__ inline float ToFloat(float x) {
 __host__ __device__ inline float ToFloat(Bf16 x) {
   return __bfloat162float(x);
 }
+__host__ __device__ inline float ToFloat(__half x) {
+  return __half2float(x);
+}
 
 template <typename T>
 __host__ __device__ inline T FromFloat(float x);
@@ -28,6 +32,10 @@ __host__ __device__ inline float FromFloat<float>(float x) {
 template <>
 __host__ __device__ inline Bf16 FromFloat<Bf16>(float x) {
   return __float2bfloat16_rn(x);
+}
+template <>
+__host__ __device__ inline __half FromFloat<__half>(float x) {
+  return __float2half_rn(x);
 }
 
 // kCount elements that are loaded and stored together: 16 bytes where that divides the address.

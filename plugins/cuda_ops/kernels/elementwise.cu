@@ -1,76 +1,60 @@
-#include "kernels/element.h"
 #include "kernels/elementwise.h"
-#include "kernels/launch.h"
+#include "kernels/packs.h"
+#include "kernels/reduce.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-constexpr int kThreads = 256;
-
 template <typename Function>
 struct ValueOf {
-  __device__ float operator()(float x, float, float) const { return Function::Value(x); }
+  __device__ float operator()(float x, float) const { return Function::Value(x); }
 };
 template <typename Function>
 struct GradientOf {
-  bool sum;
-  __device__ float operator()(float read, float dy, float before) const {
-    const float gradient = Function::Gradient(read, dy);
-    return sum ? before + gradient : gradient;
-  }
-};
-struct SumOf {
-  __device__ float operator()(float a, float b, float) const { return a + b; }
+  __device__ float operator()(float read, float dy) const { return Function::Gradient(read, dy); }
 };
 
-// target[i] = combine(a[i], b[i], target[i]); b may be null, and `target` is read when `reads`. The
-// pointers are aligned to kPack elements, which divides `count`.
-template <typename T, int kPack, typename Combine>
-__global__ void MapKernel(const T* a, const T* b, T* target, bool reads, int64_t count,
-                          Combine combine) {
-  using Packed = Pack<T, kPack>;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count / kPack;
-       i += stride) {
-    const Packed left = reinterpret_cast<const Packed*>(a)[i];
-    Packed right = {}, before = {};
-    if (b != nullptr) right = reinterpret_cast<const Packed*>(b)[i];
-    if (reads) before = reinterpret_cast<const Packed*>(target)[i];
-    Packed result;
-    for (int j = 0; j < kPack; ++j) {
-      result.at[j] =
-          FromFloat<T>(combine(ToFloat(left.at[j]), ToFloat(right.at[j]), ToFloat(before.at[j])));
-    }
-    reinterpret_cast<Packed*>(target)[i] = result;
+// target[i] becomes, or has added, Combine()(a[i], b[i]); b may be null.
+template <int kPack, typename Combine, typename T>
+__global__ void MapKernel(const T* a, const T* b, T* target, bool sum, int64_t count) {
+  const int64_t i = ThreadIndex();
+  if (i >= count) return;
+  const Pack<T, kPack> left = LoadPack<kPack>(a + i * kPack);
+  Pack<T, kPack> right = {};
+  if (b != nullptr) right = LoadPack<kPack>(b + i * kPack);
+  float results[kPack];
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) {
+    results[j] = Combine()(ToFloat(left.at[j]), ToFloat(right.at[j]));
   }
+  PutPack<kPack>(target + i * kPack, results, sum);
 }
 
-template <typename T, typename Combine>
-cudaError_t LaunchMap(const T* a, const T* b, T* target, bool reads, int64_t count, Combine combine,
+template <typename Combine, typename T>
+cudaError_t LaunchMap(const T* a, const T* b, T* target, bool sum, int64_t count,
                       cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  const bool packed = IsPacked<T>(count, {a, b, target});
-  const dim3 grid(StridingBlocksFor(count, (packed ? kPackSize<T> : 1) * kThreads));
-  const auto kernel = packed ? MapKernel<T, kPackSize<T>, Combine> : MapKernel<T, 1, Combine>;
-  return Launch(kernel, grid, dim3(kThreads), 0, stream, a, b, target, reads, count, combine);
+  return WithPackSize<T>(count, {a, b, target}, [&](auto pack) {
+    constexpr int kPack = decltype(pack)::value;
+    return ForEach(count / kPack, MapKernel<kPack, Combine, T>, stream, a, b, target, sum);
+  });
 }
 
 }  // namespace
 
 template <typename Function, typename T>
 cudaError_t LaunchFunction(const T* x, T* y, int64_t count, cudaStream_t stream) noexcept {
-  return LaunchMap(x, static_cast<const T*>(nullptr), y, false, count, ValueOf<Function>{}, stream);
+  return LaunchMap<ValueOf<Function>, T>(x, nullptr, y, false, count, stream);
 }
 
 template <typename Function, typename T>
 cudaError_t LaunchFunctionGradient(const T* read, const T* dy, T* dx, bool sum, int64_t count,
                                    cudaStream_t stream) noexcept {
-  return LaunchMap(read, dy, dx, sum, count, GradientOf<Function>{sum}, stream);
+  return LaunchMap<GradientOf<Function>>(read, dy, dx, sum, count, stream);
 }
 
 template <typename T>
 cudaError_t LaunchSum(const T* a, const T* b, T* y, int64_t count, cudaStream_t stream) noexcept {
-  return LaunchMap(a, b, y, false, count, SumOf{}, stream);
+  return LaunchMap<AddFloats>(a, b, y, false, count, stream);
 }
 
 #define CUDA_OPS_INSTANTIATE_FUNCTION(Function, T)                                                \

@@ -1,24 +1,16 @@
 #include <cub/device/device_radix_sort.cuh>
 
-#include "kernels/element.h"
 #include "kernels/embedding.h"
-#include "kernels/launch.h"
+#include "kernels/packs.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-constexpr int kThreads = 256;
 
 constexpr int kChunk = 64;  // sorted tokens whose rows a block adds up
 constexpr int64_t kScratchAlignment = 256;
 
 __device__ int32_t ClampToken(int32_t token, int64_t vocabulary) {
   return token >= 0 && token < vocabulary ? token : 0;
-}
-
-template <typename T, int kPack>
-__device__ Pack<T, kPack> PackAt(const T* data, int64_t index) {
-  return *reinterpret_cast<const Pack<T, kPack>*>(data + index);
 }
 
 template <typename T, int kPack>
@@ -33,22 +25,22 @@ __global__ void EmbeddingKernel(const EmbeddingForward<T> call) {
       ReportFault(call.fault, DeviceFault::kToken, given, place,
                   static_cast<int32_t>(call.vocabulary));
     }
-    Pack<T, kPack> row = PackAt<T, kPack>(call.table, token * call.width + column);
+    Pack<T, kPack> row = LoadPack<kPack>(call.table + token * call.width + column);
     if (call.positions != nullptr) {
       const auto position =
-          PackAt<T, kPack>(call.positions, place % call.length * call.width + column);
+          LoadPack<kPack>(call.positions + place % call.length * call.width + column);
       for (int j = 0; j < kPack; ++j) {
         row.at[j] = FromFloat<T>(ToFloat(row.at[j]) + ToFloat(position.at[j]));
       }
     }
-    *reinterpret_cast<Pack<T, kPack>*>(call.y + place * call.width + column) = row;
+    StorePack(call.y + place * call.width + column, row);
   }
 }
 
 // What is sorted: each token and where it is.
-__global__ void PlacesKernel(const int32_t* given, int64_t count, int64_t vocabulary,
-                             int32_t* tokens, int32_t* places) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+__global__ void PlacesKernel(const int32_t* given, int64_t vocabulary, int32_t* tokens,
+                             int32_t* places, int64_t count) {
+  const int64_t i = ThreadIndex();
   if (i >= count) return;
   tokens[i] = ClampToken(given[i], vocabulary);
   places[i] = static_cast<int32_t>(i);
@@ -107,7 +99,7 @@ __global__ void AddChunksKernel(const SortedTokens sorted, const T* dy, int64_t 
   PackSum<kPack> sum;
   for (int64_t i = sorted.Begin(chunk); i < end; ++i) {
     const int32_t token = sorted.tokens[i];
-    const auto row = PackAt<T, kPack>(dy, sorted.places[i] * width + column);
+    const auto row = LoadPack<kPack>(dy + sorted.places[i] * width + column);
     for (int j = 0; j < kPack; ++j) sum.at[j] += ToFloat(row.at[j]);
     const bool ends = i + 1 == end;
     if (!ends && sorted.tokens[i + 1] == token) continue;
@@ -146,18 +138,19 @@ __global__ void AddBordersKernel(const SortedTokens sorted, int64_t width, const
   sum.AddTo(gradient + token * width + column);
 }
 
-template <typename T, int kPack>
-__global__ void PositionGradientKernel(const T* dy, int64_t count, int64_t length, int64_t width,
-                                       float* gradient) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kPack;
-  if (i >= length * width) return;
+// A thread for each of `count` packs of the gradient.
+template <int kPack, typename T>
+__global__ void PositionGradientKernel(const T* dy, int64_t samples, float* gradient,
+                                       int64_t count) {
+  const int64_t i = ThreadIndex(), size = count * kPack;
+  if (i >= count) return;
   PackSum<kPack> sum;
 #pragma unroll 4
-  for (int64_t sample = 0; sample < count / length; ++sample) {
-    const auto row = PackAt<T, kPack>(dy, sample * length * width + i);
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const auto row = LoadPack<kPack>(dy + sample * size + i * kPack);
     for (int j = 0; j < kPack; ++j) sum.at[j] += ToFloat(row.at[j]);
   }
-  sum.AddTo(gradient + i);
+  sum.AddTo(gradient + i * kPack);
 }
 
 // By token, and then by place. Without `memory`, *bytes becomes what is needed.
@@ -218,9 +211,8 @@ cudaError_t LaunchEmbeddingGradient(const int32_t* tokens, const T* dy, int64_t 
                                     const EmbeddingScratch& scratch, float* gradient,
                                     cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
-  cudaError_t error =
-      Launch(PlacesKernel, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, tokens,
-             count, vocabulary, scratch.tokens[0], scratch.places[0]);
+  cudaError_t error = ForEach(count, PlacesKernel, stream, tokens, vocabulary, scratch.tokens[0],
+                              scratch.places[0]);
   if (error != cudaSuccess) return error;
   cub::DoubleBuffer<int32_t> sorted_tokens(scratch.tokens[0], scratch.tokens[1]);
   cub::DoubleBuffer<int32_t> places(scratch.places[0], scratch.places[1]);
@@ -237,11 +229,11 @@ template <typename T>
 cudaError_t LaunchPositionGradient(const T* dy, int64_t count, int64_t length, int64_t width,
                                    float* gradient, cudaStream_t stream) noexcept {
   if (count == 0) return cudaSuccess;
-  const bool packed = IsPacked<T>(width, {dy});
-  const int64_t pack = packed ? kPackSize<T> : 1;
-  return Launch(packed ? PositionGradientKernel<T, kPackSize<T>> : PositionGradientKernel<T, 1>,
-                dim3(BlocksFor(length * width, kThreads * pack)), dim3(kThreads), 0, stream, dy,
-                count, length, width, gradient);
+  return WithPackSize<T>(width, {dy}, [&](auto pack) {
+    constexpr int kPack = decltype(pack)::value;
+    return ForEach(length * width / kPack, PositionGradientKernel<kPack, T>, stream, dy,
+                   count / length, gradient);
+  });
 }
 
 #define CUDA_OPS_INSTANTIATE(T)                                                            \

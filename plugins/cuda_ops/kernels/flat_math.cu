@@ -1,20 +1,9 @@
-#include <cuda_fp16.h>
-
-#include "kernels/element.h"
 #include "kernels/flat_math.h"
-#include "kernels/launch.h"
+#include "kernels/packs.h"
 #include "kernels/reduce.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 65535;
-
-unsigned GridOf(int64_t count) {
-  const int64_t blocks = (count + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
-}
 
 // An update of one span, by one block.
 struct SpanUpdate {
@@ -120,66 +109,29 @@ __global__ void ScaleToNormKernel(const ScaleTable scales, const float* square, 
   if (i < scales.count && norm > max_norm) *scales.at[i] *= max_norm / norm;
 }
 
-__global__ void ClampValueKernel(float* data, int64_t count, const float* scale, float limit) {
+__global__ void ClampValueKernel(float* data, const float* scale, float limit, int64_t count) {
+  const int64_t i = ThreadIndex();
+  if (i >= count) return;
   // The same bounds on the unscaled value.
-  const float bound = limit / *scale;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    const float x = data[i];
-    data[i] = x > bound ? bound : (x < -bound ? -bound : x);
-  }
+  const float bound = limit / *scale, x = data[i];
+  data[i] = x > bound ? bound : (x < -bound ? -bound : x);
 }
 
 __global__ void FillQuotientKernel(const float* divisor, float factor, float* scales,
                                    int64_t count) {
-  const float quotient = factor / (*divisor > 1 ? *divisor : 1.0f);
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    scales[i] = quotient;
-  }
+  const int64_t i = ThreadIndex();
+  if (i < count) scales[i] = factor / (*divisor > 1 ? *divisor : 1.0f);
 }
 
 __global__ void AddKernel(float* target, const float* source, int64_t count) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    target[i] += source[i];
-  }
-}
-
-__device__ float Widen(float x) {
-  return x;
-}
-__device__ float Widen(Bf16 x) {
-  return __bfloat162float(x);
-}
-__device__ float Widen(__half x) {
-  return __half2float(x);
-}
-template <typename To>
-__device__ To Narrow(float x);
-template <>
-__device__ float Narrow<float>(float x) {
-  return x;
-}
-template <>
-__device__ Bf16 Narrow<Bf16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-template <>
-__device__ __half Narrow<__half>(float x) {
-  return __float2half_rn(x);
+  const int64_t i = ThreadIndex();
+  if (i < count) target[i] += source[i];
 }
 
 template <typename From, typename To>
 __global__ void ConvertKernel(const From* source, To* target, int64_t count) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    target[i] = Narrow<To>(Widen(source[i]));
-  }
+  const int64_t i = ThreadIndex();
+  if (i < count) target[i] = FromFloat<To>(ToFloat(source[i]));
 }
 
 }  // namespace
@@ -212,30 +164,23 @@ cudaError_t LaunchScaleToNorm(const ScaleTable& scales, const float* square, flo
 
 cudaError_t LaunchClampValue(float* data, int64_t count, const float* scale, float limit,
                              cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(ClampValueKernel, dim3(GridOf(count)), dim3(kThreads), 0, stream, data, count,
-                scale, limit);
+  return ForEach(count, ClampValueKernel, stream, data, scale, limit);
 }
 
 cudaError_t LaunchFillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                                cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(FillQuotientKernel, dim3(GridOf(count)), dim3(kThreads), 0, stream, divisor, factor,
-                scales, count);
+  return ForEach(count, FillQuotientKernel, stream, divisor, factor, scales);
 }
 
 cudaError_t LaunchAdd(float* target, const float* source, int64_t count,
                       cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(AddKernel, dim3(GridOf(count)), dim3(kThreads), 0, stream, target, source, count);
+  return ForEach(count, AddKernel, stream, target, source);
 }
 
 template <typename From, typename To>
 cudaError_t LaunchConvert(const From* source, To* target, int64_t count,
                           cudaStream_t stream) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(ConvertKernel<From, To>, dim3(GridOf(count)), dim3(kThreads), 0, stream, source,
-                target, count);
+  return ForEach(count, ConvertKernel<From, To>, stream, source, target);
 }
 
 template cudaError_t LaunchConvert(const float*, Bf16*, int64_t, cudaStream_t) noexcept;

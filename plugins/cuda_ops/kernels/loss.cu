@@ -75,41 +75,25 @@ __device__ bool CheckTarget(int32_t target, int64_t row, int64_t width, RowLoss*
   return false;
 }
 
-template <typename T, int kPack>
-__global__ void RowLossKernel(const T* logits, const int32_t* targets, int64_t width,
-                              RowLoss* losses, float* log_sums, DeviceFault* fault) {
-  __shared__ float scratch[kWarp];
-  const int64_t row = blockIdx.x;
-  const int32_t target = targets[row];
-  if (!CheckTarget(target, row, width, losses, fault)) return;
-  const T* const x = logits + row * width;
-  const float target_x = ToFloat(x[target]);
-  RowScan scan;
-  for (int64_t column = static_cast<int64_t>(threadIdx.x) * kPack; column < width;
-       column += static_cast<int64_t>(blockDim.x) * kPack) {
-    scan.See(*reinterpret_cast<const Pack<T, kPack>*>(x + column), column, target_x, target);
-  }
-  scan.Combine(scratch);
-  if (threadIdx.x != 0) return;
-  losses[row] = LossOf(scan, target_x);
-  if (log_sums != nullptr) log_sums[row] = LogSumOf(scan);
-}
-
-// A thread has the same packs in both passes, so what it keeps is for itself.
+// A thread has the same packs in both passes, so what it keeps is for itself. `dx` is null or may
+// be `logits`.
 template <typename T, int kPack, bool kHold>
-__global__ void RowLossInPlaceKernel(T* logits, const int32_t* targets, int64_t width,
-                                     RowLoss* losses, DeviceFault* fault) {
+__global__ void RowLossKernel(const T* logits, T* dx, const int32_t* targets, int64_t width,
+                              RowLoss* losses, float* log_sums, DeviceFault* fault) {
   using Packed = Pack<T, kPack>;
   __shared__ float scratch[kWarp];
   Packed* const held = kHold ? reinterpret_cast<Packed*>(DynamicShared()) : nullptr;
   const int64_t row = blockIdx.x;
   const int32_t target = targets[row];
-  auto* const packs = reinterpret_cast<Packed*>(logits + row * width);
+  const auto* const packs = reinterpret_cast<const Packed*>(logits + row * width);
+  auto* const slopes = reinterpret_cast<Packed*>(dx + row * width);
   const int count = static_cast<int>(width / kPack), threads = static_cast<int>(blockDim.x);
   if (!CheckTarget(target, row, width, losses, fault)) {
     Packed zeros;
     for (int j = 0; j < kPack; ++j) zeros.at[j] = FromFloat<T>(0.0f);
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) packs[i] = zeros;
+    for (int i = static_cast<int>(threadIdx.x); dx != nullptr && i < count; i += threads) {
+      slopes[i] = zeros;
+    }
     return;
   }
   const float target_x = ToFloat(logits[row * width + target]);
@@ -130,14 +114,17 @@ __global__ void RowLossInPlaceKernel(T* logits, const int32_t* targets, int64_t 
     }
   }
   scan.Combine(scratch);  // all threads have read target_x behind this
-  if (threadIdx.x == 0) losses[row] = LossOf(scan, target_x);
   const float log_sum = LogSumOf(scan);
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+  if (threadIdx.x == 0) {
+    losses[row] = LossOf(scan, target_x);
+    if (log_sums != nullptr) log_sums[row] = log_sum;
+  }
+  for (int i = static_cast<int>(threadIdx.x); dx != nullptr && i < count; i += threads) {
     Packed x = kHold ? held[i] : packs[i];
     for (int j = 0; j < kPack; ++j) {
       x.at[j] = FromFloat<T>(LossSlope<T>(ToFloat(x.at[j]), log_sum, i * kPack + j == target));
     }
-    packs[i] = x;
+    slopes[i] = x;
   }
 }
 
@@ -212,30 +199,20 @@ dim3 ThreadsFor(int64_t width, int64_t pack) {
 
 template <typename T>
 cudaError_t LaunchRowLosses(const T* x, const int32_t* targets, int64_t rows, int64_t width,
-                            RowLoss* losses, float* log_sums, DeviceFault* fault,
-                            cudaStream_t stream) noexcept {
-  if (rows == 0) return cudaSuccess;
-  const bool packed = IsPacked<T>(width, {x});
-  const auto kernel = packed ? RowLossKernel<T, kPackSize<T>> : RowLossKernel<T, 1>;
-  return Launch(kernel, dim3(static_cast<unsigned>(rows)),
-                ThreadsFor(width, packed ? kPackSize<T> : 1), 0, stream, x, targets, width, losses,
-                log_sums, fault);
-}
-
-template <typename T>
-cudaError_t LaunchRowLossesInPlace(T* x, const int32_t* targets, int64_t rows, int64_t width,
-                                   RowLoss* losses, int64_t shared_bytes, DeviceFault* fault,
-                                   cudaStream_t stream) noexcept {
+                            RowLoss* losses, float* log_sums, T* dx, int64_t shared_bytes,
+                            DeviceFault* fault, cudaStream_t stream) noexcept {
   if (rows == 0) return cudaSuccess;
   const auto start = [&](auto kernel, int64_t pack, int64_t held_bytes) {
     return Launch(kernel, dim3(static_cast<unsigned>(rows)), ThreadsFor(width, pack),
-                  static_cast<size_t>(held_bytes), stream, x, targets, width, losses, fault);
+                  static_cast<size_t>(held_bytes), stream, x, dx, targets, width, losses, log_sums,
+                  fault);
   };
-  if (!IsPacked<T>(width, {x})) return start(RowLossInPlaceKernel<T, 1, false>, 1, 0);
+  if (!IsPacked<T>(width, {x, dx})) return start(RowLossKernel<T, 1, false>, 1, 0);
   constexpr int kPack = kPackSize<T>;
   const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
-  if (row_bytes > shared_bytes) return start(RowLossInPlaceKernel<T, kPack, false>, kPack, 0);
-  return start(RowLossInPlaceKernel<T, kPack, true>, kPack, row_bytes);
+  const bool holds = dx != nullptr && row_bytes <= shared_bytes;
+  if (!holds) return start(RowLossKernel<T, kPack, false>, kPack, 0);
+  return start(RowLossKernel<T, kPack, true>, kPack, row_bytes);
 }
 
 template <typename T>
@@ -266,11 +243,9 @@ cudaError_t LaunchLossGradient(const T* x, const int32_t* targets, const float* 
 }
 
 #define CUDA_OPS_INSTANTIATE(T)                                                                   \
-  template cudaError_t LaunchRowLossesInPlace(T*, const int32_t*, int64_t, int64_t, RowLoss*,     \
-                                              int64_t, DeviceFault*, cudaStream_t) noexcept;      \
-  template cudaError_t LaunchScaleLossGradient(const float*, T*, int64_t, cudaStream_t) noexcept; \
   template cudaError_t LaunchRowLosses(const T*, const int32_t*, int64_t, int64_t, RowLoss*,      \
-                                       float*, DeviceFault*, cudaStream_t) noexcept;              \
+                                       float*, T*, int64_t, DeviceFault*, cudaStream_t) noexcept; \
+  template cudaError_t LaunchScaleLossGradient(const float*, T*, int64_t, cudaStream_t) noexcept; \
   template cudaError_t LaunchLossGradient(const T*, const int32_t*, const float*, const float*,   \
                                           int64_t, int64_t, T*, bool, cudaStream_t) noexcept;
 

@@ -60,25 +60,19 @@ __host__ __device__ inline float LossSlope(float x, float log_sum, bool is_targe
 
 // losses[row], and log_sums[row] = log(sum(exp(x))) unless that is null. A target outside of
 // [0, width) that is not kIgnoredTarget is reported and counts for nothing. T is float or
-// __nv_bfloat16.
+// __nv_bfloat16. Unless `dx` is null, it becomes the gradient of the sum of losses, softmax(x) -
+// onehot(target), 0 in rows without a target; it may be x. A row is then read once if a block can
+// hold it, that is if it has at most `shared_bytes`.
 template <typename T>
 cudaError_t LaunchRowLosses(const T* x, const int32_t* targets, int64_t rows, int64_t width,
-                            RowLoss* losses, float* log_sums, DeviceFault* fault,
-                            cudaStream_t stream) noexcept;
-
-// The same, with x in the place of the gradient of a sum of losses: x becomes softmax(x) -
-// onehot(target), 0 in rows without a target. A row is read once if a block can hold it, that is if
-// it has at most `shared_bytes`.
-template <typename T>
-cudaError_t LaunchRowLossesInPlace(T* x, const int32_t* targets, int64_t rows, int64_t width,
-                                   RowLoss* losses, int64_t shared_bytes, DeviceFault* fault,
-                                   cudaStream_t stream) noexcept;
+                            RowLoss* losses, float* log_sums, T* dx, int64_t shared_bytes,
+                            DeviceFault* fault, cudaStream_t stream) noexcept;
 
 // out = {sum of losses, number of targets, number of correct predictions}.
 cudaError_t LaunchSumLosses(const RowLoss* losses, int64_t rows, float* out,
                             cudaStream_t stream) noexcept;
 
-// dx = *scale * dx, for what LaunchRowLossesInPlace left.
+// dx = *scale * dx, for the dx of LaunchRowLosses.
 template <typename T>
 cudaError_t LaunchScaleLossGradient(const float* scale, T* dx, int64_t count,
                                     cudaStream_t stream) noexcept;

@@ -1,10 +1,8 @@
-#include "kernels/channel_packs.h"
+#include "kernels/packs.h"
 #include "kernels/pool.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-constexpr int kThreads = 256;
 
 struct Range {
   int32_t begin, end;
@@ -73,146 +71,87 @@ __device__ inline void ForWindows(const PoolShape& shape, const Place<kCount>& a
   }
 }
 
-__device__ inline int64_t ThreadIndex() {
-  return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
-
-template <int kCount, typename T>
-__global__ void MaxPool(PoolShape shape, const T* x, T* y, uint8_t* taps, int64_t count) {
-  const int64_t index = ThreadIndex();
-  if (index >= count) return;
-  const Place<kCount> place(index, shape.output_height, shape.output_width, shape.channels);
-  float largest[kCount] = {};
-  int32_t chosen[kCount] = {};
-  bool first = true;
-  ForTaps(shape, place, [&](int32_t tap, int64_t from) {
-    const Pack<T, kCount> values = LoadPack<kCount>(x + from);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const float value = ToFloat(values.at[j]);
-      const bool keep = !first && (value <= largest[j] || largest[j] != largest[j]);
-      largest[j] = keep ? largest[j] : value;
-      chosen[j] = keep ? chosen[j] : tap;
-    }
-    first = false;
-  });
-  PutPack<kCount>(y + index * kCount, largest, false);
-  if (taps == nullptr) return;
-  Pack<uint8_t, kCount> numbers;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) numbers.at[j] = static_cast<uint8_t>(chosen[j]);
-  StorePack(taps + index * kCount, numbers);
-}
-
-template <int kCount, typename T>
-__global__ void MaxPoolGradient(PoolShape shape, const T* dy, const uint8_t* taps, T* dx, bool sum,
-                                int64_t count) {
-  const int64_t index = ThreadIndex();
-  if (index >= count) return;
-  float gradients[kCount] = {};
-  ForWindows(shape, Place<kCount>(index, shape.height, shape.width, shape.channels),
-             [&](int32_t tap, int64_t window) {
-               const Pack<T, kCount> values = LoadPack<kCount>(dy + window);
-               const Pack<uint8_t, kCount> chosen = LoadPack<kCount>(taps + window);
-#pragma unroll
-               for (int j = 0; j < kCount; ++j) {
-                 if (chosen.at[j] == tap) gradients[j] += ToFloat(values.at[j]);
-               }
-             });
-  PutPack<kCount>(dx + index * kCount, gradients, sum);
-}
-
-// Adds kCount elements of `from` to `totals`.
-template <int kCount, typename T>
-__device__ inline void AddPack(float (&totals)[kCount], const T* from) {
-  const Pack<T, kCount> values = LoadPack<kCount>(from);
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) totals[j] += ToFloat(values.at[j]);
-}
-
 template <int kCount>
 __device__ inline void Divide(float (&totals)[kCount], float divisor) {
 #pragma unroll
   for (int j = 0; j < kCount; ++j) totals[j] /= divisor;
 }
 
-template <int kCount, typename T>
-__global__ void AvgPool(PoolShape shape, const T* x, T* y, int64_t count) {
+// The largest of each window, and its tap, or the mean.
+template <bool kMax, int kCount, typename T>
+__global__ void Pool(PoolShape shape, const T* x, T* y, uint8_t* taps, int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
-  float totals[kCount] = {};
-  ForTaps(shape, Place<kCount>(index, shape.output_height, shape.output_width, shape.channels),
-          [&](int32_t, int64_t from) { AddPack(totals, x + from); });
-  Divide(totals, shape.divisor);
-  PutPack<kCount>(y + index * kCount, totals, false);
+  const Place<kCount> place(index, shape.output_height, shape.output_width, shape.channels);
+  float results[kCount] = {};
+  Pack<uint8_t, kCount> chosen = {};
+  bool first = true;
+  ForTaps(shape, place, [&](int32_t tap, int64_t from) {
+    const Pack<T, kCount> values = LoadPack<kCount>(x + from);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float value = ToFloat(values.at[j]), before = results[j];
+      const bool keeps = kMax && !first && (value <= before || before != before);
+      if (keeps) continue;
+      results[j] = kMax ? value : before + value;
+      chosen.at[j] = static_cast<uint8_t>(tap);
+    }
+    first = false;
+  });
+  if (!kMax) Divide(results, shape.divisor);
+  PutPack<kCount>(y + index * kCount, results, false);
+  if (kMax && taps != nullptr) StorePack(taps + index * kCount, chosen);
 }
 
-template <int kCount, typename T>
-__global__ void AvgPoolGradient(PoolShape shape, const T* dy, T* dx, bool sum, int64_t count) {
+template <bool kMax, int kCount, typename T>
+__global__ void PoolGradient(PoolShape shape, const T* dy, const uint8_t* taps, T* dx, bool sum,
+                             int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
-  float totals[kCount] = {};
+  float gradients[kCount] = {};
   ForWindows(shape, Place<kCount>(index, shape.height, shape.width, shape.channels),
-             [&](int32_t, int64_t window) { AddPack(totals, dy + window); });
-  Divide(totals, shape.divisor);
-  PutPack<kCount>(dx + index * kCount, totals, sum);
-}
-
-// A thread for each of `count` packs.
-template <typename Kernel, typename... Arguments>
-cudaError_t ForEach(int64_t count, Kernel* kernel, cudaStream_t stream,
-                    const Arguments&... arguments) noexcept {
-  if (count == 0) return cudaSuccess;
-  return Launch(kernel, dim3(BlocksFor(count, kThreads)), dim3(kThreads), 0, stream, arguments...,
-                count);
+             [&](int32_t tap, int64_t window) {
+               const Pack<T, kCount> values = LoadPack<kCount>(dy + window);
+               Pack<uint8_t, kCount> chosen;
+               if (kMax) chosen = LoadPack<kCount>(taps + window);
+#pragma unroll
+               for (int j = 0; j < kCount; ++j) {
+                 if (!kMax || chosen.at[j] == tap) gradients[j] += ToFloat(values.at[j]);
+               }
+             });
+  if (!kMax) Divide(gradients, shape.divisor);
+  PutPack<kCount>(dx + index * kCount, gradients, sum);
 }
 
 }  // namespace
 
 template <typename T>
-cudaError_t LaunchMaxPool(const PoolShape& shape, const T* x, T* y, uint8_t* taps,
-                          cudaStream_t stream) noexcept {
-  return WithPackSize<T>(shape.channels, {x, y}, [&](auto count) {
-    constexpr int kCount = decltype(count)::value;
-    return ForEach(shape.outputs() / kCount, MaxPool<kCount, T>, stream, shape, x, y, taps);
+cudaError_t LaunchPool(const PoolShape& shape, const T* x, T* y, uint8_t* taps,
+                       cudaStream_t stream) noexcept {
+  return WithPackSize<T>(shape.channels, {x, y}, [&](auto pack) {
+    constexpr int kCount = decltype(pack)::value;
+    return ForEach(shape.outputs() / kCount,
+                   shape.is_max() ? Pool<true, kCount, T> : Pool<false, kCount, T>, stream, shape,
+                   x, y, taps);
   });
 }
 
 template <typename T>
-cudaError_t LaunchMaxPoolGradient(const PoolShape& shape, const T* dy, const uint8_t* taps, T* dx,
-                                  bool sum, cudaStream_t stream) noexcept {
-  return WithPackSize<T>(shape.channels, {dy, dx}, [&](auto count) {
-    constexpr int kCount = decltype(count)::value;
-    return ForEach(shape.inputs() / kCount, MaxPoolGradient<kCount, T>, stream, shape, dy, taps, dx,
-                   sum);
+cudaError_t LaunchPoolGradient(const PoolShape& shape, const T* dy, const uint8_t* taps, T* dx,
+                               bool sum, cudaStream_t stream) noexcept {
+  return WithPackSize<T>(shape.channels, {dy, dx}, [&](auto pack) {
+    constexpr int kCount = decltype(pack)::value;
+    return ForEach(shape.inputs() / kCount,
+                   shape.is_max() ? PoolGradient<true, kCount, T> : PoolGradient<false, kCount, T>,
+                   stream, shape, dy, taps, dx, sum);
   });
 }
 
-template <typename T>
-cudaError_t LaunchAvgPool(const PoolShape& shape, const T* x, T* y, cudaStream_t stream) noexcept {
-  return WithPackSize<T>(shape.channels, {x, y}, [&](auto count) {
-    constexpr int kCount = decltype(count)::value;
-    return ForEach(shape.outputs() / kCount, AvgPool<kCount, T>, stream, shape, x, y);
-  });
-}
-
-template <typename T>
-cudaError_t LaunchAvgPoolGradient(const PoolShape& shape, const T* dy, T* dx, bool sum,
-                                  cudaStream_t stream) noexcept {
-  return WithPackSize<T>(shape.channels, {dy, dx}, [&](auto count) {
-    constexpr int kCount = decltype(count)::value;
-    return ForEach(shape.inputs() / kCount, AvgPoolGradient<kCount, T>, stream, shape, dy, dx, sum);
-  });
-}
-
-#define CUDA_OPS_INSTANTIATE(T)                                                                    \
-  template cudaError_t LaunchMaxPool(const PoolShape&, const T*, T*, uint8_t*,                     \
-                                     cudaStream_t) noexcept;                                       \
-  template cudaError_t LaunchMaxPoolGradient(const PoolShape&, const T*, const uint8_t*, T*, bool, \
-                                             cudaStream_t) noexcept;                               \
-  template cudaError_t LaunchAvgPool(const PoolShape&, const T*, T*, cudaStream_t) noexcept;       \
-  template cudaError_t LaunchAvgPoolGradient(const PoolShape&, const T*, T*, bool,                 \
-                                             cudaStream_t) noexcept;
+#define CUDA_OPS_INSTANTIATE(T)                                                                 \
+  template cudaError_t LaunchPool(const PoolShape&, const T*, T*, uint8_t*,                     \
+                                  cudaStream_t) noexcept;                                       \
+  template cudaError_t LaunchPoolGradient(const PoolShape&, const T*, const uint8_t*, T*, bool, \
+                                          cudaStream_t) noexcept;
 CUDA_OPS_INSTANTIATE(float)
 CUDA_OPS_INSTANTIATE(Bf16)
 #undef CUDA_OPS_INSTANTIATE
