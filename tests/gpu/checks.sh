@@ -52,17 +52,17 @@ equal_bits() {  # words_of_the_second run [words of both]
     same_losses "$log/$step.first.jsonl" "$log/$step.second.jsonl" 0
 }
 # NCCL refuses two ranks on one GPU unless it takes them for two hosts; then it goes through sockets. Says nothing of speed.
-two_ranks() {  # run
+two_ranks() {  # run tolerance [more words]
   local rank pids=() rc=0
   export NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 \
     NCCL_MNNVL_ENABLE=0 NCCL_PROTO=Simple NCCL_RAS_ENABLE=0 NCCL_DEBUG=WARN WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
     MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000))
   for rank in 0 1; do
-    NCCL_HOSTID=host$rank RANK=$rank LOCAL_RANK=$rank gpu_run "$1" gpu --set cuda_ops.device=0 --set nccl.max_ctas=4 &
+    NCCL_HOSTID=host$rank RANK=$rank LOCAL_RANK=$rank gpu_run "$1" gpu --set cuda_ops.device=0 --set nccl.max_ctas=4 "${@:3}" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || rc=$?; done
-  [ $rc -eq 0 ] && same_losses "$stage/reference/$1.2.jsonl" "$log/$step.gpu.jsonl" 1e-3
+  [ $rc -eq 0 ] && same_losses "$stage/reference/$1.2.jsonl" "$log/$step.gpu.jsonl" "$2"
 }
 
 all_checks() {
@@ -92,7 +92,11 @@ all_checks() {
   check equal_bits.recorded_with_smaller_batches 60 equal_bits "$record" cnn --set data.synthetic.samples=21
   ENGINE_CONFORMANCE_PLUGINS=$plugins/libengine_nccl.so \
     check nccl.one_rank 60 suite "$stage/bin/communicator_conformance" --gtest_filter='*OneRank*'
-  for run in "${gpu_runs_of_two[@]}"; do check "nccl.two_ranks.$run" 60 two_ranks "$run"; done
+  for run in "${gpu_runs_of_two[@]}"; do check "nccl.two_ranks.$run" 60 two_ranks "$run" 1e-3; done
+  # shellcheck disable=SC2086 # two words
+  check nccl.two_ranks.recorded 60 two_ranks gpt 1e-3 $record
+  check nccl.two_ranks.sharded 60 two_ranks gpt 5e-2 --set train.shard_optimizer=true --set cuda_ops.precision=bf16
+  check nccl.two_ranks.cast 60 two_ranks gpt 2e-2 --plugins cast_bf16
   # Tuning runs kernels of cuBLASLt by the dozen.
   export ENGINE_TEST_OPS_OPTIONS='cuda_ops { tune: "off" }'
   check memcheck.attention 90 sanitized memcheck cuda_attention_device "$short"
