@@ -72,8 +72,8 @@ struct ExecutorOptions {
   // Gradients are computed, seen by local hooks, and sent as this many times themselves; what comes
   // after is told by the scale of each.
   float loss_scale = 1;
-  // With one rank nothing travels, so transfers and a hook of HookStage::kWire are left out, but for
-  // this: then a step has the tasks of one rank of several, which tells how long they take.
+  // With one rank nothing travels, so transfers and a hook of HookStage::kWire are left out, but
+  // for this: then a step has the tasks of one rank of several, which tells how long they take.
   bool sends_alone = false;
   // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
   // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
