@@ -25,7 +25,7 @@ __host__ __device__ inline uint64_t Mix(uint64_t bits) {
   return Finalize(bits + 0x9e3779b97f4a7c15u);
 }
 
-struct RandomStream {
+struct alignas(16) RandomStream {
   uint64_t start, increment;
 
   __host__ __device__ static RandomStream Of(uint64_t seed, uint64_t step, uint64_t node) {
