@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.." || exit
 export steps=${STEPS:-20} config=${CONFIG:-configs/gpt2_124m.pbtxt} peers=${PEERS:-bench/peers}
 
 engine() {  # batch [more words]
-  staged "$stage/bin/engine" run "$config" -q --plugin-path "$stage/plugins" --plugins null,fifo_sched,adamw,cuda_ops \
+  staged "$stage/bin/engine" run "$config" --plugin-path "$stage/plugins" --plugins null,fifo_sched,adamw,cuda_ops \
     --set cuda_ops.precision=bf16 --set "cuda_ops.tune_file=$results/cuda_ops_tune.txt" \
     --set "train.batch_per_rank=$1" --set "train.steps=$((10 + 3 * steps))" --set train.evaluate_every=-1 \
     --set train.checkpoint_every=0 --set output.checkpoint= --set "output.metrics=$log/$step.metrics" \
@@ -25,13 +25,14 @@ engine() {  # batch [more words]
   python3 - "$log/$step.metrics" >"$step_data" <<'PYTHON'
 import json, os, sys
 
+attention = [line.rstrip() for line in open(os.environ["step_log"]) if "attention: " in line]
 lines = [line for line in map(json.loads, open(sys.argv[1])) if line["event"] == "step"]
 steps = int(os.environ["steps"])
 if len(lines) != 10 + 3 * steps:
     sys.exit(f"ERROR: {len(lines)} steps, not {10 + 3 * steps}")
 blocks = [lines[10 + i * steps : 10 + (i + 1) * steps] for i in range(3)]
 print(json.dumps({"seconds": [sum(line["seconds"] for line in block) / steps for block in blocks],
-                  "first_loss": lines[0]["loss"], "loss": lines[-1]["loss"]}))
+                  "first_loss": lines[0]["loss"], "loss": lines[-1]["loss"], "attention_by": attention}))
 PYTHON
 }
 # A cache of its own: that of TorchInductor does not tell kinds of attention apart (pytorch issue 185449).
@@ -42,9 +43,9 @@ torch() {  # batch mode attention
     --steps "$steps" >"$step_data"
 }
 ceilings() { python3 "$peers/gpu_ceilings.py" >"$step_data"; }
-op_times() {  # samples
+op_times() {  # samples [more words]
   cd "$results" &&
-    staged "$stage/bin/cuda_op_times" "$stage/plugins/libengine_cuda_ops.so" "$1" bf16 --json >"$step_data"
+    staged "$stage/bin/cuda_op_times" "$stage/plugins/libengine_cuda_ops.so" "$1" bf16 "${@:2}" --json >"$step_data"
 }
 nccl_overhead() {
   RANK=0 WORLD_SIZE=1 staged "$stage/bin/nccl_overhead" "$stage/plugins/libengine_nccl.so" "$work/id" --json >"$step_data"
@@ -68,7 +69,7 @@ with open(sys.argv[1], "wb") as file:
 PYTHON
 
 for round in $(seq "${ROUNDS:-2}"); do
-  [ -n "${CONFIG:-}" ] || [ "$round" -gt 1 ] || step ceilings 60 ceilings
+  [ -n "${CONFIG:-}" ] || [ "$round" -gt 1 ] || step ceilings 90 ceilings
   for batch in ${BATCHES:-64 4}; do
     step "$batch.engine.$round" 90 engine "$batch"
     step "$batch.engine-recorded.$round" 90 engine "$batch" --set train.record_steps=true
@@ -82,7 +83,8 @@ for round in $(seq "${ROUNDS:-2}"); do
   done
 done
 [ -z "${CONFIG:-}" ] || exit 0
-step ops 60 op_times 64
+step ops 120 op_times 64
+for how in attention=own deterministic=false attention=cudnn; do step "ops-attention.$how" 40 op_times 64 attention $how; done
 for batch in ${BATCHES:-64 4}; do
   mode=max-autotune
   [ "$batch" -lt 16 ] || mode+=-no-cudagraphs

@@ -29,7 +29,9 @@ class Bench:
                 continue
             if line["result"] != "ok" or not line["data"]:
                 self.missing[line["name"]] = f"{line['result']}: {line['reason'] or 'it printed no result'}"
-            elif batch.isdigit():
+            if not line["data"] or (line["result"] != "ok" and batch.isdigit()):
+                continue
+            if batch.isdigit():
                 self.training.setdefault(batch, {}).setdefault(rest.rpartition(".")[0], []).extend(line["data"])
             else:
                 self.others[line["name"]] = line["data"]

@@ -4,7 +4,7 @@
 //
 //   cmake --build build/release --target cuda_op_times engine_cuda_ops
 //   build/release/bench/cuda_op_times build/release/lib/engine/plugins/libengine_cuda_ops.so
-//     [SAMPLES [bf16|tf32|float32]] [--json]
+//     [SAMPLES [bf16|tf32|float32 [OP]]] [OPTION=VALUE...] [--json]
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,6 +77,7 @@ void Print(const TimedCase& timed, const char* pass, double us, double flop, dou
   } else {
     std::printf("%-14s %-9s %10.1f %10.1f %10.0f\n", timed.name.c_str(), pass, us, tflops, gbytes);
   }
+  std::fflush(stdout);  // whatever comes next
 }
 
 int Run(int argc, char** argv) {
@@ -94,9 +95,9 @@ int Run(int argc, char** argv) {
     }
   }
   if (words.empty()) {
-    std::fprintf(
-        stderr,
-        "usage: cuda_op_times PLUGIN [SAMPLES [bf16|tf32|float32]] [OPTION=VALUE...] [--json]\n");
+    std::fprintf(stderr,
+                 "usage: cuda_op_times PLUGIN [SAMPLES [bf16|tf32|float32 [OP]]] [OPTION=VALUE...] "
+                 "[--json]\n");
     return 2;
   }
   const int64_t samples = words.size() > 1 ? std::atoll(words[1].c_str()) : 64;
@@ -115,6 +116,7 @@ int Run(int argc, char** argv) {
   }
   const DType activation = precision == "bf16" ? DType::kBFloat16 : DType::kFloat32;
   for (const TimedCase& timed : Cases(samples, activation)) {
+    if (words.size() > 3 && timed.name != words[3]) continue;
     const auto time = (*timer)->Time(timed, 20, 5);
     if (!time.ok()) {
       std::fprintf(stderr, "cuda_op_times: %s: %s\n", timed.name.c_str(), time.status().message());

@@ -1,6 +1,7 @@
 #include "bench/kernels/op_times.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <functional>
 #include <random>
@@ -120,9 +121,14 @@ Result<OpTime> OpTimer::Time(const TimedCase& timed, int calls, int rounds) {
     ENGINE_ASSIGN_OR_RETURN(const TensorView view, memory.Make(specs[i], timed.classes));
     inputs.push_back(view);
     TensorView gradient{.shape = specs[i].shape, .dtype = specs[i].dtype};
-    if ((signature.differentiable_inputs >> i & 1) != 0) {
+    const uint32_t equal = signature.equal_gradients;
+    if ((signature.gradient_in_place >> i & 1) != 0) {
+      gradient = view;
+    } else if ((equal >> i & 1) != 0 && std::countr_zero(equal) < static_cast<int>(i)) {
+      gradient = input_grads[static_cast<size_t>(std::countr_zero(equal))];
+    } else if ((signature.differentiable_inputs >> i & 1) != 0) {
       TensorSpec spec = specs[i];
-      if (i >= timed.inputs.size()) spec.dtype = DType::kFloat32;
+      if (spec.batched == 0) spec.dtype = DType::kFloat32;  // of a parameter
       ENGINE_ASSIGN_OR_RETURN(gradient, memory.Make(spec, 0));
     }
     input_grads.push_back(gradient);
@@ -139,6 +145,7 @@ Result<OpTime> OpTimer::Time(const TimedCase& timed, int calls, int rounds) {
                     .outputs = outputs,
                     .output_grads = output_grads,
                     .input_grads = input_grads,
+                    .gradient_in_place = signature.gradient_in_place,
                     .saved = saved,
                     .workspace = workspace,
                     .stream = stream.get()};

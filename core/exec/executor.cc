@@ -405,9 +405,12 @@ void Executor::EndGathers(const Status& reason) {
 Status Executor::GiveUp(Status status) {
   {
     const std::lock_guard lock(mutex_);
+    // What a device says after that may be a consequence.
+    if (accelerator_ != nullptr && !failure_.ok()) status = failure_;
     Fail(status);
     plugins_.scheduler->On({.kind = EventKind::kError});
   }
+  recorded_.reset();  // NCCL's abort waits until nobody can launch its recorded transfers
   plugins_.communicator->Abort(status);
   EndGathers(status);
   const bool may_differ =

@@ -27,7 +27,7 @@ constexpr uint64_t kWarmUpSteps = 3;
 constexpr size_t kScratchFloats = 64;
 // For a communicator to report what the device has passed, and the cause when the device has
 // failed.
-constexpr int64_t kReportMs = 5000, kCauseMs = 1000;
+constexpr int64_t kReportMs = 5000, kCauseMs = 1000, kRecordingMs = 1000;
 constexpr int64_t kLookMs = 100;
 // A replay that hangs is given up after the deadline of a transfer and so many of the longest
 // steps.
@@ -64,6 +64,11 @@ Status Executor::PrepareDevice() {
   ENGINE_ASSIGN_OR_RETURN(device_statistics_, DeviceStatistics::Create(*memory_));
   span_updates_ = static_cast<SpanUpdates*>(plugins_.optimizer->Query(kSpanUpdatesId));
   if (options_.rank.world_size == 1) return {};
+  if (options_.record_steps && replicas_ != nullptr) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.record_steps with several ranks is not for models whose ops see "
+                         "the batch of all ranks (batch_norm with sync): set one of them to false");
+  }
   if (options_.record_steps && plugins_.communicator->Query(kRecordedTransfersId) == nullptr) {
     return Status::Error(StatusCode::kConfig,
                          "train.record_steps with several ranks needs a communicator whose "
@@ -156,12 +161,20 @@ Status Executor::AwaitReport(Status device, uint64_t step) {
   const bool alone = device_order_ == nullptr;
   if (alone && !device.ok()) return device;
   Lock lock(mutex_);
-  const int64_t limit_ms = device.ok() ? kReportMs : kCauseMs;
-  const bool reported = changed_.wait_for(lock, std::chrono::milliseconds(limit_ms), [&] {
-    const bool all =
-        step < now_.step ? alone || reported_step_ >= step : transfers_->in_flight() == 0;
-    return !failure_.ok() || (device.ok() && all);
-  });
+  const auto reports_within = [&](int64_t limit_ms) {
+    return changed_.wait_for(lock, std::chrono::milliseconds(limit_ms), [&] {
+      const bool all =
+          step < now_.step ? alone || reported_step_ >= step : transfers_->in_flight() == 0;
+      return !failure_.ok() || (device.ok() && all);
+    });
+  };
+  bool reported = false;
+  if (recorded_ != nullptr) {
+    reported = reports_within(kRecordingMs);
+    // A communicator that is being aborted says why when that is done: see GiveUp.
+    if (!reported) recorded_.reset();
+  }
+  if (!reported) reported = reports_within(device.ok() ? kReportMs : kCauseMs);
   if (!failure_.ok()) return failure_;
   if (reported || !device.ok()) return device;
   return Status::Error(StatusCode::kTimeout,
@@ -184,6 +197,7 @@ Status Executor::WaitForDevice() {
   ENGINE_RETURN_IF_ERROR(Join());
   ENGINE_RETURN_IF_ERROR(AwaitDevice(
       now_.step, [&](int64_t timeout_ms) { return memory_->stream()->Synchronize(timeout_ms); }));
+  if (replicas_ != nullptr) ENGINE_RETURN_IF_ERROR(replicas_->Settle());
   device_works_ = false;
   return accelerator_->Fault();
 }

@@ -37,6 +37,7 @@ Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& opti
 
 Executor::~Executor() {
   if (follows_) store_->Listen(nullptr);
+  recorded_.reset();  // see GiveUp
   if (transfers_ != nullptr && transfers_->in_flight() > 0) {
     plugins_.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }

@@ -66,6 +66,18 @@ Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
   return status.ok() ? status : status.WithContext("gathering from all ranks");
 }
 
+// A transfer of nothing keeps its place behind the others.
+Status CommunicatorReplicas::Settle() {
+  if (measures_only_) return {};
+  Work* work = nullptr;
+  ENGINE_RETURN_IF_ERROR(communicator_.Submit(
+      {.kind = TransferKind::kAllGather, .sequence = ++sequence_, .timeout_ms = timeout_ms_},
+      &work));
+  const Status status = work->WaitHost(timeout_ms_ + kGraceMs);
+  work->Release();
+  return status.WithContext("gathering from all ranks");
+}
+
 // Where nothing is moved every rank counts as one that has what this one has.
 Status CommunicatorReplicas::CopyOwn(const float* own, int64_t count, float* all,
                                      Stream* stream) noexcept {

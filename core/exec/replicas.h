@@ -32,6 +32,10 @@ class CommunicatorReplicas final : public Replicas {
   // in every step, each with the buffers and the count that it had before. [compute-lane]
   void Begin(uint32_t task);
 
+  // The error of a gather that the host did not wait for, when the device has passed all of them.
+  // [compute-lane]
+  Status Settle();
+
   // How long calls have waited since this was asked last. [compute-lane]
   double TakeWaitedSeconds();
 

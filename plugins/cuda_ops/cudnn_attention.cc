@@ -157,10 +157,11 @@ Status AttentionPlans::Find(const AttentionShape& shape, bool bfloat16,
     }
     if (!std::exchange(logged_, true)) {
       const AttentionPasses& taken = found->second;
-      host_.Log(LogLevel::kInfo, taken.backward ? "attention: forward and backward pass by cuDNN"
-                                 : taken.forward
-                                     ? "attention: forward pass by cuDNN, backward by own kernels"
-                                     : planned.WithContext("attention: own kernels").message());
+      const char* const what = taken.backward ? "attention: forward and backward pass by cuDNN"
+                               : taken.forward
+                                   ? "attention: forward pass by cuDNN, backward by own kernels"
+                                   : "attention: own kernels";
+      host_.Log(LogLevel::kInfo, planned.ok() ? what : planned.WithContext("%s", what).message());
     }
   }
   *passes = &found->second;

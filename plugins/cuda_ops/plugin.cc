@@ -91,9 +91,8 @@ constexpr std::array kOwnOptions = {
                .type = OptionType::kEnum,
                .default_value = "auto",
                .choices = "auto|cudnn|own",
-               .doc =
-                   "kernels of attention in bf16; auto: cuDNN's where it has a plan and they are "
-                   "the faster ones"},
+               .doc = "kernels of attention in bf16; auto: cuDNN's where it has a plan, backward "
+                      "only if not deterministic"},
     OptionSpec{.name = "deterministic",
                .type = OptionType::kBool,
                .default_value = "true",

@@ -81,8 +81,15 @@ Result<Values> GatherValues(Host& host, const Members& members, const std::strin
       const std::optional<std::string> text,
       Await(host, all, deadline + std::chrono::milliseconds(kGraceMs), failure));
   if (!text || !Decode(*text, &values)) {
-    values.assign(values.size(), std::string());
-    values.front().reset();
+    // The first rank may have begun later and still wait for another one: it is blamed last.
+    bool others_came = true;
+    for (size_t rank = 0; rank < values.size(); ++rank) {
+      bool came = false;
+      ENGINE_RETURN_IF_ERROR(host.StoreHas(topic + "/" + std::to_string(rank), &came));
+      values[rank] = came ? std::optional<std::string>("") : std::nullopt;
+      others_came = others_came && came;
+    }
+    if (others_came) values.front().reset();
   }
   return values;
 }

@@ -60,7 +60,7 @@ print("cublasLt", version("libcublasLt.so.13", "cublasLtGetVersion", ctypes.c_si
 print("cudnn", version("libcudnn.so.9", "cudnnGetVersion", ctypes.c_size_t))
 print("nccl", version("libnccl.so.2", "ncclGetVersion"))
 PYTHON
-  python3 -c 'import torch; print("torch", torch.__version__, "cuda", torch.version.cuda)' 2>/dev/null || echo "torch none"
+  timeout 60 python3 -c 'import torch; print("torch", torch.__version__, "cuda", torch.version.cuda)' 2>/dev/null || echo "torch none"
   local file
   for file in "$stage"/bin/* "$stage"/plugins/*; do
     [[ $file != *libengine_cpu_ops* ]] || continue

@@ -70,7 +70,8 @@ import json, sys
 
 name, result, seconds, code, reason, data = sys.argv[1:]
 line = {"name": name, "result": result, "seconds": int(seconds), "rc": int(code), "reason": reason}
-print(json.dumps(line | {"data": [json.loads(text) for text in open(data) if text.startswith("{")]}))
+whole = [text for text in open(data) if text.startswith("{") and text.endswith("}\n")]  # the last may be cut
+print(json.dumps(line | {"data": [json.loads(text) for text in whole]}))
 PYTHON
   printf '%-8s %s (%d s)%s\n' "$1" "$step_name" $seconds "${3:+: $3}"
   tar -C "$work" -czf "$results/$results_name.part" "$results_name" &&

@@ -93,6 +93,9 @@ TEST_F(NcclRun, WithBatchNormOverAllRanksTrainsAsTheCpuDoes) {
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("for ops that see all ranks"), HasSubstr("NCCL did not connect")));
+  const Outcome refused = Run("gpu.pbtxt", {"-n", "2", "--set", "train.record_steps=true"});
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("is not for models whose ops see the batch of all ranks"));
 }
 
 // The states of a checkpoint come together in groups of transfers where NCCL has them: those of the
