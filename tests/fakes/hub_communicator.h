@@ -303,6 +303,7 @@ class Hub {
     int64_t count = meeting[0].transfer.count;
     for (const Pending& other : meeting) count = std::min(count, other.transfer.count);
     const size_t bytes = static_cast<size_t>(count) * SizeOf(meeting[0].transfer.dtype);
+    if (bytes == 0) return {};
     std::vector<char> result(bytes * meeting.size());
     for (size_t r = 0; r < meeting.size(); ++r) {
       std::memcpy(result.data() + r * bytes, meeting[r].transfer.send, bytes);
