@@ -3,14 +3,20 @@
 #   include(abi_fingerprint) ; engine_abi_fingerprint(<folder of the headers> OUT_VAR)
 #   cmake -DHEADERS=<folder> -P abi_fingerprint.cmake      prints it
 
-set(ENGINE_ABI_HEADERS
-    object status tensor options host device communicator op optimizer parameter_server gradient_hook scheduler
-    plugin)
+# The contract headers below `folder`, relative to it, sorted.
+function(engine_abi_headers folder out)
+  get_filename_component(folder "${folder}" ABSOLUTE)
+  file(GLOB headers RELATIVE "${folder}" "${folder}/*.h" "${folder}/ext/*.h")
+  list(REMOVE_ITEM headers abi_minor.h)
+  list(SORT headers)
+  set(${out} "${headers}" PARENT_SCOPE)
+endfunction()
 
 function(engine_abi_fingerprint folder out)
   set(all "")
-  foreach(name IN LISTS ENGINE_ABI_HEADERS)
-    file(READ "${folder}/${name}.h" text)
+  engine_abi_headers("${folder}" headers)
+  foreach(name IN LISTS headers)
+    file(READ "${folder}/${name}" text)
     string(REGEX REPLACE "//[^\n]*" "" text "${text}")
     string(REGEX REPLACE "[ \t\r\n]+" "" text "${text}")
     string(APPEND all "${name}:${text}")

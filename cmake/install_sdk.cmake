@@ -4,7 +4,8 @@
 
 include(CMakePackageConfigHelpers)
 
-set(sdk_headers "${PROJECT_SOURCE_DIR}/interfaces/engine")
+set(sdk_headers "${PROJECT_SOURCE_DIR}/interfaces/engine" "${PROJECT_SOURCE_DIR}/interfaces/kit")
+set(sdk_include_dir "${CMAKE_INSTALL_INCLUDEDIR}/engine-sdk")
 set(sdk_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/engine")
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/engineConfig.cmake.in"
@@ -12,11 +13,11 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/engineConfig.cmake.in"
   INSTALL_DESTINATION "${sdk_package_dir}" PATH_VARS CMAKE_INSTALL_PREFIX)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/engineConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
 
-install(TARGETS engine_interfaces EXPORT engineTargets COMPONENT sdk)
+install(TARGETS engine_interfaces engine_kit EXPORT engineTargets COMPONENT sdk)
 install(EXPORT engineTargets NAMESPACE engine:: DESTINATION "${sdk_package_dir}" COMPONENT sdk)
-install(DIRECTORY "${sdk_headers}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT sdk FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY ${sdk_headers} DESTINATION "${sdk_include_dir}" COMPONENT sdk FILES_MATCHING PATTERN "*.h")
 install(FILES "${PROJECT_BINARY_DIR}/interfaces/engine/abi_fingerprint.h"
-  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/engine" COMPONENT sdk)
+  DESTINATION "${sdk_include_dir}/engine" COMPONENT sdk)
 install(FILES
   "${PROJECT_BINARY_DIR}/engineConfig.cmake"
   "${PROJECT_BINARY_DIR}/engineConfigVersion.cmake"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Time of a training step of a GPT (4 layers, width 256, context 128, 8 samples per rank, 1 thread per rank) on one rank,
-# on two without communication, and on two with gloo and with shm: alternating, three runs each, medians and deciles in milliseconds.
+# on two without communication, and on two with tcp and with shm: alternating, three runs each, medians and deciles in milliseconds.
 #   scripts/measure_step.sh TEXT        (needs python3 for the medians)
 set -euo pipefail
 
@@ -17,12 +17,12 @@ measure() {  # name ranks communicator run
 for run in 1 2 3; do
   measure one_rank 1 null $run
   measure two_ranks_null 2 null $run
-  measure two_ranks_gloo 2 gloo $run
+  measure two_ranks_tcp 2 tcp $run
   measure two_ranks_shm 2 shm $run
 done
 python3 - "$work" <<'PY'
 import glob, json, statistics, sys
-for name in ("one_rank", "two_ranks_null", "two_ranks_gloo", "two_ranks_shm"):
+for name in ("one_rank", "two_ranks_null", "two_ranks_tcp", "two_ranks_shm"):
     steps = []
     for path in glob.glob(f"{sys.argv[1]}/{name}.*"):
         lines = [json.loads(line) for line in open(path)]

@@ -18,6 +18,6 @@ cat <<TEXT
 Next:
   $engine sample runs/gpt_text.safetensors --prompt "The "
   $engine eval runs/gpt_text.safetensors
-  $engine run -n 2 --plugins gloo,fifo_sched --set adamw.weight_decay=0.1
+  $engine run -n 2 --plugins tcp,fifo_sched --set adamw.weight_decay=0.1
   $engine plugins
 TEXT

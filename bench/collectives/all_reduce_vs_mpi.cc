@@ -8,9 +8,8 @@
 // Ranks are processes of this host, started by mpirun, and sum float32 in place. Competitors:
 //   bare loop  every rank adds its slice of all ranks' arrays and writes it to all of them, between
 //              two barriers of flags in the same memory: about what this machine can do
-//   arena      the plugin, arrays in memory of its own (engine/shared_memory.h) if it offers that
-//   plugin     the plugin, arrays from malloc
-//   mpi        MPI_Allreduce with MPI_IN_PLACE
+//   arena      the plugin, arrays in memory of its own (engine/ext/shared_memory.h) if it offers
+//   that plugin     the plugin, arrays from malloc mpi        MPI_Allreduce with MPI_IN_PLACE
 // They take turns in short blocks, so that a change of the machine's load meets all of them. A
 // sample is the mean time of some all-reduces without a pause, of the rank where it was longest;
 // printed are the median and the 10th percentile of the samples. Every sum is compared with the
@@ -31,7 +30,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/shared_memory.h"
+#include "engine/ext/shared_memory.h"
 #include "tests/conformance/communicator/file_host.h"
 #include "tests/conformance/plugin_under_test.h"
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kWaitBeyondMs = 5000;  // after the deadline of the transfer itself
 
-// "gloo.timeout=3" -> the option `timeout` and its text.
+// "tcp.timeout=3" -> the option `timeout` and its text.
 Status ApplyOverride(const std::string& override, PluginChoice* choice) {
   const auto refuse = [&](const std::string& why) {
     return Status::Error(StatusCode::kConfig, "option '%s' of communicator '%s': %s",

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/launch/plugin_host.h"
+#include "app/launch/plugin_host.h"
 #include "core/plugin/plugin_set.h"
 
 namespace engine::bench {
@@ -16,7 +16,7 @@ struct Contender {
 };
 
 // `plugin`: a name, looked up in `folders`, or the path of a library (with a slash in it).
-// `overrides`: "timeout=3" or "gloo.timeout=3". kPlugin when there is no such plugin or it is no
+// `overrides`: "timeout=3" or "tcp.timeout=3". kPlugin when there is no such plugin or it is no
 // communicator, kConfig when an option is unknown, wrong or missing.
 Result<Contender> FindContender(const std::string& label, const std::string& plugin,
                                 const std::vector<std::string>& overrides,

@@ -46,7 +46,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Flags {
-  std::string plugin = ENGINE_TEST_PLUGIN_DIR "/libengine_gloo.so";
+  std::string plugin = ENGINE_TEST_PLUGIN_DIR "/libengine_tcp.so";
   int ranks = 2;
   std::vector<int64_t> bytes = {256 << 10, 1 << 20, 4 << 20};
   int in_flight = 4;

@@ -1,6 +1,6 @@
 #include "bench/collectives/meeting.h"
 
-#include "core/launch/stop_signals.h"
+#include "app/launch/stop_signals.h"
 
 namespace engine::bench {
 namespace {

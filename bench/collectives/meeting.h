@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/launch/rank_context.h"
+#include "core/base/rank_context.h"
 #include "engine/status.h"
 
 namespace engine::bench {

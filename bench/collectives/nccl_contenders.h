@@ -7,8 +7,8 @@
 #include <string>
 
 #include "engine/communicator.h"
+#include "engine/ext/shared_memory.h"
 #include "engine/host.h"
-#include "engine/shared_memory.h"
 #include "gpu.h"
 #include "library.h"
 #include "tests/conformance/plugin_under_test.h"

@@ -27,10 +27,10 @@
 #include <utility>
 #include <vector>
 
+#include "app/launch/exit_code.h"
 #include "bench/collectives/folder_meeting.h"
 #include "bench/collectives/nccl_contenders.h"
 #include "bench/statistics/summary.h"
-#include "core/launch/exit_code.h"
 #include "cuda_error.h"
 
 namespace engine::bench {

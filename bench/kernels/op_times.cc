@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "core/tensor/device_buffer.h"
+#include "core/graph/device_buffer.h"
 
 namespace engine::bench {
 namespace {

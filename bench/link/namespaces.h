@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/launch/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "engine/status.h"
 
 namespace engine::bench {

@@ -11,7 +11,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/launch/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 extern char** environ;
 

@@ -20,7 +20,7 @@ ours() {  # name scheduler [--set ...]
   local name=$1 scheduler=$2
   shift 2
   "$engine" bench hosts --link "$rate" --timeout 120 -- "$PWD/$engine" run configs/gpt_text.pbtxt -q \
-    --plugins "gloo,$scheduler,adamw,cpu_ops" --set data.text.path="$out/text" --set data.text.context=128 \
+    --plugins "tcp,$scheduler,adamw,cpu_ops" --set data.text.path="$out/text" --set data.text.context=128 \
     --set model.gpt.width=256 --set train.global_batch=16 --set train.steps=$((steps + 5)) \
     --set train.evaluate_every=-1 --set output.sample_bytes=0 --set output.checkpoint="$out/checkpoint" \
     --set cpu_ops.threads=1 --set output.trace_spans=200000 --trace "$out/trace" "$@" >/dev/null

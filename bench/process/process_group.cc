@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "core/launch/deadline.h"
+#include "core/base/deadline.h"
 
 namespace engine::bench {
 namespace {

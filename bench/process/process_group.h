@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/launch/stop_signals.h"
+#include "app/launch/stop_signals.h"
 #include "engine/status.h"
 
 namespace engine::bench {

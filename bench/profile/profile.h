@@ -42,7 +42,7 @@ struct ProfileOptions {
   int64_t steps = 20;
   uint64_t seed = 1;
   // Written as they are.
-  std::string communicator = "gloo";
+  std::string communicator = "tcp";
   std::string scheduler = "fifo_sched";
 };
 

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/exec/clock.h"
+#include "core/base/clock.h"
 #include "core/trace/recorder.h"
 
 int main() {

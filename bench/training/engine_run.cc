@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "app/launch/exit_code.h"
+#include "app/launch/server_key.h"
 #include "bench/process/linked_ranks.h"
 #include "bench/training/metrics_lines.h"
 #include "bench/training/traced_steps.h"
-#include "core/launch/exit_code.h"
-#include "core/launch/server_key.h"
-#include "core/trace/trace_format.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine::bench {
 namespace {

@@ -20,7 +20,7 @@ struct Side {
   std::vector<std::string> plugin_folders;  // --plugin-path
 };
 
-// "gloo, fifo_sched; train.x=1", for reports.
+// "tcp, fifo_sched; train.x=1", for reports.
 std::string Describe(const Side& side);
 
 enum class SideId {

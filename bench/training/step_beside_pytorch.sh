@@ -80,7 +80,7 @@ for round in $(seq "$rounds"); do
         ours engine "$model" 1 null
       else
         ours engine-shm "$model" 2 shm
-        ours engine-gloo "$model" 2 gloo
+        ours engine-tcp "$model" 2 tcp
       fi
       peer pytorch "$model" "$n"
       if [ "$model" = cnn ] || [ "$model" = resnet18 ]; then peer pytorch-last "$model" "$n" --channels-last; fi

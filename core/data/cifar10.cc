@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/digest.h"
 #include "core/data/mapped_file.h"
-#include "core/storage/digest.h"
 
 namespace engine {
 namespace {

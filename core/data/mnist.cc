@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "app/checkpoint/digest.h"
 #include "core/data/holdout.h"
 #include "core/data/idx.h"
-#include "core/storage/digest.h"
 
 namespace engine {
 namespace {

@@ -1,7 +1,7 @@
 // Datasets by configuration.
 #pragma once
 
-#include "core/config/engine.pb.h"
+#include "app/config/engine.pb.h"
 #include "core/data/dataset.h"
 #include "engine/status.h"
 

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/digest.h"
 #include "core/data/holdout.h"
 #include "core/data/random.h"
 #include "core/data/text_files.h"
-#include "core/storage/digest.h"
 
 namespace engine {
 namespace {

@@ -1,6 +1,6 @@
 #include "core/exec/executor.h"
 
-#include "core/exec/clock.h"
+#include "core/base/clock.h"
 
 namespace engine {
 namespace {

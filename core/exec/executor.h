@@ -27,9 +27,9 @@
 #include "core/exec/wire.h"
 #include "core/plugin/plugin_set.h"
 #include "core/trace/timeline.h"
-#include "engine/accelerator.h"
-#include "engine/parameter_server.h"
-#include "engine/shared_memory.h"
+#include "engine/ext/accelerator.h"
+#include "engine/ext/parameter_server.h"
+#include "engine/ext/shared_memory.h"
 
 namespace engine {
 

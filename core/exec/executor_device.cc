@@ -15,9 +15,9 @@
 
 #include <algorithm>
 
-#include "core/exec/clock.h"
+#include "core/base/clock.h"
 #include "core/exec/executor.h"
-#include "engine/recorded_transfers.h"
+#include "engine/ext/recorded_transfers.h"
 
 namespace engine {
 namespace {

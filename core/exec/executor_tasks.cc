@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/exec/executor.h"
-#include "engine/grouped_transfers.h"
+#include "engine/ext/grouped_transfers.h"
 
 namespace engine {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "core/exec/layout.h"
 #include "core/graph/builder.h"
+#include "core/graph/device_buffer.h"
 #include "core/graph/memory_plan.h"
-#include "core/tensor/device_buffer.h"
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 
 namespace engine {
 

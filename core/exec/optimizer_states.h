@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/exec/model_memory.h"
-#include "core/tensor/device_buffer.h"
+#include "core/graph/device_buffer.h"
 #include "engine/host.h"
 #include "engine/optimizer.h"
 

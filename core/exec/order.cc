@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/launch/deadline.h"
+#include "core/base/deadline.h"
 
 namespace engine {
 namespace {

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/store.h"
 #include "core/exec/task_graph.h"
-#include "core/launch/store.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
 #include "engine/status.h"

@@ -4,8 +4,8 @@
 
 #include <limits>
 
-#include "core/exec/clock.h"
-#include "engine/accelerator.h"
+#include "core/base/clock.h"
+#include "engine/ext/accelerator.h"
 
 namespace engine {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/exec/clock.h"
+#include "core/base/clock.h"
 
 namespace engine {
 

@@ -1,4 +1,4 @@
-// Gradients that travel in another form (engine/wire_format.h): where it lies, and its memory.
+// Gradients that travel in another form (engine/ext/wire_format.h): where it lies, and its memory.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 #include "core/exec/layout.h"
 #include "core/exec/model_memory.h"
-#include "core/tensor/device_buffer.h"
+#include "core/graph/device_buffer.h"
 #include "engine/communicator.h"
+#include "engine/ext/wire_format.h"
 #include "engine/host.h"
-#include "engine/wire_format.h"
 
 namespace engine {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/config/config.h"
+#include "app/config/config.h"
 #include "core/graph/builder.h"
 
 namespace engine {

@@ -1,7 +1,7 @@
 // Learning rate by step.
 #pragma once
 
-#include "core/config/engine.pb.h"
+#include "app/config/engine.pb.h"
 
 namespace engine {
 

@@ -4,7 +4,7 @@
 
 #include "core/plugin/load_plugins.h"
 #include "core/plugin/option_value.h"
-#include "engine/sub_groups.h"
+#include "engine/ext/sub_groups.h"
 
 namespace engine {
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/config/config.h"
+#include "app/config/config.h"
+#include "app/launch/plugin_host.h"
+#include "core/base/rank_context.h"
 #include "core/graph/builder.h"
-#include "core/launch/plugin_host.h"
-#include "core/launch/rank_context.h"
 #include "core/plugin/plugin_set.h"
 
 namespace engine {

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/launch/agree.h"
+#include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/retention.h"
+#include "app/launch/agree.h"
+#include "app/run/generate.h"
+#include "app/run/serve.h"
+#include "app/run/write_trace.h"
 #include "core/models/model.h"
-#include "core/train/checkpoint.h"
-#include "core/train/generate.h"
 #include "core/train/learning_rate.h"
-#include "core/train/retention.h"
-#include "core/train/serve.h"
-#include "core/train/write_trace.h"
 
 namespace engine {
 namespace {

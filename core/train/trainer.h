@@ -5,13 +5,13 @@
 #include <memory>
 #include <string>
 
-#include "core/config/config.h"
+#include "app/checkpoint/resume.h"
+#include "app/config/config.h"
 #include "core/data/batch_loader.h"
 #include "core/data/open_dataset.h"
 #include "core/exec/executor.h"
 #include "core/train/observer.h"
 #include "core/train/rank_plugins.h"
-#include "core/train/resume.h"
 
 namespace engine {
 

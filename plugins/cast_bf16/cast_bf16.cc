@@ -2,8 +2,8 @@
 // nothing overflows that float32 can hold, and 8 bits of precision.
 #include <cstdint>
 
-#include "engine/hook_kit.h"
 #include "engine/plugin.h"
+#include "kit/hook.h"
 
 // The loops below are compiled for several instruction sets and the best one is taken at load time.
 // Sanitizers cannot instrument that choice, which is made before they are set up.

@@ -8,8 +8,8 @@
 #include <immintrin.h>
 #endif
 
-#include "engine/hook_kit.h"
 #include "engine/plugin.h"
+#include "kit/hook.h"
 
 // As in every plugin with such loops: the best instruction set is taken at load time, but not under
 // sanitizers, which cannot instrument that choice.

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device_clip_norm.h"
-#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
+#include "kit/accelerator.h"
 
 // The loop below is compiled for several instruction sets and the best one is taken at load time.
 // Sanitizers cannot instrument that choice, which is made before they are set up.

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 #include "engine/gradient_hook.h"
 
 namespace engine::clip_norm {

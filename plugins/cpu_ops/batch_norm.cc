@@ -23,7 +23,7 @@
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"
-#include "engine/image_op_shapes.h"
+#include "kit/image_op_shapes.h"
 #include "ops.h"
 #include "parallel.h"
 #include "replica_sums.h"

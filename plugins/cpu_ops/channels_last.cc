@@ -2,7 +2,7 @@
 // that is another shape for the same memory.
 #include <new>
 
-#include "engine/image_op_shapes.h"
+#include "kit/image_op_shapes.h"
 #include "ops.h"
 #include "parallel.h"
 #include "small_gemm.h"

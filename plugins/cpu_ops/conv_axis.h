@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/image_op_shapes.h"
+#include "kit/image_op_shapes.h"
 
 namespace engine::cpu_ops {
 

@@ -6,8 +6,8 @@
 #include <span>
 
 #include "engine/op.h"
-#include "engine/op_kit.h"
-#include "engine/op_shapes.h"
+#include "kit/op.h"
+#include "kit/op_shapes.h"
 
 namespace engine::cpu_ops {
 

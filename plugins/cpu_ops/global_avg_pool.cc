@@ -1,7 +1,7 @@
 // global_avg_pool: the mean of each channel over all positions, (B, ..., C) to (B, C).
 #include <new>
 
-#include "engine/image_op_shapes.h"
+#include "kit/image_op_shapes.h"
 #include "ops.h"
 #include "parallel.h"
 #include "simd.h"

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "cpu_device.h"
-#include "engine/op_attributes.h"
+#include "kit/op_attributes.h"
 #include "ops.h"
 
 namespace engine::cpu_ops {

@@ -4,8 +4,8 @@
 // the way.
 #include <new>
 
-#include "engine/image_op_shapes.h"
 #include "kernels/channels.h"
+#include "kit/image_op_shapes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {

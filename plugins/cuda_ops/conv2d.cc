@@ -7,9 +7,9 @@
 #include <new>
 
 #include "cudnn_convolution.h"
-#include "engine/image_op_shapes.h"
 #include "kernels/bias.h"
 #include "kernels/channels.h"
+#include "kit/image_op_shapes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/accelerator.h"
 #include "engine/device.h"
+#include "engine/ext/accelerator.h"
 #include "kernels/fault.h"
 
 namespace engine::cuda_ops {

@@ -1,7 +1,7 @@
 // FlatMath on one GPU.
 #pragma once
 
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 
 namespace engine::cuda_ops {
 

@@ -10,8 +10,8 @@
 #include "cuda_device.h"
 #include "cuda_error.h"
 #include "engine/op.h"
-#include "engine/op_kit.h"
-#include "engine/op_shapes.h"
+#include "kit/op.h"
+#include "kit/op_shapes.h"
 
 namespace engine::cuda_ops {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <new>
 
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {

@@ -9,7 +9,7 @@
 #include "cuda_device.h"
 #include "cudnn_attention.h"
 #include "cudnn_library.h"
-#include "engine/op_attributes.h"
+#include "kit/op_attributes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {

@@ -6,7 +6,7 @@
 
 #include <new>
 
-#include "engine/image_op_shapes.h"
+#include "kit/image_op_shapes.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/plugin.h"
-#include "engine/scheduler_kit.h"
-#include "engine/unit_planner.h"
+#include "kit/scheduler.h"
+#include "kit/unit_planner.h"
 
 namespace engine::dear_sched {
 namespace {

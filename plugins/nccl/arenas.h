@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "comm.h"
+#include "engine/ext/shared_memory.h"
 #include "engine/host.h"
-#include "engine/shared_memory.h"
 #include "gpu.h"
 
 namespace engine::nccl {

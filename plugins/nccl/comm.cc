@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/sub_groups.h"
+#include "engine/ext/sub_groups.h"
 
 namespace engine::nccl {
 namespace {

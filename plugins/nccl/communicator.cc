@@ -6,8 +6,8 @@
 
 #include "cuda_error.h"
 #include "describe.h"
-#include "engine/communicator_kit.h"
-#include "engine/recorded_transfers.h"
+#include "engine/ext/recorded_transfers.h"
+#include "kit/communicator.h"
 #include "split.h"
 
 namespace engine::nccl {

@@ -7,7 +7,7 @@
 #include "clock.h"
 #include "cuda_error.h"
 #include "cuda_kit/driver.h"
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 
 namespace engine::nccl {
 Result<int32_t> ChooseGpu(Host& host) noexcept {
@@ -17,13 +17,13 @@ Result<int32_t> ChooseGpu(Host& host) noexcept {
     if (accelerator == nullptr || std::string_view(device->type()) != "cuda") {
       return Status::Error(StatusCode::kUnsupported,
                            "nccl moves GPU memory, but the ops run on '%s': add cuda_ops, or "
-                           "choose gloo or shm",
+                           "choose tcp or shm",
                            device->type());
     }
     return accelerator->ordinal();
   }
   int count = 0;
-  ENGINE_RETURN_IF_ERROR(cuda_kit::CountDevices("nccl", "gloo or shm", &count));
+  ENGINE_RETURN_IF_ERROR(cuda_kit::CountDevices("nccl", "tcp or shm", &count));
   return host.rank_info().local_rank % count;
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/sub_groups.h"
+#include "engine/ext/sub_groups.h"
 #include "store_gather.h"
 
 namespace engine::nccl {

@@ -8,8 +8,8 @@
 #include <new>
 #include <utility>
 
-#include "engine/accelerator_kit.h"
 #include "engine/plugin.h"
+#include "kit/accelerator.h"
 
 namespace engine::null {
 namespace {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/shared_memory.h"
+#include "engine/ext/shared_memory.h"
 #include "peer.h"
 #include "segment.h"
 

@@ -7,7 +7,7 @@
 #include <exception>
 
 #include "describe.h"
-#include "engine/communicator_kit.h"
+#include "kit/communicator.h"
 
 namespace engine::shm {
 namespace {
@@ -46,7 +46,7 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(
   if (ranks.one_host == 0 || ranks.local_world_size != ranks.world_size) {
     return Status::Error(StatusCode::kConfig,
                          "communicator 'shm' connects ranks of one host, and only %d of %d are on "
-                         "this one: use gloo",
+                         "this one: use tcp",
                          ranks.local_world_size, ranks.world_size);
   }
   try {

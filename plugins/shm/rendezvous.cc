@@ -99,7 +99,7 @@ class Rendezvous {
     if (!connection.ok()) {
       return Status::Error(StatusCode::kRendezvous,
                            "cannot reach rank %d on this host (%s): it has ended, or it runs in "
-                           "another container or network namespace, where gloo would reach it",
+                           "another container or network namespace, where tcp would reach it",
                            peer, connection.status().message())
           .WithRank(peer);
     }

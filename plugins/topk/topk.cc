@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "engine/hook_kit.h"
+#include "engine/ext/wire_format.h"
 #include "engine/plugin.h"
-#include "engine/wire_format.h"
+#include "kit/hook.h"
 #include "select.h"
 
 namespace engine::topk {

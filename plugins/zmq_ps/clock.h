@@ -1,7 +1,7 @@
 // Points of the monotonic clock.
 #pragma once
 
-#include "engine/communicator_kit.h"
+#include "kit/communicator.h"
 
 namespace engine::zmq_ps {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "describe.h"
-#include "engine/communicator_kit.h"
+#include "kit/communicator.h"
 
 namespace engine::zmq_ps {
 namespace {

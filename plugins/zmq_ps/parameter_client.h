@@ -5,7 +5,7 @@
 #include <memory>
 #include <mutex>
 
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "units.h"
 #include "work.h"
 #include "worker.h"

@@ -7,8 +7,8 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "engine/ext/parameter_server.h"
 #include "engine/optimizer.h"
-#include "engine/parameter_server.h"
 #include "engine/status.h"
 #include "served_buffer.h"
 #include "served_spec.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "engine/status.h"
 
 namespace engine::zmq_ps {

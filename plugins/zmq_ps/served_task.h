@@ -7,8 +7,8 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "engine/ext/parameter_server.h"
 #include "engine/optimizer.h"
-#include "engine/parameter_server.h"
 #include "engine/status.h"
 
 namespace engine::zmq_ps {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "curve.h"
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "engine/status.h"
 #include "link.h"
 #include "socket_link.h"

@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "engine/communicator.h"
+#include "engine/ext/parameter_server.h"
 #include "engine/host.h"
-#include "engine/parameter_server.h"
 #include "server.h"
 #include "settings.h"
 

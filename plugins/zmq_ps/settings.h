@@ -5,8 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/ext/parameter_server.h"
 #include "engine/host.h"
-#include "engine/parameter_server.h"
 #include "rendezvous.h"
 #include "server.h"
 

@@ -21,8 +21,8 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "engine/ext/parameter_server.h"
 #include "engine/optimizer.h"
-#include "engine/parameter_server.h"
 #include "engine/status.h"
 #include "served_cell.h"
 #include "served_task.h"

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "engine/status.h"
 #include "wire.h"
 

@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/accelerator.h"
 #include "engine/device.h"
+#include "engine/ext/accelerator.h"
 
 namespace engine::test {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/recorded_transfers.h"
+#include "engine/ext/recorded_transfers.h"
 #include "tests/fakes/async_accelerator.h"
 #include "tests/fakes/hub_communicator.h"
 

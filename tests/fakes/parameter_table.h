@@ -1,5 +1,5 @@
 // Parameters that live at servers, in their simplest form: maps under one mutex, in one process.
-// What engine/parameter_server.h says, and nothing faster.
+// What engine/ext/parameter_server.h says, and nothing faster.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "tests/fakes/hub_communicator.h"
 
 namespace engine::test {

@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "tests/fakes/hub_communicator.h"
 #include "tests/fakes/parameter_table.h"
 

@@ -1,4 +1,4 @@
-// Arithmetic on flat arrays in device memory: see FlatMath in engine/accelerator.h.
+// Arithmetic on flat arrays in device memory: see FlatMath in engine/ext/accelerator.h.
 #pragma once
 
 #include <cuda_runtime.h>

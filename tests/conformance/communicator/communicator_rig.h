@@ -93,7 +93,7 @@ Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
 // The clock of Work::started_ns.
 int64_t MonotonicNs();
 
-// "libengine_gloo_so", for the names of tests.
+// "libengine_tcp_so", for the names of tests.
 std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library);
 
 // A library and the sizes of the worlds that a test makes with it. Those of one rank are tests of

@@ -12,7 +12,7 @@
 #include <set>
 #include <thread>
 
-#include "engine/shared_memory.h"
+#include "engine/ext/shared_memory.h"
 #include "tests/conformance/communicator/communicator_rig.h"
 #include "tests/conformance/communicator/file_host.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/wire_format.h"
+#include "engine/ext/wire_format.h"
 #include "tests/conformance/hook/hook_rig.h"
 
 namespace engine::test {

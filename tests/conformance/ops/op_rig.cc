@@ -9,7 +9,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 #include "tests/fakes/bfloat16.h"
 
 namespace engine::test {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/accelerator.h"
+#include "engine/ext/accelerator.h"
 #include "tests/conformance/ops/op_rig.h"
 
 namespace engine::test {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/parameter_server.h"
+#include "engine/ext/parameter_server.h"
 #include "tests/conformance/plugin_under_test.h"
 
 namespace engine::test {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "engine/scheduler_kit.h"
-#include "engine/unit_planner.h"
+#include "kit/scheduler.h"
+#include "kit/unit_planner.h"
 #include "tests/conformance/scheduler/event_player.h"
 #include "tests/conformance/scheduler/served_ranks.h"
 

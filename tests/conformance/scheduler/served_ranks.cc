@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/scheduler_kit.h"
+#include "kit/scheduler.h"
 
 namespace engine::test {
 

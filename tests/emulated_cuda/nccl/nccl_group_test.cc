@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "engine/grouped_transfers.h"
+#include "engine/ext/grouped_transfers.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {

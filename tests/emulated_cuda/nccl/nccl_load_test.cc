@@ -49,7 +49,7 @@ TEST(NcclLoad, SaysWhatIsMissingOnAMachineWithoutADriver) {
   const Status status = plugin->Create<Communicator>(host).status();
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("no driver"), HasSubstr("install the driver"), HasSubstr("gloo")));
+              AllOf(HasSubstr("no driver"), HasSubstr("install the driver"), HasSubstr("tcp")));
 }
 
 }  // namespace

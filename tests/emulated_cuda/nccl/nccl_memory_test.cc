@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "engine/shared_memory.h"
+#include "engine/ext/shared_memory.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "engine/sub_groups.h"
+#include "engine/ext/sub_groups.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {

@@ -3,8 +3,8 @@
 
 #include <numeric>
 
-#include "engine/grouped_transfers.h"
-#include "engine/sub_groups.h"
+#include "engine/ext/grouped_transfers.h"
+#include "engine/ext/sub_groups.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {

@@ -109,7 +109,7 @@ TEST_F(CudaTraining, ACheckpointOfTheGpuGoesOnOnTheCpu) {
 }
 
 TEST_F(CudaTraining, ACommunicatorOfHostMemoryIsRefused) {
-  for (const char* communicator : {"shm", "gloo"}) {
+  for (const char* communicator : {"shm", "tcp"}) {
     const Outcome outcome =
         Run("mlp.pbtxt", {"--plugins", std::string(communicator).append(",cuda_ops")});
     EXPECT_EQ(outcome.exit_code, 78);

@@ -24,7 +24,7 @@ class BenchCollectives : public CliTest {
 
 TEST_F(BenchCollectives, PrintsWhatReadersOfNcclTestsExpect) {
   const Outcome outcome =
-      Bench({"--a", "gloo", "--max-bytes", "64K", "--factor", "128", "--format", "nccl-tests"});
+      Bench({"--a", "tcp", "--max-bytes", "64K", "--factor", "128", "--format", "nccl-tests"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   std::vector<std::vector<std::string>> rows;
   std::istringstream lines(outcome.out);
@@ -49,7 +49,7 @@ TEST_F(BenchCollectives, PrintsWhatReadersOfNcclTestsExpect) {
 
 TEST_F(BenchCollectives, MeasuresEveryKind) {
   for (const std::string kind : {"reduce_scatter", "all_gather", "broadcast"}) {
-    const Outcome outcome = Bench({"--a", "gloo", "--kind", kind, "--min-bytes", "1000",
+    const Outcome outcome = Bench({"--a", "tcp", "--kind", kind, "--min-bytes", "1000",
                                    "--max-bytes", "1000", "--format", "json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     const auto json = nlohmann::json::parse(outcome.out);
@@ -64,7 +64,7 @@ TEST_F(BenchCollectives, MeasuresEveryKind) {
 }
 
 TEST_F(BenchCollectives, ComparesTwo) {
-  const Outcome outcome = Bench({"--a", "gloo", "--b", "gloo", "--b-set", "gloo.io_threads=1",
+  const Outcome outcome = Bench({"--a", "tcp", "--b", "tcp", "--b-set", "tcp.io_threads=1",
                                  "--min-bytes", "4K", "--max-bytes", "4K"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("io_threads=1"), HasSubstr("4 KiB"),
@@ -72,7 +72,7 @@ TEST_F(BenchCollectives, ComparesTwo) {
 }
 
 TEST_F(BenchCollectives, NamesAWrongResult) {
-  const Outcome outcome = Bench({"--a", "gloo", "--b", ENGINE_TEST_WRONG_COMM, "--max-bytes", "1K",
+  const Outcome outcome = Bench({"--a", "tcp", "--b", ENGINE_TEST_WRONG_COMM, "--max-bytes", "1K",
                                  "--factor", "16", "--format", "csv"});
   EXPECT_EQ(outcome.exit_code, 79);
   EXPECT_THAT(outcome.err,
@@ -87,9 +87,9 @@ TEST_F(BenchCollectives, NamesAWrongResult) {
 TEST_F(BenchCollectives, RefusesWhatCannotTakePart) {
   EXPECT_THAT(Refusal(Bench({"--a", "sgd"}), 79), HasSubstr("is no communicator"));
   EXPECT_THAT(Refusal(Bench({"--a", "./libmine.so"}), 79), HasSubstr("libmine.so"));
-  EXPECT_THAT(Refusal(Bench({"--a", "gloo", "--a-set", "io_thread=1"}), 78),
+  EXPECT_THAT(Refusal(Bench({"--a", "tcp", "--a-set", "io_thread=1"}), 78),
               HasSubstr("did you mean 'io_threads'"));
-  EXPECT_THAT(Refusal(Bench({"--a", "gloo", "--min-bytes", "4X"}), 2), HasSubstr("--min-bytes 4X"));
+  EXPECT_THAT(Refusal(Bench({"--a", "tcp", "--min-bytes", "4X"}), 2), HasSubstr("--min-bytes 4X"));
 }
 
 TEST_F(BenchCollectives, RanksMayComeFromALauncher) {
@@ -97,7 +97,7 @@ TEST_F(BenchCollectives, RanksMayComeFromALauncher) {
   for (const char* rank : {"0", "1"}) {
     ranks.push_back(std::make_unique<EngineProcess>(
         folder_.path().native(),
-        std::vector<std::string>{"bench", "collectives", "--a", "gloo", "--max-bytes", "4",
+        std::vector<std::string>{"bench", "collectives", "--a", "tcp", "--max-bytes", "4",
                                  "--seconds", "0.002", "--blocks", "1", "--rendezvous",
                                  "127.0.0.1:" + std::to_string(20000 + getpid() % 10000)},
         std::map<std::string, std::string>{

@@ -45,7 +45,7 @@ class BenchTrain : public CliTest {
 };
 
 TEST_F(BenchTrain, WritesAllItsReports) {
-  const Outcome outcome = Bench({"--a", "gloo,fifo_sched", "--b", "gloo,priority_sched", "--blocks",
+  const Outcome outcome = Bench({"--a", "tcp,fifo_sched", "--b", "tcp,priority_sched", "--blocks",
                                  "1", "--baseline-null", "--out", "out"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("equal at every step of every run"),
@@ -62,7 +62,7 @@ TEST_F(BenchTrain, WritesAllItsReports) {
     EXPECT_GT(run["bytes_per_step"], 0);
   }
   EXPECT_EQ(order, "ABBAn");
-  EXPECT_THAT(json["machine"]["command"].get<std::string>(), HasSubstr("--b gloo,priority_sched"));
+  EXPECT_THAT(json["machine"]["command"].get<std::string>(), HasSubstr("--b tcp,priority_sched"));
   const std::string csv = Read("out/results.csv");
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 5 * 8);
   EXPECT_THAT(Read("out/report.html"), HasSubstr("<!doctype html>"));

@@ -19,7 +19,7 @@ class BadInput : public CliTest {
                   "model { mlp { hidden: [4] } }\n"
                   "data { mnist { images: \"images.idx\" labels: \"labels.idx\" } }\n"
                   "train { steps: 2 global_batch: 4 }\n"
-                  "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
+                  "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
                   "output { checkpoint: \"model.safetensors\" metrics: \"run.jsonl\" }\n");
     folder_.Write("model.safetensors", "an earlier model");
     folder_.Write("run.jsonl", "earlier metrics\n");
@@ -110,12 +110,12 @@ TEST_F(BadInput, AModelThatDoesNotFitItsData) {
 
 TEST_F(BadInput, Plugins) {
   EXPECT_THAT(Refusal(RunConfig({"--plugins", "gluu"}), 79), HasSubstr("gluu"));
-  EXPECT_THAT(Refusal(RunConfig({"--plugins", "gloo,null"}), 79),
-              AllOf(HasSubstr("'gloo' and 'null'"), HasSubstr("communicator")));
+  EXPECT_THAT(Refusal(RunConfig({"--plugins", "tcp,null"}), 79),
+              AllOf(HasSubstr("'tcp' and 'null'"), HasSubstr("communicator")));
   folder_.Write("few.pbtxt",
                 "model { mlp { hidden: [16] } } data { synthetic {} }\n"
                 "train { steps: 1 global_batch: 8 }\n"
-                "plugins: [\"gloo\", \"fifo_sched\", \"cpu_ops\"]\n");
+                "plugins: [\"tcp\", \"fifo_sched\", \"cpu_ops\"]\n");
   EXPECT_THAT(Refusal(Run({"run", "few.pbtxt"}), 79), HasSubstr("optimizer"));
   folder_.Write("folder/libengine_broken.so", "no library");
   EXPECT_THAT(Refusal(RunConfig({"--plugin-path", "folder", "--plugins", "broken"}), 79),

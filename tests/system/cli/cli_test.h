@@ -22,7 +22,7 @@ class CliTest : public ::testing::Test {
       "model { mlp { hidden: [16] } }\n"
       "data { synthetic { samples: 64 eval_samples: 16 shape: 8 classes: 4 } }\n"
       "train { steps: 6 global_batch: 8 }\n"
-      "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n";
+      "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n";
 
   void SetUp() override {
     AdoptOrphans();

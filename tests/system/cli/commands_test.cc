@@ -43,7 +43,7 @@ TEST_F(Commands, PluginsListsThoseOfThisBuildAndWhatCannotBeUsed) {
   folder_.Write("folder/libengine_broken.so", "no library");
   const Outcome outcome = Run({"plugins", "--plugin-path", "folder"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* name : {"adamw", "clip_norm", "clip_value", "cpu_ops", "fifo_sched", "gloo",
+  for (const char* name : {"adamw", "clip_norm", "clip_value", "cpu_ops", "fifo_sched", "tcp",
                            "null", "priority_sched", "sgd"}) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
@@ -51,9 +51,9 @@ TEST_F(Commands, PluginsListsThoseOfThisBuildAndWhatCannotBeUsed) {
 }
 
 TEST_F(Commands, PluginsDescribesOne) {
-  const Outcome outcome = Run({"plugins", "gloo"});
+  const Outcome outcome = Run({"plugins", "tcp"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("communicator"), HasSubstr("libengine_gloo.so"),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("communicator"), HasSubstr("libengine_tcp.so"),
                                  HasSubstr("io_threads"), HasSubstr("1 .. 16")));
   EXPECT_THAT(Run({"plugins", "cpu_ops"}).out, HasSubstr("layer_norm"));
 }
@@ -87,7 +87,7 @@ TEST_F(Commands, WhatConfigPrintWritesIsTheSameConfiguration) {
 // Which communicator trained is in the checkpoint.
 TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
   std::string unnamed = kConfig;
-  unnamed.erase(unnamed.find("\"gloo\", "), std::string("\"gloo\", ").size());
+  unnamed.erase(unnamed.find("\"tcp\", "), std::string("\"tcp\", ").size());
   folder_.Write("unnamed.pbtxt", unnamed);
   const std::string save = "output.checkpoint=model.safetensors";
   const auto trained_with = [&](std::vector<std::string> more,
@@ -98,7 +98,7 @@ TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     const std::string checkpoint = Read("model.safetensors");
     std::string found;
-    for (const char* name : {"gloo", "null", "shm", "zmq_ps"}) {
+    for (const char* name : {"tcp", "null", "shm", "zmq_ps"}) {
       if (checkpoint.find("plugins: \\\"" + std::string(name)) != std::string::npos) found += name;
     }
     return found;
@@ -106,7 +106,7 @@ TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
   EXPECT_EQ(trained_with({"-n", "2"}), "shm");
   EXPECT_EQ(trained_with({"-n", "2", "--threads"}), "shm");
   EXPECT_EQ(trained_with({"-n", "2", "--servers", "1"}), "zmq_ps");
-  EXPECT_EQ(trained_with({"-n", "2", "--plugins", "gloo"}), "gloo");
+  EXPECT_EQ(trained_with({"-n", "2", "--plugins", "tcp"}), "tcp");
   // A rank alone on its host, as torchrun says it.
   EXPECT_EQ(trained_with({}, {{"RANK", "0"},
                               {"WORLD_SIZE", "1"},

@@ -131,7 +131,7 @@ TEST_F(Served, FinishesWithWhoIsLeft) {
 
 TEST_F(Served, RefusesACommunicatorWithoutServers) {
   const Outcome outcome = Run({"run", "run.pbtxt", "-n", "2", "--servers", "1"});
-  EXPECT_THAT(Refusal(outcome, 78), AllOf(HasSubstr("'gloo'"), HasSubstr("--servers")));
+  EXPECT_THAT(Refusal(outcome, 78), AllOf(HasSubstr("'tcp'"), HasSubstr("--servers")));
 }
 
 }  // namespace

@@ -17,9 +17,9 @@
 #include <string>
 #include <thread>
 
-#include "core/launch/agree.h"
-#include "core/launch/launch.h"
-#include "core/launch/member.h"
+#include "app/launch/agree.h"
+#include "app/launch/launch.h"
+#include "app/launch/member.h"
 
 extern char** environ;
 

@@ -9,9 +9,9 @@
 #include <map>
 #include <memory>
 
+#include "app/checkpoint/safetensors.h"
 #include "bench/link/linked_hosts.h"
 #include "bench/profile/profile.h"
-#include "core/storage/safetensors.h"
 #include "plugins/profile_ops/numbers.h"
 #include "tests/system/launch/probe_process.h"
 #include "tests/system/link/why_not.h"
@@ -36,7 +36,7 @@ ProfileOptions SmallProfile(const std::string& scheduler) {
           .jitter = 0.9,
           .steps = kSteps,
           .seed = kSeed,
-          .communicator = "gloo",
+          .communicator = "tcp",
           .scheduler = scheduler};
 }
 

@@ -29,7 +29,7 @@ TEST(ImageRun, AugmentedImagesAreThoseOfOneRank) {
                              folder.path().native() +
                              "\" } }\n"
                              "train { steps: 12 global_batch: 6 learning_rate { base: 0.01 } }\n"
-                             "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
+                             "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
                              "cpu_ops { threads: 1 }\n";
   const std::vector<std::string> augmented = {"data.augment.crop_padding=4",
                                               "data.augment.flip=true"};
@@ -59,7 +59,7 @@ class TokenRun : public ::testing::Test {
            "\" context: 8 vocabulary: 800 } }\n"
            "train { tokens: 320 global_batch: 5 learning_rate { base: 0.01 } }\n"
            "output { sample_bytes: 9 }\n"
-           "plugins: [\"gloo\", \"fifo_sched\", \"adamw\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
+           "plugins: [\"tcp\", \"fifo_sched\", \"adamw\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
   }
 
   TempFolder folder_;

@@ -20,7 +20,7 @@ using Tensors = std::map<std::string, std::vector<uint8_t>>;
 constexpr char kRun[] =
     "seed: 3 data { synthetic { samples: 40 shape: 8 classes: 4 } }\n"
     "train { steps: 8 global_batch: 10 learning_rate { base: 0.05 } }\n"
-    "plugins: [\"gloo\", \"fifo_sched\", \"adamw\", \"cpu_ops\"]\n"
+    "plugins: [\"tcp\", \"fifo_sched\", \"adamw\", \"cpu_ops\"]\n"
     "adamw { weight_decay: 0.1 } cpu_ops { threads: 1 }\n";
 constexpr char kNet[] =
     "model { net {\n"

@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/train/checkpoint.h"
-#include "core/train/retention.h"
+#include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/retention.h"
 #include "tests/system/cli/engine_process.h"
 #include "tests/system/launch/probe_process.h"
 #include "tests/system/train/training.h"
@@ -39,7 +39,7 @@ constexpr char kConfig[] =
     "train { steps: 100000000 global_batch: 15 checkpoint_every: 1 evaluate_every: -1\n"
     "  learning_rate { base: 0.003 } }\n"
     "output { checkpoint: \"model.safetensors\" metrics: \"run.jsonl\" keep_checkpoints: 2 }\n"
-    "plugins: [\"gloo\", \"fifo_sched\", \"adamw\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
+    "plugins: [\"tcp\", \"fifo_sched\", \"adamw\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
 
 constexpr size_t kKeep = 2;
 

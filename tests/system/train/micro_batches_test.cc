@@ -42,7 +42,7 @@ std::string GptConfig(const std::string& text_path) {
          text_path +
          "\" context: 8 } }\n"
          "train { steps: 12 global_batch: 6 checkpoint_every: 6 learning_rate { base: 0.003 } }\n"
-         "plugins: [\"gloo\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
+         "plugins: [\"tcp\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
          "clip_norm { max_norm: 0.5 } cpu_ops { threads: 1 }\n";
 }
 
@@ -79,12 +79,12 @@ class MicroBatches : public ::testing::Test {
 
 TEST_F(MicroBatches, LossesAreThoseOfTheWholeBatchUnderEverySchedulerOnAnyRanks) {
   const Training expected =
-      TrainWithThreads(MlpConfig("gloo", "sequential_sched"), 1, With("expected"));
+      TrainWithThreads(MlpConfig("tcp", "sequential_sched"), 1, With("expected"));
   for (const std::string scheduler :
        {"sequential_sched", "fifo_sched", "priority_sched", "dear_sched"}) {
-    for (const std::string communicator : {"gloo", "shm"}) {
+    for (const std::string communicator : {"tcp", "shm"}) {
       for (const std::string shard : {"false", "true"}) {
-        const std::string parts = communicator == "gloo" ? "2" : "4";
+        const std::string parts = communicator == "tcp" ? "2" : "4";
         const Training run = TrainWithThreads(
             MlpConfig(communicator, scheduler), 2,
             With("run", {"train.micro_batches=" + parts, "train.shard_optimizer=" + shard}));
@@ -96,7 +96,7 @@ TEST_F(MicroBatches, LossesAreThoseOfTheWholeBatchUnderEverySchedulerOnAnyRanks)
     }
   }
   for (const std::string parts : {"2", "4", "20"}) {
-    const Training run = TrainWithThreads(MlpConfig("gloo", "fifo_sched"), 1,
+    const Training run = TrainWithThreads(MlpConfig("tcp", "fifo_sched"), 1,
                                           With("run", {"train.micro_batches=" + parts}));
     ExpectSame(run, expected, "one rank, " + parts + " parts");
   }
@@ -119,7 +119,7 @@ TEST_F(MicroBatches, DropoutDropsTheSameAndSynchronisedBatchNormRuns) {
            " layer { relu {} } layer { linear { units: 4 } } } }\n"
            "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
            "train { steps: 12 global_batch: 15 learning_rate { base: 0.1 } }\n"
-           "plugins: [\"gloo\", \"priority_sched\", \"sgd\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
+           "plugins: [\"tcp\", \"priority_sched\", \"sgd\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
   };
   const std::string dropout = net("layer { dropout { rate: 0.5 } }");
   const Training expected = TrainWithThreads(dropout, 1);
@@ -138,7 +138,7 @@ TEST_F(MicroBatches, DropoutDropsTheSameAndSynchronisedBatchNormRuns) {
 }
 
 TEST_F(MicroBatches, AResumedRunIsTheRunToTheBit) {
-  for (const std::string& config : {MlpConfig("gloo", "fifo_sched"), gpt_}) {
+  for (const std::string& config : {MlpConfig("tcp", "fifo_sched"), gpt_}) {
     for (const int ranks : {1, 2}) {
       const std::vector<std::string> parts = {"train.micro_batches=2", "train.loss_scale=64"};
       const Training whole = TrainWithThreads(config, ranks, With("whole", parts));
@@ -177,7 +177,7 @@ std::vector<float> Numbers(const std::map<std::string, std::vector<uint8_t>>& te
 
 TEST_F(MicroBatches, ARunThatDivergesEndsAndKeepsACheckpointFromBefore) {
   const Training run = TrainWithThreads(
-      MlpConfig("gloo", "fifo_sched"), {.ranks = 2},
+      MlpConfig("tcp", "fifo_sched"), {.ranks = 2},
       With("run", {"train.loss_scale=1e9", "train.learning_rate.base=1e12",
                    "train.learning_rate.warmup_steps=1", "train.checkpoint_every=1"}),
       /*expect_ok=*/false);
@@ -195,7 +195,7 @@ TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
       "  layer { name: \"ab\" linear { units: 5 } learning_rate_scale: 0.5 }\n"
       "  layer { name: \"c\" linear { units: 4 } } } }\n"
       "data { synthetic { samples: 32 eval_samples: 4 shape: 8 classes: 4 } }\n"
-      "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] cpu_ops { threads: 1 }\n"
+      "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] cpu_ops { threads: 1 }\n"
       "train { steps: 1 global_batch: 8 learning_rate { base: 0.125 }";
   const std::string groups =
       " group { parameters: \"a\" learning_rate_scale: 3 }\n"
@@ -233,8 +233,8 @@ TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
 TEST_F(MicroBatches, ServersUpdateAsRanksDo) {
   for (const std::string sparse : {"false", "true"}) {
     const std::string tied = std::string("model.gpt.tied=") + (sparse == "true" ? "false" : "true");
-    const Training expected = TrainWithThreads(
-        gpt_, 1, With("expected", {tied, "plugins=gloo,fifo_sched,adamw,cpu_ops"}));
+    const Training expected =
+        TrainWithThreads(gpt_, 1, With("expected", {tied, "plugins=tcp,fifo_sched,adamw,cpu_ops"}));
     const Training run = TrainWithThreads(
         gpt_, {.ranks = 2, .servers = 1},
         With("run", {tied, "plugins=zmq_ps,fifo_sched,adamw,cpu_ops", "train.micro_batches=2",

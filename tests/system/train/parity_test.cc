@@ -24,7 +24,7 @@ constexpr char kMlp[] =
     "seed: 3 model { mlp { hidden: [24, 16] } }\n"
     "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
     "train { steps: 7 global_batch: 15 learning_rate { base: 0.1 } }\n"
-    "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] sgd { momentum: 0.9 }\n"
+    "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] sgd { momentum: 0.9 }\n"
     // Few ranks get a processor of their own here.
     "cpu_ops { threads: 1 }\n";
 
@@ -34,7 +34,7 @@ std::string GptConfig(const std::string& text_path) {
          text_path +
          "\" context: 8 } }\n"
          "train { steps: 6 global_batch: 6 learning_rate { base: 0.003 } }\n"
-         "plugins: [\"gloo\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
+         "plugins: [\"tcp\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
          "clip_norm { max_norm: 0.5 } cpu_ops { threads: 1 }\n";
 }
 
@@ -94,9 +94,9 @@ TEST_F(Parity, OneToFourRanksSeeTheSameLosses) {
 }
 
 TEST_F(Parity, WithoutCommunicationOneRankTrainsToTheSameBits) {
-  TrainWithThreads(kMlp, 1, {CheckpointAt("gloo")});
+  TrainWithThreads(kMlp, 1, {CheckpointAt("tcp")});
   TrainWithProcesses("mlp.pbtxt", 1, "null", {"--plugins", "null"});
-  EXPECT_EQ(TensorsOf(folder_ / "null"), TensorsOf(folder_ / "gloo"));
+  EXPECT_EQ(TensorsOf(folder_ / "null"), TensorsOf(folder_ / "tcp"));
 }
 
 TEST_F(Parity, ThreadsAndProcessesFifoAndPriorityGiveTheSameBitsOnTwoRanks) {

@@ -34,7 +34,7 @@ inline constexpr char kReplicaNet[] =
     "} }\n"
     "data { synthetic { samples: 31 eval_samples: 9 shape: 2 shape: 6 shape: 5 classes: 4 } }\n"
     "train { steps: 6 global_batch: 15 learning_rate { base: 0.05 } evaluate_every: 2 }\n"
-    "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] sgd { momentum: 0.9 }\n"
+    "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] sgd { momentum: 0.9 }\n"
     "cpu_ops { threads: 1 }\n";
 
 inline const std::vector<std::string> kSchedulers = {"sequential_sched", "fifo_sched",
@@ -47,7 +47,7 @@ inline std::string With(std::string text, const std::string& from, const std::st
 }
 
 inline std::string NetWith(const std::string& communicator, const std::string& scheduler) {
-  return With(With(kReplicaNet, "\"gloo\"", std::string("\"").append(communicator).append("\"")),
+  return With(With(kReplicaNet, "\"tcp\"", std::string("\"").append(communicator).append("\"")),
               "\"fifo_sched\"", std::string("\"").append(scheduler).append("\""));
 }
 

@@ -17,7 +17,7 @@ using ReplicasSystem = ReplicaRuns;
 TEST_F(ReplicasSystem, RanksAsThreadsEqualOneRankUnderEveryScheduler) {
   const Training one = TrainAlone(kReplicaNet);
   EXPECT_EQ(one.samples, (std::vector<int64_t>{15, 15, 1, 15, 15, 1}));
-  for (const char* communicator : {"gloo", "shm"}) {
+  for (const char* communicator : {"tcp", "shm"}) {
     for (const std::string& scheduler : kSchedulers) {
       for (const int ranks : {2, 3}) {
         for (const char* shard : {"false", "true"}) {
@@ -35,7 +35,7 @@ TEST_F(ReplicasSystem, RanksAsThreadsEqualOneRankUnderEveryScheduler) {
 
 TEST_F(ReplicasSystem, RanksAsProcessesEqualOneRank) {
   const Training one = TrainAlone(kReplicaNet);
-  for (const char* communicator : {"gloo", "shm"}) {
+  for (const char* communicator : {"tcp", "shm"}) {
     folder_.Write("net.pbtxt", NetWith(communicator, "priority_sched"));
     for (const char* ranks : {"2", "3"}) {
       const Outcome outcome = RunEngine(

@@ -28,7 +28,7 @@ constexpr char kMlp[] =
     "data { synthetic { samples: 50 eval_samples: 21 shape: 8 classes: 4 } }\n"
     "train { steps: 20 global_batch: 15 checkpoint_every: 10\n"
     "  learning_rate { base: 0.1 schedule: COSINE warmup_steps: 3 } }\n"
-    "plugins: [\"gloo\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
+    "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
     "sgd { momentum: 0.9 weight_decay: 0.01 } cpu_ops { threads: 1 }\n";
 
 std::string GptConfig(const std::string& text_path) {
@@ -37,7 +37,7 @@ std::string GptConfig(const std::string& text_path) {
          text_path +
          "\" context: 8 } }\n"
          "train { steps: 20 global_batch: 6 checkpoint_every: 10 learning_rate { base: 0.003 } }\n"
-         "plugins: [\"gloo\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
+         "plugins: [\"tcp\", \"priority_sched\", \"adamw\", \"cpu_ops\", \"clip_norm\"]\n"
          "clip_norm { max_norm: 0.5 } cpu_ops { threads: 1 }\n";
 }
 

@@ -28,7 +28,7 @@ std::string Config(int steps, const std::string& scheduler) {
          "train { steps: " +
          std::to_string(steps) +
          " global_batch: 7 learning_rate { base: 0.001 } evaluate_every: 400 }\n"
-         "plugins: [\"gloo\", \"" +
+         "plugins: [\"tcp\", \"" +
          scheduler +
          "\", \"sgd\", \"cpu_ops\", \"profile_ops\"]\n"
          "sgd { momentum: 0.9 } profile_ops { jitter: 0.9 } cpu_ops { threads: 1 }\n";

@@ -69,9 +69,9 @@ class ServedTest : public ::testing::Test {
 TEST_F(ServedTest, SyncIsEqualBitForBitToAllReduceWithTwoRanks) {
   for (const std::string optimizer : {"sgd", "adamw"}) {
     const Training expected =
-        TrainWithThreads(Mlp(Plugins("gloo", "priority_sched", optimizer)), 2, {Output("gloo")});
+        TrainWithThreads(Mlp(Plugins("tcp", "priority_sched", optimizer)), 2, {Output("tcp")});
     ASSERT_TRUE(expected.status.ok()) << expected.status.message();
-    const auto tensors = TensorsOf(File("gloo"));
+    const auto tensors = TensorsOf(File("tcp"));
     ASSERT_FALSE(tensors.empty());
     for (const std::string scheduler :
          {"sequential_sched", "fifo_sched", "priority_sched", "dear_sched"}) {
@@ -87,7 +87,7 @@ TEST_F(ServedTest, SyncIsEqualBitForBitToAllReduceWithTwoRanks) {
 }
 
 TEST_F(ServedTest, FourRanksDifferByRoundingOnly) {
-  const Training expected = TrainWithThreads(Mlp(Plugins("gloo", "fifo_sched", "adamw")), 4);
+  const Training expected = TrainWithThreads(Mlp(Plugins("tcp", "fifo_sched", "adamw")), 4);
   const Training served =
       TrainWithThreads(Mlp(Plugins("zmq_ps", "priority_sched", "adamw")), {4, 2}, {});
   ASSERT_TRUE(served.status.ok()) << served.status.message();
@@ -95,7 +95,7 @@ TEST_F(ServedTest, FourRanksDifferByRoundingOnly) {
 }
 
 TEST_F(ServedTest, ServersMayOnlyAddUp) {
-  const Training expected = TrainWithThreads(Mlp(Plugins("gloo", "fifo_sched", "adamw")), 2);
+  const Training expected = TrainWithThreads(Mlp(Plugins("tcp", "fifo_sched", "adamw")), 2);
   const Training added =
       TrainWithThreads(Mlp(Plugins("zmq_ps", "priority_sched", "adamw", ", \"clip_norm\"")), {2, 1},
                        {"zmq_ps.update=workers", "clip_norm.max_norm=1e30"});
@@ -150,18 +150,19 @@ TEST_F(ServedTest, RanksAtTheirOwnPaceLearnToo) {
 }
 
 TEST_F(ServedTest, WhatNeedsTheSumsIsRefused) {
-  const Training clipped = TrainWithThreads(
-      Mlp(Plugins("zmq_ps", "priority_sched", "adamw", ", \"clip_norm\"")), {2, 1}, {"clip_norm.max_norm=1"},
-      /*expect_ok=*/false);
+  const Training clipped =
+      TrainWithThreads(Mlp(Plugins("zmq_ps", "priority_sched", "adamw", ", \"clip_norm\"")), {2, 1},
+                       {"clip_norm.max_norm=1"},
+                       /*expect_ok=*/false);
   EXPECT_EQ(clipped.exit_code, 78);
   EXPECT_THAT(clipped.status.message(), AllOf(HasSubstr("'clip_norm'"), HasSubstr("update")));
 }
 
 TEST_F(ServedTest, ACommunicatorWithoutServersSaysSo) {
-  const Training training = TrainWithThreads(Mlp(Plugins("gloo", "priority_sched", "adamw")),
-                                             {2, 1}, {}, /*expect_ok=*/false);
+  const Training training = TrainWithThreads(Mlp(Plugins("tcp", "priority_sched", "adamw")), {2, 1},
+                                             {}, /*expect_ok=*/false);
   EXPECT_EQ(training.exit_code, 78);
-  EXPECT_THAT(training.status.message(), AllOf(HasSubstr("'gloo'"), HasSubstr("--servers")));
+  EXPECT_THAT(training.status.message(), AllOf(HasSubstr("'tcp'"), HasSubstr("--servers")));
 }
 
 }  // namespace

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/launch/launch.h"
-#include "core/launch/log.h"
-#include "core/storage/safetensors.h"
-#include "core/train/serve.h"
+#include "app/checkpoint/safetensors.h"
+#include "app/launch/launch.h"
+#include "app/launch/log.h"
+#include "app/run/serve.h"
 #include "core/train/trainer.h"
 
 namespace engine::testing {

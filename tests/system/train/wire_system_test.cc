@@ -28,7 +28,7 @@ constexpr char kHead[] =
     "sgd { momentum: 0.9 weight_decay: 0.001 } cpu_ops { threads: 1 }\n";
 
 std::string Config(const std::string& hook, const std::string& scheduler = "fifo_sched",
-                   const std::string& communicator = "gloo") {
+                   const std::string& communicator = "tcp") {
   return std::string(kHead)
       .append("plugins: [\"")
       .append(communicator)

@@ -15,7 +15,7 @@ TrainRequest Request() {
   request.config_file = "x.pbtxt";
   request.overrides = {"train.global_batch=8"};
   request.plugin_folders = {"common"};
-  request.b = {{"gloo", "./libmine.so"}, {"gloo.io_threads=1"}, {"of_b"}};
+  request.b = {{"tcp", "./libmine.so"}, {"tcp.io_threads=1"}, {"of_b"}};
   request.ranks = 3;
   return request;
 }
@@ -25,7 +25,7 @@ TEST(RunArguments, HandOnTheFlagsOfASide) {
   const std::string line = ShellWords(RunArguments(request, request.b, 0, 60, false));
   EXPECT_EQ(line,
             "run x.pbtxt --quiet --launcher none -n 3 --plugin-path of_b --plugin-path common "
-            "--plugins gloo,./libmine.so --set train.global_batch=8 --set gloo.io_threads=1 "
+            "--plugins tcp,./libmine.so --set train.global_batch=8 --set tcp.io_threads=1 "
             "--set train.steps=60 --set train.evaluate_every=-1 --set train.checkpoint_every=0 "
             "--set output.checkpoint= --set output.sample_bytes=0");
 }

@@ -9,8 +9,8 @@ namespace engine::bench {
 inline TrainResult SampleResult(double b_ms, bool with_null = false) {
   TrainResult result;
   result.request.config_name = "a <b> & \"c\".pbtxt";
-  result.request.a.plugins = {"gloo", "fifo_sched"};
-  result.request.b.plugins = {"gloo", "priority_sched"};
+  result.request.a.plugins = {"tcp", "fifo_sched"};
+  result.request.b.plugins = {"tcp", "priority_sched"};
   if (with_null) result.request.null_side = Side{.plugins = {"null"}};
   result.request.blocks = 2;
   result.request.warmup = 1;

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/launch/launch.h"
-#include "core/launch/log.h"
+#include "app/launch/launch.h"
+#include "app/launch/log.h"
 
 namespace engine::bench {
 namespace {

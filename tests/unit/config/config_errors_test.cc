@@ -49,7 +49,7 @@ TEST_F(ConfigTest, WrongTypes) {
             "run.pbtxt:1:35: 'COS' is none of CONSTANT, COSINE");
   EXPECT_EQ(Sentence("data {\n  shuffle: maybe }\n"),
             "run.pbtxt:2:12: 'shuffle' is true or false, not 'maybe'");
-  EXPECT_EQ(Sentence("plugins: gloo\n"), "run.pbtxt:1:10: expected text in quotes, found gloo");
+  EXPECT_EQ(Sentence("plugins: tcp\n"), "run.pbtxt:1:10: expected text in quotes, found tcp");
   EXPECT_EQ(Sentence(Good() + "test_sched { merge: 7 }"), "run.pbtxt:7:21: 7 is out of range");
   EXPECT_EQ(Sentence(Good() + "test_sched { order: ready }"),
             "run.pbtxt:7:21: expected text in quotes, found ready");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config/config.h"
+#include "app/config/config.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
 namespace engine {

@@ -1,4 +1,4 @@
-#include "core/config/config.h"
+#include "app/config/config.h"
 
 #include <cstring>
 

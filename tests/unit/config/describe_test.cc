@@ -1,4 +1,4 @@
-#include "core/config/describe.h"
+#include "app/config/describe.h"
 
 #include <gmock/gmock.h>
 

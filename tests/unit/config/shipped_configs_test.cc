@@ -5,8 +5,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/config/config.h"
-#include "core/config/default_config.h"
+#include "app/config/config.h"
+#include "app/config/default_config.h"
 
 namespace engine {
 namespace {
@@ -30,7 +30,7 @@ TEST_P(ShippedConfigsTest, Loads) {
                                     .base_folder = "",
                                     .overrides = {},
                                     .plugins = {},
-                                    .default_plugins = {{.name = "gloo"}},
+                                    .default_plugins = {{.name = "tcp"}},
                                     .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_FALSE(config->plugins().ops.empty());

@@ -1,4 +1,4 @@
-#include "core/config/source_text.h"
+#include "app/config/source_text.h"
 
 #include <gmock/gmock.h>
 

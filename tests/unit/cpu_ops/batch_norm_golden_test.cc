@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "core/storage/safetensors.h"
+#include "app/checkpoint/safetensors.h"
 #include "tests/conformance/ops/op_rig.h"
 
 namespace engine::test {

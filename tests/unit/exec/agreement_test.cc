@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "core/launch/memory_store.h"
-#include "engine/grouped_transfers.h"
+#include "core/base/memory_store.h"
+#include "engine/ext/grouped_transfers.h"
 #include "tests/fakes/hub_communicator.h"
 #include "tests/unit/exec/rig.h"
 

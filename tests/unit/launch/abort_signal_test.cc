@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/launch/rank_context.h"
+#include "core/base/rank_context.h"
 
 namespace engine {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/launch/agree.h"
+#include "app/launch/agree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/launch/launch.h"
+#include "app/launch/launch.h"
 
 namespace engine {
 namespace {
@@ -21,7 +21,7 @@ LaunchOutcome RunThreads(int world_size, const std::function<Status(RankContext&
 TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
   for (int world_size : {1, 3}) {
     LaunchOutcome outcome = RunThreads(world_size, [](RankContext& context) {
-      ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "gloo 1.0", 10000));
+      ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
       return CheckSameOnAllRanks(context, "model", "", 10000);
     });
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
@@ -32,7 +32,7 @@ TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
   std::vector<std::string> said(4);
   LaunchOutcome outcome = RunThreads(4, [&](RankContext& context) {
     int rank = context.info.rank;
-    const char* value = rank == 1 || rank == 3 ? "gloo 2.0" : "gloo 1.0";
+    const char* value = rank == 1 || rank == 3 ? "tcp 2.0" : "tcp 1.0";
     Status status = CheckSameOnAllRanks(context, "plugins", value, 10000);
     said[rank] = status.message();
     EXPECT_EQ(status.code(), StatusCode::kConfig);
@@ -46,8 +46,8 @@ TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
   });
   for (const std::string& sentence : said) {
     EXPECT_EQ(sentence,
-              "ranks 1, 3 run with another configuration than rank 0 (plugins): rank 1 has 'gloo "
-              "2.0' and rank 0 has 'gloo 1.0'; start every rank with the same");
+              "ranks 1, 3 run with another configuration than rank 0 (plugins): rank 1 has 'tcp "
+              "2.0' and rank 0 has 'tcp 1.0'; start every rank with the same");
   }
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_EQ(outcome.status.rank(), 1);
@@ -64,16 +64,16 @@ TEST(CheckSameOnAllRanks, ARankThatDoesNotComeIsATimeout) {
 
 TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
   LaunchOutcome outcome = RunThreads(2, [](RankContext& context) -> Status {
-    ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "gloo 1.0", 10000));
+    ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
     if (context.info.rank == 0) return {};
     context.info.incarnation = 1;  // as if another had been here before
-    EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "gloo 1.0", 10000).ok());
-    const Status other = CheckSameOnAllRanks(context, "plugins", "gloo 2.0", 10000);
+    EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000).ok());
+    const Status other = CheckSameOnAllRanks(context, "plugins", "tcp 2.0", 10000);
     EXPECT_EQ(other.code(), StatusCode::kConfig);
     EXPECT_EQ(other.rank(), 1);
     EXPECT_STREQ(other.message(),
-                 "rank 1 runs with another configuration than rank 0 (plugins): it has 'gloo 2.0' "
-                 "and rank 0 has 'gloo 1.0'; start it with the same");
+                 "rank 1 runs with another configuration than rank 0 (plugins): it has 'tcp 2.0' "
+                 "and rank 0 has 'tcp 1.0'; start it with the same");
     return {};
   });
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();

@@ -1,4 +1,4 @@
-#include "core/launch/endpoint.h"
+#include "app/launch/endpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "core/launch/launch.h"
+#include "app/launch/launch.h"
 
 namespace engine {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "core/launch/launch.h"
+#include "app/launch/launch.h"
 #include "tests/unit/launch/socket_run.h"
 
 namespace engine {

@@ -1,4 +1,4 @@
-#include "core/launch/message.h"
+#include "app/launch/message.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/launch/plugin_host.h"
+#include "app/launch/plugin_host.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "core/launch/log.h"
-#include "core/launch/memory_store.h"
+#include "app/launch/log.h"
+#include "core/base/memory_store.h"
 
 namespace engine {
 namespace {
@@ -74,12 +74,12 @@ TEST_F(PluginHostTest, KnowsItsRankAndDevice) {
 
 TEST_F(PluginHostTest, LogsAndMeasures) {
   logger_->set_pattern("%L %v");
-  PluginHost host = MakeHost("gloo");
+  PluginHost host = MakeHost("tcp");
   host.Log(LogLevel::kWarning, "slow {} link");  // braces of a plugin are text
   host.Metric("bytes", 3);
   host.Metric("bad", 1);
   EXPECT_EQ(metrics_.str(), "bytes=3;");
-  EXPECT_EQ(lines_.str(), "W gloo: slow {} link\nW gloo: disk full\n");
+  EXPECT_EQ(lines_.str(), "W tcp: slow {} link\nW tcp: disk full\n");
 }
 
 TEST(MakeRankLogger, PrefixesTheRankWhenThereAreSeveral) {

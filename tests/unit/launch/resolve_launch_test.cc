@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "core/launch/launch.h"
-#include "core/launch/launcher_environment.h"
+#include "app/launch/launch.h"
+#include "app/launch/launcher_environment.h"
 
 namespace engine {
 namespace {

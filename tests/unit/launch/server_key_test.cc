@@ -1,6 +1,6 @@
 // The key that a server shares with its run.
 
-#include "core/launch/server_key.h"
+#include "app/launch/server_key.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

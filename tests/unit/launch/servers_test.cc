@@ -8,8 +8,8 @@
 
 #include <set>
 
-#include "core/launch/endpoint.h"
-#include "core/launch/launch.h"
+#include "app/launch/endpoint.h"
+#include "app/launch/launch.h"
 #include "tests/unit/launch/socket_run.h"
 #include "tests/unit/storage/temp_folder.h"
 

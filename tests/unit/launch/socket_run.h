@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/launch/store_client.h"
-#include "core/launch/supervisor.h"
+#include "app/launch/store_client.h"
+#include "app/launch/supervisor.h"
 
 namespace engine {
 

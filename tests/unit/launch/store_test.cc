@@ -1,6 +1,6 @@
 // What every Store must do, on both implementations.
 
-#include "core/launch/store.h"
+#include "core/base/store.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/launch/memory_store.h"
+#include "core/base/memory_store.h"
 #include "tests/unit/launch/socket_run.h"
 
 namespace engine {

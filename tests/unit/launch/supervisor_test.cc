@@ -1,6 +1,6 @@
 // Joining, failing and leaving over the control channel.
 
-#include "core/launch/supervisor.h"
+#include "app/launch/supervisor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

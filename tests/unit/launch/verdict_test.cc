@@ -1,4 +1,4 @@
-#include "core/launch/verdict.h"
+#include "app/launch/verdict.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

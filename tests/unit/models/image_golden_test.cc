@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "core/storage/safetensors.h"
+#include "app/checkpoint/safetensors.h"
 #include "tests/unit/train/lone_rank.h"
 #include "tests/unit/train/values_on_device.h"
 

@@ -11,7 +11,7 @@
 
 #include "core/graph/memory_plan.h"
 #include "core/models/model.h"
-#include "engine/op_kit.h"
+#include "kit/op.h"
 #include "tests/unit/train/lone_rank.h"
 
 namespace engine::test {

@@ -1,4 +1,4 @@
-#include "core/simulate/compute_times.h"
+#include "tools/simulate/compute_times.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/simulate/network.h"
+#include "tools/simulate/network.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

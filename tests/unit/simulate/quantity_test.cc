@@ -1,4 +1,4 @@
-#include "core/simulate/quantity.h"
+#include "tools/simulate/quantity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

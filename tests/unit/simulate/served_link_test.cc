@@ -1,4 +1,4 @@
-#include "core/simulate/served_link.h"
+#include "tools/simulate/served_link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/simulate/simulation.h"
+#include "tools/simulate/simulation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

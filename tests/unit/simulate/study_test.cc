@@ -1,15 +1,15 @@
 // Whole predictions with the plugins of this build: a network of two layers of a profile, whose
 // compute is a sleep, so that its times are known.
-#include "core/simulate/study.h"
+#include "tools/simulate/study.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "core/launch/log.h"
-#include "core/simulate/lone_rank.h"
-#include "core/simulate/step_model.h"
+#include "app/launch/log.h"
+#include "tools/simulate/lone_rank.h"
+#include "tools/simulate/step_model.h"
 
 namespace engine {
 namespace {
@@ -27,7 +27,7 @@ std::string ProfileConfig(const std::string& scheduler) {
     } }
     data { synthetic { samples: 64 eval_samples: 8 shape: 2 classes: 2 } }
     train { steps: 5 batch_per_rank: 4 evaluate_every: -1 }
-    plugins: ["gloo", ")" +
+    plugins: ["tcp", ")" +
          scheduler + R"(", "sgd", "cpu_ops", "profile_ops"]
     cpu_ops { threads: 1 })";
 }
@@ -155,7 +155,7 @@ TEST(StudyTest, BatchIsSharedOutWhenItIsGlobal) {
     model { mlp { hidden: [8] } }
     data { synthetic { samples: 64 eval_samples: 8 shape: 4 classes: 2 } }
     train { steps: 5 global_batch: 16 }
-    plugins: ["gloo", "fifo_sched", "sgd", "cpu_ops"])");
+    plugins: ["tcp", "fifo_sched", "sgd", "cpu_ops"])");
   std::vector<Config> configs;
   configs.push_back(std::move(config));
   const auto studies = RunStudy(configs, std::nullopt, Options({2, 4}));

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/exec/task_graph.h"
-#include "core/simulate/network.h"
-#include "core/simulate/simulation.h"
+#include "tools/simulate/network.h"
+#include "tools/simulate/simulation.h"
 
 namespace engine::test {
 

@@ -1,4 +1,4 @@
-#include "core/storage/atomic_file.h"
+#include "app/checkpoint/atomic_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/storage/safetensors.h"
+#include "app/checkpoint/safetensors.h"
 #include "tests/unit/storage/temp_folder.h"
 
 namespace engine {

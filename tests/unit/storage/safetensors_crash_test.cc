@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/storage/safetensors.h"
+#include "app/checkpoint/safetensors.h"
 #include "tests/unit/storage/temp_folder.h"
 
 namespace engine {

@@ -1,4 +1,4 @@
-#include "core/storage/safetensors.h"
+#include "app/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/storage/digest.h"
+#include "app/checkpoint/digest.h"
 #include "tests/unit/storage/temp_folder.h"
 
 namespace engine {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "core/trace/trace_format.h"
 #include "tests/unit/trace/made_trace.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine {
 namespace {

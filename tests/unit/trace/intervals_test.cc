@@ -1,4 +1,4 @@
-#include "core/trace/intervals.h"
+#include "tools/trace/intervals.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/trace/serialize.h"
+#include "tools/trace/serialize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/trace/summary.h"
+#include "tools/trace/summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/trace/wait_cause.h"
+#include "tools/trace/wait_cause.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/train/write_trace.h"
+#include "app/run/write_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "core/launch/launch.h"
-#include "core/trace/trace_format.h"
+#include "app/launch/launch.h"
 #include "tests/unit/trace/made_trace.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine {
 namespace {

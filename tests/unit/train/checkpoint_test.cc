@@ -1,4 +1,4 @@
-#include "core/train/checkpoint.h"
+#include "app/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/train/generate.h"
+#include "app/run/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/storage/safetensors.h"
+#include "app/checkpoint/safetensors.h"
 #include "tests/unit/train/lone_rank.h"
 #include "tests/unit/train/values_on_device.h"
 

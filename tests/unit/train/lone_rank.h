@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "app/launch/log.h"
+#include "core/base/memory_store.h"
 #include "core/exec/executor.h"
-#include "core/launch/log.h"
-#include "core/launch/memory_store.h"
 #include "core/models/model.h"
 #include "core/train/rank_plugins.h"
 

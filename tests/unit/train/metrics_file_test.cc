@@ -1,4 +1,4 @@
-#include "core/train/metrics_file.h"
+#include "app/run/metrics_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(MetricsFile, OneObjectPerLine) {
                       .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4})
                   .ok());
   ASSERT_TRUE((*file)->WriteCheckpoint(3, "a \"quoted\" name\n").ok());
-  ASSERT_TRUE((*file)->WritePluginMetric(1, "gloo.bytes", 1e9).ok());
+  ASSERT_TRUE((*file)->WritePluginMetric(1, "tcp.bytes", 1e9).ok());
   // Every line is there while the file is still open, as after a crash.
   EXPECT_EQ(Lines(path),
             (std::vector<Json>{
@@ -66,7 +66,7 @@ TEST(MetricsFile, OneObjectPerLine) {
                  {"targets", 16},
                  {"seconds", 4.0}},
                 {{"event", "checkpoint"}, {"step", 3}, {"path", "a \"quoted\" name\n"}},
-                {{"event", "metric"}, {"rank", 1}, {"name", "gloo.bytes"}, {"value", 1e9}}}));
+                {{"event", "metric"}, {"rank", 1}, {"name", "tcp.bytes"}, {"value", 1e9}}}));
 }
 
 TEST(MetricsFile, TheFirstLineReplacesAnEarlierRun) {

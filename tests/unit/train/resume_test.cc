@@ -1,4 +1,4 @@
-#include "core/train/resume.h"
+#include "app/checkpoint/resume.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "core/launch/memory_store.h"
+#include "core/base/memory_store.h"
 #include "tests/unit/storage/temp_folder.h"
 #include "tests/unit/train/lone_rank.h"
 

@@ -1,4 +1,4 @@
-#include "core/train/retention.h"
+#include "app/checkpoint/retention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,122 @@
+#include "app/checkpoint/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+namespace engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether `path` is still the name of the open file: its writer may have renamed it in between.
+bool IsNameOf(const char* path, int fd) {
+  struct stat by_name {
+  }, by_fd{};
+  return lstat(path, &by_name) == 0 && fstat(fd, &by_fd) == 0 && by_name.st_ino == by_fd.st_ino &&
+         by_name.st_dev == by_fd.st_dev;
+}
+
+// Removes the temporary files of writers that no longer live. Best effort: what cannot be looked at
+// or removed stays.
+void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end;
+       it.increment(ignored)) {
+    if (it->path().filename().native().compare(0, prefix.size(), prefix) != 0) continue;
+    const char* path = it->path().c_str();
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && IsNameOf(path, fd)) unlink(path);
+    close(fd);
+  }
+}
+
+}  // namespace
+
+bool SyncFolder(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool synced = fsync(fd) == 0 || errno == EINVAL;
+  const int reason = errno;
+  close(fd);
+  errno = reason;
+  return synced;
+}
+
+Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
+  const fs::path target(path);
+  const std::string name = target.filename().native();
+  if (name.empty() || name == "." || name == "..") {
+    return Status::Error(StatusCode::kStorage, "cannot write '%s': it is not the name of a file",
+                         path.c_str());
+  }
+  const std::string folder = target.has_parent_path() ? target.parent_path().native() : ".";
+  const std::string prefix = "." + name + ".tmp.";
+  RemoveAbandoned(folder, prefix);
+  const std::string temporary =
+      folder + "/" + prefix + std::to_string(getpid()) + "." + std::to_string(gettid());
+  std::unique_ptr<AtomicFile> file(new AtomicFile(path, folder, temporary));
+  ENGINE_RETURN_IF_ERROR(file->Open());
+  return file;
+}
+
+// Another writer may take the new file for an abandoned one before it is locked, and remove it:
+// then it has no link any more, and another is made. That writer looks through the folder once, so
+// this ends.
+Status AtomicFile::Open() {
+  for (;;) {
+    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ < 0) return Error("create");
+    int locked = flock(fd_, LOCK_EX);
+    while (locked != 0 && errno == EINTR) locked = flock(fd_, LOCK_EX);
+    struct stat info {};
+    if (locked != 0 || fstat(fd_, &info) != 0) return Error("lock");
+    if (info.st_nlink > 0) return {};
+    close(fd_);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  unlink(temporary_.c_str());
+  close(fd_);
+}
+
+Status AtomicFile::Write(const void* data, size_t size_bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (size_bytes > 0) {
+    const ssize_t written = write(fd_, next, std::min<size_t>(size_bytes, 1u << 30));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Error("write");
+    next += written;
+    size_bytes -= static_cast<size_t>(written);
+  }
+  return {};
+}
+
+Status AtomicFile::Commit() {
+  if (fsync(fd_) != 0) return Error("fsync");
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return Error("rename");
+  // From here on the temporary name is gone. An error of close after fsync has nothing to tell.
+  close(fd_);
+  fd_ = -1;
+  if (!SyncFolder(folder_)) return Error("fsync the folder of");
+  return {};
+}
+
+Status AtomicFile::Error(const char* action) const {
+  const int reason = errno;
+  return Status::Error(StatusCode::kStorage, "cannot write '%s': %s failed: %s", path_.c_str(),
+                       action, std::strerror(reason));
+}
+
+}  // namespace engine

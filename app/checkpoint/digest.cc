@@ -1,0 +1,35 @@
+#include "app/checkpoint/digest.h"
+
+#include <xxhash.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <new>
+
+namespace engine {
+
+struct Digest::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  ~State() { XXH3_freeState(xxh); }
+};
+
+Digest::Digest() : state_(std::make_unique<State>()) {
+  if (!state_->xxh) throw std::bad_alloc();
+  XXH3_128bits_reset(state_->xxh);
+}
+
+Digest::~Digest() = default;
+
+void Digest::Add(const void* data, size_t size_bytes) noexcept {
+  if (size_bytes > 0) XXH3_128bits_update(state_->xxh, data, size_bytes);
+}
+
+std::string Digest::Text() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
+  char text[48];
+  std::snprintf(text, sizeof(text), "xxh3_128:%016" PRIx64 "%016" PRIx64, uint64_t{hash.high64},
+                uint64_t{hash.low64});
+  return text;
+}
+
+}  // namespace engine

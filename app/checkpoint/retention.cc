@@ -1,0 +1,110 @@
+#include "app/checkpoint/retention.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "app/checkpoint/atomic_file.h"
+
+namespace engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Numbered {
+  int64_t step = 0;
+  std::string path;
+};
+
+Status StorageError(const char* action, const std::string& path, int reason) {
+  return Status::Error(StatusCode::kStorage, "cannot %s '%s': %s", action, path.c_str(),
+                       std::strerror(reason));
+}
+
+std::string FolderOf(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.native();
+}
+
+// The step in a second name of `path`; -1 when `name` is none.
+int64_t StepInName(const std::string& path, const std::string& name) {
+  const std::string stem = fs::path(path).stem().native() + ".";
+  if (!name.starts_with(stem)) return -1;
+  int64_t step = -1;
+  std::from_chars(name.data() + stem.size(), name.data() + name.size(), step);
+  return step >= 0 && fs::path(NameAtStep(path, step)).filename().native() == name ? step : -1;
+}
+
+Result<std::vector<Numbered>> FindNumbered(const std::string& path) {
+  std::vector<Numbered> found;
+  std::error_code error;
+  const std::string folder = FolderOf(path);
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const int64_t step = StepInName(path, it->path().filename().native());
+    if (step >= 0) found.push_back({step, it->path().native()});
+  }
+  if (error) return StorageError("look through", folder, error.value());
+  return found;
+}
+
+}  // namespace
+
+std::string NameAtStep(const std::string& path, int64_t step) {
+  const fs::path whole(path);
+  char number[32];
+  std::snprintf(number, sizeof number, ".%06lld", static_cast<long long>(step));
+  const std::string name = whole.stem().native() + number + whole.extension().native();
+  return (whole.parent_path() / name).native();
+}
+
+Status CheckCanKeep(const std::string& path, int64_t keep) {
+  if (keep <= 1) return {};
+  const std::string folder = FolderOf(path);
+  std::string probe = folder + "/.engine-probe-XXXXXX";
+  const int fd = mkostemp(probe.data(), O_CLOEXEC);
+  if (fd < 0) return StorageError("write into", folder, errno);
+  close(fd);
+  const std::string second = probe + ".link";
+  const bool linked = link(probe.c_str(), second.c_str()) == 0;
+  const int reason = errno;
+  unlink(second.c_str());
+  unlink(probe.c_str());
+  if (linked) return {};
+  return Status::Error(
+      StatusCode::kStorage,
+      "output.keep_checkpoints is %lld, which takes hard links, and there are none "
+      "in '%s' (%s): set it to 1 or write to another file system",
+      static_cast<long long>(keep), folder.c_str(), std::strerror(reason));
+}
+
+// Removes before it adds, so that runs which are killed in between leave no more files each time.
+Status KeepNewest(const std::string& path, int64_t step, int64_t keep) {
+  if (keep <= 1) return {};
+  ENGINE_ASSIGN_OR_RETURN(std::vector<Numbered> others, FindNumbered(path));
+  // In the order in which they are kept.
+  std::sort(others.begin(), others.end(), [step](const Numbered& a, const Numbered& b) {
+    const bool a_left = a.step > step, b_left = b.step > step;
+    return a_left != b_left ? b_left : a.step > b.step;
+  });
+  int64_t kept = 1;  // the new one
+  for (const Numbered& other : others) {
+    // One of this step is of an earlier run, or of this one before it went back.
+    if (other.step != step && ++kept <= keep) continue;
+    if (unlink(other.path.c_str()) == 0 || errno == ENOENT) continue;
+    return StorageError("remove the old checkpoint", other.path, errno);
+  }
+  const std::string name = NameAtStep(path, step);
+  if (link(path.c_str(), name.c_str()) != 0) return StorageError("make", name, errno);
+  const std::string folder = FolderOf(path);
+  return SyncFolder(folder) ? Status() : StorageError("fsync", folder, errno);
+}
+
+}  // namespace engine

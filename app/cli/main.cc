@@ -1,0 +1,234 @@
+#include <malloc.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <cstdio>
+
+#include "app/cli/commands.h"
+#include "app/command/version.h"
+#include "bench/cli/command.h"
+#include "core/plugin/crash_handler.h"
+#include "tools/simulate/command.h"
+#include "tools/trace/command.h"
+
+extern char** environ;
+
+namespace engine {
+namespace {
+
+Environment ReadEnvironment() {
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos)
+      environment.variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  if (length > 0) {
+    const std::string binary(path, static_cast<size_t>(length));
+    environment.binary_folder = binary.substr(0, binary.rfind('/'));
+  }
+  return environment;
+}
+
+void AddPluginFlags(CLI::App* app, PluginFlags* flags) {
+  app->add_option("--plugin-path", flags->folders,
+                  "Folder to search for plugins first; can be repeated")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
+}
+
+void AddConfigFlags(CLI::App* app, ConfigFlags* flags) {
+  app->add_option("config", flags->file, "Configuration file (default: the built-in one)")
+      ->type_name("FILE");
+  app->add_option("--plugins", flags->plugins,
+                  "Plugins, each for the role it fills: --plugins tcp,fifo_sched")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAME,...");
+  app->add_option("--set", flags->overrides,
+                  "Override a key: --set train.steps=100; can be repeated")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  AddPluginFlags(app, &flags->plugin);
+}
+
+void AddCheckpointFlags(CLI::App* app, CheckpointFlags* flags) {
+  app->add_option("checkpoint", flags->file, "Checkpoint file")->required()->type_name("FILE");
+  app->add_option("--set", flags->overrides,
+                  "Override a key of the configuration in the checkpoint")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  AddPluginFlags(app, &flags->plugin);
+}
+
+class CommandLine {
+ public:
+  explicit CommandLine(const Environment& environment) : environment_(environment) {
+    app_.set_version_flag("--version", kVersionText);
+    app_.require_subcommand(1);
+    app_.footer(
+        "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin; 200 "
+        "peer lost;\n"
+        "201 rendezvous; 202 timeout or stall; 203 storage; 128+n signal n.");
+    AddRun();
+    AddServe();
+    AddPlugins();
+    AddConfig();
+    AddSample();
+    AddEval();
+    AddTraceCommand(app_, &code_);
+    AddBenchCommand(app_, environment_, &code_);
+    AddSimulateCommand(app_, environment_, &code_);
+  }
+
+  int Run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error) == 0 ? 0 : 2;
+    }
+    return code_;
+  }
+
+ private:
+  void AddRun() {
+    CLI::App* run = app_.add_subcommand("run", "Train a model on one or several ranks");
+    AddConfigFlags(run, &run_.config);
+    run->add_option("-n,--ranks", run_.launch.world_size, "Number of ranks on this machine")
+        ->check(CLI::Range(1, 4096));
+    run->add_flag("--threads", run_.launch.threads, "Ranks are threads of one process");
+    run->add_option("--rendezvous", run_.launch.rendezvous,
+                    "Where rank 0 can be reached, for ranks on several hosts")
+        ->type_name("HOST:PORT");
+    run->add_option(
+           "--launcher", run_.launch.launcher,
+           "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
+        ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+    AddServerFlags(run);
+    run->add_option("--trace", run_.trace,
+                    "Write what all ranks did when, for Perfetto (sets output.trace)")
+        ->type_name("FILE");
+    run->add_option("--resume", run_.resume,
+                    "Go on from a checkpoint; without a configuration file, with its own")
+        ->type_name("FILE");
+    run->add_flag("-q,--quiet", run_.quiet, "No progress, only results and problems");
+    run->add_flag("-v,--verbose", run_.verbose, "Also what plugins say for debugging");
+    run->callback([this] {
+      if (!run_.trace.empty()) run_.config.overrides.push_back("output.trace=" + run_.trace);
+      code_ = RunCommand(run_, environment_);
+    });
+  }
+
+  void AddServerFlags(CLI::App* run) {
+    run->add_option("--servers", run_.launch.servers,
+                    "Members beside the ranks that keep and update the parameters")
+        ->check(CLI::Range(0, 256));
+    run->add_option("--serve-at", run_.launch.serve_at,
+                    "Start no servers: wait here for `engine serve` to join, as often as --servers "
+                    "says")
+        ->type_name("HOST:PORT");
+    run->add_option("--key-file", run_.launch.key_file,
+                    "Secret shared with `engine serve`, made if the file does not exist; needed "
+                    "off loopback")
+        ->type_name("FILE");
+    run->add_option("--restarts", run_.launch.restarts,
+                    "How often a lost rank is started again, where updates are bounded or async")
+        ->check(CLI::Range(0, 1000000));
+  }
+
+  void AddServe() {
+    CLI::App* serve = app_.add_subcommand("serve", "Join a run as one of its servers");
+    serve->add_option("address", serve_.address, "Where the run waits for its servers")
+        ->required()
+        ->type_name("HOST:PORT");
+    serve->add_option("--index", serve_.index, "Which server this is, from 0 on")
+        ->required()
+        ->check(CLI::Range(0, 255));
+    serve->add_option("--key-file", serve_.key_file, "Secret shared with the run")
+        ->type_name("FILE");
+    serve->add_option("--wait", serve_.wait_seconds, "Seconds to wait for the run")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 86400));
+    AddPluginFlags(serve, &serve_.plugin);
+    serve->add_flag("-q,--quiet", serve_.quiet, "Only problems");
+    serve->add_flag("-v,--verbose", serve_.verbose, "Also what plugins say for debugging");
+    serve->callback([this] { code_ = ServeCommand(serve_, environment_); });
+  }
+
+  void AddPlugins() {
+    CLI::App* plugins = app_.add_subcommand("plugins", "List plugins, or describe one");
+    plugins->add_option("name", plugin_name_, "Name of a plugin, or path of its file")
+        ->type_name("NAME");
+    AddPluginFlags(plugins, &plugins_);
+    plugins->callback([this] { code_ = PluginsCommand(plugins_, plugin_name_, environment_); });
+  }
+
+  void AddConfig() {
+    CLI::App* config = app_.add_subcommand("config", "Check or print a configuration");
+    config->require_subcommand(1);
+    CLI::App* check = config->add_subcommand("check", "Check a configuration without running it");
+    AddConfigFlags(check, &config_);
+    check->callback([this] { code_ = ConfigCheckCommand(config_, environment_); });
+    CLI::App* print = config->add_subcommand("print", "Print every value and where it comes from");
+    AddConfigFlags(print, &config_);
+    print->callback([this] { code_ = ConfigPrintCommand(config_, environment_); });
+  }
+
+  void AddSample() {
+    CLI::App* sample = app_.add_subcommand("sample", "Continue a text with a trained model");
+    AddCheckpointFlags(sample, &checkpoint_);
+    sample->add_option("--prompt", checkpoint_.prompt, "Text to continue")->type_name("TEXT");
+    sample->add_option("--bytes", checkpoint_.bytes, "Bytes to generate")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000000));
+    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest byte")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 100.0));
+    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many bytes; 0: all")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 256));
+    sample->add_option("--seed", checkpoint_.seed, "The same seed gives the same text")
+        ->capture_default_str();
+    sample->callback([this] { code_ = SampleCommand(checkpoint_, environment_); });
+  }
+
+  void AddEval() {
+    CLI::App* eval = app_.add_subcommand("eval", "Evaluate a trained model on its held-out data");
+    AddCheckpointFlags(eval, &checkpoint_);
+    eval->callback([this] { code_ = EvalCommand(checkpoint_, environment_); });
+  }
+
+  const Environment& environment_;
+  CLI::App app_{"Plugin-based engine for distributed (data-parallel) training", "engine"};
+  RunFlags run_;
+  ServeFlags serve_;
+  PluginFlags plugins_;
+  std::string plugin_name_;
+  ConfigFlags config_;
+  CheckpointFlags checkpoint_;
+  int code_ = 0;
+};
+
+}  // namespace
+}  // namespace engine
+
+// Blocks of some megabytes come and go in every step (messages of libraries, above all). Given back
+// to the system each time, their pages would be zeroed and mapped again: 0.4 ms per megabyte.
+static void KeepFreedMemory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as high as it goes
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+int main(int argc, char** argv) {
+  KeepFreedMemory();
+  const engine::Status installed = engine::InstallCrashHandler();
+  if (!installed.ok()) return engine::ReportError(installed);
+  const engine::Environment environment = engine::ReadEnvironment();
+  return engine::CommandLine(environment).Run(argc, argv);
+}

@@ -1,0 +1,135 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "app/checkpoint/checkpoint.h"
+#include "app/cli/commands.h"
+#include "app/cli/progress.h"
+#include "app/launch/log.h"
+#include "app/run/serve.h"
+#include "core/train/trainer.h"
+
+namespace engine {
+namespace {
+
+// Makes the folder of an output file and makes sure that it can be written, before hours of
+// training. `replaced`: by renaming a new file, which would put it in the place of a device or
+// pipe.
+Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
+  if (path.empty()) return {};
+  const auto refuse = [&](const char* what, const std::string& where, const char* why) {
+    return Status::Error(StatusCode::kStorage, "%s: %s %s: %s", key, what, where.c_str(), why);
+  };
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) return refuse("cannot make the folder", folder, error.message().c_str());
+  const std::filesystem::file_status file = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(file)) {
+    return refuse("cannot write to", path, "it is a folder; name a file");
+  }
+  if (std::filesystem::is_other(file)) {
+    return replaced ? refuse("cannot replace", path, "it is no regular file") : Status();
+  }
+  // Permission bits do not tell: of a read-only file system, or to root.
+  const std::string where = folder.empty() ? "." : folder.string();
+  std::string probe = where + "/.engine-probe-XXXXXX";
+  const int fd = mkostemp(probe.data(), O_CLOEXEC);
+  if (fd < 0) return refuse("cannot write into", where, strerror(errno));
+  close(fd);
+  unlink(probe.c_str());
+  return {};
+}
+
+// The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
+Result<Config> RunConfig(const RunFlags& flags, const Environment& environment,
+                         const RankInfo& shape) {
+  const std::vector<DefaultPlugin> communicators = DefaultCommunicators(shape);
+  if (flags.resume.empty()) return LoadConfig(flags.config, environment, communicators);
+  // Looked at in any case, so that a file that is missing or damaged is told once and at once.
+  ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(flags.resume));
+  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment, communicators);
+  return Config::Load({.text = checkpoint.info.config,
+                       .origin = "configuration in " + flags.resume,
+                       .overrides = flags.config.overrides,
+                       .plugins = flags.config.plugins,
+                       .default_plugins = communicators,
+                       .plugin_folders = PluginFolders(flags.config.plugin, environment)});
+}
+
+std::shared_ptr<spdlog::logger> MakeLogger(const RankContext& member, bool quiet, bool verbose) {
+  return MakeMemberLogger(member.info, verbose ? spdlog::level::debug
+                                       : quiet ? spdlog::level::warn
+                                               : spdlog::level::info);
+}
+
+Status TrainRank(const Config& config, const RunFlags& flags, MetricsFile* metrics_of_first,
+                 RankContext& rank) {
+  const bool first = rank.info.rank == 0;
+  auto logger = MakeLogger(rank, flags.quiet, flags.verbose);
+  MetricsFile* const metrics = first ? metrics_of_first : nullptr;
+  Progress progress(first, flags.quiet, isatty(STDOUT_FILENO) == 1, metrics);
+  const auto sink = [&](std::string_view name, double value) {
+    if (metrics != nullptr) (void)metrics->WritePluginMetric(rank.info.rank, name, value);
+  };
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                          Trainer::Create(config, rank, logger, progress, sink, flags.resume));
+  return trainer->Run();
+}
+
+// What happens to a run that goes on.
+void PrintNotice(const std::string& sentence) {
+  std::fprintf(stderr, "engine: %s\n", sentence.c_str());
+}
+
+}  // namespace
+
+int RunCommand(const RunFlags& flags, const Environment& environment) {
+  const auto plan = ResolveLaunch(flags.launch, environment.variables);
+  if (!plan.ok()) return ReportError(plan.status());
+  const auto config = RunConfig(flags, environment, plan->info);
+  if (!config.ok()) return ReportError(config.status());
+  const config::Output& output = config->proto().output();
+  for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint(), true),
+                                 PrepareOutput("output.metrics", output.metrics(), false),
+                                 PrepareOutput("output.trace", output.trace(), true)}) {
+    if (!prepared.ok()) return ReportError(prepared);
+  }
+  // Opened before any rank reads its data, which may lie in the same folder.
+  std::unique_ptr<MetricsFile> metrics;
+  if (!output.metrics().empty() &&
+      (plan->mode != LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
+    auto opened =
+        MetricsFile::Open(output.metrics(), flags.resume.empty() ? MetricsFile::Earlier::kReplace
+                                                                 : MetricsFile::Earlier::kKeep);
+    if (!opened.ok()) return ReportError(opened.status());
+    metrics = std::move(*opened);
+  }
+  const LaunchOptions options{
+      .rendezvous_timeout_ms = config->proto().communication().rendezvous_timeout_ms(),
+      .notice = PrintNotice};
+  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) {
+    if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
+    return ServeParameters(*config, member, MakeLogger(member, flags.quiet, flags.verbose));
+  });
+  if (!outcome.status.ok() && outcome.report) ReportError(outcome.status);
+  return outcome.exit_code;
+}
+
+int ServeCommand(const ServeFlags& flags, const Environment& environment) {
+  const auto plan = ResolveServe(flags.address, flags.index, flags.key_file);
+  if (!plan.ok()) return ReportError(plan.status());
+  const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
+  const LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
+  const auto folders = PluginFolders(flags.plugin, environment);
+  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const Config config, ConfigOfRun(member, folders, wait_ms));
+    return ServeParameters(config, member, MakeLogger(member, flags.quiet, flags.verbose));
+  });
+  if (!outcome.status.ok()) ReportError(outcome.status);
+  return outcome.exit_code;
+}
+
+}  // namespace engine

@@ -1,0 +1,90 @@
+#include "app/command/command.h"
+
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "app/command/version.h"
+#include "app/config/default_config.h"
+#include "app/launch/exit_code.h"
+#include "app/launch/member.h"
+
+namespace engine {
+namespace {
+
+constexpr size_t kMaxConfigBytes = 16u << 20;
+
+Result<std::string> ReadConfigFile(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    return Status::Error(StatusCode::kMissingInput, "configuration %s: %s", path.c_str(),
+                         strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) > kMaxConfigBytes) {
+    return Status::Error(StatusCode::kConfig,
+                         "configuration %s is not a text file of at most 16 MiB", path.c_str());
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file)
+    return Status::Error(StatusCode::kMissingInput, "configuration %s cannot be read",
+                         path.c_str());
+  return text.str();
+}
+
+}  // namespace
+
+std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment) {
+  std::vector<std::string> folders = flags.folders;
+  const auto listed = environment.variables.find("ENGINE_PLUGIN_PATH");
+  if (listed != environment.variables.end()) {
+    std::istringstream list(listed->second);
+    for (std::string folder; std::getline(list, folder, ':');) folders.push_back(folder);
+  }
+  if (!environment.binary_folder.empty()) {
+    folders.push_back(environment.binary_folder + "/plugins");
+    folders.push_back(environment.binary_folder + "/../lib/engine/plugins");
+    folders.push_back(environment.binary_folder + "/../" + kInstallLibrary + "/engine/plugins");
+  }
+  folders.push_back(kInstallPluginFolder);
+  return folders;
+}
+
+std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
+  if (shape.servers > 0) return {{.name = "zmq_ps", .device = ""}};
+  return {{.name = "nccl", .device = "cuda"},
+          {.name = shape.one_host ? "shm" : "tcp", .device = ""}};
+}
+
+Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
+                          const std::vector<DefaultPlugin>& communicators) {
+  ConfigRequest request{.overrides = flags.overrides,
+                        .plugins = flags.plugins,
+                        .default_plugins = communicators,
+                        .plugin_folders = PluginFolders(flags.plugin, environment)};
+  if (flags.file.empty()) {
+    request.text = DefaultConfigText();
+    request.origin = "built-in default";
+  } else {
+    ENGINE_ASSIGN_OR_RETURN(request.text, ReadConfigFile(flags.file));
+    request.origin = flags.file;
+    const size_t slash = flags.file.rfind('/');
+    request.base_folder = slash == std::string::npos ? "." : flags.file.substr(0, slash + 1);
+  }
+  return Config::Load(request);
+}
+
+int ReportError(const Status& status) {
+  const bool blames = status.rank() != kNobody && status.code() != StatusCode::kInterrupted;
+  if (blames) {
+    std::fprintf(stderr, "engine: %s: %s\n", MemberName(status.rank()).c_str(), status.message());
+  } else {
+    std::fprintf(stderr, "engine: %s\n", status.message());
+  }
+  return ExitCode(status.code());
+}
+
+}  // namespace engine

@@ -1,0 +1,46 @@
+// What the subcommands of `engine` share. Flags and environment variables end here: what is below
+// gets values.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "engine/host.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// The process as main() found it.
+struct Environment {
+  std::map<std::string, std::string> variables;
+  std::string binary_folder;  // where this executable lies
+};
+
+// Flags that several subcommands share.
+struct PluginFlags {
+  std::vector<std::string> folders;  // --plugin-path
+};
+struct ConfigFlags {
+  std::string file;                    // empty: the built-in default
+  std::vector<std::string> plugins;    // --plugins
+  std::vector<std::string> overrides;  // --set
+  PluginFlags plugin;
+};
+
+// --plugin-path, then ENGINE_PLUGIN_PATH, then beside the binary, then the install directory.
+std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);
+
+// What a run of that shape uses if nobody names a communicator.
+std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
+
+// The configuration of `flags`, or the built-in default, with `communicator` if it names none.
+Result<Config> LoadConfig(
+    const ConfigFlags& flags, const Environment& environment,
+    const std::vector<DefaultPlugin>& communicators = DefaultCommunicators({}));
+
+// Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind.
+int ReportError(const Status& status);
+
+}  // namespace engine

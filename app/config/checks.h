@@ -1,0 +1,17 @@
+// What a configuration must satisfy beyond its schema.
+#pragma once
+
+#include "app/config/document.h"
+#include "app/config/schema.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// Ranges of the numbers of engine.proto, what must be given, what excludes what. kConfig with the
+// place of the value, or of the block that lacks it.
+Status CheckDocument(const Document& document, const Schema& schema);
+
+// `learning_rate_scale` and `weight_decay_scale` of a block that has them.
+Status CheckScales(const Document& document, const Cursor& block);
+
+}  // namespace engine

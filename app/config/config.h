@@ -1,0 +1,80 @@
+// The effective configuration of a run: defaults, file, command line, in rising order of strength,
+// checked against the schema and against what the plugins publish, before any plugin is loaded.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/config/engine.pb.h"
+#include "core/plugin/catalog.h"
+#include "core/plugin/plugin_set.h"
+#include "engine/status.h"
+
+namespace engine {
+
+struct LayerConfig {
+  std::string op;    // empty for a residual block
+  std::string name;  // empty: made by the model builder
+  bool trainable = true;
+  int32_t priority = 0;
+  float learning_rate_scale = 1;
+  float weight_decay_scale = 1;
+  std::vector<OwnedOption> attributes;  // every attribute that the op publishes
+  std::vector<LayerConfig> residual;    // of a residual block
+  std::vector<LayerConfig> shortcut;    // of a residual block; empty: its input as it is
+};
+
+struct DefaultPlugin {
+  std::string name;
+  std::string device;  // only where the ops run on it; empty: anywhere
+};
+
+struct ConfigRequest {
+  std::string text;    // content of the file
+  std::string origin;  // its name for messages; "built-in default" for the built-in
+  // What plugins and folders of plugins in the text are relative to; empty: the current directory,
+  // as for all other files and for everything in `overrides` and `plugins`.
+  std::string base_folder;
+  std::vector<std::string> overrides;  // --set: "train.steps=100", "adamw.beta1=0.8"
+  // --plugins: each replaces the plugin of its role; hooks and ops without a device are appended.
+  std::vector<std::string> plugins;
+  // For roles that nothing above fills, the first that fits; those that no folder has are passed
+  // over.
+  std::vector<DefaultPlugin> default_plugins;
+  // Folders after those of the configuration itself, in search order (--plugin-path,
+  // ENGINE_PLUGIN_PATH, beside the binary, the install directory).
+  std::vector<std::string> plugin_folders;
+};
+
+// A configuration that has been checked.
+class Config {
+ public:
+  // kConfig: "FILE:LINE:COLUMN: sentence", the source line and a caret, the nearest right name; for
+  // a key or value of an override "--set KEY=VALUE: sentence". kPlugin when a chosen plugin is
+  // missing or broken, or when the chosen ones do not fill each role once. Defaults of plugin
+  // options and attributes are filled in.
+  static Result<Config> Load(const ConfigRequest& request);
+
+  const config::Config& proto() const { return *proto_; }
+  const PluginCatalog& catalog() const { return *catalog_; }
+  const PluginSelection& plugins() const { return selection_; }
+  const std::vector<LayerConfig>& layers() const { return layers_; }  // of model.net
+
+  // The whole configuration as a text that Load accepts and that gives the same configuration; with
+  // `with_origins` each line ends in a comment that says where its value came from: "default",
+  // "FILE:LINE", "--set", "--plugins".
+  std::string Print(bool with_origins) const;
+
+ private:
+  Config() = default;
+
+  std::shared_ptr<config::Config> proto_;
+  std::shared_ptr<const PluginCatalog> catalog_;
+  PluginSelection selection_;
+  std::vector<LayerConfig> layers_;
+  std::string printed_, printed_with_origins_;
+};
+
+}  // namespace engine

@@ -1,0 +1,112 @@
+#include "app/config/discover.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+namespace engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Absolute(const std::string& base, const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(fs::path(base) / path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+// What fills a role alone: a kind, or, of ops, those that bring the device.
+bool FillsRole(const PluginEntry& entry) {
+  if (entry.kind == PluginKind::kOps) return entry.device != "any";
+  return entry.kind != PluginKind::kHook;
+}
+
+// Adds a plugin that `flag` names: in place of the plugin of its role in the text, unless a flag
+// chose that one too, which AssignRoles refuses.
+void Add(const std::string& name, const std::string& flag, PluginEntry entry, Discovery* found) {
+  const std::string written = name.find('/') == std::string::npos ? name : entry.path;
+  for (size_t i = 0; i < found->chosen.size(); ++i) {
+    const PluginEntry& other = found->chosen[i];
+    const bool same_role = FillsRole(entry) && FillsRole(other) && entry.kind == other.kind;
+    if (!same_role && entry.name != other.name) continue;
+    if (found->flags[i] == flag) return;
+    if (!found->flags[i].empty()) continue;
+    found->plugins[i] = written;
+    found->flags[i] = flag;
+    found->chosen[i] = std::move(entry);
+    return;
+  }
+  found->plugins.push_back(written);
+  found->flags.push_back(flag);
+  found->chosen.push_back(std::move(entry));
+}
+
+void AddDefaults(const std::vector<DefaultPlugin>& defaults, Discovery* found) {
+  for (const auto& [name, device] : defaults) {
+    const auto entry = found->catalog.Find(name);
+    if (!entry.ok()) continue;  // AssignRoles says what could fill the role
+    const bool fits = std::any_of(found->chosen.begin(), found->chosen.end(),
+                                  [&, &device = device](const PluginEntry& other) {
+                                    return other.kind == PluginKind::kOps && other.device == device;
+                                  });
+    if (!device.empty() && !fits) continue;
+    const bool filled = std::any_of(
+        found->chosen.begin(), found->chosen.end(),
+        [&](const PluginEntry& other) { return FillsRole(other) && other.kind == entry->kind; });
+    if (!filled) Add(name, "default", *entry, found);
+  }
+}
+
+Status FindChosen(const ConfigRequest& request, const Document& document, Discovery* found) {
+  const Cursor root = document.Root();
+  const auto* field = root.Field("plugins");
+  for (const std::string& name : document.List("plugins")) {
+    const int index = static_cast<int>(found->plugins.size());
+    const bool is_path = name.find('/') != std::string::npos;
+    const bool in_text = document.Origin(root, field, index) != "--set";
+    const std::string written = is_path ? Absolute(in_text ? request.base_folder : "", name) : name;
+    const auto entry = found->catalog.Find(written);
+    if (!entry.ok()) {
+      return document.Error(root, field, index, entry.status().message(), StatusCode::kPlugin);
+    }
+    found->plugins.push_back(written);
+    found->flags.emplace_back();
+    found->chosen.push_back(*entry);
+  }
+  for (const std::string& name : request.plugins) {
+    const auto entry = found->catalog.Find(name);
+    if (!entry.ok()) return entry.status().WithContext("--plugins %s", name.c_str());
+    Add(name, "--plugins " + name, *entry, found);
+  }
+  AddDefaults(request.default_plugins, found);
+  return {};
+}
+
+bool IsAboutPlugins(const std::string& argument) {
+  const std::string key = argument.substr(0, argument.find('='));
+  return key == "plugins" || key == "plugin_path";
+}
+
+}  // namespace
+
+Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const SourceText> source) {
+  ENGINE_ASSIGN_OR_RETURN(Document document,
+                          Document::Parse(std::move(source), config::Config::default_instance(),
+                                          Document::UnknownKeys::kSkip));
+  for (const std::string& argument : request.overrides) {
+    if (IsAboutPlugins(argument)) ENGINE_RETURN_IF_ERROR(document.Override(argument));
+  }
+  const Cursor root = document.Root();
+  const bool in_text = document.Origin(root, root.Field("plugin_path"), 0) != "--set";
+  Discovery found;
+  for (const std::string& folder : document.List("plugin_path")) {
+    found.plugin_path.push_back(Absolute(in_text ? request.base_folder : "", folder));
+  }
+  std::vector<std::string> folders = found.plugin_path;
+  folders.insert(folders.end(), request.plugin_folders.begin(), request.plugin_folders.end());
+  found.catalog = PluginCatalog::Scan(folders);
+  ENGINE_RETURN_IF_ERROR(FindChosen(request, document, &found));
+  return found;
+}
+
+}  // namespace engine

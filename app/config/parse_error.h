@@ -1,0 +1,24 @@
+// Protobuf's errors of parsing in the words of our users.
+#pragma once
+
+#include <google/protobuf/descriptor.h>
+
+#include <string>
+
+#include "app/config/source_text.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// `message` and `offset` are Protobuf's, whose place is often the token after the one that is
+// wrong; `root` is the type that was parsed. Messages of unknown form are passed on as they are.
+Status TranslateParseError(const SourceText& source, size_t offset, const std::string& message,
+                           const google::protobuf::Descriptor& root);
+
+// "unknown key 'stepps' in 'train'; did you mean 'steps'?"
+std::string UnknownKey(const std::string& key, const google::protobuf::Descriptor& block);
+
+// "'COS' is none of CONSTANT, COSINE"
+std::string NoSuchWord(const std::string& word, const google::protobuf::EnumDescriptor& type);
+
+}  // namespace engine

@@ -1,0 +1,142 @@
+#include "app/config/schema.h"
+
+#include <google/protobuf/descriptor.pb.h>
+
+#include "app/config/engine.pb.h"
+#include "core/plugin/option_value.h"
+
+namespace engine {
+namespace {
+
+namespace pb = google::protobuf;
+
+// engine.proto stays below; Protobuf reserves 19000 .. 19999, far above any catalog.
+constexpr int kFirstAddedNumber = 1000;
+
+// The only warnings of Protobuf here are about the JSON names of similar keys, which are not used.
+class SilentCollector final : public pb::DescriptorPool::ErrorCollector {
+ public:
+  void AddError(const std::string&, const std::string& element, const pb::Message*, ErrorLocation,
+                const std::string& message) override {
+    errors_ += element + ": " + message + "; ";
+  }
+  const std::string& errors() const { return errors_; }
+
+ private:
+  std::string errors_;
+};
+
+pb::DescriptorProto* FindMessage(const char* name, pb::FileDescriptorProto* file) {
+  for (pb::DescriptorProto& message : *file->mutable_message_type()) {
+    if (message.name() == name) return &message;
+  }
+  return nullptr;
+}
+
+pb::FieldDescriptorProto::Type FieldType(OptionType type) {
+  switch (type) {
+    case OptionType::kBool:
+      return pb::FieldDescriptorProto::TYPE_BOOL;
+    case OptionType::kInt:
+      return pb::FieldDescriptorProto::TYPE_INT64;
+    case OptionType::kFloat:
+      return pb::FieldDescriptorProto::TYPE_DOUBLE;
+    case OptionType::kString:
+    case OptionType::kEnum:
+      break;
+  }
+  return pb::FieldDescriptorProto::TYPE_STRING;
+}
+
+// In the notation of Protobuf, which would read an int with a leading zero as octal.
+std::string DefaultText(const OptionSpec& spec) {
+  if (spec.type >= OptionType::kString) return std::string(spec.default_value.view());
+  const auto value = ParseOptionValue(spec, spec.default_value.view());
+  return value.ok() ? ToText(*value) : "";  // the catalog refuses plugins with other defaults
+}
+
+// A message `type` with a field per option, and a field `name` of that type in `owner`.
+void AddBlock(const std::string& type, const std::string& name,
+              const std::vector<const OptionSpec*>& options, const char* owner,
+              pb::FileDescriptorProto* file) {
+  pb::DescriptorProto* block = file->add_message_type();
+  block->set_name(type);
+  for (const OptionSpec* option : options) {
+    pb::FieldDescriptorProto* field = block->add_field();
+    field->set_name(std::string(option->name.view()));
+    field->set_number(block->field_size());
+    field->set_label(pb::FieldDescriptorProto::LABEL_OPTIONAL);
+    field->set_type(FieldType(option->type));
+    if (!IsRequired(*option)) field->set_default_value(DefaultText(*option));
+  }
+  pb::DescriptorProto* message = FindMessage(owner, file);
+  pb::FieldDescriptorProto* field = message->add_field();
+  field->set_name(name);
+  field->set_number(kFirstAddedNumber + message->field_size());
+  field->set_label(pb::FieldDescriptorProto::LABEL_OPTIONAL);
+  field->set_type(pb::FieldDescriptorProto::TYPE_MESSAGE);
+  field->set_type_name("." + file->package() + "." + type);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Schema>> Schema::Build(const std::vector<PluginEntry>& chosen,
+                                                    const std::vector<PluginEntry>& others) {
+  std::shared_ptr<Schema> schema(new Schema);
+  schema->plugins_ = chosen;
+  schema->chosen_count_ = chosen.size();
+  for (const PluginEntry& entry : others) {
+    if (entry.problem.ok()) schema->plugins_.push_back(entry);
+  }
+  pb::FileDescriptorProto file;
+  config::Config::descriptor()->file()->CopyTo(&file);
+  for (size_t i = 0; i < schema->plugins_.size(); ++i) {
+    ENGINE_RETURN_IF_ERROR(schema->AddPlugin(i, &file));
+  }
+  SilentCollector errors;
+  const pb::FileDescriptor* built = schema->pool_.BuildFileCollectingErrors(file, &errors);
+  if (built == nullptr) {
+    return Status::Error(StatusCode::kInternal, "the schema of the plugins is inconsistent: %s",
+                         errors.errors().c_str());
+  }
+  schema->factory_ = std::make_unique<pb::DynamicMessageFactory>(&schema->pool_);
+  schema->prototype_ = schema->factory_->GetPrototype(built->FindMessageTypeByName("Config"));
+  return std::shared_ptr<const Schema>(std::move(schema));
+}
+
+Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {
+  const PluginEntry& entry = plugins_[index];
+  const bool taken = config::Config::descriptor()->FindFieldByName(entry.name) != nullptr;
+  if (taken && IsChosen(entry)) {
+    return Status::Error(StatusCode::kPlugin,
+                         "plugin '%s' (%s) has the name of a key of the configuration; rename it",
+                         entry.name.c_str(), entry.path.c_str());
+  }
+  if (taken || !plugin_fields_.emplace(entry.name, index).second) return {};
+  AddBlock("PluginOptions_" + entry.name, entry.name, OptionsOf(entry.options, ""), "Config", file);
+  for (const std::string& op : entry.ops) ENGINE_RETURN_IF_ERROR(AddOp(index, op, file));
+  return {};
+}
+
+Status Schema::AddOp(size_t index, const std::string& op, pb::FileDescriptorProto* file) {
+  const PluginEntry& entry = plugins_[index];
+  const bool taken = config::Layer::descriptor()->FindFieldByName(op) != nullptr;
+  if (taken && IsChosen(entry)) {
+    return Status::Error(StatusCode::kPlugin,
+                         "plugin '%s' (%s) offers an op '%s', which is a key of every layer; "
+                         "rename the op",
+                         entry.name.c_str(), entry.path.c_str(), op.c_str());
+  }
+  if (taken || !op_fields_.emplace(op, index).second) return {};
+  AddBlock("OpAttributes_" + op, op, OptionsOf(entry.options, op), "Layer", file);
+  return {};
+}
+
+const PluginEntry* Schema::PluginOf(const pb::FieldDescriptor* field) const {
+  if (field->number() < kFirstAddedNumber) return nullptr;
+  const bool is_op = field->containing_type()->name() == config::Layer::descriptor()->name();
+  const auto& index = is_op ? op_fields_ : plugin_fields_;
+  return &plugins_[index.at(field->name())];
+}
+
+}  // namespace engine

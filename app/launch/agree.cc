@@ -1,0 +1,90 @@
+#include "app/launch/agree.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "app/launch/member.h"
+
+namespace engine {
+namespace {
+
+// A sentence quotes values; digests and lists of names fit.
+std::string Quoted(std::string_view value) {
+  constexpr size_t kMaxQuoted = 120;
+  std::string text(value.substr(0, kMaxQuoted));
+  return "'" + text + (value.size() > kMaxQuoted ? "...'" : "'");
+}
+
+std::string Key(std::string_view what, const std::string& leaf) {
+  return "agree/" + std::string(what) + "/" + leaf;
+}
+
+// On rank 0: *verdict is OK or the sentence that every rank returns.
+Status Compare(RankContext& context, std::string_view what, std::string_view value,
+               int64_t timeout_ms, Status* verdict) {
+  std::string odd_ranks, first_value;
+  int first = -1, count = 0;
+  for (int rank = 1; rank < context.info.world_size; ++rank) {
+    ENGINE_ASSIGN_OR_RETURN(std::string other,
+                            context.store.Get(Key(what, std::to_string(rank)), timeout_ms));
+    if (other == value) continue;
+    if (first < 0) {
+      first = rank;
+      first_value = other;
+    }
+    odd_ranks += (count++ > 0 ? ", " : "") + std::to_string(rank);
+  }
+  if (first < 0) return {};
+  *verdict = Status::Error(StatusCode::kConfig,
+                           "%s %s with another configuration than rank 0 (%.*s): rank %d has %s "
+                           "and rank 0 has %s; start every rank with the same",
+                           ((count == 1 ? "rank " : "ranks ") + odd_ranks).c_str(),
+                           count == 1 ? "runs" : "run", static_cast<int>(what.size()), what.data(),
+                           first, Quoted(first_value).c_str(), Quoted(value).c_str())
+                 .WithRank(first);
+  return {};
+}
+
+}  // namespace
+
+Status CheckSameAsRankZero(RankContext& context, std::string_view what, std::string_view value,
+                           int64_t timeout_ms) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string first, context.store.Get(Key(what, "0"), timeout_ms));
+  if (first == value) return {};
+  const int member = MemberOf(context.info);
+  return Status::Error(StatusCode::kConfig,
+                       "%s runs with another configuration than rank 0 (%.*s): it has %s and rank "
+                       "0 has %s; start it with the same",
+                       MemberName(member).c_str(), static_cast<int>(what.size()), what.data(),
+                       Quoted(value).c_str(), Quoted(first).c_str())
+      .WithRank(member);
+}
+
+Status SayAsRankZero(RankContext& context, std::string_view what, std::string_view value) {
+  return context.store.Set(Key(what, "0"), value);
+}
+
+// Every rank publishes its value; rank 0 compares and publishes the verdict as "RANK SENTENCE",
+// empty when all agree.
+Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::string_view value,
+                           int64_t timeout_ms) {
+  Store& store = context.store;
+  if (context.info.incarnation > 0) return CheckSameAsRankZero(context, what, value, timeout_ms);
+  Status verdict;
+  if (context.info.rank == 0) {
+    ENGINE_RETURN_IF_ERROR(SayAsRankZero(context, what, value));
+    ENGINE_RETURN_IF_ERROR(Compare(context, what, value, timeout_ms, &verdict));
+    std::string text;
+    if (!verdict.ok()) text = std::to_string(verdict.rank()) + " " + verdict.message();
+    ENGINE_RETURN_IF_ERROR(store.Set(Key(what, "verdict"), text));
+    return verdict;
+  }
+  ENGINE_RETURN_IF_ERROR(store.Set(Key(what, std::to_string(context.info.rank)), value));
+  ENGINE_ASSIGN_OR_RETURN(std::string text, store.Get(Key(what, "verdict"), timeout_ms));
+  size_t space = text.find(' ');
+  if (space == std::string::npos) return {};
+  return Status::Error(StatusCode::kConfig, "%s", text.c_str() + space + 1)
+      .WithRank(std::atoi(text.c_str()));
+}
+
+}  // namespace engine

@@ -1,0 +1,234 @@
+#include "app/launch/endpoint.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <charconv>
+#include <memory>
+#include <thread>
+
+namespace engine {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr int kAttemptMs = 2000;
+constexpr auto kRetryPause = std::chrono::milliseconds(50);
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+};
+
+Result<std::vector<Address>> Resolve(const Endpoint& endpoint) {
+  std::vector<Address> found;
+  if (!endpoint.unix_name.empty()) {
+    Address address;
+    auto* local = reinterpret_cast<sockaddr_un*>(&address.storage);
+    local->sun_family = AF_UNIX;
+    endpoint.unix_name.copy(local->sun_path + 1, sizeof(local->sun_path) - 1);
+    address.size =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + endpoint.unix_name.size());
+    found.push_back(address);
+    return found;
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  int error = getaddrinfo(endpoint.host.c_str(), endpoint.port.c_str(), &hints, &list);
+  if (error != 0) {
+    return Status::Error(StatusCode::kRendezvous, "cannot resolve host '%s': %s",
+                         endpoint.host.c_str(), gai_strerror(error));
+  }
+  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
+  for (const addrinfo* item = list; item != nullptr; item = item->ai_next) {
+    Address address;
+    std::memcpy(&address.storage, item->ai_addr, item->ai_addrlen);
+    address.size = item->ai_addrlen;
+    found.push_back(address);
+  }
+  return found;
+}
+
+const sockaddr* Raw(const Address& address) {
+  return reinterpret_cast<const sockaddr*>(&address.storage);
+}
+
+// Small messages at once, and a host that vanished is noticed after about 15 s.
+void TuneTcp(int fd) {
+  auto set = [fd](int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 3);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+// Any user may bind or connect to an abstract name, so both sides look who the other is.
+bool SameUser(int fd) {
+  sockaddr_storage address{};
+  socklen_t address_size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size);
+  if (address.ss_family != AF_UNIX) return true;
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+// One attempt; an invalid descriptor with errno set when it failed.
+UniqueFd TryConnect(const Address& address, int timeout_ms) {
+  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return fd;
+  if (connect(fd.get(), Raw(address), address.size) != 0) {
+    if (errno != EINPROGRESS) return UniqueFd();
+    pollfd entry{fd.get(), POLLOUT, 0};
+    if (poll(&entry, 1, timeout_ms) <= 0) {
+      errno = ETIMEDOUT;
+      return UniqueFd();
+    }
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) {
+      errno = error;
+      return UniqueFd();
+    }
+  }
+  if (!SameUser(fd.get())) {
+    errno = EACCES;
+    return UniqueFd();
+  }
+  if (address.storage.ss_family != AF_UNIX) TuneTcp(fd.get());
+  return fd;
+}
+
+}  // namespace
+
+Result<Endpoint> ParseEndpoint(std::string_view text) {
+  auto malformed = [&](const char* what) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "rendezvous '%.*s' %s; expected HOST:PORT, for example node1:29500",
+                         static_cast<int>(text.size()), text.data(), what);
+  };
+  Endpoint endpoint;
+  endpoint.text = text;
+  if (text.starts_with("unix:")) {
+    endpoint.unix_name = text.substr(5);
+    if (endpoint.unix_name.empty() || endpoint.unix_name.size() > 100) {
+      return malformed("needs a name of 1 to 100 bytes");
+    }
+    return endpoint;
+  }
+  size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return malformed("has no port");
+  std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return malformed("has an IPv6 address without brackets");
+  }
+  if (host.empty()) return malformed("has no host");
+  int number = 0;
+  auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535) {
+    return malformed("has a port that is not in 1 to 65535");
+  }
+  endpoint.host = host;
+  endpoint.port = port;
+  return endpoint;
+}
+
+Result<bool> IsLoopback(const Endpoint& endpoint) {
+  ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
+  for (const Address& address : addresses) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    const int family = address.storage.ss_family;
+    if (family == AF_INET && ntohl(v4->sin_addr.s_addr) >> 24 != IN_LOOPBACKNET) return false;
+    if (family == AF_INET6 && !IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) return false;
+  }
+  return true;
+}
+
+std::string PeerAddress(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  const bool known = getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (known && address.ss_family == AF_UNIX) return "a process of this host";
+  if (!known || getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), port,
+                            sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  const bool v6 = address.ss_family == AF_INET6;
+  return std::string(v6 ? "[" : "").append(host).append(v6 ? "]:" : ":").append(port);
+}
+
+Result<UniqueFd> ListenAt(const Endpoint& endpoint, const MeetingWords& words) {
+  ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
+  int error = 0;
+  for (const Address& address : addresses) {
+    UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    int on = 1;
+    if (address.storage.ss_family != AF_UNIX) {
+      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    }
+    if (fd.valid() && bind(fd.get(), Raw(address), address.size) == 0 &&
+        listen(fd.get(), kBacklog) == 0) {
+      return fd;
+    }
+    error = errno;
+  }
+  std::string advice = std::string("choose another address with ").append(words.flag);
+  if (error == EADDRINUSE) advice = "another run or program uses it: choose another port";
+  if (error == EADDRNOTAVAIL) {
+    advice = std::string(words.listener).append(" serves the rendezvous and must run on that host");
+  }
+  return Status::Error(StatusCode::kRendezvous, "%s cannot listen at %s: %s; %s", words.listener,
+                       endpoint.text.c_str(), strerror(error), advice.c_str());
+}
+
+UniqueFd AcceptFrom(const UniqueFd& listener) {
+  for (;;) {
+    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.valid()) return fd;
+    if (!SameUser(fd.get())) continue;
+    TuneTcp(fd.get());  // refused by Unix sockets, which need none of it
+    return fd;
+  }
+}
+
+Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
+                           const MeetingWords& words) {
+  Status last;
+  do {
+    if (cancel.raised()) return cancel.reason();
+    Result<std::vector<Address>> addresses = Resolve(endpoint);
+    if (!addresses.ok()) {
+      last = addresses.status();
+    } else {
+      for (const Address& address : *addresses) {
+        UniqueFd fd = TryConnect(address, RemainingMs(deadline, kAttemptMs));
+        if (fd.valid()) {
+          fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+          return fd;
+        }
+        last = Status::Error(StatusCode::kRendezvous, "%s", strerror(errno));
+      }
+    }
+    std::this_thread::sleep_for(kRetryPause);
+  } while (!Passed(deadline));
+  return Status::Error(StatusCode::kRendezvous,
+                       "found no %s at %s in time: %s; check that %s was started and that this "
+                       "host can reach the address",
+                       words.listener, endpoint.text.c_str(), last.message(), words.listener);
+}
+
+}  // namespace engine

@@ -1,0 +1,49 @@
+// Where ranks meet: "HOST:PORT" (TCP) or "unix:NAME" (an abstract Unix socket of this host).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/base/deadline.h"
+#include "core/base/rank_context.h"
+#include "core/base/unique_fd.h"
+#include "engine/status.h"
+
+namespace engine {
+
+struct Endpoint {
+  std::string text;  // as the user wrote it
+  std::string host;  // TCP
+  std::string port;
+  std::string unix_name;  // abstract, without the leading zero byte; empty for TCP
+};
+
+// IPv6 addresses in brackets: "[::1]:29500". kInvalidArgument.
+Result<Endpoint> ParseEndpoint(std::string_view text);
+
+// Whether every address that the host resolves to is of this host alone. kRendezvous when it cannot
+// be resolved.
+Result<bool> IsLoopback(const Endpoint& endpoint);
+
+// Who looks for whom, for messages.
+struct MeetingWords {
+  const char* listener = "rank 0";
+  const char* flag = "--rendezvous";
+};
+
+// Binds the address that the host resolves to and no other interface. kRendezvous.
+Result<UniqueFd> ListenAt(const Endpoint& endpoint, const MeetingWords& words = {});
+
+// "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
+std::string PeerAddress(const UniqueFd& socket);
+
+// The next waiting connection, an invalid descriptor when there is none. A peer of another user
+// on a Unix socket is turned away.
+UniqueFd AcceptFrom(const UniqueFd& listener);
+
+// Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
+// that is raised.
+Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
+                           const MeetingWords& words = {});
+
+}  // namespace engine

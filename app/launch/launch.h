@@ -1,0 +1,113 @@
+// Ranks and servers: where they come from, how they find each other, and how the end of one ends
+// all.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "core/base/rank_context.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// What the command line says of ranks; 0 or empty: nothing.
+struct LaunchFlags {
+  int world_size = 0;      // -n
+  bool threads = false;    // --threads
+  std::string rendezvous;  // --rendezvous HOST:PORT, for ranks that others started on several hosts
+  // --launcher auto|none|torchrun|openmpi|slurm|pmi; none ignores the environment.
+  std::string launcher;
+  int servers = 0;       // --servers
+  std::string serve_at;  // --serve-at HOST:PORT
+  std::string key_file;  // --key-file
+  int restarts = 0;      // --restarts
+};
+
+struct LaunchPlan {
+  enum class Mode {
+    kSpawn,    // this process starts world_size processes
+    kThreads,  // ranks are threads of this process
+    kJoin,     // this process is one rank of a job that another launcher started
+    kServe,    // this process is a server of a run that is under way elsewhere
+  };
+  Mode mode = Mode::kSpawn;
+  // kJoin: who this is, and the number of servers; kServe: which server; else the numbers of ranks
+  // and servers only.
+  RankInfo info;
+  // kJoin: "HOST:PORT" or "unix:NAME" of the store that rank 0 serves; kServe: where that is.
+  std::string rendezvous;
+  std::string job;       // kJoin: tells this run from others at the same rendezvous; may be empty
+  std::string source;    // "torchrun", "Open MPI", "-n", ...: for messages
+  std::string serve_at;  // kSpawn: where servers from elsewhere join; empty: they are started here
+  // Shared by the run and the servers that join it over the network; empty: none. kSpawn with
+  // serve_at and rank 0 of kJoin need one unless the address is loopback, and make the file if
+  // there is none.
+  std::string key_file;
+  int restarts = 0;  // kSpawn: how often a lost rank is started again, in the whole run
+};
+
+// Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), Slurm and PMI, else one rank.
+// kInvalidArgument when two sources disagree or one is incomplete: both are named.
+Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
+                                 const std::map<std::string, std::string>& environment);
+
+// Server `index` of the run whose store is at `address`. kInvalidArgument.
+Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file);
+
+struct LaunchOptions {
+  int64_t rendezvous_timeout_ms = 30000;
+  // After the first failure the other members get this long to leave by themselves.
+  int64_t grace_ms = 1500;
+  // kJoin: how long rank 0 serves the ranks that go on after it has finished without an error.
+  int64_t leave_timeout_ms = 60000;
+  // How long servers may take to leave after the last rank.
+  int64_t server_leave_ms = 5000;
+  // Told what happens to a run that goes on: "rank 2: its process (pid 123) was killed by signal 9
+  // (Killed); the run goes on without it", "refused a connection from 10.0.0.7:4242: ...". Called
+  // in the process that reports the outcome, on any of its threads. May be null.
+  std::function<void(const std::string& sentence)> notice = nullptr;
+};
+
+struct LaunchOutcome {
+  // ok() if every member returned OK, but for ranks whose loss the run survived (AllowLosses);
+  // rank() is the one to blame, BlameServer(i) for server i
+  Status status;
+  int exit_code = 0;  // by the table in exit_code.h, or 128 + signal
+  // Whether this process is the one to tell the user. In kJoin that is rank 0, or whoever cannot
+  // reach it.
+  bool report = true;
+};
+
+// Runs `body` once per member, a rank or a server (RankInfo::is_server), and returns when all are
+// gone.
+//
+// A member fails when body returns an error or throws, when its process ends without a word, or
+// when a signal kills it. Then the AbortSignal of every other member is raised with a secondary
+// error (kAborted or kPeerLost) that names the failed one and its cause, and the returned status is
+// the first primary cause (not kAborted or kPeerLost, while another member has a better one),
+// blamed on its member, its message free of a rank prefix. One that is killed by signal S is
+// kPeerLost with exit_code 128+S. SIGINT and SIGTERM set stop_requested in every rank; kInterrupted
+// is then a way to leave that disturbs no other rank, and exit_code is 128 + that signal. A second
+// one kills.
+//
+// After RankContext::AllowLosses the failure of a rank other than rank 0 ends that rank only. In
+// kSpawn it is started again while LaunchPlan::restarts lasts, with RankInfo::incarnation one
+// higher.
+//
+// Servers leave when all ranks have left. Those that have not done so server_leave_ms later fail
+// with kTimeout.
+//
+// Call it before any other thread exists: kSpawn forks, and every mode blocks the two signals in
+// the threads it starts (the caller's mask is restored).
+//
+// kSpawn: a child dies with its parent; members that stay grace_ms after the first failure are
+// killed. kThreads: members that stay grace_ms + 10 s after it make the call return an error that
+// names them; they still use `body`, so the caller can only end the process. kJoin: rank 0 leaves
+// last, within grace_ms after a failure, else within leave_timeout_ms. kServe: the run is somewhere
+// else, and the outcome is this server's; it is always reported.
+LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
+                     const std::function<Status(RankContext&)>& body);
+
+}  // namespace engine

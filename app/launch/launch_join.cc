@@ -1,0 +1,164 @@
+// This process is one rank of a job that another launcher started; rank 0 serves the others.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <system_error>
+#include <thread>
+
+#include "app/launch/endpoint.h"
+#include "app/launch/exit_code.h"
+#include "app/launch/launch_modes.h"
+#include "app/launch/supervisor.h"
+
+namespace engine {
+namespace {
+
+constexpr int kPollMs = 50;
+constexpr int64_t kFlushMs = 500;
+
+LaunchOutcome Failed(const Status& status) {
+  return {status, ExitCode(status.code())};
+}
+
+// The server of the run, in a thread of rank 0.
+class ServerThread {
+ public:
+  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerDoor door,
+               UniqueFd own_rank);
+  ~ServerThread() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Waits until every rank has left, or has had its time.
+  LaunchOutcome Finish();
+
+ private:
+  void Serve();
+  bool Done();
+
+  const LaunchOptions& options_;
+  Supervisor supervisor_;
+  TimePoint left_at_{};  // when rank 0 was seen to have left
+  std::thread thread_;
+};
+
+ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerDoor door,
+                           UniqueFd own_rank)
+    : options_(options),
+      supervisor_({.shape = {plan.info.world_size, plan.info.servers,
+                             plan.info.one_host != 0 && (plan.info.servers == 0 || door.loopback)},
+                   .job = plan.job,
+                   .place = plan.rendezvous,
+                   .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
+                   .server_leave_ms = options.server_leave_ms,
+                   .explain_loss =
+                       [](int) {
+                         return Supervisor::Loss{
+                             Status::Error(StatusCode::kPeerLost,
+                                           "its connection to rank 0 ended without a result"),
+                             ExitCode(StatusCode::kPeerLost)};
+                       },
+                   .notice = options.notice}) {
+  supervisor_.server().Listen(std::move(door.listener));
+  if (door.key) supervisor_.server().RequireProof(std::move(*door.key));
+  supervisor_.server().Adopt(std::move(own_rank));
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "store_server");
+    Serve();
+  });
+}
+
+void ServerThread::Serve() {
+  std::vector<pollfd> fds;
+  while (!Done()) {
+    fds.clear();
+    supervisor_.server().AddPollFds(&fds);
+    poll(fds.data(), fds.size(), kPollMs);
+    supervisor_.server().Handle();
+    supervisor_.Tick();
+  }
+  supervisor_.server().Flush(kFlushMs);
+  supervisor_.server().CloseAll();
+}
+
+bool ServerThread::Done() {
+  if (supervisor_.AllGone()) return true;
+  if (!supervisor_.IsGone(0)) return false;
+  if (left_at_ == TimePoint{}) left_at_ = std::chrono::steady_clock::now();
+  if (supervisor_.failed()) {
+    TimePoint from = std::max(left_at_, supervisor_.failed_at());
+    return Passed(from + std::chrono::milliseconds(options_.grace_ms));
+  }
+  if (!Passed(left_at_ + std::chrono::milliseconds(options_.leave_timeout_ms))) return false;
+  supervisor_.Fail(
+      -1, Status::Error(StatusCode::kTimeout, "%s did not finish within %lld ms after rank 0",
+                        supervisor_.Remaining().c_str(),
+                        static_cast<long long>(options_.leave_timeout_ms)));
+  return false;
+}
+
+LaunchOutcome ServerThread::Finish() {
+  thread_.join();
+  return supervisor_.Outcome();
+}
+
+// Ranks meet on a trusted network, as their launchers do; servers may come from elsewhere.
+Result<ServerDoor> OpenDoor(const LaunchPlan& plan, const Endpoint& endpoint) {
+  if (plan.info.servers > 0) return OpenServerDoor(plan.rendezvous, plan.key_file, {});
+  ServerDoor door;
+  ENGINE_ASSIGN_OR_RETURN(door.listener, ListenAt(endpoint));
+  return door;
+}
+
+LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
+                             const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
+  Result<ServerDoor> door = OpenDoor(plan, endpoint);
+  if (!door.ok()) return Failed(door.status());
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    throw std::system_error(errno, std::generic_category(), "socketpair");
+  }
+  UniqueFd own(pair[0]);
+  ServerThread server(plan, options, std::move(*door), UniqueFd(pair[1]));
+  StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
+  // Its own server tells it when the rendezvous fails.
+  (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
+  return server.Finish();
+}
+
+LaunchOutcome JoinAsOther(const LaunchPlan& plan, const LaunchOptions& options,
+                          const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
+  TimePoint deadline = DeadlineIn(options.rendezvous_timeout_ms);
+  Result<UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort());
+  if (!socket.ok()) return Failed(socket.status().WithRank(plan.info.rank));
+  StoreClient::Identity identity{plan.info.rank, plan.info.world_size, plan.job,
+                                 "rank 0 at " + endpoint.text, 0};
+  Status status =
+      process.Run(std::move(*socket), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
+  if (status.ok()) return {};
+  if (status.rank() == kNobody) status = status.WithRank(plan.info.rank);
+  Verdict verdict;
+  verdict.AddReport(plan.info.rank, status);
+  LaunchOutcome outcome = verdict.Outcome(process.stop_requested());
+  Status cause = process.cause();
+  if (!cause.ok() && IsSecondary(status.code())) outcome = Failed(cause);
+  outcome.report = !process.heard();
+  return outcome;
+}
+
+}  // namespace
+
+LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
+                           const RankBody& body) {
+  Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
+  if (!endpoint.ok()) return Failed(endpoint.status());
+  StopSignals signals;
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  return plan.info.rank == 0 ? JoinAsRankZero(plan, options, *endpoint, process, body)
+                             : JoinAsOther(plan, options, *endpoint, process, body);
+}
+
+}  // namespace engine

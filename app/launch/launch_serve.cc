@@ -1,0 +1,63 @@
+// Servers that join a run over the network: the door of the run, and a server that comes to it.
+
+#include "app/launch/exit_code.h"
+#include "app/launch/launch_modes.h"
+#include "app/launch/member.h"
+#include "app/launch/verdict.h"
+
+namespace engine {
+namespace {
+
+LaunchOutcome Failed(const Status& status) {
+  return {status, ExitCode(status.code())};
+}
+
+}  // namespace
+
+Result<ServerDoor> OpenServerDoor(const std::string& address, const std::string& key_file,
+                                  const MeetingWords& words) {
+  ServerDoor door;
+  ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
+  ENGINE_ASSIGN_OR_RETURN(door.loopback, IsLoopback(endpoint));
+  if (!key_file.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(door.key, ServerKey::LoadOrCreate(key_file));
+  } else if (!door.loopback) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "other hosts can reach %s, so servers that join there need a key: give "
+                         "--key-file FILE here and a copy of that file to each engine serve",
+                         address.c_str());
+  }
+  ENGINE_ASSIGN_OR_RETURN(door.listener, ListenAt(endpoint, words));
+  return door;
+}
+
+LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options,
+                            const RankBody& body) {
+  constexpr MeetingWords kWords{"run", "HOST:PORT"};
+  const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
+  if (!endpoint.ok()) return Failed(endpoint.status());
+  const int member = MemberOf(plan.info);
+  StoreClient::Identity identity{member, 0, {}, "the run at " + endpoint->text, kNobody};
+  if (!plan.key_file.empty()) {
+    Result<ServerKey> key = ServerKey::Load(plan.key_file);
+    if (!key.ok()) return Failed(key.status());
+    identity.key = std::move(*key);
+  }
+  StopSignals signals;
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  const TimePoint deadline = DeadlineIn(options.rendezvous_timeout_ms);
+  Result<UniqueFd> socket = ConnectTo(*endpoint, deadline, process.abort(), kWords);
+  if (!socket.ok()) return Failed(socket.status());
+  Status status =
+      process.Run(std::move(*socket), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
+  if (status.ok()) return {};
+  const Status cause = process.cause();
+  if (!cause.ok() && IsSecondary(status.code())) return Failed(cause);
+  // Before it is one of the members nobody else is to blame.
+  if (status.code() == StatusCode::kRendezvous) return Failed(status);
+  Verdict verdict;
+  verdict.AddReport(member, status);
+  return verdict.Outcome(process.stop_requested());
+}
+
+}  // namespace engine

@@ -1,0 +1,328 @@
+// Members as processes that this process forks; servers may come from elsewhere instead.
+//
+// A child is watched in two ways: its socket says what it wants to say, its pidfd says that it is
+// gone. A child that is gone without kBye has failed; how, is in its wait status.
+
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <vector>
+
+#include "app/launch/exit_code.h"
+#include "app/launch/launch_modes.h"
+#include "app/launch/supervisor.h"
+
+namespace engine {
+namespace {
+
+// For a child that closed its socket, to end; and for one that was killed, to be gone.
+constexpr int64_t kEndingMs = 300;
+constexpr int64_t kKilledMs = 5000;
+constexpr int64_t kFlushMs = 500;
+constexpr int kPollMs = 200;
+
+class SpawnedRun {
+ public:
+  SpawnedRun(const LaunchPlan& plan, const LaunchOptions& options, const RankBody& body,
+             bool one_host)
+      : shape_{plan.info.world_size, plan.info.servers, one_host},
+        restarts_(plan.restarts),
+        options_(options),
+        body_(body),
+        supervisor_(MakeSettings(plan)),
+        children_(plan.serve_at.empty() ? shape_.members() : shape_.world_size) {}
+
+  // Where servers join; the rest of them are children.
+  void ListenForServers(ServerDoor door) {
+    supervisor_.server().Listen(std::move(door.listener));
+    if (door.key) supervisor_.server().RequireProof(std::move(*door.key));
+  }
+
+  LaunchOutcome Run();
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    UniqueFd pidfd;
+    bool ended = true;    // or not started
+    int wait_status = 0;  // once ended
+    int incarnation = 0;
+    bool lost = false;  // the run goes on without it
+    TimePoint lost_at{};
+    bool replace = false;  // another takes its place when it has ended
+  };
+
+  Supervisor::Settings MakeSettings(const LaunchPlan& plan);
+  Status Start();
+  Status StartMember(int member);
+  [[noreturn]] void BeMember(int member, UniqueFd socket, pid_t parent);
+  void Step();
+  void HandleSignals();
+  std::string Replace(int rank);
+  void HandleLost();
+  Child& child(int member) { return children_[shape_.Index(member)]; }
+  bool Collect(Child& child, int timeout_ms);
+  void KillRest();
+  bool Running() const;
+  // Once failed.
+  TimePoint GraceEnd() const {
+    return supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms);
+  }
+  Supervisor::Loss ExplainLoss(int member);
+
+  const RunShape shape_;
+  const int restarts_;
+  const LaunchOptions& options_;
+  const RankBody& body_;
+  StopSignals signals_;
+  Supervisor supervisor_;
+  std::vector<Child> children_;  // by RunShape::Index
+  int restarted_ = 0;
+  int signal_count_ = 0;
+  bool killed_ = false;
+  TimePoint killed_at_{};
+};
+
+Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
+  Supervisor::Settings settings{.shape = shape_,
+                                .place = plan.serve_at.empty() ? "this host" : plan.serve_at,
+                                .rendezvous_timeout_ms = options_.rendezvous_timeout_ms,
+                                .server_leave_ms = options_.server_leave_ms,
+                                .ranks_may_connect = false,
+                                .notice = options_.notice};
+  settings.explain_loss = [this](int member) { return ExplainLoss(member); };
+  settings.replace = [this](int rank) { return Replace(rank); };
+  return settings;
+}
+
+LaunchOutcome SpawnedRun::Run() {
+  Status started = Start();
+  if (!started.ok()) {
+    supervisor_.Fail(kNobody, started);
+    KillRest();
+  }
+  while (Running() && !(killed_ && Passed(killed_at_ + std::chrono::milliseconds(kKilledMs)))) {
+    Step();
+  }
+  supervisor_.server().Flush(kFlushMs);  // to servers elsewhere
+  return supervisor_.Outcome();
+}
+
+Status SpawnedRun::Start() {
+  for (size_t i = 0; i < children_.size(); ++i) {
+    ENGINE_RETURN_IF_ERROR(StartMember(shape_.At(static_cast<int>(i))));
+  }
+  return {};
+}
+
+Status SpawnedRun::StartMember(int member) {
+  auto failed = [&](const char* what, const char* advice) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s; %s",
+                         MemberName(member).c_str(),
+                         IsServer(member) ? shape_.servers : shape_.world_size, what,
+                         strerror(errno), advice);
+  };
+  constexpr const char* kRaiseFiles =
+      "the launcher needs 2 descriptors for each rank: raise the limit (ulimit -n)";
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return failed("socketpair", kRaiseFiles);
+  }
+  UniqueFd ours(pair[0]), theirs(pair[1]);
+  std::fflush(nullptr);  // what is buffered must not be written once per process
+  pid_t parent = getpid();
+  pid_t pid = fork();
+  if (pid < 0) return failed("fork", "raise the limit of processes (ulimit -u)");
+  if (pid == 0) {
+    ours.reset();
+    BeMember(member, std::move(theirs), parent);
+  }
+  Child& started = child(member);
+  started = Child{.pid = pid, .ended = false, .incarnation = started.incarnation};
+  supervisor_.server().Adopt(std::move(ours));
+  // glibc 2.36 declares pidfd_open without C linkage.
+  started.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!started.pidfd.valid()) return failed("pidfd_open", kRaiseFiles);
+  return {};
+}
+
+void SpawnedRun::BeMember(int member, UniqueFd socket, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(ExitCode(StatusCode::kPeerLost));  // it died before the prctl
+  RankInfo info{.rank = member,
+                .world_size = shape_.world_size,
+                .local_rank = member,
+                .local_world_size = shape_.world_size,
+                .servers = shape_.servers,
+                .one_host = shape_.one_host ? 1u : 0u,
+                .incarnation = child(member).incarnation};
+  if (IsServer(member)) {
+    info.rank = info.local_rank = BlamedServer(member);
+    info.is_server = 1;
+  }
+  children_.clear();
+  supervisor_.server().CloseAll();  // the sockets of the others are none of ours
+  Status status;
+  try {
+    RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore);
+    StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", kNobody};
+    status = process.Run(std::move(socket), identity, options_.rendezvous_timeout_ms + kHearSayMs,
+                         body_);
+  } catch (const std::exception& error) {
+    // Without a socket left there is no other way to say it than the exit code.
+    status = Status::Error(StatusCode::kResourceExhausted, "%s", error.what());
+  }
+  std::fflush(nullptr);
+  _exit(ExitCode(status.code()));
+}
+
+// Until every child has ended, and servers elsewhere have left or had their time to.
+bool SpawnedRun::Running() const {
+  for (const Child& child : children_) {
+    if (!child.ended || child.replace) return true;
+  }
+  if (!supervisor_.SomebodyIsThere()) return false;
+  return !supervisor_.failed() || !Passed(GraceEnd());
+}
+
+void SpawnedRun::Step() {
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  for (const Child& child : children_) {
+    if (!child.ended) fds.push_back({child.pidfd.get(), POLLIN, 0});
+  }
+  supervisor_.server().AddPollFds(&fds);
+  bool waiting_to_kill = supervisor_.failed() && !killed_;
+  poll(fds.data(), fds.size(), waiting_to_kill ? RemainingMs(GraceEnd(), kPollMs) : kPollMs);
+
+  HandleSignals();
+  // Deaths first: the complaints of the members that were left alone are in the sockets by now.
+  for (size_t i = 0; i < children_.size(); ++i) {
+    if (children_[i].ended || !Collect(children_[i], 0)) continue;
+    const int member = shape_.At(static_cast<int>(i));
+    supervisor_.server().Drain(member);
+    if (!supervisor_.IsGone(member)) supervisor_.OnLost(member);
+  }
+  supervisor_.server().Handle();
+  supervisor_.Tick();
+  HandleLost();
+  if (supervisor_.failed() && !killed_ && Passed(GraceEnd())) KillRest();
+}
+
+void SpawnedRun::HandleSignals() {
+  while (int signal = signals_.Read()) {
+    supervisor_.Stop(signal);
+    if (++signal_count_ < 2) continue;
+    supervisor_.Fail(kNobody, Status::Error(StatusCode::kInterrupted,
+                                            "stopped at once by a second %s", SignalName(signal)));
+    KillRest();
+  }
+}
+
+// What the supervisor says of the loss; the rest is done in HandleLost, which may fork.
+std::string SpawnedRun::Replace(int rank) {
+  Child& lost = child(rank);
+  lost.lost = true;
+  lost.lost_at = std::chrono::steady_clock::now();
+  const bool over = supervisor_.stop_signal() != 0 || supervisor_.IsGone(0);
+  if (restarts_ == 0 || over) return {};
+  if (restarted_ == restarts_) {
+    return "the run goes on without it, after all of its " + std::to_string(restarts_) +
+           (restarts_ == 1 ? " restart" : " restarts");
+  }
+  lost.replace = true;
+  return "started again (" + std::to_string(++restarted_) + " of " + std::to_string(restarts_) +
+         ")";
+}
+
+void SpawnedRun::HandleLost() {
+  for (int rank = 0; rank < shape_.world_size; ++rank) {
+    Child& lost = children_[rank];
+    if (!lost.lost) continue;
+    if (!lost.ended) {
+      const TimePoint end = lost.lost_at + std::chrono::milliseconds(options_.grace_ms);
+      if (Passed(end)) kill(lost.pid, SIGKILL);
+      continue;
+    }
+    if (!std::exchange(lost.replace, false)) continue;
+    if (supervisor_.failed() || supervisor_.IsGone(0)) continue;
+    ++lost.incarnation;
+    const Status started = StartMember(rank);
+    if (started.ok()) {
+      supervisor_.Expect(rank);
+      continue;
+    }
+    supervisor_.Notice(std::string(started.message()) + "; the run goes on without it");
+    if (!lost.ended) kill(lost.pid, SIGKILL);
+  }
+}
+
+bool SpawnedRun::Collect(Child& child, int timeout_ms) {
+  if (child.ended) return true;
+  pollfd entry{child.pidfd.get(), POLLIN, 0};
+  if (child.pidfd.valid() && poll(&entry, 1, timeout_ms) <= 0) return false;
+  pid_t pid = waitpid(child.pid, &child.wait_status, WNOHANG);
+  child.ended = pid == child.pid || (pid < 0 && errno == ECHILD);
+  if (child.ended) child.pidfd.reset();
+  return child.ended;
+}
+
+void SpawnedRun::KillRest() {
+  if (!killed_) killed_at_ = std::chrono::steady_clock::now();
+  killed_ = true;
+  for (Child& child : children_) {
+    child.replace = false;
+    if (!child.ended) kill(child.pid, SIGKILL);
+  }
+}
+
+Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
+  constexpr int kLost = ExitCode(StatusCode::kPeerLost);
+  if (shape_.Index(member) >= static_cast<int>(children_.size())) {
+    return {Status::Error(StatusCode::kPeerLost, "its connection to the launcher ended"), kLost};
+  }
+  Child& lost = child(member);
+  const int pid = lost.pid;
+  if (!Collect(lost, kEndingMs)) {
+    return {Status::Error(StatusCode::kPeerLost,
+                          "its process (pid %d) closed its connection to the launcher", pid),
+            kLost};
+  }
+  int wait_status = lost.wait_status;
+  if (!WIFSIGNALED(wait_status)) {
+    return {Status::Error(StatusCode::kPeerLost,
+                          "its process (pid %d) ended with exit code %d without a result", pid,
+                          WEXITSTATUS(wait_status)),
+            kLost};
+  }
+  int signal = WTERMSIG(wait_status);
+  if (killed_ && signal == SIGKILL) {
+    return {Status::Error(StatusCode::kAborted, "its process (pid %d) did not leave and was killed",
+                          pid),
+            kLost, /*primary=*/false};
+  }
+  const char* name = sigdescr_np(signal);
+  return {Status::Error(StatusCode::kPeerLost, "its process (pid %d) was killed by signal %d (%s)",
+                        pid, signal, name ? name : "unknown"),
+          128 + signal};
+}
+
+}  // namespace
+
+LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
+                            const RankBody& body) {
+  if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
+  Result<ServerDoor> door =
+      OpenServerDoor(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
+  if (!door.ok()) return {door.status(), ExitCode(door.status().code())};
+  SpawnedRun run(plan, options, body, door->loopback);
+  run.ListenForServers(std::move(*door));
+  return run.Run();
+}
+
+}  // namespace engine

@@ -1,0 +1,162 @@
+#include "app/launch/launcher_environment.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace engine {
+namespace {
+
+constexpr int kMaxRanks = 1 << 20;
+
+struct Names {
+  Launcher launcher;
+  const char* name;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+};
+
+constexpr Names kNames[] = {
+    {Launcher::kTorchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {Launcher::kOpenMpi, "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {Launcher::kSlurm, "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
+    {Launcher::kPmi, "PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+};
+
+bool ParseInt(std::string_view text, int* out) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string Value(const Environment& environment, const std::string& name) {
+  const std::string* value = Find(environment, name);
+  return value ? *value : "";
+}
+
+// The number in `name`, which must be in [low, high].
+Result<int> Number(const Environment& environment, const Names& names, const char* name, int low,
+                   int high) {
+  int number = 0;
+  std::string text = Value(environment, name);
+  if (ParseInt(text, &number) && number >= low && number <= high) return number;
+  return Status::Error(StatusCode::kInvalidArgument,
+                       "%s=%s in the environment of %s is not a number in %d to %d; --launcher "
+                       "none ignores the environment",
+                       name, text.c_str(), names.name, low, high);
+}
+
+// The optional local rank and size.
+Status ReadLocal(const Environment& environment, const Names& names, RankInfo* info) {
+  if (Find(environment, names.local_rank) != nullptr) {
+    ENGINE_ASSIGN_OR_RETURN(info->local_rank,
+                            Number(environment, names, names.local_rank, 0, info->world_size - 1));
+    info->local_world_size = info->local_rank + 1;  // at least, if nothing says more
+  }
+  if (Find(environment, names.local_world_size) != nullptr) {
+    ENGINE_ASSIGN_OR_RETURN(
+        info->local_world_size,
+        Number(environment, names, names.local_world_size, info->local_rank + 1, info->world_size));
+  }
+  return {};
+}
+
+std::string OpenMpiJob(const Environment& environment) {
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+    if (const std::string* value = Find(environment, name)) return *value;
+  }
+  std::string uri = Value(environment, "OMPI_MCA_orte_hnp_uri");  // "jobid.vpid;address;..."
+  return uri.substr(0, uri.find(';'));
+}
+
+void AddDetails(const Environment& environment, LauncherRank* rank) {
+  RankInfo& info = rank->info;
+  switch (rank->launcher) {
+    case Launcher::kTorchrun:
+      rank->nested = Find(environment, "TORCHELASTIC_RUN_ID") != nullptr;
+      rank->job = Value(environment, "TORCHELASTIC_RUN_ID");
+      rank->job += '.';  // a restarted run must not meet what is left of the one before
+      rank->job += Value(environment, "TORCHELASTIC_RESTART_COUNT");
+      break;
+    case Launcher::kOpenMpi:
+      rank->nested = true;
+      rank->job = OpenMpiJob(environment);
+      break;
+    case Launcher::kSlurm: {
+      rank->job = Value(environment, "SLURM_JOB_ID") + "." + Value(environment, "SLURM_STEP_ID");
+      int node = 0;
+      (void)ParseInt(Value(environment, "SLURM_NODEID"), &node);
+      std::vector<int> tasks = ParseTasksPerNode(Value(environment, "SLURM_STEP_TASKS_PER_NODE"));
+      if (node >= 0 && node < static_cast<int>(tasks.size()) && tasks[node] > info.local_rank &&
+          tasks[node] <= info.world_size) {
+        info.local_world_size = tasks[node];
+      }
+      break;
+    }
+    case Launcher::kPmi:
+      break;  // its variables name no job
+  }
+  rank->one_host = info.local_world_size == info.world_size;
+  info.one_host = rank->one_host ? 1 : 0;
+}
+
+}  // namespace
+
+const std::string* Find(const Environment& environment, const std::string& name) {
+  auto found = environment.find(name);
+  return found == environment.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+std::vector<int> ParseTasksPerNode(const std::string& text) {
+  std::vector<int> tasks;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    std::string part = text.substr(begin, end - begin);
+    int count = 0, times = 1;
+    size_t open = part.find("(x");
+    if (open != std::string::npos) {
+      if (part.back() != ')') return {};
+      if (!ParseInt(part.substr(open + 2, part.size() - open - 3), &times)) return {};
+      part.resize(open);
+    }
+    if (!ParseInt(part, &count) || count < 1 || times < 1 || times > kMaxRanks) return {};
+    tasks.insert(tasks.end(), times, count);
+    begin = end + 1;
+  }
+  return tasks;
+}
+
+Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
+                                                 const Environment& environment) {
+  const Names& names = kNames[static_cast<int>(launcher)];
+  const bool has_rank = Find(environment, names.rank) != nullptr;
+  const bool has_size = Find(environment, names.world_size) != nullptr;
+  // In a batch script Slurm describes the allocation, not a task: only srun starts ranks.
+  if (launcher == Launcher::kSlurm && Find(environment, "SLURM_STEP_ID") == nullptr) {
+    return std::optional<LauncherRank>();
+  }
+  if (!has_rank && !has_size) return std::optional<LauncherRank>();
+  if (!has_rank || !has_size) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "the environment of %s is incomplete: %s is set and %s is not; set both, "
+                         "or ignore the environment with --launcher none",
+                         names.name, has_rank ? names.rank : names.world_size,
+                         has_rank ? names.world_size : names.rank);
+  }
+  LauncherRank rank;
+  rank.launcher = launcher;
+  rank.name = names.name;
+  ENGINE_ASSIGN_OR_RETURN(rank.info.world_size,
+                          Number(environment, names, names.world_size, 1, kMaxRanks));
+  ENGINE_ASSIGN_OR_RETURN(rank.info.rank,
+                          Number(environment, names, names.rank, 0, rank.info.world_size - 1));
+  rank.variables = std::string(names.rank) + "=" + std::to_string(rank.info.rank) + ", " +
+                   names.world_size + "=" + std::to_string(rank.info.world_size);
+  ENGINE_RETURN_IF_ERROR(ReadLocal(environment, names, &rank.info));
+  AddDetails(environment, &rank);
+  return std::optional<LauncherRank>(std::move(rank));
+}
+
+}  // namespace engine

@@ -1,0 +1,86 @@
+// The messages between the members of a run (ranks and servers of parameters, see member.h) and the
+// store of the run.
+//
+//   stream   = frame*                        one per direction of a connection
+//   frame    = size kind id rank number key_size key value
+//   size     = u32                           bytes that follow it: 17 + |key| + |value|
+//   kind     = u8                            MessageKind
+//   id       = u32                           pairs a reply with its request
+//   rank     = i32
+//   number   = i32                           meaning by kind
+//   key_size = u32                           |key| <= 4 KiB
+//   key      = byte*
+//   value    = byte*                         what is left of the frame; |value| <= 64 MiB
+//
+// Integers are little-endian. Fields that a kind does not name are zero or empty. docs/launch.md
+// shows who says what when.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/base/store.h"
+#include "engine/status.h"
+
+namespace engine {
+
+inline constexpr uint32_t kProtocolVersion = 2;
+enum class MessageKind : uint8_t {
+  // member -> store: id = version, rank = the member, number = world size or, of a server, 0 for
+  // "unknown", key = job or, of a server, nothing
+  kHello = 1,
+  // store -> member: all are here; number = world size, id = servers, rank = 1 if on one host
+  kWelcome = 2,
+  kRefused = 3,   // store -> member: value = why; the store closes
+  kSet = 4,       // member -> store: id, key, value
+  kSetDone = 5,   // store -> member: id
+  kGet = 6,       // member -> store: id, key; answered when the key exists
+  kValue = 7,     // store -> member: id, value
+  kCancel = 8,    // member -> store: id of a kGet that nobody waits for any more
+  kHas = 9,       // member -> store: id, key
+  kHasDone = 10,  // store -> member: id, number = 0 or 1
+  kFail = 11,   // member -> store: number = StatusCode, rank = whom to blame or -1, value = message
+  kAbort = 12,  // store -> member: the run is over; fields as in kFail
+  kStop = 13,   // both ways: number = the signal by which the user asked to stop
+  kBye = 14,    // member -> store: the last message of a member; the store closes
+  kPost = 15,   // rank -> store: value; store -> every other rank: rank = the sender, value
+  kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
+  kChallenge = 17,    // store -> server that said kHello: key = challenge (see server_key.h)
+  kProof = 18,        // server -> store and back: key = proof
+};
+
+struct Message {
+  MessageKind kind = MessageKind::kBye;
+  uint32_t id = 0;
+  int32_t rank = -1;
+  int32_t number = 0;
+  std::string key;
+  std::string value;
+};
+
+std::string Encode(const Message& message);
+
+// A Status as the fields of kFail or kAbort, and back. An unknown code reads as kInternal.
+Message EncodeStatus(MessageKind kind, const Status& status);
+Status DecodeStatus(const Message& message);
+
+// Cuts a byte stream into messages. Memory grows with the bytes that arrived, never with a size
+// that a peer only claims.
+class MessageReader {
+ public:
+  // The largest value accepted from now on. A server keeps it small until a peer has said kHello.
+  void set_max_value_bytes(uint32_t bytes) { max_value_bytes_ = bytes; }
+  void Append(const char* data, size_t size);
+  // True with *out set; false when more bytes are needed; kBadData when this is not our protocol,
+  // after which the stream is useless.
+  Result<bool> Next(Message* out);
+
+ private:
+  std::string buffer_;
+  size_t begin_ = 0;  // of the bytes in buffer_ that are not consumed
+  uint32_t max_value_bytes_ = kMaxValueBytes;
+};
+
+}  // namespace engine

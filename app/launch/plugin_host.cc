@@ -1,0 +1,106 @@
+#include "app/launch/plugin_host.h"
+
+#include <exception>
+
+#include "app/launch/verdict.h"
+
+namespace engine {
+namespace {
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+// Nothing of ours may throw into a plugin.
+template <typename Call>
+Status Guarded(Call&& call) noexcept {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "the store of the run failed: %s",
+                         error.what());
+  }
+}
+
+}  // namespace
+
+PluginHost::PluginHost(std::string plugin, RankContext& rank, Device* const* device,
+                       std::shared_ptr<spdlog::logger> logger, MetricSink metrics)
+    : plugin_(std::move(plugin)),
+      rank_(rank),
+      device_(device),
+      logger_(std::move(logger)),
+      metrics_(std::move(metrics)) {}
+
+RankInfo PluginHost::rank_info() const noexcept {
+  return rank_.info;
+}
+
+Device* PluginHost::device() const noexcept {
+  return device_ != nullptr ? *device_ : nullptr;
+}
+
+void PluginHost::Log(LogLevel level, std::string_view message) noexcept {
+  try {
+    if (logger_) logger_->log(ToSpdlog(level), "{}: {}", plugin_, message);
+  } catch (const std::exception&) {
+    // A line that cannot be written has nowhere else to go.
+  }
+}
+
+void PluginHost::Metric(std::string_view name, double value) noexcept {
+  try {
+    if (metrics_) metrics_(name, value);
+  } catch (const std::exception& error) {
+    Log(LogLevel::kWarning, std::string_view(error.what()));
+  }
+}
+
+std::string PluginHost::Key(std::string_view key) const {
+  return "plugin/" + plugin_ + "/" + std::string(key);
+}
+
+// The contract promises kAborted or kPeerLost; the reason may be this rank's own, primary error.
+Status PluginHost::AsPeerError(const Status& status) const {
+  if (status.ok() || !rank_.abort.raised() || IsSecondary(status.code())) return status;
+  return Status::Error(StatusCode::kAborted, "%s", status.message()).WithRank(status.rank());
+}
+
+Status PluginHost::StoreSet(std::string_view key, std::span<const uint8_t> value) noexcept {
+  return Guarded([&] {
+    std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
+    return AsPeerError(rank_.store.Set(Key(key), bytes));
+  });
+}
+
+Status PluginHost::StoreGet(std::string_view key, int64_t timeout_ms,
+                            void (*sink)(void* context, const uint8_t* data, uint64_t size),
+                            void* context) noexcept {
+  return Guarded([&]() -> Status {
+    Result<std::string> value = rank_.store.Get(Key(key), timeout_ms);
+    if (!value.ok()) return AsPeerError(value.status());
+    sink(context, reinterpret_cast<const uint8_t*>(value->data()), value->size());
+    return {};
+  });
+}
+
+Status PluginHost::StoreHas(std::string_view key, bool* exists) noexcept {
+  return Guarded([&]() -> Status {
+    Result<bool> found = rank_.store.Has(Key(key));
+    if (!found.ok()) return AsPeerError(found.status());
+    *exists = *found;
+    return {};
+  });
+}
+
+}  // namespace engine

@@ -1,0 +1,45 @@
+// The Host that a plugin of one rank sees.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/base/rank_context.h"
+#include "engine/host.h"
+
+namespace engine {
+
+class PluginHost final : public Host {
+ public:
+  using MetricSink = std::function<void(std::string_view name, double value)>;
+
+  // All arguments are borrowed but the strings; `device` points to where the device will be known.
+  PluginHost(std::string plugin, RankContext& rank, Device* const* device,
+             std::shared_ptr<spdlog::logger> logger, MetricSink metrics);
+
+  RankInfo rank_info() const noexcept override;
+  Device* device() const noexcept override;
+  void Log(LogLevel level, std::string_view message) noexcept override;
+  void Metric(std::string_view name, double value) noexcept override;
+  Status StoreSet(std::string_view key, std::span<const uint8_t> value) noexcept override;
+  Status StoreGet(std::string_view key, int64_t timeout_ms,
+                  void (*sink)(void* context, const uint8_t* data, uint64_t size),
+                  void* context) noexcept override;
+  Status StoreHas(std::string_view key, bool* exists) noexcept override;
+
+ private:
+  std::string Key(std::string_view key) const;
+  Status AsPeerError(const Status& status) const;
+
+  const std::string plugin_;
+  RankContext& rank_;
+  Device* const* const device_;
+  const std::shared_ptr<spdlog::logger> logger_;
+  const MetricSink metrics_;  // called from any thread
+};
+
+}  // namespace engine

@@ -1,0 +1,59 @@
+// One member that is a process: started by us or by another launcher, it talks to the store server
+// over one socket.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "app/launch/stop_signals.h"
+#include "app/launch/store_client.h"
+#include "core/base/rank_context.h"
+
+namespace engine {
+
+using RankBody = std::function<Status(RankContext&)>;
+
+// body(context); an exception that leaves it is kInternal.
+Status CallBody(const RankBody& body, RankContext& context);
+
+class RankProcess {
+ public:
+  enum class SecondSignal {
+    kIgnore,  // the launcher counts them
+    kDie,
+  };
+
+  RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second);
+
+  // Raised with kInterrupted when the user asks to stop before the run has started.
+  AbortSignal& abort() { return abort_; }
+
+  // Joins over `socket`, runs the body, reports how it ended. The store says how many ranks and
+  // servers there are, and whether they are on one host. Call once.
+  Status Run(UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
+             const RankBody& body);
+
+  // The cause of the end of the run as the server knows it; OK if it gave none.
+  Status cause() const { return client_ ? client_->cause() : Status(); }
+  bool heard() const { return client_ && client_->heard(); }
+  int stop_requested() const { return stop_requested_.load(); }
+
+ private:
+  void OnSignal(int signal);
+  void Stop(int signal);
+
+  RankInfo info_;  // complete once joined
+  const StopSignals& signals_;
+  const SecondSignal second_;
+  AbortSignal abort_;
+  std::atomic<int> stop_requested_{0};
+  std::atomic<bool> started_{false};
+  int first_signal_ = 0;            // signal thread only
+  TimePoint second_counts_from_{};  // signal thread only
+  std::mutex mutex_;
+  std::unique_ptr<StoreClient> client_;  // set once, under mutex_
+  SignalThread signal_thread_;           // last: ends before what it uses
+};
+
+}  // namespace engine

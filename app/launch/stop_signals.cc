@@ -1,0 +1,71 @@
+#include "app/launch/stop_signals.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+
+#include <cerrno>
+#include <iterator>
+#include <system_error>
+
+namespace engine {
+
+StopSignals::StopSignals() {
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (int signal : {SIGINT, SIGTERM}) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&wanted, signal);
+  }
+  fd_.reset(signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_.valid()) throw std::system_error(errno, std::generic_category(), "signalfd");
+  pthread_sigmask(SIG_BLOCK, &wanted, &previous_mask_);
+}
+
+StopSignals::~StopSignals() {
+  pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr);
+}
+
+int StopSignals::Read() const {
+  signalfd_siginfo info{};
+  ssize_t size = read(fd_.get(), &info, sizeof(info));
+  return size == static_cast<ssize_t>(sizeof(info)) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+void StopSignals::Die(int signal) const {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  sigaction(signal, &action, nullptr);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  raise(signal);
+}
+
+SignalThread::SignalThread(const StopSignals& signals, std::function<void(int)> on_signal)
+    : quit_(eventfd(0, EFD_CLOEXEC)) {
+  if (!quit_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
+  thread_ = std::thread([this, &signals, callback = std::move(on_signal)] {
+    pthread_setname_np(pthread_self(), "signals");
+    pollfd fds[] = {{signals.fd(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
+    while (fds[1].revents == 0) {
+      poll(fds, std::size(fds), -1);  // until the destructor writes to quit_
+      while (int signal = signals.Read()) callback(signal);
+    }
+  });
+}
+
+SignalThread::~SignalThread() {
+  eventfd_write(quit_.get(), 1);
+  thread_.join();
+}
+
+const char* SignalName(int signal) {
+  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "a signal";
+}
+
+}  // namespace engine

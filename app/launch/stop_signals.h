@@ -1,0 +1,49 @@
+// SIGINT and SIGTERM as something to poll for, without handlers and without globals.
+#pragma once
+
+#include <signal.h>
+
+#include <functional>
+#include <thread>
+
+#include "core/base/unique_fd.h"
+
+namespace engine {
+
+// Blocks SIGINT and SIGTERM in the calling thread and in every thread and process that it starts
+// from then on; the destructor restores the mask. A signal that this process was told to ignore
+// (nohup, a background job of a shell) stays ignored. Throws std::system_error when the process has
+// no descriptor left.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  int fd() const { return fd_.get(); }  // readable when a signal has arrived
+  // The next signal, or 0. In a forked child: the signals of that child.
+  int Read() const;
+  // Ends this process by `signal`, as if it had never been blocked.
+  void Die(int signal) const;
+
+ private:
+  sigset_t previous_mask_;
+  UniqueFd fd_;
+};
+
+// Calls `on_signal` for each signal, from a thread of its own. Throws std::system_error when there
+// is no descriptor or thread left.
+class SignalThread {
+ public:
+  SignalThread(const StopSignals& signals, std::function<void(int)> on_signal);
+  ~SignalThread();
+
+ private:
+  UniqueFd quit_;
+  std::thread thread_;
+};
+
+const char* SignalName(int signal);  // "SIGINT", for messages
+
+}  // namespace engine

@@ -1,0 +1,330 @@
+#include "app/launch/store_client.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "app/launch/verdict.h"
+
+namespace engine {
+namespace {
+
+// The server answers at once, so this bounds a server that is stopped or a network that is gone.
+constexpr int64_t kReplyTimeoutMs = 30000;
+constexpr int64_t kReportTimeoutMs = 1000;
+constexpr size_t kReadBytes = 64 << 10;
+
+bool Plausible(const RunShape& shape) {
+  constexpr int kMost = 1 << 20;
+  return shape.world_size >= 1 && shape.world_size <= kMost && shape.servers >= 0 &&
+         shape.servers <= kMost;
+}
+
+}  // namespace
+
+StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
+                         std::function<void(int)> on_stop)
+    : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
+  // First of all, since the server takes nothing from a stranger. If it fails, so does Join.
+  Message hello;
+  hello.kind = MessageKind::kHello;
+  hello.id = kProtocolVersion;
+  hello.rank = identity_.member;
+  hello.number = identity_.world_size;
+  hello.key = identity_.job.substr(0, kMaxKeyBytes);
+  (void)Send(hello, DeadlineIn(kReportTimeoutMs));
+  token_ = abort_.Listen([this](const Status& reason) {
+    bool tell = false;
+    {
+      std::lock_guard lock(mutex_);
+      tell = !raised_here_ && !leaving_;
+      changed_.notify_all();
+    }
+    // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
+    if (tell) {
+      (void)Send(EncodeStatus(MessageKind::kFail, reason), DeadlineIn(kReportTimeoutMs));
+    }
+  });
+  reader_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "store");
+    ReadLoop();
+  });
+}
+
+StoreClient::~StoreClient() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  abort_.Forget(token_);
+  shutdown(socket_.get(), SHUT_RDWR);
+  if (reader_.joinable()) reader_.join();
+}
+
+Status StoreClient::Join(TimePoint deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] {
+    return phase_ == Phase::kRunning || phase_ == Phase::kRefused || abort_.raised();
+  });
+  if (phase_ == Phase::kRunning) return {};
+  if (phase_ == Phase::kRefused) return refusal_;
+  lock.unlock();
+  if (abort_.raised()) return abort_.reason();
+  return Status::Error(StatusCode::kRendezvous, "%s did not say in time that all ranks%s are there",
+                       identity_.server.c_str(), IsServer(identity_.member) ? " and servers" : "");
+}
+
+RunShape StoreClient::shape() const {
+  std::lock_guard lock(mutex_);
+  return shape_;
+}
+
+Status StoreClient::Set(std::string_view key, std::string_view value) {
+  return Request(MessageKind::kSet, key, value, kReplyTimeoutMs).status();
+}
+
+Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
+  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kGet, key, {}, timeout_ms));
+  return std::move(reply.value);
+}
+
+Result<bool> StoreClient::Has(std::string_view key) {
+  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, kReplyTimeoutMs));
+  return reply.number != 0;
+}
+
+Status StoreClient::Post(std::string_view text) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
+  if (abort_.raised()) return abort_.reason();
+  Message post;
+  post.kind = MessageKind::kPost;
+  post.value = text;
+  return Send(post, DeadlineIn(kReplyTimeoutMs));
+}
+
+void StoreClient::Listen(std::function<void(std::string_view)> listener) {
+  posts_.Listen(std::move(listener));
+}
+
+Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
+                                     int64_t timeout_ms) {
+  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
+  TimePoint deadline = DeadlineIn(timeout_ms);
+  Message request;
+  request.kind = kind;
+  request.key = key;
+  request.value = value;
+  {
+    std::lock_guard lock(mutex_);
+    request.id = next_id_++;
+    replies_[request.id];
+  }
+  // Not the caller's deadline: a frame cut in half would end the connection.
+  Status sent = Send(request, DeadlineIn(kReplyTimeoutMs));
+  std::unique_lock lock(mutex_);
+  std::optional<Message>& reply = replies_[request.id];
+  if (sent.ok()) {
+    changed_.wait_until(lock, deadline, [&] { return reply || abort_.raised(); });
+  }
+  std::optional<Message> result = std::move(reply);
+  replies_.erase(request.id);
+  lock.unlock();
+  if (abort_.raised()) return abort_.reason();
+  if (!sent.ok()) return sent;
+  if (result) return std::move(*result);
+  if (kind != MessageKind::kGet) {
+    return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
+                         identity_.server.c_str(), static_cast<long long>(timeout_ms));
+  }
+  Message cancel;
+  cancel.kind = MessageKind::kCancel;
+  cancel.id = request.id;
+  ENGINE_RETURN_IF_ERROR(Send(cancel, DeadlineIn(kReplyTimeoutMs)));
+  return StoreTimeout(key, timeout_ms);
+}
+
+Status StoreClient::Send(const Message& message, TimePoint deadline) {
+  std::string frame = Encode(message);
+  std::lock_guard lock(send_mutex_);
+  size_t begin = 0;
+  while (begin < frame.size()) {
+    ssize_t size = send(socket_.get(), frame.data() + begin, frame.size() - begin,
+                        MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (size > 0) {
+      begin += static_cast<size_t>(size);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      pollfd entry{socket_.get(), POLLOUT, 0};
+      if (!Passed(deadline)) {
+        poll(&entry, 1, RemainingMs(deadline));
+        continue;
+      }
+      if (begin > 0) shutdown(socket_.get(), SHUT_RDWR);  // half a frame: nothing may follow it
+      return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+    } else if (errno != EINTR) {
+      return Status::Error(StatusCode::kPeerLost, "lost the connection to %s: %s",
+                           identity_.server.c_str(), strerror(errno))
+          .WithRank(identity_.server_rank);
+    }
+  }
+  return {};
+}
+
+void StoreClient::ReadLoop() {
+  MessageReader reader;
+  std::vector<char> buffer(kReadBytes);
+  for (;;) {
+    ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return ConnectionLost();
+    reader.Append(buffer.data(), static_cast<size_t>(size));
+    Message message;
+    for (;;) {
+      Result<bool> next = reader.Next(&message);
+      if (next.ok() && !*next) break;
+      if (!next.ok() || !Dispatch(message)) return ConnectionLost();
+    }
+  }
+}
+
+// What may be said before a store that must prove itself has done so. False when the stream is
+// over.
+bool StoreClient::Handshake(const Message& message) {
+  using Side = ServerKey::Side;
+  if (message.kind == MessageKind::kChallenge) {
+    if (!identity_.key) {
+      Refuse("asks for a key: give that of the run with --key-file");
+      return false;
+    }
+    if (!challenge_.empty() || message.key.size() != ServerKey::kNonceBytes) return false;
+    challenge_ = message.key;
+    nonce_ = ServerKey::MakeNonce();
+    Message proof;
+    proof.kind = MessageKind::kProof;
+    proof.key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member);
+    (void)Send(proof, DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+    return true;
+  }
+  if (message.kind == MessageKind::kProof && identity_.key) {
+    proven_ = identity_.key->Check(message.key, Side::kStore, challenge_, nonce_, identity_.member);
+  }
+  if (!proven_) Refuse("does not know the key in the file given with --key-file");
+  return proven_;
+}
+
+void StoreClient::Refuse(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  phase_ = Phase::kRefused;
+  refusal_ = Status::Error(StatusCode::kRendezvous, "%s %s", identity_.server.c_str(), why.c_str());
+  changed_.notify_all();
+}
+
+bool StoreClient::Dispatch(Message& message) {
+  const bool handshake =
+      message.kind == MessageKind::kChallenge || message.kind == MessageKind::kProof;
+  const bool unproven = identity_.key && !proven_ && message.kind != MessageKind::kRefused;
+  if (handshake || unproven) return Handshake(message);
+  switch (message.kind) {
+    case MessageKind::kStop:
+      on_stop_(message.number);
+      return true;
+    case MessageKind::kAbort:
+      Aborted(DecodeStatus(message));
+      return true;
+    case MessageKind::kPost:
+      posts_.Deliver(message.value);
+      return true;
+    default:
+      break;
+  }
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+  switch (message.kind) {
+    case MessageKind::kWelcome:
+      shape_ = {message.number, static_cast<int>(message.id), message.rank != 0};
+      if (!Plausible(shape_) || !shape_.Has(identity_.member)) return false;
+      phase_ = Phase::kRunning;
+      welcomed_ = true;
+      return true;
+    case MessageKind::kRefused:
+      phase_ = Phase::kRefused;
+      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", message.value.c_str());
+      return true;
+    case MessageKind::kSetDone:
+    case MessageKind::kValue:
+    case MessageKind::kHasDone: {
+      auto waiting = replies_.find(message.id);
+      if (waiting != replies_.end()) waiting->second = std::move(message);
+      return true;  // an answer that nobody waits for any more is dropped
+    }
+    default:
+      return false;  // a message that only a member may send
+  }
+}
+
+void StoreClient::Aborted(const Status& cause) {
+  {
+    std::lock_guard lock(mutex_);
+    cause_ = cause;
+    raised_here_ = true;
+  }
+  abort_.Raise(AbortReason(cause));
+}
+
+void StoreClient::ConnectionLost() {
+  {
+    std::lock_guard lock(mutex_);
+    bool expected = leaving_ || phase_ == Phase::kRefused;
+    if (phase_ != Phase::kRefused) phase_ = Phase::kClosed;
+    raised_here_ = true;
+    lost_ = !expected;
+    changed_.notify_all();
+    if (expected) return;
+  }
+  abort_.Raise(Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
+                             identity_.server.c_str())
+                   .WithRank(identity_.server_rank));
+}
+
+void StoreClient::AllowLosses() {
+  Message message;
+  message.kind = MessageKind::kAllowLosses;
+  (void)Send(message, DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
+}
+
+void StoreClient::RequestStop(int signal) {
+  Message stop;
+  stop.kind = MessageKind::kStop;
+  stop.number = signal;
+  (void)Send(stop, DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
+}
+
+void StoreClient::Leave(const Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  TimePoint deadline = DeadlineIn(kReportTimeoutMs);
+  // Without a connection there is nobody to tell: the server has counted this rank as lost.
+  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status), deadline);
+  (void)Send(Message{}, deadline);  // kBye
+  shutdown(socket_.get(), SHUT_WR);
+  // The server closes when it has read that; closing first could reset the connection under it.
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline,
+                      [this] { return phase_ == Phase::kClosed || phase_ == Phase::kRefused; });
+}
+
+bool StoreClient::heard() const {
+  std::lock_guard lock(mutex_);
+  return (welcomed_ || !cause_.ok()) && !lost_;
+}
+
+Status StoreClient::cause() const {
+  std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+}  // namespace engine

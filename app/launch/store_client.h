@@ -1,0 +1,111 @@
+// One member's connection to the store server: its store, its way to hear of the end of the run,
+// and its way to report.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "app/launch/member.h"
+#include "app/launch/message.h"
+#include "app/launch/post_box.h"
+#include "app/launch/server_key.h"
+#include "core/base/deadline.h"
+#include "core/base/rank_context.h"
+#include "core/base/store.h"
+#include "core/base/unique_fd.h"
+
+namespace engine {
+
+class StoreClient final : public Store {
+ public:
+  struct Identity {
+    int member = 0;      // a rank, or BlameServer(i)
+    int world_size = 1;  // 0: a server that does not know
+    std::string job;     // the same on all ranks of a run
+    std::string server;  // for messages: "the launcher", "rank 0 at node1:29500"
+    int server_rank = -1;
+    // Shared with the run: asked for it, this member proves that it knows the key, and the store
+    // must prove the same.
+    std::optional<ServerKey> key = {};
+  };
+
+  // Says over the connected `socket` who this is. `abort` and what `on_stop` refers to outlive
+  // the client; on_stop is called from the reader thread with the signal by which the user asked to
+  // stop. When `abort` is raised by this member itself, the server is told at once.
+  StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
+              std::function<void(int)> on_stop);
+  ~StoreClient() override;
+
+  // Waits until every member is there. kRendezvous with the server's sentence if it refuses, the
+  // reason of the abort if the run ends before it starts.
+  Status Join(TimePoint deadline);
+  // Who is in the run, as its store says. After Join.
+  RunShape shape() const;
+
+  Status Set(std::string_view key, std::string_view value) override;
+  Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
+  Result<bool> Has(std::string_view key) override;
+  Status Post(std::string_view text) override;
+  void Listen(std::function<void(std::string_view)> listener) override;
+
+  // From now on the run survives the loss of ranks but rank 0.
+  void AllowLosses();
+  // The user asked this member to stop: the server tells all.
+  void RequestStop(int signal);
+
+  // Reports how this member ended and closes. Call once, last.
+  void Leave(const Status& status);
+
+  // The cause of the end of the run as the server knows it; OK if it gave none.
+  Status cause() const;
+  // Whether the server has followed this member to its end, so that it can speak for it.
+  bool heard() const;
+
+ private:
+  enum class Phase { kJoining, kRunning, kRefused, kClosed };
+
+  Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
+                          int64_t timeout_ms);
+  Status Send(const Message& message, TimePoint deadline);
+  void ReadLoop();
+  bool Dispatch(Message& message);  // false when the stream is over
+  bool Handshake(const Message& message);
+  void Refuse(const std::string& why);
+  void Aborted(const Status& cause);
+  void ConnectionLost();
+
+  const UniqueFd socket_;
+  const Identity identity_;
+  AbortSignal& abort_;
+  const std::function<void(int)> on_stop_;
+  int token_ = 0;
+
+  std::mutex send_mutex_;  // one frame at a time
+  PostBox posts_;
+
+  // The handshake, on the reader's thread.
+  std::string challenge_, nonce_;
+  bool proven_ = false;  // the store has proved that it knows the key
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Phase phase_ = Phase::kJoining;                       // guarded by mutex_
+  RunShape shape_;                                      // guarded by mutex_
+  Status refusal_;                                      // guarded by mutex_
+  Status cause_;                                        // guarded by mutex_
+  bool welcomed_ = false;                               // guarded by mutex_
+  bool lost_ = false;                                   // guarded by mutex_
+  bool leaving_ = false;                                // guarded by mutex_
+  bool raised_here_ = false;                            // guarded by mutex_: by the reader
+  uint32_t next_id_ = 1;                                // guarded by mutex_
+  std::map<uint32_t, std::optional<Message>> replies_;  // guarded by mutex_; by request
+
+  std::thread reader_;
+};
+
+}  // namespace engine

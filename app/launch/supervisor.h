@@ -1,0 +1,117 @@
+// Watches the members of a run through its store server: who is there, who failed first, whose loss
+// the run survives, when to give up on the rest.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "app/launch/launch.h"
+#include "app/launch/member.h"
+#include "app/launch/store_server.h"
+#include "app/launch/verdict.h"
+#include "core/base/deadline.h"
+
+namespace engine {
+
+// Lives in the thread of its server.
+class Supervisor final : public StoreServer::Observer {
+ public:
+  struct Loss {
+    Status status;
+    int exit_code = 0;
+    bool primary = true;  // false: the end of this member was our own doing
+  };
+  struct Settings {
+    RunShape shape;
+    std::string job;
+    std::string place;  // where the members meet, for messages
+    int64_t rendezvous_timeout_ms = 0;
+    int64_t server_leave_ms = 0;    // for servers, after the last rank
+    bool ranks_may_connect = true;  // through the listener; false: only servers
+    // Why a member is gone without kBye.
+    std::function<Loss(int member)> explain_loss;
+    // A rank is lost and the run goes on. What becomes of it, if another takes its place: "started
+    // again (1 of 3)"; its kHello is taken after Expect. May be null.
+    std::function<std::string(int rank)> replace;
+    std::function<void(const std::string& sentence)> notice;  // may be null
+  };
+
+  explicit Supervisor(Settings settings);
+
+  StoreServer& server() { return server_; }
+
+  // What happens as time passes: the end of the rendezvous, of the patience with servers.
+  void Tick();
+  // The first call that is more than a wish to stop ends the run for all members. kNobody: the
+  // launcher.
+  void Fail(int member, const Status& status);
+  // Tells every member that the user asked to stop.
+  void Stop(int signal);
+  // Another process takes the place of a lost rank. Not from an observer.
+  void Expect(int rank);
+  void Notice(const std::string& sentence) const;
+
+  bool failed() const { return failed_; }
+  TimePoint failed_at() const { return failed_at_; }
+  int stop_signal() const { return stop_signal_; }
+  bool HasJoined(int member) const { return phase(member) == Phase::kJoined; }
+  bool HasLeft(int member) const { return phase(member) == Phase::kLeft; }
+  bool IsGone(int member) const { return HasLeft(member) || phase(member) == Phase::kLost; }
+  // Nobody is there, and nobody is expected any more.
+  bool AllGone() const;
+  // Members that are there, and neither left nor lost.
+  bool SomebodyIsThere() const;
+  // "rank 2", "ranks 1, 3 and server 0": those that are there.
+  std::string Remaining() const { return List(Phase::kJoined); }
+  LaunchOutcome Outcome() const { return verdict_.Outcome(stop_signal_); }
+
+  Status OnHello(const Message& hello, bool adopted) override;
+  void OnJoined(int member) override;
+  void OnFail(int member, const Status& status) override;
+  void OnAllowLosses(int member) override;
+  void OnStop(int signal) override { Stop(signal); }
+  void OnBye(int member) override;
+  void OnLost(int member) override;
+  void OnStranger(const std::string& address, const std::string& why) override;
+
+ private:
+  enum class Phase { kAbsent, kJoined, kLeft, kLost };
+  // A rank that left with a complaint about others: its own loss, unless the run ends.
+  struct Complaint {
+    int rank;
+    Status status;
+    TimePoint due;
+  };
+
+  Phase& phase(int member) { return phases_[settings_.shape.Index(member)]; }
+  Phase phase(int member) const { return phases_[settings_.shape.Index(member)]; }
+  Status CheckServer(const Message& hello) const;
+  Status CheckRank(const Message& hello, bool adopted) const;
+  bool Survives(int member) const { return losses_allowed_ && !failed_ && member >= 1; }
+  void Lose(int rank, const Status& status);
+  void HearComplaints(bool all);
+  bool RanksGone() const;
+  void Welcome(int member);
+  void BroadcastStop();
+  void GiveUp(const Status& cause);
+  std::string List(Phase phase) const;
+
+  const Settings settings_;
+  const TimePoint rendezvous_deadline_;
+  StoreServer server_;
+  Verdict verdict_;
+  std::vector<Phase> phases_;  // by RunShape::Index
+  std::vector<Complaint> complaints_;
+  bool complete_ = false;  // every member has joined
+  bool losses_allowed_ = false;
+  bool failed_ = false;
+  TimePoint failed_at_{};
+  bool ranks_gone_ = false;
+  TimePoint servers_deadline_{};  // once ranks_gone_
+  int stop_signal_ = 0;
+  TimePoint next_stranger_at_{};
+  int64_t untold_strangers_ = 0;
+};
+
+}  // namespace engine

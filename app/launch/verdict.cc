@@ -1,0 +1,50 @@
+#include "app/launch/verdict.h"
+
+#include <algorithm>
+
+#include "app/launch/exit_code.h"
+#include "app/launch/member.h"
+
+namespace engine {
+
+Status AbortReason(const Status& cause) {
+  StatusCode code =
+      cause.code() == StatusCode::kPeerLost ? StatusCode::kPeerLost : StatusCode::kAborted;
+  if (cause.rank() == kNobody) return Status::Error(code, "%s", cause.message());
+  return Status::Error(code, "%s failed: %s", MemberName(cause.rank()).c_str(), cause.message())
+      .WithRank(cause.rank());
+}
+
+void Verdict::AddReport(int member, const Status& status) {
+  Weight weight = Weight::kPrimary;
+  if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
+  if (IsSecondary(status.code())) weight = Weight::kSecondary;
+  Status blamed = status.rank() != kNobody ? status : status.WithRank(member);
+  std::lock_guard lock(mutex_);
+  entries_.push_back({weight, blamed, ExitCode(status.code())});
+}
+
+void Verdict::AddLoss(int member, const Status& status, int exit_code) {
+  std::lock_guard lock(mutex_);
+  entries_.push_back({Weight::kPrimary, status.WithRank(member), exit_code});
+}
+
+bool Verdict::empty() const {
+  std::lock_guard lock(mutex_);
+  return entries_.empty();
+}
+
+LaunchOutcome Verdict::Outcome(int stop_signal) const {
+  std::lock_guard lock(mutex_);
+  auto best = std::min_element(
+      entries_.begin(), entries_.end(),
+      [](const Entry& a, const Entry& b) { return a.weight < b.weight; });  // the first of equals
+  if (best == entries_.end()) return {};
+  LaunchOutcome outcome;
+  outcome.status = best->status;
+  bool stopped = best->weight == Weight::kInterrupted && stop_signal != 0;
+  outcome.exit_code = stopped ? 128 + stop_signal : best->exit_code;
+  return outcome;
+}
+
+}  // namespace engine

@@ -1,0 +1,48 @@
+// Why a run ended: many members complain when one fails, and one of them knows the cause.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "app/launch/launch.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// True for what a member says when it was stopped by the failure of another.
+constexpr bool IsSecondary(StatusCode code) {
+  return code == StatusCode::kAborted || code == StatusCode::kPeerLost;
+}
+
+// What the AbortSignal of the other members is raised with when `cause` ends the run: secondary,
+// so that one that returns it is not taken for the culprit.
+Status AbortReason(const Status& cause);
+
+// Collects what is known and names the best: the first primary cause, else the user's wish to
+// stop, else the first secondary complaint. [any-thread]
+class Verdict {
+ public:
+  // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays
+  // blamed.
+  void AddReport(int member, const Status& status);
+  // What was seen of a member that could not speak: primary whatever its code.
+  void AddLoss(int member, const Status& status, int exit_code);
+
+  bool empty() const;
+  // `stop_signal`: by which the user asked to stop, or 0.
+  LaunchOutcome Outcome(int stop_signal) const;
+
+ private:
+  enum class Weight { kPrimary, kInterrupted, kSecondary };
+  struct Entry {
+    Weight weight;
+    Status status;
+    int exit_code;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  // guarded by mutex_; in order of arrival
+};
+
+}  // namespace engine

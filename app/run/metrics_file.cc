@@ -1,0 +1,81 @@
+#include "app/run/metrics_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace engine {
+
+using Json = nlohmann::ordered_json;
+
+Result<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string& path, Earlier earlier) {
+  std::FILE* file = std::fopen(path.c_str(), "ae");
+  if (file == nullptr) {
+    return Status::Error(StatusCode::kStorage, "cannot write metrics to %s: %s", path.c_str(),
+                         strerror(errno));
+  }
+  return std::unique_ptr<MetricsFile>(new MetricsFile(file, path, earlier == Earlier::kKeep));
+}
+
+MetricsFile::~MetricsFile() {
+  std::fclose(file_);
+}
+
+// A pipe or a terminal has no earlier content.
+bool MetricsFile::Clear() {
+  struct stat info {};
+  if (fstat(fileno(file_), &info) != 0) return false;
+  return !S_ISREG(info.st_mode) || ftruncate(fileno(file_), 0) == 0;
+}
+
+Status MetricsFile::WriteLine(const std::string& line) {
+  std::lock_guard lock(mutex_);
+  const bool cleared = cleared_ || Clear();
+  cleared_ = true;
+  if (cleared && std::fprintf(file_, "%s\n", line.c_str()) > 0 && std::fflush(file_) == 0)
+    return {};
+  return Status::Error(StatusCode::kStorage, "cannot write metrics to %s: %s", path_.c_str(),
+                       strerror(errno));
+}
+
+Status MetricsFile::Write(const StepReport& report) {
+  const double seconds = report.seconds;
+  return WriteLine(Json{
+      {"event", "step"},
+      {"step", report.step},
+      {"epoch", report.epoch},
+      {"loss", report.loss},
+      {"accuracy", report.accuracy},
+      {"learning_rate", report.learning_rate},
+      {"samples", report.samples},
+      {"seconds", seconds},
+      {"communication_seconds",
+       report.communication_seconds.has_value()
+           ? Json(*report.communication_seconds)
+           : Json()}}.dump());
+}
+
+Status MetricsFile::Write(const EvaluationReport& report) {
+  return WriteLine(Json{
+      {"event", "evaluation"},
+      {"step", report.step},
+      {"loss", report.loss},
+      {"accuracy", report.accuracy},
+      {"targets", report.targets},
+      {"seconds",
+       report.seconds}}.dump());
+}
+
+Status MetricsFile::WriteCheckpoint(int64_t step, const std::string& path) {
+  return WriteLine(Json{{"event", "checkpoint"}, {"step", step}, {"path", path}}.dump());
+}
+
+Status MetricsFile::WritePluginMetric(int32_t rank, std::string_view name, double value) {
+  return WriteLine(
+      Json{{"event", "metric"}, {"rank", rank}, {"name", name}, {"value", value}}.dump());
+}
+
+}  // namespace engine

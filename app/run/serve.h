@@ -1,0 +1,34 @@
+// A server of a run: it keeps parameters and updates them, and trains nothing.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "core/base/rank_context.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// Rank 0 of a run with servers, before it trains: tells them which plugins it runs, and those from
+// elsewhere the whole configuration.
+Status DescribeRunToServers(const Config& config, RankContext& rank);
+
+// The configuration of the run that this server has joined, with the plugins that lie in
+// `plugin_folders` here. kTimeout when rank 0 does not say it in time; kConfig, kPlugin.
+Result<Config> ConfigOfRun(RankContext& server, const std::vector<std::string>& plugin_folders,
+                           int64_t timeout_ms);
+
+// Rank 0 of a run with servers: whether ranks make a second communicator for ops that see all of
+// them (RankPlugins::ReplicaCommunicator), which servers then serve as well. Before it is made.
+Status TellServersOfReplicas(RankContext& rank, bool second);
+
+// Serves until every rank has left or the run is over. kConfig when the communicator has no servers
+// or this member has other plugins than rank 0.
+Status ServeParameters(const Config& config, RankContext& server,
+                       std::shared_ptr<spdlog::logger> logger);
+
+}  // namespace engine

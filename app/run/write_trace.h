@@ -1,0 +1,45 @@
+// The trace file of a run (docs/trace.md).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/base/rank_context.h"
+#include "core/trace/timeline.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// Writes or replaces the file, atomically. kStorage.
+Status WriteTrace(const std::string& path, const Trace& trace);
+
+// What a rank tells the time with.
+struct TraceClock {
+  std::string host;  // ranks with the same read the same clock
+  std::function<int64_t()> now_ns;
+};
+TraceClock MonotonicTraceClock(int32_t rank);  // of the spans
+
+// Collective, at most once per run and after the last step: brings the timelines of all ranks to
+// rank 0, which writes them and `metadata` of its own to `path`. The offset of `own` to the clock
+// of rank 0 is measured here: 0 on the host of rank 0, else from round trips through the store, so
+// known to half of the shortest one.
+//
+// The other ranks return when their timeline is in the store, and do not hear of errors that rank 0
+// has later. kTimeout when the other ranks do not come within `timeout_ms`, the reason of the abort
+// when the run is given up, kStorage on rank 0 when it cannot write. `may_lack_ranks`: some may be
+// lost, and the trace is without them.
+Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
+                     const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
+                     const TraceClock& clock, bool may_lack_ranks = false);
+inline Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
+                            const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
+                            bool may_lack_ranks = false) {
+  return WriteRunTrace(path, rank, std::move(own), metadata, timeout_ms,
+                       MonotonicTraceClock(rank.info.rank), may_lack_ranks);
+}
+
+}  // namespace engine

@@ -1,0 +1,235 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "app/config/default_config.h"
+#include "bench/cli/flags.h"
+
+namespace engine {
+namespace {
+
+struct BenchTrainFlags {
+  ConfigFlags config;  // of both sides
+  SideFlags a, b;
+  bool same = false, baseline_null = false, quiet = false;
+  bench::TrainRequest request;  // the numbers among the flags
+  double timeout_s = 600;
+  bench::ProfileChoice profile;
+  LinkFlags link;
+  std::string out, format = "table";
+};
+
+bench::Side ToSide(const SideFlags& flags) {
+  return {.plugins = flags.plugins, .overrides = flags.overrides, .plugin_folders = flags.folders};
+}
+
+// The configuration as a run of `side` will see it.
+Result<Config> LoadSide(const bench::TrainRequest& request, const bench::Side& side,
+                        const char* name, const Environment& environment) {
+  ConfigFlags flags{.file = request.config_file, .plugins = side.plugins};
+  flags.overrides = request.overrides;
+  for (const auto& more :
+       {side.overrides, bench::MeasuringOverrides(request.warmup + request.steps)}) {
+    flags.overrides.insert(flags.overrides.end(), more.begin(), more.end());
+  }
+  for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
+    flags.plugin.folders.insert(flags.plugin.folders.end(), folders->begin(), folders->end());
+  }
+  const RankInfo shape{.servers = request.servers, .one_host = request.link_rate.empty() ? 1u : 0u};
+  Result<Config> config = LoadConfig(flags, environment, DefaultCommunicators(shape));
+  if (!config.ok()) return config.status().WithContext("side %s", name);
+  return config;
+}
+
+// A with the communicator `null` in place of its own, and without the options of that.
+bench::Side WithoutCommunication(const bench::Side& a, const Config& config) {
+  const std::string& name = config.plugins().communicator.entry.name;
+  bench::Side side{.plugin_folders = a.plugin_folders};
+  for (const std::string& plugin : a.plugins) {
+    const auto entry = config.catalog().Find(plugin);
+    if (!entry.ok() || entry->kind != PluginKind::kCommunicator) side.plugins.push_back(plugin);
+  }
+  side.plugins.emplace_back("null");
+  for (const std::string& override : a.overrides) {
+    if (!override.starts_with(name + ".")) side.overrides.push_back(override);
+  }
+  return side;
+}
+
+// Hosts of emulated links share the cores of this machine and do not know of each other, so that
+// each would start as many threads as there are cores. Where the number is left to the op plugin
+// it is set.
+void ShareCores(const Config& config, bench::TrainRequest* request) {
+  const int share = std::max(1, ThisMachine().cores / (request->ranks + request->servers));
+  for (const PluginChoice& choice : config.plugins().ops) {
+    for (const OwnedOption& option : choice.options) {
+      if (option.name != "threads" || option.type != OptionType::kInt || option.integer != 0) {
+        continue;
+      }
+      request->overrides.push_back(choice.entry.name + ".threads=" + std::to_string(share));
+    }
+  }
+}
+
+Status CheckSides(const BenchTrainFlags& flags) {
+  if (flags.same && flags.b.any()) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "--aa compares A with itself: leave out --b, --b-set and --b-plugin-path");
+  }
+  if (!flags.same && !flags.a.any() && !flags.b.any()) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "A and B are the same: give --a or --b (for example --b priority_sched), "
+                         "or --aa for a control");
+  }
+  if (!flags.profile.name.empty() && !flags.config.file.empty()) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "--profile takes the place of a configuration: leave out %s",
+                         flags.config.file.c_str());
+  }
+  return {};
+}
+
+Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
+                                             const std::string& folder,
+                                             const Environment& environment) {
+  ENGINE_RETURN_IF_ERROR(CheckSides(flags));
+  bench::TrainRequest request = flags.request;
+  request.config_file = flags.config.file;
+  request.config_name = flags.config.file.empty() ? kDefaultConfigOrigin : flags.config.file;
+  if (!flags.profile.name.empty()) {
+    ENGINE_RETURN_IF_ERROR(bench::UseProfile(flags.profile, folder, &request));
+  }
+  request.overrides = flags.config.overrides;
+  request.plugin_folders = flags.config.plugin.folders;
+  request.a = ToSide(flags.a);
+  request.same = flags.same;
+  request.b = flags.same ? request.a : ToSide(flags.b);
+  request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
+  request.link_rate = flags.link.rate;
+  request.congestion = flags.link.congestion;
+  ENGINE_ASSIGN_OR_RETURN(const Config config_a, LoadSide(request, request.a, "A", environment));
+  if (!request.link_rate.empty()) ShareCores(config_a, &request);
+  const auto config_b = LoadSide(request, request.b, "B", environment);
+  if (!config_b.ok()) return config_b.status();
+  if (flags.baseline_null) {
+    request.null_side = WithoutCommunication(request.a, config_a);
+    const auto config = LoadSide(request, *request.null_side, "null", environment);
+    if (!config.ok()) return config.status();
+  }
+  return request;
+}
+
+Status BenchTrain(const BenchTrainFlags& flags, const Environment& environment) {
+  ENGINE_ASSIGN_OR_RETURN(const auto scratch, MakeScratch());
+  ENGINE_ASSIGN_OR_RETURN(const bench::TrainRequest request,
+                          MakeTrainRequest(flags, scratch->path(), environment));
+  ENGINE_ASSIGN_OR_RETURN(const bench::Program program, MakeProgram(environment, scratch->path()));
+  if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(bench::PrepareFolder(flags.out));
+  const auto progress = [&](const std::string& line) {
+    if (!flags.quiet) std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  ENGINE_ASSIGN_OR_RETURN(const bench::TrainResult result,
+                          bench::CompareTraining(request, program, ThisMachine(), progress));
+  const std::string text = flags.format == "csv"    ? bench::TrainCsv(result)
+                           : flags.format == "json" ? bench::TrainJson(result)
+                                                    : bench::TrainText(result);
+  std::fputs(text.c_str(), stdout);
+  if (!flags.out.empty()) {
+    ENGINE_RETURN_IF_ERROR(bench::WriteTrainFiles(result, flags.out));
+    if (flags.format == "table") std::printf("report: %s/report.html\n", flags.out.c_str());
+  }
+  std::fflush(stdout);
+  if (!result.difference) return {};
+  return Status::Error(StatusCode::kBadData, "%s", result.sentence.c_str());
+}
+
+void AddProfileFlags(CLI::App* app, bench::ProfileChoice* choice) {
+  choice->time_scale = 4;
+  choice->bytes_scale = 1.0 / 16;
+  app->add_option("--profile", choice->name,
+                  "In place of CONFIG: layer times of a known network; computing is a sleep")
+      ->type_name("NAME");
+  app->add_option("--time-scale", choice->time_scale, "Of a profile: its times, multiplied")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app->add_option("--bytes-scale", choice->bytes_scale, "Of a profile: its bytes, multiplied")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app->add_option("--jitter", choice->jitter, "Of a profile: share by which its times vary")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.99));
+}
+
+void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
+  bench::TrainRequest& request = flags->request;
+  app->add_option("-n,--ranks", request.ranks, "Number of ranks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  app->add_option("--servers", request.servers,
+                  "Parameter servers of their own, as in engine run; with --link each on a host of "
+                  "its own, behind a link of the same rate")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
+  app->add_option("--steps", request.steps, "Steps that are measured, of each run")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{2}, int64_t{1000000}));
+  app->add_option("--warmup", request.warmup, "Steps before them, of each run")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1000000}));
+  app->add_option("--blocks", request.blocks, "Blocks of four runs, A B B A")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app->add_option("--loss-tolerance", request.loss_tolerance,
+                  "Losses of one step may differ by so much, relatively")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--seed", request.seed, "Of the bootstrap")->capture_default_str();
+  app->add_option("--timeout", flags->timeout_s, "Seconds that one run may take")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 1e6));
+}
+
+}  // namespace
+
+void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_code) {
+  CLI::App* train = bench.add_subcommand(
+      "train", "Compare whole training runs: which side takes less time for a step?");
+  auto flags = std::make_shared<BenchTrainFlags>();
+  train->add_option("config", flags->config.file, "Configuration file (default: the built-in one)")
+      ->type_name("FILE");
+  AddSideFlags(train, "a", &flags->a, true);
+  AddSideFlags(train, "b", &flags->b, true);
+  train->add_flag("--aa", flags->same,
+                  "A against itself: a control, which must find no difference");
+  train->add_flag("--baseline-null", flags->baseline_null,
+                  "Also run A without communication, for the time that computing takes");
+  train
+      ->add_option("--set", flags->config.overrides,
+                   "Override a key for both sides: --set train.batch_per_rank=8; can be repeated")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  train
+      ->add_option("--plugin-path", flags->config.plugin.folders,
+                   "Folder to search for plugins first; can be repeated")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
+  AddTrainNumbers(train, flags.get());
+  AddLinkFlags(train, &flags->link);
+  AddProfileFlags(train, &flags->profile);
+  train->add_option("--out", flags->out, "Folder for report.html, results.csv and results.json")
+      ->type_name("DIR");
+  train->add_option("--format", flags->format, "What to print: table, csv, json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "csv", "json"}));
+  train->add_flag("-q,--quiet", flags->quiet, "No line for each run");
+  train->footer(
+      "Example: engine bench train configs/synthetic.pbtxt -n 2 --a fifo_sched --b priority_sched\n"
+      "Exit code 65: the losses of A and B differ, so there is no verdict. docs/benchmarking.md");
+  train->callback([flags, &environment, exit_code] {
+    const Status status = BenchTrain(*flags, environment);
+    *exit_code = status.ok() ? 0 : ReportError(status);
+  });
+}
+
+}  // namespace engine

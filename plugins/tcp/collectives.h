@@ -1,0 +1,59 @@
+// The collectives as exchanges of parts between all pairs of ranks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "channel.h"
+#include "engine/communicator.h"
+
+namespace engine::tcp {
+
+// Runs transfers one after another on one channel. The result is the same on all ranks to the bit,
+// and in every run: each element is reduced in rank order, on the rank that owns it or on all.
+class Collectives {
+ public:
+  explicit Collectives(Channel& channel);
+
+  // Returns when the transfer is done on this rank. The transfer is valid and no stream is pending.
+  // `started_ns`: see Channel::Open.
+  Status Run(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept;
+
+ private:
+  struct Range {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+  // Calls send(step) for each step and receive(step) kAhead steps later: see channel.h.
+  template <typename Send, typename Receive>
+  Status Pipeline(int64_t count, const Send& send, const Receive& receive) noexcept;
+  Status Exchange() noexcept;
+  Status ReduceScatterAllGather() noexcept;
+  Status ReduceScatter() noexcept;
+  Status AllGather() noexcept;
+  Status Broadcast() noexcept;
+  Status Barrier() noexcept;
+
+  // out = reduction over ranks, in rank order, of `own` here and the next part of every peer.
+  Status ReducePart(const std::byte* own, std::byte* out, int64_t count) noexcept;
+  Status SendToAll(const std::byte* data, int64_t count) noexcept;
+
+  int64_t StepCount(int64_t count) const noexcept;
+  Range PartOf(Range whole, int64_t step) const noexcept;
+  size_t Bytes(int64_t count) const noexcept;
+  int Peer(int distance) const noexcept;  // the rank `distance` after this one
+
+  Channel& channel_;
+  const std::unique_ptr<std::byte[]> accumulator_;
+  Transfer transfer_;  // the running one, and what follows from it:
+  const std::byte* send_ = nullptr;
+  std::byte* recv_ = nullptr;
+  int64_t part_count_ = 1;  // elements of a full part
+};
+
+// The transfer in a world of one.
+void RunAlone(const Transfer& transfer) noexcept;
+
+}  // namespace engine::tcp

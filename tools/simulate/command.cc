@@ -1,0 +1,214 @@
+#include "tools/simulate/command.h"
+
+#include <CLI/CLI.hpp>
+#include <cctype>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "tools/simulate/quantity.h"
+#include "tools/simulate/study.h"
+#include "tools/trace/trace_format.h"
+
+namespace engine {
+namespace {
+
+struct SimulateFlags {
+  ConfigFlags config;
+  std::vector<std::string> schedulers;
+  std::string ranks = "2..4096";
+  std::string bandwidth, latency = "50us", message_cost = "0us", ticket_latency = "100us";
+  std::string burst = "0kb", copy_rate;
+  std::string pattern = "exchange";
+  double goodput = NetworkModel().goodput;
+  double unfairness = 1;
+  int32_t in_flight = NetworkModel().max_in_flight;
+  int32_t servers = 0;
+  int64_t steps = StudyOptions().steps;
+  int64_t measured_steps = StudyOptions().measured_steps;
+  bool json = false;
+};
+
+Result<NetworkModel> NetworkOf(const SimulateFlags& flags) {
+  NetworkModel network{.goodput = flags.goodput,
+                       .unfairness = flags.unfairness,
+                       .max_in_flight = flags.in_flight,
+                       .servers = flags.servers};
+  network.pattern = flags.pattern == "ring" ? Pattern::kRing : Pattern::kExchange;
+  ENGINE_ASSIGN_OR_RETURN(network.bits_per_second, ParseBitRate("--bandwidth", flags.bandwidth));
+  ENGINE_ASSIGN_OR_RETURN(network.latency_ns, ParseTime("--latency", flags.latency));
+  ENGINE_ASSIGN_OR_RETURN(network.message_ns, ParseTime("--message-cost", flags.message_cost));
+  ENGINE_ASSIGN_OR_RETURN(network.ticket_ns, ParseTime("--ticket-latency", flags.ticket_latency));
+  ENGINE_ASSIGN_OR_RETURN(network.burst_bytes, ParseBytes("--burst", flags.burst));
+  if (!flags.copy_rate.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes("--copy-rate", flags.copy_rate));
+    network.copy_bytes_per_second = static_cast<double>(bytes);
+  }
+  return network;
+}
+
+// A trace is JSON, and no configuration begins like that.
+bool LooksLikeTrace(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  char first = 0;
+  while (file.get(first) && std::isspace(static_cast<unsigned char>(first)) != 0) continue;
+  return file && first == '{';
+}
+
+// The configuration of a traced run, with `overrides` and `plugins` on top.
+Result<Config> ConfigOfTrace(const Trace& trace, const ConfigFlags& flags,
+                             const Environment& environment) {
+  const auto text = trace.metadata.find("config");
+  if (text == trace.metadata.end()) {
+    return Status::Error(StatusCode::kBadData,
+                         "the trace %s holds no configuration, so its steps cannot be planned anew",
+                         flags.file.c_str());
+  }
+  return Config::Load({.text = text->second,
+                       .origin = flags.file,
+                       .overrides = flags.overrides,
+                       .plugins = flags.plugins,
+                       .plugin_folders = PluginFolders(flags.plugin, environment)});
+}
+
+Result<TracedRun> ReadTracedRun(const ConfigFlags& flags, const Environment& environment) {
+  ENGINE_ASSIGN_OR_RETURN(Trace trace, ReadTrace(flags.file));
+  const ConfigFlags as_it_was{.file = flags.file, .plugin = flags.plugin};
+  ENGINE_ASSIGN_OR_RETURN(Config config, ConfigOfTrace(trace, as_it_was, environment));
+  return TracedRun{std::move(trace), std::move(config)};
+}
+
+// One for each scheduler to compare.
+Result<std::vector<Config>> LoadConfigs(const SimulateFlags& flags,
+                                        const std::optional<TracedRun>& traced,
+                                        const Environment& environment) {
+  std::vector<ConfigFlags> wanted(std::max<size_t>(flags.schedulers.size(), 1), flags.config);
+  for (size_t i = 0; i < flags.schedulers.size(); ++i) {
+    wanted[i].plugins.push_back(flags.schedulers[i]);
+  }
+  std::vector<Config> configs;
+  for (const ConfigFlags& one : wanted) {
+    auto config =
+        traced ? ConfigOfTrace(traced->trace, one, environment) : LoadConfig(one, environment);
+    if (!config.ok()) return config.status();
+    configs.push_back(std::move(*config));
+  }
+  return configs;
+}
+
+Status Predict(const SimulateFlags& flags, const Environment& environment) {
+  StudyOptions options{.steps = flags.steps, .measured_steps = flags.measured_steps};
+  ENGINE_ASSIGN_OR_RETURN(options.network, NetworkOf(flags));
+  ENGINE_ASSIGN_OR_RETURN(options.ranks, ParseRanks("--ranks", flags.ranks));
+  std::optional<TracedRun> traced;
+  if (LooksLikeTrace(flags.config.file)) {
+    ENGINE_ASSIGN_OR_RETURN(traced, ReadTracedRun(flags.config, environment));
+  }
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<Config> configs,
+                          LoadConfigs(flags, traced, environment));
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<SchedulerStudy> studies,
+                          RunStudy(configs, traced, options));
+  const std::string text =
+      flags.json ? FormatStudyJson(studies, options) : FormatStudy(studies, options);
+  std::fputs(text.c_str(), stdout);
+  return {};
+}
+
+void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
+  app->add_option("--bandwidth", flags->bandwidth, "Rate of each rank's link, each way: 375mbit")
+      ->required()
+      ->type_name("RATE");
+  app->add_option("--goodput", flags->goodput, "Share of the rate that is payload")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 1.0));
+  app->add_option("--unfairness", flags->unfairness,
+                  "How unequally transfers share a link: 0: not at all; 1: up to 4 to 1")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  app->add_option("--latency", flags->latency, "Of a message between two ranks, wake-up included")
+      ->capture_default_str()
+      ->type_name("TIME");
+  app->add_option("--message-cost", flags->message_cost, "Time that each message costs its host")
+      ->capture_default_str()
+      ->type_name("TIME");
+  app->add_option("--copy-rate", flags->copy_rate,
+                  "Bytes a host sends and adds up in a second: 2gb (default: no limit)")
+      ->type_name("BYTES");
+  app->add_option("--burst", flags->burst, "Bucket of a link that tc-tbf limits")
+      ->capture_default_str()
+      ->type_name("BYTES");
+  app->add_option("--ticket-latency", flags->ticket_latency,
+                  "Until the others hear which transfer rank 0 has started")
+      ->capture_default_str()
+      ->type_name("TIME");
+  app->add_option("--in-flight", flags->in_flight,
+                  "Transfers that run at once (tcp.io_threads); 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app->add_option("--servers", flags->servers,
+                  "Parameter servers of their own, each with such a link; 0: those inside of the "
+                  "ranks, if the configuration has them update")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app->add_option("--pattern", flags->pattern,
+                  "exchange: every rank with every other, as tcp here; ring")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"exchange", "ring"}));
+}
+
+}  // namespace
+
+void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit_code) {
+  const auto flags = std::make_shared<SimulateFlags>();
+  CLI::App* simulate = app.add_subcommand(
+      "simulate", "Predict the time of a step on other networks and numbers of ranks");
+  simulate
+      ->add_option("file", flags->config.file,
+                   "Configuration, whose compute is measured here with one rank; or a trace "
+                   "(engine run --trace), whose times are taken")
+      ->required()
+      ->type_name("CONFIG|TRACE");
+  simulate
+      ->add_option("--plugins", flags->config.plugins,
+                   "Plugins, each for the role it fills: --plugins priority_sched")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAME,...");
+  simulate
+      ->add_option("--set", flags->config.overrides,
+                   "Override a key: --set priority_sched.slice_bytes=65536; can be repeated")
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  simulate
+      ->add_option("--plugin-path", flags->config.plugin.folders,
+                   "Folder to search for plugins first; can be repeated")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
+  simulate
+      ->add_option("--schedulers", flags->schedulers,
+                   "Compare these: --schedulers fifo_sched,priority_sched (default: the "
+                   "configured one)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAME,...");
+  simulate->add_option("--ranks", flags->ranks, "Numbers of ranks: 2,4,8, or 2..4096 in doubles")
+      ->capture_default_str();
+  AddNetworkFlags(simulate, flags.get());
+  simulate->add_option("--steps", flags->steps, "Steps to simulate for each prediction")
+      ->capture_default_str()
+      ->check(CLI::Range(5, 100000));
+  simulate
+      ->add_option("--measured-steps", flags->measured_steps,
+                   "Steps to run for the times of the compute")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  simulate->add_flag("--json", flags->json, "For programs");
+  simulate->callback([flags, &environment, exit_code] {
+    const Status status = Predict(*flags, environment);
+    if (!status.ok()) *exit_code = ReportError(status);
+  });
+}
+
+}  // namespace engine

@@ -1,0 +1,45 @@
+// One rank in this process without others: what is needed to plan steps and to time their compute.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <atomic>
+#include <memory>
+
+#include "core/base/memory_store.h"
+#include "core/data/dataset.h"
+#include "core/train/rank_plugins.h"
+#include "tools/simulate/compute_times.h"
+
+namespace engine {
+
+class LoneRank {
+ public:
+  // Loads the plugins and opens the data of `config`, which is borrowed.
+  static Result<std::unique_ptr<LoneRank>> Create(const Config& config,
+                                                  std::shared_ptr<spdlog::logger> logger);
+
+  const Config& config() const { return config_; }
+  PluginSet& plugins() { return plugins_->set(); }
+  std::vector<std::string> HookNames() const;
+
+  // The model for steps of `samples` samples.
+  Result<Graph> BuildGraph(int64_t samples) const;
+
+  // Trains for a few steps to warm up, then for `steps`, of which it returns the times.
+  Result<ComputeTimes> MeasureCompute(int64_t samples, int64_t steps);
+
+ private:
+  explicit LoneRank(const Config& config)
+      : config_(config), store_(std::make_shared<MemoryTable>(), abort_) {}
+
+  const Config& config_;
+  std::atomic<int> stop_{0};
+  AbortSignal abort_;
+  MemoryStore store_;
+  RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
+  DatasetPair data_;
+  std::unique_ptr<RankPlugins> plugins_;
+};
+
+}  // namespace engine

@@ -1,0 +1,140 @@
+#include "tools/simulate/step_model.h"
+
+#include <algorithm>
+
+#include "engine/ext/accelerator.h"
+#include "engine/ext/parameter_server.h"
+
+namespace engine {
+namespace {
+
+Status NoStore() {
+  return Status::Error(StatusCode::kUnsupported, "a simulated rank has no store");
+}
+
+Result<std::unique_ptr<Scheduler>> MakeScheduler(const PluginChoice& choice, Host& host) {
+  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedPlugin> plugin,
+                          LoadedPlugin::Load(choice.entry));
+  const std::vector<OptionValue> values = Views(choice.options);
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object, plugin->Create(host, Options(values)));
+  // The kind was checked with the selection; type information is private to each library.
+  return std::unique_ptr<Scheduler>(static_cast<Scheduler*>(object.release()));
+}
+
+}  // namespace
+
+void SimulatedHost::Log(LogLevel level, std::string_view message) noexcept {
+  if (level < LogLevel::kWarning) return;
+  try {
+    warnings_.emplace_back(message);
+  } catch (const std::bad_alloc&) {
+    // A warning less.
+  }
+}
+
+Status SimulatedHost::StoreSet(std::string_view, std::span<const uint8_t>) noexcept {
+  return NoStore();
+}
+Status SimulatedHost::StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
+                               void*) noexcept {
+  return NoStore();
+}
+Status SimulatedHost::StoreHas(std::string_view, bool*) noexcept {
+  return NoStore();
+}
+
+Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t samples) {
+  std::unique_ptr<StepModel> model(new StepModel(rank));
+  ENGINE_ASSIGN_OR_RETURN(model->graph_, rank.BuildGraph(samples));
+  model->program_ = Differentiate(model->graph_);
+  model->memory_ = PlanMemory(model->graph_, model->program_);
+  model->communicator_ = rank.plugins().communicator->traits();
+  model->communicator_.measures_only = 0;
+  void* const client = rank.plugins().communicator->Query(kParameterClientId);
+  if (client != nullptr) {
+    model->served_ = true;
+    model->own_pace_ = static_cast<ParameterClient*>(client)->traits().mode != UpdateMode::kSync;
+  }
+  model->optimizer_gate_ = rank.plugins().optimizer->traits().gate;
+  for (const auto& hook : rank.plugins().hooks) {
+    const auto index = static_cast<int32_t>(model->hooks_.size());
+    model->hooks_.push_back(hook->traits());
+    if (model->hooks_.back().stage != HookStage::kWire) continue;
+    ENGINE_ASSIGN_OR_RETURN(model->wire_format_, WireFormatOf(*hook, rank.HookNames()[index]));
+    model->wire_hook_ = index;
+  }
+  ENGINE_RETURN_IF_ERROR(model->CheckShards());
+  return model;
+}
+
+// As Executor::CheckShards.
+Status StepModel::CheckShards() const {
+  if (!rank_.config().proto().train().shard_optimizer()) return {};
+  const bool packed =
+      wire_format_ != nullptr && wire_format_->wire_traits().kind == WireKind::kPacked;
+  const bool whole =
+      packed || std::any_of(hooks_.begin(), hooks_.end(), [](const HookTraits& hook) {
+        return hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor;
+      });
+  if (!whole && optimizer_gate_ != UpdateGate::kTensor) return {};
+  return Status::Error(StatusCode::kConfig,
+                       "the optimizer or a hook needs whole gradients, and train.shard_optimizer "
+                       "gives each rank a part of each: set it to false or choose others");
+}
+
+Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
+                                    int32_t servers) const {
+  const PluginChoice& choice = rank_.config().plugins().scheduler;
+  const bool served = Served(servers) && world_size > 1;
+  const bool sharded =
+      !served && rank_.config().proto().train().shard_optimizer() && world_size > 1;
+  StepPlan plan;
+  plan.host = std::make_unique<SimulatedHost>(
+      RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers});
+  ENGINE_ASSIGN_OR_RETURN(plan.scheduler, MakeScheduler(choice, *plan.host));
+
+  const std::vector<ParameterInfo> parameters = DescribeParameters(graph_, program_);
+  const bool on_accelerator = rank_.plugins().device->Query(kAcceleratorId) != nullptr;
+  ModelInfo model{.parameters = parameters,
+                  .communicator = communicator_,
+                  .gate = optimizer_gate_,
+                  .world_size = world_size,
+                  .slice_multiple = SliceMultiple(world_size),
+                  .sharded = sharded ? 1u : 0u,
+                  .served = served ? 1u : 0u,
+                  .accelerator = on_accelerator ? 1u : 0u};
+  model.communicator.max_in_flight = max_in_flight;
+  for (const HookTraits& hook : hooks_) {
+    if (hook.scope == HookScope::kGlobal) model.gate = UpdateGate::kGlobal;
+  }
+  ENGINE_ASSIGN_OR_RETURN(const FlatLayout layout,
+                          MakeLayout(graph_, model, *plan.scheduler, choice.entry.name));
+  plan.parameters = layout.parameters.size();
+  WireLayout wire;
+  if (wire_format_ != nullptr && world_size > 1) {
+    const std::string name = rank_.HookNames()[wire_hook_];
+    if (served) {
+      return Status::Error(StatusCode::kConfig,
+                           "hook '%s' sends gradients in another form than float32, but servers "
+                           "update the parameters: drop one of the two",
+                           name.c_str());
+    }
+    ENGINE_ASSIGN_OR_RETURN(wire, PlanWire(*wire_format_, wire_hook_, name, layout, world_size));
+  }
+  plan.graph = BuildTaskGraph(graph_, program_, memory_, layout,
+                              {.hooks = hooks_,
+                               .hook_names = rank_.HookNames(),
+                               .gate = optimizer_gate_,
+                               .sharded = sharded,
+                               .served = served,
+                               .alone = world_size == 1,
+                               .accelerator = on_accelerator,
+                               .own_pace = served && own_pace_,
+                               .wire = wire.used() ? &wire : nullptr,
+                               .micro_batches = rank_.config().proto().train().micro_batches(),
+                               .rank = rank,
+                               .world_size = world_size});
+  return plan;
+}
+
+}  // namespace engine

@@ -1,0 +1,75 @@
+// The tasks of a step for any number of ranks, without their memory.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/exec/task_graph.h"
+#include "core/exec/wire.h"
+#include "core/graph/memory_plan.h"
+#include "engine/host.h"
+#include "tools/simulate/lone_rank.h"
+
+namespace engine {
+
+// What a scheduler in a simulated run sees of it: one rank of many, no store, no device.
+class SimulatedHost final : public Host {
+ public:
+  explicit SimulatedHost(const RankInfo& rank) : rank_(rank) {}
+  RankInfo rank_info() const noexcept override { return rank_; }
+  Device* device() const noexcept override { return nullptr; }
+  void Log(LogLevel level, std::string_view message) noexcept override;
+  void Metric(std::string_view, double) noexcept override {}
+  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override;
+  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
+                  void*) noexcept override;
+  Status StoreHas(std::string_view, bool*) noexcept override;
+
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  const RankInfo rank_;
+  std::vector<std::string> warnings_;
+};
+
+// One plan with the scheduler that made it. The scheduler goes before its host.
+struct StepPlan {
+  std::unique_ptr<SimulatedHost> host;
+  std::unique_ptr<Scheduler> scheduler;
+  TaskGraph graph;
+  size_t parameters = 0;
+};
+
+class StepModel {
+ public:
+  // Of steps of `samples` samples. `rank` is borrowed and outlives the model.
+  static Result<std::unique_ptr<StepModel>> Create(LoneRank& rank, int64_t samples);
+
+  // Asks a new object of the configured scheduler. `max_in_flight`: of the communicator. `servers`:
+  // of their own; with them, or if the configured communicator says so, and there are others than
+  // this rank, servers update.
+  Result<StepPlan> PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
+                           int32_t servers) const;
+
+  bool ordered(int32_t servers) const { return communicator_.ordered != 0 && !Served(servers); }
+
+ private:
+  explicit StepModel(LoneRank& rank) : rank_(rank) {}
+  Status CheckShards() const;
+  bool Served(int32_t servers) const { return servers > 0 || served_; }
+
+  LoneRank& rank_;
+  Graph graph_;
+  Program program_;
+  MemoryPlan memory_;
+  CommunicatorTraits communicator_;
+  bool served_ = false;    // by servers inside of the ranks
+  bool own_pace_ = false;  // and no rank waits for another
+  UpdateGate optimizer_gate_ = UpdateGate::kSpan;
+  std::vector<HookTraits> hooks_;
+  int32_t wire_hook_ = kNone;
+  WireFormat* wire_format_ = nullptr;  // of that hook
+};
+
+}  // namespace engine

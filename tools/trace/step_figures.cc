@@ -1,0 +1,144 @@
+#include "tools/trace/step_figures.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace engine {
+namespace {
+
+Intervals Cover(const std::vector<const Span*>& spans) {
+  std::vector<Interval> intervals;
+  for (const Span* span : spans) intervals.push_back({span->begin_ns, span->end_ns});
+  return Union(std::move(intervals));
+}
+
+}  // namespace
+
+void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load) {
+  const double n = world_size;
+  const auto bytes = static_cast<double>(task.size_bytes);
+  double both = 0;
+  switch (task.transfer) {
+    case TransferKind::kAllReduce:
+      both = bytes * 2 * (n - 1) / n;
+      break;
+    case TransferKind::kReduceScatter:
+    case TransferKind::kAllGather:
+      both = bytes * (n - 1) / n;
+      break;
+    case TransferKind::kBroadcast:
+      both = n > 1 ? bytes : 0;
+      break;
+    case TransferKind::kPush:
+      load->out += bytes;
+      break;
+    case TransferKind::kPull:
+      load->in += bytes;
+      break;
+    case TransferKind::kBarrier:
+      break;
+  }
+  load->out += both;
+  load->in += both;
+}
+
+bool MovesUnit(const TraceTask& task) {
+  return task.kind == TaskKind::kTransfer && task.unit != UINT32_MAX;
+}
+
+StepMeter::StepMeter(const TimelineIndex& index) : index_(index) {
+  std::vector<const Span*> forward, backward, hooks, update;
+  for (const Span* span : index.compute()) {
+    switch (index.TaskOf(*span).kind) {
+      case TaskKind::kForward:
+        forward.push_back(span);
+        break;
+      case TaskKind::kBackward:
+        backward.push_back(span);
+        break;
+      case TaskKind::kUpdate:
+        update.push_back(span);
+        break;
+      case TaskKind::kAccumulate:
+      case TaskKind::kHook:
+      case TaskKind::kTransfer:
+        hooks.push_back(span);
+        break;
+    }
+  }
+  forward_ = Cover(forward);
+  backward_ = Cover(backward);
+  hooks_ = Cover(hooks);
+  update_ = Cover(update);
+  waits_ = Cover(index.waits());
+  communication_ = Cover(index.transfers());
+  covered_waits_ = Intersection(waits_, communication_);
+}
+
+StepFigures StepMeter::Measure(uint64_t step, const Interval& window) const {
+  const auto within = [&](const Intervals& intervals) {
+    return static_cast<double>(LengthWithin(intervals, window));
+  };
+  StepFigures figures;
+  figures.step = static_cast<double>(window.end - window.begin);
+  figures.forward = within(forward_);
+  figures.backward = within(backward_);
+  figures.hooks = within(hooks_);
+  figures.update = within(update_);
+  figures.exposed = within(waits_);
+  figures.silent = figures.exposed - within(covered_waits_);
+  figures.other = figures.step - figures.forward - figures.backward - figures.hooks -
+                  figures.update - figures.exposed;
+  figures.communication = within(communication_);
+  if (figures.communication > 0) figures.overlap = 1 - figures.exposed / figures.communication;
+
+  double bytes = 0;
+  LinkLoad load;
+  std::vector<Interval> wire;
+  for (uint32_t task = 0; task < index_.timeline().tasks.size(); ++task) {
+    const TraceTask& info = index_.timeline().tasks[task];
+    const Span* span = MovesUnit(info) ? index_.Find(task, step) : nullptr;
+    if (span == nullptr) continue;
+    bytes += static_cast<double>(info.size_bytes);
+    AddLinkBytes(info, index_.timeline().world_size, &load);
+    wire.push_back({PhasesOf(*span).wire_ns, span->end_ns});
+  }
+  const double seconds = static_cast<double>(Length(Union(std::move(wire)))) / 1e9;
+  if (seconds > 0) {
+    figures.algorithm_bandwidth = bytes / seconds;
+    figures.bus_bandwidth = load.larger() / seconds;
+  }
+  return figures;
+}
+
+double Quantile(std::vector<double> values, double at) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double position = at * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (position - std::floor(position));
+}
+
+StepFigures Medians(const std::vector<StepFigures>& steps) {
+  StepFigures medians;
+  for (double StepFigures::*member :
+       {&StepFigures::step, &StepFigures::forward, &StepFigures::backward, &StepFigures::hooks,
+        &StepFigures::update, &StepFigures::exposed, &StepFigures::silent, &StepFigures::other,
+        &StepFigures::communication}) {
+    std::vector<double> values;
+    for (const StepFigures& step : steps) values.push_back(step.*member);
+    medians.*member = Quantile(std::move(values), 0.5);
+  }
+  for (std::optional<double> StepFigures::*member :
+       {&StepFigures::overlap, &StepFigures::algorithm_bandwidth, &StepFigures::bus_bandwidth}) {
+    std::vector<double> values;
+    for (const StepFigures& step : steps) {
+      if (step.*member) values.push_back(*(step.*member));
+    }
+    if (!values.empty()) medians.*member = Quantile(std::move(values), 0.5);
+  }
+  return medians;
+}
+
+}  // namespace engine
