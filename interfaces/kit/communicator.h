@@ -1,36 +1,29 @@
-// Parts to build a communicator from. Compiled into the plugin that includes it and no part of the
-// ABI: a communicator may as well be written without it.
+// What every communicator says of itself and of what it is given. Like all of the kit compiled into the plugin
+// that includes it, and no part of the ABI: a communicator may as well be written without it.
+//
+//   work.h        the Work of a transfer, from a pool          lanes.h       queues, threads and deadlines for them
+//   failure.h     the first failure and its root cause         describe.h    transfers in words, and as bytes
+//   rendezvous.h  how ranks meet in the store                  reduce.h      element-wise reductions
+//   deadline.h, thread.h, unique_fd.h, float16.h, target_clones.h
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 
 #include "engine/communicator.h"
 #include "engine/host.h"
 #include "engine/status.h"
+#include "kit/deadline.h"
+#include "kit/describe.h"
 
 namespace engine::kit {
 
-using Clock = std::chrono::steady_clock;
-
-// A timeout beyond a year is no different from a year, and does not overflow.
-inline Clock::time_point DeadlineIn(int64_t timeout_ms) noexcept {
-  constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
-  return Clock::now() + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, kYearMs));
-}
-
-// CLOCK_MONOTONIC, as Work::started_ns tells it.
-inline int64_t MonotonicNs() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
-}
-
-inline int64_t MillisecondsUntil(Clock::time_point deadline) noexcept {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return std::max<int64_t>(left, 0);
-}
+// What most communicators offer.
+inline constexpr uint32_t kCollectives =
+    Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
+    Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) | Bit(TransferKind::kBarrier);
+inline constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) |
+                                       Bit(DType::kUint8) | Bit(DType::kBFloat16) |
+                                       Bit(DType::kFloat16);
 
 // Whether `value` is one of an enumeration that starts at 0 and ends with `last`.
 template <typename Enum>
@@ -72,10 +65,8 @@ inline Status CheckTransfer(const Transfer& transfer, const RankInfo& ranks, con
   const bool sends = !is_broadcast || transfer.root == ranks.rank;
   const bool receives = !is_broadcast || transfer.root != ranks.rank;
   if ((!sends || transfer.send) && (!receives || transfer.recv)) return {};
-  return Status::Error(StatusCode::kInvalidArgument,
-                       "%s of %lld %s (sequence %llu) without a buffer", Name(transfer.kind),
-                       static_cast<long long>(transfer.count), Name(transfer.dtype),
-                       static_cast<unsigned long long>(transfer.sequence));
+  return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
+                       Describe(transfer).c_str());
 }
 
 }  // namespace engine::kit

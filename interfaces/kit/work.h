@@ -1,0 +1,245 @@
+// The Work of one transfer, from a pool: it is completed exactly once, and a step allocates nothing.
+//
+// A work has two holders: the caller, until Release, and the implementation, until Complete returns. What they
+// must agree on is one atomic word, so nothing is locked unless a thread sleeps:
+//
+//   kTerminal   status_ is final, and what the transfer wrote is visible to who sees this bit
+//   kFailed     ... and status_ is an error
+//   kCallback   callback_ is set. OnDone and Complete each set their bit and see that of the other if they are the
+//               second: exactly one of them calls
+//   kSleeping   a thread sleeps on changed_, or is about to and holds mutex_: who sets a bit that is waited for
+//               sees this one and notifies with the mutex, or the sleeper sees that bit
+//   kReleased   the caller is done with the work
+//   kCompleted  the implementation is. Who sets the second of these two gives the work back to the pool
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "engine/communicator.h"
+#include "kit/deadline.h"
+#include "kit/describe.h"
+
+namespace engine::kit {
+
+// How much later than its deadline a work of a sound implementation is terminal at worst.
+constexpr int64_t kWorkGraceMs = 5000;
+
+class WorkPool;
+
+class PooledWork : public Work {
+ public:
+  // ---- For the implementation.
+
+  // Constant from Take to the end of both holders.
+  const Transfer& transfer() const noexcept { return transfer_; }
+  Clock::time_point deadline() const noexcept { return deadline_; }
+  bool terminal() const noexcept { return Has(kTerminal); }
+
+  // The first byte leaves. The first call counts. [any-thread]
+  void MarkStarted(int64_t now_ns = MonotonicNs()) noexcept {
+    if (started_ns() == 0) started_ns_.store(now_ns, std::memory_order_relaxed);
+  }
+
+  // Ends the transfer: once, without locks. Calls back. The work may be another transfer when it returns.
+  void Complete(Status status) noexcept;
+
+  // For lists of the implementation, of which a work is in one at most.
+  PooledWork* next = nullptr;
+
+  // ---- Work:
+
+  WorkState state() const noexcept final {
+    const uint32_t flags = flags_.load(std::memory_order_acquire);
+    if ((flags & kTerminal) != 0)
+      return (flags & kFailed) != 0 ? WorkState::kFailed : WorkState::kDone;
+    const_cast<PooledWork*>(this)->Want();
+    return WorkState::kPending;
+  }
+  int64_t started_ns() const noexcept final { return started_ns_.load(std::memory_order_relaxed); }
+  Status WaitHost(int64_t timeout_ms) noexcept final;
+  // Streams of the CPU run when they are asked to, so what the host does next is after the wait.
+  Status WaitStream(Stream*) noexcept override {
+    return WaitHost(MillisecondsUntil(deadline_) + kWorkGraceMs);
+  }
+  void OnDone(void (*callback)(void* context), void* context) noexcept final;
+  void Release() noexcept final;
+
+ protected:
+  // A thread waits for this transfer, until `give_up` at most: it may run it, and those before it. It sleeps when
+  // this returns. [any-thread]
+  virtual void Help(Clock::time_point give_up) noexcept { (void)give_up; }
+  // Somebody has an interest in the end of this transfer, but no thread waits for it: it is polled, has a callback
+  // or was released. [any-thread]
+  virtual void Want() noexcept {}
+  // The text of errors.
+  virtual Text Words() const noexcept { return Describe(transfer_); }
+
+  // Bits that an implementation may set and wait for; all are clear when a transfer begins.
+  static constexpr uint32_t kFirstOwnFlag = 1 << 16;
+  bool Has(uint32_t flags) const noexcept {
+    return (flags_.load(std::memory_order_acquire) & flags) != 0;
+  }
+  // Publishes what was written before. Returns the bits from before.
+  uint32_t Set(uint32_t flags) noexcept {
+    const uint32_t before = flags_.fetch_or(flags, std::memory_order_acq_rel);
+    if ((before & kSleeping) != 0) {
+      const std::lock_guard lock(mutex_);
+      changed_.notify_all();
+    }
+    return before;
+  }
+  // Waits until one of `flags` is set; false when that did not happen by `give_up`.
+  bool Await(uint32_t flags, Clock::time_point give_up) noexcept {
+    if (Has(flags)) return true;
+    std::unique_lock lock(mutex_);
+    flags_.fetch_or(kSleeping, std::memory_order_acq_rel);
+    return changed_.wait_until(lock, give_up, [&] { return Has(flags); });
+  }
+  bool has_callback() const noexcept { return Has(kCallback); }
+  Status StillPending(int64_t waited_ms) const noexcept {
+    return Status::Error(StatusCode::kTimeout, "%s is still pending after a wait of %lld ms",
+                         Words().c_str(), static_cast<long long>(waited_ms));
+  }
+  static constexpr uint32_t kTerminal = 1, kFailed = 2;
+
+ private:
+  friend class WorkPool;
+  static constexpr uint32_t kCallback = 4, kSleeping = 8, kReleased = 16, kCompleted = 32;
+
+  void Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool) noexcept {
+    transfer_ = transfer;
+    deadline_ = DeadlineIn(transfer.timeout_ms);
+    pool_ = std::move(pool);
+    next = nullptr;
+    status_ = {};
+    started_ns_.store(0, std::memory_order_relaxed);
+    flags_.store(0,
+                 std::memory_order_relaxed);  // the caller publishes the work when it hands it on
+  }
+  // Nothing of the work may be used after this unless the other holder is still there, or has left it to us.
+  uint32_t End(uint32_t flag) noexcept { return flags_.fetch_or(flag, std::memory_order_acq_rel); }
+  void GiveBack() noexcept;
+
+  Transfer transfer_;
+  Clock::time_point deadline_;
+  std::shared_ptr<WorkPool> pool_;      // null while the work is in the pool
+  std::atomic<int64_t> started_ns_{0};  // publishes nothing
+  std::atomic<uint32_t> flags_{0};
+  Status status_;                              // written before kTerminal is set
+  void (*callback_)(void* context) = nullptr;  // these two written before kCallback is set
+  void* callback_context_ = nullptr;
+
+  std::mutex mutex_;  // for sleepers alone
+  std::condition_variable changed_;
+};
+
+// Works for reuse. Outlives the communicator while a caller holds a work. [any-thread]
+class WorkPool : public std::enable_shared_from_this<WorkPool> {
+ public:
+  using Make = std::function<Result<std::unique_ptr<PooledWork>>()>;
+
+  // `make` makes a work. The implementation may hold `held` works for a moment after they are terminal and
+  // released: so many are made in advance, and then new ones only when more are in use than ever before.
+  static std::shared_ptr<WorkPool> Create(int held, Make make) {
+    return std::shared_ptr<WorkPool>(new WorkPool(held, std::move(make)));
+  }
+  // Of works that are made without arguments.
+  template <typename W = PooledWork>
+  static std::shared_ptr<WorkPool> Create(int held) {
+    return Create(held, [] { return Result<std::unique_ptr<PooledWork>>(std::make_unique<W>()); });
+  }
+  WorkPool(const WorkPool&) = delete;
+  WorkPool& operator=(const WorkPool&) = delete;
+  ~WorkPool() {  // every work in use holds its pool
+    while (free_) delete std::exchange(free_, free_->next);
+  }
+
+  // A pending work for `transfer`, with both holders.
+  Result<PooledWork*> Take(const Transfer& transfer) noexcept {
+    const int in_use = in_use_.fetch_add(1, std::memory_order_relaxed) + 1;
+    PooledWork* work = nullptr;
+    try {
+      const std::lock_guard lock(mutex_);
+      while (made_ < in_use + held_ || !free_) {
+        auto made = make_();
+        if (!made.ok()) {
+          EndUse();
+          return made.status();
+        }
+        ++made_;
+        (*made)->next = std::exchange(free_, made->get());
+        (void)made->release();
+      }
+      work = std::exchange(free_, free_->next);
+    } catch (const std::exception&) {
+      EndUse();
+      return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+    }
+    work->Start(transfer, shared_from_this());
+    return work;
+  }
+
+ private:
+  friend class PooledWork;
+
+  WorkPool(int held, Make make) : held_(held), make_(std::move(make)) {}
+  void EndUse() noexcept { in_use_.fetch_sub(1, std::memory_order_relaxed); }
+  void Return(PooledWork* work) noexcept {
+    const std::lock_guard lock(mutex_);
+    work->next = std::exchange(free_, work);
+  }
+
+  const int held_;
+  const Make make_;
+  std::atomic<int> in_use_{0};  // works that are not both terminal and released
+  std::mutex mutex_;
+  int made_ = 0;                // these two guarded by mutex_
+  PooledWork* free_ = nullptr;  // a list by `next`
+};
+
+inline void PooledWork::Complete(Status status) noexcept {
+  const uint32_t end = status.ok() ? kTerminal : kTerminal | kFailed;
+  status_ = std::move(status);
+  // From here on the caller may release the work, but the pool does not get it before End.
+  const uint32_t before = Set(end);
+  ENGINE_CHECK((before & kTerminal) == 0, "%s ended twice", Words().c_str());
+  if ((before & kReleased) != 0) pool_->EndUse();
+  if ((before & kCallback) != 0) callback_(callback_context_);
+  if ((End(kCompleted) & kReleased) != 0) GiveBack();
+}
+
+inline Status PooledWork::WaitHost(int64_t timeout_ms) noexcept {
+  if (terminal()) return status_;
+  const Clock::time_point give_up = DeadlineIn(timeout_ms);
+  Help(give_up);
+  return Await(kTerminal, give_up) ? status_ : StillPending(timeout_ms);
+}
+
+inline void PooledWork::OnDone(void (*callback)(void* context), void* context) noexcept {
+  callback_ = callback;
+  callback_context_ = context;
+  if (!terminal()) Want();
+  if ((Set(kCallback) & kTerminal) != 0) callback(context);
+}
+
+inline void PooledWork::Release() noexcept {
+  if (!terminal()) Want();
+  const std::shared_ptr<WorkPool> pool = pool_;
+  const uint32_t before = End(kReleased);
+  if ((before & kTerminal) != 0) pool->EndUse();
+  if ((before & kCompleted) != 0) GiveBack();
+}
+
+inline void PooledWork::GiveBack() noexcept {
+  const std::shared_ptr<WorkPool> pool = std::move(pool_);  // Return lets others take this work
+  pool->Return(this);
+}
+
+}  // namespace engine::kit

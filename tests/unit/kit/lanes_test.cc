@@ -1,0 +1,141 @@
+#include "kit/lanes.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace engine::kit {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Notes what it runs; a transfer of count 1 fails, one of count 2 goes on until the failure.
+class FakeTransport final : public Transport {
+ public:
+  Status Run(int lane, PooledWork& work) noexcept override {
+    work.MarkStarted();
+    const Transfer& transfer = work.transfer();
+    {
+      const std::lock_guard lock(mutex_);
+      ran_.push_back({lane, transfer.sequence, std::this_thread::get_id()});
+    }
+    if (transfer.count == 1) return Status::Error(StatusCode::kDevice, "broken");
+    while (transfer.count == 2 && !stopped_) std::this_thread::sleep_for(milliseconds(1));
+    return stopped_ ? Status::Error(StatusCode::kPeerLost, "stopped") : Status();
+  }
+  int32_t WaitingFor(int) const noexcept override { return 5; }
+  void Stop() { stopped_ = true; }
+
+  struct Ran {
+    int lane;
+    uint64_t sequence;
+    std::thread::id thread;
+  };
+  std::vector<Ran> ran() {
+    const std::lock_guard lock(mutex_);
+    return ran_;
+  }
+
+ private:
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;
+  std::vector<Ran> ran_;
+};
+
+struct Rig {
+  explicit Rig(int count)
+      : lanes("test", count, std::chrono::microseconds(20), transport, failure) {}
+  Work* Submit(Transfer transfer) {
+    Work* work = nullptr;
+    const Status status = lanes.Submit(transfer, &work);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return work;
+  }
+
+  FakeTransport transport;
+  Failure failure{[this](const Status&, bool) { transport.Stop(); }};
+  Lanes lanes;
+};
+
+TEST(Lanes, TakeTransfersInTurn) {
+  Rig rig(2);
+  std::vector<Work*> works;
+  for (uint64_t i = 0; i < 6; ++i) works.push_back(rig.Submit({.sequence = i}));
+  for (Work* work : works) {
+    while (work->state() == WorkState::kPending) std::this_thread::yield();
+    EXPECT_TRUE(work->WaitHost(0).ok());
+    EXPECT_GT(work->started_ns(), 0);
+    work->Release();
+  }
+  std::vector<uint64_t> last(2);
+  for (const auto& ran : rig.transport.ran()) {
+    EXPECT_EQ(ran.sequence % 2, static_cast<uint64_t>(ran.lane));
+    EXPECT_GE(ran.sequence, last[static_cast<size_t>(ran.lane)]);
+    last[static_cast<size_t>(ran.lane)] = ran.sequence;
+  }
+}
+
+TEST(Lanes, AFailureEndsWhatIsPendingAndWhatComes) {
+  Rig rig(1);
+  Work* const first = rig.Submit({.count = 2, .sequence = 1});
+  Work* const second = rig.Submit({.count = 1, .sequence = 2});
+  rig.failure.Abort(Status::Error(StatusCode::kInterrupted, "enough"));
+  for (Work* work : {first, second}) {
+    EXPECT_STREQ(work->WaitHost(5000).message(), "enough");
+    work->Release();
+  }
+  Work* none = nullptr;
+  EXPECT_STREQ(rig.lanes.Submit({}, &none).message(), "enough");
+}
+
+TEST(Lanes, AnErrorNamesItsTransfer) {
+  Rig rig(1);
+  Work* const work = rig.Submit({.count = 1, .sequence = 9});
+  EXPECT_STREQ(work->WaitHost(5000).message(), "all-reduce of 4 B (sequence 9): broken");
+  work->Release();
+  EXPECT_EQ(rig.failure.reason().code(), StatusCode::kDevice);
+}
+
+TEST(Lanes, WhatIsNotDoneInTimeFailsAndNamesThePeer) {
+  Rig rig(1);
+  Work* const work = rig.Submit({.count = 2, .sequence = 9, .timeout_ms = 50});
+  const Status status = work->WaitHost(5000);
+  EXPECT_EQ(status.code(), StatusCode::kTimeout);
+  EXPECT_EQ(status.rank(), 5);
+  EXPECT_STREQ(
+      status.message(),
+      "all-reduce of 8 B (sequence 9) was not done within 50 ms: still waiting for rank 5");
+  work->Release();
+}
+
+TEST(Lanes, WithoutOnesTransfersAreCopies) {
+  Rig rig(0);
+  const float from[] = {1, 2, 3};
+  float to[3] = {};
+  Work* const work = rig.Submit({.send = from, .recv = to, .count = 3});
+  EXPECT_EQ(work->state(), WorkState::kDone);
+  work->Release();
+  EXPECT_EQ(to[2], 3);
+  EXPECT_TRUE(rig.transport.ran().empty());
+}
+
+TEST(DeadlineWatcher, LooksWhenTheEarliestDeadlineHasPassed) {
+  std::atomic<int> looks{0};
+  const auto begin = Clock::now();
+  std::atomic<int64_t> looked_ms{0};
+  DeadlineWatcher watcher("watcher", [&](Clock::time_point now) {
+    looked_ms = std::chrono::duration_cast<milliseconds>(now - begin).count();
+    ++looks;
+    return Clock::time_point::max();
+  });
+  watcher.Watch(DeadlineIn(60000));
+  watcher.Watch(DeadlineIn(30));
+  while (looks == 0) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_GE(looked_ms, 29);
+  EXPECT_LT(looked_ms, 20000);
+}
+
+}  // namespace
+}  // namespace engine::kit

@@ -1,0 +1,161 @@
+#include "kit/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace engine::kit {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// Through the accumulator, as three ranks and more do it.
+template <typename T>
+std::vector<T> Reduce(DType dtype, Reduction reduction, const std::vector<std::vector<T>>& inputs) {
+  const ReduceKernels& kernels = kReduceKernels.For(dtype, reduction);
+  const size_t count = inputs[0].size();
+  std::vector<char> accumulator(count * kernels.accumulator_bytes);
+  std::vector<T> result(count);
+  kernels.load(accumulator.data(), inputs[0].data(), count);
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    kernels.fold(accumulator.data(), inputs[i].data(), count);
+  }
+  kernels.store(result.data(), accumulator.data(), count);
+  return result;
+}
+
+TEST(Reduce, FloatsInTheOrderOfTheInputs) {
+  std::vector<std::vector<float>> inputs(3, std::vector<float>(10007));
+  std::vector<float> sum(10007), max(10007), min(10007);
+  for (size_t i = 0; i < sum.size(); ++i) {
+    inputs[0][i] = std::ldexp(1.0f, static_cast<int>(i % 20));
+    inputs[1][i] = -0.37f * static_cast<float>(i);
+    inputs[2][i] = 1.0f / static_cast<float>(i + 1);
+    sum[i] = inputs[0][i] + inputs[1][i] + inputs[2][i];
+    max[i] = std::max({inputs[0][i], inputs[1][i], inputs[2][i]});
+    min[i] = std::min({inputs[0][i], inputs[1][i], inputs[2][i]});
+  }
+  EXPECT_EQ(Reduce(DType::kFloat32, Reduction::kSum, inputs), sum);
+  EXPECT_EQ(Reduce(DType::kFloat32, Reduction::kMax, inputs), max);
+  EXPECT_EQ(Reduce(DType::kFloat32, Reduction::kMin, inputs), min);
+}
+
+TEST(Reduce, IntegersWrapAround) {
+  const int32_t large = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(Reduce<int32_t>(DType::kInt32, Reduction::kSum, {{large, 5}, {1, -7}}),
+            (std::vector<int32_t>{std::numeric_limits<int32_t>::min(), -2}));
+  EXPECT_EQ(Reduce<uint8_t>(DType::kUint8, Reduction::kSum, {{250, 1}, {10, 2}}),
+            (std::vector<uint8_t>{4, 3}));
+  EXPECT_EQ(Reduce<uint8_t>(DType::kUint8, Reduction::kMax, {{250, 1}, {10, 2}}),
+            (std::vector<uint8_t>{250, 2}));
+}
+
+TEST(Reduce, NotANumberWinsMaxAndMin) {
+  for (const Reduction reduction : {Reduction::kMax, Reduction::kMin}) {
+    const auto result = Reduce<float>(DType::kFloat32, reduction, {{kNaN, 1, 2}, {1, kNaN, 3}});
+    EXPECT_TRUE(std::isnan(result[0]));
+    EXPECT_TRUE(std::isnan(result[1]));
+    EXPECT_EQ(result[2], reduction == Reduction::kMax ? 3 : 2);
+  }
+}
+
+// The result may take the place of either operand.
+TEST(Reduce, TwoAreCombinedInPlaceAndApart) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> value(-1, 1);
+  std::vector<float> a(1001), b(1001), apart(1001);
+  for (float& x : a) x = value(random);
+  for (float& x : b) x = value(random);
+  const ReduceKernels& sum = kReduceKernels.For(DType::kFloat32, Reduction::kSum);
+  sum.combine(apart.data(), a.data(), b.data(), a.size());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(apart[i], a[i] + b[i]);
+  std::vector<float> left = a, right = b;
+  sum.combine(left.data(), left.data(), b.data(), a.size());
+  sum.combine(right.data(), a.data(), right.data(), a.size());
+  EXPECT_EQ(left, apart);
+  EXPECT_EQ(right, apart);
+  left = a, right = b;
+  sum.combine_twice(left.data(), right.data(), left.data(), right.data(), a.size());
+  EXPECT_EQ(left, apart);
+  EXPECT_EQ(right, apart);
+}
+
+TEST(Reduce, BuffersNeedNoAlignment) {
+  std::vector<char> accumulator(401), x(403);
+  const float one = 1, two = 2;
+  for (size_t i = 0; i < 100; ++i) {
+    std::memcpy(accumulator.data() + 1 + 4 * i, &one, 4);
+    std::memcpy(x.data() + 3 + 4 * i, &two, 4);
+  }
+  kReduceKernels.For(DType::kFloat32, Reduction::kSum)
+      .fold(accumulator.data() + 1, x.data() + 3, 100);
+  for (size_t i = 0; i < 100; ++i) {
+    float sum = 0;
+    std::memcpy(&sum, accumulator.data() + 1 + 4 * i, 4);
+    EXPECT_EQ(sum, 3);
+  }
+}
+
+// 256 + 1 + 1 + 1 is 256 in bfloat16 if each sum is rounded, but 260 if only the last is.
+TEST(Reduce, SixteenBitSumsAreRoundedOnce) {
+  const uint16_t large = ToBFloat16(256), one = ToBFloat16(1);
+  const auto sum =
+      Reduce<uint16_t>(DType::kBFloat16, Reduction::kSum, {{large}, {one}, {one}, {one}});
+  EXPECT_EQ(FromBFloat16(sum[0]), 260.0f);
+}
+
+// Every value survives a round trip, and what lies between two of them goes to the nearer, from the
+// middle to the even one.
+template <typename From, typename To>
+void CheckFormat(From from, To to, uint16_t infinity) {
+  for (uint32_t bits = 0; bits < infinity; ++bits) {
+    const auto lower = static_cast<uint16_t>(bits);
+    const float value = from(lower);
+    ASSERT_EQ(to(value), lower);
+    ASSERT_EQ(to(-value), lower | 0x8000);
+    ASSERT_EQ(from(lower | 0x8000), -value);
+    if (bits + 1 == infinity) break;
+    const float next = from(static_cast<uint16_t>(bits + 1));
+    ASSERT_LT(value, next);
+    const double middle = (double{value} + next) / 2;
+    if (static_cast<float>(middle) == middle) {  // not below the subnormals of float32
+      const auto half = static_cast<float>(middle);
+      ASSERT_EQ(to(half), bits + (bits & 1));
+      ASSERT_EQ(to(std::nextafter(half, 0.0f)), lower);
+      ASSERT_EQ(to(std::nextafter(half, kInfinity)), bits + 1);
+    }
+  }
+  EXPECT_EQ(to(kInfinity), infinity);
+  EXPECT_EQ(from(infinity), kInfinity);
+  EXPECT_EQ(to(-kInfinity), infinity | 0x8000);
+  EXPECT_EQ(to(std::numeric_limits<float>::max()), infinity);
+  EXPECT_TRUE(std::isnan(from(to(kNaN))));
+  EXPECT_TRUE(std::isnan(from(to(std::bit_cast<float>(0x7f800001)))));
+}
+
+TEST(Float16, RoundsToNearestEven) {
+  CheckFormat([](uint16_t x) { return FromFloat16(x); }, [](float x) { return ToFloat16(x); },
+              0x7c00);
+  EXPECT_EQ(FromFloat16(0x3c00), 1.0f);
+  EXPECT_EQ(FromFloat16(0x0001), 0x1p-24f);
+  EXPECT_EQ(FromFloat16(0x7bff), 65504.0f);
+  EXPECT_EQ(ToFloat16(65519.0f), 0x7bff);
+  EXPECT_EQ(ToFloat16(65520.0f), 0x7c00);
+  EXPECT_EQ(ToFloat16(std::bit_cast<float>(0xffc0a000)), 0xfe05);  // a NaN's bits, as processors do
+}
+
+TEST(BFloat16, RoundsToNearestEven) {
+  CheckFormat([](uint16_t x) { return FromBFloat16(x); }, [](float x) { return ToBFloat16(x); },
+              0x7f80);
+  EXPECT_EQ(FromBFloat16(0x3f80), 1.0f);
+}
+
+}  // namespace
+}  // namespace engine::kit
