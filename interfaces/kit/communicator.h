@@ -1,9 +1,13 @@
-// What every communicator says of itself and of what it is given. Like all of the kit compiled into the plugin
-// that includes it, and no part of the ABI: a communicator may as well be written without it.
+// What every communicator says of itself and of what it is given. Like all of the kit compiled into
+// the plugin that includes it, and no part of the ABI: a communicator may as well be written
+// without it.
 //
-//   work.h        the Work of a transfer, from a pool          lanes.h       queues, threads and deadlines for them
-//   failure.h     the first failure and its root cause         describe.h    transfers in words, and as bytes
-//   rendezvous.h  how ranks meet in the store                  reduce.h      element-wise reductions
+//   work.h        the Work of a transfer, from a pool
+//   lanes.h       queues, threads and deadlines for such works
+//   failure.h     the first failure and its root cause
+//   describe.h    transfers in words, and as bytes on which ranks agree
+//   rendezvous.h  how ranks meet in the store
+//   reduce.h      element-wise reductions
 //   deadline.h, thread.h, unique_fd.h, float16.h, target_clones.h
 #pragma once
 

@@ -34,11 +34,12 @@ inline int64_t MillisecondsUntil(Clock::time_point deadline) noexcept {
   return std::max<int64_t>(left, 0);
 }
 
-// Ends transfers that are past their deadline where nothing else can, because their threads wait in the kernel.
+// Ends transfers that are past their deadline where nothing else can, because their threads wait in
+// the kernel.
 class DeadlineWatcher {
  public:
-  // Ends what is overdue at `now` and returns the next deadline, max() if there is none. Called on the thread
-  // `thread_name`, without locks.
+  // Ends what is overdue at `now` and returns the next deadline, max() if there is none. Called on
+  // the thread `thread_name`, without locks.
   using Check = std::function<Clock::time_point(Clock::time_point now)>;
 
   DeadlineWatcher(const char* thread_name, Check check) : check_(std::move(check)) {

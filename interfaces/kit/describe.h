@@ -3,6 +3,7 @@
 
 #include <cinttypes>
 #include <cstdarg>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <span>
@@ -11,6 +12,12 @@
 #include "engine/status.h"
 
 namespace engine::kit {
+
+// Of one rank's part: see TransferKind. None of a barrier.
+inline size_t SizeBytes(const Transfer& transfer) noexcept {
+  if (transfer.kind == TransferKind::kBarrier) return 0;
+  return static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
+}
 
 // A sentence's worth of text without allocation.
 struct Text {
@@ -41,16 +48,14 @@ inline Text SizeText(double bytes) noexcept {
   return Format("%.3g %s", bytes, units[unit]);
 }
 
-// "all-reduce of 1.2 MB (unit 3, sequence 17)", "barrier (sequence 3)"; of several "group of 3 transfers of 5.2 MB
-// in all (unit 3, sequence 17)", with the position of the first.
+// "all-reduce of 1.2 MB (unit 3, sequence 17)", "barrier (sequence 3)"; of several "group of 3
+// transfers of 5.2 MB in all (unit 3, sequence 17)", with the position of the first.
 inline Text Describe(std::span<const Transfer> transfers) noexcept {
   const Transfer& first = transfers.front();
   const Text position = Position(first.unit, first.sequence);
   if (first.kind == TransferKind::kBarrier) return Format("barrier (%.64s)", position.c_str());
   double bytes = 0;
-  for (const Transfer& one : transfers) {
-    bytes += static_cast<double>(one.count) * static_cast<double>(SizeOf(one.dtype));
-  }
+  for (const Transfer& one : transfers) bytes += static_cast<double>(SizeBytes(one));
   const Text size = SizeText(bytes);
   if (transfers.size() == 1) {
     return Format("%s of %.16s (%.64s)", Name(first.kind), size.c_str(), position.c_str());
@@ -63,8 +68,8 @@ inline Text Describe(const Transfer& transfer) noexcept {
   return Describe(std::span(&transfer, 1));
 }
 
-// What a transfer is, and must be on every rank: plain bytes in host order, to be sent ahead of it or put where
-// peers see it. Those of a peer may hold anything.
+// What a transfer is, and must be on every rank: plain bytes in host order, to be sent ahead of it
+// or put where peers see it. Those of a peer may hold anything.
 struct TransferId {
   uint8_t kind = 0;
   uint8_t dtype = 0;
@@ -105,8 +110,8 @@ inline Text Describe(const TransferId& id, uint32_t unit = Transfer().unit) noex
                 Name(static_cast<DType>(id.dtype)), position.c_str());
 }
 
-// kInvalidArgument blames `rank`, which submitted `theirs` where this one submitted `own`. What Describe does
-// not show is said, too: "... with another key".
+// kInvalidArgument blames `rank`, which submitted `theirs` where this one submitted `own`. What
+// Describe does not show is said, too: "... with another key".
 inline Status Disagreement(const TransferId& own, const TransferId& theirs, int32_t rank,
                            uint32_t their_unit = Transfer().unit) noexcept {
   const char* const hidden = own.key != theirs.key               ? " with another key"

@@ -1,8 +1,8 @@
 // The first thing that went wrong in a communicator, which every later call reports.
 //
-// When one rank fails, its connections close and the others see only that: they would blame the messenger. So a
-// rank that gives up first writes why into the store of its host, and one that loses a peer looks there for the
-// cause of that peer:
+// When one rank fails, its connections close and the others see only that: they would blame the
+// messenger. So a rank that gives up first writes why into the store of its host, and one that
+// loses a peer looks there for the cause of that peer:
 //
 //   <prefix>/cause/<rank> := code ' ' rank ' ' message        numbers in decimal
 #pragma once
@@ -28,7 +28,8 @@ inline std::string CauseText(const Status& reason) {
          ' ' + reason.message();
 }
 
-// "rank 2 gave up: <its message>", with the rank that `publisher` blames; `fallback` when the text is no cause.
+// "rank 2 gave up: <its message>", with the rank that `publisher` blames; `fallback` when the text
+// is no cause.
 inline Status ParseCause(int32_t publisher, const std::string& text,
                          const Status& fallback) noexcept {
   int code = 0, rank = -1, message = 0;
@@ -42,8 +43,8 @@ inline Status ParseCause(int32_t publisher, const std::string& text,
 // [any-thread]
 class Failure {
  public:
-  // Makes everything that is pending fail, and tells the peers as far as the implementation has a way of its own.
-  // Called once, without locks, by the call that raised the failure.
+  // Makes everything that is pending fail, and tells the peers as far as the implementation has a
+  // way of its own. Called once, without locks, by the call that raised the failure.
   using Stop = std::function<void(const Status& reason, bool by_caller)>;
 
   explicit Failure(Stop stop = {}) : stop_(std::move(stop)) {}
@@ -57,7 +58,8 @@ class Failure {
     const std::lock_guard lock(mutex_);
     return reason_;
   }
-  // Whether the reason came from the user of the communicator; for other ranks this one has left then.
+  // Whether the reason came from the user of the communicator; for other ranks this one has left
+  // then.
   bool by_caller() const noexcept {
     const std::lock_guard lock(mutex_);
     return by_caller_;
@@ -68,8 +70,8 @@ class Failure {
     if (Set(reason, true) && stop_) stop_(reason, true);
   }
 
-  // What this rank found out by itself: looks for the cause if a peer was lost, and tells the others. Returns the
-  // first reason.
+  // What this rank found out by itself: looks for the cause if a peer was lost, and tells the
+  // others. Returns the first reason.
   Status Fail(const Status& error) noexcept {
     if (raised()) return reason();
     const Status cause = error.code() == StatusCode::kPeerLost ? RootCause(error) : error;

@@ -1,8 +1,8 @@
-// The 16-bit formats of DType as numbers. Rounded to nearest, ties to even; a NaN stays one and keeps what fits
-// of its bits, as with the instructions of processors.
+// The 16-bit formats of DType as numbers. Rounded to nearest, ties to even; a NaN stays one and
+// keeps what fits of its bits, as with the instructions of processors.
 //
-// No branches, so that loops over them vectorise; always inlined, so that files which are compiled for different
-// instruction sets share no copy.
+// No branches, so that loops over them vectorise; always inlined, so that files which are compiled
+// for different instruction sets share no copy.
 #pragma once
 
 #include <cstdint>

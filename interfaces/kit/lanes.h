@@ -1,8 +1,10 @@
-// The core of a communicator whose transfers move on threads: a queue for each lane, transfers of a lane one after
-// another in the order of submission, so that all ranks run the same one; transfers of different lanes overlap.
+// The core of a communicator whose transfers move on threads: a queue for each lane, transfers of a
+// lane one after another in the order of submission, so that all ranks run the same one; transfers
+// of different lanes overlap.
 //
-// A waiter that has no callback and waits as long as the transfer may take runs the head of the queue itself,
-// instead of two threads waking each other. Deadlines are watched by a thread of their own.
+// A waiter that has no callback and waits as long as the transfer may take runs the head of the
+// queue itself, instead of two threads waking each other. Deadlines are watched by a thread of
+// their own.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +31,9 @@ namespace engine::kit {
 // How bytes move. A failure must end every Run within a second: see Failure::Stop.
 class Transport {
  public:
-  // Carries out work.transfer() on `lane`, on which nothing else runs meanwhile, and calls work.MarkStarted when
-  // the first byte leaves. An error fails the communicator, with the transfer's name in front.
+  // Carries out work.transfer() on `lane`, on which nothing else runs meanwhile, and calls
+  // work.MarkStarted when the first byte leaves. An error fails the communicator, with the
+  // transfer's name in front.
   virtual Status Run(int lane, PooledWork& work) noexcept = 0;
 
   // The rank that Run waits for now, or -1. [any-thread]
@@ -45,17 +48,16 @@ class Transport {
 
 // A transfer of host memory in a world of one.
 inline void CopyOwn(const Transfer& transfer) noexcept {
-  const bool moves =
-      transfer.kind != TransferKind::kBarrier && transfer.recv && transfer.send != transfer.recv;
-  const size_t size_bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
-  if (moves && size_bytes > 0) std::memcpy(transfer.recv, transfer.send, size_bytes);
+  if (!transfer.recv || transfer.send == transfer.recv || SizeBytes(transfer) == 0) return;
+  std::memcpy(transfer.recv, transfer.send, SizeBytes(transfer));
 }
 
 class Lanes {
  public:
-  // `transport` and `failure` are borrowed; the failure's Stop must not use this object. Threads are called
-  // <name>_io_<lane> and <name>_deadline. Without lanes, in a world of one, transfers are copies.
-  // `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are scarce.
+  // `transport` and `failure` are borrowed; the failure's Stop must not use this object. Threads
+  // are called <name>_io_<lane> and <name>_deadline. Without lanes, in a world of one, transfers
+  // are copies. `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are
+  // scarce.
   Lanes(const char* name, int count, std::chrono::microseconds spin, Transport& transport,
         Failure& failure);
   // Ends what is queued, which fails at once if `failure` is raised, and joins.
@@ -120,8 +122,8 @@ class Lanes::Lane {
     if (stop_) changed_.notify_all();
   }
 
-  // The error of a transfer that is past its deadline, if there is one; lowers *next to the earliest deadline of
-  // the others.
+  // The error of a transfer that is past its deadline, if there is one; lowers *next to the
+  // earliest deadline of the others.
   Status Overdue(Clock::time_point now, Clock::time_point* next) noexcept {
     const std::lock_guard lock(mutex_);
     for (const PooledWork* work = head_; work; work = work->next) {
@@ -148,8 +150,8 @@ class Lanes::Lane {
     }
   }
 
-  // Takes the lock and returns with it. The head leaves the queue before it is completed: a completed work may
-  // be another transfer at once.
+  // Takes the lock and returns with it. The head leaves the queue before it is completed: a
+  // completed work may be another transfer at once.
   void RunHead(std::unique_lock<std::mutex>& lock) noexcept {
     PooledWork* const work = head_;
     running_ = true;
@@ -224,7 +226,8 @@ inline Status Lanes::Submit(const Transfer& transfer, Work** out) noexcept {
     work->Complete({});
     return {};
   }
-  // By position and not by Transfer::sequence: ranks that are out of step meet on one lane, see it and say so.
+  // By position and not by Transfer::sequence: ranks that are out of step meet on one lane, see it
+  // and say so.
   Lane& lane = *lanes_[submitted_++ % lanes_.size()];
   static_cast<LaneWork*>(work)->lane = &lane;
   const Clock::time_point deadline = work->deadline();

@@ -1,8 +1,8 @@
-// Element-wise reductions for every dtype. All ranks reduce in rank order, so they get the same bits in every
-// run, whatever the instruction set.
+// Element-wise reductions for every dtype. All ranks reduce in rank order, so they get the same
+// bits in every run, whatever the instruction set.
 //
-// Everything has internal linkage and nothing of the standard library is instantiated: a file that includes this
-// may be compiled for an instruction set of its own. The loops vectorise with
+// Everything has internal linkage and nothing of the standard library is instantiated: a file that
+// includes this may be compiled for an instruction set of its own. The loops vectorise with
 //   -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off
 #pragma once
 
@@ -14,11 +14,10 @@
 
 namespace engine::kit {
 
-// Sums of 16-bit floats are kept in float32 and rounded once; integers wrap around; max and min give NaN when an
-// operand is NaN. Elements need no alignment.
+// Sums of 16-bit floats are kept in float32 and rounded once; integers wrap around; max and min
+// give NaN when an operand is NaN. Elements need no alignment.
 struct ReduceKernels {
-  size_t
-      accumulator_bytes;  // per element; where they are those of the element, it is its own accumulator
+  size_t accumulator_bytes;  // per element; as many as it has: it is its own accumulator
   // out = a op b; `out` may be `a` or `b`. What two ranks need.
   void (*combine)(void* out, const void* a, const void* b, size_t count) noexcept;
   // As above into two places at once; each may be `a` or `b`.

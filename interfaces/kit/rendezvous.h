@@ -3,8 +3,8 @@
 //   <topic>/<rank> := value                                      by each
 //   <topic>/all    := for each rank: size ' ' value, or '-'      by the first; '-': has not come
 //
-// The first rank reads all values and publishes them together. So N ranks ask the store some 2 N times, and not
-// N^2. `topic` begins with the prefix of the communicator.
+// The first rank reads all values and publishes them together. So N ranks ask the store some 2 N
+// times, and not N^2. `topic` begins with the prefix of the communicator.
 #pragma once
 
 #include <algorithm>
@@ -52,8 +52,8 @@ inline Status SetText(Host& host, const std::string& key, std::string_view text)
   return host.StoreSet(key, std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
 }
 
-// The first number n for which the store has no "<n>/<suffix>": communicators of one run are counted from 0, on
-// every rank in the order of creation.
+// The first number n for which the store has no "<n>/<suffix>": communicators of one run are
+// counted from 0, on every rank in the order of creation.
 inline Result<std::string> FreePrefix(Host& host, const std::string& suffix) {
   for (int number = 0;; ++number) {
     std::string prefix = std::to_string(number);
@@ -63,7 +63,8 @@ inline Result<std::string> FreePrefix(Host& host, const std::string& suffix) {
   }
 }
 
-// kRendezvous: the ranks called `names` are missing, and the first is to blame; OK if there is none.
+// kRendezvous: the ranks called `names` are missing, and the first is to blame; OK if there is
+// none.
 inline Status NotAppeared(const std::vector<int32_t>& names, int32_t world_size,
                           int64_t timeout_ms) {
   if (names.empty()) return {};
@@ -137,9 +138,9 @@ inline Status SetValue(Host& host, const Members& members, const std::string& to
   return SetText(host, topic + "/" + std::to_string(members.rank), value);
 }
 
-// Those that are there by `deadline`. The first rank publishes them; the others wait for that a second longer, and
-// without it have nothing of the first and empty values of the rest. `failure` (or null) ends the wait with its
-// reason.
+// Those that are there by `deadline`. The first rank publishes them; the others wait for that a
+// second longer, and without it have nothing of the first and empty values of the rest. `failure`
+// (or null) ends the wait with its reason.
 inline Result<Values> GatherValues(Host& host, const Members& members, const std::string& topic,
                                    Clock::time_point deadline, const Failure* failure) {
   Values values(static_cast<size_t>(members.size()));
@@ -192,7 +193,8 @@ class Rendezvous {
     ENGINE_ASSIGN_OR_RETURN(prefix_, FreePrefix(host_, "here/" + std::to_string(ranks_.rank)));
     return {};
   }
-  // Collective, once: the values of all ranks, in rank order. kRendezvous names the ranks that are missing.
+  // Collective, once: the values of all ranks, in rank order. kRendezvous names the ranks that are
+  // missing.
   Result<std::vector<std::string>> Exchange(std::string_view value) {
     const Members members = Members::All(ranks_, prefix_);
     const std::string topic = prefix_ + "/here";

@@ -11,7 +11,8 @@
 
 namespace engine::kit {
 
-// Runs `body` on a new thread with this name, of at most 15 characters. Signals are for the threads of the host.
+// Runs `body` on a new thread with this name, of at most 15 characters. Signals are for the threads
+// of the host.
 template <typename Body>
 std::thread StartThread(const char* name, Body body) {
   std::thread thread([body = std::move(body)]() mutable {

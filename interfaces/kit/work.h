@@ -1,16 +1,19 @@
-// The Work of one transfer, from a pool: it is completed exactly once, and a step allocates nothing.
+// The Work of one transfer, from a pool: it is completed exactly once, and a step allocates
+// nothing.
 //
-// A work has two holders: the caller, until Release, and the implementation, until Complete returns. What they
-// must agree on is one atomic word, so nothing is locked unless a thread sleeps:
+// A work has two holders: the caller, until Release, and the implementation, until Complete
+// returns. What they must agree on is one atomic word, so nothing is locked unless a thread sleeps:
 //
 //   kTerminal   status_ is final, and what the transfer wrote is visible to who sees this bit
 //   kFailed     ... and status_ is an error
-//   kCallback   callback_ is set. OnDone and Complete each set their bit and see that of the other if they are the
-//               second: exactly one of them calls
-//   kSleeping   a thread sleeps on changed_, or is about to and holds mutex_: who sets a bit that is waited for
-//               sees this one and notifies with the mutex, or the sleeper sees that bit
+//   kCallback   callback_ is set. OnDone and Complete each set their bit and see that of the other
+//               if they are the second: exactly one of them calls
+//   kSleeping   a thread sleeps on changed_, or is about to and holds mutex_: who sets a bit that
+//               is waited for sees this one and notifies with the mutex, or the sleeper sees that
+//               bit
 //   kReleased   the caller is done with the work
-//   kCompleted  the implementation is. Who sets the second of these two gives the work back to the pool
+//   kCompleted  the implementation is. Who sets the second of these two gives the work back to the
+//               pool
 #pragma once
 
 #include <atomic>
@@ -47,7 +50,8 @@ class PooledWork : public Work {
     if (started_ns() == 0) started_ns_.store(now_ns, std::memory_order_relaxed);
   }
 
-  // Ends the transfer: once, without locks. Calls back. The work may be another transfer when it returns.
+  // Ends the transfer: once, without locks. Calls back. The work may be another transfer when it
+  // returns.
   void Complete(Status status) noexcept;
 
   // For lists of the implementation, of which a work is in one at most.
@@ -72,11 +76,11 @@ class PooledWork : public Work {
   void Release() noexcept final;
 
  protected:
-  // A thread waits for this transfer, until `give_up` at most: it may run it, and those before it. It sleeps when
-  // this returns. [any-thread]
+  // A thread waits for this transfer, until `give_up` at most: it may run it, and those before it.
+  // It sleeps when this returns. [any-thread]
   virtual void Help(Clock::time_point give_up) noexcept { (void)give_up; }
-  // Somebody has an interest in the end of this transfer, but no thread waits for it: it is polled, has a callback
-  // or was released. [any-thread]
+  // Somebody has an interest in the end of this transfer, but no thread waits for it: it is polled,
+  // has a callback or was released. [any-thread]
   virtual void Want() noexcept {}
   // The text of errors.
   virtual Text Words() const noexcept { return Describe(transfer_); }
@@ -123,7 +127,8 @@ class PooledWork : public Work {
     flags_.store(0,
                  std::memory_order_relaxed);  // the caller publishes the work when it hands it on
   }
-  // Nothing of the work may be used after this unless the other holder is still there, or has left it to us.
+  // Nothing of the work may be used after this unless the other holder is still there, or has left
+  // it to us.
   uint32_t End(uint32_t flag) noexcept { return flags_.fetch_or(flag, std::memory_order_acq_rel); }
   void GiveBack() noexcept;
 
@@ -145,8 +150,9 @@ class WorkPool : public std::enable_shared_from_this<WorkPool> {
  public:
   using Make = std::function<Result<std::unique_ptr<PooledWork>>()>;
 
-  // `make` makes a work. The implementation may hold `held` works for a moment after they are terminal and
-  // released: so many are made in advance, and then new ones only when more are in use than ever before.
+  // `make` makes a work. The implementation may hold `held` works for a moment after they are
+  // terminal and released: so many are made in advance, and then new ones only when more are in use
+  // than ever before.
   static std::shared_ptr<WorkPool> Create(int held, Make make) {
     return std::shared_ptr<WorkPool>(new WorkPool(held, std::move(make)));
   }
