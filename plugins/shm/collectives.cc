@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "clock.h"
-#include "describe.h"
-
 namespace engine::shm {
 namespace {
 
@@ -59,7 +56,7 @@ Collectives::Collectives(Rounds& rounds, const Arenas& arenas)
       world_size_(rounds.world_size()),
       sources_(static_cast<size_t>(world_size_)),
       targets_(static_cast<size_t>(world_size_)),
-      accumulator_(new uint8_t[kBlockElements * sizeof(float)]) {}
+      accumulator_(new uint8_t[kBlockElements * kit::kMaxAccumulatorBytes]) {}
 
 // ---- The opening.
 
@@ -80,10 +77,10 @@ bool Collectives::TryOpen(const Transfer& transfer) noexcept {
 void Collectives::Open(const Transfer& transfer) noexcept {
   opened_round_ = rounds_.next();
   Opening& opening = rounds_.opening(opened_round_);
-  opening = OpeningOf(transfer);
+  opening.id = kit::IdOf(transfer);
   const int64_t contribution = Contribution(transfer);
   if (contribution >= kDirectBytes) OfferPlaces(transfer, &opening);
-  if (contribution > 0 && opening.direct == 0 && IsFew(contribution)) {
+  if (contribution > 0 && opening.id.own == 0 && IsFew(contribution)) {
     const bool inlined = contribution <= static_cast<int64_t>(kInlineBytes);
     Stage(transfer, {0, transfer.count}, inlined ? opening.inlined : rounds_.stage(opened_round_));
   }
@@ -101,29 +98,24 @@ void Collectives::OfferPlaces(const Transfer& transfer, Opening* opening) const 
     recv = arenas_.Find(transfer.recv, static_cast<uint64_t>(Contribution(transfer)));
     if (recv.arena == 0) return;
   }
-  opening->direct = 1;
+  opening->id.own = 1;
   opening->places = {send.arena, recv.arena, send.offset, recv.offset};
 }
 
 Status Collectives::CheckOpenings() noexcept {
-  const Opening& own = rounds_.opening(opened_round_);
+  const kit::TransferId& own = rounds_.opening(opened_round_).id;
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    const Opening& other = rounds_.opening(peer, opened_round_);
-    if (Agree(own, other)) continue;
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "rank %d submitted %s%s instead: all ranks must submit the same transfers "
-                         "in the same order",
-                         peer, Describe(other).c_str(), HiddenDifference(own, other).c_str())
-        .WithRank(peer);
+    const kit::TransferId& other = rounds_.opening(peer, opened_round_).id;
+    if (!kit::Agree(own, other)) return kit::Disagreement(own, other, peer);
   }
   return {};
 }
 
 int Collectives::DirectRanks() noexcept {
-  int ranks = rounds_.opening(opened_round_).direct;
+  int ranks = rounds_.opening(opened_round_).id.own;
   for (int peer = 0; peer < world_size_; ++peer) {
-    if (peer != rank_) ranks += rounds_.opening(peer, opened_round_).direct;
+    if (peer != rank_) ranks += rounds_.opening(peer, opened_round_).id.own;
   }
   return ranks;
 }
@@ -132,11 +124,11 @@ bool Collectives::CanEndNow(const Transfer& transfer) noexcept {
   return IsFew(Contribution(transfer)) && rounds_.AllReached(opened_round_) && DirectRanks() == 0;
 }
 
-Status Collectives::Run(const Transfer& transfer, bool opened, std::atomic<int64_t>& started,
-                        const Patience& patience) noexcept {
+Status Collectives::Run(kit::PooledWork& work, bool opened, const Patience& patience) noexcept {
+  const Transfer& transfer = work.transfer();
   if (!opened) {
     ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(patience));
-    started.store(NowNs(), std::memory_order_relaxed);
+    work.MarkStarted();
     Open(transfer);
   }
   ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(opened_round_, patience, patience.arrival_spin_ns));
@@ -240,7 +232,7 @@ void Collectives::Take(const Transfer& transfer, Piece piece) noexcept {
 }
 
 void Collectives::Reduce(const Transfer& transfer, uint8_t* out, size_t count) noexcept {
-  const ReduceKernels& kernels = KernelsFor(table_, transfer.dtype, transfer.reduction);
+  const kit::ReduceKernels& kernels = table_.For(transfer.dtype, transfer.reduction);
   if (world_size_ == 2) return kernels.combine(out, sources_[0], sources_[1], count);
   const size_t size = SizeOf(transfer.dtype);
   for (size_t done = 0; done < count; done += kBlockElements) {
@@ -365,7 +357,7 @@ Status Collectives::FindPlaces(const Transfer& transfer) noexcept {
 void Collectives::ReduceDirect(const Transfer& transfer) noexcept {
   const auto count = static_cast<size_t>(SliceOf({0, transfer.count}, rank_).count);
   if (world_size_ == 2) {
-    return KernelsFor(table_, transfer.dtype, transfer.reduction)
+    return table_.For(transfer.dtype, transfer.reduction)
         .combine_twice(targets_[0], targets_[1], sources_[0], sources_[1], count);
   }
   const size_t size = SizeOf(transfer.dtype);
@@ -379,11 +371,6 @@ void Collectives::ReduceDirect(const Transfer& transfer) noexcept {
     for (uint8_t*& target : targets_) target += block * size;
     for (const uint8_t*& source : sources_) source += block * size;
   }
-}
-
-void RunAlone(const Transfer& transfer) noexcept {
-  if (transfer.kind == TransferKind::kBarrier || !transfer.recv) return;
-  Copy(transfer.recv, transfer.send, Bytes(transfer, transfer.count));
 }
 
 }  // namespace engine::shm

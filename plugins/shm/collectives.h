@@ -11,7 +11,6 @@
 // who reads, and the next piece is staged before the last is awaited.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "arenas.h"
 #include "engine/communicator.h"
 #include "kernels.h"
+#include "kit/work.h"
 #include "rounds.h"
 
 namespace engine::shm {
@@ -34,9 +34,8 @@ class Collectives {
   // Whether Run would end without waiting or moving more than a few kilobytes.
   bool CanEndNow(const Transfer& transfer) noexcept;
 
-  // The rest of the transfer. `started` is set when a transfer that is not `opened` yet starts.
-  Status Run(const Transfer& transfer, bool opened, std::atomic<int64_t>& started,
-             const Patience& patience) noexcept;
+  // The rest of the transfer, which is marked as started if it was not opened.
+  Status Run(kit::PooledWork& work, bool opened, const Patience& patience) noexcept;
 
  private:
   // Elements `offset` .. `offset + count` of a transfer's `count`.
@@ -76,15 +75,12 @@ class Collectives {
 
   Rounds& rounds_;
   const Arenas& arenas_;
-  const KernelTable& table_;
+  const kit::KernelTable& table_;
   const int rank_, world_size_;
   uint32_t opened_round_ = 0;            // of the transfer under way
   std::vector<const uint8_t*> sources_;  // by rank: what is reduced or copied next
   std::vector<uint8_t*> targets_;        // by rank: where a direct all-reduce writes
   std::unique_ptr<uint8_t[]> accumulator_;
 };
-
-// A transfer in a world of one.
-void RunAlone(const Transfer& transfer) noexcept;
 
 }  // namespace engine::shm

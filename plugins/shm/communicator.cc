@@ -6,17 +6,14 @@
 #include <algorithm>
 #include <exception>
 
-#include "describe.h"
 #include "kit/communicator.h"
+#include "kit/lanes.h"
 
 namespace engine::shm {
 namespace {
 
-constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
-                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
-                               Bit(TransferKind::kBarrier);
-constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
-                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
+// Threads that may be at the end of RunHead with a work that its user has released.
+constexpr int kHeldWorks = 2;
 
 int AllowedCores() noexcept {
   cpu_set_t set;
@@ -65,24 +62,28 @@ ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
     : ranks_(host.rank_info()),
       mesh_(std::move(mesh)),
       arenas_(mesh_->peers),
-      failure_(mesh_->own ? &mesh_->control() : nullptr) {
-  TransferQueue::Machine machine;
-  if (mesh_->own) {
-    rounds_ =
-        std::make_unique<Rounds>(ranks_.rank, *mesh_, settings.rendezvous.chunk_bytes, failure_,
-                                 [this](int64_t now) { return queue_->Overdue(now); });
-    collectives_ = std::make_unique<Collectives>(*rounds_, arenas_);
-    machine = {collectives_.get(), &mesh_->control()};
+      failure_([this](const Status& reason, bool by_caller) {
+        if (mesh_->own) TellEnd(mesh_->control(), reason, by_caller);
+      }) {
+  if (!mesh_->own) {
+    pool_ = kit::WorkPool::Create(0);
+    return;
   }
-  queue_.reset(new TransferQueue(machine, failure_, SpinTimesFor(ranks_, settings.spin_us)));
-  if (mesh_->own) {
-    worker_ = std::make_unique<Worker>(mesh_->control(), [this] { queue_->RunPending(); });
-  }
+  rounds_ =
+      std::make_unique<Rounds>(ranks_.rank, *mesh_, settings.rendezvous.chunk_bytes, failure_,
+                               [this](kit::Clock::time_point now) { return queue_->Overdue(now); });
+  collectives_ = std::make_unique<Collectives>(*rounds_, arenas_);
+  queue_ = std::make_shared<TransferQueue>(*collectives_, mesh_->control(), failure_,
+                                           SpinTimesFor(ranks_, settings.spin_us));
+  pool_ = kit::WorkPool::Create(kHeldWorks, [queue = queue_] {
+    return Result<std::unique_ptr<kit::PooledWork>>(std::make_unique<QueuedWork>(*queue));
+  });
+  worker_ = std::make_unique<Worker>(mesh_->control(), [this] { queue_->RunPending(); });
 }
 
 ShmCommunicator::~ShmCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
-  if (mesh_->own) queue_->Drain();
+  if (queue_) queue_->Drain();
   worker_.reset();
 }
 
@@ -91,8 +92,8 @@ void* ShmCommunicator::Query(std::string_view id) noexcept {
 }
 
 CommunicatorTraits ShmCommunicator::traits() const noexcept {
-  return {.kinds = kAllKinds,
-          .dtypes = kAllDTypes,
+  return {.kinds = kit::kCollectives,
+          .dtypes = kit::kAllDTypes,
           .ordered = 1,
           .max_in_flight = mesh_->own ? 1u : 0u,
           .measures_only = 0};
@@ -101,11 +102,20 @@ CommunicatorTraits ShmCommunicator::traits() const noexcept {
 Status ShmCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
   ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "shm", TransferKind::kBarrier));
-  return queue_->Submit(transfer, out);
+  ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_->Take(transfer));
+  *out = work;
+  if (queue_) {
+    queue_->Submit(static_cast<QueuedWork&>(*work));
+    return {};
+  }
+  work->MarkStarted();
+  kit::CopyOwn(transfer);
+  work->Complete({});
+  return {};
 }
 
 void ShmCommunicator::Abort(const Status& reason) noexcept {
-  failure_.Raise(reason);
+  failure_.Abort(reason);
   if (worker_) worker_->Ring();
 }
 

@@ -7,7 +7,8 @@
 #include "collectives.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
-#include "failure.h"
+#include "kit/failure.h"
+#include "kit/work.h"
 #include "rendezvous.h"
 #include "rounds.h"
 #include "transfer_queue.h"
@@ -40,11 +41,12 @@ class ShmCommunicator final : public Communicator {
   const RankInfo ranks_;
   const std::unique_ptr<Mesh> mesh_;  // without segment and peers in a world of one
   Arenas arenas_;
-  Failure failure_;
-  std::unique_ptr<Rounds> rounds_;
+  kit::Failure failure_;
+  std::unique_ptr<Rounds> rounds_;  // these five are not there in a world of one
   std::unique_ptr<Collectives> collectives_;
-  TransferQueue::Owner queue_;
-  std::unique_ptr<Worker> worker_;  // runs queue_; none of these four but queue_ in a world of one
+  std::shared_ptr<TransferQueue> queue_;
+  std::unique_ptr<Worker> worker_;  // runs queue_
+  std::shared_ptr<kit::WorkPool> pool_;
 };
 
 }  // namespace engine::shm

@@ -19,7 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/communicator.h"
+#include "engine/status.h"
+#include "kit/describe.h"
 
 namespace engine::shm {
 
@@ -39,16 +40,10 @@ struct ArenaPlaces {
   uint64_t recv_offset;
 };
 
-// What a rank is about to do. All but `direct` and the union must be the same on all ranks.
+// What a rank is about to do. The id must be the same on all ranks.
 struct Opening {
-  uint8_t kind;
-  uint8_t dtype;
-  uint8_t reduction;
-  uint8_t direct;  // 1: `places` says where the buffers are; 0: bytes are staged or inlined
-  int32_t root;
-  uint64_t sequence;
-  uint64_t key;
-  int64_t count;
+  kit::TransferId
+      id;  // `own` is 1: `places` says where the buffers are; 0: bytes are staged or inlined
   union {
     uint8_t inlined[kInlineBytes];  // the contribution, when it fits: one line is all that moves
     ArenaPlaces places;
@@ -79,6 +74,14 @@ struct Control {
   char cause[512];
 };
 static_assert(sizeof(Slot) == 64 && sizeof(Control) <= kControlBytes);
+
+// The end of `own`: what its owner found out, or that its user has aborted. Once; wakes who waits
+// for it.
+void TellEnd(Control& own, const Status& reason, bool by_caller) noexcept;
+
+// What `peer` says about its end: kPeerLost if it left, the cause it found if it gave up, which is
+// not to be blamed on the messenger; OK while it is here.
+Status EndOf(const Control& peer, int rank) noexcept;
 
 // Rounds wrap around.
 inline bool Reached(uint32_t seen, uint32_t round) noexcept {

@@ -6,15 +6,6 @@
 
 namespace engine::shm {
 
-// A short pause of a thread that looks at memory again and again.
-inline void Pause() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 // Sleeps while `word` is `expected`, at most `timeout_ns`, until somebody wakes it; may return at
 // any time without a reason.
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns) noexcept;

@@ -2,7 +2,7 @@
 
 namespace engine::shm {
 
-const KernelTable& KernelsOfThisProcessor() noexcept {
+const kit::KernelTable& KernelsOfThisProcessor() noexcept {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
@@ -10,7 +10,7 @@ const KernelTable& KernelsOfThisProcessor() noexcept {
   }
   if (__builtin_cpu_supports("avx2")) return kKernelsAvx2;
 #endif
-  return kKernelsBaseline;
+  return kit::kReduceKernels;
 }
 
 }  // namespace engine::shm

@@ -1,7 +1,7 @@
-#include "kernel_loops.h"
+#include "kernels.h"
 
 namespace engine::shm {
 
-extern constexpr KernelTable kKernelsAvx2 = kTable;
+extern constexpr kit::KernelTable kKernelsAvx2 = kit::kReduceKernels;
 
 }  // namespace engine::shm

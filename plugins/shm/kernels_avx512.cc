@@ -1,7 +1,7 @@
-#include "kernel_loops.h"
+#include "kernels.h"
 
 namespace engine::shm {
 
-extern constexpr KernelTable kKernelsAvx512 = kTable;
+extern constexpr kit::KernelTable kKernelsAvx512 = kit::kReduceKernels;
 
 }  // namespace engine::shm

@@ -28,13 +28,13 @@ Result<uint8_t*> Peer::Place(uint32_t arena, uint64_t offset, uint64_t size_byte
 
 Status Peer::ReadNotices() noexcept {
   ArenaNotice notice;
-  int descriptor = -1;
+  kit::UniqueFd descriptor;
   while (connection_.Receive(&notice, sizeof(notice), &descriptor) == Socket::Outcome::kGot) {
     if (notice.size_bytes == 0) {
       arenas_.erase(notice.arena);
       continue;
     }
-    auto segment = Segment::Map(descriptor, notice.size_bytes);
+    auto segment = Segment::Map(std::move(descriptor), notice.size_bytes);
     if (!segment.ok()) return segment.status().WithContext("an arena of rank %d", rank_);
     try {
       arenas_[notice.arena] = std::move(*segment);

@@ -1,15 +1,13 @@
 #include "rendezvous.h"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <exception>
 #include <new>
-#include <span>
 #include <string>
 
-#include "clock.h"
+#include "kit/rendezvous.h"
 
 namespace engine::shm {
 namespace {
@@ -28,9 +26,8 @@ class Rendezvous {
       : host_(host),
         settings_(settings),
         ranks_(host.rank_info()),
-        deadline_ns_(AfterMs(NowNs(), settings.timeout_ms)),
+        meeting_(host, settings.timeout_ms),
         connections_(static_cast<size_t>(ranks_.world_size)),
-        names_(connections_.size()),
         mesh_(std::make_unique<Mesh>()) {
     mesh_->peers.resize(connections_.size());
   }
@@ -51,7 +48,6 @@ class Rendezvous {
 
  private:
   size_t segment_bytes() const { return kControlBytes + kSlots * settings_.chunk_bytes; }
-  std::string Key(int rank) const { return prefix_ + "/listener/" + std::to_string(rank); }
 
   Status MakeSegment() {
     ENGINE_ASSIGN_OR_RETURN(mesh_->own, Segment::Create(segment_bytes(), "engine-shm-rank"));
@@ -61,11 +57,6 @@ class Rendezvous {
   }
 
   Status Listen() {
-    bool used = true;
-    for (int number = 0; used; ++number) {
-      prefix_ = std::to_string(number);
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(ranks_.rank), &used));
-    }
     uint64_t random[2] = {};
     if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
       return Status::Error(StatusCode::kResourceExhausted, "no random bits: %s",
@@ -77,8 +68,9 @@ class Rendezvous {
                   static_cast<unsigned long long>(random[1]));
     own_name_ = name;
     ENGINE_ASSIGN_OR_RETURN(listener_, Socket::Listen(own_name_));
-    const auto* const bytes = reinterpret_cast<const uint8_t*>(own_name_.data());
-    return host_.StoreSet(Key(ranks_.rank), std::span(bytes, own_name_.size()));
+    ENGINE_RETURN_IF_ERROR(meeting_.Begin());
+    ENGINE_ASSIGN_OR_RETURN(names_, meeting_.Exchange(own_name_));
+    return {};
   }
 
   Status Greet(const Socket& connection, const std::string& listener) {
@@ -91,9 +83,6 @@ class Rendezvous {
 
   Status ConnectTo(int peer) {
     std::string& name = names_[static_cast<size_t>(peer)];
-    const Status found = host_.StoreGetString(Key(peer), MsUntil(deadline_ns_), &name);
-    if (found.code() == StatusCode::kTimeout) return Missing();
-    ENGINE_RETURN_IF_ERROR(found);
     if (name.size() >= sizeof(Hello::listener)) name.clear();
     auto connection = Socket::Connect(name);
     if (!connection.ok()) {
@@ -110,46 +99,43 @@ class Rendezvous {
   // The next higher rank, whichever it is.
   Status AcceptOne() {
     while (true) {
-      auto connection = listener_.Accept(deadline_ns_);
+      auto connection = listener_.Accept(meeting_.deadline());
       if (!connection.ok()) return Missing();
       Hello hello;
-      int descriptor = -1;
+      kit::UniqueFd descriptor;
       // A process that connects and says nothing is no rank: the others wait behind it in vain.
-      const Status got = connection->ReceiveBy(deadline_ns_, &hello, sizeof(hello), &descriptor);
+      const Status got =
+          connection->ReceiveBy(meeting_.deadline(), &hello, sizeof(hello), &descriptor);
       const bool ours = got.ok() && own_name_ == hello.listener && hello.rank > ranks_.rank &&
                         hello.rank < ranks_.world_size &&
                         !mesh_->peers[static_cast<size_t>(hello.rank)];
-      if (!ours) {
-        if (descriptor >= 0) close(descriptor);
-        continue;
-      }
+      if (!ours) continue;
       ENGINE_RETURN_IF_ERROR(Greet(*connection, own_name_));
-      return Add(hello, descriptor, std::move(*connection));
+      return Add(hello, std::move(descriptor), std::move(*connection));
     }
   }
 
   Status ReadAnswer(int peer) {
     Socket& connection = connections_[static_cast<size_t>(peer)];
     Hello hello;
-    int descriptor = -1;
-    const Status got = connection.ReceiveBy(deadline_ns_, &hello, sizeof(hello), &descriptor);
+    kit::UniqueFd descriptor;
+    const Status got =
+        connection.ReceiveBy(meeting_.deadline(), &hello, sizeof(hello), &descriptor);
     if (got.code() == StatusCode::kTimeout) return Missing();
     if (!got.ok()) {
       return Status::Error(StatusCode::kRendezvous, "rank %d left before all ranks had met", peer)
           .WithRank(peer);
     }
     if (hello.rank != peer || names_[static_cast<size_t>(peer)] != hello.listener) {
-      close(descriptor);
       return Status::Error(StatusCode::kRendezvous, "another than rank %d answered for it", peer)
           .WithRank(peer);
     }
-    return Add(hello, descriptor, std::move(connection));
+    return Add(hello, std::move(descriptor), std::move(connection));
   }
 
-  Status Add(const Hello& hello, int descriptor, Socket connection) {
+  Status Add(const Hello& hello, kit::UniqueFd descriptor, Socket connection) {
     if (hello.magic != Hello().magic || hello.world_size != ranks_.world_size ||
         hello.chunk_bytes != settings_.chunk_bytes) {
-      close(descriptor);
       return Status::Error(StatusCode::kRendezvous,
                            "rank %d has chunk_bytes %llu, this rank %zu: all ranks must have the "
                            "same options and the same build of shm",
@@ -157,41 +143,25 @@ class Rendezvous {
                            settings_.chunk_bytes)
           .WithRank(hello.rank);
     }
-    auto segment = Segment::Map(descriptor, segment_bytes());
+    auto segment = Segment::Map(std::move(descriptor), segment_bytes());
     if (!segment.ok()) return segment.status().WithContext("rank %d", hello.rank);
     mesh_->peers[static_cast<size_t>(hello.rank)] = std::make_unique<Peer>(
         hello.rank, std::move(connection), std::move(*segment), settings_.chunk_bytes);
     return {};
   }
 
-  // The deadline is over. Ranks that have published nothing are the ones to name; if all have, some
-  // rank waits for another, and the first that this one has not met is named.
+  // The deadline is over. All ranks have published their names, so some rank waits for another: the
+  // first that this one has not met is named.
   Status Missing() {
-    int first = -1;
-    std::string list;
-    for (const bool published_too : {false, true}) {
-      for (int rank = 0; rank < ranks_.world_size && (first < 0 || !published_too); ++rank) {
-        if (rank == ranks_.rank || mesh_->peers[static_cast<size_t>(rank)]) continue;
-        bool published = false;
-        if (!published_too) ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(rank), &published));
-        if (published) continue;
-        if (first < 0) first = rank;
-        list.append(list.empty() ? "" : ", ").append(std::to_string(rank));
-      }
-    }
-    return Status::Error(StatusCode::kRendezvous,
-                         "rank%s %s of %d did not appear within %lld ms: check that every rank "
-                         "was started and runs the same plugins",
-                         list.find(',') == std::string::npos ? "" : "s", list.c_str(),
-                         ranks_.world_size, static_cast<long long>(settings_.timeout_ms))
-        .WithRank(first);
+    int rank = 0;
+    while (rank == ranks_.rank || mesh_->peers[static_cast<size_t>(rank)]) ++rank;
+    return kit::NotAppeared({rank}, ranks_.world_size, settings_.timeout_ms);
   }
 
   Host& host_;
   const RendezvousSettings settings_;
   const RankInfo ranks_;
-  const int64_t deadline_ns_;
-  std::string prefix_;
+  kit::Rendezvous meeting_;
   std::string own_name_;
   Socket listener_;
   std::vector<Socket> connections_;  // to lower ranks, until they have answered

@@ -1,9 +1,8 @@
 // How the ranks of one host find each other and exchange their segments.
 //
-//   store:       <n>/listener/<rank> := name of the rank's listening socket     n counts instances
+//   store:       kit/rendezvous.h, with the name of each rank's listening socket
 //   connection:  the higher rank connects to the lower one; each sends one Hello with the
-//   descriptor
-//                of its segment. Afterwards: ArenaNotice*
+//                descriptor of its segment. Afterwards: ArenaNotice*
 //
 // The name of a listener holds 128 random bits, and a Hello repeats it: who connects has read the
 // store. Processes of other users are turned away.

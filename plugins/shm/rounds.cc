@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "clock.h"
 #include "futex.h"
+#include "kit/thread.h"
 #include "worker.h"
 
 namespace engine::shm {
@@ -16,8 +16,8 @@ constexpr int kEagerLooks = 256;
 
 }  // namespace
 
-Rounds::Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, Failure& failure,
-               std::function<Status(int64_t now_ns)> overdue)
+Rounds::Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, kit::Failure& failure,
+               std::function<Status(kit::Clock::time_point now)> overdue)
     : rank_(rank),
       mesh_(mesh),
       chunk_bytes_(chunk_bytes),
@@ -67,13 +67,13 @@ Status Rounds::Await(int peer, uint32_t round, const Patience& patience, int64_t
     for (int look = 0; look < kEagerLooks; ++look) {
       if (Reached(peer, round)) return {};
     }
-    const int64_t end = NowNs() + spin_ns;
+    const int64_t end = kit::MonotonicNs() + spin_ns;
     do {
       for (int look = 0; look < kLooksPerClock; ++look) {
-        Pause();
+        kit::Pause();
         if (Reached(peer, round)) return {};
       }
-    } while (NowNs() < end && !failure_.raised());
+    } while (kit::MonotonicNs() < end && !failure_.raised());
   }
   Control& control = this->peer(peer).control();
   control.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -91,23 +91,24 @@ Status Rounds::Sleep(int peer, uint32_t round, const Patience& patience) noexcep
     if (Reached(peer, round)) return {};
     ENGINE_RETURN_IF_ERROR(LookAround(peer, round, patience));
     if (control.unattended.load(std::memory_order_relaxed) != 0) Ring(control);
-    FutexWait(word, value, std::min(kTickNs, patience.deadline_ns - NowNs()));
+    const std::chrono::nanoseconds left = patience.deadline - kit::Clock::now();
+    FutexWait(word, value, std::min<int64_t>(kTickNs, left.count()));
   }
 }
 
 Status Rounds::LookAround(int peer, uint32_t round, const Patience& patience) noexcept {
   if (failure_.raised()) return failure_.reason();
-  Status words = WordsOf(this->peer(peer).control(), peer);
-  if (words.ok() && this->peer(peer).gone()) {
-    words = WordsOf(this->peer(peer).control(), peer);  // what it wrote before it went
-    if (words.ok()) {
-      words = Status::Error(StatusCode::kPeerLost, "rank %d died", peer).WithRank(peer);
+  Status end = EndOf(this->peer(peer).control(), peer);
+  if (end.ok() && this->peer(peer).gone()) {
+    end = EndOf(this->peer(peer).control(), peer);  // what it wrote before it went
+    if (end.ok()) {
+      end = Status::Error(StatusCode::kPeerLost, "rank %d died", peer).WithRank(peer);
     }
   }
   // A rank that did its part and left is no loss.
-  if (!words.ok()) return Reached(peer, round) ? Status() : words;
-  const int64_t now = NowNs();
-  if (now < patience.deadline_ns) return overdue_(now);
+  if (!end.ok()) return Reached(peer, round) ? Status() : end;
+  const kit::Clock::time_point now = kit::Clock::now();
+  if (now < patience.deadline) return overdue_(now);
   const int late = FarthestBehind(peer);
   return Status::Error(StatusCode::kTimeout,
                        "was not done within %lld ms: still waiting for rank %d",

@@ -9,14 +9,15 @@
 
 #include "control.h"
 #include "engine/status.h"
-#include "failure.h"
+#include "kit/deadline.h"
+#include "kit/failure.h"
 #include "rendezvous.h"
 
 namespace engine::shm {
 
 // How the thread that runs a transfer waits.
 struct Patience {
-  int64_t deadline_ns = 0;
+  kit::Clock::time_point deadline;
   int64_t timeout_ms = 0;       // for messages
   int64_t arrival_spin_ns = 0;  // looking for peers that may not have come yet, before it sleeps
   int64_t round_spin_ns = 0;    // looking for peers that are at work on the same transfer
@@ -29,8 +30,8 @@ class Rounds {
 
   // `overdue(now)` returns the error of a queued transfer that is past its deadline: it is asked
   // whenever a sleeper looks around. Everything is borrowed.
-  Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, Failure& failure,
-         std::function<Status(int64_t now_ns)> overdue);
+  Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, kit::Failure& failure,
+         std::function<Status(kit::Clock::time_point now)> overdue);
 
   int rank() const noexcept { return rank_; }
   int world_size() const noexcept { return static_cast<int>(mesh_.peers.size()); }
@@ -66,8 +67,8 @@ class Rounds {
   const int rank_;
   const Mesh& mesh_;
   const size_t chunk_bytes_;
-  Failure& failure_;
-  const std::function<Status(int64_t now_ns)> overdue_;
+  kit::Failure& failure_;
+  const std::function<Status(kit::Clock::time_point now)> overdue_;
   Control& own_;
   uint8_t* const stages_;
   uint32_t next_ = 1;

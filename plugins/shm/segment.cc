@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 namespace engine::shm {
 namespace {
@@ -23,7 +24,7 @@ Status NoMemory(size_t size_bytes) noexcept {
 uint8_t* MapPages(int descriptor, size_t size_bytes) noexcept {
   void* const data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (data == MAP_FAILED) return nullptr;
-  madvise(data, size_bytes, MADV_HUGEPAGE);  // a wish
+  madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint
   if (madvise(data, size_bytes, MADV_POPULATE_WRITE) == 0) return static_cast<uint8_t*>(data);
   // Linux before 5.14: pages are there, and are mapped when they are used first.
   if (errno == EINVAL && fallocate(descriptor, 0, 0, static_cast<off_t>(size_bytes)) == 0) {
@@ -44,38 +45,40 @@ Result<std::unique_ptr<Segment>> Segment::Create(size_t size_bytes, const char* 
     errno = ENOMEM;
     return NoMemory(size_bytes);
   }
-  const int descriptor = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (descriptor < 0) return NoMemory(size_bytes);
+  kit::UniqueFd descriptor(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   uint8_t* data = nullptr;
-  if (ftruncate(descriptor, static_cast<off_t>(size_bytes)) == 0 &&
-      fcntl(descriptor, F_ADD_SEALS, kSeals) == 0) {
-    data = MapPages(descriptor, size_bytes);
+  if (descriptor && ftruncate(descriptor.get(), static_cast<off_t>(size_bytes)) == 0 &&
+      fcntl(descriptor.get(), F_ADD_SEALS, kSeals) == 0) {
+    data = MapPages(descriptor.get(), size_bytes);
   }
-  if (!data) {
-    const Status error = NoMemory(size_bytes);
-    close(descriptor);
-    return error;
-  }
-  return std::unique_ptr<Segment>(new Segment(descriptor, data, size_bytes));
+  return data ? Make(std::move(descriptor), data, size_bytes) : NoMemory(size_bytes);
 }
 
-Result<std::unique_ptr<Segment>> Segment::Map(int descriptor, size_t size_bytes) noexcept {
+Result<std::unique_ptr<Segment>> Segment::Map(kit::UniqueFd descriptor,
+                                              size_t size_bytes) noexcept {
   struct stat about = {};
-  const int seals = fcntl(descriptor, F_GET_SEALS);
-  const bool usable = seals >= 0 && (seals & kSeals) == kSeals && fstat(descriptor, &about) == 0 &&
+  const int seals = fcntl(descriptor.get(), F_GET_SEALS);
+  const bool usable = seals >= 0 && (seals & kSeals) == kSeals &&
+                      fstat(descriptor.get(), &about) == 0 &&
                       about.st_size == static_cast<off_t>(size_bytes);
-  uint8_t* const data = usable ? MapPages(descriptor, size_bytes) : nullptr;
-  const Status error = usable ? NoMemory(size_bytes)
-                              : Status::Error(StatusCode::kRendezvous,
-                                              "not %zu bytes of sealed shared memory", size_bytes);
-  close(descriptor);
-  if (!data) return error;
-  return std::unique_ptr<Segment>(new Segment(-1, data, size_bytes));
+  if (!usable) {
+    return Status::Error(StatusCode::kRendezvous, "not %zu bytes of sealed shared memory",
+                         size_bytes);
+  }
+  uint8_t* const data = MapPages(descriptor.get(), size_bytes);
+  return data ? Make({}, data, size_bytes) : NoMemory(size_bytes);
+}
+
+Result<std::unique_ptr<Segment>> Segment::Make(kit::UniqueFd descriptor, uint8_t* data,
+                                               size_t size_bytes) noexcept {
+  auto* const made = new (std::nothrow) Segment(std::move(descriptor), data, size_bytes);
+  if (made) return std::unique_ptr<Segment>(made);
+  munmap(data, size_bytes);
+  return NoMemory(size_bytes);
 }
 
 Segment::~Segment() {
   munmap(data_, size_);
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 }  // namespace engine::shm

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "engine/status.h"
+#include "kit/unique_fd.h"
 
 namespace engine::shm {
 
@@ -16,9 +18,9 @@ class Segment {
   // later. `label` is what /proc/PID/maps calls it. kResourceExhausted.
   static Result<std::unique_ptr<Segment>> Create(size_t size_bytes, const char* label) noexcept;
 
-  // The memory of another rank. Takes `descriptor` over, also on error. Refuses memory that is not
-  // of this size or that its owner could take away again (kRendezvous).
-  static Result<std::unique_ptr<Segment>> Map(int descriptor, size_t size_bytes) noexcept;
+  // The memory of another rank. Refuses memory that is not of this size or that its owner could
+  // take away again (kRendezvous).
+  static Result<std::unique_ptr<Segment>> Map(kit::UniqueFd descriptor, size_t size_bytes) noexcept;
 
   ~Segment();
   Segment(const Segment&) = delete;
@@ -26,13 +28,16 @@ class Segment {
 
   uint8_t* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
-  int descriptor() const noexcept { return descriptor_; }  // of a new one; of others -1
+  int descriptor() const noexcept { return descriptor_.get(); }  // of a new one; of others -1
 
  private:
-  Segment(int descriptor, uint8_t* data, size_t size) noexcept
-      : descriptor_(descriptor), data_(data), size_(size) {}
+  Segment(kit::UniqueFd descriptor, uint8_t* data, size_t size) noexcept
+      : descriptor_(std::move(descriptor)), data_(data), size_(size) {}
+  // Unmaps `data` when there is no memory for the object.
+  static Result<std::unique_ptr<Segment>> Make(kit::UniqueFd descriptor, uint8_t* data,
+                                               size_t size_bytes) noexcept;
 
-  const int descriptor_;
+  const kit::UniqueFd descriptor_;
   uint8_t* const data_;
   const size_t size_;
 };

@@ -1,11 +1,9 @@
 #include "worker.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <utility>
 
 #include "futex.h"
+#include "kit/thread.h"
 
 namespace engine::shm {
 
@@ -18,8 +16,7 @@ void Ring(Control& control) noexcept {
 
 Worker::Worker(Control& control, std::function<void()> run)
     : control_(control), run_(std::move(run)) {
-  thread_ = std::thread([this] { Loop(); });
-  pthread_setname_np(thread_.native_handle(), "shm_io");
+  thread_ = kit::StartThread("shm_io", [this] { Loop(); });
 }
 
 Worker::~Worker() {
@@ -34,9 +31,6 @@ void Worker::Ring() noexcept {
 
 void Worker::Loop() noexcept {
   constexpr int64_t kLongNs = 3600LL * 1000000000;
-  sigset_t all;  // signals are for the threads of the host
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   while (true) {
     const uint32_t rung = control_.doorbell.load(std::memory_order_seq_cst);
     run_();
