@@ -27,7 +27,7 @@ ENGINE_FLOAT16_FUNCTION uint16_t ToBFloat16(float x) noexcept {
   const uint32_t bits = BitsOf(x);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40;
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+  return static_cast<uint16_t>(x != x ? quiet : rounded);
 }
 
 // IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 fraction bits.

@@ -4,8 +4,8 @@
 #include <string>
 #include <thread>
 
-#include "clock.h"
 #include "cuda_error.h"
+#include "kit/deadline.h"
 
 namespace engine::nccl {
 namespace {
@@ -89,7 +89,7 @@ Status Arenas::Register(void* data, uint64_t size_bytes, Arena* arena) noexcept 
   const Functions& call = comm_.library().functions();
   if (!arena->of_nccl) return {};  // NCCL refuses memory of others
   if ((symmetric_ ? call.CommWindowRegister == nullptr : call.CommRegister == nullptr)) return {};
-  const Clock::time_point deadline = DeadlineIn(kRegisterMs);
+  const kit::Clock::time_point deadline = kit::DeadlineIn(kRegisterMs);
   bool begun = false;
   for (;;) {
     {
@@ -104,7 +104,7 @@ Status Arenas::Register(void* data, uint64_t size_bytes, Arena* arena) noexcept 
       }
       if (begun && !comm_.busy()) return {};
     }
-    if (Clock::now() >= deadline) {
+    if (kit::Clock::now() >= deadline) {
       return Status::Error(StatusCode::kTimeout, "NCCL did not register %llu bytes within %lld ms",
                            static_cast<unsigned long long>(size_bytes),
                            static_cast<long long>(kRegisterMs));

@@ -5,19 +5,12 @@
 #include <utility>
 
 #include "cuda_error.h"
-#include "describe.h"
 #include "engine/ext/recorded_transfers.h"
 #include "kit/communicator.h"
 #include "split.h"
 
 namespace engine::nccl {
 namespace {
-
-constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
-                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
-                               Bit(TransferKind::kBarrier);
-constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
-                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
 
 constexpr int64_t kTokenMs = 10000;
 constexpr int64_t kCloseMs = 2000;
@@ -57,7 +50,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
 
 NcclCommunicator::NcclCommunicator(Host& host, const NcclSettings& settings, int32_t gpu,
                                    GpuStream stream, Token token, std::unique_ptr<Comm> comm,
-                                   Members members)
+                                   kit::Members members)
     : host_(host),
       settings_(settings),
       members_(std::move(members)),
@@ -123,8 +116,8 @@ void* NcclCommunicator::Query(std::string_view id) noexcept {
 }
 
 CommunicatorTraits NcclCommunicator::traits() const noexcept {
-  return {.kinds = kAllKinds,
-          .dtypes = kAllDTypes,
+  return {.kinds = kit::kCollectives,
+          .dtypes = kit::kAllDTypes,
           .ordered = 1,
           .max_in_flight = members_.size() > 1 ? 1u : 0u,
           .measures_only = 0,
@@ -183,7 +176,8 @@ Status NcclCommunicator::Split(int32_t color, int32_t key, Communicator** out) n
     status = Status::Error(StatusCode::kResourceExhausted, "cannot split: %s", error.what());
   }
   // NCCL may be in the middle of it, and other ranks wait for this one.
-  if (failure_.Raise(status, false)) pipeline_->Ring();
+  (void)failure_.Fail(status);
+  pipeline_->Ring();
   return status;
 }
 
@@ -193,7 +187,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::MakeGroup(int32_t co
   ENGINE_ASSIGN_OR_RETURN(GpuStream stream, GpuStream::Create());
   ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
   nccl::Split split(host_, members_, splits_++, settings_.comm, failure_);
-  ENGINE_ASSIGN_OR_RETURN(Members group, split.Meet(color, key));
+  ENGINE_ASSIGN_OR_RETURN(kit::Members group, split.Meet(color, key));
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, split.Begin(*comm_, *pipeline_, color, key));
   if (comm == nullptr) return std::unique_ptr<NcclCommunicator>();
   return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(host_, settings_, gpu_,
@@ -202,7 +196,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::MakeGroup(int32_t co
 }
 
 void NcclCommunicator::Abort(const Status& reason) noexcept {
-  if (failure_.Raise(reason, true)) pipeline_->Ring();
+  failure_.Abort(reason);
+  pipeline_->Ring();
 }
 
 }  // namespace engine::nccl

@@ -10,9 +10,9 @@
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/sub_groups.h"
 #include "engine/host.h"
-#include "failure.h"
 #include "gpu.h"
-#include "members.h"
+#include "kit/failure.h"
+#include "kit/rendezvous.h"
 #include "pipeline.h"
 #include "rendezvous.h"
 
@@ -47,7 +47,7 @@ class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers 
   using Token = std::unique_ptr<void, FreeGpuMemory>;
 
   NcclCommunicator(Host& host, const NcclSettings& settings, int32_t gpu, GpuStream stream,
-                   Token token, std::unique_ptr<Comm> comm, Members members);
+                   Token token, std::unique_ptr<Comm> comm, kit::Members members);
   static Result<Token> MakeToken(const GpuStream& stream) noexcept;
   Status Split(int32_t color, int32_t key, Communicator** out) noexcept override;
   Result<std::unique_ptr<NcclCommunicator>> MakeGroup(int32_t color, int32_t key);
@@ -57,12 +57,12 @@ class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers 
 
   Host& host_;
   const NcclSettings settings_;
-  const Members members_;
+  const kit::Members members_;
   const int32_t gpu_;
   const GpuStream stream_;
   Token token_;
   const std::unique_ptr<Comm> comm_;
-  Failure failure_;
+  kit::Failure failure_;
   Arenas arenas_;
   uint64_t splits_ = 0;  // so far
   std::unique_ptr<Pipeline> pipeline_;

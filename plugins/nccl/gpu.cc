@@ -4,12 +4,13 @@
 #include <thread>
 #include <utility>
 
-#include "clock.h"
 #include "cuda_error.h"
 #include "cuda_kit/driver.h"
 #include "engine/ext/accelerator.h"
+#include "kit/deadline.h"
 
 namespace engine::nccl {
+
 Result<int32_t> ChooseGpu(Host& host) noexcept {
   Device* const device = host.device();
   if (device != nullptr) {
@@ -50,11 +51,11 @@ GpuStream::~GpuStream() {
 }
 
 Status GpuStream::Drain(int64_t timeout_ms) const noexcept {
-  const Clock::time_point deadline = DeadlineIn(timeout_ms);
+  const kit::Clock::time_point deadline = kit::DeadlineIn(timeout_ms);
   for (;;) {
     const cudaError_t error = cudaStreamQuery(stream_);
     if (error != cudaErrorNotReady) return ToStatus(error, "work of the GPU");
-    if (Clock::now() >= deadline) {
+    if (kit::Clock::now() >= deadline) {
       return Status::Error(StatusCode::kTimeout, "work of the GPU did not end within %lld ms",
                            static_cast<long long>(timeout_ms));
     }

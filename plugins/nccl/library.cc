@@ -4,8 +4,6 @@
 
 #include <exception>
 
-#include "describe.h"
-
 namespace engine::nccl {
 namespace {
 
@@ -34,7 +32,7 @@ Result<std::shared_ptr<const Library>> Library::Open(const std::string& name) no
 }
 
 Status Library::Load() noexcept {
-  const Text least = VersionText(kLeastVersion);
+  const kit::Text least = VersionText(kLeastVersion);
   void* const handle = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = dlerror();
@@ -54,7 +52,7 @@ Status Library::Load() noexcept {
     version_ = 0;
   }
   if (version_ < kLeastVersion) {
-    const Text found = VersionText(version_);
+    const kit::Text found = VersionText(version_);
     return Status::Error(StatusCode::kPlugin,
                          "nccl needs NCCL %s or later, and '%s' is %s: install a newer one, or "
                          "set the option library of nccl",
@@ -79,6 +77,13 @@ Status Library::ToStatus(ncclResult_t result, const char* what, ncclComm_t comm)
   return Status::Error(CodeOf(result), "%s: NCCL says '%s'%s%s", what,
                        functions_.GetErrorString(result), has_detail ? "; its last warning: " : "",
                        has_detail ? detail : "");
+}
+
+kit::Text VersionText(int nccl_version) noexcept {
+  // Up to 2.8 a version was 1000 * major + 100 * minor + patch.
+  const int scale = nccl_version >= 10000 ? 10000 : 1000;
+  return kit::Format("%d.%d.%d", nccl_version / scale, nccl_version % scale / 100,
+                     nccl_version % 100);
 }
 
 }  // namespace engine::nccl

@@ -7,8 +7,12 @@
 #include <string>
 
 #include "engine/status.h"
+#include "kit/describe.h"
 
 namespace engine::nccl {
+
+// 22809 -> "2.28.9"
+kit::Text VersionText(int nccl_version) noexcept;
 
 // What this plugin calls. Those of the second list may be null: they are newer than the least
 // version or may be left out of a build.

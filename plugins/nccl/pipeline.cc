@@ -1,8 +1,6 @@
 #include "pipeline.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -10,7 +8,8 @@
 #include <utility>
 
 #include "cuda_error.h"
-#include "describe.h"
+#include "kit/describe.h"
+#include "kit/thread.h"
 
 namespace engine::nccl {
 namespace {
@@ -28,31 +27,31 @@ constexpr std::chrono::microseconds kMostRest{500};
 constexpr std::chrono::microseconds kBriefly{1000};
 // What still runs on the GPU after an abort must end before buffers are given back.
 constexpr int64_t kDrainMs = 300;
+// The watchdog may still hold a work for a moment after it is terminal and released.
+constexpr int kHeldByWatchdog = 1;
+
+GpuWork* Next(const GpuWork* work) noexcept {
+  return static_cast<GpuWork*>(work->next);
+}
 
 // The kernel may add 50 us to every sleep.
 void ShortenTimerSlack() noexcept {
   (void)prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
 }
 
-void BlockSignals() noexcept {
-  sigset_t all;  // signals are for the threads of the host
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
-
 }  // namespace
 
-Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token, Failure& failure,
-                   RollCall roll_call)
+Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token,
+                   kit::Failure& failure, RollCall roll_call)
     : gpu_(gpu),
       comm_(comm),
       stream_(stream.get()),
       drain_(stream),
       token_(token),
       failure_(failure),
+      pool_(kit::WorkPool::Create(kHeldByWatchdog, GpuWork::Make)),
       roll_call_(std::move(roll_call)) {
-  watchdog_ = std::thread([this] { Loop(); });
-  pthread_setname_np(watchdog_.native_handle(), "nccl_watchdog");
+  watchdog_ = kit::StartThread("nccl_watchdog", [this] { Loop(); });
 }
 
 Pipeline::~Pipeline() {
@@ -71,13 +70,21 @@ void Pipeline::Ring() noexcept {
 }
 
 Status Pipeline::Submit(const Transfer& transfer, Work** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
-  ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, pool_->Take(transfer));
+  ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, Take(transfer));
   return Add(work, out);
 }
 
-Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
+Result<GpuWork*> Pipeline::Take(const Transfer& transfer) noexcept {
   ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
+  ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, pool_->Take(transfer));
+  auto* const work = static_cast<GpuWork*>(taken);
+  work->group_.clear();
+  work->due_ = kit::Clock::time_point::max();
+  work->submitted_ns_ = kit::MonotonicNs();
+  return work;
+}
+
+Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
   Transfer whole = transfers.front();
   for (const Transfer& transfer : transfers) {
     whole.timeout_ms = std::min(whole.timeout_ms, transfer.timeout_ms);
@@ -89,7 +96,7 @@ Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) no
   } catch (const std::exception&) {
     return Status::Error(StatusCode::kResourceExhausted, "no memory for a group of transfers");
   }
-  ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, pool_->Take(whole));
+  ENGINE_ASSIGN_OR_RETURN(GpuWork* const work, Take(whole));
   work->group_ = std::move(group);
   return Add(work, out);
 }
@@ -103,13 +110,10 @@ Status Pipeline::Add(GpuWork* work, Work** out) noexcept {
     queued = status.ok();
     if (queued) status = Enqueue(work);
     // The order of this rank is broken now: a refusal of NCCL is no less than a failure.
-    if (!status.ok()) failure_.Raise(status, false);
+    if (!status.ok()) (void)failure_.Fail(status);
   }
   if (sleeping_.load() || !status.ok()) Ring();
-  if (!queued) {
-    work->Complete(status);
-    work->Unreference();
-  }
+  if (!queued) work->Complete(status);
   // The recording may end when Submit has returned.
   if (status.ok() && work->recorded_) status = work->AwaitLaunch();
   if (status.ok()) {
@@ -132,15 +136,16 @@ Status Pipeline::MarkReady(GpuWork* work) noexcept {
   }
   work->recorded_ = capture != cudaStreamCaptureStatusNone;
   work->waits_ = producer != nullptr;
-  if (!work->waits_ || work->recorded_) work->deadline_ = DeadlineIn(work->transfer().timeout_ms);
+  if (!work->waits_ || work->recorded_) work->due_ = kit::DeadlineIn(work->transfer().timeout_ms);
   return {};
 }
 
 Status Pipeline::Enqueue(GpuWork* work) noexcept {
   work->number_ = submitted_++;
-  (tail_ != nullptr ? tail_->next_ : head_) = work;
+  if (tail_ != nullptr) tail_->next = work;
+  if (head_ == nullptr) head_ = work;
   tail_ = work;
-  next_deadline_ = std::min(next_deadline_, work->deadline());
+  next_deadline_ = std::min(next_deadline_, work->due());
   if (launching_ == nullptr) launching_ = work;
   return LaunchWaiting();
 }
@@ -153,7 +158,7 @@ Status Pipeline::LaunchWaiting() noexcept {
       ENGINE_RETURN_IF_ERROR(ToStatus(cudaEventRecord(launching_->end_event(), stream_),
                                       "marking the end of a transfer"));
       launching_->SetLaunched();
-      launching_ = launching_->next_;
+      launching_ = Next(launching_);
       begun_ = false;
       continue;
     }
@@ -163,8 +168,8 @@ Status Pipeline::LaunchWaiting() noexcept {
                                       "waiting for what a transfer sends"));
     }
     ENGINE_RETURN_IF_ERROR(comm_.Start(launching_->transfers(), token_, stream_));
-    const Clock::time_point until = Clock::now() + kBriefly;
-    while (comm_.busy() && Clock::now() < until) {
+    const kit::Clock::time_point until = kit::Clock::now() + kBriefly;
+    while (comm_.busy() && kit::Clock::now() < until) {
       sched_yield();
       ENGINE_RETURN_IF_ERROR(comm_.Poll());
     }
@@ -173,11 +178,10 @@ Status Pipeline::LaunchWaiting() noexcept {
 }
 
 void Pipeline::Loop() noexcept {
-  BlockSignals();
   ShortenTimerSlack();
   const Status chosen = UseGpu(gpu_);
-  if (!chosen.ok()) failure_.Raise(chosen, false);
-  awaited_since_ = Clock::now();
+  if (!chosen.ok()) (void)failure_.Fail(chosen);
+  awaited_since_ = kit::Clock::now();
   next_health_ = awaited_since_ + kHealth;
   next_look_ = awaited_since_ + kLook;
   while (!stop_.load()) Pass();
@@ -187,7 +191,7 @@ void Pipeline::Loop() noexcept {
     pending = head_ != nullptr;
   }
   if (pending) {
-    failure_.Raise(Status::Error(StatusCode::kAborted, "the communicator was destroyed"), true);
+    failure_.Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   }
   if (failure_.raised() && !ended_all_) EndAll();
 }
@@ -199,12 +203,11 @@ void Pipeline::Pass() noexcept {
   }
   GpuWork* ended = nullptr;
   Status status = Advance(&ended);
-  const Clock::time_point now = Clock::now();
+  const kit::Clock::time_point now = kit::Clock::now();
   if (ended != nullptr) {
     awaited_since_ = now;
     next_look_ = now + kLook;
-    ended->Complete({});
-    return ended->Unreference();
+    return ended->Complete({});
   }
   if (status.ok()) status = CheckDeadlines(now);
   if (status.ok() && now >= next_health_) status = CheckHealth(now);
@@ -212,7 +215,7 @@ void Pipeline::Pass() noexcept {
   if (now >= next_look_) {
     next_look_ = now + kLook;
     status = roll_call_.Look(reached());
-    if (!status.ok()) failure_.Raise(status, false);
+    if (!status.ok()) (void)failure_.Fail(status);
     return;
   }
   Rest(now);
@@ -241,9 +244,9 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
   if (state == cudaErrorNotReady) return {};
   may_run_ = false;
   const std::lock_guard lock(comm_.mutex());
-  head_ = head->next_;
+  head_ = Next(head);
   if (head_ == nullptr) tail_ = nullptr;
-  last_end_ns_ = MonotonicNs();
+  last_end_ns_ = kit::MonotonicNs();
   *ended = head;
   return {};
 }
@@ -252,18 +255,18 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
 void Pipeline::NoteStart(GpuWork* head, bool ended) noexcept {
   const bool was_ready = !head->waits_ || head->recorded_;
   if (!was_ready && !ended && cudaEventQuery(head->ready_event()) != cudaSuccess) return;
-  if (!std::exchange(may_run_, true)) may_run_since_ = Clock::now();
+  if (!std::exchange(may_run_, true)) may_run_since_ = kit::Clock::now();
   if (!head->launched()) return;
-  head->SetStarted(was_ready ? std::max(head->submitted_ns(), last_end_ns_) : MonotonicNs());
+  head->MarkStarted(was_ready ? std::max(head->submitted_ns(), last_end_ns_) : kit::MonotonicNs());
 }
 
 // `work` is the first pending one, or its data were ready.
-Clock::time_point Pipeline::DeadlineOf(const GpuWork* work) const noexcept {
-  if (work->deadline() != Clock::time_point::max() || !may_run_) return work->deadline();
+kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* work) const noexcept {
+  if (work->due() != kit::Clock::time_point::max() || !may_run_) return work->due();
   return may_run_since_ + std::chrono::milliseconds(work->transfer().timeout_ms);
 }
 
-Status Pipeline::CheckHealth(Clock::time_point now) noexcept {
+Status Pipeline::CheckHealth(kit::Clock::time_point now) noexcept {
   // Not while a thread is in NCCL: it will hear of the error itself.
   const Lock lock(comm_.mutex(), std::try_to_lock);
   if (!lock.owns_lock() || comm_.busy()) return {};
@@ -271,17 +274,17 @@ Status Pipeline::CheckHealth(Clock::time_point now) noexcept {
   return comm_.Poll();
 }
 
-Status Pipeline::CheckDeadlines(Clock::time_point now) noexcept {
+Status Pipeline::CheckDeadlines(kit::Clock::time_point now) noexcept {
   if (now < due_) return {};
   const std::lock_guard lock(comm_.mutex());
-  next_deadline_ = Clock::time_point::max();
-  for (const GpuWork* work = head_; work != nullptr; work = work->next_) {
-    if (now >= (work == head_ ? DeadlineOf(work) : work->deadline())) {
+  next_deadline_ = kit::Clock::time_point::max();
+  for (const GpuWork* work = head_; work != nullptr; work = Next(work)) {
+    if (now >= (work == head_ ? DeadlineOf(work) : work->due())) {
       return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
-                           Describe(work->transfers()).c_str(),
+                           kit::Describe(work->transfers()).c_str(),
                            static_cast<long long>(work->transfer().timeout_ms));
     }
-    next_deadline_ = std::min(next_deadline_, work->deadline());
+    next_deadline_ = std::min(next_deadline_, work->due());
   }
   return {};
 }
@@ -299,7 +302,7 @@ void Pipeline::Found(const Status& error) noexcept {
       error.code() == StatusCode::kTimeout || error.code() == StatusCode::kPeerLost;
   const uint64_t here = reached();
   const Status verdict = others_may_know ? roll_call_.Investigate(error, here, here) : error;
-  failure_.Raise(verdict, false);
+  (void)failure_.Fail(verdict);
 }
 
 void Pipeline::EndAll() noexcept {
@@ -313,27 +316,27 @@ void Pipeline::EndAll() noexcept {
     comm_.Abort();
     list = std::exchange(head_, nullptr);
     tail_ = launching_ = nullptr;
-    next_deadline_ = Clock::time_point::max();
+    next_deadline_ = kit::Clock::time_point::max();
   }
   // An abort lets the stream run on; what does not end now waits for a stream of the user's.
   if (list != nullptr) (void)drain_.Drain(kDrainMs);
   while (list != nullptr) {
     GpuWork* const work = list;
-    list = work->next_;
+    list = Next(work);
     work->Complete(reason);
-    work->Unreference();
   }
 }
 
 // Looks often at what has just begun, and less often the longer it takes. Every look may keep a
 // thread in Submit waiting for a lock, here or in the driver.
-void Pipeline::Rest(Clock::time_point now) noexcept {
+void Pipeline::Rest(kit::Clock::time_point now) noexcept {
   if (!pending_) {
     Sleep(kLook);
-    awaited_since_ = Clock::now();
+    awaited_since_ = kit::Clock::now();
     return;
   }
-  const auto rest = std::clamp<Clock::duration>((now - awaited_since_) / 16, kLeastRest, kMostRest);
+  const auto rest =
+      std::clamp<kit::Clock::duration>((now - awaited_since_) / 16, kLeastRest, kMostRest);
   Lock lock(bell_mutex_);
   bell_.wait_for(lock, rest, [this] { return rung_ || stop_.load(); });
   rung_ = false;

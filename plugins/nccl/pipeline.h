@@ -30,8 +30,8 @@
 #include <thread>
 
 #include "comm.h"
-#include "failure.h"
 #include "gpu.h"
+#include "kit/failure.h"
 #include "roll_call.h"
 #include "work.h"
 
@@ -40,7 +40,7 @@ namespace engine::nccl {
 class Pipeline {
  public:
   // Borrows all; `token` is one int32 in memory of the GPU. Starts the watchdog, nccl_watchdog.
-  Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token, Failure& failure,
+  Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token, kit::Failure& failure,
            RollCall roll_call);
   // Fails what is pending, with the first reason or kAborted.
   ~Pipeline();
@@ -52,12 +52,13 @@ class Pipeline {
   // Whether NCCL has not been told of all that was submitted. With the mutex of comm.
   bool has_waiting() const noexcept { return launching_ != nullptr; }
 
-  // After Failure::Raise: has the watchdog end everything. [any-thread]
+  // After a failure: has the watchdog end everything. [any-thread]
   void Ring() noexcept;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  Result<GpuWork*> Take(const Transfer& transfer) noexcept;
   Status Add(GpuWork* work, Work** out) noexcept;
   static Status MarkReady(GpuWork* work) noexcept;
 
@@ -70,13 +71,13 @@ class Pipeline {
   void Pass() noexcept;
   Status Advance(GpuWork** ended) noexcept;
   void NoteStart(GpuWork* head, bool ended) noexcept;
-  Clock::time_point DeadlineOf(const GpuWork* work) const noexcept;
-  Status CheckHealth(Clock::time_point now) noexcept;
-  Status CheckDeadlines(Clock::time_point now) noexcept;
+  kit::Clock::time_point DeadlineOf(const GpuWork* work) const noexcept;
+  Status CheckHealth(kit::Clock::time_point now) noexcept;
+  Status CheckDeadlines(kit::Clock::time_point now) noexcept;
   uint64_t reached() noexcept;
   void Found(const Status& error) noexcept;
   void EndAll() noexcept;
-  void Rest(Clock::time_point now) noexcept;
+  void Rest(kit::Clock::time_point now) noexcept;
   void Sleep(std::chrono::milliseconds most) noexcept;
 
   const int32_t gpu_;
@@ -84,27 +85,28 @@ class Pipeline {
   const cudaStream_t stream_;
   const GpuStream& drain_;
   void* const token_;
-  Failure& failure_;
-  const std::shared_ptr<WorkPool> pool_ = std::make_shared<WorkPool>();
+  kit::Failure& failure_;
+  const std::shared_ptr<kit::WorkPool> pool_;
 
   // Guarded by the mutex of comm_:
   GpuWork* head_ = nullptr;
   GpuWork* tail_ = nullptr;
-  GpuWork* launching_ = nullptr;                                // the first that is not on the GPU
-  bool begun_ = false;                                          // NCCL has been told of launching_
-  Clock::time_point next_deadline_ = Clock::time_point::max();  // not after that of any pending one
+  GpuWork* launching_ = nullptr;  // the first that is not on the GPU
+  bool begun_ = false;            // NCCL has been told of launching_
+  kit::Clock::time_point next_deadline_ =
+      kit::Clock::time_point::max();  // not after that of any pending one
   uint64_t submitted_ = 0;
 
   // Of the watchdog alone:
   RollCall roll_call_;
-  Clock::time_point awaited_since_;  // when something last ended, or there was something again
-  Clock::time_point next_health_;    // when NCCL is next asked for errors
-  Clock::time_point next_look_;      // when the other ranks are next asked
+  kit::Clock::time_point awaited_since_;  // when something last ended, or there was something again
+  kit::Clock::time_point next_health_;    // when NCCL is next asked for errors
+  kit::Clock::time_point next_look_;      // when the other ranks are next asked
   bool ended_all_ = false;
   bool pending_ = false;  // what Advance saw, and the next deadline
-  Clock::time_point due_ = Clock::time_point::max();
-  bool may_run_ = false;             // the first pending one, and
-  Clock::time_point may_run_since_;  // since when
+  kit::Clock::time_point due_ = kit::Clock::time_point::max();
+  bool may_run_ = false;                  // the first pending one, and
+  kit::Clock::time_point may_run_since_;  // since when
   int64_t last_end_ns_ = 0;
 
   // The bell of the watchdog, which sleeps when nothing is pending.

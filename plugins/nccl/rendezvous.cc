@@ -5,9 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "describe.h"
-#include "store_gather.h"
-
 namespace engine::nccl {
 namespace {
 
@@ -31,13 +28,13 @@ Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library,
       library_(std::move(library)),
       settings_(settings),
       ranks_(host.rank_info()),
-      deadline_(DeadlineIn(settings.rendezvous_timeout_ms)) {}
+      meeting_(host, settings.rendezvous_timeout_ms) {}
 
 Result<std::unique_ptr<Comm>> Rendezvous::Meet() {
   ENGINE_RETURN_IF_ERROR(CheckPolicy());
   std::vector<ncclUniqueId> ids(1);
   if (ranks_.world_size > 1) {
-    ENGINE_RETURN_IF_ERROR(ChoosePrefix());
+    ENGINE_RETURN_IF_ERROR(meeting_.Begin());
     ENGINE_ASSIGN_OR_RETURN(ids, ShareIds());
   } else {
     ENGINE_ASSIGN_OR_RETURN(ids.front(), MakeId());
@@ -58,15 +55,6 @@ Status Rendezvous::CheckPolicy() {
                        VersionText(library_->version()).c_str());
 }
 
-Status Rendezvous::ChoosePrefix() {
-  bool used = true;
-  for (int number = 0; used; ++number) {
-    prefix_ = std::to_string(number);
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(), &used));
-  }
-  return {};
-}
-
 Result<ncclUniqueId> Rendezvous::MakeId() {
   ncclUniqueId id{};
   ENGINE_RETURN_IF_ERROR(
@@ -85,15 +73,10 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
     ENGINE_ASSIGN_OR_RETURN(const ncclUniqueId id, MakeId());
     own.append(" ").append(id.internal, sizeof(id.internal));
   }
-  const Members all = members();
-  const std::string topic = std::string(prefix_).append("/here");
-  ENGINE_RETURN_IF_ERROR(SetValue(host_, all, topic, own));
-  ENGINE_ASSIGN_OR_RETURN(const Values values,
-                          GatherValues(host_, all, topic, deadline_, Failure()));
-  ENGINE_RETURN_IF_ERROR(CheckComplete(values, all, settings_.rendezvous_timeout_ms));
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> values, meeting_.Exchange(own));
   std::vector<ncclUniqueId> ids;
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
-    const std::string& value = *values[static_cast<size_t>(rank)];
+    const std::string& value = values[static_cast<size_t>(rank)];
     const int version = std::atoi(value.c_str());
     if (version != library_->version()) {
       return Status::Error(StatusCode::kPlugin,
@@ -131,28 +114,32 @@ Result<ncclComm_t> Rendezvous::Begin(std::vector<ncclUniqueId> ids) {
 }
 
 Status Rendezvous::AwaitReady(ncclComm_t comm) {
-  Clock::time_point next_look = Clock::now() + kLookAround;
+  kit::Clock::time_point next_look = kit::Clock::now() + kLookAround;
   for (;;) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = library_->functions().CommGetAsyncError(comm, &state);
     const ncclResult_t result = asked == ncclSuccess ? state : asked;
     if (result == ncclSuccess) return {};
     ENGINE_RETURN_IF_ERROR(library_->ToStatus(result, "connecting the GPUs of all ranks", comm));
-    const Clock::time_point now = Clock::now();
-    if (now >= deadline_) {
+    const kit::Clock::time_point now = kit::Clock::now();
+    if (now >= meeting_.deadline()) {
       return DidNotConnect(ranks_.rank, ranks_.world_size, settings_.rendezvous_timeout_ms);
     }
     if (ranks_.world_size > 1 && now >= next_look) {
       bool here = false;
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(HereKey(), &here));
+      ENGINE_RETURN_IF_ERROR(host_.StoreHas(meeting_.prefix(), &here));
       next_look = now + kLookAround;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-std::string Rendezvous::HereKey() const {
-  return std::string(prefix_).append("/here/").append(std::to_string(ranks_.rank));
+Status DidNotConnect(int32_t rank, int32_t size, int64_t timeout_ms) noexcept {
+  return Status::Error(StatusCode::kRendezvous,
+                       "all %d ranks have come, but NCCL did not connect rank %d within %lld ms: "
+                       "NCCL_DEBUG=INFO says where it waits, NCCL_SOCKET_IFNAME which network "
+                       "interface it may use",
+                       size, rank, static_cast<long long>(timeout_ms));
 }
 
 }  // namespace engine::nccl

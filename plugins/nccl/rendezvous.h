@@ -1,4 +1,4 @@
-// How the ranks meet: all tell in the store (store_gather.h) that they have come, and begin a
+// How the ranks meet: all tell in the store (kit/rendezvous.h) that they have come, and begin a
 // communicator with the ids of NCCL that some of them have made: rank 0, and in a large world one
 // of every `ranks_per_id`, so that not all connect to one.
 //
@@ -11,11 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "clock.h"
 #include "comm.h"
 #include "engine/host.h"
+#include "kit/rendezvous.h"
 #include "library.h"
-#include "members.h"
 
 namespace engine::nccl {
 
@@ -30,6 +29,9 @@ struct CommSettings {
 // What NCCL is told of a communicator.
 ncclConfig_t MakeConfig(const CommSettings& settings) noexcept;
 
+// kRendezvous: all have come, and NCCL did not connect the one named `rank`.
+Status DidNotConnect(int32_t rank, int32_t size, int64_t timeout_ms) noexcept;
+
 class Rendezvous {
  public:
   Rendezvous(Host& host, std::shared_ptr<const Library> library, const CommSettings& settings);
@@ -38,23 +40,20 @@ class Rendezvous {
   Result<std::unique_ptr<Comm>> Meet();
 
   // Of the communicator that Meet has made.
-  Members members() const { return Members::All(ranks_, prefix_); }
+  kit::Members members() const { return kit::Members::All(ranks_, meeting_.prefix()); }
 
  private:
   Status CheckPolicy();
-  Status ChoosePrefix();
   Result<ncclUniqueId> MakeId();
   Result<std::vector<ncclUniqueId>> ShareIds();
   Result<ncclComm_t> Begin(std::vector<ncclUniqueId> ids);
   Status AwaitReady(ncclComm_t comm);
-  std::string HereKey() const;
 
   Host& host_;
   const std::shared_ptr<const Library> library_;
   const CommSettings settings_;
   const RankInfo ranks_;
-  const Clock::time_point deadline_;
-  std::string prefix_ = "0";
+  kit::Rendezvous meeting_;
 };
 
 }  // namespace engine::nccl

@@ -1,11 +1,8 @@
 #include "roll_call.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <utility>
-
-#include "clock.h"
 
 namespace engine::nccl {
 namespace {
@@ -19,18 +16,14 @@ Status ParseEnd(int publisher, const std::string& text) {
     return Status::Error(StatusCode::kPeerLost, "rank %d left the run", publisher)
         .WithRank(publisher);
   }
-  int code = 0, blamed = -1, message = 0;
-  if (std::sscanf(text.c_str(), "%d %d %n", &code, &blamed, &message) != 2 || message == 0) {
-    return Status::Error(StatusCode::kPeerLost, "rank %d failed", publisher).WithRank(publisher);
-  }
-  return Status::Error(static_cast<StatusCode>(code), "rank %d gave up: %s", publisher,
-                       text.c_str() + message)
-      .WithRank(blamed);
+  const Status unknown =
+      Status::Error(StatusCode::kPeerLost, "rank %d failed", publisher).WithRank(publisher);
+  return kit::ParseCause(publisher, text, unknown);
 }
 
 }  // namespace
 
-RollCall::RollCall(Host& host, Members members, const Failure& failure)
+RollCall::RollCall(Host& host, kit::Members members, const kit::Failure& failure)
     : host_(host), members_(std::move(members)), failure_(failure) {}
 
 Status RollCall::Look(uint64_t submitted) noexcept {
@@ -48,11 +41,12 @@ Status RollCall::Look(uint64_t submitted) noexcept {
 }
 
 Status RollCall::Answer(uint64_t submitted) {
-  return SetValue(host_, members_, members_.prefix + "/count", std::to_string(submitted));
+  return kit::SetValue(host_, members_, members_.prefix + "/count", std::to_string(submitted));
 }
 
-Result<Values> RollCall::Gather() {
-  return GatherValues(host_, members_, members_.prefix + "/count", DeadlineIn(kAnswerMs), failure_);
+Result<kit::Values> RollCall::Gather() {
+  return kit::GatherValues(host_, members_, members_.prefix + "/count", kit::DeadlineIn(kAnswerMs),
+                           &failure_);
 }
 
 Status RollCall::OthersFailure() {
@@ -71,8 +65,8 @@ Status RollCall::Investigate(const Status& error, uint64_t submitted,
   if (members_.size() == 1) return error;
   try {
     (void)Answer(submitted);
-    (void)Set(host_, members_.prefix + "/roll", "");
-    const Result<Values> counts = Gather();
+    (void)kit::SetText(host_, members_.prefix + "/roll", "");
+    const Result<kit::Values> counts = Gather();
     const Status earlier = OthersFailure();
     if (!earlier.ok()) return earlier;
     if (!counts.ok()) return error;
@@ -98,18 +92,12 @@ Status RollCall::Investigate(const Status& error, uint64_t submitted,
 void RollCall::Publish(const Status& reason, bool by_caller) noexcept {
   if (members_.size() == 1 || heard_) return;
   try {
-    std::string text;
-    if (!by_caller) {
-      text.append(std::to_string(static_cast<int>(reason.code())))
-          .append(" ")
-          .append(std::to_string(reason.rank()))
-          .append(" ")
-          .append(reason.message());
-    }
+    const std::string text = by_caller ? "" : kit::CauseText(reason);
     const std::string rank = std::to_string(members_.rank);
-    if (!Set(host_, members_.prefix + "/end/" + rank, text).ok()) return;  // the run is at its end
-    if (!Set(host_, members_.prefix + "/failed", rank).ok()) return;
-    (void)Set(host_, members_.prefix + "/roll", "");
+    if (!kit::SetText(host_, members_.prefix + "/end/" + rank, text).ok())
+      return;  // the run is at its end
+    if (!kit::SetText(host_, members_.prefix + "/failed", rank).ok()) return;
+    (void)kit::SetText(host_, members_.prefix + "/roll", "");
   } catch (const std::exception&) {
     // No memory for the text: the others find out by their deadlines.
   }

@@ -2,7 +2,7 @@
 // gone waits, or hears that some peer has.
 //
 //   <prefix>/roll           := ''                     everybody says how far it has come
-//   value of <prefix>/count := transfers submitted, in decimal (store_gather.h)
+//   value of <prefix>/count := transfers submitted, in decimal (kit/rendezvous.h)
 //   <prefix>/end/<rank>     := code ' ' blamed rank ' ' message     or ''
 //                              this rank has failed; empty: its user has aborted it
 //   <prefix>/failed         := rank of an end/<rank>
@@ -15,9 +15,8 @@
 
 #include "engine/host.h"
 #include "engine/status.h"
-#include "failure.h"
-#include "members.h"
-#include "store_gather.h"
+#include "kit/failure.h"
+#include "kit/rendezvous.h"
 
 namespace engine::nccl {
 
@@ -25,14 +24,14 @@ namespace engine::nccl {
 class RollCall {
  public:
   // `failure` ends every wait in here.
-  RollCall(Host& host, Members members, const Failure& failure);
+  RollCall(Host& host, kit::Members members, const kit::Failure& failure);
 
   // Answers a roll call, which takes the first rank until the others have answered or some 0.7 s,
   // and returns the failure of another rank if there is one: what it says, or kPeerLost when its
   // user has aborted it. `submitted`: by this rank.
   Status Look(uint64_t submitted) noexcept;
 
-  // A verdict on `error`, which this rank found after it had submitted `submitted` transfers:
+  // The cause of `error`, which this rank found after it had submitted `submitted` transfers:
   // another rank's failure if that came first, else `error` with the blame and the words for it.
   // `waiting_for`: how many transfers a rank must have submitted not to be to blame. About a
   // second; two if the first rank does not answer.
@@ -45,12 +44,12 @@ class RollCall {
   bool Has(const std::string& key) noexcept;
   bool Get(const std::string& key, std::string* text) noexcept;
   Status Answer(uint64_t submitted);
-  Result<Values> Gather();
+  Result<kit::Values> Gather();
   Status OthersFailure();
 
   Host& host_;
-  const Members members_;
-  const Failure& failure_;
+  const kit::Members members_;
+  const kit::Failure& failure_;
   bool answered_ = false;
   bool heard_ = false;  // of another rank's failure
 };

@@ -8,36 +8,37 @@
 #include <vector>
 
 #include "engine/ext/sub_groups.h"
-#include "store_gather.h"
 
 namespace engine::nccl {
-Split::Split(Host& host, const Members& parents, uint64_t number, const CommSettings& settings,
-             const Failure& failure)
+
+Split::Split(Host& host, const kit::Members& parents, uint64_t number, const CommSettings& settings,
+             const kit::Failure& failure)
     : host_(host),
       parents_(parents),
       prefix_(std::string(parents.prefix).append("/split/").append(std::to_string(number))),
       settings_(settings),
       failure_(failure),
-      deadline_(DeadlineIn(settings.rendezvous_timeout_ms)) {}
+      deadline_(kit::DeadlineIn(settings.rendezvous_timeout_ms)) {}
 
-Result<Members> Split::Meet(int32_t color, int32_t key) {
-  Values values{std::to_string(color).append(" ").append(std::to_string(key))};
+Result<kit::Members> Split::Meet(int32_t color, int32_t key) {
+  kit::Values values{std::to_string(color).append(" ").append(std::to_string(key))};
   if (parents_.size() > 1) {
-    ENGINE_RETURN_IF_ERROR(SetValue(host_, parents_, prefix_, *values.front()));
-    ENGINE_ASSIGN_OR_RETURN(values, GatherValues(host_, parents_, prefix_, deadline_, failure_));
-    ENGINE_RETURN_IF_ERROR(CheckComplete(values, parents_, settings_.rendezvous_timeout_ms));
+    ENGINE_RETURN_IF_ERROR(kit::SetValue(host_, parents_, prefix_, *values.front()));
+    ENGINE_ASSIGN_OR_RETURN(values,
+                            kit::GatherValues(host_, parents_, prefix_, deadline_, &failure_));
+    ENGINE_RETURN_IF_ERROR(kit::CheckComplete(values, parents_, settings_.rendezvous_timeout_ms));
   }
-  Members group{.prefix = std::string(prefix_).append("/").append(std::to_string(color))};
+  kit::Members group{.prefix = std::string(prefix_).append("/").append(std::to_string(color))};
   if (color == kNoColor) return group;
   std::vector<std::pair<int32_t, int32_t>> order;  // key and rank, of this colour
   for (int32_t rank = 0; rank < parents_.size(); ++rank) {
     int32_t its_color = 0, its_key = 0;
-    const char* const wish = values[static_cast<size_t>(rank)]->c_str();
-    if (std::sscanf(wish, "%" SCNd32 " %" SCNd32, &its_color, &its_key) != 2) {
+    const char* const asked = values[static_cast<size_t>(rank)]->c_str();
+    if (std::sscanf(asked, "%" SCNd32 " %" SCNd32, &its_color, &its_key) != 2) {
       return Status::Error(StatusCode::kRendezvous,
                            "rank %d published '%s' for a split: all ranks must have the same nccl "
                            "plugin",
-                           parents_.names[static_cast<size_t>(rank)], wish);
+                           parents_.names[static_cast<size_t>(rank)], asked);
     }
     if (its_color == color) order.emplace_back(its_key, rank);
   }
@@ -97,7 +98,7 @@ Status Split::AwaitReady(Comm& child) {
 
 Status Split::Pause() {
   if (failure_.raised()) return failure_.reason();
-  if (Clock::now() >= deadline_) {
+  if (kit::Clock::now() >= deadline_) {
     return DidNotConnect(parents_.names[static_cast<size_t>(parents_.rank)], parents_.size(),
                          settings_.rendezvous_timeout_ms);
   }

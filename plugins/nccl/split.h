@@ -1,4 +1,4 @@
-// How some of the ranks get a communicator of their own: all say in the store (store_gather.h) what
+// How some of the ranks get a communicator of their own: all say in the store (kit/rendezvous.h) what
 // they want, and when everybody has, NCCL splits the communicator that they have.
 //
 //   value of <prefix>/split/<n> := colour ' ' key    in decimal; n counts the splits of a
@@ -10,10 +10,9 @@
 #include <memory>
 #include <string>
 
-#include "clock.h"
 #include "comm.h"
-#include "failure.h"
-#include "members.h"
+#include "kit/failure.h"
+#include "kit/rendezvous.h"
 #include "pipeline.h"
 #include "rendezvous.h"
 
@@ -23,12 +22,12 @@ class Split {
  public:
   // Split number `number` of the communicator of `parents`. Borrows all; a failure of the
   // communicator ends every wait in here.
-  Split(Host& host, const Members& parents, uint64_t number, const CommSettings& settings,
-        const Failure& failure);
+  Split(Host& host, const kit::Members& parents, uint64_t number, const CommSettings& settings,
+        const kit::Failure& failure);
 
   // Waits for all ranks, and gives those of this rank's colour; for kNoColor none. kRendezvous
   // names the first rank that is missing.
-  Result<Members> Meet(int32_t color, int32_t key);
+  Result<kit::Members> Meet(int32_t color, int32_t key);
 
   // With what Meet gave for the same arguments: the new communicator of NCCL, or null for kNoColor.
   // Waits until `pipeline` has handed all it has to NCCL, which keeps the order of submission.
@@ -41,11 +40,11 @@ class Split {
   Status Pause();
 
   Host& host_;
-  const Members& parents_;
+  const kit::Members& parents_;
   const std::string prefix_;
   const CommSettings settings_;
-  const Failure& failure_;
-  const Clock::time_point deadline_;
+  const kit::Failure& failure_;
+  const kit::Clock::time_point deadline_;
 };
 
 }  // namespace engine::nccl
