@@ -7,13 +7,13 @@
 #include <cstring>
 #include <thread>
 
-#include "clock.h"
+#include "kit/deadline.h"
 #include "cuda_error.h"
 
 namespace engine::bench {
 namespace {
 
-using nccl::MonotonicNs;
+using kit::MonotonicNs;
 using nccl::ToStatus;
 
 constexpr int64_t kEndTimeoutMs = 2000;

@@ -11,15 +11,7 @@
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
-
-// The loop below is compiled for several instruction sets and the best one is taken at load time.
-// Sanitizers cannot instrument that choice, which is made before they are set up.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define ADAMW_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ADAMW_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::adamw {
 namespace {
@@ -35,9 +27,9 @@ struct Coefficients {
   float epsilon = 0;
 };
 
-ADAMW_CPU_VARIANTS void Descend(const Coefficients& c, int64_t count,
-                                const float* __restrict gradient, float* __restrict m,
-                                float* __restrict v, float* __restrict value) noexcept {
+ENGINE_TARGET_CLONES void Descend(const Coefficients& c, int64_t count,
+                                  const float* __restrict gradient, float* __restrict m,
+                                  float* __restrict v, float* __restrict value) noexcept {
   for (int64_t i = 0; i < count; ++i) {
     const float g = gradient[i] * c.gradient_scale;
     m[i] = c.beta1 * m[i] + c.one_minus_beta1 * g;

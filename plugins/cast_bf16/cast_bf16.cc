@@ -3,37 +3,22 @@
 #include <cstdint>
 
 #include "engine/plugin.h"
+#include "kit/float16.h"
 #include "kit/hook.h"
-
-// The loops below are compiled for several instruction sets and the best one is taken at load time.
-// Sanitizers cannot instrument that choice, which is made before they are set up.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define CAST_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CAST_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::cast_bf16 {
 namespace {
 
-// The upper half of a float32, rounded to nearest, ties to even; a NaN stays one. Integers only:
-// the same bits from every instruction set.
-CAST_CPU_VARIANTS void Narrow(const float* __restrict__ source, uint16_t* __restrict__ target,
-                              int64_t count) noexcept {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, source[i]);
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const uint32_t quiet = (bits >> 16) | 0x40;
-    target[i] = static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-  }
+// The same bits from every instruction set.
+ENGINE_TARGET_CLONES void Narrow(const float* __restrict__ source, uint16_t* __restrict__ target,
+                                 int64_t count) noexcept {
+  for (int64_t i = 0; i < count; ++i) target[i] = kit::ToBFloat16(source[i]);
 }
 
-CAST_CPU_VARIANTS void Widen(const uint16_t* __restrict__ source, float* __restrict__ target,
-                             int64_t count) noexcept {
-  for (int64_t i = 0; i < count; ++i) {
-    target[i] = __builtin_bit_cast(float, static_cast<uint32_t>(source[i]) << 16);
-  }
+ENGINE_TARGET_CLONES void Widen(const uint16_t* __restrict__ source, float* __restrict__ target,
+                                int64_t count) noexcept {
+  for (int64_t i = 0; i < count; ++i) target[i] = kit::FromBFloat16(source[i]);
 }
 
 Status Create(Host& host, const Options&, Object** out) noexcept {

@@ -9,51 +9,21 @@
 #endif
 
 #include "engine/plugin.h"
+#include "kit/float16.h"
 #include "kit/hook.h"
-
-// As in every plugin with such loops: the best instruction set is taken at load time, but not under
-// sanitizers, which cannot instrument that choice.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define CAST_CPU_VARIANTS __attribute__((target_clones("avx2", "default")))
-#else
-#define CAST_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::cast_fp16 {
 namespace {
 
-// 1 sign bit, 5 exponent bits (bias 15), 10 fraction bits. Rounded to nearest, ties to even; a NaN
-// stays one.
-CAST_CPU_VARIANTS void NarrowPortably(const float* __restrict__ source,
-                                      uint16_t* __restrict__ target, int64_t count) noexcept {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, source[i]);
-    const uint32_t magnitude = bits & 0x7fffffff;
-    const uint32_t normal =
-        ((magnitude + 0xfff + ((magnitude >> 13) & 1)) >> 13) - ((127 - 15) << 10);
-    // Floats from 0.5 to 1 are 2^-24 apart, as subnormals here: the addition rounds to one of them.
-    const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
-    const uint32_t small = __builtin_bit_cast(uint32_t, shifted) - 0x3f000000;
-    uint32_t half = magnitude < 0x38800000 ? small : normal;  // below 2^-14
-    half = magnitude >= 0x477ff000 ? 0x7c00 : half;           // from 65520 on: infinity
-    half = magnitude > 0x7f800000 ? 0x7e00 | (magnitude >> 13 & 0x3ff) : half;
-    target[i] = static_cast<uint16_t>((bits >> 16 & 0x8000) | half);
-  }
+ENGINE_TARGET_CLONES void NarrowPortably(const float* __restrict__ source,
+                                         uint16_t* __restrict__ target, int64_t count) noexcept {
+  for (int64_t i = 0; i < count; ++i) target[i] = kit::ToFloat16(source[i]);
 }
 
-CAST_CPU_VARIANTS void WidenPortably(const uint16_t* __restrict__ source,
-                                     float* __restrict__ target, int64_t count) noexcept {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t half = source[i];
-    const uint32_t exponent = half >> 10 & 31, fraction = half & 0x3ff;
-    // Zero and subnormals are multiples of 2^-24.
-    const float small = static_cast<float>(static_cast<int32_t>(fraction)) * 0x1p-24f;
-    const uint32_t wide_exponent = exponent == 31 ? 255 : exponent + (127 - 15);
-    const uint32_t magnitude =
-        exponent == 0 ? __builtin_bit_cast(uint32_t, small) : wide_exponent << 23 | fraction << 13;
-    target[i] = __builtin_bit_cast(float, (half & 0x8000) << 16 | magnitude);
-  }
+ENGINE_TARGET_CLONES void WidenPortably(const uint16_t* __restrict__ source,
+                                        float* __restrict__ target, int64_t count) noexcept {
+  for (int64_t i = 0; i < count; ++i) target[i] = kit::FromFloat16(source[i]);
 }
 
 // The same values from the instructions that are there for it.

@@ -11,22 +11,14 @@
 #include "device_clip_norm.h"
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
-
-// The loop below is compiled for several instruction sets and the best one is taken at load time.
-// Sanitizers cannot instrument that choice, which is made before they are set up.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define CLIP_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLIP_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::clip_norm {
 namespace {
 
 // A fixed number of partial sums makes the order of additions, and so the result, the same for
 // every instruction set. The square of a float is exact in double precision.
-CLIP_CPU_VARIANTS double SumOfSquares(const float* data, int64_t count) noexcept {
+ENGINE_TARGET_CLONES double SumOfSquares(const float* data, int64_t count) noexcept {
   constexpr int64_t kLanes = 32;
   double lanes[kLanes] = {};
   int64_t i = 0;

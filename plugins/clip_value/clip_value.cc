@@ -6,22 +6,14 @@
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
-
-// The loop below is compiled for several instruction sets and the best one is taken at load time.
-// Sanitizers cannot instrument that choice, which is made before they are set up.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define CLIP_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLIP_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::clip_value {
 namespace {
 
 // NaN stays NaN: both comparisons are false.
-CLIP_CPU_VARIANTS void ScaleAndClamp(float scale, float threshold, int64_t count,
-                                     float* data) noexcept {
+ENGINE_TARGET_CLONES void ScaleAndClamp(float scale, float threshold, int64_t count,
+                                        float* data) noexcept {
   for (int64_t i = 0; i < count; ++i) {
     const float value = data[i] * scale;
     const float low = value < -threshold ? -threshold : value;

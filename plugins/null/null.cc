@@ -1,85 +1,19 @@
 // null: a communicator that moves nothing between ranks. In a world of one that is all there is to
 // do; in a larger one it measures what training costs without communication, and the ranks drift
 // apart.
-#include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <exception>
 #include <memory>
-#include <mutex>
-#include <new>
-#include <utility>
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/communicator.h"
+#include "kit/failure.h"
+#include "kit/work.h"
 
 namespace engine::null {
 namespace {
-
-int64_t MonotonicNs() noexcept {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
-
-class WorkPool;
-
-// Every transfer is done when Submit returns: all that is left of it is when that was.
-class DoneWork final : public Work {
- public:
-  WorkState state() const noexcept override { return WorkState::kDone; }
-  int64_t started_ns() const noexcept override { return started_ns_; }
-  Status WaitHost(int64_t) noexcept override { return {}; }
-  Status WaitStream(Stream*) noexcept override { return {}; }
-  void OnDone(void (*callback)(void* context), void* context) noexcept override {
-    callback(context);
-  }
-  void Release() noexcept override;
-
- private:
-  friend class WorkPool;
-
-  int64_t started_ns_ = 0;
-  DoneWork* next_ = nullptr;        // in the pool
-  std::shared_ptr<WorkPool> pool_;  // null while in the pool
-};
-
-// Works for reuse, so that a step allocates nothing. A caller may release a work after the
-// communicator is gone, so every work in use holds its pool.
-class WorkPool : public std::enable_shared_from_this<WorkPool> {
- public:
-  WorkPool() = default;
-  WorkPool(const WorkPool&) = delete;
-  WorkPool& operator=(const WorkPool&) = delete;
-  ~WorkPool() {
-    while (first_) delete std::exchange(first_, first_->next_);
-  }
-
-  // Null when memory is out.
-  DoneWork* Take(int64_t started_ns) noexcept {
-    DoneWork* work = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (first_) work = std::exchange(first_, first_->next_);
-    }
-    if (!work) work = new (std::nothrow) DoneWork;
-    if (!work) return nullptr;
-    work->started_ns_ = started_ns;
-    work->pool_ = shared_from_this();
-    return work;
-  }
-
-  void Give(DoneWork* work) noexcept {
-    const std::lock_guard lock(mutex_);
-    work->next_ = std::exchange(first_, work);
-  }
-
- private:
-  std::mutex mutex_;
-  DoneWork* first_ = nullptr;  // guarded by mutex_
-};
-
-void DoneWork::Release() noexcept {
-  const std::shared_ptr<WorkPool> pool = std::move(pool_);
-  pool->Give(this);
-}
 
 // What this rank contributes to its own result: an all-reduce or broadcast gives back `send`, a
 // reduce-scatter this rank's slice of it; an all-gather fills this rank's slice of `recv`.
@@ -104,14 +38,11 @@ Status CopyOwn(const Transfer& transfer, const RankInfo& ranks, Device* device) 
 class NullCommunicator final : public Communicator {
  public:
   NullCommunicator(const RankInfo& ranks, Device* accelerator)
-      : ranks_(ranks), accelerator_(accelerator), pool_(std::make_shared<WorkPool>()) {}
+      : ranks_(ranks), accelerator_(accelerator), pool_(kit::WorkPool::Create(0)) {}
 
   CommunicatorTraits traits() const noexcept override {
-    return {.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
-                     Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
-                     Bit(TransferKind::kBarrier),
-            .dtypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
-                      Bit(DType::kBFloat16) | Bit(DType::kFloat16),
+    return {.kinds = kit::kCollectives,
+            .dtypes = kit::kAllDTypes,
             .ordered = 0,
             .max_in_flight = 0,
             .measures_only = ranks_.world_size > 1,
@@ -119,37 +50,28 @@ class NullCommunicator final : public Communicator {
   }
 
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!failure_.ok()) return failure_;
-    }
-    if (transfer.count < 0 || transfer.timeout_ms <= 0) {
-      return Status::Error(
-          StatusCode::kInvalidArgument, "transfer with count %lld, timeout_ms %lld",
-          static_cast<long long>(transfer.count), static_cast<long long>(transfer.timeout_ms));
-    }
+    if (failure_.raised()) return failure_.reason();
+    if (transfer.count < 0) return kit::InvalidTransfer("count", transfer.count);
+    if (transfer.timeout_ms <= 0) return kit::InvalidTransfer("timeout_ms", transfer.timeout_ms);
     if (!accelerator_ && transfer.stream && transfer.stream->native()) {
       return Status::Error(StatusCode::kUnsupported,
                            "null was made for host memory: copy the data to the host first");
     }
     ENGINE_RETURN_IF_ERROR(CopyOwn(transfer, ranks_, accelerator_));
-    DoneWork* const work = pool_->Take(MonotonicNs());
-    if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_->Take(transfer));
     *out = work;
+    work->MarkStarted();
+    work->Complete({});
     return {};
   }
 
-  void Abort(const Status& reason) noexcept override {
-    const std::lock_guard lock(mutex_);
-    if (failure_.ok()) failure_ = reason;
-  }
+  void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
   const RankInfo ranks_;
   Device* const accelerator_;  // null: buffers are host memory
-  const std::shared_ptr<WorkPool> pool_;
-  std::mutex mutex_;
-  Status failure_;  // guarded by mutex_
+  const std::shared_ptr<kit::WorkPool> pool_;
+  kit::Failure failure_;
 };
 
 Status Create(Host& host, const Options&, Object** out) noexcept {
@@ -157,7 +79,7 @@ Status Create(Host& host, const Options&, Object** out) noexcept {
     const bool is_accelerator = kit::AcceleratorOf(host) != nullptr;
     *out = new NullCommunicator(host.rank_info(), is_accelerator ? host.device() : nullptr);
     return {};
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     return Status::Error(StatusCode::kResourceExhausted, "no memory for a communicator");
   }
 }

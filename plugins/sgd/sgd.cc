@@ -12,15 +12,7 @@
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
-
-// The loop below is compiled for several instruction sets and the best one is taken at load time.
-// Sanitizers cannot instrument that choice, which is made before they are set up.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define SGD_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define SGD_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::sgd {
 namespace {
@@ -32,17 +24,18 @@ struct Coefficients {
   float weight_decay = 0;
 };
 
-SGD_CPU_VARIANTS void Descend(const Coefficients& c, int64_t count,
-                              const float* __restrict gradient, float* __restrict value) noexcept {
+ENGINE_TARGET_CLONES void Descend(const Coefficients& c, int64_t count,
+                                  const float* __restrict gradient,
+                                  float* __restrict value) noexcept {
   for (int64_t i = 0; i < count; ++i) {
     value[i] -= c.learning_rate * (gradient[i] * c.gradient_scale + c.weight_decay * value[i]);
   }
 }
 
-SGD_CPU_VARIANTS void DescendWithMomentum(const Coefficients& c, int64_t count,
-                                          const float* __restrict gradient,
-                                          float* __restrict buffer,
-                                          float* __restrict value) noexcept {
+ENGINE_TARGET_CLONES void DescendWithMomentum(const Coefficients& c, int64_t count,
+                                              const float* __restrict gradient,
+                                              float* __restrict buffer,
+                                              float* __restrict value) noexcept {
   for (int64_t i = 0; i < count; ++i) {
     const float g = gradient[i] * c.gradient_scale + c.weight_decay * value[i];
     const float b = c.momentum * buffer[i] + g;
@@ -51,10 +44,10 @@ SGD_CPU_VARIANTS void DescendWithMomentum(const Coefficients& c, int64_t count,
   }
 }
 
-SGD_CPU_VARIANTS void DescendWithNesterov(const Coefficients& c, int64_t count,
-                                          const float* __restrict gradient,
-                                          float* __restrict buffer,
-                                          float* __restrict value) noexcept {
+ENGINE_TARGET_CLONES void DescendWithNesterov(const Coefficients& c, int64_t count,
+                                              const float* __restrict gradient,
+                                              float* __restrict buffer,
+                                              float* __restrict value) noexcept {
   for (int64_t i = 0; i < count; ++i) {
     const float g = gradient[i] * c.gradient_scale + c.weight_decay * value[i];
     const float b = c.momentum * buffer[i] + g;

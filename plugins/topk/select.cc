@@ -3,14 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-// The loops below are compiled for several instruction sets and the best one is taken at load time.
-// Sanitizers cannot instrument that choice, which is made before they are set up.
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define TOPK_CPU_VARIANTS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define TOPK_CPU_VARIANTS
-#endif
+#include "kit/target_clones.h"
 
 namespace engine::topk {
 namespace {
@@ -22,14 +15,14 @@ inline uint32_t MagnitudeOf(float x) noexcept {
   return __builtin_bit_cast(uint32_t, x) & 0x7fffffff;
 }
 
-TOPK_CPU_VARIANTS void Add(const float* __restrict__ added, float* __restrict__ sum,
-                           int64_t count) noexcept {
+ENGINE_TARGET_CLONES void Add(const float* __restrict__ added, float* __restrict__ sum,
+                              int64_t count) noexcept {
   for (int64_t i = 0; i < count; ++i) sum[i] += added[i];
 }
 
 // ++bins[(m - lowest) >> shift] for every magnitude m in [lowest, highest].
-TOPK_CPU_VARIANTS void CountWithin(const float* data, int64_t count, uint32_t lowest,
-                                   uint32_t highest, int shift, uint32_t* bins) noexcept {
+ENGINE_TARGET_CLONES void CountWithin(const float* data, int64_t count, uint32_t lowest,
+                                      uint32_t highest, int shift, uint32_t* bins) noexcept {
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t length = std::min(kBlock, count - begin);
     const float* const block = data + begin;
@@ -79,8 +72,8 @@ Threshold Selector::AddAndFind(const float* added, float* sum, int64_t count,
   return {.magnitude = magnitude, .ties = kept};
 }
 
-TOPK_CPU_VARIANTS void TakeOut(const Threshold& threshold, float* sum, int64_t count,
-                               uint32_t* indices, float* values) noexcept {
+ENGINE_TARGET_CLONES void TakeOut(const Threshold& threshold, float* sum, int64_t count,
+                                  uint32_t* indices, float* values) noexcept {
   const uint32_t lowest = threshold.magnitude;
   int64_t ties = threshold.ties;
   for (int64_t begin = 0; begin < count; begin += kBlock) {
