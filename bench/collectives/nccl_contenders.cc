@@ -7,8 +7,8 @@
 #include <cstring>
 #include <thread>
 
-#include "kit/deadline.h"
 #include "cuda_error.h"
+#include "kit/deadline.h"
 
 namespace engine::bench {
 namespace {

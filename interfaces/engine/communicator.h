@@ -11,15 +11,15 @@
 namespace engine {
 
 enum class TransferKind : int32_t {
-  kAllReduce = 0,  // recv[i] = reduction over ranks of send[i]
-  kReduceScatter =
-      1,  // recv = this rank's slice of the reduction; send holds world_size slices of `count`
-  kAllGather = 2,  // recv = the `count` elements of every rank, in rank order
-  kBroadcast = 3,  // recv = send of rank `root`
-  kBarrier = 4,    // no data; done when every rank has submitted it
-  kPush = 5,       // send = this rank's gradients of a served unit; done when servers have them,
-                   // whatever other ranks do
-  kPull = 6,       // recv = the parameters of a served unit: see ParameterClient
+  kAllReduce = 0,      // recv[i] = reduction over ranks of send[i]
+  kReduceScatter = 1,  // recv = this rank's slice of the reduction; send holds world_size slices
+                       // of `count`
+  kAllGather = 2,      // recv = the `count` elements of every rank, in rank order
+  kBroadcast = 3,      // recv = send of rank `root`
+  kBarrier = 4,        // no data; done when every rank has submitted it
+  kPush = 5,  // send = this rank's gradients of a served unit; done when servers have them,
+              // whatever other ranks do
+  kPull = 6,  // recv = the parameters of a served unit: see ParameterClient
 };
 
 constexpr const char* Name(TransferKind kind) noexcept {
@@ -102,8 +102,7 @@ struct CommunicatorTraits {
   uint32_t dtypes = 0;         // Bit(DType) | ...
   uint32_t ordered = 1;        // 1: all ranks must submit in the same order
   uint32_t max_in_flight = 0;  // transfers that make progress at once; 0 = no bound
-  uint32_t measures_only =
-      0;  // 1: moves nothing (the `null` communicator): results are not reduced
+  uint32_t measures_only = 0;  // 1: moves nothing: results are not reduced
   uint32_t device_memory = 0;  // 1: buffers may lie in memory of the run's device, if that is an
                                // Accelerator; 0: in host memory only
 };

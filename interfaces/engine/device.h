@@ -48,8 +48,9 @@ class Device : public Object {
   virtual Status Zero(void* target, size_t size_bytes,
                       Stream* stream) noexcept = 0;  // [compute-lane]
 
-  // Owned by the caller. [setup]
+  // A stream of its own, owned by the caller. [setup]
   virtual Status CreateStream(Stream** out) noexcept = 0;
+  // An event that is not recorded yet, owned by the caller. [setup]
   virtual Status CreateEvent(Event** out) noexcept = 0;
 };
 

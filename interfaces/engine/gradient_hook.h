@@ -45,12 +45,15 @@ struct GradientView {
 
 class GradientHook : public Object {
  public:
-  virtual HookTraits traits() const noexcept = 0;               // [setup]
-  virtual Status Setup(uint32_t parameter_count) noexcept = 0;  // [setup]
-  virtual Status BeginStep(uint64_t step) noexcept = 0;         // [compute-lane]
-  virtual Status Observe(
-      const GradientView& gradient) noexcept = 0;  // kGlobal only; any order [compute-lane]
-  virtual Status Apply(const GradientView& gradient) noexcept = 0;  // [compute-lane]
+  virtual HookTraits traits() const noexcept = 0;  // the same every time [setup]
+  // Once, before the first step. [setup]
+  virtual Status Setup(uint32_t parameter_count) noexcept = 0;
+  // Before the first gradient of a step is shown. [compute-lane]
+  virtual Status BeginStep(uint64_t step) noexcept = 0;
+  // kGlobal only: a span that Apply will get, in any order. [compute-lane]
+  virtual Status Observe(const GradientView& gradient) noexcept = 0;
+  // Changes data or scale of the gradient. [compute-lane]
+  virtual Status Apply(const GradientView& gradient) noexcept = 0;
   // kGlobal only: what Observe has summed up in this step, at most 16 numbers, when this rank was
   // shown only its part of the gradients (sharded updates). The caller sums them over all ranks in
   // place before the first Apply, which must use them; the same number of them in every step. Of an

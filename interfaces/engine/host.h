@@ -21,11 +21,10 @@ struct RankInfo {
   int32_t world_size = 1;  // ranks; servers are not among them
   int32_t local_rank = 0;
   int32_t local_world_size = 1;  // ranks on this host
-  int32_t servers = 0;           // members that train nothing and serve the ranks (see
-                                 // parameter_server.h)
-  uint32_t is_server = 0;        // 1: this is one of them
-  uint32_t one_host = 1;         // 1: all members are on this host, so loopback reaches them
-  int32_t incarnation = 0;       // how many had this rank before and died
+  int32_t servers = 0;      // members that train nothing and serve the ranks: parameter_server.h
+  uint32_t is_server = 0;   // 1: this is one of them
+  uint32_t one_host = 1;    // 1: all members are on this host, so loopback reaches them
+  int32_t incarnation = 0;  // how many had this rank before and died
 };
 
 // How Status::rank() names server `index`; -1 names nobody.

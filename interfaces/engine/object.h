@@ -3,15 +3,14 @@
 // Rules of the boundary (docs/plugin_abi.md has the reasons):
 //  * signatures hold plain structs of ours, fixed-width integers, std::span and std::string_view;
 //  * every function is noexcept; no exception, std::string, std::vector, std::function, shared_ptr
-//  or
-//    allocator crosses; Status (status.h) is the only error path;
+//    or allocator crosses; Status (status.h) is the only error path;
 //  * an object is deleted through its virtual destructor, which runs in the library that made it.
 //
 // Thread tags used on the functions of interfaces/:
 //   [setup]         one thread, before the first step or after the last
 //   [compute-lane]  the one thread that runs a rank's ops
-//   [io-lane]       any thread, but never two at once for one object; the executor serialises the
-//   calls [any-thread]    any thread at any time
+//   [io-lane]       any thread, but never two at once for one object; the executor serialises calls
+//   [any-thread]    any thread at any time
 #pragma once
 
 #include <string_view>

@@ -83,12 +83,12 @@ struct OpSignature {
 // of buffers that they had before (a communicator keeps what it prepared for them). [compute-lane]
 class Replicas {
  public:
-  virtual int32_t size() const noexcept = 0;  // at least 2
-  virtual int32_t rank() const noexcept = 0;
+  virtual int32_t size() const noexcept = 0;  // at least 2 [any-thread]
+  virtual int32_t rank() const noexcept = 0;  // of this replica, from 0 [any-thread]
 
   // all[r * count + i] becomes own[i] of rank r, whose sum in the order of ranks is therefore the
   // same on all of them. Memory of the op's device; `all` may hold `own` in its place. Blocks until
-  // all ranks are there, at most the timeout of a transfer; its errors are those of a transfer.
+  // all ranks are there, at most the timeout of a transfer; its errors are those of a transfer. [compute-lane]
   virtual Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept = 0;
 
  protected:
@@ -133,8 +133,10 @@ class Op : public Object {
   // the inputs do not fit. Called once, first. [setup]
   virtual Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
 
-  virtual Status Forward(const OpCall& call) noexcept = 0;   // [compute-lane]
-  virtual Status Backward(const OpCall& call) noexcept = 0;  // [compute-lane]
+  // Computes the outputs. [compute-lane]
+  virtual Status Forward(const OpCall& call) noexcept = 0;
+  // Computes the gradients that are wanted, after the Forward of the same call. [compute-lane]
+  virtual Status Backward(const OpCall& call) noexcept = 0;
 };
 
 // The root object of an op plugin.

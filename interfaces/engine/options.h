@@ -39,8 +39,10 @@ struct FixedString {
 };
 
 // One option, as designated initialisers:
+//
 //   {.name = "io_threads", .type = OptionType::kInt, .default_value = "2", .min = 1, .max = 64,
-//   .doc = "..."}
+//    .doc = "..."}
+//
 // An empty `default_value` on a type other than string makes the option required. min < max makes a
 // range (inclusive, for int and float). `choices` lists the words of an enum, separated by '|'.
 // `scope` is empty for an option of the plugin, or the name of the op whose attribute this is.

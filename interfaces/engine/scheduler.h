@@ -105,7 +105,7 @@ enum class UnitStages : int32_t {
 // parameter exactly once. The core checks this.
 class PlanSink {
  public:
-  // `priority` is handed to the communicator; larger is more urgent.
+  // The next unit. `priority` is handed to the communicator; larger is more urgent. [setup]
   virtual void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
                        UnitStages stages) noexcept = 0;
 

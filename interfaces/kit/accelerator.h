@@ -36,27 +36,47 @@ inline Status FindMath(const Host& host, const char* name, FlatMath** math) noex
       name, device->type());
 }
 
+// *kernel = the kernel `name` of the accelerator, or null where data are host memory. kUnsupported
+// for `plugin` as in FindMath, and where the device has no such kernel.
+inline Status FindKernel(const Host& host, const char* plugin, const char* name,
+                         FlatKernel** kernel) noexcept {
+  *kernel = nullptr;
+  FlatMath* math = nullptr;
+  ENGINE_RETURN_IF_ERROR(FindMath(host, plugin, &math));
+  if (!math || (*kernel = math->FindKernel(name))) return {};
+  return Status::Error(StatusCode::kUnsupported,
+                       "%s needs the kernel '%s', which the device '%s' of the ops does not have: "
+                       "choose ops that have it, or another plugin",
+                       plugin, name, host.device()->type());
+}
+
+// What a kernel that updates parameters finds in FlatSpan::arrays and FlatSpan::numbers. Its
+// FlatCall::numbers are the optimizer's.
+enum UpdateArray { kValue, kGradient, kGradientScale, kValueBf16, kState0, kState1 };
+enum UpdateNumber { kLearningRateScale, kWeightDecay };
+
 // The updates of `calls`, as many at once as there is room for here; `weight_decay` is the
 // optimizer's own. All calls are of one stream.
-inline Status UpdateInParts(FlatMath& math, const UpdateRule& rule,
+inline Status UpdateInParts(FlatKernel& kernel, std::span<const float> numbers,
                             std::span<const UpdateCall> calls, float weight_decay) noexcept {
   constexpr size_t kSpans = 64;
-  UpdateSpan spans[kSpans];
+  FlatSpan spans[kSpans];
   while (!calls.empty()) {
     size_t count = 0;
     for (; count < kSpans && count < calls.size(); ++count) {
       const UpdateCall& call = calls[count];
       if (call.scalars != calls[0].scalars) break;
-      spans[count] = {.value = call.value,
-                      .gradient = call.gradient,
-                      .states = {call.states[0], call.states[1]},
-                      .value_bf16 = call.value_bf16,
-                      .gradient_scale = call.device_scale,
-                      .count = call.count,
-                      .learning_rate_scale = call.learning_rate_scale,
-                      .weight_decay = weight_decay * call.weight_decay_scale};
+      spans[count] = {
+          .arrays = {call.value, const_cast<float*>(call.gradient),
+                     const_cast<float*>(call.device_scale), call.value_bf16, call.states[0],
+                     call.states[1]},
+          .count = call.count,
+          .numbers = {call.learning_rate_scale, weight_decay * call.weight_decay_scale}};
     }
-    ENGINE_RETURN_IF_ERROR(math.Update({spans, count}, rule, calls[0].scalars, calls[0].stream));
+    ENGINE_RETURN_IF_ERROR(kernel.Run({.spans = {spans, count},
+                                       .numbers = numbers,
+                                       .scalars = calls[0].scalars,
+                                       .stream = calls[0].stream}));
     calls = calls.subspan(count);
   }
   return {};

@@ -59,8 +59,7 @@ inline bool SayIfAllWait(const ModelInfo& model, Host& host) noexcept {
     host.Log(LogLevel::kWarning,
              "the optimizer or a hook (such as norm clipping) needs all gradients before the first "
              "update, so transfers overlap with backward, in ready order, but not with the next "
-             "forward pass; `train.shard_optimizer: true` lets the gather of the updated "
-             "parameters overlap with it");
+             "forward pass: shard the optimizer, and the gather of the updated parameters does");
   }
   return all_wait;
 }

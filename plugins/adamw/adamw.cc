@@ -41,9 +41,9 @@ ENGINE_TARGET_CLONES void Descend(const Coefficients& c, int64_t count,
 
 class AdamW final : public Optimizer, public SpanUpdates {
  public:
-  // `math` is null where parameters are host memory.
-  AdamW(const Options& options, FlatMath* math) noexcept
-      : math_(math),
+  // `kernel` is null where parameters are host memory.
+  AdamW(const Options& options, FlatKernel* kernel) noexcept
+      : kernel_(kernel),
         beta1_(options.Float("beta1")),
         beta2_(options.Float("beta2")),
         epsilon_(options.Float("epsilon")),
@@ -59,19 +59,17 @@ class AdamW final : public Optimizer, public SpanUpdates {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == kSpanUpdatesId && math_ ? static_cast<SpanUpdates*>(this) : nullptr;
+    return id == kSpanUpdatesId && kernel_ ? static_cast<SpanUpdates*>(this) : nullptr;
   }
 
   Status Update(std::span<const UpdateCall> calls) noexcept override {
-    const UpdateRule rule{.formula = UpdateFormula::kAdamW,
-                          .beta1 = static_cast<float>(beta1_),
-                          .beta2 = static_cast<float>(beta2_),
-                          .epsilon = static_cast<float>(epsilon_)};
-    return kit::UpdateInParts(*math_, rule, calls, static_cast<float>(weight_decay_));
+    const float numbers[] = {static_cast<float>(beta1_), static_cast<float>(beta2_),
+                             static_cast<float>(epsilon_)};
+    return kit::UpdateInParts(*kernel_, numbers, calls, static_cast<float>(weight_decay_));
   }
 
   Status Update(const UpdateCall& call) noexcept override {
-    if (math_) return Update(std::span(&call, 1));
+    if (kernel_) return Update(std::span(&call, 1));
     if (call.step == 0) {
       return Status::Error(StatusCode::kInvalidArgument,
                            "adamw counts steps from 1, but was asked for step 0");
@@ -93,7 +91,7 @@ class AdamW final : public Optimizer, public SpanUpdates {
   }
 
  private:
-  FlatMath* const math_;
+  FlatKernel* const kernel_;
   const double beta1_;
   const double beta2_;
   const double epsilon_;
@@ -101,9 +99,9 @@ class AdamW final : public Optimizer, public SpanUpdates {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  FlatMath* math = nullptr;
-  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "adamw", &math));
-  *out = new (std::nothrow) AdamW(options, math);
+  FlatKernel* kernel = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "adamw", "adamw", &kernel));
+  *out = new (std::nothrow) AdamW(options, kernel);
   if (*out) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
 }

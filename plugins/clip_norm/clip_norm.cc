@@ -142,10 +142,12 @@ class ClipNorm final : public GradientHook {
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  FlatMath* math = nullptr;
-  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "clip_norm", &math));
-  if (math) {
-    *out = new (std::nothrow) DeviceClipNorm(options.Float("max_norm"), *host.device(), *math);
+  FlatKernel *square = nullptr, *scale = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "sum_of_squares", &square));
+  ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "clip_norm", &scale));
+  if (scale) {
+    *out = new (std::nothrow)
+        DeviceClipNorm(options.Float("max_norm"), *host.device(), *square, *scale);
   } else {
     *out = new (std::nothrow) ClipNorm(options);
   }

@@ -38,7 +38,7 @@ Status DeviceClipNorm::Observe(const GradientView& gradient) noexcept {
   try {
     seen_.push_back({gradient.parameter,
                      gradient.offset,
-                     {.data = gradient.data, .count = gradient.count, .scale = gradient.scale}});
+                     {.arrays = {gradient.data, gradient.scale}, .count = gradient.count}});
   } catch (const std::bad_alloc&) {
     return NoMemory();
   }
@@ -59,7 +59,7 @@ Status DeviceClipNorm::AddUp() noexcept {
     return NoMemory();
   }
   is_added_up_ = true;
-  return math_.SumOfSquares(spans_, sum_, stream_);
+  return square_.Run({.spans = spans_, .shared = sum_, .stream = stream_});
 }
 
 // An error shows again in Apply.
@@ -73,7 +73,8 @@ Status DeviceClipNorm::Apply(const GradientView& gradient) noexcept {
   ENGINE_RETURN_IF_ERROR(AddUp());
   if (is_scaled_) return {};
   is_scaled_ = true;
-  return math_.ScaleToNorm(spans_, sum_, max_norm_, stream_);
+  return scale_.Run(
+      {.spans = spans_, .numbers = {&max_norm_, 1}, .shared = sum_, .stream = stream_});
 }
 
 }  // namespace engine::clip_norm

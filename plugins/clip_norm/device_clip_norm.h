@@ -15,9 +15,11 @@ namespace engine::clip_norm {
 // scaled at once.
 class DeviceClipNorm final : public GradientHook {
  public:
-  // `device` has the arithmetic `math`, and outlives the hook.
-  DeviceClipNorm(double max_norm, Device& device, FlatMath& math) noexcept
-      : max_norm_(static_cast<float>(max_norm)), device_(device), math_(math) {}
+  // `device` has the kernels, and outlives the hook. Both work on spans {data, scale}: `square` writes
+  // the sum of (data[i] * *scale)^2 over all of them to FlatCall::shared, in the order given; `scale`
+  // multiplies every scale, of which no two are the same one, by min(1, max_norm / sqrt(*shared)).
+  DeviceClipNorm(double max_norm, Device& device, FlatKernel& square, FlatKernel& scale) noexcept
+      : max_norm_(static_cast<float>(max_norm)), device_(device), square_(square), scale_(scale) {}
   ~DeviceClipNorm() override { device_.Free(sum_); }
 
   HookTraits traits() const noexcept override {
@@ -33,20 +35,21 @@ class DeviceClipNorm final : public GradientHook {
   struct Seen {
     uint32_t parameter = 0;
     int64_t offset = 0;
-    ScaledSpan span;
+    FlatSpan span;
   };
 
   Status AddUp() noexcept;
 
   const float max_norm_;
   Device& device_;
-  FlatMath& math_;
-  Stream* stream_ = nullptr;       // of the gradients
-  std::vector<Seen> seen_;         // in this step
-  std::vector<ScaledSpan> spans_;  // of it, by place
-  bool is_added_up_ = false;       // in this step
-  bool is_scaled_ = false;         // in this step
-  float* sum_ = nullptr;           // device: of the squares
+  FlatKernel& square_;
+  FlatKernel& scale_;
+  Stream* stream_ = nullptr;     // of the gradients
+  std::vector<Seen> seen_;       // in this step
+  std::vector<FlatSpan> spans_;  // of it, by place
+  bool is_added_up_ = false;     // in this step
+  bool is_scaled_ = false;       // in this step
+  float* sum_ = nullptr;         // device: of the squares
 };
 
 }  // namespace engine::clip_norm

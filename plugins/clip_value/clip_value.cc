@@ -23,9 +23,9 @@ ENGINE_TARGET_CLONES void ScaleAndClamp(float scale, float threshold, int64_t co
 
 class ClipValue final : public GradientHook {
  public:
-  // `math` is null where gradients are host memory.
-  ClipValue(const Options& options, FlatMath* math) noexcept
-      : math_(math), threshold_(static_cast<float>(options.Float("threshold"))) {}
+  // `kernel` is null where gradients are host memory.
+  ClipValue(const Options& options, FlatKernel* kernel) noexcept
+      : kernel_(kernel), threshold_(static_cast<float>(options.Float("threshold"))) {}
 
   HookTraits traits() const noexcept override {
     return {.stage = HookStage::kReduced, .scope = HookScope::kSpan};
@@ -38,9 +38,10 @@ class ClipValue final : public GradientHook {
   // The scale is folded into the data. The pass over memory is needed anyway, no rounding can lift
   // a clipped value above the threshold again, and the others keep the bits they would have had.
   Status Apply(const GradientView& gradient) noexcept override {
-    if (math_) {
-      return math_->ClampValue(gradient.data, gradient.count, gradient.scale, threshold_,
-                               gradient.stream);
+    if (kernel_) {
+      const FlatSpan span{.arrays = {gradient.data, gradient.scale}, .count = gradient.count};
+      return kernel_->Run(
+          {.spans = {&span, 1}, .numbers = {&threshold_, 1}, .stream = gradient.stream});
     }
     ScaleAndClamp(*gradient.scale, threshold_, gradient.count, gradient.data);
     *gradient.scale = 1;
@@ -48,14 +49,14 @@ class ClipValue final : public GradientHook {
   }
 
  private:
-  FlatMath* const math_;
+  FlatKernel* const kernel_;
   const float threshold_;
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  FlatMath* math = nullptr;
-  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "clip_value", &math));
-  *out = new (std::nothrow) ClipValue(options, math);
+  FlatKernel* kernel = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_value", "clip_value", &kernel));
+  *out = new (std::nothrow) ClipValue(options, kernel);
   if (*out) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
 }

@@ -5,7 +5,7 @@
 
 #include "cuda_device.h"
 #include "cuda_error.h"
-#include "kernels/flat_math.h"
+#include "kit/accelerator.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -14,15 +14,20 @@ cudaStream_t Native(Stream* stream) noexcept {
   return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
 }
 
-KernelSpan SpanOf(const UpdateSpan& span) noexcept {
-  return {.value = span.value,
-          .gradient = span.gradient,
-          .states = {span.states[0], span.states[1]},
-          .value_bf16 = span.value_bf16,
-          .gradient_scale = span.gradient_scale,
+template <typename T>
+T* Array(const FlatSpan& span, size_t i) noexcept {
+  return static_cast<T*>(span.arrays[i]);
+}
+
+KernelSpan SpanOf(const FlatSpan& span) noexcept {
+  return {.value = Array<float>(span, kit::kValue),
+          .gradient = Array<float>(span, kit::kGradient),
+          .states = {Array<float>(span, kit::kState0), Array<float>(span, kit::kState1)},
+          .value_bf16 = span.arrays[kit::kValueBf16],
+          .gradient_scale = Array<float>(span, kit::kGradientScale),
           .count = span.count,
-          .learning_rate_scale = span.learning_rate_scale,
-          .weight_decay = span.weight_decay};
+          .learning_rate_scale = span.numbers[kit::kLearningRateScale],
+          .weight_decay = span.numbers[kit::kWeightDecay]};
 }
 
 }  // namespace
@@ -38,27 +43,47 @@ Status CudaFlatMath::Setup() noexcept {
   return {};
 }
 
+FlatKernel* CudaFlatMath::FindKernel(std::string_view name) noexcept {
+  for (Kernel& kernel : kernels_) {
+    if (kernel.name() == name) return &kernel;
+  }
+  return nullptr;
+}
+
+Status CudaFlatMath::Kernel::Run(const FlatCall& call) noexcept {
+  if (call.numbers.size() != numbers_) {
+    return Status::Error(
+        StatusCode::kInvalidArgument, "kernel %.*s with %zu numbers instead of %zu",
+        static_cast<int>(name_.size()), name_.data(), call.numbers.size(), numbers_);
+  }
+  ENGINE_RETURN_IF_ERROR(math_.device_.Use());
+  return (math_.*function_)(call);
+}
+
+Status CudaFlatMath::Sgd(const FlatCall& call) noexcept {
+  return Update(call, {.momentum = call.numbers[0], .nesterov = call.numbers[1] != 0});
+}
+
+Status CudaFlatMath::AdamW(const FlatCall& call) noexcept {
+  return Update(call, {.beta1 = call.numbers[0],
+                       .beta2 = call.numbers[1],
+                       .epsilon = call.numbers[2],
+                       .adamw = true});
+}
+
 // One kernel for as many spans as its parameters have room for.
-Status CudaFlatMath::Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
-                            const StepScalars* scalars, Stream* stream) noexcept {
-  ENGINE_RETURN_IF_ERROR(device_.Use());
-  const KernelRule kernel_rule{.beta1 = rule.beta1,
-                               .beta2 = rule.beta2,
-                               .epsilon = rule.epsilon,
-                               .momentum = rule.momentum,
-                               .adamw = rule.formula == UpdateFormula::kAdamW,
-                               .nesterov = rule.nesterov != 0};
+Status CudaFlatMath::Update(const FlatCall& call, const KernelRule& rule) noexcept {
   KernelSpans table;
   int32_t blocks = 0;
   const auto launch = [&]() -> Status {
     if (blocks == 0) return {};
-    const cudaError_t error = LaunchUpdate(table, blocks, kernel_rule, &scalars->update_step,
-                                           &scalars->learning_rate, Native(stream));
+    const cudaError_t error = LaunchUpdate(table, blocks, rule, &call.scalars->update_step,
+                                           &call.scalars->learning_rate, Native(call.stream));
     table.count = 0;
     blocks = 0;
     return ToStatus(error, "an update of parameters");
   };
-  for (const UpdateSpan& span : spans) {
+  for (const FlatSpan& span : call.spans) {
     if (span.count == 0) continue;
     if (table.count == kMaxUpdateSpans) ENGINE_RETURN_IF_ERROR(launch());
     table.at[table.count] = SpanOf(span);
@@ -71,54 +96,55 @@ Status CudaFlatMath::Update(std::span<const UpdateSpan> spans, const UpdateRule&
 
 // Blocks write their sums one behind the other, whatever kernel they belong to; the last kernel
 // adds those up.
-Status CudaFlatMath::SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
-                                  Stream* stream) noexcept {
-  ENGINE_RETURN_IF_ERROR(device_.Use());
+Status CudaFlatMath::SumOfSquares(const FlatCall& call) noexcept {
   int64_t total = 0;
-  for (const ScaledSpan& span : spans) total += span.count;
-  const int64_t chunk = SquareChunk(total, static_cast<int64_t>(spans.size()));
+  for (const FlatSpan& span : call.spans) total += span.count;
+  const int64_t chunk = SquareChunk(total, static_cast<int64_t>(call.spans.size()));
   if (chunk == 0) {
-    return Status::Error(StatusCode::kUnsupported, "a sum over %zu spans", spans.size());
+    return Status::Error(StatusCode::kUnsupported, "a sum over %zu spans", call.spans.size());
   }
   int64_t used = 0;
   SquareSpans table;
   table.chunk = chunk;
   const auto launch = [&]() -> Status {
     if (table.count == 0) return {};
-    const cudaError_t error = LaunchSquares(table, partials_ + used, Native(stream));
+    const cudaError_t error = LaunchSquares(table, partials_ + used, Native(call.stream));
     used += table.blocks;
     table.count = table.blocks = 0;
     return ToStatus(error, "a sum of squares");
   };
-  for (const ScaledSpan& span : spans) {
+  for (const FlatSpan& span : call.spans) {
     if (span.count == 0) continue;
     if (table.count == kMaxSquareSpans) ENGINE_RETURN_IF_ERROR(launch());
-    table.at[table.count] = {span.data, span.scale, span.count};
+    table.at[table.count] = {Array<float>(span, 0), Array<float>(span, 1), span.count};
     table.first_block[table.count++] = table.blocks;
     table.blocks += static_cast<int32_t>((span.count + chunk - 1) / chunk);
   }
   ENGINE_RETURN_IF_ERROR(launch());
-  return ToStatus(LaunchSum(partials_, used, sum, Native(stream)), "a sum of squares");
+  return ToStatus(LaunchSum(partials_, used, call.shared, Native(call.stream)), "a sum of squares");
 }
 
-Status CudaFlatMath::ScaleToNorm(std::span<const ScaledSpan> spans, const float* square,
-                                 float max_norm, Stream* stream) noexcept {
-  ENGINE_RETURN_IF_ERROR(device_.Use());
+Status CudaFlatMath::ClipNorm(const FlatCall& call) noexcept {
   ScaleTable table;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    table.at[table.count++] = spans[i].scale;
-    if (table.count < kMaxScales && i + 1 < spans.size()) continue;
+  for (size_t i = 0; i < call.spans.size(); ++i) {
+    table.at[table.count++] = Array<float>(call.spans[i], 1);
+    if (table.count < kMaxScales && i + 1 < call.spans.size()) continue;
     ENGINE_RETURN_IF_ERROR(
-        ToStatus(LaunchScaleToNorm(table, square, max_norm, Native(stream)), "scaling to a norm"));
+        ToStatus(LaunchScaleToNorm(table, call.shared, call.numbers[0], Native(call.stream)),
+                 "scaling to a norm"));
     table.count = 0;
   }
   return {};
 }
 
-Status CudaFlatMath::ClampValue(float* data, int64_t count, const float* scale, float limit,
-                                Stream* stream) noexcept {
-  ENGINE_RETURN_IF_ERROR(device_.Use());
-  return ToStatus(LaunchClampValue(data, count, scale, limit, Native(stream)), "clipping values");
+Status CudaFlatMath::ClipValue(const FlatCall& call) noexcept {
+  for (const FlatSpan& span : call.spans) {
+    ENGINE_RETURN_IF_ERROR(
+        ToStatus(LaunchClampValue(Array<float>(span, 0), span.count, Array<float>(span, 1),
+                                  call.numbers[0], Native(call.stream)),
+                 "clipping values"));
+  }
+  return {};
 }
 
 Status CudaFlatMath::FillQuotient(const float* divisor, float factor, float* scales, int64_t count,

@@ -1,7 +1,11 @@
 // FlatMath on one GPU.
 #pragma once
 
+#include <cstddef>
+#include <string_view>
+
 #include "engine/ext/accelerator.h"
+#include "kernels/flat_math.h"
 
 namespace engine::cuda_ops {
 
@@ -14,14 +18,8 @@ class CudaFlatMath final : public FlatMath {
   // Memory for partial sums.
   Status Setup() noexcept;
 
-  Status Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
-                const StepScalars* scalars, Stream* stream) noexcept override;
-  Status SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
-                      Stream* stream) noexcept override;
-  Status ScaleToNorm(std::span<const ScaledSpan> spans, const float* square, float max_norm,
-                     Stream* stream) noexcept override;
-  Status ClampValue(float* data, int64_t count, const float* scale, float limit,
-                    Stream* stream) noexcept override;
+  // "sgd", "adamw" (see kit::UpdateArray), "sum_of_squares", "clip_norm", "clip_value".
+  FlatKernel* FindKernel(std::string_view name) noexcept override;
   Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                       Stream* stream) noexcept override;
   Status Convert(const void* source, DType from, void* target, DType to, int64_t count,
@@ -29,8 +27,35 @@ class CudaFlatMath final : public FlatMath {
   Status Add(float* target, const float* source, int64_t count, Stream* stream) noexcept override;
 
  private:
+  class Kernel final : public FlatKernel {
+   public:
+    using Function = Status (CudaFlatMath::*)(const FlatCall& call) noexcept;
+    Kernel(CudaFlatMath& math, std::string_view name, size_t numbers, Function function) noexcept
+        : name_(name), math_(math), numbers_(numbers), function_(function) {}
+    std::string_view name() const noexcept { return name_; }
+    Status Run(const FlatCall& call) noexcept override;
+
+   private:
+    const std::string_view name_;
+    CudaFlatMath& math_;
+    const size_t numbers_;  // in a call
+    const Function function_;
+  };
+
+  Status Sgd(const FlatCall& call) noexcept;
+  Status AdamW(const FlatCall& call) noexcept;
+  Status Update(const FlatCall& call, const KernelRule& rule) noexcept;
+  Status SumOfSquares(const FlatCall& call) noexcept;
+  Status ClipNorm(const FlatCall& call) noexcept;
+  Status ClipValue(const FlatCall& call) noexcept;
+
   CudaDevice& device_;
   double* partials_ = nullptr;  // of the sum under way: one stream at a time
+  Kernel kernels_[5] = {{*this, "sgd", 2, &CudaFlatMath::Sgd},
+                        {*this, "adamw", 3, &CudaFlatMath::AdamW},
+                        {*this, "sum_of_squares", 0, &CudaFlatMath::SumOfSquares},
+                        {*this, "clip_norm", 1, &CudaFlatMath::ClipNorm},
+                        {*this, "clip_value", 1, &CudaFlatMath::ClipValue}};
 };
 
 }  // namespace engine::cuda_ops

@@ -58,9 +58,9 @@ ENGINE_TARGET_CLONES void DescendWithNesterov(const Coefficients& c, int64_t cou
 
 class Sgd final : public Optimizer, public SpanUpdates {
  public:
-  // `math` is null where parameters are host memory.
-  Sgd(const Options& options, FlatMath* math) noexcept
-      : math_(math),
+  // `kernel` is null where parameters are host memory.
+  Sgd(const Options& options, FlatKernel* kernel) noexcept
+      : kernel_(kernel),
         momentum_(static_cast<float>(options.Float("momentum"))),
         weight_decay_(static_cast<float>(options.Float("weight_decay"))),
         nesterov_(options.Bool("nesterov")) {}
@@ -76,17 +76,16 @@ class Sgd final : public Optimizer, public SpanUpdates {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == kSpanUpdatesId && math_ ? static_cast<SpanUpdates*>(this) : nullptr;
+    return id == kSpanUpdatesId && kernel_ ? static_cast<SpanUpdates*>(this) : nullptr;
   }
 
   Status Update(std::span<const UpdateCall> calls) noexcept override {
-    const UpdateRule rule{
-        .formula = UpdateFormula::kSgd, .momentum = momentum_, .nesterov = nesterov_ ? 1u : 0u};
-    return kit::UpdateInParts(*math_, rule, calls, weight_decay_);
+    const float numbers[] = {momentum_, nesterov_ ? 1.0f : 0.0f};
+    return kit::UpdateInParts(*kernel_, numbers, calls, weight_decay_);
   }
 
   Status Update(const UpdateCall& call) noexcept override {
-    if (math_) return Update(std::span(&call, 1));
+    if (kernel_) return Update(std::span(&call, 1));
     const Coefficients c{.gradient_scale = call.gradient_scale,
                          .learning_rate = call.learning_rate,
                          .momentum = momentum_,
@@ -102,20 +101,20 @@ class Sgd final : public Optimizer, public SpanUpdates {
   }
 
  private:
-  FlatMath* const math_;
+  FlatKernel* const kernel_;
   const float momentum_;
   const float weight_decay_;
   const bool nesterov_;
 };
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  FlatMath* math = nullptr;
-  ENGINE_RETURN_IF_ERROR(kit::FindMath(host, "sgd", &math));
+  FlatKernel* kernel = nullptr;
+  ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "sgd", "sgd", &kernel));
   if (options.Bool("nesterov") && options.Float("momentum") == 0) {
     return Status::Error(StatusCode::kConfig,
                          "nesterov needs a momentum: set momentum, e.g. to 0.9");
   }
-  *out = new (std::nothrow) Sgd(options, math);
+  *out = new (std::nothrow) Sgd(options, kernel);
   if (*out) return {};
   return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
 }

@@ -121,18 +121,11 @@ class AsyncStream final : public Stream {
   std::thread thread_;  // last: uses all of the above
 };
 
-// FlatMath in plain loops, after the formulas of accelerator.h; Convert knows no float16.
+// FlatMath in plain loops; Convert knows no float16. It has the kernels of our optimizers and hooks.
 class AsyncMath final : public FlatMath {
  public:
   explicit AsyncMath(AsyncAccelerator& device) : device_(device) {}
-  Status Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
-                const StepScalars* scalars, Stream* stream) noexcept override;
-  Status SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
-                      Stream* stream) noexcept override;
-  Status ScaleToNorm(std::span<const ScaledSpan> spans, const float* square, float max_norm,
-                     Stream* stream) noexcept override;
-  Status ClampValue(float* data, int64_t count, const float* scale, float limit,
-                    Stream* stream) noexcept override;
+  FlatKernel* FindKernel(std::string_view name) noexcept override;
   Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                       Stream* stream) noexcept override;
   Status Convert(const void* source, DType from, void* target, DType to, int64_t count,
@@ -140,7 +133,19 @@ class AsyncMath final : public FlatMath {
   Status Add(float* target, const float* source, int64_t count, Stream* stream) noexcept override;
 
  private:
+  struct Kernel final : FlatKernel {
+    Kernel(AsyncMath& of, std::string_view called) : math(of), name(called) {}
+    Status Run(const FlatCall& call) noexcept override;
+    AsyncMath& math;
+    const std::string_view name;
+  };
+
   AsyncAccelerator& device_;
+  Kernel kernels_[5] = {{*this, "sgd"},
+                        {*this, "adamw"},
+                        {*this, "sum_of_squares"},
+                        {*this, "clip_norm"},
+                        {*this, "clip_value"}};
 };
 
 class AsyncAccelerator final : public Device, public Accelerator {

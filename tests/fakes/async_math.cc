@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "kit/accelerator.h"
 #include "tests/fakes/async_accelerator.h"
 #include "tests/fakes/bfloat16.h"
 
@@ -14,112 +15,129 @@ Status Queue(Stream* stream, AsyncStream::Work work) {
   return static_cast<AsyncStream*>(stream)->Queue(std::move(work));
 }
 
-void Descend(const UpdateSpan& span, const UpdateRule& rule, float rate, float* value,
-             const float* gradient, float* velocity) {
-  const float scale = *OnDevice(span.gradient_scale);
+// What a kernel is called with, kept until it runs.
+struct Kept {
+  explicit Kept(const FlatCall& call)
+      : spans(call.spans.begin(), call.spans.end()),
+        numbers(call.numbers.begin(), call.numbers.end()),
+        shared(call.shared),
+        scalars(call.scalars) {}
+  std::vector<FlatSpan> spans;
+  std::vector<float> numbers;
+  float* shared;
+  const StepScalars* scalars;
+};
+
+float* Array(const FlatSpan& span, size_t i) {
+  return OnDevice(static_cast<float*>(span.arrays[i]));
+}
+
+void Descend(const FlatSpan& span, const Kept& call, float rate) {
+  const float momentum = call.numbers[0];
+  const bool nesterov = call.numbers[1] != 0;
+  float* const value = Array(span, kit::kValue);
+  float* const velocity = Array(span, kit::kState0);
+  const float scale = *Array(span, kit::kGradientScale);
   for (int64_t i = 0; i < span.count; ++i) {
-    const float g = gradient[i] * scale + span.weight_decay * value[i];
+    const float g =
+        Array(span, kit::kGradient)[i] * scale + span.numbers[kit::kWeightDecay] * value[i];
     if (velocity == nullptr) {
       value[i] -= rate * g;
       continue;
     }
-    velocity[i] = rule.momentum * velocity[i] + g;
-    value[i] -= rate * (rule.nesterov != 0 ? g + rule.momentum * velocity[i] : velocity[i]);
+    velocity[i] = momentum * velocity[i] + g;
+    value[i] -= rate * (nesterov ? g + momentum * velocity[i] : velocity[i]);
   }
 }
 
-void DescendAdaptively(const UpdateSpan& span, const UpdateRule& rule, float rate, uint64_t step,
-                       float* value, const float* gradient) {
-  const float scale = *OnDevice(span.gradient_scale);
-  float* const m = OnDevice(span.states[0]);
-  float* const v = OnDevice(span.states[1]);
-  const auto t = static_cast<double>(step);
-  const double bias1 = 1 - std::pow(double{rule.beta1}, t);
-  const double bias2 = 1 - std::pow(double{rule.beta2}, t);
+void DescendAdaptively(const FlatSpan& span, const Kept& call, float rate) {
+  const float beta1 = call.numbers[0], beta2 = call.numbers[1], epsilon = call.numbers[2];
+  float* const value = Array(span, kit::kValue);
+  float* const m = Array(span, kit::kState0);
+  float* const v = Array(span, kit::kState1);
+  const float scale = *Array(span, kit::kGradientScale);
+  const auto t = static_cast<double>(OnDevice(call.scalars)->update_step);
+  const double bias1 = 1 - std::pow(double{beta1}, t);
+  const double bias2 = 1 - std::pow(double{beta2}, t);
   for (int64_t i = 0; i < span.count; ++i) {
-    const double g = double{gradient[i]} * scale;
-    m[i] = static_cast<float>(rule.beta1 * double{m[i]} + (1 - rule.beta1) * g);
-    v[i] = static_cast<float>(rule.beta2 * double{v[i]} + (1 - rule.beta2) * g * g);
+    const double g = double{Array(span, kit::kGradient)[i]} * scale;
+    m[i] = static_cast<float>(beta1 * double{m[i]} + (1 - beta1) * g);
+    v[i] = static_cast<float>(beta2 * double{v[i]} + (1 - beta2) * g * g);
     const double step_size = rate / bias1 * m[i];
-    const double decayed = value[i] * (1 - double{rate} * span.weight_decay);
-    value[i] = static_cast<float>(decayed - step_size / (std::sqrt(v[i] / bias2) + rule.epsilon));
+    const double decayed = value[i] * (1 - double{rate} * span.numbers[kit::kWeightDecay]);
+    value[i] = static_cast<float>(decayed - step_size / (std::sqrt(v[i] / bias2) + epsilon));
   }
 }
 
-void UpdateSpanOnDevice(const UpdateSpan& span, const UpdateRule& rule,
-                        const StepScalars& scalars) {
-  float* const value = OnDevice(span.value);
-  const float* const gradient = OnDevice(span.gradient);
-  const float rate = scalars.learning_rate * span.learning_rate_scale;
-  if (rule.formula == UpdateFormula::kSgd) {
-    Descend(span, rule, rate, value, gradient, OnDevice(span.states[0]));
-  } else {
-    DescendAdaptively(span, rule, rate, scalars.update_step, value, gradient);
+void Update(const Kept& call, bool adamw) {
+  for (const FlatSpan& span : call.spans) {
+    const float rate =
+        OnDevice(call.scalars)->learning_rate * span.numbers[kit::kLearningRateScale];
+    adamw ? DescendAdaptively(span, call, rate) : Descend(span, call, rate);
+    auto* const rounded = static_cast<uint16_t*>(OnDevice(span.arrays[kit::kValueBf16]));
+    for (int64_t i = 0; rounded != nullptr && i < span.count; ++i) {
+      rounded[i] = ToBFloat16(Array(span, kit::kValue)[i]);
+    }
   }
-  auto* const rounded = static_cast<uint16_t*>(OnDevice(span.value_bf16));
-  for (int64_t i = 0; rounded != nullptr && i < span.count; ++i) {
-    rounded[i] = ToBFloat16(value[i]);
+}
+
+void AddUpSquares(const Kept& call) {
+  double total = 0;
+  for (const FlatSpan& span : call.spans) {
+    const double scale = *Array(span, 1);
+    for (int64_t i = 0; i < span.count; ++i) {
+      const double x = Array(span, 0)[i] * scale;
+      total += x * x;
+    }
+  }
+  *OnDevice(call.shared) = static_cast<float>(total);
+}
+
+void ClipNorm(const Kept& call) {
+  const float factor = std::min(1.0f, call.numbers[0] / std::sqrt(*OnDevice(call.shared)));
+  for (const FlatSpan& span : call.spans) *Array(span, 1) *= factor;
+}
+
+void ClipValue(const Kept& call) {
+  const float limit = call.numbers[0];
+  for (const FlatSpan& span : call.spans) {
+    const float factor = *Array(span, 1);
+    for (int64_t i = 0; i < span.count; ++i) {
+      float& x = Array(span, 0)[i];
+      x = std::clamp(x * factor, -limit, limit) / factor;
+    }
   }
 }
 
 }  // namespace
 
-Status AsyncMath::Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
-                         const StepScalars* scalars, Stream* stream) noexcept {
-  std::vector<const void*> written;
-  for (const UpdateSpan& span : spans) {
-    written.push_back(span.value);
-    if (span.value_bf16 != nullptr) written.push_back(span.value_bf16);
+FlatKernel* AsyncMath::FindKernel(std::string_view name) noexcept {
+  for (Kernel& kernel : kernels_) {
+    if (kernel.name == name) return &kernel;
   }
-  device_.AddWriters(written);
-  const std::vector<UpdateSpan> kept(spans.begin(), spans.end());
-  return Queue(stream, [this, written, kept, rule, scalars]() -> Status {
-    for (const UpdateSpan& span : kept) UpdateSpanOnDevice(span, rule, *OnDevice(scalars));
-    device_.RemoveWriters(written);
-    return {};
-  });
+  return nullptr;
 }
 
-Status AsyncMath::SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
-                               Stream* stream) noexcept {
-  const std::vector<ScaledSpan> kept(spans.begin(), spans.end());
-  return Queue(stream, [kept, sum]() -> Status {
-    double total = 0;
-    for (const ScaledSpan& span : kept) {
-      const double scale = *OnDevice(span.scale);
-      for (int64_t i = 0; i < span.count; ++i) {
-        const double x = OnDevice(span.data)[i] * scale;
-        total += x * x;
-      }
-    }
-    *OnDevice(sum) = static_cast<float>(total);
-    return {};
-  });
-}
-
-Status AsyncMath::ScaleToNorm(std::span<const ScaledSpan> spans, const float* square,
-                              float max_norm, Stream* stream) noexcept {
-  const std::vector<ScaledSpan> kept(spans.begin(), spans.end());
-  std::set<const float*> scales;
-  for (const ScaledSpan& span : kept) scales.insert(span.scale);
-  if (scales.size() != kept.size()) {
+Status AsyncMath::Kernel::Run(const FlatCall& call) noexcept {
+  const bool updates = name == "sgd" || name == "adamw";
+  std::vector<const void*> written;
+  std::set<const void*> scales;
+  for (const FlatSpan& span : call.spans) {
+    scales.insert(span.arrays[1]);
+    if (!updates) continue;
+    written.push_back(span.arrays[kit::kValue]);
+    if (void* const rounded = span.arrays[kit::kValueBf16]) written.push_back(rounded);
+  }
+  if (name == "clip_norm" && scales.size() != call.spans.size()) {
     return Status::Error(StatusCode::kInvalidArgument, "two spans have one scale");
   }
-  return Queue(stream, [kept, square, max_norm]() -> Status {
-    const float factor = std::min(1.0f, max_norm / std::sqrt(*OnDevice(square)));
-    for (const ScaledSpan& span : kept) *OnDevice(span.scale) *= factor;
-    return {};
-  });
-}
-
-Status AsyncMath::ClampValue(float* data, int64_t count, const float* scale, float limit,
-                             Stream* stream) noexcept {
-  return Queue(stream, [=]() -> Status {
-    const float factor = *OnDevice(scale);
-    for (int64_t i = 0; i < count; ++i) {
-      float& x = OnDevice(data)[i];
-      x = std::clamp(x * factor, -limit, limit) / factor;
-    }
+  if (updates) math.device_.AddWriters(written);
+  return Queue(call.stream, [this, updates, written, kept = Kept(call)]() -> Status {
+    if (updates) Update(kept, name == "adamw");
+    if (name == "sum_of_squares") AddUpSquares(kept);
+    if (name == "clip_norm") ClipNorm(kept);
+    if (name == "clip_value") ClipValue(kept);
+    if (updates) math.device_.RemoveWriters(written);
     return {};
   });
 }

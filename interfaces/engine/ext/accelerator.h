@@ -6,8 +6,6 @@
 // decided by the device, in arithmetic on flat arrays (FlatMath), and what changes from step to
 // step is read from device memory (StepScalars), so that the work of a step can be recorded once
 // and replayed.
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <cstddef>
@@ -33,60 +31,51 @@ struct StepScalars {
   float reserved = 0;
 };
 
-// One span of one parameter; all pointers are device memory.
-struct UpdateSpan {
-  float* value = nullptr;
-  const float* gradient = nullptr;
-  float* states[2] = {};                  // kAdamW: first and second moment; kSgd: velocity or null
-  void* value_bf16 = nullptr;             // null, or also gets the new value, rounded to bfloat16
-  const float* gradient_scale = nullptr;  // one number; the gradient is gradient[i] * it
-  int64_t count = 0;
-  float learning_rate_scale = 1;  // multiplies StepScalars::learning_rate
-  float weight_decay = 0;
+// What a FlatKernel works on: equally long arrays, single numbers, or null where it can do without.
+// Which is which, the kernel says.
+struct FlatSpan {
+  void* arrays[6] = {};  // device memory
+  int64_t count = 0;     // elements
+  float numbers[2] = {};
 };
 
-enum class UpdateFormula : int32_t { kSgd = 0, kAdamW = 1 };  // those of the plugins sgd and adamw
-
-struct UpdateRule {
-  UpdateFormula formula = UpdateFormula::kSgd;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;  // kAdamW
-  float momentum = 0;                                   // kSgd
-  uint32_t nesterov = 0;                                // kSgd
+struct FlatCall {
+  std::span<const FlatSpan> spans;
+  std::span<const float> numbers;        // for all spans
+  float* shared = nullptr;               // device memory, for all spans
+  const StepScalars* scalars = nullptr;  // device memory
+  Stream* stream = nullptr;
 };
 
-// A span of numbers data[i] * *scale, in device memory.
-struct ScaledSpan {
-  const float* data = nullptr;
-  int64_t count = 0;
-  float* scale = nullptr;
+// Arithmetic on flat arrays that a device has for a plugin other than the core: an optimizer, a
+// hook. The two agree on the name and on what the fields of a call mean; the core knows neither, so
+// both may come from a third party.
+class FlatKernel {
+ public:
+  // Queues the work on all spans. The call is read before this returns. kInvalidArgument for one
+  // that is not of this kernel. [compute-lane]
+  virtual Status Run(const FlatCall& call) noexcept = 0;
+
+ protected:
+  ~FlatKernel() = default;
 };
 
 // Arithmetic on flat arrays in device memory, queued on `stream`. Results are the same in every
-// run: sums have one order. [compute-lane]
+// run: sums have one order.
 class FlatMath {
  public:
-  virtual Status Update(std::span<const UpdateSpan> spans, const UpdateRule& rule,
-                        const StepScalars* scalars, Stream* stream) noexcept = 0;
+  // The kernel called `name`, which lives as long as the device, or null. [setup]
+  virtual FlatKernel* FindKernel(std::string_view name) noexcept = 0;
 
-  // *sum = the sum over all elements of all spans of (data[i] * *scale)^2, in the order given.
-  virtual Status SumOfSquares(std::span<const ScaledSpan> spans, float* sum,
-                              Stream* stream) noexcept = 0;
-  // Every scale, of which no two are the same one, becomes scale * min(1, max_norm /
-  // sqrt(*square)).
-  virtual Status ScaleToNorm(std::span<const ScaledSpan> spans, const float* square, float max_norm,
-                             Stream* stream) noexcept = 0;
-  // data[i] becomes clamp(data[i] * *scale, -limit, limit) / *scale.
-  virtual Status ClampValue(float* data, int64_t count, const float* scale, float limit,
-                            Stream* stream) noexcept = 0;
-  // scales[i] = factor / max(*divisor, 1), for `count` scales.
+  // scales[i] = factor / max(*divisor, 1), for `count` scales. [compute-lane]
   virtual Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                               Stream* stream) noexcept = 0;
 
   // target[i] = source[i] in another type: kFloat32, kBFloat16 (to nearest, ties to even) or
-  // kFloat16. kUnsupported for others. Arrays do not overlap.
+  // kFloat16. kUnsupported for others. Arrays do not overlap. [compute-lane]
   virtual Status Convert(const void* source, DType from, void* target, DType to, int64_t count,
                          Stream* stream) noexcept = 0;
-  // target[i] += source[i].
+  // target[i] += source[i]. [compute-lane]
   virtual Status Add(float* target, const float* source, int64_t count,
                      Stream* stream) noexcept = 0;
 
@@ -114,12 +103,14 @@ class Accelerator {
   // after Device::Copy has returned: such memory may not be touched until the copy is known to be
   // done. (Other host memory that Device::Copy reads may be reused when it returns.) [setup]
   virtual Status AllocateHost(size_t size_bytes, void** out) noexcept = 0;
+  // Gives it back; null is ignored. [setup]
   virtual void FreeHost(void* memory) noexcept = 0;
 
-  // Between the two, what this thread queues on `stream` is recorded and not done. Nothing may wait
-  // for the stream meanwhile. After an error the stream is as before BeginRecording. Owned by the
-  // caller. [compute-lane]
+  // Until EndRecording, what this thread queues on `stream` is recorded and not done. Nothing may
+  // wait for the stream meanwhile. [compute-lane]
   virtual Status BeginRecording(Stream* stream) noexcept = 0;
+  // *out = what was recorded, owned by the caller. After an error the stream is as before
+  // BeginRecording. [compute-lane]
   virtual Status EndRecording(Stream* stream, Recording** out) noexcept = 0;
 
   // What the device found wrong with the data of earlier work (a token outside of the vocabulary),

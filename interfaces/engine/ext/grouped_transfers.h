@@ -1,6 +1,4 @@
 // Several transfers in one launch: what a communicator may offer beside single ones.
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,6 @@
 //   BeginStep(t)
 //   kPush(unit)                      ->   adds up (sync), or updates at once
 //   kPull(unit)                      <-   when the update mode allows it
-//
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,4 @@
 // Communicators whose transfers can be recorded with the work of a device and done again with it.
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <string_view>

@@ -3,8 +3,6 @@
 //
 // Buffers of a transfer may lie anywhere. When all ranks' buffers lie in memory of this allocator,
 // ranks work on each other's buffers in place instead of copying through a staging area.
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,4 @@
 // Communicators of some of the ranks: what a communicator may offer beside transfers.
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,6 @@
 // functions.
 //
 //   local hooks -> Pack -> transfer -> Unpack -> reduced hooks, update
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <cstdint>

@@ -61,10 +61,10 @@ struct KernelSpans {
 constexpr int64_t kUpdateBlock = 4096;  // elements of one block
 
 struct KernelRule {
-  float beta1, beta2, epsilon;  // AdamW
-  float momentum;               // SGD
-  bool adamw;
-  bool nesterov;
+  float beta1 = 0, beta2 = 0, epsilon = 0;  // AdamW
+  float momentum = 0;                       // SGD
+  bool adamw = false;
+  bool nesterov = false;
 };
 
 // `step` and `learning_rate` are device memory.

@@ -9,7 +9,7 @@ namespace engine::test {
 namespace {
 
 // An accelerator whose work is done at once, in host memory, and that allocates nothing.
-class PromptAccelerator final : public HostDevice, Accelerator, FlatMath {
+class PromptAccelerator final : public HostDevice, Accelerator, FlatMath, FlatKernel {
  public:
   void* Query(std::string_view id) noexcept override {
     return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
@@ -35,15 +35,8 @@ class PromptAccelerator final : public HostDevice, Accelerator, FlatMath {
   Status EndRecording(Stream*, Recording**) noexcept override { return {}; }
   Status Fault() noexcept override { return {}; }
 
-  Status Update(std::span<const UpdateSpan>, const UpdateRule&, const StepScalars*,
-                Stream*) noexcept override {
-    return {};
-  }
-  Status SumOfSquares(std::span<const ScaledSpan>, float*, Stream*) noexcept override { return {}; }
-  Status ScaleToNorm(std::span<const ScaledSpan>, const float*, float, Stream*) noexcept override {
-    return {};
-  }
-  Status ClampValue(float*, int64_t, const float*, float, Stream*) noexcept override { return {}; }
+  FlatKernel* FindKernel(std::string_view) noexcept override { return this; }
+  Status Run(const FlatCall&) noexcept override { return {}; }
   Status FillQuotient(const float*, float, float*, int64_t, Stream*) noexcept override {
     return {};
   }

@@ -20,16 +20,10 @@ class NoEvent final : public Event {
   void* native() noexcept override { return nullptr; }
 };
 
-class NoMath final : public FlatMath {
+class NoMath final : public FlatMath, FlatKernel {
  public:
-  using Spans = std::span<const ScaledSpan>;
-  Status Update(std::span<const UpdateSpan>, const UpdateRule&, const StepScalars*,
-                Stream*) noexcept override {
-    return {};
-  }
-  Status SumOfSquares(Spans, float*, Stream*) noexcept override { return {}; }
-  Status ScaleToNorm(Spans, const float*, float, Stream*) noexcept override { return {}; }
-  Status ClampValue(float*, int64_t, const float*, float, Stream*) noexcept override { return {}; }
+  FlatKernel* FindKernel(std::string_view) noexcept override { return this; }
+  Status Run(const FlatCall&) noexcept override { return {}; }
   Status FillQuotient(const float*, float, float*, int64_t, Stream*) noexcept override {
     return {};
   }
