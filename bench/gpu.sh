@@ -47,9 +47,6 @@ op_times() {  # samples [more words]
   cd "$results" &&
     staged "$stage/bin/cuda_op_times" "$stage/plugins/libengine_cuda_ops.so" "$1" bf16 "${@:2}" --json >"$step_data"
 }
-nccl_overhead() {
-  RANK=0 WORLD_SIZE=1 staged "$stage/bin/nccl_overhead" "$stage/plugins/libengine_nccl.so" "$work/id" --json >"$step_data"
-}
 summarize() {
   python3 bench/gpu_report.py "$results/gpu_bench.jsonl" bench/gpu_predictions.json "$results"
 }
@@ -92,4 +89,3 @@ for batch in ${BATCHES:-64 4}; do
   step "$batch.torch-eager-flash.1" 60 torch "$batch" eager flash
   step "$batch.torch-autotune-cudnn.1" 300 torch "$batch" $mode cudnn
 done
-step nccl 40 nccl_overhead

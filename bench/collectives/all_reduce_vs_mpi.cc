@@ -30,9 +30,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/support/folder_host.h"
+#include "bench/support/plugin_library.h"
 #include "engine/ext/shared_memory.h"
-#include "tests/conformance/communicator/file_host.h"
-#include "tests/conformance/plugin_under_test.h"
 
 namespace engine::bench {
 namespace {
@@ -43,7 +43,7 @@ constexpr int64_t kSampleBytes = 256 << 10;  // a sample of small arrays takes s
 constexpr int kMaxPerSample = 200;
 
 struct Flags {
-  std::string plugin = ENGINE_TEST_PLUGIN_DIR "/libengine_shm.so";
+  std::string plugin = ENGINE_BENCH_PLUGIN_DIR "/libengine_shm.so";
   std::vector<int64_t> bytes = {4,        64,        1 << 10, 4 << 10, 16 << 10, 32 << 10,
                                 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   std::vector<std::string> options;
@@ -278,14 +278,14 @@ void Measure(const Flags& flags) {
   const auto largest =
       static_cast<size_t>(*std::max_element(flags.bytes.begin(), flags.bytes.end()));
   const std::string folder = SharedFolder();
-  test::FileHost host({.rank = Rank(),
-                       .world_size = WorldSize(),
-                       .local_rank = Rank(),
-                       .local_world_size = WorldSize()},
-                      folder);
-  const auto plugin = test::PluginUnderTest::Load(flags.plugin);
+  FolderHost host({.rank = Rank(),
+                   .world_size = WorldSize(),
+                   .local_rank = Rank(),
+                   .local_world_size = WorldSize()},
+                  folder);
+  const auto plugin = PluginLibrary::Load(flags.plugin);
   Require(plugin.status(), "plugin");
-  test::OptionValues::Overrides options;
+  Overrides options;
   for (const std::string& option : flags.options) {
     const size_t equals = std::min(option.find('='), option.size() - 1);
     options[option.substr(0, equals)] = option.substr(equals + 1);

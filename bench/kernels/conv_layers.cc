@@ -1,11 +1,11 @@
 // Every convolution of the models cnn and resnet18 at the batch that they are measured with, one
-// thread: conv2d of cpu_ops (with all that the op does) beside oneDNN's primitive alone in its best
+// thread: conv2d of the plugin cpu_ops (with all that the op does) beside oneDNN's primitive alone in its best
 // layout and in channels-last, and sgemm as a measure of the machine. Milliseconds of processor
 // time, and GFLOP/s that count padding as work.
 //
 //   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
-//   cmake --build build/bench --target conv_layers && build/bench/bench/conv_layers [PART OF A
-//   NAME]
+//   cmake --build build/bench --target conv_layers && build/bench/bench/conv_layers
+//   build/bench/lib/engine/plugins/libengine_cpu_ops.so [PART OF A NAME]
 #include <omp.h>
 
 #include <cstdio>
@@ -13,7 +13,8 @@
 #include <memory>
 
 #include "bench/kernels/conv_layer.h"
-#include "plugins/cpu_ops/ops.h"
+#include "bench/support/folder_host.h"
+#include "bench/support/plugin_library.h"
 
 namespace engine::bench {
 namespace {
@@ -38,15 +39,16 @@ constexpr ConvLayer kLayers[] = {
 
 class TimedOp {
  public:
-  explicit TimedOp(const ConvLayer& layer) {
-    const OptionValue attributes[] = {
-        {.name = "channels", .type = OptionType::kInt, .integer = layer.channels},
-        {.name = "kernel", .type = OptionType::kInt, .integer = layer.kernel},
-        {.name = "stride", .type = OptionType::kInt, .integer = layer.stride},
-        {.name = "padding", .type = OptionType::kInt, .integer = layer.padding},
-        {.name = "bias", .type = OptionType::kBool, .integer = 0},
-        {.name = "init", .type = OptionType::kEnum, .string = "uniform"}};
-    op_.reset(cpu_ops::MakeConv2d({.name = "conv2d", .threads = 1}, Options(attributes)));
+  TimedOp(const PluginLibrary& plugin, OpLibrary& library, const ConvLayer& layer) {
+    const OptionTexts attributes(plugin.option_specs(), "conv2d",
+                                 {{"channels", std::to_string(layer.channels)},
+                                  {"kernel", std::to_string(layer.kernel)},
+                                  {"stride", std::to_string(layer.stride)},
+                                  {"padding", std::to_string(layer.padding)},
+                                  {"bias", "false"}});
+    Op* op = nullptr;
+    Must(library.CreateOp("conv2d", attributes.options(), &op));
+    op_.reset(op);
     const TensorSpec x = {
         {layer.samples, layer.extent, layer.extent, layer.inputs}, DType::kFloat32, 1};
     OpSignature signature;
@@ -97,15 +99,18 @@ void PrintPass(const ConvLayer& layer, const char* pass, double ours, double bes
 }
 
 // Only layers whose name contains `filter`.
-void Run(const char* filter) {
+Status Run(const char* path, const char* filter) {
   omp_set_num_threads(1);
+  FolderHost host({}, {});  // a world of one, without a store
+  ENGINE_ASSIGN_OR_RETURN(const PluginLibrary plugin, PluginLibrary::Load(path));
+  ENGINE_ASSIGN_OR_RETURN(const auto library, plugin.Create<OpLibrary>(host, {{"threads", "1"}}));
   for (int64_t size : {512, 1024}) {
     std::printf("sgemm %ld^3: %.0f GFLOP/s\n", static_cast<long>(size),
                 2e-6 * static_cast<double>(size * size * size) / TimeSgemm(size, size, size));
   }
   for (const ConvLayer& layer : kLayers) {
     if (std::strstr(layer.name, filter) == nullptr) continue;
-    const ConvTimes ours = TimedOp(layer).Time();
+    const ConvTimes ours = TimedOp(plugin, *library, layer).Time();
     const ConvTimes best = TimeOneDnn(layer, false), last = TimeOneDnn(layer, true);
     PrintPass(layer, "forward", ours.forward, best.forward, last.forward);
     PrintPass(layer, "data", ours.data, best.data, last.data);
@@ -113,6 +118,7 @@ void Run(const char* filter) {
     std::printf("%-24s weights to oneDNN's layout %.3f ms\n", layer.name,
                 TimeOneDnnWeightReorder(layer));
   }
+  return {};
 }
 
 }  // namespace
@@ -120,5 +126,8 @@ void Run(const char* filter) {
 
 int main(int argc, char** argv) {
   std::setbuf(stdout, nullptr);
-  engine::bench::Run(argc > 1 ? argv[1] : "");
+  const engine::Status status =
+      engine::bench::Run(argc > 1 ? argv[1] : "libengine_cpu_ops.so", argc > 2 ? argv[2] : "");
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message());
+  return status.ok() ? 0 : 1;
 }

@@ -83,7 +83,7 @@ void Print(const TimedCase& timed, const char* pass, double us, double flop, dou
 int Run(int argc, char** argv) {
   bool json = false;
   std::vector<std::string> words;
-  test::OptionValues::Overrides options;
+  Overrides options;
   for (int i = 1; i < argc; ++i) {
     const char* const word = argv[i];
     if (std::strcmp(word, "--json") == 0) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <random>
 
+#include "bench/support/folder_host.h"
 #include "core/graph/device_buffer.h"
 
 namespace engine::bench {
@@ -13,8 +14,9 @@ namespace {
 
 constexpr int64_t kTimeoutMs = 60000;
 
-test::LoneHost& TheHost() {
-  static test::LoneHost host;  // plugins may keep it
+// A world of one, without a store.
+FolderHost& TheHost() {
+  static FolderHost host({}, {});  // plugins may keep it
   return host;
 }
 
@@ -92,16 +94,15 @@ double Bytes(const std::vector<TensorView>& views) {
 
 }  // namespace
 
-Result<std::unique_ptr<OpTimer>> OpTimer::Load(const std::string& path,
-                                               const test::OptionValues::Overrides& options) {
-  ENGINE_ASSIGN_OR_RETURN(test::PluginUnderTest plugin, test::PluginUnderTest::Load(path));
+Result<std::unique_ptr<OpTimer>> OpTimer::Load(const std::string& path, const Overrides& options) {
+  ENGINE_ASSIGN_OR_RETURN(PluginLibrary plugin, PluginLibrary::Load(path));
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<OpLibrary> library,
                           plugin.Create<OpLibrary>(TheHost(), options));
   return std::unique_ptr<OpTimer>(new OpTimer(std::move(plugin), std::move(library)));
 }
 
 Result<OpTime> OpTimer::Time(const TimedCase& timed, int calls, int rounds) {
-  const test::OptionValues values(plugin_.option_specs(), timed.op, timed.attributes);
+  const OptionTexts values(plugin_.option_specs(), timed.op, timed.attributes);
   Op* raw = nullptr;
   ENGINE_RETURN_IF_ERROR(library_->CreateOp(timed.op, values.options(), &raw));
   const std::unique_ptr<Op> op(raw);

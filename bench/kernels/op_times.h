@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/conformance/plugin_under_test.h"
+#include "bench/support/plugin_library.h"
 
 namespace engine::bench {
 
@@ -14,7 +14,7 @@ namespace engine::bench {
 struct TimedCase {
   std::string name;
   std::string op;
-  test::OptionValues::Overrides attributes;
+  Overrides attributes;
   std::vector<TensorSpec> inputs;
   int64_t classes = 0;      // int32 inputs hold numbers below it
   double forward_flop = 0;  // of one call
@@ -30,7 +30,7 @@ class OpTimer {
  public:
   // The op plugin at `path` with options of its own.
   static Result<std::unique_ptr<OpTimer>> Load(const std::string& path,
-                                               const test::OptionValues::Overrides& options);
+                                               const Overrides& options);
 
   // Queues `calls` calls at once, `rounds` times, after one round that is not counted.
   Result<OpTime> Time(const TimedCase& timed, int calls, int rounds);
@@ -38,10 +38,10 @@ class OpTimer {
   Device& device() { return *library_->device(); }
 
  private:
-  OpTimer(test::PluginUnderTest plugin, std::unique_ptr<OpLibrary> library)
+  OpTimer(PluginLibrary plugin, std::unique_ptr<OpLibrary> library)
       : plugin_(std::move(plugin)), library_(std::move(library)) {}
 
-  test::PluginUnderTest plugin_;
+  PluginLibrary plugin_;
   std::unique_ptr<OpLibrary> library_;
 };
 

@@ -1,4 +1,4 @@
-// The connections of one lane to all peers, and the messages of wire.h on them.
+// The messages of wire.h between this rank and all peers, on one lane.
 //
 // A transfer is a series of steps, the same on all ranks, and a rank stands at the step whose parts
 // it awaits. Each step has at most one part for each peer. A rank that stands at step k has sent,
@@ -11,90 +11,72 @@
 // - It does not wait for a part in vain. Who it receives from, p, stands at the same step or later.
 //   If at the same one, p is as late as r, does not block either, and sends the part before it
 //   waits. If later, p has sent it: to stand later, p has finished writing this step.
+// - It does not wait for a connection in vain: see connections.h.
 //
 // With step k + 1 in the socket while step k is awaited, the link does not idle for the time
 // between the last byte of a part and the reaction to it.
 //
-// Gloo's pairs run in synchronous mode: the calling thread reads and writes the socket itself. That
-// saves two wake-ups per message over gloo's event loop, and what a peer sends early waits in the
-// kernel instead of keeping that loop spinning. README.md of this folder has the
-// measurements.
+// The calling thread reads and writes the sockets itself, which saves the two wake-ups of a message
+// that passes through another thread.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "connections.h"
 #include "engine/status.h"
-#include "socket.h"
+#include "kit/work.h"
 #include "wire.h"
-
-namespace gloo::transport {
-class Buffer;
-class Pair;
-}  // namespace gloo::transport
 
 namespace engine::tcp {
 
-struct CongestionControl {
-  std::string name;  // the kernel's; empty: the host's choice stays
-  bool required = false;
-};
-
 class Channel {
  public:
-  Channel(int rank, int world_size);
-  ~Channel();
+  // `connections` outlives the channel.
+  Channel(Connections& connections, int lane);
 
-  // Takes a connected pair, which must outlive the channel, and the address that the peer published
-  // for it.
-  // kConfig when the kernel does not allow what this needs. [setup]
-  Status Attach(int peer, ::gloo::transport::Pair& pair, const std::vector<char>& peer_address,
-                const CongestionControl& congestion_control);
+  int rank() const noexcept { return connections_.ranks().rank; }
+  int world_size() const noexcept { return connections_.ranks().world_size; }
 
-  int rank() const noexcept { return rank_; }
-  int world_size() const noexcept { return static_cast<int>(links_.size()); }
+  // Starts a transfer: the next message to and from each peer has its header. `work`, which lives
+  // until the next Open, is told when the first byte leaves. [one thread at a time]
+  void Open(kit::PooledWork& work) noexcept;
 
-  // Starts a transfer: the next message to and from each peer is its opening. The time of the first
-  // message sent goes into `started_ns`, which is 0 before and lives until the next Open. [one
-  // thread at a time]
-  void Open(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept;
-
-  // One part of the open transfer; after the opening an empty part is no message at all. Errors:
+  // One part of the open transfer; after the header an empty part is no message at all. Errors:
   // kPeerLost, or kInvalidArgument when the peer is in another transfer, each with the peer's rank.
   Status Send(int peer, const void* data, size_t size_bytes) noexcept;
-  // The part is in inbox() until the next Receive.
-  Status Receive(int peer, size_t size_bytes) noexcept;
-  const std::byte* inbox() const noexcept;
+  Status Receive(int peer, void* data, size_t size_bytes) noexcept;
+
+  // Room for a part, aligned for vectors: for what is not received where it belongs.
+  std::byte* inbox() noexcept { return inbox_->bytes; }
 
   // The peer that the running transfer waits for, or -1. [any-thread]
   int waiting_for() const noexcept { return waiting_for_.load(std::memory_order_relaxed); }
 
-  // Makes pending and later calls fail. [any-thread]
-  void Shutdown() noexcept;
-
  private:
   struct Link {
-    std::unique_ptr<::gloo::transport::Buffer> out;
-    std::unique_ptr<::gloo::transport::Buffer> in;
-    SocketHandle socket;
-    size_t largest_sent = 0;
-    bool sent_opening = false;
-    bool received_opening = false;
+    int socket = -1;  // of the connections
+    bool sent_header = false;
+    bool received_header = false;
   };
-  struct Staging;
+  struct Inbox {
+    alignas(64) std::byte bytes[kPartBytes];
+  };
 
-  void SendMessage(Link& link, const void* data, size_t size_bytes, size_t target_offset);
-  Status CheckOpening(int peer) const noexcept;
+  // The link to `peer`, connected.
+  Status Use(int peer, Link** link) noexcept;
+  Status CheckHeader(int peer, const TransferHeader& theirs) const noexcept;
 
-  const int rank_;
-  const std::unique_ptr<Staging> staging_;
-  std::vector<Link> links_;  // by peer; this rank's own is empty
+  Connections& connections_;
+  const int lane_;
+  const std::unique_ptr<Inbox> inbox_;
+  std::vector<Link> links_;  // by peer; this rank's own is not used
   TransferHeader header_;
-  std::atomic<int64_t>* started_ns_ = nullptr;  // of the open transfer
-  std::atomic<int> waiting_for_{-1};
+  kit::PooledWork* work_ = nullptr;   // the open transfer
+  std::atomic<int> waiting_for_{-1};  // publishes nothing
 };
 
 }  // namespace engine::tcp

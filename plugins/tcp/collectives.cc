@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "all_reduce_choice.h"
-#include "reduce.h"
+#include "kit/reduce.h"
 
 namespace engine::tcp {
 namespace {
@@ -20,17 +20,17 @@ void CopyIfApart(void* target, const void* source, size_t size_bytes) noexcept {
 }  // namespace
 
 Collectives::Collectives(Channel& channel)
-    : channel_(channel), accumulator_(new std::byte[kPartBytes * kAccumulatorGrowth]) {}
+    : channel_(channel), accumulator_(new std::byte[kPartBytes * kit::kAccumulatorGrowth]) {}
 
-Status Collectives::Run(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept {
-  transfer_ = transfer;
-  send_ = static_cast<const std::byte*>(transfer.send);
-  recv_ = static_cast<std::byte*>(transfer.recv);
-  part_count_ = static_cast<int64_t>(kPartBytes / SizeOf(transfer.dtype));
-  channel_.Open(transfer, started_ns);
-  switch (transfer.kind) {
+Status Collectives::Run(kit::PooledWork& work) noexcept {
+  transfer_ = work.transfer();
+  send_ = static_cast<const std::byte*>(transfer_.send);
+  recv_ = static_cast<std::byte*>(transfer_.recv);
+  part_count_ = static_cast<int64_t>(kPartBytes / SizeOf(transfer_.dtype));
+  channel_.Open(work);
+  switch (transfer_.kind) {
     case TransferKind::kAllReduce:
-      return ChooseAllReduce(channel_.world_size(), Bytes(transfer.count)) ==
+      return ChooseAllReduce(channel_.world_size(), Bytes(transfer_.count)) ==
                      AllReduceAlgorithm::kExchange
                  ? Exchange()
                  : ReduceScatterAllGather();
@@ -46,7 +46,7 @@ Status Collectives::Run(const Transfer& transfer, std::atomic<int64_t>& started_
     case TransferKind::kPull:
       break;
   }
-  ENGINE_CHECK(false, "transfer kind %d", static_cast<int>(transfer.kind));
+  ENGINE_CHECK(false, "transfer kind %d", static_cast<int>(transfer_.kind));
 }
 
 template <typename Send, typename Receive>
@@ -67,7 +67,8 @@ Status Collectives::Exchange() noexcept {
       });
 }
 
-// Two steps of channel.h in turn, none of them ahead: README.md says why.
+// Two steps of channel.h in turn, none of them ahead: part k + 1 on its way while part k is gathered
+// takes the cache and fills no link, because other ranks' parts do that already.
 // In place nothing is overwritten too early: a step writes only parts that it has sent before.
 Status Collectives::ReduceScatterAllGather() noexcept {
   const int ranks = channel_.world_size();
@@ -89,8 +90,8 @@ Status Collectives::ReduceScatterAllGather() noexcept {
     ENGINE_RETURN_IF_ERROR(SendToAll(recv_ + Bytes(own.begin), own.count));
     for (int distance = 1; distance < ranks; ++distance) {
       const Range part = PartOf(slice_of(Peer(distance)), step);
-      ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(distance), Bytes(part.count)));
-      CopyIfApart(recv_ + Bytes(part.begin), channel_.inbox(), Bytes(part.count));
+      ENGINE_RETURN_IF_ERROR(
+          channel_.Receive(Peer(distance), recv_ + Bytes(part.begin), Bytes(part.count)));
     }
   }
   return {};
@@ -124,8 +125,8 @@ Status Collectives::AllGather() noexcept {
       [&](Range part) -> Status {
         for (int distance = 1; distance < channel_.world_size(); ++distance) {
           const int peer = Peer(distance);
-          ENGINE_RETURN_IF_ERROR(channel_.Receive(peer, Bytes(part.count)));
-          CopyIfApart(target(peer, part.begin), channel_.inbox(), Bytes(part.count));
+          ENGINE_RETURN_IF_ERROR(
+              channel_.Receive(peer, target(peer, part.begin), Bytes(part.count)));
         }
         return {};
       });
@@ -140,8 +141,8 @@ Status Collectives::Broadcast() noexcept {
     if (is_root) {
       ENGINE_RETURN_IF_ERROR(SendToAll(send_ + Bytes(part.begin), part.count));
     } else {
-      ENGINE_RETURN_IF_ERROR(channel_.Receive(transfer_.root, Bytes(part.count)));
-      CopyIfApart(recv_ + Bytes(part.begin), channel_.inbox(), Bytes(part.count));
+      ENGINE_RETURN_IF_ERROR(
+          channel_.Receive(transfer_.root, recv_ + Bytes(part.begin), Bytes(part.count)));
     }
   }
   return {};
@@ -150,24 +151,27 @@ Status Collectives::Broadcast() noexcept {
 Status Collectives::Barrier() noexcept {
   ENGINE_RETURN_IF_ERROR(SendToAll(nullptr, 0));
   for (int distance = 1; distance < channel_.world_size(); ++distance) {
-    ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(distance), 0));
+    ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(distance), nullptr, 0));
   }
   return {};
 }
 
 Status Collectives::ReducePart(const std::byte* own, std::byte* out, int64_t count) noexcept {
-  const ReduceKernels& kernels = KernelsFor(transfer_.dtype, transfer_.reduction);
+  const kit::ReduceKernels& kernels = kit::kReduceKernels.For(transfer_.dtype, transfer_.reduction);
   const size_t elements = static_cast<size_t>(count);
   if (channel_.world_size() == 2) {
-    ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(1), Bytes(count)));
+    ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(1), channel_.inbox(), Bytes(count)));
     const bool own_first = channel_.rank() == 0;
     kernels.combine(out, own_first ? own : channel_.inbox(), own_first ? channel_.inbox() : own,
                     elements);
     return {};
   }
   for (int rank = 0; rank < channel_.world_size(); ++rank) {
-    if (rank != channel_.rank()) ENGINE_RETURN_IF_ERROR(channel_.Receive(rank, Bytes(count)));
-    const std::byte* const input = rank == channel_.rank() ? own : channel_.inbox();
+    const bool is_own = rank == channel_.rank();
+    if (!is_own) {
+      ENGINE_RETURN_IF_ERROR(channel_.Receive(rank, channel_.inbox(), Bytes(count)));
+    }
+    const std::byte* const input = is_own ? own : channel_.inbox();
     (rank == 0 ? kernels.load : kernels.fold)(accumulator_.get(), input, elements);
   }
   kernels.store(out, accumulator_.get(), elements);
@@ -198,12 +202,6 @@ size_t Collectives::Bytes(int64_t count) const noexcept {
 
 int Collectives::Peer(int distance) const noexcept {
   return (channel_.rank() + distance) % channel_.world_size();
-}
-
-void RunAlone(const Transfer& transfer) noexcept {
-  if (transfer.kind == TransferKind::kBarrier) return;
-  CopyIfApart(transfer.recv, transfer.send,
-              static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype));
 }
 
 }  // namespace engine::tcp

@@ -1,13 +1,13 @@
 // The collectives as exchanges of parts between all pairs of ranks.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "channel.h"
 #include "engine/communicator.h"
+#include "kit/work.h"
 
 namespace engine::tcp {
 
@@ -18,8 +18,7 @@ class Collectives {
   explicit Collectives(Channel& channel);
 
   // Returns when the transfer is done on this rank. The transfer is valid and no stream is pending.
-  // `started_ns`: see Channel::Open.
-  Status Run(const Transfer& transfer, std::atomic<int64_t>& started_ns) noexcept;
+  Status Run(kit::PooledWork& work) noexcept;
 
  private:
   struct Range {
@@ -52,8 +51,5 @@ class Collectives {
   std::byte* recv_ = nullptr;
   int64_t part_count_ = 1;  // elements of a full part
 };
-
-// The transfer in a world of one.
-void RunAlone(const Transfer& transfer) noexcept;
 
 }  // namespace engine::tcp

@@ -1,42 +1,48 @@
-// A Communicator over gloo's TCP transport.
+// A Communicator over TCP connections.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "channel.h"
+#include "collectives.h"
+#include "connections.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
-#include "failure.h"
-#include "lane.h"
-#include "mesh.h"
-#include "watchdog.h"
-#include "work.h"
+#include "kit/failure.h"
+#include "kit/lanes.h"
 
 namespace engine::tcp {
 
-class TcpCommunicator final : public Communicator {
+class TcpCommunicator final : public Communicator, private kit::Transport {
  public:
   // Collective unless the world is one.
   static Result<std::unique_ptr<TcpCommunicator>> Create(Host& host,
-                                                         const MeshSettings& settings) noexcept;
+                                                         const NetworkSettings& settings) noexcept;
   ~TcpCommunicator() override;
 
   CommunicatorTraits traits() const noexcept override;
   Status Submit(const Transfer& transfer, Work** out) noexcept override;
-  void Abort(const Status& reason) noexcept override;
+  void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
-  TcpCommunicator(Host& host, std::unique_ptr<Mesh> mesh, int lanes);
+  // What runs the transfers of one lane.
+  struct Lane {
+    Lane(Connections& connections, int number) : channel(connections, number) {}
+    Channel channel;
+    Collectives collectives{channel};
+  };
 
-  Clock::time_point EndOverdue(Clock::time_point now) noexcept;
+  TcpCommunicator(Host& host, std::unique_ptr<Connections> connections);
+
+  Status Run(int lane, kit::PooledWork& work) noexcept override;
+  int32_t WaitingFor(int lane) const noexcept override;
 
   const RankInfo ranks_;
-  uint64_t submitted_ = 0;            // [io-lane]
-  const std::unique_ptr<Mesh> mesh_;  // null in a world of one
-  const std::shared_ptr<WorkPool> pool_;
-  Failure failure_;
+  const std::unique_ptr<Connections> connections_;  // null in a world of one
+  kit::Failure failure_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::unique_ptr<Watchdog> watchdog_;  // looks at lanes_
+  kit::Lanes queues_;  // uses all of the above
 };
 
 }  // namespace engine::tcp

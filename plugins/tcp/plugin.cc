@@ -15,11 +15,12 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
                          "has, such as zmq_ps");
   }
   try {
-    const MeshSettings settings{
+    const NetworkSettings settings{
         .lanes = static_cast<int>(options.Int("io_threads")),
         .interface = std::string(options.String("interface")),
         .hostname = std::string(options.String("hostname")),
         .congestion_control = std::string(options.String("congestion_control")),
+        .key_file = std::string(options.String("key_file")),
         .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
     };
     ENGINE_ASSIGN_OR_RETURN(auto communicator, TcpCommunicator::Create(host, settings));
@@ -36,7 +37,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     {.name = "tcp",
      .version = "1.0.0",
      .kind = PluginKind::kCommunicator,
-     .doc = "collectives over TCP connections between all ranks (transport of the gloo library)",
+     .doc = "collectives over TCP connections between all ranks",
      .create = Create},
     NoOps(),
     std::array{
@@ -59,6 +60,11 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                    .doc =
                        "TCP congestion control of the connections, bbr for example; empty: "
                        "cubic on the loopback interface where the kernel has it, else the host's"},
+        OptionSpec{.name = "key_file",
+                   .type = OptionType::kString,
+                   .doc =
+                       "file of at least 32 random bytes, the same on all ranks: only who has it "
+                       "can connect to a rank"},
         OptionSpec{.name = "rendezvous_timeout_ms",
                    .type = OptionType::kInt,
                    .default_value = "30000",

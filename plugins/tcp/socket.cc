@@ -1,95 +1,144 @@
 #include "socket.h"
 
-#include <dirent.h>
+#include <arpa/inet.h>
 #include <fcntl.h>
-#include <gloo/transport/pair.h>
-#include <gloo/transport/tcp/address.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <ctime>
+#include <functional>
 #include <memory>
+
+#include "wire.h"
 
 namespace engine::tcp {
 namespace {
 
-bool SameEndpoint(const sockaddr_storage& a, const sockaddr_storage& b) {
-  if (a.ss_family != b.ss_family) return false;
-  if (a.ss_family == AF_INET) {
-    const auto& x = reinterpret_cast<const sockaddr_in&>(a);
-    const auto& y = reinterpret_cast<const sockaddr_in&>(b);
-    return x.sin_port == y.sin_port && x.sin_addr.s_addr == y.sin_addr.s_addr;
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
   }
-  const auto& x = reinterpret_cast<const sockaddr_in6&>(a);
-  const auto& y = reinterpret_cast<const sockaddr_in6&>(b);
-  return x.sin6_port == y.sin6_port &&
-         std::memcmp(&x.sin6_addr, &y.sin6_addr, sizeof(x.sin6_addr)) == 0;
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-using GetName = int (*)(int, sockaddr*, socklen_t*);
+// Takes an address with port 0 and says whether it will do.
+using TryAddress = std::function<bool(const sockaddr& address, socklen_t length)>;
 
-// Descriptors without such a name, files among them, equal nothing.
-bool NameEquals(GetName get, int fd, const sockaddr_storage& expected) {
+// IPv4 before IPv6. Link-local addresses mean nothing to others.
+bool TryInterface(const std::string& name, const TryAddress& attempt) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return false;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+      if (name != entry->ifa_name || !entry->ifa_addr || entry->ifa_addr->sa_family != family) {
+        continue;
+      }
+      const bool v4 = family == AF_INET;
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
+      if (!v4 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
+      if (attempt(*entry->ifa_addr, v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6))) return true;
+    }
+  }
+  return false;
+}
+
+bool TryName(const std::string& name, const char* port, int flags, const TryAddress& attempt) {
+  addrinfo hints{};
+  hints.ai_flags = flags;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(name.c_str(), port, &hints, &list) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
+  for (const addrinfo* entry = list; entry; entry = entry->ai_next) {
+    if (attempt(*entry->ai_addr, entry->ai_addrlen)) return true;
+  }
+  return false;
+}
+
+kit::UniqueFd NewSocket(int family) {
+  return kit::UniqueFd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+Endpoint EndpointOf(const kit::UniqueFd& socket) {
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
-  return get(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 && SameEndpoint(name, expected);
+  char address[NI_MAXHOST] = {}, port[NI_MAXSERV] = {};
+  auto* const generic = reinterpret_cast<sockaddr*>(&name);
+  getsockname(socket.get(), generic, &length);
+  getnameinfo(generic, length, address, sizeof(address), port, sizeof(port),
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  return {.address = address, .port = port, .loopback = IsLoopback(*generic)};
 }
 
-bool IsConnected(int fd) {
-  sockaddr_storage name{};
-  socklen_t length = sizeof(name);
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0;
-}
-
-// The side that accepted is known by its own port, which it alone has. The side that connected may
-// share its port with a connection to somewhere else, but it is connected to the published address.
-int FindConnection(const sockaddr_storage& local, const sockaddr_storage& published) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
-  int found = -1;
-  while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
-    char* end = nullptr;
-    const int fd = static_cast<int>(std::strtol(entry->d_name, &end, 10));
-    if (end == entry->d_name || !NameEquals(getsockname, fd, local) || !IsConnected(fd)) continue;
-    if (NameEquals(getpeername, fd, published)) return fd;
-    found = fd;
+// Takes `bytes` off the front.
+void Advance(std::span<iovec> pieces, size_t bytes) noexcept {
+  for (iovec& piece : pieces) {
+    const size_t step = std::min(bytes, piece.iov_len);
+    piece.iov_base = static_cast<char*>(piece.iov_base) + step;
+    piece.iov_len -= step;
+    bytes -= step;
   }
-  return found;
+}
+
+size_t Total(std::span<const iovec> pieces) noexcept {
+  size_t total = 0;
+  for (const iovec& piece : pieces) total += piece.iov_len;
+  return total;
 }
 
 }  // namespace
 
-SocketHandle::~SocketHandle() {
-  if (fd_ >= 0) close(fd_);
-}
-
-Result<SocketHandle> SocketHandle::Of(const ::gloo::transport::Pair& pair,
-                                      const std::vector<char>& peer_address) {
-  using ::gloo::transport::tcp::Address;
-  if (const auto* local = dynamic_cast<const Address*>(&pair.address())) {
-    const int fd = FindConnection(local->getSockaddr(), Address(peer_address).getSockaddr());
-    const int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy >= 0) return SocketHandle(copy);
+Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& hostname,
+                             Endpoint* endpoint) {
+  kit::UniqueFd listener;
+  const auto attempt = [&](const sockaddr& address, socklen_t length) {
+    kit::UniqueFd socket = NewSocket(address.sa_family);
+    if (bind(socket.get(), &address, length) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
+      return false;
+    }
+    listener = std::move(socket);
+    return true;
+  };
+  const bool found =
+      interface.empty() ? TryName(hostname, "0", 0, attempt) : TryInterface(interface, attempt);
+  if (!found) {
+    return Status::Error(StatusCode::kConfig,
+                         "no usable network address for interface '%s', hostname '%s': set the "
+                         "option interface or hostname of tcp",
+                         interface.c_str(), hostname.c_str());
   }
-  return Status::Error(StatusCode::kInternal,
-                       "the socket of a connection was not found in /proc/self/fd");
+  *endpoint = EndpointOf(listener);
+  return listener;
 }
 
-void SocketHandle::RemoveTimeouts() const noexcept {
-  const timeval never{};
-  setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never));
-  setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &never, sizeof(never));
-}
-
-Status SocketHandle::SetCongestionControl(const std::string& name) const noexcept {
-  if (setsockopt(fd_, IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
-                 static_cast<socklen_t>(name.size())) == 0) {
+Status Prepare(const kit::UniqueFd& socket, const CongestionControl& congestion_control) {
+  const int on = 1, window = kWindowBytes;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &window, sizeof(window));
+  int granted = 0;
+  socklen_t length = sizeof(granted);
+  getsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &granted, &length);
+  // The kernel grants twice what is asked for, for its own structures: see socket(7).
+  if (granted < 2 * window) {
+    return Status::Error(StatusCode::kConfig,
+                         "the kernel limits the send buffer of a socket: raise net.core.wmem_max "
+                         "to at least %d",
+                         window);
+  }
+  const std::string& name = congestion_control.name;
+  if (name.empty() ||
+      setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
+                 static_cast<socklen_t>(name.size())) == 0 ||
+      !congestion_control.required) {
     return {};
   }
   return Status::Error(StatusCode::kConfig,
@@ -99,36 +148,57 @@ Status SocketHandle::SetCongestionControl(const std::string& name) const noexcep
                        name.c_str(), std::strerror(errno));
 }
 
-bool SocketHandle::ReserveSendBuffer(int bytes) const noexcept {
-  setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-  int granted = 0;
-  socklen_t length = sizeof(granted);
-  getsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &granted, &length);
-  // The kernel grants twice what is asked for, for its own structures: see socket(7).
-  return granted >= 2 * bytes;
+int Connect(const Endpoint& peer, const CongestionControl& congestion_control,
+            const kit::UniqueFd& stop, kit::UniqueFd* socket) {
+  int error = EADDRNOTAVAIL;
+  const auto attempt = [&](const sockaddr& address, socklen_t length) {
+    *socket = NewSocket(address.sa_family);
+    // The listener of this rank was prepared alike, so this has been seen to work.
+    const Status prepared = Prepare(*socket, congestion_control);
+    if (!prepared.ok()) return false;
+    error = connect(socket->get(), &address, length) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) error = WaitFor(*socket, POLLOUT, stop);
+    socklen_t size = sizeof(error);
+    if (error == 0) getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    return true;
+  };
+  TryName(peer.address, peer.port.c_str(), AI_NUMERICHOST | AI_NUMERICSERV, attempt);
+  if (error == 0) fcntl(socket->get(), F_SETFL, 0);  // blocking
+  return error;
 }
 
-void SocketHandle::Shutdown() const noexcept {
-  shutdown(fd_, SHUT_RDWR);
-}
-
-ScopedIgnoreSigpipe::ScopedIgnoreSigpipe() noexcept {
-  sigset_t pipe, before;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &pipe, &before);
-  was_blocked_ = sigismember(&before, SIGPIPE) == 1;
-}
-
-ScopedIgnoreSigpipe::~ScopedIgnoreSigpipe() {
-  if (was_blocked_) return;
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  const timespec now{};
-  while (sigtimedwait(&pipe, nullptr, &now) > 0) {
+int WaitFor(const kit::UniqueFd& socket, short events, const kit::UniqueFd& stop) {
+  pollfd entries[] = {{socket.get(), events, 0}, {stop.get(), POLLIN, 0}};
+  while (poll(entries, 2, -1) < 0) {
+    if (errno != EINTR) return errno;
   }
-  pthread_sigmask(SIG_UNBLOCK, &pipe, nullptr);
+  return entries[1].revents != 0 ? ECANCELED : 0;
+}
+
+int Send(int fd, std::span<iovec> pieces) noexcept {
+  while (Total(pieces) > 0) {
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EINTR) return errno;
+    Advance(pieces, sent < 0 ? 0 : static_cast<size_t>(sent));
+  }
+  return 0;
+}
+
+int Receive(int fd, std::span<iovec> pieces, size_t least) noexcept {
+  const size_t wanted = Total(pieces);
+  for (size_t left = wanted; wanted - left < least; left = Total(pieces)) {
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    const ssize_t received = recvmsg(fd, &message, least == wanted ? MSG_WAITALL : 0);
+    if (received == 0) return ECONNRESET;
+    if (received < 0 && errno != EINTR) return errno;
+    Advance(pieces, received < 0 ? 0 : static_cast<size_t>(received));
+  }
+  return 0;
 }
 
 }  // namespace engine::tcp

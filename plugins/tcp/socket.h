@@ -1,62 +1,50 @@
-// The sockets below gloo's pairs. Gloo can neither wake a thread that waits on a pair nor change a
-// pair's timeout; both are properties of the socket, which can be had by its address.
+// What this plugin asks of TCP sockets. Functions that return int give 0 or an
+// errno; the end of a connection is ECONNRESET.
 #pragma once
 
+#include <sys/uio.h>
+
+#include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "engine/status.h"
-
-namespace gloo::transport {
-class Pair;
-}
+#include "kit/unique_fd.h"
 
 namespace engine::tcp {
 
-// A descriptor of its own for a connection that a pair uses.
-class SocketHandle {
- public:
-  SocketHandle() noexcept = default;
-  explicit SocketHandle(int fd) noexcept : fd_(fd) {}
-  SocketHandle(SocketHandle&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  SocketHandle& operator=(SocketHandle&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~SocketHandle();
-
-  // The socket of a connected pair, whose peer published `peer_address` for it.
-  static Result<SocketHandle> Of(const ::gloo::transport::Pair& pair,
-                                 const std::vector<char>& peer_address);
-
-  // Reads and writes wait without limit: deadlines are the Watchdog's.
-  void RemoveTimeouts() const noexcept;
-
-  // Kernel's name of an algorithm. kConfig when this process may not use it.
-  Status SetCongestionControl(const std::string& name) const noexcept;
-
-  // Whether the kernel grants a send buffer that takes `bytes` at once.
-  bool ReserveSendBuffer(int bytes) const noexcept;
-
-  // Ends both directions; threads that wait on the connection return with an error. [any-thread]
-  void Shutdown() const noexcept;
-
- private:
-  int fd_ = -1;
+struct CongestionControl {
+  std::string name;  // the kernel's; empty: the host's choice stays
+  bool required = false;
 };
 
-// Broken connections raise SIGPIPE in gloo's writes. While this lives the calling thread does not
-// get it, and none is left behind.
-class ScopedIgnoreSigpipe {
- public:
-  ScopedIgnoreSigpipe() noexcept;
-  ~ScopedIgnoreSigpipe();
-  ScopedIgnoreSigpipe(const ScopedIgnoreSigpipe&) = delete;
-  ScopedIgnoreSigpipe& operator=(const ScopedIgnoreSigpipe&) = delete;
-
- private:
-  bool was_blocked_ = false;
+// Where a rank listens; numeric, as it is published.
+struct Endpoint {
+  std::string address;
+  std::string port;
+  bool loopback = false;
 };
+
+// A socket that listens on the first usable address of the network interface, else of the host
+// name. What Prepare sets is inherited by the connections that it accepts. Reads of it do not
+// block.
+Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& hostname,
+                             Endpoint* endpoint);
+
+// No delay of small messages, a send buffer for a window, and the congestion control. kConfig when
+// the kernel does not allow it.
+Status Prepare(const kit::UniqueFd& socket, const CongestionControl& congestion_control);
+
+// Connects a new, prepared, blocking socket; `stop` becomes readable to end the wait (ECANCELED).
+int Connect(const Endpoint& peer, const CongestionControl& congestion_control,
+            const kit::UniqueFd& stop, kit::UniqueFd* socket);
+
+// Waits until `socket` has one of `events` or an error, or `stop` is readable.
+int WaitFor(const kit::UniqueFd& socket, short events, const kit::UniqueFd& stop);
+
+// Writes all pieces. A broken connection raises no signal.
+int Send(int fd, std::span<iovec> pieces) noexcept;
+
+// Fills the pieces in order until at least `least` bytes are there; they become what is missing.
+int Receive(int fd, std::span<iovec> pieces, size_t least) noexcept;
 
 }  // namespace engine::tcp

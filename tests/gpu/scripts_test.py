@@ -211,7 +211,6 @@ class Bench(Scripts):
         write(self.folder / "peers" / "gpu_ceilings.py", "print('{\"tflops\": 800.0, \"gbytes_per_s\": 3000.0}')\n")
         write(self.folder / "stage" / "bin" / "cuda_op_times",
               "#!/bin/sh\necho '{\"op\": \"attention\", \"pass\": \"forward\", \"us\": 500}'\n")
-        write(self.folder / "stage" / "bin" / "nccl_overhead", "#!/bin/sh\nexit 1\n")
 
     def bench(self, **variables):
         return self.run_script("bench/gpu.sh", **{"ROUNDS": "1", "BATCHES": "64", "STEPS": "10", "STEP_LIMIT": "8",
@@ -225,7 +224,6 @@ class Bench(Scripts):
         self.assertEqual(lines["64.torch-autotune-cudnn.1"]["reason"], "timed out after 8 s")
         self.assertIn("missing: 64.torch-eager-flash.1: failed: torch.OutOfMemoryError", out)
         self.assertIn("missing: 64.torch-autotune-cudnn.1: failed: timed out", out)
-        self.assertIn("missing: nccl", out)
         self.assertIn("not what it is called: 64 torch-compile-flash ran cudnn_sdpa_flash\n", out)
         self.assertNotIn("64 torch-compile-cudnn ran", out)
         self.assertIn("| 64 | engine | 131,072 | 131,072 to 131,072 | 2.00 | 13.2% |", out)

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "bench/support/folder_host.h"
 #include "tests/conformance/communicator/communicator_rig.h"
-#include "tests/conformance/communicator/file_host.h"
 
 namespace engine::test {
 namespace {
@@ -41,7 +41,7 @@ int Train(const std::string& path, const std::filesystem::path& folder, int rank
           int victim) {
   const auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) return kNotCreated;
-  FileHost host({.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size},
+  bench::FolderHost host({.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size},
                 folder, DeviceOfRank(rank));
   const auto created = plugin->Create<Communicator>(host);
   if (!created.ok()) return kNotCreated;

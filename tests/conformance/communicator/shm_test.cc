@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "engine/ext/shared_memory.h"
+#include "bench/support/folder_host.h"
 #include "tests/conformance/communicator/communicator_rig.h"
-#include "tests/conformance/communicator/file_host.h"
 
 namespace engine::test {
 namespace {
@@ -145,9 +145,9 @@ TEST(Shm, MoreRanksThanCoresFinish) {
 TEST(Shm, RanksOnOtherHostsAndServersAreRefused) {
   const auto plugin = PluginUnderTest::Load(kLibrary);
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  FileHost far({.rank = 0, .world_size = 2, .local_world_size = 1, .one_host = 0}, {});
+  bench::FolderHost far({.rank = 0, .world_size = 2, .local_world_size = 1, .one_host = 0}, {});
   EXPECT_EQ(plugin->Create<Communicator>(far).status().code(), StatusCode::kConfig);
-  FileHost server({.world_size = 1, .servers = 1, .is_server = 1}, {});
+  bench::FolderHost server({.world_size = 1, .servers = 1, .is_server = 1}, {});
   EXPECT_EQ(plugin->Create<Communicator>(server).status().code(), StatusCode::kConfig);
 }
 
@@ -180,7 +180,7 @@ class ShmProcess : public ::testing::Test {
   static int Train(const std::filesystem::path& folder, int rank, int64_t timeout_ms, int stop_at) {
     const auto plugin = PluginUnderTest::Load(kLibrary);
     if (!plugin.ok()) return 101;
-    FileHost host({.rank = rank, .world_size = 2, .local_rank = rank, .local_world_size = 2},
+    bench::FolderHost host({.rank = rank, .world_size = 2, .local_rank = rank, .local_world_size = 2},
                   folder);
     const auto created = plugin->Create<Communicator>(host, {{"rendezvous_timeout_ms", "1500"}});
     if (!created.ok()) return static_cast<int>(created.status().code());

@@ -1,11 +1,17 @@
 // What the tcp plugin promises beyond the contract of communicators.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
+#include "plugins/tcp/handshake.h"
 #include "plugins/tcp/wire.h"
 #include "tests/conformance/communicator/communicator_rig.h"
 
@@ -15,6 +21,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kLibrary[] = ENGINE_TEST_PLUGIN_DIR "/libengine_tcp.so";
+
+constexpr Transfer kBarrier{.kind = TransferKind::kBarrier};
 
 // The connected TCP sockets of this process.
 std::vector<int> Connections() {
@@ -53,8 +61,8 @@ TEST(TcpNetwork, AMismatchNamesBothSides) {
     transfer.unit = rank == 0 ? 40 : 41;
     const Status status = SubmitAndWait(world.rank(rank), transfer);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("all-reduce of 1000 float32 (unit 40, sequence 0)"));
-    EXPECT_THAT(status.message(), HasSubstr("all-reduce of 1001 float32 (unit 41, sequence 0)"));
+    EXPECT_THAT(status.message(), HasSubstr("(unit 40, sequence 0)"));
+    EXPECT_THAT(status.message(), HasSubstr("(unit 41, sequence 0)"));
   });
 }
 
@@ -72,7 +80,7 @@ TEST(TcpNetwork, AnotherSequenceIsAMismatchAndNotATimeout) {
   });
 }
 
-// Why no write blocks for good. Gloo itself makes the buffer smaller, to the size of a message.
+// Why no write blocks for good.
 TEST(TcpNetwork, TheSendBufferTakesAWindowWhateverWasSentBefore) {
   World world(kLibrary, 3, {{"io_threads", "1"}});
   ASSERT_TRUE(world.ok());
@@ -97,6 +105,8 @@ TEST(TcpNetwork, TheSendBufferTakesAWindowWhateverWasSentBefore) {
 TEST(TcpNetwork, UsesTheCongestionControlThatIsAskedFor) {
   World world(kLibrary, 2, {{"congestion_control", "reno"}});  // which every Linux has
   ASSERT_TRUE(world.ok());
+  EXPECT_TRUE(Connections().empty()) << "connections are made when they are needed";
+  RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
   const std::vector<int> connections = Connections();
   EXPECT_FALSE(connections.empty());
   for (const int fd : connections) {
@@ -118,6 +128,119 @@ TEST(TcpNetwork, AnUnknownCongestionControlIsAnErrorOfTheConfiguration) {
     EXPECT_EQ(created.status().code(), StatusCode::kConfig) << created.status().message();
     EXPECT_THAT(created.status().message(), HasSubstr("'carrier_pigeon'"));
   });
+}
+
+// A connection from outside of the run to the port of a rank, as its record in the store has it.
+int ConnectFromOutside(World& world, int rank) {
+  std::string record;
+  EXPECT_TRUE(
+      world.host(rank).StoreGetString("0/here/" + std::to_string(rank), 1000, &record).ok());
+  char address[64] = {};
+  unsigned short port = 0;
+  EXPECT_EQ(std::sscanf(record.c_str(), "%63s %hu", address, &port), 2) << record;
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(port);
+  inet_pton(AF_INET, address, &name.sin_addr);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  return fd;
+}
+
+// Those that say nothing, those that send something else, and a hello under another key. All of
+// them come before the ranks have connected.
+TEST(TcpNetwork, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
+  World world(kLibrary, 3);
+  ASSERT_TRUE(world.ok());
+  std::vector<int> silent, wrong;
+  for (int i = 0; i < 300; ++i) silent.push_back(ConnectFromOutside(world, 0));
+  for (int i = 0; i < 40; ++i) {
+    tcp::Hello hello{.rank = 1, .lane = 0};
+    if (i % 2 == 0) hello.magic = 0x20544547;
+    wrong.push_back(ConnectFromOutside(world, i % 3));
+    send(wrong.back(), &hello, sizeof(hello), MSG_NOSIGNAL);
+  }
+  RunRanks(3, [&](int rank) {
+    for (uint64_t i = 0; i < 4; ++i) {
+      TransferBuffers buffers({.count = 50000}, rank, 3);
+      buffers.Fill();
+      const Status status = SubmitAndWait(world.rank(rank), buffers.MakeTransfer(i));
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_TRUE(buffers.Check());
+    }
+  });
+  for (const int fd : wrong) {
+    char byte = 0;
+    EXPECT_LE(recv(fd, &byte, 1, 0), 0) << "the connection is ended without an answer";
+    close(fd);
+  }
+  for (const int fd : silent) close(fd);
+}
+
+class KeyFile {
+ public:
+  explicit KeyFile(const std::string& content) {
+    path_ = (std::filesystem::temp_directory_path() / "tcp_key.XXXXXX").string();
+    close(mkstemp(path_.data()));
+    std::ofstream(path_) << content;
+  }
+  ~KeyFile() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(TcpNetwork, RanksWithOneKeyFileMeet) {
+  const KeyFile key(std::string(32, 'k'));
+  World world(kLibrary, 2, {{"key_file", key.path()}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
+}
+
+TEST(TcpNetwork, RanksWithDifferentKeyFilesDoNot) {
+  const KeyFile one(std::string(32, 'k')), other(std::string(32, 'x')), too_short("k");
+  const auto plugin = PluginUnderTest::Load(kLibrary);
+  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  const auto create = [&](Host& host, const std::string& path) {
+    const auto created = plugin->Create<Communicator>(host, {{"key_file", path}});
+    return created.ok() ? Status() : created.status();
+  };
+  const auto hosts = MakeMemoryHosts(2);
+  EXPECT_EQ(create(*hosts[0], too_short.path()).code(), StatusCode::kMissingInput);
+  EXPECT_EQ(create(*hosts[0], too_short.path() + ".none").code(), StatusCode::kMissingInput);
+  RunRanks(2, [&](int rank) {
+    const Status status =
+        create(*hosts[static_cast<size_t>(rank)], rank == 0 ? one.path() : other.path());
+    EXPECT_EQ(status.code(), StatusCode::kConfig) << status.message();
+    EXPECT_EQ(status.rank(), 1 - rank);
+    EXPECT_THAT(status.message(), HasSubstr("key_file"));
+  });
+}
+
+TEST(TcpNetwork, SpeaksIPv6) {
+  const int probe = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  const bool usable =
+      probe >= 0 && bind(probe, reinterpret_cast<sockaddr*>(&loopback), sizeof(loopback)) == 0;
+  close(probe);
+  if (!usable) GTEST_SKIP() << "this machine has no IPv6";
+  World world(kLibrary, 2, {{"hostname", "::1"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
+}
+
+// Of connections that nobody needs there is none: a broadcast has two, to and from its root.
+TEST(TcpNetwork, OnlyPairsThatATransferUsesAreConnected) {
+  World world(kLibrary, 3, {{"io_threads", "1"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(3, [&](int rank) {
+    TransferBuffers buffers({.kind = TransferKind::kBroadcast, .count = 10, .root = 1}, rank, 3);
+    EXPECT_TRUE(SubmitAndWait(world.rank(rank), buffers.MakeTransfer(0)).ok());
+  });
+  EXPECT_EQ(Connections().size(), 4u) << "both ends are in this process";
 }
 
 }  // namespace

@@ -106,21 +106,6 @@ std::vector<std::string> SourcesBelow(const fs::path& root, const std::string& f
       files.push_back(entry.path().lexically_relative(root).string());
     }
   }
-  // Programs of their own, which compare with what only tests use.
-  const std::string program[] = {"bench/collectives/all_reduce_vs_gloo.cc",
-                                 "bench/collectives/all_reduce_vs_mpi.cc",
-                                 "bench/collectives/all_reducers.cc",
-                                 "bench/collectives/folder_meeting.h",
-                                 "bench/collectives/gloo_pipeline.cc",
-                                 "bench/collectives/nccl_contenders.cc",
-                                 "bench/collectives/nccl_contenders.h",
-                                 "bench/collectives/nccl_overhead.cc",
-                                 "bench/collectives/zmq_round_trip.cc",
-                                 "bench/kernels/conv_layers.cc",
-                                 "bench/kernels/op_times.h"};
-  std::erase_if(files, [&](const std::string& file) {
-    return std::find(std::begin(program), std::end(program), file) != std::end(program);
-  });
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -12,11 +12,11 @@
 
 #include "engine/host.h"
 
-namespace engine::test {
+namespace engine::bench {
 
-class FileHost final : public Host {
+class FolderHost final : public Host {
  public:
-  FileHost(const RankInfo& ranks, std::filesystem::path folder, Device* device = nullptr)
+  FolderHost(const RankInfo& ranks, std::filesystem::path folder, Device* device = nullptr)
       : ranks_(ranks), folder_(std::move(folder)), device_(device) {}
 
   RankInfo rank_info() const noexcept override { return ranks_; }
@@ -78,4 +78,4 @@ class FileHost final : public Host {
   Device* const device_;
 };
 
-}  // namespace engine::test
+}  // namespace engine::bench

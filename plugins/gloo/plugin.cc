@@ -1,0 +1,68 @@
+// gloo: the collectives of the Gloo library, as its users run them.
+#include "engine/plugin.h"
+
+#include <exception>
+
+#include "communicator.h"
+
+namespace engine::gloo {
+namespace {
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if (host.rank_info().is_server != 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator 'gloo' has no servers: drop --servers or choose one that "
+                         "has, such as zmq_ps");
+  }
+  try {
+    const Settings settings{
+        .lanes = static_cast<int>(options.Int("io_threads")),
+        .interface = std::string(options.String("interface")),
+        .hostname = std::string(options.String("hostname")),
+        .all_reduce = options.String("all_reduce") == "bcube" ? Algorithm::BCUBE : Algorithm::RING,
+        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
+    };
+    ENGINE_ASSIGN_OR_RETURN(auto communicator, GlooCommunicator::Create(host, settings));
+    *out = communicator.release();
+    return {};
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start gloo: %s", error.what());
+  }
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "gloo",
+     .version = "1.0.0",
+     .kind = PluginKind::kCommunicator,
+     .doc = "the collectives of the Gloo library over TCP, to compare with",
+     .create = Create},
+    NoOps(),
+    std::array{
+        OptionSpec{.name = "io_threads",
+                   .type = OptionType::kInt,
+                   .default_value = "2",
+                   .min = 1,
+                   .max = 16,
+                   .doc = "transfers that run at once, each on a thread and a Gloo context"},
+        OptionSpec{.name = "interface",
+                   .type = OptionType::kString,
+                   .doc = "network interface to use; empty: loopback when all ranks are on one "
+                          "host, else the address of hostname"},
+        OptionSpec{.name = "hostname",
+                   .type = OptionType::kString,
+                   .doc = "own name or address to use; empty: the name of the host"},
+        OptionSpec{.name = "all_reduce",
+                   .type = OptionType::kEnum,
+                   .default_value = "ring",
+                   .choices = "ring|bcube",
+                   .doc = "Gloo's algorithm; PyTorch and Horovod take the ring for every size"},
+        OptionSpec{.name = "rendezvous_timeout_ms",
+                   .type = OptionType::kInt,
+                   .default_value = "30000",
+                   .min = 1,
+                   .max = 86400000,
+                   .doc = "how long the ranks wait for each other at the start"}});
+
+}  // namespace engine::gloo
