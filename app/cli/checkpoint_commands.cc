@@ -4,8 +4,7 @@
 #include "app/cli/commands.h"
 #include "app/launch/log.h"
 #include "app/run/generate.h"
-#include "core/models/model.h"
-#include "core/train/trainer.h"
+#include "app/run/training.h"
 
 namespace engine {
 namespace {
@@ -19,18 +18,15 @@ struct TrainedModel {
 Result<TrainedModel> LoadModel(const OpenedCheckpoint& checkpoint, const Config& config,
                                const ModelInputs& inputs, RankContext& rank) {
   TrainedModel model;
-  auto logger = MakeRankLogger(0, 1, spdlog::level::warn);
-  ENGINE_ASSIGN_OR_RETURN(model.plugins,
-                          RankPlugins::Create(config, rank, logger, [](auto, double) {}));
+  rank.log = MemberLog(rank.info);
+  ENGINE_ASSIGN_OR_RETURN(model.plugins, RankPlugins::Create(config.plugins(), rank));
   const OpFactory& factory = model.plugins->op_factory();
-  ENGINE_ASSIGN_OR_RETURN(Graph graph,
-                          BuildModel(config.proto().model(), config.layers(), inputs, factory));
+  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config, inputs, factory));
   FlatLayout layout = InferenceLayout(graph);
   Program program = ForwardProgram(graph);
   ENGINE_ASSIGN_OR_RETURN(
-      model.memory,
-      ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                          *model.plugins->set().device, factory, config.proto().seed()));
+      model.memory, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                                        *model.plugins->set().device, factory, config.run().seed));
   ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, *model.memory));
   return model;
 }
@@ -90,18 +86,17 @@ int EvalCommand(const CheckpointFlags& flags, const Environment& environment) {
   return WithCheckpoint(
       flags, environment,
       [&](const OpenedCheckpoint& checkpoint, const Config& config, RankContext& rank) -> Status {
-        const config::Config& proto = config.proto();
-        ENGINE_ASSIGN_OR_RETURN(const DatasetPair data, OpenDataset(proto.data(), proto.seed()));
-        const int64_t batch = proto.train().has_global_batch() ? proto.train().global_batch()
-                                                               : proto.train().batch_per_rank();
-        const int64_t at_once = SamplesAtOnce(proto.train(), batch);
+        const RunConfig& run = config.run();
+        ENGINE_ASSIGN_OR_RETURN(const DatasetPair data, OpenData(config));
+        const int64_t batch = run.train.GlobalBatch(1);
+        const int64_t at_once = run.train.SamplesAtOnce(batch);
         ENGINE_ASSIGN_OR_RETURN(
             const TrainedModel model,
             LoadModel(checkpoint, config, InputsOf(data.eval->info(), at_once, true), rank));
         const EvaluationRequest request{
             .data = *data.eval,
-            .batches = {.seed = proto.seed(), .global_batch = batch, .shuffle = false},
-            .max_samples = proto.train().evaluate_samples()};
+            .batches = {.seed = run.seed, .global_batch = batch, .shuffle = false},
+            .max_samples = run.train.evaluate_samples};
         ENGINE_ASSIGN_OR_RETURN(const EvaluationReport report,
                                 EvaluateModel(*model.memory, nullptr, request));
         std::printf("step %lld  held-out loss %.4f  accuracy %.2f %%  (%lld targets)\n",

@@ -6,11 +6,11 @@
 #include <string>
 
 #include "app/run/metrics_file.h"
-#include "core/train/observer.h"
+#include "app/run/training.h"
 
 namespace engine {
 
-class Progress final : public TrainObserver {
+class Progress final : public RunObserver {
  public:
   // `metrics` may be null. `prints` is false on all ranks but the first, and for --quiet only
   // results are printed.

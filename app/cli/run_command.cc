@@ -9,7 +9,7 @@
 #include "app/cli/progress.h"
 #include "app/launch/log.h"
 #include "app/run/serve.h"
-#include "core/train/trainer.h"
+#include "app/run/training.h"
 
 namespace engine {
 namespace {
@@ -44,8 +44,8 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
 }
 
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
-Result<Config> RunConfig(const RunFlags& flags, const Environment& environment,
-                         const RankInfo& shape) {
+Result<Config> LoadRunConfig(const RunFlags& flags, const Environment& environment,
+                             const RankInfo& shape) {
   const std::vector<DefaultPlugin> communicators = DefaultCommunicators(shape);
   if (flags.resume.empty()) return LoadConfig(flags.config, environment, communicators);
   // Looked at in any case, so that a file that is missing or damaged is told once and at once.
@@ -59,24 +59,23 @@ Result<Config> RunConfig(const RunFlags& flags, const Environment& environment,
                        .plugin_folders = PluginFolders(flags.config.plugin, environment)});
 }
 
-std::shared_ptr<spdlog::logger> MakeLogger(const RankContext& member, bool quiet, bool verbose) {
-  return MakeMemberLogger(member.info, verbose ? spdlog::level::debug
-                                       : quiet ? spdlog::level::warn
-                                               : spdlog::level::info);
+void StartLog(RankContext& member, bool quiet, bool verbose) {
+  member.log = MemberLog(member.info, verbose ? LogLevel::kDebug
+                                      : quiet ? LogLevel::kWarning
+                                              : LogLevel::kInfo);
 }
 
 Status TrainRank(const Config& config, const RunFlags& flags, MetricsFile* metrics_of_first,
                  RankContext& rank) {
   const bool first = rank.info.rank == 0;
-  auto logger = MakeLogger(rank, flags.quiet, flags.verbose);
   MetricsFile* const metrics = first ? metrics_of_first : nullptr;
   Progress progress(first, flags.quiet, isatty(STDOUT_FILENO) == 1, metrics);
   const auto sink = [&](std::string_view name, double value) {
     if (metrics != nullptr) (void)metrics->WritePluginMetric(rank.info.rank, name, value);
   };
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                          Trainer::Create(config, rank, logger, progress, sink, flags.resume));
-  return trainer->Run();
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                          MakeTrainer(config, rank, progress, sink, flags.resume));
+  return RunTraining(config, rank, progress, *trainer);
 }
 
 // What happens to a run that goes on.
@@ -89,30 +88,30 @@ void PrintNotice(const std::string& sentence) {
 int RunCommand(const RunFlags& flags, const Environment& environment) {
   const auto plan = ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return ReportError(plan.status());
-  const auto config = RunConfig(flags, environment, plan->info);
+  const auto config = LoadRunConfig(flags, environment, plan->info);
   if (!config.ok()) return ReportError(config.status());
-  const config::Output& output = config->proto().output();
-  for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint(), true),
-                                 PrepareOutput("output.metrics", output.metrics(), false),
-                                 PrepareOutput("output.trace", output.trace(), true)}) {
+  const OutputOptions& output = config->output();
+  for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint, true),
+                                 PrepareOutput("output.metrics", output.metrics, false),
+                                 PrepareOutput("output.trace", output.trace, true)}) {
     if (!prepared.ok()) return ReportError(prepared);
   }
   // Opened before any rank reads its data, which may lie in the same folder.
   std::unique_ptr<MetricsFile> metrics;
-  if (!output.metrics().empty() &&
-      (plan->mode != LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
+  if (!output.metrics.empty() && (plan->mode != LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
     auto opened =
-        MetricsFile::Open(output.metrics(), flags.resume.empty() ? MetricsFile::Earlier::kReplace
-                                                                 : MetricsFile::Earlier::kKeep);
+        MetricsFile::Open(output.metrics, flags.resume.empty() ? MetricsFile::Earlier::kReplace
+                                                               : MetricsFile::Earlier::kKeep);
     if (!opened.ok()) return ReportError(opened.status());
     metrics = std::move(*opened);
   }
   const LaunchOptions options{
-      .rendezvous_timeout_ms = config->proto().communication().rendezvous_timeout_ms(),
+      .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
       .notice = PrintNotice};
-  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) {
+  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) -> Status {
+    StartLog(member, flags.quiet, flags.verbose);
     if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
-    return ServeParameters(*config, member, MakeLogger(member, flags.quiet, flags.verbose));
+    return ServeParameters(*config, member);
   });
   if (!outcome.status.ok() && outcome.report) ReportError(outcome.status);
   return outcome.exit_code;
@@ -125,8 +124,9 @@ int ServeCommand(const ServeFlags& flags, const Environment& environment) {
   const LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
   const auto folders = PluginFolders(flags.plugin, environment);
   const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) -> Status {
+    StartLog(member, flags.quiet, flags.verbose);
     ENGINE_ASSIGN_OR_RETURN(const Config config, ConfigOfRun(member, folders, wait_ms));
-    return ServeParameters(config, member, MakeLogger(member, flags.quiet, flags.verbose));
+    return ServeParameters(config, member);
   });
   if (!outcome.status.ok()) ReportError(outcome.status);
   return outcome.exit_code;

@@ -14,8 +14,6 @@
 namespace engine {
 namespace {
 
-constexpr size_t kMaxConfigBytes = 16u << 20;
-
 Result<std::string> ReadConfigFile(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) {

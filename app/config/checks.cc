@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <vector>
 
 #include "app/config/engine.pb.h"
@@ -13,56 +12,6 @@ namespace engine {
 namespace {
 
 namespace pb = google::protobuf;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLargestScale = 1e9;
-
-// Of a singular or repeated number, applied where it is set. docs/configuration.md has the list.
-struct NumberRule {
-  const char *block, *key;
-  double least, most;
-  bool least_excluded = false, most_excluded = false;
-};
-
-constexpr NumberRule kNumberRules[] = {
-    {"model.mlp", "hidden", 1, 1 << 20},
-    {"model.gpt", "layers", 1, 1024},
-    {"model.gpt", "width", 1, 1 << 20},
-    {"model.gpt", "heads", 1, 1 << 16},
-    {"model.resnet", "blocks", 1, 1024},
-    {"model.resnet", "width", 1, 1 << 16},
-    {"model.cnn", "channels", 1, 1 << 16},
-    {"data", "prefetch", 0, 1024},
-    {"data.augment", "crop_padding", 0, 256},
-    {"data.mnist", "holdout", 0, 1, false, true},
-    {"data.text", "context", 1, 1 << 20},
-    {"data.text", "holdout", 0, 1, false, true},
-    {"data.synthetic", "samples", 1, 1e12},
-    {"data.synthetic", "eval_samples", 0, 1e12},
-    {"data.synthetic", "shape", 1, 1 << 30},
-    {"data.synthetic", "classes", 2, 1 << 20},
-    {"data.tokens", "context", 1, 1 << 20},
-    {"data.tokens", "vocabulary", 2, 1 << 16},
-    {"data.tokens", "holdout", 0, 1, false, true},
-    {"train", "steps", 1, 1e15},
-    {"train", "epochs", 0, 1e9, true},
-    {"train", "tokens", 1, 1e15},
-    {"train", "global_batch", 1, 1 << 30},
-    {"train", "batch_per_rank", 1, 1 << 30},
-    {"train", "evaluate_every", -1, 1e15},
-    {"train", "evaluate_samples", 0, 1e15},
-    {"train", "checkpoint_every", 0, 1e15},
-    {"train", "micro_batches", 1, 1 << 20},
-    {"train", "loss_scale", 1e-9, 1e9},
-    {"train.learning_rate", "base", 0, kInfinity, false, true},
-    {"train.learning_rate", "warmup_steps", 0, 1e15},
-    {"train.learning_rate", "final_ratio", 0, 1},
-    {"communication", "timeout_ms", 1, 86400000},
-    {"communication", "rendezvous_timeout_ms", 1, 86400000},
-    {"output", "keep_checkpoints", 1, 1000},
-    {"output", "sample_bytes", 0, 1 << 24},
-    {"output", "trace_spans", 1, 1 << 26},
-};
 
 double NumberOf(const Cursor& block, const pb::FieldDescriptor* field, int index) {
   const pb::Reflection& access = *block.message->GetReflection();
@@ -85,44 +34,47 @@ std::string Text(double number) {
   return text;
 }
 
-std::string Bounds(const NumberRule& rule) {
-  const std::string least = (rule.least_excluded ? "above " : "at least ") + Text(rule.least);
-  if (std::isinf(rule.most)) return least + " and finite";
-  return least + (rule.most_excluded ? " and below " : " and at most ") + Text(rule.most);
+std::string Bounds(const config::Range& range) {
+  std::string text =
+      range.has_above() ? "above " + Text(range.above()) : "at least " + Text(range.least());
+  if (range.has_most()) return text + " and at most " + Text(range.most());
+  return text + (std::isinf(range.below()) ? " and finite" : " and below " + Text(range.below()));
 }
 
-Status CheckNumber(const Document& document, const Cursor& block, const NumberRule& rule) {
-  const pb::FieldDescriptor* field = block.Field(rule.key);
+Status CheckNumber(const Document& document, const Cursor& block, const pb::FieldDescriptor* field,
+                   const config::Range& range) {
   const int count = field->is_repeated() ? block.Size(field) : block.Has(field);
   for (int i = 0; i < count; ++i) {
     const int index = field->is_repeated() ? i : -1;
     const double number = NumberOf(block, field, index);
     // Written so that NaN fails.
-    const bool high_enough = rule.least_excluded ? number > rule.least : number >= rule.least;
-    const bool low_enough = rule.most_excluded ? number < rule.most : number <= rule.most;
+    const bool high_enough = range.has_above() ? number > range.above() : number >= range.least();
+    const bool low_enough = range.has_most() ? number <= range.most() : number < range.below();
     if (high_enough && low_enough) continue;
     return document.Error(
         block, field, index,
-        "'" + field->name() + "' is " + Text(number) + " and must be " + Bounds(rule));
+        "'" + field->name() + "' is " + Text(number) + " and must be " + Bounds(range));
   }
   return {};
 }
 
-// Exactly one of the keys, which are two or more.
-Status CheckOneOf(const Document& document, const Cursor& block,
-                  const std::vector<std::string>& keys) {
-  std::string all, first;
-  for (const std::string& key : keys) {
-    all += (all.empty() ? "'" : key == keys.back() ? "' and '" : "', '") + key;
-    const pb::FieldDescriptor* field = block.Field(key);
-    if (!block.Has(field)) continue;
-    if (!first.empty()) {
-      return document.Error(block, field, -1,
-                            "'" + first + "' and '" + key + "' exclude each other; keep one");
+// Every number that is set, by the range that engine.proto gives it.
+Status CheckNumbers(const Document& document, const Cursor& block) {
+  const pb::Descriptor* type = block.message->GetDescriptor();
+  for (int f = 0; f < type->field_count(); ++f) {
+    const pb::FieldDescriptor* field = type->field(f);
+    if (field->options().HasExtension(config::range)) {
+      ENGINE_RETURN_IF_ERROR(
+          CheckNumber(document, block, field, field->options().GetExtension(config::range)));
     }
-    first = key;
+    if (field->message_type() == nullptr || !block.Has(field)) continue;
+    const int count = field->is_repeated() ? block.Size(field) : 1;
+    for (int i = 0; i < count; ++i) {
+      const Cursor child = document.Child(block, field, field->is_repeated() ? i : -1);
+      ENGINE_RETURN_IF_ERROR(CheckNumbers(document, child));
+    }
   }
-  return first.empty() ? document.Error(block, "'train' needs one of " + all + "'") : Status();
+  return {};
 }
 
 Status Require(const Document& document, const Cursor& block, const char* key) {
@@ -130,14 +82,22 @@ Status Require(const Document& document, const Cursor& block, const char* key) {
   return document.Error(block, "'" + block.path + "' needs '" + key + "'");
 }
 
-// The member of the oneof `kind` that is set.
-Result<const pb::FieldDescriptor*> KindOf(const Document& document, const Cursor& block) {
+// Of keys that exclude each other one must be given.
+Status CheckOneOfs(const Document& document, const Cursor& block) {
+  const pb::Descriptor* type = block.message->GetDescriptor();
+  for (int i = 0; i < type->oneof_decl_count(); ++i) {
+    const pb::OneofDescriptor* keys = type->oneof_decl(i);
+    if (block.message->GetReflection()->HasOneof(*block.message, keys)) continue;
+    std::vector<std::string> names;
+    for (int k = 0; k < keys->field_count(); ++k) names.push_back(keys->field(k)->name());
+    return document.Error(block, "'" + block.path + "' needs one of: " + Join(names));
+  }
+  return {};
+}
+
+const pb::FieldDescriptor* KindOf(const Cursor& block) {
   const pb::OneofDescriptor* kinds = block.message->GetDescriptor()->FindOneofByName("kind");
-  const auto* kind = block.message->GetReflection()->GetOneofFieldDescriptor(*block.message, kinds);
-  if (kind != nullptr) return kind;
-  std::vector<std::string> names;
-  for (int i = 0; i < kinds->field_count(); ++i) names.push_back(kinds->field(i)->name());
-  return document.Error(block, "'" + block.path + "' needs one of: " + Join(names));
+  return block.message->GetReflection()->GetOneofFieldDescriptor(*block.message, kinds);
 }
 
 // The activation of an mlp is an op of a chosen plugin.
@@ -157,7 +117,7 @@ Status CheckActivation(const Document& document, const Schema& schema, const Cur
 
 Status CheckModel(const Document& document, const Schema& schema) {
   const Cursor model = document.At("model");
-  ENGINE_ASSIGN_OR_RETURN(const auto* kind, KindOf(document, model));
+  const auto* kind = KindOf(model);
   const Cursor block = document.Child(model, kind);
   if (kind->name() == "mlp") return CheckActivation(document, schema, block);
   if (kind->name() != "gpt") return {};
@@ -171,7 +131,7 @@ Status CheckModel(const Document& document, const Schema& schema) {
 
 Status CheckData(const Document& document) {
   const Cursor data = document.At("data");
-  ENGINE_ASSIGN_OR_RETURN(const auto* kind, KindOf(document, data));
+  const auto* kind = KindOf(data);
   const Cursor block = document.Child(data, kind);
   const bool is_text = kind->name() == "text" || kind->name() == "tokens";
   const Cursor augment = document.At("data.augment");
@@ -202,7 +162,6 @@ Status CheckGroups(const Document& document, const Cursor& train) {
       return document.Error(group, key, -1,
                             "two groups are for '" + prefixes.back() + "'; make one of them");
     }
-    ENGINE_RETURN_IF_ERROR(CheckScales(document, group));
   }
   return {};
 }
@@ -210,8 +169,6 @@ Status CheckGroups(const Document& document, const Cursor& train) {
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
-  ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, {"steps", "epochs", "tokens"}));
-  ENGINE_RETURN_IF_ERROR(CheckOneOf(document, train, {"global_batch", "batch_per_rank"}));
   if (output.Has(output.Field("checkpoint"))) return {};
   const auto needs_file = [&](const Cursor& block, const char* key) {
     return document.Error(block, block.Field(key), -1,
@@ -229,22 +186,15 @@ Status CheckTrain(const Document& document) {
 
 }  // namespace
 
-Status CheckScales(const Document& document, const Cursor& block) {
-  for (const char* key : {"learning_rate_scale", "weight_decay_scale"}) {
-    const NumberRule rule{"", key, 0, kLargestScale};
-    ENGINE_RETURN_IF_ERROR(CheckNumber(document, block, rule));
-  }
-  return {};
-}
-
 Status CheckDocument(const Document& document, const Schema& schema) {
   for (const char* block : {"model", "data", "train", "plugins"}) {
     const Cursor root = document.Root();
     if (root.Has(root.Field(block))) continue;
     return document.Error(root, std::string("the configuration needs '") + block + "'");
   }
-  for (const NumberRule& rule : kNumberRules) {
-    ENGINE_RETURN_IF_ERROR(CheckNumber(document, document.At(rule.block), rule));
+  ENGINE_RETURN_IF_ERROR(CheckNumbers(document, document.Root()));
+  for (const char* block : {"model", "data", "train"}) {
+    ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, document.At(block)));
   }
   ENGINE_RETURN_IF_ERROR(CheckModel(document, schema));
   ENGINE_RETURN_IF_ERROR(CheckData(document));

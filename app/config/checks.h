@@ -11,7 +11,4 @@ namespace engine {
 // place of the value, or of the block that lacks it.
 Status CheckDocument(const Document& document, const Schema& schema);
 
-// `learning_rate_scale` and `weight_decay_scale` of a block that has them.
-Status CheckScales(const Document& document, const Cursor& block);
-
 }  // namespace engine

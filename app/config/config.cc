@@ -12,10 +12,8 @@
 namespace engine {
 namespace {
 
-constexpr size_t kLargestText = 16 << 20;
-
 Status CheckText(const ConfigRequest& request, const SourceText& source) {
-  if (request.text.size() > kLargestText) {
+  if (request.text.size() > kMaxConfigBytes) {
     return Status::Error(StatusCode::kConfig, "%s: %zu bytes are too many for a configuration",
                          request.origin.c_str(), request.text.size());
   }
@@ -56,6 +54,60 @@ Result<std::shared_ptr<config::Config>> ToProto(const Document& document) {
   return proto;
 }
 
+LearningRate ReadLearningRate(const config::LearningRate& rate) {
+  const bool cosine = rate.schedule() == config::LearningRate::COSINE;
+  return {.base = rate.base(),
+          .schedule = cosine ? LearningRate::Schedule::kCosine : LearningRate::Schedule::kConstant,
+          .warmup_steps = rate.warmup_steps(),
+          .final_ratio = rate.final_ratio()};
+}
+
+TrainOptions ReadTrain(const config::Config& proto) {
+  const config::Train& train = proto.train();
+  TrainOptions options{.learning_rate = ReadLearningRate(train.learning_rate()),
+                       .evaluate_every = train.evaluate_every(),
+                       .evaluate_samples = train.evaluate_samples(),
+                       .checkpoint_every = train.checkpoint_every(),
+                       .shard_optimizer = train.shard_optimizer(),
+                       .sparse_pull = train.sparse_pull(),
+                       .micro_batches = train.micro_batches(),
+                       .loss_scale = train.loss_scale(),
+                       .record_steps = train.record_steps(),
+                       .frozen = {proto.model().frozen().begin(), proto.model().frozen().end()}};
+  if (train.has_steps()) options.length.steps = train.steps();
+  if (train.has_epochs()) options.length.epochs = train.epochs();
+  if (train.has_tokens()) options.length.tokens = train.tokens();
+  if (train.has_global_batch()) options.global_batch = train.global_batch();
+  if (train.has_batch_per_rank()) options.batch_per_rank = train.batch_per_rank();
+  for (const config::ParameterGroup& group : train.group()) {
+    options.groups.push_back({.prefix = group.parameters(),
+                              .learning_rate_scale = group.learning_rate_scale(),
+                              .weight_decay_scale = group.weight_decay_scale()});
+  }
+  return options;
+}
+
+RunConfig ReadRun(const config::Config& proto) {
+  const config::Data& data = proto.data();
+  return {.seed = proto.seed(),
+          .data = {.shuffle = data.shuffle(),
+                   .prefetch = data.prefetch(),
+                   .crop_padding = data.augment().crop_padding(),
+                   .flip = data.augment().flip()},
+          .train = ReadTrain(proto),
+          .communication = {.timeout_ms = proto.communication().timeout_ms(),
+                            .rendezvous_timeout_ms = proto.communication().rendezvous_timeout_ms()},
+          .trace_spans = proto.output().trace_spans()};
+}
+
+OutputOptions ReadOutput(const config::Output& output) {
+  return {.checkpoint = output.checkpoint(),
+          .keep_checkpoints = output.keep_checkpoints(),
+          .metrics = output.metrics(),
+          .trace = output.trace(),
+          .sample_bytes = output.sample_bytes()};
+}
+
 }  // namespace
 
 Result<Config> Config::Load(const ConfigRequest& request) {
@@ -70,18 +122,16 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   Config config;
   ENGINE_ASSIGN_OR_RETURN(const auto choices, ReadPluginOptions(document, *schema, found.chosen));
   ENGINE_ASSIGN_OR_RETURN(config.layers_, ReadLayers(document, *schema));
-  ENGINE_ASSIGN_OR_RETURN(config.selection_, AssignRoles(choices, found.catalog));
   ENGINE_ASSIGN_OR_RETURN(config.proto_, ToProto(document));
+  config.run_ = ReadRun(*config.proto_);
+  config.output_ = ReadOutput(config.proto_->output());
+  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, AssignRoles(choices, found.catalog));
   // Protobuf makes the default of a string when it is first asked for: before ranks are threads.
   (void)config.proto_->model().mlp().activation();
   config.catalog_ = std::make_shared<const PluginCatalog>(std::move(found.catalog));
-  config.printed_ = PrintDocument(document, *schema, false);
+  config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);
   return config;
-}
-
-std::string Config::Print(bool with_origins) const {
-  return with_origins ? printed_with_origins_ : printed_;
 }
 
 }  // namespace engine

@@ -9,7 +9,7 @@
 
 #include "app/config/engine.pb.h"
 #include "core/plugin/catalog.h"
-#include "core/plugin/plugin_set.h"
+#include "core/train/run_config.h"
 #include "engine/status.h"
 
 namespace engine {
@@ -26,10 +26,20 @@ struct LayerConfig {
   std::vector<LayerConfig> shortcut;    // of a residual block; empty: its input as it is
 };
 
+// The files that a run writes, and the text that it shows.
+struct OutputOptions {
+  std::string checkpoint;  // empty: none is written; so are the others
+  int64_t keep_checkpoints = 1;
+  std::string metrics, trace;
+  int64_t sample_bytes = 0;
+};
+
 struct DefaultPlugin {
   std::string name;
   std::string device;  // only where the ops run on it; empty: anywhere
 };
+
+inline constexpr size_t kMaxConfigBytes = 16 << 20;
 
 struct ConfigRequest {
   std::string text;    // content of the file
@@ -57,24 +67,29 @@ class Config {
   // options and attributes are filled in.
   static Result<Config> Load(const ConfigRequest& request);
 
-  const config::Config& proto() const { return *proto_; }
+  const RunConfig& run() const { return run_; }
+  const OutputOptions& output() const { return output_; }
+  const config::Config& proto() const { return *proto_; }  // of model and data
   const PluginCatalog& catalog() const { return *catalog_; }
-  const PluginSelection& plugins() const { return selection_; }
+  const PluginSelection& plugins() const { return run_.plugins; }
   const std::vector<LayerConfig>& layers() const { return layers_; }  // of model.net
 
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
   // "FILE:LINE", "--set", "--plugins".
-  std::string Print(bool with_origins) const;
+  std::string Print(bool with_origins) const {
+    return with_origins ? printed_with_origins_ : run_.text;
+  }
 
  private:
   Config() = default;
 
   std::shared_ptr<config::Config> proto_;
   std::shared_ptr<const PluginCatalog> catalog_;
-  PluginSelection selection_;
+  RunConfig run_;
+  OutputOptions output_;
   std::vector<LayerConfig> layers_;
-  std::string printed_, printed_with_origins_;
+  std::string printed_with_origins_;
 };
 
 }  // namespace engine

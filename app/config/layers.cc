@@ -1,6 +1,5 @@
 #include "app/config/layers.h"
 
-#include "app/config/checks.h"
 #include "core/plugin/option_value.h"
 
 namespace engine {
@@ -63,7 +62,6 @@ Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, co
   config.name = reflection->GetString(*layer.message, layer.Field("name"));
   config.trainable = reflection->GetBool(*layer.message, layer.Field("trainable"));
   config.priority = reflection->GetInt32(*layer.message, layer.Field("priority"));
-  ENGINE_RETURN_IF_ERROR(CheckScales(document, layer));
   config.learning_rate_scale =
       static_cast<float>(reflection->GetDouble(*layer.message, layer.Field("learning_rate_scale")));
   config.weight_decay_scale =

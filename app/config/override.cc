@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
-#include <string_view>
 #include <vector>
 
 #include "app/config/parse_error.h"
@@ -16,10 +14,6 @@ namespace engine {
 namespace {
 
 namespace pb = google::protobuf;
-
-// Keys of which exactly one must be given and that no oneof of the schema joins.
-constexpr std::string_view kAlternatives[][3] = {{"train.steps", "train.epochs", "train.tokens"},
-                                                 {"train.global_batch", "train.batch_per_rank"}};
 
 class IgnoreErrors final : public pb::io::ErrorCollector {
   void AddError(int, pb::io::ColumnNumber, const std::string&) override {}
@@ -101,20 +95,6 @@ Status SetField(const pb::FieldDescriptor* field, const std::string& value, pb::
   return {};
 }
 
-void ClearAlternatives(const std::string& key, pb::Message* root) {
-  for (const auto& keys : kAlternatives) {
-    if (std::find(std::begin(keys), std::end(keys), key) == std::end(keys)) continue;
-    for (const std::string_view other : keys) {
-      if (other.empty() || other == key) continue;
-      const auto path = Split(std::string(other), '.');
-      const pb::Reflection* reflection = root->GetReflection();
-      pb::Message* block =
-          reflection->MutableMessage(root, root->GetDescriptor()->FindFieldByName(path[0]));
-      block->GetReflection()->ClearField(block, block->GetDescriptor()->FindFieldByName(path[1]));
-    }
-  }
-}
-
 }  // namespace
 
 Result<std::string> ApplyOverride(const std::string& argument, pb::Message* root) {
@@ -134,7 +114,6 @@ Result<std::string> ApplyOverride(const std::string& argument, pb::Message* root
     if (field->is_repeated()) return Refuse(OnlyInFile(*field));
     message = message->GetReflection()->MutableMessage(message, field);
   }
-  ClearAlternatives(key, root);
   return key;
 }
 

@@ -93,6 +93,9 @@ Result<std::shared_ptr<const Schema>> Schema::Build(const std::vector<PluginEntr
   for (size_t i = 0; i < schema->plugins_.size(); ++i) {
     ENGINE_RETURN_IF_ERROR(schema->AddPlugin(i, &file));
   }
+  pb::FileDescriptorProto options;  // which `file` imports
+  pb::FieldOptions::descriptor()->file()->CopyTo(&options);
+  schema->pool_.BuildFile(options);
   SilentCollector errors;
   const pb::FileDescriptor* built = schema->pool_.BuildFileCollectingErrors(file, &errors);
   if (built == nullptr) {

@@ -12,8 +12,8 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/member.h"
+#include "app/launch/memory_store.h"
 #include "app/launch/verdict.h"
-#include "core/base/memory_store.h"
 
 namespace engine {
 namespace {

@@ -1,27 +1,35 @@
 #include "app/launch/log.h"
 
+#include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <memory>
 #include <string>
 
-#include "app/launch/member.h"
+#include "core/base/member.h"
 
 namespace engine {
+namespace {
 
-std::shared_ptr<spdlog::logger> MakeRankLogger(int rank, int world_size,
-                                               spdlog::level::level_enum level) {
-  return MakeMemberLogger({.rank = rank, .world_size = world_size}, level);
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                   spdlog::level::warn, spdlog::level::err};
+  return kLevels[static_cast<int32_t>(level)];
 }
 
-std::shared_ptr<spdlog::logger> MakeMemberLogger(const RankInfo& info,
-                                                 spdlog::level::level_enum level) {
+}  // namespace
+
+LogSink MemberLog(const RankInfo& info, LogLevel level) {
   const std::string name = MemberName(MemberOf(info));
   const bool alone = info.world_size == 1 && info.servers == 0;
+  // In no registry of spdlog: the sink owns it.
   auto logger =
       std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%H:%M:%S.%e %L " + (alone ? "" : "[" + name + "] ") + "%v");
-  logger->set_level(level);
-  return logger;
+  logger->set_level(ToSpdlog(level));
+  return [logger](LogLevel of_line, std::string_view text) {
+    logger->log(ToSpdlog(of_line), spdlog::string_view_t(text.data(), text.size()));
+  };
 }
 
 }  // namespace engine

@@ -10,11 +10,6 @@
 
 namespace engine {
 
-// True for what a member says when it was stopped by the failure of another.
-constexpr bool IsSecondary(StatusCode code) {
-  return code == StatusCode::kAborted || code == StatusCode::kPeerLost;
-}
-
 // What the AbortSignal of the other members is raised with when `cause` ends the run: secondary,
 // so that one that returns it is not taken for the culprit.
 Status AbortReason(const Status& cause);

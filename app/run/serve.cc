@@ -5,8 +5,8 @@
 #include <mutex>
 #include <thread>
 
-#include "app/launch/agree.h"
 #include "app/launch/member.h"
+#include "core/train/agree.h"
 #include "core/train/rank_plugins.h"
 #include "engine/ext/parameter_server.h"
 
@@ -15,7 +15,6 @@ namespace {
 
 constexpr const char* kConfigKey = "run/configuration";
 constexpr const char* kPlugins = "plugins of servers";
-constexpr const char* kReplicasKey = "run/replicas";
 // For a server to notice by itself that all ranks have left.
 constexpr std::chrono::milliseconds kNoticeTime{2000};
 constexpr int64_t kLookMs = 500;
@@ -68,13 +67,8 @@ class EndWithRanks {
 // it happens.
 class ReplicaService {
  public:
-  ReplicaService(const Config& config, RankContext& server, std::shared_ptr<spdlog::logger> logger,
-                 Communicator& first)
-      : config_(config),
-        server_(server),
-        logger_(std::move(logger)),
-        first_(first),
-        thread_([this] { Run(); }) {}
+  ReplicaService(const PluginSelection& plugins, RankContext& server, Communicator& first)
+      : plugins_(plugins), server_(server), first_(first), thread_([this] { Run(); }) {}
   ~ReplicaService() { (void)Stop(Status::Error(StatusCode::kAborted, "the server was given up")); }
 
   // When the first communicator has ended, with `first`: waits for the second one. Why that failed.
@@ -96,7 +90,7 @@ class ReplicaService {
   Status Serve() {
     if (!Wanted()) return {};
     ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<RankPlugins> plugins,
-                            RankPlugins::CreateForServer(config_, server_, logger_));
+                            RankPlugins::CreateForServer(plugins_, server_));
     Communicator& communicator = *plugins->set().communicator;
     {
       const std::lock_guard lock(mutex_);
@@ -122,9 +116,8 @@ class ReplicaService {
     return stopped_;
   }
 
-  const Config& config_;
+  const PluginSelection& plugins_;
   RankContext& server_;
-  const std::shared_ptr<spdlog::logger> logger_;
   Communicator& first_;
   Status status_;  // of the thread, until it is joined
   std::mutex mutex_;
@@ -135,12 +128,8 @@ class ReplicaService {
 
 }  // namespace
 
-Status TellServersOfReplicas(RankContext& rank, bool second) {
-  return rank.store.Set(kReplicasKey, second ? "second" : "none");
-}
-
 Status DescribeRunToServers(const Config& config, RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(SayAsRankZero(rank, kPlugins, PluginVersions(config.plugins())));
+  ENGINE_RETURN_IF_ERROR(PublishAsRankZero(rank, kPlugins, PluginVersions(config.plugins())));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -152,13 +141,11 @@ Result<Config> ConfigOfRun(RankContext& server, const std::vector<std::string>& 
                        .plugin_folders = plugin_folders});
 }
 
-Status ServeParameters(const Config& config, RankContext& server,
-                       std::shared_ptr<spdlog::logger> logger) {
-  ENGINE_RETURN_IF_ERROR(
-      CheckSameAsRankZero(server, kPlugins, PluginVersions(config.plugins()),
-                          config.proto().communication().rendezvous_timeout_ms()));
+Status ServeParameters(const Config& config, RankContext& server) {
+  ENGINE_RETURN_IF_ERROR(CheckSameAsRankZero(server, kPlugins, PluginVersions(config.plugins()),
+                                             config.run().communication.rendezvous_timeout_ms));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<RankPlugins> plugins,
-                          RankPlugins::CreateForServer(config, server, logger));
+                          RankPlugins::CreateForServer(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;
   auto* const parameters = static_cast<ParameterServer*>(communicator.Query(kParameterServerId));
   if (parameters == nullptr) {
@@ -167,7 +154,7 @@ Status ServeParameters(const Config& config, RankContext& server,
                          "such as zmq_ps",
                          config.plugins().communicator.entry.name.c_str());
   }
-  ReplicaService replicas(config, server, std::move(logger), communicator);
+  ReplicaService replicas(config.plugins(), server, communicator);
   EndWithRanks end(server, communicator);
   const Status status = parameters->Serve(*plugins->set().optimizer);
   const bool ranks_left = end.Stop();

@@ -1,9 +1,6 @@
 // A server of a run: it keeps parameters and updates them, and trains nothing.
 #pragma once
 
-#include <spdlog/logger.h>
-
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,13 +19,8 @@ Status DescribeRunToServers(const Config& config, RankContext& rank);
 Result<Config> ConfigOfRun(RankContext& server, const std::vector<std::string>& plugin_folders,
                            int64_t timeout_ms);
 
-// Rank 0 of a run with servers: whether ranks make a second communicator for ops that see all of
-// them (RankPlugins::ReplicaCommunicator), which servers then serve as well. Before it is made.
-Status TellServersOfReplicas(RankContext& rank, bool second);
-
 // Serves until every rank has left or the run is over. kConfig when the communicator has no servers
 // or this member has other plugins than rank 0.
-Status ServeParameters(const Config& config, RankContext& server,
-                       std::shared_ptr<spdlog::logger> logger);
+Status ServeParameters(const Config& config, RankContext& server);
 
 }  // namespace engine

@@ -118,12 +118,12 @@ class SweepPrinter {
 Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& request,
                  const bench::SweepConditions& conditions, RankContext& rank) {
   const bool first = rank.info.rank == 0;
-  auto logger = MakeRankLogger(rank.info.rank, rank.info.world_size, spdlog::level::warn);
+  rank.log = MemberLog(rank.info);
   const SweepPrinter printer(flags.format, request, conditions);
   if (first) printer.Begin();
-  ENGINE_ASSIGN_OR_RETURN(const bench::SweepResult result,
-                          bench::RunSweep(request, rank, logger,
-                                          [&](const bench::SweepRow& row) { printer.Row(row); }));
+  ENGINE_ASSIGN_OR_RETURN(
+      const bench::SweepResult result,
+      bench::RunSweep(request, rank, [&](const bench::SweepRow& row) { printer.Row(row); }));
   if (!first) return {};
   printer.End(result);
   if (result.wrong == 0) return {};

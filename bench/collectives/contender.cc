@@ -81,14 +81,12 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
   return contender;
 }
 
-Result<std::unique_ptr<LiveContender>> LiveContender::Create(
-    const Contender& contender, int instance, RankContext& rank,
-    std::shared_ptr<spdlog::logger> logger) {
+Result<std::unique_ptr<LiveContender>> LiveContender::Create(const Contender& contender,
+                                                             int instance, RankContext& rank) {
   std::unique_ptr<LiveContender> live(new LiveContender(rank));
   // Keys of the store are private to this name, and each object must meet its own peers.
   live->host_ = std::make_unique<PluginHost>(
-      contender.choice.entry.name + "#" + std::to_string(instance), rank, &live->device_,
-      std::move(logger), [](std::string_view, double) {});
+      contender.choice.entry.name + "#" + std::to_string(instance), rank, &live->device_, nullptr);
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object,
                           CreateObject(contender.choice, *live->host_));
   live->communicator_.reset(static_cast<Communicator*>(object.release()));

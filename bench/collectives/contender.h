@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/launch/plugin_host.h"
+#include "core/plugin/plugin_host.h"
 #include "core/plugin/plugin_set.h"
 
 namespace engine::bench {
@@ -27,8 +27,7 @@ class LiveContender {
  public:
   // `instance`: another number for each object of a run, the same on all ranks.
   static Result<std::unique_ptr<LiveContender>> Create(const Contender& contender, int instance,
-                                                       RankContext& rank,
-                                                       std::shared_ptr<spdlog::logger> logger);
+                                                       RankContext& rank);
   ~LiveContender();
 
   const CommunicatorTraits& traits() const { return traits_; }

@@ -40,11 +40,8 @@ struct Figures {
 
 class Sweep {
  public:
-  Sweep(const SweepRequest& request, RankContext& rank, std::shared_ptr<spdlog::logger> logger)
-      : request_(request),
-        rank_(rank),
-        logger_(std::move(logger)),
-        meeting_(rank, 4 * request.timeout_ms) {}
+  Sweep(const SweepRequest& request, RankContext& rank)
+      : request_(request), rank_(rank), meeting_(rank, 4 * request.timeout_ms) {}
 
   Result<SweepResult> Run(const std::function<void(const SweepRow&)>& on_row);
 
@@ -73,7 +70,6 @@ class Sweep {
 
   const SweepRequest& request_;
   RankContext& rank_;
-  const std::shared_ptr<spdlog::logger> logger_;
   Meeting meeting_;
   int instances_ = 0;
 };
@@ -84,7 +80,7 @@ class Sweep {
 Result<std::unique_ptr<LiveContender>> Sweep::Connect(size_t contender) {
   ENGINE_ASSIGN_OR_RETURN(
       std::unique_ptr<LiveContender> live,
-      LiveContender::Create(request_.contenders[contender], instances_++, rank_, logger_));
+      LiveContender::Create(request_.contenders[contender], instances_++, rank_));
   const CommunicatorTraits& traits = live->traits();
   if (!(traits.kinds & Bit(request_.kind)) || !(traits.dtypes & Bit(DType::kFloat32))) {
     return Status::Error(StatusCode::kPlugin, "communicator '%s' offers no %s of float32",
@@ -275,14 +271,13 @@ std::vector<int64_t> Sizes(const SweepRequest& request, int ranks) {
 }
 
 Result<SweepResult> RunSweep(const SweepRequest& request, RankContext& rank,
-                             std::shared_ptr<spdlog::logger> logger,
                              const std::function<void(const SweepRow&)>& on_row) {
   if (rank.info.world_size > kMaxCheckedRanks) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "results can be checked for up to %d ranks, not for %d", kMaxCheckedRanks,
                          rank.info.world_size);
   }
-  return Sweep(request, rank, std::move(logger)).Run(on_row);
+  return Sweep(request, rank).Run(on_row);
 }
 
 }  // namespace engine::bench

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,6 +41,9 @@ class AbortSignal {
   std::thread::id raiser_;  // guarded by mutex_; the thread that calls it
 };
 
+// Where the lines of a member's log go. [any-thread]
+using LogSink = std::function<void(LogLevel, std::string_view)>;
+
 struct RankContext {
   RankInfo info;
   Store& store;
@@ -48,12 +52,17 @@ struct RankContext {
   // return kInterrupted. Stays 0 in a server, which leaves when the ranks have left.
   const std::atomic<int>& stop_requested;
   std::function<void()> allow_losses = nullptr;  // the launcher's part of AllowLosses
+  LogSink log = nullptr;                         // null: nobody reads it
 
   // Of a rank: from now on this run goes on when a rank other than rank 0 dies or fails; the
   // launcher says so (LaunchOptions::notice), and may start another in its place. The loss of rank
   // 0 or of a server ends the run as ever. [any-thread]
   void AllowLosses() const {
     if (allow_losses) allow_losses();
+  }
+
+  void Log(LogLevel level, std::string_view text) const {
+    if (log) log(level, text);
   }
 };
 

@@ -42,20 +42,6 @@ Status CheckLogits(const TensorSpec& logits, const TensorSpec& target, int64_t c
 
 }  // namespace
 
-Status CheckHasRowTables(const Graph& graph, const config::Model& model) {
-  for (const Parameter& parameter : graph.parameters) {
-    if (parameter.trainable && parameter.row_elements > 0) return {};
-  }
-  if (model.has_gpt() && model.gpt().tied()) {
-    return Status::Error(StatusCode::kConfig,
-                         "train.sparse_pull: the model ties its token table to its head, which "
-                         "reads every row: set model.gpt.tied to false");
-  }
-  return Status::Error(StatusCode::kConfig,
-                       "train.sparse_pull: the model trains no table of which only the rows in the "
-                       "batch are read; set it to false");
-}
-
 Result<ValueId> ChannelsLast(GraphBuilder& builder, const char* model, ValueId input) {
   const TensorSpec& spec = builder.spec(input);
   if (spec.dtype == DType::kFloat32 && spec.shape.ndim == 4) {

@@ -1,8 +1,7 @@
+#include "core/train/evaluate.h"
+
 #include <algorithm>
 #include <chrono>
-
-#include "core/models/model.h"
-#include "core/train/trainer.h"
 
 namespace engine {
 
@@ -13,10 +12,6 @@ ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_los
           .classes = info.classes,
           .max_samples = max_samples,
           .with_loss = with_loss};
-}
-
-int64_t SamplesAtOnce(const config::Train& train, int64_t samples) {
-  return (samples + train.micro_batches() - 1) / train.micro_batches();
 }
 
 namespace {

@@ -46,8 +46,6 @@ class TrainObserver {
   virtual Status OnStart(const StartReport& report) = 0;
   virtual Status OnStep(const StepReport& report) = 0;
   virtual Status OnEvaluation(const EvaluationReport& report) = 0;
-  virtual Status OnCheckpoint(int64_t step, const std::string& path) = 0;
-  virtual Status OnText(const std::string& prompt, const std::string& text) = 0;
 };
 
 }  // namespace engine

@@ -8,16 +8,16 @@
 
 namespace engine {
 
-Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const Config& config, RankContext& rank,
-                                                         std::shared_ptr<spdlog::logger> logger,
+Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& chosen,
+                                                         RankContext& rank,
                                                          PluginHost::MetricSink metrics) {
-  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank, std::move(logger)));
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(chosen, rank));
   RankPlugins& self = *plugins;
   const HostFactory host_of = [&](const std::string& plugin) -> Host& {
     return self.AddHost(plugin, metrics);
   };
-  ENGINE_ASSIGN_OR_RETURN(self.set_, CreatePlugins(config.plugins(), host_of,
-                                                   [&](Device* device) { self.device_ = device; }));
+  ENGINE_ASSIGN_OR_RETURN(
+      self.set_, CreatePlugins(chosen, host_of, [&](Device* device) { self.device_ = device; }));
   self.op_factory_ = [&self](const std::string& name, const std::vector<OwnedOption>& attributes) {
     return self.MakeOp(name, attributes);
   };
@@ -25,21 +25,20 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const Config& config, R
   return plugins;
 }
 
-Result<std::unique_ptr<RankPlugins>> RankPlugins::CreateForServer(
-    const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger) {
-  std::unique_ptr<RankPlugins> plugins(new RankPlugins(config, rank, std::move(logger)));
+Result<std::unique_ptr<RankPlugins>> RankPlugins::CreateForServer(const PluginSelection& chosen,
+                                                                  RankContext& rank) {
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(chosen, rank));
   RankPlugins& self = *plugins;
   const HostFactory host_of = [&](const std::string& plugin) -> Host& {
     return self.AddHost(plugin, nullptr);
   };
-  ENGINE_ASSIGN_OR_RETURN(self.set_, CreateServerPlugins(config.plugins(), host_of));
+  ENGINE_ASSIGN_OR_RETURN(self.set_, CreateServerPlugins(chosen, host_of));
   self.AbortWithRun(*self.set_.communicator);
   return plugins;
 }
 
 Host& RankPlugins::AddHost(const std::string& plugin, PluginHost::MetricSink metrics) {
-  hosts_.push_back(
-      std::make_unique<PluginHost>(plugin, rank_, &device_, logger_, std::move(metrics)));
+  hosts_.push_back(std::make_unique<PluginHost>(plugin, rank_, &device_, std::move(metrics)));
   return *hosts_.back();
 }
 
@@ -52,9 +51,13 @@ RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
 }
 
-Result<Communicator*> RankPlugins::ReplicaCommunicator() {
-  if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
-  if (replicas_ != nullptr) return replicas_.get();
+Result<Communicator*> RankPlugins::ReplicaCommunicator(bool wanted) {
+  const bool second = wanted && set_.communicator->traits().ordered != 0;
+  if (rank_.info.rank == 0 && rank_.info.servers > 0) {
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(kReplicasKey, second ? "second" : "none"));
+  }
+  if (!wanted) return nullptr;
+  if (!second) return set_.communicator.get();
   ENGINE_ASSIGN_OR_RETURN(replicas_, MakeReplicaCommunicator());
   AbortWithRun(*replicas_);
   return replicas_.get();
@@ -68,9 +71,9 @@ Result<std::unique_ptr<Communicator>> RankPlugins::MakeReplicaCommunicator() {
     if (!split.ok()) return split.WithContext("for ops that see all ranks");
     if (whole != nullptr) return std::unique_ptr<Communicator>(whole);
     return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",
-                         config_.plugins().communicator.entry.name.c_str());
+                         chosen_.communicator.entry.name.c_str());
   }
-  const PluginChoice& choice = config_.plugins().communicator;
+  const PluginChoice& choice = chosen_.communicator;
   ENGINE_ASSIGN_OR_RETURN(const auto library, LoadedPlugin::Load(choice.entry));
   const std::vector<OptionValue> values = Views(choice.options);
   // No sink: its metrics would be taken for those of the first one.
@@ -83,7 +86,7 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
                                                 const std::vector<OwnedOption>& attributes) const {
   ENGINE_ASSIGN_OR_RETURN(OpLibrary * library, set_.FindOp(name));
   const PluginEntry* entry = nullptr;
-  for (const PluginChoice& choice : config_.plugins().ops) {
+  for (const PluginChoice& choice : chosen_.ops) {
     const auto& ops = choice.entry.ops;
     if (std::find(ops.begin(), ops.end(), name) != ops.end()) entry = &choice.entry;
   }
@@ -121,7 +124,9 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
   return std::unique_ptr<Op>(op);
 }
 
-std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection) {
+namespace {
+
+std::vector<const PluginChoice*> AllOf(const PluginSelection& selection) {
   std::vector<const PluginChoice*> chosen{&selection.communicator, &selection.scheduler,
                                           &selection.optimizer};
   for (const PluginChoice& ops : selection.ops) chosen.push_back(&ops);
@@ -129,9 +134,19 @@ std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection)
   return chosen;
 }
 
+}  // namespace
+
+std::string PluginNames(const PluginSelection& selection) {
+  std::string names;
+  for (const PluginChoice* choice : AllOf(selection)) {
+    names += (names.empty() ? "" : " ") + choice->entry.name;
+  }
+  return names;
+}
+
 std::string PluginVersions(const PluginSelection& selection) {
   std::string versions;
-  for (const PluginChoice* choice : ChosenPlugins(selection)) {
+  for (const PluginChoice* choice : AllOf(selection)) {
     versions += choice->entry.name + " " + choice->entry.version + "; ";
   }
   return versions;

@@ -1,55 +1,52 @@
-// The plugins of one rank with everything they need: hosts, logger, and the end of the run when it
-// comes.
+// The plugins of one rank with everything they need: hosts, and the end of the run when it comes.
 #pragma once
-
-#include <spdlog/logger.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
-#include "app/launch/plugin_host.h"
 #include "core/base/rank_context.h"
 #include "core/graph/builder.h"
+#include "core/plugin/plugin_host.h"
 #include "core/plugin/plugin_set.h"
 
 namespace engine {
 
+// The key of the store where rank 0 of a run with servers says "second" or "none".
+inline constexpr char kReplicasKey[] = "run/replicas";
+
 class RankPlugins {
  public:
-  // Loads and creates the plugins that `config` selects. `rank` and `config` are borrowed. When the
-  // run is aborted the communicator is told, so that no wait goes on.
-  static Result<std::unique_ptr<RankPlugins>> Create(const Config& config, RankContext& rank,
-                                                     std::shared_ptr<spdlog::logger> logger,
-                                                     PluginHost::MetricSink metrics);
+  // Loads and creates the plugins that are `chosen`. Both arguments are borrowed. When the run is
+  // aborted the communicator is told, so that no wait goes on. `metrics` may be null.
+  static Result<std::unique_ptr<RankPlugins>> Create(const PluginSelection& chosen,
+                                                     RankContext& rank,
+                                                     PluginHost::MetricSink metrics = nullptr);
   // The same for a server: a communicator and an optimizer, and no ops.
-  static Result<std::unique_ptr<RankPlugins>> CreateForServer(
-      const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger);
+  static Result<std::unique_ptr<RankPlugins>> CreateForServer(const PluginSelection& chosen,
+                                                              RankContext& rank);
   ~RankPlugins();
 
   PluginSet& set() { return set_; }
   // The communicator for ops that see all ranks while they run (ExecutorOptions::replicas): that of
   // the set where its transfers need no order, else another of all ranks, split from it (SubGroups)
-  // or of the same plugin, made when it is first asked for. Then all ranks must ask for it, each
-  // once it has the set, and servers serve it (TellServersOfReplicas). [setup]
-  Result<Communicator*> ReplicaCommunicator();
+  // or of the same plugin. Null unless `wanted`. Every rank asks, each once it has the set, and once
+  // in a run; servers learn from kReplicasKey whether they serve a second one. [setup]
+  Result<Communicator*> ReplicaCommunicator(bool wanted);
   // Makes ops of the selected op plugins; attributes that are not given get their published
   // defaults.
   const OpFactory& op_factory() const { return op_factory_; }
 
  private:
-  RankPlugins(const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger)
-      : config_(config), rank_(rank), logger_(std::move(logger)) {}
+  RankPlugins(const PluginSelection& chosen, RankContext& rank) : chosen_(chosen), rank_(rank) {}
   Host& AddHost(const std::string& plugin, PluginHost::MetricSink metrics);
   Result<std::unique_ptr<Communicator>> MakeReplicaCommunicator();
   void AbortWithRun(Communicator& communicator);
   Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
                                      const std::vector<OwnedOption>& attributes) const;
 
-  const Config& config_;
+  const PluginSelection& chosen_;
   RankContext& rank_;
-  const std::shared_ptr<spdlog::logger> logger_;
   Device* device_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   PluginSet set_;
@@ -58,8 +55,8 @@ class RankPlugins {
   std::vector<int> abort_tokens_;
 };
 
-// All that were selected: communicator, scheduler, optimizer, ops, hooks.
-std::vector<const PluginChoice*> ChosenPlugins(const PluginSelection& selection);
+// Names of all plugins of a run, with spaces between.
+std::string PluginNames(const PluginSelection& selection);
 
 // Names and versions of all plugins of a run, as members compare them.
 std::string PluginVersions(const PluginSelection& selection);

@@ -1,95 +1,94 @@
-// One rank's training run: data, model, plugins, steps, evaluations, checkpoints.
+// One rank's training run: its steps, and evaluations and checkpoints between them.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
-#include "app/checkpoint/resume.h"
-#include "app/config/config.h"
 #include "core/data/batch_loader.h"
-#include "core/data/open_dataset.h"
+#include "core/data/dataset.h"
 #include "core/exec/executor.h"
+#include "core/train/evaluate.h"
 #include "core/train/observer.h"
 #include "core/train/rank_plugins.h"
+#include "core/train/run_config.h"
+#include "core/train/run_length.h"
 
 namespace engine {
 
+// Where a run stands after `step`: what a checkpoint says beside parameters and states.
+struct RunState {
+  int64_t step = 0;
+  int64_t global_batch = 0;
+  std::string data;     // DatasetInfo::digest of the training data
+  int64_t samples = 0;  // of it
+  SamplePosition position;
+};
+
+// What the program around a trainer does for it. Called on the thread of the rank.
+struct TrainerParts {
+  std::function<Result<DatasetPair>()> open_data;
+  std::function<Result<Graph>(const ModelInputs&, const OpFactory&)> build_model;
+  // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
+  // and says where that stood. Of a rank that takes the place of a lost one only what it gives
+  // counts. Null: the run begins with its first step.
+  std::function<Result<RunStart>(Executor& executor, const RunState& now)> restore;
+  // On rank 0: keeps the parameters and the states that the executor has collected. Null, on all
+  // ranks alike: there are no checkpoints.
+  std::function<Status(const Executor& executor, const RunState& now)> save;
+  TrainObserver& observer;  // that of a rank other than 0 hears of no evaluation
+  PluginHost::MetricSink metrics;
+};
+
 class Trainer {
  public:
-  // Opens the data, loads the plugins and builds the model; finds out with the other ranks that all
-  // run the same configuration. `config`, `rank` and `observer` are borrowed; only rank 0's
-  // observer hears of evaluations, checkpoints and texts. `resume`: a checkpoint to go on from, or
-  // empty.
-  static Result<std::unique_ptr<Trainer>> Create(const Config& config, RankContext& rank,
-                                                 std::shared_ptr<spdlog::logger> logger,
-                                                 TrainObserver& observer,
-                                                 PluginHost::MetricSink metrics,
-                                                 const std::string& resume);
-
+  // Finds out with the other ranks that all run the same configuration, opens the data, loads the
+  // plugins and builds the model. `config`, `rank` and the observer are borrowed.
+  static Result<std::unique_ptr<Trainer>> Create(const RunConfig& config, RankContext& rank,
+                                                 TrainerParts parts);
   ~Trainer();
 
-  // Trains to the end. kInterrupted after a request to stop: the step at hand is finished on all
-  // ranks, and a checkpoint written if one is configured.
-  Status Run();
+  // Trains to the end, or to the step after which somebody asked to stop; the last thing is a
+  // checkpoint. Returns the step that it came to. Once.
+  Result<int64_t> Run();
 
+  int64_t steps() const { return steps_; }  // of the whole run
   Executor& executor() { return *executor_; }
+  RankPlugins& plugins() { return *plugins_; }
+  const DatasetInfo& data() const { return data_.train->info(); }
 
  private:
-  Trainer(const Config& config, RankContext& rank, std::shared_ptr<spdlog::logger> logger,
-          TrainObserver& observer)
-      : config_(config), rank_(rank), logger_(std::move(logger)), observer_(observer) {}
+  Trainer(const RunConfig& config, RankContext& rank, TrainerParts parts)
+      : config_(config), rank_(rank), parts_(std::move(parts)) {}
 
-  Status Setup(PluginHost::MetricSink metrics, const std::string& resume);
-  Status MakeExecutor(const BatchOptions& batches);
-  Status AgreeWithOthers();
-  Status Resume(const std::string& path);
+  Status Setup();
+  Status Agree(const char* what, const std::string& value);
+  Status MakeExecutor();
   Status FindFirstStep();
-  Status PlanSteps(BatchOptions batches);
-  CheckpointInfo InfoAt(int64_t step) const;
+  Status PlanSteps();
+  BatchOptions Batches(bool shuffle) const;
+  RunState StateAt(int64_t step) const;
   Status ReportStart();
-  Status TrainStep(int64_t step, bool* stop);
-  Status Report(const StepResult& result, bool* stop);
+  Result<bool> TrainStep(int64_t step);
+  Result<bool> Report(const StepResult& result);
   Status Settle();
-  Status Finish();
   Status Evaluate(int64_t step);
   Status Checkpoint(int64_t step);
-  Status WriteTrace();
-  Status PrintSample();
-  std::string PluginNames() const;
-  BatchOptions MakeBatchOptions(bool shuffle) const;
 
-  const Config& config_;
+  const RunConfig& config_;
   RankContext& rank_;
-  std::shared_ptr<spdlog::logger> logger_;
-  TrainObserver& observer_;
+  const TrainerParts parts_;
   // In the order of their creation: each may use those before it.
   DatasetPair data_;
   std::unique_ptr<RankPlugins> plugins_;
   std::unique_ptr<Executor> executor_;
   int abort_token_ = 0;  // of the executor's part in the end of the run
   std::unique_ptr<BatchLoader> loader_;
-  ResumePoint began_;                  // where the run began
+  RunStart start_;                     // of the run
   int64_t first_step_ = 1;             // of this rank
   int64_t steps_ = 0;                  // the last one
   std::deque<StepReport> unreported_;  // whose statistics have not come
 };
-
-// What the dataset asks of a model; `max_samples` is that of one rank.
-struct ModelInputs;
-ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_loss);
-
-// How many of the `samples` that a rank may have in a step it computes at once: those of its
-// largest micro-batch.
-int64_t SamplesAtOnce(const config::Train& train, int64_t samples);
-
-// Forward passes over held-out samples, summed over the ranks of `executor` when it is not null.
-struct EvaluationRequest {
-  const Dataset& data;
-  BatchOptions batches;
-  int64_t max_samples = 0;  // 0: all
-};
-Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
-                                       const EvaluationRequest& request);
 
 }  // namespace engine

@@ -19,8 +19,9 @@ enum class AllReduceAlgorithm {
 // With two ranks the bytes are equal, so the exchange always wins. With more it wins while a wait
 // costs more than the bytes: with 3 and 4 ranks on two cores the lines cross at 16 to 32 KiB.
 // README.md has the numbers, and why none of gloo's own algorithms is here.
+constexpr size_t kExchangeUpToBytes = 16 << 10;
+
 constexpr AllReduceAlgorithm ChooseAllReduce(int world_size, size_t size_bytes) noexcept {
-  constexpr size_t kExchangeUpToBytes = 16 << 10;
   return world_size <= 2 || size_bytes <= kExchangeUpToBytes
              ? AllReduceAlgorithm::kExchange
              : AllReduceAlgorithm::kReduceScatterAllGather;

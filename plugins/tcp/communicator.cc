@@ -55,6 +55,10 @@ TcpCommunicator::~TcpCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
 }
 
+void* TcpCommunicator::Query(std::string_view id) noexcept {
+  return id == kLinkCostId ? &link_cost_ : nullptr;
+}
+
 CommunicatorTraits TcpCommunicator::traits() const noexcept {
   return {.kinds = kit::kCollectives,
           .dtypes = kit::kAllDTypes,

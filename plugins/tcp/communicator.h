@@ -2,15 +2,19 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
+#include "all_reduce_choice.h"
 #include "channel.h"
 #include "collectives.h"
 #include "connections.h"
 #include "engine/communicator.h"
+#include "engine/ext/link_cost.h"
 #include "engine/host.h"
 #include "kit/failure.h"
 #include "kit/lanes.h"
+#include "wire.h"
 
 namespace engine::tcp {
 
@@ -21,6 +25,7 @@ class TcpCommunicator final : public Communicator, private kit::Transport {
                                                          const NetworkSettings& settings) noexcept;
   ~TcpCommunicator() override;
 
+  void* Query(std::string_view id) noexcept override;
   CommunicatorTraits traits() const noexcept override;
   Status Submit(const Transfer& transfer, Work** out) noexcept override;
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
@@ -39,6 +44,9 @@ class TcpCommunicator final : public Communicator, private kit::Transport {
   int32_t WaitingFor(int lane) const noexcept override;
 
   const RankInfo ranks_;
+  LinkCost link_cost_{.message_bytes = kPartBytes,
+                      .exchange_up_to_bytes = kExchangeUpToBytes,
+                      .header_bytes = sizeof(TransferHeader)};
   const std::unique_ptr<Connections> connections_;  // null in a world of one
   kit::Failure failure_;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -34,6 +34,7 @@ ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& set
       ranks_(host.rank_info()),
       update_(UpdateOf(settings, ranks_)),
       ordered_(settings.ordered && !update_),
+      link_cost_{.message_bytes = settings.slice_bytes},
       pool_(std::make_shared<WorkPool>()) {}
 
 Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
@@ -84,6 +85,7 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
 }
 
 void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
+  if (id == kLinkCostId) return &link_cost_;
   if (id != kParameterClientId || !parameters_) return nullptr;
   return static_cast<ParameterClient*>(parameters_.get());
 }

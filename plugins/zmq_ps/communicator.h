@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/communicator.h"
+#include "engine/ext/link_cost.h"
 #include "engine/host.h"
 #include "parameter_client.h"
 #include "server.h"
@@ -35,6 +36,7 @@ class ZmqPsCommunicator final : public Communicator {
   const RankInfo ranks_;
   const std::optional<ParameterTraits> update_;  // null: ranks update
   const bool ordered_;
+  LinkCost link_cost_;
   const std::shared_ptr<WorkPool> pool_;
   std::unique_ptr<Server> server_;                // null where another rank hosts it
   std::unique_ptr<Worker> worker_;                // null in a world of one without servers

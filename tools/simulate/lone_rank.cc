@@ -1,10 +1,9 @@
 #include "tools/simulate/lone_rank.h"
 
+#include "app/run/training.h"
 #include "core/data/batch_loader.h"
-#include "core/data/open_dataset.h"
 #include "core/exec/executor.h"
-#include "core/models/model.h"
-#include "core/train/trainer.h"
+#include "core/train/evaluate.h"
 
 namespace engine {
 namespace {
@@ -15,13 +14,10 @@ constexpr int64_t kWarmUpSteps = 2;
 
 }  // namespace
 
-Result<std::unique_ptr<LoneRank>> LoneRank::Create(const Config& config,
-                                                   std::shared_ptr<spdlog::logger> logger) {
-  std::unique_ptr<LoneRank> rank(new LoneRank(config));
-  ENGINE_ASSIGN_OR_RETURN(rank->data_, OpenDataset(config.proto().data(), config.proto().seed()));
-  ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
-                          RankPlugins::Create(config, rank->context_, std::move(logger),
-                                              [](std::string_view, double) {}));
+Result<std::unique_ptr<LoneRank>> LoneRank::Create(const Config& config, LogSink log) {
+  std::unique_ptr<LoneRank> rank(new LoneRank(config, std::move(log)));
+  ENGINE_ASSIGN_OR_RETURN(rank->data_, OpenData(config));
+  ENGINE_ASSIGN_OR_RETURN(rank->plugins_, RankPlugins::Create(config.plugins(), rank->context_));
   return rank;
 }
 
@@ -32,17 +28,17 @@ std::vector<std::string> LoneRank::HookNames() const {
 }
 
 Result<Graph> LoneRank::BuildGraph(int64_t samples) const {
-  const int64_t at_once = SamplesAtOnce(config_.proto().train(), samples);
+  const int64_t at_once = config().train.SamplesAtOnce(samples);
   const ModelInputs inputs = InputsOf(data_.train->info(), at_once, true);
-  return BuildModel(config_.proto().model(), config_.layers(), inputs, plugins_->op_factory());
+  return engine::BuildGraph(config_, inputs, plugins_->op_factory());
 }
 
 Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
   ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(samples));
   const PluginSelection& chosen = config_.plugins();
-  const ExecutorOptions options{.seed = config_.proto().seed(),
-                                .timeout_ms = config_.proto().communication().timeout_ms(),
-                                .micro_batches = config_.proto().train().micro_batches(),
+  const ExecutorOptions options{.seed = config().seed,
+                                .timeout_ms = config().communication.timeout_ms,
+                                .micro_batches = config().train.micro_batches,
                                 .sends_alone = true,
                                 .trace_spans = kSpans,
                                 .communicator_name = chosen.communicator.entry.name,
@@ -53,12 +49,11 @@ Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
                           Executor::Create(std::move(graph), plugins_->set(),
                                            plugins_->op_factory(), &store_, options));
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
-  ENGINE_ASSIGN_OR_RETURN(
-      std::unique_ptr<BatchLoader> loader,
-      BatchLoader::Create(*data_.train, {.seed = config_.proto().seed(),
-                                         .global_batch = samples,
-                                         .prefetch = config_.proto().data().prefetch()}));
-  const auto rate = static_cast<float>(config_.proto().train().learning_rate().base());
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader,
+                          BatchLoader::Create(*data_.train, {.seed = config().seed,
+                                                             .global_batch = samples,
+                                                             .prefetch = config().data.prefetch}));
+  const auto rate = static_cast<float>(config().train.learning_rate.base);
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader->Next());
     const auto result = executor->Step({.input = batch->input,

@@ -1,12 +1,12 @@
 // One rank in this process without others: what is needed to plan steps and to time their compute.
 #pragma once
 
-#include <spdlog/logger.h>
-
 #include <atomic>
 #include <memory>
+#include <utility>
 
-#include "core/base/memory_store.h"
+#include "app/config/config.h"
+#include "app/launch/memory_store.h"
 #include "core/data/dataset.h"
 #include "core/train/rank_plugins.h"
 #include "tools/simulate/compute_times.h"
@@ -16,10 +16,9 @@ namespace engine {
 class LoneRank {
  public:
   // Loads the plugins and opens the data of `config`, which is borrowed.
-  static Result<std::unique_ptr<LoneRank>> Create(const Config& config,
-                                                  std::shared_ptr<spdlog::logger> logger);
+  static Result<std::unique_ptr<LoneRank>> Create(const Config& config, LogSink log);
 
-  const Config& config() const { return config_; }
+  const RunConfig& config() const { return config_.run(); }
   PluginSet& plugins() { return plugins_->set(); }
   std::vector<std::string> HookNames() const;
 
@@ -30,8 +29,10 @@ class LoneRank {
   Result<ComputeTimes> MeasureCompute(int64_t samples, int64_t steps);
 
  private:
-  explicit LoneRank(const Config& config)
-      : config_(config), store_(std::make_shared<MemoryTable>(), abort_) {}
+  LoneRank(const Config& config, LogSink log)
+      : config_(config), store_(std::make_shared<MemoryTable>(), abort_) {
+    context_.log = std::move(log);
+  }
 
   const Config& config_;
   std::atomic<int> stop_{0};

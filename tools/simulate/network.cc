@@ -8,10 +8,6 @@
 namespace engine {
 namespace {
 
-// Of the plugin tcp (plugins/tcp/wire.h, all_reduce_choice.h).
-constexpr double kPartBytes = 192 << 10;
-constexpr double kExchangeUpToBytes = 16 << 10;
-
 // Rounds beyond these are simulated several at a time, with their sums.
 constexpr int64_t kMostRounds = 64;
 
@@ -26,21 +22,23 @@ struct Traffic {
   double link_bytes = 0;  // payload, of all rounds
 };
 
-double PartsOf(double bytes) {
-  return std::max(1.0, std::ceil(bytes / kPartBytes));
-}
-
-Traffic ExchangeTraffic(TransferKind kind, double bytes, double ranks) {
+Traffic ExchangeTraffic(const LinkCost& link, TransferKind kind, double bytes, double ranks) {
   const double peers = ranks - 1, slice = bytes / ranks;
+  const auto messages_of = [&link](double part) {
+    if (link.message_bytes == 0) return 1.0;
+    return std::max(1.0, std::ceil(part / static_cast<double>(link.message_bytes)));
+  };
   switch (kind) {
     case TransferKind::kAllReduce:
-      if (ranks <= 2 || bytes <= kExchangeUpToBytes) return {PartsOf(bytes), peers, peers * bytes};
-      return {2 * PartsOf(slice), peers, 2 * peers * slice};
+      if (ranks <= 2 || bytes <= static_cast<double>(link.exchange_up_to_bytes)) {
+        return {messages_of(bytes), peers, peers * bytes};
+      }
+      return {2 * messages_of(slice), peers, 2 * peers * slice};
     case TransferKind::kReduceScatter:
     case TransferKind::kAllGather:
-      return {PartsOf(slice), peers, peers * slice};
+      return {messages_of(slice), peers, peers * slice};
     case TransferKind::kBroadcast:  // of its root, which sends most
-      return {PartsOf(bytes), peers, peers * bytes};
+      return {messages_of(bytes), peers, peers * bytes};
     case TransferKind::kPush:  // has a network of its own
     case TransferKind::kPull:
     case TransferKind::kBarrier:
@@ -72,7 +70,7 @@ Traffic TrafficOf(const NetworkModel& model, TransferKind kind, uint64_t size_by
   if (ranks <= 1) return {};
   const auto bytes = static_cast<double>(size_bytes);
   return model.pattern == Pattern::kRing ? RingTraffic(kind, bytes, ranks)
-                                         : ExchangeTraffic(kind, bytes, ranks);
+                                         : ExchangeTraffic(model.link, kind, bytes, ranks);
 }
 
 // The same for the same number: from 1/(1+f) to 1+f, as often below 1 as above. By the finaliser of
@@ -100,8 +98,9 @@ TransferCost CostOf(const NetworkModel& model, TransferKind kind, uint64_t size_
   if (model.copy_bytes_per_second > 0) {
     host_ns += traffic.link_bytes / model.copy_bytes_per_second * 1e9;
   }
-  const double link_bytes = traffic.link_bytes + traffic.rounds * traffic.messages *
-                                                     static_cast<double>(model.header_bytes);
+  const auto header_bytes =
+      static_cast<double>(model.header_bytes) + static_cast<double>(model.link.header_bytes);
+  const double link_bytes = traffic.link_bytes + traffic.rounds * traffic.messages * header_bytes;
   const auto rounds = std::min(static_cast<int64_t>(traffic.rounds), kMostRounds);
   const auto share = static_cast<double>(rounds);
   return {.rounds = rounds, .host_ns = host_ns / share, .link_bytes = link_bytes / share};
@@ -123,7 +122,7 @@ Network::Network(const NetworkModel& model, int32_t ranks, bool by_ticket)
       lanes_(static_cast<size_t>(model.max_in_flight)),
       tokens_(burst_bytes_) {}
 
-// In turn, as the plugin tcp does; without a bound each transfer has a lane to itself.
+// In turn, as communicators with several lanes do; without a bound each transfer has a lane to itself.
 Network::Lane& Network::LaneOfNext() {
   ++submitted_;
   if (model_.max_in_flight > 0) return lanes_[submitted_ % lanes_.size()];

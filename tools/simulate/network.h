@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "engine/ext/link_cost.h"
 
 namespace engine {
 
 // How ranks move data among each other.
 enum class Pattern : int32_t {
-  kExchange = 0,  // every rank with every other, in parts of 192 KiB: the plugin tcp
+  kExchange = 0,  // every rank with every other, in messages of LinkCost
   kRing = 1,      // every rank with its neighbours, 1/N of the data at a time
 };
 
@@ -27,8 +28,9 @@ struct NetworkModel {
   int64_t latency_ns = 50'000;     // of a round: from the last byte on the wire to the next round's
                                    // first, wake-ups included
   int64_t message_ns = 0;          // of a host's time for each message of a round
-  int64_t header_bytes = 114;  // of each message, beyond `goodput`: 48 of the plugin tcp, and one
-                               // more set of those of Ethernet, IP and TCP
+  LinkCost link = {};              // of the communicator
+  int64_t header_bytes = 66;  // of each message, beyond `goodput` and `link`: one more set of those
+                              // of Ethernet, IP and TCP
   double copy_bytes_per_second = 0;  // at which the host handles what it receives; 0: for nothing
   int64_t burst_bytes = 0;  // of a token bucket (tc-tbf(8)): so much passes at once after a pause
   double unfairness = 0;  // 0: transfers that send at the same time get equal shares; f: each round

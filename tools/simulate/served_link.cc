@@ -5,13 +5,6 @@
 #include <utility>
 
 namespace engine {
-namespace {
-
-// Of the plugin zmq_ps (slice_bytes): what has begun is not interrupted.
-constexpr double kPartBytes = 512 << 10;
-
-}  // namespace
-
 double ServedLinkBytes(const NetworkModel& model, uint64_t size_bytes, int32_t ranks) {
   if (ranks <= 1) return 0;
   const auto bytes = static_cast<double>(size_bytes);
@@ -57,7 +50,8 @@ std::vector<ServedLink::Flow>::iterator ServedLink::MostUrgent(Way& way, int64_t
 }
 
 void ServedLink::SendPart(Way& way, std::vector<Flow>::iterator flow, int64_t now_ns) {
-  const double part = std::min(flow->bytes_left, kPartBytes);
+  const auto largest = static_cast<double>(model_.link.message_bytes);
+  const double part = largest > 0 ? std::min(flow->bytes_left, largest) : flow->bytes_left;
   const double idle_ns = static_cast<double>(now_ns - way.free_at_ns);
   way.tokens = std::min(burst_bytes_, way.tokens + idle_ns * bytes_per_ns_);
   const double at_once = std::min(way.tokens, part);

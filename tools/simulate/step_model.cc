@@ -69,7 +69,7 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
 
 // As Executor::CheckShards.
 Status StepModel::CheckShards() const {
-  if (!rank_.config().proto().train().shard_optimizer()) return {};
+  if (!rank_.config().train.shard_optimizer) return {};
   const bool packed =
       wire_format_ != nullptr && wire_format_->wire_traits().kind == WireKind::kPacked;
   const bool whole =
@@ -84,10 +84,9 @@ Status StepModel::CheckShards() const {
 
 Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
                                     int32_t servers) const {
-  const PluginChoice& choice = rank_.config().plugins().scheduler;
+  const PluginChoice& choice = rank_.config().plugins.scheduler;
   const bool served = Served(servers) && world_size > 1;
-  const bool sharded =
-      !served && rank_.config().proto().train().shard_optimizer() && world_size > 1;
+  const bool sharded = !served && rank_.config().train.shard_optimizer && world_size > 1;
   StepPlan plan;
   plan.host = std::make_unique<SimulatedHost>(
       RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers});
@@ -131,7 +130,7 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
                                .accelerator = on_accelerator,
                                .own_pace = served && own_pace_,
                                .wire = wire.used() ? &wire : nullptr,
-                               .micro_batches = rank_.config().proto().train().micro_batches(),
+                               .micro_batches = rank_.config().train.micro_batches,
                                .rank = rank,
                                .world_size = world_size});
   return plan;

@@ -15,10 +15,8 @@ namespace {
 constexpr uint64_t kTracedWarmUp = 2;
 
 // Of one rank, as the trainer shares them out.
-int64_t SamplesOfRank(const Config& config, int32_t world_size) {
-  const config::Train& train = config.proto().train();
-  if (!train.has_global_batch()) return train.batch_per_rank();
-  return (train.global_batch() + world_size - 1) / world_size;
+int64_t SamplesOfRank(const RunConfig& config, int32_t world_size) {
+  return (config.train.GlobalBatch(world_size) + world_size - 1) / world_size;
 }
 
 uint32_t InFlight(const NetworkModel& network, int32_t ranks) {
@@ -95,7 +93,7 @@ class StudyOfScheduler {
  public:
   StudyOfScheduler(LoneRank& rank, Compute& compute, const StudyOptions& options)
       : rank_(rank), compute_(compute), options_(options) {
-    study_.scheduler = rank.config().plugins().scheduler.entry.name;
+    study_.scheduler = rank.config().plugins.scheduler.entry.name;
   }
 
   Result<SchedulerStudy> Run() {
@@ -118,6 +116,8 @@ class StudyOfScheduler {
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
     network.ordered = model->ordered(network.servers);
+    void* const link = rank_.plugins().communicator->Query(kLinkCostId);
+    if (link != nullptr) network.link = *static_cast<const LinkCost*>(link);
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,
                             model->PlanFor(0, ranks, InFlight(network, ranks), network.servers));
     ENGINE_ASSIGN_OR_RETURN(const std::vector<int64_t> compute_ns, times->For(plan.graph));
@@ -160,13 +160,13 @@ Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<Config>& configs,
                                              const std::optional<TracedRun>& traced,
                                              const StudyOptions& options) {
   ENGINE_CHECK(!configs.empty(), "a study without a configuration");
-  const auto logger = MakeRankLogger(0, 1, spdlog::level::warn);
+  const LogSink log = MemberLog({});
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LoneRank> source,
-                          LoneRank::Create(traced ? traced->config : configs[0], logger));
+                          LoneRank::Create(traced ? traced->config : configs[0], log));
   Compute compute(*source, traced, options);
   std::vector<SchedulerStudy> studies;
   for (const Config& config : configs) {
-    ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LoneRank> rank, LoneRank::Create(config, logger));
+    ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LoneRank> rank, LoneRank::Create(config, log));
     ENGINE_ASSIGN_OR_RETURN(SchedulerStudy study, StudyOfScheduler(*rank, compute, options).Run());
     studies.push_back(std::move(study));
   }

@@ -17,9 +17,9 @@
 #include <string>
 #include <thread>
 
-#include "app/launch/agree.h"
 #include "app/launch/launch.h"
 #include "app/launch/member.h"
+#include "core/train/agree.h"
 
 extern char** environ;
 

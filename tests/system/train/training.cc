@@ -12,12 +12,12 @@
 #include "app/launch/launch.h"
 #include "app/launch/log.h"
 #include "app/run/serve.h"
-#include "core/train/trainer.h"
+#include "app/run/training.h"
 
 namespace engine::testing {
 namespace {
 
-class Recorder final : public TrainObserver {
+class Recorder final : public RunObserver {
  public:
   Recorder(Training* training, int64_t dies_after) : training_(training), dies_after_(dies_after) {}
   Status OnStart(const StartReport&) override { return {}; }
@@ -57,15 +57,13 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
                                  .servers = members.servers},
                         .source = "test"};
   const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
-    auto logger = MakeMemberLogger(rank.info, spdlog::level::warn);
-    if (rank.info.is_server != 0) return ServeParameters(*config, rank, logger);
+    rank.log = MemberLog(rank.info);
+    if (rank.info.is_server != 0) return ServeParameters(*config, rank);
     Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)],
                       rank.info.rank == 0 ? members.dies_after : -1);
-    ENGINE_ASSIGN_OR_RETURN(
-        std::unique_ptr<Trainer> trainer,
-        Trainer::Create(
-            *config, rank, logger, recorder, [](std::string_view, double) {}, members.resume));
-    ENGINE_RETURN_IF_ERROR(trainer->Run());
+    ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                            MakeTrainer(*config, rank, recorder, nullptr, members.resume));
+    ENGINE_RETURN_IF_ERROR(RunTraining(*config, rank, recorder, *trainer));
     const ModelMemory& memory = trainer->executor().memory();
     buffers[static_cast<size_t>(rank.info.rank)].assign(
         memory.parameters() + memory.layout().buffer_begin,

@@ -55,8 +55,8 @@ TEST(RunSweep, TakesTurnsOnAllRanks) {
   SweepResult result;
   size_t rows = 0;
   const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
-    auto logger = MakeRankLogger(rank.info.rank, 2, spdlog::level::warn);
-    auto swept = RunSweep(request, rank, logger, [&](const SweepRow&) { ++rows; });
+    rank.log = MemberLog(rank.info);
+    auto swept = RunSweep(request, rank, [&](const SweepRow&) { ++rows; });
     if (!swept.ok()) return swept.status();
     if (rank.info.rank == 0) result = std::move(*swept);
     return {};

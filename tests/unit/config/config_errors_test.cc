@@ -100,7 +100,7 @@ TEST_F(ConfigTest, MissingParts) {
     return Sentence(std::string(kModel) + "data { synthetic {} }\n" + train + "\n" + kPlugins);
   };
   EXPECT_EQ(with_train("train { global_batch: 4 }"),
-            "run.pbtxt:3:1: 'train' needs one of 'steps', 'epochs' and 'tokens'");
+            "run.pbtxt:3:1: 'train' needs one of: steps, epochs, tokens");
   EXPECT_EQ(with_train("train { steps: 4 epochs: 1 global_batch: 4 }"),
             "run.pbtxt:3:18: 'steps' and 'epochs' exclude each other; keep one");
   EXPECT_EQ(with_train("train { tokens: 40 epochs: 1 global_batch: 4 }"),
@@ -113,7 +113,7 @@ TEST_F(ConfigTest, MissingParts) {
             "run.pbtxt:3:33: 'weight_decay_scale' is -1 and must be at least 0 and at most "
             "1000000000");
   EXPECT_EQ(with_train("train { steps: 4 }"),
-            "run.pbtxt:3:1: 'train' needs one of 'global_batch' and 'batch_per_rank'");
+            "run.pbtxt:3:1: 'train' needs one of: global_batch, batch_per_rank");
   EXPECT_EQ(with_train("train { steps: 4 global_batch: 4\n checkpoint_every: 10 }"),
             "run.pbtxt:4:2: 'checkpoint_every' needs a file for the checkpoints: "
             "'output.checkpoint'");

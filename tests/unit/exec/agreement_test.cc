@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "engine/ext/grouped_transfers.h"
 #include "tests/fakes/hub_communicator.h"
 #include "tests/unit/exec/rig.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/fakes/async_communicator.h"
 #include "tests/fakes/async_ops.h"

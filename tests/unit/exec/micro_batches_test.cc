@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "tests/fakes/hub_communicator.h"
 #include "tests/unit/exec/fake_replica_ops.h"
 #include "tests/unit/exec/rig.h"

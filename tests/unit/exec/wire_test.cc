@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "tests/fakes/bfloat16.h"
 #include "tests/fakes/hub_communicator.h"
 #include "tests/unit/exec/rig.h"

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "tests/unit/launch/socket_run.h"
 
 namespace engine {

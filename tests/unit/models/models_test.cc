@@ -11,6 +11,7 @@
 
 #include "core/graph/memory_plan.h"
 #include "core/models/model.h"
+#include "core/train/parameter_groups.h"
 #include "kit/op.h"
 #include "tests/unit/train/lone_rank.h"
 
@@ -221,13 +222,13 @@ TEST_F(ModelsTest, OnlyATableThatNothingElseReadsIsReadByRows) {
 TEST_F(ModelsTest, SparsePullNeedsATableThatIsTrained) {
   const auto check = [&](const std::string& model, const ModelInputs& inputs) {
     const Graph graph = MustBuild(model, inputs);
-    return CheckHasRowTables(graph, rank_->config().proto().model());
+    return CheckHasRowTables(graph);
   };
   EXPECT_TRUE(check("gpt { layers: 1 tied: false }", kTokens).ok());
   const Status tied = check("gpt { layers: 1 }", kTokens);
   EXPECT_EQ(tied.code(), StatusCode::kConfig);
   EXPECT_THAT(tied.message(),
-              AllOf(HasSubstr("train.sparse_pull"), HasSubstr("set model.gpt.tied to false")));
+              AllOf(HasSubstr("train.sparse_pull"), HasSubstr("set 'tied' of the model to false")));
   for (const Status& status :
        {check("mlp {}", kVectors),
         check("gpt { layers: 1 tied: false } frozen: \"embedding\"", kTokens)}) {
@@ -381,16 +382,7 @@ TEST_F(ModelsTest, CnnIsConvolutionsThenAPoolAndALinearLayer) {
 
 TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
   Graph graph = MustBuild("gpt { layers: 2 width: 8 heads: 2 }", kTokens);
-  google::protobuf::RepeatedPtrField<config::ParameterGroup> groups;
-  const auto add = [&](const char* prefix, double rate, double decay) {
-    config::ParameterGroup* group = groups.Add();
-    group->set_parameters(prefix);
-    group->set_learning_rate_scale(rate);
-    group->set_weight_decay_scale(decay);
-  };
-  add("", 2, 1);
-  add("block1.attn", 8, 0.5);
-  add("block1.", 4, 3);
+  std::vector<ParameterGroup> groups = {{"", 2, 1}, {"block1.attn", 8, 0.5}, {"block1.", 4, 3}};
   for (Parameter& parameter : graph.parameters) parameter.learning_rate_scale = 0.5f;
   ASSERT_TRUE(ScaleParameters(groups, &graph).ok());
   for (const Parameter& parameter : graph.parameters) {
@@ -400,7 +392,7 @@ TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
     EXPECT_EQ(parameter.weight_decay_scale, attention ? 0.5f : block ? 3 : 1) << parameter.name;
     EXPECT_EQ(parameter.DecayScale(), parameter.decay ? parameter.weight_decay_scale : 0);
   }
-  add("blok", 1, 1);
+  groups.push_back({"blok", 1, 1});
   const Status refused = ScaleParameters(groups, &graph);
   EXPECT_EQ(refused.code(), StatusCode::kConfig);
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("'blok'"), HasSubstr("embedding.weight")));

@@ -131,11 +131,12 @@ TEST(TransferCostTest, RingIsTheTextbookFormula) {
   EXPECT_DOUBLE_EQ(LinkNs(model, TransferKind::kAllGather, 4000, 4), 3000);
 }
 
-TEST(TransferCostTest, ExchangeSendsWhatGlooSends) {
+TEST(TransferCostTest, ExchangeSendsWhatTheCommunicatorSaysItSends) {
   NetworkModel model = PlainLink();
+  model.link = {.message_bytes = 192 << 10, .exchange_up_to_bytes = 16 << 10, .header_bytes = 1};
   model.latency_ns = 10;
   model.message_ns = 1;
-  model.header_bytes = 2;
+  model.header_bytes = 1;
   // Two ranks: the whole buffer in parts.
   TransferCost cost = CostOf(model, TransferKind::kAllReduce, 400 << 10, 2);
   EXPECT_EQ(cost.rounds, 3);
@@ -151,6 +152,9 @@ TEST(TransferCostTest, ExchangeSendsWhatGlooSends) {
   EXPECT_EQ(cost.rounds, 2);
   EXPECT_DOUBLE_EQ(cost.link_bytes, 3 * (100 << 10) + 3 * 2);
   EXPECT_DOUBLE_EQ(LinkNs(model, TransferKind::kAllReduce, 400 << 10, 4), 6 * (100 << 10));
+  // One that says nothing sends everything at once.
+  model.link = {};
+  EXPECT_EQ(CostOf(model, TransferKind::kAllReduce, 400 << 10, 2).rounds, 1);
 }
 
 TEST(TransferCostTest, HostsTakeTheirTimeForBytes) {

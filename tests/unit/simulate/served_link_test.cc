@@ -28,10 +28,11 @@ std::vector<std::pair<double, uint32_t>> Drain(ServedLink& link) {
 NetworkModel TwoServers() {
   NetworkModel model = PlainLink();
   model.servers = 2;
+  model.link.message_bytes = 1 << 19;
   return model;
 }
 
-// What is being sent is not interrupted, but it is sent in parts of half a MiB.
+// What is being sent is not interrupted, but it is sent in messages of half a MiB.
 TEST(ServedLinkTest, SendsTheMostUrgentFirst) {
   ServedLink link(TwoServers(), 2);
   link.Submit(0, TransferKind::kPush, 2 << 20, -5, 0);

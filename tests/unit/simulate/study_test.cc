@@ -63,7 +63,7 @@ StudyOptions Options(std::vector<int32_t> ranks) {
 // What two ranks under `config` would have recorded if forward tasks took 1 ms, backward tasks 2 ms
 // and everything else 1 us, one after another.
 TracedRun MakeTrace(const Config& config) {
-  const auto lone = LoneRank::Create(config, MakeRankLogger(0, 1, spdlog::level::warn));
+  const auto lone = LoneRank::Create(config, MemberLog({}));
   ENGINE_CHECK(lone.ok(), "%s", lone.status().message());
   const auto model = StepModel::Create(**lone, 4);
   ENGINE_CHECK(model.ok(), "%s", model.status().message());
@@ -120,6 +120,23 @@ TEST(StudyTest, EverySchedulerStaysWithinItsBounds) {
   EXPECT_GE(sequential.step, sequential.no_overlap());
   EXPECT_EQ(Ranking(*studies, 2).front(), "priority_sched");
   EXPECT_EQ(Ranking(*studies, 2).back(), "sequential_sched");
+}
+
+// 1 MB are a dozen messages of tcp and one of a communicator that does not say how it sends.
+TEST(StudyTest, TheCommunicatorSaysHowItSends) {
+  const std::string tcp = ProfileConfig("sequential_sched");
+  std::string silent = tcp;
+  silent.replace(silent.find("tcp"), 3, "null");
+  StudyOptions options = Options({2});
+  options.network.latency_ns = 1'000'000;
+  std::vector<double> exposed;
+  for (const std::string& text : {tcp, silent}) {
+    const std::vector<Config> configs = {Load(text)};
+    const auto studies = RunStudy(configs, MakeTrace(configs[0]), options);
+    ASSERT_TRUE(studies.ok()) << studies.status().message();
+    exposed.push_back((*studies)[0].predictions[0].exposed);
+  }
+  EXPECT_GT(exposed[0], exposed[1] + 8e-3);
 }
 
 TEST(StudyTest, TheSameTraceGivesTheSamePredictions) {

@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "core/train/trainer.h"
+#include "core/exec/executor.h"
 #include "tests/unit/train/lone_rank.h"
 #include "tests/unit/train/values_on_device.h"
 

@@ -8,32 +8,29 @@
 namespace engine {
 namespace {
 
-config::LearningRate Rate(config::LearningRate::Schedule schedule, int64_t warmup_steps) {
-  config::LearningRate rate;
-  rate.set_base(0.4);
-  rate.set_schedule(schedule);
-  rate.set_warmup_steps(warmup_steps);
-  rate.set_final_ratio(0.25);
-  return rate;
+using Schedule = LearningRate::Schedule;
+
+LearningRate Rate(Schedule schedule, int64_t warmup_steps) {
+  return {.base = 0.4, .schedule = schedule, .warmup_steps = warmup_steps, .final_ratio = 0.25};
 }
 
-TEST(LearningRate, ConstantStaysAtTheBase) {
-  const auto rate = Rate(config::LearningRate::CONSTANT, 0);
+TEST(LearningRateAt, ConstantStaysAtTheBase) {
+  const auto rate = Rate(Schedule::kConstant, 0);
   for (const int64_t step : {1, 50, 100}) EXPECT_DOUBLE_EQ(LearningRateAt(rate, step, 100), 0.4);
 }
 
-TEST(LearningRate, WarmUpIsLinearAndEndsAtTheBase) {
-  for (const auto schedule : {config::LearningRate::CONSTANT, config::LearningRate::COSINE}) {
+TEST(LearningRateAt, WarmUpIsLinearAndEndsAtTheBase) {
+  for (const auto schedule : {Schedule::kConstant, Schedule::kCosine}) {
     const auto rate = Rate(schedule, 8);
     for (int64_t step = 1; step <= 8; ++step) {
       EXPECT_DOUBLE_EQ(LearningRateAt(rate, step, 100), 0.05 * static_cast<double>(step));
     }
   }
-  EXPECT_DOUBLE_EQ(LearningRateAt(Rate(config::LearningRate::CONSTANT, 8), 9, 100), 0.4);
+  EXPECT_DOUBLE_EQ(LearningRateAt(Rate(Schedule::kConstant, 8), 9, 100), 0.4);
 }
 
-TEST(LearningRate, CosineFallsFromTheWarmUpToTheFinalRatio) {
-  const auto rate = Rate(config::LearningRate::COSINE, 20);
+TEST(LearningRateAt, CosineFallsFromTheWarmUpToTheFinalRatio) {
+  const auto rate = Rate(Schedule::kCosine, 20);
   EXPECT_DOUBLE_EQ(LearningRateAt(rate, 20, 100), 0.4);
   EXPECT_DOUBLE_EQ(LearningRateAt(rate, 60, 100), (0.4 + 0.1) / 2);
   EXPECT_DOUBLE_EQ(LearningRateAt(rate, 100, 100), 0.1);
@@ -44,8 +41,8 @@ TEST(LearningRate, CosineFallsFromTheWarmUpToTheFinalRatio) {
   }
 }
 
-TEST(LearningRate, ARunShorterThanItsWarmUpOnlyWarmsUp) {
-  const auto rate = Rate(config::LearningRate::COSINE, 10);
+TEST(LearningRateAt, ARunShorterThanItsWarmUpOnlyWarmsUp) {
+  const auto rate = Rate(Schedule::kCosine, 10);
   EXPECT_DOUBLE_EQ(LearningRateAt(rate, 4, 4), 0.16);
   EXPECT_DOUBLE_EQ(LearningRateAt(rate, 10, 10), 0.4);
 }

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "app/launch/log.h"
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
+#include "app/run/training.h"
 #include "core/exec/executor.h"
-#include "core/models/model.h"
 #include "core/train/rank_plugins.h"
 
 namespace engine::test {
@@ -28,10 +28,9 @@ class LoneRank {
         Config config,
         Config::Load({.text = config_text, .origin = "test", .plugin_folders = {PluginFolder()}}));
     std::unique_ptr<LoneRank> rank(new LoneRank(std::move(config)));
+    rank->context_.log = MemberLog({});
     ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
-                            RankPlugins::Create(rank->config_, rank->context_,
-                                                MakeRankLogger(0, 1, spdlog::level::warn),
-                                                [](std::string_view, double) {}));
+                            RankPlugins::Create(rank->config_.plugins(), rank->context_));
     return rank;
   }
 
@@ -40,14 +39,14 @@ class LoneRank {
   const OpFactory& ops() const { return plugins_->op_factory(); }
 
   Result<Graph> BuildGraph(const ModelInputs& inputs) const {
-    return BuildModel(config_.proto().model(), config_.layers(), inputs, ops());
+    return engine::BuildGraph(config_, inputs, ops());
   }
 
   // For training; parameters are not initialised.
   Result<std::unique_ptr<Executor>> MakeExecutor(const ModelInputs& inputs) {
     ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(inputs));
     const PluginSelection& chosen = config_.plugins();
-    ExecutorOptions options{.seed = config_.proto().seed(),
+    ExecutorOptions options{.seed = config_.run().seed,
                             .scheduler_name = chosen.scheduler.entry.name,
                             .optimizer_name = chosen.optimizer.entry.name};
     for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
@@ -61,7 +60,7 @@ class LoneRank {
     FlatLayout layout = InferenceLayout(graph);
     Program program = ForwardProgram(graph);
     return ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                               *plugins_->set().device, ops(), config_.proto().seed());
+                               *plugins_->set().device, ops(), config_.run().seed);
   }
 
   // As rank of a world of `world_size` that shards its optimizer would lay it out.
@@ -78,7 +77,7 @@ class LoneRank {
     ENGINE_ASSIGN_OR_RETURN(FlatLayout layout, MakeLayout(graph, model, *plugins_->set().scheduler,
                                                           "scheduler under test"));
     return ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                               *plugins_->set().device, ops(), config_.proto().seed());
+                               *plugins_->set().device, ops(), config_.run().seed);
   }
   OptimizerTraits optimizer_traits() const { return plugins_->set().optimizer->traits(); }
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 #include "tests/unit/storage/temp_folder.h"
 #include "tests/unit/train/lone_rank.h"
 
@@ -38,29 +38,21 @@ CheckpointInfo Stored(int64_t step, int64_t global_batch) {
   return info;
 }
 
-config::Train Steps(int64_t steps) {
-  config::Train train;
-  train.set_steps(steps);
-  return train;
+RunLength Steps(int64_t steps) {
+  return {.steps = steps, .epochs = {}, .tokens = {}};
 }
-
-config::Train Epochs(double epochs) {
-  config::Train train;
-  train.set_epochs(epochs);
-  return train;
+RunLength Epochs(double epochs) {
+  return {.steps = {}, .epochs = epochs, .tokens = {}};
 }
-
-config::Train Tokens(int64_t tokens) {
-  config::Train train;
-  train.set_tokens(tokens);
-  return train;
+RunLength Tokens(int64_t tokens) {
+  return {.steps = {}, .epochs = {}, .tokens = tokens};
 }
 
 // An epoch has 7 steps, the last one of 2 samples.
 constexpr TrainingAmount kSevenSteps = {.samples = 50, .targets_per_sample = 3, .global_batch = 8};
 
-ResumePoint At(int64_t step) {
-  return {.step = step, .first_batch = step, .warnings = {}};
+RunStart At(int64_t step) {
+  return {.step = step, .first_batch = step};
 }
 
 TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
@@ -71,7 +63,7 @@ TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
     ASSERT_TRUE(point.ok()) << point.status().message();
     EXPECT_EQ(point->step, 17);
     EXPECT_EQ(point->first_batch, 17);
-    EXPECT_THAT(point->warnings, IsEmpty());
+    EXPECT_THAT(ResumeWarnings(Stored(17, 8), run), IsEmpty());
     const SamplePosition position = PositionAt(20, *point, 50, 8);
     EXPECT_EQ(position.epoch, 2);  // of 7 steps
     EXPECT_EQ(position.samples, 6 * 8);
@@ -84,7 +76,7 @@ TEST(PlanResume, AnotherBatchGoesOnAtTheSamePlaceInTheData) {
   ASSERT_TRUE(point.ok()) << point.status().message();
   EXPECT_EQ(point->step, 17);
   EXPECT_EQ(point->first_batch, 2 * 4 + 1);
-  EXPECT_THAT(point->warnings,
+  EXPECT_THAT(ResumeWarnings(Stored(17, 8), ThisRun(16)),
               ElementsAre(AllOf(HasSubstr("a global batch of 8"), HasSubstr("this run has 16"))));
   // A checkpoint of that run, and back to 8.
   CheckpointInfo second = ThisRun(16);
@@ -102,10 +94,10 @@ TEST(PlanResume, SaysWhatElseDiffers) {
   CheckpointInfo run = ThisRun(8);
   run.seed = 4;
   run.data = "another";
-  const auto point = PlanResume(Stored(17, 8), run, 50);
-  ASSERT_TRUE(point.ok()) << point.status().message();
-  EXPECT_THAT(point->warnings, ElementsAre(AllOf(HasSubstr("seed 3"), HasSubstr("has 4")),
-                                           HasSubstr("training data is not that")));
+  ASSERT_TRUE(PlanResume(Stored(17, 8), run, 50).ok());
+  EXPECT_THAT(ResumeWarnings(Stored(17, 8), run),
+              ElementsAre(AllOf(HasSubstr("seed 3"), HasSubstr("has 4")),
+                          HasSubstr("training data is not that")));
 }
 
 TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
@@ -129,7 +121,7 @@ TEST(LastStep, CountsFromTheBeginningOfTheRun) {
   EXPECT_EQ(*LastStep(Epochs(2.5), kSevenSteps, At(17)), 18);
   // 17 steps went half as far; 9 of 12 batches of 3 epochs are seen.
   const TrainingAmount four_steps = {.samples = 50, .targets_per_sample = 3, .global_batch = 16};
-  EXPECT_EQ(*LastStep(Epochs(3), four_steps, {.step = 17, .first_batch = 9, .warnings = {}}), 20);
+  EXPECT_EQ(*LastStep(Epochs(3), four_steps, {.step = 17, .first_batch = 9}), 20);
 }
 
 // Targets that a run of `steps` steps has seen, by going through its batches.
@@ -160,25 +152,25 @@ TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
 
 TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
   // 17 steps are two epochs of 50 samples and 24 more, with 3 targets each.
-  for (const config::Train& train :
+  for (const RunLength& length :
        {Steps(17), Steps(5), Epochs(2.4), Epochs(1), Tokens(3 * 124), Tokens(1)}) {
-    const Status done = LastStep(train, kSevenSteps, At(17)).status();
+    const Status done = LastStep(length, kSevenSteps, At(17)).status();
     EXPECT_EQ(done.code(), StatusCode::kConfig);
     EXPECT_THAT(done.message(), AllOf(HasSubstr("it has 17 steps"),
-                                      HasSubstr(train.has_epochs()   ? "train.epochs is"
-                                                : train.has_tokens() ? "train.tokens is"
-                                                                     : "train.steps is"),
+                                      HasSubstr(length.epochs   ? "train.epochs is"
+                                                : length.tokens ? "train.tokens is"
+                                                                : "train.steps is"),
                                       HasSubstr("raise it")));
   }
   EXPECT_EQ(*LastStep(Tokens(3 * 124 + 1), kSevenSteps, At(17)), 18);
 }
 
-TEST(ResumePoint, IsPublishedForRanksThatComeLater) {
+TEST(RunStart, IsPublishedForRanksThatComeLater) {
   AbortSignal abort;
   MemoryStore store(std::make_shared<MemoryTable>(), abort);
-  EXPECT_EQ(PublishedResumePoint(store, 1).status().code(), StatusCode::kTimeout);
-  ASSERT_TRUE(PublishResumePoint(store, {.step = 17, .first_batch = 9, .warnings = {}}).ok());
-  const auto point = PublishedResumePoint(store, 1000);
+  EXPECT_EQ(PublishedRunStart(store, 1).status().code(), StatusCode::kTimeout);
+  ASSERT_TRUE(PublishRunStart(store, {.step = 17, .first_batch = 9}).ok());
+  const auto point = PublishedRunStart(store, 1000);
   ASSERT_TRUE(point.ok()) << point.status().message();
   EXPECT_EQ(point->step, 17);
   EXPECT_EQ(point->first_batch, 9);

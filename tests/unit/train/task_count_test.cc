@@ -7,7 +7,7 @@
 #include <iterator>
 #include <map>
 
-#include "core/train/trainer.h"
+#include "core/exec/executor.h"
 #include "tests/unit/exec/rig.h"
 #include "tests/unit/train/lone_rank.h"
 

@@ -17,11 +17,11 @@ Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::str
                            int64_t timeout_ms);
 
 // For a rank that comes later than the others, and for servers: compares `value` with what rank 0
-// said in CheckSameOnAllRanks or SayAsRankZero. kConfig, blamed on this member.
+// said in CheckSameOnAllRanks or PublishAsRankZero. kConfig, blamed on this member.
 Status CheckSameAsRankZero(RankContext& context, std::string_view what, std::string_view value,
                            int64_t timeout_ms);
 
 // Rank 0's part of that, where the other ranks have nothing to compare.
-Status SayAsRankZero(RankContext& context, std::string_view what, std::string_view value);
+Status PublishAsRankZero(RankContext& context, std::string_view what, std::string_view value);
 
 }  // namespace engine

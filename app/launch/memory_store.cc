@@ -1,4 +1,4 @@
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 
 #include "core/base/deadline.h"
 #include "core/base/store.h"

@@ -1,9 +1,9 @@
-#include "app/launch/agree.h"
+#include "core/train/agree.h"
 
 #include <cstdlib>
 #include <string>
 
-#include "app/launch/member.h"
+#include "core/base/member.h"
 
 namespace engine {
 namespace {
@@ -19,9 +19,9 @@ std::string Key(std::string_view what, const std::string& leaf) {
   return "agree/" + std::string(what) + "/" + leaf;
 }
 
-// On rank 0: *verdict is OK or the sentence that every rank returns.
+// On rank 0: *outcome is OK or the sentence that every rank returns.
 Status Compare(RankContext& context, std::string_view what, std::string_view value,
-               int64_t timeout_ms, Status* verdict) {
+               int64_t timeout_ms, Status* outcome) {
   std::string odd_ranks, first_value;
   int first = -1, count = 0;
   for (int rank = 1; rank < context.info.world_size; ++rank) {
@@ -35,7 +35,7 @@ Status Compare(RankContext& context, std::string_view what, std::string_view val
     odd_ranks += (count++ > 0 ? ", " : "") + std::to_string(rank);
   }
   if (first < 0) return {};
-  *verdict = Status::Error(StatusCode::kConfig,
+  *outcome = Status::Error(StatusCode::kConfig,
                            "%s %s with another configuration than rank 0 (%.*s): rank %d has %s "
                            "and rank 0 has %s; start every rank with the same",
                            ((count == 1 ? "rank " : "ranks ") + odd_ranks).c_str(),
@@ -60,27 +60,27 @@ Status CheckSameAsRankZero(RankContext& context, std::string_view what, std::str
       .WithRank(member);
 }
 
-Status SayAsRankZero(RankContext& context, std::string_view what, std::string_view value) {
+Status PublishAsRankZero(RankContext& context, std::string_view what, std::string_view value) {
   return context.store.Set(Key(what, "0"), value);
 }
 
-// Every rank publishes its value; rank 0 compares and publishes the verdict as "RANK SENTENCE",
+// Every rank publishes its value; rank 0 compares and publishes the outcome as "RANK SENTENCE",
 // empty when all agree.
 Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::string_view value,
                            int64_t timeout_ms) {
   Store& store = context.store;
   if (context.info.incarnation > 0) return CheckSameAsRankZero(context, what, value, timeout_ms);
-  Status verdict;
+  Status outcome;
   if (context.info.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(SayAsRankZero(context, what, value));
-    ENGINE_RETURN_IF_ERROR(Compare(context, what, value, timeout_ms, &verdict));
+    ENGINE_RETURN_IF_ERROR(PublishAsRankZero(context, what, value));
+    ENGINE_RETURN_IF_ERROR(Compare(context, what, value, timeout_ms, &outcome));
     std::string text;
-    if (!verdict.ok()) text = std::to_string(verdict.rank()) + " " + verdict.message();
-    ENGINE_RETURN_IF_ERROR(store.Set(Key(what, "verdict"), text));
-    return verdict;
+    if (!outcome.ok()) text = std::to_string(outcome.rank()) + " " + outcome.message();
+    ENGINE_RETURN_IF_ERROR(store.Set(Key(what, "outcome"), text));
+    return outcome;
   }
   ENGINE_RETURN_IF_ERROR(store.Set(Key(what, std::to_string(context.info.rank)), value));
-  ENGINE_ASSIGN_OR_RETURN(std::string text, store.Get(Key(what, "verdict"), timeout_ms));
+  ENGINE_ASSIGN_OR_RETURN(std::string text, store.Get(Key(what, "outcome"), timeout_ms));
   size_t space = text.find(' ');
   if (space == std::string::npos) return {};
   return Status::Error(StatusCode::kConfig, "%s", text.c_str() + space + 1)

@@ -1,25 +1,12 @@
-#include "app/launch/plugin_host.h"
+#include "core/plugin/plugin_host.h"
 
 #include <exception>
+#include <utility>
 
-#include "app/launch/verdict.h"
+#include "core/base/member.h"
 
 namespace engine {
 namespace {
-
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
 
 // Nothing of ours may throw into a plugin.
 template <typename Call>
@@ -35,12 +22,8 @@ Status Guarded(Call&& call) noexcept {
 }  // namespace
 
 PluginHost::PluginHost(std::string plugin, RankContext& rank, Device* const* device,
-                       std::shared_ptr<spdlog::logger> logger, MetricSink metrics)
-    : plugin_(std::move(plugin)),
-      rank_(rank),
-      device_(device),
-      logger_(std::move(logger)),
-      metrics_(std::move(metrics)) {}
+                       MetricSink metrics)
+    : plugin_(std::move(plugin)), rank_(rank), device_(device), metrics_(std::move(metrics)) {}
 
 RankInfo PluginHost::rank_info() const noexcept {
   return rank_.info;
@@ -52,7 +35,7 @@ Device* PluginHost::device() const noexcept {
 
 void PluginHost::Log(LogLevel level, std::string_view message) noexcept {
   try {
-    if (logger_) logger_->log(ToSpdlog(level), "{}: {}", plugin_, message);
+    rank_.Log(level, std::string(plugin_).append(": ").append(message));
   } catch (const std::exception&) {
     // A line that cannot be written has nowhere else to go.
   }

@@ -1,4 +1,4 @@
-#include "app/launch/agree.h"
+#include "core/train/agree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(CheckSameAsRankZero, AServerIsNamed) {
   plan.mode = LaunchPlan::Mode::kThreads;
   plan.info.servers = 2;
   LaunchOutcome outcome = Launch(plan, {}, [](RankContext& context) -> Status {
-    if (context.info.is_server == 0) return SayAsRankZero(context, "plugins", "a");
+    if (context.info.is_server == 0) return PublishAsRankZero(context, "plugins", "a");
     return CheckSameAsRankZero(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
   });
   EXPECT_EQ(outcome.status.rank(), BlameServer(1));

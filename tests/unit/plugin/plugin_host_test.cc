@@ -1,15 +1,12 @@
-#include "app/launch/plugin_host.h"
+#include "core/plugin/plugin_host.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <sstream>
 #include <stdexcept>
 
-#include "app/launch/log.h"
-#include "core/base/memory_store.h"
+#include "app/launch/memory_store.h"
 
 namespace engine {
 namespace {
@@ -17,11 +14,10 @@ namespace {
 class PluginHostTest : public testing::Test {
  protected:
   PluginHost MakeHost(const char* plugin) {
-    return PluginHost(plugin, context_, &device_, logger_,
-                      [this](std::string_view name, double value) {
-                        if (name == "bad") throw std::runtime_error("disk full");
-                        metrics_ << name << '=' << value << ';';
-                      });
+    return PluginHost(plugin, context_, &device_, [this](std::string_view name, double value) {
+      if (name == "bad") throw std::runtime_error("disk full");
+      metrics_ << name << '=' << value << ';';
+    });
   }
 
   AbortSignal abort_;
@@ -30,8 +26,6 @@ class PluginHostTest : public testing::Test {
   RankContext context_{{1, 2, 0, 1}, store_, abort_, stop_};
   Device* device_ = nullptr;
   std::ostringstream lines_, metrics_;
-  std::shared_ptr<spdlog::logger> logger_ = std::make_shared<spdlog::logger>(
-      "test", std::make_shared<spdlog::sinks::ostream_sink_st>(lines_));
 };
 
 TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
@@ -73,30 +67,15 @@ TEST_F(PluginHostTest, KnowsItsRankAndDevice) {
 }
 
 TEST_F(PluginHostTest, LogsAndMeasures) {
-  logger_->set_pattern("%L %v");
+  context_.log = [this](LogLevel level, std::string_view text) {
+    lines_ << static_cast<int>(level) << ' ' << text << '\n';
+  };
   PluginHost host = MakeHost("tcp");
   host.Log(LogLevel::kWarning, "slow {} link");  // braces of a plugin are text
   host.Metric("bytes", 3);
   host.Metric("bad", 1);
   EXPECT_EQ(metrics_.str(), "bytes=3;");
-  EXPECT_EQ(lines_.str(), "W tcp: slow {} link\nW tcp: disk full\n");
-}
-
-TEST(MakeRankLogger, PrefixesTheRankWhenThereAreSeveral) {
-  testing::internal::CaptureStderr();
-  MakeRankLogger(1, 2, spdlog::level::info)->warn("hello");
-  MakeRankLogger(0, 1, spdlog::level::info)->info("alone");
-  MakeRankLogger(0, 1, spdlog::level::info)->debug("not shown");
-  std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(text, testing::ContainsRegex("^[0-9:.]+ W \\[rank 1\\] hello\n[0-9:.]+ I alone\n$"));
-  EXPECT_EQ(spdlog::get("rank1"), nullptr);
-}
-
-TEST(MakeMemberLogger, PrefixesTheServer) {
-  testing::internal::CaptureStderr();
-  MakeMemberLogger({.rank = 1, .servers = 2, .is_server = 1}, spdlog::level::info)->warn("hello");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::ContainsRegex("^[0-9:.]+ W \\[server 1\\] hello\n$"));
+  EXPECT_EQ(lines_.str(), "2 tcp: slow {} link\n2 tcp: disk full\n");
 }
 
 }  // namespace

@@ -1,10 +1,7 @@
 // The Host that a plugin of one rank sees.
 #pragma once
 
-#include <spdlog/logger.h>
-
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -18,8 +15,8 @@ class PluginHost final : public Host {
   using MetricSink = std::function<void(std::string_view name, double value)>;
 
   // All arguments are borrowed but the strings; `device` points to where the device will be known.
-  PluginHost(std::string plugin, RankContext& rank, Device* const* device,
-             std::shared_ptr<spdlog::logger> logger, MetricSink metrics);
+  // `metrics` may be null.
+  PluginHost(std::string plugin, RankContext& rank, Device* const* device, MetricSink metrics);
 
   RankInfo rank_info() const noexcept override;
   Device* device() const noexcept override;
@@ -38,7 +35,6 @@ class PluginHost final : public Host {
   const std::string plugin_;
   RankContext& rank_;
   Device* const* const device_;
-  const std::shared_ptr<spdlog::logger> logger_;
   const MetricSink metrics_;  // called from any thread
 };
 

@@ -1,0 +1,143 @@
+#include "app/run/training.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/resume.h"
+#include "app/checkpoint/retention.h"
+#include "app/run/generate.h"
+#include "app/run/serve.h"
+#include "app/run/write_trace.h"
+#include "core/data/open_dataset.h"
+#include "core/models/model.h"
+#include "core/train/agree.h"
+
+namespace engine {
+namespace {
+
+CheckpointInfo InfoOf(const RunConfig& config, const RankInfo& rank, const RunState& now) {
+  return {.step = now.step,
+          .config = config.text,
+          .optimizer = config.plugins.optimizer.entry.name,
+          .seed = config.seed,
+          .world_size = rank.world_size,
+          .global_batch = now.global_batch,
+          .data = now.data,
+          .position = now.position};
+}
+
+// Every rank reads the file, and all have it open before rank 0 may replace it by its own.
+Result<RunStart> Restore(const std::string& path, const RunConfig& config, RankContext& rank,
+                         Executor& executor, const RunState& now) {
+  ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(path));
+  if (rank.info.incarnation > 0) {
+    // Trained parameters come from the servers; what is frozen is the same in every file of the
+    // run.
+    ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, executor.memory()));
+    return RunStart{};
+  }
+  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank, "checkpoint to resume from", checkpoint.digest,
+                                             config.communication.rendezvous_timeout_ms));
+  const CheckpointInfo run = InfoOf(config, rank.info, now);
+  ENGINE_ASSIGN_OR_RETURN(const RunStart start, PlanResume(checkpoint.info, run, now.samples));
+  ENGINE_RETURN_IF_ERROR(LoadCheckpoint(checkpoint, executor, rank.info));
+  if (rank.info.rank != 0) return start;
+  std::vector<std::string> warnings = ResumeWarnings(checkpoint.info, run);
+  std::ranges::move(HookStateWarnings(checkpoint, executor, rank.info.world_size),
+                    std::back_inserter(warnings));
+  for (const std::string& name :
+       UnusedStates(*checkpoint.file, executor.memory(), executor.optimizer_traits())) {
+    warnings.push_back("this run has no use for '" + name + "' of the checkpoint");
+  }
+  for (const std::string& warning : warnings) rank.Log(LogLevel::kWarning, warning);
+  return start;
+}
+
+// The trained model writes a text, in memory of its own: that of the executor is one for batches.
+Status ShowText(const Config& config, RunObserver& observer, Trainer& trainer) {
+  const RunConfig& run = config.run();
+  const OpFactory& ops = trainer.plugins().op_factory();
+  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config, InputsOf(trainer.data(), 1, false), ops));
+  FlatLayout layout = InferenceLayout(graph);
+  Program program = ForwardProgram(graph);
+  ENGINE_ASSIGN_OR_RETURN(
+      std::unique_ptr<ModelMemory> model,
+      ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                          *trainer.plugins().set().device, ops, run.seed));
+  for (size_t i = 0; i < model->graph().parameters.size(); ++i) {
+    const TensorView from = trainer.executor().memory().parameter(static_cast<int32_t>(i));
+    const TensorView to = model->parameter(static_cast<int32_t>(i));
+    ENGINE_RETURN_IF_ERROR(
+        model->device().Copy(to.data, from.data, to.size_bytes(), model->stream()));
+  }
+  ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
+  ENGINE_ASSIGN_OR_RETURN(
+      const std::string text,
+      Generate(*model, "", {.bytes = config.output().sample_bytes, .seed = run.seed}));
+  return observer.OnText("", text);
+}
+
+}  // namespace
+
+Result<DatasetPair> OpenData(const Config& config) {
+  return OpenDataset(config.proto().data(), config.run().seed);
+}
+
+Result<Graph> BuildGraph(const Config& config, const ModelInputs& inputs, const OpFactory& ops) {
+  return BuildModel(config.proto().model(), config.layers(), inputs, ops);
+}
+
+Result<std::unique_ptr<Trainer>> MakeTrainer(const Config& config, RankContext& rank,
+                                             RunObserver& observer, PluginHost::MetricSink metrics,
+                                             const std::string& resume) {
+  const RunConfig& run = config.run();
+  const OutputOptions& output = config.output();
+  TrainerParts parts{
+      .open_data = [&] { return OpenData(config); },
+      .build_model = [&](const ModelInputs& inputs,
+                         const OpFactory& ops) { return BuildGraph(config, inputs, ops); },
+      .observer = observer,
+      .metrics = std::move(metrics)};
+  if (!resume.empty()) {
+    parts.restore = [&, resume](Executor& executor, const RunState& now) {
+      return Restore(resume, run, rank, executor, now);
+    };
+  }
+  if (!output.checkpoint.empty()) {
+    parts.save = [&](const Executor& executor, const RunState& now) -> Status {
+      ENGINE_RETURN_IF_ERROR(
+          WriteCheckpoint(output.checkpoint, executor, InfoOf(run, rank.info, now)));
+      ENGINE_RETURN_IF_ERROR(KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
+      return observer.OnCheckpoint(now.step, output.checkpoint);
+    };
+  }
+  if (rank.info.rank == 0) {
+    ENGINE_RETURN_IF_ERROR(CheckCanKeep(output.checkpoint, output.keep_checkpoints));
+    if (rank.info.servers > 0) ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
+  }
+  return Trainer::Create(run, rank, std::move(parts));
+}
+
+Status RunTraining(const Config& config, RankContext& rank, RunObserver& observer,
+                   Trainer& trainer) {
+  ENGINE_ASSIGN_OR_RETURN(const int64_t step, trainer.Run());
+  const OutputOptions& output = config.output();
+  if (!output.trace.empty()) {
+    ENGINE_RETURN_IF_ERROR(
+        WriteRunTrace(output.trace, rank, trainer.executor().Timeline(),
+                      {{"config", config.run().text}, {"plugins", PluginNames(config.plugins())}},
+                      config.run().communication.timeout_ms, trainer.executor().own_pace()));
+  }
+  if (step < trainer.steps()) {
+    return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
+                         static_cast<long long>(step), static_cast<long long>(trainer.steps()));
+  }
+  const bool shows =
+      rank.info.rank == 0 && output.sample_bytes > 0 && config.proto().data().has_text();
+  return shows ? ShowText(config, observer, trainer) : Status();
+}
+
+}  // namespace engine

@@ -1,0 +1,33 @@
+// One rank's training run as a configuration describes it, with the files that it reads and writes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "app/config/config.h"
+#include "core/train/trainer.h"
+
+namespace engine {
+
+Result<DatasetPair> OpenData(const Config& config);
+Result<Graph> BuildGraph(const Config& config, const ModelInputs& inputs, const OpFactory& ops);
+
+class RunObserver : public TrainObserver {
+ public:
+  virtual Status OnCheckpoint(int64_t step, const std::string& path) = 0;
+  virtual Status OnText(const std::string& prompt, const std::string& text) = 0;
+};
+
+// `config`, `rank` and `observer` are borrowed; only rank 0's observer hears of evaluations,
+// checkpoints and texts. `resume`: a checkpoint to go on from, or empty. `metrics` may be null.
+Result<std::unique_ptr<Trainer>> MakeTrainer(const Config& config, RankContext& rank,
+                                             RunObserver& observer, PluginHost::MetricSink metrics,
+                                             const std::string& resume);
+
+// Trains, then writes the trace and shows a text, where they are configured. kInterrupted after a
+// request to stop: the step at hand is finished on all ranks, and a checkpoint written if one is
+// configured.
+Status RunTraining(const Config& config, RankContext& rank, RunObserver& observer,
+                   Trainer& trainer);
+
+}  // namespace engine

@@ -1,0 +1,86 @@
+// What the engine needs to know of a run: plain values, which app/config reads from a file and checks.
+// Files that a run writes (checkpoints, metrics, traces) are the caller's: see TrainObserver.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+
+struct LearningRate {
+  enum class Schedule { kConstant, kCosine };
+  double base = 0.001;
+  Schedule schedule = Schedule::kConstant;
+  int64_t warmup_steps = 0;  // linear, from 0
+  double final_ratio = 0.1;  // of the last step, as a share of `base`
+};
+
+// Factors for the parameters whose name starts with `prefix`; the longest prefix that fits counts.
+struct ParameterGroup {
+  std::string prefix;
+  double learning_rate_scale = 1;
+  double weight_decay_scale = 1;
+};
+
+// How long a run is: exactly one of the three is set. Tokens are targets.
+struct RunLength {
+  std::optional<int64_t> steps;
+  std::optional<double> epochs;
+  std::optional<int64_t> tokens;
+};
+
+struct TrainOptions {
+  RunLength length;
+  // Samples of one step over all ranks, or of each rank: exactly one of the two is set.
+  std::optional<int64_t> global_batch, batch_per_rank;
+  LearningRate learning_rate;
+  int64_t evaluate_every = 0;    // steps; 0: only at the end; -1: never
+  int64_t evaluate_samples = 0;  // at most so many; 0: all
+  int64_t checkpoint_every = 0;  // steps; 0: only at the end
+  bool shard_optimizer = false;
+  bool sparse_pull = false;
+  int64_t micro_batches = 1;
+  double loss_scale = 1;
+  bool record_steps = false;
+  std::vector<ParameterGroup> groups;
+  std::vector<std::string> frozen;  // parameters whose name starts with one of these do not train
+
+  int64_t GlobalBatch(int32_t ranks) const {
+    return global_batch ? *global_batch : batch_per_rank.value_or(1) * ranks;
+  }
+  // How many of the `samples` that a rank may have in a step it computes at once: those of its
+  // largest micro-batch.
+  int64_t SamplesAtOnce(int64_t samples) const {
+    return (samples + micro_batches - 1) / micro_batches;
+  }
+};
+
+struct CommunicationOptions {
+  int64_t timeout_ms = 30000;             // of a transfer
+  int64_t rendezvous_timeout_ms = 30000;  // for all ranks to find each other
+};
+
+struct DataOptions {
+  bool shuffle = true;
+  int32_t prefetch = 2;  // batches made ready ahead of the step
+  // Of images to train on: cut out of themselves with so many rows and columns of zeros around
+  // them; every other one, on average, mirrored.
+  int32_t crop_padding = 0;
+  bool flip = false;
+};
+
+struct RunConfig {
+  uint64_t seed = 1;
+  PluginSelection plugins;
+  DataOptions data;
+  TrainOptions train;
+  CommunicationOptions communication;
+  int64_t trace_spans = 65536;  // the newest so many of each rank are kept
+  std::string text;  // the whole configuration, as ranks compare it and checkpoints keep it
+};
+
+}  // namespace engine

@@ -1,0 +1,65 @@
+#include "core/train/run_length.h"
+
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+
+namespace engine {
+namespace {
+
+constexpr char kStoreKey[] = "run/start";
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+// All batches of a run whose length is given in epochs or tokens. The last batch of an epoch may be
+// a smaller one.
+int64_t BatchesOf(const RunLength& length, const TrainingAmount& amount) {
+  const int64_t per_epoch = CeilDiv(amount.samples, amount.global_batch);
+  if (length.epochs) {
+    return std::llround(std::ceil(*length.epochs * static_cast<double>(per_epoch)));
+  }
+  const int64_t samples = CeilDiv(*length.tokens, amount.targets_per_sample);
+  return samples / amount.samples * per_epoch +
+         CeilDiv(samples % amount.samples, amount.global_batch);
+}
+
+}  // namespace
+
+Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
+                         const RunStart& start) {
+  ENGINE_CHECK(length.steps || length.epochs || length.tokens, "a run without a length");
+  const int64_t last =
+      length.steps ? *length.steps : start.step + (BatchesOf(length, amount) - start.first_batch);
+  if (start.step == 0 || last > start.step) return last;
+  const char* const key = length.steps ? "steps" : length.epochs ? "epochs" : "tokens";
+  const double goal = length.epochs
+                          ? *length.epochs
+                          : static_cast<double>(length.steps.value_or(length.tokens.value_or(0)));
+  return Status::Error(StatusCode::kConfig,
+                       "the run of the checkpoint is done: it has %lld steps, and train.%s is "
+                       "%.15g; raise it to go on",
+                       static_cast<long long>(start.step), key, goal);
+}
+
+SamplePosition PositionAt(int64_t step, const RunStart& start, int64_t samples,
+                          int64_t global_batch) {
+  return PositionAfter(start.first_batch + (step - start.step), samples, global_batch);
+}
+
+Status PublishRunStart(Store& store, const RunStart& start) {
+  return store.Set(kStoreKey, std::to_string(start.step) + " " + std::to_string(start.first_batch));
+}
+
+Result<RunStart> PublishedRunStart(Store& store, int64_t timeout_ms) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string text, store.Get(kStoreKey, timeout_ms));
+  RunStart start;
+  if (std::sscanf(text.c_str(), "%" SCNd64 " %" SCNd64, &start.step, &start.first_batch) == 2) {
+    return start;
+  }
+  return Status::Error(StatusCode::kInternal, "rank 0 said '%s' instead of where the run began",
+                       text.c_str());
+}
+
+}  // namespace engine

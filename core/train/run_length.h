@@ -1,0 +1,41 @@
+// Where a run begins, where it ends, and where it stands in its data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/store.h"
+#include "core/data/batch_loader.h"
+#include "core/train/run_config.h"
+#include "engine/status.h"
+
+namespace engine {
+
+// Of a run from the beginning by default.
+struct RunStart {
+  int64_t step = 0;         // steps done; the next one is step + 1
+  int64_t first_batch = 0;  // BatchOptions::first_step of the next step
+};
+
+// What a run trains on, as far as its length depends on it. Each at least 1.
+struct TrainingAmount {
+  int64_t samples = 0;
+  int64_t targets_per_sample = 0;
+  int64_t global_batch = 0;
+};
+
+// The number of the last step of a run: that of RunLength::steps, or the first one with which the
+// run has seen so many epochs, or tokens, of its data. kConfig when it is done already at `start`.
+Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
+                         const RunStart& start);
+
+// The position after `step` of a run that began at `start`, for its checkpoint.
+SamplePosition PositionAt(int64_t step, const RunStart& start, int64_t samples,
+                          int64_t global_batch);
+
+// For ranks that take the place of lost ones (RankInfo::incarnation): by then the file that the run
+// went on from may be a newer one. Rank 0 says where the run began, they read it.
+Status PublishRunStart(Store& store, const RunStart& start);
+Result<RunStart> PublishedRunStart(Store& store, int64_t timeout_ms);
+
+}  // namespace engine

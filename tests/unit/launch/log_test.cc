@@ -1,0 +1,21 @@
+#include "app/launch/log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace engine {
+namespace {
+
+TEST(MemberLog, NamesTheMemberWhereThereAreSeveral) {
+  testing::internal::CaptureStderr();
+  MemberLog({.rank = 1, .world_size = 2}, LogLevel::kInfo)(LogLevel::kWarning, "hello {}");
+  MemberLog({}, LogLevel::kInfo)(LogLevel::kInfo, "alone");
+  MemberLog({}, LogLevel::kInfo)(LogLevel::kDebug, "not shown");
+  MemberLog({.rank = 1, .servers = 2, .is_server = 1})(LogLevel::kError, "lost");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::ContainsRegex("^[0-9:.]+ W \\[rank 1\\] hello [{][}]\n"
+                                     "[0-9:.]+ I alone\n[0-9:.]+ E \\[server 1\\] lost\n$"));
+}
+
+}  // namespace
+}  // namespace engine
