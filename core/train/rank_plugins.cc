@@ -4,6 +4,7 @@
 
 #include "core/plugin/load_plugins.h"
 #include "core/plugin/option_value.h"
+#include "engine/ext/second_order.h"
 #include "engine/ext/sub_groups.h"
 
 namespace engine {
@@ -51,13 +52,17 @@ RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
 }
 
-Result<Communicator*> RankPlugins::ReplicaCommunicator(bool wanted) {
-  const bool second = wanted && set_.communicator->traits().ordered != 0;
-  if (rank_.info.rank == 0 && rank_.info.servers > 0) {
-    ENGINE_RETURN_IF_ERROR(rank_.store.Set(kReplicasKey, second ? "second" : "none"));
+Result<Communicator*> RankPlugins::ReplicaCommunicator() {
+  if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
+  if (void* const second = set_.communicator->Query(kSecondOrderId)) {
+    return static_cast<Communicator*>(second);
   }
-  if (!wanted) return nullptr;
-  if (!second) return set_.communicator.get();
+  if (rank_.info.servers > 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "ops that see all ranks need transfers in an order of their own, which "
+                         "communicator '%s' does not offer in a run with servers",
+                         chosen_.communicator.entry.name.c_str());
+  }
   ENGINE_ASSIGN_OR_RETURN(replicas_, MakeReplicaCommunicator());
   AbortWithRun(*replicas_);
   return replicas_.get();

@@ -12,9 +12,6 @@
 
 namespace engine {
 
-// The key of the store where rank 0 of a run with servers says "second" or "none".
-inline constexpr char kReplicasKey[] = "run/replicas";
-
 class RankPlugins {
  public:
   // Loads and creates the plugins that are `chosen`. Both arguments are borrowed. When the run is
@@ -29,10 +26,10 @@ class RankPlugins {
 
   PluginSet& set() { return set_; }
   // The communicator for ops that see all ranks while they run (ExecutorOptions::replicas): that of
-  // the set where its transfers need no order, else another of all ranks, split from it (SubGroups)
-  // or of the same plugin. Null unless `wanted`. Every rank asks, each once it has the set, and once
-  // in a run; servers learn from kReplicasKey whether they serve a second one. [setup]
-  Result<Communicator*> ReplicaCommunicator(bool wanted);
+  // the set where its transfers need no order, else its second order (kSecondOrderId), or another of
+  // all ranks, split from it (SubGroups) or of the same plugin. Every rank asks, each once it has
+  // the set, and once in a run. [setup]
+  Result<Communicator*> ReplicaCommunicator();
   // Makes ops of the selected op plugins; attributes that are not given get their published
   // defaults.
   const OpFactory& op_factory() const { return op_factory_; }

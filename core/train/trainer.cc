@@ -87,7 +87,9 @@ Status Trainer::MakeExecutor() {
   if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph));
   ExecutorOptions options = OptionsOf(config_, rank_.info);
   const bool gathers = rank_.info.world_size > 1 && UsesReplicas(graph);
-  ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator(gathers));
+  if (gathers) {
+    ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
+  }
   ENGINE_ASSIGN_OR_RETURN(
       executor_, Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
                                   &rank_.store, options));

@@ -11,59 +11,55 @@
 namespace engine::zmq_ps {
 namespace {
 
-// "10.0.0.1", "[fe80::1]"; empty for other families.
-std::string Numeric(const sockaddr* address) {
-  if (!address || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return {};
-  const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+// Makes `address` *found, "10.0.0.1" or "[fe80::1]", unless that is an IPv4 address already.
+void Offer(const sockaddr* address, std::string* found) {
+  if (!address || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return;
+  if (!found->empty() && found->front() != '[') return;
+  const bool is_ipv4 = address->sa_family == AF_INET;
+  const socklen_t size = is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   char text[NI_MAXHOST] = {};
-  if (getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return {};
-  return address->sa_family == AF_INET ? std::string(text) : '[' + std::string(text) + ']';
+  if (getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return;
+  if (is_ipv4 || found->empty())
+    *found = is_ipv4 ? std::string(text) : '[' + std::string(text) + ']';
 }
 
-// IPv4 before IPv6.
 std::string OfInterface(const std::string& name) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
   std::string found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
   for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-    if (name != entry->ifa_name || !(entry->ifa_flags & IFF_UP)) continue;
-    const std::string address = Numeric(entry->ifa_addr);
-    if (!address.empty() && (found.empty() || found.front() == '[')) found = address;
+    if (name == entry->ifa_name && (entry->ifa_flags & IFF_UP)) Offer(entry->ifa_addr, &found);
   }
   return found;
 }
 
 std::string OfName(const std::string& name) {
+  std::string found;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
-  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return {};
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return found;
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
-  std::string found;
-  for (const addrinfo* entry = list; entry; entry = entry->ai_next) {
-    const std::string address = Numeric(entry->ai_addr);
-    if (!address.empty() && (found.empty() || found.front() == '[')) found = address;
-  }
+  for (const addrinfo* entry = list; entry; entry = entry->ai_next) Offer(entry->ai_addr, &found);
   return found;
 }
 
 }  // namespace
 
 Result<std::string> FindAddress(const std::string& interface, const std::string& hostname) {
-  std::string name = hostname;
+  std::string name = interface.empty() ? hostname : interface;
   if (name.empty()) {
     char own[256] = {};
     gethostname(own, sizeof(own) - 1);
     name = own;
   }
-  const std::string address = interface.empty() ? OfName(name) : OfInterface(interface);
+  const std::string address = interface.empty() ? OfName(name) : OfInterface(name);
   if (!address.empty()) return address;
   return Status::Error(StatusCode::kConfig,
                        "no network address for %s '%s': set the option interface or hostname of "
                        "zmq_ps",
-                       interface.empty() ? "host" : "interface",
-                       interface.empty() ? name.c_str() : interface.c_str());
+                       interface.empty() ? "host" : "interface", name.c_str());
 }
 
 }  // namespace engine::zmq_ps

@@ -1,12 +1,11 @@
 #include "communicator.h"
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
-#include <numeric>
 
 #include "describe.h"
 #include "kit/communicator.h"
+#include "rendezvous.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -20,7 +19,7 @@ constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(
 // How long a rank that is done stays for the sake of others that still fetch their results.
 constexpr int64_t kDrainMs = 2000;
 
-void RunAlone(const Transfer& transfer) noexcept {
+void CopyAlone(const Transfer& transfer) noexcept {
   if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return;
   if (!transfer.recv || transfer.send == transfer.recv) return;
   const size_t bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
@@ -34,8 +33,7 @@ ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& set
       ranks_(host.rank_info()),
       update_(UpdateOf(settings, ranks_)),
       ordered_(settings.ordered && !update_),
-      link_cost_{.message_bytes = settings.slice_bytes},
-      pool_(std::make_shared<WorkPool>()) {}
+      link_cost_{.message_bytes = settings.flow.slice_bytes} {}
 
 Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
     Host& host, const CommunicatorSettings& settings) noexcept {
@@ -51,34 +49,34 @@ Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
   }
 }
 
+// The server first: the worker of this rank connects to it like to any other, and its failure is the
+// server's, so that other ranks hear the cause.
 Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
-  Rendezvous rendezvous(host_, RendezvousSettingsOf(settings, ranks_));
+  Rendezvous rendezvous(host_, settings.rendezvous);
   ServerSettings server = ServerSettingsOf(settings, host_);
   ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
   if (rendezvous.hosts_server()) {
     ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
     ENGINE_RETURN_IF_ERROR(rendezvous.Publish(*server_));
   }
-  WorkerSettings worker{.worker = static_cast<uint32_t>(ranks_.rank),
-                        .world_size = static_cast<uint32_t>(ranks_.world_size),
-                        .incarnation = static_cast<uint32_t>(ranks_.incarnation),
-                        .slice_bytes = settings.slice_bytes,
+  WorkerSettings worker{.channel = {.worker = static_cast<uint32_t>(ranks_.rank),
+                                    .world_size = static_cast<uint32_t>(ranks_.world_size),
+                                    .incarnation = static_cast<uint32_t>(ranks_.incarnation),
+                                    .flow = settings.flow,
+                                    .lost_after_ms = settings.lost_after_ms,
+                                    .heartbeat = settings.heartbeat},
                         .ordered = ordered_,
                         .io_threads = settings.io_threads,
-                        .buffer_bytes = settings.buffer_bytes,
-                        .resend_ms = settings.resend_ms,
-                        .lost_after_ms = settings.lost_after_ms,
-                        .heartbeat = settings.heartbeat,
                         .on_failure =
                             [this](const Status& farewell) {
                               if (server_) server_->Fail(farewell);
                             },
-                        .pool = pool_};
+                        .gate = &works_.gate()};
   ENGINE_RETURN_IF_ERROR(rendezvous.FindServers(&worker));
   ENGINE_ASSIGN_OR_RETURN(worker_, Worker::Connect(std::move(worker), rendezvous.deadline()));
   if (!update_) return {};
-  parameters_ = std::make_unique<ServedParameters>(*update_, settings.slice_bytes, *worker_, pool_,
-                                                   [this](Optimizer& optimizer) {
+  parameters_ = std::make_unique<ServedParameters>(*update_, settings.flow.slice_bytes, *worker_,
+                                                   works_, [this](Optimizer& optimizer) {
                                                      if (server_) server_->Serve(optimizer);
                                                    });
   return {};
@@ -86,33 +84,17 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
 
 void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
   if (id == kLinkCostId) return &link_cost_;
+  if (id == kSecondOrderId && ordered_) return static_cast<Communicator*>(&second_order_);
   if (id != kParameterClientId || !parameters_) return nullptr;
   return static_cast<ParameterClient*>(parameters_.get());
 }
 
+// The worker says that it leaves, and then the own server waits a moment for ranks that still fetch
+// their answers from it.
 ZmqPsCommunicator::~ZmqPsCommunicator() {
-  if (worker_) ReportBalance();
   worker_.reset();
   if (server_) server_->Stop(kDrainMs);
   server_.reset();  // its threads may use the optimizer until then
-}
-
-void ZmqPsCommunicator::ReportBalance() noexcept {
-  try {
-    const std::vector<uint64_t> bytes = worker_->PushedBytes();
-    const uint64_t all = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
-    if (all == 0) return;
-    const uint64_t most = *std::max_element(bytes.begin(), bytes.end());
-    char line[160];
-    std::snprintf(
-        line, sizeof(line),
-        "pushed %.1f MB to %zu servers; the one with most got %.2f times its share",
-        static_cast<double>(all) / 1e6, bytes.size(),
-        static_cast<double>(most) * static_cast<double>(bytes.size()) / static_cast<double>(all));
-    host_.Log(LogLevel::kDebug, line);
-  } catch (const std::exception&) {
-    // No memory for a report.
-  }
 }
 
 CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
@@ -133,22 +115,33 @@ Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
   return Status::Error(StatusCode::kUnsupported,
                        "%s: the ranks of this run update their parameters themselves (option "
                        "update of zmq_ps)",
-                       Describe(transfer).c_str());
+                       Describe(transfer, OperationOf(transfer.kind)).c_str());
 }
 
 Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
+  return Submit(transfer, /*order=*/0, out);
+}
+
+CommunicatorTraits ZmqPsCommunicator::SecondOrder::traits() const noexcept {
+  CommunicatorTraits traits = first_.traits();
+  traits.kinds = kAllKinds;
+  return traits;
+}
+
+Status ZmqPsCommunicator::SecondOrder::Submit(const Transfer& transfer, Work** out) noexcept {
+  return first_.Submit(transfer, /*order=*/1, out);
+}
+
+Status ZmqPsCommunicator::Submit(const Transfer& transfer, uint64_t order, Work** out) noexcept {
   if (worker_ && worker_->failed()) return worker_->reason();
-  if (!worker_) {
-    const std::lock_guard lock(mutex_);
-    if (!abort_reason_.ok()) return abort_reason_;
-  }
+  if (alone_failed_.raised()) return alone_failed_.reason();
   ENGINE_RETURN_IF_ERROR(Check(transfer));
-  PooledWork* const work = pool_->Take(transfer);
-  if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+  ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_.Take(transfer));
   if (Bit(transfer.kind) & kServedKinds) parameters_->Prepare(work);
+  work->order = order;
   if (!worker_) {
     work->MarkStarted();
-    RunAlone(transfer);
+    CopyAlone(transfer);
     work->Complete({});
   } else if (const Status refused = worker_->Submit(work); !refused.ok()) {
     work->Complete(refused);
@@ -160,14 +153,10 @@ Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept 
 }
 
 void ZmqPsCommunicator::Abort(const Status& reason) noexcept {
-  if (worker_) {
-    worker_->Abort(reason, Status::Error(StatusCode::kPeerLost, "rank %d was stopped: %s",
-                                         ranks_.rank, reason.message())
-                               .WithRank(ranks_.rank));
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  if (abort_reason_.ok()) abort_reason_ = reason;
+  if (!worker_) return alone_failed_.Abort(reason);
+  worker_->Abort(reason, Status::Error(StatusCode::kPeerLost, "rank %d was stopped: %s",
+                                       ranks_.rank, reason.message())
+                             .WithRank(ranks_.rank));
 }
 
 }  // namespace engine::zmq_ps

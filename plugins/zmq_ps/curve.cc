@@ -1,11 +1,10 @@
 #include "curve.h"
 
-#include <pthread.h>
+#include <algorithm>
+#include <iterator>
+#include <zmq_addon.hpp>
 
-#include <cerrno>
-#include <cstring>
-
-#include "thread_setup.h"
+#include "kit/thread.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -32,23 +31,23 @@ Result<KeyPair> KeyPair::Make() {
   return KeyPair{public_key, secret_key};
 }
 
-Gate::Gate(::zmq::context_t& context, std::vector<std::string> client_keys, KeyLookup lookup)
+Authenticator::Authenticator(::zmq::context_t& context, std::vector<std::string> client_keys,
+                             KeyLookup lookup)
     : context_(context),
       client_keys_(std::move(client_keys)),
       lookup_(std::move(lookup)),
       socket_(context, ZMQ_REP) {
   socket_.set(::zmq::sockopt::linger, 0);
   socket_.bind("inproc://zeromq.zap.01");
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = kit::StartThread("zmq_ps_zap", [this] { Loop(); });
 }
 
-Gate::~Gate() {
+Authenticator::~Authenticator() {
   context_.shutdown();
   thread_.join();
 }
 
-void Gate::Loop() noexcept {
-  PrepareThread("zmq_ps_gate");
+void Authenticator::Loop() noexcept {
   try {
     while (true) Answer();
   } catch (const ::zmq::error_t&) {
@@ -56,18 +55,19 @@ void Gate::Loop() noexcept {
   }
 }
 
-int Gate::Find(const std::string& key) const noexcept {
-  for (size_t i = 0; i < client_keys_.size(); ++i) {
-    if (!key.empty() && client_keys_[i] == key) return static_cast<int>(i);
-  }
-  return -1;
+int Authenticator::Find(const std::string& key) const noexcept {
+  const auto found = std::find(client_keys_.begin(), client_keys_.end(), key);
+  if (key.empty() || found == client_keys_.end()) return -1;
+  return static_cast<int>(found - client_keys_.begin());
 }
 
-const char* Gate::Judge(const std::string& key, int* user) {
+// The lookup asks the store of the run, so it is bounded: at most once a second for all connections,
+// however many try. "300" makes libzmq close the connection and the client try again.
+const char* Authenticator::Check(const std::string& key, int* user) {
   *user = Find(key);
   if (*user < 0 && lookup_) {
-    if (Clock::now() < next_lookup_) return "300";
-    next_lookup_ = Clock::now() + kLookupInterval;
+    if (kit::Clock::now() < next_lookup_) return "300";  // come again
+    next_lookup_ = kit::Clock::now() + kLookupInterval;
     for (uint32_t i = 0; i < client_keys_.size(); ++i) {
       const std::string renewed = lookup_(i);
       if (!renewed.empty()) client_keys_[i] = renewed;  // the former one is not let in again
@@ -79,25 +79,21 @@ const char* Gate::Judge(const std::string& key, int* user) {
 
 // request := version id domain address identity mechanism credentials...
 // reply   := version id status text user metadata
-void Gate::Answer() {
+void Authenticator::Answer() {
   std::vector<::zmq::message_t> frames;
-  do {
-    frames.emplace_back();
-    (void)socket_.recv(frames.back(), ::zmq::recv_flags::none);
-  } while (frames.back().more());
+  (void)::zmq::recv_multipart(socket_, std::back_inserter(frames));
   int user = -1;
   const char* status = "400";
   if (frames.size() == 7 && frames[5].to_string_view() == "CURVE") {
-    status = Judge(ToZ85(frames[6]), &user);
+    status = Check(ToZ85(frames[6]), &user);
   }
   const std::string id = frames.size() > 1 ? frames[1].to_string() : "";
-  const std::string reply[] = {
-      "1.0", id, status, user >= 0 ? "" : "unknown key", user >= 0 ? std::to_string(user) : "", ""};
-  for (size_t i = 0; i < std::size(reply); ++i) {
-    const bool last = i + 1 == std::size(reply);
-    (void)socket_.send(::zmq::buffer(reply[i]),
-                       last ? ::zmq::send_flags::none : ::zmq::send_flags::sndmore);
-  }
+  const std::string name = user >= 0 ? std::to_string(user) : "";
+  const ::zmq::const_buffer reply[] = {
+      ::zmq::str_buffer("1.0"), ::zmq::buffer(id),
+      ::zmq::buffer(status, 3), ::zmq::buffer(user >= 0 ? "" : "unknown key", user >= 0 ? 0 : 11),
+      ::zmq::buffer(name),      ::zmq::const_buffer()};
+  (void)::zmq::send_multipart(socket_, reply);
 }
 
 }  // namespace engine::zmq_ps

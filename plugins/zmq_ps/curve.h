@@ -1,5 +1,5 @@
-// Keys of a run (CurveZMQ, rfc.zeromq.org/spec/26) and the gate that lets in only these (ZAP,
-// rfc.zeromq.org/spec/27).
+// Keys of a run (CurveZMQ, rfc.zeromq.org/spec/26), and the authenticator that lets in only these
+// (ZAP, rfc.zeromq.org/spec/27).
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "clock.h"
 #include "engine/status.h"
+#include "kit/communicator.h"
 
 namespace engine::zmq_ps {
 
@@ -27,25 +27,25 @@ using KeyLookup = std::function<std::string(uint32_t client)>;
 
 // Answers the questions of all sockets of a context that have a ZAP domain, until the context is
 // shut down: a client is let in if its key is in the list, as the user "<position in the list>".
-// A key that is not there is looked up, once a second at most; who comes in between is told to come
+// A key that is not there is looked up, once a second at most; who comes in between is to try
 // again.
-class Gate {
+class Authenticator {
  public:
   // Ready when the constructor returns. `lookup` may be empty. Throws zmq::error_t.
-  Gate(::zmq::context_t& context, std::vector<std::string> client_keys, KeyLookup lookup);
-  ~Gate();  // shuts the context down
+  Authenticator(::zmq::context_t& context, std::vector<std::string> client_keys, KeyLookup lookup);
+  ~Authenticator();  // shuts the context down
 
  private:
   void Loop() noexcept;
   void Answer();
   int Find(const std::string& key) const noexcept;
-  // "200", "300" (come again), "400"; *user is the position if it is the first.
-  const char* Judge(const std::string& key, int* user);
+  // A status of ZAP; *user is the position if it is "200".
+  const char* Check(const std::string& key, int* user);
 
   ::zmq::context_t& context_;
   std::vector<std::string> client_keys_;  // of the thread, like next_lookup_
   const KeyLookup lookup_;
-  Clock::time_point next_lookup_{};
+  kit::Clock::time_point next_lookup_{};
   ::zmq::socket_t socket_;
   std::thread thread_;
 };

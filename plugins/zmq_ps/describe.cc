@@ -1,74 +1,34 @@
 #include "describe.h"
 
 #include <cinttypes>
-#include <cstdio>
-
-#include "work.h"
-#include "worker.h"
 
 namespace engine::zmq_ps {
 
 Text Describe(const SliceSpec& spec, uint64_t sequence) noexcept {
-  constexpr const char* kReductions[] = {"sum", "max", "min"};
-  Text text;
+  constexpr const char* kReductions[] = {"sum, ", "max, ", "min, "};
   const char* const kind = Name(spec.operation);
-  switch (spec.operation) {
-    case Operation::kBarrier:
-    case Operation::kLastStep:
-      std::snprintf(text.data, sizeof(text.data), "%s (sequence %" PRIu64 ")", kind, sequence);
-      break;
-    case Operation::kAllReduce:
-    case Operation::kReduceScatter:
-      std::snprintf(text.data, sizeof(text.data), "%s of %" PRIu64 " %s (%s, sequence %" PRIu64 ")",
-                    kind, spec.total, Name(spec.dtype),
-                    kReductions[static_cast<int>(spec.reduction)], sequence);
-      break;
-    case Operation::kBroadcast:
-      std::snprintf(text.data, sizeof(text.data),
-                    "%s of %" PRIu64 " %s (root %" PRIu32 ", sequence %" PRIu64 ")", kind,
-                    spec.total, Name(spec.dtype), spec.root, sequence);
-      break;
-    case Operation::kAllGather:
-      std::snprintf(text.data, sizeof(text.data), "%s of %" PRIu64 " %s (sequence %" PRIu64 ")",
-                    kind, spec.total, Name(spec.dtype), sequence);
-      break;
-    case Operation::kPush:
-    case Operation::kPull:
-    case Operation::kRegister:
-    case Operation::kStore:
-    case Operation::kLoad:
-      std::snprintf(text.data, sizeof(text.data), "%s of unit %016" PRIx64 " (%" PRIu64 " %s)",
-                    kind, spec.tensor, spec.total, Name(spec.dtype));
-      break;
+  const bool reduces =
+      spec.operation == Operation::kAllReduce || spec.operation == Operation::kReduceScatter;
+  const char* const reduction = reduces ? kReductions[static_cast<int>(spec.reduction)] : "";
+  if (spec.operation == Operation::kBarrier || spec.operation == Operation::kLastStep) {
+    return kit::Format("%s (sequence %" PRIu64 ")", kind, sequence);
   }
-  return text;
+  if (IsServed(spec.operation)) {
+    return kit::Format("%s of unit %016" PRIx64 " (%" PRIu64 " %s)", kind, spec.tensor, spec.total,
+                       Name(spec.dtype));
+  }
+  return kit::Format("%s of %" PRIu64 " %s (%sroot %" PRIu32 ", sequence %" PRIu64 ")", kind,
+                     spec.total, Name(spec.dtype), reduction, spec.root, sequence);
 }
-
-namespace {
 
 Text Describe(const Transfer& transfer, Operation operation) noexcept {
-  const SliceSpec spec{.operation = operation,
-                       .dtype = transfer.dtype,
-                       .reduction = transfer.reduction,
-                       .root = static_cast<uint32_t>(transfer.root),
-                       .total = static_cast<uint64_t>(transfer.count),
-                       .tensor = transfer.key};
-  return Describe(spec, transfer.sequence);
-}
-
-}  // namespace
-
-Text Describe(const Transfer& transfer) noexcept {
-  return Describe(transfer, OperationOf(transfer.kind));
-}
-
-Text Describe(const PooledWork& work) noexcept {
-  return Describe(work.transfer(), work.operation);
-}
-
-std::string Describe(const ServerAddress& address) {
-  const char* const role = address.is_member ? "server " : "the parameter server of rank ";
-  return role + std::to_string(address.rank) + " at " + address.endpoint;
+  return Describe(SliceSpec{.operation = operation,
+                            .dtype = transfer.dtype,
+                            .reduction = transfer.reduction,
+                            .root = static_cast<uint32_t>(transfer.root),
+                            .total = static_cast<uint64_t>(transfer.count),
+                            .tensor = transfer.key},
+                  transfer.sequence);
 }
 
 std::string ListRanks(const std::vector<uint32_t>& ranks) {
@@ -78,6 +38,22 @@ std::string ListRanks(const std::vector<uint32_t>& ranks) {
     list += std::to_string(ranks[i]);
   }
   return list;
+}
+
+Status Blame(uint32_t worker, const char* format, ...) noexcept {
+  char text[512];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof(text), format, args);
+  va_end(args);
+  return Status::Error(StatusCode::kInvalidArgument, "%s", text)
+      .WithRank(static_cast<int32_t>(worker));
+}
+
+Status WrongWorldSize(const Header& header, size_t workers) noexcept {
+  return Blame(header.worker,
+               "rank %u counts %u ranks, but there are %zu: all ranks must belong to one run",
+               header.worker, header.world_size, workers);
 }
 
 }  // namespace engine::zmq_ps

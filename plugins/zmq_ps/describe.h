@@ -1,31 +1,28 @@
-// Transfers in words, for errors.
+// Requests and members in words, for errors.
 #pragma once
 
+#include <cstdarg>
 #include <string>
+#include <vector>
 
 #include "engine/communicator.h"
+#include "kit/describe.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
 
-class PooledWork;
-struct ServerAddress;
+using kit::Text;
 
-// A sentence's worth of text without allocation.
-struct Text {
-  char data[160] = {};
-  const char* c_str() const noexcept { return data; }
-};
-
-// "all-reduce of 300000 float32 (sum, sequence 17)", "barrier (sequence 3)"
-Text Describe(const Transfer& transfer) noexcept;
+// "all-reduce of 300000 float32 (sum, root 0, sequence 17)", "barrier (sequence 3)"
 Text Describe(const SliceSpec& spec, uint64_t sequence) noexcept;
-Text Describe(const PooledWork& work) noexcept;
-
-// "server 1 at tcp://...", "the parameter server of rank 1 at tcp://..."
-std::string Describe(const ServerAddress& address);
+Text Describe(const Transfer& transfer, Operation operation) noexcept;
 
 // "rank 2", "ranks 0, 2 and 3"
 std::string ListRanks(const std::vector<uint32_t>& ranks);
+
+// kInvalidArgument that names `worker`.
+__attribute__((format(printf, 2, 3))) Status Blame(uint32_t worker, const char* format,
+                                                   ...) noexcept;
+Status WrongWorldSize(const Header& header, size_t workers) noexcept;
 
 }  // namespace engine::zmq_ps

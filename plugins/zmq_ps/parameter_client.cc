@@ -1,3 +1,5 @@
+// A step is what BeginStep said last, under mutex_; pushes and pulls take it when they are submitted.
+// Units are constant after Register, which comes before everything else, and need no lock.
 #include "parameter_client.h"
 
 #include <algorithm>
@@ -10,22 +12,23 @@
 namespace engine::zmq_ps {
 namespace {
 
-// Beyond the deadline of a work, after which its worker has the last word.
-constexpr int64_t kLastWordMs = 5000;
+// Beyond the deadline of a work, by which its worker has ended it.
+constexpr int64_t kWorkerGraceMs = kit::kWorkGraceMs;
 
 Status Invalid(const Transfer& transfer, const char* what) noexcept {
-  return Status::Error(StatusCode::kInvalidArgument, "%s %s", Describe(transfer).c_str(), what);
+  return Status::Error(StatusCode::kInvalidArgument, "%s %s",
+                       Describe(transfer, OperationOf(transfer.kind)).c_str(), what);
 }
 
 }  // namespace
 
 ServedParameters::ServedParameters(const ParameterTraits& traits, uint64_t slice_bytes,
-                                   Worker& worker, std::shared_ptr<WorkPool> pool,
+                                   Worker& worker, Works& works,
                                    std::function<void(Optimizer&)> serve)
     : traits_(traits),
       slice_bytes_(slice_bytes),
       worker_(worker),
-      pool_(std::move(pool)),
+      works_(works),
       serve_(std::move(serve)) {}
 
 Status ServedParameters::Check(const Transfer& transfer) const noexcept {
@@ -56,59 +59,49 @@ Status ServedParameters::CheckRows(const Transfer& transfer, const Unit& unit) c
   return {};
 }
 
-void ServedParameters::Prepare(PooledWork* work) const noexcept {
+// A pull before the first step has step 0: it asks for what is there.
+void ServedParameters::Prepare(TransferWork* work) const noexcept {
   const ServedStep now = step();
   work->unit = units_.Find(work->transfer().key);
-  work->served = {.step = now.step, .sparse = work->transfer().rows != nullptr};
+  work->served = {.step = now.step, .rows = work->transfer().rows ? 0 : -1};
   if (work->operation != Operation::kPush) return;
   work->served.learning_rate = now.learning_rate;
   work->served.weight = now.weight;
 }
 
-Result<PooledWork*> ServedParameters::Ask(const Question& question) {
-  Transfer transfer{.kind = question.unit ? TransferKind::kPush : TransferKind::kBarrier,
-                    .send = question.send,
-                    .recv = question.recv,
-                    .priority = INT32_MAX,
-                    .timeout_ms = question.timeout_ms};
-  if (question.unit) {
-    transfer.key = question.unit->key;
-    transfer.count = question.unit->count;
+// Asks servers without the caller's Work, and waits for the answer.
+Status ServedParameters::Ask(Question question) noexcept {
+  if (question.timeout_ms <= 0) {
+    return Status::Error(StatusCode::kInvalidArgument, "a timeout of %" PRId64 " ms",
+                         question.timeout_ms);
   }
-  PooledWork* const work = pool_->Take(transfer);
-  if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a request");
+  const Unit* const unit = question.unit;
+  const Transfer transfer{.kind = unit ? TransferKind::kPush : TransferKind::kBarrier,
+                          .send = question.send,
+                          .recv = question.recv,
+                          .count = unit ? unit->count : 0,
+                          .key = unit ? unit->key : 0,
+                          .priority = INT32_MAX,
+                          .timeout_ms = question.timeout_ms};
+  ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_.Take(transfer));
   work->operation = question.operation;
-  work->unit = question.unit;
+  work->unit = unit;
   work->served.state = question.state;
   // Step 0: what was pushed so far.
   const bool whole_step =
       question.operation == Operation::kLoad && traits_.mode == UpdateMode::kSync;
   if (whole_step) work->served.step = step().step;
   work->served.digest = units_.digest();
-  if (question.operation == Operation::kRegister) {
-    work->served.row = static_cast<uint64_t>(question.unit->row);
+  if (unit) work->served.row = static_cast<uint64_t>(unit->row);
+  Status status = worker_.Submit(work);
+  if (status.ok()) {
+    status = work->WaitHost(question.timeout_ms + kWorkerGraceMs);
+  } else {
+    work->Complete(status);
   }
-  const Status refused = worker_.Submit(work);
-  if (refused.ok()) return work;
-  work->Complete(refused);
+  if (status.ok() && question.last_step) *question.last_step = work->last_step;
   work->Release();
-  return refused;
-}
-
-Status ServedParameters::Answer(const Question& question, uint64_t* last_step) noexcept {
-  if (question.timeout_ms <= 0) {
-    return Status::Error(StatusCode::kInvalidArgument, "a timeout of %" PRId64 " ms",
-                         question.timeout_ms);
-  }
-  try {
-    ENGINE_ASSIGN_OR_RETURN(PooledWork* const work, Ask(question));
-    const Status status = work->WaitHost(question.timeout_ms + kLastWordMs);
-    if (status.ok() && last_step) *last_step = work->last_step;
-    work->Release();
-    return status;
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot ask a server: %s", error.what());
-  }
+  return status;
 }
 
 Status ServedParameters::Register(std::span<const ServedUnit> units, Optimizer& optimizer,
@@ -121,64 +114,49 @@ Status ServedParameters::Register(std::span<const ServedUnit> units, Optimizer& 
     registered_ = true;
     states_ = optimizer.traits().state_count;
     if (serve_) serve_(optimizer);
-    std::vector<PooledWork*> works;
-    Status status;
-    for (const auto& [key, unit] : units_.all()) {
-      auto asked =
-          Ask({.operation = Operation::kRegister, .unit = &unit, .timeout_ms = timeout_ms});
-      if (!asked.ok()) status = asked.status();
-      if (!asked.ok()) break;
-      works.push_back(*asked);
-    }
-    for (PooledWork* const work : works) {
-      const Status registered = work->WaitHost(timeout_ms + kLastWordMs);
-      if (status.ok()) status = registered;
-      work->Release();
-    }
-    ENGINE_RETURN_IF_ERROR(status);
-    // Also to servers that keep nothing of these units, so that they compare them all.
-    return Answer({.operation = Operation::kLastStep, .timeout_ms = timeout_ms});
   } catch (const std::exception& error) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot register: %s", error.what());
   }
+  for (const auto& [key, unit] : units_.all()) {
+    ENGINE_RETURN_IF_ERROR(
+        Ask({.operation = Operation::kRegister, .unit = &unit, .timeout_ms = timeout_ms}));
+  }
+  // Also to servers that keep nothing of these units, so that they compare them all.
+  return Ask({.operation = Operation::kLastStep, .timeout_ms = timeout_ms});
 }
 
-Result<const Unit*> ServedParameters::Find(uint64_t key) const noexcept {
+Status ServedParameters::Exchange(Operation operation, uint64_t key, int32_t state,
+                                  const float* send, float* recv, int64_t timeout_ms) noexcept {
   const Unit* const unit = units_.Find(key);
-  if (unit) return unit;
-  return Status::Error(StatusCode::kInvalidArgument, "unit %016" PRIx64 " was not registered", key);
+  if (!unit) {
+    return Status::Error(StatusCode::kInvalidArgument, "unit %016" PRIx64 " was not registered",
+                         key);
+  }
+  if (state >= states_) {
+    return Status::Error(StatusCode::kInvalidArgument, "the optimizer has no state %d", state);
+  }
+  return Ask({.operation = operation,
+              .unit = unit,
+              .state = std::max(state, -1),
+              .send = send,
+              .recv = recv,
+              .timeout_ms = timeout_ms});
 }
 
 Status ServedParameters::Store(uint64_t key, int32_t state, const float* data,
                                int64_t timeout_ms) noexcept {
-  ENGINE_ASSIGN_OR_RETURN(const Unit* const unit, Find(key));
-  if (state >= states_) {
-    return Status::Error(StatusCode::kInvalidArgument, "the optimizer has no state %d", state);
-  }
-  return Answer({.operation = Operation::kStore,
-                 .unit = unit,
-                 .state = std::max(state, -1),
-                 .send = data,
-                 .timeout_ms = timeout_ms});
+  return Exchange(Operation::kStore, key, state, data, nullptr, timeout_ms);
 }
 
 Status ServedParameters::Load(uint64_t key, int32_t state, float* data,
                               int64_t timeout_ms) noexcept {
-  ENGINE_ASSIGN_OR_RETURN(const Unit* const unit, Find(key));
-  if (state >= states_) {
-    return Status::Error(StatusCode::kInvalidArgument, "the optimizer has no state %d", state);
-  }
-  return Answer({.operation = Operation::kLoad,
-                 .unit = unit,
-                 .state = std::max(state, -1),
-                 .recv = data,
-                 .timeout_ms = timeout_ms});
+  return Exchange(Operation::kLoad, key, state, nullptr, data, timeout_ms);
 }
 
 Status ServedParameters::LastStep(int64_t timeout_ms, uint64_t* step) noexcept {
   ENGINE_RETURN_IF_ERROR(CheckRegistered());
   ENGINE_RETURN_IF_ERROR(
-      Answer({.operation = Operation::kLastStep, .timeout_ms = timeout_ms}, step));
+      Ask({.operation = Operation::kLastStep, .timeout_ms = timeout_ms, .last_step = step}));
   if (*step == kMaxStep) *step = 0;  // no server keeps anything
   return {};
 }

@@ -17,12 +17,12 @@ class ServedParameters final : public ParameterClient {
   // `serve` is called by Register, before anything is sent: the optimizer is for the server that is
   // part of this rank. May be empty.
   ServedParameters(const ParameterTraits& traits, uint64_t slice_bytes, Worker& worker,
-                   std::shared_ptr<WorkPool> pool, std::function<void(Optimizer&)> serve);
+                   Works& works, std::function<void(Optimizer&)> serve);
 
   // Whether a push or a pull is one of a registered unit, in a step: kInvalidArgument. [io-lane]
   Status Check(const Transfer& transfer) const noexcept;
   // Says what the requests of a transfer that was checked carry. [io-lane]
-  void Prepare(PooledWork* work) const noexcept;
+  void Prepare(TransferWork* work) const noexcept;
 
   ParameterTraits traits() const noexcept override { return traits_; }
   Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
@@ -34,7 +34,6 @@ class ServedParameters final : public ParameterClient {
   Status BeginStep(const ServedStep& step) noexcept override;
 
  private:
-  // What is asked of servers without the caller's Work.
   struct Question {
     Operation operation;
     const Unit* unit = nullptr;
@@ -42,20 +41,20 @@ class ServedParameters final : public ParameterClient {
     const float* send = nullptr;
     float* recv = nullptr;
     int64_t timeout_ms = 0;
+    uint64_t* last_step = nullptr;
   };
 
   Status CheckRegistered() const noexcept;
   Status CheckRows(const Transfer& transfer, const Unit& unit) const noexcept;
-  Result<PooledWork*> Ask(const Question& question);
-  // Asks, waits, and takes the least last step if `last_step` is not null.
-  Status Answer(const Question& question, uint64_t* last_step = nullptr) noexcept;
-  Result<const Unit*> Find(uint64_t key) const noexcept;
+  Status Ask(Question question) noexcept;
+  Status Exchange(Operation operation, uint64_t key, int32_t state, const float* send, float* recv,
+                  int64_t timeout_ms) noexcept;
   ServedStep step() const noexcept;
 
   const ParameterTraits traits_;
   const uint64_t slice_bytes_;
   Worker& worker_;
-  const std::shared_ptr<WorkPool> pool_;
+  Works& works_;
   const std::function<void(Optimizer&)> serve_;
 
   UnitTable units_;  // constant after Register

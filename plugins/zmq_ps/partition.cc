@@ -1,3 +1,5 @@
+// Balance: slices of one transfer go round robin over the servers, from one that key or round chooses.
+// A large tensor has the same number of slices at each; small ones are spread by the hash.
 #include "partition.h"
 
 #include <algorithm>

@@ -17,14 +17,13 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
                        .hostname = std::string(options.String("hostname")),
                        .encrypt = options.String("encrypt") == "always",
                        .timeout_ms = options.Int("rendezvous_timeout_ms")},
-        .update = UpdateChoiceOf(options.String("update")),
+        .update = options.String("update"),
         .staleness = static_cast<int32_t>(options.Int("staleness")),
         .io_threads = static_cast<int>(options.Int("io_threads")),
         .reduce_threads = static_cast<int>(options.Int("reduce_threads")),
-        .slice_bytes = static_cast<uint64_t>(options.Int("slice_bytes")),
+        .flow = {.slice_bytes = static_cast<uint64_t>(options.Int("slice_bytes")),
+                 .buffer_bytes = static_cast<int>(options.Int("buffer_bytes"))},
         .ordered = options.String("match") == "position",
-        .buffer_bytes = static_cast<int>(options.Int("buffer_bytes")),
-        .resend_ms = options.Int("resend_ms"),
         .lost_after_ms = options.Int("lost_after_ms"),
         .heartbeat = {.interval_ms = static_cast<int>(options.Int("heartbeat_ms")),
                       .timeout_ms = static_cast<int>(options.Int("heartbeat_timeout_ms"))},
@@ -42,6 +41,25 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   }
 }
 
+constexpr OptionSpec Number(FixedString<32> name, decltype(OptionSpec::default_value) preset,
+                            double min, double max, FixedString<160> doc) {
+  return {.name = name,
+          .type = OptionType::kInt,
+          .default_value = preset,
+          .min = min,
+          .max = max,
+          .doc = doc};
+}
+constexpr OptionSpec Choice(FixedString<32> name, decltype(OptionSpec::default_value) preset,
+                            FixedString<96> choices, FixedString<160> doc) {
+  return {.name = name,
+          .type = OptionType::kEnum,
+          .default_value = preset,
+          .choices = choices,
+          .doc = doc};
+}
+constexpr double kDayMs = 86400000;
+
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -52,63 +70,27 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "servers",
-                   .type = OptionType::kInt,
-                   .default_value = "0",
-                   .min = 0,
-                   .max = 4096,
-                   .doc =
-                       "how many ranks host a server, from rank 0 on; 0: all, or none when the run "
-                       "has servers of its own"},
-        OptionSpec{.name = "update",
-                   .type = OptionType::kEnum,
-                   .default_value = "auto",
-                   .choices = "auto|workers|sync|bounded|async",
-                   .doc =
-                       "who updates: workers, or servers (sync, bounded staleness, async); auto: "
-                       "servers of their own in sync, else the workers"},
-        OptionSpec{.name = "staleness",
-                   .type = OptionType::kInt,
-                   .default_value = "1",
-                   .min = 0,
-                   .max = 1000000,
-                   .doc = "update: bounded. For how many steps a rank may be ahead of another"},
-        OptionSpec{.name = "slice_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "524288",
-                   .min = 4096,
-                   .max = 1 << 28,
-                   .doc = "the most that is sent at once: what is urgent waits for a few of these"},
-        OptionSpec{.name = "match",
-                   .type = OptionType::kEnum,
-                   .default_value = "position",
-                   .choices = "position|key",
-                   .doc = "what makes transfers of several ranks one: their place in one order of "
-                          "all ranks, or their key, in any order"},
-        OptionSpec{.name = "io_threads",
-                   .type = OptionType::kInt,
-                   .default_value = "1",
-                   .min = 1,
-                   .max = 16,
-                   .doc = "ZeroMQ threads of the worker, and as many of the server"},
-        OptionSpec{.name = "reduce_threads",
-                   .type = OptionType::kInt,
-                   .default_value = "1",
-                   .min = 1,
-                   .max = 64,
-                   .doc = "threads of the server that add up"},
-        OptionSpec{.name = "buffer_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "1048576",
-                   .min = 0,
-                   .max = 1 << 28,
-                   .doc = "of the kernel, for each connection and direction; 0: as the kernel "
-                          "likes, which delays what is urgent"},
-        OptionSpec{.name = "encrypt",
-                   .type = OptionType::kEnum,
-                   .default_value = "network",
-                   .choices = "network|always",
-                   .doc = "what is encrypted and authenticated: what leaves this host, or all"},
+        Number("servers", "0", 0, 4096,
+               "how many ranks host a server, from rank 0 on; 0: all, or none when the run has "
+               "servers of its own"),
+        Choice(
+            "update", "auto", "auto|workers|sync|bounded|async",
+            "who updates: workers, or servers (sync, bounded staleness, async); auto: servers of "
+            "their own in sync, else the workers"),
+        Number("staleness", "1", 0, 1000000,
+               "update: bounded. For how many steps a rank may be ahead of another"),
+        Number("slice_bytes", "524288", 4096, 1 << 28,
+               "the most that is sent at once: what is urgent waits for a few of these"),
+        Choice("match", "position", "position|key",
+               "what makes transfers of several ranks one: their place in one order of all ranks, "
+               "or their key, in any order"),
+        Number("io_threads", "1", 1, 16, "ZeroMQ threads of the worker, and as many of the server"),
+        Number("reduce_threads", "1", 1, 64, "threads of the server that add up"),
+        Number("buffer_bytes", "1048576", 0, 1 << 28,
+               "of the kernel, for each connection and direction; 0: as the kernel likes, which "
+               "delays what is urgent"),
+        Choice("encrypt", "network", "network|always",
+               "what is encrypted and authenticated: what leaves this host, or all"),
         OptionSpec{.name = "interface",
                    .type = OptionType::kString,
                    .doc = "network interface of the servers; empty: loopback when all ranks are on "
@@ -116,35 +98,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         OptionSpec{.name = "hostname",
                    .type = OptionType::kString,
                    .doc = "own name or address of the servers; empty: the name of the host"},
-        OptionSpec{.name = "rendezvous_timeout_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "30000",
-                   .min = 1,
-                   .max = 86400000,
-                   .doc = "how long the ranks wait for each other at the start"},
-        OptionSpec{.name = "resend_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "500",
-                   .min = 1,
-                   .max = 86400000,
-                   .doc = "silence after which a request is asked about, and sent again if lost"},
-        OptionSpec{.name = "lost_after_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "1000",
-                   .min = 1,
-                   .max = 86400000,
-                   .doc = "how long a rank may be without a connection before it counts as lost"},
-        OptionSpec{.name = "heartbeat_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "1000",
-                   .min = 10,
-                   .max = 3600000,
-                   .doc = "how often a connection is tried out when nothing comes by it"},
-        OptionSpec{.name = "heartbeat_timeout_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "5000",
-                   .min = 10,
-                   .max = 3600000,
-                   .doc = "for how long the other side may leave that unanswered"}});
+        Number("rendezvous_timeout_ms", "30000", 1, kDayMs,
+               "how long the ranks wait for each other at the start"),
+        Number("lost_after_ms", "1000", 1, kDayMs,
+               "how long a rank may be without a connection before it counts as lost"),
+        Number("heartbeat_ms", "1000", 10, 3600000,
+               "how often a connection is tried out when nothing comes by it"),
+        Number("heartbeat_timeout_ms", "5000", 10, 3600000,
+               "for how long the other side may leave that unanswered")});
 
 }  // namespace engine::zmq_ps

@@ -1,15 +1,19 @@
+// The order, which has no circle: ranks publish their keys and wait for servers; a server needs the
+// keys of all ranks before it can let one in, so it waits for them and publishes its address then.
+// A rank that hosts a server does both, in that order.
 #include "rendezvous.h"
 
-#include <span>
 #include <string_view>
+#include <vector>
 
 #include "describe.h"
+#include "kit/rendezvous.h"
 #include "socket_link.h"
 
 namespace engine::zmq_ps {
 namespace {
 
-constexpr char kPlain[] = "-";
+constexpr std::string_view kPlain = "-";
 constexpr int64_t kLookupMs = 1000;
 
 int ServersOf(const RankInfo& ranks, int64_t servers) {
@@ -21,9 +25,6 @@ int ServersOf(const RankInfo& ranks, int64_t servers) {
 std::string OrPlain(const std::string& key) {
   return key.empty() ? std::string(kPlain) : key;
 }
-std::string OrEmpty(const std::string& key) {
-  return key == kPlain ? std::string() : key;
-}
 
 }  // namespace
 
@@ -32,8 +33,10 @@ Rendezvous::Rendezvous(Host& host, RendezvousSettings settings)
       settings_(std::move(settings)),
       ranks_(host.rank_info()),
       servers_(ServersOf(ranks_, settings_.servers)),
-      deadline_(DeadlineIn(settings_.timeout_ms)) {}
+      deadline_(kit::DeadlineIn(settings_.timeout_ms)) {}
 
+// Loopback where all members are on one host, unless an option says otherwise. An address that other
+// hosts cannot reach is found out here, and not by a timeout of all ranks.
 Status Rendezvous::ChooseAddress() {
   const bool one_host =
       ranks_.one_host != 0 && (members_serve() || ranks_.local_world_size == ranks_.world_size);
@@ -43,14 +46,12 @@ Status Rendezvous::ChooseAddress() {
     ENGINE_ASSIGN_OR_RETURN(address_, FindAddress(settings_.interface, settings_.hostname));
   }
   const bool loopback = IsLoopback("tcp://" + address_ + ":*");
-  if (!one_host && loopback) {
-    return Status::Error(StatusCode::kConfig,
-                         "this host's name stands for %s, which other hosts cannot reach: set the "
-                         "option interface or hostname of zmq_ps",
-                         address_.c_str());
-  }
   encrypted_ = settings_.encrypt || !loopback;
-  return {};
+  if (one_host || !loopback) return {};
+  return Status::Error(StatusCode::kConfig,
+                       "this host's name stands for %s, which other hosts cannot reach: set the "
+                       "option interface or hostname of zmq_ps",
+                       address_.c_str());
 }
 
 Status Rendezvous::Meet(ServerSettings* server) {
@@ -65,34 +66,45 @@ Status Rendezvous::Meet(ServerSettings* server) {
     ENGINE_ASSIGN_OR_RETURN(worker_keys_, KeyPair::Make());
     ENGINE_ASSIGN_OR_RETURN(server_keys_, KeyPair::Make());
   }
-  ENGINE_RETURN_IF_ERROR(ChooseSpace());
-  if (ranks_.is_server == 0) ENGINE_RETURN_IF_ERROR(PublishWorker());
+  const bool is_server = ranks_.is_server != 0;
+  const bool renews = ranks_.incarnation > 0;
+  prefix_.assign(1, '0');  // who takes the place of a lost rank does so in the first communicator
+  if (!renews) {
+    const std::string own =
+        std::string(is_server ? "server/" : "worker/") + std::to_string(ranks_.rank);
+    ENGINE_ASSIGN_OR_RETURN(prefix_, kit::FreePrefix(host_, own));
+  }
+  if (!is_server) {
+    ENGINE_RETURN_IF_ERROR(kit::SetText(host_, Key(renews ? "renewed" : "worker", ranks_.rank),
+                                        OrPlain(worker_keys_.public_key)));
+  }
   server->endpoint = "tcp://" + address_ + ":*";
   server->keys = server_keys_;
-  if (members_serve() && ranks_.is_server == 0) return {};
+  if (members_serve() && !is_server) return {};
   return TakeWorkerKeys(server);
 }
 
-Status Rendezvous::PublishWorker() {
-  return Publish(ranks_.incarnation == 0 ? "worker" : "renewed", OrPlain(worker_keys_.public_key));
+// Members that differ in this find out here, and not by a handshake that fails.
+Status Rendezvous::CheckEncryption(const std::string& other, const std::string& key,
+                                   int32_t blamed) const {
+  if ((key != kPlain) == encrypted_) return {};
+  return Status::Error(StatusCode::kConfig,
+                       "%s and %s %d disagree about encryption: give all members of the run the "
+                       "same options of zmq_ps",
+                       other.c_str(), ranks_.is_server ? "server" : "rank", ranks_.rank)
+      .WithRank(blamed);
 }
 
+// Keys of new processes are looked up when one of them connects: see Authenticator.
 Status Rendezvous::TakeWorkerKeys(ServerSettings* server) {
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
     ENGINE_ASSIGN_OR_RETURN(std::string key, Fetch("worker", rank));
-    if (std::string_view(key) == kPlain) key.clear();
-    if (key.empty() == encrypted_) {
-      return Status::Error(StatusCode::kConfig,
-                           "rank %d and %s %d disagree about encryption: give all members of the "
-                           "run the same options of zmq_ps",
-                           rank, ranks_.is_server ? "server" : "rank", ranks_.rank)
-          .WithRank(rank);
-    }
+    ENGINE_RETURN_IF_ERROR(CheckEncryption("rank " + std::to_string(rank), key, rank));
     if (encrypted_) server->worker_keys.push_back(std::move(key));
   }
-  if (!encrypted_ || !settings_.allows_losses) return {};
-  server->renewed_keys = [&host = host_, space = space_](uint32_t rank) {
-    const std::string key = space + "/renewed/" + std::to_string(rank);
+  if (!encrypted_ || !server->allows_losses()) return {};
+  server->renewed_keys = [&host = host_, prefix = prefix_](uint32_t rank) {
+    const std::string key = prefix + "/renewed/" + std::to_string(rank);
     bool present = false;
     std::string value;
     if (!host.StoreHas(key, &present).ok() || !present) return value;
@@ -103,89 +115,65 @@ Status Rendezvous::TakeWorkerKeys(ServerSettings* server) {
 }
 
 Status Rendezvous::Publish(const Server& server) {
-  return Publish("server", server.endpoint() + ' ' + OrPlain(server_keys_.public_key));
+  return kit::SetText(host_, Key("server", ranks_.rank),
+                      server.endpoint() + ' ' + OrPlain(server_keys_.public_key));
 }
 
 Status Rendezvous::FindServers(WorkerSettings* worker) {
-  worker->keys = worker_keys_;
+  worker->channel.keys = worker_keys_;
   for (int index = 0; index < servers_; ++index) {
     ENGINE_ASSIGN_OR_RETURN(const std::string record, Fetch("server", index));
     const size_t space = record.find(' ');
-    ServerAddress address{.endpoint = record.substr(0, space),
-                          .public_key = space == std::string::npos
-                                            ? std::string()
-                                            : OrEmpty(record.substr(space + 1)),
-                          .rank = index,
-                          .is_member = members_serve()};
-    if (space == std::string::npos || address.public_key.empty() == encrypted_) {
-      return Status::Error(StatusCode::kConfig,
-                           "%s and rank %d disagree about encryption: give all members of the run "
-                           "the same options of zmq_ps",
-                           Describe(address).c_str(), ranks_.rank)
-          .WithRank(address.blame());
-    }
+    const std::string key = space == std::string::npos ? "" : record.substr(space + 1);
+    ServerAddress address{
+        .endpoint = record.substr(0, space), .rank = index, .is_member = members_serve()};
+    ENGINE_RETURN_IF_ERROR(CheckEncryption(Describe(address), key, address.blame()));
+    if (encrypted_) address.public_key = key;
     worker->servers.push_back(std::move(address));
   }
   return {};
 }
 
-// The first space in which this member has not been: all create communicators in one order. Who
-// takes the place of a lost rank does so in the first one.
-Status Rendezvous::ChooseSpace() {
-  const char* const role = ranks_.is_server ? "server" : "worker";
-  bool used = true;
-  for (int number = 0; used; ++number) {
-    space_ = std::to_string(number);
-    if (ranks_.incarnation > 0) return {};
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(role, ranks_.rank), &used));
-  }
-  return {};
-}
-
-Status Rendezvous::Publish(const std::string& role, const std::string& value) {
-  return host_.StoreSet(Key(role, ranks_.rank),
-                        std::span(reinterpret_cast<const uint8_t*>(value.data()), value.size()));
-}
-
-Result<std::string> Rendezvous::Fetch(const std::string& role, int rank) {
+Result<std::string> Rendezvous::Fetch(const char* role, int index) {
   std::string value;
-  const Status found = host_.StoreGetString(Key(role, rank), MillisecondsUntil(deadline_), &value);
-  if (found.code() == StatusCode::kTimeout) return Missing(role, rank);
+  const Status found =
+      host_.StoreGetString(Key(role, index), kit::MillisecondsUntil(deadline_), &value);
+  if (found.code() == StatusCode::kTimeout) return Missing(role, index);
   ENGINE_RETURN_IF_ERROR(found);
   return value;
 }
 
-// The message lists all that are missing by now, `index` first. A server of its own waits for the
-// ranks, so if one of these is missing, it is to blame.
-Status Rendezvous::Missing(const std::string& role, int index) {
-  if (role == "server" && members_serve()) {
-    for (int rank = 0; rank < ranks_.world_size; ++rank) {
-      bool present = true;
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key("worker", rank), &present));
-      if (!present) return Missing("worker", rank);
-    }
+// All that are missing by now, `first` first. A server of its own waits for the ranks, so if one of
+// these is missing, it is to blame.
+Status Rendezvous::Missing(const char* role, int first) {
+  const bool servers = std::string_view(role) == "server";
+  const bool is_member = servers && members_serve();
+  for (int rank = 0; is_member && rank < ranks_.world_size; ++rank) {
+    bool present = true;
+    ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key("worker", rank), &present));
+    if (!present) return Missing("worker", rank);
   }
-  const bool is_member = role == "server" && members_serve();
-  const int end = role == "server" ? servers_ : ranks_.world_size;
-  std::string list = std::to_string(index);
-  for (int other = index + 1; other < end; ++other) {
+  std::vector<int32_t> missing = {first};
+  for (int other = first + 1; other < (servers ? servers_ : ranks_.world_size); ++other) {
     bool present = true;
     ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(role, other), &present));
-    if (!present) list += ", " + std::to_string(other);
+    if (!present) missing.push_back(other);
   }
-  const bool several = list.find(',') != std::string::npos;
-  const char* const what = is_member ? "server" : "rank";
+  if (!is_member) return kit::NotAppeared(missing, ranks_.world_size, settings_.timeout_ms);
+  std::string list;
+  for (const int32_t index : missing) {
+    list.append(list.empty() ? "" : ", ").append(std::to_string(index));
+  }
   return Status::Error(StatusCode::kRendezvous,
-                       "%s%s %s of %d did not appear within %lld ms: check that every %s was "
-                       "started and runs the same plugins",
-                       what, several ? "s" : "", list.c_str(),
-                       is_member ? servers_ : ranks_.world_size,
-                       static_cast<long long>(settings_.timeout_ms), what)
-      .WithRank(is_member ? BlameServer(index) : index);
+                       "server%s %s of %d did not appear within %lld ms: check that every server "
+                       "was started and runs the same plugins",
+                       missing.size() > 1 ? "s" : "", list.c_str(), servers_,
+                       static_cast<long long>(settings_.timeout_ms))
+      .WithRank(BlameServer(first));
 }
 
-std::string Rendezvous::Key(const std::string& role, int rank) const {
-  return space_ + '/' + role + '/' + std::to_string(rank);
+std::string Rendezvous::Key(const char* role, int index) const {
+  return prefix_ + '/' + role + '/' + std::to_string(index);
 }
 
 }  // namespace engine::zmq_ps

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "clock.h"
 #include "curve.h"
 #include "engine/host.h"
+#include "kit/communicator.h"
 #include "server.h"
 #include "worker.h"
 
@@ -21,17 +19,16 @@ struct RendezvousSettings {
   std::string hostname;
   bool encrypt = false;  // also on loopback
   int64_t timeout_ms = 30000;
-  bool allows_losses = false;  // a rank may be replaced: its new key is admitted
 };
 
-// Two rounds, in a numbered space of the store for each communicator that a run creates:
+// Two rounds, below a prefix of the store for each communicator that a run creates:
 //
-//   <n>/worker/<rank>  := public key of the rank's worker, or "-"
+//   <n>/worker/<rank>  := public key of the rank, or "-"
 //   <n>/renewed/<rank> := the same of the newest process that took the place of a lost one
 //   <n>/server/<index> := endpoint ' ' public key or "-"     of servers, or of ranks that host one
 //
 // Every process makes its own keys and publishes the public ones; a server starts when it knows
-// those of all workers. Addresses other than loopback are always encrypted.
+// those of all ranks. Addresses other than loopback are always encrypted.
 class Rendezvous {
  public:
   Rendezvous(Host& host, RendezvousSettings settings);
@@ -47,25 +44,23 @@ class Rendezvous {
   bool hosts_server() const noexcept {
     return members_serve() ? ranks_.is_server != 0 : ranks_.rank < servers_;
   }
-  Clock::time_point deadline() const noexcept { return deadline_; }
+  kit::Clock::time_point deadline() const noexcept { return deadline_; }
 
  private:
   bool members_serve() const noexcept { return ranks_.servers > 0; }
   Status ChooseAddress();
-  Status ChooseSpace();
-  Status PublishWorker();
   Status TakeWorkerKeys(ServerSettings* server);
-  Status Publish(const std::string& role, const std::string& value);
-  Result<std::string> Fetch(const std::string& role, int rank);
-  Status Missing(const std::string& role, int rank);
-  std::string Key(const std::string& role, int rank) const;
+  Result<std::string> Fetch(const char* role, int index);
+  Status Missing(const char* role, int first);
+  Status CheckEncryption(const std::string& other, const std::string& key, int32_t blamed) const;
+  std::string Key(const char* role, int index) const;
 
   Host& host_;
   const RendezvousSettings settings_;
   const RankInfo ranks_;
   const int servers_;
-  const Clock::time_point deadline_;
-  std::string space_;
+  const kit::Clock::time_point deadline_;
+  std::string prefix_;
   std::string address_;
   bool encrypted_ = false;
   KeyPair worker_keys_;  // empty in plain text

@@ -1,3 +1,6 @@
+// Buffers of a transfer, as in engine/communicator.h: those of a reduce-scatter and an all-gather are
+// of different sizes, world_size slices on one side and the own one on the other. Slice::offset
+// counts in the larger one.
 #include "request_data.h"
 
 #include <algorithm>
@@ -6,13 +9,13 @@
 namespace engine::zmq_ps {
 namespace {
 
-size_t RowBytes(const PooledWork& work) {
+size_t RowBytes(const TransferWork& work) {
   return work.unit->granule() * sizeof(float);
 }
 
 }  // namespace
 
-SliceSpec SpecOf(const PooledWork& work, const Slice& slice) {
+SliceSpec SpecOf(const TransferWork& work, const Slice& slice) {
   const Transfer& transfer = work.transfer();
   const bool is_empty =
       work.operation == Operation::kBarrier || work.operation == Operation::kLastStep;
@@ -28,9 +31,9 @@ SliceSpec SpecOf(const PooledWork& work, const Slice& slice) {
           .tensor = transfer.key};
 }
 
-ServedFields ServedOf(const PooledWork& work, const Request& request) {
+ServedFields ServedOf(const TransferWork& work, const Request& request) {
   ServedFields served = work.served;
-  served.rows = request.row_count;
+  if (work.sparse()) served.rows = static_cast<int32_t>(request.row_count);
   return served;
 }
 
@@ -53,10 +56,12 @@ void CopyOwnPart(const Transfer& transfer, uint32_t rank) {
   if (target != transfer.send) std::memcpy(target, transfer.send, bytes);
 }
 
-void FindRows(const PooledWork& work, Request* request) {
+// Rows ascend, and so do slices: each slice has a part of the list, found by bisection. It may be
+// empty, and the request goes all the same, because the clock of the cell must advance.
+void FindRows(const TransferWork& work, Request* request) {
   request->first_row = 0;
   request->row_count = 0;
-  if (!work.served.sparse) return;
+  if (!work.sparse()) return;
   const int32_t* const rows = work.transfer().rows;
   const int32_t* const end = rows + work.transfer().row_count;
   const uint64_t row = work.unit->granule();
@@ -67,7 +72,7 @@ void FindRows(const PooledWork& work, Request* request) {
   request->row_count = static_cast<uint32_t>(std::lower_bound(begin, end, last) - begin);
 }
 
-::zmq::message_t GatherRows(const PooledWork& work, const Request& request) {
+::zmq::message_t GatherRows(const TransferWork& work, const Request& request) {
   const size_t row_bytes = RowBytes(work);
   ::zmq::message_t message(request.row_count * row_bytes);
   const auto* const source = static_cast<const char*>(work.transfer().send);
@@ -79,11 +84,11 @@ void FindRows(const PooledWork& work, Request* request) {
   return message;
 }
 
-size_t AnswerBytes(const PooledWork& work, const Request& request, uint32_t worker) {
+size_t AnswerBytes(const TransferWork& work, const Request& request, uint32_t worker) {
   const SliceSpec spec = SpecOf(work, request.slice);
   switch (work.operation) {
     case Operation::kPull:
-      return work.served.sparse ? request.row_count * RowBytes(work) : spec.bytes();
+      return work.sparse() ? request.row_count * RowBytes(work) : spec.bytes();
     case Operation::kLoad:
       return spec.bytes();
     default:
@@ -91,11 +96,12 @@ size_t AnswerBytes(const PooledWork& work, const Request& request, uint32_t work
   }
 }
 
-void TakeAnswer(const PooledWork& work, const Request& request, const void* data, size_t bytes) {
+// Where there are rows, all else in the caller's buffer stays as it is.
+void TakeAnswer(const TransferWork& work, const Request& request, const void* data, size_t bytes) {
   if (bytes == 0) return;
   const Transfer& transfer = work.transfer();
   auto* const target = static_cast<char*>(transfer.recv);
-  if (!work.served.sparse) {
+  if (!work.sparse()) {
     const bool own_part = work.operation == Operation::kReduceScatter;
     std::memcpy(target + ByteOffset(transfer, request.slice, own_part), data, bytes);
     return;

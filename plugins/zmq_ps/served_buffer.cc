@@ -1,3 +1,6 @@
+// Values are sent from the memory that they are kept in. A buffer counts its owner and the messages
+// that libzmq has of it; as long as there is one of these the owner changes nothing, and updates
+// write into another version. So a version that was published never changes while somebody reads it.
 #include "served_buffer.h"
 
 #include <algorithm>
@@ -44,6 +47,7 @@ ServedArray::~ServedArray() {
   for (ServedBuffer* version : versions_) version->Drop();
 }
 
+// No memory before values come: more may be registered than is stored.
 bool ServedArray::Allocate(size_t count) {
   if (!versions_.empty()) return true;
   versions_.reserve(2);
@@ -52,6 +56,7 @@ bool ServedArray::Allocate(size_t count) {
   return first != nullptr;
 }
 
+// versions_.front() is the newest; the others are read by answers, or spare.
 float* ServedArray::Writable(size_t count) {
   const auto alone = std::find_if(versions_.begin(), versions_.end(),
                                   [](const ServedBuffer* version) { return version->IsAlone(); });

@@ -1,3 +1,28 @@
+// A worker's clock is the last step of its pushes that was applied. A pull of step t by worker w is
+// answered from the newest values, as soon as values are there, no update runs, w's own push of
+// step t was applied, and
+//   kSync     that is all: the update of step t is made of the pushes of all workers
+//   kBounded  every other worker that counts has a clock of at least t - staleness
+//   kAsync    that is all
+// A pull of step 0 waits for the own pushes that have arrived.
+//
+// Who counts (kBounded): from the start every worker, with the step before the first push that the
+// cell saw as its clock until it pushes itself; not one that was lost; one that joined in its place
+// from its first push on. If that is of step s and the smallest clock of the others is c > s - 1,
+// then c - (s - 1) is added to its clock from then on: it is not waited for while it repeats what
+// the others did long ago. Pulls go by the steps that workers name, so that of all waiting pulls
+// the one with the smallest step can always be answered, and nobody waits for ever.
+//
+// The number of an update (UpdateCall::step) is the step with kSync; else the number of updates,
+// but at least the step: an optimizer that corrects a bias needs to know how often it was called.
+//
+// Invariants:
+//   arrays_[0] is empty until values are stored: no update and no answer before that
+//   busy_ means that a task has the arrays: nobody else reads or writes them, so Store is refused
+//     and pulls wait
+//   failure_ is for good: what is pending is answered with it, and what comes is refused
+//   a source's pushes are in the order of their steps, and each step is accepted once
+//   kSync: collection_.step is that of the first push of every source that has one, or 0
 #include "served_cell.h"
 
 #include <algorithm>
@@ -5,6 +30,7 @@
 #include <cstring>
 #include <utility>
 
+#include "describe.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
@@ -30,9 +56,8 @@ ServedCell::ServedCell(const CellRules& rules, uint32_t worker, const CellSpec& 
 }
 
 Status ServedCell::Blame(uint32_t worker, const char* what) const {
-  return Status::Error(StatusCode::kInvalidArgument, "rank %u, slice %u of unit %016" PRIx64 ": %s",
-                       worker, spec_.id.slice, spec_.id.unit, what)
-      .WithRank(static_cast<int32_t>(worker));
+  return zmq_ps::Blame(worker, "rank %u, slice %u of unit %016" PRIx64 ": %s", worker,
+                       spec_.id.slice, spec_.id.unit, what);
 }
 
 Status ServedCell::Store(uint32_t worker, int32_t state, const ::zmq::message_t& data) {
@@ -43,7 +68,7 @@ Status ServedCell::Store(uint32_t worker, int32_t state, const ::zmq::message_t&
   if (data.size() != spec_.count * sizeof(float)) {
     return Blame(worker, "values were stored with more or less data than the slice has");
   }
-  if (updating()) return Blame(worker, "values were stored while an update was under way");
+  if (busy_) return Blame(worker, "values were stored while an update was under way");
   ServedArray& array = arrays_[state < 0 ? 0 : 1 + state];
   float* const target = array.Allocate(spec_.count) ? array.Writable(spec_.count) : nullptr;
   if (!target) {
@@ -63,7 +88,7 @@ Status ServedCell::Push(uint32_t worker, const PushSpec& push, ::zmq::message_t 
   if (source.pushes.size() == kMaxPushes) {
     return Blame(worker, "pushed several steps ahead of its updates: pull before the next push");
   }
-  if (sync() && source.pushes.empty() && worker >= collection_.next) {
+  if (sync() && source.pushes.empty()) {
     ENGINE_RETURN_IF_ERROR(Enter(worker, push.step, push.learning_rate));
   }
   Waiting& waiting = source.pushes.emplace_back();
@@ -88,25 +113,20 @@ Status ServedCell::Enter(uint32_t worker, uint64_t step, float learning_rate) {
     all.first_worker = worker;
     return {};
   }
-  const auto blamed = static_cast<int32_t>(worker);
   if (step != all.step) {
-    return Status::Error(StatusCode::kInvalidArgument,
+    return zmq_ps::Blame(worker,
                          "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
                          ", but rank %u pushed step %" PRIu64
                          ": all ranks must take the same steps",
-                         worker, step, spec_.id.unit, all.first_worker, all.step)
-        .WithRank(blamed);
+                         worker, step, spec_.id.unit, all.first_worker, all.step);
   }
-  if (learning_rate != all.learning_rate) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
-                         " with learning rate %.9g, but rank %u with %.9g: all ranks must have the "
-                         "same schedule",
-                         worker, step, spec_.id.unit, static_cast<double>(learning_rate),
-                         all.first_worker, static_cast<double>(all.learning_rate))
-        .WithRank(blamed);
-  }
-  return {};
+  if (learning_rate == all.learning_rate) return {};
+  return zmq_ps::Blame(worker,
+                       "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
+                       " with learning rate %.9g, but rank %u with %.9g: all ranks must have the "
+                       "same schedule",
+                       worker, step, spec_.id.unit, static_cast<double>(learning_rate),
+                       all.first_worker, static_cast<double>(all.learning_rate));
 }
 
 void ServedCell::Count(Source& source, uint64_t step) noexcept {
@@ -117,6 +137,8 @@ void ServedCell::Count(Source& source, uint64_t step) noexcept {
   source.presence = Presence::kCounts;
 }
 
+// Step 0 stands for the step before the first one that anybody pushed to this cell: a run that was
+// resumed does not begin at 1.
 uint64_t ServedCell::ClockOf(const Source& source, uint64_t step) const noexcept {
   return (step != 0 ? step : origin_.value_or(0)) + source.ahead;
 }
@@ -130,36 +152,27 @@ uint64_t ServedCell::SmallestClock() const noexcept {
   return smallest;
 }
 
+// Pulls of a former process are of no use to the next one; its pushes are applied all the same.
 void ServedCell::SetPresence(uint32_t worker, Presence presence) {
   sources_[worker].presence = presence;
   std::erase_if(pulls_, [&](const WaitingPull& pull) { return pull.worker == worker; });
 }
 
-uint32_t ServedCell::EndOfCollected() const noexcept {
-  uint32_t end = collection_.next;
-  while (end < sources_.size() && !sources_[end].pushes.empty()) ++end;
-  return end;
+bool ServedCell::due() const noexcept {
+  if (busy_ || !failure_.ok() || !stored()) return false;
+  if (!sync()) return !arrivals_.empty();
+  return std::none_of(sources_.begin(), sources_.end(),
+                      [](const Source& source) { return source.pushes.empty(); });
 }
 
-ServedCell::Due ServedCell::due() const noexcept {
-  if (busy_ || !failure_.ok()) return Due::kNothing;
-  if (!sync()) return !arrivals_.empty() && stored() ? Due::kUpdate : Due::kNothing;
-  const uint32_t end = EndOfCollected();
-  if (end == sources_.size()) return stored() ? Due::kUpdate : Due::kNothing;
-  const uint32_t inputs = end - collection_.next + (collection_.has_sum ? 1 : 0);
-  return inputs >= 2 ? Due::kSum : Due::kNothing;
-}
-
+// The task belongs to the cell, and is filled anew for each update: nothing is allocated but room
+// for the inputs.
 UpdateTask* ServedCell::Start(uint64_t* copies) {
-  const Due what = due();
-  if (what == Due::kNothing) return nullptr;
-  task_.update = what == Due::kUpdate;
-  if (task_.update) {
-    const Status prepared = PrepareArrays(copies);
-    if (!prepared.ok()) {
-      Fail(prepared);
-      return nullptr;
-    }
+  if (!due()) return nullptr;
+  const Status prepared = PrepareArrays(copies);
+  if (!prepared.ok()) {
+    Fail(prepared);
+    return nullptr;
   }
   if (sync()) {
     TakeCollected();
@@ -170,6 +183,8 @@ UpdateTask* ServedCell::Start(uint64_t* copies) {
   return &task_;
 }
 
+// An array that an answer still refers to is not changed: the update reads it and writes another
+// version, which becomes the newest when it is done.
 Status ServedCell::PrepareArrays(uint64_t* copies) {
   for (size_t i = 0; i < task_.arrays; ++i) {
     ServedArray& array = arrays_[i];
@@ -191,20 +206,24 @@ ServedCell::Waiting ServedCell::Take(uint32_t worker) {
   return taken;
 }
 
-// Weights are added up in the order of the workers too.
+// In the order of the workers, weights too: so the sum does not depend on who came first.
 void ServedCell::TakeCollected() {
-  Collection& all = collection_;
-  if (all.has_sum) task_.inputs.push_back(std::move(all.sum));
-  all.has_sum = false;
-  const uint32_t end = EndOfCollected();
-  for (; all.next < end; ++all.next) {
-    Waiting push = Take(all.next);
-    all.weight += push.weight;
+  float weight = 0;
+  for (uint32_t worker = 0; worker < sources_.size(); ++worker) {
+    Waiting push = Take(worker);
+    weight += push.weight;
     task_.inputs.push_back(std::move(push.gradient));
   }
-  task_.step = all.step;
-  task_.learning_rate = all.learning_rate;
-  task_.gradient_scale = 1 / std::max(all.weight, 1.0f);
+  task_.step = collection_.step;
+  task_.learning_rate = collection_.learning_rate;
+  task_.gradient_scale = 1 / std::max(weight, 1.0f);
+  // What waits already begins the next collection; whether all agree is seen after the update.
+  collection_ = {};
+  for (uint32_t worker = 0; worker < sources_.size() && collection_.step == 0; ++worker) {
+    if (sources_[worker].pushes.empty()) continue;
+    const Waiting& push = sources_[worker].pushes.front();
+    (void)Enter(worker, push.step, push.learning_rate);
+  }
 }
 
 void ServedCell::TakeOldest() {
@@ -220,18 +239,17 @@ void ServedCell::TakeOldest() {
 
 void ServedCell::Finish() {
   busy_ = false;
-  if (!task_.status.ok()) {
-    Fail(task_.status.WithContext("the update of slice %u of unit %016" PRIx64 " at step %" PRIu64,
-                                  spec_.id.slice, spec_.id.unit, task_.step));
-  } else if (task_.update) {
+  if (task_.status.ok()) {
     Updated();
   } else {
-    collection_.sum = std::move(task_.inputs.front());
-    collection_.has_sum = true;
+    Fail(task_.status.WithContext("the update of slice %u of unit %016" PRIx64 " at step %" PRIu64,
+                                  spec_.id.slice, spec_.id.unit, task_.step));
   }
   task_.inputs.clear();
 }
 
+// Pushes that came during the update begin the next one; one of another step than the others fails
+// the cell, because the push was answered already.
 void ServedCell::Updated() {
   for (size_t i = 0; i < task_.arrays; ++i) arrays_[i].Publish();
   updates_ = task_.step;
@@ -239,8 +257,7 @@ void ServedCell::Updated() {
     sources_[applying_.worker].applied = applying_.step;
     return;
   }
-  for (Source& source : sources_) source.applied = collection_.step;
-  collection_ = {};
+  for (Source& source : sources_) source.applied = task_.step;
   for (uint32_t worker = 0; worker < sources_.size(); ++worker) {
     if (sources_[worker].pushes.empty()) continue;
     const Waiting& push = sources_[worker].pushes.front();
@@ -284,6 +301,8 @@ bool ServedCell::Cancel(uint32_t worker, uint64_t request) {
          }) != 0;
 }
 
+// Who has not pushed what the pull needs, by what was accepted: an update that is due or under way
+// is nobody's fault.
 std::vector<uint32_t> ServedCell::Missing(uint32_t worker, uint64_t request) const {
   std::vector<uint32_t> missing;
   const auto pull = std::find_if(pulls_.begin(), pulls_.end(), [&](const WaitingPull& other) {
@@ -315,7 +334,7 @@ void ServedCell::Answer(std::vector<PullAnswer>* out) {
 
 bool ServedCell::IsReady(const WaitingPull& pull, uint64_t smallest) const noexcept {
   if (!failure_.ok()) return true;
-  if (!stored() || updating()) return false;
+  if (!stored() || busy_) return false;
   const Source& own = sources_[pull.worker];
   if (pull.step == 0) return own.applied >= own.accepted;
   if (own.applied < pull.step) return false;
@@ -349,23 +368,6 @@ PullAnswer ServedCell::AnswerTo(const WaitingPull& pull) {
     out += row_bytes;
   }
   return rows;
-}
-
-void CellQueue::Push(ServedCell& cell) noexcept {
-  ServedCell::Link& link = cell.links_[link_];
-  if (link.queued) return;
-  link = {.next = nullptr, .queued = true};
-  (last_ ? last_->links_[link_].next : first_) = &cell;
-  last_ = &cell;
-}
-
-ServedCell* CellQueue::Pop() noexcept {
-  ServedCell* const cell = first_;
-  if (!cell) return nullptr;
-  first_ = cell->links_[link_].next;
-  if (!first_) last_ = nullptr;
-  cell->links_[link_] = {};
-  return cell;
 }
 
 }  // namespace engine::zmq_ps

@@ -34,31 +34,10 @@ struct CellRules {
   Optimizer* optimizer = nullptr;
 };
 
-class CellQueue;
-
-// One cell. Table says what its calls do; the rules of time are these.
-//
-// A worker's clock is the last step of its pushes that was applied. A pull of step t by worker w is
-// answered from the newest values, as soon as values are there, no update runs, w's own push of
-// step t was applied, and
-//   kSync     that is all: the update of step t is made of the pushes of all workers
-//   kBounded  every other worker that counts has a clock of at least t - staleness
-//   kAsync    that is all
-// A pull of step 0 waits for the own pushes that have arrived.
-//
-// Who counts (kBounded): from the start every worker, with the step before the first push that the
-// cell saw as its clock until it pushes itself; not one that was lost; one that joined in its place
-// from its first push on. If that is of step s and the smallest clock of the others is c > s - 1,
-// then c - (s - 1) is added to its clock from then on: it is not waited for while it repeats what
-// the others did long ago. Pulls go by the steps that workers name, so that of all waiting pulls
-// the one with the smallest step can always be answered, and nobody waits for ever.
-//
-// The number of an update (UpdateCall::step) is the step with kSync; else the number of updates,
-// but at least the step: an optimizer that corrects a bias needs to know how often it was called.
+// One cell. Table says what its calls do; the rules of time stand in served_cell.cc.
 class ServedCell {
  public:
   enum class Presence : uint8_t { kCounts, kLost, kJoined };
-  enum class Due { kNothing, kSum, kUpdate };
 
   ServedCell(const CellRules& rules, uint32_t worker, const CellSpec& spec,
              std::span<const Presence> presence);
@@ -74,17 +53,17 @@ class ServedCell {
   std::vector<uint32_t> Missing(uint32_t worker, uint64_t request) const;
   void SetPresence(uint32_t worker, Presence presence);
 
-  // Start hands out what is due, if anything; null also when there is no memory for it, which fails
-  // the cell. *copies: grows by the arrays that the task copies.
-  Due due() const noexcept;
+  bool stored() const noexcept { return !arrays_[0].empty(); }
+
+  // Start hands out the update that is due, if one is; null also when there is no memory for it,
+  // which fails the cell. *copies: grows by the arrays that the task copies.
+  bool due() const noexcept;
   UpdateTask* Start(uint64_t* copies);
   void Finish();
   // Appends the pulls that can be answered now.
   void Answer(std::vector<PullAnswer>* out);
 
  private:
-  friend class CellQueue;
-
   struct Waiting {  // a push that no task has taken
     uint64_t step = 0;
     float learning_rate = 0;
@@ -110,10 +89,6 @@ class ServedCell {
     uint64_t step = 0;  // 0: none
     float learning_rate = 0;
     uint32_t first_worker = 0;  // who began it
-    uint32_t next = 0;          // workers before are in `sum` or in the task
-    float weight = 0;           // of those
-    ServedGradient sum;
-    bool has_sum = false;
   };
   struct Applying {  // not kSync: the push that the task applies
     uint32_t worker = 0;
@@ -121,8 +96,6 @@ class ServedCell {
   };
 
   bool sync() const noexcept { return rules_.mode == UpdateMode::kSync; }
-  bool updating() const noexcept { return busy_ && task_.update; }
-  bool stored() const noexcept { return !arrays_[0].empty(); }
   // `step`: the last one of the source that was applied, or pushed.
   uint64_t ClockOf(const Source& source, uint64_t step) const noexcept;
   // Of those who count, UINT64_MAX if there is none.
@@ -132,8 +105,6 @@ class ServedCell {
   Status Enter(uint32_t worker, uint64_t step, float learning_rate);
   // Of a push that arrives: its worker counts from now on.
   void Count(Source& source, uint64_t step) noexcept;
-  // kSync: the first worker whose push is missing after those that can be added now.
-  uint32_t EndOfCollected() const noexcept;
   Waiting Take(uint32_t worker);
   void TakeCollected();
   void TakeOldest();
@@ -157,27 +128,8 @@ class ServedCell {
   std::optional<uint64_t> origin_;  // the step before the first one that was pushed
   uint64_t updates_ = 0;            // number of the last update
   Status failure_;                  // of an update; what is asked of the cell fails with it
-  bool busy_ = false;
+  bool busy_ = false;               // an update is under way
   UpdateTask task_;
-
-  struct Link {
-    ServedCell* next = nullptr;
-    bool queued = false;
-  };
-  Link links_[2];  // of CellQueues
-};
-
-// Cells, first in first out. A cell is in a queue once at most.
-class CellQueue {
- public:
-  explicit CellQueue(size_t link) : link_(link) {}  // 0 or 1, another one for each queue
-  void Push(ServedCell& cell) noexcept;
-  ServedCell* Pop() noexcept;  // null: empty
-
- private:
-  const size_t link_;
-  ServedCell* first_ = nullptr;
-  ServedCell* last_ = nullptr;
 };
 
 }  // namespace engine::zmq_ps

@@ -1,10 +1,12 @@
+// The bounds here keep the arithmetic of updates inside of its arrays: spans fill a cell exactly, rows
+// divide it, and data has the size that the cell says. Nothing later checks them again.
 #include "served_spec.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
-#include <cstdio>
-#include <string>
 
+#include "describe.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
@@ -13,24 +15,8 @@ namespace {
 constexpr size_t kMaxSpans = size_t{1} << 20;
 
 Status Wrong(uint32_t worker, const CellId& id, const char* what) {
-  return Status::Error(StatusCode::kInvalidArgument, "rank %u, slice %u of unit %016" PRIx64 ": %s",
-                       worker, id.slice, id.unit, what)
-      .WithRank(static_cast<int32_t>(worker));
-}
-
-const char* ObjectionToSpans(const CellSpec& spec) {
-  if (spec.spans.size() > kMaxSpans) return "too many spans";
-  uint64_t left = spec.count;
-  for (const ServedSpan& span : spec.spans) {
-    if (span.count <= 0 || static_cast<uint64_t>(span.count) > left) {
-      return "spans that do not fit the slice";
-    }
-    if (!std::isfinite(span.weight_decay_scale) || span.weight_decay_scale < 0) {
-      return "a scale of weight decay that is no number from 0 on";
-    }
-    left -= static_cast<uint64_t>(span.count);
-  }
-  return left != 0 ? "spans that do not fill the slice" : nullptr;
+  return Blame(worker, "rank %u, slice %u of unit %016" PRIx64 ": %s", worker, id.slice, id.unit,
+               what);
 }
 
 const char* ObjectionTo(const CellSpec& spec, uint64_t max_bytes) {
@@ -49,30 +35,40 @@ const char* ObjectionTo(const CellSpec& spec, uint64_t max_bytes) {
     }
     if (spec.total / spec.row > INT32_MAX) return "too many rows";
   }
-  return ObjectionToSpans(spec);
+  return ObjectionToSpans(spec.spans, spec.count);
 }
 
-std::string Describe(const CellSpec& spec) {
-  char text[160];
-  std::snprintf(text, sizeof(text),
-                "elements %" PRIu64 " to %" PRIu64 " of %" PRIu64 " in %u slices, rows of %" PRIu64
-                ", %zu parameters",
-                spec.offset, spec.offset + spec.count, spec.total, spec.slices, spec.row,
-                spec.spans.size());
-  return text;
+Text Describe(const CellSpec& spec) {
+  return kit::Format("elements %" PRIu64 " to %" PRIu64 " of %" PRIu64
+                     " in %u slices, rows of %" PRIu64 ", %zu parameters",
+                     spec.offset, spec.offset + spec.count, spec.total, spec.slices, spec.row,
+                     spec.spans.size());
 }
 
+// Ranks must agree to the last span: each would train something else otherwise.
 bool Equal(const CellSpec& a, const CellSpec& b) {
-  if (a.spans.size() != b.spans.size()) return false;
-  for (size_t i = 0; i < a.spans.size(); ++i) {
-    if (a.spans[i].count != b.spans[i].count) return false;
-    if (a.spans[i].weight_decay_scale != b.spans[i].weight_decay_scale) return false;
-  }
+  const auto equal = [](const ServedSpan& x, const ServedSpan& y) {
+    return x.count == y.count && x.weight_decay_scale == y.weight_decay_scale;
+  };
   return a.id == b.id && a.slices == b.slices && a.offset == b.offset && a.count == b.count &&
-         a.total == b.total && a.row == b.row;
+         a.total == b.total && a.row == b.row &&
+         std::equal(a.spans.begin(), a.spans.end(), b.spans.begin(), b.spans.end(), equal);
 }
 
 }  // namespace
+
+const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count) {
+  if (spans.size() > kMaxSpans) return "too many spans";
+  for (const ServedSpan& span : spans) {
+    if (span.count <= 0 || static_cast<uint64_t>(span.count) > count)
+      return "spans that do not fit";
+    if (!std::isfinite(span.weight_decay_scale) || span.weight_decay_scale < 0) {
+      return "a scale of weight decay that is no number from 0 on";
+    }
+    count -= static_cast<uint64_t>(span.count);
+  }
+  return count != 0 ? "spans that do not fill it" : nullptr;
+}
 
 Status CheckCell(uint32_t worker, const CellSpec& spec, uint64_t max_bytes) {
   const char* const objection = ObjectionTo(spec, max_bytes);
@@ -82,16 +78,15 @@ Status CheckCell(uint32_t worker, const CellSpec& spec, uint64_t max_bytes) {
 Status CheckSameCell(uint32_t worker, const CellSpec& spec, uint32_t first_worker,
                      const CellSpec& first) {
   if (Equal(spec, first)) return {};
-  const std::string given = Describe(spec), known = Describe(first);
-  return Status::Error(StatusCode::kInvalidArgument,
-                       "rank %u describes slice %u of unit %016" PRIx64
-                       " as %s, but rank %u as %s%s: all ranks must train the same model with the "
-                       "same scheduler and slice_bytes",
-                       worker, spec.id.slice, spec.id.unit, given.c_str(), first_worker,
-                       known.c_str(), given == known ? " of other sizes or weight decay" : "")
-      .WithRank(static_cast<int32_t>(worker));
+  return Blame(worker,
+               "rank %u describes slice %u of unit %016" PRIx64
+               " as %s, but rank %u as %s, or with other sizes or weight decay: all ranks must "
+               "train the same model with the same scheduler and slice_bytes",
+               worker, spec.id.slice, spec.id.unit, Describe(spec).c_str(), first_worker,
+               Describe(first).c_str());
 }
 
+// Ascending, so that a list is at most as long as there are rows, and a row is added once.
 Status CheckRows(uint32_t worker, const CellSpec& cell, std::span<const int32_t> rows) {
   if (cell.row == 0) return Wrong(worker, cell.id, "rows of a unit that has no rows");
   const auto first = static_cast<int64_t>(cell.offset / cell.row);

@@ -52,6 +52,8 @@ struct PullSpec {
 
 // The checks below blame `worker`. Their bounds hold before memory is taken.
 
+// Why `spans` are not `count` elements, or null.
+const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count);
 // A description on its own.
 Status CheckCell(uint32_t worker, const CellSpec& spec, uint64_t max_bytes);
 // That it is the one that `first_worker` gave first.

@@ -1,10 +1,12 @@
+// An update is one pass over the inputs and the arrays, in blocks that stay in the first-level cache:
+// the sum of a block of gradients, in the order of the inputs, and then the optimizer on that block.
+// Elements do not depend on each other, so the blocks change no bits.
 #include "served_task.h"
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
-#include "reduce.h"
+#include "kit/reduce.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -57,7 +59,7 @@ const float* Sum(const UpdateTask& task, Block block, Scratch& scratch) noexcept
     if (task.inputs.size() == 1 && IsAligned(data)) return reinterpret_cast<const float*>(data);
     std::memcpy(scratch.sum, data, block.count * sizeof(float));
   }
-  const ReduceKernels& kernels = KernelsFor(DType::kFloat32, Reduction::kSum);
+  const kit::ReduceKernels& kernels = kit::kReduceKernels.For(DType::kFloat32, Reduction::kSum);
   for (size_t i = 1; i < task.inputs.size(); ++i) {
     const ServedGradient& input = task.inputs[i];
     if (input.sparse) Expand(input, task.row, block, scratch.dense);
@@ -74,7 +76,9 @@ struct SpanCursor {
   size_t left;  // elements of it
 };
 
-Status Update(const UpdateTask& task, Block block, const float* gradient, SpanCursor& cursor) {
+// The optimizer is called for each part of a block that belongs to one parameter (a span).
+Status Update(const UpdateTask& task, Block block, const float* gradient,
+              SpanCursor& cursor) noexcept {
   for (size_t i = 0; i < task.arrays; ++i) {
     if (task.from[i] == task.to[i]) continue;
     std::memcpy(task.to[i] + block.begin, task.from[i] + block.begin, block.count * sizeof(float));
@@ -101,26 +105,13 @@ Status Update(const UpdateTask& task, Block block, const float* gradient, SpanCu
   return {};
 }
 
-Status RunBlocks(UpdateTask& task) {
+Status RunBlocks(const UpdateTask& task) noexcept {
   Scratch scratch;
-  ::zmq::message_t total;  // for a sum that cannot stay in inputs[0]
-  if (!task.update && task.inputs.front().sparse) total.rebuild(task.count * sizeof(float));
-  void* const out = total.size() != 0 ? total.data() : task.inputs.front().data.data();
   SpanCursor cursor{task.spans.data(),
                     task.spans.empty() ? 0 : static_cast<size_t>(task.spans.front().count)};
   for (size_t begin = 0; begin < task.count; begin += kBlock) {
     const Block block{begin, std::min(kBlock, task.count - begin)};
-    const float* const sum = Sum(task, block, scratch);
-    if (task.update) {
-      ENGINE_RETURN_IF_ERROR(Update(task, block, sum, cursor));
-    } else if (task.inputs.size() > 1) {
-      std::memcpy(static_cast<char*>(out) + begin * sizeof(float), sum,
-                  block.count * sizeof(float));
-    }
-  }
-  if (total.size() != 0) {
-    task.inputs.front() = {};
-    task.inputs.front().data = std::move(total);
+    ENGINE_RETURN_IF_ERROR(Update(task, block, Sum(task, block, scratch), cursor));
   }
   return {};
 }
@@ -128,17 +119,11 @@ Status RunBlocks(UpdateTask& task) {
 }  // namespace
 
 size_t UpdateTask::bytes() const noexcept {
-  const size_t passes = inputs.size() + (update ? 2 * arrays : 1);
-  return passes * count * sizeof(float);
+  return (inputs.size() + 2 * arrays) * count * sizeof(float);
 }
 
 void Run(UpdateTask& task) noexcept {
-  try {
-    task.status = RunBlocks(task);
-  } catch (const std::exception& error) {
-    task.status = Status::Error(StatusCode::kResourceExhausted, "no memory for a sum of %zu bytes",
-                                task.count * sizeof(float));
-  }
+  task.status = RunBlocks(task);
 }
 
 }  // namespace engine::zmq_ps

@@ -1,4 +1,4 @@
-// What is to be done for a part of a served unit: gradients that are added up, and the update.
+// The update of a cell: gradients that are added up, and the optimizer.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,7 @@ struct UpdateTask {
   ServedCell* cell = nullptr;
   uint64_t count = 0;
   uint64_t row = 0;
-  std::vector<ServedGradient> inputs;  // in the order of addition; `inputs[0]` may be a sum already
-  bool update = false;                 // else: only add up, into inputs[0], which is then dense
+  std::vector<ServedGradient> inputs;  // in the order of addition
   // Each array is read from `from` and written to `to`; the same memory, or another version of it.
   size_t arrays = 0;
   const float* from[kMaxServedArrays] = {};

@@ -1,19 +1,80 @@
+// One thread does everything but arithmetic: it has the sockets, the sessions and what becomes of
+// requests, so none of these needs a lock. Other threads leave orders (Fail, Stop, Serve, finished
+// arithmetic) under mutex_ and wake it.
+//
+//   Step:  orders -> events of connections -> messages -> deadlines, every 20 ms -> answers
+//
+// Orders go first, because finished arithmetic makes answers; events go before messages, because a
+// descriptor that was closed may be that of a new connection in the next message. A step receives a
+// few messages only, so that urgent answers do not wait behind a long queue of pushes.
+//
+// A rank is in one of three states: it takes part; it has left, with a message or because it was
+// without a connection for too long (Session::left); or a new process has its place. Everything
+// that waits for a rank looks at the first two, and only bounded and async know the third.
 #include "server.h"
 
+#include <algorithm>
 #include <exception>
+#include <utility>
 
-#include "server_loop.h"
+#include "kit/thread.h"
 
 namespace engine::zmq_ps {
+namespace {
+
+constexpr int kIdleMs = 500;
+constexpr int kBusyMs = 20;
+constexpr int kMaxReceivesPerStep = 4;
+constexpr int kMaxQueuedMessages = 128;  // of ZeroMQ, for each rank
+constexpr auto kLogInterval = std::chrono::seconds(1);
+
+}  // namespace
+
+void LimitedLog::Add(const char* what) {
+  last_ = what;
+  ++count_;
+  Flush(Clock::now());
+}
+
+void LimitedLog::Flush(Clock::time_point now) {
+  if (!last_ || now < next_) return;
+  next_ = now + kLogInterval;
+  std::string line = last_;
+  if (count_ > 1) line += " (" + std::to_string(count_) + " such events)";
+  last_ = nullptr;
+  count_ = 0;
+  if (log_) log_(line);
+}
 
 Server::Server(ServerSettings settings)
     : settings_(std::move(settings)), context_(settings_.io_threads) {
-  if (!settings_.keys.secret_key.empty()) {
-    gate_ = std::make_unique<Gate>(context_, settings_.worker_keys, settings_.renewed_keys);
+  const bool encrypted = !settings_.keys.secret_key.empty();
+  if (encrypted) {
+    authenticator_ =
+        std::make_unique<Authenticator>(context_, settings_.worker_keys, settings_.renewed_keys);
   }
-  loop_ = std::make_unique<ServerLoop>(settings_, context_);
-  endpoint_ = loop_->endpoint();
-  thread_ = std::thread([this] { loop_->Run(); });
+  for (uint32_t i = 0; i < settings_.workers; ++i) {
+    sessions_.emplace_back(i, settings_.workers, settings_.flow, wake_up_);
+  }
+  auto link =
+      std::make_unique<RouterLink>(context_, settings_.workers, settings_.keys, kMaxQueuedMessages,
+                                   SocketSettings{settings_.flow, settings_.heartbeat});
+  monitor_ = std::make_unique<Monitor>(context_, link->raw(), "server");
+  endpoint_ = link->Bind(settings_.endpoint);
+  socket_ = link.get();
+  link_ = settings_.wrap ? settings_.wrap(std::move(link)) : std::move(link);
+  poll_.Add(wake_up_->descriptor());
+  poll_.AddSocket(monitor_->socket());
+  poll_.AddSocket(link_->socket());
+  offload_ = std::make_unique<Offload>(settings_.reduce_threads, [this](Offload::Function done) {
+    const std::lock_guard lock(mutex_);
+    orders_.done.push_back(std::move(done));
+    wake_up_->Signal();
+  });
+  collectives_ = std::make_unique<Collectives>(settings_.allows_losses(), sessions_, *offload_);
+  parameters_ = std::make_unique<ParameterStore>(settings_.update, settings_.flow.slice_bytes,
+                                                 sessions_, *offload_);
+  thread_ = kit::StartThread("zmq_ps_server", [this] { Run(); });
 }
 
 Result<std::unique_ptr<Server>> Server::Start(ServerSettings settings) noexcept {
@@ -26,7 +87,7 @@ Result<std::unique_ptr<Server>> Server::Start(ServerSettings settings) noexcept 
   }
   if (encrypted && settings.worker_keys.size() != settings.workers) {
     return Status::Error(StatusCode::kConfig,
-                         "%zu public keys for %u workers of a parameter server: it needs one each",
+                         "%zu public keys for %u ranks of a parameter server: it needs one each",
                          settings.worker_keys.size(), settings.workers);
   }
   const std::string endpoint = settings.endpoint;
@@ -41,28 +102,257 @@ Result<std::unique_ptr<Server>> Server::Start(ServerSettings settings) noexcept 
 
 Server::~Server() {
   Stop(0);
-}
-
-ServerTraffic Server::traffic() const noexcept {
-  return loop_->traffic();
-}
-
-void Server::Serve(Optimizer& optimizer) noexcept {
-  loop_->Serve(optimizer);
-}
-
-Status Server::WaitForEnd() noexcept {
-  return loop_->WaitForEnd();
+  offload_.reset();  // what it runs uses the rest
 }
 
 void Server::Fail(const Status& reason) noexcept {
-  loop_->Fail(reason);
+  const std::lock_guard lock(mutex_);
+  if (orders_.failure.ok()) orders_.failure = reason;
+  wake_up_->Signal();
+  changed_.notify_all();
 }
 
 void Server::Stop(int64_t drain_ms) noexcept {
   if (!thread_.joinable()) return;
-  loop_->Stop(drain_ms);
+  {
+    const std::lock_guard lock(mutex_);
+    orders_.stop_after_ms = drain_ms;
+    wake_up_->Signal();
+    changed_.notify_all();
+  }
   thread_.join();
+}
+
+void Server::Serve(Optimizer& optimizer) noexcept {
+  const std::lock_guard lock(mutex_);
+  orders_.optimizer = &optimizer;
+  wake_up_->Signal();
+}
+
+Status Server::WaitForEnd() noexcept {
+  std::unique_lock lock(mutex_);
+  const auto is_over = [&] {
+    return all_left_ || ended_ || orders_.stop_after_ms || !orders_.failure.ok();
+  };
+  changed_.wait(lock, is_over);
+  if (!orders_.failure.ok()) return orders_.failure;
+  if (all_left_ || orders_.stop_after_ms) return {};
+  return Status::Error(StatusCode::kInternal, "the thread of the parameter server has ended");
+}
+
+void Server::Run() noexcept {
+  try {
+    while (!stop_at_ || (Clock::now() < *stop_at_ && !IsDrained())) {
+      Step(IsIdle() ? kIdleMs : kBusyMs);
+    }
+  } catch (const std::exception& error) {
+    Log(std::string("the parameter server stops: ") + error.what());
+  }
+  link_.reset();
+  monitor_.reset();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+// Whether nothing is due by the clock.
+bool Server::IsIdle() const noexcept {
+  if (stop_at_ || !collectives_->idle()) return false;
+  return std::all_of(sessions_.begin(), sessions_.end(), [](const Session& session) {
+    return session.left() || (!session.has_pending() && session.has_connection());
+  });
+}
+
+// Whether every rank has acknowledged what it was sent.
+bool Server::IsDrained() const noexcept {
+  return std::none_of(sessions_.begin(), sessions_.end(), [](const Session& session) {
+    return !session.left() && session.has_pending();
+  });
+}
+
+void Server::Step(int timeout_ms) {
+  if (!(EventsOf(link_->socket()) & ZMQ_POLLIN)) poll_.Wait(timeout_ms);
+  wake_up_->Clear();
+  TakeOrders();
+  HandleEvents();  // before messages, which may come by a descriptor that was closed and opened
+  ReceiveAll();
+  const Clock::time_point now = Clock::now();
+  if (now >= next_check_) {
+    next_check_ = now + std::chrono::milliseconds(kBusyMs);
+    CheckTime(now);
+  }
+  for (Session& session : sessions_) session.Send(*link_, traffic_);
+}
+
+// A copy of what was ordered, so that nothing runs under the mutex. `failure` and `stop` stay set:
+// WaitForEnd looks at them.
+void Server::TakeOrders() {
+  Orders orders;
+  {
+    const std::lock_guard lock(mutex_);
+    orders = {orders_.failure, orders_.stop_after_ms, orders_.optimizer,
+              std::exchange(orders_.done, {})};
+  }
+  if (orders.optimizer && settings_.update && !parameters_->started()) {
+    parameters_->Start(*orders.optimizer);
+  }
+  for (Offload::Function& done : orders.done) done();
+  parameters_->Advance();
+  if (!orders.failure.ok()) RefuseAll(orders.failure);
+  if (orders.stop_after_ms && !stop_at_) {
+    stop_at_ = kit::DeadlineIn(*orders.stop_after_ms);
+    RefuseAll(Status::Error(StatusCode::kPeerLost, "the parameter server was stopped"));
+  }
+}
+
+// The first reason stays: what comes later is a consequence of it.
+void Server::RefuseAll(const Status& reason) {
+  if (failure_.ok()) {
+    failure_ = reason;
+    collectives_->RefuseAll(reason);
+    parameters_->RefuseAll(reason);
+  }
+}
+
+void Server::HandleEvents() {
+  ConnectionEvent event;
+  const Clock::time_point now = Clock::now();
+  while (monitor_->Next(&event)) {
+    bool known = false;
+    for (Session& session : sessions_) known = session.HandleEvent(event, now) || known;
+    if (event.kind == ConnectionEvent::Kind::kRefused) {
+      outsiders_.Add("a connection was refused: it has no key of this run, or is not ZeroMQ's");
+    } else if (!known) {
+      outsiders_.Add("a connection that no rank used was closed");
+    }
+  }
+}
+
+void Server::ReceiveAll() {
+  Message message;
+  for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
+  if (socket_->TakeDropped() > 0) outsiders_.Add("a message that is not from a rank was dropped");
+}
+
+void Server::Handle(Message& message) {
+  Header header;
+  const char* const objection = Decode(message.header, &header);
+  if (objection || header.worker != message.peer) {
+    return outsiders_.Add(objection ? objection
+                                    : "a message in the name of another rank was dropped");
+  }
+  Session& session = sessions_[message.peer];
+  session.Heard(message.descriptor);
+  traffic_.frames_in += message.bytes();
+  if (!Admit(session, header)) return;
+  switch (header.kind) {
+    case MessageKind::kHello:
+      return session.Welcome(collectives_->last_keyless_round());
+    case MessageKind::kPush:
+      return HandlePush(header, message);
+    case MessageKind::kAck:
+      return session.Acknowledge(message.body);
+    case MessageKind::kLeave:
+      return Leave(message.peer, StatusOf(header, message.body), false);
+    default:
+      return outsiders_.Add("a message that only servers send was dropped");
+  }
+}
+
+// Whether a message counts: not of a former process of its rank, and not of a rank that was reported
+// as lost.
+bool Server::Admit(Session& session, const Header& header) {
+  if (header.incarnation < session.incarnation()) return false;
+  if (header.incarnation > session.incarnation()) Renew(header.worker, header.incarnation);
+  if (!session.left()) return true;
+  session.RefuseExpired();
+  return false;
+}
+
+// Another process has the rank now. Where losses are not allowed it has expired.
+void Server::Renew(uint32_t index, uint32_t incarnation) {
+  Session& session = sessions_[index];
+  if (!session.left()) {
+    const auto rank = static_cast<int32_t>(index);
+    Leave(index,
+          Status::Error(StatusCode::kPeerLost, "rank %u was started again", index).WithRank(rank),
+          true);
+  }
+  if (!settings_.allows_losses()) return;
+  session.Renew(incarnation);
+  parameters_->RankJoined(index);
+  Log("rank " + std::to_string(index) + " is back, as a new process");
+  const std::lock_guard lock(mutex_);
+  all_left_ = false;
+}
+
+// Nothing of a push is trusted: its frames must have the sizes that its header says, within
+// slice_bytes, before anything is kept of it.
+void Server::HandlePush(const Header& header, Message& message) {
+  const bool served = IsServed(header.spec.operation);
+  const size_t expected = Contributes(header.spec, header.worker) ? header.spec.bytes() : 0;
+  const bool fits = served ? parameters_->Fits(header, message)
+                           : message.body.size() == expected && message.rows.size() == 0;
+  if (!fits || header.spec.bytes() > settings_.flow.slice_bytes) {
+    return outsiders_.Add("a push whose header and data disagree was dropped");
+  }
+  Session& session = sessions_[header.worker];
+  switch (session.Check(header.request)) {
+    case Session::Seen::kRepeated:
+      ++traffic_.repeated;
+      return session.Repeat(header.request);
+    case Session::Seen::kTooFar:
+      return outsiders_.Add("a push with a request number out of range was dropped");
+    case Session::Seen::kNew:
+      break;
+  }
+  traffic_.payload_in += message.body.size();
+  const char* const dropped = served ? parameters_->Handle(header, message)
+                                     : collectives_->Handle(header, std::move(message.body));
+  if (dropped) outsiders_.Add(dropped);
+}
+
+// An orderly end is an error only for others that still need the rank.
+void Server::Leave(uint32_t index, const Status& reason, bool expired) {
+  Session& session = sessions_[index];
+  if (session.left()) return;
+  const bool orderly = reason.code() == StatusCode::kAborted;
+  session.Leave(orderly ? Status::Error(StatusCode::kPeerLost, "%s", reason.message())
+                              .WithRank(static_cast<int32_t>(index))
+                        : reason,
+                expired);
+  // A rank that gives a reason gives it to its launcher too.
+  if (settings_.allows_losses() && expired && !stop_at_) {
+    Log("going on without rank " + std::to_string(index) + ": " + reason.message());
+  }
+  collectives_->RankLeft(index);
+  parameters_->RankLeft(index);
+  const bool all_left = std::all_of(sessions_.begin(), sessions_.end(),
+                                    [](const Session& other) { return other.left() != nullptr; });
+  const std::lock_guard lock(mutex_);
+  all_left_ = all_left;
+  if (all_left) changed_.notify_all();
+}
+
+// A member that does not answer is noticed by ZeroMQ's heartbeats, which close its connection; what
+// is left here is how long it may take to come back.
+void Server::CheckTime(Clock::time_point now) {
+  collectives_->RefuseLate(now);
+  parameters_->RefuseLate(now);
+  // Who has gone while the server is stopping does not come back for its answers.
+  const int64_t lost_after_ms = stop_at_ ? 0 : settings_.lost_after_ms;
+  for (uint32_t i = 0; i < sessions_.size(); ++i) {
+    if (sessions_[i].left() || !sessions_[i].IsDown(now, lost_after_ms)) continue;
+    Leave(i,
+          Status::Error(StatusCode::kPeerLost, "rank %u closed its connection", i)
+              .WithRank(static_cast<int32_t>(i)),
+          true);
+  }
+  outsiders_.Flush(now);
+}
+
+void Server::Log(const std::string& line) const {
+  if (settings_.log) settings_.log(line);
 }
 
 }  // namespace engine::zmq_ps

@@ -1,8 +1,8 @@
-// One parameter server: adds up what workers push and answers each of them. It knows workers by
-// number only and needs nothing but this header to run alone.
+// One parameter server: adds up what ranks push and answers each of them. It knows ranks by number
+// only and needs nothing of a Host.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,44 +13,50 @@
 #include <thread>
 #include <vector>
 
+#include "collectives.h"
 #include "curve.h"
 #include "engine/ext/parameter_server.h"
 #include "engine/status.h"
-#include "link.h"
+#include "parameter_store.h"
+#include "poll_set.h"
+#include "session.h"
 #include "socket_link.h"
 #include "wake_up.h"
 
 namespace engine::zmq_ps {
 
-class ServerLoop;
-
 struct ServerSettings {
   std::string endpoint;  // "tcp://address:port", or "tcp://address:*" for any free port
   KeyPair keys;          // empty: plain text, on loopback only
-  std::vector<std::string> worker_keys;  // public keys, by worker; as many as workers with `keys`
-  KeyLookup renewed_keys;  // of workers that took the place of lost ones; may be empty
+  std::vector<std::string> worker_keys;  // public keys, by rank; as many as workers with `keys`
+  KeyLookup renewed_keys;  // of ranks that took the place of lost ones; may be empty
   uint32_t workers = 1;
   std::optional<ParameterTraits> update;  // null: it adds up only
   int reduce_threads = 1;
   int io_threads = 1;
-  uint64_t slice_bytes = 1 << 20;  // the most a worker may push at once
-  int buffer_bytes = 0;            // of the kernel, per connection and direction; 0: its choice
-  int64_t resend_ms = 500;         // silence after which an answer is asked about
-  int64_t lost_after_ms = 1000;    // for which a worker may be without a connection
+  FlowSettings flow;
+  int64_t lost_after_ms = 1000;  // for which a rank may be without a connection
   Heartbeat heartbeat;
   std::function<void(std::string_view line)> log;  // what a person should know; any thread; may be
                                                    // empty
   LinkWrapper wrap;                                // for tests; may be empty
 
-  // Whether the others go on when a worker is lost.
+  // Whether the others go on when a rank is lost.
   bool allows_losses() const noexcept { return update && update->mode != UpdateMode::kSync; }
 };
 
-// Of tensor bytes, and of frames as a whole, since the start. Requests that came again count again.
-struct ServerTraffic {
-  uint64_t payload_in = 0, payload_out = 0;
-  uint64_t frames_in = 0, frames_out = 0;  // headers too
-  uint64_t repeated = 0;                   // pushes that had been seen before
+// What peers that are not of the run cause: one line a second at most, whatever they send.
+class LimitedLog {
+ public:
+  explicit LimitedLog(const std::function<void(std::string_view)>& log) : log_(log) {}
+  void Add(const char* what);
+  void Flush(Clock::time_point now);
+
+ private:
+  const std::function<void(std::string_view)>& log_;
+  const char* last_ = nullptr;  // not written yet
+  uint64_t count_ = 0;
+  Clock::time_point next_{};
 };
 
 class Server {
@@ -62,31 +68,75 @@ class Server {
 
   // "tcp://127.0.0.1:41234". [any-thread]
   const std::string& endpoint() const noexcept { return endpoint_; }
-  // [any-thread]
-  ServerTraffic traffic() const noexcept;
+  const Traffic& traffic() const noexcept { return traffic_; }  // [any-thread]
 
   // Keeps parameters from now on; what came before waits for it. `optimizer` is used until this is
   // destroyed. At most once, and only with ServerSettings::update. [any-thread]
   void Serve(Optimizer& optimizer) noexcept;
-  // Waits until all workers have left or are lost, or for Fail or Stop, whose reason it returns.
+  // Waits until all ranks have left or are lost, or for Fail or Stop, whose reason it returns.
   Status WaitForEnd() noexcept;
 
   // Refuses everything that is not complete and all that comes, with `reason`. The first reason
   // stays. [any-thread]
   void Fail(const Status& reason) noexcept;
 
-  // Waits at most `drain_ms` until the workers have what is complete, refuses the rest, and ends.
+  // Waits at most `drain_ms` until the ranks have what is complete, refuses the rest, and ends.
   void Stop(int64_t drain_ms) noexcept;
 
  private:
-  friend class ServerLoop;
   explicit Server(ServerSettings settings);
+
+  void Run() noexcept;
+  void Step(int timeout_ms);
+  bool IsIdle() const noexcept;
+  bool IsDrained() const noexcept;
+  void TakeOrders();
+  void HandleEvents();
+  void ReceiveAll();
+  void Handle(Message& message);
+  bool Admit(Session& session, const Header& header);
+  void Renew(uint32_t index, uint32_t incarnation);
+  void HandlePush(const Header& header, Message& message);
+  void Leave(uint32_t index, const Status& reason, bool expired);
+  void RefuseAll(const Status& reason);
+  void CheckTime(Clock::time_point now);
+  void Log(const std::string& line) const;
+
+  struct Orders {  // from other threads
+    Status failure;
+    std::optional<int64_t> stop_after_ms;
+    Optimizer* optimizer = nullptr;
+    std::vector<Offload::Function> done;
+  };
 
   const ServerSettings settings_;
   std::string endpoint_;
+  const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
+  Traffic traffic_;
+
+  std::mutex mutex_;
+  Orders orders_;  // these guarded by mutex_
+  bool all_left_ = false;
+  bool ended_ = false;               // the loop has
+  std::condition_variable changed_;  // one of them has
+
   ::zmq::context_t context_;
-  std::unique_ptr<Gate> gate_;
-  std::unique_ptr<ServerLoop> loop_;
+  std::unique_ptr<Authenticator> authenticator_;
+
+  // Of the loop's thread.
+  RouterLink* socket_ = nullptr;  // inside link_
+  std::unique_ptr<Link> link_;
+  std::unique_ptr<Monitor> monitor_;
+  PollSet poll_;
+  std::vector<Session> sessions_;  // by rank
+  Status failure_;
+  std::optional<Clock::time_point> stop_at_;
+  Clock::time_point next_check_{};
+  LimitedLog outsiders_{settings_.log};
+
+  std::unique_ptr<Offload> offload_;
+  std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<ParameterStore> parameters_;
   std::thread thread_;
 };
 

@@ -11,15 +11,10 @@ constexpr int64_t kDrainMs = 2000;
 
 }  // namespace
 
-ServerMember::ServerMember(Host& host, const CommunicatorSettings& settings)
-    : host_(host), ranks_(host.rank_info()), updates_(UpdateOf(settings, ranks_).has_value()) {}
-
-ServerMember::~ServerMember() = default;
-
 Result<std::unique_ptr<ServerMember>> ServerMember::Create(
     Host& host, const CommunicatorSettings& settings) noexcept {
   try {
-    std::unique_ptr<ServerMember> member(new ServerMember(host, settings));
+    std::unique_ptr<ServerMember> member(new ServerMember(host));
     ENGINE_RETURN_IF_ERROR(member->Start(settings));
     return member;
   } catch (const std::exception& error) {
@@ -28,8 +23,9 @@ Result<std::unique_ptr<ServerMember>> ServerMember::Create(
 }
 
 Status ServerMember::Start(const CommunicatorSettings& settings) {
-  Rendezvous rendezvous(host_, RendezvousSettingsOf(settings, ranks_));
+  Rendezvous rendezvous(host_, settings.rendezvous);
   ServerSettings server = ServerSettingsOf(settings, host_);
+  updates_ = server.update.has_value();
   ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
   ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
   return rendezvous.Publish(*server_);
@@ -54,6 +50,8 @@ void ServerMember::Abort(const Status& reason) noexcept {
                     .WithRank(BlameServer(ranks_.rank)));
 }
 
+// Abort may come at any time, also before Serve and after its end: server_ is shared with it under
+// mutex_, and is gone when Serve returns, because the optimizer may be gone then.
 Status ServerMember::Serve(Optimizer& optimizer) noexcept {
   std::shared_ptr<Server> server;
   {

@@ -17,7 +17,6 @@ class ServerMember final : public Communicator, public ParameterServer {
   // Collective: waits for the ranks.
   static Result<std::unique_ptr<ServerMember>> Create(
       Host& host, const CommunicatorSettings& settings) noexcept;
-  ~ServerMember() override;
 
   void* Query(std::string_view id) noexcept override;
   CommunicatorTraits traits() const noexcept override { return {}; }
@@ -27,12 +26,12 @@ class ServerMember final : public Communicator, public ParameterServer {
   Status Serve(Optimizer& optimizer) noexcept override;
 
  private:
-  ServerMember(Host& host, const CommunicatorSettings& settings);
+  explicit ServerMember(Host& host) : host_(host), ranks_(host.rank_info()) {}
   Status Start(const CommunicatorSettings& settings);
 
   Host& host_;
   const RankInfo ranks_;
-  const bool updates_;
+  bool updates_ = false;  // constant after Start
 
   std::mutex mutex_;
   std::shared_ptr<Server> server_;  // these guarded by mutex_; null after Serve

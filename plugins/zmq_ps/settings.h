@@ -12,31 +12,17 @@
 
 namespace engine::zmq_ps {
 
-// Who updates, and when.
-enum class UpdateChoice {
-  kAuto,     // sync where the run has servers of its own, else workers
-  kWorkers,  // servers add up only
-  kSync,
-  kBounded,
-  kAsync,
-};
-
 struct CommunicatorSettings {
   RendezvousSettings rendezvous;
-  UpdateChoice update = UpdateChoice::kAuto;
+  std::string_view update = "auto";  // the option of that name
   int32_t staleness = 1;  // kBounded
   int io_threads = 1;
   int reduce_threads = 1;
-  uint64_t slice_bytes = 1 << 20;
+  FlowSettings flow;
   bool ordered = false;
-  int buffer_bytes = 0;
-  int64_t resend_ms = 500;
   int64_t lost_after_ms = 1000;
   Heartbeat heartbeat;
 };
-
-// One of the choices of the option `update`.
-UpdateChoice UpdateChoiceOf(std::string_view name) noexcept;
 
 // Null: servers add up only.
 std::optional<ParameterTraits> UpdateOf(const CommunicatorSettings& settings,
@@ -44,7 +30,5 @@ std::optional<ParameterTraits> UpdateOf(const CommunicatorSettings& settings,
 
 // But for address and keys.
 ServerSettings ServerSettingsOf(const CommunicatorSettings& settings, Host& host);
-RendezvousSettings RendezvousSettingsOf(const CommunicatorSettings& settings,
-                                        const RankInfo& ranks);
 
 }  // namespace engine::zmq_ps

@@ -1,24 +1,32 @@
+// Options that the protocol relies on:
+//
+//   immediate          DEALER: nothing is queued while there is no connection, so a full link and no
+//                      link look alike, and a message that was taken was meant for a connection
+//   router_mandatory   ROUTER: a message to nobody fails instead of vanishing
+//   router_handover    ROUTER: a rank that connects again takes its address over at once
+//   maxmsgsize         a frame that says it is longer closes its connection before memory is taken
+//   sndhwm, rcvhwm     few messages inside of ZeroMQ, which knows no priorities
 #include "socket_link.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 
-#include "send_ahead.h"
-
 namespace engine::zmq_ps {
 namespace {
 
 constexpr int kHandshakeMs = 5000;
+constexpr int kLingerMs = 200;
 constexpr int kMinTtlMs = 100;  // ZeroMQ counts in tenths of a second here
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
 // Received messages that wait for the thread of the socket; senders wait beyond that.
 constexpr int kReceivedAhead = 2;
-// Connections that the kernel keeps for a server: with few, strangers delay a worker by seconds.
+// Pending connections that the kernel keeps for a server: with few, connections of others delay a
+// rank by seconds.
 constexpr int kBacklog = 4096;
 
-// A worker's address at a server: four bytes, which no id that ZeroMQ makes up has.
+// A rank's address at a server: four bytes, which no id that ZeroMQ makes up has.
 std::string IdOf(uint32_t worker) {
   return {'w', static_cast<char>(worker >> 16 & 0xff), static_cast<char>(worker >> 8 & 0xff),
           static_cast<char>(worker & 0xff)};
@@ -30,17 +38,21 @@ std::optional<uint32_t> WorkerOf(const ::zmq::message_t& id) {
   return uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
 }
 
+// Frames of unknown peers are bounded by maxmsgsize before ZeroMQ takes memory for them.
 void SetCommon(::zmq::socket_t& socket, const SocketSettings& settings) {
-  socket.set(::zmq::sockopt::linger, settings.linger_ms);
-  socket.set(::zmq::sockopt::maxmsgsize, settings.max_message_bytes);
+  const int timeout_ms = settings.heartbeat.timeout_ms;
+  socket.set(::zmq::sockopt::linger, kLingerMs);
+  socket.set(::zmq::sockopt::maxmsgsize, std::max(static_cast<int64_t>(settings.flow.slice_bytes),
+                                                  static_cast<int64_t>(kMaxListBytes)));
+  socket.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
   socket.set(::zmq::sockopt::handshake_ivl, kHandshakeMs);
   socket.set(::zmq::sockopt::heartbeat_ivl, settings.heartbeat.interval_ms);
-  socket.set(::zmq::sockopt::heartbeat_timeout, settings.heartbeat.timeout_ms);
-  socket.set(::zmq::sockopt::heartbeat_ttl, std::max(settings.heartbeat.timeout_ms, kMinTtlMs));
-  socket.set(::zmq::sockopt::tcp_maxrt, 2 * settings.heartbeat.timeout_ms);
-  if (settings.buffer_bytes > 0) {
-    socket.set(::zmq::sockopt::sndbuf, settings.buffer_bytes);
-    socket.set(::zmq::sockopt::rcvbuf, settings.buffer_bytes);
+  socket.set(::zmq::sockopt::heartbeat_timeout, timeout_ms);
+  socket.set(::zmq::sockopt::heartbeat_ttl, std::max(timeout_ms, kMinTtlMs));
+  socket.set(::zmq::sockopt::tcp_maxrt, 2 * timeout_ms);
+  if (settings.flow.buffer_bytes > 0) {
+    socket.set(::zmq::sockopt::sndbuf, settings.flow.buffer_bytes);
+    socket.set(::zmq::sockopt::rcvbuf, settings.flow.buffer_bytes);
   }
 }
 
@@ -49,34 +61,28 @@ bool IsIpv6(const std::string& endpoint) {
   return endpoint.find('[') != std::string::npos;
 }
 
-bool Receive(::zmq::socket_t& socket, ::zmq::message_t* out) {
+bool ReceiveFrame(::zmq::socket_t& socket, ::zmq::message_t* out) {
   return socket.recv(*out, ::zmq::recv_flags::dontwait).has_value();
 }
 
-// The frames after the first one, which has `more` set or not: out->header is there already.
-// Frames beyond the three are not ours and are thrown away; false if there were any.
+// The frames after the header, which are there already: ZeroMQ delivers messages as a whole. False
+// when there are more than ours have; they are dropped.
 bool ReceiveRest(::zmq::socket_t& socket, Message* out) {
   out->body.rebuild();
   out->rows.rebuild();
-  if (!out->header.more()) return true;
-  if (!Receive(socket, &out->body)) return false;
-  if (!out->body.more()) return true;
-  if (!Receive(socket, &out->rows)) return false;
-  bool more = out->rows.more();
+  bool more = out->header.more();
+  if (more && ReceiveFrame(socket, &out->body)) more = out->body.more();
+  if (more && ReceiveFrame(socket, &out->rows)) more = out->rows.more();
   const bool whole = !more;
-  while (more) {
-    ::zmq::message_t excess;
-    if (!Receive(socket, &excess)) break;
-    more = excess.more();
-  }
+  for (::zmq::message_t excess; more && ReceiveFrame(socket, &excess);) more = excess.more();
   return whole;
 }
 
+// ZeroMQ takes all frames of a message or none, so after the first one these do not fail.
 void SendFrames(::zmq::socket_t& socket, Message& message) {
   using ::zmq::send_flags;
   const send_flags last = send_flags::dontwait, more = send_flags::sndmore | send_flags::dontwait;
   const bool has_rows = message.rows.size() > 0, has_body = has_rows || message.body.size() > 0;
-  // ZeroMQ takes all frames of a message or none, so after the first one these do not fail.
   (void)socket.send(message.header, has_body ? more : last);
   if (has_body) (void)socket.send(message.body, has_rows ? more : last);
   if (has_rows) (void)socket.send(message.rows, last);
@@ -97,29 +103,30 @@ Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket, const std::
   socket_.connect(endpoint);
 }
 
-// event := id(2) value(4), native byte order; then the endpoint in a frame of its own.
+// event := id(u16) value(i32), native byte order; then the endpoint in a frame of its own.
 bool Monitor::Next(ConnectionEvent* out) {
   ::zmq::message_t event, endpoint;
-  if (!Receive(socket_, &event)) return false;
-  if (event.more()) Receive(socket_, &endpoint);
+  if (!ReceiveFrame(socket_, &event)) return false;
+  if (event.more()) ReceiveFrame(socket_, &endpoint);
   if (event.size() < 6) return false;
   uint16_t id = 0;
   int32_t value = 0;
   std::memcpy(&id, event.data(), sizeof(id));
   std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof(id), sizeof(value));
-  out->descriptor = -1;
-  if (id == ZMQ_EVENT_ACCEPTED) {
-    out->kind = ConnectionEvent::Kind::kAccepted;
-    out->descriptor = value;
-  } else if (id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-    out->kind = ConnectionEvent::Kind::kUp;  // its value is no descriptor
-  } else if (id == ZMQ_EVENT_DISCONNECTED) {
-    out->kind = ConnectionEvent::Kind::kDown;
-    out->descriptor = value;
-  } else {
-    out->kind = ConnectionEvent::Kind::kRefused;
+  switch (id) {
+    case ZMQ_EVENT_ACCEPTED:
+      *out = {ConnectionEvent::Kind::kAccepted, value};
+      return true;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+      *out = {ConnectionEvent::Kind::kUp, -1};  // its value is no descriptor
+      return true;
+    case ZMQ_EVENT_DISCONNECTED:
+      *out = {ConnectionEvent::Kind::kDown, value};
+      return true;
+    default:
+      *out = {ConnectionEvent::Kind::kRefused, -1};
+      return true;
   }
-  return true;
 }
 
 DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
@@ -128,7 +135,6 @@ DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::st
     : endpoint_(endpoint), socket_(context, ZMQ_DEALER) {
   SetCommon(socket_, settings);
   socket_.set(::zmq::sockopt::sndhwm, SendAhead::kMost);
-  socket_.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
   socket_.set(::zmq::sockopt::immediate, true);
   socket_.set(::zmq::sockopt::reconnect_ivl, kReconnectMs);
   socket_.set(::zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
@@ -145,14 +151,14 @@ bool DealerLink::Writable() {
   return (socket_.get(::zmq::sockopt::events) & ZMQ_POLLOUT) != 0;
 }
 
-SendResult DealerLink::Send(Message& message) {
-  if (!Writable()) return SendResult::kFull;
+bool DealerLink::Send(Message& message) {
+  if (!Writable()) return false;
   SendFrames(socket_, message);
-  return SendResult::kSent;
+  return true;
 }
 
 bool DealerLink::Receive(Message* out) {
-  while (zmq_ps::Receive(socket_, &out->header)) {
+  while (ReceiveFrame(socket_, &out->header)) {
     if (ReceiveRest(socket_, out)) return true;
   }
   return false;
@@ -163,10 +169,9 @@ RouterLink::RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPai
     : workers_(workers), encrypted_(!own.secret_key.empty()), socket_(context, ZMQ_ROUTER) {
   SetCommon(socket_, settings);
   socket_.set(::zmq::sockopt::sndhwm, window);
-  socket_.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
   socket_.set(::zmq::sockopt::router_mandatory, true);
   socket_.set(::zmq::sockopt::backlog, kBacklog);
-  socket_.set(::zmq::sockopt::router_handover, true);  // a worker that reconnects
+  socket_.set(::zmq::sockopt::router_handover, true);  // a rank that reconnects
   if (encrypted_) {
     socket_.set(::zmq::sockopt::zap_domain, "zmq_ps");
     socket_.set(::zmq::sockopt::curve_server, true);
@@ -180,35 +185,29 @@ std::string RouterLink::Bind(const std::string& endpoint) {
   return socket_.get(::zmq::sockopt::last_endpoint);
 }
 
-SendResult RouterLink::Send(Message& message) {
+bool RouterLink::Send(Message& message) {
   const std::string id = IdOf(message.peer);
   try {
     const auto sent =
         socket_.send(::zmq::buffer(id), ::zmq::send_flags::sndmore | ::zmq::send_flags::dontwait);
-    if (!sent) return SendResult::kFull;
+    if (!sent) return false;
   } catch (const ::zmq::error_t& error) {
-    if (error.num() == EHOSTUNREACH) return SendResult::kUnreachable;
+    if (error.num() == EHOSTUNREACH) return false;
     throw;
   }
   SendFrames(socket_, message);
-  return SendResult::kSent;
+  return true;
 }
 
+// message := id header [body [rows]]; ZeroMQ puts the id of the sender in front.
 bool RouterLink::Receive(Message* out) {
-  ::zmq::message_t id;
-  while (zmq_ps::Receive(socket_, &id)) {
-    if (!id.more() || !zmq_ps::Receive(socket_, &out->header)) {
-      ++strangers_;
-      continue;
-    }
-    const bool whole = ReceiveRest(socket_, out);
+  for (::zmq::message_t id; ReceiveFrame(socket_, &id); ++dropped_) {
+    if (!id.more() || !ReceiveFrame(socket_, &out->header) || !ReceiveRest(socket_, out)) continue;
     const std::optional<uint32_t> sender = SenderOf(id, out->header);
-    if (whole && sender) {
-      out->peer = *sender;
-      out->descriptor = zmq_msg_get(out->header.handle(), ZMQ_SRCFD);
-      return true;
-    }
-    ++strangers_;
+    if (!sender) continue;
+    out->peer = *sender;
+    out->descriptor = zmq_msg_get(out->header.handle(), ZMQ_SRCFD);
+    return true;
   }
   return false;
 }

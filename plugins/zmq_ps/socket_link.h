@@ -1,15 +1,35 @@
-// Links over ZeroMQ sockets, and what happens to their connections.
+// Messages over ZeroMQ sockets, and what happens to their connections.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "curve.h"
-#include "engine/status.h"
-#include "link.h"
+#include "flow.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
+
+// Messages between one endpoint and its peers: the seam between sockets and the protocol, at which
+// tests put faults. Used by one thread; never blocks.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Whether Send may succeed now, for all a link knows.
+  virtual bool Writable() = 0;
+  // Takes the frames, or leaves them alone and returns false: there is no room or no connection now.
+  virtual bool Send(Message& message) = 0;
+  // False when there is nothing now.
+  virtual bool Receive(Message* out) = 0;
+  // The socket to poll.
+  virtual void* socket() = 0;
+};
+
+using LinkWrapper = std::function<std::unique_ptr<Link>(std::unique_ptr<Link>)>;
 
 // How soon a peer is noticed that has stopped without closing its connection.
 struct Heartbeat {
@@ -18,9 +38,7 @@ struct Heartbeat {
 };
 
 struct SocketSettings {
-  int64_t max_message_bytes = 0;  // of one frame
-  int buffer_bytes = 0;           // of the kernel, each way; 0: the system's choice
-  int linger_ms = 200;
+  FlowSettings flow;
   Heartbeat heartbeat;
 };
 
@@ -43,7 +61,7 @@ class Monitor {
   ::zmq::socket_t socket_;
 };
 
-// From a worker to one server.
+// From a rank to one server.
 class DealerLink final : public Link {
  public:
   // `server_key` is empty for plain text. Throws zmq::error_t.
@@ -51,7 +69,7 @@ class DealerLink final : public Link {
              const std::string& server_key, const KeyPair& own, const SocketSettings& settings);
 
   bool Writable() override;
-  SendResult Send(Message& message) override;
+  bool Send(Message& message) override;
   bool Receive(Message* out) override;
   void* socket() override { return socket_.handle(); }
   ::zmq::socket_t& raw() { return socket_; }
@@ -63,10 +81,10 @@ class DealerLink final : public Link {
   ::zmq::socket_t socket_;
 };
 
-// From a server to all its workers.
+// From a server to all its ranks.
 class RouterLink final : public Link {
  public:
-  // `own` is empty for plain text. At most `window` messages wait per worker. Throws zmq::error_t.
+  // `own` is empty for plain text. At most `window` messages wait per rank. Throws zmq::error_t.
   RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPair& own, int window,
              const SocketSettings& settings);
 
@@ -74,20 +92,20 @@ class RouterLink final : public Link {
   std::string Bind(const std::string& endpoint);
 
   bool Writable() override { return true; }
-  SendResult Send(Message& message) override;
+  bool Send(Message& message) override;
   bool Receive(Message* out) override;
   void* socket() override { return socket_.handle(); }
   ::zmq::socket_t& raw() { return socket_; }
 
-  // Messages that were thrown away because they are not from a worker, since the last call.
-  uint64_t TakeStrangers() { return std::exchange(strangers_, 0); }
+  // Messages that were dropped because they are not from a rank, since the last call.
+  uint64_t TakeDropped() { return std::exchange(dropped_, 0); }
 
  private:
   std::optional<uint32_t> SenderOf(::zmq::message_t& id, ::zmq::message_t& header) const;
 
   const uint32_t workers_;
   const bool encrypted_;
-  uint64_t strangers_ = 0;
+  uint64_t dropped_ = 0;
   ::zmq::socket_t socket_;
 };
 

@@ -1,8 +1,20 @@
+// How it is driven:
+//
+//   a message arrives    Register, Store, Push, Pull      OK: it is done; a pull is answered later
+//   after each of them   task = NextWork() until null     run it somewhere
+//   a task has run       Finished(task), then NextWork    on the thread that has the table
+//   now and then         TakeReady(&answers)              pulls that can be answered
+//
+// A unit is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
+// other: tasks of several cells may run at once, those of one cell run one after the other, in the
+// order in which their pushes came.
 #include "table.h"
 
 #include <algorithm>
 #include <cinttypes>
 #include <utility>
+
+#include "describe.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -38,13 +50,13 @@ Result<ServedCell*> Table::Find(uint32_t worker, const CellId& id) const {
   ENGINE_RETURN_IF_ERROR(CheckWorker(worker));
   const auto found = cells_.find(id);
   if (found != cells_.end()) return found->second.get();
-  return Status::Error(StatusCode::kInvalidArgument,
-                       "rank %u names slice %u of unit %016" PRIx64
-                       ", which no rank has described to this server",
-                       worker, id.slice, id.unit)
-      .WithRank(static_cast<int32_t>(worker));
+  return Blame(worker,
+               "rank %u names slice %u of unit %016" PRIx64
+               ", which no rank has described to this server",
+               worker, id.slice, id.unit);
 }
 
+// The first description counts, so that a server needs no model: all others must be equal to it.
 Status Table::Register(uint32_t worker, const CellSpec& spec) {
   ENGINE_RETURN_IF_ERROR(CheckWorker(worker));
   if (gate_ != UpdateGate::kSpan) {
@@ -101,34 +113,33 @@ std::vector<uint32_t> Table::Missing(uint32_t worker, const CellId& id, uint64_t
   return cell.ok() ? (*cell)->Missing(worker, request) : std::vector<uint32_t>();
 }
 
-void Table::Schedule(ServedCell& cell) noexcept {
-  switch (cell.due()) {
-    case ServedCell::Due::kNothing:
-      return;
-    case ServedCell::Due::kSum:
-      return sums_.Push(cell);
-    case ServedCell::Due::kUpdate:
-      return updates_.Push(cell);
-  }
+void Table::Schedule(ServedCell& cell) {
+  if (cell.due()) due_.push_back(&cell);
 }
 
-// A cell may be in both queues, or have nothing to do any more: Start decides.
+// due_ holds every cell for which due() is true, since whatever makes it true ends with Schedule. A
+// cell may be there twice, or have nothing to do any more: Start decides.
 UpdateTask* Table::NextWork() {
-  for (CellQueue* queue : {&updates_, &sums_}) {
-    while (ServedCell* const cell = queue->Pop()) {
-      if (UpdateTask* const task = cell->Start(&counters_.copies)) return task;
-      cell->Answer(&ready_);
-    }
+  while (!due_.empty()) {
+    ServedCell* const cell = due_.front();
+    due_.pop_front();
+    if (UpdateTask* const task = cell->Start(&counters_.copies)) return task;
+    cell->Answer(&ready_);
   }
   return nullptr;
 }
 
 void Table::Finished(UpdateTask* task) {
   ServedCell& cell = *task->cell;
-  ++(task->update ? counters_.updates : counters_.sums);
+  ++counters_.updates;
   cell.Finish();
   cell.Answer(&ready_);
   Schedule(cell);
+}
+
+bool Table::HasValues(const CellId& id) const {
+  const auto found = cells_.find(id);
+  return found != cells_.end() && found->second->stored();
 }
 
 void Table::TakeReady(std::vector<PullAnswer>* out) {
@@ -144,6 +155,8 @@ uint64_t Table::LastStep(uint32_t worker) const {
   return last;
 }
 
+// Answers to a rank that is lost are forgotten: a new process numbers its requests from one again,
+// and must not get what its predecessor asked for.
 void Table::SetPresence(uint32_t worker, ServedCell::Presence presence) {
   if (worker >= rules_.workers) return;
   presence_[worker] = presence;

@@ -1,20 +1,9 @@
 // What a parameter server keeps, which pushes have arrived, when an update is due and when a pull
 // may be answered. No sockets, no threads, no clock: whoever drives it has them.
-//
-//   message arrives      Register / Store / Push / Pull   OK: what a push, a store or a
-//   registration
-//                                                         asked for is done; a pull is answered
-//                                                         later
-//   after each of them   while (UpdateTask* task = table.NextWork()) run it somewhere
-//   a task has run       table.Finished(task), then NextWork again
-//   now and then         table.TakeReady(&answers)        pulls that can be answered
-//
-// A unit is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
-// other: tasks of several cells may run at once, those of one cell run one after the other, in the
-// order in which their pushes came.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -38,7 +27,7 @@ struct TableSettings {
 
 // All of one thread, except Run of a task. Every error is kInvalidArgument with the number of the
 // worker to blame, unless stated otherwise; what was asked for is then not done. Nothing that comes
-// from a worker is believed: sizes are checked against the bytes that came before memory is taken.
+// from a worker is trusted: sizes are checked against the bytes that came before memory is taken.
 class Table {
  public:
   // `optimizer` is used until the table is gone. Tasks that are under way must be finished or
@@ -69,7 +58,9 @@ class Table {
   // The workers whose pushes a pull waits for; empty when it waits for values or for a task.
   std::vector<uint32_t> Missing(uint32_t worker, const CellId& id, uint64_t request) const;
 
-  // The next task that can run now, or null. Updates go before sums.
+  bool HasValues(const CellId& id) const;
+
+  // The next update that can run now, or null.
   UpdateTask* NextWork();
   void Finished(UpdateTask* task);
 
@@ -91,7 +82,6 @@ class Table {
 
   struct Counters {
     uint64_t updates = 0;
-    uint64_t sums = 0;    // tasks that only added up
     uint64_t copies = 0;  // arrays that were copied because an answer was not sent yet
   };
   const Counters& counters() const noexcept { return counters_; }
@@ -101,14 +91,14 @@ class Table {
   Result<ServedCell*> Find(uint32_t worker, const CellId& id) const;
   Status CheckWorker(uint32_t worker) const;
   void SetPresence(uint32_t worker, ServedCell::Presence presence);
-  void Schedule(ServedCell& cell) noexcept;
+  void Schedule(ServedCell& cell);
 
   const CellRules rules_;
   const uint64_t max_cell_bytes_;
   const UpdateGate gate_;
   std::unordered_map<CellId, std::unique_ptr<ServedCell>, CellIdHash> cells_;
   std::vector<ServedCell::Presence> presence_;  // by worker
-  CellQueue updates_{0}, sums_{1};
+  std::deque<ServedCell*> due_;
   std::vector<PullAnswer> ready_;
   Counters counters_;
 };

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cinttypes>
 
+#include "served_spec.h"
+
 namespace engine::zmq_ps {
 namespace {
 
@@ -17,12 +19,8 @@ Status Check(const ServedUnit& unit, uint64_t slice_bytes) {
   if (unit.count <= 0 || unit.count > static_cast<int64_t>(kMaxElements)) {
     return invalid("its size is out of range");
   }
-  int64_t left = unit.count;
-  for (const ServedSpan& span : unit.spans) {
-    if (span.count <= 0 || span.count > left) return invalid("its spans are not the unit");
-    left -= span.count;
-  }
-  if (left != 0) return invalid("its spans are not the unit");
+  const char* const objection = ObjectionToSpans(unit.spans, static_cast<uint64_t>(unit.count));
+  if (objection) return invalid(objection);
   if (unit.row < 0 || (unit.row > 0 && unit.count % unit.row != 0)) {
     return invalid("it is no whole number of rows");
   }
@@ -55,6 +53,8 @@ uint64_t DigestOf(const Unit& unit) noexcept {
 
 }  // namespace
 
+// A unit with rows longer than a slice could not be cut between rows, and its spans travel in one
+// message per slice: both are refused here, where a person can still choose other options.
 Result<UnitTable> UnitTable::Create(std::span<const ServedUnit> units, uint64_t slice_bytes) {
   UnitTable table;
   for (const ServedUnit& served : units) {

@@ -1,4 +1,4 @@
-// The units that a rank told its servers to keep.
+// The units that a rank registered with its servers.
 #pragma once
 
 #include <cstdint>

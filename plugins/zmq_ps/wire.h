@@ -1,39 +1,34 @@
-// Headers of the protocol: a plain struct, and its bytes.
+// The messages between ranks and servers.
+//
+//   message := header [body [rows]]                 frames; both ends are little-endian and run the same build
+//   header  := the bytes of struct Header
+//   body    := values of the slice                  PUSH and ANSWER, as the table in README.md says
+//            | ServedSpan ...                       PUSH of kRegister
+//            | request(u64) ...                     ACK
+//            | text                                 of the status, REFUSAL and LEAVE
+//   rows    := row(i32) ...                         ascending; which rows of the unit the body holds, or is to hold
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
+#include <type_traits>
+#include <zmq.hpp>
 
 #include "engine/communicator.h"
-#include "engine/optimizer.h"
+#include "engine/host.h"
 #include "engine/status.h"
 
 namespace engine::zmq_ps {
 
 enum class MessageKind : uint32_t {
-  kHello = 1,    // worker: I am here
-  kWelcome = 2,  // server: so am I; `round` is the last one without a key that was begun
-  kPush = 3,     // worker: my part of a slice, and what I want of it
-  kAnswer = 4,   // server: the slice is complete; its data, if the worker wants any
-  kAck = 5,      // worker: these answers have arrived
-  kProbe = 6,    // either: nothing was heard of these requests, what about them?
-  kMissing = 7,  // server, on a probe: these pushes have not arrived
-  kRefusal = 8,  // server: this request fails, and why; request 0: everything fails
-  kLeave = 9,    // worker: nothing more comes from me, and why; kAborted: it is done
+  kHello = 1,    // rank: I have a new connection; send again what I have not acknowledged
+  kWelcome = 2,  // server: go on; `round` is the last one without a key that was begun
+  kPush = 3,     // rank: a request, with what this rank contributes
+  kAnswer = 4,   // server: the request is done, with what the rank receives
+  kAck = 5,      // rank: these answers have arrived
+  kRefusal = 6,  // server: the request failed; request 0: so does everything
+  kLeave = 7,    // rank: nothing more comes from me, and why; kAborted: it is done
 };
-
-constexpr uint32_t kWireVersion = 1;
-constexpr size_t kMaxHeaderBytes = 4096;
-constexpr size_t kMaxRequestsPerHeader = 256;
-constexpr size_t kMaxMessageText = 1024;
-constexpr uint32_t kMaxWorkers = 4096;
-constexpr uint32_t kMaxSlices = 1u << 24;
-constexpr uint64_t kMaxElements = uint64_t{1} << 40;
-constexpr uint64_t kMaxStep = uint64_t{1} << 48;
-constexpr uint32_t kMaxIncarnation = 1u << 20;
 
 // What a request asks for: a transfer, under the same number, or what else a ParameterClient does.
 enum class Operation : uint32_t {
@@ -44,79 +39,102 @@ enum class Operation : uint32_t {
   kBarrier = 4,
   kPush = 5,
   kPull = 6,
-  kRegister = 7,  // data: ServedSpan, ... of the slice
+  kRegister = 7,
   kStore = 8,
   kLoad = 9,
   kLastStep = 10,  // of no slice; the answer has the step
 };
 
+constexpr uint32_t kWireVersion = 2;
+constexpr uint32_t kMaxWorkers = 4096;
+constexpr uint32_t kMaxSlices = 1u << 24;
+constexpr uint64_t kMaxElements = uint64_t{1} << 40;
+constexpr uint64_t kMaxStep = uint64_t{1} << 48;
+constexpr size_t kMaxListBytes = 4096;  // of acknowledgements, and of a status's text
+
 constexpr Operation OperationOf(TransferKind kind) noexcept {
   return static_cast<Operation>(kind);
 }
-const char* Name(Operation operation) noexcept;
-
-// Whether servers keep what it is about: its requests do not meet those of other ranks.
+// Whether servers keep what it is about: its requests are matched with those of no other rank.
 constexpr bool IsServed(Operation operation) noexcept {
   return operation >= Operation::kPush;
 }
-
-// Of an IsServed request.
-struct ServedFields {
-  uint64_t step = 0;        // kPush, kPull, kLoad; and of the answer to kLastStep
-  float learning_rate = 0;  // kPush
-  float weight = 0;         // kPush
-  int32_t state = -1;       // kStore, kLoad: of the optimizer; -1: values
-  uint64_t row = 0;         // kRegister: elements; 0: the unit has no rows
-  uint64_t digest = 0;      // kRegister, kLastStep: of all units of the rank
-  // kPush, kPull: only some rows of the slice; their numbers are a frame behind the data's.
-  bool sparse = false;
-  uint32_t rows = 0;  // sparse: how many
-
-  bool operator==(const ServedFields&) const = default;
-};
+const char* Name(Operation operation) noexcept;
 
 // What all pushes of one slice must agree on.
 struct SliceSpec {
   Operation operation = Operation::kAllReduce;
   DType dtype = DType::kFloat32;
   Reduction reduction = Reduction::kSum;
-  uint32_t root = 0;
-  uint32_t owner = 0;
+  uint32_t root = 0;   // of a broadcast
+  uint32_t owner = 0;  // the rank that alone has the slice, or alone receives it
   uint32_t slices = 1;
-  uint64_t offset = 0;
+  uint64_t offset = 0;  // elements
   uint64_t count = 0;
-  uint64_t total = 0;
-  uint64_t tensor = 0;  // Transfer::key
+  uint64_t total = 0;   // Transfer::count
+  uint64_t tensor = 0;  // Transfer::key, where Header::key says which order it is matched in
 
   bool operator==(const SliceSpec&) const = default;
   size_t bytes() const noexcept { return static_cast<size_t>(count) * SizeOf(dtype); }
 };
 
-struct Header {
-  MessageKind kind = MessageKind::kHello;
-  uint32_t worker = 0;
-  uint32_t world_size = 1;
-  uint32_t incarnation = 0;
-  uint64_t request = 0;
-  uint64_t key = 0;
-  uint64_t round = 0;
-  uint32_t slice = 0;
-  SliceSpec spec;
-  int32_t priority = 0;
-  int64_t timeout_ms = 0;
-  uint64_t sequence = 0;
-  ServedFields served;
-  std::vector<uint64_t> requests;
-  Status status;
+// Of an IsServed request.
+struct ServedFields {
+  uint64_t step = 0;        // kPush, kPull, kLoad; and of the answer to kLastStep
+  float learning_rate = 0;  // kPush
+  float weight = 0;         // kPush
+  uint64_t row = 0;         // kRegister: elements; 0: the unit has no rows
+  uint64_t digest = 0;      // kRegister, kLastStep: of all units of the rank
+  int32_t state = -1;       // kStore, kLoad: of the optimizer; -1: values
+  int32_t rows = -1;        // kPush, kPull: how many are in the frame `rows`; -1: the whole slice
+
+  bool sparse() const noexcept { return rows >= 0; }
 };
 
-// Appends nothing and allocates once: *out is replaced.
-void Encode(const Header& header, std::string* out);
+struct Header {
+  uint32_t version = kWireVersion;
+  MessageKind kind = MessageKind::kHello;
+  uint32_t worker = 0;  // the rank that sends or receives it
+  uint32_t world_size = 1;
+  uint32_t incarnation = 0;  // of the rank: RankInfo::incarnation
+  uint32_t slice = 0;        // position in the transfer
+  uint64_t request = 0;      // numbered by the rank, from 1 for each server
+  uint64_t key = 0;          // what is moved, or the order that it is matched in
+  uint64_t round = 0;        // which transfer of this key it is, from 1
+  uint64_t sequence = 0;     // Transfer::sequence, for messages to people
+  int64_t timeout_ms = 0;
+  int32_t priority = 0;
+  StatusCode code = StatusCode::kOk;  // kRefusal, kLeave: a status, with its text in the body
+  int32_t blamed = -1;
+  uint32_t reserved = 0;
+  SliceSpec spec;
+  ServedFields served;
+};
+// No padding, whose bytes would be anybody's.
+static_assert(sizeof(SliceSpec) == 56 && sizeof(ServedFields) == 40 && sizeof(Header) == 176);
+static_assert(std::is_trivially_copyable_v<Header>);
 
-// Null, or why `bytes` is no header; *out is then undefined. Every number of a header that is
-// accepted is within the bounds above, and offset + count is within the transfer. Nothing larger
-// than `bytes` is allocated. [any-thread]
-const char* Decode(std::span<const uint8_t> bytes, Header* out);
+// Up to three frames. Empty ones at the end are not sent.
+struct Message {
+  uint32_t peer = 0;    // worker; only of use to a server
+  int descriptor = -1;  // of the connection it came by; -1: unknown
+  ::zmq::message_t header;
+  ::zmq::message_t body;
+  ::zmq::message_t rows;
+
+  size_t bytes() const noexcept { return header.size() + body.size() + rows.size(); }
+};
+
+::zmq::message_t Encode(const Header& header);
+// A message that carries a status: kRefusal, kLeave.
+Message Compose(Header header, const Status& status);
+// Of such a message.
+Status StatusOf(const Header& header, const ::zmq::message_t& body);
+
+// Null, or why `frame` is no header; *out is then undefined. Every number of a header that is
+// accepted is within the bounds above, and the slice is within the transfer. What `served` holds is
+// for the table to judge. [any-thread]
+const char* Decode(const ::zmq::message_t& frame, Header* out);
 
 // Whether `worker` brings data of a slice of a collective, and whether the answer to it holds data.
 bool Contributes(const SliceSpec& spec, uint32_t worker) noexcept;

@@ -1,63 +1,55 @@
+// Progress: whoever holds progress_ may use channels and works. The thread gives way as soon as there
+// is a caller, and waits a moment before it takes over again, because who waits for one transfer
+// after the other comes back at once. Works are completed without that lock, so that their callbacks
+// may submit the next ones.
+//
+// Memory: a work counts in memory_uses the messages that libzmq has of the caller's memory, the
+// requests that are queued, and one for all answers. Who takes it to zero puts the work into
+// unused_, and only from there it becomes terminal: nobody touches the caller's buffers then.
 #include "worker.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "describe.h"
-#include "thread_setup.h"
+#include "kit/thread.h"
+#include "request_data.h"
 
 namespace engine::zmq_ps {
 namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
-constexpr auto kGuestReturns = std::chrono::microseconds(1000);
-constexpr int kOwingMs = 2;  // with acknowledgements that are not due yet
+constexpr int kAckMs = 2;  // with acknowledgements that are not due yet
+constexpr auto kCallerReturns = std::chrono::microseconds(1000);
 // Closed sockets let go of memory within their linger time.
-constexpr auto kMemoryPatience = std::chrono::seconds(3);
-
-SocketSettings SocketSettingsOf(const WorkerSettings& settings) {
-  return {.max_message_bytes =
-              static_cast<int64_t>(std::max<uint64_t>(settings.slice_bytes, kMaxHeaderBytes)),
-          .buffer_bytes = settings.buffer_bytes,
-          .heartbeat = settings.heartbeat};
-}
+constexpr auto kMemoryTimeout = std::chrono::seconds(3);
+// A server refuses what is late and can say who is missing; without an answer from it by then, it
+// is the server that is late.
+constexpr auto kServerGrace = std::chrono::milliseconds(1000);
+// For which the news that a rank is lost waits for its root cause.
+constexpr auto kRootCauseGrace = std::chrono::milliseconds(200);
 
 }  // namespace
-
-Worker::Server::Server(const ServerAddress& at, const WorkerSettings& settings,
-                       std::shared_ptr<WakeUp> wake_up)
-    : address(at), ahead(settings.slice_bytes, settings.buffer_bytes), lent(std::move(wake_up)) {}
 
 Worker::Worker(WorkerSettings settings)
     : settings_(std::move(settings)),
       rule_{.servers = static_cast<uint32_t>(settings_.servers.size()),
-            .world_size = settings_.world_size,
-            .slice_bytes = settings_.slice_bytes,
+            .world_size = settings_.channel.world_size,
+            .slice_bytes = settings_.channel.flow.slice_bytes,
             .min_slice_bytes = settings_.min_slice_bytes},
       context_(settings_.io_threads) {
-  OpenLinks();
-  thread_ = std::thread([this] { Loop(); });
-  if (settings_.pool) settings_.pool->LetHelp(this);
-}
-
-void Worker::OpenLinks() {
-  own_poll_.Add(wake_up_->descriptor());
+  thread_poll_.Add(wake_up_->descriptor());
+  Channel::Owner& owner = *this;
   for (const ServerAddress& address : settings_.servers) {
-    auto server = std::make_unique<Server>(address, settings_, wake_up_);
-    auto link = std::make_unique<DealerLink>(context_, settings_.worker, address.endpoint,
-                                             address.public_key, settings_.keys,
-                                             SocketSettingsOf(settings_));
-    server->monitor = std::make_unique<Monitor>(context_, link->raw(),
-                                                "server" + std::to_string(servers_.size()));
-    link->Connect();
-    server->link = settings_.wrap ? settings_.wrap(std::move(link)) : std::move(link);
-    SayHello(*server);
-    own_poll_.AddSocket(server->link->socket());
-    own_poll_.AddSocket(server->monitor->socket());
-    servers_.push_back(std::move(server));
+    channels_.push_back(std::make_unique<Channel>(address, settings_.channel, context_,
+                                                  channels_.size(), wake_up_, owner));
+    thread_poll_.AddSocket(channels_.back()->socket());
+    thread_poll_.AddSocket(channels_.back()->monitor());
   }
-  guest_poll_ = own_poll_;
+  caller_poll_ = thread_poll_;
+  thread_ = kit::StartThread("zmq_ps_worker", [this] { Loop(); });
+  if (settings_.gate) settings_.gate->Open(this);
 }
 
 Result<std::unique_ptr<Worker>> Worker::Connect(WorkerSettings settings,
@@ -72,30 +64,35 @@ Result<std::unique_ptr<Worker>> Worker::Connect(WorkerSettings settings,
   try {
     std::unique_ptr<Worker> worker(new Worker(std::move(settings)));
     std::unique_lock lock(worker->mutex_);
-    const bool settled = worker->changed_.wait_until(
-        lock, deadline, [&] { return worker->welcomed_ || !worker->reason_.ok(); });
-    if (!worker->reason_.ok()) return Status(worker->reason_);
-    if (settled) return worker;
+    const auto is_settled = [&] { return worker->welcomed_ || !worker->reason_.ok(); };
+    if (worker->changed_.wait_until(lock, deadline, is_settled)) {
+      if (!worker->reason_.ok()) return Status(worker->reason_);
+      return worker;
+    }
     lock.unlock();
     worker->Abort(Status::Error(StatusCode::kRendezvous, "not connected in time"),
                   Status::Error(StatusCode::kPeerLost, "not connected in time"));
     worker->thread_.join();
-    for (const auto& server : worker->servers_) {
-      if (server->welcomed) continue;
-      return Status::Error(StatusCode::kRendezvous,
-                           "%s did not answer in time: check that this host can reach it",
-                           Describe(server->address).c_str())
-          .WithRank(server->address.blame());
-    }
-    return Status(worker->reason_);
+    return worker->MissingServer();
   } catch (const std::exception& error) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot connect to parameter servers: %s",
                          error.what());
   }
 }
 
+Status Worker::MissingServer() const {
+  for (const auto& channel : channels_) {
+    if (channel->welcomed()) continue;
+    return Status::Error(StatusCode::kRendezvous,
+                         "%s did not answer in time: check that this host can reach it",
+                         Describe(channel->address()).c_str())
+        .WithRank(channel->address().blame());
+  }
+  return reason_;
+}
+
 Worker::~Worker() {
-  const auto rank = static_cast<int32_t>(settings_.worker);
+  const auto rank = static_cast<int32_t>(settings_.channel.worker);
   {
     const std::lock_guard lock(mutex_);
     orderly_ = reason_.ok();
@@ -103,10 +100,10 @@ Worker::~Worker() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"),
         Status::Error(StatusCode::kPeerLost, "rank %d has left", rank).WithRank(rank));
   if (thread_.joinable()) thread_.join();
-  if (settings_.pool) settings_.pool->LetHelp(nullptr);
+  if (settings_.gate) settings_.gate->Close();
 }
 
-Status Worker::Submit(PooledWork* work) noexcept {
+Status Worker::Submit(TransferWork* work) noexcept {
   const std::lock_guard lock(mutex_);
   if (!reason_.ok()) return reason_;
   work->next = nullptr;
@@ -116,18 +113,20 @@ Status Worker::Submit(PooledWork* work) noexcept {
   return {};
 }
 
-void Worker::Help(const PooledWork& work, Clock::time_point deadline) noexcept {
-  if (guest_.exchange(true)) return;
+// One caller at a time; others sleep until their work is terminal, which this one or the thread sees
+// to. The thread waits at most kIdleMs even if no signal comes from the caller that leaves.
+void Worker::MakeProgress(const TransferWork& work, Clock::time_point deadline) noexcept {
+  if (caller_.exchange(true)) return;
   bool events = false;
   while (!work.terminal() && !failed() && Clock::now() < deadline) {
-    const int wait_ms = TakeTurn(events, true);
+    const int wait_ms = RunStep(events, true);
     if (wait_ms == 0 || work.terminal()) continue;
-    guest_poll_.Wait(static_cast<int>(
-        std::min<int64_t>(wait_ms, std::max<int64_t>(MillisecondsUntil(deadline), 1))));
-    events = SawEvents(guest_poll_);
+    caller_poll_.Wait(static_cast<int>(
+        std::min<int64_t>(wait_ms, std::max<int64_t>(kit::MillisecondsUntil(deadline), 1))));
+    events = SawEvents(caller_poll_);
   }
   const std::lock_guard lock(mutex_);
-  guest_.store(false);
+  caller_.store(false);
   if (thread_waits_) changed_.notify_all();
 }
 
@@ -146,84 +145,98 @@ Status Worker::reason() const noexcept {
   return reason_;
 }
 
-std::vector<uint64_t> Worker::PushedBytes() const {
-  std::vector<uint64_t> bytes;
-  for (const auto& server : servers_) bytes.push_back(server->pushed_bytes);
-  return bytes;
+// Others get the root cause itself, so that they do not blame this rank.
+void Worker::Fail(const Status& reason) {
+  Abort(reason, reason.WithContext("rank %u failed", settings_.channel.worker));
+}
+
+// When a run ends because of one rank, every rank is told why by its engine, and that reason is
+// better than what servers see of it.
+void Worker::Refused(const Status& reason) {
+  if (reason.code() != StatusCode::kPeerLost) return Fail(reason);
+  if (!peer_lost_.ok()) return;
+  peer_lost_ = reason;
+  peer_lost_at_ = Clock::now() + kRootCauseGrace;
+}
+
+// One that takes the place of a lost rank counts on where the others are.
+void Worker::Welcomed(uint64_t last_round) {
+  if (settings_.channel.incarnation > 0) rounds_[0] = std::max(rounds_[0], last_round);
+  const bool all = std::all_of(channels_.begin(), channels_.end(),
+                               [](const auto& channel) { return channel->welcomed(); });
+  const std::lock_guard lock(mutex_);
+  welcomed_ = all;
+  changed_.notify_all();
 }
 
 void Worker::Loop() noexcept {
-  PrepareThread("zmq_ps_worker");
   bool events = false;
   while (!failed()) {
-    if (guest_) {
-      WaitForGuest();
+    if (caller_) {
+      WaitForCaller();
       continue;
     }
-    const int wait_ms = TakeTurn(events, false);
-    if (wait_ms > 0) own_poll_.Wait(wait_ms);
-    // What the sockets have to say now may be for a guest: it looks itself.
-    events = wait_ms > 0 && SawEvents(own_poll_);
+    const int wait_ms = RunStep(events, false);
+    if (wait_ms > 0) thread_poll_.Wait(wait_ms);
+    // What the sockets have to say now may be for a caller: it looks itself.
+    events = wait_ms > 0 && SawEvents(thread_poll_);
   }
   FailAll();
 }
 
-// For a moment the thread only sleeps, and a guest that leaves need not wake it: who waits for one
-// transfer after the other comes back before the thread has taken over.
-void Worker::WaitForGuest() {
+// For a moment the thread only sleeps, and a caller that leaves need not wake it.
+void Worker::WaitForCaller() {
   std::unique_lock lock(mutex_);
-  const auto left = [&] { return !guest_ || !reason_.ok(); };
+  const auto left = [&] { return !caller_ || !reason_.ok(); };
   if (left()) return;
-  changed_.wait_for(lock, kGuestReturns, [&] { return !reason_.ok(); });
+  changed_.wait_for(lock, kCallerReturns, [&] { return !reason_.ok(); });
   thread_waits_ = true;
   changed_.wait_for(lock, std::chrono::milliseconds(kIdleMs), left);
   thread_waits_ = false;
 }
 
-int Worker::TakeTurn(bool events, bool is_guest) {
+// Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any other
+// reason, and FailAll ends what is under way.
+int Worker::RunStep(bool events, bool is_caller) {
   Outcome outcome;
   {
-    const std::lock_guard turn(turn_);
-    // What the thread does after a guest has begun might end the guest's work while it waits.
-    if (failed() || (guest_ && !is_guest)) return 0;
+    const std::lock_guard progress(progress_);
+    // What the thread does after a caller has begun might end the caller's work while it waits.
+    if (failed() || (caller_ && !is_caller)) return 0;
     try {
       outcome = Step(events);
     } catch (const std::exception& error) {
-      FailThrown(error);
+      Fail(Status::Error(StatusCode::kInternal, "the worker of the parameter servers failed: %s",
+                         error.what())
+               .WithRank(static_cast<int32_t>(settings_.channel.worker)));
     }
   }
   Complete(outcome.finished);
   return outcome.wait_ms;
 }
 
+// The order matters little, but for TakeUnused at the end: what the channels finished in this step is
+// completed with it. A signal that comes after Clear wakes the next wait.
 Worker::Outcome Worker::Step(bool events) {
   wake_up_->Clear();
   TakeInbox();
-  bool is_ready = false, owes = false;
+  bool is_ready = false, has_acks = false;
   const Clock::time_point now = Clock::now();
-  const bool look = now >= next_look_;
-  for (const auto& server : servers_) {
-    if (events || look) HandleEvents(*server);
-    ReceiveFrom(*server);
-    SendTo(*server);
-    is_ready = is_ready || IsReady(*server);
-    owes = owes || !server->acks.empty();
+  const bool check = now >= next_check_;
+  for (const auto& channel : channels_) {
+    if (events || check) channel->HandleEvents();
+    channel->Receive();
+    channel->Send(/*all_acknowledgements=*/false);
+    is_ready = channel->IsReady() || is_ready;
+    has_acks = has_acks || channel->has_acknowledgements();
   }
-  if (look) {
-    next_look_ = now + std::chrono::milliseconds(kBusyMs);
-    LookAtClock(now);
+  if (check) {
+    next_check_ = now + std::chrono::milliseconds(kBusyMs);
+    CheckTime(now);
   }
-  PooledWork* const finished = TakeUnused();
+  kit::PooledWork* const finished = TakeUnused();
   const int idle_ms = active_.empty() && welcomed_ ? kIdleMs : kBusyMs;
-  return {.wait_ms = is_ready ? 0 : owes ? kOwingMs : idle_ms, .finished = finished};
-}
-
-bool Worker::IsReady(Server& server) {
-  const int events = EventsOf(server.link->socket());
-  if (events & ZMQ_POLLIN) return true;
-  const bool waits = !server.control.empty() ||
-                     (!server.pushes.empty() && server.lent.HasRoom(server.ahead.messages()));
-  return waits && (events & ZMQ_POLLOUT);
+  return {.wait_ms = is_ready ? 0 : has_acks ? kAckMs : idle_ms, .finished = finished};
 }
 
 // The descriptors of a poll set: of signals, and then of each server's socket and its monitor.
@@ -235,52 +248,86 @@ bool Worker::SawEvents(const PollSet& poll) const {
 }
 
 void Worker::TakeInbox() {
-  PooledWork* work = nullptr;
+  kit::PooledWork* work = nullptr;
   {
     const std::lock_guard lock(mutex_);
     work = std::exchange(inbox_, nullptr);
     inbox_end_ = &inbox_;
   }
   while (work) {
-    PooledWork* const next = work->next;
-    Begin(work);
+    kit::PooledWork* const next = work->next;
+    Begin(static_cast<TransferWork*>(work));
     work = next;
   }
 }
 
-void Worker::FailThrown(const std::exception& error) {
-  FailFound(Status::Error(StatusCode::kInternal, "the worker of the parameter servers failed: %s",
-                          error.what())
-                .WithRank(static_cast<int32_t>(settings_.worker)));
+// Cut by key and size alone, so that every rank cuts alike and a slice of a unit stays at its
+// server. Transfers that are matched by position begin at another server each time.
+void Worker::Begin(TransferWork* work) {
+  active_.insert(work);
+  const bool served = IsServed(work->operation);
+  const bool by_position = settings_.ordered && !served;
+  work->match_key = by_position ? work->order : work->transfer().key;
+  work->round = served ? 1 : ++rounds_[work->match_key];
+  Transfer matched = work->transfer();
+  if (by_position) matched.key = 0;
+  if (work->operation == Operation::kLastStep) {
+    CutForAll(rule_, &work->slices);
+  } else {
+    Cut(matched, work->round, rule_, &work->slices, work->unit ? work->unit->granule() : 1);
+  }
+  work->requests.clear();
+  work->requests.resize(work->slices.size());
+  work->unanswered = work->slices.size();
+  if (!served) CopyOwnPart(work->transfer(), settings_.channel.worker);
+  for (size_t i = 0; i < work->slices.size(); ++i) {
+    Request& request = work->requests[i];
+    request = {.work = work, .slice = work->slices[i], .index = static_cast<uint32_t>(i)};
+    FindRows(*work, &request);
+    channels_[request.slice.server]->Queue(&request);
+  }
 }
 
-// Others are told the cause itself, so that they do not blame the messenger.
-void Worker::FailFound(const Status& reason) {
-  Abort(reason, reason.WithContext("rank %u gave up", settings_.worker));
+void Worker::CheckTime(Clock::time_point now) {
+  if (!peer_lost_.ok() && now >= peer_lost_at_) return Fail(peer_lost_);
+  for (const auto& channel : channels_) channel->CheckConnection(now);
+  for (const TransferWork* work : active_) {
+    if (now < work->deadline() + kServerGrace || work->unanswered == 0) continue;
+    const auto request = std::find_if(work->requests.begin(), work->requests.end(),
+                                      [](const Request& r) { return !r.done; });
+    const ServerAddress& address = channels_[request->slice.server]->address();
+    return Fail(Status::Error(StatusCode::kTimeout, "%s got no answer from %s within %lld ms",
+                              Describe(work->transfer(), work->operation).c_str(),
+                              Describe(address).c_str(),
+                              static_cast<long long>(work->transfer().timeout_ms))
+                    .WithRank(address.blame()));
+  }
 }
 
+// No step runs any more: the thread has left its loop, and callers leave theirs when failed() is set.
+// Closing the sockets makes libzmq give back memory, on its own threads, and only then works end.
 void Worker::FailAll() {
-  Status reason, farewell;
+  Status farewell, leave;
   {
     const std::lock_guard lock(mutex_);
-    reason = reason_;
-    farewell = farewell_;
+    farewell = leave = farewell_;
+    if (orderly_) leave = Status::Error(StatusCode::kAborted, "%s", farewell.message());
   }
   {
-    const std::lock_guard turn(turn_);
+    const std::lock_guard progress(progress_);
     TakeInbox();  // nothing comes after it: Submit looks at reason_
-    SayGoodbye(farewell);
-    for (PooledWork* work : active_) {
-      if (work->unanswered > 0) DropUse(work);
+    for (const auto& channel : channels_) channel->Close(leave);
+    for (TransferWork* work : active_) {
+      if (work->unanswered > 0) EndUse(work);
     }
   }
   if (settings_.on_failure) settings_.on_failure(farewell);
-  const Clock::time_point deadline = Clock::now() + kMemoryPatience;
+  const Clock::time_point deadline = Clock::now() + kMemoryTimeout;
   bool all = false;
   while (!all && Clock::now() < deadline) {
-    PooledWork* unused = nullptr;
+    kit::PooledWork* unused = nullptr;
     {
-      const std::lock_guard turn(turn_);
+      const std::lock_guard progress(progress_);
       unused = TakeUnused();
       all = active_.empty();
     }
@@ -292,40 +339,7 @@ void Worker::FailAll() {
   ENGINE_CHECK(all, "transfers are still in the hands of libzmq");
 }
 
-// What is queued is thrown away; what libzmq has, it gives back when its sockets close.
-void Worker::SayGoodbye(const Status& farewell) {
-  Header leave = HeaderOf(MessageKind::kLeave);
-  {
-    const std::lock_guard lock(mutex_);
-    leave.status =
-        orderly_ ? Status::Error(StatusCode::kAborted, "%s", farewell.message()) : farewell;
-  }
-  for (const auto& server : servers_) {
-    try {
-      for (; !server->pushes.empty(); server->pushes.Pop()) {
-        server->pushes.top()->queued = false;
-        DropUse(server->pushes.top()->work);
-      }
-      server->control.push_back(leave);
-      SendTo(*server);  // acknowledgements too
-    } catch (const std::exception&) {
-      // The connection is beyond goodbyes.
-    }
-    server->link.reset();
-    server->monitor.reset();
-  }
-}
-
-// On a thread of libzmq.
-void Worker::ForgetMemory(void*, void* request) noexcept {
-  PooledWork* const work = static_cast<Request*>(request)->work;
-  Worker& worker = *work->worker;
-  Server& server = *worker.servers_[static_cast<Request*>(request)->slice.server];
-  server.lent.GiveBack();
-  worker.DropUse(work);
-}
-
-void Worker::DropUse(PooledWork* work) noexcept {
+void Worker::EndUse(TransferWork* work) noexcept {
   // The last one must see what all others did to the work.
   if (work->memory_uses.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::lock_guard lock(mutex_);
@@ -335,23 +349,26 @@ void Worker::DropUse(PooledWork* work) noexcept {
   changed_.notify_all();
 }
 
-PooledWork* Worker::TakeUnused() {
-  PooledWork* unused = nullptr;
+// A list by kit::PooledWork::next; a work is in one list at most.
+kit::PooledWork* Worker::TakeUnused() {
+  kit::PooledWork* unused = nullptr;
   {
     const std::lock_guard lock(mutex_);
     unused = std::exchange(unused_, nullptr);
   }
-  for (PooledWork* work = unused; work; work = work->next) active_.erase(work);
+  for (kit::PooledWork* work = unused; work; work = work->next) {
+    active_.erase(static_cast<TransferWork*>(work));
+  }
   return unused;
 }
 
-// Callbacks may submit the next transfers.
-void Worker::Complete(PooledWork* unused) noexcept {
+void Worker::Complete(kit::PooledWork* unused) noexcept {
   if (!unused) return;
   const Status reason = this->reason();
   while (unused) {
-    PooledWork* const next = unused->next;
-    unused->Complete(unused->unanswered == 0 ? Status() : reason);
+    kit::PooledWork* const next = unused->next;
+    const bool answered = static_cast<TransferWork*>(unused)->unanswered == 0;
+    unused->Complete(answered ? Status() : reason);
     unused = next;
   }
 }

@@ -1,6 +1,6 @@
 // Push and pull of one tensor between one worker and one parameter server of the plugin zmq_ps, two
 // processes with a core each, on loopback, beside a bare pair of ZeroMQ sockets that moves the same
-// frames there and back without copying them; and the server's addition beside a plain loop.
+// frames there and back without copying them.
 //
 //   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
 //   cmake --build build/bench --target zmq_round_trip
@@ -22,7 +22,6 @@
 #include <thread>
 #include <vector>
 
-#include "reduce_pool.h"
 #include "server.h"
 #include "work.h"
 #include "worker.h"
@@ -30,15 +29,10 @@
 namespace engine::zmq_ps {
 namespace {
 
-// The plugin's defaults.
-struct Sizes {
-  uint64_t slice_bytes = 512 << 10;
-  int buffer_bytes = 1 << 20;
-};
-Sizes sizes;  // constant from the start of main on
+// The plugin's defaults; constant from the start of main on.
+FlowSettings sizes{.slice_bytes = 512 << 10, .buffer_bytes = 1 << 20};
 
-constexpr size_t kAddedBytes = 512 << 10;  // in a slice that a server adds
-constexpr size_t kHeaderBytes = 60;        // of a push's header
+constexpr size_t kHeaderBytes = sizeof(Header);
 
 double Microseconds(const std::function<void()>& body) {
   const auto start = Clock::now();
@@ -80,8 +74,7 @@ class Servers {
     SetBuffers(router_);
     router_.bind("tcp://127.0.0.1:*");
     auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                  .slice_bytes = sizes.slice_bytes,
-                                  .buffer_bytes = sizes.buffer_bytes});
+                                  .flow = sizes});
     ENGINE_CHECK(started.ok(), "%s", started.status().message());
     server_ = std::move(*started);
   }
@@ -96,7 +89,7 @@ class Servers {
     }
     context_.shutdown();
     echo.join();
-    const ServerTraffic traffic = server_->traffic();
+    const Traffic& traffic = server_->traffic();
     std::printf("frames / tensor bytes: %.5f in, %.5f out\n",
                 static_cast<double>(traffic.frames_in) / static_cast<double>(traffic.payload_in),
                 static_cast<double>(traffic.frames_out) / static_cast<double>(traffic.payload_out));
@@ -161,20 +154,19 @@ class BareDealer {
 class PluginWorker {
  public:
   explicit PluginWorker(const std::string& endpoint) {
-    auto connected = Worker::Connect({.servers = {{.endpoint = endpoint, .rank = 0}},
-                                      .slice_bytes = sizes.slice_bytes,
-                                      .buffer_bytes = sizes.buffer_bytes,
-                                      .pool = pool_},
-                                     DeadlineIn(10000));
+    auto connected = Worker::Connect({.channel = {.flow = sizes},
+                                      .servers = {{.endpoint = endpoint, .rank = 0}},
+                                      .gate = &works_.gate()},
+                                     kit::DeadlineIn(10000));
     ENGINE_CHECK(connected.ok(), "%s", connected.status().message());
     worker_ = std::move(*connected);
   }
 
   void RoundTrip(const std::vector<float>& data, std::vector<float>& result) {
-    PooledWork* const work = pool_->Take({.send = data.data(),
-                                          .recv = result.data(),
-                                          .count = static_cast<int64_t>(data.size()),
-                                          .key = data.size()});
+    TransferWork* const work = *works_.Take({.send = data.data(),
+                                             .recv = result.data(),
+                                             .count = static_cast<int64_t>(data.size()),
+                                             .key = data.size()});
     Status status = worker_->Submit(work);
     if (status.ok()) status = work->WaitHost(30000);
     ENGINE_CHECK(status.ok(), "%s", status.message());
@@ -182,7 +174,7 @@ class PluginWorker {
   }
 
  private:
-  std::shared_ptr<WorkPool> pool_ = std::make_shared<WorkPool>();
+  Works works_;
   std::unique_ptr<Worker> worker_;
 };
 
@@ -240,37 +232,6 @@ void CompareWithServers(int repeats) {
   waitpid(child, nullptr, 0);
 }
 
-__attribute__((noinline)) void PlainAdd(float* sum, const float* x, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] += x[i];
-}
-
-// The second push of a slice, as the server adds it to the first. A ring of slices that no cache
-// holds.
-void CompareAdditions(int repeats) {
-  constexpr size_t kCount = kAddedBytes / sizeof(float), kSlices = 128;
-  std::vector<std::vector<float>> sums(kSlices, std::vector<float>(kCount, 1.0f)), inputs = sums;
-  std::vector<double> plain_us, server_us;
-  for (int i = 0; i < repeats; ++i) {
-    plain_us.push_back(Microseconds([&] {
-      for (size_t s = 0; s < kSlices; ++s) PlainAdd(sums[s].data(), inputs[s].data(), kCount);
-    }));
-    std::vector<ReduceTask> tasks(kSlices);
-    for (size_t s = 0; s < kSlices; ++s) {
-      tasks[s].kernels = &KernelsFor(DType::kFloat32, Reduction::kSum);
-      tasks[s].count = kCount;
-      tasks[s].accumulator.rebuild(sums[s].data(), kAddedBytes, Keep);
-      tasks[s].inputs.emplace_back(inputs[s].data(), kAddedBytes, Keep);
-    }
-    server_us.push_back(Microseconds([&] {
-      for (ReduceTask& task : tasks) Run(task);
-    }));
-  }
-  const double bytes = static_cast<double>(kSlices * kAddedBytes);
-  const double plain = bytes / Median(plain_us), ours = bytes / Median(server_us);
-  std::printf("addition, GB of input/s: plain loop %.2f, server %.2f (%.0f %%)\n", plain / 1e3,
-              ours / 1e3, 100 * ours / plain);
-}
-
 }  // namespace
 }  // namespace engine::zmq_ps
 
@@ -282,6 +243,5 @@ int main(int argc, char** argv) {
   if (argc > 2) engine::zmq_ps::sizes.slice_bytes = std::strtoull(argv[2], nullptr, 10) << 10;
   if (argc > 3) engine::zmq_ps::sizes.buffer_bytes = std::atoi(argv[3]) << 10;
   engine::zmq_ps::CompareWithServers(repeats);
-  engine::zmq_ps::CompareAdditions(repeats);
   return 0;
 }

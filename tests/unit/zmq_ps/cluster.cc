@@ -22,8 +22,7 @@ Cluster::Cluster(const ClusterSettings& settings)
                                  .workers = settings.workers,
                                  .update = settings.update,
                                  .reduce_threads = settings.reduce_threads,
-                                 .slice_bytes = settings.slice_bytes,
-                                 .resend_ms = settings.resend_ms,
+                                 .flow = {.slice_bytes = settings.slice_bytes},
                                  .lost_after_ms = settings.lost_after_ms,
                                  .log =
                                      [this](std::string_view line) {
@@ -40,7 +39,7 @@ Cluster::Cluster(const ClusterSettings& settings)
     servers_.push_back(std::move(*server));
   }
   for (uint32_t i = 0; i < settings.workers; ++i) {
-    pools_.push_back(std::make_shared<WorkPool>());
+    works_.push_back(std::make_unique<Works>());
     const Status connected = Connect(i, 0);
     EXPECT_TRUE(connected.ok()) << connected.message();
     ok_ = ok_ && connected.ok();
@@ -49,23 +48,23 @@ Cluster::Cluster(const ClusterSettings& settings)
 
 Status Cluster::Connect(uint32_t index, uint32_t incarnation) {
   auto worker = Worker::Connect(
-      {.worker = index,
-       .world_size = settings_.workers,
-       .incarnation = incarnation,
+      {.channel = {.worker = index,
+                   .world_size = settings_.workers,
+                   .incarnation = incarnation,
+                   .keys = worker_keys_[index],
+                   .flow = {.slice_bytes = settings_.slice_bytes},
+                   .wrap = settings_.faults ? settings_.faults(settings_.servers + index)
+                                            : LinkWrapper()},
        .servers = addresses_,
-       .keys = worker_keys_[index],
-       .slice_bytes = settings_.slice_bytes,
        .min_slice_bytes = settings_.min_slice_bytes,
-       .resend_ms = settings_.resend_ms,
-       .wrap = settings_.faults ? settings_.faults(settings_.servers + index) : LinkWrapper(),
-       .pool = pools_[index]},
-      DeadlineIn(20000));
+       .gate = &works_[index]->gate()},
+      kit::DeadlineIn(20000));
   if (!worker.ok()) return worker.status();
   workers_[index] = std::move(*worker);
   if (!settings_.update) return {};
   clients_[index] =
       std::make_unique<ServedParameters>(*settings_.update, settings_.slice_bytes, *workers_[index],
-                                         pools_[index], [this](Optimizer& optimizer) {
+                                         *works_[index], [this](Optimizer& optimizer) {
                                            for (const auto& server : servers_)
                                              server->Serve(optimizer);
                                          });
@@ -86,7 +85,7 @@ std::vector<std::string> Cluster::log() const {
 Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
   const bool served = transfer.kind == TransferKind::kPush || transfer.kind == TransferKind::kPull;
   if (served) ENGINE_RETURN_IF_ERROR(clients_[worker]->Check(transfer));
-  PooledWork* const work = pools_[worker]->Take(transfer);
+  ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_[worker]->Take(transfer));
   if (served) clients_[worker]->Prepare(work);
   const Status status = workers_[worker]->Submit(work);
   if (status.ok()) {

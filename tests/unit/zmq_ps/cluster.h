@@ -24,7 +24,6 @@ struct ClusterSettings {
   uint64_t slice_bytes = 1 << 16;
   uint64_t min_slice_bytes = 1 << 12;
   int reduce_threads = 2;
-  int64_t resend_ms = 500;
   int64_t lost_after_ms = 1000;           // of servers
   std::optional<ParameterTraits> update;  // servers keep parameters, with a TestOptimizer each
   // The address at which workers find the server at `endpoint`. May be empty.
@@ -84,8 +83,8 @@ class Cluster {
   TestOptimizer optimizer_;
   bool ok_ = true;
   mutable std::mutex mutex_;
-  std::vector<std::string> log_;                  // guarded by mutex_
-  std::vector<std::shared_ptr<WorkPool>> pools_;  // by worker
+  std::vector<std::string> log_;               // guarded by mutex_
+  std::vector<std::unique_ptr<Works>> works_;  // by worker
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ServedParameters>> clients_;  // with ClusterSettings::update

@@ -78,18 +78,18 @@ Result<std::unique_ptr<Server>> StartServer(uint32_t workers) {
 
 Result<std::unique_ptr<Worker>> Connect(uint32_t worker, uint32_t workers,
                                         const std::string& endpoint) {
-  return Worker::Connect({.worker = worker,
-                          .world_size = workers,
-                          .servers = {{endpoint, "", 0, true}},
-                          .lost_after_ms = kLostAfterMs,
-                          .heartbeat = kHeartbeat},
-                         DeadlineIn(20000));
+  return Worker::Connect({.channel = {.worker = worker,
+                                      .world_size = workers,
+                                      .lost_after_ms = kLostAfterMs,
+                                      .heartbeat = kHeartbeat},
+                          .servers = {{endpoint, "", 0, true}}},
+                         kit::DeadlineIn(20000));
 }
 
 Status Reduce(Worker& worker) {
   float value = 1;
-  auto pool = std::make_shared<WorkPool>();
-  PooledWork* const work = pool->Take({.send = &value, .recv = &value, .count = 1, .key = 1});
+  Works works;
+  TransferWork* const work = *works.Take({.send = &value, .recv = &value, .count = 1, .key = 1});
   const Status refused = worker.Submit(work);
   if (!refused.ok()) work->Complete(refused);
   const Status status = work->WaitHost(40000);

@@ -132,7 +132,7 @@ TEST_F(Members, KeepParametersInStepByDefaultAndEndWithTheRanks) {
 }
 
 TEST_F(Members, AddUpOnlyWhereWorkersUpdate) {
-  Start(2, 1, {.rendezvous = {.encrypt = true}, .update = UpdateChoice::kWorkers});
+  Start(2, 1, {.rendezvous = {.encrypt = true}, .update = "workers"});
   EXPECT_EQ(ClientOf(0), nullptr);
   EXPECT_FALSE(ranks_[0]->traits().kinds & Bit(TransferKind::kPush));
   RunWorkers(2, [&](uint32_t rank) {
@@ -145,28 +145,10 @@ TEST_F(Members, AddUpOnlyWhereWorkersUpdate) {
   });
 }
 
-TEST_F(Members, OneThatIsAbortedReturnsTheReasonAndIsNamed) {
-  Start(2, 2);
-  std::vector<float> values[2];
-  RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Train(rank, 1, &values[rank]).ok()); });
-  members_[1]->Abort(Status::Error(StatusCode::kInterrupted, "the user asked to stop"));
-  RunWorkers(2, [&](uint32_t rank) {
-    std::vector<float> sum(kCount);
-    const Status status =
-        Run(rank, {.send = sum.data(), .recv = sum.data(), .count = kCount, .key = 4});
-    EXPECT_EQ(BlamedServer(status.rank()), 1) << status.message();
-    EXPECT_THAT(status.message(), ::testing::HasSubstr("server 1"));
-    ranks_[rank].reset();
-  });
-  Join();
-  EXPECT_TRUE(ends_[0].ok()) << ends_[0].message();
-  EXPECT_EQ(ends_[1].code(), StatusCode::kInterrupted) << ends_[1].message();
-}
-
 // Its key is another one, and the servers have not seen it.
 TEST_F(Members, AdmitTheKeyOfANewProcess) {
   const CommunicatorSettings settings{.rendezvous = {.encrypt = true, .timeout_ms = 20000},
-                                      .update = UpdateChoice::kAsync};
+                                      .update = "async"};
   Start(2, 1, settings);
   std::vector<float> values[2];
   RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Train(rank, 1, &values[rank]).ok()); });

@@ -23,14 +23,13 @@ class RecordingLink final : public Link {
   bool Writable() override { return !Closed() && inner_->Writable(); }
   void* socket() override { return inner_->socket(); }
   bool Receive(Message* out) override { return inner_->Receive(out); }
-  SendResult Send(Message& message) override {
-    if (Closed()) return SendResult::kFull;
+  bool Send(Message& message) override {
+    if (Closed()) return false;
     Header header;
-    const char* const objection = Decode(
-        {static_cast<const uint8_t*>(message.header.data()), message.header.size()}, &header);
-    const SendResult result = inner_->Send(message);
+    const char* const objection = Decode(message.header, &header);
+    const bool result = inner_->Send(message);
     const std::lock_guard lock(record_->mutex);
-    if (!objection && result == SendResult::kSent && header.kind == record_->kind) {
+    if (!objection && result && header.kind == record_->kind) {
       record_->keys.push_back(header.key);
     }
     return result;

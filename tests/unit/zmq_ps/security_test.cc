@@ -1,4 +1,4 @@
-// Strangers on the network: they cost a line in the log, and the run goes on.
+// Peers that are not of the run: they cost a line in the log, and the run goes on.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
@@ -36,8 +36,8 @@ class RawConnection {
   }
   // Whether the other side closes within five seconds.
   bool IsClosed() {
-    timeval patience{.tv_sec = 5, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    timeval timeout{.tv_sec = 5, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     char buffer[256];
     ssize_t got = 0;
     do got = recv(fd_, buffer, sizeof(buffer), 0);
@@ -77,7 +77,7 @@ void ExpectThatItWorks(Cluster& cluster, uint32_t workers, uint64_t key) {
   });
 }
 
-// Complaints come once a second at most, so one may take that long.
+// Lines come once a second at most, so one may take that long.
 bool WaitForLog(const Cluster& cluster, size_t lines) {
   for (int i = 0; i < 500 && cluster.log().size() < lines; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -103,15 +103,14 @@ TEST(Security, AWrongKeyIsRefusedAndSaidOnce) {
   ASSERT_TRUE(cluster.ok());
   ExpectThatItWorks(cluster, 2, 1);
   // It knows the server's address but neither key.
-  const auto stranger = Worker::Connect({.worker = 1,
-                                         .world_size = 2,
-                                         .servers = {{.endpoint = cluster.server(0).endpoint(),
-                                                      .public_key = KeyPair::Make()->public_key,
-                                                      .rank = 0}},
-                                         .keys = *KeyPair::Make()},
-                                        DeadlineIn(500));
-  ASSERT_FALSE(stranger.ok());
-  EXPECT_EQ(stranger.status().code(), StatusCode::kRendezvous);
+  const auto outsider =
+      Worker::Connect({.channel = {.worker = 1, .world_size = 2, .keys = *KeyPair::Make()},
+                       .servers = {{.endpoint = cluster.server(0).endpoint(),
+                                    .public_key = KeyPair::Make()->public_key,
+                                    .rank = 0}}},
+                      kit::DeadlineIn(500));
+  ASSERT_FALSE(outsider.ok());
+  EXPECT_EQ(outsider.status().code(), StatusCode::kRendezvous);
   EXPECT_TRUE(WaitForLog(cluster, 1));
   ExpectThatItWorks(cluster, 2, 2);
 }
@@ -125,15 +124,15 @@ TEST(Security, AKeyThatIsNotOfThisRunIsRefused) {
                                      .workers = 1});
   ASSERT_TRUE(server.ok()) << server.status().message();
   const ServerAddress address{(*server)->endpoint(), server_keys.public_key, 0};
-  const auto stranger =
-      Worker::Connect({.servers = {address}, .keys = *KeyPair::Make()}, DeadlineIn(3000));
-  EXPECT_FALSE(stranger.ok());
-  const auto friendly =
-      Worker::Connect({.servers = {address}, .keys = worker_keys}, DeadlineIn(9000));
-  EXPECT_TRUE(friendly.ok()) << friendly.status().message();
+  const auto outsider = Worker::Connect(
+      {.channel = {.keys = *KeyPair::Make()}, .servers = {address}}, kit::DeadlineIn(3000));
+  EXPECT_FALSE(outsider.ok());
+  const auto member = Worker::Connect({.channel = {.keys = worker_keys}, .servers = {address}},
+                                      kit::DeadlineIn(9000));
+  EXPECT_TRUE(member.ok()) << member.status().message();
 }
 
-// A key of the run opens the door, but only under its own name.
+// A key of the run is one of its own rank only.
 TEST(Security, AWorkerCannotSpeakForAnother) {
   const KeyPair server_keys = *KeyPair::Make(), first = *KeyPair::Make(), second = *KeyPair::Make();
   const auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
@@ -143,31 +142,32 @@ TEST(Security, AWorkerCannotSpeakForAnother) {
   ASSERT_TRUE(server.ok()) << server.status().message();
   const ServerAddress address{(*server)->endpoint(), server_keys.public_key, 0};
   const auto impostor = Worker::Connect(
-      {.worker = 0, .world_size = 2, .servers = {address}, .keys = second}, DeadlineIn(300));
+      {.channel = {.worker = 0, .world_size = 2, .keys = second}, .servers = {address}},
+      kit::DeadlineIn(300));
   EXPECT_FALSE(impostor.ok());
 }
 
-class Strangers : public ::testing::TestWithParam<bool> {};
+class Outsiders : public ::testing::TestWithParam<bool> {};
 
-TEST_P(Strangers, GarbageCostsALine) {
+TEST_P(Outsiders, GarbageCostsALine) {
   const unsigned seed = 99;
   SCOPED_TRACE("seed " + std::to_string(seed));
   Cluster cluster({.workers = 2, .servers = 1, .encrypt = GetParam()});
   ASSERT_TRUE(cluster.ok());
   std::mt19937 random(seed);
   for (int i = 0; i < 20; ++i) {
-    RawConnection stranger(cluster.server(0).endpoint());
-    ASSERT_TRUE(stranger.connected());
+    RawConnection outsider(cluster.server(0).endpoint());
+    ASSERT_TRUE(outsider.connected());
     std::string bytes(1 + random() % 3000, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
-    stranger.Send(i % 2 ? Greeting() + bytes : bytes);
+    outsider.Send(i % 2 ? Greeting() + bytes : bytes);
   }
   ExpectThatItWorks(cluster, 2, 1);
   EXPECT_TRUE(WaitForLog(cluster, 1));
-  EXPECT_LT(cluster.log().size(), 10u) << "a flood of strangers floods the log";
+  EXPECT_LT(cluster.log().size(), 10u) << "a flood of connections floods the log";
 }
 
-// Two descriptors each: server and stranger are in this process.
+// Two descriptors each: server and outsider are in this process.
 void AllowDescriptors(rlim_t count) {
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -177,22 +177,22 @@ void AllowDescriptors(rlim_t count) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-TEST_P(Strangers, AThousandSilentConnectionsDoNotHinder) {
+TEST_P(Outsiders, AThousandSilentConnectionsDoNotHinder) {
   ASSERT_NO_FATAL_FAILURE(AllowDescriptors(2500));
   Cluster cluster({.workers = 2, .servers = 1, .encrypt = GetParam()});
   ASSERT_TRUE(cluster.ok());
-  std::vector<std::unique_ptr<RawConnection>> strangers;
+  std::vector<std::unique_ptr<RawConnection>> outsiders;
   for (int i = 0; i < 1000; ++i) {
-    strangers.push_back(std::make_unique<RawConnection>(cluster.server(0).endpoint()));
-    ASSERT_TRUE(strangers.back()->connected()) << i;
+    outsiders.push_back(std::make_unique<RawConnection>(cluster.server(0).endpoint()));
+    ASSERT_TRUE(outsiders.back()->connected()) << i;
   }
   ExpectThatItWorks(cluster, 2, 1);
-  strangers.clear();
+  outsiders.clear();
   EXPECT_TRUE(WaitForLog(cluster, 1));
   ExpectThatItWorks(cluster, 2, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, Strangers, ::testing::Bool(), [](const auto& mode) {
+INSTANTIATE_TEST_SUITE_P(Modes, Outsiders, ::testing::Bool(), [](const auto& mode) {
   return std::string(mode.param ? "encrypted" : "plain");
 });
 
@@ -200,10 +200,10 @@ INSTANTIATE_TEST_SUITE_P(Modes, Strangers, ::testing::Bool(), [](const auto& mod
 TEST(Security, ALengthBombIsCutOff) {
   Cluster cluster({.workers = 2, .servers = 1});
   ASSERT_TRUE(cluster.ok());
-  RawConnection stranger(cluster.server(0).endpoint());
-  ASSERT_TRUE(stranger.connected());
-  ASSERT_TRUE(stranger.Send(Greeting() + Ready() + std::string("\x02\x40\0\0\0\0\0\0\0", 9)));
-  EXPECT_TRUE(stranger.IsClosed());
+  RawConnection outsider(cluster.server(0).endpoint());
+  ASSERT_TRUE(outsider.connected());
+  ASSERT_TRUE(outsider.Send(Greeting() + Ready() + std::string("\x02\x40\0\0\0\0\0\0\0", 9)));
+  EXPECT_TRUE(outsider.IsClosed());
   EXPECT_TRUE(WaitForLog(cluster, 1));
   ExpectThatItWorks(cluster, 2, 1);
 }
@@ -214,15 +214,15 @@ TEST(Security, MessagesThatAreNoneOfOursAreDropped) {
   ASSERT_TRUE(cluster.ok());
   ::zmq::context_t context;
   {
-    ::zmq::socket_t stranger(context, ZMQ_DEALER);
-    stranger.set(::zmq::sockopt::linger, 1000);
-    stranger.connect(cluster.server(0).endpoint());
+    ::zmq::socket_t outsider(context, ZMQ_DEALER);
+    outsider.set(::zmq::sockopt::linger, 1000);
+    outsider.connect(cluster.server(0).endpoint());
     for (const std::string& text : {std::string("hello"), std::string(5000, 'x')}) {
-      stranger.send(::zmq::buffer(text), ::zmq::send_flags::none);
+      outsider.send(::zmq::buffer(text), ::zmq::send_flags::none);
     }
     for (int i = 0; i < 20; ++i)
-      stranger.send(::zmq::str_buffer("frame"), ::zmq::send_flags::sndmore);
-    stranger.send(::zmq::str_buffer("last"), ::zmq::send_flags::none);
+      outsider.send(::zmq::str_buffer("frame"), ::zmq::send_flags::sndmore);
+    outsider.send(::zmq::str_buffer("last"), ::zmq::send_flags::none);
   }
   EXPECT_TRUE(WaitForLog(cluster, 1));
   ExpectThatItWorks(cluster, 2, 1);

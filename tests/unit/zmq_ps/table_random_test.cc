@@ -3,16 +3,15 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "offload.h"
 #include "table.h"
 #include "table_bench.h"
 #include "tests/fakes/allocation_count.h"
@@ -24,59 +23,36 @@ constexpr uint32_t kWorkers = 3;
 constexpr uint64_t kSteps = 12;
 constexpr int32_t kStaleness = 1;
 
-// Runs tasks on two threads, as the pool of a server does.
+// Runs tasks on two threads, as a server does.
 class TaskThreads {
  public:
-  TaskThreads() {
-    for (std::thread& thread : threads_) thread = std::thread([this] { Loop(); });
-  }
-  ~TaskThreads() {
+  void Submit(UpdateTask* task) {
     {
       const std::lock_guard lock(mutex_);
-      stop_ = true;
+      ++under_way_;
     }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  void Submit(UpdateTask* task) {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(task);
-    ++under_way_;
-    changed_.notify_one();
+    const auto done = [this, task] {
+      const std::lock_guard lock(mutex_);
+      done_.push_back(task);
+      changed_.notify_one();
+    };
+    offload_.Run(
+        SIZE_MAX, [task] { Run(*task); }, done);
   }
   // What has run; blocks when `wait` and something is under way.
   std::vector<UpdateTask*> TakeDone(bool wait) {
     std::unique_lock lock(mutex_);
-    done_changed_.wait(lock, [&] { return !wait || under_way_ == 0 || !done_.empty(); });
-    std::vector<UpdateTask*> done;
-    done.swap(done_);
-    under_way_ -= done.size();
-    return done;
+    changed_.wait(lock, [&] { return !wait || under_way_ == 0 || !done_.empty(); });
+    under_way_ -= done_.size();
+    return std::exchange(done_, {});
   }
 
  private:
-  void Loop() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      UpdateTask* const task = waiting_.front();
-      waiting_.pop_front();
-      lock.unlock();
-      Run(*task);
-      lock.lock();
-      done_.push_back(task);
-      done_changed_.notify_one();
-    }
-  }
-
   std::mutex mutex_;
-  std::condition_variable changed_, done_changed_;
-  std::deque<UpdateTask*> waiting_;
+  std::condition_variable changed_;
   std::vector<UpdateTask*> done_;
   size_t under_way_ = 0;
-  bool stop_ = false;
-  std::thread threads_[2];
+  Offload offload_{2, [](const Offload::Function& done) { done(); }};
 };
 
 // One cell, and all values that it may have at any time.

@@ -44,47 +44,6 @@ TEST(TableSync, AddsInTheOrderOfTheWorkersWhateverTheOrderOfArrival) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(TableSync, AddsUpWhileTheLastOneIsMissing) {
-  TableBench bench(UpdateMode::kSync, 4);
-  bench.Push(1, 1, Floats(kCount, 1));
-  EXPECT_EQ(bench.table.NextWork(), nullptr);
-  bench.Push(0, 1, Floats(kCount, 1));
-  bench.RunAll();
-  EXPECT_EQ(bench.table.counters().sums, 1u);
-  bench.Push(2, 1, Floats(kCount, 1));
-  bench.RunAll();
-  EXPECT_EQ(bench.table.counters().sums, 2u);
-  bench.Push(3, 1, Floats(kCount, 1));
-  bench.RunAll();
-  EXPECT_EQ(bench.table.counters().sums, 2u);
-  bench.PlainUpdate(Floats(kCount, 4), 8, 1);
-  bench.ExpectAsPlain();
-}
-
-TEST(TableSync, UpdatesGoBeforeSums) {
-  TableBench bench(UpdateMode::kSync, 3);
-  CellSpec other = SpecOf(8);
-  ASSERT_TRUE(bench.table.Register(0, other).ok());
-  ASSERT_TRUE(bench.table.Store(0, other.id, -1, MessageOf(Floats(kCount))).ok());
-  const Floats gradient(kCount, 1);
-  const PushSpec push{.step = 1, .weight = 1};
-  for (uint32_t worker = 0; worker < 2; ++worker) bench.Push(worker, 1, gradient);
-  for (uint32_t worker = 0; worker < 3; ++worker) {
-    ASSERT_TRUE(bench.table.Push(worker, other.id, push, MessageOf(gradient)).ok());
-  }
-  UpdateTask* const first = bench.table.NextWork();
-  UpdateTask* const second = bench.table.NextWork();
-  ASSERT_TRUE(first && second);
-  EXPECT_TRUE(first->update);
-  EXPECT_FALSE(second->update);
-  EXPECT_EQ(bench.table.NextWork(), nullptr);
-  zmq_ps::Run(*second);
-  zmq_ps::Run(*first);
-  bench.table.Finished(second);
-  bench.table.Finished(first);
-  EXPECT_EQ(bench.table.NextWork(), nullptr);
-}
-
 TEST(TableSync, APullWaitsForTheUpdateOfItsStep) {
   TableBench bench(UpdateMode::kSync, 2);
   bench.Push(1, 5, Floats(kCount, 1));
@@ -135,27 +94,20 @@ TEST(TableSync, AWorkerMayPushAheadABit) {
   bench.ExpectAsPlain();
 }
 
-TEST(TableSync, AheadOfAnotherStepFailsTheCell) {
+TEST(TableSync, AStepAheadOfAnothersIsRefusedAlsoWhileAnUpdateRuns) {
   TableBench bench(UpdateMode::kSync, 2);
   bench.Push(0, 1, Floats(kCount, 1));
   bench.Push(0, 2, Floats(kCount, 1));
   bench.Push(1, 1, Floats(kCount, 1));
   UpdateTask* const task = bench.table.NextWork();
   ASSERT_NE(task, nullptr);
-  bench.Push(1, 3, Floats(kCount, 1));  // meets the step 2 of rank 0 only when step 1 is made
+  const Status status = bench.TryPush(1, 3, Floats(kCount, 1));
+  Says(status, "rank 1 pushed step 3 of unit 0000000000000007, but rank 0 pushed step 2");
   zmq_ps::Run(*task);
   bench.table.Finished(task);
-  const Status status = bench.TryPush(1, 4, Floats(kCount, 1));
-  Says(status, "rank 1 pushed step 3 of unit 0000000000000007, but rank 0 pushed step 2");
-}
-
-TEST(TableSync, ALossChangesNothing) {
-  TableBench bench(UpdateMode::kSync, 2);
-  bench.Push(0, 1, Floats(kCount, 1));
-  bench.Pull(0, 1, 100);
-  bench.table.Lose(1);
-  EXPECT_EQ(bench.table.NextWork(), nullptr);
-  EXPECT_EQ(bench.Answered(), Requests{});
+  bench.Push(1, 2, Floats(kCount, 1));
+  bench.RunAll();
+  EXPECT_EQ(bench.table.counters().updates, 2u);
 }
 
 TEST(Table, ARepeatedStepIsDoneAlready) {
@@ -173,22 +125,6 @@ TEST(Table, ARepeatedStepIsDoneAlready) {
     bench.PlainUpdate(Floats(kCount, 1), 2, 3);
     bench.ExpectAsPlain();
   }
-}
-
-TEST(TableAsync, EachPushIsAnUpdateInTheOrderOfArrival) {
-  TableBench bench(UpdateMode::kAsync, 3);
-  const std::vector<uint32_t> order = {2, 0, 1, 1, 2, 0};
-  std::vector<uint64_t> steps(3, 0);
-  uint64_t number = 0;
-  for (const uint32_t worker : order) {
-    const Floats gradient = RandomFloats(kCount, 50 + number);
-    const float weight = 0.25f * static_cast<float>(1 + 7 * number);  // below 1 at first
-    bench.Push(worker, ++steps[worker], gradient, weight);
-    bench.PlainUpdate(gradient, weight, ++number);
-  }
-  bench.RunAll();
-  EXPECT_EQ(bench.table.counters().updates, 6u);
-  bench.ExpectAsPlain();
 }
 
 TEST(TableAsync, UpdatesAreCountedFromTheStepOfAContinuedRun) {
@@ -625,18 +561,6 @@ TEST(Table, AFailedUpdateFailsTheCellAlone) {
   EXPECT_EQ(bench.table.NextWork(), nullptr);
   EXPECT_TRUE(bench.table.Pull(0, other.id, {.request = 4}).ok());
   EXPECT_EQ(bench.Answered(), Requests{4});
-}
-
-TEST(Table, LastStepIsTheSmallestOfAllCells) {
-  TableBench bench(UpdateMode::kAsync, 2);
-  const CellSpec other = SpecOf(8);
-  ASSERT_TRUE(bench.table.Register(0, other).ok());
-  bench.Push(1, 1, Floats(kCount));
-  bench.Push(1, 2, Floats(kCount));
-  EXPECT_EQ(bench.table.LastStep(1), 0u);
-  ASSERT_TRUE(bench.table.Push(1, other.id, {.step = 1}, MessageOf(Floats(kCount))).ok());
-  EXPECT_EQ(bench.table.LastStep(1), 1u);
-  EXPECT_EQ(bench.table.LastStep(0), 0u);
 }
 
 TEST(Table, ACancelledPullIsNotAnswered) {

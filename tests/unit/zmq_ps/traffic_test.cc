@@ -1,5 +1,6 @@
 // What goes over the wire besides tensors.
 #include "cluster.h"
+#include "training.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -17,7 +18,7 @@ TEST(Traffic, IsOnePercentMoreThanTheTensorsAtMost) {
     EXPECT_EQ(data.front(), kWorkers);
     EXPECT_EQ(data.back(), kWorkers);
   });
-  const ServerTraffic traffic = cluster.server(0).traffic();
+  const Traffic& traffic = cluster.server(0).traffic();
   const uint64_t payload = kCount * sizeof(float) * kWorkers;
   EXPECT_EQ(traffic.payload_in, payload);
   EXPECT_EQ(traffic.payload_out, payload);
@@ -37,11 +38,39 @@ TEST(Traffic, IsSpreadOverAllServers) {
             .ok());
   }
   uint64_t most = 0, all = 0;
-  for (const uint64_t bytes : cluster.worker(0).PushedBytes()) {
+  for (uint32_t server = 0; server < kServers; ++server) {
+    const uint64_t bytes = cluster.server(server).traffic().payload_in;
     most = std::max(most, bytes);
     all += bytes;
   }
   EXPECT_LE(static_cast<double>(most * kServers), 1.05 * static_cast<double>(all));
+}
+
+// Of a unit with rows, no others travel than those that are named.
+TEST(Traffic, IsThatOfTheRowsThatAreNamed) {
+  constexpr int64_t kRow = 50, kRows = 400;
+  Cluster cluster(
+      {.workers = 1, .servers = 1, .update = ParameterTraits{.mode = UpdateMode::kSync}});
+  ASSERT_TRUE(cluster.ok());
+  const TrainingSettings training{.workers = 1, .units = {{5, kRow * kRows, kRow}}};
+  Weights weights;
+  ASSERT_TRUE(Prepare(cluster.client(0), 0, training, cluster.optimizer(), &weights).ok());
+  ASSERT_TRUE(cluster.client(0).BeginStep({.step = 1, .weight = 1}).ok());
+  const Traffic& traffic = cluster.server(0).traffic();
+  const uint64_t in = traffic.payload_in, out = traffic.payload_out;
+  const std::vector<int32_t> rows = {0, 7, 399};
+  Transfer transfer{.kind = TransferKind::kPush,
+                    .send = weights.data(),
+                    .count = kRow * kRows,
+                    .key = 5,
+                    .rows = rows.data(),
+                    .row_count = 3};
+  ASSERT_TRUE(cluster.Run(0, transfer).ok());
+  transfer.kind = TransferKind::kPull;
+  transfer.recv = weights.data();
+  ASSERT_TRUE(cluster.Run(0, transfer).ok());
+  EXPECT_EQ(traffic.payload_in - in, 3 * kRow * sizeof(float));
+  EXPECT_EQ(traffic.payload_out - out, 3 * kRow * sizeof(float));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Threads that wait for transfers and do the worker's work meanwhile.
+// Threads that wait for transfers and make the worker's progress meanwhile.
 #include <atomic>
 #include <thread>
 
@@ -29,7 +29,7 @@ struct Chain {  // transfers of which each submits the next one when it ends
   }
 };
 
-TEST(Guests, ManyThreadsWaitWhileCallbacksSubmit) {
+TEST(Progress, ManyThreadsWaitWhileCallbacksSubmit) {
   constexpr uint32_t kWorkers = 2;
   constexpr int kThreads = 3, kRounds = 40;
   Cluster cluster({.workers = kWorkers, .servers = 2, .slice_bytes = 1 << 12});
@@ -53,14 +53,14 @@ TEST(Guests, ManyThreadsWaitWhileCallbacksSubmit) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const auto deadline = DeadlineIn(30000);
-    while (chain.left > 0 && Clock::now() < deadline) std::this_thread::yield();
+    const auto deadline = kit::DeadlineIn(30000);
+    while (chain.left > 0 && kit::Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(chain.left, 0);
     if (Work* const work = chain.last) work->Release();
   });
 }
 
-TEST(Guests, AreSentAwayWhenTheWorkerEnds) {
+TEST(Progress, AWaitEndsWithTheWorker) {
   Cluster cluster({.workers = 2, .servers = 1});
   ASSERT_TRUE(cluster.ok());
   float value = 1;
@@ -75,7 +75,7 @@ TEST(Guests, AreSentAwayWhenTheWorkerEnds) {
   work->Release();
 }
 
-TEST(Guests, LeaveAtTheirOwnTimeoutAndTheThreadGoesOn) {
+TEST(Progress, AWaitEndsAtItsOwnTimeoutAndTheThreadGoesOn) {
   Cluster cluster({.workers = 2, .servers = 1});
   ASSERT_TRUE(cluster.ok());
   float values[2] = {1, 2};
@@ -85,9 +85,9 @@ TEST(Guests, LeaveAtTheirOwnTimeoutAndTheThreadGoesOn) {
           .ok());
   EXPECT_EQ(work->WaitHost(20).code(), StatusCode::kTimeout);
   ASSERT_TRUE(cluster.Run(1, {.send = &values[1], .recv = &values[1], .count = 1, .key = 1}).ok());
-  const auto deadline = DeadlineIn(30000);
-  while (work->state() == WorkState::kPending && Clock::now() < deadline) {
-    std::this_thread::yield();  // nobody helps
+  const auto deadline = kit::DeadlineIn(30000);
+  while (work->state() == WorkState::kPending && kit::Clock::now() < deadline) {
+    std::this_thread::yield();  // nobody waits
   }
   EXPECT_EQ(work->state(), WorkState::kDone);
   EXPECT_EQ(values[0], 3);

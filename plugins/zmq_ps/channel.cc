@@ -1,0 +1,283 @@
+// Exactly once: a request is sent again when there is a new connection, because messages are lost
+// with the former one only, and stays in unanswered_ until its answer is here. The server knows its
+// number, so what it has seen it does not apply again. Answers that come twice are acknowledged
+// twice and written once.
+#include "channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "describe.h"
+#include "request_data.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+constexpr int kMaxReceivesPerStep = 4;
+// Acknowledgements go together: each wakes two threads of the server, which until then keeps the
+// answers and cannot update in the memory that they refer to.
+constexpr size_t kAcksTogether = 16;
+constexpr uint64_t kAckedSlices = 3;
+constexpr auto kAckDelay = std::chrono::milliseconds(2);
+
+}  // namespace
+
+std::string Describe(const ServerAddress& address) {
+  const char* const role = address.is_member ? "server " : "the parameter server of rank ";
+  return role + std::to_string(address.rank) + " at " + address.endpoint;
+}
+
+Channel::Channel(const ServerAddress& address, const ChannelSettings& settings,
+                 ::zmq::context_t& context, size_t number, std::shared_ptr<WakeUp> wake_up,
+                 Owner& owner)
+    : address_(address),
+      settings_(settings),
+      owner_(owner),
+      flow_(settings.flow),
+      borrowed_(std::move(wake_up)) {
+  auto link = std::make_unique<DealerLink>(context, settings.worker, address.endpoint,
+                                           address.public_key, settings.keys,
+                                           SocketSettings{settings.flow, settings.heartbeat});
+  monitor_ = std::make_unique<Monitor>(context, link->raw(), "server" + std::to_string(number));
+  link->Connect();
+  link_ = settings.wrap ? settings.wrap(std::move(link)) : std::move(link);
+}
+
+Status Channel::Error(StatusCode code, const char* what) const {
+  return Status::Error(code, "%s %s", Describe(address_).c_str(), what).WithRank(address_.blame());
+}
+
+Header Channel::HeaderOf(MessageKind kind) const {
+  return {.kind = kind,
+          .worker = settings_.worker,
+          .world_size = settings_.world_size,
+          .incarnation = settings_.incarnation};
+}
+
+// What asks and brings nothing does not wait behind tensors; its priority is for the answer.
+void Channel::Queue(Request* request) {
+  if (std::exchange(request->queued, true)) return;
+  request->work->memory_uses.fetch_add(1, std::memory_order_relaxed);
+  const Operation operation = request->work->operation;
+  const bool asks = operation == Operation::kPull || operation == Operation::kLoad;
+  requests_.Push(asks ? INT32_MAX : request->work->transfer().priority, request);
+}
+
+// kUp comes once a connection is ready for messages, kDown when it was closed by either side or by
+// heartbeats. ZeroMQ connects again by itself.
+void Channel::HandleEvents() {
+  ConnectionEvent event;
+  while (monitor_->Next(&event)) {
+    switch (event.kind) {
+      case ConnectionEvent::Kind::kAccepted:
+        break;  // of servers only
+      case ConnectionEvent::Kind::kUp:
+        hello_due_ = true;
+        down_since_.reset();
+        for (const auto& [id, request] : unanswered_) Queue(request);
+        break;
+      case ConnectionEvent::Kind::kDown:
+        if (!down_since_) down_since_ = Clock::now();
+        break;
+      case ConnectionEvent::Kind::kRefused:
+        if (!welcomed_) owner_.Fail(Error(StatusCode::kRendezvous, "refused the key of this rank"));
+        break;
+    }
+  }
+}
+
+// A server that nothing is wanted from may be away as long as it likes.
+void Channel::CheckConnection(Clock::time_point now) {
+  const bool needed = !unanswered_.empty() || !requests_.empty();
+  const auto lost_after = std::chrono::milliseconds(settings_.lost_after_ms);
+  if (!needed || !down_since_ || now < *down_since_ + lost_after) return;
+  owner_.Fail(Error(StatusCode::kPeerLost, "closed its connection"));
+}
+
+bool Channel::IsReady() {
+  const int events = EventsOf(link_->socket());
+  if (events & ZMQ_POLLIN) return true;
+  const bool waits = hello_due_ || (!requests_.empty() && borrowed_.HasRoom(flow_.messages()));
+  return waits && (events & ZMQ_POLLOUT);
+}
+
+void Channel::Receive() {
+  Message message;
+  for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
+}
+
+void Channel::Handle(Message& message) {
+  Header header;
+  const char* const objection = Decode(message.header, &header);
+  if (objection) {
+    const std::string what = std::string("sent a broken message: ") + objection;
+    return owner_.Fail(Error(StatusCode::kInternal, what.c_str()));
+  }
+  switch (header.kind) {
+    case MessageKind::kWelcome:
+      if (!std::exchange(welcomed_, true)) owner_.Welcomed(header.round);
+      return;
+    case MessageKind::kAnswer:
+      return HandleAnswer(header, message.body);
+    case MessageKind::kRefusal:
+      Acknowledge(header.request, 0);
+      if (header.request == 0 || unanswered_.count(header.request) > 0) {
+        owner_.Refused(StatusOf(header, message.body));
+      }
+      return;
+    default:
+      return;  // not for ranks
+  }
+}
+
+// An answer must be to the request that it names, and of the size that this rank expects: it is
+// written into the caller's memory.
+void Channel::HandleAnswer(const Header& header, const ::zmq::message_t& body) {
+  Acknowledge(header.request, body.size());
+  const auto found = unanswered_.find(header.request);
+  if (found == unanswered_.end()) return;
+  Request& request = *found->second;
+  TransferWork& work = *request.work;
+  if (header.key != work.match_key || header.round != work.round ||
+      header.spec != SpecOf(work, request.slice) ||
+      body.size() != AnswerBytes(work, request, settings_.worker)) {
+    const Text what = Describe(work.transfer(), work.operation);
+    return owner_.Fail(Error(StatusCode::kInternal,
+                             kit::Format("answered %s with something else", what.c_str()).c_str()));
+  }
+  TakeAnswer(work, request, body.data(), body.size());
+  work.last_step = std::min(work.last_step, header.served.step);
+  request.done = true;
+  unanswered_.erase(found);
+  if (--work.unanswered == 0) owner_.EndUse(&work);
+}
+
+void Channel::Acknowledge(uint64_t request, uint64_t bytes) {
+  if (acks_.empty()) first_ack_ = Clock::now();
+  acks_.push_back(request);
+  acked_bytes_ += bytes;
+}
+
+bool Channel::AcksAreDue() const {
+  return acks_.size() >= kAcksTogether ||
+         acked_bytes_ >= kAckedSlices * settings_.flow.slice_bytes ||
+         Clock::now() >= first_ack_ + kAckDelay;
+}
+
+bool Channel::SendControl(MessageKind kind, ::zmq::message_t body) {
+  if (!link_->Writable()) return false;
+  Message message{.header = Encode(HeaderOf(kind)), .body = std::move(body)};
+  return link_->Send(message);
+}
+
+bool Channel::SendControl(bool all_acknowledgements) {
+  if (hello_due_ && !SendControl(MessageKind::kHello, {})) return false;
+  hello_due_ = false;
+  if (acks_.empty() || (!all_acknowledgements && !AcksAreDue())) return true;
+  constexpr size_t kMost = kMaxListBytes / sizeof(uint64_t);
+  for (size_t first = 0; first < acks_.size(); first += kMost) {
+    const size_t count = std::min(acks_.size() - first, kMost);
+    // After a false some go again later, which does no harm.
+    if (!SendControl(MessageKind::kAck, {&acks_[first], count * sizeof(uint64_t)})) return false;
+  }
+  acks_.clear();
+  acked_bytes_ = 0;
+  return true;
+}
+
+// Control messages first: the server waits for acknowledgements. Then requests by priority, as many
+// as libzmq may hold for this server; one that was answered meanwhile need not go again.
+void Channel::Send(bool all_acknowledgements) {
+  if (!SendControl(all_acknowledgements)) return;
+  for (; !requests_.empty(); requests_.Pop()) {
+    Request* const request = requests_.top();
+    if (!request->done && (!borrowed_.HasRoom(flow_.messages()) || !SendRequest(*request))) {
+      return flow_.Full(Clock::now());
+    }
+    request->queued = false;
+    owner_.EndUse(request->work);
+  }
+  flow_.Drained();
+}
+
+// A number is given when a request goes for the first time, so numbers are in the order of sending.
+bool Channel::SendRequest(Request& request) {
+  if (!link_->Writable()) return false;
+  TransferWork& work = *request.work;
+  Header header = HeaderOf(MessageKind::kPush);
+  header.request = request.id ? request.id : next_request_;
+  header.key = work.match_key;
+  header.round = work.round;
+  header.slice = request.index;
+  header.spec = SpecOf(work, request.slice);
+  header.priority = work.transfer().priority;
+  header.timeout_ms = std::max<int64_t>(kit::MillisecondsUntil(work.deadline()), 1);
+  header.sequence = work.transfer().sequence;
+  header.served = ServedOf(work, request);
+  Message message{.header = Encode(header)};
+  Attach(request, &message);
+  const size_t bytes = message.body.size();
+  if (!link_->Send(message)) return false;
+  flow_.Sent(bytes);
+  if (request.id == 0) {
+    request.id = next_request_++;
+    unanswered_.emplace(request.id, &request);
+  }
+  work.MarkStarted();
+  return true;
+}
+
+// The only tensor bytes that are copied into a message are rows, because they do not lie together.
+void Channel::Attach(Request& request, Message* message) {
+  const TransferWork& work = *request.work;
+  const Transfer& transfer = work.transfer();
+  const SliceSpec spec = SpecOf(work, request.slice);
+  const bool pushes = work.operation == Operation::kPush || work.operation == Operation::kStore;
+  if (work.sparse()) {
+    if (pushes) message->body = GatherRows(work, request);
+    message->rows =
+        Borrow(request, transfer.rows + request.first_row, request.row_count * sizeof(int32_t));
+  } else if (pushes || Contributes(spec, settings_.worker)) {
+    const bool own_part = work.operation == Operation::kAllGather;
+    message->body = Borrow(
+        request,
+        static_cast<const char*>(transfer.send) + ByteOffset(transfer, request.slice, own_part),
+        spec.bytes());
+  } else if (work.operation == Operation::kRegister) {
+    const auto spans = SpansOf(*work.unit, spec.offset, spec.count);
+    message->body.rebuild(spans.data(), spans.size() * sizeof(spans[0]));
+  }
+}
+
+// The caller's memory, until libzmq gives it back on a thread of its own.
+::zmq::message_t Channel::Borrow(Request& request, const void* data, size_t bytes) {
+  if (bytes == 0) return {};
+  request.channel = this;
+  const auto give_back = [](void*, void* hint) {
+    const Request& ended = *static_cast<Request*>(hint);
+    ended.channel->borrowed_.Return();
+    ended.channel->owner_.EndUse(ended.work);
+  };
+  ::zmq::message_t message(const_cast<void*>(data), bytes, give_back, &request);
+  request.work->memory_uses.fetch_add(1, std::memory_order_relaxed);
+  borrowed_.Borrow();
+  return message;
+}
+
+// What libzmq has, it gives back when its sockets close.
+void Channel::Close(const Status& farewell) {
+  try {
+    for (; !requests_.empty(); requests_.Pop()) {
+      requests_.top()->queued = false;
+      owner_.EndUse(requests_.top()->work);
+    }
+    Message leave = Compose(HeaderOf(MessageKind::kLeave), farewell);
+    if (SendControl(true) && link_->Writable()) (void)link_->Send(leave);
+  } catch (const ::zmq::error_t&) {
+    // The connection is beyond farewells.
+  }
+  link_.reset();
+  monitor_.reset();
+}
+
+}  // namespace engine::zmq_ps

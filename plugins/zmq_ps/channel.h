@@ -1,0 +1,114 @@
+// The connection of a rank to one server: requests go out by priority, answers come in.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "curve.h"
+#include "engine/host.h"
+#include "flow.h"
+#include "poll_set.h"
+#include "send_queue.h"
+#include "socket_link.h"
+#include "wire.h"
+#include "work.h"
+
+namespace engine::zmq_ps {
+
+struct ServerAddress {
+  std::string endpoint;
+  std::string public_key;  // empty: plain text
+  int32_t rank = -1;       // that hosts it, or of servers of their own the index
+  bool is_member = false;  // a server of its own
+
+  int32_t blame() const noexcept { return is_member ? BlameServer(rank) : rank; }
+};
+
+// "server 1 at tcp://...", "the parameter server of rank 1 at tcp://..."
+std::string Describe(const ServerAddress& address);
+
+struct ChannelSettings {
+  uint32_t worker = 0;  // the own rank
+  uint32_t world_size = 1;
+  uint32_t incarnation = 0;
+  KeyPair keys;
+  FlowSettings flow;
+  int64_t lost_after_ms = 1000;  // for which a server that is needed may be without a connection
+  Heartbeat heartbeat;
+  LinkWrapper wrap;  // for tests; may be empty
+};
+
+// Of the thread that makes the worker's progress, unless stated otherwise.
+class Channel {
+ public:
+  // Who learns what happens.
+  class Owner {
+   public:
+    virtual void Fail(const Status& reason) = 0;     // of the connection, or the server is broken
+    virtual void Refused(const Status& reason) = 0;  // a request, by the server
+    virtual void Welcomed(uint64_t last_round) = 0;  // for the first time
+    // A message, or an answer, needs the memory of the work no longer. [any-thread]
+    virtual void EndUse(TransferWork* work) noexcept = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // Throws zmq::error_t. `number` tells channels of a context apart.
+  Channel(const ServerAddress& address, const ChannelSettings& settings, ::zmq::context_t& context,
+          size_t number, std::shared_ptr<WakeUp> wake_up, Owner& owner);
+
+  const ServerAddress& address() const noexcept { return address_; }
+  bool welcomed() const noexcept { return welcomed_; }
+  void* socket() { return link_->socket(); }
+  void* monitor() { return monitor_->socket(); }
+
+  // Sends a request by its priority. It keeps its work alive until then.
+  void Queue(Request* request);
+
+  void HandleEvents();
+  void Receive();
+  void Send(bool all_acknowledgements);
+  // Whether there is something to receive or to send at once.
+  bool IsReady();
+  bool has_acknowledgements() const noexcept { return !acks_.empty(); }
+  void CheckConnection(Clock::time_point now);
+  // Sends what can be sent and a farewell, drops what is queued, and closes the sockets.
+  void Close(const Status& farewell);
+
+ private:
+  Header HeaderOf(MessageKind kind) const;
+  void Handle(Message& message);
+  void HandleAnswer(const Header& header, const ::zmq::message_t& body);
+  void Acknowledge(uint64_t request, uint64_t bytes);
+  bool AcksAreDue() const;
+  bool SendControl(bool all_acknowledgements);
+  bool SendControl(MessageKind kind, ::zmq::message_t body);
+  bool SendRequest(Request& request);
+  void Attach(Request& request, Message* message);
+  ::zmq::message_t Borrow(Request& request, const void* data, size_t bytes);
+  Status Error(StatusCode code, const char* what) const;
+
+  const ServerAddress address_;
+  const ChannelSettings& settings_;
+  Owner& owner_;
+  std::unique_ptr<Link> link_;
+  std::unique_ptr<Monitor> monitor_;
+  SendQueue<Request*> requests_;
+  SendAhead flow_;
+  BorrowedBuffers borrowed_;
+  std::unordered_map<uint64_t, Request*> unanswered_;
+  uint64_t next_request_ = 1;
+  std::vector<uint64_t> acks_;   // of answers that the server may forget, not sent yet
+  uint64_t acked_bytes_ = 0;     // of them
+  Clock::time_point first_ack_;  // when the first came, if there is one
+  bool hello_due_ = false;
+  bool welcomed_ = false;
+  std::optional<Clock::time_point> down_since_;
+};
+
+}  // namespace engine::zmq_ps

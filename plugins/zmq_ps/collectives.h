@@ -1,0 +1,81 @@
+// Collectives at a server: slices of transfers that ranks push to be reduced or passed on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "offload.h"
+#include "session.h"
+
+namespace engine::zmq_ps {
+
+// All of the server's thread.
+class Collectives {
+ public:
+  // `skips_lost`: ranks that are lost are left out of what they do not alone have. Borrows
+  // `sessions`, one per rank, and `offload`.
+  Collectives(bool skips_lost, std::vector<Session>& sessions, Offload& offload)
+      : skips_lost_(skips_lost), sessions_(sessions), offload_(offload) {}
+
+  // A push that its session has not seen. Null, or why it is dropped.
+  const char* Handle(const Header& push, ::zmq::message_t body);
+  // When Session::left() says so.
+  void RankLeft(uint32_t worker);
+  // Everything that is open, and all that comes later.
+  void RefuseAll(const Status& reason);
+  void RefuseLate(Clock::time_point now);
+
+  bool idle() const noexcept { return rounds_.empty(); }
+  // The last round without a key that was begun.
+  uint64_t last_keyless_round() const noexcept { return last_keyless_round_; }
+
+ private:
+  struct RoundId {
+    uint64_t key = 0;
+    uint64_t round = 0;
+    uint32_t slice = 0;
+    bool operator==(const RoundId&) const = default;
+  };
+  struct RoundIdHash {
+    size_t operator()(const RoundId& id) const noexcept {
+      return static_cast<size_t>((id.key ^ id.round * 0x9e3779b97f4a7c15) +
+                                 id.slice * 0xff51afd7ed55);
+    }
+  };
+  struct Arrival {
+    bool arrived = false;
+    bool excused = false;  // goes on without it
+    uint64_t request = 0;  // to be answered; 0: nobody is there any more
+    ::zmq::message_t data;
+  };
+  struct Round {
+    RoundId id;
+    Header first;  // the push that began it: what all others must be like
+    Clock::time_point deadline = Clock::time_point::max();
+    std::vector<Arrival> arrivals;  // by rank
+    Status refusal;                 // not OK: whoever comes gets it
+    bool folding = false;
+  };
+
+  Round* FindOrOpen(const Header& push);
+  Status Check(const Round& round, const Header& push) const;
+  std::vector<uint32_t> Missing(const Round& round) const;
+  std::optional<Status> FindLost(Round& round) const;
+  void Advance(Round& round);
+  void Finish(Round& round, ::zmq::message_t result);
+  void Refuse(Round& round, const Status& reason);
+  void EraseIfOver(const Round& round);
+  std::vector<Round*> OpenRounds();
+
+  const bool skips_lost_;
+  std::vector<Session>& sessions_;
+  Offload& offload_;
+  std::unordered_map<RoundId, std::unique_ptr<Round>, RoundIdHash> rounds_;
+  uint64_t last_keyless_round_ = 0;
+  Status failure_;
+};
+
+}  // namespace engine::zmq_ps

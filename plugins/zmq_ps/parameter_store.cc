@@ -1,0 +1,251 @@
+// A request about parameters stays in its session until it is answered. Registrations, stores and
+// pushes are answered as soon as the table has taken them; pulls and loads when the table says so.
+// While there is no optimizer there is no table, and everything waits.
+//
+// A request is refused for one of four reasons: the server has failed; the table refuses it; its
+// deadline has passed; or it waits for a rank that has left. The last one is looked for when a rank
+// leaves, and for each request that comes after one has left.
+#include "parameter_store.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "describe.h"
+
+namespace engine::zmq_ps {
+namespace {
+
+CellId CellOf(const Header& header) {
+  return {.unit = header.key, .slice = header.slice};
+}
+
+template <typename T>
+std::vector<T> ArrayOf(const ::zmq::message_t& message) {
+  std::vector<T> array(message.size() / sizeof(T));
+  if (!array.empty()) std::memcpy(array.data(), message.data(), array.size() * sizeof(T));
+  return array;
+}
+
+}  // namespace
+
+bool ParameterStore::Fits(const Header& header, const Message& message) const noexcept {
+  const size_t body = message.body.size(), bytes = header.spec.bytes();
+  const bool sparse = header.served.sparse();
+  const size_t rows = sparse ? static_cast<size_t>(header.served.rows) : 0;
+  if (message.rows.size() != rows * sizeof(int32_t)) return false;
+  switch (header.spec.operation) {
+    case Operation::kPush:
+      return sparse ? body <= bytes : body == bytes;
+    case Operation::kPull:
+      return body == 0;
+    case Operation::kStore:
+      return body == bytes && !sparse;
+    case Operation::kRegister:
+      return body > 0 && body % sizeof(ServedSpan) == 0 && body <= slice_bytes_ && !sparse;
+    default:
+      return body == 0 && !sparse;
+  }
+}
+
+const char* ParameterStore::Handle(const Header& header, Message& message) {
+  PendingRequest* const pending = sessions_[header.worker].Open(header);
+  if (!pending) return "too many requests at once: a push was dropped";
+  pending->body = std::move(message.body);
+  pending->rows = std::move(message.rows);
+  if (!failure_.ok()) {
+    Refuse(*pending, failure_);
+  } else if (header.world_size != sessions_.size()) {
+    Refuse(*pending, WrongWorldSize(header, sessions_.size()));
+  } else if (!traits_) {
+    Refuse(*pending, Blame(header.worker,
+                           "rank %u wants its parameters kept by a server that only adds up: give "
+                           "all members of the run the same option update of zmq_ps",
+                           header.worker));
+  } else if (table_) {
+    Ask(*pending);
+    Advance();
+  }
+  return nullptr;
+}
+
+// The frames go to the table: it keeps a push without copying it.
+void ParameterStore::Ask(PendingRequest& pending) {
+  const Header header = pending.header;
+  const ::zmq::message_t rows = std::move(pending.rows);
+  ::zmq::message_t body = std::move(pending.body);
+  bool open = false;
+  const Status status = AskTable(header, body, rows, &open, &pending.header.served.step);
+  if (!status.ok() || !open) {
+    return sessions_[header.worker].Answer(header.request, status, {});
+  }
+  const auto has_left = [](const Session& session) { return session.left() != nullptr; };
+  if (std::any_of(sessions_.begin(), sessions_.end(), has_left)) RefuseLost();
+}
+
+Status ParameterStore::AskTable(const Header& header, ::zmq::message_t& body,
+                                const ::zmq::message_t& rows, bool* open, uint64_t* last_step) {
+  const uint32_t worker = header.worker;
+  const ServedFields& served = header.served;
+  const SliceSpec& spec = header.spec;
+  const std::vector<int32_t> numbers = ArrayOf<int32_t>(rows);
+  switch (spec.operation) {
+    case Operation::kRegister:
+      ENGINE_RETURN_IF_ERROR(table_->Register(worker, {.id = CellOf(header),
+                                                       .slices = spec.slices,
+                                                       .offset = spec.offset,
+                                                       .count = spec.count,
+                                                       .total = spec.total,
+                                                       .row = served.row,
+                                                       .spans = ArrayOf<ServedSpan>(body)}));
+      return CheckUnits(worker, served.digest);
+    case Operation::kStore:
+      return table_->Store(worker, CellOf(header), served.state, body);
+    case Operation::kPush:
+      return table_->Push(worker, CellOf(header),
+                          {.step = served.step,
+                           .learning_rate = served.learning_rate,
+                           .weight = served.weight,
+                           .sparse = served.sparse(),
+                           .rows = numbers},
+                          std::move(body));
+    case Operation::kPull:
+    case Operation::kLoad:
+      *open = true;
+      return table_->Pull(worker, CellOf(header),
+                          {.request = header.request,
+                           .step = served.step,
+                           .state = served.state,
+                           .sparse = served.sparse(),
+                           .rows = numbers});
+    default:  // Operation::kLastStep
+      *last_step = std::min(table_->LastStep(worker), kMaxStep);
+      return CheckUnits(worker, served.digest);
+  }
+}
+
+// Cells are compared one by one, by the table; this finds units that only one of two ranks has.
+Status ParameterStore::CheckUnits(uint32_t worker, uint64_t digest) {
+  if (!units_) units_ = {worker, digest};
+  if (units_->second == digest) return {};
+  return Blame(worker,
+               "rank %u registers other units than rank %u: parameters of a run are the same on "
+               "all ranks",
+               worker, units_->first);
+}
+
+// Catches up with what came before there was a table: ranks that left, and requests, of each rank in
+// the order of their numbers. Rank 0 stores after all have registered, so their order does not matter.
+void ParameterStore::Start(Optimizer& optimizer) {
+  table_ = std::make_unique<Table>(TableSettings{.mode = traits_->mode,
+                                                 .staleness = traits_->staleness,
+                                                 .workers = static_cast<uint32_t>(sessions_.size()),
+                                                 .max_cell_bytes = slice_bytes_},
+                                   optimizer);
+  for (uint32_t i = 0; i < sessions_.size(); ++i) {
+    if (sessions_[i].left()) table_->Lose(i);
+  }
+  for (Session& session : sessions_) {
+    std::vector<uint64_t> waiting;
+    session.ForEachOpen([&](PendingRequest& pending) {
+      if (IsServed(pending.header.spec.operation)) waiting.push_back(pending.header.request);
+    });
+    std::sort(waiting.begin(), waiting.end());  // as the rank asked
+    for (const uint64_t request : waiting) Ask(*session.Find(request));
+  }
+}
+
+// Tasks of several cells may run at once, those of one cell never: see Table.
+void ParameterStore::Advance() {
+  if (!table_) return;
+  while (UpdateTask* const task = table_->NextWork()) {
+    offload_.Run(
+        task->bytes(), [task] { Run(*task); }, [this, task] { table_->Finished(task); });
+  }
+  std::vector<PullAnswer> answers;
+  table_->TakeReady(&answers);
+  for (PullAnswer& answer : answers) {
+    sessions_[answer.worker].Answer(answer.request, answer.status, std::move(answer.data));
+  }
+}
+
+void ParameterStore::Refuse(PendingRequest& pending, const Status& reason) {
+  const Header& header = pending.header;
+  if (table_) table_->Cancel(header.worker, CellOf(header), header.request);
+  sessions_[header.worker].Answer(header.request, reason, {});
+}
+
+// Why a pull will never be answered: a run in step does not go on without a rank's push, and none
+// without the values that rank 0 stores.
+std::optional<Status> ParameterStore::FindLost(const Header& header) const {
+  const CellId cell = CellOf(header);
+  const Status* const first = sessions_[0].left();
+  if (first && !table_->HasValues(cell)) return *first;
+  if (traits_->mode != UpdateMode::kSync) return std::nullopt;
+  for (const uint32_t missing : table_->Missing(header.worker, cell, header.request)) {
+    if (const Status* const left = sessions_[missing].left()) return *left;
+  }
+  return std::nullopt;
+}
+
+void ParameterStore::RefuseLost() {
+  if (!table_) return;
+  for (Session& session : sessions_) {
+    session.ForEachOpen([&](PendingRequest& pending) {
+      if (!IsServed(pending.header.spec.operation)) return;
+      if (const auto lost = FindLost(pending.header)) Refuse(pending, *lost);
+    });
+  }
+}
+
+void ParameterStore::RankLeft(uint32_t worker) {
+  if (!table_) return;
+  table_->Lose(worker);
+  Advance();
+  RefuseLost();
+}
+
+void ParameterStore::RankJoined(uint32_t worker) {
+  if (table_) table_->Join(worker);
+}
+
+void ParameterStore::RefuseAll(const Status& reason) {
+  failure_ = reason;
+  for (Session& session : sessions_) {
+    session.ForEachOpen([&](PendingRequest& pending) {
+      if (IsServed(pending.header.spec.operation)) Refuse(pending, reason);
+    });
+  }
+}
+
+void ParameterStore::RefuseLate(Clock::time_point now) {
+  for (Session& session : sessions_) {
+    session.ForEachOpen([&](PendingRequest& pending) {
+      if (now < pending.deadline || !IsServed(pending.header.spec.operation)) return;
+      Refuse(pending, Late(pending.header));
+    });
+  }
+}
+
+// Whom to blame for a deadline: the members that a request waits for, as far as that is known.
+Status ParameterStore::Late(const Header& header) const {
+  const Text what = Describe(header.spec, header.sequence);
+  if (!table_) {
+    return Status::Error(StatusCode::kTimeout,
+                         "%s: this server was given no optimizer in time; its member has not come "
+                         "as far as that",
+                         what.c_str());
+  }
+  const auto missing = table_->Missing(header.worker, CellOf(header), header.request);
+  if (missing.empty()) {
+    return Status::Error(StatusCode::kTimeout,
+                         "%s: no values in time; rank 0 has not stored them, or an update takes "
+                         "longer",
+                         what.c_str());
+  }
+  return Status::Error(StatusCode::kTimeout, "%s: %s has not pushed step %" PRIu64 " in time",
+                       what.c_str(), ListRanks(missing).c_str(), header.served.step)
+      .WithRank(static_cast<int32_t>(missing.front()));
+}
+
+}  // namespace engine::zmq_ps
