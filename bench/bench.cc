@@ -52,28 +52,13 @@ Status UseProfile(const ProfileChoice& choice, const std::string& folder, TrainR
   ENGINE_ASSIGN_OR_RETURN(const std::string text, ProfileConfig(choice.name, options));
   ENGINE_ASSIGN_OR_RETURN(const ProfileFacts facts, GetProfileFacts(choice.name, options));
   request->config_file = folder + "/" + choice.name + ".pbtxt";
-  char name[160];
-  std::snprintf(name, sizeof(name), "profile %s, times x %g, bytes x %g, jitter %g",
-                choice.name.c_str(), choice.time_scale, choice.bytes_scale, choice.jitter);
-  request->config_name = name;
+  request->config_name =
+      fmt::format("profile {}, times x {:g}, bytes x {:g}, jitter {:g}", choice.name,
+                  choice.time_scale, choice.bytes_scale, choice.jitter);
   request->forward_seconds = facts.forward_seconds;
   request->backward_seconds = facts.backward_seconds;
   request->gradient_bytes = facts.gradient_bytes;
   return WriteFile(request->config_file, text);
-}
-
-Status PrepareFolder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return Status::Error(StatusCode::kStorage, "cannot make the folder %s: %s", folder.c_str(),
-                         error.message().c_str());
-  }
-  // Permission bits do not tell: of a read-only file system, or to root.
-  const std::string probe = folder + "/.engine-probe";
-  ENGINE_RETURN_IF_ERROR(WriteFile(probe, ""));
-  std::filesystem::remove(probe, error);
-  return {};
 }
 
 Status WriteTrainFiles(const TrainResult& result, const std::string& folder) {
@@ -96,10 +81,10 @@ Result<LinkedOutcome> RunOnLinkedHosts(const std::vector<std::string>& arguments
   const std::vector<Command> commands =
       RanksOnHosts(command, *hosts, ranks, program.folder + "/output.");
   ENGINE_ASSIGN_OR_RETURN(const std::vector<ProcessEnd> ends,
-                          RunTogether(commands, std::chrono::milliseconds(timeout_ms), signals));
+                          RunTogether(commands, std::chrono::milliseconds(timeout_ms), &signals));
   const size_t failed = FirstFailure(ends);
-  const size_t told = failed < ends.size() ? failed : 0;
-  return LinkedOutcome{ends[told].exit_code, ReadFile(commands[told].output)};
+  const size_t shown = failed < ends.size() ? failed : 0;
+  return LinkedOutcome{ends[shown].exit_code, ReadFile(commands[shown].output)};
 }
 
 }  // namespace engine::bench

@@ -1,7 +1,10 @@
 // The library behind `engine bench`: the one header of it that core/cli includes.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bench/collectives/format.h"
 #include "bench/collectives/sweep.h"
@@ -36,10 +39,6 @@ struct ProfileChoice {
 // Writes the profile as a configuration into `folder` and makes `request` use it. kInvalidArgument
 // when there is no such profile or a scale is out of range.
 Status UseProfile(const ProfileChoice& choice, const std::string& folder, TrainRequest* request);
-
-// Makes `folder` and finds out whether files can be written into it, before minutes of runs.
-// kStorage.
-Status PrepareFolder(const std::string& folder);
 
 // Writes report.html, results.csv and results.json into `folder`. kStorage.
 Status WriteTrainFiles(const TrainResult& result, const std::string& folder);

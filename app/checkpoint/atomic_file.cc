@@ -33,23 +33,16 @@ void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
        it.increment(ignored)) {
     if (it->path().filename().native().compare(0, prefix.size(), prefix) != 0) continue;
     const char* path = it->path().c_str();
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && IsNameOf(path, fd)) unlink(path);
-    close(fd);
+    const UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && IsNameOf(path, fd.get())) unlink(path);
   }
 }
 
 }  // namespace
 
 bool SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool synced = fsync(fd) == 0 || errno == EINVAL;
-  const int reason = errno;
-  close(fd);
-  errno = reason;
-  return synced;
+  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd.valid() && (fsync(fd.get()) == 0 || errno == EINVAL);
 }
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
@@ -74,27 +67,24 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) 
 // this ends.
 Status AtomicFile::Open() {
   for (;;) {
-    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0) return Error("create");
-    int locked = flock(fd_, LOCK_EX);
-    while (locked != 0 && errno == EINTR) locked = flock(fd_, LOCK_EX);
+    fd_.reset(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd_.valid()) return Error("create");
+    int locked = flock(fd_.get(), LOCK_EX);
+    while (locked != 0 && errno == EINTR) locked = flock(fd_.get(), LOCK_EX);
     struct stat info {};
-    if (locked != 0 || fstat(fd_, &info) != 0) return Error("lock");
+    if (locked != 0 || fstat(fd_.get(), &info) != 0) return Error("lock");
     if (info.st_nlink > 0) return {};
-    close(fd_);
   }
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ < 0) return;
-  unlink(temporary_.c_str());
-  close(fd_);
+  if (fd_.valid()) unlink(temporary_.c_str());
 }
 
 Status AtomicFile::Write(const void* data, size_t size_bytes) {
   const char* next = static_cast<const char*>(data);
   while (size_bytes > 0) {
-    const ssize_t written = write(fd_, next, std::min<size_t>(size_bytes, 1u << 30));
+    const ssize_t written = write(fd_.get(), next, std::min<size_t>(size_bytes, 1u << 30));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return Error("write");
     next += written;
@@ -104,11 +94,10 @@ Status AtomicFile::Write(const void* data, size_t size_bytes) {
 }
 
 Status AtomicFile::Commit() {
-  if (fsync(fd_) != 0) return Error("fsync");
+  if (fsync(fd_.get()) != 0) return Error("fsync");
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return Error("rename");
   // From here on the temporary name is gone. An error of close after fsync has nothing to tell.
-  close(fd_);
-  fd_ = -1;
+  fd_.reset();
   if (!SyncFolder(folder_)) return Error("fsync the folder of");
   return {};
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "core/base/unique_fd.h"
 #include "engine/status.h"
 
 namespace engine {
@@ -43,7 +44,7 @@ class AtomicFile {
   const std::string path_;
   const std::string folder_;
   const std::string temporary_;
-  int fd_ = -1;
+  UniqueFd fd_;
 };
 
 }  // namespace engine

@@ -1,5 +1,7 @@
 #include "app/checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -65,18 +67,17 @@ std::string StateName(const OptimizerTraits& traits, int32_t state, const std::s
 }
 
 bool IsState(const std::string& name) {
-  return name.rfind(kStatePrefix, 0) == 0;
+  return name.starts_with(kStatePrefix);
 }
 
 bool IsHookState(const std::string& name) {
-  return name.rfind(kHookPrefix, 0) == 0;
+  return name.starts_with(kHookPrefix);
 }
 
 std::string HookStateName(const Executor& executor, int32_t state, int32_t rank,
                           const std::string& parameter) {
-  return kHookPrefix + executor.wire_hook_name() + "/" +
-         std::string(executor.wire()->layout().traits.state_names[state].view()) + "/" +
-         std::to_string(rank) + "/" + parameter;
+  return fmt::format("{}{}/{}/{}/{}", kHookPrefix, executor.wire_hook_name(),
+                     executor.wire()->layout().traits.state_names[state].view(), rank, parameter);
 }
 
 // The hook whose states this run keeps, or "".
@@ -369,23 +370,18 @@ std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
   const std::set<std::string> stored = HooksIn(*checkpoint.file);
   for (const std::string& hook : stored) {
     if (hook == used) continue;
-    warnings.push_back(std::string("this run has no use for the state of hook '")
-                           .append(hook)
-                           .append("' in the checkpoint: it is dropped"));
+    warnings.push_back(fmt::format(
+        "this run has no use for the state of hook '{}' in the checkpoint: it is dropped", hook));
   }
   if (used.empty()) return warnings;
   if (!stored.contains(used)) {
-    warnings.push_back(std::string("the checkpoint has no state of hook '")
-                           .append(used)
-                           .append("': it begins with zeros"));
+    warnings.push_back(
+        fmt::format("the checkpoint has no state of hook '{}': it begins with zeros", used));
   } else if (checkpoint.info.world_size != world_size) {
-    warnings.push_back(std::string("the state of hook '")
-                           .append(used)
-                           .append("' in the checkpoint is that of ")
-                           .append(std::to_string(checkpoint.info.world_size))
-                           .append(" ranks, and this run has ")
-                           .append(std::to_string(world_size))
-                           .append(": rank 0 goes on with their sum, the others begin with zeros"));
+    warnings.push_back(fmt::format(
+        "the state of hook '{}' in the checkpoint is that of {} ranks, and this run has {}: rank 0 "
+        "goes on with their sum, the others begin with zeros",
+        used, checkpoint.info.world_size, world_size));
   }
   return warnings;
 }

@@ -1,9 +1,8 @@
 #include "app/checkpoint/digest.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
-#include <cinttypes>
-#include <cstdio>
 #include <new>
 
 namespace engine {
@@ -26,10 +25,7 @@ void Digest::Add(const void* data, size_t size_bytes) noexcept {
 
 std::string Digest::Text() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
-  char text[48];
-  std::snprintf(text, sizeof(text), "xxh3_128:%016" PRIx64 "%016" PRIx64, uint64_t{hash.high64},
-                uint64_t{hash.low64});
-  return text;
+  return fmt::format("xxh3_128:{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 }  // namespace engine

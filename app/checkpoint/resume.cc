@@ -1,13 +1,11 @@
 #include "app/checkpoint/resume.h"
 
+#include <fmt/format.h>
+
 namespace engine {
 namespace {
 
 constexpr int64_t kCopyTimeoutMs = 60000;
-
-std::string Differs(const std::string& what, const std::string& was, const std::string& is) {
-  return "the checkpoint was written with " + what + " " + was + ", and this run has " + is;
-}
 
 }  // namespace
 
@@ -33,16 +31,15 @@ Result<RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& 
 
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run) {
   std::vector<std::string> warnings;
-  if (stored.global_batch != run.global_batch) {
-    warnings.push_back(Differs("a global batch of", std::to_string(stored.global_batch),
-                               std::to_string(run.global_batch)) +
-                       ": it goes on at the same step and at the same place in the data, but is "
-                       "another run from here on");
-  }
-  if (stored.seed != run.seed) {
-    warnings.push_back(Differs("seed", std::to_string(stored.seed), std::to_string(run.seed)) +
-                       ": the order of the samples is another one");
-  }
+  const auto differs = [&](const char* what, auto was, auto is, const char* effect) {
+    if (was == is) return;
+    warnings.push_back(fmt::format("the checkpoint was written with {} {}, and this run has {}: {}",
+                                   what, was, is, effect));
+  };
+  differs("a global batch of", stored.global_batch, run.global_batch,
+          "it goes on at the same step and at the same place in the data, but is another run from "
+          "here on");
+  differs("seed", stored.seed, run.seed, "the order of the samples is another one");
   if (stored.data != run.data) {
     warnings.push_back(
         "the training data is not that of the checkpoint: samples of this epoch may come again or "

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <limits>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
@@ -10,6 +10,8 @@
 
 namespace engine {
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr char kMetadataName[] = "__metadata__";
 
@@ -37,173 +39,130 @@ std::string Printable(const std::string& text) {
   return printable;
 }
 
-// A reader that is fed one JSON event at a time. It refuses at the first event that the format does
-// not allow, so hostile nesting, sizes and repeated keys cost nothing.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+// Thrown out of the JSON parser, at the first thing that the format does not allow.
+struct Refused {
+  Status why;
+};
+
+template <typename... Values>
+[[noreturn]] void Refuse(const char* format, Values... values) {
+  throw Refused{Status::Error(kBad, format, values...)};
+}
+
+// Takes each tensor from the parser as it ends and lets the parser forget it. Nothing is nested
+// deeper or longer than the format allows, so hostile nesting, sizes and repeated keys cost
+// nothing.
+class HeaderReader {
  public:
   explicit HeaderReader(uint64_t data_bytes) : data_bytes_(data_bytes) {}
 
-  Status status;
   SafetensorsHeader header;
 
-  bool null() override { return Refuse("null"); }
-  bool boolean(bool) override { return Refuse("true or false"); }
-  bool number_integer(number_integer_t) override { return Refuse("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override {
-    return Refuse("a number that is no integer of 64 bits");
-  }
-  bool binary(binary_t&) override { return Refuse("binary"); }
-
-  bool number_unsigned(number_unsigned_t value) override {
-    if (place_ == Place::kShape) return AddExtent(value);
-    if (place_ != Place::kOffsets) return Refuse("a number");
-    if (offset_count_ == 2) {
-      return Fail(
-          Status::Error(kBad, "tensor '%s' has more than two data_offsets", Name().c_str()));
-    }
-    (offset_count_++ == 0 ? entry_.begin : entry_.end) = value;
-    return true;
-  }
-
-  bool string(string_t& value) override {
-    if (place_ == Place::kMetadata) return AddMetadata(value);
-    if (place_ != Place::kTensor || key_ != "dtype") return Refuse("a string");
-    for (const auto& [format_name, dtype] : kDTypes) {
-      if (value != format_name) continue;
-      entry_.dtype = dtype;
-      return true;
-    }
-    return Fail(
-        Status::Error(kBad, "tensor '%s' has the dtype '%s'; known are F32, I32, U8, BF16 and F16",
-                      Name().c_str(), Printable(value).c_str()));
-  }
-
-  bool start_object(size_t) override {
-    if (place_ == Place::kStart) {
-      place_ = Place::kRoot;
-    } else if (place_ == Place::kRoot) {
-      place_ = entry_.name == kMetadataName ? Place::kMetadata : Place::kTensor;
-    } else {
-      return Refuse("an object");
+  // `depth` is that of what is around: 0 outside of the header, 1 in it, 2 in a tensor or the
+  // metadata, 3 in a list. Whether to keep `parsed`.
+  bool On(int depth, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::key:
+        OnKey(depth, parsed.get_ref<const std::string&>());
+        break;
+      case Json::parse_event_t::object_start:
+        if (depth > 1) RefuseHere("an object");
+        break;
+      case Json::parse_event_t::array_start:
+        if (depth != 2) RefuseHere("a list");
+        numbers_ = 0;
+        break;
+      case Json::parse_event_t::value:
+        if (depth == 1) RefuseHere(parsed.type_name());
+        if (depth == 3 && ++numbers_ > kMaxDims) {
+          Refuse("tensor '%s' has more than %d dimensions", Name().c_str(), kMaxDims);
+        }
+        break;
+      case Json::parse_event_t::object_end:
+        if (depth != 1) break;
+        name_ == kMetadataName ? AddMetadata(parsed) : AddTensor(parsed);
+        return false;
+      case Json::parse_event_t::array_end:
+        break;
     }
     return true;
-  }
-
-  bool key(string_t& value) override {
-    if (place_ == Place::kRoot) {
-      if (!names_.insert(value).second) {
-        return Fail(Status::Error(kBad, "'%s' is there twice", Printable(value).c_str()));
-      }
-      entry_ = {};
-      entry_.name = value;
-      offset_count_ = 0;
-      tensor_keys_.clear();
-      return true;
-    }
-    key_ = value;
-    if (place_ == Place::kMetadata) return true;
-    if (value != "dtype" && value != "shape" && value != "data_offsets") {
-      return Fail(Status::Error(kBad, "tensor '%s' has the unknown key '%s'", Name().c_str(),
-                                Printable(value).c_str()));
-    }
-    if (!tensor_keys_.insert(value).second) {
-      return Fail(Status::Error(kBad, "tensor '%s' has its key '%s' twice", Name().c_str(),
-                                Printable(value).c_str()));
-    }
-    return true;
-  }
-
-  bool end_object() override {
-    if (place_ == Place::kTensor && !AddTensor()) return false;
-    place_ = place_ == Place::kRoot ? Place::kEnd : Place::kRoot;
-    return true;
-  }
-
-  bool start_array(size_t) override {
-    if (place_ != Place::kTensor || key_ == "dtype") return Refuse("a list");
-    place_ = key_ == "shape" ? Place::kShape : Place::kOffsets;
-    return true;
-  }
-
-  bool end_array() override {
-    place_ = Place::kTensor;
-    return true;
-  }
-
-  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
-    return Fail(Status::Error(kBad, "the header is not valid JSON at its byte %zu", position));
   }
 
  private:
-  enum class Place { kStart, kRoot, kMetadata, kTensor, kShape, kOffsets, kEnd };
+  std::string Name() const { return Printable(name_); }
 
-  std::string Name() const { return Printable(entry_.name); }
-
-  bool Fail(Status why) {
-    status = std::move(why);
-    return false;
+  [[noreturn]] void RefuseHere(const char* what) const {
+    Refuse("the header has %s where '%s' is described", what, Name().c_str());
   }
 
-  bool Refuse(const char* what) {
-    if (place_ == Place::kStart) {
-      return Fail(Status::Error(kBad, "the header is %s, not an object", what));
+  void OnKey(int depth, const std::string& key) {
+    if (depth == 1) {
+      name_ = key;
+      keys_.clear();
+    } else if (name_ != kMetadataName && key != "dtype" && key != "shape" &&
+               key != "data_offsets") {
+      Refuse("tensor '%s' has the unknown key '%s'", Name().c_str(), Printable(key).c_str());
     }
-    if (place_ == Place::kMetadata) {
-      return Fail(Status::Error(kBad, "the metadata '%s' is %s, not a string",
-                                Printable(key_).c_str(), what));
-    }
-    return Fail(
-        Status::Error(kBad, "the header has %s where '%s' is described", what, Name().c_str()));
+    if ((depth == 1 ? names_ : keys_).insert(key).second) return;
+    Refuse("'%s' is there twice", Printable(key).c_str());
   }
 
-  bool AddMetadata(const std::string& value) {
-    if (header.metadata.emplace(key_, value).second) return true;
-    return Fail(Status::Error(kBad, "the metadata '%s' is there twice", Printable(key_).c_str()));
+  void AddMetadata(const Json& metadata) {
+    for (const auto& [key, value] : metadata.items()) {
+      if (!value.is_string()) {
+        Refuse("the metadata '%s' is %s, not a string", Printable(key).c_str(), value.type_name());
+      }
+      header.metadata[key] = value.get<std::string>();
+    }
   }
 
-  bool AddExtent(uint64_t extent) {
-    if (entry_.shape.ndim == kMaxDims) {
-      return Fail(
-          Status::Error(kBad, "tensor '%s' has more than %d dimensions", Name().c_str(), kMaxDims));
+  void AddTensor(const Json& json) {
+    if (json.size() != 3) Refuse("tensor '%s' lacks dtype, shape or data_offsets", Name().c_str());
+    TensorEntry entry{.name = name_};
+    const Json &dtype = json.at("dtype"), &offsets = json.at("data_offsets");
+    const auto known =
+        std::ranges::find_if(kDTypes, [&](const auto& pair) { return dtype == pair.first; });
+    if (known == std::end(kDTypes)) {
+      Refuse("tensor '%s' has the dtype %s; known are F32, I32, U8, BF16 and F16", Name().c_str(),
+             Printable(dtype.dump()).c_str());
     }
-    if (extent > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return Fail(
-          Status::Error(kBad, "tensor '%s' has an extent that is too large", Name().c_str()));
+    entry.dtype = known->second;
+    for (const Json& extent : json.at("shape")) {
+      if (!extent.is_number_unsigned() || extent > uint64_t{INT64_MAX}) {
+        Refuse("tensor '%s' has %s where its shape has an integer of 63 bits", Name().c_str(),
+               Printable(extent.dump()).c_str());
+      }
+      entry.shape.dims[entry.shape.ndim++] = extent.get<int64_t>();
     }
-    entry_.shape.dims[entry_.shape.ndim++] = static_cast<int64_t>(extent);
-    return true;
+    if (offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+        !offsets[1].is_number_unsigned()) {
+      Refuse("tensor '%s' has data_offsets that are not two positions", Name().c_str());
+    }
+    entry.begin = offsets[0];
+    entry.end = offsets[1];
+    CheckSize(entry);
+    header.tensors.push_back(std::move(entry));
   }
 
-  bool AddTensor() {
-    if (tensor_keys_.size() != 3 || offset_count_ != 2) {
-      return Fail(
-          Status::Error(kBad, "tensor '%s' lacks dtype, shape or data_offsets", Name().c_str()));
+  void CheckSize(const TensorEntry& entry) const {
+    const Result<uint64_t> bytes = CheckedBytes(entry.shape, entry.dtype);
+    if (!bytes.ok()) throw Refused{bytes.status().WithContext("tensor '%s'", Name().c_str())};
+    if (entry.begin > entry.end || entry.end > data_bytes_) {
+      Refuse("tensor '%s' has the data_offsets [%" PRIu64 ", %" PRIu64 "], outside of the %" PRIu64
+             " bytes of data",
+             Name().c_str(), entry.begin, entry.end, data_bytes_);
     }
-    const Result<uint64_t> bytes = CheckedBytes(entry_.shape, entry_.dtype);
-    if (!bytes.ok()) return Fail(bytes.status().WithContext("tensor '%s'", Name().c_str()));
-    if (entry_.begin > entry_.end || entry_.end > data_bytes_) {
-      return Fail(Status::Error(kBad,
-                                "tensor '%s' has the data_offsets [%" PRIu64 ", %" PRIu64
-                                "], outside of the %" PRIu64 " bytes of "
-                                "data",
-                                Name().c_str(), entry_.begin, entry_.end, data_bytes_));
+    if (entry.end - entry.begin != *bytes) {
+      Refuse("tensor '%s' has %" PRIu64 " bytes, but its shape needs %" PRIu64, Name().c_str(),
+             entry.end - entry.begin, *bytes);
     }
-    if (entry_.end - entry_.begin != *bytes) {
-      return Fail(
-          Status::Error(kBad, "tensor '%s' has %" PRIu64 " bytes, but its shape needs %" PRIu64 "",
-                        Name().c_str(), entry_.end - entry_.begin, *bytes));
-    }
-    header.tensors.push_back(std::move(entry_));
-    return true;
   }
 
   const uint64_t data_bytes_;
-  Place place_ = Place::kStart;
   std::set<std::string> names_;
-  std::string key_;  // within a tensor or the metadata
-  TensorEntry entry_;
-  std::set<std::string> tensor_keys_;
-  int offset_count_ = 0;
+  std::string name_;            // of the tensor, or that of the metadata
+  std::set<std::string> keys_;  // in it
+  int numbers_ = 0;             // in a list of it
 };
 
 // Sorts the tensors by position and checks that they cover the data.
@@ -252,16 +211,25 @@ Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes
     return Status::Error(kBad, "the header is not valid JSON at its byte %zu", nul + 1);
   }
   HeaderReader reader(data_bytes);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &reader)) return reader.status;
+  const auto on = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    return reader.On(depth, event, parsed);
+  };
+  try {
+    [[maybe_unused]] const Json kept = Json::parse(text.begin(), text.end(), on);
+  } catch (const Refused& refused) {
+    return refused.why;
+  } catch (const Json::parse_error& error) {
+    return Status::Error(kBad, "the header is not valid JSON at its byte %zu", error.byte);
+  }
   ENGINE_RETURN_IF_ERROR(CheckCoverage(reader.header.tensors, data_bytes));
   return std::move(reader.header);
 }
 
 Result<std::string> FormatHeader(const SafetensorsHeader& header) {
-  nlohmann::json root = nlohmann::json::object();
+  Json root = nlohmann::json::object();
   if (!header.metadata.empty()) root[kMetadataName] = header.metadata;
   for (const TensorEntry& tensor : header.tensors) {
-    nlohmann::json extents = nlohmann::json::array();
+    Json extents = Json::array();
     for (int32_t i = 0; i < tensor.shape.ndim; ++i) extents.push_back(tensor.shape[i]);
     if (tensor.name == kMetadataName || root.contains(tensor.name)) {
       return Status::Error(StatusCode::kInvalidArgument,
@@ -274,7 +242,7 @@ Result<std::string> FormatHeader(const SafetensorsHeader& header) {
   }
   try {
     return root.dump();
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Json::exception&) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "a tensor's name or a metadata string is not UTF-8");
   }

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cinttypes>
@@ -13,6 +12,7 @@
 #include "app/checkpoint/digest.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
+#include "core/base/unique_fd.h"
 
 namespace engine {
 namespace {
@@ -29,14 +29,10 @@ class MappedFile {
 
   // O_NONBLOCK: a FIFO is refused, not waited for.
   Status Map(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-      return Status::Error(StatusCode::kMissingInput, "cannot open '%s': %s", path.c_str(),
-                           std::strerror(errno));
-    }
-    const Status status = MapOpen(fd).WithContext("%s", path.c_str());
-    close(fd);
-    return status;
+    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (file.valid()) return MapOpen(file.get()).WithContext("%s", path.c_str());
+    return Status::Error(StatusCode::kMissingInput, "cannot open '%s': %s", path.c_str(),
+                         std::strerror(errno));
   }
 
   char* data() const { return static_cast<char*>(data_); }

@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "app/cli/commands.h"
+#include "app/cli/crash_handler.h"
 #include "app/command/version.h"
 #include "bench/cli/command.h"
-#include "core/plugin/crash_handler.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
 
@@ -34,13 +34,6 @@ Environment ReadEnvironment() {
   return environment;
 }
 
-void AddPluginFlags(CLI::App* app, PluginFlags* flags) {
-  app->add_option("--plugin-path", flags->folders,
-                  "Folder to search for plugins first; can be repeated")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
-}
-
 void AddConfigFlags(CLI::App* app, ConfigFlags* flags) {
   app->add_option("config", flags->file, "Configuration file (default: the built-in one)")
       ->type_name("FILE");
@@ -49,22 +42,16 @@ void AddConfigFlags(CLI::App* app, ConfigFlags* flags) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,...");
-  app->add_option("--set", flags->overrides,
-                  "Override a key: --set train.steps=100; can be repeated")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
-  AddPluginFlags(app, &flags->plugin);
+  AddOverrides(app, "--set", &flags->overrides,
+               "Override a key: --set train.steps=100; can be repeated");
+  AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
 }
 
 void AddCheckpointFlags(CLI::App* app, CheckpointFlags* flags) {
   app->add_option("checkpoint", flags->file, "Checkpoint file")->required()->type_name("FILE");
-  app->add_option("--set", flags->overrides,
-                  "Override a key of the configuration in the checkpoint")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
-  AddPluginFlags(app, &flags->plugin);
+  AddOverrides(app, "--set", &flags->overrides,
+               "Override a key of the configuration in the checkpoint");
+  AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
 }
 
 class CommandLine {
@@ -155,7 +142,7 @@ class CommandLine {
     serve->add_option("--wait", serve_.wait_seconds, "Seconds to wait for the run")
         ->capture_default_str()
         ->check(CLI::Range(1, 86400));
-    AddPluginFlags(serve, &serve_.plugin);
+    AddPluginFolders(serve, "--plugin-path", &serve_.plugin.folders);
     serve->add_flag("-q,--quiet", serve_.quiet, "Only problems");
     serve->add_flag("-v,--verbose", serve_.verbose, "Also what plugins say for debugging");
     serve->callback([this] { code_ = ServeCommand(serve_, environment_); });
@@ -165,7 +152,7 @@ class CommandLine {
     CLI::App* plugins = app_.add_subcommand("plugins", "List plugins, or describe one");
     plugins->add_option("name", plugin_name_, "Name of a plugin, or path of its file")
         ->type_name("NAME");
-    AddPluginFlags(plugins, &plugins_);
+    AddPluginFolders(plugins, "--plugin-path", &plugins_.folders);
     plugins->callback([this] { code_ = PluginsCommand(plugins_, plugin_name_, environment_); });
   }
 

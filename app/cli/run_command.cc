@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -19,28 +18,19 @@ namespace {
 // pipe.
 Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
   if (path.empty()) return {};
-  const auto refuse = [&](const char* what, const std::string& where, const char* why) {
-    return Status::Error(StatusCode::kStorage, "%s: %s %s: %s", key, what, where.c_str(), why);
+  const auto refuse = [&](const char* what, const char* why) {
+    return Status::Error(StatusCode::kStorage, "%s: %s %s: %s", key, what, path.c_str(), why);
   };
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) return refuse("cannot make the folder", folder, error.message().c_str());
-  const std::filesystem::file_status file = std::filesystem::status(path, error);
+  std::error_code ignored;
+  const std::filesystem::file_status file = std::filesystem::status(path, ignored);
   if (std::filesystem::is_directory(file)) {
-    return refuse("cannot write to", path, "it is a folder; name a file");
+    return refuse("cannot write to", "it is a folder; name a file");
   }
   if (std::filesystem::is_other(file)) {
-    return replaced ? refuse("cannot replace", path, "it is no regular file") : Status();
+    return replaced ? refuse("cannot replace", "it is no regular file") : Status();
   }
-  // Permission bits do not tell: of a read-only file system, or to root.
-  const std::string where = folder.empty() ? "." : folder.string();
-  std::string probe = where + "/.engine-probe-XXXXXX";
-  const int fd = mkostemp(probe.data(), O_CLOEXEC);
-  if (fd < 0) return refuse("cannot write into", where, strerror(errno));
-  close(fd);
-  unlink(probe.c_str());
-  return {};
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key);
 }
 
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.

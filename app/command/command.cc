@@ -1,8 +1,15 @@
 #include "app/command/command.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -10,6 +17,7 @@
 #include "app/config/default_config.h"
 #include "app/launch/exit_code.h"
 #include "app/launch/member.h"
+#include "core/base/unique_fd.h"
 
 namespace engine {
 namespace {
@@ -34,6 +42,19 @@ Result<std::string> ReadConfigFile(const std::string& path) {
 }
 
 }  // namespace
+
+void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::string>* overrides,
+                  const std::string& help) {
+  app->add_option(flag, *overrides, help)
+      ->type_name("KEY=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+void AddPluginFolders(CLI::App* app, const std::string& flag, std::vector<std::string>* folders,
+                      const std::string& help) {
+  app->add_option(flag, *folders, help)->allow_extra_args(false)->type_name("DIR");
+}
 
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment) {
   std::vector<std::string> folders = flags.folders;
@@ -73,6 +94,21 @@ Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environme
     request.base_folder = slash == std::string::npos ? "." : flags.file.substr(0, slash + 1);
   }
   return Config::Load(request);
+}
+
+Status PrepareFolder(const std::string& folder) {
+  const auto refuse = [&](const char* what, const char* why) {
+    return Status::Error(StatusCode::kStorage, "cannot %s %s: %s", what, folder.c_str(), why);
+  };
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return refuse("make the folder", error.message().c_str());
+  // Permission bits do not tell: of a read-only file system, or to root.
+  std::string probe = folder + "/.engine-probe-XXXXXX";
+  const UniqueFd file(mkostemp(probe.data(), O_CLOEXEC));
+  if (!file.valid()) return refuse("write into", strerror(errno));
+  unlink(probe.c_str());
+  return {};
 }
 
 int ReportError(const Status& status) {

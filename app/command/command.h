@@ -10,6 +10,10 @@
 #include "engine/host.h"
 #include "engine/status.h"
 
+namespace CLI {
+class App;
+}
+
 namespace engine {
 
 // The process as main() found it.
@@ -29,6 +33,13 @@ struct ConfigFlags {
   PluginFlags plugin;
 };
 
+// Flags that can be repeated: KEY=VALUE, and folders to search for plugins first.
+void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::string>* overrides,
+                  const std::string& help);
+void AddPluginFolders(
+    CLI::App* app, const std::string& flag, std::vector<std::string>* folders,
+    const std::string& help = "Folder to search for plugins first; can be repeated");
+
 // --plugin-path, then ENGINE_PLUGIN_PATH, then beside the binary, then the install directory.
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);
 
@@ -39,6 +50,9 @@ std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
 Result<Config> LoadConfig(
     const ConfigFlags& flags, const Environment& environment,
     const std::vector<DefaultPlugin>& communicators = DefaultCommunicators({}));
+
+// Makes `folder` and finds out whether files can be written into it, before hours of work. kStorage.
+Status PrepareFolder(const std::string& folder);
 
 // Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind.
 int ReportError(const Status& status);

@@ -13,11 +13,12 @@
 #include <memory>
 #include <thread>
 
+#include "app/launch/deadlines.h"
+
 namespace engine {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr int kAttemptMs = 2000;
 constexpr auto kRetryPause = std::chrono::milliseconds(50);
 
 struct Address {
@@ -171,7 +172,7 @@ std::string PeerAddress(const UniqueFd& socket) {
   return std::string(v6 ? "[" : "").append(host).append(v6 ? "]:" : ":").append(port);
 }
 
-Result<UniqueFd> ListenAt(const Endpoint& endpoint, const MeetingWords& words) {
+Result<UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {
   ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
   int error = 0;
   for (const Address& address : addresses) {
@@ -186,12 +187,13 @@ Result<UniqueFd> ListenAt(const Endpoint& endpoint, const MeetingWords& words) {
     }
     error = errno;
   }
-  std::string advice = std::string("choose another address with ").append(words.flag);
+  std::string advice = std::string("choose another address with ").append(labels.flag);
   if (error == EADDRINUSE) advice = "another run or program uses it: choose another port";
   if (error == EADDRNOTAVAIL) {
-    advice = std::string(words.listener).append(" serves the rendezvous and must run on that host");
+    advice =
+        std::string(labels.listener).append(" serves the rendezvous and must run on that host");
   }
-  return Status::Error(StatusCode::kRendezvous, "%s cannot listen at %s: %s; %s", words.listener,
+  return Status::Error(StatusCode::kRendezvous, "%s cannot listen at %s: %s; %s", labels.listener,
                        endpoint.text.c_str(), strerror(error), advice.c_str());
 }
 
@@ -206,7 +208,7 @@ UniqueFd AcceptFrom(const UniqueFd& listener) {
 }
 
 Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
-                           const MeetingWords& words) {
+                           const EndpointLabels& labels) {
   Status last;
   do {
     if (cancel.raised()) return cancel.reason();
@@ -215,7 +217,7 @@ Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const A
       last = addresses.status();
     } else {
       for (const Address& address : *addresses) {
-        UniqueFd fd = TryConnect(address, RemainingMs(deadline, kAttemptMs));
+        UniqueFd fd = TryConnect(address, RemainingMs(deadline, kConnectAttemptMs));
         if (fd.valid()) {
           fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
           return fd;
@@ -228,7 +230,7 @@ Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const A
   return Status::Error(StatusCode::kRendezvous,
                        "found no %s at %s in time: %s; check that %s was started and that this "
                        "host can reach the address",
-                       words.listener, endpoint.text.c_str(), last.message(), words.listener);
+                       labels.listener, endpoint.text.c_str(), last.message(), labels.listener);
 }
 
 }  // namespace engine

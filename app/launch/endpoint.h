@@ -26,13 +26,13 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 Result<bool> IsLoopback(const Endpoint& endpoint);
 
 // Who looks for whom, for messages.
-struct MeetingWords {
+struct EndpointLabels {
   const char* listener = "rank 0";
   const char* flag = "--rendezvous";
 };
 
 // Binds the address that the host resolves to and no other interface. kRendezvous.
-Result<UniqueFd> ListenAt(const Endpoint& endpoint, const MeetingWords& words = {});
+Result<UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
 
 // "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
 std::string PeerAddress(const UniqueFd& socket);
@@ -44,6 +44,6 @@ UniqueFd AcceptFrom(const UniqueFd& listener);
 // Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
 // that is raised.
 Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
-                           const MeetingWords& words = {});
+                           const EndpointLabels& labels = {});
 
 }  // namespace engine

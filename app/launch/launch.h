@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "app/launch/deadlines.h"
 #include "core/base/rank_context.h"
 #include "engine/status.h"
 
@@ -57,9 +58,9 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
 Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file);
 
 struct LaunchOptions {
-  int64_t rendezvous_timeout_ms = 30000;
+  int64_t rendezvous_timeout_ms = kRendezvousTimeoutMs;
   // After the first failure the other members get this long to leave by themselves.
-  int64_t grace_ms = 1500;
+  int64_t grace_ms = kDefaultGraceMs;
   // kJoin: how long rank 0 serves the ranks that go on after it has finished without an error.
   int64_t leave_timeout_ms = 60000;
   // How long servers may take to leave after the last rank.

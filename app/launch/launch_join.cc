@@ -16,9 +16,6 @@
 namespace engine {
 namespace {
 
-constexpr int kPollMs = 50;
-constexpr int64_t kFlushMs = 500;
-
 LaunchOutcome Failed(const Status& status) {
   return {status, ExitCode(status.code())};
 }
@@ -26,7 +23,7 @@ LaunchOutcome Failed(const Status& status) {
 // The server of the run, in a thread of rank 0.
 class ServerThread {
  public:
-  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerDoor door,
+  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerListener listener,
                UniqueFd own_rank);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
@@ -45,25 +42,26 @@ class ServerThread {
   std::thread thread_;
 };
 
-ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerDoor door,
-                           UniqueFd own_rank)
+ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
+                           ServerListener listener, UniqueFd own_rank)
     : options_(options),
-      supervisor_({.shape = {plan.info.world_size, plan.info.servers,
-                             plan.info.one_host != 0 && (plan.info.servers == 0 || door.loopback)},
-                   .job = plan.job,
-                   .place = plan.rendezvous,
-                   .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
-                   .server_leave_ms = options.server_leave_ms,
-                   .explain_loss =
-                       [](int) {
-                         return Supervisor::Loss{
-                             Status::Error(StatusCode::kPeerLost,
-                                           "its connection to rank 0 ended without a result"),
-                             ExitCode(StatusCode::kPeerLost)};
-                       },
-                   .notice = options.notice}) {
-  supervisor_.server().Listen(std::move(door.listener));
-  if (door.key) supervisor_.server().RequireProof(std::move(*door.key));
+      supervisor_(
+          {.shape = {plan.info.world_size, plan.info.servers,
+                     plan.info.one_host != 0 && (plan.info.servers == 0 || listener.loopback)},
+           .job = plan.job,
+           .place = plan.rendezvous,
+           .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
+           .server_leave_ms = options.server_leave_ms,
+           .explain_loss =
+               [](int) {
+                 return Supervisor::Loss{
+                     Status::Error(StatusCode::kPeerLost,
+                                   "its connection to rank 0 ended without a result"),
+                     ExitCode(StatusCode::kPeerLost)};
+               },
+           .notice = options.notice}) {
+  supervisor_.server().Listen(std::move(listener.socket));
+  if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   supervisor_.server().Adopt(std::move(own_rank));
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store_server");
@@ -76,7 +74,7 @@ void ServerThread::Serve() {
   while (!Done()) {
     fds.clear();
     supervisor_.server().AddPollFds(&fds);
-    poll(fds.data(), fds.size(), kPollMs);
+    poll(fds.data(), fds.size(), kJoinPollMs);
     supervisor_.server().Handle();
     supervisor_.Tick();
   }
@@ -106,26 +104,27 @@ LaunchOutcome ServerThread::Finish() {
 }
 
 // Ranks meet on a trusted network, as their launchers do; servers may come from elsewhere.
-Result<ServerDoor> OpenDoor(const LaunchPlan& plan, const Endpoint& endpoint) {
-  if (plan.info.servers > 0) return OpenServerDoor(plan.rendezvous, plan.key_file, {});
-  ServerDoor door;
-  ENGINE_ASSIGN_OR_RETURN(door.listener, ListenAt(endpoint));
-  return door;
+Result<ServerListener> OpenListener(const LaunchPlan& plan, const Endpoint& endpoint) {
+  if (plan.info.servers > 0) return OpenServerListener(plan.rendezvous, plan.key_file, {});
+  ServerListener listener;
+  ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint));
+  return listener;
 }
 
 LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
-  Result<ServerDoor> door = OpenDoor(plan, endpoint);
-  if (!door.ok()) return Failed(door.status());
+  Result<ServerListener> listener = OpenListener(plan, endpoint);
+  if (!listener.ok()) return Failed(listener.status());
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
   UniqueFd own(pair[0]);
-  ServerThread server(plan, options, std::move(*door), UniqueFd(pair[1]));
+  ServerThread server(plan, options, std::move(*listener), UniqueFd(pair[1]));
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   // Its own server tells it when the rendezvous fails.
-  (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
+  (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kRendezvousGraceMs,
+                    body);
   return server.Finish();
 }
 
@@ -136,13 +135,13 @@ LaunchOutcome JoinAsOther(const LaunchPlan& plan, const LaunchOptions& options,
   if (!socket.ok()) return Failed(socket.status().WithRank(plan.info.rank));
   StoreClient::Identity identity{plan.info.rank, plan.info.world_size, plan.job,
                                  "rank 0 at " + endpoint.text, 0};
-  Status status =
-      process.Run(std::move(*socket), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
+  Status status = process.Run(std::move(*socket), identity,
+                              options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
   if (status.ok()) return {};
   if (status.rank() == kNobody) status = status.WithRank(plan.info.rank);
-  Verdict verdict;
-  verdict.AddReport(plan.info.rank, status);
-  LaunchOutcome outcome = verdict.Outcome(process.stop_requested());
+  FailureLog failures;
+  failures.AddReport(plan.info.rank, status);
+  LaunchOutcome outcome = failures.Outcome(process.stop_requested());
   Status cause = process.cause();
   if (!cause.ok() && IsSecondary(status.code())) outcome = Failed(cause);
   outcome.report = !process.heard();

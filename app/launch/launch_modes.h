@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
 #include "app/launch/launch.h"
 #include "app/launch/rank_process.h"
@@ -20,19 +21,16 @@ LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
 LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body);
 
-// A member that waits for a run elsewhere waits longer than the run does, to hear who is missing.
-inline constexpr int64_t kHearSayMs = 3000;
-
 // Where servers from elsewhere join a run.
-struct ServerDoor {
-  UniqueFd listener;
+struct ServerListener {
+  UniqueFd socket;
   std::optional<ServerKey> key;  // that they must know
   bool loopback = false;         // only this host can reach it
 };
 
 // Listens at `address`. kInvalidArgument when others than this host could join and there is no
 // key.
-Result<ServerDoor> OpenServerDoor(const std::string& address, const std::string& key_file,
-                                  const MeetingWords& words);
+Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
+                                          const EndpointLabels& labels);
 
 }  // namespace engine

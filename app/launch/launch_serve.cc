@@ -1,9 +1,9 @@
-// Servers that join a run over the network: the door of the run, and a server that comes to it.
+// Servers that join a run over the network: the listener of the run, and a server that joins.
 
 #include "app/launch/exit_code.h"
+#include "app/launch/failure_log.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/member.h"
-#include "app/launch/verdict.h"
 
 namespace engine {
 namespace {
@@ -14,26 +14,26 @@ LaunchOutcome Failed(const Status& status) {
 
 }  // namespace
 
-Result<ServerDoor> OpenServerDoor(const std::string& address, const std::string& key_file,
-                                  const MeetingWords& words) {
-  ServerDoor door;
+Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
+                                          const EndpointLabels& labels) {
+  ServerListener listener;
   ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
-  ENGINE_ASSIGN_OR_RETURN(door.loopback, IsLoopback(endpoint));
+  ENGINE_ASSIGN_OR_RETURN(listener.loopback, IsLoopback(endpoint));
   if (!key_file.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(door.key, ServerKey::LoadOrCreate(key_file));
-  } else if (!door.loopback) {
+    ENGINE_ASSIGN_OR_RETURN(listener.key, ServerKey::LoadOrCreate(key_file));
+  } else if (!listener.loopback) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "other hosts can reach %s, so servers that join there need a key: give "
                          "--key-file FILE here and a copy of that file to each engine serve",
                          address.c_str());
   }
-  ENGINE_ASSIGN_OR_RETURN(door.listener, ListenAt(endpoint, words));
-  return door;
+  ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint, labels));
+  return listener;
 }
 
 LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body) {
-  constexpr MeetingWords kWords{"run", "HOST:PORT"};
+  constexpr EndpointLabels kLabels{"run", "HOST:PORT"};
   const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
   if (!endpoint.ok()) return Failed(endpoint.status());
   const int member = MemberOf(plan.info);
@@ -46,18 +46,18 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
   StopSignals signals;
   RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
   const TimePoint deadline = DeadlineIn(options.rendezvous_timeout_ms);
-  Result<UniqueFd> socket = ConnectTo(*endpoint, deadline, process.abort(), kWords);
+  Result<UniqueFd> socket = ConnectTo(*endpoint, deadline, process.abort(), kLabels);
   if (!socket.ok()) return Failed(socket.status());
-  Status status =
-      process.Run(std::move(*socket), identity, options.rendezvous_timeout_ms + kHearSayMs, body);
+  Status status = process.Run(std::move(*socket), identity,
+                              options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
   if (status.ok()) return {};
   const Status cause = process.cause();
   if (!cause.ok() && IsSecondary(status.code())) return Failed(cause);
   // Before it is one of the members nobody else is to blame.
   if (status.code() == StatusCode::kRendezvous) return Failed(status);
-  Verdict verdict;
-  verdict.AddReport(member, status);
-  return verdict.Outcome(process.stop_requested());
+  FailureLog failures;
+  failures.AddReport(member, status);
+  return failures.Outcome(process.stop_requested());
 }
 
 }  // namespace engine

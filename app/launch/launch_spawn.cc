@@ -21,12 +21,6 @@
 namespace engine {
 namespace {
 
-// For a child that closed its socket, to end; and for one that was killed, to be gone.
-constexpr int64_t kEndingMs = 300;
-constexpr int64_t kKilledMs = 5000;
-constexpr int64_t kFlushMs = 500;
-constexpr int kPollMs = 200;
-
 class SpawnedRun {
  public:
   SpawnedRun(const LaunchPlan& plan, const LaunchOptions& options, const RankBody& body,
@@ -39,9 +33,9 @@ class SpawnedRun {
         children_(plan.serve_at.empty() ? shape_.members() : shape_.world_size) {}
 
   // Where servers join; the rest of them are children.
-  void ListenForServers(ServerDoor door) {
-    supervisor_.server().Listen(std::move(door.listener));
-    if (door.key) supervisor_.server().RequireProof(std::move(*door.key));
+  void ListenForServers(ServerListener listener) {
+    supervisor_.server().Listen(std::move(listener.socket));
+    if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   }
 
   LaunchOutcome Run();
@@ -155,25 +149,16 @@ Status SpawnedRun::StartMember(int member) {
 void SpawnedRun::BeMember(int member, UniqueFd socket, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(ExitCode(StatusCode::kPeerLost));  // it died before the prctl
-  RankInfo info{.rank = member,
-                .world_size = shape_.world_size,
-                .local_rank = member,
-                .local_world_size = shape_.world_size,
-                .servers = shape_.servers,
-                .one_host = shape_.one_host ? 1u : 0u,
-                .incarnation = child(member).incarnation};
-  if (IsServer(member)) {
-    info.rank = info.local_rank = BlamedServer(member);
-    info.is_server = 1;
-  }
+  RankInfo info = LocalInfo(shape_, member);
+  info.incarnation = child(member).incarnation;
   children_.clear();
   supervisor_.server().CloseAll();  // the sockets of the others are none of ours
   Status status;
   try {
     RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore);
     StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", kNobody};
-    status = process.Run(std::move(socket), identity, options_.rendezvous_timeout_ms + kHearSayMs,
-                         body_);
+    status = process.Run(std::move(socket), identity,
+                         options_.rendezvous_timeout_ms + kRendezvousGraceMs, body_);
   } catch (const std::exception& error) {
     // Without a socket left there is no other way to say it than the exit code.
     status = Status::Error(StatusCode::kResourceExhausted, "%s", error.what());
@@ -201,7 +186,7 @@ void SpawnedRun::Step() {
   poll(fds.data(), fds.size(), waiting_to_kill ? RemainingMs(GraceEnd(), kPollMs) : kPollMs);
 
   HandleSignals();
-  // Deaths first: the complaints of the members that were left alone are in the sockets by now.
+  // Deaths first: the secondary failures that they caused are in the sockets by now.
   for (size_t i = 0; i < children_.size(); ++i) {
     if (children_[i].ended || !Collect(children_[i], 0)) continue;
     const int member = shape_.At(static_cast<int>(i));
@@ -288,7 +273,7 @@ Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
   }
   Child& lost = child(member);
   const int pid = lost.pid;
-  if (!Collect(lost, kEndingMs)) {
+  if (!Collect(lost, kExitMs)) {
     return {Status::Error(StatusCode::kPeerLost,
                           "its process (pid %d) closed its connection to the launcher", pid),
             kLost};
@@ -317,11 +302,11 @@ Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
 LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body) {
   if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
-  Result<ServerDoor> door =
-      OpenServerDoor(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
-  if (!door.ok()) return {door.status(), ExitCode(door.status().code())};
-  SpawnedRun run(plan, options, body, door->loopback);
-  run.ListenForServers(std::move(*door));
+  Result<ServerListener> listener =
+      OpenServerListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
+  if (!listener.ok()) return {listener.status(), ExitCode(listener.status().code())};
+  SpawnedRun run(plan, options, body, listener->loopback);
+  run.ListenForServers(std::move(*listener));
   return run.Run();
 }
 

@@ -1,9 +1,14 @@
-// Ranks and servers as threads of this process.
+// Ranks and servers as threads of this process. The thread that launches them watches them through
+// the same store server and supervisor as if they were processes, one end of a socket pair each.
 
+#include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
-#include <algorithm>
-#include <condition_variable>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -12,186 +17,148 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/member.h"
-#include "app/launch/memory_store.h"
-#include "app/launch/verdict.h"
+#include "app/launch/supervisor.h"
 
 namespace engine {
 namespace {
 
-// Beyond the grace: a thread cannot be killed.
-constexpr int64_t kHangMs = 10000;
+class ThreadedRun {
+ public:
+  ThreadedRun(const LaunchPlan& plan, const LaunchOptions& options, const RankBody& body)
+      : shape_{plan.info.world_size, plan.info.servers, true},
+        options_(options),
+        body_(body),
+        supervisor_({.shape = shape_,
+                     .place = "this process",
+                     .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
+                     .server_leave_ms = options.server_leave_ms,
+                     .ranks_may_connect = false,
+                     .explain_loss =
+                         [](int) {
+                           return Supervisor::Loss{
+                               Status::Error(StatusCode::kPeerLost,
+                                             "its thread closed its connection to the launcher"),
+                               ExitCode(StatusCode::kPeerLost)};
+                         },
+                     .notice = options.notice}) {}
 
-// Outlives Launch when a member hangs, so every thread holds a share.
-struct ThreadedRun {
-  ThreadedRun(const RunShape& members, const LaunchOptions& options)
-      : shape(members),
-        server_leave_ms(options.server_leave_ms),
-        notice(options.notice),
-        aborts(shape.members()),
-        done(shape.members()) {}
+  LaunchOutcome Run();
 
-  void Fail(int member, const Status& status);
-  // A rank whose loss the run survives. True if the failure of `member` is one.
-  bool Lose(int member, const Status& status);
-  void Done(int member);
-  bool AllDone(int begin, int end) const {  // mutex is held
-    return std::find(done.begin() + begin, done.begin() + end, false) == done.begin() + end;
-  }
-  bool RanksDone() const { return AllDone(0, shape.world_size); }
+ private:
+  struct Thread {
+    std::thread thread;
+    // Set by the thread: it has no descriptor or thread left to join with. It may outlive the run.
+    std::shared_ptr<std::atomic<bool>> failed_to_join = std::make_shared<std::atomic<bool>>(false);
+  };
 
-  const RunShape shape;
-  const int64_t server_leave_ms;
-  const std::function<void(const std::string&)> notice;
-  Verdict verdict;
-  std::vector<AbortSignal> aborts;  // by RunShape::Index, as `done`
-  std::atomic<int> stop_requested{0};
-  const std::atomic<int> never_stop{0};  // what servers see
-  std::shared_ptr<MemoryTable> table = std::make_shared<MemoryTable>();
+  Status StartMember(int member);
+  bool Running() const;
+  void Step();
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<bool> done;       // guarded by mutex
-  std::vector<int> lost;        // guarded by mutex; ranks that were told of
-  bool losses_allowed = false;  // guarded by mutex
-  bool failed = false;          // guarded by mutex
-  TimePoint failed_at{};        // guarded by mutex
+  const RunShape shape_;
+  const LaunchOptions& options_;
+  const RankBody& body_;
+  StopSignals signals_;
+  Supervisor supervisor_;
+  std::vector<Thread> threads_;  // by RunShape::Index, as far as they were started
 };
 
-void ThreadedRun::Fail(int member, const Status& status) {
-  const bool asked = status.code() == StatusCode::kInterrupted && stop_requested != 0;
-  if (!asked && Lose(member, status)) return;
-  verdict.AddReport(member, status);
-  if (asked) return;
-  {
-    std::lock_guard lock(mutex);
-    if (failed) return;
-    failed = true;
-    failed_at = std::chrono::steady_clock::now();
-    changed.notify_all();
+// Runs on the thread of the member, which may outlive the run when it hangs: it shares nothing with
+// it but the connection.
+void RunMember(const RankInfo& info, UniqueFd socket, int64_t join_timeout_ms, const RankBody& body,
+               std::atomic<bool>& failed_to_join) {
+  const std::string name = (info.is_server != 0 ? "server" : "rank") + std::to_string(info.rank);
+  pthread_setname_np(pthread_self(), name.c_str());
+  try {
+    RankProcess process(info);
+    const StoreClient::Identity identity{
+        MemberOf(info), info.world_size, {}, "the launcher", kNobody};
+    (void)process.Run(std::move(socket), identity, join_timeout_ms, body);
+  } catch (const std::exception&) {
+    failed_to_join = true;
   }
-  Status reason = AbortReason(status.rank() != kNobody ? status : status.WithRank(member));
-  for (AbortSignal& abort : aborts) abort.Raise(reason);
 }
 
-bool ThreadedRun::Lose(int member, const Status& status) {
-  {
-    std::lock_guard lock(mutex);
-    if (!losses_allowed || failed || member < 1) return false;
-    if (std::find(lost.begin(), lost.end(), member) != lost.end()) return true;
-    lost.push_back(member);
+Status ThreadedRun::StartMember(int member) {
+  const RankInfo info = LocalInfo(shape_, member);
+  const auto failed = [&](const char* why) {
+    return Status::Error(StatusCode::kResourceExhausted,
+                         "cannot start the thread of %s (of %d ranks and %d servers): %s; raise "
+                         "the limits of this process (ulimit -n, ulimit -u)",
+                         MemberName(member).c_str(), shape_.world_size, shape_.servers, why);
+  };
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failed(strerror(errno));
+  const auto theirs = std::make_shared<UniqueFd>(pair[1]);
+  supervisor_.server().Adopt(UniqueFd(pair[0]));
+  Thread& started = threads_.emplace_back();
+  try {
+    started.thread =
+        std::thread([=, body = body_, failed_to_join = started.failed_to_join,
+                     timeout_ms = options_.rendezvous_timeout_ms + kRendezvousGraceMs] {
+          RunMember(info, std::move(*theirs), timeout_ms, body, *failed_to_join);
+        });
+  } catch (const std::system_error& error) {
+    threads_.pop_back();
+    return failed(error.what());
   }
-  if (notice) {
-    notice(MemberName(member) + ": " + status.message() + "; the run goes on without it");
-  }
-  return true;
+  return {};
 }
 
-void ThreadedRun::Done(int member) {
-  std::lock_guard lock(mutex);
-  done[shape.Index(member)] = true;
-  if (RanksDone()) table->Put(kRanksLeftKey, "");
-  changed.notify_all();
+// Until every member has left or, after a failure, has had its time to.
+bool ThreadedRun::Running() const {
+  if (supervisor_.AllGone()) return false;
+  return !supervisor_.failed() ||
+         !Passed(supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms + kHangMs));
 }
 
-void RunMember(const std::shared_ptr<ThreadedRun>& run, const RankInfo& info,
-               const RankBody& body) {
-  const int member = MemberOf(info);
-  const bool server = info.is_server != 0;
-  pthread_setname_np(pthread_self(),
-                     ((server ? "server" : "rank") + std::to_string(info.rank)).c_str());
-  AbortSignal& abort = run->aborts[run->shape.Index(member)];
-  // A member that gives itself up is heard at once, not when its body has returned.
-  int token = abort.Listen([&](const Status& reason) { run->Fail(member, reason); });
-  {
-    MemoryStore store(run->table, abort, /*hears_posts=*/!server);
-    RankContext context{info, store, abort, server ? run->never_stop : run->stop_requested,
-                        [&run, server] {
-                          std::lock_guard lock(run->mutex);
-                          run->losses_allowed = run->losses_allowed || !server;
-                        }};
-    Status status = CallBody(body, context);
-    if (!status.ok()) run->Fail(member, status);
+void ThreadedRun::Step() {
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  supervisor_.server().AddPollFds(&fds);
+  poll(fds.data(), fds.size(), kPollMs);
+  while (int signal = signals_.Read()) {
+    if (supervisor_.stop_signal() != 0) signals_.Die(signal);
+    supervisor_.Stop(signal);
   }
-  abort.Forget(token);
-  run->Done(member);
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    if (!threads_[i].failed_to_join->exchange(false)) continue;
+    supervisor_.Fail(shape_.At(static_cast<int>(i)),
+                     Status::Error(StatusCode::kResourceExhausted,
+                                   "no descriptor or thread left for it; raise the limits of this "
+                                   "process (ulimit -n, ulimit -u)"));
+  }
+  supervisor_.server().Handle();
+  supervisor_.Tick();
 }
 
-// Waits for the ranks, as long as they take, then for the servers; those that hang are named.
-std::string WaitForMembers(ThreadedRun& run, int64_t grace_ms) {
-  std::unique_lock lock(run.mutex);
-  auto all_done = [&] { return run.AllDone(0, run.shape.members()); };
-  run.changed.wait(lock, [&] { return run.failed || run.RanksDone(); });
-  const TimePoint leave = DeadlineIn(run.server_leave_ms);
-  run.changed.wait_until(lock, leave, [&] { return run.failed || all_done(); });
-  if (!run.failed && !all_done()) {
-    const auto late = std::find(run.done.begin(), run.done.end(), false);
-    const int member = run.shape.At(static_cast<int>(late - run.done.begin()));
-    lock.unlock();
-    run.Fail(member, Status::Error(StatusCode::kTimeout,
-                                   "it did not leave within %lld ms after the last rank",
-                                   static_cast<long long>(run.server_leave_ms)));
-    lock.lock();
+LaunchOutcome ThreadedRun::Run() {
+  for (int i = 0; i < shape_.members() && !supervisor_.failed(); ++i) {
+    const Status started = StartMember(shape_.At(i));
+    if (!started.ok()) supervisor_.Fail(kNobody, started);
   }
-  TimePoint deadline = run.failed_at + std::chrono::milliseconds(grace_ms + kHangMs);
-  if (run.failed) run.changed.wait_until(lock, deadline, all_done);
-  std::string hanging;
-  for (size_t i = 0; i < run.done.size(); ++i) {
-    if (run.done[i]) continue;
-    hanging += (hanging.empty() ? "" : ", ") + MemberName(run.shape.At(static_cast<int>(i)));
+  while (Running()) Step();
+  supervisor_.server().Flush(kFlushMs);
+  LaunchOutcome outcome = supervisor_.Outcome();
+  if (supervisor_.SomebodyIsThere()) {
+    outcome.status =
+        Status::Error(outcome.status.code(), "%s (and since then the threads of these hang: %s)",
+                      outcome.status.message(), supervisor_.Remaining().c_str())
+            .WithRank(outcome.status.rank());
   }
-  return hanging;
-}
-
-// What is not started is done.
-void GiveUpStart(ThreadedRun& run, int index, const char* why) {
-  run.Fail(kNobody, Status::Error(StatusCode::kResourceExhausted,
-                                  "cannot start the thread of %s (of %d ranks and %d servers): %s",
-                                  MemberName(run.shape.At(index)).c_str(), run.shape.world_size,
-                                  run.shape.servers, why));
-  std::lock_guard lock(run.mutex);
-  std::fill(run.done.begin() + index, run.done.end(), true);
+  // Who has not joined yet sees its connection end, and ends.
+  supervisor_.server().CloseAll();
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    const bool hangs = supervisor_.HasJoined(shape_.At(static_cast<int>(i)));
+    hangs ? threads_[i].thread.detach() : threads_[i].thread.join();
+  }
+  return outcome;
 }
 
 }  // namespace
 
 LaunchOutcome LaunchThreads(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body) {
-  const RunShape shape{plan.info.world_size, plan.info.servers, true};
-  auto run = std::make_shared<ThreadedRun>(shape, options);
-  StopSignals signals;
-  SignalThread signal_thread(signals, [&](int signal) {
-    int none = 0;
-    if (!run->stop_requested.compare_exchange_strong(none, signal)) signals.Die(signal);
-  });
-  std::vector<std::thread> threads;
-  for (int i = 0; i < shape.members(); ++i) {
-    const int member = shape.At(i);
-    RankInfo info{.rank = member,
-                  .world_size = shape.world_size,
-                  .local_rank = member,
-                  .local_world_size = shape.world_size,
-                  .servers = shape.servers};
-    if (IsServer(member)) {
-      info.rank = info.local_rank = BlamedServer(member);
-      info.is_server = 1;
-    }
-    try {
-      threads.emplace_back([run, info, body] { RunMember(run, info, body); });
-    } catch (const std::system_error& error) {
-      GiveUpStart(*run, i, error.what());
-      break;
-    }
-  }
-  std::string hanging = WaitForMembers(*run, options.grace_ms);
-  for (std::thread& thread : threads) hanging.empty() ? thread.join() : thread.detach();
-  LaunchOutcome outcome = run->verdict.Outcome(run->stop_requested);
-  if (!hanging.empty()) {
-    outcome.status =
-        Status::Error(outcome.status.code(), "%s (and since then the threads of these hang: %s)",
-                      outcome.status.message(), hanging.c_str())
-            .WithRank(outcome.status.rank());
-  }
-  return outcome;
+  return ThreadedRun(plan, options, body).Run();
 }
 
 }  // namespace engine

@@ -24,4 +24,17 @@ struct RunShape {
   int At(int index) const { return index < world_size ? index : BlameServer(index - world_size); }
 };
 
+// Of a member of a run that is on this host as a whole.
+inline RankInfo LocalInfo(const RunShape& shape, int member) {
+  const bool server = IsServer(member);
+  const int index = server ? BlamedServer(member) : member;
+  return {.rank = index,
+          .world_size = shape.world_size,
+          .local_rank = index,
+          .local_world_size = shape.world_size,
+          .servers = shape.servers,
+          .is_server = server ? 1u : 0u,
+          .one_host = shape.one_host ? 1u : 0u};
+}
+
 }  // namespace engine

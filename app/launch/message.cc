@@ -36,12 +36,10 @@ std::string Encode(const Message& message) {
 }
 
 Message EncodeStatus(MessageKind kind, const Status& status) {
-  Message message;
-  message.kind = kind;
-  message.rank = status.rank();
-  message.number = static_cast<int32_t>(status.code());
-  message.value = std::string_view(status.message()).substr(0, kMaxKeyBytes);
-  return message;
+  return {.kind = kind,
+          .rank = status.rank(),
+          .number = static_cast<int32_t>(status.code()),
+          .value = std::string(status.message()).substr(0, kMaxKeyBytes)};
 }
 
 Status DecodeStatus(const Message& message) {

@@ -2,14 +2,9 @@
 
 #include <exception>
 
+#include "app/launch/deadlines.h"
+
 namespace engine {
-namespace {
-
-// Launchers send a process group's Ctrl-C a second time themselves; a person is slower.
-constexpr int64_t kSecondSignalMs = 1000;
-
-}  // namespace
-
 Status CallBody(const RankBody& body, RankContext& context) {
   try {
     return body(context);
@@ -21,23 +16,22 @@ Status CallBody(const RankBody& body, RankContext& context) {
 }
 
 RankProcess::RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second)
-    : info_(info),
-      signals_(signals),
-      second_(second),
-      signal_thread_(signals, [this](int signal) { OnSignal(signal); }) {}
+    : info_(info), signals_(&signals), second_(second) {
+  signal_thread_.emplace(signals, [this](int signal) { OnSignal(signal); });
+}
 
 Status RankProcess::Run(UniqueFd socket, const StoreClient::Identity& identity,
                         int64_t join_timeout_ms, const RankBody& body) {
   TimePoint deadline = DeadlineIn(join_timeout_ms);
-  auto client = std::make_unique<StoreClient>(std::move(socket), identity, abort_,
-                                              [this](int signal) { Stop(signal); });
+  auto client =
+      std::make_unique<StoreClient>(std::move(socket), identity, abort_,
+                                    [this](int signal, bool started) { Stop(signal, started); });
   {
     std::lock_guard lock(mutex_);
     client_ = std::move(client);
   }
   Status status = client_->Join(deadline);
   if (status.ok()) {
-    started_ = true;
     const RunShape shape = client_->shape();
     info_.world_size = shape.world_size;
     info_.servers = shape.servers;
@@ -55,18 +49,22 @@ void RankProcess::OnSignal(int signal) {
     first_signal_ = signal;
     second_counts_from_ = DeadlineIn(kSecondSignalMs);
   } else if (second_ == SecondSignal::kDie && Passed(second_counts_from_)) {
-    signals_.Die(signal);
+    signals_->Die(signal);
   }
-  Stop(signal);
-  std::lock_guard lock(mutex_);
-  if (client_) client_->RequestStop(signal);
+  StoreClient* client = nullptr;  // set once, and there as long as this
+  {
+    std::lock_guard lock(mutex_);
+    client = client_.get();
+  }
+  Stop(signal, client != nullptr && client->started());
+  if (client != nullptr) client->RequestStop(signal);
 }
 
-void RankProcess::Stop(int signal) {
-  if (started_ && info_.is_server != 0) return;  // it serves until the ranks have stopped
+void RankProcess::Stop(int signal, bool started) {
+  if (started && info_.is_server != 0) return;  // it serves until the ranks have stopped
   int none = 0;
   stop_requested_.compare_exchange_strong(none, signal);
-  if (!started_) {
+  if (!started) {
     abort_.Raise(Status::Error(StatusCode::kInterrupted,
                                "stopped by %s before all ranks were there", SignalName(signal)));
   }

@@ -1,10 +1,11 @@
-// One member that is a process: started by us or by another launcher, it talks to the store server
-// over one socket.
+// One member, a process or a thread: started by us or by another launcher, it talks to the store
+// server over one socket.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "app/launch/stop_signals.h"
 #include "app/launch/store_client.h"
@@ -25,6 +26,8 @@ class RankProcess {
   };
 
   RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second);
+  // Of a thread, which hears of signals from the store server alone.
+  explicit RankProcess(const RankInfo& info) : info_(info) {}
 
   // Raised with kInterrupted when the user asks to stop before the run has started.
   AbortSignal& abort() { return abort_; }
@@ -41,19 +44,18 @@ class RankProcess {
 
  private:
   void OnSignal(int signal);
-  void Stop(int signal);
+  void Stop(int signal, bool started);
 
   RankInfo info_;  // complete once joined
-  const StopSignals& signals_;
-  const SecondSignal second_;
+  const StopSignals* const signals_ = nullptr;
+  const SecondSignal second_ = SecondSignal::kIgnore;
   AbortSignal abort_;
   std::atomic<int> stop_requested_{0};
-  std::atomic<bool> started_{false};
   int first_signal_ = 0;            // signal thread only
   TimePoint second_counts_from_{};  // signal thread only
   std::mutex mutex_;
-  std::unique_ptr<StoreClient> client_;  // set once, under mutex_
-  SignalThread signal_thread_;           // last: ends before what it uses
+  std::unique_ptr<StoreClient> client_;        // set once, under mutex_
+  std::optional<SignalThread> signal_thread_;  // last: ends before what it uses
 };
 
 }  // namespace engine

@@ -1,7 +1,9 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <initializer_list>
 #include <optional>
+#include <utility>
 
 #include "app/launch/endpoint.h"
 #include "app/launch/launch.h"
@@ -24,14 +26,27 @@ constexpr struct {
     {"pmi", Launcher::kPmi},
 };
 
+template <typename... Values>
+Status Refuse(const char* format, Values... values) {
+  return Status::Error(StatusCode::kInvalidArgument, format, values...);
+}
+
+// What is wrong, and the sentence for it.
+Status RefuseFirst(std::initializer_list<std::pair<bool, const char*>> cases) {
+  for (const auto& [wrong, sentence] : cases) {
+    if (wrong) return Refuse("%s", sentence);
+  }
+  return {};
+}
+
 // `a` is listed before `b`.
 Status CheckAgree(const LauncherRank& a, const LauncherRank& b) {
   if (a.nested) return {};
   if (a.info.rank == b.info.rank && a.info.world_size == b.info.world_size) return {};
-  return Status::Error(StatusCode::kInvalidArgument,
-                       "%s (%s) and %s (%s) disagree on which rank this is: choose one with "
-                       "--launcher",
-                       a.name.c_str(), a.variables.c_str(), b.name.c_str(), b.variables.c_str());
+  return Refuse(
+      "%s (%s) and %s (%s) disagree on which rank this is: choose one with "
+      "--launcher",
+      a.name.c_str(), a.variables.c_str(), b.name.c_str(), b.variables.c_str());
 }
 
 // The rank that the environment gives, from the launcher the flag names or the innermost one.
@@ -53,15 +68,14 @@ Result<std::optional<LauncherRank>> FindRank(const LaunchFlags& flags,
     }
   }
   if (!known) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "--launcher %s is unknown; choose auto, none, torchrun, openmpi, slurm "
-                         "or pmi",
-                         flags.launcher.c_str());
+    return Refuse(
+        "--launcher %s is unknown; choose auto, none, torchrun, openmpi, slurm "
+        "or pmi",
+        flags.launcher.c_str());
   }
   if (!any && !chosen) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "--launcher %s was given, but the environment holds no rank from it",
-                         flags.launcher.c_str());
+    return Refuse("--launcher %s was given, but the environment holds no rank from it",
+                  flags.launcher.c_str());
   }
   return chosen;
 }
@@ -79,10 +93,10 @@ Result<std::string> MasterAddress(const LauncherRank& rank, const Environment& e
   bool taken = rank.launcher == Launcher::kTorchrun && agent != nullptr && *agent == "True";
   if (error != std::errc() || end != port_text->data() + port_text->size() || port < 1 ||
       port + taken > 65535) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "MASTER_PORT=%s in the environment of %s gives no port in 1 to 65535: "
-                         "say where the ranks meet with --rendezvous HOST:PORT",
-                         port_text->c_str(), rank.name.c_str());
+    return Refuse(
+        "MASTER_PORT=%s in the environment of %s gives no port in 1 to 65535: "
+        "say where the ranks meet with --rendezvous HOST:PORT",
+        port_text->c_str(), rank.name.c_str());
   }
   bool v6 = address->find(':') != std::string::npos && address->front() != '[';
   return (v6 ? "[" + *address + "]" : *address) + ":" + std::to_string(port + taken);
@@ -98,39 +112,31 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
     return "unix:" + name.substr(0, 100);
   }
   if (rank.launcher == Launcher::kTorchrun) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "%s set %s, but MASTER_ADDR and MASTER_PORT are not both set: set them, "
-                         "or give --rendezvous HOST:PORT",
-                         rank.name.c_str(), rank.variables.c_str());
+    return Refuse(
+        "%s set %s, but MASTER_ADDR and MASTER_PORT are not both set: set them, "
+        "or give --rendezvous HOST:PORT",
+        rank.name.c_str(), rank.variables.c_str());
   }
-  return Status::Error(
-      StatusCode::kInvalidArgument,
+  return Refuse(
       "%s started %d ranks, %d of them on this host, and does not say where they "
       "meet: give --rendezvous HOST:PORT, the host of rank 0 and a free port of it",
       rank.name.c_str(), rank.info.world_size, rank.info.local_world_size);
 }
 
-Status Refuse(const char* sentence) {
-  return Status::Error(StatusCode::kInvalidArgument, "%s", sentence);
-}
-
 // Flags that mean nothing whoever starts the ranks.
 Status CheckServerFlags(const LaunchFlags& flags) {
   if (flags.servers < 0 || flags.servers > kMaxServers) {
-    return Status::Error(StatusCode::kInvalidArgument, "--servers %d is not in 0 to %d",
-                         flags.servers, kMaxServers);
+    return Refuse("--servers %d is not in 0 to %d", flags.servers, kMaxServers);
   }
-  if (flags.restarts < 0) return Refuse("--restarts takes a number that is not negative");
-  if (!flags.serve_at.empty() && flags.servers == 0) {
-    return Refuse("--serve-at is where servers join, and the run has none: add --servers N");
-  }
-  return {};
+  return RefuseFirst({{flags.restarts < 0, "--restarts takes a number that is not negative"},
+                      {!flags.serve_at.empty() && flags.servers == 0,
+                       "--serve-at is where servers join, and the run has none: add --servers N"}});
 }
 
 Status RefuseWithLauncher(const LaunchFlags& flags, const LauncherRank& rank) {
   const auto refuse = [&](const char* flag, const char* advice) {
-    return Status::Error(StatusCode::kInvalidArgument, "%s and %s (%s) exclude each other: %s",
-                         flag, rank.name.c_str(), rank.variables.c_str(), advice);
+    return Refuse("%s and %s (%s) exclude each other: %s", flag, rank.name.c_str(),
+                  rank.variables.c_str(), advice);
   };
   if (!flags.serve_at.empty()) {
     return refuse("--serve-at", "servers join where the ranks meet, so drop --serve-at");
@@ -138,55 +144,48 @@ Status RefuseWithLauncher(const LaunchFlags& flags, const LauncherRank& rank) {
   if (flags.restarts > 0) {
     return refuse("--restarts", "that launcher starts the ranks, also again, so drop --restarts");
   }
-  if (!flags.key_file.empty() && flags.servers == 0) {
-    return Refuse("--key-file is for servers that join, and the run has none: add --servers N");
-  }
-  return {};
+  return RefuseFirst(
+      {{!flags.key_file.empty() && flags.servers == 0,
+        "--key-file is for servers that join, and the run has none: add --servers N"}});
 }
 
 // Of a run whose ranks this process starts.
 Status CheckOwnRanks(const LaunchFlags& flags) {
-  if (!flags.key_file.empty() && flags.serve_at.empty()) {
-    return Refuse("--key-file is for servers that join over the network: add --serve-at HOST:PORT");
-  }
-  if (!flags.serve_at.empty()) {
-    if (flags.threads) {
-      return Refuse("--serve-at needs ranks that are processes: drop --threads");
-    }
-    ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(flags.serve_at));
-    if (!endpoint.unix_name.empty()) return Refuse("--serve-at takes HOST:PORT");
-  }
-  if (flags.restarts > 0 && flags.threads) {
-    return Refuse("--restarts starts processes again, and --threads makes threads: drop one");
-  }
-  if (flags.restarts > 0 && flags.world_size == 0) {
-    return Refuse("--restarts is for ranks that this command starts: add -n N");
-  }
-  return {};
+  const bool serve_at = !flags.serve_at.empty(), restarts = flags.restarts > 0;
+  ENGINE_RETURN_IF_ERROR(RefuseFirst(
+      {{!flags.key_file.empty() && !serve_at,
+        "--key-file is for servers that join over the network: add --serve-at HOST:PORT"},
+       {serve_at && flags.threads, "--serve-at needs ranks that are processes: drop --threads"},
+       {restarts && flags.threads,
+        "--restarts starts processes again, and --threads makes threads: drop one"},
+       {restarts && flags.world_size == 0,
+        "--restarts is for ranks that this command starts: add -n N"}}));
+  if (!serve_at) return {};
+  ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(flags.serve_at));
+  return RefuseFirst({{!endpoint.unix_name.empty(), "--serve-at takes HOST:PORT"}});
 }
 
 Result<LaunchPlan> PlanJoin(const LaunchFlags& flags, const LauncherRank& rank,
                             const Environment& environment) {
   if (flags.threads) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "--threads makes all ranks in one process, but %s (%s) started this as "
-                         "one of its own: drop --threads, or ignore it with --launcher none",
-                         rank.name.c_str(), rank.variables.c_str());
+    return Refuse(
+        "--threads makes all ranks in one process, but %s (%s) started this as "
+        "one of its own: drop --threads, or ignore it with --launcher none",
+        rank.name.c_str(), rank.variables.c_str());
   }
   if (flags.world_size != 0 && flags.world_size != rank.info.world_size) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "-n %d and %s (%s) disagree on the number of ranks: drop -n, or ignore "
-                         "the environment with --launcher none",
-                         flags.world_size, rank.name.c_str(), rank.variables.c_str());
+    return Refuse(
+        "-n %d and %s (%s) disagree on the number of ranks: drop -n, or ignore "
+        "the environment with --launcher none",
+        flags.world_size, rank.name.c_str(), rank.variables.c_str());
   }
   ENGINE_RETURN_IF_ERROR(RefuseWithLauncher(flags, rank));
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kJoin;
-  plan.info = rank.info;
-  plan.source = rank.name;
-  plan.job = rank.job;
+  LaunchPlan plan{.mode = LaunchPlan::Mode::kJoin,
+                  .info = rank.info,
+                  .job = rank.job,
+                  .source = rank.name,
+                  .key_file = flags.key_file};
   plan.info.servers = flags.servers;
-  plan.key_file = flags.key_file;
   ENGINE_ASSIGN_OR_RETURN(plan.rendezvous, FindRendezvous(flags, rank, environment));
   ENGINE_RETURN_IF_ERROR(ParseEndpoint(plan.rendezvous).status());
   return plan;
@@ -197,48 +196,40 @@ Result<LaunchPlan> PlanJoin(const LaunchFlags& flags, const LauncherRank& rank,
 Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                                  const std::map<std::string, std::string>& environment) {
   if (flags.world_size < 0 || flags.world_size > kMaxLocalRanks) {
-    return Status::Error(StatusCode::kInvalidArgument, "-n %d is not in 1 to %d", flags.world_size,
-                         kMaxLocalRanks);
+    return Refuse("-n %d is not in 1 to %d", flags.world_size, kMaxLocalRanks);
   }
   ENGINE_RETURN_IF_ERROR(CheckServerFlags(flags));
   ENGINE_ASSIGN_OR_RETURN(std::optional<LauncherRank> rank, FindRank(flags, environment));
   if (rank) return PlanJoin(flags, *rank, environment);
   if (!flags.rendezvous.empty()) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "--rendezvous %s is for ranks that a launcher starts, and there is none: "
-                         "set RANK and WORLD_SIZE for each rank, or drop it",
-                         flags.rendezvous.c_str());
+    return Refuse(
+        "--rendezvous %s is for ranks that a launcher starts, and there is none: "
+        "set RANK and WORLD_SIZE for each rank, or drop it",
+        flags.rendezvous.c_str());
   }
   ENGINE_RETURN_IF_ERROR(CheckOwnRanks(flags));
-  LaunchPlan plan;
-  plan.mode = flags.threads ? LaunchPlan::Mode::kThreads : LaunchPlan::Mode::kSpawn;
-  plan.info.world_size = flags.world_size > 0 ? flags.world_size : 1;
-  plan.info.local_world_size = plan.info.world_size;
-  plan.info.servers = flags.servers;
-  plan.serve_at = flags.serve_at;
-  plan.key_file = flags.key_file;
-  plan.restarts = flags.restarts;
-  plan.source = flags.world_size > 0 ? "-n" : "one rank";
-  return plan;
+  const int ranks = flags.world_size > 0 ? flags.world_size : 1;
+  return LaunchPlan{
+      .mode = flags.threads ? LaunchPlan::Mode::kThreads : LaunchPlan::Mode::kSpawn,
+      .info = {.world_size = ranks, .local_world_size = ranks, .servers = flags.servers},
+      .source = flags.world_size > 0 ? "-n" : "one rank",
+      .serve_at = flags.serve_at,
+      .key_file = flags.key_file,
+      .restarts = flags.restarts};
 }
 
 Result<LaunchPlan> ResolveServe(const std::string& address, int index,
                                 const std::string& key_file) {
   ENGINE_RETURN_IF_ERROR(ParseEndpoint(address).status());
   if (index < 0 || index >= kMaxServers) {
-    return Status::Error(StatusCode::kInvalidArgument, "--index %d is not in 0 to %d", index,
-                         kMaxServers - 1);
+    return Refuse("--index %d is not in 0 to %d", index, kMaxServers - 1);
   }
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kServe;
-  plan.info.rank = index;
-  plan.info.is_server = 1;
-  plan.info.local_world_size = 0;  // as far as this process knows
-  plan.info.one_host = 0;
-  plan.rendezvous = address;
-  plan.key_file = key_file;
-  plan.source = "engine serve";
-  return plan;
+  // Where its ranks are is not known to this process.
+  return LaunchPlan{.mode = LaunchPlan::Mode::kServe,
+                    .info = {.rank = index, .local_world_size = 0, .is_server = 1, .one_host = 0},
+                    .rendezvous = address,
+                    .source = "engine serve",
+                    .key_file = key_file};
 }
 
 }  // namespace engine

@@ -1,3 +1,6 @@
+// Any thread sends, one frame at a time under send_mutex_. The reader thread alone receives and
+// runs Dispatch with all below it. mutex_ guards what they share and is never held while a frame is
+// sent or somebody else is called (abort_, on_stop_, a listener): each of these may call back.
 #include "app/launch/store_client.h"
 
 #include <poll.h>
@@ -7,14 +10,12 @@
 #include <cerrno>
 #include <vector>
 
-#include "app/launch/verdict.h"
+#include "app/launch/deadlines.h"
+#include "app/launch/failure_log.h"
 
 namespace engine {
 namespace {
 
-// The server answers at once, so this bounds a server that is stopped or a network that is gone.
-constexpr int64_t kReplyTimeoutMs = 30000;
-constexpr int64_t kReportTimeoutMs = 1000;
 constexpr size_t kReadBytes = 64 << 10;
 
 bool Plausible(const RunShape& shape) {
@@ -26,16 +27,16 @@ bool Plausible(const RunShape& shape) {
 }  // namespace
 
 StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
-                         std::function<void(int)> on_stop)
+                         std::function<void(int, bool)> on_stop)
     : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
-  // First of all, since the server takes nothing from a stranger. If it fails, so does Join.
-  Message hello;
-  hello.kind = MessageKind::kHello;
-  hello.id = kProtocolVersion;
-  hello.rank = identity_.member;
-  hello.number = identity_.world_size;
-  hello.key = identity_.job.substr(0, kMaxKeyBytes);
-  (void)Send(hello, DeadlineIn(kReportTimeoutMs));
+  // First of all, since the server takes nothing else from a pending connection. If it fails, so
+  // does Join.
+  (void)Send({.kind = MessageKind::kHello,
+              .id = kProtocolVersion,
+              .rank = identity_.member,
+              .number = identity_.world_size,
+              .key = identity_.job.substr(0, kMaxKeyBytes)},
+             DeadlineIn(kReportTimeoutMs));
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
     {
@@ -77,6 +78,11 @@ Status StoreClient::Join(TimePoint deadline) {
                        identity_.server.c_str(), IsServer(identity_.member) ? " and servers" : "");
 }
 
+bool StoreClient::started() const {
+  std::lock_guard lock(mutex_);
+  return welcomed_;
+}
+
 RunShape StoreClient::shape() const {
   std::lock_guard lock(mutex_);
   return shape_;
@@ -99,10 +105,8 @@ Result<bool> StoreClient::Has(std::string_view key) {
 Status StoreClient::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
   if (abort_.raised()) return abort_.reason();
-  Message post;
-  post.kind = MessageKind::kPost;
-  post.value = text;
-  return Send(post, DeadlineIn(kReplyTimeoutMs));
+  return Send({.kind = MessageKind::kPost, .value = std::string(text)},
+              DeadlineIn(kReplyTimeoutMs));
 }
 
 void StoreClient::Listen(std::function<void(std::string_view)> listener) {
@@ -113,10 +117,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
                                      int64_t timeout_ms) {
   ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
   TimePoint deadline = DeadlineIn(timeout_ms);
-  Message request;
-  request.kind = kind;
-  request.key = key;
-  request.value = value;
+  Message request{.kind = kind, .key = std::string(key), .value = std::string(value)};
   {
     std::lock_guard lock(mutex_);
     request.id = next_id_++;
@@ -139,10 +140,8 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
-  Message cancel;
-  cancel.kind = MessageKind::kCancel;
-  cancel.id = request.id;
-  ENGINE_RETURN_IF_ERROR(Send(cancel, DeadlineIn(kReplyTimeoutMs)));
+  ENGINE_RETURN_IF_ERROR(
+      Send({.kind = MessageKind::kCancel, .id = request.id}, DeadlineIn(kReplyTimeoutMs)));
   return StoreTimeout(key, timeout_ms);
 }
 
@@ -201,10 +200,10 @@ bool StoreClient::Handshake(const Message& message) {
     if (!challenge_.empty() || message.key.size() != ServerKey::kNonceBytes) return false;
     challenge_ = message.key;
     nonce_ = ServerKey::MakeNonce();
-    Message proof;
-    proof.kind = MessageKind::kProof;
-    proof.key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member);
-    (void)Send(proof, DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+    (void)Send(
+        {.kind = MessageKind::kProof,
+         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member)},
+        DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
     return true;
   }
   if (message.kind == MessageKind::kProof && identity_.key) {
@@ -228,7 +227,7 @@ bool StoreClient::Dispatch(Message& message) {
   if (handshake || unproven) return Handshake(message);
   switch (message.kind) {
     case MessageKind::kStop:
-      on_stop_(message.number);
+      on_stop_(message.number, started());
       return true;
     case MessageKind::kAbort:
       Aborted(DecodeStatus(message));
@@ -289,16 +288,13 @@ void StoreClient::ConnectionLost() {
 }
 
 void StoreClient::AllowLosses() {
-  Message message;
-  message.kind = MessageKind::kAllowLosses;
-  (void)Send(message, DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kAllowLosses},
+             DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {
-  Message stop;
-  stop.kind = MessageKind::kStop;
-  stop.number = signal;
-  (void)Send(stop, DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kStop, .number = signal},
+             DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
 }
 
 void StoreClient::Leave(const Status& status) {

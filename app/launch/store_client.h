@@ -1,4 +1,4 @@
-// One member's connection to the store server: its store, its way to hear of the end of the run,
+// One member's connection to the store server: its store, its notice of the end of the run,
 // and its way to report.
 #pragma once
 
@@ -34,16 +34,19 @@ class StoreClient final : public Store {
     std::optional<ServerKey> key = {};
   };
 
-  // Says over the connected `socket` who this is. `abort` and what `on_stop` refers to outlive
-  // the client; on_stop is called from the reader thread with the signal by which the user asked to
-  // stop. When `abort` is raised by this member itself, the server is told at once.
+  // Says over the connected `socket` who this is. `abort` and what `on_stop` refers to outlive the
+  // client; on_stop is called from the reader thread with the signal by which the user asked to
+  // stop, and whether the run has started. When `abort` is raised by this member itself, the server
+  // is told at once.
   StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
-              std::function<void(int)> on_stop);
+              std::function<void(int signal, bool started)> on_stop);
   ~StoreClient() override;
 
   // Waits until every member is there. kRendezvous with the server's sentence if it refuses, the
   // reason of the abort if the run ends before it starts.
   Status Join(TimePoint deadline);
+  // Whether every member is there.
+  bool started() const;
   // Who is in the run, as its store says. After Join.
   RunShape shape() const;
 
@@ -82,7 +85,7 @@ class StoreClient final : public Store {
   const UniqueFd socket_;
   const Identity identity_;
   AbortSignal& abort_;
-  const std::function<void(int)> on_stop_;
+  const std::function<void(int, bool)> on_stop_;
   int token_ = 0;
 
   std::mutex send_mutex_;  // one frame at a time

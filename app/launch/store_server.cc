@@ -1,3 +1,6 @@
+// All of it runs on one thread, that of the supervisor, and nothing blocks. While messages are
+// handled a connection is only marked (closing: when its output is written; broken: at once);
+// Reap alone removes connections, so no reference dies under a loop that uses it.
 #include "app/launch/store_server.h"
 
 #include <fcntl.h>
@@ -6,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
 
 namespace engine {
@@ -13,16 +17,10 @@ namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
 // Connections that have not said kHello yet; more wait in the backlog.
-constexpr int kMaxStrangers = 64;
-constexpr int64_t kHelloTimeoutMs = 10000;
+constexpr int kMaxPendingConnections = 64;
 
 Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string value = {}) {
-  Message message;
-  message.kind = kind;
-  message.id = id;
-  message.number = number;
-  message.value = std::move(value);
-  return message;
+  return {.kind = kind, .id = id, .number = number, .value = std::move(value)};
 }
 
 }  // namespace
@@ -40,7 +38,7 @@ StoreServer::Connection& StoreServer::Add(UniqueFd socket, int64_t hello_timeout
 bool StoreServer::Full() const {
   return std::ranges::count(connections_, kNobody, [](const auto& connection) {
            return connection->member;
-         }) >= kMaxStrangers;
+         }) >= kMaxPendingConnections;
 }
 
 void StoreServer::AddPollFds(std::vector<pollfd>* out) const {
@@ -142,9 +140,9 @@ void StoreServer::End(Connection& connection) {
   connection.broken = true;
   if (connection.member == kNobody) {
     if (!connection.adopted && !connection.closing) {
-      observer_.OnStranger(connection.address, connection.hello
-                                                   ? "it did not prove that it knows the key"
-                                                   : "it ended before it said who it is");
+      observer_.OnRefusedConnection(connection.address,
+                                    connection.hello ? "it did not prove that it knows the key"
+                                                     : "it ended before it said who it is");
     }
   } else if (!connection.said_bye) {
     observer_.OnLost(connection.member);
@@ -157,7 +155,7 @@ void StoreServer::Reap() {
     if (!Passed(connection->hello_deadline)) continue;
     connection->broken = true;
     if (connection->closing) continue;
-    observer_.OnStranger(connection->address, "it did not say in time who it is");
+    observer_.OnRefusedConnection(connection->address, "it did not say in time who it is");
   }
   std::erase_if(connections_, [this](const auto& connection) {
     if (!connection->broken) return false;
@@ -175,7 +173,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
   }
   switch (message.kind) {
     case MessageKind::kSet:
-      return Set(connection, message);
+      Put(message.key, message.value);
+      return Send(connection, Reply(MessageKind::kSetDone, message.id));
     case MessageKind::kGet:
       return Get(connection, message);
     case MessageKind::kCancel:
@@ -207,10 +206,7 @@ void StoreServer::Hello(Connection& connection, const Message& message) {
   if (!prove) return Admit(connection, message);
   connection.hello = message;
   connection.challenge = ServerKey::MakeNonce();
-  Message challenge;
-  challenge.kind = MessageKind::kChallenge;
-  challenge.key = connection.challenge;
-  Send(connection, challenge);
+  Send(connection, {.kind = MessageKind::kChallenge, .key = connection.challenge});
 }
 
 void StoreServer::Proof(Connection& connection, const Message& message) {
@@ -223,16 +219,15 @@ void StoreServer::Proof(Connection& connection, const Message& message) {
                   "it does not know the key of this run: give both sides the same "
                   "--key-file");
   }
-  Message answer;
-  answer.kind = MessageKind::kProof;
-  answer.key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member);
-  Send(connection, answer);
+  Send(connection,
+       {.kind = MessageKind::kProof,
+        .key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member)});
   Admit(connection, *connection.hello);
 }
 
 void StoreServer::Admit(Connection& connection, const Message& hello) {
-  const Status verdict = observer_.OnHello(hello, connection.adopted);
-  if (!verdict.ok()) return Refuse(connection, verdict.message());
+  const Status status = observer_.OnHello(hello, connection.adopted);
+  if (!status.ok()) return Refuse(connection, status.message());
   connection.member = hello.rank;
   connection.reader.set_max_value_bytes(kMaxValueBytes);
   if (abort_) Send(connection, *abort_);
@@ -242,12 +237,7 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
 void StoreServer::Refuse(Connection& connection, const std::string& why) {
   Send(connection, Reply(MessageKind::kRefused, 0, 0, why));
   connection.closing = true;
-  if (!connection.adopted) observer_.OnStranger(connection.address, why);
-}
-
-void StoreServer::Set(Connection& connection, Message& message) {
-  Put(message.key, message.value);
-  Send(connection, Reply(MessageKind::kSetDone, message.id));
+  if (!connection.adopted) observer_.OnRefusedConnection(connection.address, why);
 }
 
 void StoreServer::Put(const std::string& key, const std::string& value) {

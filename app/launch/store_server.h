@@ -32,10 +32,10 @@ class StoreServer {
     virtual void OnAllowLosses(int member) = 0;
     virtual void OnStop(int signal) = 0;
     virtual void OnBye(int member) = 0;
-    // The connection ended, or spoke nonsense, before kBye.
+    // The connection ended, or broke the protocol, before kBye.
     virtual void OnLost(int member) = 0;
     // A connection of the listener was refused or ended before it joined: who and why.
-    virtual void OnStranger(const std::string& address, const std::string& why) = 0;
+    virtual void OnRefusedConnection(const std::string& address, const std::string& why) = 0;
 
    protected:
     ~Observer() = default;
@@ -79,7 +79,7 @@ class StoreServer {
     size_t out_begin = 0;
     int member = kNobody;          // once it has joined
     bool adopted = false;          // not through the listener
-    TimePoint hello_deadline;      // of a stranger
+    TimePoint hello_deadline;      // of a pending connection
     std::string address;           // of one that came through the listener, for messages
     std::optional<Message> hello;  // of a server that has to prove itself
     std::string challenge;         // sent to it
@@ -95,7 +95,7 @@ class StoreServer {
   static constexpr int64_t kForever = INT64_MAX;
 
   void Accept();
-  bool Full() const;  // of strangers
+  bool Full() const;  // of pending connections
   Connection& Add(UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
   void Write(Connection& connection);
@@ -106,7 +106,6 @@ class StoreServer {
   void Proof(Connection& connection, const Message& message);
   void Admit(Connection& connection, const Message& hello);
   void Refuse(Connection& connection, const std::string& why);
-  void Set(Connection& connection, Message& message);
   void Get(Connection& connection, const Message& message);
   void Relay(const Connection& sender, Message& message);
   void Cancel(const Connection& connection, uint32_t id);

@@ -1,13 +1,52 @@
+// A member goes absent -> joined -> left or lost, and back to absent only through Expect. The first
+// failure that the run does not survive ends it: from then on nobody is welcomed, replaced or
+// reported as lost, and only the record of who failed of what still grows.
 #include "app/launch/supervisor.h"
 
 #include <algorithm>
 
+#include "app/launch/deadlines.h"
+
 namespace engine {
 namespace {
 
-// For the cause of a rank's complaint about others to show.
-constexpr int64_t kComplaintMs = 1000;
-constexpr int64_t kStrangerLineMs = 1000;
+template <typename... Values>
+Status Refuse(const char* format, Values... values) {
+  return Status::Error(StatusCode::kRendezvous, format, values...);
+}
+
+Status CheckServer(const Supervisor::Settings& settings, int server) {
+  const int servers = settings.shape.servers;
+  if (servers == 0) {
+    return Refuse("the run at %s has no servers: start it with --servers", settings.place.c_str());
+  }
+  if (server < servers) return {};
+  return Refuse("there is no server %d in a run with %d servers: --index goes from 0 to %d", server,
+                servers, servers - 1);
+}
+
+Status CheckRank(const Supervisor::Settings& settings, const Message& hello, bool adopted) {
+  const int ranks = settings.shape.world_size;
+  if (!adopted && !settings.ranks_may_connect) {
+    return Refuse("the ranks of the run at %s are its own processes: only servers may join",
+                  settings.place.c_str());
+  }
+  if (hello.number != ranks) {
+    return Refuse(
+        "rank %d was started as one of %d ranks but rank 0 as one of %d: start every rank with the "
+        "same number of ranks",
+        hello.rank, hello.number, ranks);
+  }
+  if (settings.shape.Has(hello.rank)) return {};
+  return Refuse("there is no rank %d among %d ranks", hello.rank, ranks);
+}
+
+Message WelcomeTo(const RunShape& shape) {
+  return {.kind = MessageKind::kWelcome,
+          .id = static_cast<uint32_t>(shape.servers),
+          .rank = shape.one_host ? 1 : 0,
+          .number = shape.world_size};
+}
 
 }  // namespace
 
@@ -34,7 +73,7 @@ void Supervisor::Tick() {
                               static_cast<long long>(settings_.rendezvous_timeout_ms),
                               servers_come ? " and server" : ""));
   }
-  HearComplaints(RanksGone());
+  ReportSecondaryFailures(RanksGone());
   if (failed_ || !RanksGone()) return;
   if (!ranks_gone_) {
     ranks_gone_ = true;
@@ -50,13 +89,13 @@ void Supervisor::Tick() {
 }
 
 void Supervisor::Fail(int member, const Status& status) {
-  verdict_.AddReport(member, status);
-  // After the wish to stop, kInterrupted is how a member leaves; the others finish their step.
+  failures_.AddReport(member, status);
+  // After a request to stop, kInterrupted is how a member leaves; the others finish their step.
   if (status.code() == StatusCode::kInterrupted && stop_signal_ != 0) return;
-  GiveUp(status.rank() != kNobody ? status : status.WithRank(member));
+  End(status.rank() != kNobody ? status : status.WithRank(member));
 }
 
-void Supervisor::GiveUp(const Status& cause) {
+void Supervisor::End(const Status& cause) {
   if (failed_) return;
   failed_ = true;
   failed_at_ = std::chrono::steady_clock::now();
@@ -66,23 +105,12 @@ void Supervisor::GiveUp(const Status& cause) {
 void Supervisor::Stop(int signal) {
   if (stop_signal_ != 0) return;
   stop_signal_ = signal;
-  BroadcastStop();
-}
-
-void Supervisor::BroadcastStop() {
-  Message stop;
-  stop.kind = MessageKind::kStop;
-  stop.number = stop_signal_;
-  server_.Broadcast(stop);
+  server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
 }
 
 void Supervisor::Expect(int rank) {
   server_.Forget(rank);
   phase(rank) = Phase::kAbsent;
-}
-
-bool Supervisor::SomebodyIsThere() const {
-  return std::ranges::count(phases_, Phase::kJoined) > 0;
 }
 
 bool Supervisor::AllGone() const {
@@ -94,62 +122,6 @@ bool Supervisor::RanksGone() const {
                      [](Phase phase) { return phase == Phase::kLeft || phase == Phase::kLost; });
 }
 
-Status Supervisor::CheckServer(const Message& hello) const {
-  const int servers = settings_.shape.servers;
-  const std::string name = MemberName(hello.rank);
-  const auto refuse = [](const char* format, auto... values) {
-    return Status::Error(StatusCode::kRendezvous, format, values...);
-  };
-  if (hello.id != kProtocolVersion) {
-    return refuse(
-        "%s speaks version %u of the rendezvous protocol and the run version %u: start servers and "
-        "ranks from the same build",
-        name.c_str(), hello.id, kProtocolVersion);
-  }
-  if (servers == 0) {
-    return refuse("the run at %s has no servers: start it with --servers", settings_.place.c_str());
-  }
-  if (!settings_.shape.Has(hello.rank)) {
-    return refuse("there is no %s in a run with %d servers: --index goes from 0 to %d",
-                  name.c_str(), servers, servers - 1);
-  }
-  if (phase(hello.rank) != Phase::kAbsent) {
-    return refuse("two processes say that they are %s: give every server its own --index",
-                  name.c_str());
-  }
-  return {};
-}
-
-Status Supervisor::CheckRank(const Message& hello, bool adopted) const {
-  const int rank = hello.rank, expected = settings_.shape.world_size;
-  const auto refuse = [](const char* format, auto... values) {
-    return Status::Error(StatusCode::kRendezvous, format, values...);
-  };
-  if (hello.id != kProtocolVersion) {
-    return refuse(
-        "rank %d speaks version %u of the rendezvous protocol and rank 0 version %u: start all "
-        "ranks from the same build",
-        rank, hello.id, kProtocolVersion);
-  }
-  if (!adopted && !settings_.ranks_may_connect) {
-    return refuse("the ranks of the run at %s are its own processes: only servers may join",
-                  settings_.place.c_str());
-  }
-  if (hello.number != expected) {
-    return refuse(
-        "rank %d was started as one of %d ranks but rank 0 as one of %d: start every rank with the "
-        "same number of ranks",
-        rank, hello.number, expected);
-  }
-  if (!settings_.shape.Has(rank)) {
-    return refuse("there is no rank %d among %d ranks", rank, expected);
-  }
-  if (phase(rank) != Phase::kAbsent) {
-    return refuse("two processes say that they are rank %d: give every process its own", rank);
-  }
-  return {};
-}
-
 Status Supervisor::OnHello(const Message& hello, bool adopted) {
   const bool server = IsServer(hello.rank);
   // A server from elsewhere cannot know the job.
@@ -158,8 +130,19 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
                          "another run is using %s: choose another address with --rendezvous",
                          settings_.place.c_str());
   }
-  Status refusal = server ? CheckServer(hello) : CheckRank(hello, adopted);
-  // A stranger cannot disturb a run that has started, nor one whose ranks come in another way;
+  Status refusal = server ? CheckServer(settings_, BlamedServer(hello.rank))
+                          : CheckRank(settings_, hello, adopted);
+  if (hello.id != kProtocolVersion) {
+    refusal = Refuse(
+        "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
+        "from the same build",
+        MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
+  } else if (refusal.ok() && phase(hello.rank) != Phase::kAbsent) {
+    refusal =
+        Refuse("two processes say that they are %s: give every %s", MemberName(hello.rank).c_str(),
+               server ? "server its own --index" : "process its own rank");
+  }
+  // A connection cannot disturb a run that has started, nor one whose ranks come in another way;
   // otherwise the mistake is this job's own. Whoever starts a server by hand may try again.
   const bool own_mistake = adopted || (!server && settings_.ranks_may_connect);
   if (!refusal.ok() && !complete_ && own_mistake) Fail(kNobody, refusal);
@@ -168,21 +151,13 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
 
 void Supervisor::OnJoined(int member) {
   phase(member) = Phase::kJoined;
-  if (stop_signal_ != 0) BroadcastStop();  // again for the others, who ignore it
+  if (stop_signal_ != 0) server_.Send(member, {.kind = MessageKind::kStop, .number = stop_signal_});
   if (failed_) return;
-  if (complete_) return Welcome(member);  // it takes the place of a lost one
+  if (complete_)
+    return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
   if (std::ranges::count(phases_, Phase::kAbsent) > 0) return;
   complete_ = true;
-  for (int i = 0; i < settings_.shape.members(); ++i) Welcome(settings_.shape.At(i));
-}
-
-void Supervisor::Welcome(int member) {
-  Message welcome;
-  welcome.kind = MessageKind::kWelcome;
-  welcome.number = settings_.shape.world_size;
-  welcome.id = static_cast<uint32_t>(settings_.shape.servers);
-  welcome.rank = settings_.shape.one_host ? 1 : 0;
-  server_.Send(member, welcome);
+  server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
 void Supervisor::OnAllowLosses(int member) {
@@ -195,7 +170,7 @@ void Supervisor::OnFail(int member, const Status& status) {
   if (IsGone(member)) return;  // it has been heard already
   phase(member) = Phase::kLost;
   if (!IsSecondary(status.code())) return Lose(member, status);
-  complaints_.push_back({member, status, DeadlineIn(kComplaintMs)});
+  secondary_failures_.push_back({member, status, DeadlineIn(kSecondaryFailureMs)});
 }
 
 void Supervisor::OnBye(int member) {
@@ -208,11 +183,11 @@ void Supervisor::OnLost(int member) {
   const Loss loss = settings_.explain_loss(member);
   if (Survives(member)) return Lose(member, loss.status);
   if (loss.primary) {
-    verdict_.AddLoss(member, loss.status, loss.exit_code);
+    failures_.AddLoss(member, loss.status, loss.exit_code);
   } else {
-    verdict_.AddReport(member, loss.status);
+    failures_.AddReport(member, loss.status);
   }
-  GiveUp(loss.status.WithRank(member));
+  End(loss.status.WithRank(member));
 }
 
 void Supervisor::Lose(int rank, const Status& status) {
@@ -222,32 +197,32 @@ void Supervisor::Lose(int rank, const Status& status) {
   Notice(MemberName(rank) + ": " + status.message() + "; " + next);
 }
 
-// A rank that complains of a server or of rank 0 is no loss of its own when that one is the end of
-// the run.
-void Supervisor::HearComplaints(bool all) {
-  std::vector<Complaint> later;
-  for (Complaint& complaint : std::exchange(complaints_, {})) {
-    if (all || Passed(complaint.due)) {
-      Lose(complaint.rank, complaint.status);
+// A rank that failed because of a server or of rank 0 is no loss of its own when that one is the
+// end of the run.
+void Supervisor::ReportSecondaryFailures(bool all) {
+  std::vector<SecondaryFailure> later;
+  for (SecondaryFailure& failure : std::exchange(secondary_failures_, {})) {
+    if (all || Passed(failure.due)) {
+      Lose(failure.rank, failure.status);
     } else {
-      later.push_back(std::move(complaint));
+      later.push_back(std::move(failure));
     }
   }
-  complaints_ = std::move(later);
+  secondary_failures_ = std::move(later);
 }
 
-// At most one line a second, however many knock.
-void Supervisor::OnStranger(const std::string& address, const std::string& why) {
-  if (!Passed(next_stranger_at_)) {
-    ++untold_strangers_;
+// At most one line a second, however many connect.
+void Supervisor::OnRefusedConnection(const std::string& address, const std::string& why) {
+  if (!Passed(next_refusal_line_at_)) {
+    ++unreported_refusals_;
     return;
   }
-  next_stranger_at_ = DeadlineIn(kStrangerLineMs);
+  next_refusal_line_at_ = DeadlineIn(kRefusalLineMs);
   std::string line = "refused a connection from " + address + ": " + why;
-  if (untold_strangers_ > 0) {
-    line += " (and " + std::to_string(untold_strangers_) + " others since the last line)";
+  if (unreported_refusals_ > 0) {
+    line += " (and " + std::to_string(unreported_refusals_) + " others since the last line)";
   }
-  untold_strangers_ = 0;
+  unreported_refusals_ = 0;
   Notice(line);
 }
 

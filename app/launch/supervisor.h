@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "app/launch/failure_log.h"
 #include "app/launch/launch.h"
 #include "app/launch/member.h"
 #include "app/launch/store_server.h"
-#include "app/launch/verdict.h"
 #include "core/base/deadline.h"
 
 namespace engine {
@@ -41,9 +41,9 @@ class Supervisor final : public StoreServer::Observer {
 
   StoreServer& server() { return server_; }
 
-  // What happens as time passes: the end of the rendezvous, of the patience with servers.
+  // What happens as time passes: the deadlines of the rendezvous and of servers.
   void Tick();
-  // The first call that is more than a wish to stop ends the run for all members. kNobody: the
+  // The first call that is more than a request to stop ends the run for all members. kNobody: the
   // launcher.
   void Fail(int member, const Status& status);
   // Tells every member that the user asked to stop.
@@ -56,15 +56,14 @@ class Supervisor final : public StoreServer::Observer {
   TimePoint failed_at() const { return failed_at_; }
   int stop_signal() const { return stop_signal_; }
   bool HasJoined(int member) const { return phase(member) == Phase::kJoined; }
-  bool HasLeft(int member) const { return phase(member) == Phase::kLeft; }
-  bool IsGone(int member) const { return HasLeft(member) || phase(member) == Phase::kLost; }
+  bool IsGone(int member) const { return phase(member) >= Phase::kLeft; }
   // Nobody is there, and nobody is expected any more.
   bool AllGone() const;
   // Members that are there, and neither left nor lost.
-  bool SomebodyIsThere() const;
+  bool SomebodyIsThere() const { return !Remaining().empty(); }
   // "rank 2", "ranks 1, 3 and server 0": those that are there.
   std::string Remaining() const { return List(Phase::kJoined); }
-  LaunchOutcome Outcome() const { return verdict_.Outcome(stop_signal_); }
+  LaunchOutcome Outcome() const { return failures_.Outcome(stop_signal_); }
 
   Status OnHello(const Message& hello, bool adopted) override;
   void OnJoined(int member) override;
@@ -73,12 +72,12 @@ class Supervisor final : public StoreServer::Observer {
   void OnStop(int signal) override { Stop(signal); }
   void OnBye(int member) override;
   void OnLost(int member) override;
-  void OnStranger(const std::string& address, const std::string& why) override;
+  void OnRefusedConnection(const std::string& address, const std::string& why) override;
 
  private:
   enum class Phase { kAbsent, kJoined, kLeft, kLost };
-  // A rank that left with a complaint about others: its own loss, unless the run ends.
-  struct Complaint {
+  // A rank that left because of others: its own loss, unless the run ends.
+  struct SecondaryFailure {
     int rank;
     Status status;
     TimePoint due;
@@ -86,23 +85,19 @@ class Supervisor final : public StoreServer::Observer {
 
   Phase& phase(int member) { return phases_[settings_.shape.Index(member)]; }
   Phase phase(int member) const { return phases_[settings_.shape.Index(member)]; }
-  Status CheckServer(const Message& hello) const;
-  Status CheckRank(const Message& hello, bool adopted) const;
   bool Survives(int member) const { return losses_allowed_ && !failed_ && member >= 1; }
   void Lose(int rank, const Status& status);
-  void HearComplaints(bool all);
+  void ReportSecondaryFailures(bool all);
   bool RanksGone() const;
-  void Welcome(int member);
-  void BroadcastStop();
-  void GiveUp(const Status& cause);
+  void End(const Status& cause);
   std::string List(Phase phase) const;
 
   const Settings settings_;
   const TimePoint rendezvous_deadline_;
   StoreServer server_;
-  Verdict verdict_;
+  FailureLog failures_;
   std::vector<Phase> phases_;  // by RunShape::Index
-  std::vector<Complaint> complaints_;
+  std::vector<SecondaryFailure> secondary_failures_;
   bool complete_ = false;  // every member has joined
   bool losses_allowed_ = false;
   bool failed_ = false;
@@ -110,8 +105,8 @@ class Supervisor final : public StoreServer::Observer {
   bool ranks_gone_ = false;
   TimePoint servers_deadline_{};  // once ranks_gone_
   int stop_signal_ = 0;
-  TimePoint next_stranger_at_{};
-  int64_t untold_strangers_ = 0;
+  TimePoint next_refusal_line_at_{};
+  int64_t unreported_refusals_ = 0;
 };
 
 }  // namespace engine

@@ -11,7 +11,6 @@
 
 #include "app/checkpoint/atomic_file.h"
 #include "core/base/deadline.h"
-#include "tools/trace/serialize.h"
 #include "tools/trace/trace_format.h"
 
 namespace engine {
@@ -21,7 +20,7 @@ namespace {
 constexpr size_t kChunkBytes = 4 << 20;
 constexpr int kRoundTrips = 8;
 // For a rank that may be lost. The others have come to the end of the run together.
-constexpr int64_t kPatienceMs = 3000;
+constexpr int64_t kLostRankTimeoutMs = 3000;
 
 // The keys, by the rank they are of:
 //
@@ -55,8 +54,9 @@ class TraceExchange {
     ENGINE_RETURN_IF_ERROR(Set(0, "host", clock_.host));
     std::vector<int32_t> present;
     for (int32_t other = 1; other < rank_.info.world_size; ++other) {
-      const auto host_of_other =
-          may_lack_ranks ? rank_.store.Get(Key(other, "host"), kPatienceMs) : Get(other, "host");
+      const auto host_of_other = may_lack_ranks
+                                     ? rank_.store.Get(Key(other, "host"), kLostRankTimeoutMs)
+                                     : Get(other, "host");
       if (may_lack_ranks && host_of_other.status().code() == StatusCode::kTimeout) continue;
       if (!host_of_other.ok()) return host_of_other.status();
       if (*host_of_other != clock_.host) ENGINE_RETURN_IF_ERROR(TellTime(other));
@@ -96,12 +96,14 @@ class TraceExchange {
     for (int trip = 0; trip < kRoundTrips; ++trip) {
       const int64_t asked_ns = clock_.now_ns();
       ENGINE_RETURN_IF_ERROR(Set(rank_.info.rank, Numbered("ask", trip), ""));
-      ENGINE_ASSIGN_OR_RETURN(const std::string told, Get(rank_.info.rank, Numbered("tell", trip)));
+      ENGINE_ASSIGN_OR_RETURN(const std::string answer,
+                              Get(rank_.info.rank, Numbered("tell", trip)));
       const int64_t heard_ns = clock_.now_ns();
       if (heard_ns - asked_ns >= shortest_ns) continue;
       shortest_ns = heard_ns - asked_ns;
       own->clock_error_ns = (shortest_ns + 1) / 2;
-      own->clock_offset_ns = std::strtoll(told.c_str(), nullptr, 10) - (asked_ns + shortest_ns / 2);
+      own->clock_offset_ns =
+          std::strtoll(answer.c_str(), nullptr, 10) - (asked_ns + shortest_ns / 2);
     }
     return {};
   }

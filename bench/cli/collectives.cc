@@ -1,8 +1,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
+#include "app/command/amount.h"
 #include "app/launch/launch.h"
 #include "app/launch/log.h"
 #include "bench/cli/flags.h"
@@ -24,17 +25,17 @@ struct BenchCollectivesFlags {
 
 // "4", "64K", "64M", "1G": of 1024.
 Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit(end);
-  if (unit.ends_with("B")) unit.pop_back();
-  const std::string kUnits[] = {"", "K", "M", "G"};
-  for (int power = 0; power < 4; ++power) {
-    const double bytes = number * static_cast<double>(int64_t{1} << (10 * power));
-    if (unit == kUnits[power] && bytes >= 4 && bytes <= 16.0 * (1 << 30)) {
-      return static_cast<int64_t>(bytes);
-    }
-  }
+  const double bytes = ParseAmount(text,
+                                   {{"", 1},
+                                    {"b", 1},
+                                    {"k", 0x1p10},
+                                    {"kb", 0x1p10},
+                                    {"m", 0x1p20},
+                                    {"mb", 0x1p20},
+                                    {"g", 0x1p30},
+                                    {"gb", 0x1p30}},
+                                   /*least=*/4, /*most=*/0x1p34);
+  if (!std::isnan(bytes)) return static_cast<int64_t>(bytes);
   return Status::Error(StatusCode::kInvalidArgument,
                        "%s %s is no size: write 4, 64K, 64M or 1G, from 4 to 16G", flag,
                        text.c_str());
@@ -218,11 +219,7 @@ void AddBenchCollectives(CLI::App& bench, const Environment& environment, int* e
       ->type_name("NAME|FILE");
   AddSideFlags(collectives, "a", &flags->a_more, false);
   AddSideFlags(collectives, "b", &flags->b_more, false);
-  collectives
-      ->add_option("--plugin-path", flags->plugin.folders,
-                   "Folder to search for plugins first; can be repeated")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
+  AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
   collectives->add_option("-n,--ranks", flags->launch.world_size, "Number of ranks on this machine")
       ->check(CLI::Range(1, bench::kMaxCheckedRanks));
   collectives

@@ -54,15 +54,10 @@ void AddSideFlags(CLI::App* app, const std::string& name, SideFlags* flags, bool
         ->allow_extra_args(false)
         ->type_name("NAME,...");
   }
-  app->add_option("--" + name + "-set", flags->overrides,
-                  "Override a key for " + title + " alone; can be repeated")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
-  app->add_option("--" + name + "-plugin-path", flags->folders,
-                  "Folder to search for plugins of " + title + " first")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
+  AddOverrides(app, "--" + name + "-set", &flags->overrides,
+               "Override a key for " + title + " alone; can be repeated");
+  AddPluginFolders(app, "--" + name + "-plugin-path", &flags->folders,
+                   "Folder to search for plugins of " + title + " first");
 }
 
 void AddLinkFlags(CLI::App* app, LinkFlags* flags) {

@@ -124,7 +124,7 @@ Status BenchTrain(const BenchTrainFlags& flags, const Environment& environment) 
   ENGINE_ASSIGN_OR_RETURN(const bench::TrainRequest request,
                           MakeTrainRequest(flags, scratch->path(), environment));
   ENGINE_ASSIGN_OR_RETURN(const bench::Program program, MakeProgram(environment, scratch->path()));
-  if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(bench::PrepareFolder(flags.out));
+  if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(PrepareFolder(flags.out));
   const auto progress = [&](const std::string& line) {
     if (!flags.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   };
@@ -203,17 +203,9 @@ void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_co
                   "A against itself: a control, which must find no difference");
   train->add_flag("--baseline-null", flags->baseline_null,
                   "Also run A without communication, for the time that computing takes");
-  train
-      ->add_option("--set", flags->config.overrides,
-                   "Override a key for both sides: --set train.batch_per_rank=8; can be repeated")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
-  train
-      ->add_option("--plugin-path", flags->config.plugin.folders,
-                   "Folder to search for plugins first; can be repeated")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
+  AddOverrides(train, "--set", &flags->config.overrides,
+               "Override a key for both sides: --set train.batch_per_rank=8; can be repeated");
+  AddPluginFolders(train, "--plugin-path", &flags->config.plugin.folders);
   AddTrainNumbers(train, flags.get());
   AddLinkFlags(train, &flags->link);
   AddProfileFlags(train, &flags->profile);

@@ -3,13 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 
 #include "core/base/deadline.h"
@@ -50,19 +51,18 @@ class Child {
   std::optional<ProcessEnd> end_;
 };
 
-[[noreturn]] void Exec(const std::vector<char*>& argv, const std::vector<char*>& envp, int output,
-                       int failure, pid_t parent) {
+// In the child. What fails is written to `failure`, which ends silently when the program starts.
+[[noreturn]] void Exec(const std::vector<char*>& argv, const std::vector<char*>& envp,
+                       const UniqueFd (&streams)[3], int failure, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  const int null = open("/dev/null", O_RDONLY);
-  if (null >= 0) dup2(null, STDIN_FILENO);
-  dup2(output, STDOUT_FILENO);
-  dup2(output, STDERR_FILENO);
-  execvpe(argv[0], argv.data(), envp.data());
+  bool redirected = true;
+  for (int i = 0; i < 3; ++i) redirected = redirected && dup2(streams[i].get(), i) == i;
+  if (redirected) execvpe(argv[0], argv.data(), envp.data());
   const int error = errno;
   (void)!write(failure, &error, sizeof(error));
   _exit(127);
@@ -72,26 +72,31 @@ Result<Child> Child::Start(const Command& command) {
   std::vector<std::string> arguments = command.arguments, variables;
   for (const auto& [name, value] : command.environment) variables.push_back(name + "=" + value);
   const std::vector<char*> argv = Pointers(arguments), envp = Pointers(variables);
-  UniqueFd output(open(command.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!output.valid()) {
-    return Status::Error(StatusCode::kStorage, "cannot write %s: %s", command.output.c_str(),
+  const std::string files[] = {command.input, command.output,
+                               command.errors.empty() ? command.output : command.errors};
+  UniqueFd streams[3];
+  for (int i = 0; i < 3; ++i) {
+    const int how = i == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_APPEND;
+    streams[i].reset(open(files[i].c_str(), how | O_CLOEXEC, 0644));
+    if (streams[i].valid()) continue;
+    return Status::Error(StatusCode::kStorage, "cannot open %s: %s", files[i].c_str(),
                          strerror(errno));
   }
-  int ends[2];  // of a pipe that ends silently when the program starts
+  int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return Status::Error(StatusCode::kResourceExhausted, "pipe: %s", strerror(errno));
   }
-  UniqueFd told(ends[0]), tells(ends[1]);
+  UniqueFd failure(ends[0]), failure_in_child(ends[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return Status::Error(StatusCode::kResourceExhausted, "fork: %s", strerror(errno));
-  if (pid == 0) Exec(argv, envp, output.get(), tells.get(), parent);
+  if (pid == 0) Exec(argv, envp, streams, failure_in_child.get(), parent);
   setpgid(pid, pid);  // in both, so that it holds for whoever is first
-  tells.reset();
+  failure_in_child.reset();
   // glibc 2.36 declares pidfd_open without C linkage.
   Child child(pid, UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
   int error = 0;
-  if (read(told.get(), &error, sizeof(error)) == sizeof(error)) {
+  if (read(failure.get(), &error, sizeof(error)) == sizeof(error)) {
     return Status::Error(StatusCode::kMissingInput, "cannot start %s: %s", argv[0],
                          strerror(error));
   }
@@ -123,14 +128,14 @@ void Child::Kill() {
   if (end_) end_->killed = true;
 }
 
-Status WaitForChange(const std::vector<Child>& children, const StopSignals& signals,
+Status WaitForChange(const std::vector<Child>& children, const StopSignals* signals,
                      int timeout_ms) {
-  std::vector<pollfd> fds = {{signals.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals != nullptr ? signals->fd() : -1, POLLIN, 0}};
   for (const Child& child : children) {
     if (child.running()) fds.push_back({child.pidfd(), POLLIN, 0});
   }
   poll(fds.data(), fds.size(), timeout_ms);
-  const int signal = signals.Read();
+  const int signal = signals != nullptr ? signals->Read() : 0;
   if (signal == 0) return {};
   return Status::Error(StatusCode::kInterrupted, "stopped by %s", SignalName(signal));
 }
@@ -148,7 +153,7 @@ size_t FirstFailure(const std::vector<ProcessEnd>& ends) {
 
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
-                                            const StopSignals& signals,
+                                            const StopSignals* signals,
                                             std::chrono::milliseconds grace) {
   std::vector<Child> children;  // whose destructor kills
   for (const Command& command : commands) {

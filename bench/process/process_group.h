@@ -14,7 +14,9 @@ namespace engine::bench {
 struct Command {
   std::vector<std::string> arguments;  // the first is the program: a path, or a name in PATH
   std::map<std::string, std::string> environment;  // all of it
-  std::string output;                              // file for what it prints, both streams
+  std::string output;                              // file for what it prints
+  std::string errors = "";                         // file for its errors; empty: `output` too
+  std::string input = "/dev/null";                 // file that it reads
 };
 
 struct ProcessEnd {
@@ -27,11 +29,12 @@ constexpr std::chrono::milliseconds kGrace{3000};
 
 // Starts all commands, each as a group of its own, and waits for them. After the first that fails
 // the others have `grace` to end by themselves. kTimeout when the deadline passes, kInterrupted
-// when `signals` has one; then, as in every other case, all groups are killed before it returns.
-// kMissingInput when a program cannot be started. A child dies with the thread that calls.
+// when `signals` has one (null: it is not looked for); then, as in every other case, all groups are
+// killed before it returns. kMissingInput when a program cannot be started. A child dies with the
+// thread that calls.
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
-                                            const StopSignals& signals,
+                                            const StopSignals* signals,
                                             std::chrono::milliseconds grace = kGrace);
 
 // The index of the process whose failure ended the others, as far as the ends tell; ends.size()

@@ -1,9 +1,9 @@
 // A profile as a configuration. The text is the reviewed form of configs/profile_*.pbtxt, which a
 // test compares with it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 
 #include "bench/profile/profile.h"
 
@@ -12,16 +12,6 @@ namespace {
 
 constexpr double kBytesPerParameter = 4;
 constexpr double kLargestScale = 1000;
-
-__attribute__((format(printf, 2, 3))) void Append(std::string* text, const char* format, ...) {
-  char part[2048];
-  va_list args;
-  va_start(args, format);
-  const int length = vsnprintf(part, sizeof part, format, args);
-  va_end(args);
-  ENGINE_CHECK(length < static_cast<int>(sizeof part), "%d", length);
-  *text += part;
-}
 
 Status CheckOptions(const ProfileOptions& options) {
   const char* wrong = nullptr;
@@ -68,44 +58,43 @@ ProfileFacts FactsOf(const LayerProfile& profile, const ProfileOptions& options)
   return facts;
 }
 
-constexpr const char* kHeader =
+constexpr char kHeader[] =
     R"(# The layer profile of a real network, with sleeps in place of its arithmetic: what is measured
 # is the scheduler and the communicator. bench/profile/profile_config.cc writes this file.
 #
-#   engine run configs/profile_%s.pbtxt -n 2
-#   engine run configs/profile_%s.pbtxt -n 2 --plugins priority_sched
+#   engine run configs/profile_{}.pbtxt -n 2
+#   engine run configs/profile_{}.pbtxt -n 2 --plugins priority_sched
 #
-# %s.
+# {}.
 # The time of the forward pass (with the optimizer) is known as a whole: each layer has a share in
-# proportion to its backward time. With the scales below, a step has %.1f ms of forward and %.1f ms
-# of backward pass, and gradients of %.1f MB, which two ranks exchange in as long at %.0f Mbit/s.
+# proportion to its backward time. With the scales below, a step has {:.1f} ms of forward and {:.1f} ms
+# of backward pass, and gradients of {:.1f} MB, which two ranks exchange in as long at {:.0f} Mbit/s.
 # docs/link_emulation.md says what to expect of which scheduler.
 
 )";
 
-void AppendHeader(const LayerProfile& profile, const ProfileFacts& facts, std::string* text) {
-  const std::string name(profile.name), source(profile.source);
+std::string Header(const LayerProfile& profile, const ProfileFacts& facts) {
   const double megabytes = 1e-6 * static_cast<double>(facts.gradient_bytes);
   const double compute_seconds = facts.forward_seconds + facts.backward_seconds;
-  Append(text, kHeader, name.c_str(), name.c_str(), source.c_str(), 1e3 * facts.forward_seconds,
-         1e3 * facts.backward_seconds, megabytes,
-         compute_seconds > 0 ? 8 * megabytes / compute_seconds : 0);
+  return fmt::format(kHeader, profile.name, profile.name, profile.source,
+                     1e3 * facts.forward_seconds, 1e3 * facts.backward_seconds, megabytes,
+                     compute_seconds > 0 ? 8 * megabytes / compute_seconds : 0);
 }
 
 // In the order of the forward pass.
-void AppendModel(const LayerProfile& profile, std::string* text) {
+std::string Model(const LayerProfile& profile) {
   const double forward_per_backward = profile.forward_ms / BackwardMs(profile);
-  *text += "model {\n  net {\n";
+  std::string text = "model {\n  net {\n";
   int id = 0;
   for (size_t i = profile.layers.size(); i-- > 0; ++id) {
     const ProfileLayer& layer = profile.layers[i];
-    Append(text,
-           "    layer { name: \"%s\" profile_layer { id: %d forward_us: %.0f backward_us: %.0f "
-           "parameters: %lld } }\n",
-           layer.name, id, 1e3 * layer.backward_ms * forward_per_backward, 1e3 * layer.backward_ms,
-           static_cast<long long>(Parameters(layer)));
+    text += fmt::format(
+        "    layer {{ name: \"{}\" profile_layer {{ id: {} forward_us: {:.0f} backward_us: {:.0f} "
+        "parameters: {} }} }}\n",
+        layer.name, id, 1e3 * layer.backward_ms * forward_per_backward, 1e3 * layer.backward_ms,
+        Parameters(layer));
   }
-  *text += "  }\n}\n\n";
+  return text + "  }\n}\n\n";
 }
 
 }  // namespace
@@ -119,22 +108,18 @@ Result<ProfileFacts> GetProfileFacts(std::string_view name, const ProfileOptions
 Result<std::string> ProfileConfig(std::string_view name, const ProfileOptions& options) {
   ENGINE_RETURN_IF_ERROR(CheckOptions(options));
   ENGINE_ASSIGN_OR_RETURN(const LayerProfile profile, FindProfile(name));
-  std::string text;
-  AppendHeader(profile, FactsOf(profile, options), &text);
-  Append(&text, "seed: %llu\n\n", static_cast<unsigned long long>(options.seed));
-  AppendModel(profile, &text);
   // The layers pass their input on: it has as many numbers as there are classes, and needs no head.
-  text += "data { synthetic { samples: 1024 eval_samples: 16 shape: 2 classes: 2 } }\n\n";
-  Append(&text,
-         "train {\n  steps: %lld\n  batch_per_rank: 4\n  learning_rate { base: 0.001 }\n"
-         "  evaluate_every: -1\n}\n\n",
-         static_cast<long long>(options.steps));
-  Append(&text, "plugins: [\"%s\", \"%s\", \"sgd\", \"cpu_ops\", \"profile_ops\"]\n",
-         options.communicator.c_str(), options.scheduler.c_str());
-  Append(&text, "profile_ops { time_scale: %.9g size_scale: %.9g jitter: %.9g }\n",
-         options.time_scale, options.bytes_scale, options.jitter);
-  text += "cpu_ops { threads: 1 }  # the loss is all the arithmetic there is\n";
-  return text;
+  return fmt::format(
+      "{}seed: {}\n\n{}"
+      "data {{ synthetic {{ samples: 1024 eval_samples: 16 shape: 2 classes: 2 }} }}\n\n"
+      "train {{\n  steps: {}\n  batch_per_rank: 4\n  learning_rate {{ base: 0.001 }}\n"
+      "  evaluate_every: -1\n}}\n\n"
+      "plugins: [\"{}\", \"{}\", \"sgd\", \"cpu_ops\", \"profile_ops\"]\n"
+      "profile_ops {{ time_scale: {:.9g} size_scale: {:.9g} jitter: {:.9g} }}\n"
+      "cpu_ops {{ threads: 1 }}  # the loss is all the arithmetic there is\n",
+      Header(profile, FactsOf(profile, options)), options.seed, Model(profile), options.steps,
+      options.communicator, options.scheduler, options.time_scale, options.bytes_scale,
+      options.jitter);
 }
 
 }  // namespace engine::bench

@@ -1,18 +1,12 @@
 #include "bench/report/facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 namespace engine::bench {
 namespace {
-
-template <typename... Values>
-std::string Format(const char* format, Values... values) {
-  char text[512];
-  std::snprintf(text, sizeof(text), format, values...);
-  return text;
-}
 
 std::string LossFact(const TrainResult& result) {
   if (result.difference) return "differ at step " + std::to_string(result.difference->step);
@@ -27,30 +21,25 @@ std::string LossFact(const TrainResult& result) {
     }
   }
   if (worst == 0) return "equal at every step of every run";
-  return Format("agree at every step of every run, within %.1e", worst);
+  return fmt::format("agree at every step of every run, within {:.1e}", worst);
 }
 
 }  // namespace
 
 std::string Milliseconds(double seconds) {
   const double size = std::fabs(seconds);
-  if (size < 1e-3) return Format(size < 1e-4 ? "%.1f us" : "%.0f us", 1e6 * seconds);
-  return Format(size < 1e-2 ? "%.2f ms" : size < 1 ? "%.1f ms" : "%.0f ms", 1e3 * seconds);
+  if (size < 1e-3) return fmt::format("{:.{}f} us", 1e6 * seconds, size < 1e-4 ? 1 : 0);
+  return fmt::format("{:.{}f} ms", 1e3 * seconds, size < 1e-2 ? 2 : size < 1 ? 1 : 0);
 }
 
 std::string Percent(double share) {
-  return Format("%.1f %%", 100 * share);
+  return fmt::format("{:.1f} %", 100 * share);
 }
 
 std::vector<SideId> SidesOf(const TrainResult& result) {
   std::vector<SideId> sides = {SideId::kA, SideId::kB};
   if (result.request.null_side) sides.push_back(SideId::kNull);
   return sides;
-}
-
-const Side& SideOf(const TrainResult& result, SideId side) {
-  if (side == SideId::kB) return result.request.b;
-  return side == SideId::kNull ? *result.request.null_side : result.request.a;
 }
 
 std::vector<Fact> EfficiencyFacts(const TrainResult& result) {
@@ -64,7 +53,7 @@ std::vector<Fact> EfficiencyFacts(const TrainResult& result) {
         {"communication C on the link", Milliseconds(*conditions.communication_seconds)});
   }
   if (conditions.ratio) {
-    facts.push_back({"r = C / (F + B)", Format("%.2f", *conditions.ratio)});
+    facts.push_back({"r = C / (F + B)", fmt::format("{:.2f}", *conditions.ratio)});
     facts.push_back({"bound without overlap", Milliseconds(*conditions.no_overlap)});
     facts.push_back(
         {"bound with overlap of the backward pass", Milliseconds(*conditions.backward_overlap)});
@@ -93,10 +82,9 @@ std::vector<Fact> ConditionFacts(const TrainResult& result) {
       {"ranks", std::to_string(request.ranks)},
       {"servers", request.servers == 0 ? "none of their own" : std::to_string(request.servers)},
       {"order of runs",
-       Format("%d x A B B A%s", request.blocks, request.null_side ? ", null after each" : "")},
+       fmt::format("{} x A B B A{}", request.blocks, request.null_side ? ", null after each" : "")},
       {"steps of each run",
-       Format("%lld measured after %lld to warm up", static_cast<long long>(request.steps),
-              static_cast<long long>(request.warmup))},
+       fmt::format("{} measured after {} to warm up", request.steps, request.warmup)},
       {"losses", LossFact(result)}};
   if (result.link) {
     facts.push_back(
@@ -107,7 +95,7 @@ std::vector<Fact> ConditionFacts(const TrainResult& result) {
   for (const RunResult& run : result.runs) bytes = std::max(bytes, run.bytes_per_step);
   if (bytes > 0) {
     facts.push_back({"bytes sent per step and rank",
-                     Format("%.2f MB in transfers", static_cast<double>(bytes) * 1e-6)});
+                     fmt::format("{:.2f} MB in transfers", static_cast<double>(bytes) * 1e-6)});
   }
   return facts;
 }
@@ -115,10 +103,10 @@ std::vector<Fact> ConditionFacts(const TrainResult& result) {
 std::vector<Fact> MachineFacts(const Machine& machine) {
   return {{"processor", machine.cpu},
           {"cores", std::to_string(machine.cores)},
-          {"memory", Format("%.0f GiB", machine.memory_gib)},
+          {"memory", fmt::format("{:.0f} GiB", machine.memory_gib)},
           {"kernel", machine.kernel},
           {"congestion control", machine.congestion},
-          {"load before", Format("%.2f", machine.load)},
+          {"load before", fmt::format("{:.2f}", machine.load)},
           {"engine", machine.engine},
           {"began", machine.time}};
 }

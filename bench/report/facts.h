@@ -18,7 +18,6 @@ std::string Percent(double share);
 
 // The sides that ran, A first.
 std::vector<SideId> SidesOf(const TrainResult& result);
-const Side& SideOf(const TrainResult& result, SideId side);
 
 // What follows from the compute time and the link, as far as they are known: F + B, C, r, bounds,
 // and per side the exposed communication and the schedule efficiency.

@@ -1,29 +1,18 @@
 #include "bench/report/svg.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <string_view>
+#include <utility>
 
 namespace engine::bench {
 namespace {
 
-std::string Px(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f", value);
-  return text;
-}
-
-std::string Attribute(const char* name, double value) {
-  return std::string(" ") + name + "=\"" + Px(value) + "\"";
-}
-
-std::string Class(const char* css) {
-  return std::string(" class=\"") + css + "\"";
-}
-
 std::string Closing(const char* element, const std::string& title) {
   if (title.empty()) return "/>";
-  return std::string("><title>").append(Escape(title)).append("</title></").append(element) + ">";
+  return fmt::format("><title>{}</title></{}>", Escape(title), element);
 }
 
 }  // namespace
@@ -31,22 +20,10 @@ std::string Closing(const char* element, const std::string& title) {
 std::string Escape(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
+    constexpr std::string_view kSpecial = "&<>\"";
+    constexpr const char* kEntities[] = {"&amp;", "&lt;", "&gt;", "&quot;"};
+    const size_t special = kSpecial.find(c);
+    special == std::string_view::npos ? escaped += c : escaped += kEntities[special];
   }
   return escaped;
 }
@@ -71,45 +48,47 @@ std::vector<double> Ticks(double low, double high, int wanted) {
 
 std::string TickLabel(double value, double distance) {
   const int digits = std::clamp(static_cast<int>(std::ceil(-std::log10(distance) - 1e-9)), 0, 6);
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.*f", digits, value == 0 ? 0.0 : value);
-  return text;
+  return fmt::format("{:.{}f}", value == 0 ? 0.0 : value, digits);
 }
 
 void Svg::Line(double x1, double y1, double x2, double y2, const char* css) {
-  body_ += "<line" + Class(css) + Attribute("x1", x1) + Attribute("y1", y1) + Attribute("x2", x2) +
-           Attribute("y2", y2) + "/>\n";
+  body_ +=
+      fmt::format("<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                  css, x1, y1, x2, y2);
 }
 
 void Svg::Rect(double x, double y, double width, double height, const char* css,
                const std::string& title) {
-  body_ += "<rect" + Class(css) + Attribute("x", x) + Attribute("y", y) +
-           Attribute("width", width) + Attribute("height", height) + Closing("rect", title) + "\n";
+  body_ += fmt::format(
+      "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"{}\n", css, x,
+      y, width, height, Closing("rect", title));
 }
 
 void Svg::Circle(double x, double y, double radius, const char* css, const std::string& title) {
-  body_ += "<circle" + Class(css) + Attribute("cx", x) + Attribute("cy", y) +
-           Attribute("r", radius) + Closing("circle", title) + "\n";
+  body_ += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"{}\n", css, x,
+                       y, radius, Closing("circle", title));
 }
 
 void Svg::Path(const std::vector<std::pair<double, double>>& points, const char* css) {
   if (points.empty()) return;
-  body_ += "<path" + Class(css) + " d=\"";
-  for (size_t i = 0; i < points.size(); ++i) {
-    body_ += i == 0 ? 'M' : 'L';
-    body_ += Px(points[i].first) + " " + Px(points[i].second);
+  body_ += fmt::format("<path class=\"{}\" d=\"", css);
+  char command = 'M';
+  for (const auto& [x, y] : points) {
+    body_ += fmt::format("{}{:.1f} {:.1f}", std::exchange(command, 'L'), x, y);
   }
   body_ += "\"/>\n";
 }
 
 void Svg::Text(double x, double y, const char* anchor, const char* css, const std::string& text) {
-  body_ += "<text" + Class(css) + Attribute("x", x) + Attribute("y", y) + " text-anchor=\"" +
-           anchor + "\">" + Escape(text) + "</text>\n";
+  body_ +=
+      fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
+                  css, x, y, anchor, Escape(text));
 }
 
 std::string Svg::Finish(const std::string& label, const char* css) const {
-  return std::string("<svg class=\"") + css + "\" role=\"img\" aria-label=\"" + Escape(label) +
-         "\" viewBox=\"0 0 " + Px(width_) + " " + Px(height_) + "\">\n" + body_ + "</svg>\n";
+  return fmt::format(
+      "<svg class=\"{}\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.1f} {:.1f}\">\n{}</svg>\n",
+      css, Escape(label), width_, height_, body_);
 }
 
 }  // namespace engine::bench

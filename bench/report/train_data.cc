@@ -1,7 +1,8 @@
 // The forms that programs read.
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 
 #include "bench/report/facts.h"
 #include "bench/report/json_parts.h"
@@ -97,11 +98,9 @@ std::string TrainCsv(const TrainResult& result) {
     // The losses begin with those of the warm-up.
     const size_t warmup = run.losses.size() - std::min(run.losses.size(), run.step_seconds.size());
     for (size_t step = 0; step < run.step_seconds.size(); ++step) {
-      char line[160];
-      std::snprintf(line, sizeof(line), "%zu,%s,%d,%zu,%.9f,%.9g\n", i + 1, Name(run.side),
-                    run.block + 1, warmup + step + 1, run.step_seconds[step],
-                    warmup + step < run.losses.size() ? run.losses[warmup + step] : NAN);
-      text += line;
+      text += fmt::format("{},{},{},{},{:.9f},{:.9g}\n", i + 1, Name(run.side), run.block + 1,
+                          warmup + step + 1, run.step_seconds[step],
+                          warmup + step < run.losses.size() ? run.losses[warmup + step] : NAN);
     }
   }
   return text;

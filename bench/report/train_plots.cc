@@ -1,8 +1,9 @@
 #include "bench/report/train_plots.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "bench/report/facts.h"
@@ -100,9 +101,8 @@ void DrawBox(Svg& svg, const Axis& x, double y, SideId side, const std::vector<d
   const double p10 = Quantile(steps, 0.1), p25 = Quantile(steps, 0.25),
                median = Quantile(steps, 0.5), p75 = Quantile(steps, 0.75),
                p90 = Quantile(steps, 0.9);
-  char words[160];
-  std::snprintf(words, sizeof(words), "%s: median %.3f ms, half between %.3f and %.3f ms",
-                Name(side), median, p25, p75);
+  const std::string words = fmt::format("{}: median {:.3f} ms, half between {:.3f} and {:.3f} ms",
+                                        Name(side), median, p25, p75);
   svg.Line(x(p10), y, x(p90), y, Css(side, "stroke").c_str());
   svg.Rect(x(p25), y - 7, std::max(1.0, x(p75) - x(p25)), 14, Css(side, "box").c_str(), words);
   svg.Line(x(median), y - 9, x(median), y + 9, Css(side, "median").c_str());
@@ -158,9 +158,8 @@ std::string RunOrderPlot(const TrainResult& result, double width, const char* cs
     const RunResult& run = result.runs[i];
     const double place = x(static_cast<double>(i) + 0.5);
     const double median = 1e3 * Median(run.step_seconds);
-    char words[120];
-    std::snprintf(words, sizeof(words), "run %zu, block %d, %s: median %.3f ms", i + 1,
-                  run.block + 1, Name(run.side), median);
+    const std::string words = fmt::format("run {}, block {}, {}: median {:.3f} ms", i + 1,
+                                          run.block + 1, Name(run.side), median);
     const auto quartile = [&](double q) {
       return y(std::clamp(1e3 * Quantile(run.step_seconds, q), y.low, y.high));
     };
@@ -199,8 +198,7 @@ std::string RatioPlot(const TrainResult& result, double width, const char* css) 
   svg.Line(x(1), kTop, x(1), height - kBottom, "one");
   svg.Text(kLeft - 8, kTop + 16, "end", "tick", "pairs");
   for (size_t i = 0; i < ratio.by_pair.size(); ++i) {
-    char words[80];
-    std::snprintf(words, sizeof(words), "pair %zu: %.4f", i + 1, ratio.by_pair[i]);
+    const std::string words = fmt::format("pair {}: {:.4f}", i + 1, ratio.by_pair[i]);
     svg.Circle(x(ratio.by_pair[i]), kTop + 12 + row * static_cast<double>(i), row > 10 ? 4 : 3,
                "pair", words);
   }

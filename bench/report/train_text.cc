@@ -1,6 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "bench/report/facts.h"
 #include "bench/report/train_report.h"
@@ -10,13 +11,6 @@ namespace {
 
 constexpr int kBarColumns = 40;
 constexpr size_t kNameColumns = 42;
-
-template <typename... Values>
-std::string Format(const char* format, Values... values) {
-  char text[512];
-  std::snprintf(text, sizeof(text), format, values...);
-  return text;
-}
 
 // p10 to p90 as a bar, the median as a mark, on an axis from `low` to `high`.
 std::string Bar(const Summary& steps, double low, double high) {
@@ -41,13 +35,13 @@ std::string SideLines(const TrainResult& result) {
     low = std::min(low, result.steps[static_cast<int>(side)].p10);
     high = std::max(high, result.steps[static_cast<int>(side)].p90);
   }
-  std::string text = Format("%-4s  %10s %10s %10s %10s   %s\n", "ms", "median", "p10", "p90",
-                            "mean", "▒ p10 to p90, █ median");
+  std::string text = fmt::format("{:<4}  {:>10} {:>10} {:>10} {:>10}   {}\n", "ms", "median", "p10",
+                                 "p90", "mean", "▒ p10 to p90, █ median");
   for (const SideId side : SidesOf(result)) {
     const Summary& steps = result.steps[static_cast<int>(side)];
-    text +=
-        Format("%-4s  %10.3f %10.3f %10.3f %10.3f   %s\n", Name(side), 1e3 * steps.median,
-               1e3 * steps.p10, 1e3 * steps.p90, 1e3 * steps.mean, Bar(steps, low, high).c_str());
+    text += fmt::format("{:<4}  {:10.3f} {:10.3f} {:10.3f} {:10.3f}   {}\n", Name(side),
+                        1e3 * steps.median, 1e3 * steps.p10, 1e3 * steps.p90, 1e3 * steps.mean,
+                        Bar(steps, low, high));
   }
   return text;
 }
@@ -70,7 +64,7 @@ std::string TrainText(const TrainResult& result) {
   const std::vector<Fact> efficiency = EfficiencyFacts(result);
   if (!efficiency.empty()) text.append("\n").append(FactLines(efficiency));
   text += "\nspeed of B over A, by pair:";
-  for (const double ratio : result.ratio.by_pair) text += Format(" %.3f", ratio);
+  for (const double ratio : result.ratio.by_pair) text += fmt::format(" {:.3f}", ratio);
   return text + "\n" + result.sentence + "\n";
 }
 

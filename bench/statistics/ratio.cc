@@ -1,8 +1,9 @@
 #include "bench/statistics/ratio.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <random>
 
@@ -64,9 +65,7 @@ double BootstrapDeviation(const std::vector<Pair>& pairs, const BootstrapOptions
 // 1.27, but 1.004 where two digits would hide the difference.
 std::string Factor(double value, double estimate) {
   if (value > kMaxPrinted) return "any factor";
-  char text[32];
-  std::snprintf(text, sizeof(text), std::fabs(estimate - 1) < 0.095 ? "%.3f" : "%.2f", value);
-  return text;
+  return fmt::format("{:.{}f}", value, std::fabs(estimate - 1) < 0.095 ? 3 : 2);
 }
 
 }  // namespace

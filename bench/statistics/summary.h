@@ -1,12 +1,14 @@
 // Order statistics of measured times.
 #pragma once
 
+#include <utility>
 #include <vector>
+
+#include "tools/trace/quantile.h"
 
 namespace engine::bench {
 
-// The q-quantile, 0 <= q <= 1, with linear interpolation between order statistics; 0 of nothing.
-double Quantile(std::vector<double> values, double q);
+using engine::Quantile;
 
 inline double Median(std::vector<double> values) {
   return Quantile(std::move(values), 0.5);

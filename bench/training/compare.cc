@@ -1,7 +1,8 @@
 #include "bench/training/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "bench/training/losses.h"
@@ -74,11 +75,8 @@ Result<RunResult> Comparison::MeasureOne(EngineRunner& runner, const Turn& turn,
 
 void Comparison::Tell(const TrainResult& result, size_t all) const {
   const RunResult& run = result.runs.back();
-  char text[160];
-  std::snprintf(text, sizeof(text), "run %zu of %zu  block %d  %-4s  %10.3f ms per step",
-                result.runs.size(), all, run.block + 1, Name(run.side),
-                1e3 * Median(run.step_seconds));
-  progress_(text);
+  progress_(fmt::format("run {} of {}  block {}  {:<4}  {:10.3f} ms per step", result.runs.size(),
+                        all, run.block + 1, Name(run.side), 1e3 * Median(run.step_seconds)));
 }
 
 Status Comparison::Measure(EngineRunner& runner, const std::vector<Turn>& order,

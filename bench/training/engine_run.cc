@@ -22,11 +22,6 @@ std::string JoinWords(const std::vector<std::string>& words) {
   return text;
 }
 
-const Side& SideOf(const TrainRequest& request, SideId side) {
-  if (side == SideId::kB) return request.b;
-  return side == SideId::kNull ? *request.null_side : request.a;
-}
-
 // The last line that says something.
 std::string LastLine(const std::string& path) {
   std::ifstream file(path);
@@ -88,7 +83,7 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
 }
 
 Result<std::vector<Command>> EngineRunner::Commands(SideId id, int64_t steps) const {
-  const Side& side = SideOf(request_, id);
+  const Side& side = request_.side(id);
   const int servers = id == SideId::kNull ? 0 : request_.servers;
   Command command{.environment = program_.environment};
   command.arguments = RunArguments(request_, side, servers, steps, hosts_ != nullptr);
@@ -142,7 +137,7 @@ Status EngineRunner::Execute(const std::vector<Command>& commands, RunResult* ru
   const auto begin = std::chrono::steady_clock::now();
   ENGINE_ASSIGN_OR_RETURN(
       const std::vector<ProcessEnd> ends,
-      RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms), signals_));
+      RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms), &signals_));
   run->wall_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const size_t failed = FirstFailure(ends);

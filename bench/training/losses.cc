@@ -1,8 +1,9 @@
 #include "bench/training/losses.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 namespace engine::bench {
@@ -44,25 +45,19 @@ std::optional<LossDifference> FindLossDifference(const std::vector<RunResult>& r
 std::string DifferenceInWords(const LossDifference& difference, const std::vector<RunResult>& runs,
                               double tolerance) {
   const auto run = [&](size_t index) {
-    return std::string("run ") + std::to_string(index + 1) + " (" + Name(runs[index].side) + ")";
+    return fmt::format("run {} ({})", index + 1, Name(runs[index].side));
   };
-  char text[320];
   if (difference.run == difference.other_run) {
-    std::snprintf(text, sizeof(text),
-                  "no verdict: the loss of step %lld is %g in %s, so nothing can be compared",
-                  static_cast<long long>(difference.step), difference.loss,
-                  run(difference.run).c_str());
-    return text;
+    return fmt::format("no verdict: the loss of step {} is {:g} in {}, so nothing can be compared",
+                       difference.step, difference.loss, run(difference.run));
   }
   const bool same_side = runs[difference.run].side == runs[difference.other_run].side;
-  std::snprintf(
-      text, sizeof(text),
-      "no verdict: %s: at step %lld the loss is %.7g in %s and %.7g in %s, more than "
-      "%g apart (--loss-tolerance)",
+  return fmt::format(
+      "no verdict: {}: at step {} the loss is {:.7g} in {} and {:.7g} in {}, more than {:g} apart "
+      "(--loss-tolerance)",
       same_side ? "a side does not reproduce itself" : "A and B do not compute the same thing",
-      static_cast<long long>(difference.step), difference.loss, run(difference.run).c_str(),
-      difference.other_loss, run(difference.other_run).c_str(), tolerance);
-  return text;
+      difference.step, difference.loss, run(difference.run), difference.other_loss,
+      run(difference.other_run), tolerance);
 }
 
 }  // namespace engine::bench

@@ -94,6 +94,11 @@ struct TrainRequest {
   // F, B and the gradient's bytes where the model states them (--profile).
   std::optional<double> forward_seconds, backward_seconds;
   std::optional<int64_t> gradient_bytes;
+
+  // A side that runs.
+  const Side& side(SideId id) const {
+    return id == SideId::kA ? a : id == SideId::kB ? b : *null_side;
+  }
 };
 
 struct TrainResult {

@@ -1,38 +1,16 @@
+#include "core/plugin/loaded_plugin.h"
+
 #include <dlfcn.h>
 
 #include <boost/dll/shared_library.hpp>
 #include <exception>
-
-#include "core/plugin/crash_handler.h"
-#include "core/plugin/plugin_set.h"
+#include <string>
+#include <string_view>
 
 namespace engine {
 namespace {
 
 namespace dll = boost::dll;
-
-class BoostPlugin final : public LoadedPlugin {
- public:
-  BoostPlugin(dll::shared_library library, const PluginHeader& header, std::string name)
-      : library_(std::move(library)), create_(header.create), name_(std::move(name)) {}
-
-  Result<std::unique_ptr<Object>> Create(Host& host, const Options& options) const override {
-    Object* object = nullptr;
-    const Status status = create_(host, options, &object);
-    if (!status.ok()) return status.WithContext("plugin '%s'", name_.c_str());
-    if (object == nullptr) {
-      return Status::Error(StatusCode::kPlugin,
-                           "plugin '%s': its create function reported success and made no object",
-                           name_.c_str());
-    }
-    return std::unique_ptr<Object>(object);
-  }
-
- private:
-  const dll::shared_library library_;
-  const CreateFunction create_;
-  const std::string name_;
-};
 
 // The dynamic linker's own sentence, out of Boost's "... (dlerror system message: <it>): <errno>".
 std::string LinkerText(const std::string& what) {
@@ -59,7 +37,8 @@ Status CheckHeader(const PluginHeader& header, const PluginEntry& entry) {
 // same library.
 Result<std::shared_ptr<LoadedPlugin>> LoadedPlugin::Load(const PluginEntry& entry) {
   if (!entry.problem.ok()) return entry.problem.WithContext("plugin '%s'", entry.name.c_str());
-  // Boost.DLL has no name for RTLD_NODELETE, but hands unknown bits to dlopen.
+  // Boost.DLL has no name for RTLD_NODELETE, but hands unknown bits to dlopen. With it the code
+  // stays when `library` ends.
   const auto mode = static_cast<dll::load_mode::type>(RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   try {
     // The overload that throws: the other one loses the linker's message.
@@ -71,13 +50,23 @@ Result<std::shared_ptr<LoadedPlugin>> LoadedPlugin::Load(const PluginEntry& entr
       return Status::Error(StatusCode::kPlugin, "plugin '%s': %s has no create function",
                            entry.name.c_str(), entry.path.c_str());
     }
-    RegisterPluginCode(entry.name, entry.path, &header);
-    return std::shared_ptr<LoadedPlugin>(
-        std::make_shared<BoostPlugin>(std::move(library), header, entry.name));
+    return std::make_shared<LoadedPlugin>(header.create, entry.name);
   } catch (const std::exception& error) {
     return Status::Error(StatusCode::kPlugin, "plugin '%s' cannot be loaded: %s",
                          entry.name.c_str(), LinkerText(error.what()).c_str());
   }
+}
+
+Result<std::unique_ptr<Object>> LoadedPlugin::Create(Host& host, const Options& options) const {
+  Object* object = nullptr;
+  const Status status = create_(host, options, &object);
+  if (!status.ok()) return status.WithContext("plugin '%s'", name_.c_str());
+  if (object == nullptr) {
+    return Status::Error(StatusCode::kPlugin,
+                         "plugin '%s': its create function reported success and made no object",
+                         name_.c_str());
+  }
+  return std::unique_ptr<Object>(object);
 }
 
 }  // namespace engine

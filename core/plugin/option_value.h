@@ -1,15 +1,27 @@
 // Values of published options: parsing, checking, wording.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/plugin/plugin_set.h"
 #include "engine/options.h"
 #include "engine/status.h"
 
 namespace engine {
+
+// An option's value with its own storage.
+struct OwnedOption {
+  std::string name;
+  OptionType type = OptionType::kString;
+  int64_t integer = 0;
+  double number = 0;
+  std::string string;
+};
+
+// Borrowed views of `owned`, for a call across the boundary.
+std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned);
 
 // "true", "3", "0.5" or a word, by the type of the option; the whole text must be the value. The
 // message of an error (kConfig) is a clause: "'x' is not an int".

@@ -175,17 +175,9 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,...");
-  simulate
-      ->add_option("--set", flags->config.overrides,
-                   "Override a key: --set priority_sched.slice_bytes=65536; can be repeated")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->allow_extra_args(false);
-  simulate
-      ->add_option("--plugin-path", flags->config.plugin.folders,
-                   "Folder to search for plugins first; can be repeated")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
+  AddOverrides(simulate, "--set", &flags->config.overrides,
+               "Override a key: --set priority_sched.slice_bytes=65536; can be repeated");
+  AddPluginFolders(simulate, "--plugin-path", &flags->config.plugin.folders);
   simulate
       ->add_option("--schedulers", flags->schedulers,
                    "Compare these: --schedulers fifo_sched,priority_sched (default: the "

@@ -1,34 +1,16 @@
 #include "tools/simulate/quantity.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <sstream>
+
+#include "app/command/amount.h"
 
 namespace engine {
 namespace {
 
-struct Unit {
-  std::string_view name;
-  double factor;
-};
-
-// At least `least`, at most 1e18. NaN when `text` is no such amount.
-double ParseAmount(const std::string& text, std::initializer_list<Unit> units, double least) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return NAN;
-  std::string unit(end, text.data() + text.size());
-  std::transform(unit.begin(), unit.end(), unit.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const Unit& known : units) {
-    const double amount = number * known.factor;
-    if (unit == known.name && amount >= least && amount <= 1e18) return amount;
-  }
-  return NAN;
-}
+constexpr double kMost = 1e18;
 
 Status Wrong(const char* flag, const std::string& text, const char* what) {
   return Status::Error(StatusCode::kInvalidArgument, "%s: '%s' is no %s", flag, text.c_str(), what);
@@ -46,20 +28,21 @@ bool ParseRankCount(const std::string& text, int32_t* ranks) {
 
 Result<double> ParseBitRate(const char* flag, const std::string& text) {
   const double rate =
-      ParseAmount(text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}}, 1);
+      ParseAmount(text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}}, 1, kMost);
   if (!std::isnan(rate)) return rate;
   return Wrong(flag, text, "rate of a link; write 375mbit (bit, kbit, mbit, gbit)");
 }
 
 Result<int64_t> ParseTime(const char* flag, const std::string& text) {
-  const double time = ParseAmount(text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, 0);
+  const double time =
+      ParseAmount(text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, 0, kMost);
   if (!std::isnan(time)) return std::llround(time);
   return Wrong(flag, text, "time; write 50us (ns, us, ms, s)");
 }
 
 Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
   const double bytes =
-      ParseAmount(text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}}, 0);
+      ParseAmount(text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}}, 0, kMost);
   if (!std::isnan(bytes)) return std::llround(bytes);
   return Wrong(flag, text, "number of bytes; write 256kb (b, kb, mb, gb)");
 }

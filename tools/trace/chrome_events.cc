@@ -1,14 +1,19 @@
 #include "tools/trace/chrome_events.h"
 
 #include <algorithm>
-#include <cinttypes>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "tools/trace/intervals.h"
 #include "tools/trace/timeline_index.h"
 
 namespace engine {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // A process per rank, a thread per row. Viewers treat process and thread 0 as special, and some
 // take thread numbers for unique among all processes.
@@ -27,45 +32,42 @@ class RankEvents {
         next_row_(process_ * kRowsPerRank) {}
 
   void Write() {
-    Named("process_name", 0, "rank " + std::to_string(index_.timeline().rank));
-    Sorted("process_sort_index", 0, process_);
-    WriteGroup("steps", index_.steps(), [&](const Span& s, int64_t row) { WriteStep(s, row); });
-    WriteGroup("flushes", index_.flushes(), [&](const Span& s, int64_t row) {
-      Slice("flush", s.begin_ns, s.end_ns, row, s.step);
-      EndSlice();
+    Meta("process_name", 0, {{"name", "rank " + std::to_string(index_.timeline().rank)}});
+    Meta("process_sort_index", 0, {{"sort_index", process_}});
+    WriteGroup("steps", index_.steps(), [&](const Span& s, int64_t row) {
+      Slice("step " + std::to_string(s.step), s, {s.begin_ns, s.end_ns}, row);
     });
-    WriteGroup("compute", index_.compute(),
-               [&](const Span& s, int64_t row) { WriteCompute(s, row); });
-    WriteGroup("waits", index_.waits(), [&](const Span& s, int64_t row) { WriteWait(s, row); });
+    WriteGroup("flushes", index_.flushes(), [&](const Span& s, int64_t row) {
+      Slice("flush", s, {s.begin_ns, s.end_ns}, row);
+    });
+    WriteGroup("compute", index_.compute(), [&](const Span& s, int64_t row) {
+      const TraceTask& task = index_.TaskOf(s);
+      Slice(task.name, s, {s.begin_ns, s.end_ns}, row, {{"kind", Name(task.kind)}});
+    });
+    WriteGroup("waits", index_.waits(), [&](const Span& s, int64_t row) {
+      const bool known = s.task != kNoTask;
+      Slice(known ? "wait for " + index_.TaskOf(s).name : "wait", s, {s.begin_ns, s.end_ns}, row);
+    });
     WriteGroup("transfers", index_.transfers(),
                [&](const Span& s, int64_t row) { WriteTransfer(s, row); });
     WriteQueue();
-    for (const WaitStory& story : index_.WaitStories()) WriteFlows(story);
+    for (const StallRecord& stall : index_.Stalls()) WriteFlows(stall);
   }
 
  private:
-  // Times in microseconds with all nanoseconds.
-  void Time(const char* key, int64_t time_ns) {
-    out_.Print(",\"%s\":%" PRId64 ".%03" PRId64, key, time_ns / 1000, time_ns % 1000);
-  }
+  // In microseconds with all nanoseconds.
+  static double Time(int64_t time_ns) { return static_cast<double>(time_ns) / 1000; }
 
-  void Event(const char* phase, int64_t row) {
-    out_.FlushIfLarge();
-    out_.Print("%s{\"ph\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%" PRId64, *first_ ? "\n" : ",\n",
-               phase, process_, row);
+  void Event(const char* phase, int64_t row, const Json& rest) {
+    Json event = {{"ph", phase}, {"pid", process_}, {"tid", row}};
+    event.update(rest);
+    out_.Text(*first_ ? "\n" : ",\n");
+    out_.Json(event);
     *first_ = false;
   }
 
-  void Named(const char* what, int64_t row, const std::string& name) {
-    Event("M", row);
-    out_.Print(",\"name\":\"%s\",\"args\":{\"name\":", what);
-    out_.Quoted(name);
-    out_.Text("}}");
-  }
-
-  void Sorted(const char* what, int64_t row, int64_t position) {
-    Event("M", row);
-    out_.Print(",\"name\":\"%s\",\"args\":{\"sort_index\":%" PRId64 "}}", what, position);
+  void Meta(const char* name, int64_t row, Json args) {
+    Event("M", row, {{"name", name}, {"args", std::move(args)}});
   }
 
   // Writes `spans`, which ascend by begin, on as many rows as they need.
@@ -106,8 +108,8 @@ class RankEvents {
       const int64_t thread = next_row_ + static_cast<int64_t>(row);
       std::string title = name;
       if (count > 1) title.append(" ").append(std::to_string(row + 1));
-      Named("thread_name", thread, title);
-      Sorted("thread_sort_index", thread, thread);
+      Meta("thread_name", thread, {{"name", title}});
+      Meta("thread_sort_index", thread, {{"sort_index", thread}});
     }
     std::vector<int64_t> threads;
     for (size_t row : rows) threads.push_back(next_row_ + static_cast<int64_t>(row));
@@ -115,87 +117,59 @@ class RankEvents {
     return threads;
   }
 
-  // Leaves the arguments open for more.
-  void Slice(const std::string& name, int64_t begin_ns, int64_t end_ns, int64_t row,
-             uint64_t step) {
-    Event("X", row);
-    Time("ts", begin_ns - base_ns_);
-    Time("dur", end_ns - begin_ns);
-    out_.Text(",\"name\":");
-    out_.Quoted(name);
-    out_.Print(",\"args\":{\"step\":%" PRIu64, step);
-  }
-  void EndSlice() { out_.Text("}}"); }
-
-  void WriteStep(const Span& span, int64_t row) {
-    Slice("step " + std::to_string(span.step), span.begin_ns, span.end_ns, row, span.step);
-    EndSlice();
-  }
-
-  void WriteCompute(const Span& span, int64_t row) {
-    const TraceTask& task = index_.TaskOf(span);
-    Slice(task.name, span.begin_ns, span.end_ns, row, span.step);
-    out_.Print(",\"kind\":\"%s\"", Name(task.kind));
-    EndSlice();
-  }
-
-  void WriteWait(const Span& span, int64_t row) {
-    const bool known = span.task != kNoTask;
-    Slice(known ? "wait for " + index_.TaskOf(span).name : "wait", span.begin_ns, span.end_ns, row,
-          span.step);
-    EndSlice();
+  void Slice(const std::string& name, const Span& span, const Interval& extent, int64_t row,
+             const Json& more = Json::object()) {
+    Json args = {{"step", span.step}};
+    args.update(more);
+    Event("X", row,
+          {{"ts", Time(extent.begin - base_ns_)},
+           {"dur", Time(extent.end - extent.begin)},
+           {"name", name},
+           {"args", std::move(args)}});
   }
 
   void TransferSlice(const std::string& name, const Span& span, const Interval& extent,
                      int64_t row) {
     const TraceTask& task = index_.TaskOf(span);
-    Slice(name, extent.begin, extent.end, row, span.step);
-    out_.Print(",\"transfer\":\"%s\",\"bytes\":%" PRIu64, Name(task.transfer), task.size_bytes);
-    if (task.unit != UINT32_MAX) out_.Print(",\"unit\":%u", task.unit);
-    if (task.needed_by != UINT32_MAX) {
-      out_.Print(",\"needed_by\":%u", task.needed_by);
-      if (task.needed_by < index_.timeline().tasks.size()) {
-        out_.Text(",\"needed_by_task\":");
-        out_.Quoted(index_.timeline().tasks[task.needed_by].name);
-      }
-    }
-    EndSlice();
+    const std::vector<TraceTask>& tasks = index_.timeline().tasks;
+    Json args = {{"transfer", Name(task.transfer)}, {"bytes", task.size_bytes}};
+    if (task.unit != UINT32_MAX) args["unit"] = task.unit;
+    if (task.needed_by != UINT32_MAX) args["needed_by"] = task.needed_by;
+    if (task.needed_by < tasks.size()) args["needed_by_task"] = tasks[task.needed_by].name;
+    Slice(name, span, extent, row, args);
   }
 
   // From submission to end, and below it what that consists of.
   void WriteTransfer(const Span& span, int64_t row) {
     const TransferPhases phases = PhasesOf(span);
     TransferSlice(index_.TaskOf(span).name, span, {phases.begin_ns, phases.end_ns}, row);
-    const auto part = [&](const char* name, int64_t begin_ns, int64_t end_ns) {
-      if (begin_ns == end_ns) return;
-      Slice(name, begin_ns, end_ns, row, span.step);
-      EndSlice();
-    };
     if (span.wire_ns == 0) return;
-    part("in communicator", phases.begin_ns, phases.wire_ns);
-    part("wire", phases.wire_ns, phases.end_ns);
+    if (phases.begin_ns != phases.wire_ns) {
+      Slice("in communicator", span, {phases.begin_ns, phases.wire_ns}, row);
+    }
+    if (phases.wire_ns != phases.end_ns) {
+      Slice("wire", span, {phases.wire_ns, phases.end_ns}, row);
+    }
   }
 
-  void WriteFlows(const WaitStory& story) {
-    if (story.transfer != nullptr) WriteFlow(*story.transfer, *story.ender);
-    if (story.forward != nullptr && story.forward != story.ender) {
-      WriteFlow(*story.ender, *story.forward);
+  void WriteFlows(const StallRecord& stall) {
+    if (stall.transfer != nullptr) WriteFlow(*stall.transfer, *stall.ended_by);
+    if (stall.forward != nullptr && stall.forward != stall.ended_by) {
+      WriteFlow(*stall.ended_by, *stall.forward);
     }
   }
 
   // From just before the end of `from`, since an end is already outside.
   void WriteFlow(const Span& from, const Span& to) {
     const uint64_t id = (*flow_)++;
-    FlowEnd("s", id, std::max(from.begin_ns, from.end_ns - 1), row_of_[&from]);
-    out_.Text("}");
-    FlowEnd("f", id, to.begin_ns, row_of_[&to]);
-    out_.Text(",\"bp\":\"e\"}");
-  }
-
-  void FlowEnd(const char* phase, uint64_t id, int64_t time_ns, int64_t row) {
-    Event(phase, row);
-    Time("ts", time_ns - base_ns_);
-    out_.Print(",\"id\":%" PRIu64 ",\"cat\":\"wait\",\"name\":\"ended a wait\"", id);
+    const auto end = [&](const char* phase, int64_t time_ns, const Span& span, const Json& more) {
+      Json event = {
+          {"ts", Time(time_ns - base_ns_)}, {"id", id}, {"cat", "wait"}, {"name", "ended a wait"}};
+      event.update(more);
+      Event(phase, row_of_[&span], event);
+    };
+    end("s", std::max(from.begin_ns, from.end_ns - 1), from, Json::object());
+    end("f", to.begin_ns, to, {{"bp", "e"}});
   }
 
   const TimelineIndex index_;

@@ -1,13 +1,13 @@
 #include "tools/trace/command.h"
 
 #include <CLI/CLI.hpp>
-#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
+#include "app/command/amount.h"
 #include "tools/trace/summary.h"
 #include "tools/trace/trace_format.h"
 
@@ -22,19 +22,19 @@ struct TraceFlags {
 };
 
 // "375mbit", "45 MB/s": bytes per second.
-Result<double> ParseBandwidth(const std::string& text) {
-  constexpr std::pair<const char*, double> kUnits[] = {
-      {"bit", 1.0 / 8}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8},
-      {"b/s", 1},       {"kb/s", 1e3},     {"mb/s", 1e6},     {"gb/s", 1e9}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit;
-  for (; *end != '\0'; ++end) {
-    if (*end != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*end)));
-  }
-  for (const auto& [name, factor] : kUnits) {
-    if (unit == name && number > 0 && number <= 1e15) return number * factor;
-  }
+Result<double> ParseBandwidth(std::string text) {
+  std::erase(text, ' ');
+  const double bandwidth = ParseAmount(text,
+                                       {{"bit", 1.0 / 8},
+                                        {"kbit", 1e3 / 8},
+                                        {"mbit", 1e6 / 8},
+                                        {"gbit", 1e9 / 8},
+                                        {"b/s", 1},
+                                        {"kb/s", 1e3},
+                                        {"mb/s", 1e6},
+                                        {"gb/s", 1e9}},
+                                       1e-9, 1e18);
+  if (!std::isnan(bandwidth)) return bandwidth;
   return Status::Error(StatusCode::kInvalidArgument,
                        "--bandwidth %s is no bandwidth; write 375mbit or 45MB/s (units: bit, kbit, "
                        "mbit, gbit, kB/s, MB/s, GB/s)",

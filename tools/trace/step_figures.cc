@@ -1,7 +1,6 @@
 #include "tools/trace/step_figures.h"
 
-#include <algorithm>
-#include <cmath>
+#include <utility>
 
 namespace engine {
 namespace {
@@ -109,15 +108,6 @@ StepFigures StepMeter::Measure(uint64_t step, const Interval& window) const {
     figures.bus_bandwidth = load.larger() / seconds;
   }
   return figures;
-}
-
-double Quantile(std::vector<double> values, double at) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double position = at * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (values[above] - values[below]) * (position - std::floor(position));
 }
 
 StepFigures Medians(const std::vector<StepFigures>& steps) {

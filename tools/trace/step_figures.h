@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/trace/intervals.h"
+#include "tools/trace/quantile.h"
 #include "tools/trace/timeline_index.h"
 
 namespace engine {
@@ -51,10 +52,6 @@ class StepMeter {
   const TimelineIndex& index_;
   Intervals forward_, backward_, hooks_, update_, waits_, communication_, covered_waits_;
 };
-
-// The value below which the fraction `at` of `values` lies, between neighbours interpolated; of
-// none 0.
-double Quantile(std::vector<double> values, double at);
 
 StepFigures Medians(const std::vector<StepFigures>& steps);
 

@@ -138,9 +138,9 @@ class Summarizer {
   void AddWaits() {
     const CauseFinder finder(ranks_);
     for (size_t i = 0; i < ranks_.size(); ++i) {
-      for (const WaitStory& story : ranks_[i].WaitStories()) {
-        const uint64_t* step = StepOf(i, *story.wait);
-        if (step != nullptr) AddWait(i, *step, story, finder.Explain(i, story));
+      for (const StallRecord& stall : ranks_[i].Stalls()) {
+        const uint64_t* step = StepOf(i, *stall.wait);
+        if (step != nullptr) AddWait(i, *step, stall, finder.Explain(i, stall));
       }
     }
     std::vector<LongWait>& waits = summary_.longest_waits;
@@ -149,26 +149,26 @@ class Summarizer {
     waits.resize(std::min(waits.size(), options_.longest_waits));
   }
 
-  static std::string ForwardOf(const TimelineIndex& rank, const WaitStory& story) {
+  static std::string ForwardOf(const TimelineIndex& rank, const StallRecord& stall) {
     const std::vector<TraceTask>& tasks = rank.timeline().tasks;
-    if (story.forward != nullptr) {
-      return story.forward == story.ender ? "" : tasks[story.forward->task].name;
+    if (stall.forward != nullptr) {
+      return stall.forward == stall.ended_by ? "" : tasks[stall.forward->task].name;
     }
     const uint32_t needed_by =
-        story.transfer == nullptr ? UINT32_MAX : rank.TaskOf(*story.transfer).needed_by;
+        stall.transfer == nullptr ? UINT32_MAX : rank.TaskOf(*stall.transfer).needed_by;
     return needed_by < tasks.size() ? tasks[needed_by].name : "";
   }
 
-  void AddWait(size_t position, uint64_t step, const WaitStory& story, const WaitCause& cause) {
+  void AddWait(size_t position, uint64_t step, const StallRecord& stall, const WaitCause& cause) {
     const TimelineIndex& rank = ranks_[position];
     const auto name = [&](const Span* span) {
       return span == nullptr ? std::string() : rank.TaskOf(*span).name;
     };
     LongWait wait{.step = step, .rank = rank.timeline().rank};
-    wait.wait_ns = story.wait->end_ns - story.wait->begin_ns;
-    if (story.wait->task != kNoTask) wait.task = rank.timeline().tasks[story.wait->task].name;
-    wait.forward = ForwardOf(rank, story);
-    wait.transfer = name(cause.transfer != nullptr ? cause.transfer : story.transfer);
+    wait.wait_ns = stall.wait->end_ns - stall.wait->begin_ns;
+    if (stall.wait->task != kNoTask) wait.task = rank.timeline().tasks[stall.wait->task].name;
+    wait.forward = ForwardOf(rank, stall);
+    wait.transfer = name(cause.transfer != nullptr ? cause.transfer : stall.transfer);
     wait.cause = cause.kind;
     wait.cause_rank = cause.rank;
     wait.cause_ns = cause.part_ns;

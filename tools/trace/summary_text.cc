@@ -1,6 +1,6 @@
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
 #include "tools/trace/summary.h"
 
@@ -9,29 +9,20 @@ namespace {
 
 constexpr size_t kColumns = 100;
 
-__attribute__((format(printf, 1, 2))) std::string Format(const char* format, ...) {
-  char text[512];
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(text, sizeof(text), format, args);
-  va_end(args);
-  return text;
-}
-
 std::string Ms(double ns) {
   const double ms = ns / 1e6;
-  return Format(ms < 1000 ? "%.2f" : "%.0f", ms);
+  return fmt::format("{:.{}f}", ms, ms < 1000 ? 2 : 0);
 }
 
 std::string Bytes(double bytes) {
-  if (bytes < 1e3) return Format("%.0f B", bytes);
-  if (bytes < 1e6) return Format("%.1f kB", bytes / 1e3);
-  return Format("%.2f MB", bytes / 1e6);
+  if (bytes < 1e3) return fmt::format("{:.0f} B", bytes);
+  if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes / 1e3);
+  return fmt::format("{:.2f} MB", bytes / 1e6);
 }
 
 std::string MegabytesPerSecond(const std::optional<double>& rate) {
   if (!rate) return "-";
-  return Format(*rate < 1e9 ? "%.1f" : "%.0f", *rate / 1e6);
+  return fmt::format("{:.{}f}", *rate / 1e6, *rate < 1e9 ? 1 : 0);
 }
 
 // `text`, which begins at the column `indent`, broken between words; more lines begin there too.
@@ -59,89 +50,88 @@ std::string Labelled(std::string label, const std::string& text, size_t indent) 
 }
 
 std::string Row(const std::string& name, const StepFigures& figures) {
-  const std::string overlap = figures.overlap ? Format("%.3f", *figures.overlap) : "-";
-  return Format("%-4s%8s%8s%9s%7s%7s%8s%7s%7s%8s%8s%8s%8s\n", name.c_str(),
-                Ms(figures.step).c_str(), Ms(figures.forward).c_str(), Ms(figures.backward).c_str(),
-                Ms(figures.hooks).c_str(), Ms(figures.update).c_str(), Ms(figures.other).c_str(),
-                Ms(figures.exposed).c_str(), Ms(figures.silent).c_str(),
-                Ms(figures.communication).c_str(), overlap.c_str(),
-                MegabytesPerSecond(figures.algorithm_bandwidth).c_str(),
-                MegabytesPerSecond(figures.bus_bandwidth).c_str());
+  const std::string overlap = figures.overlap ? fmt::format("{:.3f}", *figures.overlap) : "-";
+  return fmt::format("{:<4}{:>8}{:>8}{:>9}{:>7}{:>7}{:>8}{:>7}{:>7}{:>8}{:>8}{:>8}{:>8}\n", name,
+                     Ms(figures.step), Ms(figures.forward), Ms(figures.backward), Ms(figures.hooks),
+                     Ms(figures.update), Ms(figures.other), Ms(figures.exposed), Ms(figures.silent),
+                     Ms(figures.communication), overlap,
+                     MegabytesPerSecond(figures.algorithm_bandwidth),
+                     MegabytesPerSecond(figures.bus_bandwidth));
 }
 
 std::string Head(const TraceSummary& summary, const std::string& title) {
   const auto plural = [](size_t count) { return count == 1 ? "" : "s"; };
-  std::string steps = Format("%d rank%s, %zu step%s: ", summary.world_size,
-                             plural(static_cast<size_t>(summary.world_size)), summary.steps.size(),
-                             plural(summary.steps.size()));
+  std::string steps = fmt::format("{} rank{}, {} step{}: ", summary.world_size,
+                                  plural(static_cast<size_t>(summary.world_size)),
+                                  summary.steps.size(), plural(summary.steps.size()));
   steps += Ranges(summary.steps);
   if (!summary.left_out.empty()) steps += "; left out: " + summary.left_out;
   std::string text = Labelled("trace", title, 10) + Labelled("steps", steps, 10);
   if (static_cast<size_t>(summary.world_size) != summary.ranks.size()) {
-    text += Format("note      only %zu of these ranks are in the trace\n", summary.ranks.size());
+    text +=
+        fmt::format("note      only {} of these ranks are in the trace\n", summary.ranks.size());
   }
   if (summary.dropped > 0) {
-    text += Format("note      %llu older spans did not fit into the recorder\n",
-                   static_cast<unsigned long long>(summary.dropped));
+    text +=
+        fmt::format("note      {} older spans did not fit into the recorder\n", summary.dropped);
   }
   if (summary.clock_error_ns > 0) {
-    text += Format("note      clocks of other hosts are known to %s ms\n",
-                   Ms(static_cast<double>(summary.clock_error_ns)).c_str());
+    text += fmt::format("note      clocks of other hosts are known to {} ms\n",
+                        Ms(static_cast<double>(summary.clock_error_ns)));
   }
   for (const auto& [key, value] : summary.metadata) {
     const bool short_line = value.find('\n') == std::string::npos && key.size() + value.size() < 80;
-    if (short_line) text += Format("%-9s ", key.c_str()) + value + "\n";
+    if (short_line) text += fmt::format("{:<9} ", key) + value + "\n";
   }
   return text;
 }
 
 std::string Table(const TraceSummary& summary) {
-  std::string text = Format(
-      "\nmedians per step, in ms; bandwidths in MB/s\n%-4s%8s%8s%9s%7s%7s%7s"
-      "%8s%7s%8s%8s%8s%8s\n",
+  std::string text = fmt::format(
+      "\nmedians per step, in ms; bandwidths in MB/s\n{:<4}{:>8}{:>8}{:>9}{:>7}{:>7}{:>7}"
+      "{:>8}{:>7}{:>8}{:>8}{:>8}{:>8}\n",
       "rank", "step", "forward", "backward", "hooks", "update", "other", "exposed", "silent",
       "comm", "overlap", "algbw", "busbw");
   for (const auto& [rank, figures] : summary.ranks) {
     text += Row(std::to_string(rank), figures);
   }
   if (summary.ranks.size() > 1) text += Row("all", summary.all);
-  return text + Format("a step takes %s ms (p10 %s, p90 %s)\n", Ms(summary.all.step).c_str(),
-                       Ms(summary.step_p10_ns).c_str(), Ms(summary.step_p90_ns).c_str());
+  return text + fmt::format("a step takes {} ms (p10 {}, p90 {})\n", Ms(summary.all.step),
+                            Ms(summary.step_p10_ns), Ms(summary.step_p90_ns));
 }
 
 std::string Efficiency(const TraceSummary& summary) {
   std::string text = "\n";
   if (summary.goodput > 0) {
-    text +=
-        Format("link      %s per step each way, at %.2f MB/s = %.1f Mbit/s (%s)\n",
-               Bytes(summary.link_bytes).c_str(), summary.goodput / 1e6, summary.goodput * 8 / 1e6,
-               summary.goodput_given ? "as given" : "measured; see --bandwidth");
+    text += fmt::format("link      {} per step each way, at {:.2f} MB/s = {:.1f} Mbit/s ({})\n",
+                        Bytes(summary.link_bytes), summary.goodput / 1e6, summary.goodput * 8 / 1e6,
+                        summary.goodput_given ? "as given" : "measured; see --bandwidth");
   } else {
     text += "link      no bytes of units were moved\n";
   }
-  text += Format("bounds    F + B = %s ms, C = %s ms", Ms(summary.compute_ns).c_str(),
-                 Ms(summary.ideal_ns).c_str());
+  text += fmt::format("bounds    F + B = {} ms, C = {} ms", Ms(summary.compute_ns),
+                      Ms(summary.ideal_ns));
   if (summary.compute_ns > 0) {
-    text += Format(", r = C / (F + B) = %.2f", summary.ideal_ns / summary.compute_ns);
+    text += fmt::format(", r = C / (F + B) = {:.2f}", summary.ideal_ns / summary.compute_ns);
   }
-  return text + Format("\nschedule  efficiency max(F + B, C) / T = %.3f\n", summary.efficiency);
+  return text +
+         fmt::format("\nschedule  efficiency max(F + B, C) / T = {:.3f}\n", summary.efficiency);
 }
 
 std::string InversionLine(const char* what, const Inversions& inversions,
                           const std::vector<uint64_t>& by_rank) {
   if (inversions.overtaken == 0) return Labelled(what, "none", 16);
-  const auto count = static_cast<unsigned long long>(inversions.overtaken);
-  const auto step = static_cast<unsigned long long>(inversions.step);
-  std::string text = Format("%llu transfers (%s) overtaken by %s; ", count,
-                            Bytes(static_cast<double>(inversions.overtaken_bytes)).c_str(),
-                            Bytes(static_cast<double>(inversions.bytes)).c_str());
+  std::string text = fmt::format("{} transfers ({}) overtaken by {}; ", inversions.overtaken,
+                                 Bytes(static_cast<double>(inversions.overtaken_bytes)),
+                                 Bytes(static_cast<double>(inversions.bytes)));
   // Which may decide for all.
   if (by_rank.size() > 1) {
-    text += Format("%llu of them on rank 0; ", static_cast<unsigned long long>(by_rank[0]));
+    text += fmt::format("{} of them on rank 0; ", by_rank[0]);
   }
-  text += Format("at worst by %s for %s ms: step %llu, rank %d, ",
-                 Bytes(static_cast<double>(inversions.longest_bytes)).c_str(),
-                 Ms(static_cast<double>(inversions.longest_ns)).c_str(), step, inversions.rank);
+  text +=
+      fmt::format("at worst by {} for {} ms: step {}, rank {}, ",
+                  Bytes(static_cast<double>(inversions.longest_bytes)),
+                  Ms(static_cast<double>(inversions.longest_ns)), inversions.step, inversions.rank);
   return Labelled(what, text + inversions.name, 16);
 }
 
@@ -156,9 +146,8 @@ std::string InversionLines(const TraceSummary& summary) {
 }
 
 std::string WaitLines(const LongWait& wait) {
-  const std::string label = Format("%8s ms", Ms(static_cast<double>(wait.wait_ns)).c_str());
-  std::string text =
-      Format("step %llu, rank %d: ", static_cast<unsigned long long>(wait.step), wait.rank);
+  const std::string label = fmt::format("{:>8} ms", Ms(static_cast<double>(wait.wait_ns)));
+  std::string text = fmt::format("step {}, rank {}: ", wait.step, wait.rank);
   text += wait.task.empty() ? "(the end of the step or of a flush)" : wait.task;
   if (!wait.forward.empty()) text += " for " + wait.forward;
   if (!wait.transfer.empty()) text += ", after " + wait.transfer;
@@ -172,8 +161,8 @@ std::string Waits(const TraceSummary& summary) {
   for (int32_t kind = 0; kind <= static_cast<int32_t>(CauseKind::kUnknown); ++kind) {
     const double ns = summary.waits_by_cause_ns[kind];
     if (ns <= 0) continue;
-    text += Format("%s%s %.0f %%", separator, Name(static_cast<CauseKind>(kind)),
-                   100 * ns / summary.waits_ns);
+    text += fmt::format("{}{} {:.0f} %", separator, Name(static_cast<CauseKind>(kind)),
+                        100 * ns / summary.waits_ns);
     separator = ", ";
   }
   text += "\nlongest waits\n";

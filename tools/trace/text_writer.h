@@ -1,6 +1,7 @@
-// Text in pieces, with the little of JSON that a trace needs.
+// Text that goes to a sink in pieces of about 64 KiB.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,17 +13,27 @@ class TextWriter {
  public:
   explicit TextWriter(const TextSink& sink) : sink_(sink) {}
 
-  __attribute__((format(printf, 2, 3))) void Print(const char* format, ...);
-  void Text(std::string_view text) { buffer_ += text; }
-  // As a JSON string, in quotes. What is not UTF-8 is replaced.
-  void Quoted(std::string_view text);
-  // Hands on what has gathered if it is much. After an error nothing is handed on.
-  void FlushIfLarge();
-  // Hands on the rest; the first error of the sink.
-  Status Finish();
+  void Text(std::string_view text) {
+    buffer_ += text;
+    if (buffer_.size() >= kPieceBytes) Flush();
+  }
+  // On one line. What is not UTF-8 is replaced.
+  void Json(const nlohmann::ordered_json& json) {
+    Text(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  }
+  // Hands on the rest. The first error of the sink, after which nothing was handed on.
+  Status Finish() {
+    Flush();
+    return status_;
+  }
 
  private:
-  void Flush();
+  static constexpr size_t kPieceBytes = 64 << 10;
+
+  void Flush() {
+    if (status_.ok()) status_ = sink_(buffer_);
+    buffer_.clear();
+  }
 
   const TextSink& sink_;
   std::string buffer_;

@@ -80,39 +80,40 @@ const Span* TimelineIndex::SourceTransfer(const Span& span) const {
   return source;
 }
 
-const Span* TimelineIndex::EnderOf(const Span& wait) const {
+const Span* TimelineIndex::EndedBy(const Span& wait) const {
   if (wait.task == kNoTask) return nullptr;
-  const Span* ender = Find(wait.task, wait.step);
-  return ender != nullptr && !IsTransfer(*ender) && ender->begin_ns >= wait.begin_ns ? ender
-                                                                                     : nullptr;
+  const Span* ended_by = Find(wait.task, wait.step);
+  return ended_by != nullptr && !IsTransfer(*ended_by) && ended_by->begin_ns >= wait.begin_ns
+             ? ended_by
+             : nullptr;
 }
 
-std::vector<WaitStory> TimelineIndex::WaitStories() const {
-  std::vector<WaitStory> stories;
-  std::unordered_map<const Span*, size_t> story_of_ender;
+std::vector<StallRecord> TimelineIndex::Stalls() const {
+  std::vector<StallRecord> stalls;
+  std::unordered_map<const Span*, size_t> stall_of;
   for (const Span* wait : waits_) {
-    WaitStory story{.wait = wait, .ender = EnderOf(*wait)};
-    if (story.ender != nullptr) {
-      story.transfer = SourceTransfer(*story.ender);
-      story_of_ender.emplace(story.ender, stories.size());
+    StallRecord stall{.wait = wait, .ended_by = EndedBy(*wait)};
+    if (stall.ended_by != nullptr) {
+      stall.transfer = SourceTransfer(*stall.ended_by);
+      stall_of.emplace(stall.ended_by, stalls.size());
     }
-    stories.push_back(story);
+    stalls.push_back(stall);
   }
   for (const Span* span : compute_) {
     if (TaskOf(*span).kind != TaskKind::kForward) continue;
     const Span* cause = span;
     // Only over what stands between a transfer and a forward task.
-    while (cause != nullptr && !story_of_ender.contains(cause)) {
+    while (cause != nullptr && !stall_of.contains(cause)) {
       cause = LastDependency(*cause);
       if (cause == nullptr) break;
       const TaskKind kind = TaskOf(*cause).kind;
       if (kind != TaskKind::kUpdate && kind != TaskKind::kHook) cause = nullptr;
     }
     if (cause == nullptr) continue;
-    WaitStory& story = stories[story_of_ender[cause]];
-    if (story.forward == nullptr) story.forward = span;
+    StallRecord& stall = stalls[stall_of[cause]];
+    if (stall.forward == nullptr) stall.forward = span;
   }
-  return stories;
+  return stalls;
 }
 
 }  // namespace engine

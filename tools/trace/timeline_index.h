@@ -8,11 +8,12 @@
 namespace engine {
 
 // Why the compute lane waited, as far as the spans tell. Null: not known.
-struct WaitStory {
+struct StallRecord {
   const Span* wait = nullptr;
-  const Span* ender = nullptr;     // the compute task that ended the wait
-  const Span* transfer = nullptr;  // what `ender` waited for
-  const Span* forward = nullptr;  // the first forward task that could run after `ender`, or `ender`
+  const Span* ended_by = nullptr;  // the compute task that ended the wait
+  const Span* transfer = nullptr;  // what `ended_by` waited for
+  const Span* forward =
+      nullptr;  // the first forward task that could run after `ended_by`, or `ended_by`
 };
 
 // Borrows `timeline`, which has been checked.
@@ -46,10 +47,10 @@ class TimelineIndex {
   const Span* SourceTransfer(const Span& span) const;
 
   // One per wait, in their order.
-  std::vector<WaitStory> WaitStories() const;
+  std::vector<StallRecord> Stalls() const;
 
  private:
-  const Span* EnderOf(const Span& wait) const;
+  const Span* EndedBy(const Span& wait) const;
 
   const RankTimeline& timeline_;
   std::vector<const Span*> compute_, transfers_, waits_, steps_, flushes_;

@@ -1,5 +1,10 @@
 // The trace file: JSON that Perfetto and chrome://tracing open, and `engine trace` reads back
 // without loss (docs/trace.md).
+//
+//   trace = {"traceEvents": [event*],
+//            "engine": {"format": 1, "metadata": {}, "ranks": [timeline*]}}
+//
+// The events come first: a viewer need not know the rest. timeline_json.h has the timelines.
 #pragma once
 
 #include <functional>
@@ -7,6 +12,7 @@
 #include <string_view>
 
 #include "core/trace/timeline.h"
+#include "engine/status.h"
 
 namespace engine {
 
@@ -19,5 +25,13 @@ Status FormatTrace(const Trace& trace, const TextSink& sink);
 
 // kMissingInput when the file cannot be read, kBadData when it is no trace that FormatTrace wrote.
 Result<Trace> ReadTrace(const std::string& path);
+
+// One timeline as text, for the way through the store: the same JSON as in a file. It has been
+// checked.
+std::string SerializeTimeline(const RankTimeline& timeline);
+
+// kBadData when `text` is anything but a whole timeline, or one that CheckTimeline refuses. Memory
+// grows with the text that is there.
+Result<RankTimeline> ParseTimeline(std::string_view text);
 
 }  // namespace engine

@@ -1,8 +1,8 @@
 #include "tools/trace/wait_cause.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
 namespace engine {
 namespace {
@@ -12,15 +12,6 @@ constexpr int64_t kLateNs = 100000;
 
 int64_t Overlap(const Interval& a, const Interval& b) {
   return std::max<int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
-}
-
-__attribute__((format(printf, 1, 2))) std::string Sentence(const char* format, ...) {
-  char text[512];
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(text, sizeof(text), format, args);
-  va_end(args);
-  return text;
 }
 
 double Ms(int64_t ns) {
@@ -39,18 +30,18 @@ CauseFinder::CauseFinder(const std::vector<TimelineIndex>& ranks) : ranks_(ranks
   }
 }
 
-WaitCause CauseFinder::Explain(size_t position, const WaitStory& story) const {
-  const Interval wait{story.wait->begin_ns, story.wait->end_ns};
-  const Span* transfer = story.transfer;
+WaitCause CauseFinder::Explain(size_t position, const StallRecord& stall) const {
+  const Interval wait{stall.wait->begin_ns, stall.wait->end_ns};
+  const Span* transfer = stall.transfer;
   // A wait in a flush may be ended by no task.
-  if (story.ender == nullptr) transfer = LastEndedWithin(position, wait);
+  if (stall.ended_by == nullptr) transfer = LastEndedWithin(position, wait);
   if (transfer != nullptr && transfer->end_ns > wait.begin) {
     return ExplainTransfer(position, *transfer, wait);
   }
   WaitCause cause{.part_ns = wait.end - wait.begin};
-  if (story.ender == nullptr) {
+  if (stall.ended_by == nullptr) {
     cause.text = "not known: the trace has neither the task nor a transfer that ended the wait";
-  } else if (story.ender->ready_ns != 0 && story.ender->ready_ns <= wait.begin) {
+  } else if (stall.ended_by->ready_ns != 0 && stall.ended_by->ready_ns <= wait.begin) {
     cause.kind = CauseKind::kHeld;
     cause.text = "the scheduler: the task was ready all the time";
   } else {
@@ -75,37 +66,32 @@ const Span& CauseFinder::Origin(size_t position, const Span& transfer, Interval*
 
 WaitCause CauseFinder::ExplainTransfer(size_t position, const Span& last, Interval wait) const {
   const Span& transfer = Origin(position, last, &wait);
-  if (ranks_[position].Is(transfer, TransferKind::kPush)) {
-    return ExplainPush(position, transfer, wait);
-  }
-  if (ranks_[position].Is(transfer, TransferKind::kPull)) {
-    return ExplainPull(position, transfer, wait);
-  }
   const TransferPhases own = PhasesOf(transfer);
-  const Meeting meeting = Meet(position, transfer);
+  const Alignment all = Align(position, transfer);
   const auto late = [&](size_t other, const Interval& part) {
     const int64_t clock_error_ns =
         ranks_[position].timeline().clock_error_ns + ranks_[other].timeline().clock_error_ns;
     return part.end - part.begin > kLateNs + clock_error_ns ? Overlap(wait, part) : 0;
   };
   // The way of the transfer, cut into what each is to blame for.
-  const int64_t ready_ns = std::max(own.ready_ns, meeting.ready_ns);
+  const int64_t ready_ns = std::max(own.ready_ns, all.ready_ns);
   const Interval held{ready_ns, own.begin_ns};
-  const Interval stuck{meeting.submitted_ns, meeting.wire_ns};
-  const int64_t ready_late_ns = late(meeting.ready_position, {own.ready_ns, meeting.ready_ns});
+  const Interval stuck{all.submitted_ns, all.wire_ns};
+  const int64_t ready_late_ns = late(all.ready_position, {own.ready_ns, all.ready_ns});
   const int64_t submitted_late_ns =
-      late(meeting.submitted_position, {std::max(own.begin_ns, ready_ns), meeting.submitted_ns});
+      late(all.submitted_position, {std::max(own.begin_ns, ready_ns), all.submitted_ns});
   const int64_t held_ns = Overlap(wait, held), stuck_ns = Overlap(wait, stuck);
-  const int64_t wire_ns = Overlap(wait, {meeting.wire_ns, own.end_ns});
+  const int64_t wire_ns = Overlap(wait, {all.wire_ns, own.end_ns});
   const int64_t most_ns = std::max({ready_late_ns, submitted_late_ns, held_ns + stuck_ns, wire_ns});
 
   WaitCause cause;
   if (ready_late_ns > 0 && ready_late_ns == most_ns) {
-    cause = ReadyLate(position, transfer, meeting);
+    cause = ReadyLate(position, transfer, all);
   } else if (submitted_late_ns > 0 && submitted_late_ns == most_ns) {
-    cause = SubmittedLate(position, transfer, meeting);
+    const bool is_pull = ranks_[position].Is(transfer, TransferKind::kPull);
+    cause = is_pull ? PushedLate(position, transfer, all) : SubmittedLate(position, transfer, all);
   } else if (wire_ns == most_ns) {
-    cause = Wire(position, transfer, meeting.wire_ns);
+    cause = Wire(position, transfer, all.wire_ns);
   } else {
     cause = Queue(position, transfer, held_ns >= stuck_ns ? held : stuck);
   }
@@ -118,149 +104,104 @@ WaitCause CauseFinder::Wire(size_t position, const Span& transfer, int64_t begin
   const auto bytes = static_cast<double>(ranks_[position].TaskOf(transfer).size_bytes);
   WaitCause cause{.kind = CauseKind::kWire};
   cause.text =
-      Sentence("the wire: %.3g MB in %.2f ms", bytes / 1e6, Ms(transfer.end_ns - begin_ns));
+      fmt::format("the wire: {:.3g} MB in {:.2f} ms", bytes / 1e6, Ms(transfer.end_ns - begin_ns));
   return cause;
 }
 
-// No other rank has to do with it.
-WaitCause CauseFinder::ExplainPush(size_t position, const Span& push, const Interval& wait) const {
-  const TransferPhases own = PhasesOf(push);
-  const Interval held{own.ready_ns, own.begin_ns}, stuck{own.begin_ns, own.wire_ns};
-  const int64_t held_ns = Overlap(wait, held), stuck_ns = Overlap(wait, stuck);
-  const int64_t wire_ns = Overlap(wait, {own.wire_ns, own.end_ns});
-  WaitCause cause = wire_ns >= held_ns + stuck_ns
-                        ? Wire(position, push, own.wire_ns)
-                        : Queue(position, push, held_ns >= stuck_ns ? held : stuck);
-  cause.part_ns = std::max(wire_ns, held_ns + stuck_ns);
-  cause.transfer = &push;
-  return cause;
-}
-
-// Servers hold it until the last rank has pushed. What comes then is the wire, or the queue of
-// pulls that they answer before it.
-WaitCause CauseFinder::ExplainPull(size_t position, const Span& pull, const Interval& wait) const {
-  const TransferPhases own = PhasesOf(pull);
-  size_t last = position;
-  const Span* last_push = nullptr;
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    const Span* there = i == position ? nullptr : ranks_[i].Find(pull.task, pull.step);
-    const Span* push = there == nullptr ? nullptr : ranks_[i].PushOf(*there);
-    if (push == nullptr || (last_push != nullptr && push->end_ns <= last_push->end_ns)) continue;
-    last = i;
-    last_push = push;
-  }
-  const int64_t pushed_ns = last_push == nullptr ? own.begin_ns : last_push->end_ns;
-  const int64_t released_ns = std::clamp(pushed_ns, own.begin_ns, own.end_ns);
-  const int64_t clock_error_ns =
-      ranks_[position].timeline().clock_error_ns + ranks_[last].timeline().clock_error_ns;
-  const bool is_late = released_ns - own.begin_ns > kLateNs + clock_error_ns;
-  const Interval held{own.ready_ns, own.begin_ns};
-  const int64_t late_ns = is_late ? Overlap(wait, {own.begin_ns, released_ns}) : 0;
-  const int64_t held_ns = Overlap(wait, held);
-  const int64_t wire_ns = Overlap(wait, {released_ns, own.end_ns});
-
-  WaitCause cause;
-  if (late_ns > 0 && late_ns >= std::max(held_ns, wire_ns)) {
-    cause = PushedLate(position, pull, last, *last_push);
-  } else if (wire_ns >= held_ns) {
-    cause = Wire(position, pull, released_ns);
-  } else {
-    cause = Queue(position, pull, held);
-  }
-  cause.part_ns = std::max({late_ns, held_ns, wire_ns});
-  cause.transfer = &pull;
-  return cause;
-}
-
-WaitCause CauseFinder::PushedLate(size_t position, const Span& pull, size_t other,
-                                  const Span& push_there) const {
+WaitCause CauseFinder::PushedLate(size_t position, const Span& pull, const Alignment& all) const {
+  const size_t other = all.submitted_position;
+  const Span& push_there = *all.submitted_span;
   const TransferPhases there = PhasesOf(push_there);
   const int64_t late_ns = there.end_ns - pull.begin_ns;
   WaitCause cause{.kind = CauseKind::kLateRank};
   cause.rank = ranks_[other].timeline().rank;
-  cause.text = Sentence("rank %d pushed it %.2f ms after rank %d had asked for it: ", cause.rank,
-                        Ms(late_ns), ranks_[position].timeline().rank);
+  cause.text =
+      fmt::format("rank {} pushed it {:.2f} ms after rank {} had asked for it: ", cause.rank,
+                  Ms(late_ns), ranks_[position].timeline().rank);
   const Span* here = ranks_[position].PushOf(pull);
   const int64_t ready_late_ns = here == nullptr ? 0 : there.ready_ns - PhasesOf(*here).ready_ns;
   const int64_t queued_ns = there.wire_ns - there.ready_ns;
   if (ready_late_ns > late_ns / 2) {
-    Meeting meeting;
-    meeting.ready_position = other;
-    meeting.ready_span = &push_there;
-    cause.text += WhyLate(position, *here, meeting, ready_late_ns);
+    cause.text += WhyLate(position, *here, other, push_there, ready_late_ns);
   } else if (queued_ns > there.end_ns - there.wire_ns) {
     cause.text += "there it was in ";
     cause.text += Queue(other, push_there, {there.ready_ns, there.wire_ns}).text;
   } else {
-    cause.text += Sentence("its push took %.2f ms", Ms(there.end_ns - there.wire_ns));
+    cause.text += fmt::format("its push took {:.2f} ms", Ms(there.end_ns - there.wire_ns));
   }
   return cause;
 }
 
-CauseFinder::Meeting CauseFinder::Meet(size_t position, const Span& transfer) const {
+// A push has nothing to do with other ranks. Servers hold a pull until the last rank has pushed:
+// that counts as its submission. What comes then is the wire, or the queue of pulls that they
+// answer before it.
+CauseFinder::Alignment CauseFinder::Align(size_t position, const Span& transfer) const {
   const TransferPhases own = PhasesOf(transfer);
-  Meeting meeting{position,     position,     &transfer,  &transfer,
-                  own.ready_ns, own.begin_ns, own.wire_ns};
+  Alignment all{position, position, &transfer, &transfer, own.ready_ns, own.begin_ns, own.wire_ns};
+  if (ranks_[position].Is(transfer, TransferKind::kPush)) return all;
+  const bool is_pull = ranks_[position].Is(transfer, TransferKind::kPull);
+  if (is_pull) all.wire_ns = own.begin_ns;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Span* span = i == position ? nullptr : ranks_[i].Find(transfer.task, transfer.step);
+    if (span != nullptr && is_pull) span = ranks_[i].PushOf(*span);
     if (span == nullptr) continue;
     const TransferPhases phases = PhasesOf(*span);
-    meeting.wire_ns = std::max(meeting.wire_ns, phases.wire_ns);
-    if (phases.ready_ns > meeting.ready_ns) {
-      meeting.ready_position = i;
-      meeting.ready_span = span;
-      meeting.ready_ns = phases.ready_ns;
+    if (!is_pull) all.wire_ns = std::max(all.wire_ns, phases.wire_ns);
+    if (!is_pull && phases.ready_ns > all.ready_ns) {
+      all.ready_position = i;
+      all.ready_span = span;
+      all.ready_ns = phases.ready_ns;
     }
-    if (phases.begin_ns > meeting.submitted_ns) {
-      meeting.submitted_position = i;
-      meeting.submitted_span = span;
-      meeting.submitted_ns = phases.begin_ns;
+    const int64_t submitted_ns = is_pull ? phases.end_ns : phases.begin_ns;
+    if (submitted_ns > all.submitted_ns) {
+      all.submitted_position = i;
+      all.submitted_span = span;
+      all.submitted_ns = submitted_ns;
     }
   }
   // Clocks of several hosts may disagree by a little.
-  meeting.ready_ns = std::min(meeting.ready_ns, own.end_ns);
-  meeting.submitted_ns = std::min(meeting.submitted_ns, own.end_ns);
-  meeting.wire_ns = std::clamp(meeting.wire_ns, meeting.submitted_ns, own.end_ns);
-  return meeting;
+  all.ready_ns = std::min(all.ready_ns, own.end_ns);
+  all.submitted_ns = std::min(all.submitted_ns, own.end_ns);
+  all.wire_ns = std::clamp(all.wire_ns, all.submitted_ns, own.end_ns);
+  return all;
 }
 
 WaitCause CauseFinder::ReadyLate(size_t position, const Span& transfer,
-                                 const Meeting& meeting) const {
-  const int64_t late_ns = meeting.ready_ns - PhasesOf(transfer).ready_ns;
+                                 const Alignment& all) const {
+  const int64_t late_ns = all.ready_ns - PhasesOf(transfer).ready_ns;
   WaitCause cause{.kind = CauseKind::kLateRank};
-  cause.rank = ranks_[meeting.ready_position].timeline().rank;
-  cause.text = Sentence("rank %d had it ready %.2f ms later than rank %d: ", cause.rank,
-                        Ms(late_ns), ranks_[position].timeline().rank);
-  cause.text += WhyLate(position, transfer, meeting, late_ns);
+  cause.rank = ranks_[all.ready_position].timeline().rank;
+  cause.text = fmt::format("rank {} had it ready {:.2f} ms later than rank {}: ", cause.rank,
+                           Ms(late_ns), ranks_[position].timeline().rank);
+  cause.text += WhyLate(position, transfer, all.ready_position, *all.ready_span, late_ns);
   return cause;
 }
 
 WaitCause CauseFinder::SubmittedLate(size_t position, const Span& transfer,
-                                     const Meeting& meeting) const {
-  const TransferPhases there = PhasesOf(*meeting.submitted_span);
+                                     const Alignment& all) const {
+  const TransferPhases there = PhasesOf(*all.submitted_span);
   WaitCause cause{.kind = CauseKind::kLateRank};
-  cause.rank = ranks_[meeting.submitted_position].timeline().rank;
+  cause.rank = ranks_[all.submitted_position].timeline().rank;
   cause.text =
-      Sentence("rank %d submitted it %.2f ms later than rank %d: there it was in ", cause.rank,
-               Ms(meeting.submitted_ns - transfer.begin_ns), ranks_[position].timeline().rank);
+      fmt::format("rank {} submitted it {:.2f} ms later than rank {}: there it was in ", cause.rank,
+                  Ms(all.submitted_ns - transfer.begin_ns), ranks_[position].timeline().rank);
   cause.text +=
-      Queue(meeting.submitted_position, *meeting.submitted_span, {there.ready_ns, there.begin_ns})
-          .text;
+      Queue(all.submitted_position, *all.submitted_span, {there.ready_ns, there.begin_ns}).text;
   return cause;
 }
 
 // What took longer on the late rank than on this one, if that explains most of it; else what ended
 // just before.
-std::string CauseFinder::WhyLate(size_t position, const Span& transfer, const Meeting& meeting,
-                                 int64_t late_ns) const {
-  const TimelineIndex& rank = ranks_[meeting.ready_position];
+std::string CauseFinder::WhyLate(size_t position, const Span& transfer, size_t late_position,
+                                 const Span& late, int64_t late_ns) const {
+  const TimelineIndex& rank = ranks_[late_position];
   int64_t sum_ns = 0, largest_ns = 0;
   const Span* largest = nullptr;
   for (uint32_t task = 0; task < transfer.task; ++task) {
     const Span* there = rank.Find(task, transfer.step);
     const Span* here = ranks_[position].Find(task, transfer.step);
     if (there == nullptr || here == nullptr || rank.IsTransfer(*there) ||
-        there->end_ns > meeting.ready_span->begin_ns) {
+        there->end_ns > late.begin_ns) {
       continue;
     }
     const int64_t longer_ns = there->end_ns - there->begin_ns - (here->end_ns - here->begin_ns);
@@ -271,20 +212,20 @@ std::string CauseFinder::WhyLate(size_t position, const Span& transfer, const Me
   }
   const std::string name = largest == nullptr ? "" : rank.TaskOf(*largest).name;
   if (largest_ns > late_ns / 2) {
-    return Sentence("its %s took %.2f ms longer", name.c_str(), Ms(largest_ns));
+    return fmt::format("its {} took {:.2f} ms longer", name, Ms(largest_ns));
   }
   if (sum_ns > late_ns / 2) {
-    return Sentence("its tasks of this step took %.2f ms longer, most of all %s (%.2f ms)",
-                    Ms(sum_ns), name.c_str(), Ms(largest_ns));
+    return fmt::format("its tasks of this step took {:.2f} ms longer, most of all {} ({:.2f} ms)",
+                       Ms(sum_ns), name, Ms(largest_ns));
   }
   // Behind bookkeeping stands the work.
-  const Span* reason = rank.LastDependency(*meeting.ready_span);
+  const Span* reason = rank.LastDependency(late);
   while (reason != nullptr && (rank.TaskOf(*reason).kind == TaskKind::kAccumulate ||
                                rank.TaskOf(*reason).kind == TaskKind::kHook)) {
     reason = rank.LastDependency(*reason);
   }
   if (reason == nullptr) return "the trace does not say why";
-  return Sentence("its %s ended late", rank.TaskOf(*reason).name.c_str());
+  return fmt::format("its {} ended late", rank.TaskOf(*reason).name);
 }
 
 WaitCause CauseFinder::Queue(size_t position, const Span& transfer, const Interval& queued) const {
@@ -293,11 +234,11 @@ WaitCause CauseFinder::Queue(size_t position, const Span& transfer, const Interv
   WaitCause cause;
   if (blocker == nullptr) {
     cause.kind = CauseKind::kHeld;
-    cause.text = Sentence("the queue for %.2f ms, though nothing else was under way", ms);
+    cause.text = fmt::format("the queue for {:.2f} ms, though nothing else was under way", ms);
   } else {
     cause.kind = CauseKind::kQueue;
-    cause.text = Sentence("the queue for %.2f ms, behind %s", ms,
-                          ranks_[position].TaskOf(*blocker).name.c_str());
+    cause.text = fmt::format("the queue for {:.2f} ms, behind {}", ms,
+                             ranks_[position].TaskOf(*blocker).name);
   }
   return cause;
 }

@@ -37,29 +37,27 @@ class CauseFinder {
   explicit CauseFinder(const std::vector<TimelineIndex>& ranks);
 
   // The largest part of a wait of ranks[position] and what it was.
-  WaitCause Explain(size_t position, const WaitStory& story) const;
+  WaitCause Explain(size_t position, const StallRecord& stall) const;
 
  private:
-  // What all ranks know of one transfer: which had it ready last, which submitted it last.
-  struct Meeting {
+  // One transfer on all ranks: which had it ready last, which submitted it last (of a pull: pushed
+  // last).
+  struct Alignment {
     size_t ready_position = 0, submitted_position = 0;
-    const Span* ready_span = nullptr;  // of ranks_[ready_position]
-    const Span* submitted_span = nullptr;
+    const Span* ready_span = nullptr;      // of ranks_[ready_position]
+    const Span* submitted_span = nullptr;  // of ranks_[submitted_position]; of a pull: its push
     int64_t ready_ns = 0;
     int64_t submitted_ns = 0;
     int64_t wire_ns = 0;  // when the last rank sent its first byte, at least submitted_ns
   };
-  Meeting Meet(size_t position, const Span& transfer) const;
+  Alignment Align(size_t position, const Span& transfer) const;
   const Span& Origin(size_t position, const Span& transfer, Interval* wait) const;
   WaitCause ExplainTransfer(size_t position, const Span& last, Interval wait) const;
-  WaitCause ExplainPush(size_t position, const Span& push, const Interval& wait) const;
-  WaitCause ExplainPull(size_t position, const Span& pull, const Interval& wait) const;
-  WaitCause PushedLate(size_t position, const Span& pull, size_t other,
-                       const Span& push_there) const;
+  WaitCause PushedLate(size_t position, const Span& pull, const Alignment& all) const;
   WaitCause Wire(size_t position, const Span& transfer, int64_t begin_ns) const;
-  WaitCause ReadyLate(size_t position, const Span& transfer, const Meeting& meeting) const;
-  WaitCause SubmittedLate(size_t position, const Span& transfer, const Meeting& meeting) const;
-  std::string WhyLate(size_t position, const Span& transfer, const Meeting& meeting,
+  WaitCause ReadyLate(size_t position, const Span& transfer, const Alignment& all) const;
+  WaitCause SubmittedLate(size_t position, const Span& transfer, const Alignment& all) const;
+  std::string WhyLate(size_t position, const Span& transfer, size_t late_position, const Span& late,
                       int64_t late_ns) const;
   WaitCause Queue(size_t position, const Span& transfer, const Interval& queued) const;
   const Span* LastEndedWithin(size_t position, const Interval& window) const;

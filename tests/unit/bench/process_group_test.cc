@@ -23,7 +23,7 @@ class ProcessGroup : public ::testing::Test {
   }
   Result<std::vector<ProcessEnd>> RunAll(const std::vector<Command>& commands,
                                          int64_t timeout_ms = 20000) const {
-    return RunTogether(commands, std::chrono::milliseconds(timeout_ms), signals_,
+    return RunTogether(commands, std::chrono::milliseconds(timeout_ms), &signals_,
                        std::chrono::milliseconds(100));
   }
 

@@ -37,18 +37,6 @@ TEST(LaunchThreads, EveryRankRunsOnce) {
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
 }
 
-TEST(LaunchThreads, RanksShareAStore) {
-  LaunchOutcome outcome = Launch(Threads(3), {}, [](RankContext& context) -> Status {
-    std::string mine = std::to_string(context.info.rank);
-    std::string next = std::to_string((context.info.rank + 1) % 3);
-    ENGINE_RETURN_IF_ERROR(context.store.Set("rank " + mine, mine));
-    ENGINE_ASSIGN_OR_RETURN(std::string value, context.store.Get("rank " + next, kLongMs));
-    EXPECT_EQ(value, next);
-    return {};
-  });
-  EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
-}
-
 TEST(LaunchThreads, AnErrorOfOneEndsAllAndIsReturned) {
   LaunchOutcome outcome = Launch(Threads(3), {}, [](RankContext& context) -> Status {
     if (context.info.rank == 2) return Status::Error(StatusCode::kStorage, "the disk is full");

@@ -18,12 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Status Await(AbortSignal& abort) {
-  TimePoint deadline = DeadlineIn(kLongMs);
-  while (!abort.raised() && !Passed(deadline)) std::this_thread::yield();
-  return abort.reason();
-}
-
 TEST(Servers, AreMembersBesideTheRanks) {
   SocketRun run(SocketRun::SettingsOf({1, 2, true}, kLongMs));
   SocketRank rank(run.Connect(), 0, 1);
@@ -112,7 +106,7 @@ std::string RefusalOf(Message hello, bool server_1_is_there = false) {
   EXPECT_TRUE(*reader.Next(&message));
   EXPECT_EQ(message.kind, MessageKind::kRefused);
   EXPECT_THAT(run.Notices(1)[0], HasSubstr(message.value));
-  EXPECT_FALSE(rank.abort.raised()) << "a stranger ended the run";
+  EXPECT_FALSE(rank.abort.raised()) << "a pending connection ended the run";
   return message.value;
 }
 
@@ -263,38 +257,6 @@ TEST(ServersInThreads, RunBesideTheRanks) {
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_EQ(seen, (std::multiset<std::pair<bool, int>>{
                       {false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}}));
-}
-
-TEST(ServersInThreads, OneThatFailsEndsTheRunByName) {
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kThreads;
-  plan.info = {.world_size = 2, .servers = 2};
-  const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& context) -> Status {
-    if (context.info.is_server != 0 && context.info.rank == 1) {
-      return Status::Error(StatusCode::kConfig, "no servers here");
-    }
-    const Status status = context.store.Get("never", kLongMs).status();
-    EXPECT_STREQ(status.message(), "server 1 failed: no servers here");
-    return status;
-  });
-  EXPECT_EQ(outcome.status.rank(), BlameServer(1));
-  EXPECT_STREQ(outcome.status.message(), "no servers here");
-  EXPECT_EQ(outcome.exit_code, 78);
-}
-
-TEST(ServersInThreads, OneThatStaysIsNamed) {
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kThreads;
-  plan.info = {.world_size = 1, .servers = 1};
-  LaunchOptions options;
-  options.server_leave_ms = 1;
-  const LaunchOutcome outcome = Launch(plan, options, [&](RankContext& context) -> Status {
-    if (context.info.is_server == 0) return {};
-    return context.store.Get("never", kLongMs).status();
-  });
-  EXPECT_EQ(outcome.status.rank(), BlameServer(0));
-  EXPECT_THAT(outcome.status.message(), HasSubstr("did not leave within 1 ms"));
-  EXPECT_EQ(outcome.exit_code, 202);
 }
 
 TEST(ServersInThreads, DoNotStopBeforeTheRanks) {

@@ -106,11 +106,18 @@ struct SocketRank {
   SocketRank(UniqueFd socket, int member, int world_size, const std::string& job = "job",
              std::optional<ServerKey> key = {})
       : client(std::move(socket), {member, world_size, job, "the server", -1, std::move(key)},
-               abort, [this](int signal) { stop = signal; }) {}
+               abort, [this](int signal, bool) { stop = signal; }) {}
 
   AbortSignal abort;
   std::atomic<int> stop{0};
   StoreClient client;
 };
+
+// What an abort signal says once it is raised.
+inline Status Await(AbortSignal& abort) {
+  TimePoint deadline = DeadlineIn(kLongMs);
+  while (!abort.raised() && !Passed(deadline)) std::this_thread::yield();
+  return abort.reason();
+}
 
 }  // namespace engine

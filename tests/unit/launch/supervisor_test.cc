@@ -13,13 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-// What an abort signal says once it is raised.
-Status Await(AbortSignal& abort) {
-  TimePoint deadline = DeadlineIn(kLongMs);
-  while (!abort.raised() && !Passed(deadline)) std::this_thread::yield();
-  return abort.reason();
-}
-
 void SendRaw(const UniqueFd& socket, const std::string& bytes) {
   ASSERT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
@@ -122,7 +115,7 @@ TEST(Supervisor, ARankThatSpeaksNonsenseIsLost) {
   EXPECT_TRUE(ClosedByPeer(raw));
 }
 
-TEST(Supervisor, AStrangerDisturbsNothing) {
+TEST(Supervisor, APendingConnectionDisturbsNothing) {
   SocketRun run(1);
   SocketRank a(run.Connect(), 0, 1);
   UniqueFd http = run.Connect(), early = run.Connect(), bomb = run.Connect(), other = run.Connect();
@@ -182,7 +175,7 @@ TEST(Supervisor, RefusesARankThatCannotBe) {
 }
 
 TEST(Supervisor, RefusesAnotherProtocol) {
-  ExpectRefused(1, 2, kProtocolVersion + 1, "start all ranks from the same build");
+  ExpectRefused(1, 2, kProtocolVersion + 1, "start all members from the same build");
 }
 
 TEST(Supervisor, NamesExactlyTheMissingRanks) {

@@ -1,4 +1,4 @@
-#include "core/plugin/crash_handler.h"
+#include "app/cli/crash_handler.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>

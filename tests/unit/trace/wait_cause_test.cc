@@ -18,7 +18,7 @@ WaitCause Explain(std::vector<RankTimeline> timelines) {
     MoveToClockOfRankZero(timeline);
     ranks.emplace_back(timeline);
   }
-  WaitCause cause = CauseFinder(ranks).Explain(0, ranks[0].WaitStories().at(0));
+  WaitCause cause = CauseFinder(ranks).Explain(0, ranks[0].Stalls().at(0));
   cause.transfer = nullptr;  // ends with the timelines
   return cause;
 }

@@ -1,4 +1,4 @@
-// Why a run ended: many members complain when one fails, and one of them knows the cause.
+// Why a run ended: when one member fails, others fail of that, and one of them knows the cause.
 #pragma once
 
 #include <mutex>
@@ -6,17 +6,18 @@
 #include <vector>
 
 #include "app/launch/launch.h"
+#include "core/base/member.h"
 #include "engine/status.h"
 
 namespace engine {
 
 // What the AbortSignal of the other members is raised with when `cause` ends the run: secondary,
-// so that one that returns it is not taken for the culprit.
+// so that one that returns it is not taken for the cause.
 Status AbortReason(const Status& cause);
 
-// Collects what is known and names the best: the first primary cause, else the user's wish to
-// stop, else the first secondary complaint. [any-thread]
-class Verdict {
+// Collects what is known and names the best: the first primary cause, else the user's
+// request to stop, else the first secondary failure. [any-thread]
+class FailureLog {
  public:
   // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays
   // blamed.

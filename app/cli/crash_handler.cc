@@ -1,5 +1,6 @@
-#include "core/plugin/crash_handler.h"
+#include "app/cli/crash_handler.h"
 
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
 #include <signal.h>
@@ -7,12 +8,11 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
+#include <string_view>
 
 namespace engine {
 namespace {
@@ -26,32 +26,20 @@ constexpr struct {
                 {SIGILL, "SIGILL"},
                 {SIGABRT, "SIGABRT"}};
 
-struct CodeRange {
-  std::atomic<bool> ready{false};
-  uintptr_t begin = 0, end = 0;
-  char name[33] = {};
-  char path[512] = {};
-};
-
-// What a signal handler can reach is process-wide by nature, as are loaded libraries: hence
-// mutable statics. Ranges are appended and never change: a slot is claimed by
-// counting up and readable once `ready`, which publishes its other fields to the handler.
-constexpr int kMostRanges = 256;
-constinit CodeRange ranges[kMostRanges];
-constinit std::atomic<int> claimed_ranges{0};
+// What a signal handler can reach is process-wide by nature: hence mutable statics.
 constinit std::atomic<int> report_fd{2};
 constinit std::atomic_flag reported = ATOMIC_FLAG_INIT;
 
-const CodeRange* FindRange(uintptr_t address) {
-  const int count = std::min(claimed_ranges.load(), kMostRanges);
-  for (int i = 0; i < count; ++i) {
-    const CodeRange& range = ranges[i];
-    if (range.ready.load(std::memory_order_acquire) && address >= range.begin &&
-        address < range.end) {
-      return &range;
-    }
-  }
-  return nullptr;
+constexpr std::string_view kPrefix = "libengine_", kSuffix = ".so";
+
+// The path of the plugin whose code is at `address`, or "". _dl_find_object takes no lock, so it
+// may be called in a signal handler, whatever another thread does in the dynamic linker.
+std::string_view PluginAt(uintptr_t address) {
+  dl_find_object found{};
+  if (_dl_find_object(reinterpret_cast<void*>(address), &found) != 0) return "";
+  const std::string_view path = found.dlfo_link_map->l_name;
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  return file.starts_with(kPrefix) && file.ends_with(kSuffix) ? path : "";
 }
 
 uintptr_t InstructionPointer(const ucontext_t& context) {
@@ -65,19 +53,11 @@ uintptr_t InstructionPointer(const ucontext_t& context) {
 // A line in fixed memory: only async-signal-safe calls are allowed here.
 class Line {
  public:
-  Line& operator<<(const char* text) {
-    const size_t length = std::min(std::strlen(text), sizeof text_ - length_);
-    std::memcpy(text_ + length_, text, length);
-    length_ += length;
+  Line& operator<<(std::string_view text) {
+    length_ += text.copy(text_ + length_, sizeof text_ - length_);
     return *this;
   }
-  void WriteTo(int fd) const {
-    for (size_t done = 0; done < length_;) {
-      const ssize_t wrote = write(fd, text_ + done, length_ - done);
-      if (wrote <= 0) return;
-      done += static_cast<size_t>(wrote);
-    }
-  }
+  void WriteTo(int fd) const { (void)!write(fd, text_, length_); }
 
  private:
   char text_[1024];
@@ -85,21 +65,23 @@ class Line {
 };
 
 void Report(const char* signal_name, uintptr_t fault) {
-  const CodeRange* range = FindRange(fault);
-  const bool direct = range != nullptr;
+  std::string_view plugin = PluginAt(fault);
+  const bool direct = !plugin.empty();
   void* frames[64];
   const int depth = direct ? 0 : backtrace(frames, 64);
-  for (int i = 0; i < depth && range == nullptr; ++i) {
+  for (int i = 0; i < depth && plugin.empty(); ++i) {
     // A return address is one past the call, which may be the last instruction of its function.
-    range = FindRange(reinterpret_cast<uintptr_t>(frames[i]) - 1);
+    plugin = PluginAt(reinterpret_cast<uintptr_t>(frames[i]) - 1);
   }
   Line line;
   line << "engine: crashed with " << signal_name;
-  if (range != nullptr) {
-    line << (direct ? " in plugin '" : " in code called by plugin '") << range->name << "' ("
-         << range->path << ")";
-  } else {
+  if (plugin.empty()) {
     line << " outside of any plugin";
+  } else {
+    std::string_view name = plugin.substr(plugin.rfind('/') + 1 + kPrefix.size());
+    name.remove_suffix(kSuffix.size());
+    line << (direct ? " in plugin '" : " in code called by plugin '") << name << "' (" << plugin
+         << ")";
   }
   (line << "\n").WriteTo(report_fd.load());
 }
@@ -132,25 +114,6 @@ Status InstallAlternateStack() {
   return {};
 }
 
-struct Search {
-  uintptr_t address, begin, end;
-};
-
-int VisitLibrary(dl_phdr_info* info, size_t, void* data) {
-  auto* search = static_cast<Search*>(data);
-  uintptr_t begin = UINTPTR_MAX, end = 0;
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const auto& segment = info->dlpi_phdr[i];
-    if (segment.p_type != PT_LOAD) continue;
-    begin = std::min<uintptr_t>(begin, info->dlpi_addr + segment.p_vaddr);
-    end = std::max<uintptr_t>(end, info->dlpi_addr + segment.p_vaddr + segment.p_memsz);
-  }
-  if (search->address < begin || search->address >= end) return 0;
-  search->begin = begin;
-  search->end = end;
-  return 1;
-}
-
 }  // namespace
 
 Status InstallCrashHandler(int fd) {
@@ -170,20 +133,6 @@ Status InstallCrashHandler(int fd) {
     }
   }
   return {};
-}
-
-void RegisterPluginCode(const std::string& name, const std::string& path, const void* address) {
-  Search search{reinterpret_cast<uintptr_t>(address), 0, 0};
-  if (FindRange(search.address) != nullptr) return;
-  if (dl_iterate_phdr(VisitLibrary, &search) == 0) return;
-  const int slot = claimed_ranges.fetch_add(1);
-  if (slot >= kMostRanges) return;  // the crash of such a plugin is reported without its name
-  CodeRange& range = ranges[slot];
-  range.begin = search.begin;
-  range.end = search.end;
-  std::snprintf(range.name, sizeof range.name, "%s", name.c_str());
-  std::snprintf(range.path, sizeof range.path, "%s", path.c_str());
-  range.ready.store(true, std::memory_order_release);
 }
 
 }  // namespace engine

@@ -1,4 +1,4 @@
-#include "app/launch/verdict.h"
+#include "app/launch/failure_log.h"
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ Status AbortReason(const Status& cause) {
       .WithRank(cause.rank());
 }
 
-void Verdict::AddReport(int member, const Status& status) {
+void FailureLog::AddReport(int member, const Status& status) {
   Weight weight = Weight::kPrimary;
   if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
   if (IsSecondary(status.code())) weight = Weight::kSecondary;
@@ -24,17 +24,17 @@ void Verdict::AddReport(int member, const Status& status) {
   entries_.push_back({weight, blamed, ExitCode(status.code())});
 }
 
-void Verdict::AddLoss(int member, const Status& status, int exit_code) {
+void FailureLog::AddLoss(int member, const Status& status, int exit_code) {
   std::lock_guard lock(mutex_);
   entries_.push_back({Weight::kPrimary, status.WithRank(member), exit_code});
 }
 
-bool Verdict::empty() const {
+bool FailureLog::empty() const {
   std::lock_guard lock(mutex_);
   return entries_.empty();
 }
 
-LaunchOutcome Verdict::Outcome(int stop_signal) const {
+LaunchOutcome FailureLog::Outcome(int stop_signal) const {
   std::lock_guard lock(mutex_);
   auto best = std::min_element(
       entries_.begin(), entries_.end(),

@@ -1,0 +1,36 @@
+// Amounts as people write them: a number and a unit.
+#pragma once
+
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace engine {
+
+struct Unit {
+  std::string_view name;  // in small letters; those of `text` may be large
+  double factor;
+};
+
+// "375mbit", "45MB/s": the number times the factor of its unit, if that lies in [least, most].
+// NaN when `text` is no such amount.
+inline double ParseAmount(std::string_view text, std::initializer_list<Unit> units, double least,
+                          double most) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return NAN;
+  std::string unit;
+  for (const char c : text.substr(static_cast<size_t>(end - text.data()))) {
+    unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  for (const Unit& known : units) {
+    const double amount = number * known.factor;
+    if (unit == known.name && amount >= least && amount <= most) return amount;
+  }
+  return NAN;
+}
+
+}  // namespace engine
