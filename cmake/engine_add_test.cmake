@@ -1,8 +1,8 @@
 # engine_add_test(NAME <name> SOURCES <file>... [LINK <target>...] [LABELS <label>...] [TIMEOUT <seconds>]
 #                 [PLUGINS <plugin target>...] [ENVIRONMENT <NAME=value>...])
 #
-# One GoogleTest binary = one ctest entry. The label defaults to `unit`. PLUGINS are built first; their folder
-# is in the macro ENGINE_TEST_PLUGIN_DIR.
+# One GoogleTest binary = one ctest entry. The label defaults to `unit`. PLUGINS are built first, with all datasets and
+# models; their folder is in the macro ENGINE_TEST_PLUGIN_DIR.
 
 find_package(GTest REQUIRED)
 
@@ -23,7 +23,7 @@ function(engine_add_test)
     ENGINE_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   if(arg_PLUGINS)
-    add_dependencies(${arg_NAME} ${arg_PLUGINS})
+    add_dependencies(${arg_NAME} ${arg_PLUGINS} engine_data_and_models)
   endif()
   add_test(NAME ${arg_NAME} COMMAND ${arg_NAME})
   set_tests_properties(${arg_NAME} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})

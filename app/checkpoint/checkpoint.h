@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
-#include "core/data/batch_loader.h"
 #include "core/exec/executor.h"
 #include "core/exec/model_memory.h"
+#include "core/train/batch_loader.h"
 #include "engine/status.h"
 
 namespace engine {

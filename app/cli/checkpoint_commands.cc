@@ -16,12 +16,12 @@ struct TrainedModel {
 };
 
 Result<TrainedModel> LoadModel(const OpenedCheckpoint& checkpoint, const Config& config,
-                               const ModelInputs& inputs, RankContext& rank) {
+                               const ModelRequest& request, RankContext& rank) {
   TrainedModel model;
   rank.log = MemberLog(rank.info);
   ENGINE_ASSIGN_OR_RETURN(model.plugins, RankPlugins::Create(config.plugins(), rank));
   const OpFactory& factory = model.plugins->op_factory();
-  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config, inputs, factory));
+  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config.run(), rank, request, factory));
   FlatLayout layout = InferenceLayout(graph);
   Program program = ForwardProgram(graph);
   ENGINE_ASSIGN_OR_RETURN(
@@ -55,22 +55,16 @@ int SampleCommand(const CheckpointFlags& flags, const Environment& environment) 
   return WithCheckpoint(
       flags, environment,
       [&](const OpenedCheckpoint& checkpoint, const Config& config, RankContext& rank) -> Status {
-        if (!config.proto().data().has_text()) {
+        // What a sample is follows from the configuration alone: the text itself need not be there.
+        ENGINE_ASSIGN_OR_RETURN(const HostedDataset data, MakeDataset(config.run(), rank));
+        if (!IsText(data.info())) {
           return Status::Error(StatusCode::kConfig,
                                "%s was not trained on text, so it cannot continue one",
                                flags.file.c_str());
         }
-        // The shape of the data follows from the configuration alone: the text itself need not be
-        // there.
-        const int64_t context = config.proto().data().text().context();
-        const ModelInputs inputs{.input_shape = {context},
-                                 .input_dtype = DType::kInt32,
-                                 .target_shape = {context},
-                                 .classes = 256,
-                                 .max_samples = 1,
-                                 .with_loss = false};
-        ENGINE_ASSIGN_OR_RETURN(const TrainedModel model,
-                                LoadModel(checkpoint, config, inputs, rank));
+        ENGINE_ASSIGN_OR_RETURN(
+            const TrainedModel model,
+            LoadModel(checkpoint, config, RequestFor(data.info(), 1, false), rank));
         const GenerateOptions options{.bytes = flags.bytes,
                                       .temperature = flags.temperature,
                                       .top_k = flags.top_k,
@@ -87,15 +81,18 @@ int EvalCommand(const CheckpointFlags& flags, const Environment& environment) {
       flags, environment,
       [&](const OpenedCheckpoint& checkpoint, const Config& config, RankContext& rank) -> Status {
         const RunConfig& run = config.run();
-        ENGINE_ASSIGN_OR_RETURN(const DatasetPair data, OpenData(config));
+        ENGINE_ASSIGN_OR_RETURN(const HostedDataset data, OpenDataset(run, rank));
         const int64_t batch = run.train.GlobalBatch(1);
         const int64_t at_once = run.train.SamplesAtOnce(batch);
         ENGINE_ASSIGN_OR_RETURN(
             const TrainedModel model,
-            LoadModel(checkpoint, config, InputsOf(data.eval->info(), at_once, true), rank));
+            LoadModel(checkpoint, config, RequestFor(data.info(), at_once, true), rank));
         const EvaluationRequest request{
-            .data = *data.eval,
-            .batches = {.seed = run.seed, .global_batch = batch, .shuffle = false},
+            .data = *data,
+            .batches = {.split = Split::kHeldOut,
+                        .seed = run.seed,
+                        .global_batch = batch,
+                        .shuffle = false},
             .max_samples = run.train.evaluate_samples};
         ENGINE_ASSIGN_OR_RETURN(const EvaluationReport report,
                                 EvaluateModel(*model.memory, nullptr, request));

@@ -95,61 +95,6 @@ Status CheckOneOfs(const Document& document, const Cursor& block) {
   return {};
 }
 
-const pb::FieldDescriptor* KindOf(const Cursor& block) {
-  const pb::OneofDescriptor* kinds = block.message->GetDescriptor()->FindOneofByName("kind");
-  return block.message->GetReflection()->GetOneofFieldDescriptor(*block.message, kinds);
-}
-
-// The activation of an mlp is an op of a chosen plugin.
-Status CheckActivation(const Document& document, const Schema& schema, const Cursor& mlp) {
-  const auto* field = mlp.Field("activation");
-  const std::string name = mlp.message->GetReflection()->GetString(*mlp.message, field);
-  const pb::Descriptor* layer = field->file()->FindMessageTypeByName("Layer");
-  std::vector<std::string> ops;
-  for (int i = 0; i < layer->field_count(); ++i) {
-    const PluginEntry* plugin = schema.PluginOf(layer->field(i));
-    if (plugin != nullptr && schema.IsChosen(*plugin)) ops.push_back(layer->field(i)->name());
-  }
-  if (std::find(ops.begin(), ops.end(), name) != ops.end()) return {};
-  return document.Error(mlp, field, -1,
-                        "no chosen plugin offers the op '" + name + "'" + DidYouMean(name, ops));
-}
-
-Status CheckModel(const Document& document, const Schema& schema) {
-  const Cursor model = document.At("model");
-  const auto* kind = KindOf(model);
-  const Cursor block = document.Child(model, kind);
-  if (kind->name() == "mlp") return CheckActivation(document, schema, block);
-  if (kind->name() != "gpt") return {};
-  const double width = NumberOf(block, block.Field("width"), -1);
-  const double heads = NumberOf(block, block.Field("heads"), -1);
-  if (std::fmod(width, heads) == 0) return {};
-  return document.Error(
-      block, block.Field(block.Has(block.Field("heads")) ? "heads" : "width"), -1,
-      "the width " + Text(width) + " must be a multiple of the number of heads, " + Text(heads));
-}
-
-Status CheckData(const Document& document) {
-  const Cursor data = document.At("data");
-  const auto* kind = KindOf(data);
-  const Cursor block = document.Child(data, kind);
-  const bool is_text = kind->name() == "text" || kind->name() == "tokens";
-  const Cursor augment = document.At("data.augment");
-  const bool flips =
-      augment.message->GetReflection()->GetBool(*augment.message, augment.Field("flip"));
-  if (is_text && (flips || NumberOf(augment, augment.Field("crop_padding"), -1) > 0)) {
-    return document.Error(augment, "'augment' is for images; '" + kind->name() + "' has none");
-  }
-  if (is_text || kind->name() == "cifar10") return Require(document, block, "path");
-  if (kind->name() != "mnist") return {};
-  ENGINE_RETURN_IF_ERROR(Require(document, block, "images"));
-  ENGINE_RETURN_IF_ERROR(Require(document, block, "labels"));
-  const bool images = block.Has(block.Field("eval_images"));
-  if (images == block.Has(block.Field("eval_labels"))) return {};
-  return document.Error(block, block.Field(images ? "eval_images" : "eval_labels"), -1,
-                        "'eval_images' and 'eval_labels' go together");
-}
-
 Status CheckGroups(const Document& document, const Cursor& train) {
   const auto* field = train.Field("group");
   std::vector<std::string> prefixes;
@@ -186,7 +131,7 @@ Status CheckTrain(const Document& document) {
 
 }  // namespace
 
-Status CheckDocument(const Document& document, const Schema& schema) {
+Status CheckDocument(const Document& document) {
   for (const char* block : {"model", "data", "train", "plugins"}) {
     const Cursor root = document.Root();
     if (root.Has(root.Field(block))) continue;
@@ -196,8 +141,6 @@ Status CheckDocument(const Document& document, const Schema& schema) {
   for (const char* block : {"model", "data", "train"}) {
     ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, document.At(block)));
   }
-  ENGINE_RETURN_IF_ERROR(CheckModel(document, schema));
-  ENGINE_RETURN_IF_ERROR(CheckData(document));
   return CheckTrain(document);
 }
 

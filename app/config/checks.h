@@ -2,13 +2,12 @@
 #pragma once
 
 #include "app/config/document.h"
-#include "app/config/schema.h"
 #include "engine/status.h"
 
 namespace engine {
 
 // Ranges of the numbers of engine.proto, what must be given, what excludes what. kConfig with the
 // place of the value, or of the block that lacks it.
-Status CheckDocument(const Document& document, const Schema& schema);
+Status CheckDocument(const Document& document);
 
 }  // namespace engine

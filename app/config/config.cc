@@ -4,6 +4,7 @@
 
 #include "app/config/checks.h"
 #include "app/config/discover.h"
+#include "app/config/engine.pb.h"
 #include "app/config/layers.h"
 #include "app/config/print.h"
 #include "app/config/schema.h"
@@ -45,12 +46,11 @@ Result<Document> ParseAll(const ConfigRequest& request, std::shared_ptr<const So
 }
 
 // The part of the configuration that engine.proto describes.
-Result<std::shared_ptr<config::Config>> ToProto(const Document& document) {
-  auto proto = std::make_shared<config::Config>();
-  if (!proto->ParseFromString(document.message().SerializeAsString())) {
+Result<config::Config> ToProto(const Document& document) {
+  config::Config proto;
+  if (!proto.ParseFromString(document.message().SerializeAsString())) {
     return Status::Error(StatusCode::kInternal, "the configuration does not survive a copy");
   }
-  proto->DiscardUnknownFields();
   return proto;
 }
 
@@ -117,17 +117,16 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(const auto schema,
                           Schema::Build(found.chosen, NotShadowed(found.catalog)));
   ENGINE_ASSIGN_OR_RETURN(const Document document, ParseAll(request, source, *schema, found));
-  ENGINE_RETURN_IF_ERROR(CheckDocument(document, *schema));
+  ENGINE_RETURN_IF_ERROR(CheckDocument(document));
 
   Config config;
   ENGINE_ASSIGN_OR_RETURN(const auto choices, ReadPluginOptions(document, *schema, found.chosen));
-  ENGINE_ASSIGN_OR_RETURN(config.layers_, ReadLayers(document, *schema));
-  ENGINE_ASSIGN_OR_RETURN(config.proto_, ToProto(document));
-  config.run_ = ReadRun(*config.proto_);
-  config.output_ = ReadOutput(config.proto_->output());
+  ENGINE_ASSIGN_OR_RETURN(const config::Config proto, ToProto(document));
+  config.run_ = ReadRun(proto);
+  config.output_ = ReadOutput(proto.output());
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, AssignRoles(choices, found.catalog));
-  // Protobuf makes the default of a string when it is first asked for: before ranks are threads.
-  (void)config.proto_->model().mlp().activation();
+  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
+  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
   config.catalog_ = std::make_shared<const PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);

@@ -2,29 +2,15 @@
 // checked against the schema and against what the plugins publish, before any plugin is loaded.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "app/config/engine.pb.h"
 #include "core/plugin/catalog.h"
 #include "core/train/run_config.h"
 #include "engine/status.h"
 
 namespace engine {
-
-struct LayerConfig {
-  std::string op;    // empty for a residual block
-  std::string name;  // empty: made by the model builder
-  bool trainable = true;
-  int32_t priority = 0;
-  float learning_rate_scale = 1;
-  float weight_decay_scale = 1;
-  std::vector<OwnedOption> attributes;  // every attribute that the op publishes
-  std::vector<LayerConfig> residual;    // of a residual block
-  std::vector<LayerConfig> shortcut;    // of a residual block; empty: its input as it is
-};
 
 // The files that a run writes, and the text that it shows.
 struct OutputOptions {
@@ -69,10 +55,8 @@ class Config {
 
   const RunConfig& run() const { return run_; }
   const OutputOptions& output() const { return output_; }
-  const config::Config& proto() const { return *proto_; }  // of model and data
   const PluginCatalog& catalog() const { return *catalog_; }
   const PluginSelection& plugins() const { return run_.plugins; }
-  const std::vector<LayerConfig>& layers() const { return layers_; }  // of model.net
 
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
@@ -84,11 +68,9 @@ class Config {
  private:
   Config() = default;
 
-  std::shared_ptr<config::Config> proto_;
   std::shared_ptr<const PluginCatalog> catalog_;
   RunConfig run_;
   OutputOptions output_;
-  std::vector<LayerConfig> layers_;
   std::string printed_with_origins_;
 };
 

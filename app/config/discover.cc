@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "app/config/engine.pb.h"
+
 namespace engine {
 namespace {
 

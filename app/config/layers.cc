@@ -1,5 +1,11 @@
 #include "app/config/layers.h"
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "core/plugin/layer_list.h"
+#include "core/plugin/nearest.h"
 #include "core/plugin/option_value.h"
 
 namespace engine {
@@ -7,10 +13,17 @@ namespace {
 
 namespace pb = google::protobuf;
 
-OwnedOption ReadOption(const Cursor& block, const pb::FieldDescriptor* field, OptionType type) {
+using LayerConfigs = std::vector<OwnedLayer>;
+
+Result<LayerConfigs> ReadLayers(const Document& document, const Schema& schema, const Cursor& block,
+                                const pb::FieldDescriptor* field);
+
+// What `block` gives, or the default; a list that is not given has none.
+Result<OwnedOption> ReadOption(const Document& document, const Schema& schema, const Cursor& block,
+                               const pb::FieldDescriptor* field, const OptionSpec& spec) {
   const pb::Reflection* reflection = block.message->GetReflection();
-  OwnedOption value{.name = field->name(), .type = type};
-  switch (type) {
+  OwnedOption value{.name = field->name(), .type = spec.type};
+  switch (spec.type) {
     case OptionType::kBool:
       value.integer = reflection->GetBool(*block.message, field);
       break;
@@ -20,12 +33,50 @@ OwnedOption ReadOption(const Cursor& block, const pb::FieldDescriptor* field, Op
     case OptionType::kFloat:
       value.number = reflection->GetDouble(*block.message, field);
       break;
+    case OptionType::kInts:
+      if (!block.Has(field)) return ParseOptionValue(spec, spec.default_value.view());
+      for (int i = 0; i < block.Size(field); ++i) {
+        value.integers.push_back(reflection->GetRepeatedInt64(*block.message, field, i));
+      }
+      break;
+    case OptionType::kLayers: {
+      ENGINE_ASSIGN_OR_RETURN(auto layers, ReadLayers(document, schema, block, field));
+      value.layers = std::make_shared<const LayerList>(std::move(layers));
+      break;
+    }
     case OptionType::kString:
     case OptionType::kEnum:
-      value.string = reflection->GetString(*block.message, field);
+    case OptionType::kOp:
+      value.string = field->enum_type() != nullptr
+                         ? reflection->GetEnum(*block.message, field)->name()
+                         : reflection->GetString(*block.message, field);
       break;
   }
   return value;
+}
+
+// The place of the first number of a list that is out of range is that of the number.
+Status CheckOption(const Document& document, const Schema& schema, const Cursor& block,
+                   const pb::FieldDescriptor* field, const OptionSpec& spec,
+                   const OwnedOption& value) {
+  const std::vector<std::string> ops = schema.ChosenOps();
+  if (spec.type == OptionType::kOp && block.Has(field) &&
+      std::find(ops.begin(), ops.end(), value.string) == ops.end()) {
+    return document.Error(
+        block, field, -1,
+        "no chosen plugin offers the op '" + value.string + "'" + DidYouMean(value.string, ops));
+  }
+  const Status status = CheckOptionValue(spec, value);
+  if (status.ok()) return {};
+  int index = -1;
+  OwnedOption one{.name = value.name, .type = OptionType::kInts};
+  for (size_t i = 0; index < 0 && i < value.integers.size(); ++i) {
+    one.integers = {value.integers[i]};
+    if (!CheckOptionValue(spec, one).ok()) index = static_cast<int>(i);
+  }
+  return document.Error(
+      block, field, index,
+      "'" + field->name() + "': " + (index < 0 ? status : CheckOptionValue(spec, one)).message());
 }
 
 // The fields of a layer that name an op and are set.
@@ -38,11 +89,8 @@ std::vector<const pb::FieldDescriptor*> OpsOf(const Cursor& layer, const Schema&
   return ops;
 }
 
-Result<std::vector<LayerConfig>> ReadNet(const Document& document, const Schema& schema,
-                                         const Cursor& net);
-
 Status ReadOp(const Document& document, const Schema& schema, const Cursor& layer,
-              const pb::FieldDescriptor* field, LayerConfig* config) {
+              const pb::FieldDescriptor* field, OwnedLayer* config) {
   const PluginEntry& plugin = *schema.PluginOf(field);
   if (!schema.IsChosen(plugin)) {
     return document.Error(layer, field, -1,
@@ -51,14 +99,14 @@ Status ReadOp(const Document& document, const Schema& schema, const Cursor& laye
   }
   config->op = field->name();
   ENGINE_ASSIGN_OR_RETURN(config->attributes,
-                          ReadOptions(document, document.Child(layer, field),
+                          ReadOptions(document, schema, document.Child(layer, field),
                                       OptionsOf(plugin.options, field->name())));
   return {};
 }
 
-Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, const Cursor& layer) {
+Result<OwnedLayer> ReadLayer(const Document& document, const Schema& schema, const Cursor& layer) {
   const pb::Reflection* reflection = layer.message->GetReflection();
-  LayerConfig config;
+  OwnedLayer config;
   config.name = reflection->GetString(*layer.message, layer.Field("name"));
   config.trainable = reflection->GetBool(*layer.message, layer.Field("trainable"));
   config.priority = reflection->GetInt32(*layer.message, layer.Field("priority"));
@@ -93,22 +141,26 @@ Result<LayerConfig> ReadLayer(const Document& document, const Schema& schema, co
                           std::string("'").append(key).append(
                               "' is for a layer with parameters; give it to those in the block"));
   }
-  ENGINE_ASSIGN_OR_RETURN(config.residual,
-                          ReadNet(document, schema, document.Child(layer, residual)));
+  const auto read = [&](const pb::FieldDescriptor* list) {
+    const Cursor block = document.Child(layer, list);
+    return ReadLayers(document, schema, block, block.Field("layer"));
+  };
+  ENGINE_ASSIGN_OR_RETURN(config.residual, read(residual));
   if (layer.Has(shortcut)) {
-    ENGINE_ASSIGN_OR_RETURN(config.shortcut,
-                            ReadNet(document, schema, document.Child(layer, shortcut)));
+    ENGINE_ASSIGN_OR_RETURN(config.shortcut, read(shortcut));
   }
   return config;
 }
 
-Result<std::vector<LayerConfig>> ReadNet(const Document& document, const Schema& schema,
-                                         const Cursor& net) {
-  const auto* field = net.Field("layer");
-  if (net.Size(field) == 0) return document.Error(net, "there is no 'layer' in this block");
-  std::vector<LayerConfig> layers;
-  for (int i = 0; i < net.Size(field); ++i) {
-    ENGINE_ASSIGN_OR_RETURN(auto layer, ReadLayer(document, schema, document.Child(net, field, i)));
+Result<LayerConfigs> ReadLayers(const Document& document, const Schema& schema, const Cursor& block,
+                                const pb::FieldDescriptor* field) {
+  if (block.Size(field) == 0) {
+    return document.Error(block, "there is no '" + field->name() + "' in this block");
+  }
+  LayerConfigs layers;
+  for (int i = 0; i < block.Size(field); ++i) {
+    ENGINE_ASSIGN_OR_RETURN(auto layer,
+                            ReadLayer(document, schema, document.Child(block, field, i)));
     layers.push_back(std::move(layer));
   }
   return layers;
@@ -116,19 +168,17 @@ Result<std::vector<LayerConfig>> ReadNet(const Document& document, const Schema&
 
 }  // namespace
 
-Result<std::vector<OwnedOption>> ReadOptions(const Document& document, const Cursor& block,
+Result<std::vector<OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
+                                             const Cursor& block,
                                              const std::vector<const OptionSpec*>& specs) {
   std::vector<OwnedOption> values;
   for (const OptionSpec* spec : specs) {
     const auto* field = block.Field(std::string(spec->name.view()));
-    if (IsRequired(*spec) && !block.Has(field)) {
+    if (IsRequired(*spec) && !block.Has(field) && spec->type != OptionType::kLayers) {
       return document.Error(block, "'" + field->name() + "' has no default and must be given");
     }
-    OwnedOption value = ReadOption(block, field, spec->type);
-    const Status status = CheckOptionValue(*spec, value);
-    if (!status.ok()) {
-      return document.Error(block, field, -1, "'" + field->name() + "': " + status.message());
-    }
+    ENGINE_ASSIGN_OR_RETURN(OwnedOption value, ReadOption(document, schema, block, field, *spec));
+    ENGINE_RETURN_IF_ERROR(CheckOption(document, schema, block, field, *spec, value));
     values.push_back(std::move(value));
   }
   return values;
@@ -148,7 +198,7 @@ Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, co
                                 std::string(spec->name.view()) + "', which has no default");
     }
     ENGINE_ASSIGN_OR_RETURN(auto options,
-                            ReadOptions(document, document.Child(root, field), specs));
+                            ReadOptions(document, schema, document.Child(root, field), specs));
     choices.push_back({entry, std::move(options)});
   }
   // Options of plugins that are not chosen are checked too: the next A/B run may choose them.
@@ -158,17 +208,25 @@ Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, co
     const PluginEntry* plugin = schema.PluginOf(field);
     if (plugin == nullptr || schema.IsChosen(*plugin)) continue;
     const auto options =
-        ReadOptions(document, document.Child(root, field), OptionsOf(plugin->options, ""));
+        ReadOptions(document, schema, document.Child(root, field), OptionsOf(plugin->options, ""));
     if (!options.ok()) return options.status();
   }
   return choices;
 }
 
-Result<std::vector<LayerConfig>> ReadLayers(const Document& document, const Schema& schema) {
-  const Cursor model = document.At("model");
-  const auto* net = model.Field("net");
-  if (!model.Has(net)) return std::vector<LayerConfig>();
-  return ReadNet(document, schema, document.Child(model, net));
+Result<PluginChoice> ReadChoice(const Document& document, const Schema& schema,
+                                const std::string& block) {
+  const Cursor owner = document.At(block);
+  const pb::OneofDescriptor* kinds = owner.message->GetDescriptor()->FindOneofByName("kind");
+  if (kinds == nullptr) {
+    return document.Error(owner, "'" + block + "' needs a plugin, and none was found for it");
+  }
+  const auto* field =
+      owner.message->GetReflection()->GetOneofFieldDescriptor(*owner.message, kinds);
+  const PluginEntry& entry = *schema.PluginOf(field);
+  ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document, schema, document.Child(owner, field),
+                                                    OptionsOf(entry.options, "")));
+  return PluginChoice{entry, std::move(options), document.Origin(owner, field)};
 }
 
 }  // namespace engine

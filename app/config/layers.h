@@ -1,4 +1,4 @@
-// Options of plugins, attributes of ops and the layers of model.net, read from a document.
+// Options of plugins, attributes of ops and layers of models, read from a document.
 #pragma once
 
 #include <string>
@@ -12,14 +12,16 @@ namespace engine {
 
 // The values of `specs` in their order, with defaults for those that `block` does not give. kConfig
 // when one is out of its range, or is required and not given.
-Result<std::vector<OwnedOption>> ReadOptions(const Document& document, const Cursor& block,
+Result<std::vector<OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
+                                             const Cursor& block,
                                              const std::vector<const OptionSpec*>& specs);
 
 // Every option of the chosen plugins, in their order.
 Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, const Schema& schema,
                                                     const std::vector<PluginEntry>& chosen);
 
-// The layers of model.net; none if the model is another one.
-Result<std::vector<LayerConfig>> ReadLayers(const Document& document, const Schema& schema);
+// The plugin that a block of `block`, "data" or "model", chooses. There is one (CheckDocument).
+Result<PluginChoice> ReadChoice(const Document& document, const Schema& schema,
+                                const std::string& block);
 
 }  // namespace engine

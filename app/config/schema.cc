@@ -39,35 +39,70 @@ pb::FieldDescriptorProto::Type FieldType(OptionType type) {
       return pb::FieldDescriptorProto::TYPE_BOOL;
     case OptionType::kInt:
       return pb::FieldDescriptorProto::TYPE_INT64;
+    case OptionType::kInts:
+      return pb::FieldDescriptorProto::TYPE_INT64;
     case OptionType::kFloat:
       return pb::FieldDescriptorProto::TYPE_DOUBLE;
-    case OptionType::kString:
-    case OptionType::kEnum:
-      break;
+    case OptionType::kLayers:
+      return pb::FieldDescriptorProto::TYPE_MESSAGE;
+    default:
+      return pb::FieldDescriptorProto::TYPE_STRING;
   }
-  return pb::FieldDescriptorProto::TYPE_STRING;
+}
+
+bool IsList(OptionType type) {
+  return type == OptionType::kInts || type == OptionType::kLayers;
 }
 
 // In the notation of Protobuf, which would read an int with a leading zero as octal.
 std::string DefaultText(const OptionSpec& spec) {
-  if (spec.type >= OptionType::kString) return std::string(spec.default_value.view());
+  const bool is_text = FieldType(spec.type) == pb::FieldDescriptorProto::TYPE_STRING;
+  if (is_text) return std::string(spec.default_value.view());
   const auto value = ParseOptionValue(spec, spec.default_value.view());
   return value.ok() ? ToText(*value) : "";  // the catalog refuses plugins with other defaults
 }
 
+// The words of an enum, in a message of their own: so that two may have one word.
+void AddWords(const OptionSpec& option, const std::string& type, pb::DescriptorProto* block,
+              pb::FieldDescriptorProto* field) {
+  pb::DescriptorProto* scope = block->add_nested_type();
+  scope->set_name("Words_" + field->name());
+  pb::EnumDescriptorProto* words = scope->add_enum_type();
+  words->set_name("Word");
+  for (const std::string& choice : Choices(option)) {
+    pb::EnumValueDescriptorProto* word = words->add_value();
+    word->set_name(choice);
+    word->set_number(words->value_size() - 1);
+  }
+  field->set_type(pb::FieldDescriptorProto::TYPE_ENUM);
+  field->set_type_name(type + "." + scope->name() + ".Word");
+}
+
+// Options of datasets and models are in a oneof of their block: one of them is chosen.
+void AddToKinds(pb::DescriptorProto* message, pb::FieldDescriptorProto* field) {
+  if (message->oneof_decl_size() == 0) message->add_oneof_decl()->set_name("kind");
+  field->set_oneof_index(0);
+}
+
 // A message `type` with a field per option, and a field `name` of that type in `owner`.
-void AddBlock(const std::string& type, const std::string& name,
-              const std::vector<const OptionSpec*>& options, const char* owner,
-              pb::FileDescriptorProto* file) {
+pb::FieldDescriptorProto* AddBlock(const std::string& type, const std::string& name,
+                                   const std::vector<const OptionSpec*>& options, const char* owner,
+                                   pb::FileDescriptorProto* file) {
+  const std::string package = "." + file->package() + ".";
   pb::DescriptorProto* block = file->add_message_type();
   block->set_name(type);
   for (const OptionSpec* option : options) {
     pb::FieldDescriptorProto* field = block->add_field();
     field->set_name(std::string(option->name.view()));
     field->set_number(block->field_size());
-    field->set_label(pb::FieldDescriptorProto::LABEL_OPTIONAL);
+    field->set_label(IsList(option->type) ? pb::FieldDescriptorProto::LABEL_REPEATED
+                                          : pb::FieldDescriptorProto::LABEL_OPTIONAL);
     field->set_type(FieldType(option->type));
-    if (!IsRequired(*option)) field->set_default_value(DefaultText(*option));
+    if (option->type == OptionType::kLayers) field->set_type_name(package + "Layer");
+    if (IsWrittenBare(*option)) AddWords(*option, package + type, block, field);
+    if (!IsRequired(*option) && !IsList(option->type)) {
+      field->set_default_value(DefaultText(*option));
+    }
   }
   pb::DescriptorProto* message = FindMessage(owner, file);
   pb::FieldDescriptorProto* field = message->add_field();
@@ -75,7 +110,15 @@ void AddBlock(const std::string& type, const std::string& name,
   field->set_number(kFirstAddedNumber + message->field_size());
   field->set_label(pb::FieldDescriptorProto::LABEL_OPTIONAL);
   field->set_type(pb::FieldDescriptorProto::TYPE_MESSAGE);
-  field->set_type_name("." + file->package() + "." + type);
+  field->set_type_name(package + type);
+  return field;
+}
+
+// The message that the block of a plugin stands in.
+const pb::Descriptor& OwnerOf(PluginKind kind) {
+  return kind == PluginKind::kDataset ? *config::Data::descriptor()
+         : kind == PluginKind::kModel ? *config::Model::descriptor()
+                                      : *config::Config::descriptor();
 }
 
 }  // namespace
@@ -109,14 +152,18 @@ Result<std::shared_ptr<const Schema>> Schema::Build(const std::vector<PluginEntr
 
 Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {
   const PluginEntry& entry = plugins_[index];
-  const bool taken = config::Config::descriptor()->FindFieldByName(entry.name) != nullptr;
+  const pb::Descriptor& owner = OwnerOf(entry.kind);
+  const bool taken = owner.FindFieldByName(entry.name) != nullptr;
   if (taken && IsChosen(entry)) {
     return Status::Error(StatusCode::kPlugin,
                          "plugin '%s' (%s) has the name of a key of the configuration; rename it",
                          entry.name.c_str(), entry.path.c_str());
   }
   if (taken || !plugin_fields_.emplace(entry.name, index).second) return {};
-  AddBlock("PluginOptions_" + entry.name, entry.name, OptionsOf(entry.options, ""), "Config", file);
+  pb::FieldDescriptorProto* field =
+      AddBlock("PluginOptions_" + entry.name, entry.name, OptionsOf(entry.options, ""),
+               owner.name().c_str(), file);
+  if (entry.kind > PluginKind::kHook) AddToKinds(FindMessage(owner.name().c_str(), file), field);
   for (const std::string& op : entry.ops) ENGINE_RETURN_IF_ERROR(AddOp(index, op, file));
   return {};
 }
@@ -133,6 +180,14 @@ Status Schema::AddOp(size_t index, const std::string& op, pb::FileDescriptorProt
   if (taken || !op_fields_.emplace(op, index).second) return {};
   AddBlock("OpAttributes_" + op, op, OptionsOf(entry.options, op), "Layer", file);
   return {};
+}
+
+std::vector<std::string> Schema::ChosenOps() const {
+  std::vector<std::string> ops;
+  for (size_t i = 0; i < chosen_count_; ++i) {
+    ops.insert(ops.end(), plugins_[i].ops.begin(), plugins_[i].ops.end());
+  }
+  return ops;
 }
 
 const PluginEntry* Schema::PluginOf(const pb::FieldDescriptor* field) const {

@@ -1,5 +1,5 @@
-// The schema of a configuration: engine.proto, a block per plugin in Config and a block per op in
-// Layer.
+// The schema of a configuration: engine.proto, a block per plugin in Config, Data or Model, and a
+// block per op in Layer.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -25,11 +25,15 @@ class Schema {
 
   const google::protobuf::Message& prototype() const { return *prototype_; }
 
-  // The plugin that a field of Config belongs to, or that offers the op of a field of Layer; null
+  // The plugin that a field of Config, Data or Model belongs to, or that offers the op of a field of Layer; null
   // for the keys of engine.proto.
   const PluginEntry* PluginOf(const google::protobuf::FieldDescriptor* field) const;
-  // Of an entry that PluginOf gave.
-  bool IsChosen(const PluginEntry& entry) const { return &entry < plugins_.data() + chosen_count_; }
+  // Of an entry that PluginOf gave. A dataset and a model are chosen where their block stands.
+  bool IsChosen(const PluginEntry& entry) const {
+    return &entry < plugins_.data() + chosen_count_ || entry.kind > PluginKind::kHook;
+  }
+  // The ops of the chosen plugins.
+  std::vector<std::string> ChosenOps() const;
 
  private:
   Schema() = default;

@@ -42,7 +42,7 @@ Result<std::string> Generate(ModelMemory& memory, const std::string& prompt,
   const Shape& input = graph.values[graph.input].spec.shape;
   const Shape& output = graph.values[graph.logits].spec.shape;
   if (graph.values[graph.input].spec.dtype != DType::kInt32 || input.ndim != 2 ||
-      output[-1] != 256) {
+      output[-1] != 256 || !graph.others.empty()) {
     return Status::Error(StatusCode::kConfig,
                          "this model does not read bytes of text, so it cannot continue one");
   }

@@ -11,8 +11,6 @@
 #include "app/run/generate.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
-#include "core/data/open_dataset.h"
-#include "core/models/model.h"
 #include "core/train/agree.h"
 
 namespace engine {
@@ -57,10 +55,11 @@ Result<RunStart> Restore(const std::string& path, const RunConfig& config, RankC
 }
 
 // The trained model writes a text, in memory of its own: that of the executor is one for batches.
-Status ShowText(const Config& config, RunObserver& observer, Trainer& trainer) {
+Status ShowText(const Config& config, RankContext& rank, RunObserver& observer,
+                Trainer& trainer) {
   const RunConfig& run = config.run();
   const OpFactory& ops = trainer.plugins().op_factory();
-  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config, InputsOf(trainer.data(), 1, false), ops));
+  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(run, rank, RequestFor(trainer.data(), 1, false), ops));
   FlatLayout layout = InferenceLayout(graph);
   Program program = ForwardProgram(graph);
   ENGINE_ASSIGN_OR_RETURN(
@@ -82,12 +81,8 @@ Status ShowText(const Config& config, RunObserver& observer, Trainer& trainer) {
 
 }  // namespace
 
-Result<DatasetPair> OpenData(const Config& config) {
-  return OpenDataset(config.proto().data(), config.run().seed);
-}
-
-Result<Graph> BuildGraph(const Config& config, const ModelInputs& inputs, const OpFactory& ops) {
-  return BuildModel(config.proto().model(), config.layers(), inputs, ops);
+bool IsText(const DatasetInfo& data) {
+  return !data.inputs.empty() && data.inputs[0].content == TensorContent::kBytes;
 }
 
 Result<std::unique_ptr<Trainer>> MakeTrainer(const Config& config, RankContext& rank,
@@ -95,12 +90,7 @@ Result<std::unique_ptr<Trainer>> MakeTrainer(const Config& config, RankContext& 
                                              const std::string& resume) {
   const RunConfig& run = config.run();
   const OutputOptions& output = config.output();
-  TrainerParts parts{
-      .open_data = [&] { return OpenData(config); },
-      .build_model = [&](const ModelInputs& inputs,
-                         const OpFactory& ops) { return BuildGraph(config, inputs, ops); },
-      .observer = observer,
-      .metrics = std::move(metrics)};
+  TrainerParts parts{.observer = observer, .metrics = std::move(metrics)};
   if (!resume.empty()) {
     parts.restore = [&, resume](Executor& executor, const RunState& now) {
       return Restore(resume, run, rank, executor, now);
@@ -135,9 +125,8 @@ Status RunTraining(const Config& config, RankContext& rank, RunObserver& observe
     return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
                          static_cast<long long>(step), static_cast<long long>(trainer.steps()));
   }
-  const bool shows =
-      rank.info.rank == 0 && output.sample_bytes > 0 && config.proto().data().has_text();
-  return shows ? ShowText(config, observer, trainer) : Status();
+  const bool shows = rank.info.rank == 0 && output.sample_bytes > 0 && IsText(trainer.data());
+  return shows ? ShowText(config, rank, observer, trainer) : Status();
 }
 
 }  // namespace engine

@@ -9,8 +9,8 @@
 
 namespace engine {
 
-Result<DatasetPair> OpenData(const Config& config);
-Result<Graph> BuildGraph(const Config& config, const ModelInputs& inputs, const OpFactory& ops);
+// Whether a model of the data can write a text: its first input is the bytes of one.
+bool IsText(const DatasetInfo& data);
 
 class RunObserver : public TrainObserver {
  public:

@@ -35,7 +35,8 @@ namespace engine {
 
 struct StepInput {
   const void* input = nullptr;
-  const int32_t* target = nullptr;
+  const void* target = nullptr;
+  std::span<const void* const> others = {};  // of Graph::others, in their order
   int64_t samples = 0;       // at most as many as the graph's times micro_batches
   int64_t first_sample = 0;  // position of the first of them among those of all ranks
   int64_t all_samples = 0;   // of all ranks; 0: as many on each as here

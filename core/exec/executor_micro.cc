@@ -6,25 +6,12 @@
 #include "core/exec/executor.h"
 
 namespace engine {
-namespace {
-
-// Where sample `sample` of a batch in `data` begins; null stays null.
-const void* At(const Graph& graph, ValueId id, const void* data, int64_t sample) {
-  if (id == kNone || data == nullptr) return nullptr;
-  const TensorSpec& spec = graph.values[id].spec;
-  const int64_t elements = spec.shape.Count() / graph.max_samples;
-  const auto bytes = static_cast<int64_t>(SizeOf(spec.dtype)) * elements;
-  return static_cast<const std::byte*>(data) + sample * bytes;
-}
-
-}  // namespace
 
 // The parts are nearly equal, and larger ones come first.
 Status Executor::BeginMicroBatch(int64_t index) {
   const int64_t part = input_.samples / options_.micro_batches;
   const int64_t larger = input_.samples % options_.micro_batches;
   const int64_t begin = index * part + std::min(index, larger);
-  const Graph& graph = memory_->graph();
   call_context_ = {.training = true,
                    .adds = index > 0,
                    .step = input_.step,
@@ -32,9 +19,8 @@ Status Executor::BeginMicroBatch(int64_t index) {
                    .replicas = replicas_.get()};
   now_.first_sample = call_context_.first_sample;
   ENGINE_RETURN_IF_ERROR(memory_->SetScalars(now_));
-  const void* const target = At(graph, graph.target, input_.target, begin);
-  return memory_->SetBatch(At(graph, graph.input, input_.input, begin),
-                           static_cast<const int32_t*>(target), part + (index < larger ? 1 : 0));
+  return memory_->SetBatch(input_.input, input_.target, part + (index < larger ? 1 : 0),
+                           input_.others, begin);
 }
 
 // Begins after all forward tasks of the first micro-batch, and ends with the forward pass of the

@@ -254,19 +254,28 @@ Status ModelMemory::KeepScalars(Stream* stream) {
   return device_.Copy(kept_scalars(), scalars(), sizeof(StepScalars), stream);
 }
 
-Status ModelMemory::SetBatch(const void* input, const int32_t* target, int64_t samples) {
+Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samples,
+                             std::span<const void* const> others, int64_t begin) {
   ENGINE_CHECK(samples >= 0 && samples <= graph_.max_samples, "%lld samples",
                static_cast<long long>(samples));
   SetSamples(samples);
   const auto copy = [&](ValueId id, const void* source) -> Status {
     const TensorSpec& spec = graph_.values[id].spec;
-    const size_t bytes =
-        static_cast<size_t>(spec.shape.Count() / graph_.max_samples * samples) * SizeOf(spec.dtype);
-    return bytes == 0 ? Status()
-                      : device_.Copy(AddressOf(plan_.of_value[id]), source, bytes, stream_.get());
+    const size_t of_sample =
+        static_cast<size_t>(spec.shape.Count() / graph_.max_samples) * SizeOf(spec.dtype);
+    const size_t bytes = of_sample * static_cast<size_t>(samples);
+    if (bytes == 0) return {};
+    const auto* const from = static_cast<const std::byte*>(source);
+    return device_.Copy(AddressOf(plan_.of_value[id]),
+                        from + of_sample * static_cast<size_t>(begin), bytes, stream_.get());
   };
   ENGINE_RETURN_IF_ERROR(copy(graph_.input, input));
-  return graph_.target == kNone ? Status() : copy(graph_.target, target);
+  if (graph_.target != kNone) ENGINE_RETURN_IF_ERROR(copy(graph_.target, target));
+  ENGINE_CHECK(others.size() == graph_.others.size(), "%zu further tensors", others.size());
+  for (size_t i = 0; i < others.size(); ++i) {
+    ENGINE_RETURN_IF_ERROR(copy(graph_.others[i], others[i]));
+  }
+  return {};
 }
 
 Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
@@ -339,6 +348,13 @@ TensorView ModelMemory::parameter(int32_t index) const {
 
 TensorView ModelMemory::logits() const {
   return ViewOfValue(graph_.logits);
+}
+
+Result<TensorView> ModelMemory::output(const std::string& name) const {
+  for (const GraphOutput& output : graph_.outputs) {
+    if (output.name == name) return ViewOfValue(output.value);
+  }
+  return Status::Error(StatusCode::kConfig, "the model has no output '%s'", name.c_str());
 }
 
 }  // namespace engine

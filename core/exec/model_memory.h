@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,9 +49,11 @@ class ModelMemory {
   // Queues a copy of them on `stream`, for updates that are queued there. [compute-lane]
   Status KeepScalars(Stream* stream);
 
-  // Copies a batch of `samples` (0 .. max_samples) to the device; `target` may be null in a graph
-  // for inference. Every following call works on that many samples. [compute-lane]
-  Status SetBatch(const void* input, const int32_t* target, int64_t samples);
+  // Copies `samples` (0 .. max_samples) of a batch, from its sample `begin` on, to the device: the
+  // first input, the first target, which may be null in a graph for inference, and what
+  // Graph::others says. Every following call works on that many samples. [compute-lane]
+  Status SetBatch(const void* input, const void* target, int64_t samples,
+                  std::span<const void* const> others = {}, int64_t begin = 0);
 
   // Backward instructions begin with `scale` as the gradient of the loss, instead of 1. [setup]
   Status SetLossScale(float scale);
@@ -96,6 +99,8 @@ class ModelMemory {
   }
   StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
   TensorView logits() const;  // of the last forward pass: (samples, ..., classes)
+  // Another output of the model. kConfig when it has none of this name.
+  Result<TensorView> output(const std::string& name) const;
 
   // Null: all of the above is host memory, and calls have done their work when they return.
   Accelerator* accelerator() const { return accelerator_; }

@@ -21,30 +21,6 @@ bool PicksRows(const ParameterSpec& wanted, const LayerOptions& options) {
 
 }  // namespace
 
-OwnedOption Int(std::string name, int64_t value) {
-  return {.name = std::move(name),
-          .type = OptionType::kInt,
-          .integer = value,
-          .number = 0,
-          .string = {}};
-}
-
-OwnedOption Float(std::string name, double value) {
-  return {.name = std::move(name),
-          .type = OptionType::kFloat,
-          .integer = 0,
-          .number = value,
-          .string = {}};
-}
-
-OwnedOption Bool(std::string name, bool value) {
-  return {.name = std::move(name),
-          .type = OptionType::kBool,
-          .integer = value,
-          .number = 0,
-          .string = {}};
-}
-
 GraphBuilder::GraphBuilder(OpFactory factory, int64_t max_samples) : factory_(std::move(factory)) {
   ENGINE_CHECK(max_samples >= 1, "max_samples is %lld", static_cast<long long>(max_samples));
   graph_.max_samples = max_samples;
@@ -53,6 +29,28 @@ GraphBuilder::GraphBuilder(OpFactory factory, int64_t max_samples) : factory_(st
 ValueId GraphBuilder::AddValue(Value value) {
   graph_.values.push_back(std::move(value));
   return static_cast<ValueId>(graph_.values.size()) - 1;
+}
+
+ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted,
+                                   const LayerOptions& options) {
+  Parameter parameter{.name = std::move(name),
+                      .value = kNone,
+                      .shape = wanted.shape,
+                      .initializer = wanted.initializer,
+                      .scale = wanted.scale,
+                      .decay = wanted.decay != 0,
+                      .learning_rate_scale = options.learning_rate_scale,
+                      .weight_decay_scale = options.weight_decay_scale,
+                      .trainable = options.trainable && wanted.trained != 0,
+                      .buffer = wanted.trained == 0,
+                      .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};
+  parameter.value = AddValue({.name = parameter.name,
+                              .spec = {.shape = wanted.shape, .dtype = wanted.dtype},
+                              .kind = ValueKind::kParameter,
+                              .producer = kNone,
+                              .parameter = static_cast<int32_t>(graph_.parameters.size())});
+  graph_.parameters.push_back(std::move(parameter));
+  return graph_.parameters.back().value;
 }
 
 ValueId GraphBuilder::Input(const std::string& name, const Shape& sample_shape, DType dtype) {
@@ -120,24 +118,8 @@ Result<std::vector<ValueId>> GraphBuilder::ApplyAll(const std::string& name, con
   }
   for (int32_t i = 0; i < signature.parameter_count; ++i) {
     const ParameterSpec& wanted = signature.parameters[i];
-    Parameter parameter{.name = node.name + "." + std::string(wanted.name.view()),
-                        .value = kNone,
-                        .shape = wanted.shape,
-                        .initializer = wanted.initializer,
-                        .scale = wanted.scale,
-                        .decay = wanted.decay != 0,
-                        .learning_rate_scale = options.learning_rate_scale,
-                        .weight_decay_scale = options.weight_decay_scale,
-                        .trainable = options.trainable && wanted.trained != 0,
-                        .buffer = wanted.trained == 0,
-                        .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};
-    parameter.value = AddValue({.name = parameter.name,
-                                .spec = {.shape = wanted.shape, .dtype = wanted.dtype},
-                                .kind = ValueKind::kParameter,
-                                .producer = kNone,
-                                .parameter = static_cast<int32_t>(graph_.parameters.size())});
-    node.inputs.push_back(parameter.value);
-    graph_.parameters.push_back(std::move(parameter));
+    node.inputs.push_back(
+        AddParameter(node.name + "." + std::string(wanted.name.view()), wanted, options));
   }
   for (int32_t i = 0; i < signature.output_count; ++i) {
     node.outputs.push_back(
@@ -155,7 +137,22 @@ Result<ValueId> GraphBuilder::ParameterValue(const std::string& name) const {
   for (const Parameter& parameter : graph_.parameters) {
     if (parameter.name == name) return parameter.value;
   }
-  return Status::Error(StatusCode::kInternal, "the model has no parameter '%s'", name.c_str());
+  return Status::Error(StatusCode::kConfig, "the model has no parameter '%s'", name.c_str());
+}
+
+Result<ValueId> GraphBuilder::MakeParameter(const std::string& name, const ParameterSpec& wanted) {
+  if (ParameterValue(name).ok()) {
+    return Status::Error(StatusCode::kConfig, "two parameters are called '%s'", name.c_str());
+  }
+  return AddParameter(name, wanted, {});
+}
+
+bool GraphBuilder::IsLoss(ValueId value) const {
+  const NodeId producer = graph_.values[value].producer;
+  const TensorSpec& of = spec(value);
+  return producer != kNone && graph_.nodes[producer].signature.is_loss != 0 &&
+         graph_.nodes[producer].outputs[0] == value && of.dtype == DType::kFloat32 &&
+         of.shape == Shape{3};
 }
 
 // Of a parameter that its layer calls its row table: whether the batch picks the rows, and nothing
@@ -194,6 +191,7 @@ Result<Graph> GraphBuilder::Finish(ValueId input, ValueId target, ValueId logits
   }
   graph_.target = target;
   graph_.logits = logits;
+  graph_.outputs = {{"logits", logits}};
   graph_.loss = loss;
   return std::move(graph_);
 }

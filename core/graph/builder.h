@@ -17,11 +17,6 @@ namespace engine {
 using OpFactory = std::function<Result<std::unique_ptr<Op>>(
     const std::string& name, const std::vector<OwnedOption>& attributes)>;
 
-// Shorthands for attributes: Int("units", 128).
-OwnedOption Int(std::string name, int64_t value);
-OwnedOption Float(std::string name, double value);
-OwnedOption Bool(std::string name, bool value);
-
 struct LayerOptions {
   bool trainable = true;
   int32_t priority = 0;
@@ -61,8 +56,16 @@ class GraphBuilder {
 
   // A parameter that an earlier layer made, to use it again.
   Result<ValueId> ParameterValue(const std::string& name) const;
+  // A parameter of no layer. kConfig when there is one of this name.
+  Result<ValueId> MakeParameter(const std::string& name, const ParameterSpec& wanted);
 
+  bool Has(ValueId value) const {
+    return value >= 0 && value < static_cast<ValueId>(graph_.values.size());
+  }
   const TensorSpec& spec(ValueId value) const { return graph_.values[value].spec; }
+  const std::string& NameOf(ValueId value) const { return graph_.values[value].name; }
+  // Whether the value is output 0 of a loss (OpSignature::is_loss), with the numbers of one.
+  bool IsLoss(ValueId value) const;
 
   // Hands the graph over. Parameters whose name starts with one of `frozen` are not trained; a
   // prefix that fits none is kConfig. What layers called their row table is one
@@ -73,6 +76,7 @@ class GraphBuilder {
  private:
   std::string UniqueName(const std::string& name, const std::string& op);
   ValueId AddValue(Value value);
+  ValueId AddParameter(std::string name, const ParameterSpec& wanted, const LayerOptions& options);
   bool IsRowTable(const Parameter& parameter) const;
 
   OpFactory factory_;

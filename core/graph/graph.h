@@ -57,13 +57,23 @@ struct Node {
   int32_t priority = 0;
 };
 
+struct GraphOutput {
+  std::string name;
+  ValueId value = kNone;
+};
+
 // Nodes are in the order in which they were built, which is a topological order.
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<Parameter> parameters;
+  // The first input and the first target of a sample, and further inputs and then further targets.
+  // There are no targets in a graph for inference.
   ValueId input = kNone;
-  ValueId target = kNone;  // kNone in a graph for inference
+  ValueId target = kNone;
+  std::vector<ValueId> others;
+  // What may be read after the forward pass; `logits` is the first of them.
+  std::vector<GraphOutput> outputs;
   ValueId logits = kNone;
   ValueId loss = kNone;  // kNone in a graph for inference
   int64_t max_samples = 0;

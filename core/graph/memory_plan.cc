@@ -79,8 +79,10 @@ class Planner {
           break;
       }
     }
-    // The caller reads the logits after the forward pass.
-    if (graph_.logits != kNone) Add(program_.forward_count - 1, graph_.logits, false);
+    // The caller reads the outputs after the forward pass.
+    for (const GraphOutput& output : graph_.outputs) {
+      if (output.value != kNone) Add(program_.forward_count - 1, output.value, false);
+    }
     std::stable_sort(accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
       return a.instruction < b.instruction;
     });

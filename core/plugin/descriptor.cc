@@ -123,7 +123,7 @@ Status DecodeDescriptor(std::span<const std::byte> bytes, PluginEntry* entry) {
   }
   bytes = bytes.first(header.size_bytes);
   ENGINE_RETURN_IF_ERROR(ReadTexts(header, entry));
-  if (header.kind < PluginKind::kCommunicator || header.kind > PluginKind::kHook) {
+  if (header.kind < PluginKind::kCommunicator || header.kind > kLastPluginKind) {
     return Status::Error(kPlugin, "the plugin is of kind %u, which this engine does not know",
                          static_cast<uint32_t>(header.kind));
   }
@@ -137,6 +137,14 @@ Status DecodeDescriptor(std::span<const std::byte> bytes, PluginEntry* entry) {
       ReadArray(bytes, header.option_offset, header.option_count, &entry->options));
   for (const OpName& op : ops) entry->ops.emplace_back(op.view());
   ENGINE_RETURN_IF_ERROR(CheckOps(*entry));
+  const auto is_list = [](const OptionSpec& option) { return option.type == OptionType::kLayers; };
+  const bool has_layers = std::any_of(entry->options.begin(), entry->options.end(), is_list);
+  if (has_layers && entry->kind != PluginKind::kModel) {
+    return Status::Error(kPlugin,
+                         "the plugin is of kind '%s' and has an option of layers, which only "
+                         "plugins of kind 'model' may have",
+                         Name(entry->kind));
+  }
   return CheckOptionSpecs(entry->options, entry->ops);
 }
 

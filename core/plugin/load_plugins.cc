@@ -61,6 +61,15 @@ Status CheckDistinct(const std::vector<PluginChoice>& chosen) {
   return {};
 }
 
+// Datasets and models are chosen by their blocks.
+Status CheckHasRole(const PluginEntry& entry) {
+  if (entry.kind <= PluginKind::kHook) return {};
+  return Status::Error(StatusCode::kPlugin,
+                       "plugin '%s' is a %s: choose it by its block, %s { %s { ... } }",
+                       entry.name.c_str(), Name(entry.kind),
+                       entry.kind == PluginKind::kModel ? "model" : "data", entry.name.c_str());
+}
+
 // Every op and the position of the plugin that offers it.
 Result<std::map<std::string, size_t>> IndexOps(const std::vector<PluginChoice>& plugins) {
   std::map<std::string, size_t> index;
@@ -143,6 +152,7 @@ Result<OpLibrary*> PluginSet::FindOp(const std::string& name) const {
 Result<PluginSelection> AssignRoles(const std::vector<PluginChoice>& chosen,
                                     const PluginCatalog& catalog) {
   ENGINE_RETURN_IF_ERROR(CheckDistinct(chosen));
+  for (const PluginChoice& choice : chosen) ENGINE_RETURN_IF_ERROR(CheckHasRole(choice.entry));
   PluginSelection selection;
   PluginChoice device_ops;
   PluginChoice* const filled[] = {&device_ops, &selection.communicator, &selection.optimizer,
@@ -179,6 +189,29 @@ Result<PluginSet> CreatePlugins(const PluginSelection& selection, const HostFact
   }
   ENGINE_RETURN_IF_ERROR(Make(selection.scheduler, host_of, &set.scheduler));
   return set;
+}
+
+namespace {
+
+// Of a plugin that its block chooses: a wrong value of an option is named with the block's place.
+template <typename T>
+Result<std::unique_ptr<T>> MakeOfBlock(const PluginChoice& choice, Host& host) {
+  std::unique_ptr<T> made;
+  const Status status = Make(
+      choice, [&host](const std::string&) -> Host& { return host; }, &made);
+  if (status.ok()) return made;
+  const bool at_block = status.code() == StatusCode::kConfig && !choice.origin.empty();
+  return at_block ? status.WithContext("%s", choice.origin.c_str()) : status;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Dataset>> CreateDataset(const PluginChoice& choice, Host& host) {
+  return MakeOfBlock<Dataset>(choice, host);
+}
+
+Result<std::unique_ptr<Model>> CreateModel(const PluginChoice& choice, Host& host) {
+  return MakeOfBlock<Model>(choice, host);
 }
 
 Result<PluginSet> CreateServerPlugins(const PluginSelection& selection,

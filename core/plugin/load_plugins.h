@@ -4,6 +4,8 @@
 #include <functional>
 
 #include "core/plugin/plugin_set.h"
+#include "engine/dataset.h"
+#include "engine/model.h"
 
 namespace engine {
 
@@ -12,7 +14,8 @@ using HostFactory = std::function<Host&(const std::string& plugin)>;
 
 // Sorts chosen plugins into roles: exactly one communicator, scheduler, optimizer and one op plugin
 // with a device, any number of further op plugins and hooks. kPlugin names the two that fight for
-// one role, or the role that nobody fills and the plugins found that could.
+// one role, or the role that nobody fills and the plugins found that could. Datasets and models are not
+// among them: their blocks choose them.
 Result<PluginSelection> AssignRoles(const std::vector<PluginChoice>& chosen,
                                     const PluginCatalog& catalog);
 
@@ -22,7 +25,12 @@ Result<PluginSelection> AssignRoles(const std::vector<PluginChoice>& chosen,
 Result<PluginSet> CreatePlugins(const PluginSelection& selection, const HostFactory& host_of,
                                 const std::function<void(Device*)>& on_device);
 
-// The same for a server: the communicator and the optimizer, nothing else. There is no device.
+// A dataset, not yet opened, and a model. What an option gets wrong is named with the place of the
+// plugin's block. `choice` and `host` must outlive the object.
+Result<std::unique_ptr<Dataset>> CreateDataset(const PluginChoice& choice, Host& host);
+Result<std::unique_ptr<Model>> CreateModel(const PluginChoice& choice, Host& host);
+
+// As CreatePlugins for a server: the communicator and the optimizer, nothing else. There is no device.
 Result<PluginSet> CreateServerPlugins(const PluginSelection& selection, const HostFactory& host_of);
 
 }  // namespace engine

@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "core/plugin/layer_list.h"
+
 namespace engine {
 namespace {
 
@@ -20,14 +22,49 @@ bool IsNumeric(OptionType type) {
   return type == OptionType::kInt || type == OptionType::kFloat;
 }
 
-bool HasRange(const OptionSpec& spec) {
-  return IsNumeric(spec.type) && spec.min < spec.max;
-}
-
 template <typename T>
 bool ParseNumber(std::string_view text, T* out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
   return error == std::errc() && end == text.data() + text.size();
+}
+
+bool MayHaveRange(OptionType type) {
+  return IsNumeric(type) || type == OptionType::kInts || type == OptionType::kString;
+}
+
+bool HasRange(const OptionSpec& spec) {
+  return MayHaveRange(spec.type) && spec.min < spec.max;
+}
+
+// "2,-3"; nothing for no number.
+bool ParseList(std::string_view text, std::vector<int64_t>* out) {
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (!ParseNumber(text.substr(begin, end - begin), &out->emplace_back())) return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+// The numbers that a range bounds.
+std::vector<double> Ranged(const OwnedOption& value) {
+  switch (value.type) {
+    case OptionType::kInt:
+      return {static_cast<double>(value.integer)};
+    case OptionType::kFloat:
+      return {value.number};
+    case OptionType::kInts:
+      return {value.integers.begin(), value.integers.end()};
+    default:
+      return {static_cast<double>(value.string.size())};
+  }
+}
+
+// The words of an enum that a configuration writes without quotes.
+bool IsCapitals(std::string_view word) {
+  return std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isupper(c) || std::isdigit(c) || c == '_';
+  });
 }
 
 bool IsChoice(std::string_view word) {
@@ -38,13 +75,13 @@ bool IsChoice(std::string_view word) {
 
 Status CheckOptionSpec(const OptionSpec& spec) {
   const auto refuse = [](const char* why) { return Status::Error(StatusCode::kPlugin, "%s", why); };
-  if (spec.type > OptionType::kEnum) return refuse("has an unknown type");
+  if (spec.type > OptionType::kOp) return refuse("has an unknown type");
   if (!IsText(spec.default_value) || !IsText(spec.choices) || !IsText(spec.doc)) {
     return refuse("has text that does not end, or with control characters");
   }
   if (!(spec.min <= spec.max)) return refuse("has a range whose end is below its start");
-  if (spec.min < spec.max && !IsNumeric(spec.type)) {
-    return refuse("has a range, but is not a number");
+  if (spec.min < spec.max && !MayHaveRange(spec.type)) {
+    return refuse("has a range, but neither numbers nor a length");
   }
   const std::vector<std::string> choices = Choices(spec);
   if ((spec.type == OptionType::kEnum) != !choices.empty()) {
@@ -53,6 +90,9 @@ Status CheckOptionSpec(const OptionSpec& spec) {
   if (!std::all_of(choices.begin(), choices.end(), IsChoice) ||
       std::set<std::string>(choices.begin(), choices.end()).size() != choices.size()) {
     return refuse("has choices that are not distinct words separated by '|'");
+  }
+  if (spec.type == OptionType::kOp && !IsName(spec.default_value.view())) {
+    return refuse("must have an op as its default");
   }
   if (IsRequired(spec)) return {};
   const auto value = ParseOptionValue(spec, spec.default_value.view());
@@ -67,9 +107,36 @@ std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned) {
   std::vector<OptionValue> views;
   views.reserve(owned.size());
   for (const OwnedOption& option : owned) {
-    views.push_back({option.name, option.type, option.integer, option.number, option.string});
+    OptionValue& view = views.emplace_back(OptionValue{.name = option.name,
+                                                       .type = option.type,
+                                                       .integer = option.integer,
+                                                       .number = option.number,
+                                                       .string = option.string,
+                                                       .integers = option.integers});
+    if (option.layers == nullptr) continue;
+    view.layers = option.layers->specs().data();
+    view.layer_count = option.layers->specs().size();
   }
   return views;
+}
+
+std::span<const LayerSpec> LayerList::View(const std::vector<OwnedLayer>& layers) {
+  std::vector<LayerSpec>& specs = lists_.emplace_back();
+  for (const OwnedLayer& layer : layers) {
+    const auto residual = View(layer.residual), shortcut = View(layer.shortcut);
+    specs.push_back({.op = layer.op,
+                     .name = layer.name,
+                     .attributes = attributes_.emplace_back(Views(layer.attributes)),
+                     .trainable = layer.trainable ? 1u : 0u,
+                     .priority = layer.priority,
+                     .learning_rate_scale = layer.learning_rate_scale,
+                     .weight_decay_scale = layer.weight_decay_scale,
+                     .residual = residual.data(),
+                     .shortcut = shortcut.data(),
+                     .residual_count = static_cast<uint32_t>(residual.size()),
+                     .shortcut_count = static_cast<uint32_t>(shortcut.size())});
+  }
+  return specs;
 }
 
 Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view text) {
@@ -86,8 +153,15 @@ Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view te
     case OptionType::kFloat:
       parsed = ParseNumber(text, &value.number);
       break;
+    case OptionType::kInts:
+      parsed = ParseList(text, &value.integers);
+      break;
+    case OptionType::kLayers:
+      parsed = false;  // only a file has them
+      break;
     case OptionType::kString:
     case OptionType::kEnum:
+    case OptionType::kOp:
       value.string = text;
       break;
   }
@@ -97,13 +171,13 @@ Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view te
 }
 
 Status CheckOptionValue(const OptionSpec& spec, const OwnedOption& value) {
-  const double number =
-      spec.type == OptionType::kInt ? static_cast<double>(value.integer) : value.number;
-  if (!std::isfinite(number)) {
+  if (spec.type == OptionType::kFloat && !std::isfinite(value.number)) {
     return Status::Error(StatusCode::kConfig, "%s is not a finite number", ToText(value).c_str());
   }
-  if (HasRange(spec) && (number < spec.min || number > spec.max)) {
-    return Status::Error(StatusCode::kConfig, "%s is outside %s", ToText(value).c_str(),
+  for (const double number : HasRange(spec) ? Ranged(value) : std::vector<double>()) {
+    if (number >= spec.min && number <= spec.max) continue;
+    const std::string text = spec.type == OptionType::kInts ? NumberText(number) : ToText(value);
+    return Status::Error(StatusCode::kConfig, "%s is outside %s", text.c_str(),
                          DescribeRange(spec).c_str());
   }
   if (spec.type == OptionType::kEnum) {
@@ -117,7 +191,13 @@ Status CheckOptionValue(const OptionSpec& spec, const OwnedOption& value) {
 }
 
 bool IsRequired(const OptionSpec& spec) {
-  return spec.default_value.view().empty() && spec.type != OptionType::kString;
+  if (!spec.default_value.view().empty() || spec.type == OptionType::kInts) return false;
+  return spec.type != OptionType::kString || spec.min >= 1;
+}
+
+bool IsWrittenBare(const OptionSpec& spec) {
+  const std::vector<std::string> words = Choices(spec);
+  return spec.type == OptionType::kEnum && std::all_of(words.begin(), words.end(), IsCapitals);
 }
 
 std::vector<std::string> Choices(const OptionSpec& spec) {
@@ -133,7 +213,10 @@ std::vector<std::string> Choices(const OptionSpec& spec) {
 }
 
 std::string DescribeRange(const OptionSpec& spec) {
-  if (HasRange(spec)) return NumberText(spec.min) + " .. " + NumberText(spec.max);
+  if (HasRange(spec)) {
+    const char* unit = spec.type == OptionType::kString ? " bytes" : "";
+    return NumberText(spec.min) + " .. " + NumberText(spec.max) + unit;
+  }
   std::string list;
   for (const std::string& word : Choices(spec)) list += (list.empty() ? "" : " | ") + word;
   return list;
@@ -147,8 +230,14 @@ std::string ToText(const OwnedOption& value) {
       return std::to_string(value.integer);
     case OptionType::kFloat:
       return NumberText(value.number);
-    case OptionType::kString:
-    case OptionType::kEnum:
+    case OptionType::kInts: {
+      std::string list;
+      for (const int64_t number : value.integers) {
+        list += (list.empty() ? "" : ", ") + std::to_string(number);
+      }
+      return "[" + list + "]";
+    }
+    default:
       break;
   }
   return '"' + value.string + '"';

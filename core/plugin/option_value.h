@@ -11,6 +11,8 @@
 
 namespace engine {
 
+class LayerList;
+
 // An option's value with its own storage.
 struct OwnedOption {
   std::string name;
@@ -18,12 +20,14 @@ struct OwnedOption {
   int64_t integer = 0;
   double number = 0;
   std::string string;
+  std::vector<int64_t> integers;
+  std::shared_ptr<const LayerList> layers;
 };
 
 // Borrowed views of `owned`, for a call across the boundary.
 std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned);
 
-// "true", "3", "0.5" or a word, by the type of the option; the whole text must be the value. The
+// "true", "3", "0.5", "2,2" or a word, by the type of the option; the whole text must be the value. The
 // message of an error (kConfig) is a clause: "'x' is not an int".
 Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view text);
 
@@ -32,6 +36,9 @@ Status CheckOptionValue(const OptionSpec& spec, const OwnedOption& value);
 
 // An option without default must be given a value.
 bool IsRequired(const OptionSpec& spec);
+
+// An enum whose words a configuration writes without quotes.
+bool IsWrittenBare(const OptionSpec& spec);
 
 // Words of an enum.
 std::vector<std::string> Choices(const OptionSpec& spec);

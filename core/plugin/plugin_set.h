@@ -20,6 +20,7 @@ namespace engine {
 struct PluginChoice {
   PluginEntry entry;
   std::vector<OwnedOption> options;
+  std::string origin = {};  // of its block, "run.pbtxt:3" or "--set"; empty: it has none
 };
 
 // What the user chose, one per role.
@@ -27,6 +28,7 @@ struct PluginSelection {
   std::vector<PluginChoice> ops;  // exactly one of them brings the device
   PluginChoice communicator, scheduler, optimizer;
   std::vector<PluginChoice> hooks;  // in configured order
+  PluginChoice dataset, model;
 };
 
 // One rank's instances. Destroyed in reverse order of creation.

@@ -5,15 +5,6 @@
 
 namespace engine {
 
-ModelInputs InputsOf(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
-  return {.input_shape = info.input_shape,
-          .input_dtype = info.input_dtype,
-          .target_shape = info.target_shape,
-          .classes = info.classes,
-          .max_samples = max_samples,
-          .with_loss = with_loss};
-}
-
 namespace {
 
 struct Sums {
@@ -22,14 +13,10 @@ struct Sums {
 };
 
 // As many samples at once as the memory has room for.
-Status EvaluateBatch(ModelMemory& memory, const DatasetInfo& info, const Batch& batch, Sums* sums) {
-  const auto sample_bytes =
-      static_cast<int64_t>(SizeOf(info.input_dtype)) * info.input_shape.Count();
+Status EvaluateBatch(ModelMemory& memory, const Batch& batch, Sums* sums) {
   for (int64_t begin = 0; begin < batch.samples;) {
     const int64_t count = std::min(batch.samples - begin, memory.graph().max_samples);
-    ENGINE_RETURN_IF_ERROR(
-        memory.SetBatch(static_cast<const std::byte*>(batch.input) + begin * sample_bytes,
-                        batch.target + begin * info.target_shape.Count(), count));
+    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input, batch.target, count, batch.others, begin));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
     ENGINE_ASSIGN_OR_RETURN(const StepStatistics statistics, memory.ReadStatistics());
     sums->loss += statistics.loss_sum;
@@ -46,7 +33,7 @@ Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
                                        const EvaluationRequest& request) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationReport report;
-  if (request.data.info().size == 0) return report;
+  if (request.data.info().held_out_samples == 0) return report;
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader,
                           BatchLoader::Create(request.data, request.batches));
   int64_t steps = loader->steps_per_epoch();
@@ -57,7 +44,7 @@ Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
   Sums sums_here;
   for (int64_t i = 0; i < steps; ++i) {
     ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader->Next());
-    ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, request.data.info(), *batch, &sums_here));
+    ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, *batch, &sums_here));
   }
   auto [loss_sum, count, correct] = sums_here;
   if (executor != nullptr) {

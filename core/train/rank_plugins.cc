@@ -136,6 +136,8 @@ std::vector<const PluginChoice*> AllOf(const PluginSelection& selection) {
                                           &selection.optimizer};
   for (const PluginChoice& ops : selection.ops) chosen.push_back(&ops);
   for (const PluginChoice& hook : selection.hooks) chosen.push_back(&hook);
+  chosen.push_back(&selection.dataset);
+  chosen.push_back(&selection.model);
   return chosen;
 }
 

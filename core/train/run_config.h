@@ -64,6 +64,7 @@ struct CommunicationOptions {
   int64_t rendezvous_timeout_ms = 30000;  // for all ranks to find each other
 };
 
+// Beside what the dataset plugin is told (PluginSelection::dataset).
 struct DataOptions {
   bool shuffle = true;
   int32_t prefetch = 2;  // batches made ready ahead of the step

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/base/store.h"
-#include "core/data/batch_loader.h"
+#include "core/train/batch_loader.h"
 #include "core/train/run_config.h"
 #include "engine/status.h"
 

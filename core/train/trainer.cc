@@ -59,8 +59,8 @@ Trainer::~Trainer() {
 Status Trainer::Setup() {
   ENGINE_RETURN_IF_ERROR(Agree("plugins", PluginVersions(config_.plugins)));
   ENGINE_RETURN_IF_ERROR(Agree("configuration", config_.text));
-  ENGINE_ASSIGN_OR_RETURN(data_, parts_.open_data());
-  ENGINE_RETURN_IF_ERROR(Agree("training data", data().digest));
+  ENGINE_ASSIGN_OR_RETURN(data_, OpenDataset(config_, rank_));
+  ENGINE_RETURN_IF_ERROR(Agree("training data", std::string(data().digest)));
   ENGINE_ASSIGN_OR_RETURN(plugins_, RankPlugins::Create(config_.plugins, rank_, parts_.metrics));
   ENGINE_RETURN_IF_ERROR(MakeExecutor());
   ENGINE_RETURN_IF_ERROR(Agree("plan of the step", std::to_string(executor_->tasks().digest)));
@@ -80,9 +80,9 @@ Status Trainer::Agree(const char* what, const std::string& value) {
 }
 
 Status Trainer::MakeExecutor() {
-  const int64_t at_once = config_.train.SamplesAtOnce(MaxBatchOfRank(Batches(true)));
-  ENGINE_ASSIGN_OR_RETURN(
-      Graph graph, parts_.build_model(InputsOf(data(), at_once, true), plugins_->op_factory()));
+  const int64_t at_once = config_.train.SamplesAtOnce(MaxBatchOfRank(Batches(Split::kTrain)));
+  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config_, rank_, RequestFor(data(), at_once, true),
+                                                  plugins_->op_factory()));
   ENGINE_RETURN_IF_ERROR(ScaleParameters(config_.train.groups, &graph));
   if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph));
   ExecutorOptions options = OptionsOf(config_, rank_.info);
@@ -124,22 +124,25 @@ Status Trainer::FindFirstStep() {
 }
 
 Status Trainer::PlanSteps() {
-  BatchOptions batches = Batches(config_.data.shuffle);
+  BatchOptions batches = Batches(Split::kTrain);
   batches.first_step = start_.first_batch + first_step_ - (start_.step + 1);
-  ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_.train, batches));
-  const TrainingAmount amount = {.samples = data().size,
-                                 .targets_per_sample = data().target_shape.Count(),
-                                 .global_batch = batches.global_batch};
+  ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_, batches));
+  const auto targets = data().targets;
+  const TrainingAmount amount = {
+      .samples = data().train_samples,
+      .targets_per_sample = targets.empty() ? 1 : targets[0].shape.Count(),
+      .global_batch = batches.global_batch};
   ENGINE_ASSIGN_OR_RETURN(steps_, LastStep(config_.train.length, amount, start_));
   return {};
 }
 
-BatchOptions Trainer::Batches(bool shuffle) const {
-  return {.seed = config_.seed,
+BatchOptions Trainer::Batches(Split split) const {
+  return {.split = split,
+          .seed = config_.seed,
           .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
           .rank = rank_.info.rank,
           .world_size = rank_.info.world_size,
-          .shuffle = shuffle,
+          .shuffle = split == Split::kTrain && config_.data.shuffle,
           .prefetch = config_.data.prefetch};
 }
 
@@ -147,16 +150,16 @@ RunState Trainer::StateAt(int64_t step) const {
   const int64_t global_batch = config_.train.GlobalBatch(rank_.info.world_size);
   return {.step = step,
           .global_batch = global_batch,
-          .data = data().digest,
-          .samples = data().size,
-          .position = PositionAt(step, start_, data().size, global_batch)};
+          .data = std::string(data().digest),
+          .samples = data().train_samples,
+          .position = PositionAt(step, start_, data().train_samples, global_batch)};
 }
 
 Status Trainer::ReportStart() {
   StartReport report{.ranks = rank_.info.world_size,
-                     .data = data().name,
-                     .samples = data().size,
-                     .held_out = data_.eval->info().size,
+                     .data = std::string(data().name),
+                     .samples = data().train_samples,
+                     .held_out = data().held_out_samples,
                      .steps = steps_,
                      .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
                      .plugins = PluginNames(config_.plugins)};
@@ -195,6 +198,7 @@ Result<bool> Trainer::TrainStep(int64_t step) {
   const double rate = LearningRateAt(config_.train.learning_rate, step, steps_);
   const StepInput input{.input = batch->input,
                         .target = batch->target,
+                        .others = batch->others,
                         .samples = batch->samples,
                         .first_sample = batch->first_sample,
                         .all_samples = batch->global_samples,
@@ -242,8 +246,8 @@ Status Trainer::Settle() {
 Status Trainer::Evaluate(int64_t step) {
   ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
-  EvaluationRequest request{.data = *data_.eval,
-                            .batches = Batches(false),
+  EvaluationRequest request{.data = *data_,
+                            .batches = Batches(Split::kHeldOut),
                             .max_samples = config_.train.evaluate_samples};
   const bool alone = executor_->own_pace();
   if (alone) {

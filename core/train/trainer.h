@@ -6,13 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "core/data/batch_loader.h"
-#include "core/data/dataset.h"
 #include "core/exec/executor.h"
+#include "core/train/batch_loader.h"
 #include "core/train/evaluate.h"
 #include "core/train/observer.h"
 #include "core/train/rank_plugins.h"
 #include "core/train/run_config.h"
+#include "core/train/run_data.h"
 #include "core/train/run_length.h"
 
 namespace engine {
@@ -28,8 +28,6 @@ struct RunState {
 
 // What the program around a trainer does for it. Called on the thread of the rank.
 struct TrainerParts {
-  std::function<Result<DatasetPair>()> open_data;
-  std::function<Result<Graph>(const ModelInputs&, const OpFactory&)> build_model;
   // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
   // and says where that stood. Of a rank that takes the place of a lost one only what it gives
   // counts. Null: the run begins with its first step.
@@ -56,7 +54,7 @@ class Trainer {
   int64_t steps() const { return steps_; }  // of the whole run
   Executor& executor() { return *executor_; }
   RankPlugins& plugins() { return *plugins_; }
-  const DatasetInfo& data() const { return data_.train->info(); }
+  DatasetInfo data() const { return data_.info(); }
 
  private:
   Trainer(const RunConfig& config, RankContext& rank, TrainerParts parts)
@@ -67,7 +65,7 @@ class Trainer {
   Status MakeExecutor();
   Status FindFirstStep();
   Status PlanSteps();
-  BatchOptions Batches(bool shuffle) const;
+  BatchOptions Batches(Split split) const;
   RunState StateAt(int64_t step) const;
   Status ReportStart();
   Result<bool> TrainStep(int64_t step);
@@ -80,7 +78,7 @@ class Trainer {
   RankContext& rank_;
   const TrainerParts parts_;
   // In the order of their creation: each may use those before it.
-  DatasetPair data_;
+  HostedDataset data_;
   std::unique_ptr<RankPlugins> plugins_;
   std::unique_ptr<Executor> executor_;
   int abort_token_ = 0;  // of the executor's part in the end of the run

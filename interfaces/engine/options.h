@@ -11,10 +11,20 @@
 
 namespace engine {
 
-enum class OptionType : uint32_t { kBool = 0, kInt = 1, kFloat = 2, kString = 3, kEnum = 4 };
+enum class OptionType : uint32_t {
+  kBool = 0,
+  kInt = 1,
+  kFloat = 2,
+  kString = 3,
+  kEnum = 4,
+  kInts = 5,    // a list of int
+  kLayers = 6,  // of models: a list of `layer` blocks
+  kOp = 7,      // the name of an op of any chosen plugin
+};
 
 constexpr const char* Name(OptionType type) noexcept {
-  constexpr const char* kNames[] = {"bool", "int", "float", "string", "enum"};
+  constexpr const char* kNames[] = {"bool", "int",  "float",  "string",
+                                    "enum", "ints", "layers", "op"};
   return kNames[static_cast<uint32_t>(type)];
 }
 
@@ -43,8 +53,11 @@ struct FixedString {
 //   {.name = "io_threads", .type = OptionType::kInt, .default_value = "2", .min = 1, .max = 64,
 //    .doc = "..."}
 //
-// An empty `default_value` on a type other than string makes the option required. min < max makes a
-// range (inclusive, for int and float). `choices` lists the words of an enum, separated by '|'.
+// An empty `default_value` makes an option required, but for a string, which is then empty, and for
+// ints, of which there are then none; a default of ints is "2,2". min < max makes a range
+// (inclusive): of a number, of each of ints, of the length of a string, so that one without default
+// and with min = 1 is required. `choices` lists the words of an enum, separated by '|'; a
+// configuration writes them in quotes, or without if all are in capitals.
 // `scope` is empty for an option of the plugin, or the name of the op whose attribute this is.
 struct OptionSpec {
   FixedString<32> scope;
@@ -58,12 +71,17 @@ struct OptionSpec {
   FixedString<160> doc;
 };
 
+struct LayerSpec;  // model.h
+
 struct OptionValue {
   std::string_view name;
   OptionType type = OptionType::kString;
-  int64_t integer = 0;      // kInt, kBool (0 or 1)
-  double number = 0;        // kFloat
-  std::string_view string;  // kString, kEnum
+  int64_t integer = 0;                // kInt, kBool (0 or 1)
+  double number = 0;                  // kFloat
+  std::string_view string;            // kString, kEnum, kOp
+  std::span<const int64_t> integers;  // kInts
+  const LayerSpec* layers = nullptr;  // kLayers
+  uint64_t layer_count = 0;
 };
 
 // The values of every option that was published, checked and completed by the core: each getter
@@ -81,17 +99,21 @@ class Options {
   double Float(std::string_view name) const noexcept {
     return Find(name, OptionType::kFloat).number;
   }
-  // Also the chosen word of an enum.
+  std::span<const int64_t> Ints(std::string_view name) const noexcept {
+    return Find(name, OptionType::kInts).integers;
+  }
+  // Also the chosen word of an enum, and the name of an op.
   std::string_view String(std::string_view name) const noexcept {
     for (const OptionValue& value : values_) {
-      if (value.name == name && value.type >= OptionType::kString) return value.string;
+      const bool is_text = value.type == OptionType::kString || value.type == OptionType::kEnum ||
+                           value.type == OptionType::kOp;
+      if (value.name == name && is_text) return value.string;
     }
     ENGINE_CHECK(false, "option '%.*s' was not published", static_cast<int>(name.size()),
                  name.data());
   }
   std::span<const OptionValue> values() const noexcept { return values_; }
 
- private:
   const OptionValue& Find(std::string_view name, OptionType type) const noexcept {
     for (const OptionValue& value : values_) {
       if (value.name == name && value.type == type) return value;
@@ -100,6 +122,7 @@ class Options {
                  name.data(), Name(type));
   }
 
+ private:
   std::span<const OptionValue> values_;
 };
 

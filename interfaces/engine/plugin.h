@@ -39,7 +39,10 @@ enum class PluginKind : uint32_t {
   kOptimizer = 3,
   kOps = 4,
   kHook = 5,
+  kDataset = 6,
+  kModel = 7,
 };
+constexpr PluginKind kLastPluginKind = PluginKind::kModel;
 
 constexpr const char* Name(PluginKind kind) noexcept {
   switch (kind) {
@@ -53,12 +56,16 @@ constexpr const char* Name(PluginKind kind) noexcept {
       return "ops";
     case PluginKind::kHook:
       return "hook";
+    case PluginKind::kDataset:
+      return "dataset";
+    case PluginKind::kModel:
+      return "model";
   }
   return "unknown";
 }
 
-// Makes the plugin's object: a Communicator, Scheduler, Optimizer, OpLibrary or GradientHook
-// according to `kind`, as that type's Object base. The caller deletes it. May be called several
+// Makes the plugin's object: a Communicator, Scheduler, Optimizer, OpLibrary, GradientHook, Dataset or
+// Model according to `kind`, as that type's Object base. The caller deletes it. May be called several
 // times, for several ranks in one process. [setup]
 using CreateFunction = Status (*)(Host& host, const Options& options, Object** out) noexcept;
 

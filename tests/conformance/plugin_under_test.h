@@ -72,7 +72,14 @@ class OptionValues {
       if (spec.type == OptionType::kBool) value.integer = text == "true";
       if (spec.type == OptionType::kInt) value.integer = std::strtoll(text.c_str(), nullptr, 10);
       if (spec.type == OptionType::kFloat) value.number = std::strtod(text.c_str(), nullptr);
-      if (spec.type >= OptionType::kString) value.string = text;
+      if (spec.type == OptionType::kInts) {
+        std::istringstream list(text);
+        std::vector<int64_t>& numbers = lists_.emplace_back();
+        for (std::string part; std::getline(list, part, ',');) numbers.push_back(std::stoll(part));
+        value.integers = numbers;
+      } else if (spec.type >= OptionType::kString) {
+        value.string = text;
+      }
       values_.push_back(value);
     }
   }
@@ -83,6 +90,7 @@ class OptionValues {
 
  private:
   std::deque<std::string> texts_;  // a deque does not move its elements
+  std::deque<std::vector<int64_t>> lists_;
   std::vector<OptionValue> values_;
 };
 

@@ -15,7 +15,7 @@ stage=$PWD/build/gpu_stage
   echo "stage: $build has no plugin cuda_ops: build where the CUDA toolkit is found" >&2
   exit 79
 }
-plugins=(cpu_ops cuda_ops nccl null sequential_sched fifo_sched priority_sched sgd adamw clip_norm clip_value cast_bf16)
+plugins=(text tokens mnist cifar10 synthetic gpt mlp cnn resnet net cpu_ops cuda_ops nccl null sequential_sched fifo_sched priority_sched sgd adamw clip_norm clip_value cast_bf16)
 tests=(ops_conformance golden_conformance image_golden_conformance communicator_conformance)
 bench=(cuda_op_times)
 cmake --build "$build" --target engine cuda_attention_device "${plugins[@]/#/engine_}" "${tests[@]}" "${bench[@]}" >/dev/null

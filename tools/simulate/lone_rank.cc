@@ -1,9 +1,7 @@
 #include "tools/simulate/lone_rank.h"
 
-#include "app/run/training.h"
-#include "core/data/batch_loader.h"
 #include "core/exec/executor.h"
-#include "core/train/evaluate.h"
+#include "core/train/batch_loader.h"
 
 namespace engine {
 namespace {
@@ -16,7 +14,7 @@ constexpr int64_t kWarmUpSteps = 2;
 
 Result<std::unique_ptr<LoneRank>> LoneRank::Create(const Config& config, LogSink log) {
   std::unique_ptr<LoneRank> rank(new LoneRank(config, std::move(log)));
-  ENGINE_ASSIGN_OR_RETURN(rank->data_, OpenData(config));
+  ENGINE_ASSIGN_OR_RETURN(rank->data_, OpenDataset(config.run(), rank->context_));
   ENGINE_ASSIGN_OR_RETURN(rank->plugins_, RankPlugins::Create(config.plugins(), rank->context_));
   return rank;
 }
@@ -27,10 +25,10 @@ std::vector<std::string> LoneRank::HookNames() const {
   return names;
 }
 
-Result<Graph> LoneRank::BuildGraph(int64_t samples) const {
+Result<Graph> LoneRank::BuildGraph(int64_t samples) {
   const int64_t at_once = config().train.SamplesAtOnce(samples);
-  const ModelInputs inputs = InputsOf(data_.train->info(), at_once, true);
-  return engine::BuildGraph(config_, inputs, plugins_->op_factory());
+  return engine::BuildGraph(config(), context_, RequestFor(data_.info(), at_once, true),
+                            plugins_->op_factory());
 }
 
 Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
@@ -50,7 +48,7 @@ Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
                                            plugins_->op_factory(), &store_, options));
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader,
-                          BatchLoader::Create(*data_.train, {.seed = config().seed,
+                          BatchLoader::Create(*data_, {.seed = config().seed,
                                                              .global_batch = samples,
                                                              .prefetch = config().data.prefetch}));
   const auto rate = static_cast<float>(config().train.learning_rate.base);
@@ -58,6 +56,7 @@ Result<ComputeTimes> LoneRank::MeasureCompute(int64_t samples, int64_t steps) {
     ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader->Next());
     const auto result = executor->Step({.input = batch->input,
                                         .target = batch->target,
+                                        .others = batch->others,
                                         .samples = batch->samples,
                                         .step = static_cast<uint64_t>(step),
                                         .learning_rate = rate});

@@ -7,8 +7,8 @@
 
 #include "app/config/config.h"
 #include "app/launch/memory_store.h"
-#include "core/data/dataset.h"
 #include "core/train/rank_plugins.h"
+#include "core/train/run_data.h"
 #include "tools/simulate/compute_times.h"
 
 namespace engine {
@@ -23,7 +23,7 @@ class LoneRank {
   std::vector<std::string> HookNames() const;
 
   // The model for steps of `samples` samples.
-  Result<Graph> BuildGraph(int64_t samples) const;
+  Result<Graph> BuildGraph(int64_t samples);
 
   // Trains for a few steps to warm up, then for `steps`, of which it returns the times.
   Result<ComputeTimes> MeasureCompute(int64_t samples, int64_t steps);
@@ -39,7 +39,7 @@ class LoneRank {
   AbortSignal abort_;
   MemoryStore store_;
   RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
-  DatasetPair data_;
+  HostedDataset data_;
   std::unique_ptr<RankPlugins> plugins_;
 };
 

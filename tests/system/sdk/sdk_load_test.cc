@@ -21,7 +21,7 @@ std::string ExamplePath(const std::string& name) {
 }
 
 TEST(OutOfTreePlugins, LoadAndDescribeThemselves) {
-  for (const char* name : {"star_comm", "lifo_sched", "tanh_ops"}) {
+  for (const char* name : {"star_comm", "lifo_sched", "tanh_ops", "spirals", "two_heads"}) {
     auto plugin = PluginUnderTest::Load(ExamplePath(name));
     ASSERT_TRUE(plugin.ok()) << plugin.status().message();
     EXPECT_EQ(plugin->name(), name);
@@ -33,7 +33,7 @@ TEST(OutOfTreePlugins, AreBuiltByAnotherCompiler) {
     GTEST_SKIP() << "sanitizers of two compilers do not mix, so all is built with "
                  << ENGINE_SDK_COMPILER;
   }
-  for (const char* name : {"star_comm", "lifo_sched", "tanh_ops"}) {
+  for (const char* name : {"star_comm", "lifo_sched", "tanh_ops", "spirals", "two_heads"}) {
     auto plugin = PluginUnderTest::Load(ExamplePath(name));
     ASSERT_TRUE(plugin.ok()) << plugin.status().message();
     EXPECT_THAT(std::string(plugin->header().compiler.view()), HasSubstr("Clang"));

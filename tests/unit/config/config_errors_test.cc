@@ -81,21 +81,24 @@ TEST_F(ConfigTest, MissingParts) {
   EXPECT_EQ(Sentence(std::string(kModel) + kRun),
             "run.pbtxt:1:1: the configuration needs 'plugins'");
   EXPECT_EQ(Sentence("model { }\n" + std::string(kRun) + kPlugins),
-            "run.pbtxt:1:1: 'model' needs one of: mlp, gpt, net, resnet, cnn");
+            "run.pbtxt:1:1: 'model' needs one of: cnn, gpt, mlp, net, resnet");
   const auto with_data = [&](const std::string& data) {
     return Sentence(kModel + data + "\ntrain { steps: 1 global_batch: 1 }\n" + kPlugins);
   };
   EXPECT_EQ(with_data("data { shuffle: true }"),
-            "run.pbtxt:2:1: 'data' needs one of: mnist, text, synthetic, cifar10, tokens");
-  EXPECT_EQ(with_data("data { text { } }"), "run.pbtxt:2:8: 'data.text' needs 'path'");
-  EXPECT_EQ(with_data("data { cifar10 { } }"), "run.pbtxt:2:8: 'data.cifar10' needs 'path'");
-  EXPECT_EQ(with_data("data { tokens { } }"), "run.pbtxt:2:8: 'data.tokens' needs 'path'");
-  EXPECT_EQ(with_data("data { tokens { path: \"a\" } augment { flip: true } }"),
-            "run.pbtxt:2:29: 'augment' is for images; 'tokens' has none");
+            "run.pbtxt:2:1: 'data' needs one of: cifar10, mnist, synthetic, text, tokens");
+  for (const char* plugin : {"text", "cifar10", "tokens"}) {
+    EXPECT_EQ(with_data(std::string("data { ") + plugin + " { } }"),
+              "run.pbtxt:2:8: 'path' has no default and must be given");
+  }
+  EXPECT_EQ(with_data("data { text { path: \"\" } }"),
+            "run.pbtxt:2:15: 'path': \"\" is outside 1 .. 4096 bytes");
   EXPECT_EQ(with_data("data { mnist { images: \"a\" } }"),
-            "run.pbtxt:2:8: 'data.mnist' needs 'labels'");
-  EXPECT_EQ(with_data("data { mnist { images: \"a\" labels: \"b\" eval_images: \"c\" } }"),
-            "run.pbtxt:2:40: 'eval_images' and 'eval_labels' go together");
+            "run.pbtxt:2:8: 'labels' has no default and must be given");
+  EXPECT_EQ(with_data("data { txt { } }"),
+            "run.pbtxt:2:8: unknown key 'txt' in 'data'; did you mean 'text'?");
+  EXPECT_EQ(with_data("data { text { contxt: 3 } }"),
+            "run.pbtxt:2:15: unknown key 'contxt' in 'text'; did you mean 'context'?");
   const auto with_train = [&](const std::string& train) {
     return Sentence(std::string(kModel) + "data { synthetic {} }\n" + train + "\n" + kPlugins);
   };
@@ -126,9 +129,9 @@ TEST_F(ConfigTest, NumbersOutOfRange) {
   EXPECT_EQ(Sentence(Good() + "communication { timeout_ms: 0 }"),
             "run.pbtxt:7:17: 'timeout_ms' is 0 and must be at least 1 and at most 86400000");
   EXPECT_EQ(Sentence("model { mlp { hidden: 4 hidden: -1 } }\n" + std::string(kRun) + kPlugins),
-            "run.pbtxt:1:25: 'hidden' is -1 and must be at least 1 and at most 1048576");
-  EXPECT_EQ(Sentence("model { gpt { width: 100 heads: 3 } }\n" + std::string(kRun) + kPlugins),
-            "run.pbtxt:1:26: the width 100 must be a multiple of the number of heads, 3");
+            "run.pbtxt:1:25: 'hidden': -1 is outside 1 .. 1048576");
+  EXPECT_EQ(Sentence("model { resnet { stem: ImageNet } }\n" + std::string(kRun) + kPlugins),
+            "run.pbtxt:1:24: 'ImageNet' is none of IMAGENET, CIFAR");
   EXPECT_THAT(Sentence(Good(), {"train.learning_rate.base=nan"}),
               EndsWith("'base' is nan and must be at least 0 and finite"));
   EXPECT_THAT(Sentence(Good(), {"train.epochs=0"}), HasSubstr("must be above 0"));
@@ -195,6 +198,8 @@ TEST_F(ConfigTest, Plugins) {
             "no chosen plugin fills the role 'scheduler'; found: other_sched, test_sched");
   EXPECT_EQ(sentence(Good(), {"clash_ops"}),
             "plugins 'test_ops' and 'clash_ops' both offer the op 'relu'");
+  EXPECT_EQ(sentence(Good(), {"text"}),
+            "plugin 'text' is a dataset: choose it by its block, data { text { ... } }");
   EXPECT_EQ(sentence(Good(), {"train"}),
             "plugin 'train' (" ENGINE_FIXTURE_DIR
             "/libengine_train.so) has the name of a key of the configuration; rename it");

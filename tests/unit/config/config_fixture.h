@@ -35,7 +35,7 @@ class ConfigTest : public ::testing::Test {
                          .base_folder = "",
                          .overrides = std::move(overrides),
                          .plugins = std::move(plugins),
-                         .plugin_folders = {ENGINE_FIXTURE_DIR}});
+                         .plugin_folders = {ENGINE_FIXTURE_DIR, ENGINE_DATA_AND_MODELS_DIR}});
   }
 
   // The message of a configuration that must be refused.

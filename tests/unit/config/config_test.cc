@@ -1,7 +1,9 @@
 #include "app/config/config.h"
 
 #include <cstring>
+#include <sstream>
 
+#include "core/plugin/layer_list.h"
 #include "tests/unit/config/config_fixture.h"
 
 namespace engine {
@@ -12,7 +14,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::vector<std::string> Plugins(const Config& config) {
-  return {config.proto().plugins().begin(), config.proto().plugins().end()};
+  // As they are printed: plugins: "a", a line each.
+  std::vector<std::string> names;
+  std::istringstream text(config.Print(false));
+  for (std::string line; std::getline(text, line);) {
+    const size_t begin = line.find('"') + 1;
+    if (line.starts_with("plugins: ")) names.push_back(line.substr(begin, line.size() - begin - 1));
+  }
+  return names;
 }
 
 const OwnedOption& Option(const std::vector<OwnedOption>& options, const std::string& name) {
@@ -26,10 +35,15 @@ const OwnedOption& Option(const std::vector<OwnedOption>& options, const std::st
 TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
   const auto config = Load(Good());
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->proto().train().steps(), 10);
-  EXPECT_EQ(config->proto().train().learning_rate().base(), 0.001);
-  EXPECT_THAT(config->proto().model().mlp().hidden(), ElementsAre(16, 8));
+  EXPECT_EQ(config->run().train.length.steps, 10);
+  EXPECT_EQ(config->run().train.learning_rate.base, 0.001);
   const PluginSelection& plugins = config->plugins();
+  EXPECT_EQ(plugins.model.entry.name, "mlp");
+  EXPECT_THAT(Option(plugins.model.options, "hidden").integers, ElementsAre(16, 8));
+  EXPECT_EQ(Option(plugins.model.options, "activation").string, "relu");
+  EXPECT_EQ(plugins.model.origin, "run.pbtxt:1");
+  EXPECT_EQ(plugins.dataset.entry.name, "synthetic");
+  EXPECT_THAT(Option(plugins.dataset.options, "shape").integers, ElementsAre(32));
   EXPECT_EQ(plugins.communicator.entry.name, "test_comm");
   EXPECT_EQ(plugins.ops.at(0).entry.name, "test_ops");
   EXPECT_EQ(Option(plugins.optimizer.options, "beta1").number, 0.9);
@@ -66,7 +80,8 @@ TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
     layer { flatten {} })"),
                            {}, {"extra_ops"});
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const auto& layers = config->layers();
+  const auto& list = *Option(config->plugins().model.options, "layer").layers;
+  const std::vector<OwnedLayer>& layers = list.layers();
   ASSERT_EQ(layers.size(), 3u);
   EXPECT_EQ(layers[0].op, "linear");
   EXPECT_EQ(layers[0].name, "first");
@@ -81,7 +96,14 @@ TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
   EXPECT_EQ(Option(layers[1].residual[0].attributes, "mode").string, "exact");
   EXPECT_EQ(Option(layers[1].residual[1].residual.at(0).attributes, "bias").integer, 0);
   EXPECT_TRUE(layers[2].attributes.empty());
-  EXPECT_EQ(config->proto().model().net().layer_size(), 3);
+  // As a model plugin sees them.
+  const std::span<const LayerSpec> specs = list.specs();
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[0].name, "first");
+  EXPECT_EQ(specs[0].priority, 3);
+  ASSERT_EQ(specs[1].residual_count, 2u);
+  EXPECT_EQ(specs[1].residual[0].op, "swish");
+  EXPECT_EQ(Options(specs[1].residual[1].residual[0].attributes).Int("units"), 64);
 }
 
 TEST_F(ConfigTest, PluginsOfTheCommandLineReplaceTheirRole) {
@@ -106,7 +128,7 @@ TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
                          .overrides = {},
                          .plugins = std::move(plugins),
                          .default_plugins = {{.name = "other_comm"}, {.name = "no_such_plugin"}},
-                         .plugin_folders = {ENGINE_FIXTURE_DIR}});
+                         .plugin_folders = {ENGINE_FIXTURE_DIR, ENGINE_DATA_AND_MODELS_DIR}});
   };
   std::string unnamed = Good();
   unnamed.erase(unnamed.find("\"test_comm\", "), std::strlen("\"test_comm\", "));
@@ -136,7 +158,7 @@ TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
                               .base_folder = std::filesystem::path(folder.path()).parent_path(),
                               .overrides = {},
                               .plugins = {},
-                              .plugin_folders = {ENGINE_FIXTURE_DIR}};
+                              .plugin_folders = {ENGINE_FIXTURE_DIR, ENGINE_DATA_AND_MODELS_DIR}};
   ConfigRequest relative = request;
   const std::string name = std::filesystem::path(folder.path()).filename();
   relative.text.replace(relative.text.find("here"), 4, name);
@@ -164,16 +186,16 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
             "output.checkpoint=a b.safetensors", "output.metrics=\"quoted\"", "seed=8",
             "plugins=test_comm,other_sched,plain_opt,test_ops"});
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const config::Config& proto = config->proto();
-  EXPECT_FALSE(proto.train().has_steps());
-  EXPECT_EQ(proto.train().epochs(), 2.5);
-  EXPECT_FALSE(proto.train().has_global_batch());
-  EXPECT_EQ(proto.seed(), 8u) << "the last one counts";
-  EXPECT_FALSE(proto.data().shuffle());
-  EXPECT_THAT(proto.model().mlp().hidden(), ElementsAre(3, 4, 5));
-  EXPECT_EQ(proto.train().learning_rate().schedule(), config::LearningRate::COSINE);
-  EXPECT_EQ(proto.output().checkpoint(), "a b.safetensors");
-  EXPECT_EQ(proto.output().metrics(), "quoted");
+  const RunConfig& run = config->run();
+  EXPECT_FALSE(run.train.length.steps);
+  EXPECT_EQ(run.train.length.epochs, 2.5);
+  EXPECT_FALSE(run.train.global_batch);
+  EXPECT_EQ(run.seed, 8u) << "the last one counts";
+  EXPECT_FALSE(run.data.shuffle);
+  EXPECT_THAT(Option(run.plugins.model.options, "hidden").integers, ElementsAre(3, 4, 5));
+  EXPECT_EQ(run.train.learning_rate.schedule, LearningRate::Schedule::kCosine);
+  EXPECT_EQ(config->output().checkpoint, "a b.safetensors");
+  EXPECT_EQ(config->output().metrics, "quoted");
   EXPECT_EQ(config->plugins().optimizer.entry.name, "plain_opt");
 }
 
@@ -181,9 +203,10 @@ TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
   const auto last = [&](const std::vector<std::string>& overrides) {
     const auto config = Load(Good(), overrides);
     EXPECT_TRUE(config.ok()) << config.status().message();
-    const config::Train train = config.ok() ? config->proto().train() : config::Train();
-    return std::vector<double>{static_cast<double>(train.steps()), train.epochs(),
-                               static_cast<double>(train.tokens())};
+    const RunLength length = config.ok() ? config->run().train.length : RunLength();
+    return std::vector<double>{static_cast<double>(length.steps.value_or(0)),
+                               length.epochs.value_or(0),
+                               static_cast<double>(length.tokens.value_or(0))};
   };
   EXPECT_THAT(last({"train.tokens=1000"}), ElementsAre(0, 0, 1000));
   EXPECT_THAT(last({"train.tokens=1000", "train.epochs=2"}), ElementsAre(0, 2, 0));
@@ -193,8 +216,9 @@ TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
 TEST_F(ConfigTest, AnOverrideMayChooseAnotherKind) {
   const auto config = Load(Good(), {"model.gpt.width=64", "data.text.path=."});
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_TRUE(config->proto().model().has_gpt());
-  EXPECT_EQ(config->proto().data().text().path(), ".");
+  EXPECT_EQ(config->plugins().model.entry.name, "gpt");
+  EXPECT_EQ(config->plugins().dataset.entry.name, "text");
+  EXPECT_EQ(Option(config->plugins().dataset.options, "path").string, ".");
 }
 
 TEST_F(ConfigTest, PrintsEveryValueAndItsOrigin) {
@@ -206,19 +230,20 @@ model {
     hidden: 16                            # run.pbtxt:1
     hidden: 8                             # run.pbtxt:1
     activation: "relu"                    # default
+    loss: "softmax_cross_entropy"         # default
   }
 }
 data {
-  synthetic {
-    samples: 1024                         # default
-    eval_samples: 256                     # default
-    classes: 10                           # default
-  }
   shuffle: true                           # default
   prefetch: 2                             # default
   augment {
     crop_padding: 0                       # default
     flip: false                           # default
+  }
+  synthetic {
+    samples: 1024                         # default
+    eval_samples: 256                     # default
+    classes: 10                           # default
   }
 }
 train {
@@ -280,13 +305,12 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
       const auto again = Load(config->Print(origins));
       ASSERT_TRUE(again.ok()) << again.status().message();
       EXPECT_EQ(again->Print(false), config->Print(false));
-      EXPECT_EQ(again->proto().train().learning_rate().base(), 1e-300);
-      EXPECT_EQ(again->proto().model().net().layer_size(),
-                config->proto().model().net().layer_size());
-      EXPECT_EQ(again->layers().size(), config->layers().size());
-      if (!again->layers().empty()) {
-        EXPECT_EQ(again->layers()[0].name, "a\"\n\t");
-      }
+      EXPECT_EQ(again->run().train.learning_rate.base, 1e-300);
+      EXPECT_EQ(again->plugins().model.entry.name, config->plugins().model.entry.name);
+      if (again->plugins().model.entry.name != "net") continue;
+      const auto& list = Option(again->plugins().model.options, "layer").layers->layers();
+      EXPECT_EQ(list.size(), 2u);
+      EXPECT_EQ(list[0].name, "a\"\n\t");
     }
   }
 }

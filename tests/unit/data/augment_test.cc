@@ -1,4 +1,4 @@
-#include "core/data/augment.h"
+#include "core/train/augment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/data/batch_loader.h"
-#include "core/data/open_dataset.h"
-#include "tests/unit/data/cifar10_bytes.h"
+#include "core/train/batch_loader.h"
 
 namespace engine {
 namespace {
@@ -21,36 +19,48 @@ using ::testing::HasSubstr;
 constexpr int64_t kChannels = 2, kRows = 5, kColumns = 7;
 constexpr int64_t kImages = 40;
 
-// Every pixel of every image is another number, none of them zero.
+// Every pixel of every image is another number, none of them zero; the same to train on and held out.
 class Distinct final : public Dataset {
  public:
-  explicit Distinct(Shape shape = {kChannels, kRows, kColumns}) {
-    info_.name = "distinct";
-    info_.size = kImages;
-    info_.input_shape = shape;
-    info_.classes = static_cast<int32_t>(kImages);
+  explicit Distinct(Shape shape = {kChannels, kRows, kColumns},
+                    TensorContent content = TensorContent::kImage)
+      : image_{.name = "image", .shape = shape, .content = content} {}
+  DatasetInfo info() const noexcept override {
+    return {.name = "distinct",
+            .inputs = {&image_, 1},
+            .targets = {&number_, 1},
+            .train_samples = kImages,
+            .held_out_samples = kImages,
+            .digest = "x"};
   }
-  const DatasetInfo& info() const override { return info_; }
-  Status Get(uint64_t, int64_t index, void* input, int32_t* target) const override {
-    const int64_t count = info_.input_shape.Count();
-    for (int64_t i = 0; i < count; ++i) {
-      static_cast<float*>(input)[i] = static_cast<float>(1 + index * count + i);
+  Status Open(uint64_t) noexcept override { return {}; }
+  Status Fill(const FillCall& call) const noexcept override {
+    const int64_t count = image_.shape.Count();
+    auto* pixel = static_cast<float*>(call.tensors[0]);
+    auto* target = static_cast<int32_t*>(call.tensors[1]);
+    for (const int64_t index : call.indices) {
+      for (int64_t i = 0; i < count; ++i) *pixel++ = static_cast<float>(1 + index * count + i);
+      *target++ = static_cast<int32_t>(index);
     }
-    *target = static_cast<int32_t>(index);
     return {};
   }
 
  private:
-  DatasetInfo info_;
+  const SampleTensor image_;
+  const SampleTensor number_{
+      .name = "number", .shape = {}, .dtype = DType::kInt32, .classes = kImages};
 };
 
 using Image = std::vector<float>;
 using Change = std::tuple<int64_t, int64_t, bool>;  // down, right, mirrored
 
-Image Get(const Dataset& dataset, uint64_t epoch, int64_t index) {
-  Image image(static_cast<size_t>(dataset.info().input_shape.Count()));
+Image Get(const Dataset& dataset, uint64_t epoch, int64_t index, Split split = Split::kTrain) {
+  Image image(static_cast<size_t>(dataset.info().inputs[0].shape.Count()));
   int32_t target = -1;
-  EXPECT_TRUE(dataset.Get(epoch, index, image.data(), &target).ok());
+  void* const tensors[] = {image.data(), &target};
+  EXPECT_TRUE(
+      dataset.Fill({.split = split, .epoch = epoch, .indices = {&index, 1}, .tensors = tensors})
+          .ok());
   EXPECT_EQ(target, index);
   return image;
 }
@@ -178,9 +188,9 @@ std::map<std::pair<int64_t, int32_t>, Image> Seen(const Dataset& dataset, int32_
     for (int64_t step = from; step < to; ++step) {
       const Batch* batch = *(*loader)->Next();
       const float* pixels = static_cast<const float*>(batch->input);
-      const int64_t count = dataset.info().input_shape.Count();
+      const int64_t count = dataset.info().inputs[0].shape.Count();
       for (int64_t i = 0; i < batch->samples; ++i, pixels += count) {
-        seen[{step, batch->target[i]}] = Image(pixels, pixels + count);
+        seen[{step, static_cast<const int32_t*>(batch->target)[i]}] = Image(pixels, pixels + count);
       }
     }
   }
@@ -198,40 +208,24 @@ TEST(Augment, IsTheSameForAnyRanksAndAfterAnInterruption) {
 }
 
 TEST(Augment, OnlyWhatIsTrainedOn) {
-  testing::TempFolder folder;
-  testing::WriteCifar(folder);
-  config::Data data;
-  data.mutable_cifar10()->set_path(folder.path().native());
-  const auto plain = OpenDataset(data, 1);
-  ASSERT_TRUE(plain.ok()) << plain.status().message();
-  data.mutable_augment()->set_crop_padding(4);
-  data.mutable_augment()->set_flip(true);
-  const auto augmented = OpenDataset(data, 1);
-  ASSERT_TRUE(augmented.ok()) << augmented.status().message();
-  EXPECT_EQ((*augmented).train->info().digest, (*plain).train->info().digest);
-  const auto images = [](const Dataset& dataset) {
-    std::vector<Image> all;
-    for (uint64_t epoch = 0; epoch < 5; ++epoch) {
-      for (int64_t i = 0; i < dataset.info().size; ++i) {
-        int32_t target;
-        all.emplace_back(3 * 32 * 32);
-        EXPECT_TRUE(dataset.Get(epoch, i, all.back().data(), &target).ok());
-      }
-    }
-    return all;
-  };
-  EXPECT_EQ(images(*(*augmented).eval), images(*(*plain).eval));
-  EXPECT_NE(images(*(*augmented).train), images(*(*plain).train));
+  const auto augmented = Augmented({.crop_padding = 2, .flip = true});
+  const Distinct plain;
+  EXPECT_EQ(augmented->info().digest, plain.info().digest);
+  for (int64_t i = 0; i < kImages; ++i) {
+    EXPECT_EQ(Get(*augmented, 3, i, Split::kHeldOut), Get(plain, 3, i, Split::kHeldOut));
+  }
 }
 
 TEST(Augment, WhatItCannotChangeIsRefused) {
-  const auto refusal = [](Shape shape, int32_t padding) {
+  const auto refusal = [](Shape shape, int32_t padding,
+                          TensorContent content = TensorContent::kImage) {
     const Status status =
-        AugmentImages(std::make_unique<Distinct>(shape), {.crop_padding = padding}).status();
+        AugmentImages(std::make_unique<Distinct>(shape, content), {.crop_padding = padding})
+            .status();
     EXPECT_EQ(status.code(), StatusCode::kConfig);
     return std::string(status.message());
   };
-  EXPECT_THAT(refusal({5, 7}, 1), HasSubstr("a sample of distinct has 2 dimensions"));
+  EXPECT_THAT(refusal({2, 5, 7}, 1, TensorContent::kNumbers), HasSubstr("distinct has none"));
   EXPECT_THAT(refusal({2, 5, 7}, 5), HasSubstr("crop_padding is 5; for images of 5 x 7"));
   EXPECT_THAT(refusal({2, 5, 7}, -1), HasSubstr("must be 0 to 4"));
 }

@@ -1,11 +1,10 @@
-#include "core/data/batch_loader.h"
+#include "core/train/batch_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,42 +16,53 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Sample i is {i, epoch}, its target {i, -i}.
+// Sample i is {i, epoch}, its target {i, -i}. There are none to hold out.
 class CountingDataset : public Dataset {
  public:
-  explicit CountingDataset(int64_t size) {
-    info_.name = "counting";
-    info_.size = size;
-    info_.input_shape = {2};
-    info_.target_shape = {2};
+  explicit CountingDataset(int64_t size) : size_(size) {}
+  DatasetInfo info() const noexcept override {
+    return {.name = "counting",
+            .inputs = {&input_, 1},
+            .targets = {&target_, 1},
+            .train_samples = size_,
+            .digest = {}};
   }
-  const DatasetInfo& info() const override { return info_; }
-  Status Get(uint64_t epoch, int64_t index, void* input, int32_t* target) const override {
-    static_cast<float*>(input)[0] = static_cast<float>(index);
-    static_cast<float*>(input)[1] = static_cast<float>(epoch);
-    target[0] = static_cast<int32_t>(index);
-    target[1] = static_cast<int32_t>(-index);
+  Status Open(uint64_t) noexcept override { return {}; }
+  Status Fill(const FillCall& call) const noexcept override {
+    auto* input = static_cast<float*>(call.tensors[0]);
+    auto* target = static_cast<int32_t*>(call.tensors[1]);
+    for (const int64_t index : call.indices) {
+      *input++ = static_cast<float>(index);
+      *input++ = static_cast<float>(call.epoch);
+      *target++ = static_cast<int32_t>(index);
+      *target++ = static_cast<int32_t>(-index);
+    }
     return {};
   }
 
  private:
-  DatasetInfo info_;
+  const int64_t size_;
+  const SampleTensor input_{.name = "input", .shape = {2}};
+  const SampleTensor target_{.name = "target", .shape = {2}, .dtype = DType::kInt32};
 };
 
 class FailingDataset : public CountingDataset {
  public:
-  FailingDataset(int64_t size, int64_t bad, bool throws)
-      : CountingDataset(size), bad_(bad), throws_(throws) {}
-  Status Get(uint64_t epoch, int64_t index, void* input, int32_t* target) const override {
-    if (index != bad_) return CountingDataset::Get(epoch, index, input, target);
-    if (throws_) throw std::runtime_error("thrown");
-    return Status::Error(StatusCode::kBadData, "sample %d is bad", static_cast<int>(index));
+  FailingDataset(int64_t size, int64_t bad) : CountingDataset(size), bad_(bad) {}
+  Status Fill(const FillCall& call) const noexcept override {
+    if (std::find(call.indices.begin(), call.indices.end(), bad_) == call.indices.end()) {
+      return CountingDataset::Fill(call);
+    }
+    return Status::Error(StatusCode::kBadData, "sample %d is bad", static_cast<int>(bad_));
   }
 
  private:
   const int64_t bad_;
-  const bool throws_;
 };
+
+const int32_t* Targets(const Batch& batch) {
+  return static_cast<const int32_t*>(batch.target);
+}
 
 std::unique_ptr<BatchLoader> MakeOrFail(const Dataset& dataset, const BatchOptions& options) {
   auto loader = BatchLoader::Create(dataset, options);
@@ -70,8 +80,8 @@ std::vector<int32_t> Take(BatchLoader& loader, Batch* copy) {
   std::vector<int32_t> indices;
   for (int64_t i = 0; i < copy->samples; ++i) {
     const float* input = static_cast<const float*>(copy->input) + 2 * i;
-    indices.push_back(copy->target[2 * i]);
-    EXPECT_EQ(copy->target[2 * i + 1], -indices.back());
+    indices.push_back(Targets(*copy)[2 * i]);
+    EXPECT_EQ(Targets(*copy)[2 * i + 1], -indices.back());
     EXPECT_EQ(input[0], static_cast<float>(indices.back()));
     EXPECT_EQ(input[1], static_cast<float>(copy->epoch));
   }
@@ -95,7 +105,8 @@ std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions opt
       EXPECT_LE(batch.samples, MaxBatchOfRank(options));
       EXPECT_EQ(batch.epoch, s / static_cast<size_t>(loader->steps_per_epoch()));
       EXPECT_EQ(batch.step_in_epoch, static_cast<int64_t>(s) % loader->steps_per_epoch());
-      const int64_t left = dataset.info().size - batch.step_in_epoch * options.global_batch;
+      const int64_t left =
+          dataset.info().train_samples - batch.step_in_epoch * options.global_batch;
       EXPECT_EQ(batch.global_samples, std::min(options.global_batch, left));
       std::vector<int32_t>& step = steps[s - first];
       EXPECT_EQ(batch.first_sample, static_cast<int64_t>(step.size()));
@@ -244,28 +255,74 @@ TEST(BatchLoader, ABatchStaysUntilTheNextCall) {
   for (int step = 0; step < 300; ++step) {
     const auto next = loader->Next();
     ASSERT_TRUE(next.ok());
-    const std::vector<int32_t> before((*next)->target, (*next)->target + 20);
+    const std::vector<int32_t> before(Targets(**next), Targets(**next) + 20);
     std::this_thread::yield();
-    const std::vector<int32_t> after((*next)->target, (*next)->target + 20);
+    const std::vector<int32_t> after(Targets(**next), Targets(**next) + 20);
     ASSERT_EQ(before, after) << step;
   }
 }
 
 TEST(BatchLoader, AnErrorComesAfterTheBatchesBeforeItAndStays) {
-  for (const bool throws : {false, true}) {
-    const FailingDataset dataset(100, 25, throws);
-    const auto loader = MakeOrFail(dataset, {.global_batch = 10, .shuffle = false, .prefetch = 5});
-    ASSERT_TRUE(loader);
-    Batch batch;
-    EXPECT_EQ(Take(*loader, &batch).front(), 0);
-    EXPECT_EQ(Take(*loader, &batch).front(), 10);
-    for (int again = 0; again < 3; ++again) {
-      const auto next = loader->Next();
-      ASSERT_FALSE(next.ok());
-      EXPECT_EQ(next.status().code(), throws ? StatusCode::kInternal : StatusCode::kBadData);
-      EXPECT_THAT(next.status().message(),
-                  HasSubstr(throws ? "sample 25: thrown" : "sample 25 is bad"));
+  const FailingDataset dataset(100, 25);
+  const auto loader = MakeOrFail(dataset, {.global_batch = 10, .shuffle = false, .prefetch = 5});
+  ASSERT_TRUE(loader);
+  Batch batch;
+  EXPECT_EQ(Take(*loader, &batch).front(), 0);
+  EXPECT_EQ(Take(*loader, &batch).front(), 10);
+  for (int again = 0; again < 3; ++again) {
+    const auto next = loader->Next();
+    ASSERT_FALSE(next.ok());
+    EXPECT_EQ(next.status().code(), StatusCode::kBadData);
+    EXPECT_THAT(next.status().message(), HasSubstr("sample 25 is bad"));
+  }
+}
+
+// Two inputs, a scalar and bytes, and two targets: sample i is {i}, {i, i + 1} and {2 i}, {3 i}.
+class ManyTensors : public Dataset {
+ public:
+  DatasetInfo info() const noexcept override {
+    return {.name = "many",
+            .inputs = inputs_,
+            .targets = targets_,
+            .train_samples = 10,
+            .held_out_samples = 100,
+            .digest = {}};
+  }
+  Status Open(uint64_t) noexcept override { return {}; }
+  Status Fill(const FillCall& call) const noexcept override {
+    for (size_t i = 0; i < call.indices.size(); ++i) {
+      const int64_t index = call.indices[i];
+      static_cast<float*>(call.tensors[0])[i] = static_cast<float>(index);
+      static_cast<uint8_t*>(call.tensors[1])[2 * i] = static_cast<uint8_t>(index);
+      static_cast<uint8_t*>(call.tensors[1])[2 * i + 1] = static_cast<uint8_t>(index + 1);
+      static_cast<float*>(call.tensors[2])[i] = static_cast<float>(2 * index);
+      static_cast<int32_t*>(call.tensors[3])[i] = static_cast<int32_t>(3 * index);
     }
+    return {};
+  }
+
+ private:
+  const SampleTensor inputs_[2] = {{.name = "number", .shape = {}},
+                                   {.name = "bytes", .shape = {2}, .dtype = DType::kUint8}};
+  const SampleTensor targets_[2] = {{.name = "double", .shape = {}},
+                                    {.name = "triple", .shape = {}, .dtype = DType::kInt32}};
+};
+
+TEST(BatchLoader, HasEveryTensorOfASampleOfTheSplitThatIsAskedFor) {
+  const ManyTensors dataset;
+  const auto loader = MakeOrFail(
+      dataset, {.split = Split::kHeldOut, .global_batch = 90, .shuffle = false, .prefetch = 0});
+  ASSERT_TRUE(loader);
+  EXPECT_EQ(loader->steps_per_epoch(), 2);
+  const auto next = loader->Next();
+  ASSERT_TRUE(next.ok()) << next.status().message();
+  const Batch& batch = **next;
+  ASSERT_EQ(batch.others.size(), 2u);
+  for (size_t i = 0; i < 90; ++i) {  // more than are filled at once
+    EXPECT_EQ(static_cast<const float*>(batch.input)[i], static_cast<float>(i));
+    EXPECT_EQ(static_cast<const float*>(batch.target)[i], static_cast<float>(2 * i));
+    EXPECT_EQ(static_cast<const uint8_t*>(batch.others[0])[2 * i + 1], i + 1);
+    EXPECT_EQ(static_cast<const int32_t*>(batch.others[1])[i], static_cast<int32_t>(3 * i));
   }
 }
 
@@ -293,7 +350,7 @@ TEST(BatchLoader, DoesNotAllocateAfterTheFirstBatch) {
 class StuckDataset : public CountingDataset {
  public:
   StuckDataset() : CountingDataset(10) {}
-  Status Get(uint64_t, int64_t, void*, int32_t*) const override {
+  Status Fill(const FillCall&) const noexcept override {
     while (!released) std::this_thread::yield();
     return {};
   }
@@ -321,6 +378,8 @@ TEST(BatchLoader, OptionsOutOfRange) {
     EXPECT_EQ(BatchLoader::Create(dataset, options).status().code(), StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(BatchLoader::Create(CountingDataset(0), {}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(BatchLoader::Create(dataset, {.split = Split::kHeldOut}).status().code(),
             StatusCode::kInvalidArgument);
   // A batch larger than the dataset costs no more than the dataset; more samples than memory fail.
   EXPECT_TRUE(BatchLoader::Create(dataset, {.global_batch = int64_t{1} << 60}).ok());

@@ -1,4 +1,4 @@
-#include "core/data/idx.h"
+#include "plugins/mnist/idx.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 namespace engine {
 namespace {
 
+using mnist::ReadIdx;
 using testing::Gzip;
 using ::testing::HasSubstr;
 using testing::IdxHeader;

@@ -1,4 +1,4 @@
-#include "core/data/permutation.h"
+#include "core/train/permutation.h"
 
 #include <gtest/gtest.h>
 

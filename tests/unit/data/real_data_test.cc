@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/data/mnist.h"
-#include "core/data/text.h"
+#include "tests/unit/data/dataset_under_test.h"
 
 namespace engine {
 namespace {
@@ -31,12 +30,13 @@ class RealData : public ::testing::Test {
 TEST_F(RealData, TenThousandMnistImages) {
   const std::string mnist = folder_ + "/mnist10k/";
   if (!std::filesystem::is_directory(mnist)) GTEST_SKIP() << mnist << " is absent";
-  const auto pair = OpenMnist({.images = mnist + "t10k-images-idx3-ubyte.gz",
-                               .labels = mnist + "t10k-labels-idx1-ubyte.gz"});
+  const auto pair =
+      testing::OpenDataset("mnist", {{"images", mnist + "t10k-images-idx3-ubyte.gz"},
+                                     {"labels", mnist + "t10k-labels-idx1-ubyte.gz"}});
   ASSERT_TRUE(pair.ok()) << pair.status().message();
-  EXPECT_EQ((*pair).train->info().size, 9000);
-  EXPECT_EQ((*pair).eval->info().size, 1000);
-  ASSERT_TRUE((*pair).train->info().input_shape == (Shape{1, 28, 28}));
+  EXPECT_EQ((*pair).train->size(), 9000);
+  EXPECT_EQ((*pair).eval->size(), 1000);
+  ASSERT_TRUE((*pair).train->input().shape == (Shape{1, 28, 28}));
 
   // The first labels as published, and pixels that are normalised.
   const int32_t labels[] = {7, 2, 1, 0, 4, 1, 4, 9, 5, 9};
@@ -61,12 +61,12 @@ TEST_F(RealData, TenThousandMnistImages) {
 TEST_F(RealData, TinyShakespeare) {
   const std::string path = folder_ + "/tinyshakespeare/input.txt";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
-  const auto pair = OpenText({.path = path, .context = 64});
+  const auto pair = testing::OpenDataset("text", {{"path", path}});
   ASSERT_TRUE(pair.ok()) << pair.status().message();
-  EXPECT_EQ((*pair).train->info().size, (1115394 - 111539 - 64) / 64);
-  EXPECT_EQ((*pair).eval->info().size, (111539 - 1) / 64);
+  EXPECT_EQ((*pair).train->size(), (1115394 - 111539 - 64) / 64);
+  EXPECT_EQ((*pair).eval->size(), (111539 - 1) / 64);
 
-  const auto bytes = OpenText({.path = path, .context = 1});
+  const auto bytes = testing::OpenDataset("text", {{"path", path}, {"context", "1"}});
   ASSERT_TRUE(bytes.ok()) << bytes.status().message();
   std::string text;
   for (int64_t i = 0; i < 14; ++i) {

@@ -1,5 +1,3 @@
-#include "core/data/synthetic.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +5,13 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/unit/data/dataset_under_test.h"
+
 namespace engine {
 namespace {
+
+using testing::OpenedDataset;
+using testing::SplitView;
 
 struct Samples {
   std::vector<std::vector<float>> inputs;
@@ -16,38 +19,38 @@ struct Samples {
   bool operator==(const Samples&) const = default;
 };
 
-Samples All(const Dataset& dataset) {
+Samples All(const SplitView& dataset) {
   Samples samples;
-  for (int64_t i = 0; i < dataset.info().size; ++i) {
-    samples.inputs.emplace_back(static_cast<size_t>(dataset.info().input_shape.Count()));
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    samples.inputs.emplace_back(static_cast<size_t>(dataset.input().shape.Count()));
     samples.targets.push_back(-1);
     EXPECT_TRUE(dataset.Get(0, i, samples.inputs.back().data(), &samples.targets.back()).ok());
   }
   return samples;
 }
 
-DatasetPair OpenOrFail(const SyntheticOptions& options) {
-  auto pair = OpenSynthetic(options);
-  EXPECT_TRUE(pair.ok()) << pair.status().message();
-  return pair.ok() ? std::move(*pair) : DatasetPair{};
+OpenedDataset Open(const testing::DatasetOptions& options, uint64_t seed = 1) {
+  return testing::OpenOrFail("synthetic", options, seed);
 }
 
 TEST(Synthetic, IsAFunctionOfTheSeed) {
-  const DatasetPair pair = OpenOrFail({.samples = 50, .eval_samples = 20, .shape = {2, 5}});
-  EXPECT_EQ(pair.train->info().size, 50);
-  EXPECT_EQ(pair.eval->info().size, 20);
-  EXPECT_TRUE(pair.train->info().input_shape == (Shape{2, 5}));
-  EXPECT_EQ(pair.train->info().target_shape.ndim, 0);
-  EXPECT_EQ(pair.train->info().classes, 10);
+  const testing::DatasetOptions options{
+      {"samples", "50"}, {"eval_samples", "20"}, {"shape", "2,5"}};
+  const OpenedDataset pair = Open(options);
+  EXPECT_EQ(pair.train->size(), 50);
+  EXPECT_EQ(pair.eval->size(), 20);
+  EXPECT_TRUE(pair.train->input().shape == (Shape{2, 5}));
+  EXPECT_EQ(pair.train->target().shape.ndim, 0);
+  EXPECT_EQ(pair.train->target().classes, 10);
   const Samples train = All(*pair.train), eval = All(*pair.eval);
-  EXPECT_EQ(train, All(*OpenOrFail({.samples = 50, .shape = {2, 5}}).train));
-  EXPECT_NE(train, All(*OpenOrFail({.samples = 50, .shape = {2, 5}, .seed = 2}).train));
+  EXPECT_EQ(train, All(*Open(options).train));
+  EXPECT_NE(train, All(*Open(options, 2).train));
   EXPECT_NE(train.inputs[0], train.inputs[1]);
   EXPECT_NE(train.inputs[0], eval.inputs[0]);
 }
 
 TEST(Synthetic, NumbersHaveMeanZeroAndDeviationOne) {
-  const DatasetPair pair = OpenOrFail({.samples = 1000, .shape = {100}});
+  const OpenedDataset pair = Open({{"samples", "1000"}, {"shape", "100"}});
   double sum = 0, squares = 0;
   for (const auto& input : All(*pair.train).inputs) {
     for (const float value : input) {
@@ -60,7 +63,7 @@ TEST(Synthetic, NumbersHaveMeanZeroAndDeviationOne) {
 }
 
 TEST(Synthetic, EveryClassComes) {
-  const DatasetPair pair = OpenOrFail({.samples = 1000, .classes = 5});
+  const OpenedDataset pair = Open({{"samples", "1000"}, {"classes", "5"}});
   const Samples samples = All(*pair.train);
   for (int32_t c = 0; c < 5; ++c) {
     EXPECT_GT(std::count(samples.targets.begin(), samples.targets.end(), c), 50) << c;
@@ -72,8 +75,10 @@ TEST(Synthetic, EveryClassComes) {
 // also when the rule sees only a part of the sample.
 TEST(Synthetic, TheRuleCanBeLearned) {
   for (const int64_t width : {int64_t{16}, int64_t{200}}) {
-    const DatasetPair pair =
-        OpenOrFail({.samples = 3000, .eval_samples = 500, .shape = {width}, .classes = 3});
+    const OpenedDataset pair = Open({{"samples", "3000"},
+                                     {"eval_samples", "500"},
+                                     {"shape", std::to_string(width)},
+                                     {"classes", "3"}});
     std::vector<std::vector<double>> weights(3, std::vector<double>(static_cast<size_t>(width)));
     const auto guess = [&](const std::vector<float>& input) {
       std::vector<double> scores;
@@ -100,14 +105,11 @@ TEST(Synthetic, TheRuleCanBeLearned) {
   }
 }
 
-TEST(Synthetic, OptionsThatMakeNoSense) {
-  for (const SyntheticOptions& options :
-       {SyntheticOptions{.samples = 0}, SyntheticOptions{.eval_samples = -1},
-        SyntheticOptions{.classes = 0}, SyntheticOptions{.shape = {3, 0}},
-        SyntheticOptions{.shape = {int64_t{1} << 30, int64_t{1} << 30, int64_t{1} << 30}}}) {
-    const Status status = OpenSynthetic(options).status();
+TEST(Synthetic, ShapesThatMakeNoSense) {
+  for (const char* shape : {"1,1,1,1,1,1", "1073741824,1073741824"}) {
+    const Status status = testing::OpenDataset("synthetic", {{"shape", shape}}).status();
     EXPECT_EQ(status.code(), StatusCode::kConfig);
-    EXPECT_THAT(status.message(), ::testing::HasSubstr("data.synthetic."));
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("data.synthetic.shape"));
   }
 }
 

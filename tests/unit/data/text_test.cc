@@ -1,14 +1,13 @@
-#include "core/data/text.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "core/data/text_files.h"
+#include "plugins/text/text_files.h"
+#include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/storage/temp_folder.h"
 
 namespace engine {
@@ -16,17 +15,16 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::OpenedDataset;
+using testing::OpenOrFail;
+using testing::SplitView;
 using testing::TempFolder;
-
-DatasetPair OpenOrFail(const TextOptions& options) {
-  auto pair = OpenText(options);
-  EXPECT_TRUE(pair.ok()) << pair.status().message();
-  return pair.ok() ? std::move(*pair) : DatasetPair{};
-}
+using text::IsText;
+using text::ReadTextFiles;
 
 // The bytes of a sample; its targets must be the bytes that follow.
-std::string Sample(const Dataset& dataset, uint64_t epoch, int64_t index) {
-  const size_t context = static_cast<size_t>(dataset.info().input_shape[0]);
+std::string Sample(const SplitView& dataset, uint64_t epoch, int64_t index) {
+  const size_t context = static_cast<size_t>(dataset.input().shape[0]);
   std::vector<int32_t> input(context), target(context);
   EXPECT_TRUE(dataset.Get(epoch, index, input.data(), target.data()).ok());
   std::string bytes(input.begin(), input.end());
@@ -44,19 +42,22 @@ TEST(Text, HoldsOutTheEndOfEveryFile) {
   TempFolder folder;
   folder.Write("a", Counting(1, 11));
   folder.Write("b", Counting(11, 31));
-  const DatasetPair pair = OpenOrFail({.path = folder.path(), .context = 2, .holdout = 0.2});
+  const OpenedDataset pair =
+      OpenOrFail("text", {{"path", folder.path()}, {"context", "2"}, {"holdout", "0.2"}});
   ASSERT_TRUE(pair.train);
-  EXPECT_EQ(pair.train->info().classes, 256);
-  EXPECT_EQ(pair.train->info().input_dtype, DType::kInt32);
-  EXPECT_TRUE(pair.train->info().input_shape == Shape{2});
-  EXPECT_TRUE(pair.train->info().target_shape == Shape{2});
+  for (const SampleTensor& tensor : {pair.train->input(), pair.train->target()}) {
+    EXPECT_EQ(tensor.classes, 256);
+    EXPECT_EQ(tensor.dtype, DType::kInt32);
+    EXPECT_EQ(tensor.content, TensorContent::kBytes);
+    EXPECT_TRUE(tensor.shape == Shape{2});
+  }
   // Held out: 9 10, 27 28 29 30. Two samples of two bytes and their targets.
-  ASSERT_EQ(pair.eval->info().size, 2);
+  ASSERT_EQ(pair.eval->size(), 2);
   EXPECT_EQ(Sample(*pair.eval, 0, 0), "\x09\x0a\x1b");
   EXPECT_EQ(Sample(*pair.eval, 5, 1), "\x1b\x1c\x1d");
   // To train on: 1 .. 8, 11 .. 26.
   const std::string train = Counting(1, 9) + Counting(11, 27);
-  ASSERT_EQ(pair.train->info().size, 11);
+  ASSERT_EQ(pair.train->size(), 11);
   for (uint64_t epoch = 0; epoch < 20; ++epoch) {
     const size_t offset = train.find(Sample(*pair.train, epoch, 0));
     ASSERT_LT(offset, 2u);
@@ -71,7 +72,8 @@ TEST(Text, TheCutDependsOnSeedAndEpoch) {
   TempFolder folder;
   const std::string path = folder.Write("text", Counting(0, 250));
   const auto offsets = [&path](uint64_t seed) {
-    const DatasetPair pair = OpenOrFail({.path = path, .context = 16, .holdout = 0, .seed = seed});
+    const OpenedDataset pair =
+        OpenOrFail("text", {{"path", path}, {"context", "16"}, {"holdout", "0"}}, seed);
     std::vector<int> result;
     for (uint64_t epoch = 0; epoch < 100; ++epoch) {
       result.push_back(static_cast<uint8_t>(Sample(*pair.train, epoch, 0)[0]));
@@ -89,7 +91,7 @@ TEST(Text, TheCutDependsOnSeedAndEpoch) {
 TEST(Text, BytesAbove127AreTokensAbove127) {
   TempFolder folder;
   const std::string path = folder.Write("text", std::string(100, '\xff'));
-  const DatasetPair pair = OpenOrFail({.path = path, .context = 4});
+  const OpenedDataset pair = OpenOrFail("text", {{"path", path}, {"context", "4"}});
   int32_t input[4], target[4];
   ASSERT_TRUE(pair.train->Get(0, 0, input, target).ok());
   EXPECT_THAT(input, ElementsAre(255, 255, 255, 255));
@@ -100,7 +102,9 @@ TEST(Text, SaysHowMuchTextIsNeeded) {
   TempFolder folder;
   const auto open = [&folder](size_t bytes, double holdout) {
     const std::string path = folder.Write("text", std::string(bytes, 'x'));
-    return OpenText({.path = path, .context = 8, .holdout = holdout}).status();
+    return testing::OpenDataset(
+               "text", {{"path", path}, {"context", "8"}, {"holdout", std::to_string(holdout)}})
+        .status();
   };
   EXPECT_TRUE(open(16, 0).ok());
   const Status train = open(15, 0);
@@ -115,19 +119,39 @@ TEST(Text, SaysHowMuchTextIsNeeded) {
   EXPECT_EQ(open(0, 0).code(), StatusCode::kBadData);
 }
 
-TEST(Text, OptionsThatMakeNoSense) {
+TEST(Text, APointIsTheCurrentFolder) {
   TempFolder folder;
-  const std::string path = folder.Write("text", std::string(100, 'x'));
-  EXPECT_EQ(OpenText({.path = ""}).status().code(), StatusCode::kConfig);
-  for (const int32_t context : {0, -1, 2000000000}) {
-    const Status status = OpenText({.path = path, .context = context}).status();
-    EXPECT_EQ(status.code(), StatusCode::kConfig);
-    EXPECT_THAT(status.message(), HasSubstr("data.text.context"));
-  }
-  for (const double holdout : {-1.0, 1.0, std::nan("")}) {
-    EXPECT_EQ(OpenText({.path = path, .context = 4, .holdout = holdout}).status().code(),
-              StatusCode::kConfig);
-  }
+  folder.Write("inner/text", std::string(2000, 'x'));
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const OpenedDataset pair = OpenOrFail("text", {{"path", "."}});
+  std::filesystem::current_path(before);
+  ASSERT_TRUE(pair.train);
+  EXPECT_EQ(pair.train->size(), (1800 - 64) / 64);
+}
+
+TEST(Text, TheDigestTellsWhetherRanksReadTheSame) {
+  TempFolder folder;
+  const auto digest = [&](const std::string& text) {
+    return OpenOrFail("text", {{"path", folder.Write("text", text)}}).train->digest();
+  };
+  const std::string text(2000, 'x');
+  // As checkpoints of before have it.
+  EXPECT_EQ(digest(text), "xxh3_128:4ff6466fb235d1b840761a7b954ac711");
+  EXPECT_NE(digest(text), digest(text + "y"));
+}
+
+TEST(Text, SaysWhatASampleIsBeforeItIsOpened) {
+  test::LoneHost host;
+  const auto library = test::PluginUnderTest::Load(test::PluginPaths({"text"})[0]);
+  ASSERT_TRUE(library.ok()) << library.status().message();
+  const auto made = library->Create<Dataset>(host, {{"path", "/not/there"}, {"context", "7"}});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_TRUE((*made)->info().inputs[0].shape == Shape{7});
+  EXPECT_EQ((*made)->info().train_samples, 0);
+  EXPECT_EQ((*made)->Open(1).code(), StatusCode::kMissingInput);
+  EXPECT_EQ(library->Create<Dataset>(host, {{"path", "x"}, {"holdout", "1"}}).status().code(),
+            StatusCode::kConfig);
 }
 
 TEST(TextFiles, AreThoseOfTheFolderThatHoldText) {
@@ -144,7 +168,7 @@ TEST(TextFiles, AreThoseOfTheFolderThatHoldText) {
   folder.Write("empty", "");
   folder.Write("nul", std::string("a\0b", 3));
   folder.Write("latin1", "caf\xe9");
-  folder.Write("large", std::string(kMaxTextFileBytes + 1, 'x'));
+  folder.Write("large", std::string(text::kMaxTextFileBytes + 1, 'x'));
   const std::string secret = outside.Write("secret", "no");
   std::filesystem::create_symlink(secret, folder / "link_out");
   std::filesystem::create_symlink(folder / "z", folder / "link_in");

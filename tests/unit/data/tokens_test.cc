@@ -1,13 +1,11 @@
-#include "core/data/tokens.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <set>
 
-#include "core/data/token_file.h"
+#include "plugins/tokens/token_file.h"
+#include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/data/token_bytes.h"
 #include "tests/unit/storage/temp_folder.h"
 
@@ -18,13 +16,16 @@ using ::testing::AllOf;
 using testing::Counting;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::OpenedDataset;
+using testing::SplitView;
 using testing::TempFolder;
 using testing::TokenBytes;
 using testing::TokenHeader;
+using tokens::TokenFile;
 
 // The context + 1 tokens of a sample, whose targets must be the tokens that follow.
-std::vector<int32_t> Sample(const Dataset& dataset, uint64_t epoch, int64_t index) {
-  const size_t context = static_cast<size_t>(dataset.info().input_shape[0]);
+std::vector<int32_t> Sample(const SplitView& dataset, uint64_t epoch, int64_t index) {
+  const size_t context = static_cast<size_t>(dataset.input().shape[0]);
   std::vector<int32_t> tokens(context), target(context);
   EXPECT_TRUE(dataset.Get(epoch, index, tokens.data(), target.data()).ok());
   for (size_t i = 0; i + 1 < context; ++i) EXPECT_EQ(target[i], tokens[i + 1]);
@@ -34,14 +35,10 @@ std::vector<int32_t> Sample(const Dataset& dataset, uint64_t epoch, int64_t inde
 
 class Tokens : public ::testing::Test {
  protected:
-  DatasetPair Open() {
-    auto pair = OpenTokens(options_);
-    EXPECT_TRUE(pair.ok()) << pair.status().message();
-    return pair.ok() ? std::move(*pair) : DatasetPair{};
-  }
+  OpenedDataset Open(uint64_t seed = 1) { return testing::OpenOrFail("tokens", options_, seed); }
 
   void ExpectError(StatusCode code, const ::testing::Matcher<std::string>& reason) {
-    const auto pair = OpenTokens(options_);
+    const auto pair = testing::OpenDataset("tokens", options_);
     ASSERT_FALSE(pair.ok());
     EXPECT_EQ(pair.status().code(), code);
     EXPECT_THAT(pair.status().message(), reason);
@@ -57,7 +54,7 @@ class Tokens : public ::testing::Test {
   }
 
   TempFolder folder_;
-  TokensOptions options_ = {.context = 4};
+  testing::DatasetOptions options_ = {{"context", "4"}};
 };
 
 TEST_F(Tokens, OfAFolderByTheWordsInNames) {
@@ -68,15 +65,15 @@ TEST_F(Tokens, OfAFolderByTheWordsInNames) {
   for (const char* other : {"set_train.bin.part", ".x_train.bin", "valid.bin", "train.txt"}) {
     folder_.Write(other, "something else");
   }
-  options_.path = folder_.path();
-  const DatasetPair pair = Open();
+  options_["path"] = folder_.path();
+  const OpenedDataset pair = Open();
   ASSERT_TRUE(pair.train);
-  const DatasetInfo& info = pair.train->info();
-  EXPECT_EQ(info.classes, 50257);
-  EXPECT_EQ(info.input_dtype, DType::kInt32);
-  EXPECT_TRUE(info.input_shape == Shape{4});
-  EXPECT_TRUE(info.target_shape == Shape{4});
-  ASSERT_EQ(info.size, 2 + 2);
+  for (const SampleTensor& tensor : {pair.train->input(), pair.train->target()}) {
+    EXPECT_EQ(tensor.classes, 50257);
+    EXPECT_EQ(tensor.dtype, DType::kInt32);
+    EXPECT_TRUE(tensor.shape == Shape{4});
+  }
+  ASSERT_EQ(pair.train->size(), 2 + 2);
   for (uint64_t epoch = 0; epoch < 20; ++epoch) {
     const int offset = Sample(*pair.train, epoch, 0)[0] - 100;
     ASSERT_TRUE(offset >= 0 && offset < 4) << offset;
@@ -86,42 +83,41 @@ TEST_F(Tokens, OfAFolderByTheWordsInNames) {
                 (std::vector<int32_t>{begin, begin + 1, begin + 2, begin + 3, begin + 4}));
     }
   }
-  ASSERT_EQ(pair.eval->info().size, 2);
+  ASSERT_EQ(pair.eval->size(), 2);
   EXPECT_THAT(Sample(*pair.eval, 0, 0), ElementsAre(50000, 50001, 50002, 50003, 50004));
   EXPECT_THAT(Sample(*pair.eval, 7, 1), ElementsAre(50004, 50005, 50006, 50007, 50008));
 }
 
 TEST_F(Tokens, OfOneFileTheEndIsHeldOut) {
-  options_.path = folder_.Write("x.bin", TokenBytes(Counting(0, 40)));
-  options_.holdout = 0.25;
-  const DatasetPair pair = Open();
+  options_["path"] = folder_.Write("x.bin", TokenBytes(Counting(0, 40)));
+  options_["holdout"] = "0.25";
+  const OpenedDataset pair = Open();
   ASSERT_TRUE(pair.train);
-  EXPECT_EQ(pair.train->info().size, (30 - 4) / 4);
+  EXPECT_EQ(pair.train->size(), (30 - 4) / 4);
   std::set<int32_t> seen;
   for (uint64_t epoch = 0; epoch < 50; ++epoch) {
-    for (int64_t i = 0; i < pair.train->info().size; ++i) {
+    for (int64_t i = 0; i < pair.train->size(); ++i) {
       for (const int32_t token : Sample(*pair.train, epoch, i)) seen.insert(token);
     }
   }
   EXPECT_EQ(*seen.rbegin(), 27) << "the last one that fits at the largest offset";
-  ASSERT_EQ(pair.eval->info().size, 2);
+  ASSERT_EQ(pair.eval->size(), 2);
   EXPECT_THAT(Sample(*pair.eval, 0, 0), ElementsAre(30, 31, 32, 33, 34));
 
-  options_.holdout = 0;
-  EXPECT_EQ(Open().eval->info().size, 0);
-  options_.eval_path = folder_.Write("y.bin", TokenBytes(Counting(7, 5)));
-  const DatasetPair with_file = Open();
-  EXPECT_EQ(with_file.train->info().size, (40 - 4) / 4);
-  ASSERT_EQ(with_file.eval->info().size, 1);
+  options_["holdout"] = "0";
+  EXPECT_EQ(Open().eval->size(), 0);
+  options_["eval_path"] = folder_.Write("y.bin", TokenBytes(Counting(7, 5)));
+  const OpenedDataset with_file = Open();
+  EXPECT_EQ(with_file.train->size(), (40 - 4) / 4);
+  ASSERT_EQ(with_file.eval->size(), 1);
   EXPECT_THAT(Sample(*with_file.eval, 0, 0), ElementsAre(7, 8, 9, 10, 11));
 }
 
 TEST_F(Tokens, TheCutDependsOnSeedAndEpoch) {
-  options_.path = folder_.Write("x.bin", TokenBytes(Counting(0, 500)));
-  options_.context = 16;
+  options_["path"] = folder_.Write("x.bin", TokenBytes(Counting(0, 500)));
+  options_["context"] = "16";
   const auto offsets = [&](uint64_t seed) {
-    options_.seed = seed;
-    const DatasetPair pair = Open();
+    const OpenedDataset pair = Open(seed);
     std::vector<int32_t> result;
     for (uint64_t epoch = 0; epoch < 200; ++epoch) {
       result.push_back(Sample(*pair.train, epoch, 0)[0]);
@@ -155,36 +151,36 @@ TEST_F(Tokens, HeadersAreChecked) {
 TEST_F(Tokens, EveryTokenIsCheckedWhenItIsRead) {
   std::vector<int> tokens = Counting(0, 20);
   tokens[13] = 65535;
-  options_.path = folder_.Write("x.bin", TokenBytes(tokens));
-  options_.holdout = 0;
-  options_.vocabulary = 20;
-  const DatasetPair pair = Open();
+  options_["path"] = folder_.Write("x.bin", TokenBytes(tokens));
+  options_["holdout"] = "0";
+  options_["vocabulary"] = "20";
+  const OpenedDataset pair = Open();
   ASSERT_TRUE(pair.train);
   std::map<int64_t, std::string> failures;
   std::vector<int32_t> input(4), target(4);
   for (uint64_t epoch = 0; epoch < 50; ++epoch) {
-    for (int64_t i = 0; i < pair.train->info().size; ++i) {
+    for (int64_t i = 0; i < pair.train->size(); ++i) {
       const Status got = pair.train->Get(epoch, i, input.data(), target.data());
       const int32_t begin = input[0] == 65535 ? 13 : input[0];
       EXPECT_EQ(got.ok(), begin + 4 < 13 || begin > 13) << begin;
       if (got.ok()) continue;
       EXPECT_EQ(got.code(), StatusCode::kBadData);
       EXPECT_THAT(got.message(),
-                  AllOf(HasSubstr(options_.path + ": token 13, at offset 1050, is 65535"),
+                  AllOf(HasSubstr(options_["path"] + ": token 13, at offset 1050, is 65535"),
                         HasSubstr("0 to 19")));
       failures[begin] = got.message();
     }
   }
   EXPECT_EQ(failures.size(), 5u) << "as an input at each place, and as the last target";
-  options_.vocabulary = 1 << 16;
-  const DatasetPair all = Open();
+  options_["vocabulary"] = "65536";
+  const OpenedDataset all = Open();
   EXPECT_EQ(Sample(*all.train, 0, 3).size(), 5u);
 }
 
 TEST_F(Tokens, TheDigestTellsWhetherRanksReadTheSame) {
   const auto digest = [&](const std::vector<int>& tokens) {
-    options_.path = folder_.Write("x.bin", TokenBytes(tokens));
-    return Open().train->info().digest;
+    options_["path"] = folder_.Write("x.bin", TokenBytes(tokens));
+    return Open().train->digest();
   };
   std::vector<int> tokens = Counting(0, 50);
   const std::string small = digest(tokens);
@@ -193,7 +189,7 @@ TEST_F(Tokens, TheDigestTellsWhetherRanksReadTheSame) {
   EXPECT_NE(digest(tokens), small);
   // Of a file of 4 MB parts are looked at: its beginning and its end among them.
   std::vector<int> large(2'000'000, 9);
-  options_.holdout = 0;
+  options_["holdout"] = "0";
   const std::string before = digest(large);
   EXPECT_EQ(digest(large), before);
   large.front() = 8;
@@ -207,26 +203,20 @@ TEST_F(Tokens, TheDigestTellsWhetherRanksReadTheSame) {
 }
 
 TEST_F(Tokens, OptionsAndFoldersThatMakeNoSense) {
-  ExpectError(StatusCode::kConfig, HasSubstr("data.tokens needs a path"));
-  options_.path = folder_ / "none";
-  ExpectError(StatusCode::kMissingInput, HasSubstr(options_.path));
-  options_.path = folder_.path();
+  options_["path"] = folder_ / "none";
+  ExpectError(StatusCode::kMissingInput, HasSubstr(options_["path"]));
+  options_["path"] = folder_.path();
   ExpectError(StatusCode::kMissingInput, HasSubstr("NAME_train.bin"));
-  options_.path = folder_.Write("x.bin", TokenBytes(Counting(0, 8)));
+  options_["path"] = folder_.Write("x.bin", TokenBytes(Counting(0, 8)));
   ExpectError(StatusCode::kBadData, AllOf(HasSubstr("7 tokens to train on"), HasSubstr("least 8")));
-  options_.path = folder_.Write("x.bin", TokenBytes(Counting(0, 20)));
+  options_["path"] = folder_.Write("x.bin", TokenBytes(Counting(0, 20)));
   ExpectError(StatusCode::kBadData,
               AllOf(HasSubstr("2 tokens to evaluate on"), HasSubstr("least 5")));
-  options_.eval_path = folder_ / "gone";
+  options_["eval_path"] = folder_ / "gone";
   ExpectError(StatusCode::kMissingInput, HasSubstr("gone"));
-  options_.eval_path = "";
-  options_.context = 0;
-  ExpectError(StatusCode::kConfig, HasSubstr("data.tokens.context is 0"));
-  options_.context = 4;
-  options_.vocabulary = 65537;
-  ExpectError(StatusCode::kConfig, HasSubstr("data.tokens.vocabulary is 65537"));
-  options_.vocabulary = 100;
-  options_.holdout = std::nan("");
+  options_["eval_path"] = "";
+  options_["context"] = "4";
+  options_["holdout"] = "1";
   ExpectError(StatusCode::kConfig, HasSubstr("data.tokens.holdout is"));
 }
 

@@ -8,6 +8,13 @@
 namespace engine::test {
 namespace {
 
+OwnedOption Int(const char* name, int64_t value) {
+  return {.name = name, .type = OptionType::kInt, .integer = value};
+}
+OwnedOption Float(const char* name, double value) {
+  return {.name = name, .type = OptionType::kFloat, .number = value};
+}
+
 Graph Perceptron(const OpFactory& ops, int64_t max_samples) {
   GraphBuilder builder(ops, max_samples);
   const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);

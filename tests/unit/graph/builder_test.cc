@@ -43,7 +43,7 @@ TEST(GraphBuilder, RefusesWhatCannotBeBuilt) {
   const Status unknown = builder.Apply("b", "scael", {x}).status();
   EXPECT_EQ(unknown.code(), StatusCode::kConfig);
   EXPECT_THAT(unknown.message(), AllOf(HasSubstr("layer 'b'"), HasSubstr("scael")));
-  EXPECT_EQ(builder.ParameterValue("a.bias").status().code(), StatusCode::kInternal);
+  EXPECT_EQ(builder.ParameterValue("a.bias").status().code(), StatusCode::kConfig);
   const Status frozen = builder.Finish(x, kNone, x, kNone, {"a.", "z"}).status();
   EXPECT_EQ(frozen.code(), StatusCode::kConfig);
   EXPECT_THAT(frozen.message(), AllOf(HasSubstr("'z'"), HasSubstr("'a.weight'")));

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/graph/memory_plan.h"
-#include "core/models/model.h"
 #include "core/train/parameter_groups.h"
 #include "kit/op.h"
 #include "tests/unit/train/lone_rank.h"
@@ -142,7 +141,7 @@ TEST_F(ModelsTest, GptTakesAnMlpThatIsOneOpWithTheSameParameters) {
     return name == "mlp" ? Result<std::unique_ptr<Op>>(std::make_unique<OneMlp>())
                          : rank_->ops()(name, attributes);
   };
-  const auto graph = BuildModel(rank_->config().proto().model(), {}, kTokens, build);
+  const auto graph = rank_->BuildGraph(kTokens, build);
   ASSERT_TRUE(graph.ok()) << graph.status().message();
   EXPECT_EQ(ParametersOf(*graph), ParametersOf(separate));
   std::vector<std::string> ops;
@@ -418,13 +417,9 @@ TEST_F(ModelsTest, LayersCanHaveFactorsOfTheirOwn) {
 }
 
 TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
-  // A configuration file with such a width is refused before; the builder does not rely on it.
-  MustBuild("mlp {}", kVectors);
-  config::Model model;
-  model.mutable_gpt()->set_width(18);
-  const Status uneven = BuildModel(model, {}, kTokens, rank_->ops()).status();
-  EXPECT_EQ(uneven.code(), StatusCode::kConfig);
-  EXPECT_THAT(uneven.message(), HasSubstr("width 18 cannot be split over 4 heads"));
+  EXPECT_THAT(Refusal("gpt { width: 18 }", kTokens),
+              AllOf(HasSubstr("test:1: plugin 'gpt'"),
+                    HasSubstr("the width 18 must be a multiple of the number of heads, 4")));
   EXPECT_THAT(Refusal("gpt {}", kVectors), HasSubstr("it needs data { text"));
   EXPECT_THAT(Refusal("cnn {}", kVectors), HasSubstr("model.cnn reads images"));
   EXPECT_THAT(Refusal("resnet {}", kTokens), HasSubstr("model.resnet reads images"));

@@ -252,6 +252,9 @@ TEST_F(ReadPluginFileTest, RefusesWrongOptions) {
             "option 'credit' has a wrong default: 'many' is not of type int");
   EXPECT_EQ(with_option([](OptionSpec& s) { s.default_value = "65"; }),
             "option 'credit' has a wrong default: 65 is outside 1 .. 64");
+  EXPECT_EQ(with_option([](OptionSpec& s) { s.type = OptionType::kLayers; }),
+            "the plugin is of kind 'scheduler' and has an option of layers, which only plugins of "
+            "kind 'model' may have");
 }
 
 Status CheckOne(const OptionSpec& spec) {
@@ -320,8 +323,8 @@ TEST(OptionSpecs, AreChecked) {
   refused({.name = "a", .type = static_cast<OptionType>(9)}, "has an unknown type");
   refused({.name = "a", .type = OptionType::kInt, .min = 2, .max = 1},
           "has a range whose end is below its start");
-  refused({.name = "a", .type = OptionType::kString, .min = 1, .max = 2},
-          "has a range, but is not a number");
+  refused({.name = "a", .type = OptionType::kBool, .min = 1, .max = 2},
+          "has a range, but neither numbers nor a length");
   refused({.name = "a", .type = OptionType::kEnum},
           "must have choices if, and only if, it is an enum");
   refused({.name = "a", .type = OptionType::kInt, .choices = "x|y"},

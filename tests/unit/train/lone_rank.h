@@ -7,11 +7,12 @@
 #include <string>
 #include <utility>
 
+#include "app/config/config.h"
 #include "app/launch/log.h"
 #include "app/launch/memory_store.h"
-#include "app/run/training.h"
 #include "core/exec/executor.h"
 #include "core/train/rank_plugins.h"
+#include "core/train/run_data.h"
 
 namespace engine::test {
 
@@ -20,6 +21,16 @@ inline std::string PluginFolder() {
   const char* folder = std::getenv("ENGINE_TEST_PLUGINS");
   return folder == nullptr ? ENGINE_TEST_PLUGIN_DIR : folder;
 }
+
+// Samples of one input and one target.
+struct ModelInputs {
+  Shape input_shape;  // of one sample
+  DType input_dtype = DType::kFloat32;
+  Shape target_shape;  // of one sample
+  int64_t classes = 0;
+  int64_t max_samples = 1;
+  bool with_loss = true;  // false: a graph for inference
+};
 
 class LoneRank {
  public:
@@ -38,8 +49,19 @@ class LoneRank {
   PluginSet& plugins() { return plugins_->set(); }
   const OpFactory& ops() const { return plugins_->op_factory(); }
 
-  Result<Graph> BuildGraph(const ModelInputs& inputs) const {
-    return engine::BuildGraph(config_, inputs, ops());
+  Result<Graph> BuildGraph(const ModelInputs& inputs) { return BuildGraph(inputs, ops()); }
+  Result<Graph> BuildGraph(const ModelInputs& inputs, const OpFactory& factory) {
+    const SampleTensor input{
+        .name = "input", .shape = inputs.input_shape, .dtype = inputs.input_dtype};
+    const SampleTensor target{.name = "target",
+                              .shape = inputs.target_shape,
+                              .dtype = DType::kInt32,
+                              .classes = inputs.classes};
+    const ModelRequest request{.inputs = {&input, 1},
+                               .targets = {&target, 1},
+                               .max_samples = inputs.max_samples,
+                               .with_loss = inputs.with_loss};
+    return engine::BuildGraph(config_.run(), context_, request, factory);
   }
 
   // For training; parameters are not initialised.

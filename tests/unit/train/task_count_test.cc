@@ -81,11 +81,14 @@ class TaskCount : public ::testing::TestWithParam<const char*> {
   std::map<TaskKind, size_t> Tasks(int32_t world_size, bool sharded = false) {
     auto rank = LoneRank::Make(ConfigWith(GetParam()));
     EXPECT_TRUE(rank.ok()) << rank.status().message();
-    const auto& data = (*rank)->config().proto().data().tokens();
-    auto graph = (*rank)->BuildGraph({.input_shape = {data.context()},
+    std::map<std::string, int64_t> data;
+    for (const OwnedOption& option : (*rank)->config().plugins().dataset.options) {
+      data[option.name] = option.integer;
+    }
+    auto graph = (*rank)->BuildGraph({.input_shape = {data["context"]},
                                       .input_dtype = DType::kInt32,
-                                      .target_shape = {data.context()},
-                                      .classes = data.vocabulary(),
+                                      .target_shape = {data["context"]},
+                                      .classes = data["vocabulary"],
                                       .max_samples = 64});
     EXPECT_TRUE(graph.ok()) << graph.status().message();
     HollowAccelerator device;

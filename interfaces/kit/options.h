@@ -1,0 +1,43 @@
+// Options of a plugin, a line each.
+#pragma once
+
+#include "engine/options.h"
+
+namespace engine::kit {
+
+using OptionName = FixedString<32>;
+using OptionDefault = FixedString<64>;
+using OptionDoc = FixedString<160>;
+
+constexpr OptionSpec BoolOption(OptionName name, OptionDefault value, OptionDoc doc) noexcept {
+  return {.name = name, .type = OptionType::kBool, .default_value = value, .doc = doc};
+}
+
+// Of type kInt, kFloat or kInts, in [min, max].
+constexpr OptionSpec NumberOption(OptionType type, OptionName name, OptionDefault value, double min,
+                                  double max, OptionDoc doc) noexcept {
+  return {.name = name, .type = type, .default_value = value, .min = min, .max = max, .doc = doc};
+}
+
+constexpr OptionSpec IntOption(OptionName name, OptionDefault value, double min, double max,
+                               OptionDoc doc) noexcept {
+  return NumberOption(OptionType::kInt, name, value, min, max, doc);
+}
+
+constexpr OptionSpec IntsOption(OptionName name, OptionDefault value, double min, double max,
+                                OptionDoc doc) noexcept {
+  return NumberOption(OptionType::kInts, name, value, min, max, doc);
+}
+
+constexpr OptionSpec OpOption(OptionName name, OptionDefault value, OptionDoc doc) noexcept {
+  return {.name = name, .type = OptionType::kOp, .default_value = value, .doc = doc};
+}
+
+// A file or a folder.
+enum class Path { kOptional, kRequired };
+constexpr OptionSpec PathOption(OptionName name, Path path, OptionDoc doc) noexcept {
+  const double least = path == Path::kRequired ? 1 : 0;
+  return {.name = name, .type = OptionType::kString, .min = least, .max = 4096, .doc = doc};
+}
+
+}  // namespace engine::kit

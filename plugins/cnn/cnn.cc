@@ -1,0 +1,60 @@
+// cnn: a small net over images: convolutions 3x3, each with batch norm and relu, then max pooling 2x2
+// and a fully connected layer.
+#include <string>
+#include <vector>
+
+#include "kit/model.h"
+
+namespace engine::cnn {
+namespace {
+
+using kit::Bool;
+using kit::Int;
+
+class Cnn final : public Model {
+ public:
+  explicit Cnn(const Options& options)
+      : channels_(options.Ints("channels").begin(), options.Ints("channels").end()),
+        sync_batch_norm_(options.Bool("sync_batch_norm")),
+        loss_(options.String("loss")) {}
+
+  Status Build(ModelBuilder& builder) const noexcept override {
+    ENGINE_ASSIGN_OR_RETURN(ModelValue x, kit::ChannelsLast(builder, "cnn"));
+    for (size_t i = 0; i < channels_.size(); ++i) {
+      const std::string number = std::to_string(i + 1);
+      ENGINE_ASSIGN_OR_RETURN(
+          x, kit::Apply(builder, "conv" + number, "conv2d", {x},
+                        {Int("channels", channels_[i]), Int("kernel", 3), Bool("bias", false)}));
+      ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "bn" + number, "batch_norm", {x},
+                                            {Bool("sync", sync_batch_norm_)}));
+      ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "relu" + number, "relu", {x}));
+    }
+    ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "pool", "max_pool", {x}, {Int("kernel", 2)}));
+    ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "flatten", "flatten", {x}));
+    ENGINE_ASSIGN_OR_RETURN(const int64_t units, kit::OutputUnits(builder, "cnn"));
+    ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "fc", "linear", {x}, {Int("units", units)}));
+    return kit::PredictTarget(builder, x, loss_);
+  }
+
+ private:
+  const std::vector<int64_t> channels_;
+  const bool sync_batch_norm_;
+  const std::string loss_;
+};
+
+}  // namespace
+}  // namespace engine::cnn
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+    {.name = "cnn",
+     .version = "1.0.0",
+     .kind = engine::PluginKind::kModel,
+     .doc = "convolutions with batch norm over images, max pooling, a fully connected layer",
+     .create = engine::kit::Create<engine::cnn::Cnn>},
+    engine::NoOps(),
+    std::array{
+        engine::kit::IntsOption("channels", "32,64", 1, 1 << 16, "of each convolution"),
+        engine::kit::BoolOption(
+            "sync_batch_norm", "true",
+            "statistics over the batch of all ranks, so that their number makes no difference"),
+        engine::kit::LossOption()});

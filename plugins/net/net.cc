@@ -1,0 +1,58 @@
+// net: a list of layers from the configuration, each fed by the one before it.
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kit/model.h"
+
+namespace engine::net {
+namespace {
+
+Result<ModelValue> Chain(ModelBuilder& builder, std::span<const LayerSpec> layers, ModelValue x) {
+  for (const LayerSpec& layer : layers) {
+    if (!layer.op.empty()) {
+      LayerSpec spec = layer;
+      if (spec.op == "embedding") spec.row_table = "weight";
+      ENGINE_RETURN_IF_ERROR(builder.Apply(spec, std::vector{x}, {&x, 1}));
+      continue;
+    }
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue h,
+                            Chain(builder, {layer.residual, layer.residual_count}, x));
+    ENGINE_ASSIGN_OR_RETURN(x, Chain(builder, {layer.shortcut, layer.shortcut_count}, x));
+    LayerSpec sum = layer;
+    sum.op = "add";
+    ENGINE_RETURN_IF_ERROR(builder.Apply(sum, std::vector{x, h}, {&x, 1}));
+  }
+  return x;
+}
+
+class Net final : public Model {
+ public:
+  explicit Net(const Options& options)
+      : layers_(Layers(options, "layer")), loss_(options.String("loss")) {}
+
+  Status Build(ModelBuilder& builder) const noexcept override {
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue x, Chain(builder, layers_, 0));
+    return kit::PredictTarget(builder, x, loss_);
+  }
+
+ private:
+  const std::span<const LayerSpec> layers_;
+  const std::string loss_;
+};
+
+}  // namespace
+}  // namespace engine::net
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+    {.name = "net",
+     .version = "1.0.0",
+     .kind = engine::PluginKind::kModel,
+     .doc = "a list of layers, each fed by the one before it",
+     .create = engine::kit::Create<engine::net::Net>},
+    engine::NoOps(),
+    std::array{engine::OptionSpec{.name = "layer",
+                                  .type = engine::OptionType::kLayers,
+                                  .doc = "one op, or a residual block; the last one has to give "
+                                         "the number of classes of the data"},
+               engine::kit::LossOption()});

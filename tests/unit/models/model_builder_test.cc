@@ -1,0 +1,206 @@
+// What a model can build beyond one input, one target and one loss, and what it may not.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kit/model.h"
+#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/values_on_device.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 6, kSamples = 4;
+constexpr std::array<int64_t, 2> kClasses = {4, 3};
+
+class FunctionModel final : public Model {
+ public:
+  using Body = std::function<Status(ModelBuilder&)>;
+  explicit FunctionModel(Body body) : body_(std::move(body)) {}
+  Status Build(ModelBuilder& builder) const noexcept override { return body_(builder); }
+
+ private:
+  const Body body_;
+};
+
+// Both inputs are added; a table of the model's own and a layer predict the two targets.
+Status BuildTwoOfEach(ModelBuilder& builder) {
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue x, kit::Apply(builder, "", "add", {0, 1}));
+  const ParameterSpec wanted{
+      .shape = {kClasses[0], kWidth}, .initializer = Initializer::kUniform, .scale = 0.5f};
+  ModelValue table = 0;
+  ENGINE_RETURN_IF_ERROR(builder.Parameter("table", &wanted, &table));
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue first,
+                          kit::Apply(builder, "first", "tied_linear", {x, table}));
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue second, kit::Apply(builder, "second", "linear", {x},
+                                                              {kit::Int("units", kClasses[1])}));
+  ENGINE_RETURN_IF_ERROR(builder.Output("first", first));
+  ENGINE_RETURN_IF_ERROR(builder.Output("second", second));
+  if (builder.data().with_loss == 0) return {};
+  for (const auto& [name, logits, target] : {std::tuple{"loss1", first, 2}, {"loss2", second, 3}}) {
+    ENGINE_ASSIGN_OR_RETURN(
+        const ModelValue loss,
+        kit::Apply(builder, name, "softmax_cross_entropy", {logits, ModelValue{target}}));
+    ENGINE_RETURN_IF_ERROR(builder.Loss(loss));
+  }
+  return {};
+}
+
+class ModelBuilderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto rank = LoneRank::Make(
+        "model { mlp {} } data { synthetic {} } train { steps: 1 global_batch: 4 }\n"
+        "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
+        OpsUnderTest() + "\"]\n");
+    ASSERT_TRUE(rank.ok()) << rank.status().message();
+    rank_ = std::move(*rank);
+    for (size_t i = 0; i < a_.size(); ++i) {
+      a_[i] = std::sin(static_cast<float>(i));
+      b_[i] = std::cos(static_cast<float>(3 * i));
+    }
+  }
+
+  Result<Graph> Build(const FunctionModel::Body& body, int64_t samples = kSamples,
+                      bool with_loss = true) {
+    return BuildModel(
+        FunctionModel(body),
+        {.inputs = inputs_, .targets = targets_, .max_samples = samples, .with_loss = with_loss},
+        rank_->ops());
+  }
+
+  Result<std::unique_ptr<Executor>> MakeExecutor(int64_t micro_batches) {
+    ENGINE_ASSIGN_OR_RETURN(Graph graph, Build(BuildTwoOfEach, kSamples / micro_batches));
+    ENGINE_ASSIGN_OR_RETURN(
+        auto executor, Executor::Create(std::move(graph), rank_->plugins(), rank_->ops(), nullptr,
+                                        {.seed = 3, .micro_batches = micro_batches}));
+    ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
+    return executor;
+  }
+
+  StepInput Input(uint64_t step) const {
+    return {.input = a_.data(),
+            .target = arm_.data(),
+            .others = others_,
+            .samples = kSamples,
+            .step = step,
+            .learning_rate = 0.5f};
+  }
+
+  std::string Refusal(const FunctionModel::Body& body, StatusCode code, bool with_loss = true) {
+    const Status status = Build(body, kSamples, with_loss).status();
+    EXPECT_EQ(status.code(), code) << status.message();
+    return status.message();
+  }
+
+  std::unique_ptr<LoneRank> rank_;
+  const std::array<SampleTensor, 2> inputs_{
+      {{.name = "a", .shape = {kWidth}}, {.name = "b", .shape = {kWidth}}}};
+  const std::array<SampleTensor, 2> targets_{
+      {{.name = "arm", .shape = {}, .dtype = DType::kInt32, .classes = kClasses[0]},
+       {.name = "leg", .shape = {}, .dtype = DType::kInt32, .classes = kClasses[1]}}};
+  std::array<float, kSamples * kWidth> a_, b_;
+  std::array<int32_t, kSamples> arm_{0, 3, 2, 1}, leg_{2, 0, 1, 2};
+  const std::array<const void*, 2> others_{b_.data(), leg_.data()};
+};
+
+// By its definition, in double precision.
+double CrossEntropy(const std::vector<float>& logits, const std::array<int32_t, kSamples>& target) {
+  const size_t classes = logits.size() / kSamples;
+  double loss = 0;
+  for (size_t i = 0; i < kSamples; ++i) {
+    double sum = 0;
+    for (size_t c = 0; c < classes; ++c) sum += std::exp(double{logits[i * classes + c]});
+    loss += std::log(sum) - logits[i * classes + static_cast<size_t>(target[i])];
+  }
+  return loss;
+}
+
+TEST_F(ModelBuilderTest, SeveralInputsTargetsOutputsAndLosses) {
+  auto executor = MakeExecutor(1);
+  ASSERT_TRUE(executor.ok()) << executor.status().message();
+  ModelMemory& memory = (*executor)->memory();
+  const StepInput batch = Input(1);
+  ASSERT_TRUE(memory.SetBatch(batch.input, batch.target, batch.samples, batch.others).ok());
+  ASSERT_TRUE(memory.RunForward().ok());
+  const auto first = memory.output("first"), second = memory.output("second");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->data, memory.logits().data);
+  EXPECT_EQ(memory.output("third").status().code(), StatusCode::kConfig);
+  const double expected =
+      CrossEntropy(Floats(memory, *first), arm_) + CrossEntropy(Floats(memory, *second), leg_);
+  const StepStatistics statistics = StatisticsIn(memory);
+  EXPECT_NEAR(statistics.loss_sum, expected, 1e-4);
+  EXPECT_EQ(statistics.count, 2 * kSamples) << "the targets of both losses";
+}
+
+TEST_F(ModelBuilderTest, LearnsFromBothTargetsAlsoInMicroBatches) {
+  const auto last_loss = [&](int64_t micro_batches) {
+    auto executor = MakeExecutor(micro_batches);
+    EXPECT_TRUE(executor.ok()) << executor.status().message();
+    double first = 0, loss = 0;
+    for (uint64_t step = 1; step <= 60; ++step) {
+      const auto statistics = StepAndFlush(**executor, Input(step));
+      EXPECT_TRUE(statistics.ok()) << statistics.status().message();
+      loss = statistics->loss_sum / statistics->count;
+      if (step == 1) first = loss;
+    }
+    EXPECT_LT(loss, first / 4);
+    return loss;
+  };
+  const double whole = last_loss(1);
+  EXPECT_NEAR(last_loss(2), whole, 1e-3 * whole);
+}
+
+TEST_F(ModelBuilderTest, AGraphForInferenceHasNoTargets) {
+  const auto graph = Build(BuildTwoOfEach, kSamples, false);
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  EXPECT_EQ(graph->target, kNone);
+  EXPECT_EQ(graph->loss, kNone);
+  EXPECT_EQ(graph->others, std::vector<ValueId>{1});
+  EXPECT_EQ(graph->outputs.size(), 2u);
+}
+
+TEST_F(ModelBuilderTest, WhatAModelMayNotDo) {
+  const auto layer = [](ModelBuilder& builder) {
+    return *kit::Apply(builder, "layer", "linear", {0}, {kit::Int("units", 4)});
+  };
+  EXPECT_THAT(Refusal([](ModelBuilder&) { return Status(); }, StatusCode::kPlugin),
+              HasSubstr("has no output"));
+  EXPECT_THAT(Refusal([&](ModelBuilder& builder) { return builder.Output("x", layer(builder)); },
+                      StatusCode::kPlugin),
+              HasSubstr("has no loss"));
+  EXPECT_THAT(Refusal([&](ModelBuilder& builder) { return builder.Loss(layer(builder)); },
+                      StatusCode::kConfig),
+              HasSubstr("'layer' is no loss"));
+  EXPECT_THAT(
+      Refusal([](ModelBuilder& builder) { return builder.Output("x", 99); }, StatusCode::kPlugin),
+      HasSubstr("an output that is not there"));
+  EXPECT_THAT(Refusal([](ModelBuilder& builder) { return builder.Output("x", 2); },
+                      StatusCode::kPlugin, false),
+              HasSubstr("not there"));
+  ModelValue value = 0;
+  EXPECT_THAT(Refusal([&](ModelBuilder& b) { return b.Parameter("no.such", nullptr, &value); },
+                      StatusCode::kConfig),
+              HasSubstr("'no.such'"));
+  // The first error stays, whatever a model makes of it.
+  EXPECT_THAT(Refusal(
+                  [](ModelBuilder& builder) {
+                    (void)kit::Apply(builder, "", "liner", {0});
+                    return builder.Output("x", 0);
+                  },
+                  StatusCode::kConfig),
+              AllOf(HasSubstr("'liner'"), HasSubstr("did you mean 'linear'")));
+}
+
+}  // namespace
+}  // namespace engine::test
