@@ -29,7 +29,7 @@ class ScratchFolder {
   const std::string path_;
 };
 
-// Layer times of a known network in place of a configuration (docs/link_emulation.md).
+// Layer times of a known network in place of a configuration (docs/benchmarking.md).
 struct ProfileChoice {
   std::string name;
   double time_scale = 1, bytes_scale = 1;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Schedulers on rate-limited links, measured and simulated: the table of docs/simulator.md and README.md.
+# Schedulers on rate-limited links, measured and simulated: the table of docs/schedulers.md and README.md.
 #   sudo bench/schedulers_on_links.sh [FOLDER]       about 15 minutes; needs a build in build/release
 # Two ranks on emulated hosts, compute replaced by the layer times of VGG-16 and ResNet-50 (times x4, bytes
 # x1/16), r = C / (F + B) near 0.5, 1 and 1.5. fifo_sched cuts the slices that priority_sched cuts (256 KiB): "partitioned FIFO".

@@ -2,7 +2,7 @@
 #
 # Never links libcuda: a plugin that needs it cannot be loaded on a machine without a driver.
 
-option(ENGINE_WITH_CUDA "Build the CUDA plugins where the toolkit is found" ON)
+set(ENGINE_WITH_CUDA ON CACHE STRING "The CUDA plugins: ON, where the toolkit is found; REQUIRED; OFF")
 set(ENGINE_CUDA OFF)
 if(NOT ENGINE_WITH_CUDA)
   message(STATUS "CUDA: left out (ENGINE_WITH_CUDA is OFF)")
@@ -10,6 +10,9 @@ if(NOT ENGINE_WITH_CUDA)
 endif()
 find_package(CUDAToolkit 12.4 QUIET)
 if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
+  if(ENGINE_WITH_CUDA STREQUAL "REQUIRED")
+    message(FATAL_ERROR "CUDA: no toolkit of version 12.4 or later was found: put its nvcc on the PATH, or set CUDAToolkit_ROOT")
+  endif()
   message(STATUS "CUDA: no toolkit of version 12.4 or later; plugins cuda_ops and nccl are left out")
   return()
 endif()

@@ -6,6 +6,13 @@
 
 find_package(GTest REQUIRED)
 
+# Tests are compiled more often than they run: they are optimised little.
+set(test_options "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>")
+engine_precompile(test "${test_options}" <gmock/gmock.h> <gtest/gtest.h> <algorithm> <atomic> <chrono> <cmath>
+  <condition_variable> <cstdint> <cstdio> <cstdlib> <cstring> <filesystem> <fstream> <functional> <map> <memory> <mutex>
+  <numeric> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
+target_link_libraries(engine_precompiled_test PRIVATE GTest::gmock)
+
 function(engine_add_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT" "SOURCES;LINK;LABELS;PLUGINS;ENVIRONMENT")
   if(NOT arg_LABELS)
@@ -16,6 +23,8 @@ function(engine_add_test)
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
   target_link_libraries(${arg_NAME} PRIVATE engine_flags engine::interfaces ${arg_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_options(${arg_NAME} PRIVATE ${test_options})
+  engine_use_precompiled(${arg_NAME} test)
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${arg_NAME} PRIVATE
     ENGINE_TEST_PLUGIN_DIR="${ENGINE_PLUGIN_OUTPUT_DIR}"

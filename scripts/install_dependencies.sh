@@ -2,6 +2,7 @@
 # Installs what is missing to build the engine on Debian 12, with apt.
 #   scripts/install_dependencies.sh          to build and run
 #   scripts/install_dependencies.sh tests    also what the tests need
+#   scripts/install_dependencies.sh lint     also what scripts/lint.sh needs
 set -euo pipefail
 
 packages=(g++ cmake cppzmq-dev ninja-build ccache pkg-config
@@ -9,6 +10,10 @@ packages=(g++ cmake cppzmq-dev ninja-build ccache pkg-config
           libxxhash-dev libzmq3-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev)
 if [ "${1:-}" = tests ]; then
   packages+=(chromium clang iproute2 libboost-context1.81-dev libclang-rt-14-dev lld libgtest-dev libgmock-dev openmpi-bin python3)
+fi
+
+if [ "${1:-}" = lint ]; then
+  packages+=(clang-format clang-tidy)
 fi
 
 missing=()

@@ -1,5 +1,5 @@
 // Metrics as JSON lines, one object per step, evaluation, checkpoint or plugin metric
-// (docs/metrics.md).
+// (docs/configuration.md).
 #pragma once
 
 #include <cstdio>

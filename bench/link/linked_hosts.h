@@ -5,7 +5,7 @@
 //
 // Each link is limited in both directions by a token bucket (tc-tbf(8)) at the sending end. A
 // process in host i reaches host j under Address(j) and nothing else: not the machine's own
-// network. docs/link_emulation.md says what this can and cannot show.
+// network. docs/benchmarking.md says what this can and cannot show.
 #pragma once
 
 #include <cstdint>

@@ -69,7 +69,7 @@ constexpr char kHeader[] =
 # The time of the forward pass (with the optimizer) is known as a whole: each layer has a share in
 # proportion to its backward time. With the scales below, a step has {:.1f} ms of forward and {:.1f} ms
 # of backward pass, and gradients of {:.1f} MB, which two ranks exchange in as long at {:.0f} Mbit/s.
-# docs/link_emulation.md says what to expect of which scheduler.
+# docs/benchmarking.md says what to expect of which scheduler.
 
 )";
 

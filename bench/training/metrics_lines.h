@@ -1,4 +1,4 @@
-// The losses that a run wrote (docs/metrics.md).
+// The losses that a run wrote (docs/configuration.md).
 #pragma once
 
 #include <string>

@@ -113,15 +113,5 @@ TEST(EmulatedCublasLt, AnAlgorithmIsOfOneShape) {
   EXPECT_EQ(other.Check(proposals[0].algo), CUBLAS_STATUS_INVALID_VALUE);
 }
 
-TEST(EmulatedCublasLt, AttributesHaveSizes) {
-  cublasLtMatmulDesc_t description = nullptr;
-  ASSERT_EQ(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-            CUBLAS_STATUS_SUCCESS);
-  const int64_t wide = 1;
-  EXPECT_EQ(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &wide, 8),
-            CUBLAS_STATUS_INVALID_VALUE);
-  cublasLtMatmulDescDestroy(description);
-}
-
 }  // namespace
 }  // namespace emulated_cuda

@@ -32,20 +32,9 @@ constexpr int warpSize = 32;
 inline void __syncthreads() {
   emulated_cuda_block_barrier("__syncthreads", 0);
 }
-inline int __syncthreads_or(int predicate) {
-  return emulated_cuda_block_barrier("__syncthreads_or", predicate) != 0;
-}
-inline int __syncthreads_and(int predicate) {
-  return emulated_cuda_block_barrier("__syncthreads_and", !predicate) == 0;
-}
-inline int __syncthreads_count(int predicate) {
-  return emulated_cuda_block_barrier("__syncthreads_count", predicate);
-}
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   emulated_cuda_warp_exchange("__syncwarp", mask, nullptr, 0);
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 inline void __threadfence_system() {}
 
 // Functions of warps.
@@ -75,157 +64,27 @@ T Shuffle(const char* function, unsigned mask, T value, int source) {
   return result;
 }
 
-// `source` if it is in the segment of `width` lanes of this lane, else this lane.
-inline int InSegment(int source, int width) {
-  return source / width == Lane() / width && source >= 0 ? source : Lane();
-}
-
-inline unsigned Ballot(const char* function, unsigned mask, int predicate) {
-  const int vote = predicate != 0;
-  const unsigned char* votes = emulated_cuda_warp_exchange(function, mask, &vote, sizeof vote);
-  unsigned result = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    result |= static_cast<unsigned>(votes[lane * kEmulatedCudaSlot]) << lane;
-  }
-  return result;
-}
-
 }  // namespace emulated_cuda
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
-  const int first = emulated_cuda::Lane() / width * width;
-  return emulated_cuda::Shuffle("__shfl_sync", mask, value, first + (source & (width - 1)));
-}
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
-  // Lanes of an earlier segment may be read, those of a later one not.
-  const int source = emulated_cuda::Lane() ^ lane_mask;
-  const int end = (emulated_cuda::Lane() / width + 1) * width;
-  return emulated_cuda::Shuffle("__shfl_xor_sync", mask, value,
-                                source < end ? source : emulated_cuda::Lane());
-}
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const int source = emulated_cuda::Lane() + static_cast<int>(delta);
-  return emulated_cuda::Shuffle("__shfl_down_sync", mask, value,
-                                emulated_cuda::InSegment(source, width));
-}
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const int source = emulated_cuda::Lane() - static_cast<int>(delta);
-  return emulated_cuda::Shuffle("__shfl_up_sync", mask, value,
-                                emulated_cuda::InSegment(source, width));
-}
-inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  return emulated_cuda::Ballot("__ballot_sync", mask, predicate);
-}
-inline int __any_sync(unsigned mask, int predicate) {
-  return emulated_cuda::Ballot("__any_sync", mask, predicate) != 0;
-}
-inline int __all_sync(unsigned mask, int predicate) {
-  return emulated_cuda::Ballot("__all_sync", mask, predicate) == 0xffffffffu;
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
+  return emulated_cuda::Shuffle("__shfl_xor_sync", mask, value, emulated_cuda::Lane() ^ lane_mask);
 }
 
-// Arithmetic. The fast functions of a device are less exact than these.
-
-template <typename T>
-T __ldg(const T* pointer) {
-  return *pointer;
-}
-inline float rsqrtf(float x) {
-  return 1 / std::sqrt(x);
-}
-inline double rsqrt(double x) {
-  return 1 / std::sqrt(x);
-}
-inline float __expf(float x) {
-  return std::exp(x);
-}
-inline float __logf(float x) {
-  return std::log(x);
-}
-inline float __powf(float x, float y) {
-  return std::pow(x, y);
-}
+// The fast functions of a device are less exact than these.
 inline float __fdividef(float x, float y) {
   return x / y;
 }
-inline float __frcp_rn(float x) {
-  return 1 / x;
-}
-inline float __fsqrt_rn(float x) {
-  return std::sqrt(x);
-}
-inline float __fadd_rn(float x, float y) {
-  return x + y;
-}
-inline float __fsub_rn(float x, float y) {
-  return x - y;
-}
-inline float __fmul_rn(float x, float y) {
-  return x * y;
-}
-inline float __fdiv_rn(float x, float y) {
-  return x / y;
-}
-inline float __fmaf_rn(float x, float y, float z) {
-  return std::fma(x, y, z);
-}
-inline float __saturatef(float x) {
-  return x > 0 ? (x < 1 ? x : 1) : 0;
-}
-
-inline int __popc(unsigned x) {
-  return __builtin_popcount(x);
-}
-inline int __popcll(unsigned long long x) {
-  return __builtin_popcountll(x);
-}
-inline int __clz(int x) {
-  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
-}
-inline int __clzll(long long x) {
-  return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x));
-}
-inline int __ffs(int x) {
-  return __builtin_ffs(x);
-}
-inline unsigned __umulhi(unsigned x, unsigned y) {
-  return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32);
-}
-inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
-  return static_cast<unsigned long long>((static_cast<unsigned __int128>(x) * y) >> 64);
-}
 
 namespace emulated_cuda {
-template <typename To, typename From>
-To BitCast(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof to);
-  return to;
-}
 
 inline void CheckRow(const void* row) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
     emulated_cuda_fail("a row of a matrix that is loaded from shared memory is not aligned to 16");
   }
 }
-}  // namespace emulated_cuda
 
-inline unsigned __float_as_uint(float x) {
-  return emulated_cuda::BitCast<unsigned>(x);
-}
-inline int __float_as_int(float x) {
-  return emulated_cuda::BitCast<int>(x);
-}
-inline float __uint_as_float(unsigned x) {
-  return emulated_cuda::BitCast<float>(x);
-}
-inline float __int_as_float(int x) {
-  return emulated_cuda::BitCast<float>(x);
-}
+}  // namespace emulated_cuda
 
 // CUDA has these for pairs of arithmetic types, and gives the common type.
 template <typename A, typename B,

@@ -101,73 +101,6 @@ TEST(EmulatedStream, StreamsWaitForEachOtherOnlyByEvents) {
   static_cast<void>(cudaGetLastError());
 }
 
-TEST(EmulatedStream, TheDefaultStreamWaitsForBlockingStreams) {
-  cudaStream_t blocking = nullptr;
-  ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
-  Gate gate;
-  int value = 0;
-  int seen = -1;
-  ASSERT_EQ(Enqueue(blocking,
-                    [&, wait = gate.Wait()] {
-                      wait();
-                      value = 1;
-                      return cudaSuccess;
-                    }),
-            cudaSuccess);
-  ASSERT_EQ(Enqueue(nullptr,
-                    [&] {
-                      seen = value;
-                      return cudaSuccess;
-                    }),
-            cudaSuccess);
-  gate.Open();
-  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-  EXPECT_EQ(seen, 1);
-  ASSERT_EQ(cudaStreamDestroy(blocking), cudaSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(blocking), cudaErrorInvalidResourceHandle);
-  static_cast<void>(cudaGetLastError());
-}
-
-TEST(EmulatedStream, EventsOfOneStreamAreInOrderOfTime) {
-  Stream stream;
-  Event first, second, never;
-  ASSERT_EQ(cudaEventRecord(first, stream), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(second, stream), cudaSuccess);
-  ASSERT_EQ(cudaEventSynchronize(second), cudaSuccess);
-  float milliseconds = -1;
-  ASSERT_EQ(cudaEventElapsedTime(&milliseconds, first, second), cudaSuccess);
-  EXPECT_GE(milliseconds, 0);
-  EXPECT_EQ(cudaEventQuery(never), cudaSuccess);
-  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, first, never), cudaErrorInvalidResourceHandle);
-  static_cast<void>(cudaGetLastError());
-}
-
-TEST(EmulatedCopy, PinnedMemoryIsReadWhenTheCopyIsDone) {
-  Stream stream;
-  Array<int> device(std::vector<int>{0});
-  int* pinned = nullptr;
-  ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&pinned), sizeof(int)), cudaSuccess);
-  int ordinary = 1;
-  *pinned = 1;
-  Gate gate;
-  stream.Add(gate.Wait());
-  ASSERT_EQ(cudaMemcpyAsync(device.data(), pinned, 4, cudaMemcpyHostToDevice, stream), cudaSuccess);
-  *pinned = 2;  // a mistake on purpose: it shows
-  gate.Open();
-  stream.Synchronize();
-  EXPECT_EQ(device.Read()[0], 2);
-
-  Gate second;
-  stream.Add(second.Wait());
-  ASSERT_EQ(cudaMemcpyAsync(device.data(), &ordinary, 4, cudaMemcpyHostToDevice, stream),
-            cudaSuccess);
-  ordinary = 2;  // allowed
-  second.Open();
-  stream.Synchronize();
-  EXPECT_EQ(device.Read()[0], 1);
-  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
-}
-
 TEST(EmulatedCopy, WrongKindsAndRangesAreRefused) {
   Array<int> device(4);
   int host[8] = {};
@@ -199,41 +132,6 @@ TEST(EmulatedMemory, IsCountedKnownAndLimited) {
   EXPECT_EQ(cudaMalloc(&memory, size_t{1} << 40), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaMalloc(&memory, SIZE_MAX), cudaErrorMemoryAllocation);
   static_cast<void>(cudaGetLastError());
-}
-
-TEST(EmulatedMemory, IsFreedInTheOrderOfTheStream) {
-  Stream stream;
-  Gate gate;
-  void* memory = nullptr;
-  ASSERT_EQ(cudaMallocAsync(&memory, 64, stream), cudaSuccess);
-  stream.Add(gate.Wait());
-  ASSERT_EQ(cudaFreeAsync(memory, stream), cudaSuccess);
-  EXPECT_TRUE(emulated_cuda_is_device_range(memory, 64));
-  gate.Open();
-  stream.Synchronize();
-  EXPECT_FALSE(emulated_cuda_is_device_range(memory, 64));
-}
-
-TEST(EmulatedGraph, WorkIsRecordedAndReplayed) {
-  Stream stream;
-  int count = 0;
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  stream.Add([&] { ++count; });
-  stream.Add([&] { count *= 10; });
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  ASSERT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
-  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  stream.Synchronize();
-  EXPECT_EQ(count, 0);
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-  ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);  // while it runs
-  stream.Synchronize();
-  EXPECT_EQ(count, 110);
 }
 
 TEST(EmulatedGraph, AllocatingSpoilsTheRecordingOfTheSameThread) {
@@ -357,24 +255,6 @@ TEST_F(EmulatedSettings, Devices) {
   };
   EXPECT_EXIT(ExitWith("EMULATED_CUDA_DEVICES", "2", two), ::testing::ExitedWithCode(0), "");
   EXPECT_DEATH(ExitWith("EMULATED_CUDA_DEVICES", "9", none), "must be 0 to 8");
-}
-
-TEST_F(EmulatedSettings, AProcessMayEndWithWorkInItsQueues) {
-  const auto leave = [] {
-    cudaStream_t stream = nullptr;
-    if (cudaStreamCreate(&stream) != cudaSuccess) return false;
-    auto* const begun = new std::atomic<bool>(false);
-    for (int i = 0; i < 1000; ++i) {
-      static_cast<void>(Enqueue(stream, [begun] {
-        begun->store(true);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        return cudaSuccess;
-      }));
-    }
-    while (!begun->load()) std::this_thread::yield();
-    return cudaStreamQuery(stream) == cudaErrorNotReady;
-  };
-  EXPECT_EXIT(ExitWith("EMULATED_CUDA_DEVICES", "1", leave), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

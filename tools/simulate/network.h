@@ -3,7 +3,7 @@
 // All ranks are taken to be alike and to start a transfer at the same time, so one of them stands
 // for all. A transfer is a series of rounds. A round first keeps the hosts busy, while the link is
 // free for others, then sends its bytes; what arrives takes as long as what leaves, because the
-// link carries both ways at once. docs/simulator.md derives the numbers.
+// link carries both ways at once. docs/schedulers.md derives the numbers.
 #pragma once
 
 #include <cstdint>

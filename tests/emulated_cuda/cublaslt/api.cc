@@ -133,11 +133,7 @@ size_t cublasLtGetVersion() {
   return CUBLAS_VERSION;
 }
 
-size_t cublasLtGetCudartVersion() {
-  return CUDART_VERSION;
-}
-
-const char* cublasLtGetStatusName(cublasStatus_t status) {
+const char* cublasLtGetStatusString(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS:
       return "CUBLAS_STATUS_SUCCESS";
@@ -161,10 +157,6 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
       return "CUBLAS_STATUS_LICENSE_ERROR";
   }
   return "unknown cuBLAS status";
-}
-
-const char* cublasLtGetStatusString(cublasStatus_t status) {
-  return cublasLtGetStatusName(status);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,

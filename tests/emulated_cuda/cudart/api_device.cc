@@ -154,13 +154,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
-  EMULATED_CUDA_ENTER();
-  if (!Exists(device)) return Leave(cudaErrorInvalidDevice);
-  std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", device + 1);
-  return cudaSuccess;
-}
-
 cudaError_t cudaDeviceSynchronize() {
   EMULATED_CUDA_ENTER();
   if (const cudaError_t error = Process::Get().RefuseInCapture()) return Leave(error);
@@ -171,13 +164,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   EMULATED_CUDA_ENTER();
   if (least) *least = 0;
   if (greatest) *greatest = -5;
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  EMULATED_CUDA_ENTER();
-  *total_bytes = Memory::kDeviceBytes;
-  *free_bytes = Memory::kDeviceBytes - Process::Get().memory.live_bytes(CurrentDevice());
   return cudaSuccess;
 }
 

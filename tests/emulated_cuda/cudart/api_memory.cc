@@ -165,12 +165,6 @@ cudaError_t cudaMemcpy(void* target, const void* source, size_t size_bytes, cuda
   return Leave(error != cudaSuccess ? error : Process::Get().Synchronize(nullptr));
 }
 
-cudaError_t cudaMemcpyPeerAsync(void* target, int, const void* source, int, size_t size_bytes,
-                                cudaStream_t stream) {
-  EMULATED_CUDA_ENTER();
-  return Leave(Copy(target, source, size_bytes, cudaMemcpyDeviceToDevice, stream));
-}
-
 cudaError_t cudaMemsetAsync(void* target, int value, size_t size_bytes, cudaStream_t stream) {
   EMULATED_CUDA_ENTER();
   return Leave(Set(target, value, size_bytes, stream));
@@ -204,29 +198,11 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void* v
   return Leave(pool && value ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  EMULATED_CUDA_ENTER();
-  const bool bytes = attribute >= cudaMemPoolAttrReservedMemCurrent;
-  if (!pool || !value || !bytes) return Leave(cudaErrorInvalidValue);
-  *static_cast<uint64_t*>(value) = Process::Get().memory.live_bytes(pool->device);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
-  EMULATED_CUDA_ENTER();
-  return Leave(pool ? cudaSuccess : cudaErrorInvalidValue);
-}
-
 cudaError_t cudaMallocFromPoolAsync(void** out, size_t size_bytes, cudaMemPool_t pool,
                                     cudaStream_t stream) {
   EMULATED_CUDA_ENTER();
   if (!pool) return Leave(cudaErrorInvalidValue);
   return Leave(AllocateAsync(pool->device, size_bytes, stream, out));
-}
-
-cudaError_t cudaMallocAsync(void** out, size_t size_bytes, cudaStream_t stream) {
-  EMULATED_CUDA_ENTER();
-  return Leave(AllocateAsync(CurrentDevice(), size_bytes, stream, out));
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {

@@ -58,14 +58,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return Leave(Process::Get().DestroyStream(stream));
 }
 
-cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
-  EMULATED_CUDA_ENTER();
-  const std::shared_ptr<CUstream_st> stream = Process::Get().Find(handle);
-  if (!stream) return Leave(cudaErrorInvalidResourceHandle);
-  *priority = stream->priority;
-  return cudaSuccess;
-}
-
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   EMULATED_CUDA_ENTER();
   return Leave(Process::Get().Synchronize(stream));

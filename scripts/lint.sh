@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What a reader would object to before reading: format, names, sizes of functions and files, headers that need others.
+#   scripts/lint.sh          what CI runs: clang-format on all files, clang-tidy's names and sizes on the product, headers
+#   LINT=all scripts/lint.sh         also clang-tidy's other groups (.clang-tidy), which take several times as long
+#   LINT=files scripts/lint.sh FILE...       everything, of these .cc files only
+# Precompiled headers are off here, so that a missing include is an error.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+scripts/install_dependencies.sh lint
+lint=${LINT:-fast}
+build=build/lint
+jobs=$(nproc)
+failed=0
+
+[ $# -gt 0 ] && files=("$@") || mapfile -t files < <(git ls-files '*.h' '*.cc')
+clang-format --dry-run -Werror "${files[@]}" || failed=1
+
+cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DBUILD_TESTING=OFF -DENGINE_WITH_CUDA=OFF \
+  -DENGINE_HEADER_CHECK=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
+cmake --build $build --target check_headers -j "$jobs" || failed=1
+
+fast='-*,readability-identifier-naming,readability-function-size,google-build-using-namespace'
+[ "$lint" = fast ] && checks=(-checks="$fast") || checks=()
+[ $# -eq 0 ] && files=('/(core|app|tools|bench|plugins)/.*\.cc$')
+run-clang-tidy -quiet -p $build -j "$jobs" "${checks[@]}" "${files[@]}" >$build/clang_tidy.log 2>&1 || failed=1
+grep -E '(error|warning): .*\[' $build/clang_tidy.log | sort -u || true
+
+[ $failed -eq 0 ] && echo "lint: nothing found" || echo "lint: see above, and $PWD/$build/clang_tidy.log"
+exit $failed
