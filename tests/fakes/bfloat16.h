@@ -1,18 +1,11 @@
-// The upper half of a float32, for tests: rounded to nearest, ties to even.
+// The upper half of a float32.
 #pragma once
 
-#include <bit>
-#include <cstdint>
+#include "kit/float16.h"
 
 namespace engine::test {
 
-inline uint16_t ToBFloat16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-inline float FromBFloat16(uint16_t x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-}
+using kit::FromBFloat16;
+using kit::ToBFloat16;
 
 }  // namespace engine::test
