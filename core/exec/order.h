@@ -6,7 +6,7 @@
 // next ones travel while the network is busy with those before.
 //
 // Whatever the order came from, every rank logs what it starts. Ranks that disagree are found
-// 1. by a communicator that compares keys on the wire (gloo does),
+// 1. by a communicator that compares keys on the wire (tcp does),
 // 2. by a digest of the log that travels with the statistics of each step,
 // 3. by comparing the logs when a transfer fails or times out,
 // and the first transfer that differs is named on every rank.

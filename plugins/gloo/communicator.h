@@ -1,8 +1,6 @@
 // A Communicator that runs Gloo's own algorithms.
 #pragma once
 
-#include <gloo/allreduce.h>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,13 +13,13 @@
 
 namespace engine::gloo {
 
-using Algorithm = ::gloo::AllreduceOptions::Algorithm;
+enum class AllReduceChoice { kAuto, kRing, kBcube };
 
 struct Settings {
   int lanes = 1;
   std::string interface;  // name of a network interface, or empty
   std::string hostname;   // own name or address, or empty
-  Algorithm all_reduce = Algorithm::UNSPECIFIED;
+  AllReduceChoice all_reduce = AllReduceChoice::kAuto;
   int64_t rendezvous_timeout_ms = 30000;
 };
 
@@ -56,7 +54,7 @@ class GlooCommunicator final : public Communicator, private kit::Transport {
 
   Host& host_;
   const RankInfo ranks_;
-  const Algorithm all_reduce_;
+  const AllReduceChoice all_reduce_;
   const std::string prefix_;  // of this communicator's keys in the store
   std::vector<Lane> lanes_;   // none in a world of one
   kit::Failure failure_;

@@ -19,7 +19,9 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
         .lanes = static_cast<int>(options.Int("io_threads")),
         .interface = std::string(options.String("interface")),
         .hostname = std::string(options.String("hostname")),
-        .all_reduce = options.String("all_reduce") == "bcube" ? Algorithm::BCUBE : Algorithm::RING,
+        .all_reduce = options.String("all_reduce") == "ring"    ? AllReduceChoice::kRing
+                      : options.String("all_reduce") == "bcube" ? AllReduceChoice::kBcube
+                                                                : AllReduceChoice::kAuto,
         .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
     };
     ENGINE_ASSIGN_OR_RETURN(auto communicator, GlooCommunicator::Create(host, settings));
@@ -55,9 +57,10 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                    .doc = "own name or address to use; empty: the name of the host"},
         OptionSpec{.name = "all_reduce",
                    .type = OptionType::kEnum,
-                   .default_value = "ring",
-                   .choices = "ring|bcube",
-                   .doc = "Gloo's algorithm; PyTorch and Horovod take the ring for every size"},
+                   .default_value = "auto",
+                   .choices = "auto|ring|bcube",
+                   .doc = "Gloo's algorithm; auto: bcube for more than two ranks up to 1 MiB, else "
+                          "the ring, which PyTorch and Horovod take for every size"},
         OptionSpec{.name = "rendezvous_timeout_ms",
                    .type = OptionType::kInt,
                    .default_value = "30000",

@@ -121,6 +121,18 @@ TEST_F(Parity, ThreadsAndProcessesFifoAndPriorityGiveTheSameBitsOnTwoRanks) {
   }
 }
 
+#ifdef ENGINE_TEST_GLOO
+// A sum of two has one order, whoever adds it up.
+TEST_F(Parity, GlooTrainsTwoRanksToTheBitsOfTcp) {
+  for (const char* shard : {"false", "true"}) {
+    const std::string sharded = std::string("train.shard_optimizer=") + shard;
+    TrainWithThreads(kMlp, 2, {CheckpointAt("tcp"), sharded});
+    TrainWithProcesses("mlp.pbtxt", 2, "gloo", {"--plugins", "gloo", "--set", sharded});
+    EXPECT_EQ(TensorsOf(folder_ / "gloo"), TensorsOf(folder_ / "tcp")) << sharded;
+  }
+}
+#endif
+
 TEST_F(Parity, TheSameRunTwiceGivesTheSameBits) {
   for (const char* name : {"first", "second"}) TrainWithThreads(gpt_, 3, {CheckpointAt(name)});
   EXPECT_EQ(TensorsOf(folder_ / "first"), TensorsOf(folder_ / "second"));
