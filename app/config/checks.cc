@@ -114,6 +114,7 @@ Status CheckGroups(const Document& document, const Cursor& train) {
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
+  ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
   if (output.Has(output.Field("checkpoint"))) return {};
   const auto needs_file = [&](const Cursor& block, const char* key) {
     return document.Error(block, block.Field(key), -1,
@@ -138,7 +139,7 @@ Status CheckDocument(const Document& document) {
     return document.Error(root, std::string("the configuration needs '") + block + "'");
   }
   ENGINE_RETURN_IF_ERROR(CheckNumbers(document, document.Root()));
-  for (const char* block : {"model", "data", "train"}) {
+  for (const char* block : {"model", "data"}) {
     ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, document.At(block)));
   }
   return CheckTrain(document);

@@ -69,7 +69,7 @@ Status ServeParameters(const Config& config, RankContext& server) {
   ENGINE_RETURN_IF_ERROR(CheckSameAsRankZero(server, kPlugins, PluginVersions(config.plugins()),
                                              config.run().communication.rendezvous_timeout_ms));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<RankPlugins> plugins,
-                          RankPlugins::CreateForServer(config.plugins(), server));
+                          RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;
   auto* const parameters = static_cast<ParameterServer*>(communicator.Query(kParameterServerId));
   if (parameters == nullptr) {

@@ -30,6 +30,7 @@ Status AbortSignal::reason() const {
 int AbortSignal::Listen(std::function<void(const Status&)> listener) {
   std::unique_lock lock(mutex_);
   int token = next_token_++;
+  // Under the lock: Raise has either not begun, and will find it, or has set the reason.
   if (!raised()) {
     listeners_.emplace_back(token, std::move(listener));
     return token;
@@ -40,6 +41,8 @@ int AbortSignal::Listen(std::function<void(const Status&)> listener) {
   return token;
 }
 
+// After this the listener does not run and will not: what it uses may go. The raiser may forget
+// from inside of it, where waiting would never end.
 void AbortSignal::Forget(int token) {
   std::unique_lock lock(mutex_);
   std::erase_if(listeners_, [token](const auto& entry) { return entry.first == token; });

@@ -33,6 +33,7 @@ Device* PluginHost::device() const noexcept {
   return device_ != nullptr ? *device_ : nullptr;
 }
 
+// Plugins log from any of their threads; the sink orders lines.
 void PluginHost::Log(LogLevel level, std::string_view message) noexcept {
   try {
     rank_.Log(level, std::string(plugin_).append(": ").append(message));
@@ -49,6 +50,7 @@ void PluginHost::Metric(std::string_view name, double value) noexcept {
   }
 }
 
+// store key := "plugin/" name "/" key, so that plugins do not meet.
 std::string PluginHost::Key(std::string_view key) const {
   return "plugin/" + plugin_ + "/" + std::string(key);
 }

@@ -15,6 +15,7 @@ std::string Quoted(std::string_view value) {
   return "'" + text + (value.size() > kMaxQuoted ? "...'" : "'");
 }
 
+// store key := "agree/" what "/" (rank | "outcome")
 std::string Key(std::string_view what, const std::string& leaf) {
   return "agree/" + std::string(what) + "/" + leaf;
 }

@@ -17,23 +17,16 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
   const HostFactory host_of = [&](const std::string& plugin) -> Host& {
     return self.AddHost(plugin, metrics);
   };
-  ENGINE_ASSIGN_OR_RETURN(
-      self.set_, CreatePlugins(chosen, host_of, [&](Device* device) { self.device_ = device; }));
-  self.op_factory_ = [&self](const std::string& name, const std::vector<OwnedOption>& attributes) {
-    return self.MakeOp(name, attributes);
-  };
-  self.AbortWithRun(*self.set_.communicator);
-  return plugins;
-}
-
-Result<std::unique_ptr<RankPlugins>> RankPlugins::CreateForServer(const PluginSelection& chosen,
-                                                                  RankContext& rank) {
-  std::unique_ptr<RankPlugins> plugins(new RankPlugins(chosen, rank));
-  RankPlugins& self = *plugins;
-  const HostFactory host_of = [&](const std::string& plugin) -> Host& {
-    return self.AddHost(plugin, nullptr);
-  };
-  ENGINE_ASSIGN_OR_RETURN(self.set_, CreateServerPlugins(chosen, host_of));
+  if (rank.info.is_server != 0) {
+    ENGINE_ASSIGN_OR_RETURN(self.set_, CreateServerPlugins(chosen, host_of));
+  } else {
+    ENGINE_ASSIGN_OR_RETURN(
+        self.set_, CreatePlugins(chosen, host_of, [&](Device* device) { self.device_ = device; }));
+    self.op_factory_ = [&self](const std::string& name,
+                               const std::vector<OwnedOption>& attributes) {
+      return self.MakeOp(name, attributes);
+    };
+  }
   self.AbortWithRun(*self.set_.communicator);
   return plugins;
 }
@@ -43,11 +36,14 @@ Host& RankPlugins::AddHost(const std::string& plugin, PluginHost::MetricSink met
   return *hosts_.back();
 }
 
+// The listener may run on any thread, at any time until it is forgotten: Communicator::Abort is
+// made for that.
 void RankPlugins::AbortWithRun(Communicator& communicator) {
   abort_tokens_.push_back(
       rank_.abort.Listen([&communicator](const Status& reason) { communicator.Abort(reason); }));
 }
 
+// Forget waits for a listener that runs, so no thread is in a communicator when it goes.
 RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
 }

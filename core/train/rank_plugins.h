@@ -14,14 +14,12 @@ namespace engine {
 
 class RankPlugins {
  public:
-  // Loads and creates the plugins that are `chosen`. Both arguments are borrowed. When the run is
-  // aborted the communicator is told, so that no wait goes on. `metrics` may be null.
+  // Loads and creates the plugins that are `chosen`; of a server the communicator and the optimizer
+  // alone. Both arguments are borrowed. When the run is aborted the communicator is told, so that
+  // no wait goes on. `metrics` may be null.
   static Result<std::unique_ptr<RankPlugins>> Create(const PluginSelection& chosen,
                                                      RankContext& rank,
                                                      PluginHost::MetricSink metrics = nullptr);
-  // The same for a server: a communicator and an optimizer, and no ops.
-  static Result<std::unique_ptr<RankPlugins>> CreateForServer(const PluginSelection& chosen,
-                                                              RankContext& rank);
   ~RankPlugins();
 
   PluginSet& set() { return set_; }

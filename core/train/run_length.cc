@@ -33,13 +33,15 @@ Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
   const int64_t last =
       length.steps ? *length.steps : start.step + (BatchesOf(length, amount) - start.first_batch);
   if (start.step == 0 || last > start.step) return last;
-  const char* const key = length.steps ? "steps" : length.epochs ? "epochs" : "tokens";
+  const char* const key = length.steps    ? "train.steps"
+                          : length.epochs ? "train.epochs"
+                                          : "train.tokens";
   const double goal = length.epochs
                           ? *length.epochs
                           : static_cast<double>(length.steps.value_or(length.tokens.value_or(0)));
   return Status::Error(StatusCode::kConfig,
-                       "the run of the checkpoint is done: it has %lld steps, and train.%s is "
-                       "%.15g; raise it to go on",
+                       "the run of the checkpoint is done: it has %lld steps, and %s is %.15g; "
+                       "raise it to go on",
                        static_cast<long long>(start.step), key, goal);
 }
 

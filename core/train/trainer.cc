@@ -55,7 +55,9 @@ Trainer::~Trainer() {
 }
 
 // A rank that runs something else than rank 0 would compute nonsense or hang: whatever decides what
-// is computed is compared before it is used.
+// is computed is compared before it is used. Every call of Agree, and ShareParameters, is
+// collective, so all ranks come here in this order; one that fails on the way aborts the run, which
+// ends the waits of the others.
 Status Trainer::Setup() {
   ENGINE_RETURN_IF_ERROR(Agree("plugins", PluginVersions(config_.plugins)));
   ENGINE_RETURN_IF_ERROR(Agree("configuration", config_.text));
@@ -79,6 +81,7 @@ Status Trainer::Agree(const char* what, const std::string& value) {
   return CheckSameOnAllRanks(rank_, what, value, config_.communication.rendezvous_timeout_ms);
 }
 
+// The memory holds the samples of one micro-batch, the largest that this rank ever has.
 Status Trainer::MakeExecutor() {
   const int64_t at_once = config_.train.SamplesAtOnce(MaxBatchOfRank(Batches(Split::kTrain)));
   ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config_, rank_, RequestFor(data(), at_once, true),
@@ -119,10 +122,12 @@ Status Trainer::FindFirstStep() {
   ENGINE_ASSIGN_OR_RETURN(const int64_t next, executor_->NextStep());
   first_step_ = std::max(start_.step + 1, next);
   rank_.Log(LogLevel::kInfo,
-            "replaces a rank that was lost, from step " + std::to_string(first_step_));
+            "in place of a rank that was lost: trains from step " + std::to_string(first_step_));
   return {};
 }
 
+// The loader begins with the batch of first_step_: batches are numbered as steps are from the
+// beginning of the run on, which may lie elsewhere in the data than its number of steps says.
 Status Trainer::PlanSteps() {
   BatchOptions batches = Batches(Split::kTrain);
   batches.first_step = start_.first_batch + first_step_ - (start_.step + 1);
@@ -243,6 +248,8 @@ Status Trainer::Settle() {
   return Report(rest).status();  // a wish to stop comes too late, or what it wants happens anyway
 }
 
+// Ranks that run asynchronously have no moment in common: rank 0 evaluates alone, with the
+// parameters that it has.
 Status Trainer::Evaluate(int64_t step) {
   ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
@@ -262,6 +269,8 @@ Status Trainer::Evaluate(int64_t step) {
   return reports ? parts_.observer.OnEvaluation(*report) : Status();
 }
 
+// Collective, but for ranks that run asynchronously: states that are sharded or kept by servers
+// come to rank 0, which alone writes.
 Status Trainer::Checkpoint(int64_t step) {
   if (!parts_.save) return {};
   ENGINE_RETURN_IF_ERROR(Settle());

@@ -105,9 +105,9 @@ TEST_F(ConfigTest, MissingParts) {
   EXPECT_EQ(with_train("train { global_batch: 4 }"),
             "run.pbtxt:3:1: 'train' needs one of: steps, epochs, tokens");
   EXPECT_EQ(with_train("train { steps: 4 epochs: 1 global_batch: 4 }"),
-            "run.pbtxt:3:18: 'steps' and 'epochs' exclude each other; keep one");
+            "run.pbtxt:3:18: 'epochs' and 'steps' exclude each other; keep one");
   EXPECT_EQ(with_train("train { tokens: 40 epochs: 1 global_batch: 4 }"),
-            "run.pbtxt:3:9: 'epochs' and 'tokens' exclude each other; keep one");
+            "run.pbtxt:3:20: 'epochs' and 'tokens' exclude each other; keep one");
   EXPECT_EQ(with_train("train { steps: 4 global_batch: 4 group { learning_rate_scale: 2 } }"),
             "run.pbtxt:3:34: 'train.group[0]' needs 'parameters'");
   EXPECT_EQ(with_train("train { group { parameters: \"a\" } group { parameters: \"a\" } }"),
