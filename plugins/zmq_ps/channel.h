@@ -11,8 +11,6 @@
 #include "curve.h"
 #include "engine/host.h"
 #include "flow.h"
-#include "poll_set.h"
-#include "send_queue.h"
 #include "socket_link.h"
 #include "wire.h"
 #include "work.h"

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 #include "offload.h"
@@ -33,18 +34,7 @@ class Collectives {
   uint64_t last_keyless_round() const noexcept { return last_keyless_round_; }
 
  private:
-  struct RoundId {
-    uint64_t key = 0;
-    uint64_t round = 0;
-    uint32_t slice = 0;
-    bool operator==(const RoundId&) const = default;
-  };
-  struct RoundIdHash {
-    size_t operator()(const RoundId& id) const noexcept {
-      return static_cast<size_t>((id.key ^ id.round * 0x9e3779b97f4a7c15) +
-                                 id.slice * 0xff51afd7ed55);
-    }
-  };
+  using RoundId = std::tuple<uint64_t, uint64_t, uint32_t>;  // key, round, slice
   struct Arrival {
     bool arrived = false;
     bool excused = false;  // goes on without it
@@ -73,7 +63,7 @@ class Collectives {
   const bool skips_lost_;
   std::vector<Session>& sessions_;
   Offload& offload_;
-  std::unordered_map<RoundId, std::unique_ptr<Round>, RoundIdHash> rounds_;
+  std::map<RoundId, std::unique_ptr<Round>> rounds_;
   uint64_t last_keyless_round_ = 0;
   Status failure_;
 };

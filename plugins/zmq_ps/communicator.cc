@@ -1,7 +1,6 @@
 #include "communicator.h"
 
 #include <cstring>
-#include <exception>
 
 #include "describe.h"
 #include "kit/communicator.h"
@@ -36,17 +35,13 @@ ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& set
       link_cost_{.message_bytes = settings.flow.slice_bytes} {}
 
 Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
-    Host& host, const CommunicatorSettings& settings) noexcept {
-  try {
-    std::unique_ptr<ZmqPsCommunicator> communicator(new ZmqPsCommunicator(host, settings));
-    if (communicator->ranks_.world_size > 1 || communicator->ranks_.servers > 0 ||
-        communicator->update_) {
-      ENGINE_RETURN_IF_ERROR(communicator->Connect(settings));
-    }
-    return communicator;
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start zmq_ps: %s", error.what());
+    Host& host, const CommunicatorSettings& settings) {
+  std::unique_ptr<ZmqPsCommunicator> communicator(new ZmqPsCommunicator(host, settings));
+  const RankInfo& ranks = communicator->ranks_;
+  if (ranks.world_size > 1 || ranks.servers > 0 || communicator->update_) {
+    ENGINE_RETURN_IF_ERROR(communicator->Connect(settings));
   }
+  return communicator;
 }
 
 // The server first: the worker of this rank connects to it like to any other, and its failure is the

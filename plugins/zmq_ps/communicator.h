@@ -19,9 +19,9 @@ namespace engine::zmq_ps {
 
 class ZmqPsCommunicator final : public Communicator {
  public:
-  // Collective unless the world is one and has no servers.
-  static Result<std::unique_ptr<ZmqPsCommunicator>> Create(
-      Host& host, const CommunicatorSettings& settings) noexcept;
+  // Collective unless the world is one and has no servers. Throws std::bad_alloc.
+  static Result<std::unique_ptr<ZmqPsCommunicator>> Create(Host& host,
+                                                           const CommunicatorSettings& settings);
   ~ZmqPsCommunicator() override;
 
   void* Query(std::string_view id) noexcept override;

@@ -5,9 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <queue>
 
 #include "kit/communicator.h"
-#include "wake_up.h"
+#include "polling.h"
 
 namespace engine::zmq_ps {
 
@@ -113,6 +114,31 @@ class SendAhead {
   Phase phase_ = Phase::kIdle;
   Clock::time_point since_{};  // begin of the phase
   uint64_t bytes_ = 0;         // sent since then
+};
+
+// What waits to be sent to one peer.
+// Largest priority first, and first in, first out among equals.
+template <typename Item>
+class SendQueue {
+ public:
+  bool empty() const { return heap_.empty(); }
+  size_t size() const { return heap_.size(); }
+  const Item& top() const { return heap_.top().item; }
+  void Push(int32_t priority, Item item) { heap_.push({priority, next_++, item}); }
+  void Pop() { heap_.pop(); }
+  void Clear() { heap_ = {}; }
+
+ private:
+  struct Entry {
+    int32_t priority;
+    uint64_t order;  // no two are equal, so the order is strict
+    Item item;
+    bool operator<(const Entry& other) const {
+      return priority != other.priority ? priority < other.priority : order > other.order;
+    }
+  };
+  std::priority_queue<Entry> heap_;
+  uint64_t next_ = 0;
 };
 
 }  // namespace engine::zmq_ps

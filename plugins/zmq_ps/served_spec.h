@@ -1,6 +1,7 @@
 // What workers say of the cells of a server: descriptions, pushes and pulls, and their checks.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,13 +15,7 @@ namespace engine::zmq_ps {
 struct CellId {
   uint64_t unit = 0;  // ServedUnit::key
   uint32_t slice = 0;
-  bool operator==(const CellId&) const = default;
-};
-
-struct CellIdHash {
-  size_t operator()(const CellId& id) const noexcept {
-    return static_cast<size_t>(id.unit ^ id.slice * 0x9e3779b97f4a7c15);
-  }
+  auto operator<=>(const CellId&) const = default;
 };
 
 // What all workers say alike of a cell.

@@ -18,10 +18,8 @@
 #include "engine/ext/parameter_server.h"
 #include "engine/status.h"
 #include "parameter_store.h"
-#include "poll_set.h"
 #include "session.h"
 #include "socket_link.h"
-#include "wake_up.h"
 
 namespace engine::zmq_ps {
 
@@ -29,7 +27,7 @@ struct ServerSettings {
   std::string endpoint;  // "tcp://address:port", or "tcp://address:*" for any free port
   KeyPair keys;          // empty: plain text, on loopback only
   std::vector<std::string> worker_keys;  // public keys, by rank; as many as workers with `keys`
-  KeyLookup renewed_keys;  // of ranks that took the place of lost ones; may be empty
+  KeyLookup renewed_keys;                // of ranks that took the place of lost ones; may be empty
   uint32_t workers = 1;
   std::optional<ParameterTraits> update;  // null: it adds up only
   int reduce_threads = 1;

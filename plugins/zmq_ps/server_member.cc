@@ -1,6 +1,5 @@
 #include "server_member.h"
 
-#include <exception>
 #include <utility>
 
 namespace engine::zmq_ps {
@@ -11,15 +10,11 @@ constexpr int64_t kDrainMs = 2000;
 
 }  // namespace
 
-Result<std::unique_ptr<ServerMember>> ServerMember::Create(
-    Host& host, const CommunicatorSettings& settings) noexcept {
-  try {
-    std::unique_ptr<ServerMember> member(new ServerMember(host));
-    ENGINE_RETURN_IF_ERROR(member->Start(settings));
-    return member;
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start zmq_ps: %s", error.what());
-  }
+Result<std::unique_ptr<ServerMember>> ServerMember::Create(Host& host,
+                                                           const CommunicatorSettings& settings) {
+  std::unique_ptr<ServerMember> member(new ServerMember(host));
+  ENGINE_RETURN_IF_ERROR(member->Start(settings));
+  return member;
 }
 
 Status ServerMember::Start(const CommunicatorSettings& settings) {

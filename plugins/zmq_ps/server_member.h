@@ -14,9 +14,9 @@ namespace engine::zmq_ps {
 
 class ServerMember final : public Communicator, public ParameterServer {
  public:
-  // Collective: waits for the ranks.
-  static Result<std::unique_ptr<ServerMember>> Create(
-      Host& host, const CommunicatorSettings& settings) noexcept;
+  // Collective: waits for the ranks. Throws std::bad_alloc.
+  static Result<std::unique_ptr<ServerMember>> Create(Host& host,
+                                                      const CommunicatorSettings& settings);
 
   void* Query(std::string_view id) noexcept override;
   CommunicatorTraits traits() const noexcept override { return {}; }

@@ -11,7 +11,6 @@
 #include "engine/status.h"
 #include "flow.h"
 #include "kit/communicator.h"
-#include "send_queue.h"
 #include "socket_link.h"
 #include "wire.h"
 

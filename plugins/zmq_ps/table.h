@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 #include <zmq.hpp>
 
@@ -96,7 +96,7 @@ class Table {
   const CellRules rules_;
   const uint64_t max_cell_bytes_;
   const UpdateGate gate_;
-  std::unordered_map<CellId, std::unique_ptr<ServedCell>, CellIdHash> cells_;
+  std::map<CellId, std::unique_ptr<ServedCell>> cells_;
   std::vector<ServedCell::Presence> presence_;  // by worker
   std::deque<ServedCell*> due_;
   std::vector<PullAnswer> ready_;

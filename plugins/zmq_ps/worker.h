@@ -20,8 +20,6 @@
 #include "channel.h"
 #include "engine/status.h"
 #include "partition.h"
-#include "poll_set.h"
-#include "wake_up.h"
 #include "work.h"
 
 namespace engine::zmq_ps {

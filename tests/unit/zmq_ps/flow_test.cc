@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "send_queue.h"
 #include "session.h"
 
 namespace engine::zmq_ps {

@@ -71,26 +71,10 @@ class Members : public ::testing::Test {
     work->Release();
     return status;
   }
-  // One unit of zeros, then steps of gradients of ones.
-  Status Train(size_t rank, int steps, std::vector<float>* values) {
+  Status Register(size_t rank) {
     const ServedSpan span{.count = kCount};
     const ServedUnit unit{.key = kKey, .count = kCount, .spans = {&span, 1}};
-    ParameterClient& client = *ClientOf(rank);
-    ENGINE_RETURN_IF_ERROR(client.Register({&unit, 1}, optimizer_, 10000));
-    values->assign(kCount, 0.0f);
-    if (rank == 0) ENGINE_RETURN_IF_ERROR(client.Store(kKey, -1, values->data(), 10000));
-    const std::vector<float> gradient(kCount, 1.0f);
-    for (int step = 1; step <= steps; ++step) {
-      ENGINE_RETURN_IF_ERROR(
-          client.BeginStep({.step = static_cast<uint64_t>(step), .learning_rate = 1, .weight = 1}));
-      ENGINE_RETURN_IF_ERROR(Run(
-          rank,
-          {.kind = TransferKind::kPush, .send = gradient.data(), .count = kCount, .key = kKey}));
-      ENGINE_RETURN_IF_ERROR(
-          Run(rank,
-              {.kind = TransferKind::kPull, .recv = values->data(), .count = kCount, .key = kKey}));
-    }
-    return {};
+    return ClientOf(rank)->Register({&unit, 1}, optimizer_, 10000);
   }
 
   std::shared_ptr<test::MemoryStoreTable> store_ = std::make_shared<test::MemoryStoreTable>();
@@ -108,24 +92,7 @@ TEST_F(Members, KeepParametersInStepByDefaultAndEndWithTheRanks) {
     ASSERT_NE(ClientOf(rank), nullptr);
     EXPECT_EQ(ClientOf(rank)->traits().mode, UpdateMode::kSync);
     EXPECT_EQ(ranks_[rank]->traits().ordered, 0u);
-    EXPECT_TRUE(ranks_[rank]->traits().kinds & Bit(TransferKind::kPush));
   }
-  EXPECT_EQ(members_[0]->traits().kinds, 0u);
-  Work* work = nullptr;
-  EXPECT_EQ(members_[0]->Submit({.kind = TransferKind::kBarrier}, &work).code(),
-            StatusCode::kUnsupported);
-  RunWorkers(3, [&](uint32_t rank) {
-    std::vector<float> values;
-    const Status status = Train(rank, 2, &values);
-    ASSERT_TRUE(status.ok()) << status.message();
-    // Momentum 1, then 1.9.
-    const float momentum = 0.9f * 1.0f + 1.0f;
-    EXPECT_THAT(values, ::testing::Each(-1.0f - momentum));
-    std::vector<float> sum(1000, 1.0f);
-    EXPECT_TRUE(Run(rank, {.send = sum.data(), .recv = sum.data(), .count = 1000, .key = 3}).ok());
-    EXPECT_THAT(sum, ::testing::Each(3.0f));
-    EXPECT_TRUE(Run(rank, {.kind = TransferKind::kBarrier}).ok());
-  });
   ranks_.clear();
   Join();
   for (const Status& end : ends_) EXPECT_TRUE(end.ok()) << end.message();
@@ -150,8 +117,12 @@ TEST_F(Members, AdmitTheKeyOfANewProcess) {
   const CommunicatorSettings settings{.rendezvous = {.encrypt = true, .timeout_ms = 20000},
                                       .update = "async"};
   Start(2, 1, settings);
-  std::vector<float> values[2];
-  RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Train(rank, 1, &values[rank]).ok()); });
+  RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Register(rank).ok()); });
+  ASSERT_TRUE(ClientOf(1)->BeginStep({.step = 1, .weight = 1}).ok());
+  const std::vector<float> gradient(kCount, 1.0f);
+  ASSERT_TRUE(
+      Run(1, {.kind = TransferKind::kPush, .send = gradient.data(), .count = kCount, .key = kKey})
+          .ok());
   ranks_[1].reset();
   test::MemoryHost host(
       RankInfo{.rank = 1, .world_size = 2, .local_world_size = 2, .servers = 1, .incarnation = 1},
@@ -159,9 +130,7 @@ TEST_F(Members, AdmitTheKeyOfANewProcess) {
   auto renewed = ZmqPsCommunicator::Create(host, settings);
   ASSERT_TRUE(renewed.ok()) << renewed.status().message();
   ranks_[1] = std::move(*renewed);
-  const ServedSpan span{.count = kCount};
-  const ServedUnit unit{.key = kKey, .count = kCount, .spans = {&span, 1}};
-  ASSERT_TRUE(ClientOf(1)->Register({&unit, 1}, optimizer_, 10000).ok());
+  ASSERT_TRUE(Register(1).ok());
   uint64_t step = 0;
   EXPECT_TRUE(ClientOf(1)->LastStep(5000, &step).ok());
   EXPECT_EQ(step, 1u);

@@ -1,11 +1,18 @@
 // Waiting for ZeroMQ sockets without touching them: only who may use a socket may look at it, but
-// any thread may wait until there is something to look at.
+// any thread may wait until there is something to look at, and any may wake it.
 #pragma once
 
 #include <poll.h>
+#include <sys/eventfd.h>
 
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
 #include <vector>
 #include <zmq.hpp>
+
+#include "kit/unique_fd.h"
 
 namespace engine::zmq_ps {
 
@@ -38,6 +45,35 @@ class PollSet {
 
  private:
   std::vector<pollfd> items_;
+};
+
+// Wakes a thread that polls.
+class WakeUp {
+ public:
+  WakeUp() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (!descriptor_) throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+
+  int descriptor() const noexcept { return descriptor_.get(); }  // readable while there is a signal
+
+  void Signal() noexcept {  // [any-thread]
+    if (pending_.exchange(true)) return;
+    const uint64_t one = 1;
+    const ssize_t written = write(descriptor_.get(), &one, sizeof(one));
+    (void)written;  // a counter that is full wakes as well
+  }
+  // Before a look at what the signals are about: a signal that comes during Clear may be swallowed.
+  void Clear() noexcept {
+    if (!pending_.load()) return;
+    uint64_t count = 0;
+    const ssize_t got = read(descriptor_.get(), &count, sizeof(count));
+    (void)got;
+    pending_.store(false);
+  }
+
+ private:
+  const kit::UniqueFd descriptor_;
+  std::atomic<bool> pending_{false};
 };
 
 }  // namespace engine::zmq_ps
