@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "bench/process/linked_ranks.h"
+#include "bench/link/linked_ranks.h"
 #include "bench/profile/profile.h"
 
 namespace engine::bench {

@@ -14,13 +14,13 @@ MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort,
   });
   if (!hears_posts) return;
   const std::lock_guard lock(table_->posts_mutex);
-  table_->boxes.push_back(&posts_);
+  table_->queues.push_back(&posts_);
 }
 
 MemoryStore::~MemoryStore() {
   {
     const std::lock_guard lock(table_->posts_mutex);
-    std::erase(table_->boxes, &posts_);
+    std::erase(table_->queues, &posts_);
   }
   abort_.Forget(token_);
 }
@@ -57,8 +57,8 @@ Status MemoryStore::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
   if (abort_.raised()) return abort_.reason();
   const std::lock_guard lock(table_->posts_mutex);
-  for (PostBox* box : table_->boxes) {
-    if (box != &posts_) box->Deliver(text);
+  for (MessageQueue* queue : table_->queues) {
+    if (queue != &posts_) queue->Deliver(text);
   }
   return {};
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/launch/post_box.h"
+#include "app/launch/message_queue.h"
 #include "core/base/rank_context.h"
 #include "core/base/store.h"
 
@@ -25,8 +25,8 @@ struct MemoryTable {
     changed.notify_all();
   }
 
-  std::mutex posts_mutex;       // held while a post is delivered; taken before that of a box
-  std::vector<PostBox*> boxes;  // guarded by posts_mutex; of every rank that is there
+  std::mutex posts_mutex;  // held while a post is delivered; taken before that of a queue
+  std::vector<MessageQueue*> queues;  // guarded by posts_mutex; of every rank that is there
 };
 
 // One rank's view: its waits end when `abort` is raised, which must outlive it.
@@ -45,7 +45,7 @@ class MemoryStore final : public Store {
  private:
   const std::shared_ptr<MemoryTable> table_;
   AbortSignal& abort_;
-  PostBox posts_;
+  MessageQueue posts_;
   int token_ = 0;
 };
 

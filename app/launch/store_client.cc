@@ -1,6 +1,7 @@
 // Any thread sends, one frame at a time under send_mutex_. The reader thread alone receives and
 // runs Dispatch with all below it. mutex_ guards what they share and is never held while a frame is
 // sent or somebody else is called (abort_, on_stop_, a listener): each of these may call back.
+
 #include "app/launch/store_client.h"
 
 #include <poll.h>

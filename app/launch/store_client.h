@@ -12,7 +12,7 @@
 
 #include "app/launch/member.h"
 #include "app/launch/message.h"
-#include "app/launch/post_box.h"
+#include "app/launch/message_queue.h"
 #include "app/launch/server_key.h"
 #include "core/base/deadline.h"
 #include "core/base/rank_context.h"
@@ -89,7 +89,7 @@ class StoreClient final : public Store {
   int token_ = 0;
 
   std::mutex send_mutex_;  // one frame at a time
-  PostBox posts_;
+  MessageQueue posts_;
 
   // The handshake, on the reader's thread.
   std::string challenge_, nonce_;

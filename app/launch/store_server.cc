@@ -1,6 +1,7 @@
 // All of it runs on one thread, that of the supervisor, and nothing blocks. While messages are
 // handled a connection is only marked (closing: when its output is written; broken: at once);
 // Reap alone removes connections, so no reference dies under a loop that uses it.
+
 #include "app/launch/store_server.h"
 
 #include <fcntl.h>

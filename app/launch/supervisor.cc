@@ -1,6 +1,7 @@
 // A member goes absent -> joined -> left or lost, and back to absent only through Expect. The first
 // failure that the run does not survive ends it: from then on nobody is welcomed, replaced or
 // reported as lost, and only the record of who failed of what still grows.
+
 #include "app/launch/supervisor.h"
 
 #include <algorithm>
@@ -73,8 +74,10 @@ void Supervisor::Tick() {
                               static_cast<long long>(settings_.rendezvous_timeout_ms),
                               servers_come ? " and server" : ""));
   }
-  ReportSecondaryFailures(RanksGone());
-  if (failed_ || !RanksGone()) return;
+  const bool ranks_gone = std::all_of(phases_.begin(), phases_.begin() + settings_.shape.world_size,
+                                      [](Phase phase) { return phase >= Phase::kLeft; });
+  ReportSecondaryFailures(ranks_gone);
+  if (failed_ || !ranks_gone) return;
   if (!ranks_gone_) {
     ranks_gone_ = true;
     servers_deadline_ = DeadlineIn(settings_.server_leave_ms);
@@ -110,16 +113,11 @@ void Supervisor::Stop(int signal) {
 
 void Supervisor::Expect(int rank) {
   server_.Forget(rank);
-  phase(rank) = Phase::kAbsent;
+  phases_[settings_.shape.Index(rank)] = Phase::kAbsent;
 }
 
 bool Supervisor::AllGone() const {
   return (complete_ || failed_ || stop_signal_ != 0) && !SomebodyIsThere();
-}
-
-bool Supervisor::RanksGone() const {
-  return std::all_of(phases_.begin(), phases_.begin() + settings_.shape.world_size,
-                     [](Phase phase) { return phase == Phase::kLeft || phase == Phase::kLost; });
 }
 
 Status Supervisor::OnHello(const Message& hello, bool adopted) {
@@ -150,7 +148,7 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
 }
 
 void Supervisor::OnJoined(int member) {
-  phase(member) = Phase::kJoined;
+  phases_[settings_.shape.Index(member)] = Phase::kJoined;
   if (stop_signal_ != 0) server_.Send(member, {.kind = MessageKind::kStop, .number = stop_signal_});
   if (failed_) return;
   if (complete_)
@@ -168,18 +166,18 @@ void Supervisor::OnFail(int member, const Status& status) {
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
   if (IsGone(member)) return;  // it has been heard already
-  phase(member) = Phase::kLost;
+  phases_[settings_.shape.Index(member)] = Phase::kLost;
   if (!IsSecondary(status.code())) return Lose(member, status);
   secondary_failures_.push_back({member, status, DeadlineIn(kSecondaryFailureMs)});
 }
 
 void Supervisor::OnBye(int member) {
-  if (phase(member) != Phase::kLost) phase(member) = Phase::kLeft;
+  if (phase(member) != Phase::kLost) phases_[settings_.shape.Index(member)] = Phase::kLeft;
 }
 
 void Supervisor::OnLost(int member) {
   if (IsGone(member)) return;
-  phase(member) = Phase::kLost;
+  phases_[settings_.shape.Index(member)] = Phase::kLost;
   const Loss loss = settings_.explain_loss(member);
   if (Survives(member)) return Lose(member, loss.status);
   if (loss.primary) {

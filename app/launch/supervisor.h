@@ -83,12 +83,10 @@ class Supervisor final : public StoreServer::Observer {
     TimePoint due;
   };
 
-  Phase& phase(int member) { return phases_[settings_.shape.Index(member)]; }
   Phase phase(int member) const { return phases_[settings_.shape.Index(member)]; }
   bool Survives(int member) const { return losses_allowed_ && !failed_ && member >= 1; }
   void Lose(int rank, const Status& status);
   void ReportSecondaryFailures(bool all);
-  bool RanksGone() const;
   void End(const Status& cause);
   std::string List(Phase phase) const;
 

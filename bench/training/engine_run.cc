@@ -6,7 +6,7 @@
 
 #include "app/launch/exit_code.h"
 #include "app/launch/server_key.h"
-#include "bench/process/linked_ranks.h"
+#include "bench/link/linked_ranks.h"
 #include "bench/training/metrics_lines.h"
 #include "bench/training/traced_steps.h"
 #include "tools/trace/trace_format.h"

@@ -1,3 +1,7 @@
+// The first file of a name wins, in the order of the folders and then of the alphabet. A file that
+// is broken still takes its name: it is reported when it is asked for, and never replaced in
+// silence by another one further down.
+
 #include "core/plugin/catalog.h"
 
 #include <algorithm>

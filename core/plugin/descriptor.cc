@@ -1,3 +1,9 @@
+// descriptor = PluginHeader ... OpName[op_count] ... OptionSpec[option_count] ...
+//
+// op_offset and option_offset count from the header, size_bytes is that of all. The first fields,
+// up to size_bytes, are the handshake: no other field is looked at before they agree. What another
+// compiler or a hostile file put here is plain bytes: they are copied out, never read in place.
+
 #include "core/plugin/descriptor.h"
 
 #include <algorithm>

@@ -1,3 +1,15 @@
+// What is read of a file, by offsets from its beginning:
+//
+//   0          Elf64_Ehdr
+//   e_phoff    Elf64_Phdr[e_phnum]     PT_LOAD: the dynamic linker maps [p_offset, + p_filesz)
+//   e_shoff    Elf64_Shdr[e_shnum]
+//   sh_offset  of a section SHT_DYNSYM: Elf64_Sym[sh_size / 24]; sh_link is the section with their
+//              names, which end in a NUL
+//
+// The bytes of a symbol are at sh_offset + (st_value - sh_addr) of the section st_shndx. The file
+// may change while it is read: what is read then is wrong, but stays within its buffers, and the
+// header is compared again once the library is loaded.
+
 #include "core/plugin/elf_reader.h"
 
 #include <fcntl.h>

@@ -1,3 +1,8 @@
+// Order of creation: the ops with the device, other ops, communicator, optimizer, hooks, scheduler;
+// each may use what is there before it (the device, through its Host). Clear destroys in the
+// reverse order, also when an object in the middle could not be made: nothing outlives what it may
+// use. A library is never unloaded, so code and constants of an object outlive it.
+
 #include "core/plugin/load_plugins.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// A file is checked when the catalogue reads it and mapped later, so the header is compared once
+// more in memory: whoever replaced the file in between gets an error and not a call into code of
+// another ABI. The code of the library runs for the first time in dlopen (its constructors).
+
 #include "core/plugin/loaded_plugin.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,5 @@
+// Optimal string alignment: Levenshtein with swaps of neighbours, of which no part is edited twice.
+
 #include "core/plugin/nearest.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// A published option, as text of fixed size in the descriptor:
+//
+//   choices = "" | word ("|" word)*       enums, and only they; word = [A-Za-z0-9_.:/-]+
+//   range   = min < max                   numbers only, both ends allowed; min = max = 0: none
+//   default = "" | value                  "": the option must be given, unless it is a string
+//
+// A default is parsed and checked by the rules of values, so what is published can be used.
+
 #include "core/plugin/option_value.h"
 
 #include <algorithm>

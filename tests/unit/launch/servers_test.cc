@@ -190,7 +190,7 @@ TEST_F(GuardedRun, RefusesAnotherKeyAndNone) {
   EXPECT_TRUE(JoinWith(key_).ok()) << "the place is still free";
 }
 
-// The answer to one challenge opens no other door.
+// The answer to one challenge is none to another.
 TEST_F(GuardedRun, AReplayedProofIsRefused) {
   const auto read = [](const UniqueFd& socket) {
     char buffer[4096];

@@ -1,4 +1,4 @@
-#include "bench/process/linked_ranks.h"
+#include "bench/link/linked_ranks.h"
 
 namespace engine::bench {
 namespace {

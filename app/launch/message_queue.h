@@ -9,7 +9,7 @@
 
 namespace engine {
 
-class PostBox {
+class MessageQueue {
  public:
   // In order, one at a time. [any-thread]
   void Deliver(std::string_view text) {
