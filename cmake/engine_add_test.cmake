@@ -1,8 +1,9 @@
-# engine_add_test(NAME <name> SOURCES <file>... [LINK <target>...] [LABELS <label>...] [TIMEOUT <seconds>]
+# engine_add_test(NAME <name> [OPTIMISED] SOURCES <file>... [LINK <target>...] [LABELS <label>...] [TIMEOUT <seconds>]
 #                 [PLUGINS <plugin target>...] [ENVIRONMENT <NAME=value>...])
 #
-# One GoogleTest binary = one ctest entry. The label defaults to `unit`. PLUGINS are built first, with all datasets and
-# models; their folder is in the macro ENGINE_TEST_PLUGIN_DIR.
+# One GoogleTest binary = one ctest entry. The label defaults to `unit`. OPTIMISED: kernels are compiled into it.
+# PLUGINS are built first, with all
+# datasets and models; their folder is in the macro ENGINE_TEST_PLUGIN_DIR.
 
 find_package(GTest REQUIRED)
 
@@ -13,8 +14,31 @@ engine_precompile(test "${test_options}" <gmock/gmock.h> <gtest/gtest.h> <algori
   <numeric> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
 target_link_libraries(engine_precompiled_test PRIVATE GTest::gmock)
 
+# engine_test_flags(<target>): as tests are compiled.
+function(engine_test_flags target)
+  target_link_libraries(${target} PRIVATE engine_flags engine::interfaces GTest::gmock)
+  target_compile_options(${target} PRIVATE ${test_options})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${target} PRIVATE
+    ENGINE_TEST_PLUGIN_DIR="${ENGINE_PLUGIN_OUTPUT_DIR}"
+    ENGINE_TEST_BINARY="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/engine"
+    ENGINE_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  engine_use_precompiled(${target} test)
+endfunction()
+
+# engine_add_test_library(<name> SOURCES <file>... [LINK <target>...]): helpers of several tests.
+function(engine_add_test_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ${arg_LINK})
+  engine_test_flags(${name})
+  # Only for executables, so that it can use the precompiled headers of those.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIE)
+endfunction()
+
 function(engine_add_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT" "SOURCES;LINK;LABELS;PLUGINS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "OPTIMISED" "NAME;TIMEOUT" "SOURCES;LINK;LABELS;PLUGINS;ENVIRONMENT")
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
@@ -22,14 +46,12 @@ function(engine_add_test)
     set(arg_TIMEOUT 120)
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
-  target_link_libraries(${arg_NAME} PRIVATE engine_flags engine::interfaces ${arg_LINK} GTest::gmock GTest::gtest_main)
-  target_compile_options(${arg_NAME} PRIVATE ${test_options})
-  engine_use_precompiled(${arg_NAME} test)
-  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_compile_definitions(${arg_NAME} PRIVATE
-    ENGINE_TEST_PLUGIN_DIR="${ENGINE_PLUGIN_OUTPUT_DIR}"
-    ENGINE_TEST_BINARY="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/engine"
-    ENGINE_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${arg_NAME} PRIVATE ${arg_LINK} GTest::gtest_main)
+  engine_test_flags(${arg_NAME})
+  if(arg_OPTIMISED)
+    target_compile_options(${arg_NAME} PRIVATE -O2)
+    set_target_properties(${arg_NAME} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+  endif()
   set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   if(arg_PLUGINS)
     add_dependencies(${arg_NAME} ${arg_PLUGINS} engine_data_and_models)

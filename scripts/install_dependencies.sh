@@ -13,7 +13,7 @@ if [ "${1:-}" = tests ]; then
 fi
 
 if [ "${1:-}" = lint ]; then
-  packages+=(clang-format clang-tidy)
+  packages+=(clang clang-format clang-tidy)
 fi
 
 missing=()

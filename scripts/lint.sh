@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a reader would object to before reading: format, names, sizes of functions and files, headers that need others.
-#   scripts/lint.sh          what CI runs: clang-format on all files, clang-tidy's names and sizes on the product, headers
+#   scripts/lint.sh          what CI runs: clang-format, includes, headers alone, clang-tidy's names and sizes of the product
 #   LINT=all scripts/lint.sh         also clang-tidy's other groups (.clang-tidy), which take several times as long
 #   LINT=files scripts/lint.sh FILE...       everything, of these .cc files only
 # Precompiled headers are off here, so that a missing include is an error.
@@ -16,8 +16,11 @@ failed=0
 [ $# -gt 0 ] && files=("$@") || mapfile -t files < <(git ls-files '*.h' '*.cc')
 clang-format --dry-run -Werror "${files[@]}" || failed=1
 
+product=$(printf '%s\n' "${files[@]}" | grep -E '^(interfaces|core|app|tools|bench|plugins)/.*\.(h|cc)$' || true)
+[ -z "$product" ] || scripts/check_includes.py $product || failed=1
+
 cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DBUILD_TESTING=OFF -DENGINE_WITH_CUDA=OFF \
-  -DENGINE_HEADER_CHECK=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
+  -DENGINE_HEADER_CHECK=ON -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 cmake --build $build --target check_headers -j "$jobs" || failed=1
 
 fast='-*,readability-identifier-naming,readability-function-size,google-build-using-namespace'

@@ -1,8 +1,8 @@
 // The three passes of a convolution over channels-last tensors: x (B, H, W, C), weight (K, K, C, O)
 // and y (B, H', W', O), all dense and row-major.
 //
-//   y[b, h, w, o]   = bias[o] + sum over i, j, c of x[b, h s + i - p, w s + j - p, c] weight[i, j,
-//   c, o]
+//   y[b, h, w, o] = bias[o]
+//                   + sum over i, j, c of x[b, h s + i - p, w s + j - p, c] weight[i, j, c, o]
 //
 // with zeros outside of x. Positions are sorted by the taps that they meet (conv_axis.h), so that
 // padding costs nothing: no zero is multiplied, and of a 3x3 kernel over a 1x1 plane only the

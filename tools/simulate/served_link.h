@@ -7,8 +7,7 @@
 //   servers of their own   a rank sends pushes one way and receives pulls the other way. N ranks
 //                          share the links of S servers, so with N > S these are the bottleneck.
 //   inside of the ranks    1/N of the bytes stay at home. Each rank sends its pushes and answers
-//   the
-//                          pulls of others: both go both ways, on one link.
+//                          the pulls of others: both go both ways, on one link.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 #include "engine/communicator.h"
 #include "tests/conformance/communicator/device_bytes.h"
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::test {
 

@@ -7,7 +7,7 @@
 
 #include "engine/op.h"
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "engine/ext/accelerator.h"
-#include "tests/fakes/bfloat16.h"
+#include "tests/support/bfloat16.h"
 
 namespace engine::test {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "tests/conformance/ops/op_rig.h"
-#include "tests/fakes/replica_threads.h"
+#include "tests/support/replica_threads.h"
 
 namespace engine::test {
 namespace {

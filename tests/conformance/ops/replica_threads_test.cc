@@ -1,5 +1,5 @@
 // The fake that ops which see the whole batch are judged with.
-#include "tests/fakes/replica_threads.h"
+#include "tests/support/replica_threads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

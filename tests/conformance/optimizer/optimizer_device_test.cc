@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "tests/conformance/optimizer/optimizer_rig.h"
-#include "tests/fakes/async_accelerator.h"
-#include "tests/fakes/bfloat16.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/async_accelerator.h"
+#include "tests/support/bfloat16.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "tests/fakes/memory_host.h"
-#include "tests/fakes/served_ranks.h"
+#include "tests/support/memory_host.h"
+#include "tests/support/served_ranks.h"
 
 namespace engine::test {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/fakes/allocation_count.h"
+#include "tests/support/allocation_count.h"
 
 namespace engine::test {
 

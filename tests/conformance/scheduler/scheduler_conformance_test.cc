@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
-#include "tests/fakes/allocation_count.h"
+#include "tests/support/allocation_count.h"
 
 namespace engine::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cudnn_attention.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::cuda_ops::test {
 namespace {

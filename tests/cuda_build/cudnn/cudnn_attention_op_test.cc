@@ -11,7 +11,7 @@
 #include "ops.h"
 #include "tests/cuda_build/cudnn/evaluated_plan.h"
 #include "tests/emulated_cuda/attention/attention_values.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::cuda_ops::test {
 namespace {

@@ -10,7 +10,7 @@
 #include "cudnn_attention.h"
 #include "tests/cuda_build/cudnn/devices.h"
 #include "tests/cuda_build/cudnn/fake_libcuda.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::cuda_ops::test {
 namespace {

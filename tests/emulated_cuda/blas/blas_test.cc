@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "tests/emulated_cuda/runtime.h"
-#include "tests/fakes/bfloat16.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/bfloat16.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::cuda_ops {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "blas_tune.h"
-#include "tests/fakes/memory_host.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/memory_host.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::cuda_ops {
 namespace {

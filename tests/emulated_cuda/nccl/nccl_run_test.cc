@@ -1,7 +1,7 @@
 // Whole runs of the engine with cuda_ops and nccl over fakes: what comes out is what cpu_ops and
 // shm give, and what goes wrong is told in the same way.
 #include "tests/emulated_cuda/engine_runs.h"
-#include "tests/system/train/training.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {

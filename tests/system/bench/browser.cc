@@ -14,8 +14,8 @@
 #include <sstream>
 #include <vector>
 
-#include "tests/system/cli/engine_process.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/engine_process.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::testing {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "tests/system/launch/probe_process.h"
+#include "tests/support/probe_process.h"
 
 namespace engine {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "tests/system/launch/probe_process.h"
+#include "tests/support/probe_process.h"
 
 namespace engine {
 namespace {

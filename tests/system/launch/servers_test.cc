@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "tests/system/launch/probe_process.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/probe_process.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine {
 namespace {

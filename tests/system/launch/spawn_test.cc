@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "tests/system/launch/probe_process.h"
+#include "tests/support/probe_process.h"
 
 namespace engine {
 namespace {

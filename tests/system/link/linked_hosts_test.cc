@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "bench/link/program.h"
-#include "tests/system/launch/probe_process.h"
+#include "tests/support/probe_process.h"
 #include "tests/system/link/why_not.h"
 
 namespace engine::bench {

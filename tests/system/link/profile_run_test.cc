@@ -13,7 +13,7 @@
 #include "bench/link/linked_hosts.h"
 #include "bench/profile/profile.h"
 #include "plugins/profile_ops/numbers.h"
-#include "tests/system/launch/probe_process.h"
+#include "tests/support/probe_process.h"
 #include "tests/system/link/why_not.h"
 
 namespace engine::bench {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::test {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/system/train/training.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
 #include "tests/unit/data/cifar10_bytes.h"
 #include "tests/unit/data/token_bytes.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine::testing {
 namespace {

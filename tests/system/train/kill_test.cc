@@ -21,10 +21,10 @@
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/retention.h"
-#include "tests/system/cli/engine_process.h"
-#include "tests/system/launch/probe_process.h"
-#include "tests/system/train/training.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/engine_process.h"
+#include "tests/support/probe_process.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {

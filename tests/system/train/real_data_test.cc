@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/system/cli/engine_process.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/engine_process.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::testing {
 namespace {

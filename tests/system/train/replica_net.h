@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/system/train/training.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/system/cli/engine_process.h"
+#include "tests/support/engine_process.h"
 #include "tests/system/train/replica_net.h"
 
 namespace engine::testing {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "tests/system/train/training.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {

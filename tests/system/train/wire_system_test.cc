@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/system/cli/engine_process.h"
-#include "tests/system/train/training.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/engine_process.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::bench {
 namespace {

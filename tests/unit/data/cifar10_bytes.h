@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::testing {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/data/idx_bytes.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine {
 namespace {

@@ -1,9 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/data/idx_bytes.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine {
 namespace {

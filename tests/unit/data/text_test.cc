@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "plugins/text/text_files.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/data/dataset_under_test.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine {
 namespace {

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "plugins/tokens/token_file.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/data/token_bytes.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "app/launch/memory_store.h"
 #include "engine/ext/grouped_transfers.h"
-#include "tests/fakes/hub_communicator.h"
+#include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {

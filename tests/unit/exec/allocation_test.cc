@@ -2,7 +2,7 @@
 // operator new.
 #include <gtest/gtest.h>
 
-#include "tests/fakes/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {

@@ -5,8 +5,8 @@
 #include <atomic>
 #include <functional>
 
-#include "tests/fakes/async_accelerator.h"
-#include "tests/fakes/bfloat16.h"
+#include "tests/support/async_accelerator.h"
+#include "tests/support/bfloat16.h"
 #include "tests/unit/exec/fake_ops.h"
 
 namespace engine::test {

@@ -15,9 +15,9 @@
 
 #include "app/launch/memory_store.h"
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/fakes/async_communicator.h"
-#include "tests/fakes/async_ops.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/async_communicator.h"
+#include "tests/support/async_ops.h"
+#include "tests/support/memory_host.h"
 #include "tests/unit/exec/async_fake_ops.h"
 #include "tests/unit/exec/rig.h"
 

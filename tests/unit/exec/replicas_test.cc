@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "app/launch/memory_store.h"
-#include "tests/fakes/hub_communicator.h"
+#include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/fake_replica_ops.h"
 #include "tests/unit/exec/rig.h"
 

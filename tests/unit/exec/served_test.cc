@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "tests/fakes/served_ranks.h"
+#include "tests/support/served_ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {

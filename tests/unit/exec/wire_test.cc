@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "app/launch/memory_store.h"
-#include "tests/fakes/bfloat16.h"
-#include "tests/fakes/hub_communicator.h"
+#include "tests/support/bfloat16.h"
+#include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "tests/fakes/async_accelerator.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/async_accelerator.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::kit {
 namespace {

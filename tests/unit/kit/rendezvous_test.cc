@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::kit {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "app/launch/endpoint.h"
 #include "app/launch/launch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/launch/socket_run.h"
-#include "tests/unit/storage/temp_folder.h"
 
 namespace engine {
 namespace {

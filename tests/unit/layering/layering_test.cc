@@ -271,7 +271,7 @@ TEST(LayeringRules, TellGoodFromBad) {
       {"core/train/trainer.h", {"app/config/config.h", true}, false},
       {"core/train/trainer.h", {"plugins/sgd/sgd.cc", true}, false},
       {"core/train/trainer.h", {"bench/bench.h", true}, false},
-      {"core/train/trainer.h", {"tests/fakes/toy_ops.h", true}, false},
+      {"core/train/trainer.h", {"tests/support/toy_ops.h", true}, false},
       {"core/attic/x.h", {"core/graph/graph.h", true}, false},
       {"app/config/config.h", {"core/train/run_config.h", true}, true},
       {"app/config/config.h", {"app/launch/launch.h", true}, false},
@@ -290,7 +290,7 @@ TEST(LayeringRules, TellGoodFromBad) {
       {"bench/bench.h", {"core/base/store.h", true}, true},
       {"bench/bench.h", {"app/cli/commands.h", true}, false},
       {"bench/bench.cc", {"plugins/sgd/sgd.cc", true}, false},
-      {"bench/bench.cc", {"tests/fakes/toy_ops.h", true}, false},
+      {"bench/bench.cc", {"tests/support/toy_ops.h", true}, false},
   };
   for (const Example& example : examples) {
     EXPECT_EQ(Objection(example.file, example.include).empty(), example.allowed)

@@ -12,7 +12,7 @@
 
 #include "plugins/profile_ops/numbers.h"
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine {
 namespace {

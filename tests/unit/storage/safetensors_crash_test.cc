@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/checkpoint/digest.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine {
 namespace {

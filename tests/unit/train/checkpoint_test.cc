@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/train/lone_rank.h"
 
 namespace engine::test {

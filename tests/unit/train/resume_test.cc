@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "app/launch/memory_store.h"
-#include "tests/unit/storage/temp_folder.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/train/lone_rank.h"
 
 namespace engine::test {

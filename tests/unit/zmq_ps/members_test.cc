@@ -6,7 +6,7 @@
 #include "cluster.h"
 #include "communicator.h"
 #include "server_member.h"
-#include "tests/fakes/memory_host.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::zmq_ps {
 namespace {

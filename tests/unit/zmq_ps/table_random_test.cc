@@ -14,7 +14,7 @@
 #include "offload.h"
 #include "table.h"
 #include "table_bench.h"
-#include "tests/fakes/allocation_count.h"
+#include "tests/support/allocation_count.h"
 
 namespace engine::zmq_ps {
 namespace {

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "kit/accelerator.h"
-#include "tests/fakes/async_accelerator.h"
-#include "tests/fakes/bfloat16.h"
+#include "tests/support/async_accelerator.h"
+#include "tests/support/bfloat16.h"
 
 namespace engine::test {
 namespace {

@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "engine/ext/parameter_server.h"
-#include "tests/fakes/hub_communicator.h"
-#include "tests/fakes/parameter_table.h"
+#include "tests/support/hub_communicator.h"
+#include "tests/support/parameter_table.h"
 
 namespace engine::test {
 

@@ -1,4 +1,4 @@
-#include "tests/system/train/training.h"
+#include "tests/support/training.h"
 
 #include <gtest/gtest.h>
 

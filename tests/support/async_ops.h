@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/op.h"
-#include "tests/fakes/async_accelerator.h"
+#include "tests/support/async_accelerator.h"
 
 namespace engine::test {
 

@@ -17,7 +17,7 @@
 
 #include "engine/communicator.h"
 #include "engine/host.h"
-#include "tests/fakes/bfloat16.h"
+#include "tests/support/bfloat16.h"
 
 namespace engine::test {
 

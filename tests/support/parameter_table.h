@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "engine/ext/parameter_server.h"
-#include "tests/fakes/hub_communicator.h"
+#include "tests/support/hub_communicator.h"
 
 namespace engine::test {
 

@@ -1,4 +1,4 @@
-#include "tests/system/launch/probe_process.h"
+#include "tests/support/probe_process.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

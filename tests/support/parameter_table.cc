@@ -1,4 +1,4 @@
-#include "tests/fakes/parameter_table.h"
+#include "tests/support/parameter_table.h"
 
 #include <algorithm>
 #include <set>

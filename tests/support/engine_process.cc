@@ -1,4 +1,4 @@
-#include "tests/system/cli/engine_process.h"
+#include "tests/support/engine_process.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "engine/ext/recorded_transfers.h"
-#include "tests/fakes/async_accelerator.h"
-#include "tests/fakes/hub_communicator.h"
+#include "tests/support/async_accelerator.h"
+#include "tests/support/hub_communicator.h"
 
 namespace engine::test {
 

@@ -1,4 +1,4 @@
-#include "tests/fakes/async_accelerator.h"
+#include "tests/support/async_accelerator.h"
 
 #include <algorithm>
 #include <cstdlib>
