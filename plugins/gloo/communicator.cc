@@ -201,6 +201,7 @@ GlooCommunicator::GlooCommunicator(Host& host, const Settings& settings, std::st
                }),
       queues_("gloo", static_cast<int>(lanes_.size()), {}, *this, failure_) {}
 
+// Members go from the last to the first: queues_ joins the threads that use the contexts.
 GlooCommunicator::~GlooCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
 }
@@ -221,6 +222,8 @@ Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   return queues_.Submit(longer, out);
 }
 
+// Gloo's waits end at the transfer's deadline, kGraceMs before that of the queue: so this thread finds
+// the reason, and the watcher of the queue is only needed where something hangs without waiting.
 Status GlooCommunicator::Run(int number, kit::PooledWork& work) noexcept {
   Lane& lane = lanes_[static_cast<size_t>(number)];
   const kit::Clock::time_point deadline = work.deadline() - std::chrono::milliseconds(kGraceMs);
@@ -248,6 +251,7 @@ int32_t GlooCommunicator::WaitingFor(int lane) const noexcept {
   return lanes_[static_cast<size_t>(lane)].context->interrupt().peer();
 }
 
+// In place is what Gloo does with an output and no input.
 void GlooCommunicator::RunCollective(Lane& lane, const Transfer& transfer) const {
   const auto count = static_cast<size_t>(transfer.count);
   const size_t bytes = count * SizeOf(transfer.dtype);

@@ -54,7 +54,8 @@ class InterruptibleBuffer final : public ::gloo::transport::UnboundBuffer {
   }
 
  private:
-  // At least something: for Gloo no time is no limit.
+  // The deadline is set by the thread that waits, before it does. At least something: for Gloo no time
+  // is no limit.
   milliseconds Left() const {
     return milliseconds(std::max<int64_t>(kit::MillisecondsUntil(interrupt_->deadline_), 1));
   }
@@ -68,6 +69,7 @@ class InterruptibleBuffer final : public ::gloo::transport::UnboundBuffer {
   int target_ = -1, source_ = -1;  // of the last send and recv
 };
 
+// Under the mutex, so that no buffer of the set ends meanwhile. One that is made later finds raised_.
 void Interrupt::Raise() noexcept {
   const std::lock_guard lock(mutex_);
   raised_ = true;

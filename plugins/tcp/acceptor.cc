@@ -30,6 +30,7 @@ Acceptor::~Acceptor() {
   thread_.join();
 }
 
+// One thread for all pending connections. Their sockets do not block, so none can hold up another.
 void Acceptor::Loop() noexcept {
   while (true) {
     std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
@@ -62,6 +63,7 @@ void Acceptor::AcceptOne() {
   if (pending_.size() > kMaxPending) pending_.erase(pending_.begin());
 }
 
+// Takes no byte beyond the hello: what follows is for the lane.
 bool Acceptor::Read(Pending& pending) noexcept {
   const int fd = pending.socket.get();
   auto* const bytes = reinterpret_cast<unsigned char*>(&pending.hello);

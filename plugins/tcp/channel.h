@@ -1,23 +1,5 @@
-// The messages of wire.h between this rank and all peers, on one lane.
-//
-// A transfer is a series of steps, the same on all ranks, and a rank stands at the step whose parts
-// it awaits. Each step has at most one part for each peer. A rank that stands at step k has sent,
-// or is sending, the parts of step k and perhaps of k + 1, in this order: at most kWindowBytes for
-// one peer. Steps of the next transfer come after all of this one.
-//
-// So no rank waits forever. Take a rank r that stands no later than any other.
-// - It does not block in a write. Who it sends to stands at the same step or later and has received
-//   all earlier parts, so at most kWindowBytes are between the two; they fit into the send buffer.
-// - It does not wait for a part in vain. Who it receives from, p, stands at the same step or later.
-//   If at the same one, p is as late as r, does not block either, and sends the part before it
-//   waits. If later, p has sent it: to stand later, p has finished writing this step.
-// - It does not wait for a connection in vain: see connections.h.
-//
-// With step k + 1 in the socket while step k is awaited, the link does not idle for the time
-// between the last byte of a part and the reaction to it.
-//
-// The calling thread reads and writes the sockets itself, which saves the two wake-ups of a message
-// that passes through another thread.
+// The messages of wire.h between this rank and all peers, on one lane. channel.cc says why no rank
+// waits for ever.
 #pragma once
 
 #include <atomic>

@@ -59,6 +59,7 @@ Status Collectives::Pipeline(int64_t count, const Send& send, const Receive& rec
   return {};
 }
 
+// All have all inputs and reduce them alike: nothing is sent back.
 Status Collectives::Exchange() noexcept {
   return Pipeline(
       transfer_.count, [&](Range part) { return SendToAll(send_ + Bytes(part.begin), part.count); },
@@ -97,6 +98,8 @@ Status Collectives::ReduceScatterAllGather() noexcept {
   return {};
 }
 
+// In place recv is this rank's slice of send, which is sent to nobody: no step reads what an earlier
+// one wrote.
 Status Collectives::ReduceScatter() noexcept {
   const auto source = [&](int rank, Range part) {
     return send_ + Bytes(rank * transfer_.count + part.begin);
@@ -115,6 +118,7 @@ Status Collectives::ReduceScatter() noexcept {
       });
 }
 
+// Parts are received where they belong.
 Status Collectives::AllGather() noexcept {
   const auto target = [&](int rank, int64_t begin) {
     return recv_ + Bytes(rank * transfer_.count + begin);
@@ -148,6 +152,7 @@ Status Collectives::Broadcast() noexcept {
   return {};
 }
 
+// Headers alone.
 Status Collectives::Barrier() noexcept {
   ENGINE_RETURN_IF_ERROR(SendToAll(nullptr, 0));
   for (int distance = 1; distance < channel_.world_size(); ++distance) {
@@ -156,6 +161,8 @@ Status Collectives::Barrier() noexcept {
   return {};
 }
 
+// In rank order, so that the bits are the same on all ranks: of two ranks a sum needs no accumulator,
+// of more the accumulator keeps 16-bit floats in float32 until all are added.
 Status Collectives::ReducePart(const std::byte* own, std::byte* out, int64_t count) noexcept {
   const kit::ReduceKernels& kernels = kit::kReduceKernels.For(transfer_.dtype, transfer_.reduction);
   const size_t elements = static_cast<size_t>(count);

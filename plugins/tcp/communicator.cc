@@ -51,6 +51,7 @@ TcpCommunicator::TcpCommunicator(Host& host, std::unique_ptr<Connections> connec
   }
 }
 
+// Members go from the last to the first: queues_ joins the threads that use the others.
 TcpCommunicator::~TcpCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
 }

@@ -1,3 +1,17 @@
+// The rank that needs a connection first makes it. Its peer answers at once, whatever its lanes
+// wait for, so no wait for a connection is part of a circle. When both connect at the same time the
+// connection of the higher rank stays. The higher rank decides that, under its mutex: it takes a
+// hello of the lower one unless it is connecting itself, and does not connect once it has taken it.
+//
+// A slot goes through these states, and never back:
+//
+//   empty -> connecting -> socket           this rank connected
+//   empty -> connecting -> taken -> socket  both did, and the peer is the higher one
+//   empty -> taken -> socket                the peer connected first
+//
+// A lane's thread sets `connecting`, the acceptor's `taken`, both under mutex_. A socket that is in
+// its slot is read and written without the mutex by the lane alone; Shutdown only shuts it down, and
+// descriptors are closed when no thread is left.
 #include "connections.h"
 
 #include <poll.h>
@@ -121,6 +135,7 @@ Status Connections::StartListening(std::string* record) {
   return {};
 }
 
+// What differs between ranks is found here, by all of them, and not by a connection that fails.
 Status Connections::ReadRecord(int peer, const std::string& record) {
   std::istringstream fields(record);
   std::string token, fingerprint;
@@ -143,6 +158,7 @@ Status Connections::ReadRecord(int peer, const std::string& record) {
       .WithRank(peer);
 }
 
+// The mutex is free while this rank connects: the acceptor needs it to answer others meanwhile.
 Result<int> Connections::Get(int lane, int peer) noexcept {
   std::unique_lock lock(mutex_);
   Slot& slot = SlotOf(lane, peer);
@@ -152,6 +168,7 @@ Result<int> Connections::Get(int lane, int peer) noexcept {
     kit::UniqueFd socket;
     const Status connected = ConnectTo(peer, lane, &socket);
     lock.lock();
+    // The peer may have ended this attempt because its own came first.
     if (!connected.ok() && !slot.taken) return connected;
     if (socket) slot.socket = std::move(socket);
   }
@@ -204,6 +221,8 @@ void Connections::Take(const Hello& hello, kit::UniqueFd socket) noexcept {
   changed_.notify_all();
 }
 
+// Three kinds of waits end here: for a slot (changed_), in reads and writes of sockets (shutdown),
+// and for a connection or an answer (stop_). A socket that comes later finds stopped_ and is closed.
 void Connections::Shutdown() noexcept {
   {
     const std::lock_guard lock(mutex_);

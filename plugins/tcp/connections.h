@@ -2,11 +2,6 @@
 // which it publishes:
 //
 //   address ' ' port ' ' lanes ' ' token ' ' fingerprint         token, fingerprint: see handshake.h
-//
-// The rank that needs a connection first makes it. Its peer answers at once, whatever its lanes
-// wait for, so no wait for a connection is part of a circle. When both connect at the same time the
-// connection of the higher rank stays. The higher rank decides that, under its mutex: it takes a
-// hello of the lower one unless it is connecting itself, and does not connect once it has taken it.
 #pragma once
 
 #include <condition_variable>

@@ -35,6 +35,8 @@ Result<std::string> Key::NewToken() {
   return Hex(token);
 }
 
+// key = BLAKE2b of the token under the key BLAKE2b of the file: without the file the token says
+// nothing of it, and files of any length will do.
 Result<Key> Key::Of(const std::string& token, std::string_view file) {
   Mac salt, file_hash;
   size_t size = 0;

@@ -148,6 +148,7 @@ Status Prepare(const kit::UniqueFd& socket, const CongestionControl& congestion_
                        name.c_str(), std::strerror(errno));
 }
 
+// Not blocking until it is connected: a host that is gone answers nothing, and `stop` must end that.
 int Connect(const Endpoint& peer, const CongestionControl& congestion_control,
             const kit::UniqueFd& stop, kit::UniqueFd* socket) {
   int error = EADDRNOTAVAIL;
@@ -175,6 +176,7 @@ int WaitFor(const kit::UniqueFd& socket, short events, const kit::UniqueFd& stop
   return entries[1].revents != 0 ? ECANCELED : 0;
 }
 
+// Header and first part in one call, so that they leave in one packet if they fit.
 int Send(int fd, std::span<iovec> pieces) noexcept {
   while (Total(pieces) > 0) {
     msghdr message{};
@@ -187,6 +189,7 @@ int Send(int fd, std::span<iovec> pieces) noexcept {
   return 0;
 }
 
+// Where all of it is sure to come, the kernel waits for all (MSG_WAITALL) and one call is enough.
 int Receive(int fd, std::span<iovec> pieces, size_t least) noexcept {
   const size_t wanted = Total(pieces);
   for (size_t left = wanted; wanted - left < least; left = Total(pieces)) {
