@@ -60,7 +60,7 @@ Status CheckOption(const Document& document, const Schema& schema, const Cursor&
                    const pb::FieldDescriptor* field, const OptionSpec& spec,
                    const OwnedOption& value) {
   const std::vector<std::string> ops = schema.ChosenOps();
-  if (spec.type == OptionType::kOp && block.Has(field) &&
+  if (spec.type == OptionType::kOp && value.string != spec.default_value.view() &&
       std::find(ops.begin(), ops.end(), value.string) == ops.end()) {
     return document.Error(
         block, field, -1,
