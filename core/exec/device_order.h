@@ -9,24 +9,6 @@
 //
 // The stream "transfers" here has no work but the waits for the ends of what the communicator
 // carries out; it gives those ends events that are the executor's own.
-//
-// Why no memory is written too early: each edge of the task graph, to the next step too, is kept by
-// the order of a stream or by an event, so on the device tasks have the partial order that they had
-// if the host waited for each, and the argument of step_state.h holds there: a backward task, the
-// first to write to gradients again, is behind all forward tasks, these are behind the last task of
-// each parameter, and those behind all transfers and updates that read gradients. What tasks share
-// beside tensors is
-//   * the scales of gradients, scratch of reduced hooks, StepScalars of updates: of the updates'
-//     stream alone, which is in order;
-//   * the statistics and the StepScalars of passes, which the updates' stream reads when the
-//     statistics were summed up: the next step may write to them after MarkTaken.
-//
-// Why ranks do not wait for each other for ever: the host queues without waiting for the device, on
-// one thread, and what it asks the scheduler depends on nothing else, so all ranks queue the same
-// work in the same order. Each piece waits for pieces that were queued earlier on its rank, or for
-// its own counterparts; the earliest that is not done on any rank can always go on. A call that
-// blocks until the device has done what was queued before (loading a kernel, freeing memory) only
-// waits for earlier pieces, too.
 #pragma once
 
 #include <functional>

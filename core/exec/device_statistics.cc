@@ -1,3 +1,5 @@
+// Two slots, of even and odd steps: step t is read while step t+1 is queued, and its slot is written
+// again by step t+2, which is queued after that.
 #include "core/exec/device_statistics.h"
 
 #include <new>

@@ -1,423 +1,291 @@
+// The order of construction is that of the data: updates and wire say what a scheduler is told, its
+// plan makes the layout, the layout the memory, all of that the tasks; the runner, with its threads
+// and callbacks, is last, and goes first.
 #include "core/exec/executor.h"
 
+#include <algorithm>
+
 #include "core/base/clock.h"
+#include "core/exec/device_step.h"
+#include "engine/ext/accelerator.h"
+#include "engine/ext/shared_memory.h"
 
 namespace engine {
 namespace {
 
-// Beyond the deadline of a transfer, for a communicator that does not keep it.
-constexpr int64_t kGraceMs = 5000;
-// For the logs of other ranks after a failure; they fail at about the same time.
-constexpr int64_t kCompareMs = 1000;
+// The first layer whose op sees all ranks, or null.
+const Node* FirstThatGathers(const Graph& graph) {
+  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return node.signature.uses_replicas != 0;
+  });
+  return found == graph.nodes.end() ? nullptr : &*found;
+}
 
 }  // namespace
 
+bool UsesReplicas(const Graph& graph) {
+  return FirstThatGathers(graph) != nullptr;
+}
+
+Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& options)
+    : plugins_(plugins),
+      store_(store),
+      options_(options),
+      on_accelerator_(plugins.device->Query(kAcceleratorId) != nullptr),
+      updates_(UpdateStrategy::Choose(plugins, options_)) {}
+
+Result<std::unique_ptr<Executor>> Executor::Create(Graph graph, PluginSet& plugins,
+                                                   const OpFactory& factory, Store* store,
+                                                   const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(plugins, store, options));
+  ENGINE_RETURN_IF_ERROR(executor->Plan(std::move(graph), factory));
+  return executor;
+}
+
+Status Executor::Plan(Graph graph, const OpFactory& factory) {
+  if (options_.record_steps && (!on_accelerator_ || options_.micro_batches > 1)) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.record_steps is for GPUs, without train.micro_batches: set it to "
+                         "false");
+  }
+  ENGINE_RETURN_IF_ERROR(MakeMemory(std::move(graph), factory));
+  for (auto& hook : plugins_.hooks) {
+    ENGINE_RETURN_IF_ERROR(hook->Setup(static_cast<uint32_t>(memory_->layout().parameters.size())));
+  }
+  MakeTasks();
+  ENGINE_RETURN_IF_ERROR(CheckTransfers());
+  ENGINE_RETURN_IF_ERROR(MakeReplicas());
+  ENGINE_RETURN_IF_ERROR(MakeStep());
+  return updates_->Begin(tasks_);
+}
+
+// What hooks and the optimizer need to see before an update.
+Result<UpdateGate> Executor::CheckHooks() const {
+  UpdateGate gate = updates_->optimizer().gate;
+  for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
+    const HookTraits hook = plugins_.hooks[i]->traits();
+    if (hook.scope != HookScope::kGlobal) continue;
+    gate = UpdateGate::kGlobal;
+    if (hook.stage != HookStage::kLocal) continue;
+    return Status::Error(
+        StatusCode::kPlugin,
+        "hook '%s' wants all gradients before any is sent, which no schedule can give; "
+        "a global hook must work on reduced gradients",
+        options_.hook_names[i].c_str());
+  }
+  return gate;
+}
+
+Status Executor::MakeMemory(Graph graph, const OpFactory& factory) {
+  ENGINE_ASSIGN_OR_RETURN(const UpdateGate gate, CheckHooks());
+  Program program = Differentiate(graph);
+  ENGINE_RETURN_IF_ERROR(updates_->Check(graph, program));
+  ENGINE_ASSIGN_OR_RETURN(wire_choice_, ChooseWire(plugins_, options_));
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const Parameter& parameter = graph.parameters[i];
+    const bool reached = program.of_parameter[i] != kNone;
+    if (parameter.trainable && !reached) unreached_.push_back(parameter.name);
+  }
+  std::vector<ParameterInfo> parameters = DescribeParameters(graph, program);
+  ModelInfo model{.parameters = parameters,
+                  .communicator = plugins_.communicator->traits(),
+                  .gate = gate,
+                  .world_size = options_.rank.world_size,
+                  .slice_multiple = SliceMultiple(options_.rank.world_size),
+                  .accelerator = on_accelerator_ ? 1u : 0u};
+  updates_->DescribeModel(graph, parameters, &model);
+  ENGINE_ASSIGN_OR_RETURN(FlatLayout layout,
+                          MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
+  SharedMemory* const shared = MemoryOfTransfers();
+  ENGINE_ASSIGN_OR_RETURN(
+      memory_, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                                   *plugins_.device, factory, options_.seed, shared));
+  ENGINE_RETURN_IF_ERROR(memory_->SetLossScale(options_.loss_scale));
+  if (options_.micro_batches > 1) ENGINE_RETURN_IF_ERROR(memory_->calls().CheckCanAdd());
+  ENGINE_RETURN_IF_ERROR(updates_->Prepare(*memory_));
+  if (wire_choice_.format == nullptr) return {};
+  ENGINE_ASSIGN_OR_RETURN(wire_, Wire::Create(wire_choice_, options_, *memory_, shared));
+  return {};
+}
+
+// Memory that the communicator lends for what is sent, or null: then it may lie anywhere.
+SharedMemory* Executor::MemoryOfTransfers() const {
+  const bool takes_it = on_accelerator_ ? plugins_.communicator->traits().device_memory != 0
+                                        : std::string_view(plugins_.device->type()) == "cpu";
+  if (!takes_it || options_.rank.world_size == 1) return nullptr;
+  return static_cast<SharedMemory*>(plugins_.communicator->Query(kSharedMemoryId));
+}
+
+void Executor::MakeTasks() {
+  TaskGraphOptions options{.hook_names = options_.hook_names,
+                           .gate = updates_->optimizer().gate,
+                           .alone = options_.rank.world_size == 1 && !options_.sends_alone,
+                           .accelerator = on_accelerator_,
+                           .wire = wire_ == nullptr ? nullptr : &wire_->layout(),
+                           .micro_batches = options_.micro_batches,
+                           .rank = options_.rank.rank,
+                           .world_size = options_.rank.world_size};
+  for (const auto& hook : plugins_.hooks) options.hooks.push_back(hook->traits());
+  updates_->DescribeTasks(memory_->layout(), &options);
+  tasks_ = BuildTaskGraph(memory_->graph(), memory_->program(), memory_->plan(), memory_->layout(),
+                          options);
+}
+
+Status Executor::CheckTransfers() const {
+  const CommunicatorTraits traits = plugins_.communicator->traits();
+  for (const Task& task : tasks_.tasks) {
+    if (task.info.kind != TaskKind::kTransfer) continue;
+    if ((traits.kinds & Bit(task.info.transfer)) != 0) continue;
+    return Status::Error(StatusCode::kConfig,
+                         "scheduler '%s'%s needs %s, which communicator '%s' cannot do: choose "
+                         "another of the two",
+                         options_.scheduler_name.c_str(),
+                         options_.shard_optimizer ? " with train.shard_optimizer" : "",
+                         Name(task.info.transfer), options_.communicator_name.c_str());
+  }
+  return {};
+}
+
+Status Executor::MakeReplicas() {
+  const Node* node = FirstThatGathers(memory_->graph());
+  if (options_.rank.world_size == 1 || node == nullptr) return {};
+  const auto refuse = [&](const char* why) {
+    return Status::Error(StatusCode::kConfig,
+                         "layer '%s' (%s) looks at the batch of all ranks, but %s: switch that off "
+                         "in the layer, or choose another communicator",
+                         node->name.c_str(), node->op_name.c_str(), why);
+  };
+  if (own_pace()) return refuse("in this mode of its communicator no rank waits for another");
+  Communicator* communicator = options_.replicas;
+  if (communicator == nullptr && plugins_.communicator->traits().ordered == 0) {
+    communicator = plugins_.communicator.get();
+  }
+  ENGINE_CHECK(communicator != nullptr, "ops look at all ranks and have no communicator");
+  if (!CommunicatorReplicas::CanGather(communicator->traits())) {
+    return refuse("its communicator cannot gather from all ranks");
+  }
+  replicas_ = std::make_unique<CommunicatorReplicas>(*communicator, *plugins_.device, options_.rank,
+                                                     tasks_.digest, options_.timeout_ms);
+  return {};
+}
+
+// On an accelerator any order follows from the plan: see device_order.h.
+Status Executor::MakeStep() {
+  const CommunicatorTraits traits = plugins_.communicator->traits();
+  const bool leads = options_.rank.world_size > 1 && traits.ordered != 0 &&
+                     traits.measures_only == 0 && !on_accelerator_ &&
+                     plugins_.scheduler->traits().order == TransferOrder::kLeader;
+  order_ = std::make_unique<OrderAgreement>(tasks_, options_.rank, traits, leads, store_);
+  const StepParts parts{.plugins = plugins_,
+                        .options = options_,
+                        .memory = *memory_,
+                        .tasks = tasks_,
+                        .updates = *updates_,
+                        .order = *order_,
+                        .wire = wire_.get(),
+                        .replicas = replicas_.get()};
+  if (on_accelerator_) {
+    ENGINE_ASSIGN_OR_RETURN(step_, DeviceStep::Create(parts));
+  } else {
+    step_ = std::make_unique<HostStep>(parts);
+  }
+  ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
+                             .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
+  runner_ = std::make_unique<StepRunner>(plugins_, options_, tasks_, *order_, *step_, store_);
+  blocking_ =
+      std::make_unique<BlockingTransfers>(*plugins_.communicator, *runner_, options_.timeout_ms);
+  return {};
+}
+
 Result<StepResult> Executor::Step(const StepInput& input) {
-  StepResult result;
   const int64_t begin = NowNs();
   double waited = 0;
-  Status status = RunHead(input, &waited);
-  if (status.ok() && accelerator_ != nullptr) {
-    auto read = ReadStatistics(input.step - 1);
-    if (read.ok()) result = *read;
-    status = read.status();
-  }
-  if (!status.ok()) return GiveUp(std::move(status));
+  buffers_differ_ = true;
+  Status status = step_->Begin(input);
+  if (status.ok()) status = step_->Drive(&waited);
+  auto result = status.ok() ? step_->Read() : Result<StepResult>(std::move(status));
+  if (!result.ok()) return runner_->GiveUp(result.status());
   if (replicas_ != nullptr) waited += replicas_->TakeWaitedSeconds();
-  if (accelerator_ == nullptr) {
-    const std::lock_guard lock(mutex_);
-    result.step = input.step;
-    result.statistics = statistics_;
-    result.waited_seconds = waited;
-  }
+  if (!on_accelerator_) result->waited_seconds = waited;
   step_end_ns_ = NowNs();
-  result.seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
-  longest_step_ms_ = std::max(longest_step_ms_, (step_end_ns_ - begin) / 1'000'000);
+  result->seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
   return result;
 }
 
-Status Executor::RunHead(const StepInput& input, double* waited_seconds) {
-  ++steps_run_;
-  ENGINE_RETURN_IF_ERROR(PrepareStep(input));
-  if (CanReplay()) return Replay();
-  recording_ = CanRecord();
-  if (recording_) {
-    ENGINE_RETURN_IF_ERROR(Join());
-    ENGINE_RETURN_IF_ERROR(accelerator_->BeginRecording(memory_->stream()));
-  }
-  BeginStep();
-  Status status = Drive(&Executor::HeadDone, waited_seconds);
-  if (status.ok() && accelerator_ != nullptr) status = QueueTail(waited_seconds);
-  return recording_ ? Record(std::move(status)) : status;
-}
-
-// No forward task comes before all of the tail is done.
-Status Executor::QueueTail(double* waited_seconds) {
-  {
-    Lock lock(mutex_);
-    plugins_.scheduler->On({.kind = EventKind::kFlush, .step = tail_step_});
-    Pump(lock);
-  }
-  return Drive(&Executor::TailDone, waited_seconds);
-}
-
-// What is not a part of the work that may be recorded.
-Status Executor::PrepareStep(const StepInput& input) {
-  input_ = input;
-  if (input_.all_samples == 0) input_.all_samples = input.samples * options_.rank.world_size;
-  buffers_differ_ = true;
-  parameters_stale_ = sharded_;
-  now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
-  stop_asked_[input.step % 2] = input.stop;
-  if (accelerator_ != nullptr) ENGINE_RETURN_IF_ERROR(BeginDeviceStep());
-  ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
-  if (accelerator_ == nullptr) memory_->statistics()->stop = input.stop ? 1.0f : 0.0f;
-  if (has_row_tables_) ChooseRows(input);
-  return {};
-}
-
-void Executor::BeginStep() {
-  backward_begun_ = false;
-  Lock lock(mutex_);
-  RecordStepSpan(SpanKind::kStep);
-  step_begin_ns_ = NowNs();
-  statistics_known_ = false;
-  own_count_ = -1;
-  state_->BeginStep(input_.step, step_begin_ns_);
-  Pump(lock);
-}
-
-// From the begin of the step before to now.
-void Executor::RecordStepSpan(SpanKind kind) {
-  if (step_begin_ns_ == 0) return;
-  recorder_.Record(
-      {.kind = kind, .step = tail_step_, .begin_ns = step_begin_ns_, .end_ns = NowNs()});
-  step_begin_ns_ = 0;
+Result<StepResult> Executor::Remaining() {
+  auto read = step_->Remaining();
+  if (!read.ok()) return runner_->GiveUp(read.status());
+  if (read->step != 0) read->seconds = static_cast<double>(NowNs() - step_end_ns_) * 1e-9;
+  return read;
 }
 
 bool Executor::flushed() const {
-  const std::lock_guard lock(mutex_);
-  return TailDone() && !rows_stale_ && !parameters_stale_ && !device_works_;
+  return runner_->TailDone() && updates_->settled() && step_->settled();
 }
 
 Status Executor::Flush() {
-  {
-    Lock lock(mutex_);
-    if (!failure_.ok()) return failure_;
-    RecordStepSpan(SpanKind::kStep);
-  }
+  ENGINE_RETURN_IF_ERROR(runner_->EndStep());
   if (flushed()) return {};
   const int64_t begin = NowNs();
   double waited = 0;
-  Status status = QueueTail(&waited);
-  if (status.ok() && rows_stale_) status = LoadUnits(/*row_tables_only=*/true);
-  if (status.ok()) status = WaitForDevice();
-  if (status.ok() && parameters_stale_) status = GatherParameters();
-  if (!status.ok()) return GiveUp(std::move(status));
-  const std::lock_guard lock(mutex_);
-  recorder_.Record(
-      {.kind = SpanKind::kFlush, .step = tail_step_, .begin_ns = begin, .end_ns = NowNs()});
+  Status status = runner_->RunTail(&waited);
+  if (status.ok() && !step_->settled()) status = step_->Settle();
+  if (status.ok() && !updates_->settled()) status = updates_->Settle(*blocking_);
+  if (!status.ok()) return runner_->GiveUp(std::move(status));
+  runner_->EndFlush(begin);
   return {};
 }
 
-// Runs compute tasks until `done`; waits when there is none to run.
-Status Executor::Drive(bool (Executor::*done)() const, double* waited_seconds) {
-  Lock lock(mutex_);
-  wait_begin_ns_ = 0;
-  while (failure_.ok() && !(this->*done)()) {
-    const Action action = plugins_.scheduler->Next(Lane::kCompute);
-    ENGINE_RETURN_IF_ERROR(action.kind == ActionKind::kHold ? WaitForChange(lock, waited_seconds)
-                                                            : RunNext(lock, action));
-  }
-  if (wait_begin_ns_ !=
-      0) {  // for something else than a task: the statistics, or the last transfer
-    recorder_.Record({.kind = SpanKind::kWait,
-                      .step = tail_step_,
-                      .begin_ns = wait_begin_ns_,
-                      .end_ns = NowNs()});
-    wait_begin_ns_ = 0;
-  }
-  return failure_;
-}
-
-Status Executor::RunNext(Lock& lock, const Action& action) {
-  ENGINE_RETURN_IF_ERROR(state_->Check(action, Lane::kCompute, options_.scheduler_name.c_str()));
-  const Task& task = tasks_.tasks[action.task];
-  if (task.info.kind == TaskKind::kForward) ENGINE_RETURN_IF_ERROR(state_->CheckVersions(task));
-  const int64_t now = NowNs();
-  state_->Start(action.task, now);
-  if (wait_begin_ns_ != 0) {
-    recorder_.Record({.kind = SpanKind::kWait,
-                      .task = action.task,
-                      .step = state_->StepOf(task),
-                      .begin_ns = wait_begin_ns_,
-                      .end_ns = now});
-    wait_begin_ns_ = 0;
-  }
-  Span span = BeginSpan(action.task);
-  lock.unlock();
-  Status status = device_order_ == nullptr ? Status() : device_order_->Wait(task);
-  if (status.ok()) status = RunTask(task);
-  if (status.ok() && device_order_ != nullptr) status = device_order_->Mark(task);
-  lock.lock();
-  ENGINE_RETURN_IF_ERROR(status);
-  span.end_ns = NowNs();
-  Finish(span);
-  Pump(lock);
+Status Executor::ShareBuffers() {
+  const FlatLayout& layout = memory_->layout();
+  const int64_t count = layout.total_count - layout.buffer_begin;
+  const bool alone = own_pace() || options_.rank.world_size == 1;
+  if (count == 0 || !buffers_differ_ || alone) return {};
+  float* const buffers = memory_->parameters() + layout.buffer_begin;
+  ENGINE_RETURN_IF_ERROR(blocking_
+                             ->Run({.kind = TransferKind::kBroadcast,
+                                    .send = buffers,
+                                    .recv = buffers,
+                                    .count = count,
+                                    .stream = memory_->stream()})
+                             .WithContext("broadcast of buffers"));
+  buffers_differ_ = false;
   return {};
 }
 
-// Of a task that was started.
-Span Executor::BeginSpan(uint32_t task) const {
-  return {.kind = SpanKind::kTask,
-          .task = task,
-          .step = state_->StepOf(tasks_.tasks[task]),
-          .ready_ns = state_->ready_ns(task),
-          .begin_ns = state_->begin_ns(task)};
+Status Executor::CollectOptimizerStates() {
+  ENGINE_CHECK(flushed(), "optimizer states while updates are under way");
+  return updates_->CollectStates(*blocking_);
 }
 
-void Executor::Finish(const Span& span) {
-  recorder_.Record(span);
-  state_->Finish(span.task, span.end_ns);
-  ++changes_;
+Status Executor::CollectWireStates() {
+  ENGINE_CHECK(flushed(), "states of a hook while transfers are under way");
+  return wire_ == nullptr ? Status() : wire_->CollectStates(*blocking_, options_.timeout_ms);
 }
 
-// The compute lane has nothing to run. Transfers have deadlines of their own; the one here only
-// catches a communicator that breaks its contract, or a rank 0 that decides nothing.
-Status Executor::WaitForChange(Lock& lock, double* waited_seconds) {
-  const bool something_comes = transfers_->in_flight() > 0 || pumping_ || follows_;
-  if (!something_comes || accelerator_ != nullptr) return Stalled();
-  const int64_t begin = NowNs();
-  if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
-  const int64_t limit_ms = options_.timeout_ms + kGraceMs;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
-  const uint64_t seen = changes_;
-  const bool other_pumps = pumping_;  // it may find a compute task to be ready
-  const bool woken = changed_.wait_until(lock, deadline, [&] {
-    return changes_ != seen || !failure_.ok() || (other_pumps && !pumping_);
-  });
-  *waited_seconds += static_cast<double>(NowNs() - begin) * 1e-9;
-  if (woken) return {};
-  const auto waited = static_cast<long long>(limit_ms);
-  if (transfers_->in_flight() > 0) {
-    return Status::Error(StatusCode::kTimeout,
-                         "%zu transfers did not end within %lld ms; communicator '%s' "
-                         "breaks its deadlines",
-                         transfers_->in_flight(), waited, options_.communicator_name.c_str());
+void Executor::DropCollectedStates() {
+  updates_->DropStates();
+  if (wire_ != nullptr) wire_->DropStates();
+}
+
+RankTimeline Executor::Timeline() const {
+  RankTimeline timeline{.rank = options_.rank.rank, .world_size = options_.rank.world_size};
+  for (const Task& task : tasks_.tasks) {
+    timeline.tasks.push_back({.name = task.name,
+                              .kind = task.info.kind,
+                              .lane = task.info.lane,
+                              .transfer = task.info.transfer,
+                              .unit = task.info.unit,
+                              .needed_by = task.info.needed_by,
+                              .size_bytes = task.info.size_bytes});
   }
-  const Task* next = state_->FirstReady();
-  return Status::Error(StatusCode::kTimeout,
-                       "rank 0 did not say within %lld ms which transfer comes next; '%s' is ready",
-                       waited, next == nullptr ? "none" : next->name.c_str())
-      .WithRank(0);
-}
-
-Status Executor::Stalled() const {
-  const Task* task = state_->FirstReady();
-  if (task == nullptr) {
-    return Status::Error(StatusCode::kInternal, "no task is ready and none is under way");
+  for (const Task& task : tasks_.tasks) {
+    const uint32_t id = task.info.id;
+    for (uint32_t next : task.successors) timeline.tasks[next].depends_on.push_back(id);
+    for (uint32_t next : task.next_successors) timeline.tasks[next].depends_on_last.push_back(id);
   }
-  return Status::Error(StatusCode::kTimeout,
-                       "stalled: scheduler '%s' holds '%s' although nothing is under way",
-                       options_.scheduler_name.c_str(), task->name.c_str());
-}
-
-// Takes what has ended and starts what may start, until there is nothing of either. One thread does
-// it at a time, so that transfers are submitted in the order in which they were chosen; whoever
-// comes meanwhile leaves it to that one.
-void Executor::Pump(Lock& lock) {
-  if (pumping_) {
-    pump_again_ = true;
-    return;
-  }
-  pumping_ = true;
-  do {
-    pump_again_ = false;
-    TakeCompletions();
-    uint32_t task = 0;
-    while (failure_.ok() && NextTransfer(&task)) {
-      StartTransfer(lock, task);
-      TakeCompletions();
-    }
-  } while (pump_again_);
-  pumping_ = false;
-  changed_.notify_all();
-}
-
-// On another thread than the rank's own, which may wait in an op meanwhile.
-void Executor::PumpAside(Lock lock) {
-  if (accelerator_ == nullptr) {
-    Pump(lock);
-  } else {
-    TakeCompletions();
-    changed_.notify_all();
-  }
-  const Status failure = failure_;
-  lock.unlock();
-  if (!failure.ok()) EndGathers(failure);
-}
-
-void Executor::TakeCompletions() {
-  TransferLane::Completion completion;
-  while (transfers_->Take(&completion)) {
-    const Task& task = tasks_.tasks[completion.span.task];
-    Status status = std::move(completion.status);
-    if (!status.ok()) status = status.WithContext("%s", task.name.c_str());
-    if (status.ok() && accelerator_ == nullptr) status = TakeResult(task);
-    if (!status.ok()) {
-      Fail(std::move(status));
-    } else if (accelerator_ == nullptr) {
-      Finish(completion.span);
-    } else {  // what follows it was queued when it was submitted
-      recorder_.Record(completion.span);
-      if (task.data == TransferData::kStatistics) reported_step_ = completion.span.step;
-    }
-  }
-}
-
-Status Executor::TakeResult(const Task& task) {
-  if (task.data == TransferData::kStatistics) return TakeStatistics();
-  return task.data == TransferData::kParameters ? TakeParameters(task) : Status();
-}
-
-// A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
-// and optimizers see the mean.
-Status Executor::TakeStatistics() {
-  statistics_ = *memory_->statistics();
-  statistics_known_ = true;
-  const float count = std::max(statistics_.count, 1.0f);
-  std::fill(gradient_scale_.begin(), gradient_scale_.end(), 1 / (count * options_.loss_scale));
-  return CheckOrderBits(statistics_);
-}
-
-// Parts that other ranks have updated come without what ops read of them, or as nothing but that.
-Status Executor::TakeParameters(const Task& task) {
-  const UnitLayout& unit = memory_->layout().units[task.info.unit];
-  if (unit.gathered == DType::kBFloat16) return {};
-  return memory_->RefreshCopies(unit.offset, unit.count);
-}
-
-Status Executor::CheckOrderBits(const StepStatistics& statistics) const {
-  if (communicator_traits_.ordered == 0 || communicator_traits_.measures_only != 0) return {};
-  const auto ranks = static_cast<float>(options_.rank.world_size);
-  for (const float bit : statistics.order_bits) {
-    if (bit == 0 || bit == ranks) continue;
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "ranks disagree on the transfers of the step before this one");
-  }
-  return {};
-}
-
-bool Executor::NextTransfer(uint32_t* task) {
-  if (follows_) return NextTicket(task);
-  const Action action = plugins_.scheduler->Next(Lane::kIo);
-  if (action.kind == ActionKind::kHold) return false;
-  const Status status = state_->Check(action, Lane::kIo, options_.scheduler_name.c_str());
-  if (!status.ok()) {
-    Fail(status);
-    return false;
-  }
-  *task = action.task;
-  return true;
-}
-
-// The transfer of the next ticket, once it is ready here too.
-bool Executor::NextTicket(uint32_t* task) {
-  if (ticket_count_ == 0) return false;
-  const Ticket& ticket = tickets_[ticket_head_];
-  if (ticket.task >= tasks_.tasks.size() || ticket.sequence <= sequence_) {
-    Fail(Status::Error(StatusCode::kInternal,
-                       "rank 0 announced transfer %llu (task %u) where transfer %llu is next",
-                       static_cast<unsigned long long>(ticket.sequence), ticket.task,
-                       static_cast<unsigned long long>(sequence_ + 1)));
-    return false;
-  }
-  // Rank 0 is ahead: transfers outside of a step, such as those of an evaluation, come before it.
-  if (ticket.sequence > sequence_ + 1) return false;
-  if (state_->phase(ticket.task) != StepState::Phase::kReady) return false;
-  *task = ticket.task;
-  ticket_head_ = (ticket_head_ + 1) % tickets_.size();
-  --ticket_count_;
-  plugins_.scheduler->On({.kind = EventKind::kTaskStarted,
-                          .task = *task,
-                          .step = state_->StepOf(tasks_.tasks[*task])});
-  return true;
-}
-
-void Executor::StartTransfer(Lock& lock, uint32_t id) {
-  const Task& task = tasks_.tasks[id];
-  const Transfer transfer = MakeTransfer(task);
-  log_.Add(transfer, id);
-  state_->Start(id, NowNs());
-  const Span span = BeginSpan(id);
-  lock.unlock();
-  Status status = device_order_ == nullptr ? Status() : device_order_->Wait(task);
-  if (leads_) {
-    status = store_->Post(
-        EncodeTicket({.sequence = transfer.sequence, .key = transfer.key, .task = id}));
-  }
-  Stream* const follower = device_order_ == nullptr ? nullptr : device_order_->transfers();
-  if (status.ok()) status = transfers_->Start(span, transfer, follower);
-  if (status.ok() && follower != nullptr) status = device_order_->Mark(task);
-  if (status.ok() && accelerator_ != nullptr && task.data == TransferData::kStatistics) {
-    status = TakeDeviceStatistics(task);
-  }
-  lock.lock();
-  if (!status.ok()) return Fail(status.WithContext("%s", task.name.c_str()));
-  if (accelerator_ == nullptr) return;
-  state_->Finish(id, NowNs());
-}
-
-void Executor::OnTicket(std::string_view text) {
-  const auto ticket = DecodeTicket(text);
-  Lock lock(mutex_);
-  if (!ticket.ok() || ticket_count_ == tickets_.size()) {
-    Fail(Status::Error(StatusCode::kInternal, "rank 0 announces transfers that cannot be"));
-  } else {
-    tickets_[(ticket_head_ + ticket_count_++) % tickets_.size()] = *ticket;
-  }
-  PumpAside(std::move(lock));
-}
-
-void Executor::Fail(Status status) {
-  if (failure_.ok()) failure_ = std::move(status);
-  ++changes_;
-}
-
-void Executor::Abort(const Status& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    Fail(reason);
-    changed_.notify_all();
-  }
-  EndGathers(reason);
-}
-
-// An op that waits for other ranks hears of a failure through the communicator that it waits with.
-void Executor::EndGathers(const Status& reason) {
-  if (options_.replicas != nullptr && options_.replicas != plugins_.communicator.get()) {
-    options_.replicas->Abort(reason);
-  }
-}
-
-// A step that failed on one rank can never end on the others, so nothing of this rank may stay
-// under way.
-Status Executor::GiveUp(Status status) {
-  {
-    const std::lock_guard lock(mutex_);
-    // What a device says after that may be a consequence.
-    if (accelerator_ != nullptr && !failure_.ok()) status = failure_;
-    Fail(status);
-    plugins_.scheduler->On({.kind = EventKind::kError});
-  }
-  recorded_.reset();  // NCCL's abort waits until nobody can launch its recorded transfers
-  plugins_.communicator->Abort(status);
-  EndGathers(status);
-  const bool may_differ =
-      status.code() == StatusCode::kTimeout || status.code() == StatusCode::kInvalidArgument;
-  if (!may_differ || store_ == nullptr || communicator_traits_.ordered == 0) return status;
-  const Status order = CompareLogs(log_, tasks_, options_.rank, *store_, kCompareMs);
-  return order.code() == StatusCode::kPlugin ? order : status;
+  runner_->AddTo(&timeline);
+  return timeline;
 }
 
 }  // namespace engine

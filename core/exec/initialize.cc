@@ -1,25 +1,14 @@
+// Random numbers are a function of a key and a counter, not the state of a generator: a parameter
+// has the same values whatever was made before it, on every rank and for any number of ranks.
 #include "core/exec/initialize.h"
 
 #include <cmath>
 #include <numbers>
-#include <string_view>
+
+#include "core/base/hash.h"
 
 namespace engine {
 namespace {
-
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection that spreads every input bit.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-uint64_t KeyOf(std::string_view name, uint64_t seed) {
-  uint64_t key = Mix(seed);
-  for (char c : name) key = Mix(key ^ static_cast<unsigned char>(c));
-  return key;
-}
 
 // In (0, 1], from the upper 53 bits.
 double Uniform(uint64_t key, uint64_t counter) {
@@ -29,7 +18,7 @@ double Uniform(uint64_t key, uint64_t counter) {
 }  // namespace
 
 void Initialize(const Parameter& parameter, uint64_t seed, std::span<float> values) {
-  const uint64_t key = KeyOf(parameter.name, seed);
+  const uint64_t key = HashOf(parameter.name, seed);
   for (uint64_t i = 0; i < values.size(); ++i) {
     switch (parameter.initializer) {
       case Initializer::kZeros:

@@ -1,3 +1,10 @@
+// A scheduler's plan becomes offsets: units one behind the other in the order of the plan, in a unit
+// its spans, each from a multiple of a cache line on, or, where each rank gets a part of the unit,
+// from a multiple of that for all ranks. A unit that ends inside of a parameter ends without
+// padding, so that the parameter stays contiguous; such cuts are only where ranks can share them.
+//
+//   | unit 0 | unit 1 | ... | not trained | buffers |
+//   '---- trainable_count ---'            '- buffer_begin
 #include "core/exec/layout.h"
 
 #include <algorithm>

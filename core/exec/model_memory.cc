@@ -1,3 +1,9 @@
+// Arenas, each in the order of FlatLayout where it holds parameters or gradients:
+//
+//   parameters_   float32, all of the layout         copies_   bfloat16, where ops read those
+//   gradients_    float32, what is trained: written by backward tasks, sent from here
+//   activations_  values, their gradients and what ops save, placed by MemoryPlan
+//   statistics_   the output of the loss op, then what the executor adds
 #include "core/exec/model_memory.h"
 
 #include <algorithm>
@@ -19,8 +25,8 @@ Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(Graph graph, Program pr
   std::unique_ptr<ModelMemory> memory(
       new ModelMemory(std::move(graph), std::move(program), std::move(layout), device, seed));
   ENGINE_RETURN_IF_ERROR(memory->Allocate(shared));
-  ENGINE_RETURN_IF_ERROR(memory->Bind(factory));
-  memory->SetSamples(memory->graph_.max_samples);
+  ENGINE_RETURN_IF_ERROR(memory->calls_.Bind(factory));
+  memory->calls_.SetSamples(memory->graph_.max_samples);
   return memory;
 }
 
@@ -32,7 +38,8 @@ ModelMemory::ModelMemory(Graph graph, Program program, FlatLayout layout, Device
       plan_(PlanMemory(graph_, program_)),
       device_(device),
       accelerator_(static_cast<Accelerator*>(device.Query(kAcceleratorId))),
-      seed_(seed) {}
+      seed_(seed),
+      calls_(*this) {}
 
 Status ModelMemory::Allocate(SharedMemory* shared) {
   Stream* stream = nullptr;
@@ -91,23 +98,8 @@ Status ModelMemory::SetLossScale(float scale) {
   return stream_->Synchronize(kSetupTimeoutMs);
 }
 
-Status ModelMemory::CheckCanAdd() const {
-  for (size_t k = 0; k < bound_.size(); ++k) {
-    const Instruction& instruction = program_.instructions[k];
-    const Node& node = graph_.nodes[instruction.node];
-    const uint32_t cannot = bound_[k].parameter_grads & ~node.signature.accumulates;
-    if (cannot == 0) continue;
-    const Value& value = graph_.values[node.inputs[std::countr_zero(cannot)]];
-    return Status::Error(
-        StatusCode::kConfig,
-        "train.micro_batches: the op '%s' of layer '%s' cannot add to the gradient "
-        "of '%s' that the micro-batch before has left: set it to 1 or freeze "
-        "that parameter",
-        node.op_name.c_str(), node.name.c_str(), value.name.c_str());
-  }
-  return {};
-}
-
+// Of parameters what ops read: the rounded copy where their value is bfloat16. Gradients of
+// parameters are float32 in any case.
 void* ModelMemory::AddressOf(StorageId id) const {
   const Storage& storage = plan_.storages[id];
   switch (storage.kind) {
@@ -131,134 +123,22 @@ void* ModelMemory::AddressOf(StorageId id) const {
   return nullptr;
 }
 
-TensorView ModelMemory::ViewOfValue(ValueId value) const {
-  const TensorSpec& spec = graph_.values[value].spec;
-  return {.data = AddressOf(plan_.of_value[value]), .shape = spec.shape, .dtype = spec.dtype};
-}
-
-TensorView ModelMemory::ViewOfGradient(GradientId gradient) const {
-  if (gradient == kNone) return {};
-  const Value& of = graph_.values[program_.gradients[gradient].of];
-  return {.data = AddressOf(plan_.of_gradient[gradient]),
-          .shape = of.spec.shape,
-          .dtype = of.kind == ValueKind::kParameter ? DType::kFloat32 : of.spec.dtype};
-}
-
-Status ModelMemory::Bind(const OpFactory& factory) {
-  bound_.resize(program_.instructions.size());
-  for (size_t k = 0; k < bound_.size(); ++k) {
-    const Instruction& instruction = program_.instructions[k];
-    Bound& bound = bound_[k];
-    if (instruction.kind == InstructionKind::kAdd) {
-      ENGINE_RETURN_IF_ERROR(BindAdd(factory, instruction, &bound));
-    } else {
-      BindNode(instruction, &bound);
-    }
-    bound.call.inputs = bound.inputs;
-    bound.call.outputs = bound.outputs;
-    bound.call.output_grads = bound.output_grads;
-    bound.call.input_grads = bound.input_grads;
-    bound.call.workspace = workspace_.data();
-    bound.call.stream = stream_.get();
-    bound.call.seed = seed_;
-    bound.call.scalars = scalars();
-  }
-  return {};
-}
-
-Status ModelMemory::BindAdd(const OpFactory& factory, const Instruction& instruction,
-                            Bound* bound) {
-  const ValueId of = program_.gradients[instruction.target].of;
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Op> op, factory("accumulate", {}));
-  TensorSpec spec = graph_.values[of].spec;
-  if (graph_.values[of].kind == ValueKind::kParameter) spec.dtype = DType::kFloat32;
-  const TensorSpec specs[2] = {spec, spec};
-  OpSignature signature;
-  ENGINE_RETURN_IF_ERROR(op->Infer(specs, &signature));
-  bound->inputs = {ViewOfGradient(instruction.target), ViewOfGradient(instruction.source)};
-  bound->outputs = {bound->inputs[0]};
-  bound->op = op.get();
-  bound->name = "sum of the gradients of '" + graph_.values[of].name + "'";
-  add_ops_.push_back(std::move(op));
-  return {};
-}
-
-void ModelMemory::BindNode(const Instruction& instruction, Bound* bound) {
-  const Node& node = graph_.nodes[instruction.node];
-  for (ValueId input : node.inputs) bound->inputs.push_back(ViewOfValue(input));
-  for (ValueId output : node.outputs) bound->outputs.push_back(ViewOfValue(output));
-  const bool backward = instruction.kind == InstructionKind::kBackward;
-  if (backward) {
-    for (GradientId gradient : instruction.output_grads)
-      bound->output_grads.push_back(ViewOfGradient(gradient));
-    for (size_t i = 0; i < instruction.input_grads.size(); ++i) {
-      const GradientId gradient = instruction.input_grads[i];
-      bound->input_grads.push_back(ViewOfGradient(gradient));
-      if (gradient == kNone) continue;
-      const StorageId place = plan_.of_gradient[gradient];
-      if (place == plan_.of_value[node.inputs[i]]) {
-        bound->gradient_in_place |= 1u << i;
-        bound_[instruction.node].gradient_in_place |= 1u << i;  // its forward instruction
-      }
-      const Storage& storage = plan_.storages[place];
-      if (storage.kind != StorageKind::kParameterGradient) continue;
-      ENGINE_CHECK(program_.gradients[gradient].of == node.inputs[i], "shared with an activation");
-      bound->parameter_grads |= 1u << i;
-    }
-  }
-  const StorageId saved = plan_.of_saved[instruction.node];
-  bound->call.saved = saved == kNone ? nullptr : AddressOf(saved);
-  bound->call.node = static_cast<uint64_t>(instruction.node);
-  bound->asks_for_replicas = node.signature.uses_replicas != 0;
-  bound->op = node.op.get();
-  bound->name = std::string(backward ? "backward" : "forward") + " of '" + node.name + "' (" +
-                node.op_name + ")";
-}
-
-// Cuts the leading dimension of every batched tensor to the number of samples.
-void ModelMemory::SetSamples(int64_t samples) {
-  if (samples == samples_) return;
-  samples_ = samples;
-  const auto resize = [&](const TensorSpec& spec, TensorView* view) {
-    if (spec.batched != 0) view->shape[0] = spec.shape[0] / graph_.max_samples * samples;
-  };
-  for (size_t k = 0; k < bound_.size(); ++k) {
-    const Instruction& instruction = program_.instructions[k];
-    Bound& bound = bound_[k];
-    if (instruction.kind == InstructionKind::kAdd) {
-      const TensorSpec& spec = graph_.values[program_.gradients[instruction.target].of].spec;
-      for (TensorView& view : bound.inputs) resize(spec, &view);
-      for (TensorView& view : bound.outputs) resize(spec, &view);
-      continue;
-    }
-    const Node& node = graph_.nodes[instruction.node];
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const TensorSpec& spec = graph_.values[node.inputs[i]].spec;
-      resize(spec, &bound.inputs[i]);
-      if (!bound.input_grads.empty()) resize(spec, &bound.input_grads[i]);
-    }
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const TensorSpec& spec = graph_.values[node.outputs[i]].spec;
-      resize(spec, &bound.outputs[i]);
-      if (!bound.output_grads.empty()) resize(spec, &bound.output_grads[i]);
-    }
-  }
-}
-
 Status ModelMemory::SetScalars(const StepScalars& step) {
   if (accelerator_ == nullptr) return {};
   return device_.Copy(scalars(), &step, sizeof(step), stream_.get());
 }
 
 Status ModelMemory::KeepScalars(Stream* stream) {
-  return device_.Copy(kept_scalars(), scalars(), sizeof(StepScalars), stream);
+  return device_.Copy(scalars(1), scalars(), sizeof(StepScalars), stream);
 }
 
+// Of a smaller batch the first samples of each tensor are used; what lies behind them is left over
+// from before and never read.
 Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samples,
                              std::span<const void* const> others, int64_t begin) {
   ENGINE_CHECK(samples >= 0 && samples <= graph_.max_samples, "%lld samples",
                static_cast<long long>(samples));
-  SetSamples(samples);
+  calls_.SetSamples(samples);
   const auto copy = [&](ValueId id, const void* source) -> Status {
     const TensorSpec& spec = graph_.values[id].spec;
     const size_t of_sample =
@@ -279,17 +159,7 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
 }
 
 Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
-  Bound& bound = bound_[instruction];
-  bound.call.step = context.step;
-  bound.call.training = context.training ? 1 : 0;
-  bound.call.gradient_in_place = context.training ? bound.gradient_in_place : 0;
-  bound.call.first_sample = context.first_sample;
-  bound.call.accumulate =
-      program_.instructions[instruction].accumulate | (context.adds ? bound.parameter_grads : 0);
-  bound.call.replicas = bound.asks_for_replicas ? context.replicas : nullptr;
-  const bool backward = program_.instructions[instruction].kind == InstructionKind::kBackward;
-  Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
-  return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
+  return calls_.Run(instruction, context);
 }
 
 Status ModelMemory::RunForward() {
@@ -315,6 +185,7 @@ Status ModelMemory::InitializeParameters() {
 
 Status ModelMemory::RefreshCopies(int64_t offset, int64_t count) {
   if (copies_.data() == nullptr) return {};
+  if (count < 0) count = layout_.total_count - offset;
   return accelerator_->math().Convert(parameters_.f32() + offset, DType::kFloat32, copy_at(offset),
                                       DType::kBFloat16, count, stream_.get());
 }
@@ -347,12 +218,12 @@ TensorView ModelMemory::parameter(int32_t index) const {
 }
 
 TensorView ModelMemory::logits() const {
-  return ViewOfValue(graph_.logits);
+  return calls_.ViewOfValue(graph_.logits);
 }
 
 Result<TensorView> ModelMemory::output(const std::string& name) const {
   for (const GraphOutput& output : graph_.outputs) {
-    if (output.name == name) return ViewOfValue(output.value);
+    if (output.name == name) return calls_.ViewOfValue(output.value);
   }
   return Status::Error(StatusCode::kConfig, "the model has no output '%s'", name.c_str());
 }

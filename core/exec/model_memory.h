@@ -6,31 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/bound_calls.h"
 #include "core/exec/layout.h"
+#include "core/exec/step.h"
 #include "core/graph/builder.h"
 #include "core/graph/device_buffer.h"
 #include "core/graph/memory_plan.h"
 #include "engine/ext/accelerator.h"
 
 namespace engine {
-
-// What the ranks of a step sum up: the loss op writes the first three, the executor the others.
-struct StepStatistics {
-  float loss_sum = 0;         // over targets
-  float count = 0;            // of targets
-  float correct = 0;          // predictions
-  float stop = 0;             // ranks that were asked to stop
-  float order_bits[16] = {};  // OrderLog::DigestBits of each rank
-};
-
-// What ops are told of the step that they run in; by default of none, as in evaluation.
-struct CallContext {
-  bool training = false;
-  bool adds = false;  // gradients of parameters are added to those of an earlier micro-batch
-  uint64_t step = 0;
-  uint64_t first_sample = 0;     // position of the batch's first sample in that of all ranks
-  Replicas* replicas = nullptr;  // for ops that ask for them
-};
 
 class ModelMemory {
  public:
@@ -58,10 +42,6 @@ class ModelMemory {
   // Backward instructions begin with `scale` as the gradient of the loss, instead of 1. [setup]
   Status SetLossScale(float scale);
 
-  // kConfig names the layer and the parameter of a backward instruction that cannot add to a
-  // gradient (CallContext::adds). [setup]
-  Status CheckCanAdd() const;
-
   // Runs one instruction of the program. [compute-lane]
   Status Run(int32_t instruction, const CallContext& context);
 
@@ -73,10 +53,9 @@ class ModelMemory {
 
   // Brings the rounded copies of parameters that ops read up to date with the parameters: after
   // anything but an optimizer has written those. Does nothing where ops read the parameters
-  // themselves. [compute-lane]
-  Status RefreshCopies() { return RefreshCopies(0, layout_.total_count); }
-  // Those of `count` elements of the layout from `offset` on.
-  Status RefreshCopies(int64_t offset, int64_t count);
+  // themselves. Of `count` elements of the layout from `offset` on; -1: of all that come then.
+  // [compute-lane]
+  Status RefreshCopies(int64_t offset = 0, int64_t count = -1);
 
   // Waits for what is queued, then reads float32 or bfloat16 elements as float32. Not for the step
   // path. [compute-lane]
@@ -104,30 +83,17 @@ class ModelMemory {
 
   // Null: all of the above is host memory, and calls have done their work when they return.
   Accelerator* accelerator() const { return accelerator_; }
-  // Of an accelerator: those that were set last, and those that were kept last.
-  StepScalars* scalars() const { return static_cast<StepScalars*>(scalars_.data()); }
-  StepScalars* kept_scalars() const { return scalars() + 1; }
+  // Of an accelerator: 0: those that were set last, 1: those that were kept last.
+  StepScalars* scalars(int copy = 0) const {
+    return static_cast<StepScalars*>(scalars_.data()) + copy;
+  }
+  const BoundCalls& calls() const { return calls_; }
 
  private:
-  struct Bound {  // one instruction
-    std::vector<TensorView> inputs, outputs, output_grads, input_grads;
-    OpCall call;
-    Op* op = nullptr;
-    uint32_t parameter_grads = 0;    // inputs whose gradient is that of a parameter
-    uint32_t gradient_in_place = 0;  // OpCall's, while training
-    bool asks_for_replicas = false;
-    std::string name;  // for messages: "forward of 'fc1' (linear)"
-  };
-
+  friend class BoundCalls;
   ModelMemory(Graph graph, Program program, FlatLayout layout, Device& device, uint64_t seed);
   Status Allocate(SharedMemory* shared);
-  Status Bind(const OpFactory& factory);
-  Status BindAdd(const OpFactory& factory, const Instruction& instruction, Bound* bound);
-  void BindNode(const Instruction& instruction, Bound* bound);
   void* AddressOf(StorageId storage) const;
-  TensorView ViewOfValue(ValueId value) const;
-  TensorView ViewOfGradient(GradientId gradient) const;
-  void SetSamples(int64_t samples);
 
   Graph graph_;
   Program program_;
@@ -142,9 +108,7 @@ class ModelMemory {
   DeviceBuffer copies_;   // of parameters, in the layout of parameters_; empty: ops read those
   DeviceBuffer scalars_;  // two StepScalars, of an accelerator
   std::vector<size_t> input_offset_;  // per value
-  std::vector<Bound> bound_;          // per instruction
-  std::vector<std::unique_ptr<Op>> add_ops_;
-  int64_t samples_ = -1;
+  BoundCalls calls_;                  // last: it uses all of the above
 };
 
 }  // namespace engine

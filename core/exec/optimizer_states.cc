@@ -1,3 +1,5 @@
+// Sharded, the parts of this rank lie one behind the other, so an offset in the arena of the layout
+// is moved by what other ranks have before it: one number for each unit.
 #include "core/exec/optimizer_states.h"
 
 namespace engine {

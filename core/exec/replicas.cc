@@ -1,10 +1,18 @@
+// The compute lane of a rank waits inside of an op until the same op runs on all ranks. That ends:
+// 1. Tasks that gather are one chain (BuildTaskGraph), so all ranks come to them in one order, and
+//    a rank that waits in one has left those before it behind.
+// 2. When a task runs on one rank, all that it depends on is done there. A transfer that is done
+//    somewhere was started everywhere; so on every other rank it ends without more work of any
+//    compute lane, and what computes between such transfers waits for nothing else. So every rank
+//    comes to the task.
+// 3. Gathers never wait behind other transfers: they have a communicator of their own where ranks
+//    must submit in one order, since the lane that submits the others does not wait for them.
 #include "core/exec/replicas.h"
-
-#include <xxhash.h>
 
 #include <limits>
 
 #include "core/base/clock.h"
+#include "core/base/hash.h"
 #include "engine/ext/accelerator.h"
 
 namespace engine {
@@ -44,19 +52,19 @@ double CommunicatorReplicas::TakeWaitedSeconds() {
 Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
                                     Stream* stream) noexcept {
   if (measures_only_) return CopyOwn(own, count, all, stream);
-  const uint64_t identity[4] = {plan_, std::numeric_limits<uint64_t>::max() - 1, task_, call_++};
   const int64_t begin = NowNs();
   Work* work = nullptr;
-  Status status = communicator_.Submit({.kind = TransferKind::kAllGather,
-                                        .send = own,
-                                        .recv = all,
-                                        .count = count,
-                                        .key = XXH3_64bits(identity, sizeof(identity)) | 1,
-                                        .priority = std::numeric_limits<int32_t>::max(),
-                                        .sequence = ++sequence_,
-                                        .stream = stream,
-                                        .timeout_ms = timeout_ms_},
-                                       &work);
+  Status status = communicator_.Submit(
+      {.kind = TransferKind::kAllGather,
+       .send = own,
+       .recv = all,
+       .count = count,
+       .key = HashOf({plan_, std::numeric_limits<uint64_t>::max() - 1, task_, call_++}) | 1,
+       .priority = std::numeric_limits<int32_t>::max(),
+       .sequence = ++sequence_,
+       .stream = stream,
+       .timeout_ms = timeout_ms_},
+      &work);
   if (status.ok()) {
     // The host of an accelerator goes on; an error shows in the transfers that follow.
     status = is_accelerator_ ? work->WaitStream(stream) : work->WaitHost(timeout_ms_ + kGraceMs);

@@ -1,14 +1,4 @@
 // OpCall::replicas of one rank: gathers from the ops themselves, while they run.
-//
-// The compute lane of a rank waits inside of an op until the same op runs on all ranks. That ends:
-// 1. Tasks that gather are one chain (BuildTaskGraph), so all ranks come to them in one order, and
-//    a rank that waits in one has left those before it behind.
-// 2. When a task runs on one rank, all that it depends on is done there. A transfer that is done
-//    somewhere was started everywhere; so on every other rank it ends without more work of any
-//    compute lane, and what computes between such transfers waits for nothing else. So every rank
-//    comes to the task.
-// 3. Gathers never wait behind other transfers: they have a communicator of their own where ranks
-//    must submit in one order, since the lane that submits the others does not wait for them.
 #pragma once
 
 #include <cstdint>

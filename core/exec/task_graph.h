@@ -15,6 +15,21 @@ struct WireLayout;  // core/exec/wire.h
 
 constexpr uint32_t kNoUnit = UINT32_MAX;
 
+// One transfer of a unit; `verb` begins the name of its task.
+struct TransferStage {
+  TransferKind kind = TransferKind::kAllReduce;
+  const char* verb = "";
+};
+
+// What a unit goes through: transfers of its gradients, the first one as soon as they are complete
+// on this rank; hooks and updates, unless servers make them; transfers of its parameters.
+struct UnitChain {
+  std::vector<TransferStage> gradients;
+  std::vector<TransferStage> parameters;  // at most one
+  bool opens_step = false;                // that one begins the next step: what it brings depends
+                                          // on the batch
+};
+
 // What a kHook task does.
 enum class HookWork { kApply, kObserve, kAllObserved, kPack, kUnpack };
 
@@ -42,8 +57,7 @@ struct Task {
   int32_t blocks = 1;  // kHook of kUnpack: from how many ranks each span comes
   TransferData data = TransferData::kStatistics;  // kTransfer
   bool gathers = false;                           // kForward, kBackward: its op sees all ranks
-  bool makes_statistics = false;          // kForward: the statistics of the step are known when it
-                                          // is done, as they need not travel
+  bool makes_statistics = false;                  // kForward: leaves the statistics of this rank
   bool opens_step = false;                // kForward, and pulls of rows: ready when a step begins
   bool tail = false;                      // comes after the end of backward: transfers of gradients
                                           // and parameters, reduced hooks, updates
@@ -63,17 +77,8 @@ struct Task {
 // the last one. Between them stands one task of kind kForward without an instruction, which
 // computes the rest of both; the transfer of the statistics waits for it.
 //
-// By the chain of the unit:
-//   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
-//   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
-//   sharded:     REDUCE_SCATTER -> hooks and UPDATE of this rank's part -> ALL_GATHER of parameters
-//   served:      PUSH of gradients -> PULL of parameters, which servers have updated meanwhile
-//   served rows: PUSH of the rows that the batch has read; the next step begins with
-//                a PULL of those that its batch reads
-//
 // With a hook of HookStage::kWire there is a PACK(unit) before the first transfer of a unit's
-// gradients and an UNPACK(unit) after the last one. What the hook packs (WireKind::kPacked) travels
-// by one ALL_GATHER, whatever the chain.
+// gradients and an UNPACK(unit) after the last one.
 //
 // With one rank nothing travels: there are no transfers, and all hooks and updates wait for is a
 // complete gradient.
@@ -87,25 +92,26 @@ struct Task {
 // before it.
 struct TaskGraph {
   std::vector<Task> tasks;
-  std::vector<TaskInfo> infos;  // of all tasks, for Scheduler::Begin
-  uint64_t digest = 0;          // of all of it that must be the same on all ranks
+  std::vector<TaskInfo> infos;       // of all tasks, for Scheduler::Begin
+  uint32_t statistics = UINT32_MAX;  // the transfer of the statistics; UINT32_MAX: those of this
+                                     // rank are those of the step
+  uint64_t digest = 0;               // of all of it that must be the same on all ranks
 };
 
 struct TaskGraphOptions {
   std::vector<HookTraits> hooks;
   std::vector<std::string> hook_names;
   UpdateGate gate = UpdateGate::kSpan;  // of the optimizer
-  bool sharded = false;
-  bool served = false;
-  bool alone = false;                 // nothing travels: one rank, neither sharded nor served
-  bool accelerator = false;           // what compute tasks do is queued on a device
-  bool own_pace = false;              // no transfer waits for other ranks: no statistics of them
-  const WireLayout* wire = nullptr;   // null: gradients travel as they are
-  std::vector<int64_t> row_elements;  // served: by position in FlatLayout::parameters, > 0 for
-                                      // tables of which only some rows travel; may be empty
+  std::vector<UnitChain> chains;        // by unit; not used when `alone`
+  bool updates = true;                  // on ranks; else servers make them
+  bool own_part = false;                // each rank updates its part of a unit
+  bool alone = false;                   // nothing travels
+  bool accelerator = false;             // what compute tasks do is queued on a device
+  bool own_pace = false;                // no transfer waits for other ranks: no statistics of them
+  const WireLayout* wire = nullptr;     // null: gradients travel as they are
   int64_t micro_batches = 1;  // > 1: one task computes all but the first forward and the last
                               // backward pass
-  int32_t rank = 0;  // tells which spans are this rank's when sharded; nothing else depends on it
+  int32_t rank = 0;           // tells which part is this rank's; nothing else depends on it
   int32_t world_size = 1;
 };
 

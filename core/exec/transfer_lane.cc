@@ -1,3 +1,9 @@
+// A slot is free, under way, or ended: each has its list. It goes from under way to ended once, on
+// the thread of the communicator that calls OnDone (perhaps inside of Start), and from ended to free
+// in Take, which releases the work; nobody else touches it meanwhile, so its span needs no lock.
+// in_flight_ counts slots that are under way or ended: an owner that reads 0 has taken everything.
+// on_done_ is called without the lock, as it takes the owner's, and calling_ keeps the lane alive
+// until the last call has returned.
 #include "core/exec/transfer_lane.h"
 
 #include <utility>
@@ -48,6 +54,7 @@ Status TransferLane::Start(const Span& span, const Transfer& transfer, Stream* f
     slot->next = std::exchange(free_, slot);
     return status;
   }
+  // Relaxed: whoever reads it holds the lock of the owner, under which Take is called too.
   in_flight_.fetch_add(1, std::memory_order_relaxed);
   // Before its end can be taken, which releases it.
   if (follower != nullptr) status = slot->work->WaitStream(follower);

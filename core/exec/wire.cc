@@ -1,3 +1,11 @@
+// What travels, the same on all ranks:
+//
+//   kCast:   the elements of the arena, each of SizeOf(dtype) bytes, in the same order
+//   kPacked: unit = block of rank 0, block of rank 1, ...    block = packed span, ...
+//            each packed span begins at a multiple of 16 bytes
+//
+// One arena for all of it. A packed unit is gathered in place: each rank packs its own block, and
+// all unpack the blocks in the order of ranks, the first as it is, so all come to the same bits.
 #include "core/exec/wire.h"
 
 #include <algorithm>
@@ -9,6 +17,8 @@ namespace {
 
 constexpr int64_t kSpanAlign = 16;
 constexpr int64_t kUnitAlign = 64;  // a cache line
+// Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
+constexpr int64_t kGatheredAtOnce = 1 << 20;
 
 int64_t RoundUp(int64_t bytes, int64_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -94,10 +104,47 @@ int64_t WireLayout::BytesOf(const FlatLayout& layout, int32_t unit, int32_t worl
   return layout.units[unit].count * static_cast<int64_t>(SizeOf(traits.dtype));
 }
 
-Result<std::unique_ptr<Wire>> Wire::Create(WireFormat& format, WireLayout layout,
-                                           const ModelMemory& memory, const RankInfo& rank,
-                                           SharedMemory* shared) {
-  std::unique_ptr<Wire> wire(new Wire(format, std::move(layout), memory, rank));
+Result<WireChoice> ChooseWire(PluginSet& plugins, const ExecutorOptions& options) {
+  WireChoice choice;
+  for (size_t i = 0; i < plugins.hooks.size(); ++i) {
+    if (plugins.hooks[i]->traits().stage != HookStage::kWire) continue;
+    if (choice.hook != kNone) {
+      return Status::Error(StatusCode::kConfig,
+                           "hooks '%s' and '%s' both say in which form gradients travel: choose "
+                           "one of them",
+                           options.hook_names[choice.hook].c_str(), options.hook_names[i].c_str());
+    }
+    choice.hook = static_cast<int32_t>(i);
+  }
+  if (choice.hook == kNone) return choice;
+  const std::string& name = options.hook_names[choice.hook];
+  ENGINE_ASSIGN_OR_RETURN(WireFormat* const format,
+                          WireFormatOf(*plugins.hooks[choice.hook], name));
+  const WireTraits traits = format->wire_traits();
+  const bool packed = traits.kind == WireKind::kPacked;
+  if (packed && options.shard_optimizer && options.rank.world_size > 1) {
+    return Status::Error(StatusCode::kConfig,
+                         "hook '%s' packs whole gradients, and train.shard_optimizer gives each "
+                         "rank a part of each: set it to false or choose another hook",
+                         name.c_str());
+  }
+  const DType sent = packed ? DType::kUint8 : traits.dtype;
+  if ((plugins.communicator->traits().dtypes & Bit(sent)) == 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "hook '%s' sends %s, which communicator '%s' cannot: choose another of "
+                         "the two",
+                         name.c_str(), Name(sent), options.communicator_name.c_str());
+  }
+  if (options.rank.world_size > 1 || options.sends_alone) choice.format = format;
+  return choice;
+}
+
+Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const ExecutorOptions& options,
+                                           const ModelMemory& memory, SharedMemory* shared) {
+  ENGINE_ASSIGN_OR_RETURN(WireLayout layout,
+                          PlanWire(*choice.format, choice.hook, options.hook_names[choice.hook],
+                                   memory.layout(), options.rank.world_size));
+  std::unique_ptr<Wire> wire(new Wire(*choice.format, std::move(layout), memory, options.rank));
   const auto size_bytes = static_cast<size_t>(wire->layout_.total_bytes);
   auto made = shared == nullptr ? DeviceBuffer::Create(memory.device(), size_bytes, memory.stream())
                                 : DeviceBuffer::CreateShared(*shared, size_bytes);
@@ -192,6 +239,48 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   transfer->dtype = layout_.traits.dtype;
   transfer->count = memory_.layout().units[unit].count;
   CutForRank(rank_, transfer);
+}
+
+// In pieces, so that only rank 0 needs memory for all of it.
+Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
+  if (state_count() == 0) return {};
+  const bool keeps = rank_.rank == 0;
+  const int32_t ranks = rank_.world_size;
+  const int64_t total = memory_.layout().trainable_count;
+  const int64_t piece = std::min(total, kGatheredAtOnce);
+  collected_.assign(keeps ? static_cast<size_t>(state_count() * ranks) : 0,
+                    std::vector<float>(static_cast<size_t>(total)));
+  auto scratch = DeviceBuffer::Create(
+      memory_.device(), static_cast<size_t>(piece * ranks) * sizeof(float), memory_.stream());
+  if (!scratch.ok()) return scratch.status().WithContext("memory to collect the state of a hook");
+  for (int32_t s = 0; s < state_count(); ++s) {
+    for (int64_t begin = 0; begin < total; begin += piece) {
+      const int64_t count = std::min(piece, total - begin);
+      ENGINE_RETURN_IF_ERROR(transfers
+                                 .Run({.kind = TransferKind::kAllGather,
+                                       .send = state(s) + begin,
+                                       .recv = scratch->data(),
+                                       .count = count,
+                                       .stream = memory_.stream()})
+                                 .WithContext("collecting the state of a hook"));
+      for (int32_t rank = 0; rank < ranks && keeps; ++rank) {
+        float* const to = collected_[static_cast<size_t>(s * ranks + rank)].data() + begin;
+        ENGINE_RETURN_IF_ERROR(memory_.device().Copy(to, scratch->f32() + rank * count,
+                                                     static_cast<size_t>(count) * sizeof(float),
+                                                     memory_.stream()));
+      }
+      ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(timeout_ms));
+    }
+  }
+  return {};
+}
+
+TensorView Wire::state_of(int32_t parameter, int32_t rank, int32_t index) const {
+  if (memory_.program().of_parameter[parameter] == kNone || collected_.empty()) return {};
+  std::vector<float>& state = collected_[static_cast<size_t>(index * rank_.world_size + rank)];
+  return {.data = state.data() + memory_.layout().offset[parameter],
+          .shape = memory_.graph().parameters[parameter].shape,
+          .dtype = DType::kFloat32};
 }
 
 void CutForRank(const RankInfo& rank, Transfer* transfer) {

@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/blocking_transfers.h"
+#include "core/exec/executor_options.h"
 #include "core/exec/layout.h"
 #include "core/exec/model_memory.h"
 #include "core/graph/device_buffer.h"
+#include "core/plugin/plugin_set.h"
 #include "engine/communicator.h"
 #include "engine/ext/wire_format.h"
 #include "engine/host.h"
@@ -18,10 +21,6 @@ namespace engine {
 struct Task;
 
 // How the units of a layout lie on the wire. The same on all ranks.
-//
-//   kCast:   the elements of the arena, each of SizeOf(dtype) bytes, in the same order
-//   kPacked: unit = block of rank 0, block of rank 1, ...    block = packed span, ...
-//            each packed span begins at a multiple of 16 bytes
 struct WireLayout {
   int32_t hook = kNone;  // index in the chain; kNone: gradients travel as they are
   WireTraits traits;
@@ -43,6 +42,15 @@ Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::s
 // The wire format that `hook` has; kPlugin when it has none. [setup]
 Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name);
 
+// The hook that says how gradients travel, if there is one and something travels.
+struct WireChoice {
+  int32_t hook = kNone;
+  WireFormat* format = nullptr;  // null: gradients travel as they are
+};
+
+// kConfig when it does not go with the rest. [setup]
+Result<WireChoice> ChooseWire(PluginSet& plugins, const ExecutorOptions& options);
+
 // Of a transfer in place, all of whose elements are described, what `rank` gives to a
 // reduce-scatter or an all-gather, and gets.
 void CutForRank(const RankInfo& rank, Transfer* transfer);
@@ -50,10 +58,10 @@ void CutForRank(const RankInfo& rank, Transfer* transfer);
 // The wire of one rank.
 class Wire {
  public:
-  // `format` is borrowed. `shared`, if not null, is where what travels is put.
-  static Result<std::unique_ptr<Wire>> Create(WireFormat& format, WireLayout layout,
-                                              const ModelMemory& memory, const RankInfo& rank,
-                                              SharedMemory* shared);
+  // All is borrowed. `shared`, if not null, is where what travels is put.
+  static Result<std::unique_ptr<Wire>> Create(const WireChoice& choice,
+                                              const ExecutorOptions& options,
+                                              const ModelMemory& memory, SharedMemory* shared);
 
   // Between the gradients and the wire, for the spans of `task`. [compute-lane]
   Status Pack(const Task& task, Stream* stream);
@@ -65,6 +73,12 @@ class Wire {
   int32_t state_count() const { return static_cast<int32_t>(states_.size()); }
   // trainable_count elements, in the layout of the arena.
   float* state(int32_t index) const { return states_[index].f32(); }
+  // Brings the states of all ranks together on rank 0, until Drop. Collective. [compute-lane]
+  Status CollectStates(BlockingTransfers& transfers, int64_t timeout_ms);
+  void DropStates() { collected_.clear(); }
+  // State `index` on `rank` for graph parameter `parameter`, in host memory; null data for one that
+  // is not trained, and unless they are collected.
+  TensorView state_of(int32_t parameter, int32_t rank, int32_t index) const;
 
  private:
   Wire(WireFormat& format, WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
@@ -79,6 +93,8 @@ class Wire {
   const RankInfo rank_;
   DeviceBuffer wire_;
   std::vector<DeviceBuffer> states_;
+  // Rank 0: by state and rank, in the layout of the arena. Views of them are not const.
+  mutable std::vector<std::vector<float>> collected_;
 };
 
 }  // namespace engine

@@ -1,5 +1,5 @@
-// Training steps in simulated time: the state of tasks that the executor uses and the scheduler's
-// own library, over a network that is a formula. No thread, clock or socket, so the same arguments
+// Training steps in simulated time: the loop of tasks that the executor uses and the scheduler's own
+// library, over a network that is a formula. No thread, clock or socket, so the same arguments
 // give the same result.
 #pragma once
 
@@ -35,11 +35,11 @@ struct SimulationResult {
 };
 
 // Runs `options.steps` steps and a flush. `compute_ns`: by task; of transfers ignored.
-// `parameters`: of the graph's layout. Calls scheduler.Begin. kTimeout when the scheduler holds
+// Calls scheduler.Begin. kTimeout when the scheduler holds
 // what is ready although nothing is under way, kPlugin when it asks for what is not ready; both
 // name the task.
-Result<SimulationResult> Simulate(const TaskGraph& graph, size_t parameters,
-                                  std::span<const int64_t> compute_ns, const NetworkModel& model,
-                                  Scheduler& scheduler, const SimulationOptions& options);
+Result<SimulationResult> Simulate(const TaskGraph& graph, std::span<const int64_t> compute_ns,
+                                  const NetworkModel& model, Scheduler& scheduler,
+                                  const SimulationOptions& options);
 
 }  // namespace engine

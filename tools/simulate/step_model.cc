@@ -1,7 +1,8 @@
 #include "tools/simulate/step_model.h"
 
-#include <algorithm>
-
+#include "core/exec/reduced_updates.h"
+#include "core/exec/served_updates.h"
+#include "core/exec/sharded_updates.h"
 #include "engine/ext/accelerator.h"
 #include "engine/ext/parameter_server.h"
 
@@ -63,23 +64,16 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
     ENGINE_ASSIGN_OR_RETURN(model->wire_format_, WireFormatOf(*hook, rank.HookNames()[index]));
     model->wire_hook_ = index;
   }
-  ENGINE_RETURN_IF_ERROR(model->CheckShards());
+  if (!rank.config().proto().train().shard_optimizer()) return model;
+  if (model->wire_format_ != nullptr &&
+      model->wire_format_->wire_traits().kind == WireKind::kPacked) {
+    return Status::Error(StatusCode::kConfig,
+                         "a hook packs whole gradients, and train.shard_optimizer gives each rank a "
+                         "part of each: set it to false or choose another hook");
+  }
+  ENGINE_RETURN_IF_ERROR(CheckCanShard(rank.plugins(), rank.HookNames(),
+                                       rank.config().plugins().optimizer.entry.name));
   return model;
-}
-
-// As Executor::CheckShards.
-Status StepModel::CheckShards() const {
-  if (!rank_.config().train.shard_optimizer) return {};
-  const bool packed =
-      wire_format_ != nullptr && wire_format_->wire_traits().kind == WireKind::kPacked;
-  const bool whole =
-      packed || std::any_of(hooks_.begin(), hooks_.end(), [](const HookTraits& hook) {
-        return hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor;
-      });
-  if (!whole && optimizer_gate_ != UpdateGate::kTensor) return {};
-  return Status::Error(StatusCode::kConfig,
-                       "the optimizer or a hook needs whole gradients, and train.shard_optimizer "
-                       "gives each rank a part of each: set it to false or choose others");
 }
 
 Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
@@ -108,7 +102,6 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   }
   ENGINE_ASSIGN_OR_RETURN(const FlatLayout layout,
                           MakeLayout(graph_, model, *plan.scheduler, choice.entry.name));
-  plan.parameters = layout.parameters.size();
   WireLayout wire;
   if (wire_format_ != nullptr && world_size > 1) {
     const std::string name = rank_.HookNames()[wire_hook_];
@@ -120,16 +113,20 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
     }
     ENGINE_ASSIGN_OR_RETURN(wire, PlanWire(*wire_format_, wire_hook_, name, layout, world_size));
   }
+  const WireLayout* const travels = wire.used() ? &wire : nullptr;
   plan.graph = BuildTaskGraph(graph_, program_, memory_, layout,
                               {.hooks = hooks_,
                                .hook_names = rank_.HookNames(),
                                .gate = optimizer_gate_,
-                               .sharded = sharded,
-                               .served = served,
+                               .chains = served    ? ServedChains(layout, {})
+                                         : sharded ? ShardedChains(layout)
+                                                   : ReducedChains(layout, travels),
+                               .updates = !served,
+                               .own_part = sharded,
                                .alone = world_size == 1,
                                .accelerator = on_accelerator,
                                .own_pace = served && own_pace_,
-                               .wire = wire.used() ? &wire : nullptr,
+                               .wire = travels,
                                .micro_batches = rank_.config().train.micro_batches,
                                .rank = rank,
                                .world_size = world_size});

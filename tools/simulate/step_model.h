@@ -38,7 +38,6 @@ struct StepPlan {
   std::unique_ptr<SimulatedHost> host;
   std::unique_ptr<Scheduler> scheduler;
   TaskGraph graph;
-  size_t parameters = 0;
 };
 
 class StepModel {
@@ -56,7 +55,6 @@ class StepModel {
 
  private:
   explicit StepModel(LoneRank& rank) : rank_(rank) {}
-  Status CheckShards() const;
   bool Served(int32_t servers) const { return servers > 0 || served_; }
 
   LoneRank& rank_;

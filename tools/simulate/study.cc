@@ -123,7 +123,7 @@ class StudyOfScheduler {
     ENGINE_ASSIGN_OR_RETURN(const std::vector<int64_t> compute_ns, times->For(plan.graph));
     ENGINE_ASSIGN_OR_RETURN(
         const SimulationResult result,
-        Simulate(plan.graph, plan.parameters, compute_ns, network, *plan.scheduler,
+        Simulate(plan.graph, compute_ns, network, *plan.scheduler,
                  {.steps = options_.steps,
                   .ranks = ranks,
                   .task_overhead_ns = times->task_overhead_ns(),

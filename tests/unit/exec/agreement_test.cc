@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 
-#include "app/launch/memory_store.h"
 #include "engine/ext/grouped_transfers.h"
 #include "tests/support/hub_communicator.h"
+#include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
@@ -20,14 +19,7 @@ constexpr int64_t kWidth = 48;
 constexpr int64_t kSamples = 2;
 
 Graph Chain() {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  ValueId h = x;
-  for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
-  h = *builder.Apply("e", "shift", {h});
-  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
-  return *builder.Finish(x, target, h, loss, {});
+  return ChainModel(kWidth, kSamples);
 }
 
 // Picks among ready tasks at random; rank 0 decides about transfers.
@@ -120,12 +112,8 @@ struct World {
     } else {
       plugins.optimizer = std::make_unique<FakeSgd>();
     }
-    const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
-                                  .timeout_ms = timeout_ms,
-                                  .shard_optimizer = shard,
-                                  .communicator_name = "hub",
-                                  .scheduler_name = "test_sched",
-                                  .optimizer_name = "test_sgd"};
+    ExecutorOptions options = TestOptions(rank, size, timeout_ms);
+    options.shard_optimizer = shard;
     auto made = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
@@ -135,26 +123,17 @@ struct World {
   Status Train(Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    std::vector<float> input(kSamples * kWidth);
-    std::vector<int32_t> target(kSamples * kWidth, 1);
     for (uint64_t step = 1; step <= steps; ++step) {
-      for (size_t i = 0; i < input.size(); ++i) {
-        input[i] = static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2;
-      }
-      auto done = executor.Step({.input = input.data(),
-                                 .target = target.data(),
-                                 .samples = kSamples,
-                                 .step = step,
-                                 .learning_rate = 0.25f});
+      const ChainBatch batch(kSamples * kWidth, step, rank);
+      const auto done = executor.Step(batch.Step(step, kSamples));
       if (!done.ok()) return done.status();
       if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
     ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
+    result->parameters = ParametersOf(executor.memory());
     for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
       const auto index = static_cast<int32_t>(p);
-      const TensorView view = executor.memory().parameter(index);
-      result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
       for (int32_t s = 0; s < executor.optimizer_traits().state_count; ++s) {
         const TensorView state = executor.optimizer_state(index, s);
         if (state.data == nullptr) continue;
@@ -167,19 +146,8 @@ struct World {
 
   std::vector<RankResult> Run(uint32_t seed = 1) const {
     Hub hub(size, max_delay_us, seed);
-    auto table = std::make_shared<MemoryTable>();
-    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
-    std::deque<MemoryStore> stores;
-    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
-    std::vector<RankResult> results(static_cast<size_t>(size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        results[static_cast<size_t>(rank)] = RunRank(rank, hub, stores[static_cast<size_t>(rank)]);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return results;
+    return RunRanks<RankResult>(size,
+                                [&](int rank, Store& store) { return RunRank(rank, hub, store); });
   }
 };
 
@@ -296,20 +264,14 @@ TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
   plugins.communicator = std::make_unique<HubCommunicator>(hub, 1);
   plugins.scheduler = std::make_unique<LeadScheduler>(1);
   plugins.optimizer = std::make_unique<FakeSgd>();
-  const ExecutorOptions options{.rank = {.rank = 1, .world_size = 2},
-                                .timeout_ms = 600000,
-                                .communicator_name = "hub",
-                                .scheduler_name = "test_sched",
-                                .optimizer_name = "test_sgd"};
+  const ExecutorOptions options = TestOptions(1, 2, 600000);
   auto executor = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
   ASSERT_TRUE(executor.ok()) << executor.status().message();
   ASSERT_TRUE((*executor)->memory().InitializeParameters().ok());
   std::thread ends(
       [&] { (*executor)->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone")); });
-  const std::vector<float> input(kSamples * kWidth, 1.0f);
-  const std::vector<int32_t> target(kSamples * kWidth, 1);
-  const auto done = (*executor)->Step(
-      {.input = input.data(), .target = target.data(), .samples = kSamples, .step = 1});
+  const ChainBatch batch(kSamples * kWidth, 1, 1);
+  const auto done = (*executor)->Step(batch.Step(1, kSamples));
   ends.join();
   EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
   EXPECT_STREQ(done.status().message(), "rank 0 is gone");

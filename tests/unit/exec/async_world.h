@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "app/launch/memory_store.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/support/async_communicator.h"
 #include "tests/support/async_ops.h"
 #include "tests/support/memory_host.h"
 #include "tests/unit/exec/async_fake_ops.h"
+#include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
@@ -179,7 +179,8 @@ struct AsyncWorld {
     return options;
   }
 
-  void RunRank(int rank, Hub& hub, Hub& gather_hub, Store& store, AsyncOutcome* outcome) const {
+  AsyncOutcome RunRank(int rank, Hub& hub, Hub& gather_hub, Store& store) const {
+    AsyncOutcome outcome;
     HostDevice host_device;
     AsyncAccelerator accelerator(
         {.max_delay_us = max_delay_us, .seed = seed + static_cast<uint32_t>(rank)});
@@ -219,14 +220,15 @@ struct AsyncWorld {
     ExecutorOptions options = Options(rank);
     options.replicas = gatherer.get();
     auto made = Executor::Create(Model(ops), plugins, ops, &store, options);
-    outcome->status = made.status();
-    if (made.ok()) outcome->status = Train(self, **made, outcome);
+    outcome.status = made.status();
+    if (made.ok()) outcome.status = Train(self, **made, &outcome);
     accelerator.Resume();
     if (made.ok()) made->reset();
-    outcome->launches = accelerator.launches();
-    outcome->conversions = accelerator.conversions();
-    outcome->too_early = communicator == nullptr ? 0 : communicator->too_early();
-    outcome->in_place = in_place;
+    outcome.launches = accelerator.launches();
+    outcome.conversions = accelerator.conversions();
+    outcome.too_early = communicator == nullptr ? 0 : communicator->too_early();
+    outcome.in_place = in_place;
+    return outcome;
   }
 
   Status Train(const AsyncRank& self, Executor& executor, AsyncOutcome* outcome) const {
@@ -316,19 +318,8 @@ struct AsyncWorld {
   std::vector<AsyncOutcome> Run() const {
     Hub hub(size, on_device ? max_delay_us : 0, seed);
     Hub gather_hub(size, on_device ? max_delay_us : 0, seed);
-    auto table = std::make_shared<MemoryTable>();
-    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
-    std::deque<MemoryStore> stores;
-    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
-    std::vector<AsyncOutcome> outcomes(static_cast<size_t>(size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      const auto r = static_cast<size_t>(rank);
-      threads.emplace_back(
-          [&, rank, r] { RunRank(rank, hub, gather_hub, stores[r], &outcomes[r]); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return outcomes;
+    return RunRanks<AsyncOutcome>(
+        size, [&](int rank, Store& store) { return RunRank(rank, hub, gather_hub, store); });
   }
 
   // The same on host devices.

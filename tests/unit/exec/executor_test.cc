@@ -20,11 +20,7 @@ ValueId Must(Result<ValueId> value) {
 
 Graph Finished(GraphBuilder& builder, ValueId input, ValueId logits,
                const std::vector<std::string>& frozen = {}, int64_t width = kWidth) {
-  const ValueId target = builder.Input("target", {width}, DType::kInt32);
-  const ValueId loss = Must(builder.Apply("loss", "loss", {logits, target}));
-  auto graph = builder.Finish(input, target, logits, loss, frozen);
-  EXPECT_TRUE(graph.ok()) << graph.status().message();
-  return std::move(*graph);
+  return FinishedModel(builder, input, logits, width, frozen);
 }
 
 // Residual blocks, a value used three times, a value used twice by one op, and ops that can and
@@ -68,17 +64,12 @@ struct BatchData {
 TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
   const BatchData batch;
   Rig sequential;
-  ASSERT_TRUE(sequential
-                  .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                        std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(sequential.Make(TangledGraph()).ok());
   for (uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(sequential.Step(batch.Step(step)).ok());
   const std::vector<float> expected = sequential.Parameters();
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     Rig rig;
-    ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(seed),
-                         std::make_unique<FakeCommunicator>())
-                    .ok());
+    ASSERT_TRUE(rig.Make(TangledGraph(), seed).ok());
     for (uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(rig.Step(batch.Step(step)).ok());
     ASSERT_EQ(rig.Parameters(), expected) << "seed " << seed;
   }
@@ -106,17 +97,12 @@ TEST(ExecutorTest, EqualGradientsInOneMemoryGiveTheSameBits) {
   StepInput input = batch.Step(1);
   input.learning_rate = 0.01f;
   Rig apart;
-  ASSERT_TRUE(apart
-                  .Make(EqualGradientsGraph("doubled_sum_apart"),
-                        std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(apart.Make(EqualGradientsGraph("doubled_sum_apart")).ok());
   ASSERT_TRUE(apart.Step(input).ok());
   for (const char* op : {"doubled_sum", "doubled_sum_adds"}) {
     for (uint64_t seed = 0; seed <= 50; ++seed) {
       Rig rig;
-      ASSERT_TRUE(rig.Make(EqualGradientsGraph(op), std::make_unique<RandomScheduler>(seed),
-                           std::make_unique<FakeCommunicator>())
-                      .ok());
+      ASSERT_TRUE(rig.Make(EqualGradientsGraph(op), seed).ok());
       ASSERT_TRUE(rig.Step(input).ok());
       ASSERT_EQ(rig.Parameters(), apart.Parameters()) << op << ", seed " << seed;
     }
@@ -128,9 +114,7 @@ TEST(ExecutorTest, EqualGradientsInOneMemoryGiveTheSameBits) {
 TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
   const BatchData batch;
   Rig rig;
-  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(rig.Make(TangledGraph()).ok());
   StepInput input = batch.Step(1);
   input.learning_rate = 0;
   ASSERT_TRUE(rig.Step(input).ok());
@@ -162,9 +146,7 @@ TEST(ExecutorTest, FrozenAndUnreachedParametersAreNeitherSentNorUpdated) {
   const ValueId b = Must(builder.Apply("b", "scale", {a}));
   Must(builder.Apply("dead", "scale", {a}));
   Rig rig;
-  ASSERT_TRUE(rig.Make(Finished(builder, x, b, {"a."}), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(rig.Make(Finished(builder, x, b, {"a."})).ok());
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.weight"});
@@ -184,9 +166,7 @@ TEST(ExecutorTest, MeanIsOverTheSamplesOfAllRanks) {
   // Two ranks that hold the same: sums and counts double, so the update is that of one rank.
   const BatchData batch;
   Rig one, two;
-  ASSERT_TRUE(one.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(one.Make(TangledGraph()).ok());
   ASSERT_TRUE(two.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
                        std::make_unique<FakeCommunicator>(2), {}, 2)
                   .ok());
@@ -202,9 +182,7 @@ TEST(ExecutorTest, RankWithFewerOrNoSamplesTakesPart) {
   const BatchData batch;
   for (int64_t samples : {int64_t{2}, int64_t{0}}) {
     Rig rig;
-    ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                         std::make_unique<FakeCommunicator>())
-                    .ok());
+    ASSERT_TRUE(rig.Make(TangledGraph()).ok());
     ASSERT_TRUE(rig.Step(batch.Step(1)).ok());  // leaves something in every buffer
     const std::vector<float> before = rig.Parameters();
     const auto result = rig.Step(batch.Step(2, samples));
@@ -221,9 +199,7 @@ TEST(ExecutorTest, RankWithFewerOrNoSamplesTakesPart) {
 
 TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
   Rig rig;
-  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(200)))
-                  .ok());
+  ASSERT_TRUE(rig.Make(TangledGraph(), 0, std::chrono::microseconds(200)).ok());
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   int64_t last_backward = 0, first_transfer = INT64_MAX;
@@ -240,9 +216,7 @@ TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
 
 TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
   Rig rig;
-  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(100)))
-                  .ok());
+  ASSERT_TRUE(rig.Make(TangledGraph(), 0, std::chrono::microseconds(100)).ok());
   rig.communicator->fail_sequence = 3;
   const BatchData batch;
   const auto result = rig.Step(batch.Step(1));
@@ -263,16 +237,11 @@ TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
     return input;
   };
   Rig sequential;
-  ASSERT_TRUE(sequential
-                  .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                        std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(sequential.Make(TangledGraph()).ok());
   for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(sequential.Step(small(step)).ok());
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Rig rig;
-    ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<RandomScheduler>(seed),
-                         std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(200)))
-                    .ok());
+    ASSERT_TRUE(rig.Make(TangledGraph(), seed, std::chrono::microseconds(200)).ok());
     for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(rig.executor->Step(small(step)).ok());
     ASSERT_TRUE(rig.executor->Flush().ok());
     ASSERT_EQ(rig.Parameters(), sequential.Parameters()) << "seed " << seed;
@@ -290,18 +259,13 @@ TEST(ExecutorTest, OneRankSendsNothing) {
   for (const std::vector<std::string>& frozen :
        {std::vector<std::string>{}, {"b.", "last."}, {"stem.", "a.", "b.", "c.", "last."}}) {
     Rig sends;
-    ASSERT_TRUE(sends
-                    .Make(TangledGraph(frozen), std::make_unique<RandomScheduler>(),
-                          std::make_unique<FakeCommunicator>())
-                    .ok());
+    ASSERT_TRUE(sends.Make(TangledGraph(frozen)).ok());
     StepResult wanted;
     for (uint64_t step = 1; step <= 4; ++step) wanted = *sends.Step(small(step));
     for (uint64_t seed = 0; seed <= 40; ++seed) {
       Rig rig;
       rig.sends_alone = false;
-      ASSERT_TRUE(rig.Make(TangledGraph(frozen), std::make_unique<RandomScheduler>(seed),
-                           std::make_unique<FakeCommunicator>())
-                      .ok());
+      ASSERT_TRUE(rig.Make(TangledGraph(frozen), seed).ok());
       Result<StepResult> made = StepResult();
       for (uint64_t step = 1; step <= 4 && made.ok(); ++step) {
         made = rig.executor->Step(small(step));
@@ -459,10 +423,7 @@ constexpr int64_t kWide = 48;  // three slices of 16
 TEST(ExecutorTest, SlicedAndFusedUnitsGiveTheSameBits) {
   const BatchData batch(kWide);
   Rig plain, sliced;
-  ASSERT_TRUE(plain
-                  .Make(TwoParameters(kWide), std::make_unique<RandomScheduler>(),
-                        std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(plain.Make(TwoParameters(kWide)).ok());
   const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 32}},
                                                     {{0, 0, 32, 16}, {1, 0, 0, kWide}}};
   ASSERT_TRUE(sliced
@@ -490,10 +451,7 @@ TEST(ExecutorTest, SplitSumsGiveTheSameBits) {
   Rig plain, split;
   auto scheduler = std::make_unique<RandomScheduler>(7);
   scheduler->stages = UnitStages::kReduceScatterAllGather;
-  ASSERT_TRUE(plain
-                  .Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                        std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(plain.Make(TangledGraph()).ok());
   ASSERT_TRUE(
       split.Make(TangledGraph(), std::move(scheduler), std::make_unique<FakeCommunicator>()).ok());
   for (uint64_t step = 1; step <= 3; ++step) {
@@ -514,9 +472,7 @@ TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
   const ValueId ab = Must(builder.Apply("ab", "add", {leaf[0], leaf[1]}));
   const ValueId cd = Must(builder.Apply("cd", "add", {leaf[2], leaf[3]}));
   Rig rig;
-  ASSERT_TRUE(rig.Make(Finished(builder, x, Must(builder.Apply("final", "add", {ab, cd}))),
-                       std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(rig.Make(Finished(builder, x, Must(builder.Apply("final", "add", {ab, cd})))).ok());
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   const std::vector<uint32_t> first = rig.scheduler->order;
@@ -526,19 +482,16 @@ TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
 }
 
 // Says what it sees.
-class RecordingHook final : public GradientHook {
+class RecordingHook final : public PassiveHook {
  public:
   RecordingHook(HookTraits traits, std::string name, std::vector<std::string>* log)
-      : traits_(traits), name_(std::move(name)), log_(log) {}
-  HookTraits traits() const noexcept override { return traits_; }
+      : PassiveHook(traits), name_(std::move(name)), log_(log) {}
   Status Setup(uint32_t count) noexcept override {
     return log_->push_back(name_ + " setup " + std::to_string(count)), Status();
   }
-  Status BeginStep(uint64_t) noexcept override { return {}; }
   Status Observe(const GradientView& view) noexcept override { return Note("observe", view); }
-  std::span<float> Observed() noexcept override { return {}; }
   Status Apply(const GradientView& view) noexcept override {
-    if (traits_.stage == HookStage::kReduced) *view.scale *= 0.5f;
+    if (traits().stage == HookStage::kReduced) *view.scale *= 0.5f;
     return Note("apply", view);
   }
 
@@ -547,7 +500,6 @@ class RecordingHook final : public GradientHook {
     log_->push_back(name_ + " " + what + " " + std::string(view.name));
     return {};
   }
-  const HookTraits traits_;
   const std::string name_;
   std::vector<std::string>* const log_;
 };
@@ -565,10 +517,7 @@ TEST(ExecutorTest, HooksRunInConfiguredOrderAndGlobalOnesSeeAllFirst) {
   ASSERT_TRUE(rig.Make(TwoParameters(), std::make_unique<RandomScheduler>(),
                        std::make_unique<FakeCommunicator>(), std::move(hooks))
                   .ok());
-  ASSERT_TRUE(plain
-                  .Make(TwoParameters(), std::make_unique<RandomScheduler>(),
-                        std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(plain.Make(TwoParameters()).ok());
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   ASSERT_TRUE(plain.Step(batch.Step(1)).ok());

@@ -17,21 +17,40 @@ inline void Put(const OpCall& call, int i, int64_t k, float value) {
   gradient[k] = (call.accumulate >> i & 1u) != 0 ? gradient[k] + value : value;
 }
 
-// y = x * w, elementwise, with a parameter w of one sample's shape. Adds to gradients in place if
-// `accumulates`.
-class ScaleOp final : public Op {
+// An op with one output like its first input, whose backward pass reads neither inputs nor outputs,
+// but for what Declare changes.
+class FakeOp : public Op {
  public:
-  explicit ScaleOp(bool accumulates) : accumulates_(accumulates) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
-    signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes, .decay = 1};
-    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept final {
     signature->output_count = 1;
     signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 3;
-    signature->backward_reads_outputs = 0;
-    signature->accumulates = accumulates_ ? 3 : 0;
+    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
+    Declare(inputs, signature);
     return {};
+  }
+
+ protected:
+  virtual void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
+  // A parameter of one sample's shape.
+  static void AddParameter(std::span<const TensorSpec> inputs, const ParameterSpec& wanted,
+                           OpSignature* signature) {
+    signature->parameter_count = 1;
+    signature->parameters[0] = wanted;
+    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
+    signature->differentiable_inputs = 3;
+  }
+};
+
+// y = x * w, elementwise, with a parameter w of one sample's shape. Adds to gradients in place if
+// `accumulates`.
+class ScaleOp final : public FakeOp {
+ public:
+  explicit ScaleOp(bool accumulates) : accumulates_(accumulates) {}
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    AddParameter(inputs, {.name = "weight", .initializer = Initializer::kOnes, .decay = 1},
+                 signature);
+    signature->backward_reads_inputs = UINT32_MAX;
+    signature->accumulates = accumulates_ ? 3 : 0;
   }
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[1].count();
@@ -61,20 +80,13 @@ class ScaleOp final : public Op {
 
 // y = x + b, elementwise, with a parameter b, to whose gradient it can add. Passes its gradient on
 // and works in place.
-class ShiftOp final : public Op {
+class ShiftOp final : public FakeOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
-    signature->parameters[0] = {.name = "bias", .decay = 0};
-    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 3;
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    AddParameter(inputs, {.name = "bias", .decay = 0}, signature);
     signature->accumulates = 2;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
     signature->passes_gradient = 1;
     signature->in_place_of = 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[1].count();
@@ -99,16 +111,11 @@ class ShiftOp final : public Op {
   }
 };
 
-class AddOp final : public Op {
+class AddOp final : public FakeOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 3;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
-    signature->passes_gradient = 3;
+  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->differentiable_inputs = signature->passes_gradient = 3;
     signature->in_place_of = 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
@@ -128,18 +135,14 @@ class AddOp final : public Op {
 
 // y = 2 * (sum of all inputs), whose gradients are all the same; one memory is written once. Adds
 // to gradients in place if `accumulates`.
-class DoubledSumOp final : public Op {
+class DoubledSumOp final : public FakeOp {
  public:
   DoubledSumOp(bool shares, bool accumulates) : shares_(shares), accumulates_(accumulates) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const uint32_t all = (1u << inputs.size()) - 1;
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
     signature->differentiable_inputs = all;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
     signature->equal_gradients = shares_ ? all : 0;
     signature->accumulates = accumulates_ ? all : 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
@@ -166,17 +169,11 @@ class DoubledSumOp final : public Op {
 };
 
 // A source of a parameter alone: y = w for every sample; x only gives the shape.
-class ConstantOp final : public Op {
+class ConstantOp final : public FakeOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
-    signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes};
-    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    AddParameter(inputs, {.name = "weight", .initializer = Initializer::kOnes}, signature);
     signature->differentiable_inputs = 2;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[1].count();

@@ -12,20 +12,14 @@ namespace engine::test {
 // y = x minus the mean of x over the samples of all ranks (of this rank, if not `sync`), per
 // element of a sample. Its buffer "mean" goes half the way to that mean in each step; evaluation
 // takes it instead.
-class CenterOp final : public Op {
+class CenterOp final : public FakeOp {
  public:
   explicit CenterOp(bool sync) : sync_(sync) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
-    signature->parameters[0] = {.name = "mean", .decay = 0, .trained = 0};
-    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    AddParameter(inputs, {.name = "mean", .decay = 0, .trained = 0}, signature);
     signature->differentiable_inputs = 1;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
     signature->uses_replicas = sync_ ? 1 : 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     forward_calls.push_back(call);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "app/launch/memory_store.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
@@ -19,15 +18,11 @@ constexpr int64_t kWidth = 3;
 constexpr int64_t kSamples = 7;
 
 // y = x * w with a w that another layer has made.
-class TiedScaleOp final : public Op {
+class TiedScaleOp final : public FakeOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 3;
-    signature->backward_reads_outputs = 0;
-    signature->accumulates = 3;
-    return {};
+  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->differentiable_inputs = signature->accumulates = 3;
+    signature->backward_reads_inputs = UINT32_MAX;
   }
   Status Forward(const OpCall& call) noexcept override { return scale_.Forward(call); }
   Status Backward(const OpCall& call) noexcept override { return scale_.Backward(call); }
@@ -38,14 +33,10 @@ class TiedScaleOp final : public Op {
 
 // y = x + what an op with random numbers would get: the position of each sample in the whole batch,
 // and the call's step. Backward expects the position of the forward pass before it.
-class PositionOp final : public Op {
+class PositionOp final : public FakeOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
+  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->differentiable_inputs = 1;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[0].shape.Count(1);
@@ -95,10 +86,7 @@ Graph Tied(int64_t max_samples, const char* op = "scale") {
   h = apply("b.twice", "add", {h, h});
   h = apply("b.tied", "tied_scale", {h, stem});
   apply("dead", "scale", {apply("dead.position", "position", {h})});
-  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-  auto graph = builder.Finish(x, target, h, apply("loss", "loss", {h, target}), {"b.frozen"});
-  EXPECT_TRUE(graph.ok()) << graph.status().message();
-  return std::move(*graph);
+  return FinishedModel(builder, x, h, kWidth, {"b.frozen"});
 }
 
 // The same samples in every step, for a rate with which the numbers stay small.

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/launch/memory_store.h"
 #include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/fake_replica_ops.h"
+#include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
@@ -36,10 +36,7 @@ Graph Branches(int64_t max_samples, const char* center = "center",
   }
   apply("dead", center, {apply("dead.scale", "scale", {h})});
   h = apply("last", "shift", {h});
-  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-  auto graph = builder.Finish(x, target, h, apply("loss", "loss", {h, target}), frozen);
-  EXPECT_TRUE(graph.ok()) << graph.status().message();
-  return std::move(*graph);
+  return FinishedModel(builder, x, h, kWidth, frozen);
 }
 
 // Of the whole step; ranks have contiguous shares, larger ones first.
@@ -126,14 +123,10 @@ struct World {
           std::make_unique<LeadScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
     }
     plugins.optimizer = std::make_unique<FakeSgd>();
-    const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
-                                  .timeout_ms = timeout_ms,
-                                  .shard_optimizer = shard,
-                                  .micro_batches = micro_batches,
-                                  .replicas = any_order ? nullptr : &for_replicas,
-                                  .communicator_name = "hub",
-                                  .scheduler_name = "test_sched",
-                                  .optimizer_name = "test_sgd"};
+    ExecutorOptions options = TestOptions(rank, size, timeout_ms);
+    options.shard_optimizer = shard;
+    options.micro_batches = micro_batches;
+    options.replicas = any_order ? nullptr : &for_replicas;
     const int64_t at_once = (6 + micro_batches - 1) / micro_batches;
     auto made = Executor::Create(Branches(at_once, center), plugins, ReplicaOps(), &store, options);
     result.status = made.status();
@@ -185,20 +178,8 @@ struct World {
              .max_delay_us = 60,
              .match = any_order ? HubMatch::kKey : HubMatch::kSequence});
     Hub gathers({.world_size = size, .max_delay_us = 60});
-    auto table = std::make_shared<MemoryTable>();
-    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
-    std::deque<MemoryStore> stores;
-    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
-    std::vector<RankResult> results(static_cast<size_t>(size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto r = static_cast<size_t>(rank);
-        results[r] = RunRank(rank, hub, gathers, stores[r]);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return results;
+    return RunRanks<RankResult>(
+        size, [&](int rank, Store& store) { return RunRank(rank, hub, gathers, store); });
   }
 };
 
@@ -289,13 +270,9 @@ struct LoneRank {
     plugins_.communicator = std::move(communicator);
     plugins_.scheduler = std::make_unique<RandomScheduler>();
     plugins_.optimizer = std::make_unique<FakeSgd>();
-    auto made = Executor::Create(Branches(6), plugins_, ReplicaOps(), nullptr,
-                                 {.rank = {.rank = 1, .world_size = 2},
-                                  .timeout_ms = timeout_ms,
-                                  .replicas = replicas,
-                                  .communicator_name = "test_comm",
-                                  .scheduler_name = "test_sched",
-                                  .optimizer_name = "test_sgd"});
+    ExecutorOptions options = TestOptions(1, 2, timeout_ms, "test_comm");
+    options.replicas = replicas;
+    auto made = Executor::Create(Branches(6), plugins_, ReplicaOps(), nullptr, options);
     status = made.status();
     if (!made.ok()) return;
     executor = std::move(*made);
@@ -317,9 +294,7 @@ struct LoneRank {
 
 TEST(Replicas, OpsAreToldWhereTheyAre) {
   Rig rig;
-  ASSERT_TRUE(rig.Make(Branches(6), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
+  ASSERT_TRUE(rig.Make(Branches(6)).ok());
   Batch batch(1, 6, 0, 1);
   StepInput input = batch.Input(7);
   input.first_sample = 40;
@@ -480,18 +455,13 @@ TEST(Replicas, KeysAreThoseOfTaskAndCallAndTheSameInEachStep) {
 }
 
 // Counts what it is asked about.
-class CountingHook final : public GradientHook {
+class CountingHook final : public PassiveHook {
  public:
-  explicit CountingHook(uint32_t* count) : count_(count) {}
-  HookTraits traits() const noexcept override { return {}; }
+  explicit CountingHook(uint32_t* count) : PassiveHook({}), count_(count) {}
   Status Setup(uint32_t count) noexcept override {
     *count_ = count;
     return {};
   }
-  Status BeginStep(uint64_t) noexcept override { return {}; }
-  Status Observe(const GradientView&) noexcept override { return {}; }
-  std::span<float> Observed() noexcept override { return {}; }
-  Status Apply(const GradientView&) noexcept override { return {}; }
 
  private:
   uint32_t* const count_;

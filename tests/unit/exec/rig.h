@@ -2,6 +2,8 @@
 // test says, a scheduler that picks among ready tasks at random, and plain SGD.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -208,6 +210,79 @@ class FakeSgd final : public Optimizer {
   }
 };
 
+// A hook that looks at nothing: a base of those that do.
+class PassiveHook : public GradientHook {
+ public:
+  explicit PassiveHook(const HookTraits& traits) : traits_(traits) {}
+  HookTraits traits() const noexcept override { return traits_; }
+  Status Setup(uint32_t) noexcept override { return {}; }
+  Status BeginStep(uint64_t) noexcept override { return {}; }
+  Status Observe(const GradientView&) noexcept override { return {}; }
+  Status Apply(const GradientView&) noexcept override { return {}; }
+  std::span<float> Observed() noexcept override { return {}; }
+
+ private:
+  const HookTraits traits_;
+};
+
+// `logits` with a target for each element, and the loss.
+inline Graph FinishedModel(GraphBuilder& builder, ValueId input, ValueId logits, int64_t width,
+                           const std::vector<std::string>& frozen = {}) {
+  const ValueId target = builder.Input("target", {width}, DType::kInt32);
+  const auto loss = builder.Apply("loss", "loss", {logits, target});
+  EXPECT_TRUE(loss.ok()) << loss.status().message();
+  auto graph = builder.Finish(input, target, logits, *loss, frozen);
+  EXPECT_TRUE(graph.ok()) << graph.status().message();
+  return std::move(*graph);
+}
+
+// a, b, c, d scale, e shifts.
+inline Graph ChainModel(int64_t width, int64_t samples) {
+  GraphBuilder builder(FakeOps(), samples);
+  const ValueId x = builder.Input("x", {width}, DType::kFloat32);
+  ValueId h = x;
+  for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
+  return FinishedModel(builder, x, *builder.Apply("e", "shift", {h}), width);
+}
+
+// Small integers that tell rank and step.
+struct ChainBatch {
+  std::vector<float> input;
+  std::vector<int32_t> target;
+
+  ChainBatch(int64_t elements, uint64_t step, int rank) : target(static_cast<size_t>(elements), 1) {
+    for (size_t i = 0; i < target.size(); ++i) {
+      input.push_back(static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2);
+    }
+  }
+  StepInput Step(uint64_t step, int64_t samples) const {
+    return {.input = input.data(),
+            .target = target.data(),
+            .samples = samples,
+            .step = step,
+            .learning_rate = 0.25f};
+  }
+};
+
+inline ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
+                                   const char* communicator = "hub") {
+  return {.rank = {.rank = rank, .world_size = size},
+          .timeout_ms = timeout_ms,
+          .communicator_name = communicator,
+          .scheduler_name = "test_sched",
+          .optimizer_name = "test_sgd"};
+}
+
+// All parameters in graph order, without padding.
+inline std::vector<float> ParametersOf(const ModelMemory& memory) {
+  std::vector<float> values;
+  for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
+    const TensorView view = memory.parameter(static_cast<int32_t>(p));
+    values.insert(values.end(), view.f32(), view.f32() + view.count());
+  }
+  return values;
+}
+
 struct Rig {
   int64_t micro_batches = 1;
   bool sends_alone = true;  // one rank has transfers too
@@ -227,18 +302,20 @@ struct Rig {
     plugins.scheduler = std::move(chosen);
     plugins.optimizer = std::make_unique<FakeSgd>();
     plugins.hooks = std::move(hooks);
-    ExecutorOptions options{.rank = {.world_size = world_size},
-                            .timeout_ms = 1000,
-                            .micro_batches = micro_batches,
-                            .sends_alone = sends_alone,
-                            .scheduler_name = "test_sched",
-                            .optimizer_name = "test_sgd"};
+    ExecutorOptions options = TestOptions(0, world_size, 1000);
+    options.micro_batches = micro_batches;
+    options.sends_alone = sends_alone;
     for (size_t i = 0; i < plugins.hooks.size(); ++i)
       options.hook_names.push_back("hook" + std::to_string(i));
     auto made = Executor::Create(std::move(graph), plugins, FakeOps(), nullptr, options);
     if (!made.ok()) return made.status();
     executor = std::move(*made);
     return executor->memory().InitializeParameters();
+  }
+
+  Status Make(Graph graph, uint64_t seed = 0, std::chrono::microseconds delay = {}) {
+    return Make(std::move(graph), std::make_unique<RandomScheduler>(seed),
+                std::make_unique<FakeCommunicator>(1, delay));
   }
 
   // Steps and waits until everything is updated.

@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "tests/support/served_ranks.h"
+#include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
@@ -74,9 +73,7 @@ Graph MakeModel(bool with_table) {
   }
   for (const char* name : {"a", "b", "c"}) h = *builder.Apply(name, "scale", {h});
   h = *builder.Apply("d", "shift", {h});
-  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
-  return *builder.Finish(x, target, h, loss, {});
+  return FinishedModel(builder, x, h, kWidth);
 }
 
 struct RankResult {
@@ -106,13 +103,9 @@ struct World {
     plugins.scheduler =
         std::make_unique<RandomScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
     plugins.optimizer = std::make_unique<FakeSgd>();
-    const ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
-                                  .timeout_ms = 5000,
-                                  .shard_optimizer = shard,
-                                  .sparse_pull = sparse,
-                                  .communicator_name = "served",
-                                  .scheduler_name = "test_sched",
-                                  .optimizer_name = "test_sgd"};
+    ExecutorOptions options = TestOptions(rank, size, 5000, "served");
+    options.shard_optimizer = shard;
+    options.sparse_pull = sparse;
     auto made = Executor::Create(MakeModel(table), plugins, OpsWithLookup(), nullptr, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
@@ -126,21 +119,15 @@ struct World {
       ENGINE_RETURN_IF_ERROR(executor.SetServedState(0, std::vector<float>(count, state_at_begin)));
     }
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    std::vector<float> input(kSamples * kWidth);
-    std::vector<int32_t> ids(kSamples), target(kSamples * kWidth, 1);
     for (uint64_t step = 1; step <= steps; ++step) {
-      for (size_t i = 0; i < input.size(); ++i) {
-        input[i] = static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2;
-      }
+      const ChainBatch batch(kSamples * kWidth, step, rank);
+      StepInput input = batch.Step(step, kSamples);
+      std::vector<int32_t> ids(kSamples);
       for (size_t i = 0; i < ids.size(); ++i) {
         ids[i] = static_cast<int32_t>((5 * i + 3 * step + static_cast<size_t>(rank)) % kRows);
       }
-      auto done = executor.Step({.input = table ? static_cast<const void*>(ids.data())
-                                                : static_cast<const void*>(input.data()),
-                                 .target = target.data(),
-                                 .samples = kSamples,
-                                 .step = step,
-                                 .learning_rate = 0.25f});
+      if (table) input.input = ids.data();
+      const auto done = executor.Step(input);
       if (!done.ok()) return done.status();
       result->losses.push_back(done->statistics.loss_sum);
       if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
@@ -156,11 +143,9 @@ struct World {
   }
 
   static void Collect(const Executor& executor, RankResult* result) {
+    result->parameters = ParametersOf(executor.memory());
     for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
-      const auto index = static_cast<int32_t>(p);
-      const TensorView view = executor.memory().parameter(index);
-      result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
-      const TensorView state = executor.optimizer_state(index, 0);
+      const TensorView state = executor.optimizer_state(static_cast<int32_t>(p), 0);
       if (state.data == nullptr) continue;
       result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
     }
@@ -169,21 +154,10 @@ struct World {
   std::vector<RankResult> Run() const {
     ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
     Hub hub(size, 100, seed);
-    std::vector<RankResult> results(static_cast<size_t>(size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        std::unique_ptr<Communicator> communicator;
-        if (served) {
-          communicator = run.MakeRank(rank);
-        } else {
-          communicator = std::make_unique<HubCommunicator>(hub, rank);
-        }
-        results[static_cast<size_t>(rank)] = RunRank(rank, std::move(communicator));
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return results;
+    return RunRanks<RankResult>(size, [&](int rank, Store&) {
+      if (served) return RunRank(rank, run.MakeRank(rank));
+      return RunRank(rank, std::make_unique<HubCommunicator>(hub, rank));
+    });
   }
 };
 
@@ -242,20 +216,6 @@ TEST(Served, ShardedUpdatesAreRefused) {
               AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'")));
 }
 
-class StagedHook final : public GradientHook {
- public:
-  explicit StagedHook(HookStage stage) : stage_(stage) {}
-  HookTraits traits() const noexcept override { return {.stage = stage_}; }
-  Status Setup(uint32_t) noexcept override { return {}; }
-  Status BeginStep(uint64_t) noexcept override { return {}; }
-  Status Observe(const GradientView&) noexcept override { return {}; }
-  Status Apply(const GradientView&) noexcept override { return {}; }
-  std::span<float> Observed() noexcept override { return {}; }
-
- private:
-  const HookStage stage_;
-};
-
 Status RefusalOfHook(std::unique_ptr<GradientHook> hook) {
   ServedRun run({.world_size = 1});
   HostDevice device;
@@ -265,15 +225,14 @@ Status RefusalOfHook(std::unique_ptr<GradientHook> hook) {
   plugins.scheduler = std::make_unique<RandomScheduler>();
   plugins.optimizer = std::make_unique<FakeSgd>();
   plugins.hooks.push_back(std::move(hook));
-  const ExecutorOptions options{.communicator_name = "served",
-                                .scheduler_name = "s",
-                                .optimizer_name = "o",
-                                .hook_names = {"some_hook"}};
+  ExecutorOptions options = TestOptions(0, 1, 5000, "served");
+  options.hook_names = {"some_hook"};
   return Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options).status();
 }
 
 TEST(Served, HooksOnSumsAreRefused) {
-  const Status status = RefusalOfHook(std::make_unique<StagedHook>(HookStage::kReduced));
+  const Status status =
+      RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kReduced}));
   EXPECT_EQ(status.code(), StatusCode::kConfig);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("'some_hook'"), HasSubstr("update")));
 }

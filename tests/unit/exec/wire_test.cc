@@ -4,9 +4,9 @@
 
 #include <cstring>
 
-#include "app/launch/memory_store.h"
 #include "tests/support/bfloat16.h"
 #include "tests/support/hub_communicator.h"
+#include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
@@ -22,14 +22,7 @@ constexpr int64_t kSamples = 2;
 constexpr uint64_t kSteps = 8;
 
 Graph Chain() {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  ValueId h = x;
-  for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
-  h = *builder.Apply("e", "shift", {h});
-  const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
-  return *builder.Finish(x, target, h, loss, {});
+  return ChainModel(kWidth, kSamples);
 }
 
 // Takes ready tasks at random. Units: the first parameter cut in two where that may be, then two
@@ -64,23 +57,13 @@ class CuttingScheduler final : public RandomScheduler {
 };
 
 // Rounds gradients to bfloat16, in place: before the transfer, or after it.
-class RoundingHook final : public GradientHook {
+class RoundingHook final : public PassiveHook {
  public:
-  explicit RoundingHook(HookStage stage) : stage_(stage) {}
-  HookTraits traits() const noexcept override {
-    return {.stage = stage_, .scope = HookScope::kSpan};
-  }
-  Status Setup(uint32_t) noexcept override { return {}; }
-  Status BeginStep(uint64_t) noexcept override { return {}; }
-  Status Observe(const GradientView&) noexcept override { return {}; }
-  std::span<float> Observed() noexcept override { return {}; }
+  explicit RoundingHook(HookStage stage) : PassiveHook({stage, HookScope::kSpan}) {}
   Status Apply(const GradientView& view) noexcept override {
     for (int64_t i = 0; i < view.count; ++i) view.data[i] = FromBFloat16(ToBFloat16(view.data[i]));
     return {};
   }
-
- private:
-  const HookStage stage_;
 };
 
 class FakeCast final : public WireHook {
@@ -196,12 +179,8 @@ struct World {
     plugins.scheduler = std::move(scheduler);
     plugins.optimizer = std::make_unique<GatedSgd>(gate);
     plugins.hooks = hooks();
-    ExecutorOptions options{.rank = {.rank = rank, .world_size = size},
-                            .timeout_ms = 20000,
-                            .shard_optimizer = shard,
-                            .communicator_name = "hub",
-                            .scheduler_name = "test_sched",
-                            .optimizer_name = "test_sgd"};
+    ExecutorOptions options = TestOptions(rank, size, 20000);
+    options.shard_optimizer = shard;
     for (size_t i = 0; i < plugins.hooks.size(); ++i) {
       options.hook_names.push_back("hook" + std::to_string(i));
     }
@@ -214,27 +193,19 @@ struct World {
   Status Train(Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    std::vector<float> input(kSamples * kWidth);
-    std::vector<int32_t> target(kSamples * kWidth, 1);
     for (uint64_t step = 1; step <= kSteps; ++step) {
-      for (size_t i = 0; i < input.size(); ++i) {
-        input[i] = static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2;
-      }
-      const auto done = executor.Step({.input = input.data(),
-                                       .target = target.data(),
-                                       .samples = kSamples,
-                                       .step = step,
-                                       .learning_rate = 0.25f});
+      const ChainBatch batch(kSamples * kWidth, step, rank);
+      const auto done = executor.Step(batch.Step(step, kSamples));
       if (!done.ok()) return done.status();
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
     const ModelMemory& memory = executor.memory();
-    for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
-      const TensorView view = memory.parameter(static_cast<int32_t>(p));
-      result->parameters.insert(result->parameters.end(), view.f32(), view.f32() + view.count());
-      if (executor.wire() == nullptr || executor.wire()->state_count() == 0) continue;
+    result->parameters = ParametersOf(memory);
+    const bool has_state = executor.wire() != nullptr && executor.wire()->state_count() > 0;
+    for (size_t p = 0; p < memory.graph().parameters.size() && has_state; ++p) {
       const float* const state = executor.wire()->state(0) + memory.layout().offset[p];
-      result->state.insert(result->state.end(), state, state + view.count());
+      result->state.insert(result->state.end(), state,
+                           state + memory.parameter(static_cast<int32_t>(p)).count());
     }
     for (const Task& task : executor.tasks().tasks) {
       result->tasks.push_back(task.info);
@@ -245,19 +216,8 @@ struct World {
 
   std::vector<RankResult> Run() const {
     Hub hub(size, 50, seed);
-    auto table = std::make_shared<MemoryTable>();
-    std::deque<AbortSignal> aborts(static_cast<size_t>(size));
-    std::deque<MemoryStore> stores;
-    for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
-    std::vector<RankResult> results(static_cast<size_t>(size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        results[static_cast<size_t>(rank)] = RunRank(rank, hub, stores[static_cast<size_t>(rank)]);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return results;
+    return RunRanks<RankResult>(size,
+                                [&](int rank, Store& store) { return RunRank(rank, hub, store); });
   }
 };
 
@@ -441,11 +401,8 @@ Status Refusal(Hooks hooks, bool shard = false, uint32_t dtypes = 31) {
   plugins.scheduler = std::make_unique<RandomScheduler>();
   plugins.optimizer = std::make_unique<FakeSgd>();
   plugins.hooks = std::move(hooks);
-  ExecutorOptions options{.rank = {.world_size = 2},
-                          .shard_optimizer = shard,
-                          .communicator_name = "limited",
-                          .scheduler_name = "s",
-                          .optimizer_name = "o"};
+  ExecutorOptions options = TestOptions(0, 2, 20000, "limited");
+  options.shard_optimizer = shard;
   for (size_t i = 0; i < plugins.hooks.size(); ++i) {
     options.hook_names.push_back("hook" + std::to_string(i));
   }

@@ -31,7 +31,7 @@ Result<SimulationResult> RunToy(const ToyStep& step, Scheduler& scheduler,
                                 const SimulationOptions& options = {.steps = 10, .ranks = 2}) {
   SimulationOptions named = options;
   named.scheduler_name = "toy";
-  return Simulate(step.graph, step.layers, step.compute_ns, model, scheduler, named);
+  return Simulate(step.graph, step.compute_ns, model, scheduler, named);
 }
 
 double StepMs(const ToyStep& step, Scheduler& scheduler, const NetworkModel& model = PlainLink(),

@@ -26,11 +26,9 @@ struct ToyLayer {
 struct ToyStep {
   TaskGraph graph;
   std::vector<int64_t> compute_ns;
-  size_t layers = 0;
 
   explicit ToyStep(const std::vector<ToyLayer>& model, uint64_t statistics_bytes = 0,
-                   bool served = false)
-      : layers(model.size()) {
+                   bool served = false) {
     const int n = static_cast<int>(model.size());
     for (int i = 0; i < n; ++i) {
       Add(TaskKind::kForward, "forward", i, model[i].forward_ns, i == 0 ? -1 : i - 1);
@@ -40,6 +38,7 @@ struct ToyStep {
     Add(TaskKind::kTransfer, "statistics", n, 0, n - 1);
     graph.tasks.back().info.size_bytes = statistics_bytes;
     const int statistics = Last();
+    graph.statistics = static_cast<uint32_t>(statistics);
     int before = n - 1;
     std::vector<std::pair<int, int>> transfers;  // and the layer of each
     for (int i = n - 1; i >= 0; --i) {

@@ -1,0 +1,152 @@
+// Op calls are bound to addresses once. From step to step only the leading dimension of batched
+// tensors changes (SetSamples), and what Run sets in the call, so a step allocates nothing here.
+#include "core/exec/bound_calls.h"
+
+#include <bit>
+
+#include "core/exec/model_memory.h"
+
+namespace engine {
+
+TensorView BoundCalls::ViewOfValue(ValueId value) const {
+  const TensorSpec& spec = memory_.graph_.values[value].spec;
+  return {.data = memory_.AddressOf(memory_.plan_.of_value[value]),
+          .shape = spec.shape,
+          .dtype = spec.dtype};
+}
+
+TensorView BoundCalls::ViewOfGradient(GradientId gradient) const {
+  if (gradient == kNone) return {};
+  const Value& of = memory_.graph_.values[memory_.program_.gradients[gradient].of];
+  return {.data = memory_.AddressOf(memory_.plan_.of_gradient[gradient]),
+          .shape = of.spec.shape,
+          .dtype = of.kind == ValueKind::kParameter ? DType::kFloat32 : of.spec.dtype};
+}
+
+void BoundCalls::AddView(std::vector<TensorView>* views, const TensorView& view, ValueId of) {
+  const TensorSpec& spec = memory_.graph_.values[of].spec;
+  const int64_t per_sample = spec.shape[0] / memory_.graph_.max_samples;
+  if (spec.batched != 0) batched_.push_back({views, views->size(), per_sample});
+  views->push_back(view);
+}
+
+Status BoundCalls::Bind(const OpFactory& factory) {
+  bound_.resize(memory_.program_.instructions.size());
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    const Instruction& instruction = memory_.program_.instructions[k];
+    Bound& bound = bound_[k];
+    if (instruction.kind == InstructionKind::kAdd) {
+      ENGINE_RETURN_IF_ERROR(BindAdd(factory, instruction, &bound));
+    } else {
+      BindNode(instruction, &bound);
+    }
+    bound.call.inputs = bound.inputs;
+    bound.call.outputs = bound.outputs;
+    bound.call.output_grads = bound.output_grads;
+    bound.call.input_grads = bound.input_grads;
+    bound.call.workspace = memory_.workspace_.data();
+    bound.call.stream = memory_.stream();
+    bound.call.seed = memory_.seed_;
+    bound.call.scalars = memory_.scalars();
+  }
+  return {};
+}
+
+// target += source, by the op that every library of ops has for it. In place.
+Status BoundCalls::BindAdd(const OpFactory& factory, const Instruction& instruction, Bound* bound) {
+  const ValueId of = memory_.program_.gradients[instruction.target].of;
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Op> op, factory("accumulate", {}));
+  TensorSpec spec = memory_.graph_.values[of].spec;
+  if (memory_.graph_.values[of].kind == ValueKind::kParameter) spec.dtype = DType::kFloat32;
+  const TensorSpec specs[2] = {spec, spec};
+  OpSignature signature;
+  ENGINE_RETURN_IF_ERROR(op->Infer(specs, &signature));
+  AddView(&bound->inputs, ViewOfGradient(instruction.target), of);
+  AddView(&bound->inputs, ViewOfGradient(instruction.source), of);
+  AddView(&bound->outputs, ViewOfGradient(instruction.target), of);
+  bound->op = op.get();
+  bound->name = "sum of the gradients of '" + memory_.graph_.values[of].name + "'";
+  add_ops_.push_back(std::move(op));
+  return {};
+}
+
+// An op is told which gradients lie in the memory of their inputs, in its backward call and in the
+// forward call before it, which may then leave the input as it likes.
+void BoundCalls::BindNode(const Instruction& instruction, Bound* bound) {
+  const Node& node = memory_.graph_.nodes[instruction.node];
+  for (const ValueId input : node.inputs) AddView(&bound->inputs, ViewOfValue(input), input);
+  for (const ValueId output : node.outputs) AddView(&bound->outputs, ViewOfValue(output), output);
+  const bool backward = instruction.kind == InstructionKind::kBackward;
+  if (backward) {
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      AddView(&bound->output_grads, ViewOfGradient(instruction.output_grads[i]), node.outputs[i]);
+    }
+    for (size_t i = 0; i < instruction.input_grads.size(); ++i) {
+      const GradientId gradient = instruction.input_grads[i];
+      AddView(&bound->input_grads, ViewOfGradient(gradient), node.inputs[i]);
+      if (gradient == kNone) continue;
+      const StorageId place = memory_.plan_.of_gradient[gradient];
+      if (place == memory_.plan_.of_value[node.inputs[i]]) {
+        bound->gradient_in_place |= 1u << i;
+        bound_[instruction.node].gradient_in_place |= 1u << i;  // its forward instruction
+      }
+      const Storage& storage = memory_.plan_.storages[place];
+      if (storage.kind != StorageKind::kParameterGradient) continue;
+      ENGINE_CHECK(memory_.program_.gradients[gradient].of == node.inputs[i],
+                   "shared with an activation");
+      bound->parameter_grads |= 1u << i;
+    }
+  }
+  const StorageId saved = memory_.plan_.of_saved[instruction.node];
+  bound->call.saved = saved == kNone ? nullptr : memory_.AddressOf(saved);
+  bound->call.node = static_cast<uint64_t>(instruction.node);
+  bound->asks_for_replicas = node.signature.uses_replicas != 0;
+  bound->op = node.op.get();
+  bound->name = std::string(backward ? "backward" : "forward") + " of '" + node.name + "' (" +
+                node.op_name + ")";
+}
+
+// Bound calls refer to the views by spans, so it is enough to change those.
+void BoundCalls::SetSamples(int64_t samples) {
+  if (samples == samples_) return;
+  samples_ = samples;
+  for (const auto& [views, index, per_sample] : batched_) {
+    (*views)[index].shape[0] = per_sample * samples;
+  }
+}
+
+Status BoundCalls::CheckCanAdd() const {
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    const Instruction& instruction = memory_.program_.instructions[k];
+    const Node& node = memory_.graph_.nodes[instruction.node];
+    const uint32_t cannot = bound_[k].parameter_grads & ~node.signature.accumulates;
+    if (cannot == 0) continue;
+    const Value& value = memory_.graph_.values[node.inputs[std::countr_zero(cannot)]];
+    return Status::Error(
+        StatusCode::kConfig,
+        "train.micro_batches: the op '%s' of layer '%s' cannot add to the gradient "
+        "of '%s' that the micro-batch before has left: set it to 1 or freeze "
+        "that parameter",
+        node.op_name.c_str(), node.name.c_str(), value.name.c_str());
+  }
+  return {};
+}
+
+// From the second micro-batch on gradients of parameters are added to, and to those alone: what lies
+// between layers is written anew in each pass.
+Status BoundCalls::Run(int32_t instruction, const CallContext& context) {
+  Bound& bound = bound_[instruction];
+  bound.call.step = context.step;
+  bound.call.training = context.training ? 1 : 0;
+  bound.call.gradient_in_place = context.training ? bound.gradient_in_place : 0;
+  bound.call.first_sample = context.first_sample;
+  bound.call.accumulate = memory_.program_.instructions[instruction].accumulate |
+                          (context.adds ? bound.parameter_grads : 0);
+  bound.call.replicas = bound.asks_for_replicas ? context.replicas : nullptr;
+  const bool backward =
+      memory_.program_.instructions[instruction].kind == InstructionKind::kBackward;
+  Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
+  return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
+}
+
+}  // namespace engine

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "engine/host.h"
+
+namespace engine {
+
+struct ExecutorOptions {
+  RankInfo rank;
+  uint64_t seed = 1;
+  int64_t timeout_ms = 30000;  // of a transfer
+  // Of an accelerator, to come to what was queued: it may have two steps before it, which take as
+  // long as they take, so this only ends a run whose device hangs.
+  int64_t device_timeout_ms = 10 * 60 * 1000;
+  bool shard_optimizer = false;
+  // When servers update: rows of tables (Parameter::row_elements) that a batch does not read are
+  // neither pushed nor pulled.
+  bool sparse_pull = false;
+  // Parts in which a rank computes its samples of a step, one after the other; at least 1. The
+  // graph is one for the samples of a part.
+  int64_t micro_batches = 1;
+  // Gradients are computed, seen by local hooks, and sent as this many times themselves; what comes
+  // after is told by the scale of each.
+  float loss_scale = 1;
+  // With one rank nothing travels, so transfers and a hook of HookStage::kWire are left out, but
+  // for this: then a step has the tasks of one rank of several, which tells how long they take.
+  bool sends_alone = false;
+  // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
+  // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
+  Communicator* replicas = nullptr;
+  // On an accelerator without micro-batches: the work of a step is recorded once and then replayed
+  // (CUDA graphs), for batches of as many samples.
+  bool record_steps = false;
+  size_t trace_spans = 1 << 16;
+  std::string communicator_name, scheduler_name, optimizer_name;
+  std::vector<std::string> hook_names;
+};
+
+}  // namespace engine

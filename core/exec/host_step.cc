@@ -1,0 +1,260 @@
+// What two threads touch here, and why that is in order: MakeTransfer and TakeResult run under the
+// lock of the runner, on any thread; all else on the thread of the rank.
+// * Scales and statistics are written in TakeResult, before the updates that read the scales become
+//   ready, and before the head of the step is done; both become known under the lock.
+// * The statistics of this rank are summed up in place. So what the thread of the rank wants to know
+//   of them it takes when the task that makes them is done, before their transfer may begin.
+// * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
+//   observe are done by then, and none that applies has begun.
+#include "core/exec/host_step.h"
+
+#include <algorithm>
+
+#include "core/base/hash.h"
+#include "core/exec/step_runner.h"
+
+namespace engine {
+namespace {
+
+// Per task its first scale, of as many as it has spans; `*count` is that of all. Tasks of the same
+// spans share theirs. A local hook gets a 1 of its own instead, as it may not scale: the sum would
+// mix scales of ranks.
+std::vector<int32_t> FindScales(const TaskGraph& graph, const FlatLayout& layout, size_t* count) {
+  std::vector<int32_t> first_scale(graph.tasks.size());
+  std::vector<int32_t> of_unit(layout.units.size(), kNone);
+  std::vector<int32_t> of_parameter(layout.parameters.size(), kNone);
+  for (const Task& task : graph.tasks) {
+    if (task.spans.empty() || !task.tail || task.hook_work == HookWork::kUnpack) continue;
+    int32_t& first =
+        task.info.unit == kNoUnit ? of_parameter[task.spans[0].parameter] : of_unit[task.info.unit];
+    if (first == kNone) {
+      first = static_cast<int32_t>(*count);
+      *count += task.spans.size();
+    }
+    first_scale[task.info.id] = first;
+  }
+  return first_scale;
+}
+
+}  // namespace
+
+HostStep::HostStep(const StepParts& parts) : parts_(parts) {
+  for (const auto& hook : parts.plugins.hooks) hooks_.push_back(hook->traits());
+  size_t count = 0;
+  first_scale_ = FindScales(parts.tasks, parts.memory.layout(), &count);
+  gradient_scale_.resize(count);
+}
+
+Status HostStep::Begin(const StepInput& input) {
+  input_ = input;
+  if (input_.all_samples == 0) {
+    input_.all_samples = input.samples * parts_.options.rank.world_size;
+  }
+  now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
+  backward_begun_ = false;
+  ENGINE_RETURN_IF_ERROR(BeginStep());
+  ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
+  if (!queues()) parts_.memory.statistics()->stop = input.stop ? 1.0f : 0.0f;
+  parts_.updates.BeginStep(input_);
+  return {};
+}
+
+Status HostStep::Drive(double* waited_seconds) {
+  return runner_->RunHead(input_.step, waited_seconds);
+}
+
+Result<StepResult> HostStep::Read() {
+  return StepResult{.step = input_.step, .statistics = statistics_};
+}
+
+Status HostStep::AllReduce(BlockingTransfers& transfers, DType dtype, void* data, int64_t count) {
+  return transfers.Run({.kind = TransferKind::kAllReduce,
+                        .dtype = dtype,
+                        .send = data,
+                        .recv = data,
+                        .count = count});
+}
+
+// Keys say what moves, and are the same on all ranks and in every step: of a task of this plan, or of
+// a unit at the servers (ServedUpdates).
+Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
+  Transfer transfer{.kind = task.info.transfer,
+                    .key = HashOf({parts_.tasks.digest, task.info.id}) | 1,
+                    .priority = task.info.priority,
+                    .unit = task.info.unit,
+                    .stream = StreamOf(task),
+                    .timeout_ms = parts_.options.timeout_ms};
+  if (task.data == TransferData::kStatistics) {
+    StepStatistics* const statistics = parts_.memory.statistics();
+    transfer.send = transfer.recv = statistics;
+    transfer.count = sizeof(StepStatistics) / sizeof(float);
+    if (!queues()) parts_.order.WriteDigest(statistics->order_bits);
+  } else if (task.data == TransferData::kObserved) {
+    const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
+    transfer.send = transfer.recv = sums.data();
+    transfer.count = static_cast<int64_t>(sums.size());
+  } else if (task.data == TransferData::kGradients && parts_.wire != nullptr) {
+    parts_.wire->Describe(task, &transfer);
+  } else {
+    parts_.updates.Describe(task, step, &transfer);
+  }
+  return transfer;
+}
+
+Status HostStep::TakeResult(const Task& task) {
+  if (task.data == TransferData::kStatistics) return TakeStatistics();
+  return task.data == TransferData::kParameters ? parts_.updates.TakeParameters(task) : Status();
+}
+
+// A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
+// and optimizers see the mean.
+Status HostStep::TakeStatistics() {
+  statistics_ = *parts_.memory.statistics();
+  const float count = std::max(statistics_.count, 1.0f);
+  std::fill(gradient_scale_.begin(), gradient_scale_.end(),
+            1 / (count * parts_.options.loss_scale));
+  return parts_.order.CheckDigest(statistics_);
+}
+
+Status HostStep::Run(const Task& task) {
+  if (!task.tail && task.info.kind != TaskKind::kForward && !backward_begun_) {
+    ENGINE_RETURN_IF_ERROR(BeginBackward());
+  }
+  if (task.info.kind == TaskKind::kHook) return RunHook(task);
+  if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
+  if (task.gathers) parts_.replicas->Begin(task.info.id);
+  if (task.instruction != kNone) {
+    ENGINE_RETURN_IF_ERROR(parts_.memory.Run(task.instruction, call_context_));
+  } else if (task.info.kind == TaskKind::kForward) {
+    ENGINE_RETURN_IF_ERROR(RunMicroBatches());
+  }
+  // A kAccumulate task without an instruction: the gradient is complete where it is sent from.
+  if (!task.makes_statistics) return {};
+  // The sum over ranks is made in place, so the own number is taken before it may begin.
+  if (!queues()) own_count_ = parts_.memory.statistics()->count;
+  return parts_.tasks.statistics == kNoTask ? TakeStatistics() : Status();
+}
+
+// The parts are nearly equal, and larger ones come first.
+Status HostStep::BeginMicroBatch(int64_t index) {
+  const int64_t part = input_.samples / parts_.options.micro_batches;
+  const int64_t larger = input_.samples % parts_.options.micro_batches;
+  const int64_t begin = index * part + std::min(index, larger);
+  call_context_ = {.training = true,
+                   .adds = index > 0,
+                   .step = input_.step,
+                   .first_sample = static_cast<uint64_t>(input_.first_sample + begin),
+                   .replicas = parts_.replicas};
+  now_.first_sample = call_context_.first_sample;
+  ENGINE_RETURN_IF_ERROR(parts_.memory.SetScalars(now_));
+  return parts_.memory.SetBatch(input_.input, input_.target, part + (index < larger ? 1 : 0),
+                                input_.others, begin);
+}
+
+// Begins after all forward tasks of the first micro-batch, and ends with the forward pass of the
+// last one; nothing else computes meanwhile.
+Status HostStep::RunMicroBatches() {
+  const int32_t forward_count = parts_.memory.program().forward_count;
+  const auto count = static_cast<int32_t>(parts_.memory.program().instructions.size());
+  const auto run = [&](int32_t begin, int32_t end) -> Status {
+    for (int32_t k = begin; k < end; ++k) {
+      ENGINE_RETURN_IF_ERROR(parts_.memory.Run(k, call_context_));
+    }
+    return {};
+  };
+  for (int64_t index = 1; index < parts_.options.micro_batches; ++index) {
+    ENGINE_RETURN_IF_ERROR(run(forward_count, count));
+    ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
+    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/false));
+    ENGINE_RETURN_IF_ERROR(run(0, forward_count));
+    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/true));
+    ENGINE_RETURN_IF_ERROR(runner_->failure());
+  }
+  return {};
+}
+
+Status HostStep::KeepStatistics(bool add) {
+  StepStatistics* const statistics = parts_.memory.statistics();
+  if (!add) {
+    kept_statistics_ = *statistics;
+    return {};
+  }
+  statistics->loss_sum += kept_statistics_.loss_sum;
+  statistics->count += kept_statistics_.count;
+  statistics->correct += kept_statistics_.correct;
+  return {};
+}
+
+// By now all updates of the step before are done: every forward task has run.
+Status HostStep::BeginBackward() {
+  backward_begun_ = true;
+  tail_ = input_;
+  for (auto& hook : parts_.plugins.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
+  return parts_.updates.BeginBackward(input_, own_count_);
+}
+
+Status HostStep::RunHook(const Task& task) {
+  if (task.hook_work == HookWork::kAllObserved) return {};
+  GradientHook& hook = *parts_.plugins.hooks[task.hook];
+  const char* name = parts_.options.hook_names[task.hook].c_str();
+  Stream* const stream = StreamOf(task);
+  if (task.hook_work == HookWork::kPack) {
+    return parts_.wire->Pack(task, stream).WithContext("hook '%s'", name);
+  }
+  if (task.hook_work == HookWork::kUnpack) {
+    return parts_.wire->Unpack(task, stream).WithContext("hook '%s'", name);
+  }
+  const bool local = hooks_[task.hook].stage == HookStage::kLocal;
+  const FlatLayout& layout = parts_.memory.layout();
+  for (size_t i = 0; i < task.spans.size(); ++i) {
+    const TaskSpan& span = task.spans[i];
+    const int32_t index = layout.parameters[span.parameter];
+    const Parameter& parameter = parts_.memory.graph().parameters[index];
+    const GradientView view{
+        .parameter = static_cast<uint32_t>(span.parameter),
+        .name = parameter.name,
+        .data = parts_.memory.gradients() + layout.offset[index] + span.offset,
+        .offset = span.offset,
+        .count = span.count,
+        .scale = ScaleAt(local ? gradient_scale_.size() : first_scale_[task.info.id] + i),
+        .stream = stream};
+    const Status status =
+        task.hook_work == HookWork::kObserve ? hook.Observe(view) : hook.Apply(view);
+    if (!status.ok()) return status.WithContext("hook '%s' on '%s'", name, parameter.name.c_str());
+    if (local_scale_ == 1) continue;
+    return Status::Error(StatusCode::kPlugin,
+                         "hook '%s' scaled the gradient of '%s' before its transfer", name,
+                         parameter.name.c_str());
+  }
+  return {};
+}
+
+// The step and the rate are those of the backward pass before: the next step may have begun.
+Status HostStep::RunUpdate(const Task& task) {
+  const std::string& name = parts_.options.optimizer_name;
+  const OptimizerStates& states = parts_.updates.states();
+  ModelMemory& memory = parts_.memory;
+  for (size_t i = 0; i < task.spans.size(); ++i) {
+    const TaskSpan& span = task.spans[i];
+    const int32_t index = memory.layout().parameters[span.parameter];
+    const Parameter& parameter = memory.graph().parameters[index];
+    const int64_t offset = memory.layout().offset[index] + span.offset;
+    const size_t scale = first_scale_[task.info.id] + i;
+    UpdateCall call{.value = memory.parameters() + offset,
+                    .gradient = memory.gradients() + offset,
+                    .count = span.count,
+                    .gradient_scale = gradient_scale_[scale],
+                    .learning_rate = tail_.learning_rate * parameter.learning_rate_scale,
+                    .weight_decay_scale = parameter.DecayScale(),
+                    .step = tail_.step,
+                    .stream = StreamOf(task)};
+    for (int32_t s = 0; s < states.count(); ++s) call.states[s] = states.At(s, span.unit, offset);
+    call.value_bf16 = memory.copy_at(offset);
+    const Status status = Update(call, parameter, scale);
+    if (status.ok()) continue;
+    return status.WithContext("optimizer '%s' on '%s'", name.c_str(), parameter.name.c_str());
+  }
+  return EndUpdates().WithContext("optimizer '%s'", name.c_str());
+}
+
+}  // namespace engine

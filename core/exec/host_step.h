@@ -1,0 +1,119 @@
+// What the tasks of a step do, and where its numbers (statistics, scales of gradients) are: here in
+// the memory of the host, whose work is done when a call returns. DeviceStep overrides what differs
+// on an accelerator.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/exec/device_order.h"
+#include "core/exec/executor_options.h"
+#include "core/exec/model_memory.h"
+#include "core/exec/order_agreement.h"
+#include "core/exec/replicas.h"
+#include "core/exec/step.h"
+#include "core/exec/task_graph.h"
+#include "core/exec/update_strategy.h"
+#include "core/exec/wire.h"
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+
+class StepRunner;
+
+// What a step works with; all borrowed.
+struct StepParts {
+  PluginSet& plugins;
+  const ExecutorOptions& options;
+  ModelMemory& memory;
+  const TaskGraph& tasks;
+  UpdateStrategy& updates;
+  const OrderAgreement& order;
+  Wire* wire = nullptr;                      // null: gradients travel as they are
+  CommunicatorReplicas* replicas = nullptr;  // null: no op asks for them, or one rank
+};
+
+class HostStep {
+ public:
+  explicit HostStep(const StepParts& parts);
+  virtual ~HostStep() = default;
+
+  // Before the first step. `runner` is borrowed.
+  void Attach(StepRunner& runner) { runner_ = &runner; }
+
+  // [compute-lane]
+  Status Begin(const StepInput& input);
+  // Runs the tasks of the step that has begun, as far as Executor::Step has to.
+  virtual Status Drive(double* waited_seconds);
+  Status Run(const Task& task);
+
+  // With the lock of the runner. What `task` of `step` moves; without its place in the order.
+  virtual Transfer MakeTransfer(const Task& task, uint64_t step);
+  // The transfer has ended.
+  Status TakeResult(const Task& task);
+
+  // Whether the end of a call is not the end of the work: DeviceStep.
+  virtual bool queues() const { return false; }
+  // Null: there is one stream, or none.
+  virtual DeviceOrder* order() { return nullptr; }
+  // The transfer of the statistics was submitted.
+  virtual Status FollowStatistics(const Task& /*task*/) { return {}; }
+
+  // The statistics that Executor::Step gives, and those that it did not give. [compute-lane]
+  virtual Result<StepResult> Read();
+  virtual Result<StepResult> Remaining() { return StepResult(); }
+  // Whether nothing is under way on the device; waits for that. [compute-lane]
+  virtual bool settled() const { return true; }
+  virtual Status Settle() { return {}; }
+  // Sums up host memory, outside of a step. [compute-lane]
+  virtual Status AllReduce(BlockingTransfers& transfers, DType dtype, void* data, int64_t count);
+  // The run is given up: before the communicator is aborted, and before memory is freed.
+  virtual void Abandon() {}
+  virtual void End() noexcept {}
+
+ protected:
+  virtual Status BeginStep() { return {}; }
+  // The sum of the statistics over all ranks is there.
+  virtual Status TakeStatistics();
+  // Keeps those of the micro-batches so far, or adds what was kept to those of another one.
+  virtual Status KeepStatistics(bool add);
+  virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
+  // Behind the last one is a 1, for local hooks.
+  virtual float* ScaleAt(size_t index) {
+    return index < gradient_scale_.size() ? &gradient_scale_[index] : &local_scale_;
+  }
+  virtual Status Update(UpdateCall& call, const Parameter& /*parameter*/, size_t /*scale*/) {
+    return parts_.plugins.optimizer->Update(call);
+  }
+  virtual Status EndUpdates() { return {}; }
+
+  const StepParts parts_;
+  StepRunner* runner_ = nullptr;
+  StepInput input_;
+  StepScalars now_;  // of the step at hand
+  // Written before the tasks that read them become ready: one per span that hooks and updates work
+  // on. Tasks of the same spans share theirs.
+  std::vector<float> gradient_scale_;
+
+ private:
+  Status BeginMicroBatch(int64_t index);
+  Status RunMicroBatches();
+  Status BeginBackward();
+  Status RunHook(const Task& task);
+  Status RunUpdate(const Task& task);
+
+  std::vector<HookTraits> hooks_;
+  std::vector<int32_t> first_scale_;  // per task: its first entry in gradient_scale_
+  CallContext call_context_;          // of the micro-batch at hand
+  bool backward_begun_ = false;
+  StepInput tail_;  // of the updates at hand
+  float local_scale_ = 1;
+  float own_count_ = 0;             // of targets of this rank
+  StepStatistics kept_statistics_;  // of earlier micro-batches
+  // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
+  // transfer, before the head of the step is done; read after that.
+  StepStatistics statistics_;
+};
+
+}  // namespace engine

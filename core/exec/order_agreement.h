@@ -1,0 +1,76 @@
+// One order of transfers on all ranks, and how ranks that disagree are found.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/store.h"
+#include "core/exec/step.h"
+#include "core/exec/step_loop.h"
+#include "engine/communicator.h"
+#include "engine/host.h"
+#include "engine/status.h"
+
+namespace engine {
+
+struct Ticket {
+  uint64_t sequence = 0;
+  uint64_t key = 0;
+  uint32_t task = 0;
+};
+
+// Tickets as they travel, 20 bytes each: sequence, key, task, little-endian.
+std::string EncodeTicket(const Ticket& ticket);
+// kBadData when `text` is none.
+Result<Ticket> DecodeTicket(std::string_view text);
+
+// Not synchronised but for what says otherwise.
+class OrderAgreement {
+ public:
+  // `graph` and `store` are borrowed; the store may be null if rank 0 does not lead and nobody is
+  // to be named. `leads`: rank 0 decides.
+  OrderAgreement(const TaskGraph& graph, const RankInfo& rank, const CommunicatorTraits& traits,
+                 bool leads, Store* store);
+
+  bool follows() const { return leads_ && rank_.rank != 0; }
+  // Gives a transfer, of `task` or kNoTask, its place in the order, and logs it.
+  void Number(Transfer* transfer, uint32_t task);
+  // Tells the others of it before it is submitted, if this rank decides. Needs no lock.
+  Status Announce(const Transfer& transfer, uint32_t task);
+
+  // Of a rank that follows: what rank 0 has announced.
+  Status TakeTicket(std::string_view text);
+  // The transfer of the next ticket if it is ready in `loop`, which is told; else kNoTask.
+  Result<uint32_t> NextTicket(StepLoop& loop);
+
+  // The digest as numbers that are 0 or 1, so that their sums over ranks are exact.
+  void WriteDigest(float (&bits)[16]) const;
+  // Whether the sums say that all ranks have started the same. kInvalidArgument.
+  Status CheckDigest(const StepStatistics& statistics) const;
+  // `failure`, or who has started something else than the others, if that can be what it comes
+  // from: waits a moment for the logs of the other ranks that fail.
+  Status Explain(Status failure) const;
+
+ private:
+  struct Issue {
+    Transfer transfer;
+    uint32_t task = 0;
+  };
+
+  std::string LogText() const;
+  Status Compare(Store& store) const;
+
+  const TaskGraph& graph_;
+  const RankInfo rank_;
+  const bool ordered_, measures_only_, leads_;
+  Store* const store_;
+  std::vector<Issue> log_;  // a ring of the newest
+  uint64_t logged_ = 0;
+  uint64_t digest_ = 0;
+  uint64_t sequence_ = 0;        // of the last transfer, over the whole run
+  std::vector<Ticket> tickets_;  // a ring of those not started yet
+  size_t ticket_head_ = 0, ticket_count_ = 0;
+};
+
+}  // namespace engine

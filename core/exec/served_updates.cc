@@ -1,0 +1,251 @@
+// There is no order among ranks: a push ends when the servers have the bytes, whatever other ranks
+// do, and a pull is held at the server until it may be answered. A pull becomes ready when the push
+// of its unit has ended: if both could be started together, a scheduler that starts one transfer at
+// a time could wait for a push that it has not started.
+//
+// Rows: two lists, of even and odd steps. Those of step t+1 are chosen while pushes of step t, which
+// refer to the other list, are under way; by the time that step t+2 is prepared all of step t has
+// ended. A transfer refers to the list itself, not to a copy.
+#include "core/exec/served_updates.h"
+
+#include <algorithm>
+
+#include "core/base/hash.h"
+
+namespace engine {
+namespace {
+
+constexpr int32_t kValues = -1;  // ParameterClient::Store: the parameters, no state of them
+constexpr const char* kOnRanks = "let the ranks update (its option update), or drop it";
+
+}  // namespace
+
+std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<bool>& is_table) {
+  std::vector<UnitChain> chains;
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    const bool table = !is_table.empty() && is_table[u];
+    chains.push_back({.gradients = {{TransferKind::kPush, "push "}},
+                      .parameters = {{TransferKind::kPull, table ? "pull rows of " : "pull "}},
+                      .opens_step = table});
+  }
+  return chains;
+}
+
+std::unique_ptr<UpdateStrategy> ServedUpdates::Make(PluginSet& plugins,
+                                                    const ExecutorOptions& options) {
+  auto* const client =
+      static_cast<ParameterClient*>(plugins.communicator->Query(kParameterClientId));
+  if (client == nullptr) return nullptr;
+  return std::unique_ptr<UpdateStrategy>(new ServedUpdates(plugins, options, *client));
+}
+
+Status ServedUpdates::Refuse(const std::string& what, const char* advice) const {
+  return Status::Error(StatusCode::kConfig,
+                       "%s, but communicator '%s' leaves updates to its servers: %s", what.c_str(),
+                       options_.communicator_name.c_str(), advice);
+}
+
+// No rank sees the sum of the gradients, or all of a parameter while it is updated.
+Status ServedUpdates::Check(const Graph& graph, const Program& program) const {
+  for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
+    const HookStage stage = plugins_.hooks[i]->traits().stage;
+    if (stage == HookStage::kLocal) continue;
+    return Refuse("hook '" + options_.hook_names[i] +
+                      (stage == HookStage::kWire ? "' sends gradients in another form than float32"
+                                                 : "' works on the sums of gradients"),
+                  kOnRanks);
+  }
+  if (optimizer_.gate != UpdateGate::kSpan) {
+    return Refuse("optimizer '" + options_.optimizer_name + "' cannot update a part of a parameter",
+                  "let the ranks update (its option update), or choose another optimizer");
+  }
+  if (options_.shard_optimizer) {
+    return Refuse("train.shard_optimizer gives each rank a part of the updates", "set it to false");
+  }
+  if (options_.loss_scale < 1) {
+    return Refuse("train.loss_scale is less than 1", "set it to 1 or more");
+  }
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const Parameter& parameter = graph.parameters[i];
+    if (parameter.learning_rate_scale == 1 || program.of_parameter[i] == kNone) continue;
+    return Refuse("'" + parameter.name + "' has a learning_rate_scale of its own",
+                  "let the ranks update (its option update), or set it to 1");
+  }
+  return {};
+}
+
+void ServedUpdates::DescribeModel(const Graph& graph, std::span<ParameterInfo> parameters,
+                                  ModelInfo* model) {
+  model->served = 1;
+  if (!options_.sparse_pull) return;
+  for (ParameterInfo& parameter : parameters) {
+    row_elements_.push_back(graph.parameters[parameter.id].row_elements);
+    parameter.alone = row_elements_.back() > 0 ? 1 : 0;
+  }
+  const auto is_table = [](int64_t elements) { return elements > 0; };
+  if (std::none_of(row_elements_.begin(), row_elements_.end(), is_table)) row_elements_.clear();
+}
+
+std::vector<bool> ServedUpdates::Tables(const FlatLayout& layout) const {
+  std::vector<bool> tables(layout.units.size());
+  for (size_t u = 0; u < tables.size() && !row_elements_.empty(); ++u) {
+    tables[u] = row_elements_[layout.units[u].spans[0].parameter] > 0;
+  }
+  return tables;
+}
+
+void ServedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const {
+  options->chains = ServedChains(layout, Tables(layout));
+  options->updates = false;
+  options->alone = false;
+  options->own_pace = own_pace();
+}
+
+Status ServedUpdates::Prepare(ModelMemory& memory) {
+  memory_ = &memory;
+  const std::vector<bool> tables = Tables(memory.layout());
+  for (size_t u = 0; u < tables.size(); ++u) {
+    units_.push_back(Describe(memory.layout().units[u], tables[u]));
+  }
+  return {};
+}
+
+// The padding behind a tensor belongs to its span.
+ServedUpdates::Served ServedUpdates::Describe(const UnitLayout& unit, bool is_table) const {
+  const FlatLayout& layout = memory_->layout();
+  Served served{.count = is_table ? unit.spans[0].count : unit.count};
+  if (is_table) served.row_elements = row_elements_[unit.spans[0].parameter];
+  int64_t covered = 0;
+  for (const UnitSpan& span : unit.spans) {
+    const int32_t index = layout.parameters[span.parameter];
+    const int64_t begin = layout.offset[index] + span.offset - unit.offset;
+    if (!served.spans.empty()) served.spans.back().count += begin - covered;
+    served.spans.push_back({.count = span.count,
+                            .weight_decay_scale = memory_->graph().parameters[index].DecayScale()});
+    covered = begin + span.count;
+  }
+  served.spans.back().count += served.count - covered;
+  return served;
+}
+
+Status ServedUpdates::Begin(const TaskGraph& tasks) {
+  std::vector<ServedUnit> units;
+  for (Served& unit : units_) {
+    unit.key = HashOf({tasks.digest, UINT64_MAX, units.size()}) | 1;
+    units.push_back(
+        {.key = unit.key, .count = unit.count, .spans = unit.spans, .row = unit.row_elements});
+  }
+  return client_.Register(units, *plugins_.optimizer, options_.timeout_ms)
+      .WithContext("telling the servers what they keep");
+}
+
+// The rows that a batch reads are those whose numbers it holds. Pushes of the step before may still
+// use the other list.
+void ServedUpdates::BeginStep(const StepInput& input) {
+  if (row_elements_.empty()) return;
+  const Graph& graph = memory_->graph();
+  const Shape& shape = graph.values[graph.input].spec.shape;
+  const int64_t count = input.samples * (shape.Count() / std::max<int64_t>(shape.dims[0], 1));
+  const auto* const ids = static_cast<const int32_t*>(input.input);
+  std::vector<int32_t>& rows = rows_[input.step % 2];
+  rows.assign(ids, ids + count);
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+}
+
+// Gradients are sums over the targets of this rank, times the scale of the loss.
+Status ServedUpdates::BeginBackward(const StepInput& input, float weight) {
+  rows_stale_ = !row_elements_.empty();
+  return client_.BeginStep({.step = input.step,
+                            .learning_rate = input.learning_rate,
+                            .weight = weight * options_.loss_scale});
+}
+
+void ServedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer) const {
+  const Served& unit = units_[task.info.unit];
+  const int64_t offset = memory_->layout().units[task.info.unit].offset;
+  transfer->key = unit.key;
+  transfer->count = unit.count;
+  if (task.info.transfer == TransferKind::kPush) {
+    transfer->send = memory_->gradients() + offset;
+  } else {
+    transfer->recv = memory_->parameters() + offset;
+  }
+  if (unit.row_elements == 0) return;
+  const std::vector<int32_t>& rows = rows_[step % 2];
+  transfer->rows = rows.data();
+  transfer->row_count = static_cast<int64_t>(rows.size());
+}
+
+Status ServedUpdates::Settle(BlockingTransfers& /*transfers*/) {
+  return Load(kValues, memory_->parameters(), /*tables_only=*/true, "parameters of the servers");
+}
+
+Status ServedUpdates::Store(int32_t state, const float* arena) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const float* const data = arena + memory_->layout().units[u].offset;
+    ENGINE_RETURN_IF_ERROR(client_.Store(units_[u].key, state, data, options_.timeout_ms)
+                               .WithContext("giving the servers what they keep"));
+  }
+  return {};
+}
+
+Status ServedUpdates::Load(int32_t state, float* arena, bool tables_only, const char* what) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (tables_only && units_[u].row_elements == 0) continue;
+    float* const data = arena + memory_->layout().units[u].offset;
+    ENGINE_RETURN_IF_ERROR(
+        client_.Load(units_[u].key, state, data, options_.timeout_ms).WithContext("%s", what));
+  }
+  if (state == kValues) rows_stale_ = false;
+  return {};
+}
+
+Status ServedUpdates::SetState(int32_t index, std::span<const float> arena) {
+  ENGINE_CHECK(static_cast<int64_t>(arena.size()) == memory_->layout().trainable_count,
+               "a state of %zu elements", arena.size());
+  if (collected_.empty()) {
+    ENGINE_RETURN_IF_ERROR(AllocateCollected(memory_->layout().trainable_count));
+  }
+  return memory_->device().Copy(collected_[index].data(), arena.data(), arena.size_bytes(),
+                                memory_->stream());
+}
+
+// States first: once a unit has values, other ranks go on. A rank that takes the place of a lost
+// one gets what servers have. What is not trained does not lie at servers.
+Status ServedUpdates::ShareParameters(BlockingTransfers& transfers) {
+  const bool stores = options_.rank.rank == 0 && options_.rank.incarnation == 0;
+  for (size_t s = 0; s < collected_.size() && stores; ++s) {
+    ENGINE_RETURN_IF_ERROR(Store(static_cast<int32_t>(s), collected_[s].f32()));
+  }
+  DropStates();
+  ENGINE_RETURN_IF_ERROR(stores ? Store(kValues, memory_->parameters())
+                                : Load(kValues, memory_->parameters(), /*tables_only=*/false,
+                                       "parameters of the servers"));
+  if (options_.rank.incarnation > 0) return {};
+  return Broadcast(transfers, memory_->layout().trainable_count);
+}
+
+Status ServedUpdates::CollectStates(BlockingTransfers& /*transfers*/) {
+  if (options_.rank.rank != 0) return {};
+  ENGINE_RETURN_IF_ERROR(AllocateCollected(memory_->layout().trainable_count));
+  for (int32_t s = 0; s < optimizer_.state_count; ++s) {
+    ENGINE_RETURN_IF_ERROR(
+        Load(s, collected_[s].f32(), /*tables_only=*/false, "collecting optimizer states"));
+  }
+  return {};
+}
+
+Status ServedUpdates::Meet(BlockingTransfers& transfers, int64_t timeout_ms) {
+  ENGINE_RETURN_IF_ERROR(transfers.Run({.kind = TransferKind::kBarrier}, timeout_ms)
+                             .WithContext("waiting for the other ranks at the end"));
+  return Load(kValues, memory_->parameters(), /*tables_only=*/false, "parameters of the servers");
+}
+
+Result<int64_t> ServedUpdates::NextStep() {
+  uint64_t last = 0;
+  ENGINE_RETURN_IF_ERROR(client_.LastStep(options_.timeout_ms, &last));
+  return static_cast<int64_t>(last) + 1;
+}
+
+}  // namespace engine

@@ -1,0 +1,73 @@
+// Servers keep the parameters and update them, behind a communicator that is a ParameterClient: the
+// one place of the core that knows of them, and of tables of which only some rows travel.
+//
+//   PUSH of gradients, PULL of parameters, which servers have updated meanwhile
+//   rows of tables (train.sparse_pull): PUSH of the rows that the batch has read; the next step
+//   begins with a PULL of those that its batch reads
+#pragma once
+
+#include <memory>
+
+#include "core/exec/update_strategy.h"
+#include "engine/ext/parameter_server.h"
+
+namespace engine {
+
+// `is_table`: by unit; empty: none is.
+std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<bool>& is_table);
+
+class ServedUpdates final : public UpdateStrategy {
+ public:
+  // Null when the communicator has no servers.
+  static std::unique_ptr<UpdateStrategy> Make(PluginSet& plugins, const ExecutorOptions& options);
+
+  Status Check(const Graph& graph, const Program& program) const override;
+  void DescribeModel(const Graph& graph, std::span<ParameterInfo> parameters,
+                     ModelInfo* model) override;
+  void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override;
+  Status Prepare(ModelMemory& memory) override;
+  Status Begin(const TaskGraph& tasks) override;
+  void BeginStep(const StepInput& input) override;
+  Status BeginBackward(const StepInput& input, float weight) override;
+  void Describe(const Task& task, uint64_t step, Transfer* transfer) const override;
+  bool settled() const override { return !rows_stale_; }
+  Status Settle(BlockingTransfers& transfers) override;
+  Status ShareParameters(BlockingTransfers& transfers) override;
+  Status CollectStates(BlockingTransfers& transfers) override;
+  ServedUpdates* served() override { return this; }
+  bool own_pace() const override { return client_.traits().mode != UpdateMode::kSync; }
+
+  // State `index` of all parameters, in the layout of the arena (trainable_count elements), for
+  // ShareParameters to give to the servers. [setup]
+  Status SetState(int32_t index, std::span<const float> arena);
+  // Waits for all ranks that are there; then the parameters are those that servers have. After all
+  // updates. [compute-lane]
+  Status Meet(BlockingTransfers& transfers, int64_t timeout_ms);
+  // The step after the last one of which servers have this rank's gradients. [setup]
+  Result<int64_t> NextStep();
+
+ private:
+  // What servers know of a unit.
+  struct Served {
+    uint64_t key = 0;
+    int64_t count = 0;         // of a table its rows; else with the padding, which stays zero
+    int64_t row_elements = 0;  // > 0: a table
+    std::vector<ServedSpan> spans;
+  };
+
+  ServedUpdates(PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
+      : UpdateStrategy(plugins, options, /*in_parts=*/false), client_(client) {}
+  Status Refuse(const std::string& what, const char* advice) const;
+  std::vector<bool> Tables(const FlatLayout& layout) const;
+  Served Describe(const UnitLayout& unit, bool is_table) const;
+  Status Store(int32_t state, const float* arena);
+  Status Load(int32_t state, float* arena, bool tables_only, const char* what);
+
+  ParameterClient& client_;
+  std::vector<int64_t> row_elements_;  // by parameter of the layout, > 0: a table; empty: none is
+  std::vector<Served> units_;
+  std::vector<int32_t> rows_[2];  // of the batches of even and odd steps: ascending
+  bool rows_stale_ = false;       // rows were not pulled since servers updated them
+};
+
+}  // namespace engine

@@ -1,0 +1,46 @@
+// Every rank keeps the optimizer states of its part of each unit, and updates that (ZeRO stage 1):
+//
+//   REDUCE_SCATTER, hooks and UPDATE of this rank's part, ALL_GATHER of parameters, or of their
+//   rounded copies where ops read those
+#pragma once
+
+#include "core/exec/update_strategy.h"
+
+namespace engine {
+
+std::vector<UnitChain> ShardedChains(const FlatLayout& layout);
+// kConfig names the hook or the optimizer that needs whole gradients.
+Status CheckCanShard(const PluginSet& plugins, const std::vector<std::string>& hook_names,
+                     const std::string& optimizer_name);
+
+class ShardedUpdates final : public UpdateStrategy {
+ public:
+  ShardedUpdates(PluginSet& plugins, const ExecutorOptions& options)
+      : UpdateStrategy(plugins, options, /*in_parts=*/true) {}
+
+  Status Check(const Graph& /*graph*/, const Program& /*program*/) const override {
+    return CheckCanShard(plugins_, options_.hook_names, options_.optimizer_name);
+  }
+  void DescribeModel(const Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
+                     ModelInfo* model) override {
+    model->sharded = 1;
+  }
+  void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override {
+    options->chains = ShardedChains(layout);
+    options->own_part = true;
+  }
+  void BeginStep(const StepInput& /*input*/) override { stale_ = true; }
+  void Describe(const Task& task, uint64_t step, Transfer* transfer) const override;
+  Status TakeParameters(const Task& task) override;
+  bool settled() const override { return !stale_; }
+  Status Settle(BlockingTransfers& transfers) override;
+  Status CollectStates(BlockingTransfers& transfers) override;
+
+ private:
+  // This rank's part of a unit, for an all-gather of `whole`.
+  Transfer GatherOf(const UnitLayout& unit, float* own, float* whole) const;
+
+  bool stale_ = false;  // parts of other ranks of units that are gathered rounded
+};
+
+}  // namespace engine

@@ -1,0 +1,115 @@
+// Runs the tasks of steps on the threads that are there.
+//
+// Two kinds of threads are at work. The thread of the rank runs compute tasks. When a transfer has
+// ended, the thread of the communicator that says so asks the scheduler for the next ones and
+// submits them (Pump), so that the network does not wait for the end of a compute task. Where
+// HostStep::queues, the thread of the rank does all of it.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/exec/executor_options.h"
+#include "core/exec/host_step.h"
+#include "core/exec/order_agreement.h"
+#include "core/exec/step_loop.h"
+#include "core/exec/transfer_lane.h"
+#include "core/plugin/plugin_set.h"
+#include "core/trace/recorder.h"
+#include "core/trace/timeline.h"
+
+namespace engine {
+
+// Beyond the deadline of a transfer, for a communicator that does not keep it.
+constexpr int64_t kGraceMs = 5000;
+
+class StepRunner final : private StepLoop::Calls {
+ public:
+  static constexpr uint64_t kAllSteps = UINT64_MAX;
+
+  // All is borrowed. Attaches itself to `step`, and to the store when it follows rank 0.
+  StepRunner(PluginSet& plugins, const ExecutorOptions& options, const TaskGraph& tasks,
+             OrderAgreement& order, HostStep& step, Store* store);
+  // Aborts the communicator if transfers are under way.
+  ~StepRunner();
+
+  // [compute-lane] Begins a step and returns when its head is done; what is left of the one before
+  // is done too, then. Adds to `*waited_seconds` how long there was nothing to run.
+  Status RunHead(uint64_t step, double* waited_seconds);
+  // Returns when nothing is left of it.
+  Status RunTail(double* waited_seconds);
+  bool TailDone() const;
+  // A step that the device replays: its tasks stay as they are, and `task`, the transfer of the
+  // statistics, without data, tells when the transfers in it have ended.
+  Status BeginReplay(uint64_t step);
+  Status ReportReplay(uint32_t task, uint64_t step);
+
+  // The step has ended; so has a flush that began at `begin_ns`.
+  Status EndStep();
+  void EndFlush(int64_t begin_ns);
+
+  // Where work is queued: waits until the communicator has reported the transfers of all steps up
+  // to `step`, if `succeeds`, or a failure. False after `limit_ms`.
+  bool AwaitReports(uint64_t step, bool succeeds, int64_t limit_ms);
+
+  // Gives a transfer outside of a step its place in the order. [compute-lane]
+  void Number(Transfer* transfer);
+
+  // The first reason to end the run. [any-thread]
+  Status failure() const;
+  // Ends whatever waits, and what comes later, with `reason`. [any-thread]
+  void Abort(const Status& reason);
+  // The step has failed here, so it can never end on the others: aborts the communicator. Returns
+  // `status`, or what it comes from. [compute-lane]
+  Status GiveUp(Status status);
+
+  // Adds what happened so far.
+  void AddTo(RankTimeline* timeline) const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  int64_t Now() override;
+  Status Run(const Task& task) override;
+  Status Wait() override;
+  Status Drive(bool (StepLoop::*done)() const, double* waited_seconds);
+  void EndWait(uint32_t task, int64_t now_ns);
+  void RecordStep(int64_t now_ns);
+  void Pump(Lock& lock);
+  void PumpAside(Lock lock);
+  void TakeCompletions();
+  Status StartTransfer(Lock& lock, uint32_t task);
+  Status Submit(const Task& task, const Span& span, const Transfer& transfer);
+  void Finish(const Span& span);
+  void Fail(Status status);
+  void EndGathers(const Status& reason);
+
+  PluginSet& plugins_;
+  const ExecutorOptions& options_;
+  const TaskGraph& tasks_;
+  OrderAgreement& order_;  // guarded by mutex_, but for what needs no lock
+  HostStep& step_;
+  Store* const store_;
+
+  // Of the thread of the rank.
+  int64_t wait_begin_ns_ = 0;  // 0: it was not waiting
+  double waited_seconds_ = 0;
+  Lock* lock_ = nullptr;  // of Drive, for Run and Wait
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // a transfer has ended, or the run; or nobody pumps any more
+  StepLoop loop_;                    // guarded by mutex_, as all below and calls of the scheduler
+  SpanRecorder recorder_;
+  uint64_t now_step_ = 0;
+  int64_t step_begin_ns_ = 0;  // 0: none has begun
+  bool pumping_ = false, pump_again_ = false;
+  uint64_t changes_ = 0;
+  uint64_t reported_step_ = 0;  // whose statistics are known to have arrived, where work is queued
+  Status failure_;
+
+  TransferLane transfers_;  // last: its callbacks use all of the above
+};
+
+}  // namespace engine

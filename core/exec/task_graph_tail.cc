@@ -1,0 +1,273 @@
+// The tail, unit by unit or parameter by parameter:
+//
+//   [TRANSFER(unit)] [UNPACK(unit)] -> reduced hooks -> UPDATE -> [TRANSFER(unit) of parameters]
+//
+// Groups carry what comes next through the chain: each stage waits for the `waits` of its group and
+// becomes them. Where all must have come by, as for a global hook, one task waits for those of all
+// groups and becomes those of each. What a group waits for at the end is what the forward tasks of
+// the next step wait for that read its parameters.
+#include "core/exec/task_graph_tail.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace engine {
+namespace {
+
+// What hooks and updates work on at once: a unit, a whole parameter, or everything.
+struct Group {
+  std::string name;
+  std::vector<TaskSpan> spans;      // of this rank
+  std::vector<int32_t> parameters;  // positions: of the spans of all ranks
+  std::vector<int32_t> waits;       // what its next task waits for
+  int32_t unit = kNone;             // of groups that are units
+};
+
+class Tail {
+ public:
+  explicit Tail(TaskGraphBuilder* tasks) : t_(*tasks), unit_count_(t_.unit_task.size()) {}
+
+  void Add() {
+    if (!t_.options.alone) AddGathersOfGradients();
+    if (t_.options.updates) AddUpdates();
+    if (!t_.options.alone) AddTransfersOfParameters();
+    CarryToNextStep();
+  }
+
+ private:
+  void AddGathersOfGradients() {
+    for (size_t u = 0; u < unit_count_; ++u) {
+      const std::vector<TransferStage>& stages = t_.options.chains[u].gradients;
+      for (size_t s = 1; s < stages.size(); ++s) {
+        t_.AddTransfer(TransferData::kGradients, static_cast<int32_t>(u), stages[s]);
+        Follow(u);
+      }
+    }
+    for (size_t u = 0; u < unit_count_ && t_.options.wire != nullptr; ++u) AddUnpack(u);
+  }
+
+  // The task made last is the next one of the chain of a unit's gradients.
+  void Follow(size_t unit) {
+    t_.After(t_.unit_task[unit]);
+    t_.unit_task[unit] = t_.LastId();
+  }
+
+  void AddUnpack(size_t u) {
+    const auto unit = static_cast<int32_t>(u);
+    Task& task = t_.AddWireHook(HookWork::kUnpack, unit);
+    task.spans = t_.SpansOf(unit, t_.options.own_part);
+    task.blocks = t_.packed() ? t_.options.world_size : 1;
+    task.info.needed_by = t_.NeededBy(t_.layout.units[u]);
+    task.tail = true;
+    Follow(u);
+  }
+
+  void AddUpdates() {
+    MakeGroups();
+    for (size_t h = 0; h < t_.options.hooks.size(); ++h) {
+      if (t_.options.hooks[h].stage != HookStage::kReduced) continue;
+      if (t_.options.hooks[h].scope == HookScope::kGlobal) AddObservation(h);
+      for (Group& group : groups_) Step(group, t_.AddHook(h, HookWork::kApply, group.name));
+    }
+    if (t_.options.gate == UpdateGate::kGlobal) {
+      AddMeetingPoint(t_.Add(TaskKind::kHook, "all gradients are there"));
+    }
+    for (Group& group : groups_) {
+      Step(group, t_.Add(TaskKind::kUpdate, std::string("update ").append(group.name)));
+    }
+  }
+
+  // When what holds the unit is updated: a group of its own, one of everything, or none, as servers
+  // have done it.
+  void AddTransfersOfParameters() {
+    if (unit_count_ == 0 || t_.options.chains[0].parameters.empty()) return;
+    const std::vector<Group> updated = std::exchange(groups_, {});
+    for (size_t u = 0; u < unit_count_; ++u) {
+      const auto unit = static_cast<int32_t>(u);
+      const UnitChain& chain = t_.options.chains[u];
+      if (!chain.opens_step) {
+        t_.AddTransfer(TransferData::kParameters, unit, chain.parameters[0]);
+        if (updated.empty()) {
+          t_.After(t_.unit_task[u]);
+        } else {
+          for (const int32_t earlier : updated[std::min(u, updated.size() - 1)].waits) {
+            t_.After(earlier);
+          }
+        }
+        t_.unit_task[u] = t_.LastId();
+      }
+      AddUnitGroup(unit, {t_.unit_task[u]});
+    }
+  }
+
+  void AddObservation(size_t hook) {
+    for (Group& group : groups_) Step(group, t_.AddHook(hook, HookWork::kObserve, group.name));
+    if (t_.options.own_part) {
+      const std::string name = "transfer sums of " + t_.options.hook_names[hook];
+      Task& sum =
+          t_.AddTransfer(TransferData::kObserved, kNone, {TransferKind::kAllReduce, name.c_str()});
+      sum.hook = static_cast<int32_t>(hook);
+      sum.info.size_bytes = sizeof(float);
+      AddMeetingPoint(sum);
+    }
+    Task& task = t_.Add(TaskKind::kHook, t_.options.hook_names[hook] + " has observed all");
+    task.hook = static_cast<int32_t>(hook);
+    AddMeetingPoint(task);
+  }
+
+  // `task`, made last, comes next in the group's chain.
+  void Step(Group& group, Task& task) {
+    task.spans = group.spans;
+    task.info.unit = group.unit == kNone ? kNoUnit : static_cast<uint32_t>(group.unit);
+    task.info.needed_by = NeededBy(group);
+    task.tail = true;
+    for (const int32_t earlier : group.waits) t_.After(earlier);
+    group.waits = {t_.LastId()};
+  }
+
+  // `task`, made last, comes next in the chains of all groups.
+  void AddMeetingPoint(Task& task) {
+    if (task.info.kind == TaskKind::kHook) task.hook_work = HookWork::kAllObserved;
+    task.tail = true;
+    for (const Group& group : groups_) {
+      task.info.needed_by = std::min(task.info.needed_by, NeededBy(group));
+    }
+    for (const int32_t earlier : WaitsOfAll()) t_.After(earlier);
+    for (Group& group : groups_) group.waits = {t_.LastId()};
+  }
+
+  // What the next tasks of all groups wait for, each once.
+  std::vector<int32_t> WaitsOfAll() const {
+    std::vector<int32_t> waits;
+    for (const Group& group : groups_) {
+      waits.insert(waits.end(), group.waits.begin(), group.waits.end());
+    }
+    std::sort(waits.begin(), waits.end());
+    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+    return waits;
+  }
+
+  uint32_t NeededBy(const Group& group) const {
+    uint32_t first = UINT32_MAX;
+    for (const int32_t position : group.parameters) first = std::min(first, t_.FirstUse(position));
+    return first;
+  }
+
+  // On an accelerator, for which the host only queues work, one group of everything, if all updates
+  // become ready at once or the device does nothing beside them: then more launches would let
+  // nothing begin sooner. On a host forward tasks of the next step run between updates, each as
+  // soon as those of its parameters are done; and with one rank an update of one parameter finds
+  // more of it in a cache, behind the backward pass that makes the gradient or before the forward
+  // pass that reads the value.
+  void MakeGroups() {
+    const TaskGraphOptions& options = t_.options;
+    bool whole = options.gate == UpdateGate::kTensor;
+    bool all_wait = options.gate == UpdateGate::kGlobal || options.alone;
+    for (const HookTraits& hook : options.hooks) {
+      if (hook.stage != HookStage::kReduced) continue;
+      whole |= hook.scope == HookScope::kTensor;
+      all_wait |= hook.scope == HookScope::kGlobal;
+    }
+    ENGINE_CHECK(!whole || !options.own_part, "updates of whole parameters cannot be sharded");
+    if (t_.layout.parameters.empty()) return;
+    if (options.accelerator && all_wait) return AddGroupOfAll();
+    if (whole || options.alone) return AddGroupsOfParameters();
+    const auto statistics = static_cast<int32_t>(t_.result.statistics);
+    for (size_t u = 0; u < unit_count_; ++u) {
+      AddUnitGroup(static_cast<int32_t>(u), {statistics, t_.unit_task[u]});
+    }
+  }
+
+  void AddGroupsOfParameters() {
+    for (size_t p = 0; p < t_.layout.parameters.size(); ++p) {
+      const auto position = static_cast<int32_t>(p);
+      groups_.push_back({.name = t_.NameOf(p),
+                         .spans = {{.parameter = position, .count = t_.CountOf(p)}},
+                         .parameters = {position},
+                         .waits = Arrivals(p)});
+    }
+  }
+
+  void AddGroupOfAll() {
+    AddGroupsOfParameters();
+    Group all{.name = std::to_string(groups_.size()) + " parameters", .waits = WaitsOfAll()};
+    for (const Group& one : groups_) {
+      all.parameters.push_back(one.parameters[0]);
+      if (!t_.options.own_part) all.spans.push_back(one.spans[0]);
+    }
+    for (size_t u = 0; u < unit_count_ && t_.options.own_part; ++u) {
+      const std::vector<TaskSpan> own = t_.SpansOf(static_cast<int32_t>(u), /*own_part=*/true);
+      all.spans.insert(all.spans.end(), own.begin(), own.end());
+    }
+    groups_.assign(1, std::move(all));
+  }
+
+  // What must be done before a parameter's gradient may be looked at, and its mean is known.
+  std::vector<int32_t> Arrivals(size_t position) const {
+    if (t_.options.alone) return {t_.sent[position]};
+    std::vector<int32_t> arrivals = {static_cast<int32_t>(t_.result.statistics)};
+    for (const int32_t unit : t_.layout.units_of[position]) {
+      arrivals.push_back(t_.unit_task[unit]);
+    }
+    return arrivals;
+  }
+
+  void AddUnitGroup(int32_t unit, std::vector<int32_t> waits) {
+    Group group{.name = t_.NameOfUnit(unit),
+                .spans = t_.SpansOf(unit, t_.options.own_part),
+                .waits = std::move(waits),
+                .unit = unit};
+    for (const UnitSpan& span : t_.layout.units[unit].spans) {
+      group.parameters.push_back(static_cast<int32_t>(span.parameter));
+    }
+    groups_.push_back(std::move(group));
+  }
+
+  // Forward tasks, and transfers that open a step, wait for the last task of the step before that
+  // changes what they read.
+  void CarryToNextStep() {
+    std::vector<std::vector<int32_t>> last(t_.layout.parameters.size());
+    for (const Group& group : groups_) {
+      for (const int32_t position : group.parameters) {
+        last[position].insert(last[position].end(), group.waits.begin(), group.waits.end());
+      }
+    }
+    for (size_t p = 0; p < last.size(); ++p) {
+      for (const int32_t task : last[p]) {
+        t_.result.tasks[task].completes.push_back(static_cast<int32_t>(p));
+      }
+      for (const auto& [unit, transfer] : t_.opening) {
+        if (t_.layout.units[unit].spans[0].parameter == p) Carry(last[p], transfer);
+      }
+      for (const int32_t user : t_.UsersOf(p)) {
+        if (user >= t_.program.forward_count) continue;
+        const int32_t reader = t_.task_of_instruction[user];
+        t_.result.tasks[reader].reads.push_back(static_cast<int32_t>(p));
+        Carry(last[p], reader);
+      }
+    }
+  }
+
+  // `reader` of the next step waits for `tasks`.
+  void Carry(const std::vector<int32_t>& tasks, int32_t reader) {
+    for (const int32_t task : tasks) {
+      std::vector<uint32_t>& next = t_.result.tasks[task].next_successors;
+      const auto id = static_cast<uint32_t>(reader);
+      if (!next.empty() && next.back() == id) continue;
+      next.push_back(id);
+      ++t_.result.tasks[reader].carried_count;
+    }
+  }
+
+  TaskGraphBuilder& t_;
+  const size_t unit_count_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+void AddTail(TaskGraphBuilder* tasks) {
+  Tail(tasks).Add();
+}
+
+}  // namespace engine

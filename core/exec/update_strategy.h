@@ -1,0 +1,92 @@
+// How the gradients of all ranks become new parameters: what a unit goes through (UnitChain), and
+// what lies where meanwhile. One strategy for a run; each is the only one that knows its mode.
+//
+//   ReducedUpdates  every rank has the sum and updates all parameters
+//   ShardedUpdates  every rank updates its part of each unit (ZeRO stage 1)
+//   ServedUpdates   servers update, behind a communicator that is a ParameterClient
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/exec/blocking_transfers.h"
+#include "core/exec/executor_options.h"
+#include "core/exec/model_memory.h"
+#include "core/exec/optimizer_states.h"
+#include "core/exec/step.h"
+#include "core/exec/task_graph.h"
+#include "core/plugin/plugin_set.h"
+
+namespace engine {
+
+class ServedUpdates;
+
+class UpdateStrategy {
+ public:
+  // The one that communicator and options ask for; borrows both.
+  static std::unique_ptr<UpdateStrategy> Choose(PluginSet& plugins, const ExecutorOptions& options);
+  virtual ~UpdateStrategy() = default;
+
+  // In this order, once. [setup]
+  // kConfig names the plugin or option that does not go with these updates.
+  virtual Status Check(const Graph& /*graph*/, const Program& /*program*/) const { return {}; }
+  // What a scheduler is told of parameters and mode before it plans.
+  virtual void DescribeModel(const Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
+                             ModelInfo* /*model*/) {}
+  // TaskGraphOptions::chains, and what else depends on the mode. `options->wire` is set.
+  virtual void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const = 0;
+  virtual Status Prepare(ModelMemory& memory);
+  virtual Status Begin(const TaskGraph& /*tasks*/) { return {}; }
+
+  // Of a step, by what is known when it begins, and when its backward pass begins: `weight` is the
+  // number of targets of this rank. [compute-lane]
+  virtual void BeginStep(const StepInput& /*input*/) {}
+  virtual Status BeginBackward(const StepInput& /*input*/, float /*weight*/) { return {}; }
+  // Buffers and count of a transfer of gradients or parameters, as they are. [any-thread]
+  virtual void Describe(const Task& task, uint64_t step, Transfer* transfer) const;
+  // Parameters have come by `task`. [any-thread]
+  virtual Status TakeParameters(const Task& /*task*/) { return {}; }
+  // Whether this rank has all parameters once transfers and updates are done; makes it so.
+  // Collective. [compute-lane]
+  virtual bool settled() const { return true; }
+  virtual Status Settle(BlockingTransfers& /*transfers*/) { return {}; }
+
+  // Gives every rank the parameters of rank 0. [setup]
+  virtual Status ShareParameters(BlockingTransfers& transfers);
+  // Brings states of the optimizer together on rank 0, until Drop. Collective. [compute-lane]
+  virtual Status CollectStates(BlockingTransfers& /*transfers*/) { return {}; }
+  void DropStates() { collected_.clear(); }
+  // Null data for a parameter that is not trained, and for what is not here.
+  virtual TensorView state(int32_t parameter, int32_t index) const;
+
+  // Null: the ranks update.
+  virtual ServedUpdates* served() { return nullptr; }
+  // Whether no rank waits for another in a step: statistics are those of this rank.
+  virtual bool own_pace() const { return false; }
+  const OptimizerTraits& optimizer() const { return optimizer_; }
+  const OptimizerStates& states() const { return states_; }
+
+ protected:
+  // `in_parts`: a rank keeps the states of its part of each unit.
+  UpdateStrategy(PluginSet& plugins, const ExecutorOptions& options, bool in_parts)
+      : plugins_(plugins),
+        options_(options),
+        optimizer_(plugins.optimizer->traits()),
+        in_parts_(in_parts) {}
+  // Of every rank the parameters of rank 0 from element `from` of the layout on.
+  Status Broadcast(BlockingTransfers& transfers, int64_t from);
+  // Memory for `count` elements of each state.
+  Status AllocateCollected(int64_t count);
+  TensorView ViewOf(int32_t parameter, float* arena) const;
+
+  PluginSet& plugins_;
+  const ExecutorOptions& options_;
+  const OptimizerTraits optimizer_;
+  const bool in_parts_;
+  ModelMemory* memory_ = nullptr;  // from Prepare on
+  OptimizerStates states_;
+  std::vector<DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
+};
+
+}  // namespace engine
