@@ -189,6 +189,10 @@ Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, co
   const Cursor root = document.Root();
   std::vector<PluginChoice> choices;
   for (const PluginEntry& entry : chosen) {
+    if (entry.kind > PluginKind::kHook) {  // AssignRoles refuses it
+      choices.push_back({entry, {}});
+      continue;
+    }
     const auto* field = root.Field(entry.name);
     const auto specs = OptionsOf(entry.options, "");
     for (const OptionSpec* spec : specs) {
