@@ -64,7 +64,7 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
     ENGINE_ASSIGN_OR_RETURN(model->wire_format_, WireFormatOf(*hook, rank.HookNames()[index]));
     model->wire_hook_ = index;
   }
-  if (!rank.config().proto().train().shard_optimizer()) return model;
+  if (!rank.config().train.shard_optimizer) return model;
   if (model->wire_format_ != nullptr &&
       model->wire_format_->wire_traits().kind == WireKind::kPacked) {
     return Status::Error(StatusCode::kConfig,
@@ -72,7 +72,7 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t sam
                          "part of each: set it to false or choose another hook");
   }
   ENGINE_RETURN_IF_ERROR(CheckCanShard(rank.plugins(), rank.HookNames(),
-                                       rank.config().plugins().optimizer.entry.name));
+                                       rank.config().plugins.optimizer.entry.name));
   return model;
 }
 

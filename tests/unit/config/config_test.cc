@@ -203,7 +203,8 @@ TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
   const auto last = [&](const std::vector<std::string>& overrides) {
     const auto config = Load(Good(), overrides);
     EXPECT_TRUE(config.ok()) << config.status().message();
-    const RunLength length = config.ok() ? config->run().train.length : RunLength();
+    if (!config.ok()) return std::vector<double>();
+    const RunLength& length = config->run().train.length;
     return std::vector<double>{static_cast<double>(length.steps.value_or(0)),
                                length.epochs.value_or(0),
                                static_cast<double>(length.tokens.value_or(0))};
