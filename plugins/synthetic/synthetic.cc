@@ -64,7 +64,9 @@ class Synthetic final : public Dataset {
   Synthetic(const Options& options, const Shape& shape)
       : samples_(options.Int("samples")),
         eval_samples_(options.Int("eval_samples")),
-        input_{.name = "input", .shape = shape},
+        input_{.name = "input",
+               .shape = shape,
+               .content = shape.ndim == 3 ? TensorContent::kImage : TensorContent::kNumbers},
         target_{.name = "class",
                 .shape = {},
                 .dtype = DType::kInt32,

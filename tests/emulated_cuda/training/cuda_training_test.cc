@@ -114,7 +114,7 @@ TEST_F(CudaTraining, ACommunicatorOfHostMemoryIsRefused) {
         Run("mlp.pbtxt", {"--plugins", std::string(communicator).append(",cuda_ops")});
     EXPECT_EQ(outcome.exit_code, 78);
     EXPECT_THAT(outcome.err, AllOf(HasSubstr(communicator), HasSubstr("host memory only"),
-                                   HasSubstr("choose nccl")));
+                                   HasSubstr("choose a communicator for the memory of that device")));
   }
 }
 
