@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -71,7 +72,7 @@ Status WriteTrainFiles(const TrainResult& result, const std::string& folder) {
 Result<LinkedOutcome> RunOnLinkedHosts(const std::vector<std::string>& arguments, int ranks,
                                        const std::string& rate, const std::string& congestion,
                                        const Program& program, int64_t timeout_ms) {
-  const StopSignals signals;
+  const launch::StopSignals signals;
   LinkOptions options;
   options.hosts = ranks;
   options.rate = rate;

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,7 +33,7 @@ void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
        it.increment(ignored)) {
     if (it->path().filename().native().compare(0, prefix.size(), prefix) != 0) continue;
     const char* path = it->path().c_str();
-    const UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    const base::UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && IsNameOf(path, fd.get())) unlink(path);
   }
 }
@@ -41,7 +41,7 @@ void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
 }  // namespace
 
 bool SyncFolder(const std::string& folder) {
-  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const base::UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return fd.valid() && (fsync(fd.get()) == 0 || errno == EINVAL);
 }
 
@@ -108,4 +108,4 @@ Status AtomicFile::Error(const char* action) const {
                        action, std::strerror(reason));
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -4,11 +4,12 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/base/unique_fd.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::checkpoint {
 
 // Makes names in a folder survive a power failure; false with errno. Some file systems have no
 // fsync for folders and say EINVAL: there is nothing more to do on them, and that is no failure.
@@ -44,7 +45,7 @@ class AtomicFile {
   const std::string path_;
   const std::string folder_;
   const std::string temporary_;
-  UniqueFd fd_;
+  base::UniqueFd fd_;
 };
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -11,8 +11,9 @@
 #include <numeric>
 #include <set>
 #include <span>
+#include <utility>
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 constexpr char kFormat[] = "engine.checkpoint/1";
@@ -23,7 +24,7 @@ constexpr char kHookPrefix[] = "hook/";
 // Host copies of device tensors, under their names.
 class Snapshot {
  public:
-  Snapshot(const ModelMemory& memory, int64_t capacity) : memory_(memory) {
+  Snapshot(const exec::ModelMemory& memory, int64_t capacity) : memory_(memory) {
     values_.reserve(static_cast<size_t>(capacity));
   }
 
@@ -42,7 +43,7 @@ class Snapshot {
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
 
  private:
-  const ModelMemory& memory_;
+  const exec::ModelMemory& memory_;
   std::vector<float> values_;
   std::vector<NamedTensor> tensors_;
 };
@@ -74,14 +75,14 @@ bool IsHookState(const std::string& name) {
   return name.starts_with(kHookPrefix);
 }
 
-std::string HookStateName(const Executor& executor, int32_t state, int32_t rank,
+std::string HookStateName(const exec::Executor& executor, int32_t state, int32_t rank,
                           const std::string& parameter) {
   return fmt::format("{}{}/{}/{}/{}", kHookPrefix, executor.wire_hook_name(),
                      executor.wire()->layout().traits.state_names[state].view(), rank, parameter);
 }
 
 // The hook whose states this run keeps, or "".
-std::string HookWithStates(const Executor& executor) {
+std::string HookWithStates(const exec::Executor& executor) {
   const bool has_states = executor.wire() != nullptr && executor.wire()->state_count() > 0;
   return has_states ? executor.wire_hook_name() : "";
 }
@@ -98,7 +99,7 @@ std::set<std::string> HooksIn(const SafetensorsFile& file) {
 }
 
 // Those of all ranks, collected: in host memory of the executor.
-void AddHookStates(const Executor& executor, int32_t world_size,
+void AddHookStates(const exec::Executor& executor, int32_t world_size,
                    std::vector<NamedTensor>* tensors) {
   if (HookWithStates(executor).empty()) return;
   const auto& parameters = executor.memory().graph().parameters;
@@ -114,8 +115,9 @@ void AddHookStates(const Executor& executor, int32_t world_size,
 }
 
 // The sum over `ranks` of what is stored of one state of a parameter, checked.
-Result<std::vector<float>> SumOfHookStates(const SafetensorsFile& file, const Executor& executor,
-                                           int32_t state, const Parameter& parameter,
+Result<std::vector<float>> SumOfHookStates(const SafetensorsFile& file,
+                                           const exec::Executor& executor, int32_t state,
+                                           const graph::Parameter& parameter,
                                            std::span<const int32_t> ranks) {
   std::vector<float> sum;
   for (const int32_t rank : ranks) {
@@ -166,7 +168,7 @@ class Metadata {
 
 // The stored state of one parameter, checked; host memory of the file.
 Result<TensorView> FindState(const OpenedCheckpoint& checkpoint, const OptimizerTraits& traits,
-                             int32_t state, const Parameter& parameter) {
+                             int32_t state, const graph::Parameter& parameter) {
   if (checkpoint.state_format_version != traits.state_format_version) {
     return Status::Error(StatusCode::kBadData,
                          "the states of optimizer '%s' in the checkpoint have format %u, and its "
@@ -191,12 +193,12 @@ Result<TensorView> FindState(const OpenedCheckpoint& checkpoint, const Optimizer
 
 // Calls `visit` for state `index` of every parameter that has one.
 Status ForEachState(
-    const OpenedCheckpoint& checkpoint, const ModelMemory& memory, const OptimizerTraits& traits,
-    int32_t index,
+    const OpenedCheckpoint& checkpoint, const exec::ModelMemory& memory,
+    const OptimizerTraits& traits, int32_t index,
     const std::function<Status(int64_t offset, int64_t count, const float* values)>& visit) {
   const auto& parameters = memory.graph().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (memory.program().of_parameter[i] == kNone) continue;
+    if (memory.program().of_parameter[i] == graph::kNone) continue;
     ENGINE_ASSIGN_OR_RETURN(const TensorView stored,
                             FindState(checkpoint, traits, index, parameters[i]));
     ENGINE_RETURN_IF_ERROR(visit(memory.layout().offset[i], stored.count(), stored.f32()));
@@ -206,12 +208,12 @@ Status ForEachState(
 
 }  // namespace
 
-Status WriteCheckpoint(const std::string& path, const Executor& executor,
+Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                        const CheckpointInfo& info) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
-  const ModelMemory& memory = executor.memory();
+  const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits traits = executor.optimizer_traits();
-  const FlatLayout& layout = memory.layout();
+  const exec::FlatLayout& layout = memory.layout();
   Snapshot snapshot(memory, layout.total_count + traits.state_count * layout.trainable_count);
   const auto& parameters = memory.graph().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -267,10 +269,10 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   return opened;
 }
 
-Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory) {
+Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
   const auto& parameters = memory.graph().parameters;
   std::set<std::string> names;
-  for (const Parameter& parameter : parameters) names.insert(parameter.name);
+  for (const graph::Parameter& parameter : parameters) names.insert(parameter.name);
   for (const NamedTensor& tensor : file.tensors()) {
     if (IsState(tensor.name) || IsHookState(tensor.name) || names.contains(tensor.name)) continue;
     return Status::Error(StatusCode::kBadData,
@@ -292,7 +294,8 @@ Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory) {
   return memory.stream()->Synchronize(kCopyTimeoutMs);
 }
 
-Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
+Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint,
+                                      const exec::ModelMemory& memory,
                                       const OptimizerTraits& traits, int32_t index) {
   std::vector<float> states(static_cast<size_t>(memory.layout().trainable_count));
   ENGINE_RETURN_IF_ERROR(
@@ -304,21 +307,21 @@ Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint, const 
   return states;
 }
 
-Status LoadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
+Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& memory,
                   const OptimizerTraits& traits, const RankInfo& rank,
-                  const OptimizerStates& states) {
+                  const exec::OptimizerStates& states) {
   const auto copy = [&](float* to, const float* from, int64_t count) {
     return memory.device().Copy(to, from, static_cast<size_t>(count) * sizeof(float),
                                 memory.stream());
   };
   for (int32_t s = 0; s < states.count(); ++s) {
     const auto whole = [&](int64_t offset, int64_t count, const float* values) {
-      return copy(states.At(s, kNone, offset), values, count);
+      return copy(states.At(s, graph::kNone, offset), values, count);
     };
     // Where the tensor at [offset, offset + count) meets this rank's part of each unit.
     const auto part = [&](int64_t offset, int64_t count, const float* values) -> Status {
       for (size_t u = 0; u < memory.layout().units.size(); ++u) {
-        const UnitLayout& unit = memory.layout().units[u];
+        const exec::UnitLayout& unit = memory.layout().units[u];
         const int64_t size = unit.count / rank.world_size;
         const int64_t first = unit.offset + rank.rank * size;
         const int64_t begin = std::max(offset, first);
@@ -336,7 +339,7 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
   return memory.stream()->Synchronize(kCopyTimeoutMs);
 }
 
-Status LoadHookStates(const OpenedCheckpoint& checkpoint, const Executor& executor,
+Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
                       const RankInfo& rank) {
   const SafetensorsFile& file = *checkpoint.file;
   const std::string hook = HookWithStates(executor);
@@ -347,10 +350,10 @@ Status LoadHookStates(const OpenedCheckpoint& checkpoint, const Executor& execut
     ranks.resize(static_cast<size_t>(checkpoint.info.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
   }
-  const ModelMemory& memory = executor.memory();
+  const exec::ModelMemory& memory = executor.memory();
   for (int32_t s = 0; s < executor.wire()->state_count(); ++s) {
     for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
-      if (memory.program().of_parameter[i] == kNone) continue;
+      if (memory.program().of_parameter[i] == graph::kNone) continue;
       ENGINE_ASSIGN_OR_RETURN(
           const std::vector<float> values,
           SumOfHookStates(file, executor, s, memory.graph().parameters[i], ranks));
@@ -364,7 +367,7 @@ Status LoadHookStates(const OpenedCheckpoint& checkpoint, const Executor& execut
 }
 
 std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
-                                           const Executor& executor, int32_t world_size) {
+                                           const exec::Executor& executor, int32_t world_size) {
   std::vector<std::string> warnings;
   const std::string used = HookWithStates(executor);
   const std::set<std::string> stored = HooksIn(*checkpoint.file);
@@ -386,13 +389,13 @@ std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
   return warnings;
 }
 
-std::vector<std::string> UnusedStates(const SafetensorsFile& file, const ModelMemory& memory,
+std::vector<std::string> UnusedStates(const SafetensorsFile& file, const exec::ModelMemory& memory,
                                       const OptimizerTraits& traits) {
   std::set<std::string> used;
   const auto& parameters = memory.graph().parameters;
   for (int32_t s = 0; s < traits.state_count; ++s) {
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (memory.program().of_parameter[i] != kNone)
+      if (memory.program().of_parameter[i] != graph::kNone)
         used.insert(StateName(traits, s, parameters[i].name));
     }
   }
@@ -403,4 +406,4 @@ std::vector<std::string> UnusedStates(const SafetensorsFile& file, const ModelMe
   return unused;
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

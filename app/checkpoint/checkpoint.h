@@ -13,7 +13,7 @@
 #include "core/train/batch_loader.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::checkpoint {
 
 struct CheckpointInfo {
   int64_t step = 0;    // steps done
@@ -22,15 +22,15 @@ struct CheckpointInfo {
   // What a run that goes on from here is compared with, see PlanResume (app/checkpoint/resume.h).
   uint64_t seed = 0;
   int32_t world_size = 0;
-  int64_t global_batch = 0;  // 0: the file does not say; it cannot be continued
-  std::string data;          // DatasetInfo::digest of the training data
-  SamplePosition position;   // in the training data, after `step`
+  int64_t global_batch = 0;        // 0: the file does not say; it cannot be continued
+  std::string data;                // DatasetInfo::digest of the training data
+  train::SamplePosition position;  // in the training data, after `step`
 };
 
 // Writes every parameter and optimizer state; see WriteSafetensors for what a failure leaves
 // behind. The file may be the one that the run was continued from, and be open here or elsewhere:
 // what is open keeps the old content.
-Status WriteCheckpoint(const std::string& path, const Executor& executor,
+Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                        const CheckpointInfo& info);
 
 struct OpenedCheckpoint {
@@ -46,34 +46,35 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path);
 
 // Copies the parameters of the file into `memory`. kBadData names the parameter that is missing,
 // has another shape or is not in the model.
-Status LoadParameters(const SafetensorsFile& file, ModelMemory& memory);
+Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory);
 
 // State `index` of the optimizer of all parameters, in host memory and in the layout of
 // memory.layout(): trainable_count elements, units with their padding (zeros). For units that are
 // kept elsewhere: &states[unit.offset] is what ParameterClient::Store wants. kBadData when the
 // format of the states is another, or a parameter's state is missing or has another shape.
-Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
+Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint,
+                                      const exec::ModelMemory& memory,
                                       const OptimizerTraits& traits, int32_t index);
 
 // Copies all states of the file into `states`, which are sharded or not: then the part of `rank`.
 // Any number of ranks may read what any other number has written. Errors as ReadStates.
-Status LoadStates(const OpenedCheckpoint& checkpoint, const ModelMemory& memory,
+Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& memory,
                   const OptimizerTraits& traits, const RankInfo& rank,
-                  const OptimizerStates& states);
+                  const exec::OptimizerStates& states);
 
 // Copies the states of the run's hook of HookStage::kWire, if it has any, to this rank: those that
 // it had, or with another number of ranks on rank 0 the sum of those of all. Without such states in
 // the file they stay zero. kBadData when some are missing or have another shape.
-Status LoadHookStates(const OpenedCheckpoint& checkpoint, const Executor& executor,
+Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
                       const RankInfo& rank);
 
 // What becomes of states of hooks when that is not what they were; a sentence each.
 std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
-                                           const Executor& executor, int32_t world_size);
+                                           const exec::Executor& executor, int32_t world_size);
 
 // States in the file that this run has no place for: of parameters that it does not train, or of an
 // optimizer with other options.
-std::vector<std::string> UnusedStates(const SafetensorsFile& file, const ModelMemory& memory,
+std::vector<std::string> UnusedStates(const SafetensorsFile& file, const exec::ModelMemory& memory,
                                       const OptimizerTraits& traits);
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -5,7 +5,7 @@
 
 #include <new>
 
-namespace engine {
+namespace engine::checkpoint {
 
 struct Digest::State {
   XXH3_state_t* xxh = XXH3_createState();
@@ -28,4 +28,4 @@ std::string Digest::Text() const {
   return fmt::format("xxh3_128:{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-namespace engine {
+namespace engine::checkpoint {
 
 class Digest {
  public:
@@ -20,4 +20,4 @@ class Digest {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace engine
+}  // namespace engine::checkpoint

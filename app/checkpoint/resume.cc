@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 constexpr int64_t kCopyTimeoutMs = 60000;
 
 }  // namespace
 
-Result<RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
-                            int64_t samples) {
+Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
+                                   int64_t samples) {
   ENGINE_CHECK(samples >= 1 && run.global_batch >= 1, "%lld samples, batch %lld",
                static_cast<long long>(samples), static_cast<long long>(run.global_batch));
   if (stored.global_batch < 1) {
@@ -25,8 +25,9 @@ Result<RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& 
                          "choose '%s' to continue it",
                          stored.optimizer.c_str(), run.optimizer.c_str(), stored.optimizer.c_str());
   }
-  return RunStart{.step = stored.step,
-                  .first_batch = StepFrom(stored.position, samples, run.global_batch)};
+  return train::RunStart{
+      .step = stored.step,
+      .first_batch = train::StepFrom(stored.position, samples, run.global_batch)};
 }
 
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run) {
@@ -48,10 +49,10 @@ std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const Chec
   return warnings;
 }
 
-Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, Executor& executor,
+Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
                       const RankInfo& rank) {
   const OptimizerTraits traits = executor.optimizer_traits();
-  ModelMemory& memory = executor.memory();
+  exec::ModelMemory& memory = executor.memory();
   ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, memory));
   ENGINE_RETURN_IF_ERROR(LoadHookStates(checkpoint, executor, rank));
   if (!executor.served()) {
@@ -66,4 +67,4 @@ Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, Executor& executor,
   return {};
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -9,7 +9,7 @@
 #include "core/train/run_length.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::checkpoint {
 
 // Where `run` (its step, config and position are not looked at) over `samples` training samples
 // goes on from `stored`. With the same optimizer, seed, data and global batch it sees the samples
@@ -17,8 +17,8 @@ namespace engine {
 // number of ranks its results are the same to the bit. With another global batch the number of the
 // step and the place in the epoch are kept.
 // kConfig when the optimizer is another; kBadData when the file does not say how far its run came.
-Result<RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
-                            int64_t samples);
+Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
+                                   int64_t samples);
 
 // What differs between the runs so that the result is not that of one run; a sentence each.
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run);
@@ -26,6 +26,7 @@ std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const Chec
 // Gives `executor` the parameters, the states of hooks (LoadHookStates) and the optimizer states of
 // the file: this rank's part if they are sharded, and if servers keep them all on rank 0, for
 // Executor::ShareParameters. Before its first step. [setup]
-Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, Executor& executor, const RankInfo& rank);
+Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
+                      const RankInfo& rank);
 
-}  // namespace engine
+}  // namespace engine::checkpoint

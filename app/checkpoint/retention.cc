@@ -14,7 +14,7 @@
 
 #include "app/checkpoint/atomic_file.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -107,4 +107,4 @@ Status KeepNewest(const std::string& path, int64_t step, int64_t keep) {
   return SyncFolder(folder) ? Status() : StorageError("fsync", folder, errno);
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

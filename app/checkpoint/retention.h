@@ -6,7 +6,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::checkpoint {
 
 // The second name of the checkpoint of a step: "model.000100.safetensors" of "model.safetensors"
 // and step 100.
@@ -25,4 +25,4 @@ Status CheckCanKeep(const std::string& path, int64_t keep);
 // With keep = 1 no second name is given or looked at. kStorage.
 Status KeepNewest(const std::string& path, int64_t step, int64_t keep);
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -10,7 +10,7 @@
 #include "engine/status.h"
 #include "engine/tensor.h"
 
-namespace engine {
+namespace engine::checkpoint {
 
 struct NamedTensor {
   std::string name;
@@ -46,4 +46,4 @@ class SafetensorsFile {
   SafetensorsFile() = default;
 };
 
-}  // namespace engine
+}  // namespace engine::checkpoint

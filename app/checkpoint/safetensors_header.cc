@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
@@ -253,4 +253,4 @@ Result<std::string> DigestedHeader(SafetensorsHeader header) {
   return FormatHeader(header);
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

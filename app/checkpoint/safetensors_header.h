@@ -19,7 +19,7 @@
 #include "engine/status.h"
 #include "engine/tensor.h"
 
-namespace engine {
+namespace engine::checkpoint {
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the bound of the format's own implementation
@@ -53,4 +53,4 @@ Result<std::string> DigestedHeader(SafetensorsHeader header);
 // The number of bytes of a tensor, or kBadData when it overflows 63 bits or an extent is negative.
 Result<uint64_t> CheckedBytes(const Shape& shape, DType dtype);
 
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -5,8 +5,13 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <new>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/checkpoint/digest.h"
@@ -14,7 +19,7 @@
 #include "app/checkpoint/safetensors_header.h"
 #include "core/base/unique_fd.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 // A regular file, mapped read-only.
@@ -29,7 +34,7 @@ class MappedFile {
 
   // O_NONBLOCK: a FIFO is refused, not waited for.
   Status Map(const std::string& path) {
-    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (file.valid()) return MapOpen(file.get()).WithContext("%s", path.c_str());
     return Status::Error(StatusCode::kMissingInput, "cannot open '%s': %s", path.c_str(),
                          std::strerror(errno));
@@ -152,4 +157,4 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string
   }
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

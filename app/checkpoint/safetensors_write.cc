@@ -1,6 +1,10 @@
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <memory>
 #include <new>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "app/checkpoint/atomic_file.h"
@@ -8,7 +12,7 @@
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
@@ -94,4 +98,4 @@ Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> te
   }
 }
 
-}  // namespace engine
+}  // namespace engine::checkpoint

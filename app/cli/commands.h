@@ -8,11 +8,11 @@
 #include "app/launch/launch.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::cli {
 
 struct RunFlags {
-  ConfigFlags config;
-  LaunchFlags launch;
+  command::ConfigFlags config;
+  launch::LaunchFlags launch;
   std::string trace;   // --trace
   std::string resume;  // --resume: the checkpoint to go on from; empty: from the beginning
   bool quiet = false;
@@ -23,14 +23,14 @@ struct ServeFlags {
   int index = 0;
   std::string key_file;
   int wait_seconds = 30;
-  PluginFlags plugin;
+  command::PluginFlags plugin;
   bool quiet = false;
   bool verbose = false;
 };
 struct CheckpointFlags {
   std::string file;
   std::vector<std::string> overrides;
-  PluginFlags plugin;
+  command::PluginFlags plugin;
   std::string prompt;
   int64_t bytes = 300;
   double temperature = 0.8;
@@ -40,13 +40,13 @@ struct CheckpointFlags {
 
 // Each prints its result to standard output and returns the exit code; an error is printed by
 // ReportError.
-int RunCommand(const RunFlags& flags, const Environment& environment);
-int ServeCommand(const ServeFlags& flags, const Environment& environment);
-int PluginsCommand(const PluginFlags& flags, const std::string& name,
-                   const Environment& environment);
-int ConfigCheckCommand(const ConfigFlags& flags, const Environment& environment);
-int ConfigPrintCommand(const ConfigFlags& flags, const Environment& environment);
-int SampleCommand(const CheckpointFlags& flags, const Environment& environment);
-int EvalCommand(const CheckpointFlags& flags, const Environment& environment);
+int RunCommand(const RunFlags& flags, const command::Environment& environment);
+int ServeCommand(const ServeFlags& flags, const command::Environment& environment);
+int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
+                   const command::Environment& environment);
+int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environment& environment);
+int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment);
+int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);
+int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment);
 
-}  // namespace engine
+}  // namespace engine::cli

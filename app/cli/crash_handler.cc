@@ -14,7 +14,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace engine {
+namespace engine::cli {
 namespace {
 
 constexpr struct {
@@ -135,4 +135,4 @@ Status InstallCrashHandler(int fd) {
   return {};
 }
 
-}  // namespace engine
+}  // namespace engine::cli

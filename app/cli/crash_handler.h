@@ -3,7 +3,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::cli {
 
 // From now on SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write one line to `fd`,
 //   engine: crashed with SIGSEGV in plugin 'x' (/path/libengine_x.so)
@@ -13,4 +13,4 @@ namespace engine {
 // reported too. kInternal when the system refuses. Call once, from main, before plugins are loaded.
 Status InstallCrashHandler(int fd = 2);
 
-}  // namespace engine
+}  // namespace engine::cli

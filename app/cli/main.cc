@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <climits>
 #include <cstdio>
+#include <string>
 
 #include "app/cli/commands.h"
 #include "app/cli/crash_handler.h"
@@ -14,11 +15,11 @@
 
 extern char** environ;
 
-namespace engine {
+namespace engine::cli {
 namespace {
 
-Environment ReadEnvironment() {
-  Environment environment;
+command::Environment ReadEnvironment() {
+  command::Environment environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const size_t equals = text.find('=');
@@ -34,7 +35,7 @@ Environment ReadEnvironment() {
   return environment;
 }
 
-void AddConfigFlags(CLI::App* app, ConfigFlags* flags) {
+void AddConfigFlags(CLI::App* app, command::ConfigFlags* flags) {
   app->add_option("config", flags->file, "Configuration file (default: the built-in one)")
       ->type_name("FILE");
   app->add_option("--plugins", flags->plugins,
@@ -42,22 +43,22 @@ void AddConfigFlags(CLI::App* app, ConfigFlags* flags) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,...");
-  AddOverrides(app, "--set", &flags->overrides,
-               "Override a key: --set train.steps=100; can be repeated");
-  AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
+  command::AddOverrides(app, "--set", &flags->overrides,
+                        "Override a key: --set train.steps=100; can be repeated");
+  command::AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
 }
 
 void AddCheckpointFlags(CLI::App* app, CheckpointFlags* flags) {
   app->add_option("checkpoint", flags->file, "Checkpoint file")->required()->type_name("FILE");
-  AddOverrides(app, "--set", &flags->overrides,
-               "Override a key of the configuration in the checkpoint");
-  AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
+  command::AddOverrides(app, "--set", &flags->overrides,
+                        "Override a key of the configuration in the checkpoint");
+  command::AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
 }
 
 class CommandLine {
  public:
-  explicit CommandLine(const Environment& environment) : environment_(environment) {
-    app_.set_version_flag("--version", kVersionText);
+  explicit CommandLine(const command::Environment& environment) : environment_(environment) {
+    app_.set_version_flag("--version", command::kVersionText);
     app_.require_subcommand(1);
     app_.footer(
         "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin; 200 "
@@ -69,9 +70,9 @@ class CommandLine {
     AddConfig();
     AddSample();
     AddEval();
-    AddTraceCommand(app_, &code_);
+    trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
-    AddSimulateCommand(app_, environment_, &code_);
+    simulate::AddSimulateCommand(app_, environment_, &code_);
   }
 
   int Run(int argc, char** argv) {
@@ -142,7 +143,7 @@ class CommandLine {
     serve->add_option("--wait", serve_.wait_seconds, "Seconds to wait for the run")
         ->capture_default_str()
         ->check(CLI::Range(1, 86400));
-    AddPluginFolders(serve, "--plugin-path", &serve_.plugin.folders);
+    command::AddPluginFolders(serve, "--plugin-path", &serve_.plugin.folders);
     serve->add_flag("-q,--quiet", serve_.quiet, "Only problems");
     serve->add_flag("-v,--verbose", serve_.verbose, "Also what plugins say for debugging");
     serve->callback([this] { code_ = ServeCommand(serve_, environment_); });
@@ -152,7 +153,7 @@ class CommandLine {
     CLI::App* plugins = app_.add_subcommand("plugins", "List plugins, or describe one");
     plugins->add_option("name", plugin_name_, "Name of a plugin, or path of its file")
         ->type_name("NAME");
-    AddPluginFolders(plugins, "--plugin-path", &plugins_.folders);
+    command::AddPluginFolders(plugins, "--plugin-path", &plugins_.folders);
     plugins->callback([this] { code_ = PluginsCommand(plugins_, plugin_name_, environment_); });
   }
 
@@ -191,19 +192,19 @@ class CommandLine {
     eval->callback([this] { code_ = EvalCommand(checkpoint_, environment_); });
   }
 
-  const Environment& environment_;
+  const command::Environment& environment_;
   CLI::App app_{"Plugin-based engine for distributed (data-parallel) training", "engine"};
   RunFlags run_;
   ServeFlags serve_;
-  PluginFlags plugins_;
+  command::PluginFlags plugins_;
   std::string plugin_name_;
-  ConfigFlags config_;
+  command::ConfigFlags config_;
   CheckpointFlags checkpoint_;
   int code_ = 0;
 };
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::cli
 
 // Blocks of some megabytes come and go in every step (messages of libraries, above all). Given back
 // to the system each time, their pages would be zeroed and mapped again: 0.4 ms per megabyte.
@@ -214,8 +215,8 @@ static void KeepFreedMemory() {
 
 int main(int argc, char** argv) {
   KeepFreedMemory();
-  const engine::Status installed = engine::InstallCrashHandler();
-  if (!installed.ok()) return engine::ReportError(installed);
-  const engine::Environment environment = engine::ReadEnvironment();
-  return engine::CommandLine(environment).Run(argc, argv);
+  const engine::Status installed = engine::cli::InstallCrashHandler();
+  if (!installed.ok()) return engine::command::ReportError(installed);
+  const engine::command::Environment environment = engine::cli::ReadEnvironment();
+  return engine::cli::CommandLine(environment).Run(argc, argv);
 }

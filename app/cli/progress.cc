@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace engine {
+namespace engine::cli {
 namespace {
 
 constexpr auto kTerminalInterval = std::chrono::milliseconds(200);
@@ -36,7 +36,7 @@ void Print(fmt::format_string<Values...> format, Values&&... values) {
 }  // namespace
 
 // Figures are means over the steps since the last line; ETA follows from their wall time.
-std::string Progress::StepLine(const StepReport& report) const {
+std::string Progress::StepLine(const train::StepReport& report) const {
   const double wall = std::chrono::duration<double>(Clock::now() - window_begin_).count();
   const double per_step = wall / static_cast<double>(window_steps_);
   std::string communication;
@@ -52,7 +52,7 @@ std::string Progress::StepLine(const StepReport& report) const {
       Duration(per_step * static_cast<double>(report.steps - report.step)));
 }
 
-Status Progress::OnStart(const StartReport& report) {
+Status Progress::OnStart(const train::StartReport& report) {
   if (!prints_ || quiet_) return {};
   Print("{} {}, {} parameters, {}: {} samples and {} held out, {} steps of {}, plugins {}\n",
         report.ranks, report.ranks == 1 ? "rank" : "ranks", Grouped(report.parameters), report.data,
@@ -61,7 +61,7 @@ Status Progress::OnStart(const StartReport& report) {
   return {};
 }
 
-Status Progress::OnStep(const StepReport& report) {
+Status Progress::OnStep(const train::StepReport& report) {
   if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->Write(report));
   if (!prints_ || quiet_) return {};
   const auto now = Clock::now();
@@ -88,7 +88,7 @@ Status Progress::OnStep(const StepReport& report) {
   return {};
 }
 
-Status Progress::OnEvaluation(const EvaluationReport& report) {
+Status Progress::OnEvaluation(const train::EvaluationReport& report) {
   if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->Write(report));
   if (!prints_) return {};
   ClearLine();
@@ -118,4 +118,4 @@ void Progress::ClearLine() {
   line_open_ = false;
 }
 
-}  // namespace engine
+}  // namespace engine::cli

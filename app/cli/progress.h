@@ -8,29 +8,29 @@
 #include "app/run/metrics_file.h"
 #include "app/run/training.h"
 
-namespace engine {
+namespace engine::cli {
 
-class Progress final : public RunObserver {
+class Progress final : public run::RunObserver {
  public:
   // `metrics` may be null. `prints` is false on all ranks but the first, and for --quiet only
   // results are printed.
-  Progress(bool prints, bool quiet, bool terminal, MetricsFile* metrics)
+  Progress(bool prints, bool quiet, bool terminal, run::MetricsFile* metrics)
       : prints_(prints), quiet_(quiet), terminal_(terminal), metrics_(metrics) {}
   ~Progress() override { ClearLine(); }
 
-  Status OnStart(const StartReport& report) override;
-  Status OnStep(const StepReport& report) override;
-  Status OnEvaluation(const EvaluationReport& report) override;
+  Status OnStart(const train::StartReport& report) override;
+  Status OnStep(const train::StepReport& report) override;
+  Status OnEvaluation(const train::EvaluationReport& report) override;
   Status OnCheckpoint(int64_t step, const std::string& path) override;
   Status OnText(const std::string& prompt, const std::string& text) override;
 
  private:
   using Clock = std::chrono::steady_clock;
-  std::string StepLine(const StepReport& report) const;
+  std::string StepLine(const train::StepReport& report) const;
   void ClearLine();
 
   const bool prints_, quiet_, terminal_;
-  MetricsFile* const metrics_;
+  run::MetricsFile* const metrics_;
   bool line_open_ = false;
   Clock::time_point last_print_{};
   // Since the last printed line, so that its figures are of now and not of the whole run.
@@ -40,4 +40,4 @@ class Progress final : public RunObserver {
   int64_t window_steps_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::cli

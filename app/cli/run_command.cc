@@ -2,6 +2,11 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/cli/commands.h"
@@ -10,7 +15,7 @@
 #include "app/run/serve.h"
 #include "app/run/training.h"
 
-namespace engine {
+namespace engine::cli {
 namespace {
 
 // Makes the folder of an output file and makes sure that it can be written, before hours of
@@ -30,42 +35,45 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
     return replaced ? refuse("cannot replace", "it is no regular file") : Status();
   }
   const std::string folder = std::filesystem::path(path).parent_path();
-  return PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key);
+  return command::PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key);
 }
 
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
-Result<Config> LoadRunConfig(const RunFlags& flags, const Environment& environment,
-                             const RankInfo& shape) {
-  const std::vector<DefaultPlugin> communicators = DefaultCommunicators(shape);
-  if (flags.resume.empty()) return LoadConfig(flags.config, environment, communicators);
+Result<config::Config> LoadRunConfig(const RunFlags& flags, const command::Environment& environment,
+                                     const RankInfo& shape) {
+  const std::vector<config::DefaultPlugin> communicators = command::DefaultCommunicators(shape);
+  if (flags.resume.empty()) return command::LoadConfig(flags.config, environment, communicators);
   // Looked at in any case, so that a file that is missing or damaged is told once and at once.
-  ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(flags.resume));
-  if (!flags.config.file.empty()) return LoadConfig(flags.config, environment, communicators);
-  return Config::Load({.text = checkpoint.info.config,
-                       .origin = "configuration in " + flags.resume,
-                       .overrides = flags.config.overrides,
-                       .plugins = flags.config.plugins,
-                       .default_plugins = communicators,
-                       .plugin_folders = PluginFolders(flags.config.plugin, environment)});
+  ENGINE_ASSIGN_OR_RETURN(const checkpoint::OpenedCheckpoint checkpoint,
+                          checkpoint::OpenCheckpoint(flags.resume));
+  if (!flags.config.file.empty())
+    return command::LoadConfig(flags.config, environment, communicators);
+  return config::Config::Load(
+      {.text = checkpoint.info.config,
+       .origin = "configuration in " + flags.resume,
+       .overrides = flags.config.overrides,
+       .plugins = flags.config.plugins,
+       .default_plugins = communicators,
+       .plugin_folders = command::PluginFolders(flags.config.plugin, environment)});
 }
 
-void StartLog(RankContext& member, bool quiet, bool verbose) {
-  member.log = MemberLog(member.info, verbose ? LogLevel::kDebug
-                                      : quiet ? LogLevel::kWarning
-                                              : LogLevel::kInfo);
+void StartLog(base::RankContext& member, bool quiet, bool verbose) {
+  member.log = launch::MemberLog(member.info, verbose ? LogLevel::kDebug
+                                              : quiet ? LogLevel::kWarning
+                                                      : LogLevel::kInfo);
 }
 
-Status TrainRank(const Config& config, const RunFlags& flags, MetricsFile* metrics_of_first,
-                 RankContext& rank) {
+Status TrainRank(const config::Config& config, const RunFlags& flags,
+                 run::MetricsFile* metrics_of_first, base::RankContext& rank) {
   const bool first = rank.info.rank == 0;
-  MetricsFile* const metrics = first ? metrics_of_first : nullptr;
+  run::MetricsFile* const metrics = first ? metrics_of_first : nullptr;
   Progress progress(first, flags.quiet, isatty(STDOUT_FILENO) == 1, metrics);
   const auto sink = [&](std::string_view name, double value) {
     if (metrics != nullptr) (void)metrics->WritePluginMetric(rank.info.rank, name, value);
   };
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                          MakeTrainer(config, rank, progress, sink, flags.resume));
-  return RunTraining(config, rank, progress, *trainer);
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
+                          run::MakeTrainer(config, rank, progress, sink, flags.resume));
+  return run::RunTraining(config, rank, progress, *trainer);
 }
 
 // What happens to a run that goes on.
@@ -75,51 +83,55 @@ void PrintNotice(const std::string& sentence) {
 
 }  // namespace
 
-int RunCommand(const RunFlags& flags, const Environment& environment) {
-  const auto plan = ResolveLaunch(flags.launch, environment.variables);
-  if (!plan.ok()) return ReportError(plan.status());
+int RunCommand(const RunFlags& flags, const command::Environment& environment) {
+  const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
+  if (!plan.ok()) return command::ReportError(plan.status());
   const auto config = LoadRunConfig(flags, environment, plan->info);
-  if (!config.ok()) return ReportError(config.status());
-  const OutputOptions& output = config->output();
+  if (!config.ok()) return command::ReportError(config.status());
+  const config::OutputOptions& output = config->output();
   for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint, true),
                                  PrepareOutput("output.metrics", output.metrics, false),
                                  PrepareOutput("output.trace", output.trace, true)}) {
-    if (!prepared.ok()) return ReportError(prepared);
+    if (!prepared.ok()) return command::ReportError(prepared);
   }
   // Opened before any rank reads its data, which may lie in the same folder.
-  std::unique_ptr<MetricsFile> metrics;
-  if (!output.metrics.empty() && (plan->mode != LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
-    auto opened =
-        MetricsFile::Open(output.metrics, flags.resume.empty() ? MetricsFile::Earlier::kReplace
-                                                               : MetricsFile::Earlier::kKeep);
-    if (!opened.ok()) return ReportError(opened.status());
+  std::unique_ptr<run::MetricsFile> metrics;
+  if (!output.metrics.empty() &&
+      (plan->mode != launch::LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
+    auto opened = run::MetricsFile::Open(output.metrics, flags.resume.empty()
+                                                             ? run::MetricsFile::Earlier::kReplace
+                                                             : run::MetricsFile::Earlier::kKeep);
+    if (!opened.ok()) return command::ReportError(opened.status());
     metrics = std::move(*opened);
   }
-  const LaunchOptions options{
+  const launch::LaunchOptions options{
       .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
       .notice = PrintNotice};
-  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) -> Status {
-    StartLog(member, flags.quiet, flags.verbose);
-    if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
-    return ServeParameters(*config, member);
-  });
-  if (!outcome.status.ok() && outcome.report) ReportError(outcome.status);
+  const launch::LaunchOutcome outcome =
+      launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
+        StartLog(member, flags.quiet, flags.verbose);
+        if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
+        return run::ServeParameters(*config, member);
+      });
+  if (!outcome.status.ok() && outcome.report) command::ReportError(outcome.status);
   return outcome.exit_code;
 }
 
-int ServeCommand(const ServeFlags& flags, const Environment& environment) {
-  const auto plan = ResolveServe(flags.address, flags.index, flags.key_file);
-  if (!plan.ok()) return ReportError(plan.status());
+int ServeCommand(const ServeFlags& flags, const command::Environment& environment) {
+  const auto plan = launch::ResolveServe(flags.address, flags.index, flags.key_file);
+  if (!plan.ok()) return command::ReportError(plan.status());
   const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
-  const LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
-  const auto folders = PluginFolders(flags.plugin, environment);
-  const LaunchOutcome outcome = Launch(*plan, options, [&](RankContext& member) -> Status {
-    StartLog(member, flags.quiet, flags.verbose);
-    ENGINE_ASSIGN_OR_RETURN(const Config config, ConfigOfRun(member, folders, wait_ms));
-    return ServeParameters(config, member);
-  });
-  if (!outcome.status.ok()) ReportError(outcome.status);
+  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
+  const auto folders = command::PluginFolders(flags.plugin, environment);
+  const launch::LaunchOutcome outcome =
+      launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
+        StartLog(member, flags.quiet, flags.verbose);
+        ENGINE_ASSIGN_OR_RETURN(const config::Config config,
+                                run::ConfigOfRun(member, folders, wait_ms));
+        return run::ServeParameters(config, member);
+      });
+  if (!outcome.status.ok()) command::ReportError(outcome.status);
   return outcome.exit_code;
 }
 
-}  // namespace engine
+}  // namespace engine::cli

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace engine {
+namespace engine::command {
 
 struct Unit {
   std::string_view name;  // in small letters; those of `text` may be large
@@ -33,4 +33,4 @@ inline double ParseAmount(std::string_view text, std::initializer_list<Unit> uni
   return NAN;
 }
 
-}  // namespace engine
+}  // namespace engine::command

@@ -19,7 +19,7 @@
 #include "app/launch/member.h"
 #include "core/base/unique_fd.h"
 
-namespace engine {
+namespace engine::command {
 namespace {
 
 Result<std::string> ReadConfigFile(const std::string& path) {
@@ -28,7 +28,7 @@ Result<std::string> ReadConfigFile(const std::string& path) {
     return Status::Error(StatusCode::kMissingInput, "configuration %s: %s", path.c_str(),
                          strerror(errno));
   }
-  if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) > kMaxConfigBytes) {
+  if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) > config::kMaxConfigBytes) {
     return Status::Error(StatusCode::kConfig,
                          "configuration %s is not a text file of at most 16 MiB", path.c_str());
   }
@@ -72,20 +72,20 @@ std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environme
   return folders;
 }
 
-std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
+std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
   if (shape.servers > 0) return {{.name = "zmq_ps", .device = ""}};
   return {{.name = "nccl", .device = "cuda"},
           {.name = shape.one_host ? "shm" : "tcp", .device = ""}};
 }
 
-Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
-                          const std::vector<DefaultPlugin>& communicators) {
-  ConfigRequest request{.overrides = flags.overrides,
-                        .plugins = flags.plugins,
-                        .default_plugins = communicators,
-                        .plugin_folders = PluginFolders(flags.plugin, environment)};
+Result<config::Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
+                                  const std::vector<config::DefaultPlugin>& communicators) {
+  config::ConfigRequest request{.overrides = flags.overrides,
+                                .plugins = flags.plugins,
+                                .default_plugins = communicators,
+                                .plugin_folders = PluginFolders(flags.plugin, environment)};
   if (flags.file.empty()) {
-    request.text = DefaultConfigText();
+    request.text = config::DefaultConfigText();
     request.origin = "built-in default";
   } else {
     ENGINE_ASSIGN_OR_RETURN(request.text, ReadConfigFile(flags.file));
@@ -93,7 +93,7 @@ Result<Config> LoadConfig(const ConfigFlags& flags, const Environment& environme
     const size_t slash = flags.file.rfind('/');
     request.base_folder = slash == std::string::npos ? "." : flags.file.substr(0, slash + 1);
   }
-  return Config::Load(request);
+  return config::Config::Load(request);
 }
 
 Status PrepareFolder(const std::string& folder) {
@@ -105,20 +105,21 @@ Status PrepareFolder(const std::string& folder) {
   if (error) return refuse("make the folder", error.message().c_str());
   // Permission bits do not tell: of a read-only file system, or to root.
   std::string probe = folder + "/.engine-probe-XXXXXX";
-  const UniqueFd file(mkostemp(probe.data(), O_CLOEXEC));
+  const base::UniqueFd file(mkostemp(probe.data(), O_CLOEXEC));
   if (!file.valid()) return refuse("write into", strerror(errno));
   unlink(probe.c_str());
   return {};
 }
 
 int ReportError(const Status& status) {
-  const bool blames = status.rank() != kNobody && status.code() != StatusCode::kInterrupted;
+  const bool blames = status.rank() != base::kNobody && status.code() != StatusCode::kInterrupted;
   if (blames) {
-    std::fprintf(stderr, "engine: %s: %s\n", MemberName(status.rank()).c_str(), status.message());
+    std::fprintf(stderr, "engine: %s: %s\n", base::MemberName(status.rank()).c_str(),
+                 status.message());
   } else {
     std::fprintf(stderr, "engine: %s\n", status.message());
   }
-  return ExitCode(status.code());
+  return launch::ExitCode(status.code());
 }
 
-}  // namespace engine
+}  // namespace engine::command

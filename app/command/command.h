@@ -14,7 +14,7 @@ namespace CLI {
 class App;
 }
 
-namespace engine {
+namespace engine::command {
 
 // The process as main() found it.
 struct Environment {
@@ -44,12 +44,12 @@ void AddPluginFolders(
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);
 
 // What a run of that shape uses if nobody names a communicator.
-std::vector<DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
+std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
 
 // The configuration of `flags`, or the built-in default, with `communicator` if it names none.
-Result<Config> LoadConfig(
+Result<config::Config> LoadConfig(
     const ConfigFlags& flags, const Environment& environment,
-    const std::vector<DefaultPlugin>& communicators = DefaultCommunicators({}));
+    const std::vector<config::DefaultPlugin>& communicators = DefaultCommunicators({}));
 
 // Makes `folder` and finds out whether files can be written into it, before hours of work. kStorage.
 Status PrepareFolder(const std::string& folder);
@@ -57,4 +57,4 @@ Status PrepareFolder(const std::string& folder);
 // Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind.
 int ReportError(const Status& status);
 
-}  // namespace engine
+}  // namespace engine::command

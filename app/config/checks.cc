@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 #include "app/config/engine.pb.h"
 #include "core/plugin/nearest.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
@@ -34,7 +35,7 @@ std::string Text(double number) {
   return text;
 }
 
-std::string Bounds(const config::Range& range) {
+std::string Bounds(const proto::Range& range) {
   std::string text =
       range.has_above() ? "above " + Text(range.above()) : "at least " + Text(range.least());
   if (range.has_most()) return text + " and at most " + Text(range.most());
@@ -42,7 +43,7 @@ std::string Bounds(const config::Range& range) {
 }
 
 Status CheckNumber(const Document& document, const Cursor& block, const pb::FieldDescriptor* field,
-                   const config::Range& range) {
+                   const proto::Range& range) {
   const int count = field->is_repeated() ? block.Size(field) : block.Has(field);
   for (int i = 0; i < count; ++i) {
     const int index = field->is_repeated() ? i : -1;
@@ -63,9 +64,9 @@ Status CheckNumbers(const Document& document, const Cursor& block) {
   const pb::Descriptor* type = block.message->GetDescriptor();
   for (int f = 0; f < type->field_count(); ++f) {
     const pb::FieldDescriptor* field = type->field(f);
-    if (field->options().HasExtension(config::range)) {
+    if (field->options().HasExtension(proto::range)) {
       ENGINE_RETURN_IF_ERROR(
-          CheckNumber(document, block, field, field->options().GetExtension(config::range)));
+          CheckNumber(document, block, field, field->options().GetExtension(proto::range)));
     }
     if (field->message_type() == nullptr || !block.Has(field)) continue;
     const int count = field->is_repeated() ? block.Size(field) : 1;
@@ -90,7 +91,7 @@ Status CheckOneOfs(const Document& document, const Cursor& block) {
     if (block.message->GetReflection()->HasOneof(*block.message, keys)) continue;
     std::vector<std::string> names;
     for (int k = 0; k < keys->field_count(); ++k) names.push_back(keys->field(k)->name());
-    return document.Error(block, "'" + block.path + "' needs one of: " + Join(names));
+    return document.Error(block, "'" + block.path + "' needs one of: " + plugin::Join(names));
   }
   return {};
 }
@@ -145,4 +146,4 @@ Status CheckDocument(const Document& document) {
   return CheckTrain(document);
 }
 
-}  // namespace engine
+}  // namespace engine::config

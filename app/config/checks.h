@@ -4,10 +4,10 @@
 #include "app/config/document.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 // Ranges of the numbers of engine.proto, what must be given, what excludes what. kConfig with the
 // place of the value, or of the block that lacks it.
 Status CheckDocument(const Document& document);
 
-}  // namespace engine
+}  // namespace engine::config

@@ -10,7 +10,7 @@
 #include "app/config/schema.h"
 #include "core/plugin/load_plugins.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 Status CheckText(const ConfigRequest& request, const SourceText& source) {
@@ -23,9 +23,9 @@ Status CheckText(const ConfigRequest& request, const SourceText& source) {
   return source.Error(StatusCode::kConfig, nul, "a NUL byte; is this a text file?");
 }
 
-std::vector<PluginEntry> NotShadowed(const PluginCatalog& catalog) {
-  std::vector<PluginEntry> entries;
-  for (const PluginEntry& entry : catalog.entries()) {
+std::vector<plugin::PluginEntry> NotShadowed(const plugin::PluginCatalog& catalog) {
+  std::vector<plugin::PluginEntry> entries;
+  for (const plugin::PluginEntry& entry : catalog.entries()) {
     if (!entry.shadowed) entries.push_back(entry);
   }
   return entries;
@@ -46,40 +46,42 @@ Result<Document> ParseAll(const ConfigRequest& request, std::shared_ptr<const So
 }
 
 // The part of the configuration that engine.proto describes.
-Result<config::Config> ToProto(const Document& document) {
-  config::Config proto;
+Result<proto::Config> ToProto(const Document& document) {
+  proto::Config proto;
   if (!proto.ParseFromString(document.message().SerializeAsString())) {
     return Status::Error(StatusCode::kInternal, "the configuration does not survive a copy");
   }
   return proto;
 }
 
-LearningRate ReadLearningRate(const config::LearningRate& rate) {
-  const bool cosine = rate.schedule() == config::LearningRate::COSINE;
+train::LearningRate ReadLearningRate(const proto::LearningRate& rate) {
+  const bool cosine = rate.schedule() == proto::LearningRate::COSINE;
   return {.base = rate.base(),
-          .schedule = cosine ? LearningRate::Schedule::kCosine : LearningRate::Schedule::kConstant,
+          .schedule = cosine ? train::LearningRate::Schedule::kCosine
+                             : train::LearningRate::Schedule::kConstant,
           .warmup_steps = rate.warmup_steps(),
           .final_ratio = rate.final_ratio()};
 }
 
-TrainOptions ReadTrain(const config::Config& proto) {
-  const config::Train& train = proto.train();
-  TrainOptions options{.learning_rate = ReadLearningRate(train.learning_rate()),
-                       .evaluate_every = train.evaluate_every(),
-                       .evaluate_samples = train.evaluate_samples(),
-                       .checkpoint_every = train.checkpoint_every(),
-                       .shard_optimizer = train.shard_optimizer(),
-                       .sparse_pull = train.sparse_pull(),
-                       .micro_batches = train.micro_batches(),
-                       .loss_scale = train.loss_scale(),
-                       .record_steps = train.record_steps(),
-                       .frozen = {proto.model().frozen().begin(), proto.model().frozen().end()}};
+train::TrainOptions ReadTrain(const proto::Config& proto) {
+  const proto::Train& train = proto.train();
+  train::TrainOptions options{
+      .learning_rate = ReadLearningRate(train.learning_rate()),
+      .evaluate_every = train.evaluate_every(),
+      .evaluate_samples = train.evaluate_samples(),
+      .checkpoint_every = train.checkpoint_every(),
+      .shard_optimizer = train.shard_optimizer(),
+      .sparse_pull = train.sparse_pull(),
+      .micro_batches = train.micro_batches(),
+      .loss_scale = train.loss_scale(),
+      .record_steps = train.record_steps(),
+      .frozen = {proto.model().frozen().begin(), proto.model().frozen().end()}};
   if (train.has_steps()) options.length.steps = train.steps();
   if (train.has_epochs()) options.length.epochs = train.epochs();
   if (train.has_tokens()) options.length.tokens = train.tokens();
   if (train.has_global_batch()) options.global_batch = train.global_batch();
   if (train.has_batch_per_rank()) options.batch_per_rank = train.batch_per_rank();
-  for (const config::ParameterGroup& group : train.group()) {
+  for (const proto::ParameterGroup& group : train.group()) {
     options.groups.push_back({.prefix = group.parameters(),
                               .learning_rate_scale = group.learning_rate_scale(),
                               .weight_decay_scale = group.weight_decay_scale()});
@@ -87,8 +89,8 @@ TrainOptions ReadTrain(const config::Config& proto) {
   return options;
 }
 
-RunConfig ReadRun(const config::Config& proto) {
-  const config::Data& data = proto.data();
+train::RunConfig ReadRun(const proto::Config& proto) {
+  const proto::Data& data = proto.data();
   return {.seed = proto.seed(),
           .data = {.shuffle = data.shuffle(),
                    .prefetch = data.prefetch(),
@@ -100,7 +102,7 @@ RunConfig ReadRun(const config::Config& proto) {
           .trace_spans = proto.output().trace_spans()};
 }
 
-OutputOptions ReadOutput(const config::Output& output) {
+OutputOptions ReadOutput(const proto::Output& output) {
   return {.checkpoint = output.checkpoint(),
           .keep_checkpoints = output.keep_checkpoints(),
           .metrics = output.metrics(),
@@ -121,16 +123,16 @@ Result<Config> Config::Load(const ConfigRequest& request) {
 
   Config config;
   ENGINE_ASSIGN_OR_RETURN(const auto choices, ReadPluginOptions(document, *schema, found.chosen));
-  ENGINE_ASSIGN_OR_RETURN(const config::Config proto, ToProto(document));
+  ENGINE_ASSIGN_OR_RETURN(const proto::Config proto, ToProto(document));
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
-  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, AssignRoles(choices, found.catalog));
+  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugin::AssignRoles(choices, found.catalog));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
-  config.catalog_ = std::make_shared<const PluginCatalog>(std::move(found.catalog));
+  config.catalog_ = std::make_shared<const plugin::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);
   return config;
 }
 
-}  // namespace engine
+}  // namespace engine::config

@@ -10,7 +10,7 @@
 #include "core/train/run_config.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 // The files that a run writes, and the text that it shows.
 struct OutputOptions {
@@ -53,10 +53,10 @@ class Config {
   // options and attributes are filled in.
   static Result<Config> Load(const ConfigRequest& request);
 
-  const RunConfig& run() const { return run_; }
+  const train::RunConfig& run() const { return run_; }
   const OutputOptions& output() const { return output_; }
-  const PluginCatalog& catalog() const { return *catalog_; }
-  const PluginSelection& plugins() const { return run_.plugins; }
+  const plugin::PluginCatalog& catalog() const { return *catalog_; }
+  const plugin::PluginSelection& plugins() const { return run_.plugins; }
 
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
@@ -68,10 +68,10 @@ class Config {
  private:
   Config() = default;
 
-  std::shared_ptr<const PluginCatalog> catalog_;
-  RunConfig run_;
+  std::shared_ptr<const plugin::PluginCatalog> catalog_;
+  train::RunConfig run_;
   OutputOptions output_;
   std::string printed_with_origins_;
 };
 
-}  // namespace engine
+}  // namespace engine::config

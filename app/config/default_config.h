@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace engine {
+namespace engine::config {
 
 // configs/gpt_text.pbtxt: trains on the text in the current directory, without download or GPU.
 std::string_view DefaultConfigText();
@@ -11,4 +11,4 @@ std::string_view DefaultConfigText();
 // Its name in messages.
 constexpr const char* kDefaultConfigOrigin = "built-in default";
 
-}  // namespace engine
+}  // namespace engine::config

@@ -5,13 +5,13 @@
 
 #include "core/plugin/catalog.h"
 
-namespace engine {
+namespace engine::config {
 
 // A table of all plugins found, then those that cannot be loaded and why, then those that are
 // shadowed and by which file.
-std::string ListPlugins(const PluginCatalog& catalog);
+std::string ListPlugins(const plugin::PluginCatalog& catalog);
 
 // One plugin with its options, and its ops with their attributes.
-std::string DescribePlugin(const PluginEntry& entry);
+std::string DescribePlugin(const plugin::PluginEntry& entry);
 
-}  // namespace engine
+}  // namespace engine::config

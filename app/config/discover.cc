@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "app/config/engine.pb.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace fs = std::filesystem;
@@ -18,17 +19,18 @@ std::string Absolute(const std::string& base, const std::string& path) {
 }
 
 // What fills a role alone: a kind, or, of ops, those that bring the device.
-bool FillsRole(const PluginEntry& entry) {
+bool FillsRole(const plugin::PluginEntry& entry) {
   if (entry.kind == PluginKind::kOps) return entry.device != "any";
   return entry.kind != PluginKind::kHook;
 }
 
 // Adds a plugin that `flag` names: in place of the plugin of its role in the text, unless a flag
 // chose that one too, which AssignRoles refuses.
-void Add(const std::string& name, const std::string& flag, PluginEntry entry, Discovery* found) {
+void Add(const std::string& name, const std::string& flag, plugin::PluginEntry entry,
+         Discovery* found) {
   const std::string written = name.find('/') == std::string::npos ? name : entry.path;
   for (size_t i = 0; i < found->chosen.size(); ++i) {
-    const PluginEntry& other = found->chosen[i];
+    const plugin::PluginEntry& other = found->chosen[i];
     const bool same_role = FillsRole(entry) && FillsRole(other) && entry.kind == other.kind;
     if (!same_role && entry.name != other.name) continue;
     if (found->flags[i] == flag) return;
@@ -48,13 +50,14 @@ void AddDefaults(const std::vector<DefaultPlugin>& defaults, Discovery* found) {
     const auto entry = found->catalog.Find(name);
     if (!entry.ok()) continue;  // AssignRoles says what could fill the role
     const bool fits = std::any_of(found->chosen.begin(), found->chosen.end(),
-                                  [&, &device = device](const PluginEntry& other) {
+                                  [&, &device = device](const plugin::PluginEntry& other) {
                                     return other.kind == PluginKind::kOps && other.device == device;
                                   });
     if (!device.empty() && !fits) continue;
-    const bool filled = std::any_of(
-        found->chosen.begin(), found->chosen.end(),
-        [&](const PluginEntry& other) { return FillsRole(other) && other.kind == entry->kind; });
+    const bool filled = std::any_of(found->chosen.begin(), found->chosen.end(),
+                                    [&](const plugin::PluginEntry& other) {
+                                      return FillsRole(other) && other.kind == entry->kind;
+                                    });
     if (!filled) Add(name, "default", *entry, found);
   }
 }
@@ -93,7 +96,7 @@ bool IsAboutPlugins(const std::string& argument) {
 
 Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const SourceText> source) {
   ENGINE_ASSIGN_OR_RETURN(Document document,
-                          Document::Parse(std::move(source), config::Config::default_instance(),
+                          Document::Parse(std::move(source), proto::Config::default_instance(),
                                           Document::UnknownKeys::kSkip));
   for (const std::string& argument : request.overrides) {
     if (IsAboutPlugins(argument)) ENGINE_RETURN_IF_ERROR(document.Override(argument));
@@ -106,9 +109,9 @@ Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const S
   }
   std::vector<std::string> folders = found.plugin_path;
   folders.insert(folders.end(), request.plugin_folders.begin(), request.plugin_folders.end());
-  found.catalog = PluginCatalog::Scan(folders);
+  found.catalog = plugin::PluginCatalog::Scan(folders);
   ENGINE_RETURN_IF_ERROR(FindChosen(request, document, &found));
   return found;
 }
 
-}  // namespace engine
+}  // namespace engine::config

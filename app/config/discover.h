@@ -9,15 +9,15 @@
 #include "app/config/config.h"
 #include "app/config/document.h"
 
-namespace engine {
+namespace engine::config {
 
 struct Discovery {
-  PluginCatalog catalog;
+  plugin::PluginCatalog catalog;
   std::vector<std::string> plugin_path;  // of the configuration, absolute
   // The choice, with absolute paths; where an element came from, "--plugins x", "default" or "";
   // its entry.
   std::vector<std::string> plugins, flags;
-  std::vector<PluginEntry> chosen;
+  std::vector<plugin::PluginEntry> chosen;
 };
 
 // Reads `plugins` and `plugin_path` and skips keys that engine.proto does not know; everything else
@@ -25,4 +25,4 @@ struct Discovery {
 // or broken.
 Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const SourceText> source);
 
-}  // namespace engine
+}  // namespace engine::config

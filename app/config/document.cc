@@ -3,11 +3,12 @@
 #include <google/protobuf/io/tokenizer.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "app/config/override.h"
 #include "app/config/parse_error.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
@@ -156,4 +157,4 @@ Status Document::Error(const Cursor& block, const std::string& sentence) const {
   return source_->Error(StatusCode::kConfig, block.offset, sentence);
 }
 
-}  // namespace engine
+}  // namespace engine::config

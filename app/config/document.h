@@ -7,12 +7,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/config/source_text.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 // One message of a document. Valid while the document lives and does not change.
 struct Cursor {
@@ -82,4 +83,4 @@ class Document {
   std::map<std::string, std::string> flags_;  // path, with "[i]" of an element -> "--set a=b"
 };
 
-}  // namespace engine
+}  // namespace engine::config

@@ -8,21 +8,22 @@
 #include "core/plugin/nearest.h"
 #include "core/plugin/option_value.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
 
-using LayerConfigs = std::vector<OwnedLayer>;
+using LayerConfigs = std::vector<plugin::OwnedLayer>;
 
 Result<LayerConfigs> ReadLayers(const Document& document, const Schema& schema, const Cursor& block,
                                 const pb::FieldDescriptor* field);
 
 // What `block` gives, or the default; a list that is not given has none.
-Result<OwnedOption> ReadOption(const Document& document, const Schema& schema, const Cursor& block,
-                               const pb::FieldDescriptor* field, const OptionSpec& spec) {
+Result<plugin::OwnedOption> ReadOption(const Document& document, const Schema& schema,
+                                       const Cursor& block, const pb::FieldDescriptor* field,
+                                       const OptionSpec& spec) {
   const pb::Reflection* reflection = block.message->GetReflection();
-  OwnedOption value{.name = field->name(), .type = spec.type};
+  plugin::OwnedOption value{.name = field->name(), .type = spec.type};
   switch (spec.type) {
     case OptionType::kBool:
       value.integer = reflection->GetBool(*block.message, field);
@@ -34,14 +35,14 @@ Result<OwnedOption> ReadOption(const Document& document, const Schema& schema, c
       value.number = reflection->GetDouble(*block.message, field);
       break;
     case OptionType::kInts:
-      if (!block.Has(field)) return ParseOptionValue(spec, spec.default_value.view());
+      if (!block.Has(field)) return plugin::ParseOptionValue(spec, spec.default_value.view());
       for (int i = 0; i < block.Size(field); ++i) {
         value.integers.push_back(reflection->GetRepeatedInt64(*block.message, field, i));
       }
       break;
     case OptionType::kLayers: {
       ENGINE_ASSIGN_OR_RETURN(auto layers, ReadLayers(document, schema, block, field));
-      value.layers = std::make_shared<const LayerList>(std::move(layers));
+      value.layers = std::make_shared<const plugin::LayerList>(std::move(layers));
       break;
     }
     case OptionType::kString:
@@ -58,25 +59,25 @@ Result<OwnedOption> ReadOption(const Document& document, const Schema& schema, c
 // The place of the first number of a list that is out of range is that of the number.
 Status CheckOption(const Document& document, const Schema& schema, const Cursor& block,
                    const pb::FieldDescriptor* field, const OptionSpec& spec,
-                   const OwnedOption& value) {
+                   const plugin::OwnedOption& value) {
   const std::vector<std::string> ops = schema.ChosenOps();
   if (spec.type == OptionType::kOp && value.string != spec.default_value.view() &&
       std::find(ops.begin(), ops.end(), value.string) == ops.end()) {
-    return document.Error(
-        block, field, -1,
-        "no chosen plugin offers the op '" + value.string + "'" + DidYouMean(value.string, ops));
+    return document.Error(block, field, -1,
+                          "no chosen plugin offers the op '" + value.string + "'" +
+                              plugin::DidYouMean(value.string, ops));
   }
-  const Status status = CheckOptionValue(spec, value);
+  const Status status = plugin::CheckOptionValue(spec, value);
   if (status.ok()) return {};
   int index = -1;
-  OwnedOption one{.name = value.name, .type = OptionType::kInts};
+  plugin::OwnedOption one{.name = value.name, .type = OptionType::kInts};
   for (size_t i = 0; index < 0 && i < value.integers.size(); ++i) {
     one.integers = {value.integers[i]};
-    if (!CheckOptionValue(spec, one).ok()) index = static_cast<int>(i);
+    if (!plugin::CheckOptionValue(spec, one).ok()) index = static_cast<int>(i);
   }
-  return document.Error(
-      block, field, index,
-      "'" + field->name() + "': " + (index < 0 ? status : CheckOptionValue(spec, one)).message());
+  return document.Error(block, field, index,
+                        "'" + field->name() + "': " +
+                            (index < 0 ? status : plugin::CheckOptionValue(spec, one)).message());
 }
 
 // The fields of a layer that name an op and are set.
@@ -90,8 +91,8 @@ std::vector<const pb::FieldDescriptor*> OpsOf(const Cursor& layer, const Schema&
 }
 
 Status ReadOp(const Document& document, const Schema& schema, const Cursor& layer,
-              const pb::FieldDescriptor* field, OwnedLayer* config) {
-  const PluginEntry& plugin = *schema.PluginOf(field);
+              const pb::FieldDescriptor* field, plugin::OwnedLayer* config) {
+  const plugin::PluginEntry& plugin = *schema.PluginOf(field);
   if (!schema.IsChosen(plugin)) {
     return document.Error(layer, field, -1,
                           "the op '" + field->name() + "' is offered by the plugin '" +
@@ -100,13 +101,14 @@ Status ReadOp(const Document& document, const Schema& schema, const Cursor& laye
   config->op = field->name();
   ENGINE_ASSIGN_OR_RETURN(config->attributes,
                           ReadOptions(document, schema, document.Child(layer, field),
-                                      OptionsOf(plugin.options, field->name())));
+                                      plugin::OptionsOf(plugin.options, field->name())));
   return {};
 }
 
-Result<OwnedLayer> ReadLayer(const Document& document, const Schema& schema, const Cursor& layer) {
+Result<plugin::OwnedLayer> ReadLayer(const Document& document, const Schema& schema,
+                                     const Cursor& layer) {
   const pb::Reflection* reflection = layer.message->GetReflection();
-  OwnedLayer config;
+  plugin::OwnedLayer config;
   config.name = reflection->GetString(*layer.message, layer.Field("name"));
   config.trainable = reflection->GetBool(*layer.message, layer.Field("trainable"));
   config.priority = reflection->GetInt32(*layer.message, layer.Field("priority"));
@@ -168,35 +170,37 @@ Result<LayerConfigs> ReadLayers(const Document& document, const Schema& schema, 
 
 }  // namespace
 
-Result<std::vector<OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
-                                             const Cursor& block,
-                                             const std::vector<const OptionSpec*>& specs) {
-  std::vector<OwnedOption> values;
+Result<std::vector<plugin::OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
+                                                     const Cursor& block,
+                                                     const std::vector<const OptionSpec*>& specs) {
+  std::vector<plugin::OwnedOption> values;
   for (const OptionSpec* spec : specs) {
     const auto* field = block.Field(std::string(spec->name.view()));
-    if (IsRequired(*spec) && !block.Has(field) && spec->type != OptionType::kLayers) {
+    if (plugin::IsRequired(*spec) && !block.Has(field) && spec->type != OptionType::kLayers) {
       return document.Error(block, "'" + field->name() + "' has no default and must be given");
     }
-    ENGINE_ASSIGN_OR_RETURN(OwnedOption value, ReadOption(document, schema, block, field, *spec));
+    ENGINE_ASSIGN_OR_RETURN(plugin::OwnedOption value,
+                            ReadOption(document, schema, block, field, *spec));
     ENGINE_RETURN_IF_ERROR(CheckOption(document, schema, block, field, *spec, value));
     values.push_back(std::move(value));
   }
   return values;
 }
 
-Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, const Schema& schema,
-                                                    const std::vector<PluginEntry>& chosen) {
+Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
+    const Document& document, const Schema& schema,
+    const std::vector<plugin::PluginEntry>& chosen) {
   const Cursor root = document.Root();
-  std::vector<PluginChoice> choices;
-  for (const PluginEntry& entry : chosen) {
+  std::vector<plugin::PluginChoice> choices;
+  for (const plugin::PluginEntry& entry : chosen) {
     if (entry.kind > PluginKind::kHook) {  // AssignRoles refuses it
       choices.push_back({entry, {}});
       continue;
     }
     const auto* field = root.Field(entry.name);
-    const auto specs = OptionsOf(entry.options, "");
+    const auto specs = plugin::OptionsOf(entry.options, "");
     for (const OptionSpec* spec : specs) {
-      if (root.Has(field) || !IsRequired(*spec)) continue;
+      if (root.Has(field) || !plugin::IsRequired(*spec)) continue;
       return document.Error(root, root.Field("plugins"), static_cast<int>(choices.size()),
                             "plugin '" + entry.name + "' needs '" + entry.name + "." +
                                 std::string(spec->name.view()) + "', which has no default");
@@ -209,17 +213,17 @@ Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, co
   std::vector<const pb::FieldDescriptor*> set;
   root.message->GetReflection()->ListFields(*root.message, &set);
   for (const auto* field : set) {
-    const PluginEntry* plugin = schema.PluginOf(field);
+    const plugin::PluginEntry* plugin = schema.PluginOf(field);
     if (plugin == nullptr || schema.IsChosen(*plugin)) continue;
-    const auto options =
-        ReadOptions(document, schema, document.Child(root, field), OptionsOf(plugin->options, ""));
+    const auto options = ReadOptions(document, schema, document.Child(root, field),
+                                     plugin::OptionsOf(plugin->options, ""));
     if (!options.ok()) return options.status();
   }
   return choices;
 }
 
-Result<PluginChoice> ReadChoice(const Document& document, const Schema& schema,
-                                const std::string& block) {
+Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,
+                                        const std::string& block) {
   const Cursor owner = document.At(block);
   const pb::OneofDescriptor* kinds = owner.message->GetDescriptor()->FindOneofByName("kind");
   if (kinds == nullptr) {
@@ -227,10 +231,10 @@ Result<PluginChoice> ReadChoice(const Document& document, const Schema& schema,
   }
   const auto* field =
       owner.message->GetReflection()->GetOneofFieldDescriptor(*owner.message, kinds);
-  const PluginEntry& entry = *schema.PluginOf(field);
+  const plugin::PluginEntry& entry = *schema.PluginOf(field);
   ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document, schema, document.Child(owner, field),
-                                                    OptionsOf(entry.options, "")));
-  return PluginChoice{entry, std::move(options), document.Origin(owner, field)};
+                                                    plugin::OptionsOf(entry.options, "")));
+  return plugin::PluginChoice{entry, std::move(options), document.Origin(owner, field)};
 }
 
-}  // namespace engine
+}  // namespace engine::config

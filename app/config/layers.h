@@ -8,20 +8,20 @@
 #include "app/config/document.h"
 #include "app/config/schema.h"
 
-namespace engine {
+namespace engine::config {
 
 // The values of `specs` in their order, with defaults for those that `block` does not give. kConfig
 // when one is out of its range, or is required and not given.
-Result<std::vector<OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
-                                             const Cursor& block,
-                                             const std::vector<const OptionSpec*>& specs);
+Result<std::vector<plugin::OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
+                                                     const Cursor& block,
+                                                     const std::vector<const OptionSpec*>& specs);
 
 // Every option of the chosen plugins, in their order.
-Result<std::vector<PluginChoice>> ReadPluginOptions(const Document& document, const Schema& schema,
-                                                    const std::vector<PluginEntry>& chosen);
+Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
+    const Document& document, const Schema& schema, const std::vector<plugin::PluginEntry>& chosen);
 
 // The plugin that a block of `block`, "data" or "model", chooses. There is one (CheckDocument).
-Result<PluginChoice> ReadChoice(const Document& document, const Schema& schema,
-                                const std::string& block);
+Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,
+                                        const std::string& block);
 
-}  // namespace engine
+}  // namespace engine::config

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 #include <vector>
 
 #include "app/config/parse_error.h"
 #include "core/plugin/nearest.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
@@ -71,7 +72,7 @@ Status SetValue(const pb::FieldDescriptor* field, std::string value, pb::Message
 std::string KeysOf(const pb::Descriptor& block) {
   std::vector<std::string> keys;
   for (int i = 0; i < block.field_count(); ++i) keys.push_back(block.field(i)->name());
-  return Join(keys);
+  return plugin::Join(keys);
 }
 
 std::string OnlyInFile(const pb::FieldDescriptor& field) {
@@ -117,4 +118,4 @@ Result<std::string> ApplyOverride(const std::string& argument, pb::Message* root
   return key;
 }
 
-}  // namespace engine
+}  // namespace engine::config

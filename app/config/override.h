@@ -7,7 +7,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 // Sets "train.learning_rate.base=0.01" in `root` and returns its key. A repeated key is replaced by
 // the values between commas. Strings need no quotes, words of an enum may be in small letters. Of
@@ -15,4 +15,4 @@ namespace engine {
 // batch_per_rank) the others are cleared. kConfig with a clause, and the nearest right name.
 Result<std::string> ApplyOverride(const std::string& argument, google::protobuf::Message* root);
 
-}  // namespace engine
+}  // namespace engine::config

@@ -9,7 +9,7 @@
 #include "app/config/engine.pb.h"
 #include "core/plugin/nearest.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
@@ -42,7 +42,7 @@ const pb::FieldDescriptor* FindField(const pb::FileDescriptor& file, Predicate m
 
 struct Translated {
   std::string sentence;
-  std::string culprit;  // the word before the place that Protobuf reports; empty: that place
+  std::string word;  // the word before the place that Protobuf reports; empty: that place
 };
 
 std::optional<Translated> TranslateKey(const std::string& message, const pb::Descriptor& root) {
@@ -109,20 +109,20 @@ Status TranslateParseError(const SourceText& source, size_t offset, const std::s
   auto translated = TranslateKey(message, root);
   if (!translated) translated = TranslateValue(message, root);
   if (!translated) translated = Translated{Plain(message), ""};
-  return source.Error(StatusCode::kConfig, source.LastBefore(translated->culprit, offset),
+  return source.Error(StatusCode::kConfig, source.LastBefore(translated->word, offset),
                       translated->sentence);
 }
 
 std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   std::vector<std::string> keys;
   for (int i = 0; i < block.field_count(); ++i) keys.push_back(block.field(i)->name());
-  const std::string hint = DidYouMean(key, keys);
-  if (block.name() == config::Config::descriptor()->name()) {
+  const std::string hint = plugin::DidYouMean(key, keys);
+  if (block.name() == proto::Config::descriptor()->name()) {
     return "unknown key '" + key + "'" +
            (hint.empty() ? ": neither a key of the configuration nor a plugin that was found"
                          : hint);
   }
-  if (block.name() == config::Layer::descriptor()->name()) {
+  if (block.name() == proto::Layer::descriptor()->name()) {
     return "unknown key '" + key + "' in 'layer'" +
            (hint.empty() ? ": neither a key of a layer nor an op of a plugin that was found"
                          : hint);
@@ -133,13 +133,13 @@ std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   return "unknown key '" + key + "' in '" + (field ? field->name() : block.name()) + "'" +
          (!hint.empty()  ? hint
           : keys.empty() ? ", which has no keys"
-                         : "; it has: " + Join(keys));
+                         : "; it has: " + plugin::Join(keys));
 }
 
 std::string NoSuchWord(const std::string& word, const pb::EnumDescriptor& type) {
   std::vector<std::string> words;
   for (int i = 0; i < type.value_count(); ++i) words.push_back(type.value(i)->name());
-  return "'" + word + "' is none of " + Join(words);
+  return "'" + word + "' is none of " + plugin::Join(words);
 }
 
-}  // namespace engine
+}  // namespace engine::config

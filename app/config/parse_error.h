@@ -8,7 +8,7 @@
 #include "app/config/source_text.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 // `message` and `offset` are Protobuf's, whose place is often the token after the one that is
 // wrong; `root` is the type that was parsed. Messages of unknown form are passed on as they are.
@@ -21,4 +21,4 @@ std::string UnknownKey(const std::string& key, const google::protobuf::Descripto
 // "'COS' is none of CONSTANT, COSINE"
 std::string NoSuchWord(const std::string& word, const google::protobuf::EnumDescriptor& type);
 
-}  // namespace engine
+}  // namespace engine::config

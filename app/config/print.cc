@@ -3,8 +3,9 @@
 #include <google/protobuf/text_format.h>
 
 #include <string_view>
+#include <utility>
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
@@ -44,13 +45,13 @@ class Printer {
     if (field->containing_oneof() != nullptr || owner.message->GetDescriptor()->name() == "Layer") {
       return false;
     }
-    const PluginEntry* plugin = schema_.PluginOf(field);
+    const plugin::PluginEntry* plugin = schema_.PluginOf(field);
     return plugin == nullptr || (schema_.IsChosen(*plugin) && field->message_type()->field_count());
   }
 
   void PrintBlock(const Cursor& owner, const pb::FieldDescriptor* field, int index, int depth) {
     text_ += std::string(static_cast<size_t>(2 * depth), ' ') + field->name() + " {\n";
-    const PluginEntry* plugin = schema_.PluginOf(field);
+    const plugin::PluginEntry* plugin = schema_.PluginOf(field);
     unused_ += plugin != nullptr && !schema_.IsChosen(*plugin);
     PrintMessage(document_.Child(owner, field, index), depth + 1);
     unused_ -= plugin != nullptr && !schema_.IsChosen(*plugin);
@@ -95,4 +96,4 @@ std::string PrintDocument(const Document& document, const Schema& schema, bool o
   return Printer(document, schema, origins).Print();
 }
 
-}  // namespace engine
+}  // namespace engine::config

@@ -2,10 +2,12 @@
 
 #include <google/protobuf/descriptor.pb.h>
 
+#include <utility>
+
 #include "app/config/engine.pb.h"
 #include "core/plugin/option_value.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
@@ -58,8 +60,9 @@ bool IsList(OptionType type) {
 std::string DefaultText(const OptionSpec& spec) {
   const bool is_text = FieldType(spec.type) == pb::FieldDescriptorProto::TYPE_STRING;
   if (is_text) return std::string(spec.default_value.view());
-  const auto value = ParseOptionValue(spec, spec.default_value.view());
-  return value.ok() ? ToText(*value) : "";  // the catalog refuses plugins with other defaults
+  const auto value = plugin::ParseOptionValue(spec, spec.default_value.view());
+  return value.ok() ? plugin::ToText(*value)
+                    : "";  // the catalog refuses plugins with other defaults
 }
 
 // The words of an enum, in a message of their own: so that two may have one word.
@@ -69,7 +72,7 @@ void AddWords(const OptionSpec& option, const std::string& type, pb::DescriptorP
   scope->set_name("Words_" + field->name());
   pb::EnumDescriptorProto* words = scope->add_enum_type();
   words->set_name("Word");
-  for (const std::string& choice : Choices(option)) {
+  for (const std::string& choice : plugin::Choices(option)) {
     pb::EnumValueDescriptorProto* word = words->add_value();
     word->set_name(choice);
     word->set_number(words->value_size() - 1);
@@ -99,8 +102,8 @@ pb::FieldDescriptorProto* AddBlock(const std::string& type, const std::string& n
                                           : pb::FieldDescriptorProto::LABEL_OPTIONAL);
     field->set_type(FieldType(option->type));
     if (option->type == OptionType::kLayers) field->set_type_name(package + "Layer");
-    if (IsWrittenBare(*option)) AddWords(*option, package + type, block, field);
-    if (!IsRequired(*option) && !IsList(option->type)) {
+    if (plugin::IsWrittenBare(*option)) AddWords(*option, package + type, block, field);
+    if (!plugin::IsRequired(*option) && !IsList(option->type)) {
       field->set_default_value(DefaultText(*option));
     }
   }
@@ -116,23 +119,24 @@ pb::FieldDescriptorProto* AddBlock(const std::string& type, const std::string& n
 
 // The message that the block of a plugin stands in.
 const pb::Descriptor& OwnerOf(PluginKind kind) {
-  return kind == PluginKind::kDataset ? *config::Data::descriptor()
-         : kind == PluginKind::kModel ? *config::Model::descriptor()
-                                      : *config::Config::descriptor();
+  return kind == PluginKind::kDataset ? *proto::Data::descriptor()
+         : kind == PluginKind::kModel ? *proto::Model::descriptor()
+                                      : *proto::Config::descriptor();
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const Schema>> Schema::Build(const std::vector<PluginEntry>& chosen,
-                                                    const std::vector<PluginEntry>& others) {
+Result<std::shared_ptr<const Schema>> Schema::Build(
+    const std::vector<plugin::PluginEntry>& chosen,
+    const std::vector<plugin::PluginEntry>& others) {
   std::shared_ptr<Schema> schema(new Schema);
   schema->plugins_ = chosen;
   schema->chosen_count_ = chosen.size();
-  for (const PluginEntry& entry : others) {
+  for (const plugin::PluginEntry& entry : others) {
     if (entry.problem.ok()) schema->plugins_.push_back(entry);
   }
   pb::FileDescriptorProto file;
-  config::Config::descriptor()->file()->CopyTo(&file);
+  proto::Config::descriptor()->file()->CopyTo(&file);
   for (size_t i = 0; i < schema->plugins_.size(); ++i) {
     ENGINE_RETURN_IF_ERROR(schema->AddPlugin(i, &file));
   }
@@ -151,7 +155,7 @@ Result<std::shared_ptr<const Schema>> Schema::Build(const std::vector<PluginEntr
 }
 
 Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {
-  const PluginEntry& entry = plugins_[index];
+  const plugin::PluginEntry& entry = plugins_[index];
   const pb::Descriptor& owner = OwnerOf(entry.kind);
   const bool taken = owner.FindFieldByName(entry.name) != nullptr;
   if (taken && IsChosen(entry)) {
@@ -161,7 +165,7 @@ Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {
   }
   if (taken || !plugin_fields_.emplace(entry.name, index).second) return {};
   pb::FieldDescriptorProto* field =
-      AddBlock("PluginOptions_" + entry.name, entry.name, OptionsOf(entry.options, ""),
+      AddBlock("PluginOptions_" + entry.name, entry.name, plugin::OptionsOf(entry.options, ""),
                owner.name().c_str(), file);
   if (entry.kind > PluginKind::kHook) AddToKinds(FindMessage(owner.name().c_str(), file), field);
   for (const std::string& op : entry.ops) ENGINE_RETURN_IF_ERROR(AddOp(index, op, file));
@@ -169,8 +173,8 @@ Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {
 }
 
 Status Schema::AddOp(size_t index, const std::string& op, pb::FileDescriptorProto* file) {
-  const PluginEntry& entry = plugins_[index];
-  const bool taken = config::Layer::descriptor()->FindFieldByName(op) != nullptr;
+  const plugin::PluginEntry& entry = plugins_[index];
+  const bool taken = proto::Layer::descriptor()->FindFieldByName(op) != nullptr;
   if (taken && IsChosen(entry)) {
     return Status::Error(StatusCode::kPlugin,
                          "plugin '%s' (%s) offers an op '%s', which is a key of every layer; "
@@ -178,7 +182,7 @@ Status Schema::AddOp(size_t index, const std::string& op, pb::FileDescriptorProt
                          entry.name.c_str(), entry.path.c_str(), op.c_str());
   }
   if (taken || !op_fields_.emplace(op, index).second) return {};
-  AddBlock("OpAttributes_" + op, op, OptionsOf(entry.options, op), "Layer", file);
+  AddBlock("OpAttributes_" + op, op, plugin::OptionsOf(entry.options, op), "Layer", file);
   return {};
 }
 
@@ -190,11 +194,11 @@ std::vector<std::string> Schema::ChosenOps() const {
   return ops;
 }
 
-const PluginEntry* Schema::PluginOf(const pb::FieldDescriptor* field) const {
+const plugin::PluginEntry* Schema::PluginOf(const pb::FieldDescriptor* field) const {
   if (field->number() < kFirstAddedNumber) return nullptr;
-  const bool is_op = field->containing_type()->name() == config::Layer::descriptor()->name();
+  const bool is_op = field->containing_type()->name() == proto::Layer::descriptor()->name();
   const auto& index = is_op ? op_fields_ : plugin_fields_;
   return &plugins_[index.at(field->name())];
 }
 
-}  // namespace engine
+}  // namespace engine::config

@@ -13,23 +13,24 @@
 #include "core/plugin/catalog.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 class Schema {
  public:
   // `chosen` are the plugins of the run, `others` those that were found besides. Of two plugins
   // with one name, or two that offer one op, the first counts, the chosen ones before the others.
   // kPlugin when a chosen plugin or one of its ops has the name of a key of engine.proto.
-  static Result<std::shared_ptr<const Schema>> Build(const std::vector<PluginEntry>& chosen,
-                                                     const std::vector<PluginEntry>& others);
+  static Result<std::shared_ptr<const Schema>> Build(
+      const std::vector<plugin::PluginEntry>& chosen,
+      const std::vector<plugin::PluginEntry>& others);
 
   const google::protobuf::Message& prototype() const { return *prototype_; }
 
   // The plugin that a field of Config, Data or Model belongs to, or that offers the op of a field of Layer; null
   // for the keys of engine.proto.
-  const PluginEntry* PluginOf(const google::protobuf::FieldDescriptor* field) const;
+  const plugin::PluginEntry* PluginOf(const google::protobuf::FieldDescriptor* field) const;
   // Of an entry that PluginOf gave. A dataset and a model are chosen where their block stands.
-  bool IsChosen(const PluginEntry& entry) const {
+  bool IsChosen(const plugin::PluginEntry& entry) const {
     return &entry < plugins_.data() + chosen_count_ || entry.kind > PluginKind::kHook;
   }
   // The ops of the chosen plugins.
@@ -40,7 +41,7 @@ class Schema {
   Status AddPlugin(size_t index, google::protobuf::FileDescriptorProto* file);
   Status AddOp(size_t index, const std::string& op, google::protobuf::FileDescriptorProto* file);
 
-  std::vector<PluginEntry> plugins_;  // the chosen ones first
+  std::vector<plugin::PluginEntry> plugins_;  // the chosen ones first
   size_t chosen_count_ = 0;
   std::map<std::string, size_t> plugin_fields_, op_fields_;  // name -> index in plugins_
   google::protobuf::DescriptorPool pool_;
@@ -48,4 +49,4 @@ class Schema {
   const google::protobuf::Message* prototype_ = nullptr;
 };
 
-}  // namespace engine
+}  // namespace engine::config

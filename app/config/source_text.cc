@@ -1,8 +1,9 @@
 #include "app/config/source_text.h"
 
 #include <algorithm>
+#include <utility>
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 constexpr size_t kNowhere = SourceText::kNowhere;
@@ -87,4 +88,4 @@ Status SourceText::Error(StatusCode code, size_t offset, std::string_view senten
       Printable(whole.substr(from, length)).c_str(), caret.c_str());
 }
 
-}  // namespace engine
+}  // namespace engine::config

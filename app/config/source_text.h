@@ -7,7 +7,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::config {
 
 // Places are byte offsets; kNowhere stands for a place that is not in the text.
 class SourceText {
@@ -39,4 +39,4 @@ class SourceText {
   std::vector<size_t> line_begins_;
 };
 
-}  // namespace engine
+}  // namespace engine::config

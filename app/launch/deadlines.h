@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace engine {
+namespace engine::launch {
 
 // One look at sockets, signals and clocks; rank 0 of kJoin looks more often while its body runs.
 inline constexpr int kPollMs = 200;
@@ -44,4 +44,4 @@ static_assert(kSecondaryFailureMs + kPollMs < kDefaultGraceMs);
 // How a process ended is known before its members' reports are waited for no more.
 static_assert(kExitMs < kReportTimeoutMs && kReportTimeoutMs < kDefaultGraceMs);
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -10,12 +10,14 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "app/launch/deadlines.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr int kBacklog = 128;
@@ -84,27 +86,28 @@ bool SameUser(int fd) {
 }
 
 // One attempt; an invalid descriptor with errno set when it failed.
-UniqueFd TryConnect(const Address& address, int timeout_ms) {
-  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+base::UniqueFd TryConnect(const Address& address, int timeout_ms) {
+  base::UniqueFd fd(
+      socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return fd;
   if (connect(fd.get(), Raw(address), address.size) != 0) {
-    if (errno != EINPROGRESS) return UniqueFd();
+    if (errno != EINPROGRESS) return base::UniqueFd();
     pollfd entry{fd.get(), POLLOUT, 0};
     if (poll(&entry, 1, timeout_ms) <= 0) {
       errno = ETIMEDOUT;
-      return UniqueFd();
+      return base::UniqueFd();
     }
     int error = 0;
     socklen_t size = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
       errno = error;
-      return UniqueFd();
+      return base::UniqueFd();
     }
   }
   if (!SameUser(fd.get())) {
     errno = EACCES;
-    return UniqueFd();
+    return base::UniqueFd();
   }
   if (address.storage.ss_family != AF_UNIX) TuneTcp(fd.get());
   return fd;
@@ -158,7 +161,7 @@ Result<bool> IsLoopback(const Endpoint& endpoint) {
   return true;
 }
 
-std::string PeerAddress(const UniqueFd& socket) {
+std::string PeerAddress(const base::UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   char host[NI_MAXHOST], port[NI_MAXSERV];
@@ -172,11 +175,12 @@ std::string PeerAddress(const UniqueFd& socket) {
   return std::string(v6 ? "[" : "").append(host).append(v6 ? "]:" : ":").append(port);
 }
 
-Result<UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {
+Result<base::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {
   ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
   int error = 0;
   for (const Address& address : addresses) {
-    UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    base::UniqueFd fd(
+        socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int on = 1;
     if (address.storage.ss_family != AF_UNIX) {
       setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -197,9 +201,9 @@ Result<UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels
                        endpoint.text.c_str(), strerror(error), advice.c_str());
 }
 
-UniqueFd AcceptFrom(const UniqueFd& listener) {
+base::UniqueFd AcceptFrom(const base::UniqueFd& listener) {
   for (;;) {
-    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    base::UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) return fd;
     if (!SameUser(fd.get())) continue;
     TuneTcp(fd.get());  // refused by Unix sockets, which need none of it
@@ -207,8 +211,8 @@ UniqueFd AcceptFrom(const UniqueFd& listener) {
   }
 }
 
-Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
-                           const EndpointLabels& labels) {
+Result<base::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,
+                                 const base::AbortSignal& cancel, const EndpointLabels& labels) {
   Status last;
   do {
     if (cancel.raised()) return cancel.reason();
@@ -217,7 +221,7 @@ Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const A
       last = addresses.status();
     } else {
       for (const Address& address : *addresses) {
-        UniqueFd fd = TryConnect(address, RemainingMs(deadline, kConnectAttemptMs));
+        base::UniqueFd fd = TryConnect(address, base::RemainingMs(deadline, kConnectAttemptMs));
         if (fd.valid()) {
           fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
           return fd;
@@ -226,11 +230,11 @@ Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const A
       }
     }
     std::this_thread::sleep_for(kRetryPause);
-  } while (!Passed(deadline));
+  } while (!base::Passed(deadline));
   return Status::Error(StatusCode::kRendezvous,
                        "found no %s at %s in time: %s; check that %s was started and that this "
                        "host can reach the address",
                        labels.listener, endpoint.text.c_str(), last.message(), labels.listener);
 }
 
-}  // namespace engine
+}  // namespace engine::launch

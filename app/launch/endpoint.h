@@ -9,7 +9,7 @@
 #include "core/base/unique_fd.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 struct Endpoint {
   std::string text;  // as the user wrote it
@@ -32,18 +32,19 @@ struct EndpointLabels {
 };
 
 // Binds the address that the host resolves to and no other interface. kRendezvous.
-Result<UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
+Result<base::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
 
 // "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
-std::string PeerAddress(const UniqueFd& socket);
+std::string PeerAddress(const base::UniqueFd& socket);
 
 // The next waiting connection, an invalid descriptor when there is none. A peer of another user
 // on a Unix socket is turned away.
-UniqueFd AcceptFrom(const UniqueFd& listener);
+base::UniqueFd AcceptFrom(const base::UniqueFd& listener);
 
 // Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
 // that is raised.
-Result<UniqueFd> ConnectTo(const Endpoint& endpoint, TimePoint deadline, const AbortSignal& cancel,
-                           const EndpointLabels& labels = {});
+Result<base::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,
+                                 const base::AbortSignal& cancel,
+                                 const EndpointLabels& labels = {});
 
-}  // namespace engine
+}  // namespace engine::launch

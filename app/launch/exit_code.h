@@ -4,7 +4,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 constexpr int ExitCode(StatusCode code) noexcept {
   switch (code) {
@@ -40,4 +40,4 @@ constexpr int ExitCode(StatusCode code) noexcept {
   return 70;
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -5,21 +5,22 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/member.h"
 
-namespace engine {
+namespace engine::launch {
 
 Status AbortReason(const Status& cause) {
   StatusCode code =
       cause.code() == StatusCode::kPeerLost ? StatusCode::kPeerLost : StatusCode::kAborted;
-  if (cause.rank() == kNobody) return Status::Error(code, "%s", cause.message());
-  return Status::Error(code, "%s failed: %s", MemberName(cause.rank()).c_str(), cause.message())
+  if (cause.rank() == base::kNobody) return Status::Error(code, "%s", cause.message());
+  return Status::Error(code, "%s failed: %s", base::MemberName(cause.rank()).c_str(),
+                       cause.message())
       .WithRank(cause.rank());
 }
 
 void FailureLog::AddReport(int member, const Status& status) {
   Weight weight = Weight::kPrimary;
   if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
-  if (IsSecondary(status.code())) weight = Weight::kSecondary;
-  Status blamed = status.rank() != kNobody ? status : status.WithRank(member);
+  if (base::IsSecondary(status.code())) weight = Weight::kSecondary;
+  Status blamed = status.rank() != base::kNobody ? status : status.WithRank(member);
   std::lock_guard lock(mutex_);
   entries_.push_back({weight, blamed, ExitCode(status.code())});
 }
@@ -47,4 +48,4 @@ LaunchOutcome FailureLog::Outcome(int stop_signal) const {
   return outcome;
 }
 
-}  // namespace engine
+}  // namespace engine::launch

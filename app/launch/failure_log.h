@@ -9,7 +9,7 @@
 #include "core/base/member.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 // What the AbortSignal of the other members is raised with when `cause` ends the run: secondary,
 // so that one that returns it is not taken for the cause.
@@ -41,4 +41,4 @@ class FailureLog {
   std::vector<Entry> entries_;  // guarded by mutex_; in order of arrival
 };
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -6,7 +6,7 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 LaunchOutcome RunMode(const LaunchPlan& plan, const LaunchOptions& options, const RankBody& body) {
@@ -26,7 +26,7 @@ LaunchOutcome RunMode(const LaunchPlan& plan, const LaunchOptions& options, cons
 }  // namespace
 
 LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
-                     const std::function<Status(RankContext&)>& body) {
+                     const std::function<Status(base::RankContext&)>& body) {
   Status status;
   try {
     return RunMode(plan, options, body);
@@ -40,4 +40,4 @@ LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
   return {status, ExitCode(status.code())};
 }
 
-}  // namespace engine
+}  // namespace engine::launch

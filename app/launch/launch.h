@@ -10,7 +10,7 @@
 #include "core/base/rank_context.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 // What the command line says of ranks; 0 or empty: nothing.
 struct LaunchFlags {
@@ -73,7 +73,7 @@ struct LaunchOptions {
 
 struct LaunchOutcome {
   // ok() if every member returned OK, but for ranks whose loss the run survived (AllowLosses);
-  // rank() is the one to blame, BlameServer(i) for server i
+  // rank() is the one to blame, ServerId(i) for server i
   Status status;
   int exit_code = 0;  // by the table in exit_code.h, or 128 + signal
   // Whether this process is the one to tell the user. In kJoin that is rank 0, or whoever cannot
@@ -109,6 +109,6 @@ struct LaunchOutcome {
 // last, within grace_ms after a failure, else within leave_timeout_ms. kServe: the run is somewhere
 // else, and the outcome is this server's; it is always reported.
 LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
-                     const std::function<Status(RankContext&)>& body);
+                     const std::function<Status(base::RankContext&)>& body);
 
-}  // namespace engine
+}  // namespace engine::launch

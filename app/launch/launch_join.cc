@@ -5,15 +5,19 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <chrono>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "app/launch/endpoint.h"
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/supervisor.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 LaunchOutcome Failed(const Status& status) {
@@ -24,7 +28,7 @@ LaunchOutcome Failed(const Status& status) {
 class ServerThread {
  public:
   ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerListener listener,
-               UniqueFd own_rank);
+               base::UniqueFd own_rank);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
   }
@@ -38,12 +42,12 @@ class ServerThread {
 
   const LaunchOptions& options_;
   Supervisor supervisor_;
-  TimePoint left_at_{};  // when rank 0 was seen to have left
+  base::TimePoint left_at_{};  // when rank 0 was seen to have left
   std::thread thread_;
 };
 
 ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
-                           ServerListener listener, UniqueFd own_rank)
+                           ServerListener listener, base::UniqueFd own_rank)
     : options_(options),
       supervisor_(
           {.shape = {plan.info.world_size, plan.info.servers,
@@ -85,12 +89,12 @@ void ServerThread::Serve() {
 bool ServerThread::Done() {
   if (supervisor_.AllGone()) return true;
   if (!supervisor_.IsGone(0)) return false;
-  if (left_at_ == TimePoint{}) left_at_ = std::chrono::steady_clock::now();
+  if (left_at_ == base::TimePoint{}) left_at_ = std::chrono::steady_clock::now();
   if (supervisor_.failed()) {
-    TimePoint from = std::max(left_at_, supervisor_.failed_at());
-    return Passed(from + std::chrono::milliseconds(options_.grace_ms));
+    base::TimePoint from = std::max(left_at_, supervisor_.failed_at());
+    return base::Passed(from + std::chrono::milliseconds(options_.grace_ms));
   }
-  if (!Passed(left_at_ + std::chrono::milliseconds(options_.leave_timeout_ms))) return false;
+  if (!base::Passed(left_at_ + std::chrono::milliseconds(options_.leave_timeout_ms))) return false;
   supervisor_.Fail(
       -1, Status::Error(StatusCode::kTimeout, "%s did not finish within %lld ms after rank 0",
                         supervisor_.Remaining().c_str(),
@@ -119,8 +123,8 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
-  UniqueFd own(pair[0]);
-  ServerThread server(plan, options, std::move(*listener), UniqueFd(pair[1]));
+  base::UniqueFd own(pair[0]);
+  ServerThread server(plan, options, std::move(*listener), base::UniqueFd(pair[1]));
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   // Its own server tells it when the rendezvous fails.
   (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kRendezvousGraceMs,
@@ -130,20 +134,20 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
 
 LaunchOutcome JoinAsOther(const LaunchPlan& plan, const LaunchOptions& options,
                           const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
-  TimePoint deadline = DeadlineIn(options.rendezvous_timeout_ms);
-  Result<UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort());
+  base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
+  Result<base::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort());
   if (!socket.ok()) return Failed(socket.status().WithRank(plan.info.rank));
   StoreClient::Identity identity{plan.info.rank, plan.info.world_size, plan.job,
                                  "rank 0 at " + endpoint.text, 0};
   Status status = process.Run(std::move(*socket), identity,
                               options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
   if (status.ok()) return {};
-  if (status.rank() == kNobody) status = status.WithRank(plan.info.rank);
+  if (status.rank() == base::kNobody) status = status.WithRank(plan.info.rank);
   FailureLog failures;
   failures.AddReport(plan.info.rank, status);
   LaunchOutcome outcome = failures.Outcome(process.stop_requested());
   Status cause = process.cause();
-  if (!cause.ok() && IsSecondary(status.code())) outcome = Failed(cause);
+  if (!cause.ok() && base::IsSecondary(status.code())) outcome = Failed(cause);
   outcome.report = !process.heard();
   return outcome;
 }
@@ -160,4 +164,4 @@ LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
                              : JoinAsOther(plan, options, *endpoint, process, body);
 }
 
-}  // namespace engine
+}  // namespace engine::launch

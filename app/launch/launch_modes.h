@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
@@ -10,7 +11,7 @@
 #include "app/launch/rank_process.h"
 #include "app/launch/server_key.h"
 
-namespace engine {
+namespace engine::launch {
 
 LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body);
@@ -23,7 +24,7 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
 
 // Where servers from elsewhere join a run.
 struct ServerListener {
-  UniqueFd socket;
+  base::UniqueFd socket;
   std::optional<ServerKey> key;  // that they must know
   bool loopback = false;         // only this host can reach it
 };
@@ -33,4 +34,4 @@ struct ServerListener {
 Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
                                           const EndpointLabels& labels);
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -1,11 +1,14 @@
 // Servers that join a run over the network: the listener of the run, and a server that joins.
 
+#include <string>
+#include <utility>
+
 #include "app/launch/exit_code.h"
 #include "app/launch/failure_log.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/member.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 LaunchOutcome Failed(const Status& status) {
@@ -36,8 +39,8 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
   constexpr EndpointLabels kLabels{"run", "HOST:PORT"};
   const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
   if (!endpoint.ok()) return Failed(endpoint.status());
-  const int member = MemberOf(plan.info);
-  StoreClient::Identity identity{member, 0, {}, "the run at " + endpoint->text, kNobody};
+  const int member = base::MemberOf(plan.info);
+  StoreClient::Identity identity{member, 0, {}, "the run at " + endpoint->text, base::kNobody};
   if (!plan.key_file.empty()) {
     Result<ServerKey> key = ServerKey::Load(plan.key_file);
     if (!key.ok()) return Failed(key.status());
@@ -45,14 +48,14 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
   }
   StopSignals signals;
   RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
-  const TimePoint deadline = DeadlineIn(options.rendezvous_timeout_ms);
-  Result<UniqueFd> socket = ConnectTo(*endpoint, deadline, process.abort(), kLabels);
+  const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
+  Result<base::UniqueFd> socket = ConnectTo(*endpoint, deadline, process.abort(), kLabels);
   if (!socket.ok()) return Failed(socket.status());
   Status status = process.Run(std::move(*socket), identity,
                               options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
   if (status.ok()) return {};
   const Status cause = process.cause();
-  if (!cause.ok() && IsSecondary(status.code())) return Failed(cause);
+  if (!cause.ok() && base::IsSecondary(status.code())) return Failed(cause);
   // Before it is one of the members nobody else is to blame.
   if (status.code() == StatusCode::kRendezvous) return Failed(status);
   FailureLog failures;
@@ -60,4 +63,4 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
   return failures.Outcome(process.stop_requested());
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -11,14 +11,17 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/supervisor.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 class SpawnedRun {
@@ -43,19 +46,19 @@ class SpawnedRun {
  private:
   struct Child {
     pid_t pid = -1;
-    UniqueFd pidfd;
+    base::UniqueFd pidfd;
     bool ended = true;    // or not started
     int wait_status = 0;  // once ended
     int incarnation = 0;
     bool lost = false;  // the run goes on without it
-    TimePoint lost_at{};
+    base::TimePoint lost_at{};
     bool replace = false;  // another takes its place when it has ended
   };
 
   Supervisor::Settings MakeSettings(const LaunchPlan& plan);
   Status Start();
   Status StartMember(int member);
-  [[noreturn]] void BeMember(int member, UniqueFd socket, pid_t parent);
+  [[noreturn]] void BeMember(int member, base::UniqueFd socket, pid_t parent);
   void Step();
   void HandleSignals();
   std::string Replace(int rank);
@@ -65,7 +68,7 @@ class SpawnedRun {
   void KillRest();
   bool Running() const;
   // Once failed.
-  TimePoint GraceEnd() const {
+  base::TimePoint GraceEnd() const {
     return supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms);
   }
   Supervisor::Loss ExplainLoss(int member);
@@ -80,7 +83,7 @@ class SpawnedRun {
   int restarted_ = 0;
   int signal_count_ = 0;
   bool killed_ = false;
-  TimePoint killed_at_{};
+  base::TimePoint killed_at_{};
 };
 
 Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
@@ -98,10 +101,11 @@ Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
 LaunchOutcome SpawnedRun::Run() {
   Status started = Start();
   if (!started.ok()) {
-    supervisor_.Fail(kNobody, started);
+    supervisor_.Fail(base::kNobody, started);
     KillRest();
   }
-  while (Running() && !(killed_ && Passed(killed_at_ + std::chrono::milliseconds(kKilledMs)))) {
+  while (Running() &&
+         !(killed_ && base::Passed(killed_at_ + std::chrono::milliseconds(kKilledMs)))) {
     Step();
   }
   supervisor_.server().Flush(kFlushMs);  // to servers elsewhere
@@ -118,8 +122,8 @@ Status SpawnedRun::Start() {
 Status SpawnedRun::StartMember(int member) {
   auto failed = [&](const char* what, const char* advice) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s; %s",
-                         MemberName(member).c_str(),
-                         IsServer(member) ? shape_.servers : shape_.world_size, what,
+                         base::MemberName(member).c_str(),
+                         base::IsServer(member) ? shape_.servers : shape_.world_size, what,
                          strerror(errno), advice);
   };
   constexpr const char* kRaiseFiles =
@@ -128,7 +132,7 @@ Status SpawnedRun::StartMember(int member) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     return failed("socketpair", kRaiseFiles);
   }
-  UniqueFd ours(pair[0]), theirs(pair[1]);
+  base::UniqueFd ours(pair[0]), theirs(pair[1]);
   std::fflush(nullptr);  // what is buffered must not be written once per process
   pid_t parent = getpid();
   pid_t pid = fork();
@@ -146,7 +150,7 @@ Status SpawnedRun::StartMember(int member) {
   return {};
 }
 
-void SpawnedRun::BeMember(int member, UniqueFd socket, pid_t parent) {
+void SpawnedRun::BeMember(int member, base::UniqueFd socket, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(ExitCode(StatusCode::kPeerLost));  // it died before the prctl
   RankInfo info = LocalInfo(shape_, member);
@@ -156,7 +160,7 @@ void SpawnedRun::BeMember(int member, UniqueFd socket, pid_t parent) {
   Status status;
   try {
     RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore);
-    StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", kNobody};
+    StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", base::kNobody};
     status = process.Run(std::move(socket), identity,
                          options_.rendezvous_timeout_ms + kRendezvousGraceMs, body_);
   } catch (const std::exception& error) {
@@ -173,7 +177,7 @@ bool SpawnedRun::Running() const {
     if (!child.ended || child.replace) return true;
   }
   if (!supervisor_.SomebodyIsThere()) return false;
-  return !supervisor_.failed() || !Passed(GraceEnd());
+  return !supervisor_.failed() || !base::Passed(GraceEnd());
 }
 
 void SpawnedRun::Step() {
@@ -183,7 +187,7 @@ void SpawnedRun::Step() {
   }
   supervisor_.server().AddPollFds(&fds);
   bool waiting_to_kill = supervisor_.failed() && !killed_;
-  poll(fds.data(), fds.size(), waiting_to_kill ? RemainingMs(GraceEnd(), kPollMs) : kPollMs);
+  poll(fds.data(), fds.size(), waiting_to_kill ? base::RemainingMs(GraceEnd(), kPollMs) : kPollMs);
 
   HandleSignals();
   // Deaths first: the secondary failures that they caused are in the sockets by now.
@@ -196,15 +200,16 @@ void SpawnedRun::Step() {
   supervisor_.server().Handle();
   supervisor_.Tick();
   HandleLost();
-  if (supervisor_.failed() && !killed_ && Passed(GraceEnd())) KillRest();
+  if (supervisor_.failed() && !killed_ && base::Passed(GraceEnd())) KillRest();
 }
 
 void SpawnedRun::HandleSignals() {
   while (int signal = signals_.Read()) {
     supervisor_.Stop(signal);
     if (++signal_count_ < 2) continue;
-    supervisor_.Fail(kNobody, Status::Error(StatusCode::kInterrupted,
-                                            "stopped at once by a second %s", SignalName(signal)));
+    supervisor_.Fail(base::kNobody,
+                     Status::Error(StatusCode::kInterrupted, "stopped at once by a second %s",
+                                   SignalName(signal)));
     KillRest();
   }
 }
@@ -230,8 +235,8 @@ void SpawnedRun::HandleLost() {
     Child& lost = children_[rank];
     if (!lost.lost) continue;
     if (!lost.ended) {
-      const TimePoint end = lost.lost_at + std::chrono::milliseconds(options_.grace_ms);
-      if (Passed(end)) kill(lost.pid, SIGKILL);
+      const base::TimePoint end = lost.lost_at + std::chrono::milliseconds(options_.grace_ms);
+      if (base::Passed(end)) kill(lost.pid, SIGKILL);
       continue;
     }
     if (!std::exchange(lost.replace, false)) continue;
@@ -310,4 +315,4 @@ LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options
   return run.Run();
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -7,11 +7,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "app/launch/exit_code.h"
@@ -19,7 +22,7 @@
 #include "app/launch/member.h"
 #include "app/launch/supervisor.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 class ThreadedRun {
@@ -65,14 +68,14 @@ class ThreadedRun {
 
 // Runs on the thread of the member, which may outlive the run when it hangs: it shares nothing with
 // it but the connection.
-void RunMember(const RankInfo& info, UniqueFd socket, int64_t join_timeout_ms, const RankBody& body,
-               std::atomic<bool>& failed_to_join) {
+void RunMember(const RankInfo& info, base::UniqueFd socket, int64_t join_timeout_ms,
+               const RankBody& body, std::atomic<bool>& failed_to_join) {
   const std::string name = (info.is_server != 0 ? "server" : "rank") + std::to_string(info.rank);
   pthread_setname_np(pthread_self(), name.c_str());
   try {
     RankProcess process(info);
     const StoreClient::Identity identity{
-        MemberOf(info), info.world_size, {}, "the launcher", kNobody};
+        base::MemberOf(info), info.world_size, {}, "the launcher", base::kNobody};
     (void)process.Run(std::move(socket), identity, join_timeout_ms, body);
   } catch (const std::exception&) {
     failed_to_join = true;
@@ -85,12 +88,12 @@ Status ThreadedRun::StartMember(int member) {
     return Status::Error(StatusCode::kResourceExhausted,
                          "cannot start the thread of %s (of %d ranks and %d servers): %s; raise "
                          "the limits of this process (ulimit -n, ulimit -u)",
-                         MemberName(member).c_str(), shape_.world_size, shape_.servers, why);
+                         base::MemberName(member).c_str(), shape_.world_size, shape_.servers, why);
   };
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failed(strerror(errno));
-  const auto theirs = std::make_shared<UniqueFd>(pair[1]);
-  supervisor_.server().Adopt(UniqueFd(pair[0]));
+  const auto theirs = std::make_shared<base::UniqueFd>(pair[1]);
+  supervisor_.server().Adopt(base::UniqueFd(pair[0]));
   Thread& started = threads_.emplace_back();
   try {
     started.thread =
@@ -109,7 +112,8 @@ Status ThreadedRun::StartMember(int member) {
 bool ThreadedRun::Running() const {
   if (supervisor_.AllGone()) return false;
   return !supervisor_.failed() ||
-         !Passed(supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms + kHangMs));
+         !base::Passed(supervisor_.failed_at() +
+                       std::chrono::milliseconds(options_.grace_ms + kHangMs));
 }
 
 void ThreadedRun::Step() {
@@ -134,7 +138,7 @@ void ThreadedRun::Step() {
 LaunchOutcome ThreadedRun::Run() {
   for (int i = 0; i < shape_.members() && !supervisor_.failed(); ++i) {
     const Status started = StartMember(shape_.At(i));
-    if (!started.ok()) supervisor_.Fail(kNobody, started);
+    if (!started.ok()) supervisor_.Fail(base::kNobody, started);
   }
   while (Running()) Step();
   supervisor_.server().Flush(kFlushMs);
@@ -161,4 +165,4 @@ LaunchOutcome LaunchThreads(const LaunchPlan& plan, const LaunchOptions& options
   return ThreadedRun(plan, options, body).Run();
 }
 
-}  // namespace engine
+}  // namespace engine::launch

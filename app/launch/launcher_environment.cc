@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
+#include <utility>
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;
@@ -30,14 +32,14 @@ bool ParseInt(std::string_view text, int* out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-std::string Value(const Environment& environment, const std::string& name) {
+std::string Value(const EnvironmentVariables& environment, const std::string& name) {
   const std::string* value = Find(environment, name);
   return value ? *value : "";
 }
 
 // The number in `name`, which must be in [low, high].
-Result<int> Number(const Environment& environment, const Names& names, const char* name, int low,
-                   int high) {
+Result<int> Number(const EnvironmentVariables& environment, const Names& names, const char* name,
+                   int low, int high) {
   int number = 0;
   std::string text = Value(environment, name);
   if (ParseInt(text, &number) && number >= low && number <= high) return number;
@@ -48,7 +50,7 @@ Result<int> Number(const Environment& environment, const Names& names, const cha
 }
 
 // The optional local rank and size.
-Status ReadLocal(const Environment& environment, const Names& names, RankInfo* info) {
+Status ReadLocal(const EnvironmentVariables& environment, const Names& names, RankInfo* info) {
   if (Find(environment, names.local_rank) != nullptr) {
     ENGINE_ASSIGN_OR_RETURN(info->local_rank,
                             Number(environment, names, names.local_rank, 0, info->world_size - 1));
@@ -62,7 +64,7 @@ Status ReadLocal(const Environment& environment, const Names& names, RankInfo* i
   return {};
 }
 
-std::string OpenMpiJob(const Environment& environment) {
+std::string OpenMpiJob(const EnvironmentVariables& environment) {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
     if (const std::string* value = Find(environment, name)) return *value;
   }
@@ -70,7 +72,7 @@ std::string OpenMpiJob(const Environment& environment) {
   return uri.substr(0, uri.find(';'));
 }
 
-void AddDetails(const Environment& environment, LauncherRank* rank) {
+void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
   RankInfo& info = rank->info;
   switch (rank->launcher) {
     case Launcher::kTorchrun:
@@ -103,7 +105,7 @@ void AddDetails(const Environment& environment, LauncherRank* rank) {
 
 }  // namespace
 
-const std::string* Find(const Environment& environment, const std::string& name) {
+const std::string* Find(const EnvironmentVariables& environment, const std::string& name) {
   auto found = environment.find(name);
   return found == environment.end() || found->second.empty() ? nullptr : &found->second;
 }
@@ -129,7 +131,7 @@ std::vector<int> ParseTasksPerNode(const std::string& text) {
 }
 
 Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
-                                                 const Environment& environment) {
+                                                 const EnvironmentVariables& environment) {
   const Names& names = kNames[static_cast<int>(launcher)];
   const bool has_rank = Find(environment, names.rank) != nullptr;
   const bool has_size = Find(environment, names.world_size) != nullptr;
@@ -159,4 +161,4 @@ Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
   return std::optional<LauncherRank>(std::move(rank));
 }
 
-}  // namespace engine
+}  // namespace engine::launch

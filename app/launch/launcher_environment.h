@@ -9,9 +9,9 @@
 #include "engine/host.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
-using Environment = std::map<std::string, std::string>;
+using EnvironmentVariables = std::map<std::string, std::string>;
 
 enum class Launcher { kTorchrun, kOpenMpi, kSlurm, kPmi };
 
@@ -31,11 +31,12 @@ struct LauncherRank {
 
 // What `launcher` says, nothing if it did not start this process. kInvalidArgument when its
 // variables are incomplete or no numbers.
-Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher, const Environment& environment);
+Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
+                                                 const EnvironmentVariables& environment);
 
 // "2(x3),1" -> 2 2 2 1: Slurm's tasks per node. Empty when malformed.
 std::vector<int> ParseTasksPerNode(const std::string& text);
 
-const std::string* Find(const Environment& environment, const std::string& name);
+const std::string* Find(const EnvironmentVariables& environment, const std::string& name);
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -5,10 +5,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "core/base/member.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
@@ -19,8 +20,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 
 }  // namespace
 
-LogSink MemberLog(const RankInfo& info, LogLevel level) {
-  const std::string name = MemberName(MemberOf(info));
+base::LogSink MemberLog(const RankInfo& info, LogLevel level) {
+  const std::string name = base::MemberName(base::MemberOf(info));
   const bool alone = info.world_size == 1 && info.servers == 0;
   // In no registry of spdlog: the sink owns it.
   auto logger =
@@ -32,4 +33,4 @@ LogSink MemberLog(const RankInfo& info, LogLevel level) {
   };
 }
 
-}  // namespace engine
+}  // namespace engine::launch

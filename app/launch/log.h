@@ -3,11 +3,11 @@
 
 #include "core/base/rank_context.h"
 
-namespace engine {
+namespace engine::launch {
 
 // Writes lines like "14:03:59.120 W [rank 1] message" to stderr, from `level` up; "[server 0]" of a
 // server, and without the member in a world of one. Each line is one write, so lines of several
 // processes do not mix.
-LogSink MemberLog(const RankInfo& info, LogLevel level = LogLevel::kWarning);
+base::LogSink MemberLog(const RankInfo& info, LogLevel level = LogLevel::kWarning);
 
-}  // namespace engine
+}  // namespace engine::launch

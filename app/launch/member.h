@@ -3,7 +3,7 @@
 
 #include "core/base/member.h"
 
-namespace engine {
+namespace engine::launch {
 
 // The key of the store that the launcher sets when every rank has left, or is lost for good.
 inline constexpr const char* kRanksLeftKey = "run/ranks_left";
@@ -18,16 +18,16 @@ struct RunShape {
   // Ranks first, then servers; -1 for a number that names no member.
   int Index(int member) const {
     if (member >= 0) return member < world_size ? member : -1;
-    const int server = BlamedServer(member);
+    const int server = ServerOfId(member);
     return server >= 0 && server < servers ? world_size + server : -1;
   }
-  int At(int index) const { return index < world_size ? index : BlameServer(index - world_size); }
+  int At(int index) const { return index < world_size ? index : ServerId(index - world_size); }
 };
 
 // Of a member of a run that is on this host as a whole.
 inline RankInfo LocalInfo(const RunShape& shape, int member) {
-  const bool server = IsServer(member);
-  const int index = server ? BlamedServer(member) : member;
+  const bool server = base::IsServer(member);
+  const int index = server ? ServerOfId(member) : member;
   return {.rank = index,
           .world_size = shape.world_size,
           .local_rank = index,
@@ -37,4 +37,4 @@ inline RankInfo LocalInfo(const RunShape& shape, int member) {
           .one_host = shape.one_host ? 1u : 0u};
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -1,11 +1,16 @@
 #include "app/launch/memory_store.h"
 
+#include <functional>
+#include <string_view>
+#include <utility>
+
 #include "core/base/deadline.h"
 #include "core/base/store.h"
 
-namespace engine {
+namespace engine::launch {
 
-MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort, bool hears_posts)
+MemoryStore::MemoryStore(std::shared_ptr<MemoryTable> table, base::AbortSignal& abort,
+                         bool hears_posts)
     : table_(std::move(table)), abort_(abort) {
   token_ = abort_.Listen([shared = table_](const Status&) {
     // Under the lock, so that a waiter is either before its look at raised() or already waiting.
@@ -26,15 +31,15 @@ MemoryStore::~MemoryStore() {
 }
 
 Status MemoryStore::Set(std::string_view key, std::string_view value) {
-  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
+  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes(key, value));
   if (abort_.raised()) return abort_.reason();
   table_->Put(key, value);
   return {};
 }
 
 Result<std::string> MemoryStore::Get(std::string_view key, int64_t timeout_ms) {
-  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, {}));
-  TimePoint deadline = DeadlineIn(timeout_ms);
+  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes(key, {}));
+  base::TimePoint deadline = base::DeadlineIn(timeout_ms);
   std::unique_lock lock(table_->mutex);
   auto found = table_->values.end();
   table_->changed.wait_until(lock, deadline, [&] {
@@ -42,19 +47,19 @@ Result<std::string> MemoryStore::Get(std::string_view key, int64_t timeout_ms) {
     return found != table_->values.end() || abort_.raised();
   });
   if (abort_.raised()) return abort_.reason();
-  if (found == table_->values.end()) return StoreTimeout(key, timeout_ms);
+  if (found == table_->values.end()) return base::StoreTimeout(key, timeout_ms);
   return found->second;
 }
 
 Result<bool> MemoryStore::Has(std::string_view key) {
-  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, {}));
+  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes(key, {}));
   if (abort_.raised()) return abort_.reason();
   std::lock_guard lock(table_->mutex);
   return table_->values.contains(key);
 }
 
 Status MemoryStore::Post(std::string_view text) {
-  ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
+  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes({}, text));
   if (abort_.raised()) return abort_.reason();
   const std::lock_guard lock(table_->posts_mutex);
   for (MessageQueue* queue : table_->queues) {
@@ -67,4 +72,4 @@ void MemoryStore::Listen(std::function<void(std::string_view)> listener) {
   posts_.Listen(std::move(listener));
 }
 
-}  // namespace engine
+}  // namespace engine::launch

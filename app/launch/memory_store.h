@@ -2,17 +2,19 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/launch/message_queue.h"
 #include "core/base/rank_context.h"
 #include "core/base/store.h"
 
-namespace engine {
+namespace engine::launch {
 
 // What the ranks share.
 struct MemoryTable {
@@ -30,10 +32,11 @@ struct MemoryTable {
 };
 
 // One rank's view: its waits end when `abort` is raised, which must outlive it.
-class MemoryStore final : public Store {
+class MemoryStore final : public base::Store {
  public:
   // `hears_posts`: false for a server.
-  MemoryStore(std::shared_ptr<MemoryTable> table, AbortSignal& abort, bool hears_posts = true);
+  MemoryStore(std::shared_ptr<MemoryTable> table, base::AbortSignal& abort,
+              bool hears_posts = true);
   ~MemoryStore() override;
 
   Status Set(std::string_view key, std::string_view value) override;
@@ -44,9 +47,9 @@ class MemoryStore final : public Store {
 
  private:
   const std::shared_ptr<MemoryTable> table_;
-  AbortSignal& abort_;
+  base::AbortSignal& abort_;
   MessageQueue posts_;
   int token_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -24,7 +24,7 @@
 #include "core/base/store.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 inline constexpr uint32_t kProtocolVersion = 2;
 enum class MessageKind : uint8_t {
@@ -80,7 +80,7 @@ class MessageReader {
  private:
   std::string buffer_;
   size_t begin_ = 0;  // of the bytes in buffer_ that are not consumed
-  uint32_t max_value_bytes_ = kMaxValueBytes;
+  uint32_t max_value_bytes_ = base::kMaxValueBytes;
 };
 
-}  // namespace engine
+}  // namespace engine::launch

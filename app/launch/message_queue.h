@@ -5,9 +5,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-namespace engine {
+namespace engine::launch {
 
 class MessageQueue {
  public:
@@ -36,4 +37,4 @@ class MessageQueue {
   std::vector<std::string> kept_;                   // guarded by mutex_
 };
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -1,11 +1,12 @@
 #include "app/launch/rank_process.h"
 
 #include <exception>
+#include <utility>
 
 #include "app/launch/deadlines.h"
 
-namespace engine {
-Status CallBody(const RankBody& body, RankContext& context) {
+namespace engine::launch {
+Status CallBody(const RankBody& body, base::RankContext& context) {
   try {
     return body(context);
   } catch (const std::exception& error) {
@@ -20,9 +21,9 @@ RankProcess::RankProcess(const RankInfo& info, const StopSignals& signals, Secon
   signal_thread_.emplace(signals, [this](int signal) { OnSignal(signal); });
 }
 
-Status RankProcess::Run(UniqueFd socket, const StoreClient::Identity& identity,
+Status RankProcess::Run(base::UniqueFd socket, const StoreClient::Identity& identity,
                         int64_t join_timeout_ms, const RankBody& body) {
-  TimePoint deadline = DeadlineIn(join_timeout_ms);
+  base::TimePoint deadline = base::DeadlineIn(join_timeout_ms);
   auto client =
       std::make_unique<StoreClient>(std::move(socket), identity, abort_,
                                     [this](int signal, bool started) { Stop(signal, started); });
@@ -36,8 +37,8 @@ Status RankProcess::Run(UniqueFd socket, const StoreClient::Identity& identity,
     info_.world_size = shape.world_size;
     info_.servers = shape.servers;
     info_.one_host = shape.one_host ? 1 : 0;
-    RankContext context{info_, *client_, abort_, stop_requested_,
-                        [this] { client_->AllowLosses(); }};
+    base::RankContext context{info_, *client_, abort_, stop_requested_,
+                              [this] { client_->AllowLosses(); }};
     status = CallBody(body, context);
   }
   client_->Leave(status);
@@ -47,8 +48,8 @@ Status RankProcess::Run(UniqueFd socket, const StoreClient::Identity& identity,
 void RankProcess::OnSignal(int signal) {
   if (first_signal_ == 0) {
     first_signal_ = signal;
-    second_counts_from_ = DeadlineIn(kSecondSignalMs);
-  } else if (second_ == SecondSignal::kDie && Passed(second_counts_from_)) {
+    second_counts_from_ = base::DeadlineIn(kSecondSignalMs);
+  } else if (second_ == SecondSignal::kDie && base::Passed(second_counts_from_)) {
     signals_->Die(signal);
   }
   StoreClient* client = nullptr;  // set once, and there as long as this
@@ -70,4 +71,4 @@ void RankProcess::Stop(int signal, bool started) {
   }
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -2,6 +2,7 @@
 // server over one socket.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,12 +12,12 @@
 #include "app/launch/store_client.h"
 #include "core/base/rank_context.h"
 
-namespace engine {
+namespace engine::launch {
 
-using RankBody = std::function<Status(RankContext&)>;
+using RankBody = std::function<Status(base::RankContext&)>;
 
 // body(context); an exception that leaves it is kInternal.
-Status CallBody(const RankBody& body, RankContext& context);
+Status CallBody(const RankBody& body, base::RankContext& context);
 
 class RankProcess {
  public:
@@ -30,11 +31,11 @@ class RankProcess {
   explicit RankProcess(const RankInfo& info) : info_(info) {}
 
   // Raised with kInterrupted when the user asks to stop before the run has started.
-  AbortSignal& abort() { return abort_; }
+  base::AbortSignal& abort() { return abort_; }
 
   // Joins over `socket`, runs the body, reports how it ended. The store says how many ranks and
   // servers there are, and whether they are on one host. Call once.
-  Status Run(UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
+  Status Run(base::UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
              const RankBody& body);
 
   // The cause of the end of the run as the server knows it; OK if it gave none.
@@ -49,13 +50,13 @@ class RankProcess {
   RankInfo info_;  // complete once joined
   const StopSignals* const signals_ = nullptr;
   const SecondSignal second_ = SecondSignal::kIgnore;
-  AbortSignal abort_;
+  base::AbortSignal abort_;
   std::atomic<int> stop_requested_{0};
-  int first_signal_ = 0;            // signal thread only
-  TimePoint second_counts_from_{};  // signal thread only
+  int first_signal_ = 0;                  // signal thread only
+  base::TimePoint second_counts_from_{};  // signal thread only
   std::mutex mutex_;
   std::unique_ptr<StoreClient> client_;        // set once, under mutex_
   std::optional<SignalThread> signal_thread_;  // last: ends before what it uses
 };
 
-}  // namespace engine
+}  // namespace engine::launch

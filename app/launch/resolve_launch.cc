@@ -2,14 +2,16 @@
 
 #include <charconv>
 #include <initializer_list>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "app/launch/endpoint.h"
 #include "app/launch/launch.h"
 #include "app/launch/launcher_environment.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr int kMaxLocalRanks = 4096;
@@ -51,7 +53,7 @@ Status CheckAgree(const LauncherRank& a, const LauncherRank& b) {
 
 // The rank that the environment gives, from the launcher the flag names or the innermost one.
 Result<std::optional<LauncherRank>> FindRank(const LaunchFlags& flags,
-                                             const Environment& environment) {
+                                             const EnvironmentVariables& environment) {
   std::optional<LauncherRank> chosen;
   if (flags.launcher == "none") return chosen;
   const bool any = flags.launcher.empty() || flags.launcher == "auto";
@@ -82,7 +84,8 @@ Result<std::optional<LauncherRank>> FindRank(const LaunchFlags& flags,
 
 // MASTER_ADDR:MASTER_PORT. Where torchrun's agent keeps its own store on MASTER_PORT, the next
 // port.
-Result<std::string> MasterAddress(const LauncherRank& rank, const Environment& environment) {
+Result<std::string> MasterAddress(const LauncherRank& rank,
+                                  const EnvironmentVariables& environment) {
   const std::string* address = Find(environment, "MASTER_ADDR");
   const std::string* port_text = Find(environment, "MASTER_PORT");
   if (address == nullptr || port_text == nullptr) return std::string();
@@ -103,7 +106,7 @@ Result<std::string> MasterAddress(const LauncherRank& rank, const Environment& e
 }
 
 Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank& rank,
-                                   const Environment& environment) {
+                                   const EnvironmentVariables& environment) {
   if (!flags.rendezvous.empty()) return flags.rendezvous;
   ENGINE_ASSIGN_OR_RETURN(std::string master, MasterAddress(rank, environment));
   if (!master.empty()) return master;
@@ -166,7 +169,7 @@ Status CheckOwnRanks(const LaunchFlags& flags) {
 }
 
 Result<LaunchPlan> PlanJoin(const LaunchFlags& flags, const LauncherRank& rank,
-                            const Environment& environment) {
+                            const EnvironmentVariables& environment) {
   if (flags.threads) {
     return Refuse(
         "--threads makes all ranks in one process, but %s (%s) started this as "
@@ -232,4 +235,4 @@ Result<LaunchPlan> ResolveServe(const std::string& address, int index,
                     .key_file = key_file};
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -8,7 +8,7 @@
 
 #include "core/base/unique_fd.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr std::string_view kContext = "engine store handshake 1";
@@ -23,7 +23,7 @@ Status InitializeSodium() {
   return Status::Error(StatusCode::kInternal, "libsodium cannot be initialized");
 }
 
-Status CheckOwner(const UniqueFd& fd, const std::string& path) {
+Status CheckOwner(const base::UniqueFd& fd, const std::string& path) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) {
     return Failure(StatusCode::kMissingInput, path, strerror(errno));
@@ -38,7 +38,7 @@ Status CheckOwner(const UniqueFd& fd, const std::string& path) {
 
 // Writes `text` into a new file; another process that makes it at the same time wins.
 Status Create(const std::string& path, std::string_view text) {
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  base::UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid() && errno == EEXIST) return {};
   if (!fd.valid()) return Failure(StatusCode::kStorage, path, strerror(errno));
   const ssize_t size = write(fd.get(), text.data(), text.size());
@@ -56,7 +56,7 @@ ServerKey::~ServerKey() {
 
 Result<ServerKey> ServerKey::Load(const std::string& path) {
   ENGINE_RETURN_IF_ERROR(InitializeSodium());
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  base::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return Failure(StatusCode::kMissingInput, path, strerror(errno));
   ENGINE_RETURN_IF_ERROR(CheckOwner(fd, path));
   char text[2 * kBytes + 2];  // one newline, and one byte that must not be there
@@ -130,4 +130,4 @@ std::string ServerKey::MakeNonce() {
   return nonce;
 }
 
-}  // namespace engine
+}  // namespace engine::launch

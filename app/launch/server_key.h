@@ -18,7 +18,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 class ServerKey {
  public:
@@ -50,4 +50,4 @@ class ServerKey {
   std::array<unsigned char, kBytes> bytes_{};
 };
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -9,8 +9,9 @@
 #include <cerrno>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
-namespace engine {
+namespace engine::launch {
 
 StopSignals::StopSignals() {
   sigset_t wanted;
@@ -68,4 +69,4 @@ const char* SignalName(int signal) {
   return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "a signal";
 }
 
-}  // namespace engine
+}  // namespace engine::launch

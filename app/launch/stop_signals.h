@@ -8,7 +8,7 @@
 
 #include "core/base/unique_fd.h"
 
-namespace engine {
+namespace engine::launch {
 
 // Blocks SIGINT and SIGTERM in the calling thread and in every thread and process that it starts
 // from then on; the destructor restores the mask. A signal that this process was told to ignore
@@ -29,7 +29,7 @@ class StopSignals {
 
  private:
   sigset_t previous_mask_;
-  UniqueFd fd_;
+  base::UniqueFd fd_;
 };
 
 // Calls `on_signal` for each signal, from a thread of its own. Throws std::system_error when there
@@ -40,10 +40,10 @@ class SignalThread {
   ~SignalThread();
 
  private:
-  UniqueFd quit_;
+  base::UniqueFd quit_;
   std::thread thread_;
 };
 
 const char* SignalName(int signal);  // "SIGINT", for messages
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -9,12 +9,14 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/failure_log.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
@@ -27,7 +29,7 @@ bool Plausible(const RunShape& shape) {
 
 }  // namespace
 
-StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
+StoreClient::StoreClient(base::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
                          std::function<void(int, bool)> on_stop)
     : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
@@ -36,8 +38,8 @@ StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal&
               .id = kProtocolVersion,
               .rank = identity_.member,
               .number = identity_.world_size,
-              .key = identity_.job.substr(0, kMaxKeyBytes)},
-             DeadlineIn(kReportTimeoutMs));
+              .key = identity_.job.substr(0, base::kMaxKeyBytes)},
+             base::DeadlineIn(kReportTimeoutMs));
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
     {
@@ -47,7 +49,7 @@ StoreClient::StoreClient(UniqueFd socket, const Identity& identity, AbortSignal&
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
     if (tell) {
-      (void)Send(EncodeStatus(MessageKind::kFail, reason), DeadlineIn(kReportTimeoutMs));
+      (void)Send(EncodeStatus(MessageKind::kFail, reason), base::DeadlineIn(kReportTimeoutMs));
     }
   });
   reader_ = std::thread([this] {
@@ -66,7 +68,7 @@ StoreClient::~StoreClient() {
   if (reader_.joinable()) reader_.join();
 }
 
-Status StoreClient::Join(TimePoint deadline) {
+Status StoreClient::Join(base::TimePoint deadline) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline, [this] {
     return phase_ == Phase::kRunning || phase_ == Phase::kRefused || abort_.raised();
@@ -76,7 +78,8 @@ Status StoreClient::Join(TimePoint deadline) {
   lock.unlock();
   if (abort_.raised()) return abort_.reason();
   return Status::Error(StatusCode::kRendezvous, "%s did not say in time that all ranks%s are there",
-                       identity_.server.c_str(), IsServer(identity_.member) ? " and servers" : "");
+                       identity_.server.c_str(),
+                       base::IsServer(identity_.member) ? " and servers" : "");
 }
 
 bool StoreClient::started() const {
@@ -104,10 +107,10 @@ Result<bool> StoreClient::Has(std::string_view key) {
 }
 
 Status StoreClient::Post(std::string_view text) {
-  ENGINE_RETURN_IF_ERROR(CheckStoreSizes({}, text));
+  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes({}, text));
   if (abort_.raised()) return abort_.reason();
   return Send({.kind = MessageKind::kPost, .value = std::string(text)},
-              DeadlineIn(kReplyTimeoutMs));
+              base::DeadlineIn(kReplyTimeoutMs));
 }
 
 void StoreClient::Listen(std::function<void(std::string_view)> listener) {
@@ -116,8 +119,8 @@ void StoreClient::Listen(std::function<void(std::string_view)> listener) {
 
 Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
                                      int64_t timeout_ms) {
-  ENGINE_RETURN_IF_ERROR(CheckStoreSizes(key, value));
-  TimePoint deadline = DeadlineIn(timeout_ms);
+  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes(key, value));
+  base::TimePoint deadline = base::DeadlineIn(timeout_ms);
   Message request{.kind = kind, .key = std::string(key), .value = std::string(value)};
   {
     std::lock_guard lock(mutex_);
@@ -125,7 +128,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     replies_[request.id];
   }
   // Not the caller's deadline: a frame cut in half would end the connection.
-  Status sent = Send(request, DeadlineIn(kReplyTimeoutMs));
+  Status sent = Send(request, base::DeadlineIn(kReplyTimeoutMs));
   std::unique_lock lock(mutex_);
   std::optional<Message>& reply = replies_[request.id];
   if (sent.ok()) {
@@ -142,11 +145,11 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
   ENGINE_RETURN_IF_ERROR(
-      Send({.kind = MessageKind::kCancel, .id = request.id}, DeadlineIn(kReplyTimeoutMs)));
-  return StoreTimeout(key, timeout_ms);
+      Send({.kind = MessageKind::kCancel, .id = request.id}, base::DeadlineIn(kReplyTimeoutMs)));
+  return base::StoreTimeout(key, timeout_ms);
 }
 
-Status StoreClient::Send(const Message& message, TimePoint deadline) {
+Status StoreClient::Send(const Message& message, base::TimePoint deadline) {
   std::string frame = Encode(message);
   std::lock_guard lock(send_mutex_);
   size_t begin = 0;
@@ -157,8 +160,8 @@ Status StoreClient::Send(const Message& message, TimePoint deadline) {
       begin += static_cast<size_t>(size);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       pollfd entry{socket_.get(), POLLOUT, 0};
-      if (!Passed(deadline)) {
-        poll(&entry, 1, RemainingMs(deadline));
+      if (!base::Passed(deadline)) {
+        poll(&entry, 1, base::RemainingMs(deadline));
         continue;
       }
       if (begin > 0) shutdown(socket_.get(), SHUT_RDWR);  // half a frame: nothing may follow it
@@ -204,7 +207,7 @@ bool StoreClient::Handshake(const Message& message) {
     (void)Send(
         {.kind = MessageKind::kProof,
          .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member)},
-        DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+        base::DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
     return true;
   }
   if (message.kind == MessageKind::kProof && identity_.key) {
@@ -290,12 +293,12 @@ void StoreClient::ConnectionLost() {
 
 void StoreClient::AllowLosses() {
   (void)Send({.kind = MessageKind::kAllowLosses},
-             DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
+             base::DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {
   (void)Send({.kind = MessageKind::kStop, .number = signal},
-             DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
+             base::DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
 }
 
 void StoreClient::Leave(const Status& status) {
@@ -303,7 +306,7 @@ void StoreClient::Leave(const Status& status) {
     std::lock_guard lock(mutex_);
     leaving_ = true;
   }
-  TimePoint deadline = DeadlineIn(kReportTimeoutMs);
+  base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
   // Without a connection there is nobody to tell: the server has counted this rank as lost.
   if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status), deadline);
   (void)Send(Message{}, deadline);  // kBye
@@ -324,4 +327,4 @@ Status StoreClient::cause() const {
   return cause_;
 }
 
-}  // namespace engine
+}  // namespace engine::launch

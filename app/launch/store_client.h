@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "app/launch/member.h"
@@ -19,12 +20,12 @@
 #include "core/base/store.h"
 #include "core/base/unique_fd.h"
 
-namespace engine {
+namespace engine::launch {
 
-class StoreClient final : public Store {
+class StoreClient final : public base::Store {
  public:
   struct Identity {
-    int member = 0;      // a rank, or BlameServer(i)
+    int member = 0;      // a rank, or ServerId(i)
     int world_size = 1;  // 0: a server that does not know
     std::string job;     // the same on all ranks of a run
     std::string server;  // for messages: "the launcher", "rank 0 at node1:29500"
@@ -38,13 +39,13 @@ class StoreClient final : public Store {
   // client; on_stop is called from the reader thread with the signal by which the user asked to
   // stop, and whether the run has started. When `abort` is raised by this member itself, the server
   // is told at once.
-  StoreClient(UniqueFd socket, const Identity& identity, AbortSignal& abort,
+  StoreClient(base::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
               std::function<void(int signal, bool started)> on_stop);
   ~StoreClient() override;
 
   // Waits until every member is there. kRendezvous with the server's sentence if it refuses, the
   // reason of the abort if the run ends before it starts.
-  Status Join(TimePoint deadline);
+  Status Join(base::TimePoint deadline);
   // Whether every member is there.
   bool started() const;
   // Who is in the run, as its store says. After Join.
@@ -74,7 +75,7 @@ class StoreClient final : public Store {
 
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
                           int64_t timeout_ms);
-  Status Send(const Message& message, TimePoint deadline);
+  Status Send(const Message& message, base::TimePoint deadline);
   void ReadLoop();
   bool Dispatch(Message& message);  // false when the stream is over
   bool Handshake(const Message& message);
@@ -82,9 +83,9 @@ class StoreClient final : public Store {
   void Aborted(const Status& cause);
   void ConnectionLost();
 
-  const UniqueFd socket_;
+  const base::UniqueFd socket_;
   const Identity identity_;
-  AbortSignal& abort_;
+  base::AbortSignal& abort_;
   const std::function<void(int, bool)> on_stop_;
   int token_ = 0;
 
@@ -111,4 +112,4 @@ class StoreClient final : public Store {
   std::thread reader_;
 };
 
-}  // namespace engine
+}  // namespace engine::launch

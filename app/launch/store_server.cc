@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
+#include <utility>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
@@ -26,18 +28,18 @@ Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string val
 
 }  // namespace
 
-StoreServer::Connection& StoreServer::Add(UniqueFd socket, int64_t hello_timeout_ms) {
+StoreServer::Connection& StoreServer::Add(base::UniqueFd socket, int64_t hello_timeout_ms) {
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
   connection->reader.set_max_value_bytes(0);  // kHello and kProof carry none
-  connection->hello_deadline = DeadlineIn(hello_timeout_ms);
+  connection->hello_deadline = base::DeadlineIn(hello_timeout_ms);
   connections_.push_back(std::move(connection));
   return *connections_.back();
 }
 
 bool StoreServer::Full() const {
-  return std::ranges::count(connections_, kNobody, [](const auto& connection) {
+  return std::ranges::count(connections_, base::kNobody, [](const auto& connection) {
            return connection->member;
          }) >= kMaxPendingConnections;
 }
@@ -61,7 +63,7 @@ void StoreServer::Handle() {
 
 void StoreServer::Drain(int member) {
   for (auto& connection : connections_) {
-    if (connection->member == member || connection->member == kNobody) Read(*connection);
+    if (connection->member == member || connection->member == base::kNobody) Read(*connection);
   }
 }
 
@@ -75,7 +77,7 @@ void StoreServer::Forget(int member) {
 }
 
 void StoreServer::Flush(int64_t timeout_ms) {
-  TimePoint deadline = DeadlineIn(timeout_ms);
+  base::TimePoint deadline = base::DeadlineIn(timeout_ms);
   for (;;) {
     std::vector<pollfd> fds;
     for (auto& connection : connections_) {
@@ -84,8 +86,8 @@ void StoreServer::Flush(int64_t timeout_ms) {
         fds.push_back({connection->socket.get(), POLLOUT, 0});
       }
     }
-    if (fds.empty() || Passed(deadline)) return;
-    poll(fds.data(), fds.size(), RemainingMs(deadline));
+    if (fds.empty() || base::Passed(deadline)) return;
+    poll(fds.data(), fds.size(), base::RemainingMs(deadline));
   }
 }
 
@@ -97,7 +99,7 @@ void StoreServer::CloseAll() {
 
 void StoreServer::Accept() {
   while (!Full()) {
-    UniqueFd socket = AcceptFrom(listener_);
+    base::UniqueFd socket = AcceptFrom(listener_);
     if (!socket.valid()) return;
     std::string address = PeerAddress(socket);
     Add(std::move(socket), kHelloTimeoutMs).address = std::move(address);
@@ -139,7 +141,7 @@ void StoreServer::Write(Connection& connection) {
 void StoreServer::End(Connection& connection) {
   if (connection.broken) return;
   connection.broken = true;
-  if (connection.member == kNobody) {
+  if (connection.member == base::kNobody) {
     if (!connection.adopted && !connection.closing) {
       observer_.OnRefusedConnection(connection.address,
                                     connection.hello ? "it did not prove that it knows the key"
@@ -152,8 +154,8 @@ void StoreServer::End(Connection& connection) {
 
 void StoreServer::Reap() {
   for (auto& connection : connections_) {
-    if (connection->member != kNobody || connection->broken) continue;
-    if (!Passed(connection->hello_deadline)) continue;
+    if (connection->member != base::kNobody || connection->broken) continue;
+    if (!base::Passed(connection->hello_deadline)) continue;
     connection->broken = true;
     if (connection->closing) continue;
     observer_.OnRefusedConnection(connection->address, "it did not say in time who it is");
@@ -167,7 +169,7 @@ void StoreServer::Reap() {
 }
 
 void StoreServer::Dispatch(Connection& connection, Message& message) {
-  if (connection.member == kNobody) {
+  if (connection.member == base::kNobody) {
     if (message.kind == MessageKind::kHello && !connection.hello) return Hello(connection, message);
     if (message.kind == MessageKind::kProof && connection.hello) return Proof(connection, message);
     return End(connection);
@@ -203,7 +205,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
 // Another protocol is refused by the observer, with a sentence: it need not know the challenge.
 void StoreServer::Hello(Connection& connection, const Message& message) {
   const bool prove =
-      key_ && !connection.adopted && IsServer(message.rank) && message.id == kProtocolVersion;
+      key_ && !connection.adopted && base::IsServer(message.rank) && message.id == kProtocolVersion;
   if (!prove) return Admit(connection, message);
   connection.hello = message;
   connection.challenge = ServerKey::MakeNonce();
@@ -230,7 +232,7 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
   const Status status = observer_.OnHello(hello, connection.adopted);
   if (!status.ok()) return Refuse(connection, status.message());
   connection.member = hello.rank;
-  connection.reader.set_max_value_bytes(kMaxValueBytes);
+  connection.reader.set_max_value_bytes(base::kMaxValueBytes);
   if (abort_) Send(connection, *abort_);
   observer_.OnJoined(connection.member);
 }
@@ -289,7 +291,7 @@ void StoreServer::Send(int member, const Message& message) {
 
 void StoreServer::Broadcast(const Message& message) {
   for (auto& connection : connections_) {
-    if (connection->member != kNobody) Send(*connection, message);
+    if (connection->member != base::kNobody) Send(*connection, message);
   }
 }
 
@@ -299,4 +301,4 @@ void StoreServer::Abort(const Status& cause) {
   Broadcast(*abort_);
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/launch/member.h"
@@ -16,7 +17,7 @@
 #include "core/base/unique_fd.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::launch {
 
 // Owns no thread and never blocks: its owner polls the descriptors of AddPollFds and calls Handle.
 // What the messages mean for the run is the observer's business. Every call from one thread.
@@ -44,11 +45,11 @@ class StoreServer {
   explicit StoreServer(Observer& observer) : observer_(observer) {}
 
   // A listening socket whose connections are served from now on.
-  void Listen(UniqueFd listener) { listener_ = std::move(listener); }
+  void Listen(base::UniqueFd listener) { listener_ = std::move(listener); }
   // Servers that come through the listener must prove that they know `key`.
   void RequireProof(ServerKey key) { key_ = std::move(key); }
   // A connection that exists already (one end of a socket pair).
-  void Adopt(UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
+  void Adopt(base::UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
 
   void AddPollFds(std::vector<pollfd>* out) const;
   // Accepts, reads, answers and writes whatever can be done now.
@@ -73,16 +74,16 @@ class StoreServer {
 
  private:
   struct Connection {
-    UniqueFd socket;
+    base::UniqueFd socket;
     MessageReader reader;
     std::string out;
     size_t out_begin = 0;
-    int member = kNobody;          // once it has joined
-    bool adopted = false;          // not through the listener
-    TimePoint hello_deadline;      // of a pending connection
-    std::string address;           // of one that came through the listener, for messages
-    std::optional<Message> hello;  // of a server that has to prove itself
-    std::string challenge;         // sent to it
+    int member = base::kNobody;      // once it has joined
+    bool adopted = false;            // not through the listener
+    base::TimePoint hello_deadline;  // of a pending connection
+    std::string address;             // of one that came through the listener, for messages
+    std::optional<Message> hello;    // of a server that has to prove itself
+    std::string challenge;           // sent to it
     bool said_bye = false;
     bool closing = false;  // close when `out` is written
     bool broken = false;
@@ -96,7 +97,7 @@ class StoreServer {
 
   void Accept();
   bool Full() const;  // of pending connections
-  Connection& Add(UniqueFd socket, int64_t hello_timeout_ms);
+  Connection& Add(base::UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
   void Write(Connection& connection);
   void End(Connection& connection);  // it can neither be read nor written any more
@@ -112,7 +113,7 @@ class StoreServer {
   static void Send(Connection& connection, const Message& message);
 
   Observer& observer_;
-  UniqueFd listener_;
+  base::UniqueFd listener_;
   std::optional<ServerKey> key_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::string> values_;
@@ -121,4 +122,4 @@ class StoreServer {
   std::vector<char> read_buffer_;
 };
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -5,10 +5,12 @@
 #include "app/launch/supervisor.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "app/launch/deadlines.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 template <typename... Values>
@@ -53,7 +55,7 @@ Message WelcomeTo(const RunShape& shape) {
 
 Supervisor::Supervisor(Settings settings)
     : settings_(std::move(settings)),
-      rendezvous_deadline_(DeadlineIn(settings_.rendezvous_timeout_ms)),
+      rendezvous_deadline_(base::DeadlineIn(settings_.rendezvous_timeout_ms)),
       server_(*this),
       phases_(settings_.shape.members(), Phase::kAbsent) {}
 
@@ -64,9 +66,9 @@ void Supervisor::Notice(const std::string& sentence) const {
 void Supervisor::Tick() {
   if (failed_) return;
   if (!complete_) {
-    if (!Passed(rendezvous_deadline_)) return;
+    if (!base::Passed(rendezvous_deadline_)) return;
     const bool servers_come = settings_.shape.servers > 0;
-    return Fail(kNobody,
+    return Fail(base::kNobody,
                 Status::Error(StatusCode::kRendezvous,
                               "%s did not join at %s within %lld ms: check that every rank%s was "
                               "started and can reach this address",
@@ -80,14 +82,14 @@ void Supervisor::Tick() {
   if (failed_ || !ranks_gone) return;
   if (!ranks_gone_) {
     ranks_gone_ = true;
-    servers_deadline_ = DeadlineIn(settings_.server_leave_ms);
+    servers_deadline_ = base::DeadlineIn(settings_.server_leave_ms);
     server_.Put(kRanksLeftKey, "");
   }
-  for (int i = 0; i < settings_.shape.servers && Passed(servers_deadline_); ++i) {
-    if (IsGone(BlameServer(i))) continue;
-    return Fail(BlameServer(i), Status::Error(StatusCode::kTimeout,
-                                              "it did not leave within %lld ms after the last rank",
-                                              static_cast<long long>(settings_.server_leave_ms)));
+  for (int i = 0; i < settings_.shape.servers && base::Passed(servers_deadline_); ++i) {
+    if (IsGone(ServerId(i))) continue;
+    return Fail(ServerId(i), Status::Error(StatusCode::kTimeout,
+                                           "it did not leave within %lld ms after the last rank",
+                                           static_cast<long long>(settings_.server_leave_ms)));
   }
 }
 
@@ -95,7 +97,7 @@ void Supervisor::Fail(int member, const Status& status) {
   failures_.AddReport(member, status);
   // After a request to stop, kInterrupted is how a member leaves; the others finish their step.
   if (status.code() == StatusCode::kInterrupted && stop_signal_ != 0) return;
-  End(status.rank() != kNobody ? status : status.WithRank(member));
+  End(status.rank() != base::kNobody ? status : status.WithRank(member));
 }
 
 void Supervisor::End(const Status& cause) {
@@ -121,29 +123,29 @@ bool Supervisor::AllGone() const {
 }
 
 Status Supervisor::OnHello(const Message& hello, bool adopted) {
-  const bool server = IsServer(hello.rank);
+  const bool server = base::IsServer(hello.rank);
   // A server from elsewhere cannot know the job.
   if (hello.key != settings_.job && !(server && hello.key.empty())) {
     return Status::Error(StatusCode::kRendezvous,
                          "another run is using %s: choose another address with --rendezvous",
                          settings_.place.c_str());
   }
-  Status refusal = server ? CheckServer(settings_, BlamedServer(hello.rank))
+  Status refusal = server ? CheckServer(settings_, ServerOfId(hello.rank))
                           : CheckRank(settings_, hello, adopted);
   if (hello.id != kProtocolVersion) {
     refusal = Refuse(
         "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
         "from the same build",
-        MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
+        base::MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
   } else if (refusal.ok() && phase(hello.rank) != Phase::kAbsent) {
-    refusal =
-        Refuse("two processes say that they are %s: give every %s", MemberName(hello.rank).c_str(),
-               server ? "server its own --index" : "process its own rank");
+    refusal = Refuse("two processes say that they are %s: give every %s",
+                     base::MemberName(hello.rank).c_str(),
+                     server ? "server its own --index" : "process its own rank");
   }
   // A connection cannot disturb a run that has started, nor one whose ranks come in another way;
   // otherwise the mistake is this job's own. Whoever starts a server by hand may try again.
   const bool own_mistake = adopted || (!server && settings_.ranks_may_connect);
-  if (!refusal.ok() && !complete_ && own_mistake) Fail(kNobody, refusal);
+  if (!refusal.ok() && !complete_ && own_mistake) Fail(base::kNobody, refusal);
   return refusal;
 }
 
@@ -159,7 +161,7 @@ void Supervisor::OnJoined(int member) {
 }
 
 void Supervisor::OnAllowLosses(int member) {
-  if (!IsServer(member)) losses_allowed_ = true;
+  if (!base::IsServer(member)) losses_allowed_ = true;
 }
 
 void Supervisor::OnFail(int member, const Status& status) {
@@ -167,8 +169,8 @@ void Supervisor::OnFail(int member, const Status& status) {
   if (!Survives(member) || asked) return Fail(member, status);
   if (IsGone(member)) return;  // it has been heard already
   phases_[settings_.shape.Index(member)] = Phase::kLost;
-  if (!IsSecondary(status.code())) return Lose(member, status);
-  secondary_failures_.push_back({member, status, DeadlineIn(kSecondaryFailureMs)});
+  if (!base::IsSecondary(status.code())) return Lose(member, status);
+  secondary_failures_.push_back({member, status, base::DeadlineIn(kSecondaryFailureMs)});
 }
 
 void Supervisor::OnBye(int member) {
@@ -192,7 +194,7 @@ void Supervisor::Lose(int rank, const Status& status) {
   std::string next;
   if (settings_.replace) next = settings_.replace(rank);
   if (next.empty()) next = "the run goes on without it";
-  Notice(MemberName(rank) + ": " + status.message() + "; " + next);
+  Notice(base::MemberName(rank) + ": " + status.message() + "; " + next);
 }
 
 // A rank that failed because of a server or of rank 0 is no loss of its own when that one is the
@@ -200,7 +202,7 @@ void Supervisor::Lose(int rank, const Status& status) {
 void Supervisor::ReportSecondaryFailures(bool all) {
   std::vector<SecondaryFailure> later;
   for (SecondaryFailure& failure : std::exchange(secondary_failures_, {})) {
-    if (all || Passed(failure.due)) {
+    if (all || base::Passed(failure.due)) {
       Lose(failure.rank, failure.status);
     } else {
       later.push_back(std::move(failure));
@@ -211,11 +213,11 @@ void Supervisor::ReportSecondaryFailures(bool all) {
 
 // At most one line a second, however many connect.
 void Supervisor::OnRefusedConnection(const std::string& address, const std::string& why) {
-  if (!Passed(next_refusal_line_at_)) {
+  if (!base::Passed(next_refusal_line_at_)) {
     ++unreported_refusals_;
     return;
   }
-  next_refusal_line_at_ = DeadlineIn(kRefusalLineMs);
+  next_refusal_line_at_ = base::DeadlineIn(kRefusalLineMs);
   std::string line = "refused a connection from " + address + ": " + why;
   if (unreported_refusals_ > 0) {
     line += " (and " + std::to_string(unreported_refusals_) + " others since the last line)";
@@ -230,9 +232,9 @@ std::string Supervisor::List(Phase wanted) const {
   for (size_t i = 0; i < phases_.size(); ++i) {
     if (phases_[i] != wanted) continue;
     const int member = settings_.shape.At(static_cast<int>(i));
-    const bool server = IsServer(member);
+    const bool server = base::IsServer(member);
     names[server] += counts[server]++ > 0 ? ", " : "";
-    names[server] += std::to_string(server ? BlamedServer(member) : member);
+    names[server] += std::to_string(server ? ServerOfId(member) : member);
   }
   std::string text;
   constexpr const char* kKinds[] = {"rank", "server"};
@@ -244,4 +246,4 @@ std::string Supervisor::List(Phase wanted) const {
   return text;
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -12,7 +12,7 @@
 #include "app/launch/store_server.h"
 #include "core/base/deadline.h"
 
-namespace engine {
+namespace engine::launch {
 
 // Lives in the thread of its server.
 class Supervisor final : public StoreServer::Observer {
@@ -53,7 +53,7 @@ class Supervisor final : public StoreServer::Observer {
   void Notice(const std::string& sentence) const;
 
   bool failed() const { return failed_; }
-  TimePoint failed_at() const { return failed_at_; }
+  base::TimePoint failed_at() const { return failed_at_; }
   int stop_signal() const { return stop_signal_; }
   bool HasJoined(int member) const { return phase(member) == Phase::kJoined; }
   bool IsGone(int member) const { return phase(member) >= Phase::kLeft; }
@@ -80,7 +80,7 @@ class Supervisor final : public StoreServer::Observer {
   struct SecondaryFailure {
     int rank;
     Status status;
-    TimePoint due;
+    base::TimePoint due;
   };
 
   Phase phase(int member) const { return phases_[settings_.shape.Index(member)]; }
@@ -91,7 +91,7 @@ class Supervisor final : public StoreServer::Observer {
   std::string List(Phase phase) const;
 
   const Settings settings_;
-  const TimePoint rendezvous_deadline_;
+  const base::TimePoint rendezvous_deadline_;
   StoreServer server_;
   FailureLog failures_;
   std::vector<Phase> phases_;  // by RunShape::Index
@@ -99,12 +99,12 @@ class Supervisor final : public StoreServer::Observer {
   bool complete_ = false;  // every member has joined
   bool losses_allowed_ = false;
   bool failed_ = false;
-  TimePoint failed_at_{};
+  base::TimePoint failed_at_{};
   bool ranks_gone_ = false;
-  TimePoint servers_deadline_{};  // once ranks_gone_
+  base::TimePoint servers_deadline_{};  // once ranks_gone_
   int stop_signal_ = 0;
-  TimePoint next_refusal_line_at_{};
+  base::TimePoint next_refusal_line_at_{};
   int64_t unreported_refusals_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace engine {
+namespace engine::run {
 namespace {
 
 // A draw from softmax(logits / temperature) over the top k.
@@ -36,9 +36,9 @@ int32_t Draw(const std::vector<float>& logits, const GenerateOptions& options,
 
 }  // namespace
 
-Result<std::string> Generate(ModelMemory& memory, const std::string& prompt,
+Result<std::string> Generate(exec::ModelMemory& memory, const std::string& prompt,
                              const GenerateOptions& options) {
-  const Graph& graph = memory.graph();
+  const graph::Graph& graph = memory.graph();
   const Shape& input = graph.values[graph.input].spec.shape;
   const Shape& output = graph.values[graph.logits].spec.shape;
   if (graph.values[graph.input].spec.dtype != DType::kInt32 || input.ndim != 2 ||
@@ -72,4 +72,4 @@ Result<std::string> Generate(ModelMemory& memory, const std::string& prompt,
   return text.substr(begin);
 }
 
-}  // namespace engine
+}  // namespace engine::run

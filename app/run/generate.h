@@ -7,7 +7,7 @@
 #include "core/exec/model_memory.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::run {
 
 struct GenerateOptions {
   int64_t bytes = 300;       // to generate
@@ -19,7 +19,7 @@ struct GenerateOptions {
 // `memory` is a model for inference over bytes: input (1, context) int32, logits (1, context, 256).
 // Returns the bytes that follow `prompt`, which may be empty (a newline is taken) and of which the
 // last `context` bytes count.
-Result<std::string> Generate(ModelMemory& memory, const std::string& prompt,
+Result<std::string> Generate(exec::ModelMemory& memory, const std::string& prompt,
                              const GenerateOptions& options);
 
-}  // namespace engine
+}  // namespace engine::run

@@ -6,8 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
-namespace engine {
+namespace engine::run {
 
 using Json = nlohmann::ordered_json;
 
@@ -41,7 +42,7 @@ Status MetricsFile::WriteLine(const std::string& line) {
                        strerror(errno));
 }
 
-Status MetricsFile::Write(const StepReport& report) {
+Status MetricsFile::Write(const train::StepReport& report) {
   const double seconds = report.seconds;
   return WriteLine(Json{
       {"event", "step"},
@@ -58,7 +59,7 @@ Status MetricsFile::Write(const StepReport& report) {
            : Json()}}.dump());
 }
 
-Status MetricsFile::Write(const EvaluationReport& report) {
+Status MetricsFile::Write(const train::EvaluationReport& report) {
   return WriteLine(Json{
       {"event", "evaluation"},
       {"step", report.step},
@@ -78,4 +79,4 @@ Status MetricsFile::WritePluginMetric(int32_t rank, std::string_view name, doubl
       Json{{"event", "metric"}, {"rank", rank}, {"name", name}, {"value", value}}.dump());
 }
 
-}  // namespace engine
+}  // namespace engine::run

@@ -6,10 +6,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "core/train/observer.h"
 
-namespace engine {
+namespace engine::run {
 
 class MetricsFile {
  public:
@@ -24,8 +26,8 @@ class MetricsFile {
 
   // Each writes one line and hands it to the system, so that a killed run keeps its metrics.
   // kStorage.
-  Status Write(const StepReport& report);
-  Status Write(const EvaluationReport& report);
+  Status Write(const train::StepReport& report);
+  Status Write(const train::EvaluationReport& report);
   Status WriteCheckpoint(int64_t step, const std::string& path);
   Status WritePluginMetric(int32_t rank, std::string_view name, double value);  // [any-thread]
 
@@ -41,4 +43,4 @@ class MetricsFile {
   const std::string path_;
 };
 
-}  // namespace engine
+}  // namespace engine::run

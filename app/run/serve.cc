@@ -1,17 +1,20 @@
 #include "app/run/serve.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "app/launch/member.h"
 #include "core/train/agree.h"
 #include "core/train/rank_plugins.h"
 #include "engine/ext/parameter_server.h"
 
-namespace engine {
+namespace engine::run {
 namespace {
 
 constexpr const char* kConfigKey = "run/configuration";
@@ -24,10 +27,10 @@ constexpr int64_t kStorePollMs = 500;
 // knows that.
 class RanksLeftWatch {
  public:
-  RanksLeftWatch(RankContext& server, Communicator& communicator)
+  RanksLeftWatch(base::RankContext& server, Communicator& communicator)
       : thread_([this, &server, &communicator](const std::stop_token& stop) {
           // A short deadline, to see that the server has ended in another way.
-          while (!server.store.Get(kRanksLeftKey, kStorePollMs).ok()) {
+          while (!server.store.Get(launch::kRanksLeftKey, kStorePollMs).ok()) {
             if (stop.stop_requested() || server.abort.raised()) return;
           }
           std::unique_lock lock(mutex_);
@@ -52,24 +55,27 @@ class RanksLeftWatch {
 
 }  // namespace
 
-Status DescribeRunToServers(const Config& config, RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(PublishAsRankZero(rank, kPlugins, PluginVersions(config.plugins())));
+Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
+  ENGINE_RETURN_IF_ERROR(
+      train::PublishAsRankZero(rank, kPlugins, train::PluginVersions(config.plugins())));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
-Result<Config> ConfigOfRun(RankContext& server, const std::vector<std::string>& plugin_folders,
-                           int64_t timeout_ms) {
+Result<config::Config> ConfigOfRun(base::RankContext& server,
+                                   const std::vector<std::string>& plugin_folders,
+                                   int64_t timeout_ms) {
   ENGINE_ASSIGN_OR_RETURN(std::string text, server.store.Get(kConfigKey, timeout_ms));
-  return Config::Load({.text = std::move(text),
-                       .origin = "configuration of the run",
-                       .plugin_folders = plugin_folders});
+  return config::Config::Load({.text = std::move(text),
+                               .origin = "configuration of the run",
+                               .plugin_folders = plugin_folders});
 }
 
-Status ServeParameters(const Config& config, RankContext& server) {
-  ENGINE_RETURN_IF_ERROR(CheckSameAsRankZero(server, kPlugins, PluginVersions(config.plugins()),
-                                             config.run().communication.rendezvous_timeout_ms));
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<RankPlugins> plugins,
-                          RankPlugins::Create(config.plugins(), server));
+Status ServeParameters(const config::Config& config, base::RankContext& server) {
+  ENGINE_RETURN_IF_ERROR(
+      train::CheckSameAsRankZero(server, kPlugins, train::PluginVersions(config.plugins()),
+                                 config.run().communication.rendezvous_timeout_ms));
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::RankPlugins> plugins,
+                          train::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;
   auto* const parameters = static_cast<ParameterServer*>(communicator.Query(kParameterServerId));
   if (parameters == nullptr) {
@@ -84,4 +90,4 @@ Status ServeParameters(const Config& config, RankContext& server) {
   return status;
 }
 
-}  // namespace engine
+}  // namespace engine::run

@@ -8,19 +8,20 @@
 #include "core/base/rank_context.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::run {
 
 // Rank 0 of a run with servers, before it trains: tells them which plugins it runs, and those from
 // elsewhere the whole configuration.
-Status DescribeRunToServers(const Config& config, RankContext& rank);
+Status DescribeRunToServers(const config::Config& config, base::RankContext& rank);
 
 // The configuration of the run that this server has joined, with the plugins that lie in
 // `plugin_folders` here. kTimeout when rank 0 does not say it in time; kConfig, kPlugin.
-Result<Config> ConfigOfRun(RankContext& server, const std::vector<std::string>& plugin_folders,
-                           int64_t timeout_ms);
+Result<config::Config> ConfigOfRun(base::RankContext& server,
+                                   const std::vector<std::string>& plugin_folders,
+                                   int64_t timeout_ms);
 
 // Serves until every rank has left or the run is over. kConfig when the communicator has no servers
 // or this member has other plugins than rank 0.
-Status ServeParameters(const Config& config, RankContext& server);
+Status ServeParameters(const config::Config& config, base::RankContext& server);
 
-}  // namespace engine
+}  // namespace engine::run

@@ -13,10 +13,11 @@
 #include "app/run/write_trace.h"
 #include "core/train/agree.h"
 
-namespace engine {
+namespace engine::run {
 namespace {
 
-CheckpointInfo InfoOf(const RunConfig& config, const RankInfo& rank, const RunState& now) {
+checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo& rank,
+                                  const train::RunState& now) {
   return {.step = now.step,
           .config = config.text,
           .optimizer = config.plugins.optimizer.entry.name,
@@ -28,26 +29,30 @@ CheckpointInfo InfoOf(const RunConfig& config, const RankInfo& rank, const RunSt
 }
 
 // Every rank reads the file, and all have it open before rank 0 may replace it by its own.
-Result<RunStart> Restore(const std::string& path, const RunConfig& config, RankContext& rank,
-                         Executor& executor, const RunState& now) {
-  ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint checkpoint, OpenCheckpoint(path));
+Result<train::RunStart> Restore(const std::string& path, const train::RunConfig& config,
+                                base::RankContext& rank, exec::Executor& executor,
+                                const train::RunState& now) {
+  ENGINE_ASSIGN_OR_RETURN(const checkpoint::OpenedCheckpoint checkpoint,
+                          checkpoint::OpenCheckpoint(path));
   if (rank.info.incarnation > 0) {
     // Trained parameters come from the servers; what is frozen is the same in every file of the
     // run.
-    ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, executor.memory()));
-    return RunStart{};
+    ENGINE_RETURN_IF_ERROR(checkpoint::LoadParameters(*checkpoint.file, executor.memory()));
+    return train::RunStart{};
   }
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank, "checkpoint to resume from", checkpoint.digest,
-                                             config.communication.rendezvous_timeout_ms));
-  const CheckpointInfo run = InfoOf(config, rank.info, now);
-  ENGINE_ASSIGN_OR_RETURN(const RunStart start, PlanResume(checkpoint.info, run, now.samples));
-  ENGINE_RETURN_IF_ERROR(LoadCheckpoint(checkpoint, executor, rank.info));
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, "checkpoint to resume from",
+                                                    checkpoint.digest,
+                                                    config.communication.rendezvous_timeout_ms));
+  const checkpoint::CheckpointInfo run = InfoOf(config, rank.info, now);
+  ENGINE_ASSIGN_OR_RETURN(const train::RunStart start,
+                          checkpoint::PlanResume(checkpoint.info, run, now.samples));
+  ENGINE_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(checkpoint, executor, rank.info));
   if (rank.info.rank != 0) return start;
-  std::vector<std::string> warnings = ResumeWarnings(checkpoint.info, run);
-  std::ranges::move(HookStateWarnings(checkpoint, executor, rank.info.world_size),
+  std::vector<std::string> warnings = checkpoint::ResumeWarnings(checkpoint.info, run);
+  std::ranges::move(checkpoint::HookStateWarnings(checkpoint, executor, rank.info.world_size),
                     std::back_inserter(warnings));
   for (const std::string& name :
-       UnusedStates(*checkpoint.file, executor.memory(), executor.optimizer_traits())) {
+       checkpoint::UnusedStates(*checkpoint.file, executor.memory(), executor.optimizer_traits())) {
     warnings.push_back("this run has no use for '" + name + "' of the checkpoint");
   }
   for (const std::string& warning : warnings) rank.Log(LogLevel::kWarning, warning);
@@ -55,17 +60,19 @@ Result<RunStart> Restore(const std::string& path, const RunConfig& config, RankC
 }
 
 // The trained model writes a text, in memory of its own: that of the executor is one for batches.
-Status ShowText(const Config& config, RankContext& rank, RunObserver& observer,
-                Trainer& trainer) {
-  const RunConfig& run = config.run();
-  const OpFactory& ops = trainer.plugins().op_factory();
-  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(run, rank, RequestFor(trainer.data(), 1, false), ops));
-  FlatLayout layout = InferenceLayout(graph);
-  Program program = ForwardProgram(graph);
+Status ShowText(const config::Config& config, base::RankContext& rank, RunObserver& observer,
+                train::Trainer& trainer) {
+  const train::RunConfig& run = config.run();
+  const graph::OpFactory& ops = trainer.plugins().op_factory();
   ENGINE_ASSIGN_OR_RETURN(
-      std::unique_ptr<ModelMemory> model,
-      ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                          *trainer.plugins().set().device, ops, run.seed));
+      graph::Graph graph,
+      train::BuildGraph(run, rank, train::RequestFor(trainer.data(), 1, false), ops));
+  exec::FlatLayout layout = exec::InferenceLayout(graph);
+  graph::Program program = graph::ForwardProgram(graph);
+  ENGINE_ASSIGN_OR_RETURN(
+      std::unique_ptr<exec::ModelMemory> model,
+      exec::ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
+                                *trainer.plugins().set().device, ops, run.seed));
   for (size_t i = 0; i < model->graph().parameters.size(); ++i) {
     const TensorView from = trainer.executor().memory().parameter(static_cast<int32_t>(i));
     const TensorView to = model->parameter(static_cast<int32_t>(i));
@@ -85,41 +92,43 @@ bool IsText(const DatasetInfo& data) {
   return !data.inputs.empty() && data.inputs[0].content == TensorContent::kBytes;
 }
 
-Result<std::unique_ptr<Trainer>> MakeTrainer(const Config& config, RankContext& rank,
-                                             RunObserver& observer, PluginHost::MetricSink metrics,
-                                             const std::string& resume) {
-  const RunConfig& run = config.run();
-  const OutputOptions& output = config.output();
-  TrainerParts parts{.observer = observer, .metrics = std::move(metrics)};
+Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config,
+                                                    base::RankContext& rank, RunObserver& observer,
+                                                    plugin::PluginHost::MetricSink metrics,
+                                                    const std::string& resume) {
+  const train::RunConfig& run = config.run();
+  const config::OutputOptions& output = config.output();
+  train::TrainerParts parts{.observer = observer, .metrics = std::move(metrics)};
   if (!resume.empty()) {
-    parts.restore = [&, resume](Executor& executor, const RunState& now) {
+    parts.restore = [&, resume](exec::Executor& executor, const train::RunState& now) {
       return Restore(resume, run, rank, executor, now);
     };
   }
   if (!output.checkpoint.empty()) {
-    parts.save = [&](const Executor& executor, const RunState& now) -> Status {
+    parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
       ENGINE_RETURN_IF_ERROR(
-          WriteCheckpoint(output.checkpoint, executor, InfoOf(run, rank.info, now)));
-      ENGINE_RETURN_IF_ERROR(KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
+          checkpoint::WriteCheckpoint(output.checkpoint, executor, InfoOf(run, rank.info, now)));
+      ENGINE_RETURN_IF_ERROR(
+          checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
       return observer.OnCheckpoint(now.step, output.checkpoint);
     };
   }
   if (rank.info.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(CheckCanKeep(output.checkpoint, output.keep_checkpoints));
+    ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
     if (rank.info.servers > 0) ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
   }
-  return Trainer::Create(run, rank, std::move(parts));
+  return train::Trainer::Create(run, rank, std::move(parts));
 }
 
-Status RunTraining(const Config& config, RankContext& rank, RunObserver& observer,
-                   Trainer& trainer) {
+Status RunTraining(const config::Config& config, base::RankContext& rank, RunObserver& observer,
+                   train::Trainer& trainer) {
   ENGINE_ASSIGN_OR_RETURN(const int64_t step, trainer.Run());
-  const OutputOptions& output = config.output();
+  const config::OutputOptions& output = config.output();
   if (!output.trace.empty()) {
-    ENGINE_RETURN_IF_ERROR(
-        WriteRunTrace(output.trace, rank, trainer.executor().Timeline(),
-                      {{"config", config.run().text}, {"plugins", PluginNames(config.plugins())}},
-                      config.run().communication.timeout_ms, trainer.executor().own_pace()));
+    ENGINE_RETURN_IF_ERROR(WriteRunTrace(
+        output.trace, rank, trainer.executor().Timeline(),
+        {{"config", config.run().text}, {"plugins", train::PluginNames(config.plugins())}},
+        config.run().communication.timeout_ms, trainer.executor().asynchronous()));
   }
   if (step < trainer.steps()) {
     return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
@@ -129,4 +138,4 @@ Status RunTraining(const Config& config, RankContext& rank, RunObserver& observe
   return shows ? ShowText(config, rank, observer, trainer) : Status();
 }
 
-}  // namespace engine
+}  // namespace engine::run

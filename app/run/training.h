@@ -7,12 +7,12 @@
 #include "app/config/config.h"
 #include "core/train/trainer.h"
 
-namespace engine {
+namespace engine::run {
 
 // Whether a model of the data can write a text: its first input is the bytes of one.
 bool IsText(const DatasetInfo& data);
 
-class RunObserver : public TrainObserver {
+class RunObserver : public train::TrainObserver {
  public:
   virtual Status OnCheckpoint(int64_t step, const std::string& path) = 0;
   virtual Status OnText(const std::string& prompt, const std::string& text) = 0;
@@ -20,14 +20,15 @@ class RunObserver : public TrainObserver {
 
 // `config`, `rank` and `observer` are borrowed; only rank 0's observer hears of evaluations,
 // checkpoints and texts. `resume`: a checkpoint to go on from, or empty. `metrics` may be null.
-Result<std::unique_ptr<Trainer>> MakeTrainer(const Config& config, RankContext& rank,
-                                             RunObserver& observer, PluginHost::MetricSink metrics,
-                                             const std::string& resume);
+Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config,
+                                                    base::RankContext& rank, RunObserver& observer,
+                                                    plugin::PluginHost::MetricSink metrics,
+                                                    const std::string& resume);
 
 // Trains, then writes the trace and shows a text, where they are configured. kInterrupted after a
 // request to stop: the step at hand is finished on all ranks, and a checkpoint written if one is
 // configured.
-Status RunTraining(const Config& config, RankContext& rank, RunObserver& observer,
-                   Trainer& trainer);
+Status RunTraining(const config::Config& config, base::RankContext& rank, RunObserver& observer,
+                   train::Trainer& trainer);
 
-}  // namespace engine
+}  // namespace engine::run

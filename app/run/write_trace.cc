@@ -6,14 +6,16 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "app/checkpoint/atomic_file.h"
 #include "core/base/deadline.h"
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::run {
 namespace {
 
 // A value of the store may have 64 MiB, but one that large would hold up its server.
@@ -31,15 +33,15 @@ constexpr int64_t kLostRankTimeoutMs = 3000;
 //   trace/R/part/K        its K-th part
 class TraceExchange {
  public:
-  TraceExchange(RankContext& rank, const TraceClock& clock, int64_t timeout_ms)
-      : rank_(rank), clock_(clock), deadline_(DeadlineIn(timeout_ms)) {}
+  TraceExchange(base::RankContext& rank, const TraceClock& clock, int64_t timeout_ms)
+      : rank_(rank), clock_(clock), deadline_(base::DeadlineIn(timeout_ms)) {}
 
-  Status Send(RankTimeline own) {
+  Status Send(trace::RankTimeline own) {
     const int32_t self = rank_.info.rank;
     ENGINE_RETURN_IF_ERROR(Set(self, "host", clock_.host));
     ENGINE_ASSIGN_OR_RETURN(const std::string host_of_first, Get(0, "host"));
     if (clock_.host != host_of_first) ENGINE_RETURN_IF_ERROR(AskTime(&own));
-    const std::string bytes = SerializeTimeline(own);
+    const std::string bytes = trace::SerializeTimeline(own);
     ENGINE_RETURN_IF_ERROR(Set(self, "bytes", std::to_string(bytes.size())));
     for (size_t begin = 0, part = 0; begin < bytes.size(); begin += kChunkBytes, ++part) {
       ENGINE_RETURN_IF_ERROR(
@@ -50,7 +52,7 @@ class TraceExchange {
 
   // On rank 0: `timelines` gets those of the other ranks, in order; of ranks that may be lost only
   // of those that come.
-  Status Receive(bool may_lack_ranks, std::vector<RankTimeline>* timelines) {
+  Status Receive(bool may_lack_ranks, std::vector<trace::RankTimeline>* timelines) {
     ENGINE_RETURN_IF_ERROR(Set(0, "host", clock_.host));
     std::vector<int32_t> present;
     for (int32_t other = 1; other < rank_.info.world_size; ++other) {
@@ -64,7 +66,7 @@ class TraceExchange {
     }
     for (const int32_t other : present) {
       ENGINE_ASSIGN_OR_RETURN(const std::string bytes, ReceiveBytes(other));
-      auto timeline = ParseTimeline(bytes);
+      auto timeline = trace::ParseTimeline(bytes);
       if (!timeline.ok()) {
         return timeline.status().WithContext("the timeline of rank %d", other).WithRank(other);
       }
@@ -91,7 +93,7 @@ class TraceExchange {
 
   // Each answer was given at some time between question and arrival; the middle is wrong by at most
   // half of that, and least so for the shortest way.
-  Status AskTime(RankTimeline* own) {
+  Status AskTime(trace::RankTimeline* own) {
     int64_t shortest_ns = INT64_MAX;
     for (int trip = 0; trip < kRoundTrips; ++trip) {
       const int64_t asked_ns = clock_.now_ns();
@@ -128,9 +130,9 @@ class TraceExchange {
     return bytes;
   }
 
-  RankContext& rank_;
+  base::RankContext& rank_;
   const TraceClock& clock_;
-  const TimePoint deadline_;
+  const base::TimePoint deadline_;
 };
 
 }  // namespace
@@ -152,14 +154,15 @@ TraceClock MonotonicTraceClock(int32_t rank) {
   return clock;
 }
 
-Status WriteTrace(const std::string& path, const Trace& trace) {
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
-  ENGINE_RETURN_IF_ERROR(FormatTrace(
+Status WriteTrace(const std::string& path, const trace::Trace& trace) {
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::AtomicFile> file,
+                          checkpoint::AtomicFile::Create(path));
+  ENGINE_RETURN_IF_ERROR(trace::FormatTrace(
       trace, [&](std::string_view text) { return file->Write(text.data(), text.size()); }));
   return file->Commit();
 }
 
-Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
+Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
                      const TraceClock& clock, bool may_lack_ranks) {
   own.rank = rank.info.rank;
@@ -167,10 +170,10 @@ Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline ow
   own.clock_offset_ns = own.clock_error_ns = 0;
   TraceExchange exchange(rank, clock, timeout_ms);
   if (rank.info.rank != 0) return exchange.Send(std::move(own)).WithContext("trace");
-  Trace trace{.metadata = metadata, .ranks = {}};
+  trace::Trace trace{.metadata = metadata, .ranks = {}};
   trace.ranks.push_back(std::move(own));
   ENGINE_RETURN_IF_ERROR(exchange.Receive(may_lack_ranks, &trace.ranks).WithContext("trace"));
   return WriteTrace(path, trace);
 }
 
-}  // namespace engine
+}  // namespace engine::run

@@ -11,10 +11,10 @@
 #include "core/trace/timeline.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::run {
 
 // Writes or replaces the file, atomically. kStorage.
-Status WriteTrace(const std::string& path, const Trace& trace);
+Status WriteTrace(const std::string& path, const trace::Trace& trace);
 
 // What a rank tells the time with.
 struct TraceClock {
@@ -32,14 +32,15 @@ TraceClock MonotonicTraceClock(int32_t rank);  // of the spans
 // has later. kTimeout when the other ranks do not come within `timeout_ms`, the reason of the abort
 // when the run is given up, kStorage on rank 0 when it cannot write. `may_lack_ranks`: some may be
 // lost, and the trace is without them.
-Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
+Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
                      const TraceClock& clock, bool may_lack_ranks = false);
-inline Status WriteRunTrace(const std::string& path, RankContext& rank, RankTimeline own,
+inline Status WriteRunTrace(const std::string& path, base::RankContext& rank,
+                            trace::RankTimeline own,
                             const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
                             bool may_lack_ranks = false) {
   return WriteRunTrace(path, rank, std::move(own), metadata, timeout_ms,
                        MonotonicTraceClock(rank.info.rank), may_lack_ranks);
 }
 
-}  // namespace engine
+}  // namespace engine::run

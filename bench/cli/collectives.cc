@@ -2,6 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "app/command/amount.h"
 #include "app/launch/launch.h"
@@ -14,8 +18,8 @@ namespace {
 struct BenchCollectivesFlags {
   std::string a, b;
   SideFlags a_more, b_more;
-  PluginFlags plugin;
-  LaunchFlags launch;
+  command::PluginFlags plugin;
+  launch::LaunchFlags launch;
   std::string kind = "all_reduce", min_bytes = "4", max_bytes = "64M";
   bench::SweepRequest request;
   double timeout_s = 30;
@@ -25,16 +29,16 @@ struct BenchCollectivesFlags {
 
 // "4", "64K", "64M", "1G": of 1024.
 Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  const double bytes = ParseAmount(text,
-                                   {{"", 1},
-                                    {"b", 1},
-                                    {"k", 0x1p10},
-                                    {"kb", 0x1p10},
-                                    {"m", 0x1p20},
-                                    {"mb", 0x1p20},
-                                    {"g", 0x1p30},
-                                    {"gb", 0x1p30}},
-                                   /*least=*/4, /*most=*/0x1p34);
+  const double bytes = command::ParseAmount(text,
+                                            {{"", 1},
+                                             {"b", 1},
+                                             {"k", 0x1p10},
+                                             {"kb", 0x1p10},
+                                             {"m", 0x1p20},
+                                             {"mb", 0x1p20},
+                                             {"g", 0x1p30},
+                                             {"gb", 0x1p30}},
+                                            /*least=*/4, /*most=*/0x1p34);
   if (!std::isnan(bytes)) return static_cast<int64_t>(bytes);
   return Status::Error(StatusCode::kInvalidArgument,
                        "%s %s is no size: write 4, 64K, 64M or 1G, from 4 to 16G", flag,
@@ -42,7 +46,7 @@ Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
 }
 
 Result<bench::SweepRequest> MakeSweepRequest(const BenchCollectivesFlags& flags,
-                                             const Environment& environment) {
+                                             const command::Environment& environment) {
   bench::SweepRequest request = flags.request;
   const std::vector<std::pair<std::string, TransferKind>> kinds = {
       {"all_reduce", TransferKind::kAllReduce},
@@ -64,13 +68,14 @@ Result<bench::SweepRequest> MakeSweepRequest(const BenchCollectivesFlags& flags,
   for (size_t i = 0; i < std::size(sides); ++i) {
     const auto& [plugin, more] = sides[i];
     if (plugin.empty()) continue;
-    PluginFlags plugin_flags;
+    command::PluginFlags plugin_flags;
     plugin_flags.folders = more.folders;
     plugin_flags.folders.insert(plugin_flags.folders.end(), flags.plugin.folders.begin(),
                                 flags.plugin.folders.end());
-    ENGINE_ASSIGN_OR_RETURN(bench::Contender contender,
-                            bench::FindContender(i == 0 ? "A" : "B", plugin, more.overrides,
-                                                 PluginFolders(plugin_flags, environment)));
+    ENGINE_ASSIGN_OR_RETURN(
+        bench::Contender contender,
+        bench::FindContender(i == 0 ? "A" : "B", plugin, more.overrides,
+                             command::PluginFolders(plugin_flags, environment)));
     request.contenders.push_back(std::move(contender));
   }
   return request;
@@ -117,9 +122,9 @@ class SweepPrinter {
 };
 
 Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& request,
-                 const bench::SweepConditions& conditions, RankContext& rank) {
+                 const bench::SweepConditions& conditions, base::RankContext& rank) {
   const bool first = rank.info.rank == 0;
-  rank.log = MemberLog(rank.info);
+  rank.log = launch::MemberLog(rank.info);
   const SweepPrinter printer(flags.format, request, conditions);
   if (first) printer.Begin();
   ENGINE_ASSIGN_OR_RETURN(
@@ -151,30 +156,32 @@ std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& word
   return kept;
 }
 
-int BenchLinkedCollectives(const BenchCollectivesFlags& flags, const Environment& environment) {
+int BenchLinkedCollectives(const BenchCollectivesFlags& flags,
+                           const command::Environment& environment) {
   const auto scratch = MakeScratch();
-  if (!scratch.ok()) return ReportError(scratch.status());
+  if (!scratch.ok()) return command::ReportError(scratch.status());
   const auto program = MakeProgram(environment, (*scratch)->path());
-  if (!program.ok()) return ReportError(program.status());
+  if (!program.ok()) return command::ReportError(program.status());
   constexpr int64_t kAllMs = 3600 * 1000;
   const auto outcome = bench::RunOnLinkedHosts(
       WordsOfALinkedRank(CommandLineOfThisProcess()), std::max(1, flags.launch.world_size),
       flags.link.rate, flags.link.congestion, *program, kAllMs);
-  if (!outcome.ok()) return ReportError(outcome.status());
+  if (!outcome.ok()) return command::ReportError(outcome.status());
   std::fputs(outcome->output.c_str(), outcome->exit_code == 0 ? stdout : stderr);
   return outcome->exit_code;
 }
 
-int BenchCollectives(const BenchCollectivesFlags& flags, const Environment& environment) {
+int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environment& environment) {
   const auto request = MakeSweepRequest(flags, environment);
-  if (!request.ok()) return ReportError(request.status());
+  if (!request.ok()) return command::ReportError(request.status());
   if (!flags.link.rate.empty()) return BenchLinkedCollectives(flags, environment);
-  const auto plan = ResolveLaunch(flags.launch, environment.variables);
-  if (!plan.ok()) return ReportError(plan.status());
+  const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
+  if (!plan.ok()) return command::ReportError(plan.status());
   const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
-  const LaunchOutcome outcome = Launch(
-      *plan, {}, [&](RankContext& rank) { return SweepRank(flags, *request, conditions, rank); });
-  if (!outcome.status.ok() && outcome.report) ReportError(outcome.status);
+  const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
+    return SweepRank(flags, *request, conditions, rank);
+  });
+  if (!outcome.status.ok() && outcome.report) command::ReportError(outcome.status);
   return outcome.exit_code;
 }
 
@@ -207,7 +214,7 @@ void AddSweepFlags(CLI::App* app, BenchCollectivesFlags* flags) {
 
 }  // namespace
 
-void AddBenchCollectives(CLI::App& bench, const Environment& environment, int* exit_code) {
+void AddBenchCollectives(CLI::App& bench, const command::Environment& environment, int* exit_code) {
   CLI::App* collectives = bench.add_subcommand(
       "collectives", "Time collectives of rising size through one communicator or two");
   auto flags = std::make_shared<BenchCollectivesFlags>();
@@ -219,7 +226,7 @@ void AddBenchCollectives(CLI::App& bench, const Environment& environment, int* e
       ->type_name("NAME|FILE");
   AddSideFlags(collectives, "a", &flags->a_more, false);
   AddSideFlags(collectives, "b", &flags->b_more, false);
-  AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
+  command::AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
   collectives->add_option("-n,--ranks", flags->launch.world_size, "Number of ranks on this machine")
       ->check(CLI::Range(1, bench::kMaxCheckedRanks));
   collectives

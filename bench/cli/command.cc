@@ -2,6 +2,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "app/command/version.h"
 #include "bench/cli/flags.h"
@@ -26,10 +29,11 @@ std::vector<std::string> CommandLineOfThisProcess() {
 }
 
 bench::Machine ThisMachine() {
-  return bench::DescribeMachine(kVersionText, bench::ShellWords(CommandLineOfThisProcess()));
+  return bench::DescribeMachine(command::kVersionText, bench::ShellWords(CommandLineOfThisProcess()));
 }
 
-Result<bench::Program> MakeProgram(const Environment& environment, const std::string& folder) {
+Result<bench::Program> MakeProgram(const command::Environment& environment,
+                                   const std::string& folder) {
   bench::Program program{.environment = environment.variables, .folder = folder};
   ENGINE_ASSIGN_OR_RETURN(program.binary, BinaryOfThisProcess());
   return program;
@@ -54,10 +58,10 @@ void AddSideFlags(CLI::App* app, const std::string& name, SideFlags* flags, bool
         ->allow_extra_args(false)
         ->type_name("NAME,...");
   }
-  AddOverrides(app, "--" + name + "-set", &flags->overrides,
-               "Override a key for " + title + " alone; can be repeated");
-  AddPluginFolders(app, "--" + name + "-plugin-path", &flags->folders,
-                   "Folder to search for plugins of " + title + " first");
+  command::AddOverrides(app, "--" + name + "-set", &flags->overrides,
+                        "Override a key for " + title + " alone; can be repeated");
+  command::AddPluginFolders(app, "--" + name + "-plugin-path", &flags->folders,
+                            "Folder to search for plugins of " + title + " first");
 }
 
 void AddLinkFlags(CLI::App* app, LinkFlags* flags) {
@@ -70,7 +74,7 @@ void AddLinkFlags(CLI::App* app, LinkFlags* flags) {
       ->type_name("NAME");
 }
 
-void AddBenchCommand(CLI::App& app, const Environment& environment, int* exit_code) {
+void AddBenchCommand(CLI::App& app, const command::Environment& environment, int* exit_code) {
   CLI::App* bench =
       app.add_subcommand("bench", "Measure: does B train faster than A, and by how much?");
   bench->require_subcommand(1);

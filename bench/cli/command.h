@@ -10,6 +10,6 @@ class App;
 namespace engine {
 
 // Adds the subcommand; its exit code goes to *exit_code. `environment` is borrowed.
-void AddBenchCommand(CLI::App& app, const Environment& environment, int* exit_code);
+void AddBenchCommand(CLI::App& app, const command::Environment& environment, int* exit_code);
 
 }  // namespace engine

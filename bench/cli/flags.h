@@ -29,11 +29,12 @@ std::vector<std::string> CommandLineOfThisProcess();
 bench::Machine ThisMachine();
 Result<std::unique_ptr<bench::ScratchFolder>> MakeScratch();
 // This executable, for ranks; `folder` is that of their files.
-Result<bench::Program> MakeProgram(const Environment& environment, const std::string& folder);
+Result<bench::Program> MakeProgram(const command::Environment& environment,
+                                   const std::string& folder);
 
 // Add one subcommand of `engine bench` each.
-void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_code);
-void AddBenchCollectives(CLI::App& bench, const Environment& environment, int* exit_code);
-void AddBenchHosts(CLI::App& bench, const Environment& environment, int* exit_code);
+void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int* exit_code);
+void AddBenchCollectives(CLI::App& bench, const command::Environment& environment, int* exit_code);
+void AddBenchHosts(CLI::App& bench, const command::Environment& environment, int* exit_code);
 
 }  // namespace engine

@@ -1,5 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "app/launch/launch.h"
 #include "bench/cli/flags.h"
@@ -15,9 +18,9 @@ struct BenchHostsFlags {
 };
 
 // Any program, once per host: what a comparison with other software needs.
-int BenchHosts(const BenchHostsFlags& flags, const Environment& environment) {
+int BenchHosts(const BenchHostsFlags& flags, const command::Environment& environment) {
   const auto scratch = MakeScratch();
-  if (!scratch.ok()) return ReportError(scratch.status());
+  if (!scratch.ok()) return command::ReportError(scratch.status());
   const bench::Program program{.binary = flags.command[0],
                                .environment = environment.variables,
                                .folder = (*scratch)->path()};
@@ -25,14 +28,14 @@ int BenchHosts(const BenchHostsFlags& flags, const Environment& environment) {
   const auto outcome =
       bench::RunOnLinkedHosts(arguments, flags.hosts, flags.link.rate, flags.link.congestion,
                               program, static_cast<int64_t>(flags.timeout_s * 1000));
-  if (!outcome.ok()) return ReportError(outcome.status());
+  if (!outcome.ok()) return command::ReportError(outcome.status());
   std::fputs(outcome->output.c_str(), outcome->exit_code == 0 ? stdout : stderr);
   return outcome->exit_code;
 }
 
 }  // namespace
 
-void AddBenchHosts(CLI::App& bench, const Environment& environment, int* exit_code) {
+void AddBenchHosts(CLI::App& bench, const command::Environment& environment, int* exit_code) {
   auto flags = std::make_shared<BenchHostsFlags>();
   CLI::App* hosts = bench.add_subcommand(
       "hosts", "Run any program once per emulated host, numbered by the variables of torchrun");

@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <string>
 
 #include "app/config/default_config.h"
 #include "bench/cli/flags.h"
@@ -9,7 +11,7 @@ namespace engine {
 namespace {
 
 struct BenchTrainFlags {
-  ConfigFlags config;  // of both sides
+  command::ConfigFlags config;  // of both sides
   SideFlags a, b;
   bool same = false, baseline_null = false, quiet = false;
   bench::TrainRequest request;  // the numbers among the flags
@@ -24,9 +26,9 @@ bench::Side ToSide(const SideFlags& flags) {
 }
 
 // The configuration as a run of `side` will see it.
-Result<Config> LoadSide(const bench::TrainRequest& request, const bench::Side& side,
-                        const char* name, const Environment& environment) {
-  ConfigFlags flags{.file = request.config_file, .plugins = side.plugins};
+Result<config::Config> LoadSide(const bench::TrainRequest& request, const bench::Side& side,
+                                const char* name, const command::Environment& environment) {
+  command::ConfigFlags flags{.file = request.config_file, .plugins = side.plugins};
   flags.overrides = request.overrides;
   for (const auto& more :
        {side.overrides, bench::MeasuringOverrides(request.warmup + request.steps)}) {
@@ -36,13 +38,14 @@ Result<Config> LoadSide(const bench::TrainRequest& request, const bench::Side& s
     flags.plugin.folders.insert(flags.plugin.folders.end(), folders->begin(), folders->end());
   }
   const RankInfo shape{.servers = request.servers, .one_host = request.link_rate.empty() ? 1u : 0u};
-  Result<Config> config = LoadConfig(flags, environment, DefaultCommunicators(shape));
+  Result<config::Config> config =
+      command::LoadConfig(flags, environment, command::DefaultCommunicators(shape));
   if (!config.ok()) return config.status().WithContext("side %s", name);
   return config;
 }
 
 // A with the communicator `null` in place of its own, and without the options of that.
-bench::Side WithoutCommunication(const bench::Side& a, const Config& config) {
+bench::Side WithoutCommunication(const bench::Side& a, const config::Config& config) {
   const std::string& name = config.plugins().communicator.entry.name;
   bench::Side side{.plugin_folders = a.plugin_folders};
   for (const std::string& plugin : a.plugins) {
@@ -59,10 +62,10 @@ bench::Side WithoutCommunication(const bench::Side& a, const Config& config) {
 // Hosts of emulated links share the cores of this machine and do not know of each other, so that
 // each would start as many threads as there are cores. Where the number is left to the op plugin
 // it is set.
-void ShareCores(const Config& config, bench::TrainRequest* request) {
+void ShareCores(const config::Config& config, bench::TrainRequest* request) {
   const int share = std::max(1, ThisMachine().cores / (request->ranks + request->servers));
-  for (const PluginChoice& choice : config.plugins().ops) {
-    for (const OwnedOption& option : choice.options) {
+  for (const plugin::PluginChoice& choice : config.plugins().ops) {
+    for (const plugin::OwnedOption& option : choice.options) {
       if (option.name != "threads" || option.type != OptionType::kInt || option.integer != 0) {
         continue;
       }
@@ -91,11 +94,12 @@ Status CheckSides(const BenchTrainFlags& flags) {
 
 Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
                                              const std::string& folder,
-                                             const Environment& environment) {
+                                             const command::Environment& environment) {
   ENGINE_RETURN_IF_ERROR(CheckSides(flags));
   bench::TrainRequest request = flags.request;
   request.config_file = flags.config.file;
-  request.config_name = flags.config.file.empty() ? kDefaultConfigOrigin : flags.config.file;
+  request.config_name =
+      flags.config.file.empty() ? config::kDefaultConfigOrigin : flags.config.file;
   if (!flags.profile.name.empty()) {
     ENGINE_RETURN_IF_ERROR(bench::UseProfile(flags.profile, folder, &request));
   }
@@ -107,7 +111,8 @@ Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
   request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
   request.link_rate = flags.link.rate;
   request.congestion = flags.link.congestion;
-  ENGINE_ASSIGN_OR_RETURN(const Config config_a, LoadSide(request, request.a, "A", environment));
+  ENGINE_ASSIGN_OR_RETURN(const config::Config config_a,
+                          LoadSide(request, request.a, "A", environment));
   if (!request.link_rate.empty()) ShareCores(config_a, &request);
   const auto config_b = LoadSide(request, request.b, "B", environment);
   if (!config_b.ok()) return config_b.status();
@@ -119,12 +124,12 @@ Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
   return request;
 }
 
-Status BenchTrain(const BenchTrainFlags& flags, const Environment& environment) {
+Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& environment) {
   ENGINE_ASSIGN_OR_RETURN(const auto scratch, MakeScratch());
   ENGINE_ASSIGN_OR_RETURN(const bench::TrainRequest request,
                           MakeTrainRequest(flags, scratch->path(), environment));
   ENGINE_ASSIGN_OR_RETURN(const bench::Program program, MakeProgram(environment, scratch->path()));
-  if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(PrepareFolder(flags.out));
+  if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(command::PrepareFolder(flags.out));
   const auto progress = [&](const std::string& line) {
     if (!flags.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   };
@@ -191,7 +196,7 @@ void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
 
 }  // namespace
 
-void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_code) {
+void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int* exit_code) {
   CLI::App* train = bench.add_subcommand(
       "train", "Compare whole training runs: which side takes less time for a step?");
   auto flags = std::make_shared<BenchTrainFlags>();
@@ -203,9 +208,10 @@ void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_co
                   "A against itself: a control, which must find no difference");
   train->add_flag("--baseline-null", flags->baseline_null,
                   "Also run A without communication, for the time that computing takes");
-  AddOverrides(train, "--set", &flags->config.overrides,
-               "Override a key for both sides: --set train.batch_per_rank=8; can be repeated");
-  AddPluginFolders(train, "--plugin-path", &flags->config.plugin.folders);
+  command::AddOverrides(
+      train, "--set", &flags->config.overrides,
+      "Override a key for both sides: --set train.batch_per_rank=8; can be repeated");
+  command::AddPluginFolders(train, "--plugin-path", &flags->config.plugin.folders);
   AddTrainNumbers(train, flags.get());
   AddLinkFlags(train, &flags->link);
   AddProfileFlags(train, &flags->profile);
@@ -217,10 +223,11 @@ void AddBenchTrain(CLI::App& bench, const Environment& environment, int* exit_co
   train->add_flag("-q,--quiet", flags->quiet, "No line for each run");
   train->footer(
       "Example: engine bench train configs/synthetic.pbtxt -n 2 --a fifo_sched --b priority_sched\n"
-      "Exit code 65: the losses of A and B differ, so there is no verdict. docs/benchmarking.md");
+      "Exit code 65: the losses of A and B differ, so there is no conclusion. "
+      "docs/benchmarking.md");
   train->callback([flags, &environment, exit_code] {
     const Status status = BenchTrain(*flags, environment);
-    *exit_code = status.ok() ? 0 : ReportError(status);
+    *exit_code = status.ok() ? 0 : command::ReportError(status);
   });
 }
 

@@ -28,6 +28,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/support/folder_host.h"
@@ -183,10 +184,10 @@ class BareLoop final : public Competitor {
   }
 
   void Meet() {
-    ++meetings_;
-    Flag(Rank()).store(meetings_, std::memory_order_release);
+    ++rendezvous_;
+    Flag(Rank()).store(rendezvous_, std::memory_order_release);
     for (int rank = 0; rank < WorldSize(); ++rank) {
-      while (Flag(rank).load(std::memory_order_acquire) < meetings_) continue;
+      while (Flag(rank).load(std::memory_order_acquire) < rendezvous_) continue;
     }
   }
   std::atomic<uint64_t>& Flag(int rank) {
@@ -195,7 +196,7 @@ class BareLoop final : public Competitor {
 
   MPI_Win window_ = MPI_WIN_NULL;
   std::vector<char*> flags_, arrays_;
-  uint64_t meetings_ = 0;
+  uint64_t rendezvous_ = 0;
 };
 
 void Check(Competitor& competitor, int64_t count) {

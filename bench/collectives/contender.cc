@@ -1,6 +1,7 @@
 #include "bench/collectives/contender.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/plugin/catalog.h"
 #include "core/plugin/nearest.h"
@@ -12,7 +13,7 @@ namespace {
 constexpr int64_t kWaitBeyondMs = 5000;  // after the deadline of the transfer itself
 
 // "tcp.timeout=3" -> the option `timeout` and its text.
-Status ApplyOverride(const std::string& override, PluginChoice* choice) {
+Status ApplyOverride(const std::string& override, plugin::PluginChoice* choice) {
   const auto refuse = [&](const std::string& why) {
     return Status::Error(StatusCode::kConfig, "option '%s' of communicator '%s': %s",
                          override.c_str(), choice->entry.name.c_str(), why.c_str());
@@ -23,23 +24,23 @@ Status ApplyOverride(const std::string& override, PluginChoice* choice) {
   const std::string scope = choice->entry.name + ".";
   if (key.starts_with(scope)) key = key.substr(scope.size());
   std::vector<std::string> names;
-  for (const OptionSpec* spec : OptionsOf(choice->entry.options, "")) {
+  for (const OptionSpec* spec : plugin::OptionsOf(choice->entry.options, "")) {
     names.emplace_back(spec->name.view());
     if (names.back() != key) continue;
-    auto value = ParseOptionValue(*spec, override.substr(equals + 1));
+    auto value = plugin::ParseOptionValue(*spec, override.substr(equals + 1));
     if (!value.ok()) return refuse(value.status().message());
-    const Status checked = CheckOptionValue(*spec, *value);
+    const Status checked = plugin::CheckOptionValue(*spec, *value);
     if (!checked.ok()) return refuse(checked.message());
     choice->options[names.size() - 1] = std::move(*value);
     return {};
   }
-  return refuse("there is no option '" + key + "'" + DidYouMean(key, names));
+  return refuse("there is no option '" + key + "'" + plugin::DidYouMean(key, names));
 }
 
-Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& host) {
-  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedPlugin> library,
-                          LoadedPlugin::Load(choice.entry));
-  const std::vector<OptionValue> options = Views(choice.options);
+Result<std::unique_ptr<Object>> CreateObject(const plugin::PluginChoice& choice, Host& host) {
+  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<plugin::LoadedPlugin> library,
+                          plugin::LoadedPlugin::Load(choice.entry));
+  const std::vector<OptionValue> options = plugin::Views(choice.options);
   return library->Create(host, Options(options));
 }
 
@@ -49,29 +50,30 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
                                 const std::vector<std::string>& overrides,
                                 const std::vector<std::string>& folders) {
   Contender contender{label, {}};
-  ENGINE_ASSIGN_OR_RETURN(contender.choice.entry, PluginCatalog::Scan(folders).Find(plugin));
-  const PluginEntry& entry = contender.choice.entry;
+  ENGINE_ASSIGN_OR_RETURN(contender.choice.entry,
+                          plugin::PluginCatalog::Scan(folders).Find(plugin));
+  const plugin::PluginEntry& entry = contender.choice.entry;
   if (entry.kind != PluginKind::kCommunicator) {
     return Status::Error(StatusCode::kPlugin, "plugin '%s' (%s) is no communicator",
                          entry.name.c_str(), entry.path.c_str());
   }
-  for (const OptionSpec* spec : OptionsOf(entry.options, "")) {
-    OwnedOption value{.name = std::string(spec->name.view()), .type = spec->type};
-    if (!IsRequired(*spec)) {
-      ENGINE_ASSIGN_OR_RETURN(value, ParseOptionValue(*spec, spec->default_value.view()));
+  for (const OptionSpec* spec : plugin::OptionsOf(entry.options, "")) {
+    plugin::OwnedOption value{.name = std::string(spec->name.view()), .type = spec->type};
+    if (!plugin::IsRequired(*spec)) {
+      ENGINE_ASSIGN_OR_RETURN(value, plugin::ParseOptionValue(*spec, spec->default_value.view()));
     }
     contender.choice.options.push_back(std::move(value));
   }
   for (const std::string& override : overrides) {
     ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &contender.choice));
   }
-  for (const OptionSpec* spec : OptionsOf(entry.options, "")) {
+  for (const OptionSpec* spec : plugin::OptionsOf(entry.options, "")) {
     const std::string name(spec->name.view());
     const bool given = std::any_of(overrides.begin(), overrides.end(), [&](const auto& override) {
       return override.starts_with(name + "=") ||
              override.starts_with(entry.name + "." + name + "=");
     });
-    if (IsRequired(*spec) && !given) {
+    if (plugin::IsRequired(*spec) && !given) {
       return Status::Error(StatusCode::kConfig,
                            "communicator '%s' needs its option '%s': give it with --%c-set %s=...",
                            entry.name.c_str(), name.c_str(), label == "B" ? 'b' : 'a',
@@ -82,10 +84,11 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
 }
 
 Result<std::unique_ptr<LiveContender>> LiveContender::Create(const Contender& contender,
-                                                             int instance, RankContext& rank) {
+                                                             int instance,
+                                                             base::RankContext& rank) {
   std::unique_ptr<LiveContender> live(new LiveContender(rank));
   // Keys of the store are private to this name, and each object must meet its own peers.
-  live->host_ = std::make_unique<PluginHost>(
+  live->host_ = std::make_unique<plugin::PluginHost>(
       contender.choice.entry.name + "#" + std::to_string(instance), rank, &live->device_, nullptr);
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object,
                           CreateObject(contender.choice, *live->host_));

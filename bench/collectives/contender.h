@@ -12,7 +12,7 @@ namespace engine::bench {
 
 struct Contender {
   std::string label;  // "A", "B"
-  PluginChoice choice;
+  plugin::PluginChoice choice;
 };
 
 // `plugin`: a name, looked up in `folders`, or the path of a library (with a slash in it).
@@ -27,7 +27,7 @@ class LiveContender {
  public:
   // `instance`: another number for each object of a run, the same on all ranks.
   static Result<std::unique_ptr<LiveContender>> Create(const Contender& contender, int instance,
-                                                       RankContext& rank);
+                                                       base::RankContext& rank);
   ~LiveContender();
 
   const CommunicatorTraits& traits() const { return traits_; }
@@ -35,11 +35,11 @@ class LiveContender {
   Status Run(Transfer transfer);
 
  private:
-  explicit LiveContender(RankContext& rank) : rank_(rank) {}
+  explicit LiveContender(base::RankContext& rank) : rank_(rank) {}
 
-  RankContext& rank_;
+  base::RankContext& rank_;
   Device* device_ = nullptr;
-  std::unique_ptr<PluginHost> host_;
+  std::unique_ptr<plugin::PluginHost> host_;
   std::unique_ptr<Communicator> communicator_;
   CommunicatorTraits traits_;
   uint64_t sequence_ = 0;

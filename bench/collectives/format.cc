@@ -29,8 +29,8 @@ std::string PathOf(const Contender& contender) {
 
 std::string OptionsOf(const Contender& contender) {
   std::string text;
-  for (const OwnedOption& option : contender.choice.options) {
-    text += (text.empty() ? "" : " ") + option.name + "=" + ToText(option);
+  for (const plugin::OwnedOption& option : contender.choice.options) {
+    text += (text.empty() ? "" : " ") + option.name + "=" + plugin::ToText(option);
   }
   return text;
 }
@@ -44,9 +44,9 @@ std::string TimingColumns(const Timing& timing) {
 }
 
 std::string RatioColumns(const Ratio& ratio) {
-  const char* const words = Judge(ratio) == Verdict::kFaster   ? "faster"
-                            : Judge(ratio) == Verdict::kSlower ? "slower"
-                                                               : "not separable";
+  const char* const words = Judge(ratio) == Conclusion::kFaster   ? "faster"
+                            : Judge(ratio) == Conclusion::kSlower ? "slower"
+                                                                  : "not separable";
   return Format("  %6.2fx  %.2f to %.2f  %s", ratio.estimate, ratio.low, ratio.high, words);
 }
 
@@ -105,9 +105,9 @@ std::string TableFoot(const SweepRequest& request, const SweepResult& result) {
     ++compared;
   }
   return Format("Of %d sizes B is faster at %d, slower at %d, not separable at %d\n", compared,
-                counts[static_cast<int>(Verdict::kFaster)],
-                counts[static_cast<int>(Verdict::kSlower)],
-                counts[static_cast<int>(Verdict::kNotSeparable)]);
+                counts[static_cast<int>(Conclusion::kFaster)],
+                counts[static_cast<int>(Conclusion::kSlower)],
+                counts[static_cast<int>(Conclusion::kNotSeparable)]);
 }
 
 std::string NcclHead(const SweepRequest& request, const SweepConditions& conditions,

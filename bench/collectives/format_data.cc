@@ -1,6 +1,8 @@
 // The forms that programs read.
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "bench/collectives/format.h"
 #include "bench/report/json_parts.h"
@@ -12,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const Contender& contender) {
   Json options = Json::object();
-  for (const OwnedOption& option : contender.choice.options) {
+  for (const plugin::OwnedOption& option : contender.choice.options) {
     switch (option.type) {
       case OptionType::kBool:
         options[option.name] = option.integer != 0;

@@ -4,8 +4,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
-#include "bench/collectives/meeting.h"
+#include "bench/collectives/rendezvous.h"
 
 namespace engine::bench {
 namespace {
@@ -40,8 +41,8 @@ struct Figures {
 
 class Sweep {
  public:
-  Sweep(const SweepRequest& request, RankContext& rank)
-      : request_(request), rank_(rank), meeting_(rank, 4 * request.timeout_ms) {}
+  Sweep(const SweepRequest& request, base::RankContext& rank)
+      : request_(request), rank_(rank), rendezvous_(rank, 4 * request.timeout_ms) {}
 
   Result<SweepResult> Run(const std::function<void(const SweepRow&)>& on_row);
 
@@ -69,8 +70,8 @@ class Sweep {
   }
 
   const SweepRequest& request_;
-  RankContext& rank_;
-  Meeting meeting_;
+  base::RankContext& rank_;
+  Rendezvous rendezvous_;
   int instances_ = 0;
 };
 
@@ -93,7 +94,7 @@ Result<std::unique_ptr<LiveContender>> Sweep::Connect(size_t contender) {
 // Sums what is wrong over all ranks, so that all of them know.
 Status Sweep::Check(Bout& bout) {
   Timing& timing = bout.figures.timing;
-  if (bout.contender.traits().measures_only != 0 && rank_.info.world_size > 1) {
+  if (bout.contender.traits().no_op != 0 && rank_.info.world_size > 1) {
     timing.wrong = -1;
     return {};
   }
@@ -103,7 +104,7 @@ Status Sweep::Check(Bout& bout) {
   const int64_t wrong = bout.buffers.CountWrong(&first);
   ENGINE_ASSIGN_OR_RETURN(
       const std::string sum,
-      meeting_.Meet(std::to_string(wrong) + " " + first, [](const auto& of_ranks) {
+      rendezvous_.Meet(std::to_string(wrong) + " " + first, [](const auto& of_ranks) {
         int64_t all = 0;
         std::string words;
         for (const std::string& text : of_ranks) {
@@ -120,13 +121,13 @@ Status Sweep::Check(Bout& bout) {
 // Rank 0's clock decides, in the first turn, how often all ranks run it in each.
 Status Sweep::WarmUp(Bout& bout) {
   bout.buffers.Clear();
-  ENGINE_RETURN_IF_ERROR(meeting_.Wait());
+  ENGINE_RETURN_IF_ERROR(rendezvous_.Wait());
   const auto begin = Clock::now();
   for (int i = 0; i < kWarmUps; ++i) ENGINE_RETURN_IF_ERROR(RunOnce(bout));
   if (bout.figures.iterations != 0) return {};
   const double each = std::chrono::duration<double>(Clock::now() - begin).count() / kWarmUps;
   const auto wanted = static_cast<int64_t>(request_.seconds / TurnsOfEach() / std::max(each, 1e-9));
-  ENGINE_ASSIGN_OR_RETURN(const std::string iterations, meeting_.Meet("", [&](const auto&) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string iterations, rendezvous_.Meet("", [&](const auto&) {
     return std::to_string(std::clamp(wanted, kMinIterations, kMaxIterations));
   }));
   bout.figures.iterations = std::atoll(iterations.c_str());
@@ -142,7 +143,7 @@ Status Sweep::Measure(Bout& bout) {
     times_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   }
   std::vector<double>& turn = bout.figures.turns_us.emplace_back();
-  return meeting_
+  return rendezvous_
       .Meet(Bytes(times_us),
             [&turn](const auto& of_ranks) {
               AddSlowest(of_ranks, &turn);
@@ -166,7 +167,7 @@ Status Sweep::TakeTurn(size_t contender, int64_t bytes, Figures (&figures)[kPlac
     // What goes wrong only after many repetitions counts as well.
     ENGINE_RETURN_IF_ERROR(Check(bout));
   }
-  return meeting_.Wait();  // before any rank disconnects
+  return rendezvous_.Wait();  // before any rank disconnects
 }
 
 void Finish(const CollectiveCase& c, int ranks, std::vector<Figures*> figures, uint64_t seed,
@@ -200,9 +201,9 @@ Result<SweepRow> Sweep::MeasureSize(int64_t bytes) {
   for (int turn = 0; turn < 4 * request_.blocks; ++turn) {
     const bool second = turn % 4 == 1 || turn % 4 == 2;
     const size_t contender = second ? contenders - 1 : 0;
-    const bool hopeless = figures[contender][kOutOfPlace].timing.wrong > 0 &&
+    const bool wrong = figures[contender][kOutOfPlace].timing.wrong > 0 &&
                           figures[contender][kInPlace].timing.wrong > 0;
-    if (!hopeless) ENGINE_RETURN_IF_ERROR(TakeTurn(contender, bytes, figures[contender]));
+    if (!wrong) ENGINE_RETURN_IF_ERROR(TakeTurn(contender, bytes, figures[contender]));
   }
   SweepRow row;
   for (const int placement : {kOutOfPlace, kInPlace}) {
@@ -270,7 +271,7 @@ std::vector<int64_t> Sizes(const SweepRequest& request, int ranks) {
   return sizes;
 }
 
-Result<SweepResult> RunSweep(const SweepRequest& request, RankContext& rank,
+Result<SweepResult> RunSweep(const SweepRequest& request, base::RankContext& rank,
                              const std::function<void(const SweepRow&)>& on_row) {
   if (rank.info.world_size > kMaxCheckedRanks) {
     return Status::Error(StatusCode::kInvalidArgument,

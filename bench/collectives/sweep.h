@@ -60,7 +60,7 @@ std::vector<int64_t> Sizes(const SweepRequest& request, int ranks);
 
 // Collective, in the body of each rank. `on_row` is called on rank 0 as soon as a row is there.
 // The result is complete on rank 0 only. kPlugin when a communicator lacks the kind or float32.
-Result<SweepResult> RunSweep(const SweepRequest& request, RankContext& rank,
+Result<SweepResult> RunSweep(const SweepRequest& request, base::RankContext& rank,
                              const std::function<void(const SweepRow&)>& on_row);
 
 }  // namespace engine::bench

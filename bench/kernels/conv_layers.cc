@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "bench/kernels/conv_layer.h"
 #include "bench/support/folder_host.h"

@@ -1,5 +1,7 @@
 #include <dnnl.hpp>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "bench/kernels/conv_layer.h"
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "bench/support/folder_host.h"
 #include "core/graph/device_buffer.h"
@@ -27,8 +28,8 @@ class CallMemory {
 
   Result<TensorView> Make(const TensorSpec& spec, int64_t classes) {
     TensorView view{.shape = spec.shape, .dtype = spec.dtype};
-    ENGINE_ASSIGN_OR_RETURN(DeviceBuffer buffer,
-                            DeviceBuffer::Create(device_, view.size_bytes(), &stream_));
+    ENGINE_ASSIGN_OR_RETURN(graph::DeviceBuffer buffer,
+                            graph::DeviceBuffer::Create(device_, view.size_bytes(), &stream_));
     view.data = buffer.data();
     buffers_.push_back(std::move(buffer));
     ENGINE_RETURN_IF_ERROR(Fill(view, classes));
@@ -37,8 +38,8 @@ class CallMemory {
 
   Result<void*> Scratch(int64_t size_bytes) {
     ENGINE_ASSIGN_OR_RETURN(
-        DeviceBuffer buffer,
-        DeviceBuffer::Create(device_, static_cast<size_t>(size_bytes), &stream_));
+        graph::DeviceBuffer buffer,
+        graph::DeviceBuffer::Create(device_, static_cast<size_t>(size_bytes), &stream_));
     buffers_.push_back(std::move(buffer));
     return buffers_.back().data();
   }
@@ -67,7 +68,7 @@ class CallMemory {
 
   Device& device_;
   Stream& stream_;
-  std::vector<DeviceBuffer> buffers_;
+  std::vector<graph::DeviceBuffer> buffers_;
 };
 
 Result<double> MedianUs(Stream& stream, int calls, int rounds,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/support/plugin_library.h"
@@ -29,8 +30,7 @@ struct OpTime {
 class OpTimer {
  public:
   // The op plugin at `path` with options of its own.
-  static Result<std::unique_ptr<OpTimer>> Load(const std::string& path,
-                                               const Overrides& options);
+  static Result<std::unique_ptr<OpTimer>> Load(const std::string& path, const Overrides& options);
 
   // Queues `calls` calls at once, `rounds` times, after one round that is not counted.
   Result<OpTime> Time(const TimedCase& timed, int calls, int rounds);

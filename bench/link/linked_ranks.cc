@@ -1,5 +1,7 @@
 #include "bench/link/linked_ranks.h"
 
+#include <utility>
+
 namespace engine::bench {
 namespace {
 

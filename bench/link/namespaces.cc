@@ -146,7 +146,7 @@ Status Namespaces::StartGuard() {
   if (pipe2(fds, O_CLOEXEC) != 0) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot make a pipe: %s", strerror(errno));
   }
-  UniqueFd read_end(fds[0]);
+  base::UniqueFd read_end(fds[0]);
   guard_input_.reset(fds[1]);
   const std::vector<std::string> command = ShellCommand(std::string(kGuard) + kRemove, ip_, names_);
   std::vector<char*> argv;

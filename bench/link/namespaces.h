@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/unique_fd.h"
@@ -44,7 +45,7 @@ class Namespaces {
   const std::vector<std::string> names_;
   // The guard removes everything when the other end of its standard input is closed: by us, or by
   // the kernel when we end.
-  UniqueFd guard_input_;
+  base::UniqueFd guard_input_;
   pid_t guard_ = -1;
 };
 

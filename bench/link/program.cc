@@ -30,7 +30,7 @@ class MemoryFile {
   }
 
  private:
-  const UniqueFd fd_{memfd_create("engine_bench", MFD_CLOEXEC)};
+  const base::UniqueFd fd_{memfd_create("engine_bench", MFD_CLOEXEC)};
 };
 
 }  // namespace

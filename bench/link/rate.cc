@@ -1,4 +1,5 @@
 #include <cmath>
+#include <string_view>
 
 #include "app/command/amount.h"
 #include "bench/link/linked_hosts.h"
@@ -7,8 +8,8 @@ namespace engine::bench {
 
 Result<double> ParseRate(std::string_view text) {
   // Below the smallest, the first bucket alone would be seconds of traffic.
-  const double rate = ParseAmount(text, {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}},
-                                  /*least=*/1e5, /*most=*/1e11);
+  const double rate = command::ParseAmount(text, {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}},
+                                           /*least=*/1e5, /*most=*/1e11);
   if (!std::isnan(rate)) return rate;
   return Status::Error(StatusCode::kInvalidArgument,
                        "'%.*s' is not the rate of a link; write a number and kbit, mbit or gbit, "

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "core/base/deadline.h"
 
@@ -43,17 +44,17 @@ class Child {
   void Kill();
 
  private:
-  Child(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+  Child(pid_t pid, base::UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
   void SetEnd(int wait_status);
 
   pid_t pid_;
-  UniqueFd pidfd_;  // moved from: no child
+  base::UniqueFd pidfd_;  // moved from: no child
   std::optional<ProcessEnd> end_;
 };
 
 // In the child. What fails is written to `failure`, which ends silently when the program starts.
 [[noreturn]] void Exec(const std::vector<char*>& argv, const std::vector<char*>& envp,
-                       const UniqueFd (&streams)[3], int failure, pid_t parent) {
+                       const base::UniqueFd (&streams)[3], int failure, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -74,7 +75,7 @@ Result<Child> Child::Start(const Command& command) {
   const std::vector<char*> argv = Pointers(arguments), envp = Pointers(variables);
   const std::string files[] = {command.input, command.output,
                                command.errors.empty() ? command.output : command.errors};
-  UniqueFd streams[3];
+  base::UniqueFd streams[3];
   for (int i = 0; i < 3; ++i) {
     const int how = i == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_APPEND;
     streams[i].reset(open(files[i].c_str(), how | O_CLOEXEC, 0644));
@@ -86,7 +87,7 @@ Result<Child> Child::Start(const Command& command) {
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return Status::Error(StatusCode::kResourceExhausted, "pipe: %s", strerror(errno));
   }
-  UniqueFd failure(ends[0]), failure_in_child(ends[1]);
+  base::UniqueFd failure(ends[0]), failure_in_child(ends[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return Status::Error(StatusCode::kResourceExhausted, "fork: %s", strerror(errno));
@@ -94,7 +95,7 @@ Result<Child> Child::Start(const Command& command) {
   setpgid(pid, pid);  // in both, so that it holds for whoever is first
   failure_in_child.reset();
   // glibc 2.36 declares pidfd_open without C linkage.
-  Child child(pid, UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
+  Child child(pid, base::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
   int error = 0;
   if (read(failure.get(), &error, sizeof(error)) == sizeof(error)) {
     return Status::Error(StatusCode::kMissingInput, "cannot start %s: %s", argv[0],
@@ -128,7 +129,7 @@ void Child::Kill() {
   if (end_) end_->killed = true;
 }
 
-Status WaitForChange(const std::vector<Child>& children, const StopSignals* signals,
+Status WaitForChange(const std::vector<Child>& children, const launch::StopSignals* signals,
                      int timeout_ms) {
   std::vector<pollfd> fds = {{signals != nullptr ? signals->fd() : -1, POLLIN, 0}};
   for (const Child& child : children) {
@@ -137,7 +138,7 @@ Status WaitForChange(const std::vector<Child>& children, const StopSignals* sign
   poll(fds.data(), fds.size(), timeout_ms);
   const int signal = signals != nullptr ? signals->Read() : 0;
   if (signal == 0) return {};
-  return Status::Error(StatusCode::kInterrupted, "stopped by %s", SignalName(signal));
+  return Status::Error(StatusCode::kInterrupted, "stopped by %s", launch::SignalName(signal));
 }
 
 }  // namespace
@@ -153,15 +154,15 @@ size_t FirstFailure(const std::vector<ProcessEnd>& ends) {
 
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
-                                            const StopSignals* signals,
+                                            const launch::StopSignals* signals,
                                             std::chrono::milliseconds grace) {
   std::vector<Child> children;  // whose destructor kills
   for (const Command& command : commands) {
     ENGINE_ASSIGN_OR_RETURN(Child child, Child::Start(command));
     children.push_back(std::move(child));
   }
-  const TimePoint deadline = std::chrono::steady_clock::now() + timeout;
-  std::optional<TimePoint> give_up;  // on the others, once one has failed
+  const base::TimePoint deadline = std::chrono::steady_clock::now() + timeout;
+  std::optional<base::TimePoint> give_up;  // on the others, once one has failed
   for (;;) {
     bool running = false;
     for (Child& child : children) {
@@ -171,17 +172,17 @@ Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands
       }
     }
     if (!running) break;
-    if (Passed(deadline)) {
+    if (base::Passed(deadline)) {
       return Status::Error(StatusCode::kTimeout, "not done within %.0f s",
                            static_cast<double>(timeout.count()) / 1000);
     }
-    if (give_up && Passed(*give_up)) {
+    if (give_up && base::Passed(*give_up)) {
       for (Child& child : children) child.Kill();
       break;
     }
-    ENGINE_RETURN_IF_ERROR(
-        WaitForChange(children, signals,
-                      RemainingMs(give_up ? std::min(deadline, *give_up) : deadline, kPollMs)));
+    ENGINE_RETURN_IF_ERROR(WaitForChange(
+        children, signals,
+        base::RemainingMs(give_up ? std::min(deadline, *give_up) : deadline, kPollMs)));
   }
   std::vector<ProcessEnd> ends;
   for (const Child& child : children) ends.push_back(child.end());

@@ -34,7 +34,7 @@ constexpr std::chrono::milliseconds kGrace{3000};
 // thread that calls.
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
-                                            const StopSignals* signals,
+                                            const launch::StopSignals* signals,
                                             std::chrono::milliseconds grace = kGrace);
 
 // The index of the process whose failure ended the others, as far as the ends tell; ends.size()

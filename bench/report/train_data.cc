@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "bench/report/facts.h"
 #include "bench/report/json_parts.h"
@@ -107,10 +111,10 @@ std::string TrainCsv(const TrainResult& result) {
 }
 
 std::string TrainJson(const TrainResult& result) {
-  Json json = {{"verdict", result.sentence},
+  Json json = {{"conclusion", result.sentence},
                {"refused", result.difference.has_value()},
                {"loss_difference", DifferenceJson(result)},
-               // Without a verdict there is nothing to read one from.
+               // Without a conclusion there is nothing to read one from.
                {"ratio", result.difference ? Json() : RatioJson(result.ratio)}};
   for (const SideId side : SidesOf(result)) {
     json["step_seconds"][Name(side)] = SummaryJson(result.steps[static_cast<int>(side)]);

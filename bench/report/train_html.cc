@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "bench/report/facts.h"
 #include "bench/report/page_head.h"
@@ -18,9 +20,9 @@ namespace {
 constexpr double kWide = 540, kNarrow = 340;
 
 std::string Headline(const TrainResult& result) {
-  if (result.difference) return "no verdict";
-  if (Judge(result.ratio) == Verdict::kNotSeparable) return "not separable";
-  const bool slower = Judge(result.ratio) == Verdict::kSlower;
+  if (result.difference) return "no conclusion";
+  if (Judge(result.ratio) == Conclusion::kNotSeparable) return "not separable";
+  const bool slower = Judge(result.ratio) == Conclusion::kSlower;
   const double shown = slower ? 1 / result.ratio.estimate : result.ratio.estimate;
   return fmt::format("{:.{}f}\u00d7 {}", shown, std::fabs(shown - 1) < 0.095 ? 3 : 2,
                      slower ? "slower" : "faster");
@@ -39,9 +41,9 @@ std::string Rest(const TrainResult& result) {
                                              : result.sentence;
 }
 
-std::string VerdictPart(const TrainResult& result) {
+std::string ConclusionPart(const TrainResult& result) {
   std::string html = fmt::format(
-      "<section id=\"verdict\" class=\"verdict {}\">\n<div class=\"figure\">{}</div>\n"
+      "<section id=\"conclusion\" class=\"conclusion {}\">\n<div class=\"figure\">{}</div>\n"
       "<div class=\"words\">{}</div>\n</section>\n<div class=\"sides\">\n",
       Mood(result), Headline(result), Escape(Rest(result)));
   constexpr const char* kChips[] = {"a", "b", "n"};
@@ -94,7 +96,7 @@ std::string FactsPart(const char* title, const std::vector<Fact>& facts) {
 std::string TrainHtml(const TrainResult& result) {
   std::string html = std::string(PageHead()) + "<body>\n<main>\n<h1>engine bench train: " +
                      Escape(result.request.config_name) + "</h1>\n";
-  html += VerdictPart(result);
+  html += ConclusionPart(result);
   html += "<div class=\"grid\">\n";
   html += Figure(result, "steps", "Step times", StepTimePlot);
   html += Figure(result, "ratio", "Speed of B over A", RatioPlot);

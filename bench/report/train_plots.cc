@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "bench/report/facts.h"
 #include "bench/report/svg.h"
@@ -98,9 +100,9 @@ void DrawStrip(Svg& svg, const Axis& x, double y, double height, SideId side,
 }
 
 void DrawBox(Svg& svg, const Axis& x, double y, SideId side, const std::vector<double>& steps) {
-  const double p10 = Quantile(steps, 0.1), p25 = Quantile(steps, 0.25),
-               median = Quantile(steps, 0.5), p75 = Quantile(steps, 0.75),
-               p90 = Quantile(steps, 0.9);
+  const double p10 = trace::Quantile(steps, 0.1), p25 = trace::Quantile(steps, 0.25),
+               median = trace::Quantile(steps, 0.5), p75 = trace::Quantile(steps, 0.75),
+               p90 = trace::Quantile(steps, 0.9);
   const std::string words = fmt::format("{}: median {:.3f} ms, half between {:.3f} and {:.3f} ms",
                                         Name(side), median, p25, p75);
   svg.Line(x(p10), y, x(p90), y, Css(side, "stroke").c_str());
@@ -118,11 +120,11 @@ std::string StepTimePlot(const TrainResult& result, double width, const char* cs
   Range range;
   for (const SideId side : sides) {
     const std::vector<double> steps = StepsOf(result, side);
-    const double p10 = Quantile(steps, 0.1), p90 = Quantile(steps, 0.9);
+    const double p10 = trace::Quantile(steps, 0.1), p90 = trace::Quantile(steps, 0.9);
     const double reach =
         0.75 * (p90 - p10);  // stragglers beyond it are counted, not drawn to scale
-    range.Add(std::max(p10 - reach, Quantile(steps, 0)));
-    range.Add(std::min(p90 + reach, Quantile(steps, 1)));
+    range.Add(std::max(p10 - reach, trace::Quantile(steps, 0)));
+    range.Add(std::min(p90 + reach, trace::Quantile(steps, 1)));
   }
   range = range.Padded();
   const Axis x{range.low, range.high, kLeft, width - kRight};
@@ -161,7 +163,7 @@ std::string RunOrderPlot(const TrainResult& result, double width, const char* cs
     const std::string words = fmt::format("run {}, block {}, {}: median {:.3f} ms", i + 1,
                                           run.block + 1, Name(run.side), median);
     const auto quartile = [&](double q) {
-      return y(std::clamp(1e3 * Quantile(run.step_seconds, q), y.low, y.high));
+      return y(std::clamp(1e3 * trace::Quantile(run.step_seconds, q), y.low, y.high));
     };
     svg.Line(place, quartile(0.25), place, quartile(0.75), Css(run.side, "stroke").c_str());
     svg.Circle(place, y(median), 4.5, Css(run.side, "point").c_str(), words);
@@ -206,15 +208,15 @@ std::string RatioPlot(const TrainResult& result, double width, const char* css) 
   if (!judged) {
     svg.Text((x.from + x.to) / 2, middle + 4, "middle", "differs-label",
              "no interval: the losses differ");
-    return svg.Finish("Speed of B over A of each pair, without a verdict", css);
+    return svg.Finish("Speed of B over A of each pair, without a conclusion", css);
   }
   svg.Text(kLeft - 8, middle + 4, "end", "tick", "95 %");
   if (bounded) {
     const double left = x(std::max(ratio.low, x.low)), right = x(std::min(ratio.high, x.high));
-    svg.Rect(left, middle - 6, std::max(1.0, right - left), 12, "interval", VerdictInWords(ratio));
+    svg.Rect(left, middle - 6, std::max(1.0, right - left), 12, "interval", ConclusionText(ratio));
   }
   svg.Line(x(ratio.estimate), middle - 10, x(ratio.estimate), middle + 10, "estimate");
-  return svg.Finish("Speed of B over A: " + VerdictInWords(ratio), css);
+  return svg.Finish("Speed of B over A: " + ConclusionText(ratio), css);
 }
 
 std::string LossPlot(const TrainResult& result, double width, const char* css) {

@@ -7,7 +7,7 @@
 
 namespace engine::bench {
 
-// For a terminal of 100 columns. The verdict is the last line.
+// For a terminal of 100 columns. The conclusion is the last line.
 std::string TrainText(const TrainResult& result);
 
 // One line per measured step of each run, below a line of names.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "bench/report/facts.h"
 #include "bench/report/train_report.h"

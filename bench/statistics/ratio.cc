@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "bench/statistics/summary.h"
 
@@ -103,20 +104,20 @@ Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& opti
   return ratio;
 }
 
-Verdict Judge(const Ratio& ratio) {
-  if (ratio.low > 1) return Verdict::kFaster;
-  if (ratio.high < 1) return Verdict::kSlower;
-  return Verdict::kNotSeparable;
+Conclusion Judge(const Ratio& ratio) {
+  if (ratio.low > 1) return Conclusion::kFaster;
+  if (ratio.high < 1) return Conclusion::kSlower;
+  return Conclusion::kNotSeparable;
 }
 
-std::string VerdictInWords(const Ratio& ratio) {
-  const Verdict verdict = Judge(ratio);
+std::string ConclusionText(const Ratio& ratio) {
+  const Conclusion conclusion = Judge(ratio);
   // Of two figures that say the same, the one above 1.
-  const bool slower = verdict == Verdict::kSlower;
+  const bool slower = conclusion == Conclusion::kSlower;
   const double estimate = slower ? 1 / ratio.estimate : ratio.estimate;
   const std::string interval = Factor(slower ? 1 / ratio.high : ratio.low, estimate) + " to " +
                                Factor(slower ? 1 / ratio.low : ratio.high, estimate);
-  if (verdict == Verdict::kNotSeparable) {
+  if (conclusion == Conclusion::kNotSeparable) {
     return "not separable: the speed of B is " + interval + " times that of A (95 % interval)";
   }
   return "B is " + Factor(estimate, estimate) + "x " + (slower ? "slower" : "faster") +

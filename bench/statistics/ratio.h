@@ -33,14 +33,14 @@ struct BootstrapOptions {
 // sides, all of them above 0.
 Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& options);
 
-enum class Verdict { kFaster, kSlower, kNotSeparable };
+enum class Conclusion { kFaster, kSlower, kNotSeparable };
 
 // kFaster: B is faster than A, with 95 % confidence.
-Verdict Judge(const Ratio& ratio);
+Conclusion Judge(const Ratio& ratio);
 
 // "B is 1.27x faster than A (95 % interval 1.24 to 1.30)", "B is 1.10x slower than A (...)",
 // "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)".
-std::string VerdictInWords(const Ratio& ratio);
+std::string ConclusionText(const Ratio& ratio);
 
 // 0.975 quantile of Student's t distribution with `degrees` >= 1 degrees of freedom.
 double StudentT975(int degrees);

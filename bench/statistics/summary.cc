@@ -11,13 +11,13 @@ double Mean(const std::vector<double>& values) {
 }
 
 Summary Summarize(const std::vector<double>& values) {
-  return {.median = Quantile(values, 0.5),
-          .p10 = Quantile(values, 0.1),
-          .p90 = Quantile(values, 0.9),
-          .p99 = Quantile(values, 0.99),
+  return {.median = trace::Quantile(values, 0.5),
+          .p10 = trace::Quantile(values, 0.1),
+          .p90 = trace::Quantile(values, 0.9),
+          .p99 = trace::Quantile(values, 0.99),
           .mean = Mean(values),
-          .min = Quantile(values, 0),
-          .max = Quantile(values, 1)};
+          .min = trace::Quantile(values, 0),
+          .max = trace::Quantile(values, 1)};
 }
 
 }  // namespace engine::bench

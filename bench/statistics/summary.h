@@ -8,7 +8,7 @@
 
 namespace engine::bench {
 
-using engine::Quantile;
+using trace::Quantile;
 
 inline double Median(std::vector<double> values) {
   return Quantile(std::move(values), 0.5);

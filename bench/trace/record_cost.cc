@@ -13,15 +13,15 @@
 int main() {
   constexpr int kRounds = 15;
   constexpr uint32_t kSpans = 1000000;
-  engine::SpanRecorder recorder(1 << 16);
+  engine::trace::SpanRecorder recorder(1 << 16);
   std::vector<double> ns_per_span;
   for (int round = 0; round < kRounds; ++round) {
-    const int64_t begin = engine::NowNs();
+    const int64_t begin = engine::base::NowNs();
     for (uint32_t i = 0; i < kSpans; ++i) {
-      const int64_t started = engine::NowNs();
-      recorder.Record({.task = i, .begin_ns = started, .end_ns = engine::NowNs()});
+      const int64_t started = engine::base::NowNs();
+      recorder.Record({.task = i, .begin_ns = started, .end_ns = engine::base::NowNs()});
     }
-    ns_per_span.push_back(static_cast<double>(engine::NowNs() - begin) / kSpans);
+    ns_per_span.push_back(static_cast<double>(engine::base::NowNs() - begin) / kSpans);
   }
   std::sort(ns_per_span.begin(), ns_per_span.end());
   std::printf("%.1f ns per span (smallest %.1f, largest %.1f, of %d rounds)\n",

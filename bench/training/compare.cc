@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "bench/training/losses.h"
 #include "bench/training/order.h"
@@ -93,7 +96,7 @@ Status Comparison::Measure(EngineRunner& runner, const std::vector<Turn>& order,
 }
 
 Status Comparison::Run(TrainResult* result) {
-  const StopSignals signals;
+  const launch::StopSignals signals;
   ENGINE_RETURN_IF_ERROR(MakeLink(result));
   EngineRunner runner(request_, program_, signals, hosts_.get());
   ENGINE_RETURN_IF_ERROR(Rehearse(runner));
@@ -158,11 +161,12 @@ Conditions GetConditions(const TrainResult& result) {
 }
 
 std::string ControlInWords(const Ratio& ratio) {
-  if (Judge(ratio) == Verdict::kNotSeparable) {
-    return "control passed: A against itself is " + VerdictInWords(ratio);
+  if (Judge(ratio) == Conclusion::kNotSeparable) {
+    return "control passed: A against itself is " + ConclusionText(ratio);
   }
-  return "control failed: A against itself, yet " + VerdictInWords(ratio) +
-         "; the machine was not steady, so take no verdict from it as it is (more --blocks, less "
+  return "control failed: A against itself, yet " + ConclusionText(ratio) +
+         "; the machine was not steady, so take no conclusion from it as it is (more --blocks, "
+         "less "
          "load)";
 }
 
@@ -193,7 +197,7 @@ void Conclude(TrainResult* result) {
         DifferenceInWords(*result->difference, result->runs, result->request.loss_tolerance);
   } else {
     result->sentence =
-        result->request.same ? ControlInWords(result->ratio) : VerdictInWords(result->ratio);
+        result->request.same ? ControlInWords(result->ratio) : ConclusionText(result->ratio);
   }
 }
 

@@ -1,4 +1,4 @@
-// The whole comparison: rehearsal, runs in their order, verdict.
+// The whole comparison: rehearsal, runs in their order, conclusion.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ using ProgressSink = std::function<void(const std::string& line)>;
 Result<TrainResult> CompareTraining(const TrainRequest& request, const Program& program,
                                     const Machine& machine, const ProgressSink& progress);
 
-// Everything of `result` that follows from its runs: summaries, conditions, ratio and verdict.
+// Everything of `result` that follows from its runs: summaries, conditions, ratio and conclusion.
 void Conclude(TrainResult* result);
 
 }  // namespace engine::bench

@@ -1,8 +1,12 @@
 #include "bench/training/engine_run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "app/launch/exit_code.h"
 #include "app/launch/server_key.h"
@@ -45,7 +49,8 @@ void AddPluginFolders(const TrainRequest& request, const Side& side,
 // A code that has this exit code.
 StatusCode CodeOf(int exit_code) {
   for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {
-    if (ExitCode(static_cast<StatusCode>(code)) == exit_code) return static_cast<StatusCode>(code);
+    if (launch::ExitCode(static_cast<StatusCode>(code)) == exit_code)
+      return static_cast<StatusCode>(code);
   }
   return exit_code > 128 ? StatusCode::kPeerLost : StatusCode::kInternal;
 }
@@ -107,7 +112,7 @@ Result<std::vector<Command>> EngineRunner::LinkedCommands(const Side& side, int 
   const std::string output = program_.folder + "/output.", key_file = program_.folder + "/key";
   if (servers == 0) return RanksOnHosts(rank, *hosts_, request_.ranks, output);
   // They join over a network that is not loopback.
-  const auto key = ServerKey::LoadOrCreate(key_file);
+  const auto key = launch::ServerKey::LoadOrCreate(key_file);
   if (!key.ok()) return key.status();
   rank.arguments.insert(rank.arguments.end(), {"--key-file", key_file});
   std::vector<Command> commands = RanksOnHosts(rank, *hosts_, request_.ranks, output);
@@ -122,8 +127,8 @@ Result<std::vector<Command>> EngineRunner::LinkedCommands(const Side& side, int 
 }
 
 // The ring of spans must hold all measured steps: a run tells the next ones how much that is.
-void EngineRunner::LearnSpans(const Trace& trace, int64_t steps) {
-  for (const RankTimeline& timeline : trace.ranks) {
+void EngineRunner::LearnSpans(const trace::Trace& trace, int64_t steps) {
+  for (const trace::RankTimeline& timeline : trace.ranks) {
     const auto recorded = static_cast<double>(timeline.spans.size() + timeline.dropped);
     spans_per_step_ = std::max(spans_per_step_, recorded / static_cast<double>(steps));
   }
@@ -168,7 +173,8 @@ Result<RunResult> EngineRunner::Run(const Turn& turn, int64_t steps) {
   ENGINE_RETURN_IF_ERROR(
       Execute(commands, &run).WithContext("a run of %s failed", Name(turn.side)));
   ENGINE_ASSIGN_OR_RETURN(run.losses, ReadLosses(program_.folder + "/output.metrics"));
-  ENGINE_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(program_.folder + "/output.trace"));
+  ENGINE_ASSIGN_OR_RETURN(const trace::Trace trace,
+                          trace::ReadTrace(program_.folder + "/output.trace"));
   LearnSpans(trace, request_.warmup + steps);
   ENGINE_ASSIGN_OR_RETURN(TracedSteps traced, MeasureSteps(trace, steps));
   run.step_seconds = std::move(traced.step_seconds);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "bench/link/linked_hosts.h"
 #include "bench/process/process_group.h"
@@ -30,8 +31,8 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
 class EngineRunner {
  public:
   // All are borrowed; `hosts` may be null.
-  EngineRunner(const TrainRequest& request, const Program& program, const StopSignals& signals,
-               LinkedHosts* hosts)
+  EngineRunner(const TrainRequest& request, const Program& program,
+               const launch::StopSignals& signals, LinkedHosts* hosts)
       : request_(request), program_(program), signals_(signals), hosts_(hosts) {}
 
   // warmup + `steps` steps of `side`, of which the last `steps` are measured. The error of the run
@@ -41,12 +42,12 @@ class EngineRunner {
  private:
   Result<std::vector<Command>> Commands(SideId side, int64_t steps) const;
   Result<std::vector<Command>> LinkedCommands(const Side& side, int servers, Command rank) const;
-  void LearnSpans(const Trace& trace, int64_t steps);
+  void LearnSpans(const trace::Trace& trace, int64_t steps);
   Status Execute(const std::vector<Command>& commands, RunResult* run) const;
 
   const TrainRequest& request_;
   const Program& program_;
-  const StopSignals& signals_;
+  const launch::StopSignals& signals_;
   LinkedHosts* const hosts_;
   double spans_per_step_ = 0;  // the most that a rank has recorded so far; 0: not known
 };

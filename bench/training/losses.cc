@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 namespace engine::bench {
 namespace {
@@ -48,12 +49,14 @@ std::string DifferenceInWords(const LossDifference& difference, const std::vecto
     return fmt::format("run {} ({})", index + 1, Name(runs[index].side));
   };
   if (difference.run == difference.other_run) {
-    return fmt::format("no verdict: the loss of step {} is {:g} in {}, so nothing can be compared",
-                       difference.step, difference.loss, run(difference.run));
+    return fmt::format(
+        "no conclusion: the loss of step {} is {:g} in {}, so nothing can be compared",
+        difference.step, difference.loss, run(difference.run));
   }
   const bool same_side = runs[difference.run].side == runs[difference.other_run].side;
   return fmt::format(
-      "no verdict: {}: at step {} the loss is {:.7g} in {} and {:.7g} in {}, more than {:g} apart "
+      "no conclusion: {}: at step {} the loss is {:.7g} in {} and {:.7g} in {}, more than {:g} "
+      "apart "
       "(--loss-tolerance)",
       same_side ? "a side does not reproduce itself" : "A and B do not compute the same thing",
       difference.step, difference.loss, run(difference.run), difference.other_loss,

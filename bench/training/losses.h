@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bench/training/result.h"
@@ -14,7 +15,7 @@ namespace engine::bench {
 std::optional<LossDifference> FindLossDifference(const std::vector<RunResult>& runs,
                                                  double tolerance);
 
-// "no verdict: the losses differ: ...": step, sides and values.
+// "no conclusion: the losses differ: ...": step, sides and values.
 std::string DifferenceInWords(const LossDifference& difference, const std::vector<RunResult>& runs,
                               double tolerance);
 

@@ -110,8 +110,8 @@ struct TrainResult {
   Summary steps[kSides];  // seconds, over the measured steps of all runs of a side
   Conditions conditions;
   Ratio ratio;
-  std::optional<LossDifference> difference;  // then there is no verdict
-  std::string sentence;                      // the verdict, or why there is none
+  std::optional<LossDifference> difference;  // then there is no conclusion
+  std::string sentence;                      // the conclusion, or why there is none
 };
 
 }  // namespace engine::bench

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "bench/statistics/summary.h"
 
@@ -12,11 +13,11 @@ struct StepTimes {
   double length = 0, forward = 0, backward = 0, waited = 0;
 };
 
-double Seconds(const Span& span) {
+double Seconds(const trace::Span& span) {
   return static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
 }
 
-void AddTask(const RankTimeline& timeline, const Span& span, StepTimes* times) {
+void AddTask(const trace::RankTimeline& timeline, const trace::Span& span, StepTimes* times) {
   switch (timeline.tasks[span.task].kind) {
     case TaskKind::kForward:
       times->forward += Seconds(span);
@@ -30,23 +31,23 @@ void AddTask(const RankTimeline& timeline, const Span& span, StepTimes* times) {
 }
 
 // By step, ascending; only steps that have ended.
-std::map<uint64_t, StepTimes> StepsOf(const RankTimeline& timeline) {
+std::map<uint64_t, StepTimes> StepsOf(const trace::RankTimeline& timeline) {
   std::map<uint64_t, StepTimes> steps;
-  for (const Span& span : timeline.spans) {
-    if (span.kind == SpanKind::kStep) steps[span.step].length = Seconds(span);
+  for (const trace::Span& span : timeline.spans) {
+    if (span.kind == trace::SpanKind::kStep) steps[span.step].length = Seconds(span);
   }
-  for (const Span& span : timeline.spans) {
+  for (const trace::Span& span : timeline.spans) {
     const auto step = steps.find(span.step);
     if (step == steps.end()) continue;
-    if (span.kind == SpanKind::kTask) AddTask(timeline, span, &step->second);
-    if (span.kind == SpanKind::kWait) step->second.waited += Seconds(span);
+    if (span.kind == trace::SpanKind::kTask) AddTask(timeline, span, &step->second);
+    if (span.kind == trace::SpanKind::kWait) step->second.waited += Seconds(span);
   }
   return steps;
 }
 
-int64_t BytesPerStep(const RankTimeline& timeline) {
+int64_t BytesPerStep(const trace::RankTimeline& timeline) {
   int64_t bytes = 0;
-  for (const TraceTask& task : timeline.tasks) {
+  for (const trace::TraceTask& task : timeline.tasks) {
     const bool counts = task.kind == TaskKind::kTransfer && task.transfer != TransferKind::kPull;
     if (counts) bytes += static_cast<int64_t>(task.size_bytes);
   }
@@ -61,11 +62,11 @@ double MedianOf(const std::vector<StepTimes>& steps, double StepTimes::*field) {
 
 }  // namespace
 
-Result<TracedSteps> MeasureSteps(const Trace& trace, int64_t steps) {
+Result<TracedSteps> MeasureSteps(const trace::Trace& trace, int64_t steps) {
   TracedSteps result;
   result.step_seconds.resize(static_cast<size_t>(steps));
   uint64_t last_step = 0;  // of the first rank
-  for (const RankTimeline& timeline : trace.ranks) {
+  for (const trace::RankTimeline& timeline : trace.ranks) {
     const std::map<uint64_t, StepTimes> by_step = StepsOf(timeline);
     if (&timeline == &trace.ranks.front() && !by_step.empty()) last_step = by_step.rbegin()->first;
     std::vector<StepTimes> measured;

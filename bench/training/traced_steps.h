@@ -18,6 +18,6 @@ struct TracedSteps {
 };
 
 // The last `steps` steps of `trace`. kBadData when a rank lacks one of them.
-Result<TracedSteps> MeasureSteps(const Trace& trace, int64_t steps);
+Result<TracedSteps> MeasureSteps(const trace::Trace& trace, int64_t steps);
 
 }  // namespace engine::bench

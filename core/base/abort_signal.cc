@@ -1,6 +1,11 @@
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
 #include "core/base/rank_context.h"
 
-namespace engine {
+namespace engine::base {
 
 void AbortSignal::Raise(const Status& reason) {
   ENGINE_CHECK(!reason.ok(), "an abort needs a reason");
@@ -50,4 +55,4 @@ void AbortSignal::Forget(int token) {
   listener_done_.wait(lock, [&] { return running_token_ != token; });
 }
 
-}  // namespace engine
+}  // namespace engine::base

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace engine {
+namespace engine::base {
 
 // CLOCK_MONOTONIC: the same for all processes of a host.
 inline int64_t NowNs() {
@@ -12,4 +12,4 @@ inline int64_t NowNs() {
       .count();
 }
 
-}  // namespace engine
+}  // namespace engine::base

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace engine {
+namespace engine::base {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
@@ -27,4 +27,4 @@ inline bool Passed(TimePoint deadline) {
   return std::chrono::steady_clock::now() >= deadline;
 }
 
-}  // namespace engine
+}  // namespace engine::base

@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <string_view>
 
-namespace engine {
+namespace engine::base {
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection that spreads every input bit.
 constexpr uint64_t Mix(uint64_t x) {
@@ -28,4 +28,4 @@ constexpr uint64_t HashOf(std::string_view text, uint64_t seed = 0) {
   return hash;
 }
 
-}  // namespace engine
+}  // namespace engine::base

@@ -14,7 +14,7 @@
 #include "engine/host.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::base {
 
 // The first reason why a run is given up. One per member.
 class AbortSignal {
@@ -66,4 +66,4 @@ struct RankContext {
   }
 };
 
-}  // namespace engine
+}  // namespace engine::base

@@ -1,6 +1,6 @@
 #include "core/base/store.h"
 
-namespace engine {
+namespace engine::base {
 
 Status CheckStoreSizes(std::string_view key, std::string_view value) {
   if (key.size() <= kMaxKeyBytes && value.size() <= kMaxValueBytes) return {};
@@ -15,4 +15,4 @@ Status StoreTimeout(std::string_view key, int64_t timeout_ms) {
                        static_cast<long long>(timeout_ms));
 }
 
-}  // namespace engine
+}  // namespace engine::base

@@ -8,7 +8,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::base {
 
 class Store {
  public:
@@ -35,4 +35,4 @@ inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 Status CheckStoreSizes(std::string_view key, std::string_view value);
 Status StoreTimeout(std::string_view key, int64_t timeout_ms);
 
-}  // namespace engine
+}  // namespace engine::base

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace engine {
+namespace engine::base {
 
 class UniqueFd {
  public:
@@ -29,4 +29,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace engine
+}  // namespace engine::base

@@ -3,10 +3,12 @@
 // follows tickets holds back those of later transfers until this one has its number.
 #include "core/exec/blocking_transfers.h"
 
+#include <utility>
+
 #include "core/exec/step_runner.h"
 #include "engine/ext/grouped_transfers.h"
 
-namespace engine {
+namespace engine::exec {
 
 Status BlockingTransfers::Run(Transfer transfer, int64_t timeout_ms) {
   transfer.timeout_ms = timeout_ms;
@@ -39,4 +41,4 @@ Status BlockingTransfers::Await(Status status, Work* work, int64_t timeout_ms) {
   return status.ok() ? status : runner_.GiveUp(std::move(status));
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -6,7 +6,7 @@
 
 #include "engine/communicator.h"
 
-namespace engine {
+namespace engine::exec {
 
 class StepRunner;
 
@@ -30,4 +30,4 @@ class BlockingTransfers {
   const int64_t timeout_ms_;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -3,39 +3,41 @@
 #include "core/exec/bound_calls.h"
 
 #include <bit>
+#include <utility>
 
 #include "core/exec/model_memory.h"
 
-namespace engine {
+namespace engine::exec {
 
-TensorView BoundCalls::ViewOfValue(ValueId value) const {
+TensorView BoundCalls::ViewOfValue(graph::ValueId value) const {
   const TensorSpec& spec = memory_.graph_.values[value].spec;
   return {.data = memory_.AddressOf(memory_.plan_.of_value[value]),
           .shape = spec.shape,
           .dtype = spec.dtype};
 }
 
-TensorView BoundCalls::ViewOfGradient(GradientId gradient) const {
-  if (gradient == kNone) return {};
-  const Value& of = memory_.graph_.values[memory_.program_.gradients[gradient].of];
+TensorView BoundCalls::ViewOfGradient(graph::GradientId gradient) const {
+  if (gradient == graph::kNone) return {};
+  const graph::Value& of = memory_.graph_.values[memory_.program_.gradients[gradient].of];
   return {.data = memory_.AddressOf(memory_.plan_.of_gradient[gradient]),
           .shape = of.spec.shape,
-          .dtype = of.kind == ValueKind::kParameter ? DType::kFloat32 : of.spec.dtype};
+          .dtype = of.kind == graph::ValueKind::kParameter ? DType::kFloat32 : of.spec.dtype};
 }
 
-void BoundCalls::AddView(std::vector<TensorView>* views, const TensorView& view, ValueId of) {
+void BoundCalls::AddView(std::vector<TensorView>* views, const TensorView& view,
+                         graph::ValueId of) {
   const TensorSpec& spec = memory_.graph_.values[of].spec;
   const int64_t per_sample = spec.shape[0] / memory_.graph_.max_samples;
   if (spec.batched != 0) batched_.push_back({views, views->size(), per_sample});
   views->push_back(view);
 }
 
-Status BoundCalls::Bind(const OpFactory& factory) {
+Status BoundCalls::Bind(const graph::OpFactory& factory) {
   bound_.resize(memory_.program_.instructions.size());
   for (size_t k = 0; k < bound_.size(); ++k) {
-    const Instruction& instruction = memory_.program_.instructions[k];
+    const graph::Instruction& instruction = memory_.program_.instructions[k];
     Bound& bound = bound_[k];
-    if (instruction.kind == InstructionKind::kAdd) {
+    if (instruction.kind == graph::InstructionKind::kAdd) {
       ENGINE_RETURN_IF_ERROR(BindAdd(factory, instruction, &bound));
     } else {
       BindNode(instruction, &bound);
@@ -53,11 +55,12 @@ Status BoundCalls::Bind(const OpFactory& factory) {
 }
 
 // target += source, by the op that every library of ops has for it. In place.
-Status BoundCalls::BindAdd(const OpFactory& factory, const Instruction& instruction, Bound* bound) {
-  const ValueId of = memory_.program_.gradients[instruction.target].of;
+Status BoundCalls::BindAdd(const graph::OpFactory& factory, const graph::Instruction& instruction,
+                           Bound* bound) {
+  const graph::ValueId of = memory_.program_.gradients[instruction.target].of;
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Op> op, factory("accumulate", {}));
   TensorSpec spec = memory_.graph_.values[of].spec;
-  if (memory_.graph_.values[of].kind == ValueKind::kParameter) spec.dtype = DType::kFloat32;
+  if (memory_.graph_.values[of].kind == graph::ValueKind::kParameter) spec.dtype = DType::kFloat32;
   const TensorSpec specs[2] = {spec, spec};
   OpSignature signature;
   ENGINE_RETURN_IF_ERROR(op->Infer(specs, &signature));
@@ -72,33 +75,34 @@ Status BoundCalls::BindAdd(const OpFactory& factory, const Instruction& instruct
 
 // An op is told which gradients lie in the memory of their inputs, in its backward call and in the
 // forward call before it, which may then leave the input as it likes.
-void BoundCalls::BindNode(const Instruction& instruction, Bound* bound) {
-  const Node& node = memory_.graph_.nodes[instruction.node];
-  for (const ValueId input : node.inputs) AddView(&bound->inputs, ViewOfValue(input), input);
-  for (const ValueId output : node.outputs) AddView(&bound->outputs, ViewOfValue(output), output);
-  const bool backward = instruction.kind == InstructionKind::kBackward;
+void BoundCalls::BindNode(const graph::Instruction& instruction, Bound* bound) {
+  const graph::Node& node = memory_.graph_.nodes[instruction.node];
+  for (const graph::ValueId input : node.inputs) AddView(&bound->inputs, ViewOfValue(input), input);
+  for (const graph::ValueId output : node.outputs)
+    AddView(&bound->outputs, ViewOfValue(output), output);
+  const bool backward = instruction.kind == graph::InstructionKind::kBackward;
   if (backward) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       AddView(&bound->output_grads, ViewOfGradient(instruction.output_grads[i]), node.outputs[i]);
     }
     for (size_t i = 0; i < instruction.input_grads.size(); ++i) {
-      const GradientId gradient = instruction.input_grads[i];
+      const graph::GradientId gradient = instruction.input_grads[i];
       AddView(&bound->input_grads, ViewOfGradient(gradient), node.inputs[i]);
-      if (gradient == kNone) continue;
-      const StorageId place = memory_.plan_.of_gradient[gradient];
+      if (gradient == graph::kNone) continue;
+      const graph::StorageId place = memory_.plan_.of_gradient[gradient];
       if (place == memory_.plan_.of_value[node.inputs[i]]) {
         bound->gradient_in_place |= 1u << i;
         bound_[instruction.node].gradient_in_place |= 1u << i;  // its forward instruction
       }
-      const Storage& storage = memory_.plan_.storages[place];
-      if (storage.kind != StorageKind::kParameterGradient) continue;
+      const graph::Storage& storage = memory_.plan_.storages[place];
+      if (storage.kind != graph::StorageKind::kParameterGradient) continue;
       ENGINE_CHECK(memory_.program_.gradients[gradient].of == node.inputs[i],
                    "shared with an activation");
       bound->parameter_grads |= 1u << i;
     }
   }
-  const StorageId saved = memory_.plan_.of_saved[instruction.node];
-  bound->call.saved = saved == kNone ? nullptr : memory_.AddressOf(saved);
+  const graph::StorageId saved = memory_.plan_.of_saved[instruction.node];
+  bound->call.saved = saved == graph::kNone ? nullptr : memory_.AddressOf(saved);
   bound->call.node = static_cast<uint64_t>(instruction.node);
   bound->asks_for_replicas = node.signature.uses_replicas != 0;
   bound->op = node.op.get();
@@ -117,11 +121,11 @@ void BoundCalls::SetSamples(int64_t samples) {
 
 Status BoundCalls::CheckCanAdd() const {
   for (size_t k = 0; k < bound_.size(); ++k) {
-    const Instruction& instruction = memory_.program_.instructions[k];
-    const Node& node = memory_.graph_.nodes[instruction.node];
+    const graph::Instruction& instruction = memory_.program_.instructions[k];
+    const graph::Node& node = memory_.graph_.nodes[instruction.node];
     const uint32_t cannot = bound_[k].parameter_grads & ~node.signature.accumulates;
     if (cannot == 0) continue;
-    const Value& value = memory_.graph_.values[node.inputs[std::countr_zero(cannot)]];
+    const graph::Value& value = memory_.graph_.values[node.inputs[std::countr_zero(cannot)]];
     return Status::Error(
         StatusCode::kConfig,
         "train.micro_batches: the op '%s' of layer '%s' cannot add to the gradient "
@@ -144,9 +148,9 @@ Status BoundCalls::Run(int32_t instruction, const CallContext& context) {
                           (context.adds ? bound.parameter_grads : 0);
   bound.call.replicas = bound.asks_for_replicas ? context.replicas : nullptr;
   const bool backward =
-      memory_.program_.instructions[instruction].kind == InstructionKind::kBackward;
+      memory_.program_.instructions[instruction].kind == graph::InstructionKind::kBackward;
   Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
   return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -9,7 +9,7 @@
 #include "core/graph/program.h"
 #include "engine/op.h"
 
-namespace engine {
+namespace engine::exec {
 
 class ModelMemory;
 
@@ -28,7 +28,7 @@ class BoundCalls {
   explicit BoundCalls(const ModelMemory& memory) : memory_(memory) {}
 
   // `factory` makes the op "accumulate". [setup]
-  Status Bind(const OpFactory& factory);
+  Status Bind(const graph::OpFactory& factory);
   // kConfig names the layer and the parameter of a backward instruction that cannot add to a
   // gradient (CallContext::adds). [setup]
   Status CheckCanAdd() const;
@@ -36,7 +36,7 @@ class BoundCalls {
   void SetSamples(int64_t samples);
   // Runs one instruction of the program. [compute-lane]
   Status Run(int32_t instruction, const CallContext& context);
-  TensorView ViewOfValue(ValueId value) const;
+  TensorView ViewOfValue(graph::ValueId value) const;
 
  private:
   struct Bound {  // one instruction
@@ -55,10 +55,11 @@ class BoundCalls {
     int64_t per_sample;
   };
 
-  TensorView ViewOfGradient(GradientId gradient) const;
-  Status BindAdd(const OpFactory& factory, const Instruction& instruction, Bound* bound);
-  void BindNode(const Instruction& instruction, Bound* bound);
-  void AddView(std::vector<TensorView>* views, const TensorView& view, ValueId of);
+  TensorView ViewOfGradient(graph::GradientId gradient) const;
+  Status BindAdd(const graph::OpFactory& factory, const graph::Instruction& instruction,
+                 Bound* bound);
+  void BindNode(const graph::Instruction& instruction, Bound* bound);
+  void AddView(std::vector<TensorView>* views, const TensorView& view, graph::ValueId of);
 
   const ModelMemory& memory_;
   std::vector<Bound> bound_;  // per instruction
@@ -67,4 +68,4 @@ class BoundCalls {
   int64_t samples_ = -1;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -17,7 +17,9 @@
 // waits for earlier pieces, too.
 #include "core/exec/device_order.h"
 
-namespace engine {
+#include <utility>
+
+namespace engine::exec {
 
 Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(
     Device& device, Stream* compute, const TaskGraph& graph,
@@ -125,4 +127,4 @@ Status DeviceOrder::Join() {
   return {};
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -18,7 +18,7 @@
 #include "core/exec/task_graph.h"
 #include "engine/device.h"
 
-namespace engine {
+namespace engine::exec {
 
 class DeviceOrder {
  public:
@@ -80,4 +80,4 @@ class DeviceOrder {
   std::vector<Point> points_;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -4,7 +4,7 @@
 
 #include <new>
 
-namespace engine {
+namespace engine::exec {
 
 Result<std::unique_ptr<DeviceStatistics>> DeviceStatistics::Create(ModelMemory& memory) {
   std::unique_ptr<DeviceStatistics> made(new DeviceStatistics(memory));
@@ -42,4 +42,4 @@ StepStatistics DeviceStatistics::Take(uint64_t step) {
   return *slots_[step % 2].copy;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

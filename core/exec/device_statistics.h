@@ -6,7 +6,7 @@
 
 #include "core/exec/model_memory.h"
 
-namespace engine {
+namespace engine::exec {
 
 class DeviceStatistics {
  public:
@@ -37,4 +37,4 @@ class DeviceStatistics {
   Slot slots_[2];
 };
 
-}  // namespace engine
+}  // namespace engine::exec

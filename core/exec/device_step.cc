@@ -12,12 +12,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/exec/step_runner.h"
 #include "engine/ext/recorded_transfers.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 constexpr size_t kScratchFloats = 64;
@@ -69,9 +70,10 @@ Status DeviceStep::Prepare() {
   ModelMemory& memory = parts_.memory;
   Stream* const stream = memory.stream();
   const size_t scales_bytes = (gradient_scale_.size() + 1) * sizeof(float);
-  ENGINE_ASSIGN_OR_RETURN(scales_, DeviceBuffer::Create(memory.device(), scales_bytes, stream));
-  ENGINE_ASSIGN_OR_RETURN(
-      scratch_, DeviceBuffer::Create(memory.device(), kScratchFloats * sizeof(float), stream));
+  ENGINE_ASSIGN_OR_RETURN(scales_,
+                          graph::DeviceBuffer::Create(memory.device(), scales_bytes, stream));
+  ENGINE_ASSIGN_OR_RETURN(scratch_, graph::DeviceBuffer::Create(
+                                        memory.device(), kScratchFloats * sizeof(float), stream));
   const float one = 1;
   ENGINE_RETURN_IF_ERROR(
       memory.device().Copy(ScaleAt(gradient_scale_.size()), &one, sizeof(one), stream));
@@ -126,7 +128,7 @@ Status DeviceStep::Launch() {
 // behind those that the loss op makes.
 Status DeviceStep::BeginStep() {
   works_ = true;
-  begin_ns_ = NowNs();
+  begin_ns_ = base::NowNs();
   stop_asked_[input_.step % 2] = input_.stop;
   if (order_ == nullptr) return {};
   ENGINE_RETURN_IF_ERROR(order_->WaitTaken());
@@ -171,7 +173,7 @@ Status DeviceStep::TakeStatistics() {
 
 Result<StepResult> DeviceStep::Read() {
   auto read = ReadOf(input_.step - 1);
-  longest_step_ns_ = std::max(longest_step_ns_, NowNs() - begin_ns_);
+  longest_step_ns_ = std::max(longest_step_ns_, base::NowNs() - begin_ns_);
   return read;
 }
 
@@ -255,7 +257,7 @@ Status DeviceStep::KeepStatistics(bool add) {
 }
 
 // The host's numbers are of no use to the device.
-Status DeviceStep::Update(UpdateCall& call, const Parameter& parameter, size_t scale) {
+Status DeviceStep::Update(UpdateCall& call, const graph::Parameter& parameter, size_t scale) {
   call.gradient_scale = 1;
   call.learning_rate_scale = parameter.learning_rate_scale;
   call.device_scale = ScaleAt(scale);
@@ -288,4 +290,4 @@ Status DeviceStep::AllReduce(BlockingTransfers& transfers, DType dtype, void* da
   return stream->Synchronize(parts_.options.device_timeout_ms);
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -8,7 +8,7 @@
 #include "core/exec/host_step.h"
 #include "core/exec/recorded_step.h"
 
-namespace engine {
+namespace engine::exec {
 
 class DeviceStep final : public HostStep {
  public:
@@ -37,7 +37,7 @@ class DeviceStep final : public HostStep {
   Status KeepStatistics(bool add) override;
   Stream* StreamOf(const Task& task) const override;
   float* ScaleAt(size_t index) override { return scales_.f32() + index; }
-  Status Update(UpdateCall& call, const Parameter& parameter, size_t scale) override;
+  Status Update(UpdateCall& call, const graph::Parameter& parameter, size_t scale) override;
   Status EndUpdates() override;
   Status Join() { return order_ == nullptr ? Status() : order_->Join(); }
   Status Launch();
@@ -47,17 +47,17 @@ class DeviceStep final : public HostStep {
   Status AwaitReport(Status device, uint64_t step);
 
   Accelerator& accelerator_;
-  DeviceBuffer scales_;                 // gradient_scale_ on the device, and a 1 behind it
-  DeviceBuffer scratch_;                // for few floats
+  graph::DeviceBuffer scales_;          // gradient_scale_ on the device, and a 1 behind it
+  graph::DeviceBuffer scratch_;         // for few floats
   std::unique_ptr<DeviceOrder> order_;  // null with one rank: all is on one stream
   std::unique_ptr<DeviceStatistics> statistics_;
   RecordedStep recorded_;
   SpanUpdates* span_updates_ = nullptr;         // null: one call per span
   std::vector<UpdateCall> updates_;             // of one task
-  uint32_t statistics_task_ = kNoTask;          // that has made or summed them up
+  uint32_t statistics_task_ = trace::kNoTask;   // that has made or summed them up
   bool stop_asked_[2] = {};                     // of even and odd steps, with one rank
   bool works_ = false;                          // perhaps, since it was last waited for
   int64_t begin_ns_ = 0, longest_step_ns_ = 0;  // of Executor::Step
 };
 
-}  // namespace engine
+}  // namespace engine::exec

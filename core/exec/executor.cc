@@ -4,45 +4,48 @@
 #include "core/exec/executor.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/exec/device_step.h"
 #include "engine/ext/accelerator.h"
 #include "engine/ext/shared_memory.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // The first layer whose op sees all ranks, or null.
-const Node* FirstThatGathers(const Graph& graph) {
-  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-    return node.signature.uses_replicas != 0;
-  });
+const graph::Node* FirstThatGathers(const graph::Graph& graph) {
+  const auto found =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                   [](const graph::Node& node) { return node.signature.uses_replicas != 0; });
   return found == graph.nodes.end() ? nullptr : &*found;
 }
 
 }  // namespace
 
-bool UsesReplicas(const Graph& graph) {
+bool UsesReplicas(const graph::Graph& graph) {
   return FirstThatGathers(graph) != nullptr;
 }
 
-Executor::Executor(PluginSet& plugins, Store* store, const ExecutorOptions& options)
+Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const ExecutorOptions& options)
     : plugins_(plugins),
       store_(store),
       options_(options),
       on_accelerator_(plugins.device->Query(kAcceleratorId) != nullptr),
       updates_(UpdateStrategy::Choose(plugins, options_)) {}
 
-Result<std::unique_ptr<Executor>> Executor::Create(Graph graph, PluginSet& plugins,
-                                                   const OpFactory& factory, Store* store,
+Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,
+                                                   const graph::OpFactory& factory,
+                                                   base::Store* store,
                                                    const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(plugins, store, options));
   ENGINE_RETURN_IF_ERROR(executor->Plan(std::move(graph), factory));
   return executor;
 }
 
-Status Executor::Plan(Graph graph, const OpFactory& factory) {
+Status Executor::Plan(graph::Graph graph, const graph::OpFactory& factory) {
   if (options_.record_steps && (!on_accelerator_ || options_.micro_batches > 1)) {
     return Status::Error(StatusCode::kConfig,
                          "train.record_steps is for GPUs, without train.micro_batches: set it to "
@@ -76,14 +79,14 @@ Result<UpdateGate> Executor::CheckHooks() const {
   return gate;
 }
 
-Status Executor::MakeMemory(Graph graph, const OpFactory& factory) {
+Status Executor::MakeMemory(graph::Graph graph, const graph::OpFactory& factory) {
   ENGINE_ASSIGN_OR_RETURN(const UpdateGate gate, CheckHooks());
-  Program program = Differentiate(graph);
+  graph::Program program = graph::Differentiate(graph);
   ENGINE_RETURN_IF_ERROR(updates_->Check(graph, program));
   ENGINE_ASSIGN_OR_RETURN(wire_choice_, ChooseWire(plugins_, options_));
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const Parameter& parameter = graph.parameters[i];
-    const bool reached = program.of_parameter[i] != kNone;
+    const graph::Parameter& parameter = graph.parameters[i];
+    const bool reached = program.of_parameter[i] != graph::kNone;
     if (parameter.trainable && !reached) unreached_.push_back(parameter.name);
   }
   std::vector<ParameterInfo> parameters = DescribeParameters(graph, program);
@@ -147,7 +150,7 @@ Status Executor::CheckTransfers() const {
 }
 
 Status Executor::MakeReplicas() {
-  const Node* node = FirstThatGathers(memory_->graph());
+  const graph::Node* node = FirstThatGathers(memory_->graph());
   if (options_.rank.world_size == 1 || node == nullptr) return {};
   const auto refuse = [&](const char* why) {
     return Status::Error(StatusCode::kConfig,
@@ -155,7 +158,7 @@ Status Executor::MakeReplicas() {
                          "in the layer, or choose another communicator",
                          node->name.c_str(), node->op_name.c_str(), why);
   };
-  if (own_pace()) return refuse("in this mode of its communicator no rank waits for another");
+  if (asynchronous()) return refuse("in this mode of its communicator no rank waits for another");
   Communicator* communicator = options_.replicas;
   if (communicator == nullptr && plugins_.communicator->traits().ordered == 0) {
     communicator = plugins_.communicator.get();
@@ -172,8 +175,8 @@ Status Executor::MakeReplicas() {
 // On an accelerator any order follows from the plan: see device_order.h.
 Status Executor::MakeStep() {
   const CommunicatorTraits traits = plugins_.communicator->traits();
-  const bool leads = options_.rank.world_size > 1 && traits.ordered != 0 &&
-                     traits.measures_only == 0 && !on_accelerator_ &&
+  const bool leads = options_.rank.world_size > 1 && traits.ordered != 0 && traits.no_op == 0 &&
+                     !on_accelerator_ &&
                      plugins_.scheduler->traits().order == TransferOrder::kLeader;
   order_ = std::make_unique<OrderAgreement>(tasks_, options_.rank, traits, leads, store_);
   const StepParts parts{.plugins = plugins_,
@@ -198,7 +201,7 @@ Status Executor::MakeStep() {
 }
 
 Result<StepResult> Executor::Step(const StepInput& input) {
-  const int64_t begin = NowNs();
+  const int64_t begin = base::NowNs();
   double waited = 0;
   buffers_differ_ = true;
   Status status = step_->Begin(input);
@@ -207,7 +210,7 @@ Result<StepResult> Executor::Step(const StepInput& input) {
   if (!result.ok()) return runner_->GiveUp(result.status());
   if (replicas_ != nullptr) waited += replicas_->TakeWaitedSeconds();
   if (!on_accelerator_) result->waited_seconds = waited;
-  step_end_ns_ = NowNs();
+  step_end_ns_ = base::NowNs();
   result->seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
   return result;
 }
@@ -215,7 +218,7 @@ Result<StepResult> Executor::Step(const StepInput& input) {
 Result<StepResult> Executor::Remaining() {
   auto read = step_->Remaining();
   if (!read.ok()) return runner_->GiveUp(read.status());
-  if (read->step != 0) read->seconds = static_cast<double>(NowNs() - step_end_ns_) * 1e-9;
+  if (read->step != 0) read->seconds = static_cast<double>(base::NowNs() - step_end_ns_) * 1e-9;
   return read;
 }
 
@@ -226,7 +229,7 @@ bool Executor::flushed() const {
 Status Executor::Flush() {
   ENGINE_RETURN_IF_ERROR(runner_->EndStep());
   if (flushed()) return {};
-  const int64_t begin = NowNs();
+  const int64_t begin = base::NowNs();
   double waited = 0;
   Status status = runner_->RunTail(&waited);
   if (status.ok() && !step_->settled()) status = step_->Settle();
@@ -239,7 +242,7 @@ Status Executor::Flush() {
 Status Executor::ShareBuffers() {
   const FlatLayout& layout = memory_->layout();
   const int64_t count = layout.total_count - layout.buffer_begin;
-  const bool alone = own_pace() || options_.rank.world_size == 1;
+  const bool alone = asynchronous() || options_.rank.world_size == 1;
   if (count == 0 || !buffers_differ_ || alone) return {};
   float* const buffers = memory_->parameters() + layout.buffer_begin;
   ENGINE_RETURN_IF_ERROR(blocking_
@@ -268,8 +271,8 @@ void Executor::DropCollectedStates() {
   if (wire_ != nullptr) wire_->DropStates();
 }
 
-RankTimeline Executor::Timeline() const {
-  RankTimeline timeline{.rank = options_.rank.rank, .world_size = options_.rank.world_size};
+trace::RankTimeline Executor::Timeline() const {
+  trace::RankTimeline timeline{.rank = options_.rank.rank, .world_size = options_.rank.world_size};
   for (const Task& task : tasks_.tasks) {
     timeline.tasks.push_back({.name = task.name,
                               .kind = task.info.kind,
@@ -288,4 +291,4 @@ RankTimeline Executor::Timeline() const {
   return timeline;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -22,10 +22,10 @@
 #include "core/plugin/plugin_set.h"
 #include "core/trace/timeline.h"
 
-namespace engine {
+namespace engine::exec {
 
 // Whether training `graph` on several ranks needs ExecutorOptions::replicas.
-bool UsesReplicas(const Graph& graph);
+bool UsesReplicas(const graph::Graph& graph);
 
 // Used from one thread, [compute-lane].
 class Executor {
@@ -33,8 +33,9 @@ class Executor {
   // Plans the step. `plugins` and `store` are borrowed; `store` carries what ranks must tell each
   // other about the order of transfers and may be null in a world of one. kPlugin when the
   // scheduler's plan is unusable, kConfig when plugins do not go together.
-  static Result<std::unique_ptr<Executor>> Create(Graph graph, PluginSet& plugins,
-                                                  const OpFactory& factory, Store* store,
+  static Result<std::unique_ptr<Executor>> Create(graph::Graph graph, plugin::PluginSet& plugins,
+                                                  const graph::OpFactory& factory,
+                                                  base::Store* store,
                                                   const ExecutorOptions& options);
 
   // Gives every rank the parameters of rank 0, and servers those and the optimizer states that were
@@ -42,7 +43,7 @@ class Executor {
   Status ShareParameters() { return updates_->ShareParameters(*blocking_); }
   // Gives every rank the buffers (Parameter::buffer) of rank 0, which may differ where ops keep
   // statistics of their rank alone. For evaluation and checkpoints, after Flush; does nothing when
-  // no step was made since. Not where ranks go at their own pace: each keeps its own.
+  // no step was made since. Not where ranks go asynchronously: each keeps its own.
   Status ShareBuffers();
 
   // Forward and backward of one step. Returns when they are done and the statistics are known;
@@ -77,13 +78,13 @@ class Executor {
     return updates_->served()->SetState(index, arena);
   }
   // Whether ranks do not wait for each other in a step: statistics are those of this rank.
-  bool own_pace() const { return updates_->own_pace(); }
+  bool asynchronous() const { return updates_->asynchronous(); }
 
   ModelMemory& memory() { return *memory_; }
   const ModelMemory& memory() const { return *memory_; }
   const TaskGraph& tasks() const { return tasks_; }
   // What happened so far; after Flush.
-  RankTimeline Timeline() const;
+  trace::RankTimeline Timeline() const;
 
   // Parameters that are trainable but that the loss does not reach: they are neither sent nor
   // updated.
@@ -111,18 +112,18 @@ class Executor {
   void DropCollectedStates();
 
  private:
-  Executor(PluginSet& plugins, Store* store, const ExecutorOptions& options);
-  Status Plan(Graph graph, const OpFactory& factory);
+  Executor(plugin::PluginSet& plugins, base::Store* store, const ExecutorOptions& options);
+  Status Plan(graph::Graph graph, const graph::OpFactory& factory);
   Result<UpdateGate> CheckHooks() const;
-  Status MakeMemory(Graph graph, const OpFactory& factory);
+  Status MakeMemory(graph::Graph graph, const graph::OpFactory& factory);
   void MakeTasks();
   Status CheckTransfers() const;
   Status MakeReplicas();
   Status MakeStep();
   SharedMemory* MemoryOfTransfers() const;
 
-  PluginSet& plugins_;
-  Store* const store_;
+  plugin::PluginSet& plugins_;
+  base::Store* const store_;
   const ExecutorOptions options_;
   const bool on_accelerator_;
   std::unique_ptr<UpdateStrategy> updates_;
@@ -141,4 +142,4 @@ class Executor {
   std::unique_ptr<BlockingTransfers> blocking_;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -8,7 +8,7 @@
 #include "engine/communicator.h"
 #include "engine/host.h"
 
-namespace engine {
+namespace engine::exec {
 
 struct ExecutorOptions {
   RankInfo rank;
@@ -41,4 +41,4 @@ struct ExecutorOptions {
   std::vector<std::string> hook_names;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

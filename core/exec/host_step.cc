@@ -13,7 +13,7 @@
 #include "core/base/hash.h"
 #include "core/exec/step_runner.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // Per task its first scale, of as many as it has spans; `*count` is that of all. Tasks of the same
@@ -21,13 +21,13 @@ namespace {
 // mix scales of ranks.
 std::vector<int32_t> FindScales(const TaskGraph& graph, const FlatLayout& layout, size_t* count) {
   std::vector<int32_t> first_scale(graph.tasks.size());
-  std::vector<int32_t> of_unit(layout.units.size(), kNone);
-  std::vector<int32_t> of_parameter(layout.parameters.size(), kNone);
+  std::vector<int32_t> of_unit(layout.units.size(), graph::kNone);
+  std::vector<int32_t> of_parameter(layout.parameters.size(), graph::kNone);
   for (const Task& task : graph.tasks) {
     if (task.spans.empty() || !task.tail || task.hook_work == HookWork::kUnpack) continue;
     int32_t& first =
         task.info.unit == kNoUnit ? of_parameter[task.spans[0].parameter] : of_unit[task.info.unit];
-    if (first == kNone) {
+    if (first == graph::kNone) {
       first = static_cast<int32_t>(*count);
       *count += task.spans.size();
     }
@@ -79,7 +79,7 @@ Status HostStep::AllReduce(BlockingTransfers& transfers, DType dtype, void* data
 // a unit at the servers (ServedUpdates).
 Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
   Transfer transfer{.kind = task.info.transfer,
-                    .key = HashOf({parts_.tasks.digest, task.info.id}) | 1,
+                    .key = base::HashOf({parts_.tasks.digest, task.info.id}) | 1,
                     .priority = task.info.priority,
                     .unit = task.info.unit,
                     .stream = StreamOf(task),
@@ -123,7 +123,7 @@ Status HostStep::Run(const Task& task) {
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
   if (task.gathers) parts_.replicas->Begin(task.info.id);
-  if (task.instruction != kNone) {
+  if (task.instruction != graph::kNone) {
     ENGINE_RETURN_IF_ERROR(parts_.memory.Run(task.instruction, call_context_));
   } else if (task.info.kind == TaskKind::kForward) {
     ENGINE_RETURN_IF_ERROR(RunMicroBatches());
@@ -132,7 +132,7 @@ Status HostStep::Run(const Task& task) {
   if (!task.makes_statistics) return {};
   // The sum over ranks is made in place, so the own number is taken before it may begin.
   if (!queues()) own_count_ = parts_.memory.statistics()->count;
-  return parts_.tasks.statistics == kNoTask ? TakeStatistics() : Status();
+  return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }
 
 // The parts are nearly equal, and larger ones come first.
@@ -209,7 +209,7 @@ Status HostStep::RunHook(const Task& task) {
   for (size_t i = 0; i < task.spans.size(); ++i) {
     const TaskSpan& span = task.spans[i];
     const int32_t index = layout.parameters[span.parameter];
-    const Parameter& parameter = parts_.memory.graph().parameters[index];
+    const graph::Parameter& parameter = parts_.memory.graph().parameters[index];
     const GradientView view{
         .parameter = static_cast<uint32_t>(span.parameter),
         .name = parameter.name,
@@ -237,7 +237,7 @@ Status HostStep::RunUpdate(const Task& task) {
   for (size_t i = 0; i < task.spans.size(); ++i) {
     const TaskSpan& span = task.spans[i];
     const int32_t index = memory.layout().parameters[span.parameter];
-    const Parameter& parameter = memory.graph().parameters[index];
+    const graph::Parameter& parameter = memory.graph().parameters[index];
     const int64_t offset = memory.layout().offset[index] + span.offset;
     const size_t scale = first_scale_[task.info.id] + i;
     UpdateCall call{.value = memory.parameters() + offset,
@@ -257,4 +257,4 @@ Status HostStep::RunUpdate(const Task& task) {
   return EndUpdates().WithContext("optimizer '%s'", name.c_str());
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -18,13 +18,13 @@
 #include "core/exec/wire.h"
 #include "core/plugin/plugin_set.h"
 
-namespace engine {
+namespace engine::exec {
 
 class StepRunner;
 
 // What a step works with; all borrowed.
 struct StepParts {
-  PluginSet& plugins;
+  plugin::PluginSet& plugins;
   const ExecutorOptions& options;
   ModelMemory& memory;
   const TaskGraph& tasks;
@@ -83,7 +83,7 @@ class HostStep {
   virtual float* ScaleAt(size_t index) {
     return index < gradient_scale_.size() ? &gradient_scale_[index] : &local_scale_;
   }
-  virtual Status Update(UpdateCall& call, const Parameter& /*parameter*/, size_t /*scale*/) {
+  virtual Status Update(UpdateCall& call, const graph::Parameter& /*parameter*/, size_t /*scale*/) {
     return parts_.plugins.optimizer->Update(call);
   }
   virtual Status EndUpdates() { return {}; }
@@ -116,4 +116,4 @@ class HostStep {
   StepStatistics statistics_;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

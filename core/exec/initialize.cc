@@ -7,18 +7,18 @@
 
 #include "core/base/hash.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // In (0, 1], from the upper 53 bits.
 double Uniform(uint64_t key, uint64_t counter) {
-  return (static_cast<double>(Mix(key ^ Mix(counter)) >> 11) + 1) * 0x1p-53;
+  return (static_cast<double>(base::Mix(key ^ base::Mix(counter)) >> 11) + 1) * 0x1p-53;
 }
 
 }  // namespace
 
-void Initialize(const Parameter& parameter, uint64_t seed, std::span<float> values) {
-  const uint64_t key = HashOf(parameter.name, seed);
+void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<float> values) {
+  const uint64_t key = base::HashOf(parameter.name, seed);
   for (uint64_t i = 0; i < values.size(); ++i) {
     switch (parameter.initializer) {
       case Initializer::kZeros:
@@ -40,4 +40,4 @@ void Initialize(const Parameter& parameter, uint64_t seed, std::span<float> valu
   }
 }
 
-}  // namespace engine
+}  // namespace engine::exec

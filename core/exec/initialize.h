@@ -6,10 +6,10 @@
 
 #include "core/graph/graph.h"
 
-namespace engine {
+namespace engine::exec {
 
 // Fills `values` (parameter.shape elements): a function of seed, parameter name and position, so
 // that every rank and every world size starts from the same model.
-void Initialize(const Parameter& parameter, uint64_t seed, std::span<float> values);
+void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<float> values);
 
-}  // namespace engine
+}  // namespace engine::exec

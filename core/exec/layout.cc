@@ -8,8 +8,10 @@
 #include "core/exec/layout.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
@@ -134,11 +136,11 @@ class LayoutSink final : public PlanSink {
 };
 
 // Appends the parameters that have no place yet behind the others, then the buffers.
-void PlaceRest(const Graph& graph, FlatLayout* layout) {
+void PlaceRest(const graph::Graph& graph, FlatLayout* layout) {
   int64_t cursor = layout->trainable_count;
   const auto place = [&](bool buffers) {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
-      if (layout->offset[i] != kNone || graph.parameters[i].buffer != buffers) continue;
+      if (layout->offset[i] != graph::kNone || graph.parameters[i].buffer != buffers) continue;
       layout->offset[i] = cursor;
       cursor = RoundUp(cursor + graph.parameters[i].shape.Count(), kAlignElements);
     }
@@ -149,14 +151,14 @@ void PlaceRest(const Graph& graph, FlatLayout* layout) {
   layout->total_count = cursor;
 }
 
-bool IsReadRounded(const Graph& graph, uint32_t parameter) {
+bool IsReadRounded(const graph::Graph& graph, uint32_t parameter) {
   return graph.values[graph.parameters[parameter].value].spec.dtype == DType::kBFloat16;
 }
 
 // A unit of parameters that ops read in both ways would have to be gathered in float32. So those
 // that are read rounded come first, and whatever a scheduler fuses, the first of the others does
 // not travel with them.
-void PutRoundedFirst(const Graph& graph, std::vector<ParameterInfo>* parameters) {
+void PutRoundedFirst(const graph::Graph& graph, std::vector<ParameterInfo>* parameters) {
   const auto others = std::stable_partition(
       parameters->begin(), parameters->end(),
       [&graph](const ParameterInfo& parameter) { return IsReadRounded(graph, parameter.id); });
@@ -165,7 +167,8 @@ void PutRoundedFirst(const Graph& graph, std::vector<ParameterInfo>* parameters)
 
 }  // namespace
 
-std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program& program) {
+std::vector<ParameterInfo> DescribeParameters(const graph::Graph& graph,
+                                              const graph::Program& program) {
   std::vector<ParameterInfo> infos;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const std::vector<int32_t>& users = program.users_of_parameter[i];
@@ -186,8 +189,8 @@ int64_t SliceMultiple(int32_t world_size) {
   return kAlignElements * world_size;
 }
 
-Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Scheduler& scheduler,
-                              const std::string& scheduler_name) {
+Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
+                              Scheduler& scheduler, const std::string& scheduler_name) {
   std::vector<ParameterInfo> parameters(model.parameters.begin(), model.parameters.end());
   const bool rounds =
       model.sharded != 0 && (model.communicator.dtypes & Bit(DType::kBFloat16)) != 0;
@@ -204,7 +207,7 @@ Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Schedu
   if (!made.ok()) return made.status().WithContext("scheduler '%s'", scheduler_name.c_str());
   FlatLayout layout = std::move(*made);
   const std::vector<int64_t> offset_of_position = std::move(layout.offset);
-  layout.offset.assign(graph.parameters.size(), kNone);
+  layout.offset.assign(graph.parameters.size(), graph::kNone);
   for (size_t i = 0; i < parameters.size(); ++i) {
     layout.parameters.push_back(static_cast<int32_t>(parameters[i].id));
     layout.offset[parameters[i].id] = offset_of_position[i];
@@ -219,11 +222,11 @@ Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Schedu
   return layout;
 }
 
-FlatLayout InferenceLayout(const Graph& graph) {
+FlatLayout InferenceLayout(const graph::Graph& graph) {
   FlatLayout layout;
-  layout.offset.assign(graph.parameters.size(), kNone);
+  layout.offset.assign(graph.parameters.size(), graph::kNone);
   PlaceRest(graph, &layout);
   return layout;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

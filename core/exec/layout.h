@@ -9,7 +9,7 @@
 #include "core/graph/program.h"
 #include "engine/scheduler.h"
 
-namespace engine {
+namespace engine::exec {
 
 struct UnitLayout {
   int64_t offset = 0;  // elements from the start of the arena
@@ -36,17 +36,18 @@ struct FlatLayout {
 };
 
 // The trainable parameters in the order in which their gradients become ready, for ModelInfo.
-std::vector<ParameterInfo> DescribeParameters(const Graph& graph, const Program& program);
+std::vector<ParameterInfo> DescribeParameters(const graph::Graph& graph,
+                                              const graph::Program& program);
 
 // Elements at which units may be cut inside of a parameter: a cache line for each rank.
 int64_t SliceMultiple(int32_t world_size);
 
 // Asks `scheduler` for its plan. kPlugin names the scheduler and the parameter when the units do
 // not cover every parameter exactly once, in order and contiguously.
-Result<FlatLayout> MakeLayout(const Graph& graph, const ModelInfo& model, Scheduler& scheduler,
-                              const std::string& scheduler_name);
+Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
+                              Scheduler& scheduler, const std::string& scheduler_name);
 
 // A layout without a scheduler, for inference.
-FlatLayout InferenceLayout(const Graph& graph);
+FlatLayout InferenceLayout(const graph::Graph& graph);
 
-}  // namespace engine
+}  // namespace engine::exec

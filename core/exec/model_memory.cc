@@ -8,20 +8,21 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/exec/initialize.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 constexpr int64_t kSetupTimeoutMs = 60000;
 
 }  // namespace
 
-Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(Graph graph, Program program,
+Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(graph::Graph graph, graph::Program program,
                                                          FlatLayout layout, Device& device,
-                                                         const OpFactory& factory, uint64_t seed,
-                                                         SharedMemory* shared) {
+                                                         const graph::OpFactory& factory,
+                                                         uint64_t seed, SharedMemory* shared) {
   std::unique_ptr<ModelMemory> memory(
       new ModelMemory(std::move(graph), std::move(program), std::move(layout), device, seed));
   ENGINE_RETURN_IF_ERROR(memory->Allocate(shared));
@@ -30,12 +31,12 @@ Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(Graph graph, Program pr
   return memory;
 }
 
-ModelMemory::ModelMemory(Graph graph, Program program, FlatLayout layout, Device& device,
-                         uint64_t seed)
+ModelMemory::ModelMemory(graph::Graph graph, graph::Program program, FlatLayout layout,
+                         Device& device, uint64_t seed)
     : graph_(std::move(graph)),
       program_(std::move(program)),
       layout_(std::move(layout)),
-      plan_(PlanMemory(graph_, program_)),
+      plan_(graph::PlanMemory(graph_, program_)),
       device_(device),
       accelerator_(static_cast<Accelerator*>(device.Query(kAcceleratorId))),
       seed_(seed),
@@ -46,34 +47,35 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(device_.CreateStream(&stream));
   stream_.reset(stream);
   size_t input_bytes = 0;
-  for (const Value& value : graph_.values) {
+  for (const graph::Value& value : graph_.values) {
     input_offset_.push_back(input_bytes);
-    if (value.kind != ValueKind::kInput) continue;
+    if (value.kind != graph::ValueKind::kInput) continue;
     input_bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
     input_bytes = (input_bytes + 63) / 64 * 64;
   }
-  const auto keep = [](DeviceBuffer* buffer, Result<DeviceBuffer> made,
+  const auto keep = [](graph::DeviceBuffer* buffer, Result<graph::DeviceBuffer> made,
                        const char* what) -> Status {
     if (!made.ok()) return made.status().WithContext("memory for %s", what);
     *buffer = std::move(*made);
     return {};
   };
-  const auto make = [&](DeviceBuffer* buffer, size_t size_bytes, const char* what) {
-    return keep(buffer, DeviceBuffer::Create(device_, size_bytes, stream), what);
+  const auto make = [&](graph::DeviceBuffer* buffer, size_t size_bytes, const char* what) {
+    return keep(buffer, graph::DeviceBuffer::Create(device_, size_bytes, stream), what);
   };
-  const auto make_sent = [&](DeviceBuffer* buffer, int64_t count, DType dtype, const char* what) {
+  const auto make_sent = [&](graph::DeviceBuffer* buffer, int64_t count, DType dtype,
+                             const char* what) {
     const size_t size_bytes = static_cast<size_t>(count) * SizeOf(dtype);
     if (shared == nullptr) return make(buffer, size_bytes, what);
-    return keep(buffer, DeviceBuffer::CreateShared(*shared, size_bytes), what);
+    return keep(buffer, graph::DeviceBuffer::CreateShared(*shared, size_bytes), what);
   };
   ENGINE_RETURN_IF_ERROR(
       make_sent(&parameters_, layout_.total_count, DType::kFloat32, "parameters"));
-  if (graph_.loss != kNone) {
+  if (graph_.loss != graph::kNone) {
     ENGINE_RETURN_IF_ERROR(
         make_sent(&gradients_, layout_.trainable_count, DType::kFloat32, "gradients"));
   }
-  const auto is_copied = [](const Value& value) {
-    return value.kind == ValueKind::kParameter && value.spec.dtype != DType::kFloat32;
+  const auto is_copied = [](const graph::Value& value) {
+    return value.kind == graph::ValueKind::kParameter && value.spec.dtype != DType::kFloat32;
   };
   if (std::any_of(graph_.values.begin(), graph_.values.end(), is_copied)) {
     ENGINE_CHECK(accelerator_ != nullptr, "ops read rounded parameters on a device that has none");
@@ -100,24 +102,24 @@ Status ModelMemory::SetLossScale(float scale) {
 
 // Of parameters what ops read: the rounded copy where their value is bfloat16. Gradients of
 // parameters are float32 in any case.
-void* ModelMemory::AddressOf(StorageId id) const {
-  const Storage& storage = plan_.storages[id];
+void* ModelMemory::AddressOf(graph::StorageId id) const {
+  const graph::Storage& storage = plan_.storages[id];
   switch (storage.kind) {
-    case StorageKind::kArena:
+    case graph::StorageKind::kArena:
       return activations_.bytes() + storage.offset;
-    case StorageKind::kInput:
+    case graph::StorageKind::kInput:
       return inputs_.bytes() + input_offset_[storage.index];
-    case StorageKind::kParameter: {
+    case graph::StorageKind::kParameter: {
       const int64_t offset = layout_.offset[storage.index];
       const bool copied =
           graph_.values[graph_.parameters[storage.index].value].spec.dtype != DType::kFloat32;
       return copied ? copy_at(offset) : parameters_.f32() + offset;
     }
-    case StorageKind::kParameterGradient:
+    case graph::StorageKind::kParameterGradient:
       return gradients_.f32() + layout_.offset[storage.index];
-    case StorageKind::kLoss:
+    case graph::StorageKind::kLoss:
       return statistics_.data();
-    case StorageKind::kSeed:
+    case graph::StorageKind::kSeed:
       return seed_gradient_.data();
   }
   return nullptr;
@@ -139,7 +141,7 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
   ENGINE_CHECK(samples >= 0 && samples <= graph_.max_samples, "%lld samples",
                static_cast<long long>(samples));
   calls_.SetSamples(samples);
-  const auto copy = [&](ValueId id, const void* source) -> Status {
+  const auto copy = [&](graph::ValueId id, const void* source) -> Status {
     const TensorSpec& spec = graph_.values[id].spec;
     const size_t of_sample =
         static_cast<size_t>(spec.shape.Count() / graph_.max_samples) * SizeOf(spec.dtype);
@@ -150,7 +152,7 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
                         from + of_sample * static_cast<size_t>(begin), bytes, stream_.get());
   };
   ENGINE_RETURN_IF_ERROR(copy(graph_.input, input));
-  if (graph_.target != kNone) ENGINE_RETURN_IF_ERROR(copy(graph_.target, target));
+  if (graph_.target != graph::kNone) ENGINE_RETURN_IF_ERROR(copy(graph_.target, target));
   ENGINE_CHECK(others.size() == graph_.others.size(), "%zu further tensors", others.size());
   for (size_t i = 0; i < others.size(); ++i) {
     ENGINE_RETURN_IF_ERROR(copy(graph_.others[i], others[i]));
@@ -172,7 +174,7 @@ Status ModelMemory::RunForward() {
 Status ModelMemory::InitializeParameters() {
   std::vector<float> values;
   for (size_t i = 0; i < graph_.parameters.size(); ++i) {
-    const Parameter& parameter = graph_.parameters[i];
+    const graph::Parameter& parameter = graph_.parameters[i];
     values.resize(static_cast<size_t>(parameter.shape.Count()));
     Initialize(parameter, seed_, values);
     ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
@@ -222,10 +224,10 @@ TensorView ModelMemory::logits() const {
 }
 
 Result<TensorView> ModelMemory::output(const std::string& name) const {
-  for (const GraphOutput& output : graph_.outputs) {
+  for (const graph::GraphOutput& output : graph_.outputs) {
     if (output.name == name) return calls_.ViewOfValue(output.value);
   }
   return Status::Error(StatusCode::kConfig, "the model has no output '%s'", name.c_str());
 }
 
-}  // namespace engine
+}  // namespace engine::exec

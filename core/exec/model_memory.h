@@ -14,7 +14,7 @@
 #include "core/graph/memory_plan.h"
 #include "engine/ext/accelerator.h"
 
-namespace engine {
+namespace engine::exec {
 
 class ModelMemory {
  public:
@@ -22,9 +22,9 @@ class ModelMemory {
   // `shared`, if not null, is where parameters, their copies and gradients are put, so that a
   // communicator need not copy them; it outlives the model. kResourceExhausted names what did not
   // fit.
-  static Result<std::unique_ptr<ModelMemory>> Create(Graph graph, Program program,
+  static Result<std::unique_ptr<ModelMemory>> Create(graph::Graph graph, graph::Program program,
                                                      FlatLayout layout, Device& device,
-                                                     const OpFactory& factory, uint64_t seed,
+                                                     const graph::OpFactory& factory, uint64_t seed,
                                                      SharedMemory* shared = nullptr);
 
   // Tells an accelerator what changes from step to step. Does nothing on other devices.
@@ -62,10 +62,10 @@ class ModelMemory {
   Status ReadFloats(const TensorView& from, float* to) const;
   Result<StepStatistics> ReadStatistics() const;  // as ReadFloats
 
-  const Graph& graph() const { return graph_; }
-  const Program& program() const { return program_; }
+  const graph::Graph& graph() const { return graph_; }
+  const graph::Program& program() const { return program_; }
   const FlatLayout& layout() const { return layout_; }
-  const MemoryPlan& plan() const { return plan_; }
+  const graph::MemoryPlan& plan() const { return plan_; }
   Device& device() const { return device_; }
   Stream* stream() const { return stream_.get(); }
 
@@ -91,24 +91,26 @@ class ModelMemory {
 
  private:
   friend class BoundCalls;
-  ModelMemory(Graph graph, Program program, FlatLayout layout, Device& device, uint64_t seed);
+  ModelMemory(graph::Graph graph, graph::Program program, FlatLayout layout, Device& device,
+              uint64_t seed);
   Status Allocate(SharedMemory* shared);
-  void* AddressOf(StorageId storage) const;
+  void* AddressOf(graph::StorageId storage) const;
 
-  Graph graph_;
-  Program program_;
+  graph::Graph graph_;
+  graph::Program program_;
   FlatLayout layout_;
-  MemoryPlan plan_;
+  graph::MemoryPlan plan_;
   Device& device_;
   Accelerator* const accelerator_;
   const uint64_t seed_;
   std::unique_ptr<Stream> stream_;
-  DeviceBuffer parameters_, gradients_, activations_, workspace_, inputs_, statistics_,
+  graph::DeviceBuffer parameters_, gradients_, activations_, workspace_, inputs_, statistics_,
       seed_gradient_;
-  DeviceBuffer copies_;   // of parameters, in the layout of parameters_; empty: ops read those
-  DeviceBuffer scalars_;  // two StepScalars, of an accelerator
+  graph::DeviceBuffer
+      copies_;  // of parameters, in the layout of parameters_; empty: ops read those
+  graph::DeviceBuffer scalars_;       // two StepScalars, of an accelerator
   std::vector<size_t> input_offset_;  // per value
   BoundCalls calls_;                  // last: it uses all of the above
 };
 
-}  // namespace engine
+}  // namespace engine::exec

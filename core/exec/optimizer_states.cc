@@ -2,7 +2,9 @@
 // is moved by what other ranks have before it: one number for each unit.
 #include "core/exec/optimizer_states.h"
 
-namespace engine {
+#include <utility>
+
+namespace engine::exec {
 
 Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
                                                 const OptimizerTraits& traits, bool sharded,
@@ -19,7 +21,8 @@ Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
     }
   }
   for (int32_t i = 0; i < traits.state_count; ++i) {
-    auto buffer = DeviceBuffer::Create(memory.device(), elements * sizeof(float), memory.stream());
+    auto buffer =
+        graph::DeviceBuffer::Create(memory.device(), elements * sizeof(float), memory.stream());
     if (!buffer.ok()) return buffer.status().WithContext("memory for the state of the optimizer");
     states.buffers_.push_back(std::move(*buffer));
   }
@@ -28,8 +31,8 @@ Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
 
 size_t OptimizerStates::size_bytes() const {
   size_t sum = 0;
-  for (const DeviceBuffer& buffer : buffers_) sum += buffer.size_bytes();
+  for (const graph::DeviceBuffer& buffer : buffers_) sum += buffer.size_bytes();
   return sum;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -8,7 +8,7 @@
 #include "engine/host.h"
 #include "engine/optimizer.h"
 
-namespace engine {
+namespace engine::exec {
 
 class OptimizerStates {
  public:
@@ -28,9 +28,9 @@ class OptimizerStates {
   size_t size_bytes() const;  // on this rank
 
  private:
-  std::vector<DeviceBuffer> buffers_;
+  std::vector<graph::DeviceBuffer> buffers_;
   std::vector<int64_t> shift_;  // per unit: from an offset in the arena to one in a buffer
   bool sharded_ = false;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -15,11 +15,13 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "core/base/deadline.h"
 #include "core/base/hash.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 constexpr size_t kTicketBytes = 20;
@@ -71,11 +73,11 @@ Result<Ticket> DecodeTicket(std::string_view text) {
 }
 
 OrderAgreement::OrderAgreement(const TaskGraph& graph, const RankInfo& rank,
-                               const CommunicatorTraits& traits, bool leads, Store* store)
+                               const CommunicatorTraits& traits, bool leads, base::Store* store)
     : graph_(graph),
       rank_(rank),
       ordered_(traits.ordered != 0),
-      measures_only_(traits.measures_only != 0),
+      measures_only_(traits.no_op != 0),
       leads_(leads),
       store_(store),
       log_(kLogCapacity),
@@ -86,9 +88,9 @@ OrderAgreement::OrderAgreement(const TaskGraph& graph, const RankInfo& rank,
 void OrderAgreement::Number(Transfer* transfer, uint32_t task) {
   transfer->sequence = ++sequence_;
   log_[logged_++ % kLogCapacity] = {.transfer = *transfer, .task = task};
-  digest_ = HashOf({transfer->sequence, transfer->key, static_cast<uint64_t>(transfer->count),
-                    static_cast<uint64_t>(transfer->kind)},
-                   digest_);
+  digest_ = base::HashOf({transfer->sequence, transfer->key, static_cast<uint64_t>(transfer->count),
+                          static_cast<uint64_t>(transfer->kind)},
+                         digest_);
 }
 
 Status OrderAgreement::Announce(const Transfer& transfer, uint32_t task) {
@@ -107,7 +109,7 @@ Status OrderAgreement::TakeTicket(std::string_view text) {
 }
 
 Result<uint32_t> OrderAgreement::NextTicket(StepLoop& loop) {
-  if (ticket_count_ == 0) return kNoTask;
+  if (ticket_count_ == 0) return trace::kNoTask;
   const Ticket& ticket = tickets_[ticket_head_];
   if (ticket.task >= graph_.tasks.size() || ticket.sequence <= sequence_) {
     return Status::Error(StatusCode::kInternal,
@@ -116,7 +118,7 @@ Result<uint32_t> OrderAgreement::NextTicket(StepLoop& loop) {
                          static_cast<unsigned long long>(sequence_ + 1));
   }
   // Rank 0 may be ahead: transfers outside of a step, such as those of an evaluation, come before.
-  if (ticket.sequence > sequence_ + 1 || !loop.FollowTransfer(ticket.task)) return kNoTask;
+  if (ticket.sequence > sequence_ + 1 || !loop.FollowTransfer(ticket.task)) return trace::kNoTask;
   ticket_head_ = (ticket_head_ + 1) % tickets_.size();
   --ticket_count_;
   return ticket.task;
@@ -160,16 +162,16 @@ std::string OrderAgreement::LogText() const {
 }
 
 // Publishes the own log and looks at those of the other ranks that appear in time.
-Status OrderAgreement::Compare(Store& store) const {
+Status OrderAgreement::Compare(base::Store& store) const {
   const auto key = [](int32_t of) { return "order/log/" + std::to_string(of); };
   const auto issue = [](const std::string& line) { return line.substr(line.find_first_of('\'')); };
   const std::string text = LogText();
   ENGINE_RETURN_IF_ERROR(store.Set(key(rank_.rank), text));
   const std::map<uint64_t, std::string> own = LinesOf(text);
-  const TimePoint deadline = DeadlineIn(kCompareMs);
+  const base::TimePoint deadline = base::DeadlineIn(kCompareMs);
   for (int32_t other = 0; other < rank_.world_size; ++other) {
     if (other == rank_.rank) continue;
-    const auto published = store.Get(key(other), RemainingMs(deadline, kCompareMs));
+    const auto published = store.Get(key(other), base::RemainingMs(deadline, kCompareMs));
     if (!published.ok()) continue;  // it did not fail, or is gone
     std::map<uint64_t, std::string> theirs = LinesOf(*published);
     for (const auto& [number, mine] : own) {
@@ -189,4 +191,4 @@ Status OrderAgreement::Compare(Store& store) const {
   return {};
 }
 
-}  // namespace engine
+}  // namespace engine::exec

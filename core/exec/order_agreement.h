@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/store.h"
@@ -12,7 +13,7 @@
 #include "engine/host.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::exec {
 
 struct Ticket {
   uint64_t sequence = 0;
@@ -31,7 +32,7 @@ class OrderAgreement {
   // `graph` and `store` are borrowed; the store may be null if rank 0 does not lead and nobody is
   // to be named. `leads`: rank 0 decides.
   OrderAgreement(const TaskGraph& graph, const RankInfo& rank, const CommunicatorTraits& traits,
-                 bool leads, Store* store);
+                 bool leads, base::Store* store);
 
   bool follows() const { return leads_ && rank_.rank != 0; }
   // Gives a transfer, of `task` or kNoTask, its place in the order, and logs it.
@@ -59,12 +60,12 @@ class OrderAgreement {
   };
 
   std::string LogText() const;
-  Status Compare(Store& store) const;
+  Status Compare(base::Store& store) const;
 
   const TaskGraph& graph_;
   const RankInfo rank_;
   const bool ordered_, measures_only_, leads_;
-  Store* const store_;
+  base::Store* const store_;
   std::vector<Issue> log_;  // a ring of the newest
   uint64_t logged_ = 0;
   uint64_t digest_ = 0;
@@ -73,4 +74,4 @@ class OrderAgreement {
   size_t ticket_head_ = 0, ticket_count_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // Steps before a recording: ops choose algorithms and allocate in the first ones.
@@ -34,4 +34,4 @@ Status RecordedStep::End(Accelerator& accelerator, Stream* stream, int64_t all_s
   return ended;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -9,7 +9,7 @@
 
 #include "engine/ext/accelerator.h"
 
-namespace engine {
+namespace engine::exec {
 
 // [compute-lane]
 class RecordedStep {
@@ -36,4 +36,4 @@ class RecordedStep {
   int64_t most_samples_ = 0, samples_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -2,9 +2,11 @@
 // bit for bit without ever being sent; what differs is only how the sum comes about.
 #include "core/exec/reduced_updates.h"
 
+#include <vector>
+
 #include "core/exec/wire.h"
 
-namespace engine {
+namespace engine::exec {
 
 std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire) {
   constexpr TransferStage kGather{TransferKind::kAllGather, "gather "};
@@ -22,7 +24,7 @@ std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout*
 }
 
 TensorView ReducedUpdates::state(int32_t parameter, int32_t index) const {
-  return ViewOf(parameter, states_.At(index, kNone, 0));
+  return ViewOf(parameter, states_.At(index, graph::kNone, 0));
 }
 
-}  // namespace engine
+}  // namespace engine::exec

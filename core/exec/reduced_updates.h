@@ -5,15 +5,17 @@
 //   packed:      ALL_GATHER of what a hook has packed, hooks, UPDATE
 #pragma once
 
+#include <vector>
+
 #include "core/exec/update_strategy.h"
 
-namespace engine {
+namespace engine::exec {
 
 std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire);
 
 class ReducedUpdates final : public UpdateStrategy {
  public:
-  ReducedUpdates(PluginSet& plugins, const ExecutorOptions& options)
+  ReducedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options)
       : UpdateStrategy(plugins, options, /*in_parts=*/false) {}
   void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override {
     options->chains = ReducedChains(layout, options->wire);
@@ -21,4 +23,4 @@ class ReducedUpdates final : public UpdateStrategy {
   TensorView state(int32_t parameter, int32_t index) const override;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

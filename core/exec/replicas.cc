@@ -15,7 +15,7 @@
 #include "core/base/hash.h"
 #include "engine/ext/accelerator.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // Beyond the deadline of a transfer, for a communicator that does not keep it.
@@ -36,7 +36,7 @@ CommunicatorReplicas::CommunicatorReplicas(Communicator& communicator, Device& d
       plan_(plan),
       timeout_ms_(timeout_ms),
       is_accelerator_(device.Query(kAcceleratorId) != nullptr),
-      measures_only_(communicator.traits().measures_only != 0) {}
+      measures_only_(communicator.traits().no_op != 0) {}
 
 void CommunicatorReplicas::Begin(uint32_t task) {
   task_ = task;
@@ -52,14 +52,14 @@ double CommunicatorReplicas::TakeWaitedSeconds() {
 Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
                                     Stream* stream) noexcept {
   if (measures_only_) return CopyOwn(own, count, all, stream);
-  const int64_t begin = NowNs();
+  const int64_t begin = base::NowNs();
   Work* work = nullptr;
   Status status = communicator_.Submit(
       {.kind = TransferKind::kAllGather,
        .send = own,
        .recv = all,
        .count = count,
-       .key = HashOf({plan_, std::numeric_limits<uint64_t>::max() - 1, task_, call_++}) | 1,
+       .key = base::HashOf({plan_, std::numeric_limits<uint64_t>::max() - 1, task_, call_++}) | 1,
        .priority = std::numeric_limits<int32_t>::max(),
        .sequence = ++sequence_,
        .stream = stream,
@@ -70,7 +70,7 @@ Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
     status = is_accelerator_ ? work->WaitStream(stream) : work->WaitHost(timeout_ms_ + kGraceMs);
     work->Release();
   }
-  waited_ns_ += NowNs() - begin;
+  waited_ns_ += base::NowNs() - begin;
   return status.ok() ? status : status.WithContext("gathering from all ranks");
 }
 
@@ -97,4 +97,4 @@ Status CommunicatorReplicas::CopyOwn(const float* own, int64_t count, float* all
   return {};
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -7,7 +7,7 @@
 #include "engine/host.h"
 #include "engine/op.h"
 
-namespace engine {
+namespace engine::exec {
 
 class CommunicatorReplicas final : public Replicas {
  public:
@@ -49,4 +49,4 @@ class CommunicatorReplicas final : public Replicas {
   int64_t waited_ns_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -9,10 +9,13 @@
 #include "core/exec/served_updates.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/base/hash.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 constexpr int32_t kValues = -1;  // ParameterClient::Store: the parameters, no state of them
@@ -31,7 +34,7 @@ std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<
   return chains;
 }
 
-std::unique_ptr<UpdateStrategy> ServedUpdates::Make(PluginSet& plugins,
+std::unique_ptr<UpdateStrategy> ServedUpdates::Make(plugin::PluginSet& plugins,
                                                     const ExecutorOptions& options) {
   auto* const client =
       static_cast<ParameterClient*>(plugins.communicator->Query(kParameterClientId));
@@ -46,7 +49,7 @@ Status ServedUpdates::Refuse(const std::string& what, const char* advice) const 
 }
 
 // No rank sees the sum of the gradients, or all of a parameter while it is updated.
-Status ServedUpdates::Check(const Graph& graph, const Program& program) const {
+Status ServedUpdates::Check(const graph::Graph& graph, const graph::Program& program) const {
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const HookStage stage = plugins_.hooks[i]->traits().stage;
     if (stage == HookStage::kLocal) continue;
@@ -66,15 +69,15 @@ Status ServedUpdates::Check(const Graph& graph, const Program& program) const {
     return Refuse("train.loss_scale is less than 1", "set it to 1 or more");
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const Parameter& parameter = graph.parameters[i];
-    if (parameter.learning_rate_scale == 1 || program.of_parameter[i] == kNone) continue;
+    const graph::Parameter& parameter = graph.parameters[i];
+    if (parameter.learning_rate_scale == 1 || program.of_parameter[i] == graph::kNone) continue;
     return Refuse("'" + parameter.name + "' has a learning_rate_scale of its own",
                   "let the ranks update (its option update), or set it to 1");
   }
   return {};
 }
 
-void ServedUpdates::DescribeModel(const Graph& graph, std::span<ParameterInfo> parameters,
+void ServedUpdates::DescribeModel(const graph::Graph& graph, std::span<ParameterInfo> parameters,
                                   ModelInfo* model) {
   model->served = 1;
   if (!options_.sparse_pull) return;
@@ -98,7 +101,7 @@ void ServedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* op
   options->chains = ServedChains(layout, Tables(layout));
   options->updates = false;
   options->alone = false;
-  options->own_pace = own_pace();
+  options->asynchronous = asynchronous();
 }
 
 Status ServedUpdates::Prepare(ModelMemory& memory) {
@@ -131,7 +134,7 @@ ServedUpdates::Served ServedUpdates::Describe(const UnitLayout& unit, bool is_ta
 Status ServedUpdates::Begin(const TaskGraph& tasks) {
   std::vector<ServedUnit> units;
   for (Served& unit : units_) {
-    unit.key = HashOf({tasks.digest, UINT64_MAX, units.size()}) | 1;
+    unit.key = base::HashOf({tasks.digest, UINT64_MAX, units.size()}) | 1;
     units.push_back(
         {.key = unit.key, .count = unit.count, .spans = unit.spans, .row = unit.row_elements});
   }
@@ -143,7 +146,7 @@ Status ServedUpdates::Begin(const TaskGraph& tasks) {
 // use the other list.
 void ServedUpdates::BeginStep(const StepInput& input) {
   if (row_elements_.empty()) return;
-  const Graph& graph = memory_->graph();
+  const graph::Graph& graph = memory_->graph();
   const Shape& shape = graph.values[graph.input].spec.shape;
   const int64_t count = input.samples * (shape.Count() / std::max<int64_t>(shape.dims[0], 1));
   const auto* const ids = static_cast<const int32_t*>(input.input);
@@ -248,4 +251,4 @@ Result<int64_t> ServedUpdates::NextStep() {
   return static_cast<int64_t>(last) + 1;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -7,11 +7,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/exec/update_strategy.h"
 #include "engine/ext/parameter_server.h"
 
-namespace engine {
+namespace engine::exec {
 
 // `is_table`: by unit; empty: none is.
 std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<bool>& is_table);
@@ -19,10 +22,11 @@ std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<
 class ServedUpdates final : public UpdateStrategy {
  public:
   // Null when the communicator has no servers.
-  static std::unique_ptr<UpdateStrategy> Make(PluginSet& plugins, const ExecutorOptions& options);
+  static std::unique_ptr<UpdateStrategy> Make(plugin::PluginSet& plugins,
+                                              const ExecutorOptions& options);
 
-  Status Check(const Graph& graph, const Program& program) const override;
-  void DescribeModel(const Graph& graph, std::span<ParameterInfo> parameters,
+  Status Check(const graph::Graph& graph, const graph::Program& program) const override;
+  void DescribeModel(const graph::Graph& graph, std::span<ParameterInfo> parameters,
                      ModelInfo* model) override;
   void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override;
   Status Prepare(ModelMemory& memory) override;
@@ -35,7 +39,7 @@ class ServedUpdates final : public UpdateStrategy {
   Status ShareParameters(BlockingTransfers& transfers) override;
   Status CollectStates(BlockingTransfers& transfers) override;
   ServedUpdates* served() override { return this; }
-  bool own_pace() const override { return client_.traits().mode != UpdateMode::kSync; }
+  bool asynchronous() const override { return client_.traits().mode != UpdateMode::kSync; }
 
   // State `index` of all parameters, in the layout of the arena (trainable_count elements), for
   // ShareParameters to give to the servers. [setup]
@@ -55,7 +59,7 @@ class ServedUpdates final : public UpdateStrategy {
     std::vector<ServedSpan> spans;
   };
 
-  ServedUpdates(PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
+  ServedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
       : UpdateStrategy(plugins, options, /*in_parts=*/false), client_(client) {}
   Status Refuse(const std::string& what, const char* advice) const;
   std::vector<bool> Tables(const FlatLayout& layout) const;
@@ -70,4 +74,4 @@ class ServedUpdates final : public UpdateStrategy {
   bool rows_stale_ = false;       // rows were not pulled since servers updated them
 };
 
-}  // namespace engine
+}  // namespace engine::exec

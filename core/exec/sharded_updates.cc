@@ -4,10 +4,12 @@
 #include "core/exec/sharded_updates.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "core/exec/wire.h"
 
-namespace engine {
+namespace engine::exec {
 
 std::vector<UnitChain> ShardedChains(const FlatLayout& layout) {
   return std::vector<UnitChain>(layout.units.size(),
@@ -15,7 +17,7 @@ std::vector<UnitChain> ShardedChains(const FlatLayout& layout) {
                                  .parameters = {{TransferKind::kAllGather, "gather "}}});
 }
 
-Status CheckCanShard(const PluginSet& plugins, const std::vector<std::string>& hook_names,
+Status CheckCanShard(const plugin::PluginSet& plugins, const std::vector<std::string>& hook_names,
                      const std::string& optimizer_name) {
   const auto whole = [](const char* kind, const std::string& name) {
     return Status::Error(StatusCode::kConfig,
@@ -101,4 +103,4 @@ Status ShardedUpdates::CollectStates(BlockingTransfers& transfers) {
   return run();
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -4,24 +4,28 @@
 //   rounded copies where ops read those
 #pragma once
 
+#include <span>
+#include <string>
+#include <vector>
+
 #include "core/exec/update_strategy.h"
 
-namespace engine {
+namespace engine::exec {
 
 std::vector<UnitChain> ShardedChains(const FlatLayout& layout);
 // kConfig names the hook or the optimizer that needs whole gradients.
-Status CheckCanShard(const PluginSet& plugins, const std::vector<std::string>& hook_names,
+Status CheckCanShard(const plugin::PluginSet& plugins, const std::vector<std::string>& hook_names,
                      const std::string& optimizer_name);
 
 class ShardedUpdates final : public UpdateStrategy {
  public:
-  ShardedUpdates(PluginSet& plugins, const ExecutorOptions& options)
+  ShardedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options)
       : UpdateStrategy(plugins, options, /*in_parts=*/true) {}
 
-  Status Check(const Graph& /*graph*/, const Program& /*program*/) const override {
+  Status Check(const graph::Graph& /*graph*/, const graph::Program& /*program*/) const override {
     return CheckCanShard(plugins_, options_.hook_names, options_.optimizer_name);
   }
-  void DescribeModel(const Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
+  void DescribeModel(const graph::Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
                      ModelInfo* model) override {
     model->sharded = 1;
   }
@@ -43,4 +47,4 @@ class ShardedUpdates final : public UpdateStrategy {
   bool stale_ = false;  // parts of other ranks of units that are gathered rounded
 };
 
-}  // namespace engine
+}  // namespace engine::exec

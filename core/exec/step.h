@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <span>
 
-namespace engine {
+namespace engine::exec {
 
 // What the ranks of a step sum up: the loss op writes the first three, the executor the others.
 struct StepStatistics {
@@ -21,7 +20,7 @@ struct StepInput {
   const void* input = nullptr;
   const void* target = nullptr;
   std::span<const void* const> others = {};  // of Graph::others, in their order
-  int64_t samples = 0;       // at most as many as the graph's times micro_batches
+  int64_t samples = 0;                       // at most as many as the graph's times micro_batches
   int64_t first_sample = 0;  // position of the first of them among those of all ranks
   int64_t all_samples = 0;   // of all ranks; 0: as many on each as here
   uint64_t step = 1;         // from 1
@@ -40,4 +39,4 @@ struct StepResult {
   std::optional<double> waited_seconds;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

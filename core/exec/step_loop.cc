@@ -16,7 +16,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace engine {
+namespace engine::exec {
 
 StepLoop::StepLoop(const TaskGraph& graph, Scheduler& scheduler, std::string scheduler_name)
     : graph_(graph),
@@ -46,7 +46,7 @@ void StepLoop::BeginStep(uint64_t step, int64_t now_ns) {
   ++steps_begun_;
   head_left_ = head_count_;
   tail_left_ += tail_count_;
-  statistics_pending_ = graph_.statistics != kNoTask;
+  statistics_pending_ = graph_.statistics != trace::kNoTask;
   scheduler_.On({.kind = EventKind::kStepBegin, .step = step});
   for (const Task& task : graph_.tasks) {
     if (task.opens_step) phase_[task.info.id] = Phase::kWaiting;
@@ -82,7 +82,7 @@ Status StepLoop::Drive(bool (StepLoop::*done)() const, Calls& calls) {
 
 Result<uint32_t> StepLoop::NextTransfer() {
   const Action action = scheduler_.Next(Lane::kIo);
-  if (action.kind == ActionKind::kHold) return kNoTask;
+  if (action.kind == ActionKind::kHold) return trace::kNoTask;
   ENGINE_RETURN_IF_ERROR(Check(action, Lane::kIo));
   return action.task;
 }
@@ -178,12 +178,12 @@ const Task* StepLoop::FirstReady() const {
   return ready == phase_.end() ? nullptr : &graph_.tasks[ready - phase_.begin()];
 }
 
-Span StepLoop::SpanOf(uint32_t task) const {
-  return {.kind = SpanKind::kTask,
+trace::Span StepLoop::SpanOf(uint32_t task) const {
+  return {.kind = trace::SpanKind::kTask,
           .task = task,
           .step = StepOf(graph_.tasks[task]),
           .ready_ns = ready_ns_[task],
           .begin_ns = begin_ns_[task]};
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -11,7 +11,7 @@
 #include "core/trace/recorder.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::exec {
 
 // Not synchronised. Calls may give up a lock that guards the loop, and Finish may be called then.
 class StepLoop {
@@ -60,7 +60,7 @@ class StepLoop {
   const Task* FirstReady() const;
   // Of the newest instance of a task.
   uint64_t StepOf(const Task& task) const { return task.tail ? tail_step_ : step_; }
-  Span SpanOf(uint32_t task) const;
+  trace::Span SpanOf(uint32_t task) const;
 
  private:
   enum class Phase : uint8_t { kWaiting, kReady, kStarted, kDone };
@@ -85,4 +85,4 @@ class StepLoop {
   uint64_t steps_begun_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -13,14 +13,17 @@
 //    communicator takes what has ended and wakes it.
 #include "core/exec/step_runner.h"
 
+#include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "core/base/clock.h"
 
-namespace engine {
+namespace engine::exec {
 
-StepRunner::StepRunner(PluginSet& plugins, const ExecutorOptions& options, const TaskGraph& tasks,
-                       OrderAgreement& order, HostStep& step, Store* store)
+StepRunner::StepRunner(plugin::PluginSet& plugins, const ExecutorOptions& options,
+                       const TaskGraph& tasks, OrderAgreement& order, HostStep& step,
+                       base::Store* store)
     : plugins_(plugins),
       options_(options),
       tasks_(tasks),
@@ -63,7 +66,7 @@ StepRunner::~StepRunner() {
 Status StepRunner::RunHead(uint64_t step, double* waited_seconds) {
   {
     Lock lock(mutex_);
-    const int64_t now = NowNs();
+    const int64_t now = base::NowNs();
     RecordStep(now);
     now_step_ = step;
     step_begin_ns_ = now;
@@ -90,7 +93,7 @@ bool StepRunner::TailDone() const {
 Status StepRunner::BeginReplay(uint64_t step) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
-  const int64_t now = NowNs();
+  const int64_t now = base::NowNs();
   RecordStep(now);
   now_step_ = step;
   step_begin_ns_ = now;
@@ -98,7 +101,8 @@ Status StepRunner::BeginReplay(uint64_t step) {
 }
 
 Status StepRunner::ReportReplay(uint32_t task, uint64_t step) {
-  Span span{.kind = SpanKind::kTask, .task = task, .step = step, .begin_ns = NowNs()};
+  trace::Span span{
+      .kind = trace::SpanKind::kTask, .task = task, .step = step, .begin_ns = base::NowNs()};
   Transfer nothing;
   {
     const std::lock_guard lock(mutex_);
@@ -112,21 +116,25 @@ Status StepRunner::ReportReplay(uint32_t task, uint64_t step) {
 
 Status StepRunner::EndStep() {
   const std::lock_guard lock(mutex_);
-  if (failure_.ok()) RecordStep(NowNs());
+  if (failure_.ok()) RecordStep(base::NowNs());
   return failure_;
 }
 
 void StepRunner::EndFlush(int64_t begin_ns) {
   const std::lock_guard lock(mutex_);
-  recorder_.Record(
-      {.kind = SpanKind::kFlush, .step = now_step_, .begin_ns = begin_ns, .end_ns = NowNs()});
+  recorder_.Record({.kind = trace::SpanKind::kFlush,
+                    .step = now_step_,
+                    .begin_ns = begin_ns,
+                    .end_ns = base::NowNs()});
 }
 
 // From the begin of the step before to now.
 void StepRunner::RecordStep(int64_t now_ns) {
   if (step_begin_ns_ == 0) return;
-  recorder_.Record(
-      {.kind = SpanKind::kStep, .step = now_step_, .begin_ns = step_begin_ns_, .end_ns = now_ns});
+  recorder_.Record({.kind = trace::SpanKind::kStep,
+                    .step = now_step_,
+                    .begin_ns = step_begin_ns_,
+                    .end_ns = now_ns});
   step_begin_ns_ = 0;
 }
 
@@ -138,19 +146,20 @@ Status StepRunner::Drive(bool (StepLoop::*done)() const, double* waited_seconds)
   const Status driven = failure_.ok() ? loop_.Drive(done, *this) : failure_;
   *waited_seconds += waited_seconds_;
   ENGINE_RETURN_IF_ERROR(driven);
-  EndWait(kNoTask, NowNs());  // for something else than a task: the statistics, the last transfer
+  EndWait(trace::kNoTask,
+          base::NowNs());  // for something else than a task: the statistics, the last transfer
   return failure_;
 }
 
 int64_t StepRunner::Now() {
-  return NowNs();
+  return base::NowNs();
 }
 
 // The lane was waiting until now, for `task`.
 void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
   if (wait_begin_ns_ == 0) return;
-  const uint64_t step = task == kNoTask ? now_step_ : loop_.StepOf(tasks_.tasks[task]);
-  recorder_.Record({.kind = SpanKind::kWait,
+  const uint64_t step = task == trace::kNoTask ? now_step_ : loop_.StepOf(tasks_.tasks[task]);
+  recorder_.Record({.kind = trace::SpanKind::kWait,
                     .task = task,
                     .step = step,
                     .begin_ns = wait_begin_ns_,
@@ -159,7 +168,7 @@ void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
 }
 
 Status StepRunner::Run(const Task& task) {
-  Span span = loop_.SpanOf(task.info.id);
+  trace::Span span = loop_.SpanOf(task.info.id);
   EndWait(task.info.id, span.begin_ns);
   DeviceOrder* const order = step_.order();
   lock_->unlock();
@@ -168,7 +177,7 @@ Status StepRunner::Run(const Task& task) {
   if (status.ok() && order != nullptr) status = order->Mark(task);
   lock_->lock();
   ENGINE_RETURN_IF_ERROR(status);
-  span.end_ns = NowNs();
+  span.end_ns = base::NowNs();
   Finish(span);
   Pump(*lock_);
   return failure_;
@@ -179,7 +188,7 @@ Status StepRunner::Run(const Task& task) {
 Status StepRunner::Wait() {
   const bool something_comes = transfers_.in_flight() > 0 || pumping_ || order_.follows();
   if (!something_comes || step_.queues()) return loop_.Stalled();
-  const int64_t begin = NowNs();
+  const int64_t begin = base::NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
   const int64_t limit_ms = options_.timeout_ms + kGraceMs;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
@@ -188,7 +197,7 @@ Status StepRunner::Wait() {
   const bool woken = changed_.wait_until(*lock_, deadline, [&] {
     return changes_ != seen || !failure_.ok() || (other_pumps && !pumping_);
   });
-  waited_seconds_ += static_cast<double>(NowNs() - begin) * 1e-9;
+  waited_seconds_ += static_cast<double>(base::NowNs() - begin) * 1e-9;
   if (woken) return failure_;
   const auto waited = static_cast<long long>(limit_ms);
   if (transfers_.in_flight() > 0) {
@@ -204,7 +213,7 @@ Status StepRunner::Wait() {
       .WithRank(0);
 }
 
-void StepRunner::Finish(const Span& span) {
+void StepRunner::Finish(const trace::Span& span) {
   recorder_.Record(span);
   loop_.Finish(span.task, span.end_ns);
   ++changes_;
@@ -223,7 +232,7 @@ void StepRunner::Pump(Lock& lock) {
     while (failure_.ok()) {
       const Result<uint32_t> next =
           order_.follows() ? order_.NextTicket(loop_) : loop_.NextTransfer();
-      if (next.ok() && *next == kNoTask) break;
+      if (next.ok() && *next == trace::kNoTask) break;
       Status status = next.ok() ? StartTransfer(lock, *next) : next.status();
       if (!status.ok()) Fail(std::move(status));
       TakeCompletions();
@@ -271,18 +280,18 @@ Status StepRunner::StartTransfer(Lock& lock, uint32_t id) {
   const Task& task = tasks_.tasks[id];
   Transfer transfer = step_.MakeTransfer(task, loop_.StepOf(task));
   order_.Number(&transfer, id);
-  loop_.Start(id, NowNs());
-  const Span span = loop_.SpanOf(id);
+  loop_.Start(id, base::NowNs());
+  const trace::Span span = loop_.SpanOf(id);
   lock.unlock();
   const Status status = Submit(task, span, transfer);
   lock.lock();
   if (!status.ok()) return status.WithContext("%s", task.name.c_str());
-  if (step_.queues()) loop_.Finish(id, NowNs());
+  if (step_.queues()) loop_.Finish(id, base::NowNs());
   return {};
 }
 
 // Without the lock.
-Status StepRunner::Submit(const Task& task, const Span& span, const Transfer& transfer) {
+Status StepRunner::Submit(const Task& task, const trace::Span& span, const Transfer& transfer) {
   DeviceOrder* const order = step_.order();
   if (order != nullptr) ENGINE_RETURN_IF_ERROR(order->Wait(task));
   ENGINE_RETURN_IF_ERROR(order_.Announce(transfer, task.info.id));
@@ -303,7 +312,7 @@ bool StepRunner::AwaitReports(uint64_t step, bool succeeds, int64_t limit_ms) {
 void StepRunner::Number(Transfer* transfer) {
   const std::lock_guard lock(mutex_);
   ENGINE_CHECK(loop_.TailDone(), "a transfer outside of a step while one is under way");
-  order_.Number(transfer, kNoTask);
+  order_.Number(transfer, trace::kNoTask);
 }
 
 Status StepRunner::failure() const {
@@ -348,10 +357,10 @@ Status StepRunner::GiveUp(Status status) {
   return order_.Explain(std::move(status));
 }
 
-void StepRunner::AddTo(RankTimeline* timeline) const {
+void StepRunner::AddTo(trace::RankTimeline* timeline) const {
   const std::lock_guard lock(mutex_);
   timeline->dropped = recorder_.dropped();
   timeline->spans = recorder_.InOrder();
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -20,7 +20,7 @@
 #include "core/trace/recorder.h"
 #include "core/trace/timeline.h"
 
-namespace engine {
+namespace engine::exec {
 
 // Beyond the deadline of a transfer, for a communicator that does not keep it.
 constexpr int64_t kGraceMs = 5000;
@@ -30,8 +30,8 @@ class StepRunner final : private StepLoop::Calls {
   static constexpr uint64_t kAllSteps = UINT64_MAX;
 
   // All is borrowed. Attaches itself to `step`, and to the store when it follows rank 0.
-  StepRunner(PluginSet& plugins, const ExecutorOptions& options, const TaskGraph& tasks,
-             OrderAgreement& order, HostStep& step, Store* store);
+  StepRunner(plugin::PluginSet& plugins, const ExecutorOptions& options, const TaskGraph& tasks,
+             OrderAgreement& order, HostStep& step, base::Store* store);
   // Aborts the communicator if transfers are under way.
   ~StepRunner();
 
@@ -66,7 +66,7 @@ class StepRunner final : private StepLoop::Calls {
   Status GiveUp(Status status);
 
   // Adds what happened so far.
-  void AddTo(RankTimeline* timeline) const;
+  void AddTo(trace::RankTimeline* timeline) const;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -81,17 +81,17 @@ class StepRunner final : private StepLoop::Calls {
   void PumpAside(Lock lock);
   void TakeCompletions();
   Status StartTransfer(Lock& lock, uint32_t task);
-  Status Submit(const Task& task, const Span& span, const Transfer& transfer);
-  void Finish(const Span& span);
+  Status Submit(const Task& task, const trace::Span& span, const Transfer& transfer);
+  void Finish(const trace::Span& span);
   void Fail(Status status);
   void EndGathers(const Status& reason);
 
-  PluginSet& plugins_;
+  plugin::PluginSet& plugins_;
   const ExecutorOptions& options_;
   const TaskGraph& tasks_;
   OrderAgreement& order_;  // guarded by mutex_, but for what needs no lock
   HostStep& step_;
-  Store* const store_;
+  base::Store* const store_;
 
   // Of the thread of the rank.
   int64_t wait_begin_ns_ = 0;  // 0: it was not waiting
@@ -101,7 +101,7 @@ class StepRunner final : private StepLoop::Calls {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a transfer has ended, or the run; or nobody pumps any more
   StepLoop loop_;                    // guarded by mutex_, as all below and calls of the scheduler
-  SpanRecorder recorder_;
+  trace::SpanRecorder recorder_;
   uint64_t now_step_ = 0;
   int64_t step_begin_ns_ = 0;  // 0: none has begun
   bool pumping_ = false, pump_again_ = false;
@@ -112,4 +112,4 @@ class StepRunner final : private StepLoop::Calls {
   TransferLane transfers_;  // last: its callbacks use all of the above
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -15,14 +15,14 @@
 #include "core/exec/task_graph_builder.h"
 #include "core/exec/task_graph_tail.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // What does not wait for the network: forward and backward instructions, the gradient of each
 // parameter as soon as it is complete, and the first transfer of each unit.
 class Head {
  public:
-  Head(TaskGraphBuilder* tasks, const MemoryPlan& plan) : t_(*tasks), plan_(plan) {
+  Head(TaskGraphBuilder* tasks, const graph::MemoryPlan& plan) : t_(*tasks), plan_(plan) {
     for (const UnitLayout& unit : t_.layout.units) {
       unit_waits_.push_back(static_cast<int32_t>(unit.spans.size()));
     }
@@ -56,11 +56,12 @@ class Head {
   }
 
   void AddInstruction(int32_t k) {
-    const Instruction& instruction = t_.program.instructions[k];
-    const Node& node = t_.graph.nodes[instruction.node];
-    const TaskKind kind = instruction.kind == InstructionKind::kForward    ? TaskKind::kForward
-                          : instruction.kind == InstructionKind::kBackward ? TaskKind::kBackward
-                                                                           : TaskKind::kAccumulate;
+    const graph::Instruction& instruction = t_.program.instructions[k];
+    const graph::Node& node = t_.graph.nodes[instruction.node];
+    const TaskKind kind = instruction.kind == graph::InstructionKind::kForward ? TaskKind::kForward
+                          : instruction.kind == graph::InstructionKind::kBackward
+                              ? TaskKind::kBackward
+                              : TaskKind::kAccumulate;
     Task& task = t_.Add(kind, std::string(Name(kind)) + " " + node.name);
     task.instruction = k;
     task.opens_step = kind == TaskKind::kForward;
@@ -68,12 +69,12 @@ class Head {
     task.gathers = kind != TaskKind::kAccumulate && Gathers(node);
     t_.task_of_instruction.push_back(static_cast<int32_t>(task.info.id));
     for (const int32_t earlier : plan_.depends_on[k]) t_.After(t_.task_of_instruction[earlier]);
-    if (micro_batches_ != kNone && FollowsForwardOnly(k)) t_.After(micro_batches_);
+    if (micro_batches_ != graph::kNone && FollowsForwardOnly(k)) t_.After(micro_batches_);
     if (task.gathers) AfterLastGather(k);
     if (kind == TaskKind::kForward) AfterOpening(k);
   }
 
-  bool Gathers(const Node& node) const {
+  bool Gathers(const graph::Node& node) const {
     return t_.options.world_size > 1 && node.signature.uses_replicas != 0;
   }
 
@@ -87,7 +88,7 @@ class Head {
   void AfterLastGather(int32_t k) {
     const std::vector<int32_t>& known = plan_.depends_on[k];
     const bool waits = std::find(known.begin(), known.end(), last_gather_) != known.end();
-    if (last_gather_ != kNone && !waits) t_.After(t_.task_of_instruction[last_gather_]);
+    if (last_gather_ != graph::kNone && !waits) t_.After(t_.task_of_instruction[last_gather_]);
     last_gather_ = k;
   }
 
@@ -109,17 +110,17 @@ class Head {
     for (size_t p = 0; p < t_.layout.parameters.size(); ++p) {
       task.reads.push_back(static_cast<int32_t>(p));
     }
-    for (const Node& node : t_.graph.nodes) task.gathers |= Gathers(node);
+    for (const graph::Node& node : t_.graph.nodes) task.gathers |= Gathers(node);
     for (const int32_t earlier : t_.task_of_instruction) {
       if (t_.result.tasks[earlier].successors.empty()) t_.After(earlier);
     }
   }
 
   void AddStatistics() {
-    const int32_t maker = micro_batches_ != kNone ? micro_batches_ : LossTask();
+    const int32_t maker = micro_batches_ != graph::kNone ? micro_batches_ : LossTask();
     t_.result.tasks[maker].makes_statistics = true;
-    if (t_.options.alone || t_.options.own_pace) return;
-    Task& task = t_.AddTransfer(TransferData::kStatistics, kNone,
+    if (t_.options.alone || t_.options.asynchronous) return;
+    Task& task = t_.AddTransfer(TransferData::kStatistics, graph::kNone,
                                 {TransferKind::kAllReduce, "transfer statistics"});
     task.info.size_bytes = sizeof(StepStatistics);
     t_.result.statistics = task.info.id;
@@ -127,7 +128,7 @@ class Head {
   }
 
   int32_t LossTask() const {
-    const NodeId node = t_.graph.values[t_.graph.loss].producer;
+    const graph::NodeId node = t_.graph.values[t_.graph.loss].producer;
     int32_t k = 0;
     while (t_.program.instructions[k].node != node) ++k;
     return t_.task_of_instruction[k];
@@ -167,34 +168,35 @@ class Head {
   }
 
   TaskGraphBuilder& t_;
-  const MemoryPlan& plan_;
-  std::vector<int32_t> unit_waits_;  // per unit: spans not placed yet
-  int32_t last_gather_ = kNone;      // instruction of the last task that gathers
-  int32_t micro_batches_ = kNone;
+  const graph::MemoryPlan& plan_;
+  std::vector<int32_t> unit_waits_;     // per unit: spans not placed yet
+  int32_t last_gather_ = graph::kNone;  // instruction of the last task that gathers
+  int32_t micro_batches_ = graph::kNone;
 };
 
 uint64_t DigestOf(const std::vector<Task>& tasks) {
   uint64_t digest = 0;
   for (const Task& task : tasks) {
     const TaskInfo& info = task.info;
-    digest = HashOf(task.name, digest);
-    digest = HashOf({static_cast<uint64_t>(info.kind), info.unit, info.size_bytes,
-                     static_cast<uint64_t>(info.transfer), static_cast<uint64_t>(task.data)},
-                    digest);
+    digest = base::HashOf(task.name, digest);
+    digest = base::HashOf({static_cast<uint64_t>(info.kind), info.unit, info.size_bytes,
+                           static_cast<uint64_t>(info.transfer), static_cast<uint64_t>(task.data)},
+                          digest);
   }
   return digest;
 }
 
 }  // namespace
 
-TaskGraph BuildTaskGraph(const Graph& graph, const Program& program, const MemoryPlan& plan,
-                         const FlatLayout& layout, const TaskGraphOptions& options) {
+TaskGraph BuildTaskGraph(const graph::Graph& graph, const graph::Program& program,
+                         const graph::MemoryPlan& plan, const FlatLayout& layout,
+                         const TaskGraphOptions& options) {
   TaskGraphBuilder builder{.graph = graph,
                            .program = program,
                            .layout = layout,
                            .options = options,
-                           .unit_task = std::vector<int32_t>(layout.units.size(), kNone),
-                           .sent = std::vector<int32_t>(layout.parameters.size(), kNone)};
+                           .unit_task = std::vector<int32_t>(layout.units.size(), graph::kNone),
+                           .sent = std::vector<int32_t>(layout.parameters.size(), graph::kNone)};
   Head(&builder, plan).Add();
   AddTail(&builder);
   TaskGraph& result = builder.result;
@@ -206,4 +208,4 @@ TaskGraph BuildTaskGraph(const Graph& graph, const Program& program, const Memor
   return std::move(result);
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -9,7 +9,7 @@
 #include "engine/gradient_hook.h"
 #include "engine/scheduler.h"
 
-namespace engine {
+namespace engine::exec {
 
 struct WireLayout;  // core/exec/wire.h
 
@@ -35,9 +35,9 @@ enum class HookWork { kApply, kObserve, kAllObserved, kPack, kUnpack };
 
 // A part of one parameter that a task works on, in elements.
 struct TaskSpan {
-  int32_t parameter = kNone;  // position in FlatLayout::parameters
-  int32_t unit = kNone;       // that it lies in; kNone: perhaps in several
-  int64_t offset = 0;         // elements of the parameter
+  int32_t parameter = graph::kNone;  // position in FlatLayout::parameters
+  int32_t unit = graph::kNone;       // that it lies in; kNone: perhaps in several
+  int64_t offset = 0;                // elements of the parameter
   int64_t count = 0;
 };
 
@@ -47,12 +47,12 @@ enum class TransferData { kStatistics, kObserved, kGradients, kParameters };
 struct Task {
   TaskInfo info;  // info.name points to `name`
   std::string name;
-  int32_t instruction = kNone;  // kForward, kBackward, and kAccumulate tasks that add
+  int32_t instruction = graph::kNone;  // kForward, kBackward, and kAccumulate tasks that add
   std::vector<TaskSpan> spans;  // kAccumulate, kHook, kUpdate; of a sharded run: this rank's part
   std::vector<int32_t> reads;   // kForward: positions in FlatLayout::parameters, the versions of
                                 // which must be those of the step
   std::vector<int32_t> completes;  // parameters of which it is among the last tasks of a step
-  int32_t hook = kNone;            // kHook, kTransfer of kObserved: index in the chain
+  int32_t hook = graph::kNone;     // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
   int32_t blocks = 1;  // kHook of kUnpack: from how many ranks each span comes
   TransferData data = TransferData::kStatistics;  // kTransfer
@@ -107,7 +107,7 @@ struct TaskGraphOptions {
   bool own_part = false;                // each rank updates its part of a unit
   bool alone = false;                   // nothing travels
   bool accelerator = false;             // what compute tasks do is queued on a device
-  bool own_pace = false;                // no transfer waits for other ranks: no statistics of them
+  bool asynchronous = false;            // no transfer waits for other ranks: no statistics of them
   const WireLayout* wire = nullptr;     // null: gradients travel as they are
   int64_t micro_batches = 1;  // > 1: one task computes all but the first forward and the last
                               // backward pass
@@ -115,7 +115,8 @@ struct TaskGraphOptions {
   int32_t world_size = 1;
 };
 
-TaskGraph BuildTaskGraph(const Graph& graph, const Program& program, const MemoryPlan& plan,
-                         const FlatLayout& layout, const TaskGraphOptions& options);
+TaskGraph BuildTaskGraph(const graph::Graph& graph, const graph::Program& program,
+                         const graph::MemoryPlan& plan, const FlatLayout& layout,
+                         const TaskGraphOptions& options);
 
-}  // namespace engine
+}  // namespace engine::exec

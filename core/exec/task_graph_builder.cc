@@ -6,7 +6,7 @@
 
 #include "core/exec/wire.h"
 
-namespace engine {
+namespace engine::exec {
 
 Task& TaskGraphBuilder::Add(TaskKind kind, std::string name) {
   const auto id = static_cast<uint32_t>(result.tasks.size());
@@ -37,11 +37,12 @@ Task& TaskGraphBuilder::AddWireHook(HookWork work, int32_t unit) {
 }
 
 Task& TaskGraphBuilder::AddTransfer(TransferData data, int32_t unit, const TransferStage& stage) {
-  Task& task = Add(TaskKind::kTransfer, unit == kNone ? stage.verb : stage.verb + NameOfUnit(unit));
+  Task& task =
+      Add(TaskKind::kTransfer, unit == graph::kNone ? stage.verb : stage.verb + NameOfUnit(unit));
   task.info.lane = Lane::kIo;
   task.info.transfer = stage.kind;
   task.data = data;
-  if (unit == kNone) return task;
+  if (unit == graph::kNone) return task;
   const UnitLayout& of = layout.units[unit];
   task.info.unit = static_cast<uint32_t>(unit);
   task.info.priority = of.priority;
@@ -103,4 +104,4 @@ std::vector<TaskSpan> TaskGraphBuilder::SpansOf(int32_t unit, bool own_part) con
   return spans;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

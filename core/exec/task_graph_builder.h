@@ -8,12 +8,12 @@
 
 #include "core/exec/task_graph.h"
 
-namespace engine {
+namespace engine::exec {
 
 // The first four are borrowed; vectors of units and parameters have their size.
 struct TaskGraphBuilder {
-  const Graph& graph;
-  const Program& program;
+  const graph::Graph& graph;
+  const graph::Program& program;
   const FlatLayout& layout;
   const TaskGraphOptions& options;
 
@@ -51,4 +51,4 @@ struct TaskGraphBuilder {
   std::vector<TaskSpan> SpansOf(int32_t unit, bool own_part) const;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -9,9 +9,11 @@
 #include "core/exec/task_graph_tail.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 // What hooks and updates work on at once: a unit, a whole parameter, or everything.
@@ -20,7 +22,7 @@ struct Group {
   std::vector<TaskSpan> spans;      // of this rank
   std::vector<int32_t> parameters;  // positions: of the spans of all ranks
   std::vector<int32_t> waits;       // what its next task waits for
-  int32_t unit = kNone;             // of groups that are units
+  int32_t unit = graph::kNone;      // of groups that are units
 };
 
 class Tail {
@@ -104,8 +106,8 @@ class Tail {
     for (Group& group : groups_) Step(group, t_.AddHook(hook, HookWork::kObserve, group.name));
     if (t_.options.own_part) {
       const std::string name = "transfer sums of " + t_.options.hook_names[hook];
-      Task& sum =
-          t_.AddTransfer(TransferData::kObserved, kNone, {TransferKind::kAllReduce, name.c_str()});
+      Task& sum = t_.AddTransfer(TransferData::kObserved, graph::kNone,
+                                 {TransferKind::kAllReduce, name.c_str()});
       sum.hook = static_cast<int32_t>(hook);
       sum.info.size_bytes = sizeof(float);
       AddMeetingPoint(sum);
@@ -118,7 +120,7 @@ class Tail {
   // `task`, made last, comes next in the group's chain.
   void Step(Group& group, Task& task) {
     task.spans = group.spans;
-    task.info.unit = group.unit == kNone ? kNoUnit : static_cast<uint32_t>(group.unit);
+    task.info.unit = group.unit == graph::kNone ? kNoUnit : static_cast<uint32_t>(group.unit);
     task.info.needed_by = NeededBy(group);
     task.tail = true;
     for (const int32_t earlier : group.waits) t_.After(earlier);
@@ -270,4 +272,4 @@ void AddTail(TaskGraphBuilder* tasks) {
   Tail(tasks).Add();
 }
 
-}  // namespace engine
+}  // namespace engine::exec

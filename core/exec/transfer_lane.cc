@@ -10,7 +10,7 @@
 
 #include "core/base/clock.h"
 
-namespace engine {
+namespace engine::exec {
 
 TransferLane::TransferLane(Communicator& communicator, size_t capacity,
                            std::function<void()> on_done)
@@ -45,7 +45,7 @@ TransferLane::Slot* TransferLane::FreeSlot() {
   return std::exchange(free_, free_->next);
 }
 
-Status TransferLane::Start(const Span& span, const Transfer& transfer, Stream* follower) {
+Status TransferLane::Start(const trace::Span& span, const Transfer& transfer, Stream* follower) {
   Slot* const slot = FreeSlot();
   slot->span = span;
   Status status = communicator_.Submit(transfer, &slot->work);
@@ -65,7 +65,7 @@ Status TransferLane::Start(const Span& span, const Transfer& transfer, Stream* f
 void TransferLane::OnDone(void* context) {
   auto* slot = static_cast<Slot*>(context);
   TransferLane& lane = *slot->lane;
-  slot->span.end_ns = NowNs();
+  slot->span.end_ns = base::NowNs();
   {
     const std::lock_guard lock(lane.mutex_);
     slot->next = nullptr;
@@ -97,4 +97,4 @@ bool TransferLane::Take(Completion* completion) {
   return true;
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -12,12 +12,12 @@
 #include "engine/communicator.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::exec {
 
 class TransferLane {
  public:
   struct Completion {
-    Span span;  // that Start was given, with the times of the transfer
+    trace::Span span;  // that Start was given, with the times of the transfer
     Status status;
   };
 
@@ -32,7 +32,7 @@ class TransferLane {
 
   // Submits; the end of it will come out of Take. `follower`, if not null, is made to wait for the
   // end. [one thread at a time]
-  Status Start(const Span& span, const Transfer& transfer, Stream* follower);
+  Status Start(const trace::Span& span, const Transfer& transfer, Stream* follower);
 
   // The next transfer that has ended, if any. [any-thread]
   bool Take(Completion* completion);
@@ -42,7 +42,7 @@ class TransferLane {
  private:
   struct Slot {
     TransferLane* lane = nullptr;
-    Span span;
+    trace::Span span;
     Work* work = nullptr;
     Slot* next = nullptr;  // of those that are free, or have ended
   };
@@ -60,4 +60,4 @@ class TransferLane {
   size_t calling_ = 0;  // threads in on_done_
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -2,14 +2,16 @@
 // in place, and what is collected for a checkpoint lies in the layout of that arena.
 #include "core/exec/update_strategy.h"
 
+#include <utility>
+
 #include "core/exec/reduced_updates.h"
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "core/exec/wire.h"
 
-namespace engine {
+namespace engine::exec {
 
-std::unique_ptr<UpdateStrategy> UpdateStrategy::Choose(PluginSet& plugins,
+std::unique_ptr<UpdateStrategy> UpdateStrategy::Choose(plugin::PluginSet& plugins,
                                                        const ExecutorOptions& options) {
   if (auto served = ServedUpdates::Make(plugins, options)) return served;
   if (options.shard_optimizer && options.rank.world_size > 1) {
@@ -53,7 +55,8 @@ Status UpdateStrategy::Broadcast(BlockingTransfers& transfers, int64_t from) {
 Status UpdateStrategy::AllocateCollected(int64_t count) {
   collected_.clear();
   for (int32_t s = 0; s < optimizer_.state_count; ++s) {
-    auto whole = DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
+    auto whole =
+        graph::DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
     if (!whole.ok()) return whole.status().WithContext("memory to collect optimizer states");
     collected_.push_back(std::move(*whole));
   }
@@ -66,10 +69,10 @@ TensorView UpdateStrategy::state(int32_t parameter, int32_t index) const {
 }
 
 TensorView UpdateStrategy::ViewOf(int32_t parameter, float* arena) const {
-  if (arena == nullptr || memory_->program().of_parameter[parameter] == kNone) return {};
+  if (arena == nullptr || memory_->program().of_parameter[parameter] == graph::kNone) return {};
   return {.data = arena + memory_->layout().offset[parameter],
           .shape = memory_->graph().parameters[parameter].shape,
           .dtype = DType::kFloat32};
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -18,21 +18,24 @@
 #include "core/exec/task_graph.h"
 #include "core/plugin/plugin_set.h"
 
-namespace engine {
+namespace engine::exec {
 
 class ServedUpdates;
 
 class UpdateStrategy {
  public:
   // The one that communicator and options ask for; borrows both.
-  static std::unique_ptr<UpdateStrategy> Choose(PluginSet& plugins, const ExecutorOptions& options);
+  static std::unique_ptr<UpdateStrategy> Choose(plugin::PluginSet& plugins,
+                                                const ExecutorOptions& options);
   virtual ~UpdateStrategy() = default;
 
   // In this order, once. [setup]
   // kConfig names the plugin or option that does not go with these updates.
-  virtual Status Check(const Graph& /*graph*/, const Program& /*program*/) const { return {}; }
+  virtual Status Check(const graph::Graph& /*graph*/, const graph::Program& /*program*/) const {
+    return {};
+  }
   // What a scheduler is told of parameters and mode before it plans.
-  virtual void DescribeModel(const Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
+  virtual void DescribeModel(const graph::Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
                              ModelInfo* /*model*/) {}
   // TaskGraphOptions::chains, and what else depends on the mode. `options->wire` is set.
   virtual void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const = 0;
@@ -63,13 +66,13 @@ class UpdateStrategy {
   // Null: the ranks update.
   virtual ServedUpdates* served() { return nullptr; }
   // Whether no rank waits for another in a step: statistics are those of this rank.
-  virtual bool own_pace() const { return false; }
+  virtual bool asynchronous() const { return false; }
   const OptimizerTraits& optimizer() const { return optimizer_; }
   const OptimizerStates& states() const { return states_; }
 
  protected:
   // `in_parts`: a rank keeps the states of its part of each unit.
-  UpdateStrategy(PluginSet& plugins, const ExecutorOptions& options, bool in_parts)
+  UpdateStrategy(plugin::PluginSet& plugins, const ExecutorOptions& options, bool in_parts)
       : plugins_(plugins),
         options_(options),
         optimizer_(plugins.optimizer->traits()),
@@ -80,13 +83,13 @@ class UpdateStrategy {
   Status AllocateCollected(int64_t count);
   TensorView ViewOf(int32_t parameter, float* arena) const;
 
-  PluginSet& plugins_;
+  plugin::PluginSet& plugins_;
   const ExecutorOptions& options_;
   const OptimizerTraits optimizer_;
   const bool in_parts_;
   ModelMemory* memory_ = nullptr;  // from Prepare on
   OptimizerStates states_;
-  std::vector<DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
+  std::vector<graph::DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
 };
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -9,10 +9,12 @@
 #include "core/exec/wire.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "core/exec/task_graph.h"
 
-namespace engine {
+namespace engine::exec {
 namespace {
 
 constexpr int64_t kSpanAlign = 16;
@@ -104,11 +106,11 @@ int64_t WireLayout::BytesOf(const FlatLayout& layout, int32_t unit, int32_t worl
   return layout.units[unit].count * static_cast<int64_t>(SizeOf(traits.dtype));
 }
 
-Result<WireChoice> ChooseWire(PluginSet& plugins, const ExecutorOptions& options) {
+Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions& options) {
   WireChoice choice;
   for (size_t i = 0; i < plugins.hooks.size(); ++i) {
     if (plugins.hooks[i]->traits().stage != HookStage::kWire) continue;
-    if (choice.hook != kNone) {
+    if (choice.hook != graph::kNone) {
       return Status::Error(StatusCode::kConfig,
                            "hooks '%s' and '%s' both say in which form gradients travel: choose "
                            "one of them",
@@ -116,7 +118,7 @@ Result<WireChoice> ChooseWire(PluginSet& plugins, const ExecutorOptions& options
     }
     choice.hook = static_cast<int32_t>(i);
   }
-  if (choice.hook == kNone) return choice;
+  if (choice.hook == graph::kNone) return choice;
   const std::string& name = options.hook_names[choice.hook];
   ENGINE_ASSIGN_OR_RETURN(WireFormat* const format,
                           WireFormatOf(*plugins.hooks[choice.hook], name));
@@ -146,13 +148,14 @@ Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const Execu
                                    memory.layout(), options.rank.world_size));
   std::unique_ptr<Wire> wire(new Wire(*choice.format, std::move(layout), memory, options.rank));
   const auto size_bytes = static_cast<size_t>(wire->layout_.total_bytes);
-  auto made = shared == nullptr ? DeviceBuffer::Create(memory.device(), size_bytes, memory.stream())
-                                : DeviceBuffer::CreateShared(*shared, size_bytes);
+  auto made = shared == nullptr
+                  ? graph::DeviceBuffer::Create(memory.device(), size_bytes, memory.stream())
+                  : graph::DeviceBuffer::CreateShared(*shared, size_bytes);
   if (!made.ok()) return made.status().WithContext("memory for gradients as they travel");
   wire->wire_ = std::move(*made);
   const auto state_bytes = static_cast<size_t>(memory.layout().trainable_count) * sizeof(float);
   for (int32_t s = 0; s < wire->layout_.traits.state_count; ++s) {
-    auto state = DeviceBuffer::Create(memory.device(), state_bytes, memory.stream());
+    auto state = graph::DeviceBuffer::Create(memory.device(), state_bytes, memory.stream());
     if (!state.ok()) return state.status().WithContext("memory for the state of a hook");
     wire->states_.push_back(std::move(*state));
   }
@@ -250,7 +253,7 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
   const int64_t piece = std::min(total, kGatheredAtOnce);
   collected_.assign(keeps ? static_cast<size_t>(state_count() * ranks) : 0,
                     std::vector<float>(static_cast<size_t>(total)));
-  auto scratch = DeviceBuffer::Create(
+  auto scratch = graph::DeviceBuffer::Create(
       memory_.device(), static_cast<size_t>(piece * ranks) * sizeof(float), memory_.stream());
   if (!scratch.ok()) return scratch.status().WithContext("memory to collect the state of a hook");
   for (int32_t s = 0; s < state_count(); ++s) {
@@ -276,7 +279,7 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
 }
 
 TensorView Wire::state_of(int32_t parameter, int32_t rank, int32_t index) const {
-  if (memory_.program().of_parameter[parameter] == kNone || collected_.empty()) return {};
+  if (memory_.program().of_parameter[parameter] == graph::kNone || collected_.empty()) return {};
   std::vector<float>& state = collected_[static_cast<size_t>(index * rank_.world_size + rank)];
   return {.data = state.data() + memory_.layout().offset[parameter],
           .shape = memory_.graph().parameters[parameter].shape,
@@ -295,4 +298,4 @@ void CutForRank(const RankInfo& rank, Transfer* transfer) {
   }
 }
 
-}  // namespace engine
+}  // namespace engine::exec

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/exec/blocking_transfers.h"
@@ -16,20 +17,20 @@
 #include "engine/ext/wire_format.h"
 #include "engine/host.h"
 
-namespace engine {
+namespace engine::exec {
 
 struct Task;
 
 // How the units of a layout lie on the wire. The same on all ranks.
 struct WireLayout {
-  int32_t hook = kNone;  // index in the chain; kNone: gradients travel as they are
+  int32_t hook = graph::kNone;  // index in the chain; kNone: gradients travel as they are
   WireTraits traits;
   int64_t total_bytes = 0;
   std::vector<int64_t> unit_begin;               // bytes, by unit
   std::vector<int64_t> block_bytes;              // kPacked, by unit
   std::vector<std::vector<int64_t>> span_begin;  // kPacked, by unit: bytes in its block
 
-  bool used() const { return hook != kNone; }
+  bool used() const { return hook != graph::kNone; }
   bool packed() const { return used() && traits.kind == WireKind::kPacked; }
   // What travels of the gradients of a unit: all of it, as in TaskInfo::size_bytes.
   int64_t BytesOf(const FlatLayout& layout, int32_t unit, int32_t world_size) const;
@@ -44,12 +45,12 @@ Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name);
 
 // The hook that says how gradients travel, if there is one and something travels.
 struct WireChoice {
-  int32_t hook = kNone;
+  int32_t hook = graph::kNone;
   WireFormat* format = nullptr;  // null: gradients travel as they are
 };
 
 // kConfig when it does not go with the rest. [setup]
-Result<WireChoice> ChooseWire(PluginSet& plugins, const ExecutorOptions& options);
+Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions& options);
 
 // Of a transfer in place, all of whose elements are described, what `rank` gives to a
 // reduce-scatter or an all-gather, and gets.
@@ -91,10 +92,10 @@ class Wire {
   const WireLayout layout_;
   const ModelMemory& memory_;
   const RankInfo rank_;
-  DeviceBuffer wire_;
-  std::vector<DeviceBuffer> states_;
+  graph::DeviceBuffer wire_;
+  std::vector<graph::DeviceBuffer> states_;
   // Rank 0: by state and rank, in the layout of the arena. Views of them are not const.
   mutable std::vector<std::vector<float>> collected_;
 };
 
-}  // namespace engine
+}  // namespace engine::exec

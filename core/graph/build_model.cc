@@ -1,10 +1,13 @@
 #include "core/graph/build_model.h"
 
-namespace engine {
+#include <algorithm>
+#include <string_view>
+
+namespace engine::graph {
 namespace {
 
-std::vector<OwnedOption> Own(std::span<const OptionValue> values) {
-  std::vector<OwnedOption> owned;
+std::vector<plugin::OwnedOption> Own(std::span<const OptionValue> values) {
+  std::vector<plugin::OwnedOption> owned;
   for (const OptionValue& value : values) {
     owned.push_back({.name = std::string(value.name),
                      .type = value.type,
@@ -149,4 +152,4 @@ Result<Graph> BuildModel(const Model& model, const ModelRequest& request,
   return adapter.Finish();
 }
 
-}  // namespace engine
+}  // namespace engine::graph

@@ -8,7 +8,7 @@
 #include "core/graph/builder.h"
 #include "engine/model.h"
 
-namespace engine {
+namespace engine::graph {
 
 struct ModelRequest {
   std::span<const SampleTensor> inputs, targets;  // of the data, borrowed
@@ -21,4 +21,4 @@ struct ModelRequest {
 // the data or the ops, kPlugin when it breaks its contract.
 Result<Graph> BuildModel(const Model& model, const ModelRequest& request, const OpFactory& factory);
 
-}  // namespace engine
+}  // namespace engine::graph

@@ -1,8 +1,9 @@
 #include "core/graph/builder.h"
 
 #include <algorithm>
+#include <utility>
 
-namespace engine {
+namespace engine::graph {
 namespace {
 
 std::string ShapeText(const Shape& shape) {
@@ -71,17 +72,16 @@ std::string GraphBuilder::UniqueName(const std::string& name, const std::string&
 
 Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& op,
                                     const std::vector<ValueId>& inputs,
-                                    const std::vector<OwnedOption>& attributes,
+                                    const std::vector<plugin::OwnedOption>& attributes,
                                     const LayerOptions& options) {
   ENGINE_ASSIGN_OR_RETURN(const std::vector<ValueId> outputs,
                           ApplyAll(name, op, inputs, attributes, options));
   return outputs[0];
 }
 
-Result<std::vector<ValueId>> GraphBuilder::ApplyAll(const std::string& name, const std::string& op,
-                                                    const std::vector<ValueId>& inputs,
-                                                    const std::vector<OwnedOption>& attributes,
-                                                    const LayerOptions& options) {
+Result<std::vector<ValueId>> GraphBuilder::ApplyAll(
+    const std::string& name, const std::string& op, const std::vector<ValueId>& inputs,
+    const std::vector<plugin::OwnedOption>& attributes, const LayerOptions& options) {
   Node node;
   node.name = UniqueName(name, op);
   for (const Node& other : graph_.nodes) {
@@ -196,4 +196,4 @@ Result<Graph> GraphBuilder::Finish(ValueId input, ValueId target, ValueId logits
   return std::move(graph_);
 }
 
-}  // namespace engine
+}  // namespace engine::graph

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,12 +11,12 @@
 #include "core/graph/graph.h"
 #include "core/plugin/plugin_set.h"
 
-namespace engine {
+namespace engine::graph {
 
 // Makes the op `name` with `attributes` (those not given have their defaults). kConfig names the op
 // or attribute that is unknown.
 using OpFactory = std::function<Result<std::unique_ptr<Op>>(
-    const std::string& name, const std::vector<OwnedOption>& attributes)>;
+    const std::string& name, const std::vector<plugin::OwnedOption>& attributes)>;
 
 struct LayerOptions {
   bool trainable = true;
@@ -39,18 +40,19 @@ class GraphBuilder {
   // becomes op and position among the layers of that op: "linear2". kConfig names the layer.
   Result<ValueId> Apply(const std::string& name, const std::string& op,
                         const std::vector<ValueId>& inputs,
-                        const std::vector<OwnedOption>& attributes = {},
+                        const std::vector<plugin::OwnedOption>& attributes = {},
                         const LayerOptions& options = {});
 
   // The same; all of its outputs.
   Result<std::vector<ValueId>> ApplyAll(const std::string& name, const std::string& op,
                                         const std::vector<ValueId>& inputs,
-                                        const std::vector<OwnedOption>& attributes = {},
+                                        const std::vector<plugin::OwnedOption>& attributes = {},
                                         const LayerOptions& options = {});
 
   // Whether there is an op of this name for which `attributes` suffice: for those that a library
   // may offer in the place of several others.
-  bool Offers(const std::string& op, const std::vector<OwnedOption>& attributes = {}) const {
+  bool Offers(const std::string& op,
+              const std::vector<plugin::OwnedOption>& attributes = {}) const {
     return factory_(op, attributes).ok();
   }
 
@@ -84,4 +86,4 @@ class GraphBuilder {
   std::vector<std::string> op_names_;  // of every layer so far, to count
 };
 
-}  // namespace engine
+}  // namespace engine::graph

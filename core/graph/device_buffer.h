@@ -8,7 +8,7 @@
 #include "engine/ext/shared_memory.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::graph {
 
 class DeviceBuffer {
  public:
@@ -60,4 +60,4 @@ class DeviceBuffer {
   size_t size_bytes_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::graph

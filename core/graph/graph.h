@@ -7,7 +7,7 @@
 
 #include "engine/op.h"
 
-namespace engine {
+namespace engine::graph {
 
 using ValueId = int32_t;
 using NodeId = int32_t;
@@ -79,4 +79,4 @@ struct Graph {
   int64_t max_samples = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::graph

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
-namespace engine {
+namespace engine::graph {
 namespace {
 
 constexpr size_t kAlignment = 64;
@@ -404,4 +405,4 @@ MemoryPlan PlanMemory(const Graph& graph, const Program& program) {
   return Planner(graph, program).Run();
 }
 
-}  // namespace engine
+}  // namespace engine::graph

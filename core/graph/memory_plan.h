@@ -6,7 +6,7 @@
 
 #include "core/graph/program.h"
 
-namespace engine {
+namespace engine::graph {
 
 using StorageId = int32_t;
 
@@ -46,4 +46,4 @@ struct MemoryPlan {
 // forward pass.
 MemoryPlan PlanMemory(const Graph& graph, const Program& program);
 
-}  // namespace engine
+}  // namespace engine::graph

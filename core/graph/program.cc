@@ -1,6 +1,8 @@
 #include "core/graph/program.h"
 
-namespace engine {
+#include <utility>
+
+namespace engine::graph {
 namespace {
 
 bool Has(uint32_t mask, size_t bit) {
@@ -126,4 +128,4 @@ Program Differentiate(const Graph& graph) {
   return Differentiator(graph).Run();
 }
 
-}  // namespace engine
+}  // namespace engine::graph

@@ -6,7 +6,7 @@
 
 #include "core/graph/graph.h"
 
-namespace engine {
+namespace engine::graph {
 
 using GradientId = int32_t;
 
@@ -53,4 +53,4 @@ Program Differentiate(const Graph& graph);
 // The forward instructions alone, for evaluation and inference.
 Program ForwardProgram(const Graph& graph);
 
-}  // namespace engine
+}  // namespace engine::graph

@@ -8,12 +8,13 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "core/plugin/descriptor.h"
 #include "core/plugin/elf_reader.h"
 #include "core/plugin/nearest.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +110,4 @@ Result<PluginEntry> PluginCatalog::Find(const std::string& name) const {
                        DidYouMean(name, names).c_str());
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -8,7 +8,7 @@
 #include "engine/plugin.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::plugin {
 
 struct PluginEntry {
   std::string path;  // absolute
@@ -47,4 +47,4 @@ class PluginCatalog {
   std::vector<PluginEntry> entries_;
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

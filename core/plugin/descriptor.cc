@@ -11,10 +11,11 @@
 #include <cstring>
 #include <set>
 #include <type_traits>
+#include <vector>
 
 #include "core/plugin/option_value.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 constexpr StatusCode kPlugin = StatusCode::kPlugin;
@@ -154,4 +155,4 @@ Status DecodeDescriptor(std::span<const std::byte> bytes, PluginEntry* entry) {
   return CheckOptionSpecs(entry->options, entry->ops);
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

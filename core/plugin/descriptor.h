@@ -9,7 +9,7 @@
 #include "core/plugin/catalog.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::plugin {
 
 // "x" of ".../libengine_x.so"; empty when the file is called otherwise.
 std::string PluginNameOfFile(std::string_view path);
@@ -20,4 +20,4 @@ std::string PluginNameOfFile(std::string_view path);
 // may be half filled then.
 Status DecodeDescriptor(std::span<const std::byte> bytes, PluginEntry* entry);
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -21,7 +21,7 @@
 #include <cstring>
 #include <utility>
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 #if defined(__x86_64__)
@@ -44,7 +44,7 @@ Status Truncated() {
 
 Result<ElfFile> ElfFile::Open(const std::string& path) {
   // Without O_NONBLOCK the open of a named pipe would wait for a writer.
-  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!file.valid() || fstat(file.get(), &info) != 0) {
     return Status::Error(kPlugin, "the file cannot be read: %s", strerror(errno));
@@ -137,4 +137,4 @@ Result<std::vector<T>> ElfFile::Read(uint64_t offset, uint64_t count) const {
   return array;
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -8,12 +8,13 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/unique_fd.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::plugin {
 
 struct ElfSymbol {
   std::string name;
@@ -36,16 +37,16 @@ class ElfFile {
   Result<std::vector<std::byte>> Content(const ElfSymbol& symbol) const;
 
  private:
-  ElfFile(UniqueFd file, uint64_t size) : file_(std::move(file)), size_(size) {}
+  ElfFile(base::UniqueFd file, uint64_t size) : file_(std::move(file)), size_(size) {}
 
   Status ReadHeaders();
   // `count` of T at `offset` of the file.
   template <typename T>
   Result<std::vector<T>> Read(uint64_t offset, uint64_t count) const;
 
-  UniqueFd file_;
+  base::UniqueFd file_;
   uint64_t size_;
   std::vector<Elf64_Shdr> sections_;
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -4,12 +4,13 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plugin/plugin_set.h"
 #include "engine/model.h"
 
-namespace engine {
+namespace engine::plugin {
 
 // A layer with its own storage.
 struct OwnedLayer {
@@ -45,4 +46,4 @@ class LayerList {
   std::span<const LayerSpec> specs_;
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

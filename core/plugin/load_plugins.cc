@@ -7,11 +7,15 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/plugin/nearest.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 bool BringsDevice(const PluginEntry& entry) {
@@ -227,4 +231,4 @@ Result<PluginSet> CreateServerPlugins(const PluginSelection& selection,
   return set;
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "core/plugin/plugin_set.h"
 #include "engine/dataset.h"
 #include "engine/model.h"
 
-namespace engine {
+namespace engine::plugin {
 
 // Gives the Host for one plugin; the Host must outlive the set. `plugin` is the plugin's name.
 using HostFactory = std::function<Host&(const std::string& plugin)>;
@@ -33,4 +36,4 @@ Result<std::unique_ptr<Model>> CreateModel(const PluginChoice& choice, Host& hos
 // As CreatePlugins for a server: the communicator and the optimizer, nothing else. There is no device.
 Result<PluginSet> CreateServerPlugins(const PluginSelection& selection, const HostFactory& host_of);
 
-}  // namespace engine
+}  // namespace engine::plugin

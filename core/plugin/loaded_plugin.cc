@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 namespace dll = boost::dll;
@@ -73,4 +73,4 @@ Result<std::unique_ptr<Object>> LoadedPlugin::Create(Host& host, const Options& 
   return std::unique_ptr<Object>(object);
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -11,7 +11,7 @@
 #include "engine/plugin.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::plugin {
 
 // Never unloaded while the process lives (docs/plugin_abi.md says why).
 class LoadedPlugin {
@@ -28,4 +28,4 @@ class LoadedPlugin {
   const std::string name_;
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

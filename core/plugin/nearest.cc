@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -55,4 +55,4 @@ std::string Join(const std::vector<std::string>& words) {
   return list;
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

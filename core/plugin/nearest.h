@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace engine {
+namespace engine::plugin {
 
 // The candidate with the fewest insertions, deletions, replacements and swaps of neighbours
 // (optimal string alignment); of equals the first. Empty when none is near: more than a third of
@@ -18,4 +18,4 @@ std::string DidYouMean(std::string_view word, const std::vector<std::string>& ca
 // "a, b, c", as lists stand in messages.
 std::string Join(const std::vector<std::string>& words);
 
-}  // namespace engine
+}  // namespace engine::plugin

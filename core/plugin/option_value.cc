@@ -13,11 +13,12 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/plugin/layer_list.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 std::string NumberText(double number) {
@@ -290,4 +291,4 @@ bool IsName(std::string_view text) {
                      [lower](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

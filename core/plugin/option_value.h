@@ -10,7 +10,7 @@
 #include "engine/options.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::plugin {
 
 class LayerList;
 
@@ -73,4 +73,4 @@ bool IsText(const FixedString<kSize>& field) {
   return true;
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -1,11 +1,12 @@
 #include "core/plugin/plugin_host.h"
 
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "core/base/member.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 // Nothing of ours may throw into a plugin.
@@ -21,7 +22,7 @@ Status Guarded(Call&& call) noexcept {
 
 }  // namespace
 
-PluginHost::PluginHost(std::string plugin, RankContext& rank, Device* const* device,
+PluginHost::PluginHost(std::string plugin, base::RankContext& rank, Device* const* device,
                        MetricSink metrics)
     : plugin_(std::move(plugin)), rank_(rank), device_(device), metrics_(std::move(metrics)) {}
 
@@ -57,7 +58,7 @@ std::string PluginHost::Key(std::string_view key) const {
 
 // The contract promises kAborted or kPeerLost; the reason may be this rank's own, primary error.
 Status PluginHost::AsPeerError(const Status& status) const {
-  if (status.ok() || !rank_.abort.raised() || IsSecondary(status.code())) return status;
+  if (status.ok() || !rank_.abort.raised() || base::IsSecondary(status.code())) return status;
   return Status::Error(StatusCode::kAborted, "%s", status.message()).WithRank(status.rank());
 }
 
@@ -88,4 +89,4 @@ Status PluginHost::StoreHas(std::string_view key, bool* exists) noexcept {
   });
 }
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "core/base/rank_context.h"
 #include "engine/host.h"
 
-namespace engine {
+namespace engine::plugin {
 
 class PluginHost final : public Host {
  public:
@@ -16,7 +17,8 @@ class PluginHost final : public Host {
 
   // All arguments are borrowed but the strings; `device` points to where the device will be known.
   // `metrics` may be null.
-  PluginHost(std::string plugin, RankContext& rank, Device* const* device, MetricSink metrics);
+  PluginHost(std::string plugin, base::RankContext& rank, Device* const* device,
+             MetricSink metrics);
 
   RankInfo rank_info() const noexcept override;
   Device* device() const noexcept override;
@@ -33,9 +35,9 @@ class PluginHost final : public Host {
   Status AsPeerError(const Status& status) const;
 
   const std::string plugin_;
-  RankContext& rank_;
+  base::RankContext& rank_;
   Device* const* const device_;
   const MetricSink metrics_;  // called from any thread
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

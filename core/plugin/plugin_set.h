@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plugin/catalog.h"
@@ -14,7 +15,7 @@
 #include "engine/optimizer.h"
 #include "engine/scheduler.h"
 
-namespace engine {
+namespace engine::plugin {
 
 // A plugin with the values of its options, all of them, in the order they are published.
 struct PluginChoice {
@@ -50,4 +51,4 @@ struct PluginSet {
   std::vector<std::pair<std::string, OpLibrary*>> op_index;  // sorted by name
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace engine {
+namespace engine::trace {
 
 std::vector<Span> SpanRecorder::InOrder() const {
   if (recorded_ <= spans_.size()) {
@@ -14,4 +14,4 @@ std::vector<Span> SpanRecorder::InOrder() const {
   return spans;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

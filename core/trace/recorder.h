@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace engine {
+namespace engine::trace {
 
 enum class SpanKind : uint32_t {
   kTask = 0,   // one task of a step
@@ -47,4 +47,4 @@ class SpanRecorder {
   uint64_t recorded_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::trace

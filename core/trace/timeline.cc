@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 // 36 years; sums and differences of two such times still fit.
@@ -96,4 +96,4 @@ TransferPhases PhasesOf(const Span& span) {
   return phases;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

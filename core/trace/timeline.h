@@ -10,7 +10,7 @@
 #include "engine/scheduler.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::trace {
 
 // A TaskInfo that owns its name.
 struct TraceTask {
@@ -59,4 +59,4 @@ struct TransferPhases {
 };
 TransferPhases PhasesOf(const Span& span);
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -5,7 +5,7 @@
 
 #include "core/base/member.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 // A sentence quotes values; digests and lists of names fit.
@@ -21,7 +21,7 @@ std::string Key(std::string_view what, const std::string& leaf) {
 }
 
 // On rank 0: *outcome is OK or the sentence that every rank returns.
-Status Compare(RankContext& context, std::string_view what, std::string_view value,
+Status Compare(base::RankContext& context, std::string_view what, std::string_view value,
                int64_t timeout_ms, Status* outcome) {
   std::string odd_ranks, first_value;
   int first = -1, count = 0;
@@ -48,28 +48,29 @@ Status Compare(RankContext& context, std::string_view what, std::string_view val
 
 }  // namespace
 
-Status CheckSameAsRankZero(RankContext& context, std::string_view what, std::string_view value,
-                           int64_t timeout_ms) {
+Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
+                           std::string_view value, int64_t timeout_ms) {
   ENGINE_ASSIGN_OR_RETURN(const std::string first, context.store.Get(Key(what, "0"), timeout_ms));
   if (first == value) return {};
-  const int member = MemberOf(context.info);
+  const int member = base::MemberOf(context.info);
   return Status::Error(StatusCode::kConfig,
                        "%s runs with another configuration than rank 0 (%.*s): it has %s and rank "
                        "0 has %s; start it with the same",
-                       MemberName(member).c_str(), static_cast<int>(what.size()), what.data(),
+                       base::MemberName(member).c_str(), static_cast<int>(what.size()), what.data(),
                        Quoted(value).c_str(), Quoted(first).c_str())
       .WithRank(member);
 }
 
-Status PublishAsRankZero(RankContext& context, std::string_view what, std::string_view value) {
+Status PublishAsRankZero(base::RankContext& context, std::string_view what,
+                         std::string_view value) {
   return context.store.Set(Key(what, "0"), value);
 }
 
 // Every rank publishes its value; rank 0 compares and publishes the outcome as "RANK SENTENCE",
 // empty when all agree.
-Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::string_view value,
-                           int64_t timeout_ms) {
-  Store& store = context.store;
+Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
+                           std::string_view value, int64_t timeout_ms) {
+  base::Store& store = context.store;
   if (context.info.incarnation > 0) return CheckSameAsRankZero(context, what, value, timeout_ms);
   Status outcome;
   if (context.info.rank == 0) {
@@ -88,4 +89,4 @@ Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::str
       .WithRank(std::atoi(text.c_str()));
 }
 
-}  // namespace engine
+}  // namespace engine::train

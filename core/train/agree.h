@@ -7,21 +7,21 @@
 #include "core/base/rank_context.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::train {
 
 // Collective, once per `what` and run: compares `value` (a short text or a digest) of every rank
 // with rank 0's. kConfig with the same sentence on all ranks, which names the ranks that differ;
 // rank() is the first of them. A rank that takes the place of a lost one (RankInfo::incarnation)
 // calls CheckSameAsRankZero instead.
-Status CheckSameOnAllRanks(RankContext& context, std::string_view what, std::string_view value,
-                           int64_t timeout_ms);
+Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
+                           std::string_view value, int64_t timeout_ms);
 
 // For a rank that comes later than the others, and for servers: compares `value` with what rank 0
 // said in CheckSameOnAllRanks or PublishAsRankZero. kConfig, blamed on this member.
-Status CheckSameAsRankZero(RankContext& context, std::string_view what, std::string_view value,
-                           int64_t timeout_ms);
+Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
+                           std::string_view value, int64_t timeout_ms);
 
 // Rank 0's part of that, where the other ranks have nothing to compare.
-Status PublishAsRankZero(RankContext& context, std::string_view what, std::string_view value);
+Status PublishAsRankZero(base::RankContext& context, std::string_view what, std::string_view value);
 
-}  // namespace engine
+}  // namespace engine::train

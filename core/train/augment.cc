@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 constexpr uint64_t kAugmentStream = 4;  // of the seed, beside those of synthetic data
@@ -118,4 +118,4 @@ Result<std::unique_ptr<Dataset>> AugmentImages(std::unique_ptr<Dataset> data,
   return std::unique_ptr<Dataset>(std::make_unique<AugmentedImages>(std::move(data), options));
 }
 
-}  // namespace engine
+}  // namespace engine::train

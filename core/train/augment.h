@@ -6,7 +6,7 @@
 
 #include "engine/dataset.h"
 
-namespace engine {
+namespace engine::train {
 
 struct AugmentOptions {
   int32_t crop_padding = 0;
@@ -24,4 +24,4 @@ struct AugmentOptions {
 Result<std::unique_ptr<Dataset>> AugmentImages(std::unique_ptr<Dataset> data,
                                                const AugmentOptions& options);
 
-}  // namespace engine
+}  // namespace engine::train

@@ -19,7 +19,7 @@
 
 #include "core/train/permutation.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 constexpr int32_t kMaxPrefetch = 1024;
@@ -254,4 +254,4 @@ Result<std::unique_ptr<BatchLoader>> BatchLoader::Create(const Dataset& dataset,
   }
 }
 
-}  // namespace engine
+}  // namespace engine::train

@@ -7,7 +7,7 @@
 
 #include "engine/dataset.h"
 
-namespace engine {
+namespace engine::train {
 
 struct BatchOptions {
   Split split = Split::kTrain;
@@ -73,4 +73,4 @@ class BatchLoader {
   BatchLoader() = default;
 };
 
-}  // namespace engine
+}  // namespace engine::train

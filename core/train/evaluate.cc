@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
-namespace engine {
+namespace engine::train {
 
 namespace {
 
@@ -13,12 +14,12 @@ struct Sums {
 };
 
 // As many samples at once as the memory has room for.
-Status EvaluateBatch(ModelMemory& memory, const Batch& batch, Sums* sums) {
+Status EvaluateBatch(exec::ModelMemory& memory, const Batch& batch, Sums* sums) {
   for (int64_t begin = 0; begin < batch.samples;) {
     const int64_t count = std::min(batch.samples - begin, memory.graph().max_samples);
     ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input, batch.target, count, batch.others, begin));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    ENGINE_ASSIGN_OR_RETURN(const StepStatistics statistics, memory.ReadStatistics());
+    ENGINE_ASSIGN_OR_RETURN(const exec::StepStatistics statistics, memory.ReadStatistics());
     sums->loss += statistics.loss_sum;
     sums->count += static_cast<int64_t>(statistics.count);
     sums->correct += static_cast<int64_t>(statistics.correct);
@@ -29,7 +30,7 @@ Status EvaluateBatch(ModelMemory& memory, const Batch& batch, Sums* sums) {
 
 }  // namespace
 
-Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
+Result<EvaluationReport> EvaluateModel(exec::ModelMemory& memory, exec::Executor* executor,
                                        const EvaluationRequest& request) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationReport report;
@@ -65,4 +66,4 @@ Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
   return report;
 }
 
-}  // namespace engine
+}  // namespace engine::train

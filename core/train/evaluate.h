@@ -7,7 +7,7 @@
 #include "core/train/batch_loader.h"
 #include "core/train/observer.h"
 
-namespace engine {
+namespace engine::train {
 
 // Forward passes over held-out samples, summed over the ranks of `executor` when it is not null.
 struct EvaluationRequest {
@@ -15,7 +15,7 @@ struct EvaluationRequest {
   BatchOptions batches;     // of Split::kHeldOut
   int64_t max_samples = 0;  // 0: all
 };
-Result<EvaluationReport> EvaluateModel(ModelMemory& memory, Executor* executor,
+Result<EvaluationReport> EvaluateModel(exec::ModelMemory& memory, exec::Executor* executor,
                                        const EvaluationRequest& request);
 
-}  // namespace engine
+}  // namespace engine::train

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace engine {
+namespace engine::train {
 
 double LearningRateAt(const LearningRate& rate, int64_t step, int64_t steps) {
   const int64_t warmup = rate.warmup_steps;
@@ -16,4 +16,4 @@ double LearningRateAt(const LearningRate& rate, int64_t step, int64_t steps) {
   return rate.base * (rate.final_ratio + (1 - rate.final_ratio) * cosine);
 }
 
-}  // namespace engine
+}  // namespace engine::train

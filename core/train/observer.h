@@ -7,7 +7,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::train {
 
 struct StartReport {
   int32_t ranks = 1;
@@ -48,4 +48,4 @@ class TrainObserver {
   virtual Status OnEvaluation(const EvaluationReport& report) = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::train

@@ -3,25 +3,25 @@
 #include <algorithm>
 #include <vector>
 
-namespace engine {
+namespace engine::train {
 namespace {
 
-bool Fits(const ParameterGroup& group, const Parameter& parameter) {
+bool Fits(const ParameterGroup& group, const graph::Parameter& parameter) {
   return parameter.name.starts_with(group.prefix);
 }
 
 }  // namespace
 
-Status ScaleParameters(std::span<const ParameterGroup> groups, Graph* graph) {
-  std::vector<Parameter>& parameters = graph->parameters;
+Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* graph) {
+  std::vector<graph::Parameter>& parameters = graph->parameters;
   for (const ParameterGroup& group : groups) {
-    const auto fits = [&](const Parameter& parameter) { return Fits(group, parameter); };
+    const auto fits = [&](const graph::Parameter& parameter) { return Fits(group, parameter); };
     if (std::any_of(parameters.begin(), parameters.end(), fits)) continue;
     return Status::Error(
         StatusCode::kConfig, "train.group: no parameter's name starts with '%s'; the first is '%s'",
         group.prefix.c_str(), parameters.empty() ? "" : parameters[0].name.c_str());
   }
-  for (Parameter& parameter : parameters) {
+  for (graph::Parameter& parameter : parameters) {
     const ParameterGroup* closest = nullptr;
     for (const ParameterGroup& group : groups) {
       if (!Fits(group, parameter)) continue;
@@ -34,8 +34,8 @@ Status ScaleParameters(std::span<const ParameterGroup> groups, Graph* graph) {
   return {};
 }
 
-Status CheckHasRowTables(const Graph& graph) {
-  for (const Parameter& parameter : graph.parameters) {
+Status CheckHasRowTables(const graph::Graph& graph) {
+  for (const graph::Parameter& parameter : graph.parameters) {
     if (parameter.trainable && parameter.row_elements > 0) return {};
   }
   return Status::Error(StatusCode::kConfig,
@@ -44,4 +44,4 @@ Status CheckHasRowTables(const Graph& graph) {
                        "its head, which reads every row, set 'tied' of the model to false");
 }
 
-}  // namespace engine
+}  // namespace engine::train

@@ -5,7 +5,7 @@
 
 #include "engine/dataset.h"
 
-namespace engine {
+namespace engine::train {
 
 Permutation::Permutation(int64_t size, uint64_t seed, uint64_t epoch) noexcept
     : size_(static_cast<uint64_t>(size)),
@@ -36,4 +36,4 @@ uint64_t Permutation::Encrypt(uint64_t value) const noexcept {
   return (left << half_bits_) | right;
 }
 
-}  // namespace engine
+}  // namespace engine::train

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace engine {
+namespace engine::train {
 
 // The numbers [0, size) in an order that depends on the keys only. A Feistel network permutes the
 // numbers of 2h bits, where 2h is the smallest even width that holds `size`; a result outside of
@@ -29,4 +29,4 @@ class Permutation {
   std::array<uint64_t, kRounds> round_keys_;
 };
 
-}  // namespace engine
+}  // namespace engine::train

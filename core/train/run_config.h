@@ -9,7 +9,7 @@
 
 #include "core/plugin/plugin_set.h"
 
-namespace engine {
+namespace engine::train {
 
 struct LearningRate {
   enum class Schedule { kConstant, kCosine };
@@ -76,7 +76,7 @@ struct DataOptions {
 
 struct RunConfig {
   uint64_t seed = 1;
-  PluginSelection plugins;
+  plugin::PluginSelection plugins;
   DataOptions data;
   TrainOptions train;
   CommunicationOptions communication;
@@ -84,4 +84,4 @@ struct RunConfig {
   std::string text;  // the whole configuration, as ranks compare it and checkpoints keep it
 };
 
-}  // namespace engine
+}  // namespace engine::train

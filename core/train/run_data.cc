@@ -1,11 +1,12 @@
 #include "core/train/run_data.h"
 
+#include <string>
 #include <utility>
 
 #include "core/plugin/load_plugins.h"
 #include "core/train/augment.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 constexpr Device* kNoDevice = nullptr;
@@ -37,15 +38,15 @@ Status CheckInfo(const DatasetInfo& info) {
 
 }  // namespace
 
-Result<HostedDataset> MakeDataset(const RunConfig& config, RankContext& rank) {
-  const PluginChoice& choice = config.plugins.dataset;
+Result<HostedDataset> MakeDataset(const RunConfig& config, base::RankContext& rank) {
+  const plugin::PluginChoice& choice = config.plugins.dataset;
   HostedDataset made;
-  made.host = std::make_unique<PluginHost>(choice.entry.name, rank, &kNoDevice, nullptr);
-  ENGINE_ASSIGN_OR_RETURN(made.dataset, CreateDataset(choice, *made.host));
+  made.host = std::make_unique<plugin::PluginHost>(choice.entry.name, rank, &kNoDevice, nullptr);
+  ENGINE_ASSIGN_OR_RETURN(made.dataset, plugin::CreateDataset(choice, *made.host));
   return made;
 }
 
-Result<HostedDataset> OpenDataset(const RunConfig& config, RankContext& rank) {
+Result<HostedDataset> OpenDataset(const RunConfig& config, base::RankContext& rank) {
   ENGINE_ASSIGN_OR_RETURN(HostedDataset data, MakeDataset(config, rank));
   ENGINE_RETURN_IF_ERROR(data.dataset->Open(config.seed));
   ENGINE_RETURN_IF_ERROR(CheckInfo(data.info()));
@@ -56,20 +57,20 @@ Result<HostedDataset> OpenDataset(const RunConfig& config, RankContext& rank) {
   return data;
 }
 
-ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
+graph::ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
   return {.inputs = info.inputs,
           .targets = info.targets,
           .max_samples = max_samples,
           .with_loss = with_loss};
 }
 
-Result<Graph> BuildGraph(const RunConfig& config, RankContext& rank, ModelRequest request,
-                         const OpFactory& ops) {
-  const PluginChoice& choice = config.plugins.model;
-  PluginHost host(choice.entry.name, rank, &kNoDevice, nullptr);
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, CreateModel(choice, host));
+Result<graph::Graph> BuildGraph(const RunConfig& config, base::RankContext& rank,
+                                graph::ModelRequest request, const graph::OpFactory& ops) {
+  const plugin::PluginChoice& choice = config.plugins.model;
+  plugin::PluginHost host(choice.entry.name, rank, &kNoDevice, nullptr);
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, plugin::CreateModel(choice, host));
   request.frozen = config.train.frozen;
-  return BuildModel(*model, request, ops);
+  return graph::BuildModel(*model, request, ops);
 }
 
-}  // namespace engine
+}  // namespace engine::train

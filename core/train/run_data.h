@@ -10,11 +10,11 @@
 #include "core/train/run_config.h"
 #include "engine/dataset.h"
 
-namespace engine {
+namespace engine::train {
 
 // A plugin object with the host that it was made with.
 struct HostedDataset {
-  std::unique_ptr<PluginHost> host;
+  std::unique_ptr<plugin::PluginHost> host;
   std::unique_ptr<Dataset> dataset;
 
   const Dataset& operator*() const { return *dataset; }
@@ -22,18 +22,18 @@ struct HostedDataset {
 };
 
 // The dataset that `config` chooses, which has read nothing yet. Both arguments are borrowed.
-Result<HostedDataset> MakeDataset(const RunConfig& config, RankContext& rank);
+Result<HostedDataset> MakeDataset(const RunConfig& config, base::RankContext& rank);
 
 // The same, opened, with its images augmented if the configuration says so. kPlugin when the dataset
 // breaks its contract.
-Result<HostedDataset> OpenDataset(const RunConfig& config, RankContext& rank);
+Result<HostedDataset> OpenDataset(const RunConfig& config, base::RankContext& rank);
 
 // What a model is asked for to work on `max_samples` samples of this data at once. The tensors of
 // `info` are borrowed.
-ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss);
+graph::ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss);
 
 // The graph of the model that `config` chooses, with what it says of frozen parameters.
-Result<Graph> BuildGraph(const RunConfig& config, RankContext& rank, ModelRequest request,
-                         const OpFactory& ops);
+Result<graph::Graph> BuildGraph(const RunConfig& config, base::RankContext& rank,
+                                graph::ModelRequest request, const graph::OpFactory& ops);
 
-}  // namespace engine
+}  // namespace engine::train

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 constexpr char kStoreKey[] = "run/start";
@@ -50,11 +50,11 @@ SamplePosition PositionAt(int64_t step, const RunStart& start, int64_t samples,
   return PositionAfter(start.first_batch + (step - start.step), samples, global_batch);
 }
 
-Status PublishRunStart(Store& store, const RunStart& start) {
+Status PublishRunStart(base::Store& store, const RunStart& start) {
   return store.Set(kStoreKey, std::to_string(start.step) + " " + std::to_string(start.first_batch));
 }
 
-Result<RunStart> PublishedRunStart(Store& store, int64_t timeout_ms) {
+Result<RunStart> PublishedRunStart(base::Store& store, int64_t timeout_ms) {
   ENGINE_ASSIGN_OR_RETURN(const std::string text, store.Get(kStoreKey, timeout_ms));
   RunStart start;
   if (std::sscanf(text.c_str(), "%" SCNd64 " %" SCNd64, &start.step, &start.first_batch) == 2) {
@@ -64,4 +64,4 @@ Result<RunStart> PublishedRunStart(Store& store, int64_t timeout_ms) {
                        text.c_str());
 }
 
-}  // namespace engine
+}  // namespace engine::train

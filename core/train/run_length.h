@@ -9,7 +9,7 @@
 #include "core/train/run_config.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::train {
 
 // Of a run from the beginning by default.
 struct RunStart {
@@ -35,7 +35,7 @@ SamplePosition PositionAt(int64_t step, const RunStart& start, int64_t samples,
 
 // For ranks that take the place of lost ones (RankInfo::incarnation): by then the file that the run
 // went on from may be a newer one. Rank 0 says where the run began, they read it.
-Status PublishRunStart(Store& store, const RunStart& start);
-Result<RunStart> PublishedRunStart(Store& store, int64_t timeout_ms);
+Status PublishRunStart(base::Store& store, const RunStart& start);
+Result<RunStart> PublishedRunStart(base::Store& store, int64_t timeout_ms);
 
-}  // namespace engine
+}  // namespace engine::train

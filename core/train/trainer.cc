@@ -8,28 +8,29 @@
 #include "core/train/learning_rate.h"
 #include "core/train/parameter_groups.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 constexpr int64_t kCheckpointTimeoutMs = 30 * 60 * 1000;
 // For ranks that run asynchronously to finish: a lost one is found by heartbeats, not by this.
 constexpr int64_t kFinishTimeoutMs = 24 * 60 * 60 * 1000;
 
-ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
-  const PluginSelection& chosen = config.plugins;
-  ExecutorOptions options{.rank = rank,
-                          .seed = config.seed,
-                          .timeout_ms = config.communication.timeout_ms,
-                          .shard_optimizer = config.train.shard_optimizer,
-                          .sparse_pull = config.train.sparse_pull,
-                          .micro_batches = config.train.micro_batches,
-                          .loss_scale = static_cast<float>(config.train.loss_scale),
-                          .record_steps = config.train.record_steps,
-                          .trace_spans = static_cast<size_t>(config.trace_spans),
-                          .communicator_name = chosen.communicator.entry.name,
-                          .scheduler_name = chosen.scheduler.entry.name,
-                          .optimizer_name = chosen.optimizer.entry.name};
-  for (const PluginChoice& hook : chosen.hooks) options.hook_names.push_back(hook.entry.name);
+exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
+  const plugin::PluginSelection& chosen = config.plugins;
+  exec::ExecutorOptions options{.rank = rank,
+                                .seed = config.seed,
+                                .timeout_ms = config.communication.timeout_ms,
+                                .shard_optimizer = config.train.shard_optimizer,
+                                .sparse_pull = config.train.sparse_pull,
+                                .micro_batches = config.train.micro_batches,
+                                .loss_scale = static_cast<float>(config.train.loss_scale),
+                                .record_steps = config.train.record_steps,
+                                .trace_spans = static_cast<size_t>(config.trace_spans),
+                                .communicator_name = chosen.communicator.entry.name,
+                                .scheduler_name = chosen.scheduler.entry.name,
+                                .optimizer_name = chosen.optimizer.entry.name};
+  for (const plugin::PluginChoice& hook : chosen.hooks)
+    options.hook_names.push_back(hook.entry.name);
   return options;
 }
 
@@ -43,7 +44,7 @@ Status Diverged(int64_t step, const TrainOptions& train) {
 
 }  // namespace
 
-Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, RankContext& rank,
+Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, base::RankContext& rank,
                                                  TrainerParts parts) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, rank, std::move(parts)));
   ENGINE_RETURN_IF_ERROR(trainer->Setup());
@@ -54,7 +55,7 @@ Trainer::~Trainer() {
   if (abort_token_ != 0) rank_.abort.Forget(abort_token_);
 }
 
-// A rank that runs something else than rank 0 would compute nonsense or hang: whatever decides what
+// A rank that runs something else than rank 0 would compute something else or hang: whatever decides what
 // is computed is compared before it is used. Every call of Agree, and ShareParameters, is
 // collective, so all ranks come here in this order; one that fails on the way aborts the run, which
 // ends the waits of the others.
@@ -72,7 +73,7 @@ Status Trainer::Setup() {
   }
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
   // A server inside of a rank is lost with it.
-  if (executor_->own_pace() && rank_.info.servers > 0) rank_.AllowLosses();
+  if (executor_->asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
   return PlanSteps();
 }
@@ -84,18 +85,19 @@ Status Trainer::Agree(const char* what, const std::string& value) {
 // The memory holds the samples of one micro-batch, the largest that this rank ever has.
 Status Trainer::MakeExecutor() {
   const int64_t at_once = config_.train.SamplesAtOnce(MaxBatchOfRank(Batches(Split::kTrain)));
-  ENGINE_ASSIGN_OR_RETURN(Graph graph, BuildGraph(config_, rank_, RequestFor(data(), at_once, true),
-                                                  plugins_->op_factory()));
+  ENGINE_ASSIGN_OR_RETURN(
+      graph::Graph graph,
+      BuildGraph(config_, rank_, RequestFor(data(), at_once, true), plugins_->op_factory()));
   ENGINE_RETURN_IF_ERROR(ScaleParameters(config_.train.groups, &graph));
   if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph));
-  ExecutorOptions options = OptionsOf(config_, rank_.info);
-  const bool gathers = rank_.info.world_size > 1 && UsesReplicas(graph);
+  exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
+  const bool gathers = rank_.info.world_size > 1 && exec::UsesReplicas(graph);
   if (gathers) {
     ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
   }
   ENGINE_ASSIGN_OR_RETURN(
-      executor_, Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
-                                  &rank_.store, options));
+      executor_, exec::Executor::Create(std::move(graph), plugins_->set(), plugins_->op_factory(),
+                                        &rank_.store, options));
   // A rank that waits for a decision of rank 0 waits in the executor, not in the communicator.
   abort_token_ = rank_.abort.Listen([this](const Status& reason) { executor_->Abort(reason); });
   for (const std::string& name : executor_->unreached_parameters()) {
@@ -168,7 +170,7 @@ Status Trainer::ReportStart() {
                      .steps = steps_,
                      .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
                      .plugins = PluginNames(config_.plugins)};
-  for (const Parameter& parameter : executor_->memory().graph().parameters) {
+  for (const graph::Parameter& parameter : executor_->memory().graph().parameters) {
     if (!parameter.buffer) report.parameters += parameter.shape.Count();
   }
   return parts_.observer.OnStart(report);
@@ -190,7 +192,7 @@ Result<int64_t> Trainer::Run() {
     if (due(train.checkpoint_every)) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
   }
   ENGINE_RETURN_IF_ERROR(Settle());
-  if (executor_->own_pace()) ENGINE_RETURN_IF_ERROR(executor_->Meet(kFinishTimeoutMs));
+  if (executor_->asynchronous()) ENGINE_RETURN_IF_ERROR(executor_->Meet(kFinishTimeoutMs));
   if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
   ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));
   return steps_;
@@ -201,15 +203,15 @@ Result<int64_t> Trainer::Run() {
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader_->Next());
   const double rate = LearningRateAt(config_.train.learning_rate, step, steps_);
-  const StepInput input{.input = batch->input,
-                        .target = batch->target,
-                        .others = batch->others,
-                        .samples = batch->samples,
-                        .first_sample = batch->first_sample,
-                        .all_samples = batch->global_samples,
-                        .step = static_cast<uint64_t>(step),
-                        .learning_rate = static_cast<float>(rate),
-                        .stop = rank_.stop_requested.load() != 0};
+  const exec::StepInput input{.input = batch->input,
+                              .target = batch->target,
+                              .others = batch->others,
+                              .samples = batch->samples,
+                              .first_sample = batch->first_sample,
+                              .all_samples = batch->global_samples,
+                              .step = static_cast<uint64_t>(step),
+                              .learning_rate = static_cast<float>(rate),
+                              .stop = rank_.stop_requested.load() != 0};
   unreported_.push_back({.step = step,
                          .steps = steps_,
                          .epoch = static_cast<double>(batch->epoch) +
@@ -223,14 +225,14 @@ Result<bool> Trainer::TrainStep(int64_t step) {
 }
 
 // Of the step whose statistics have come: on an accelerator not the one that was run last.
-Result<bool> Trainer::Report(const StepResult& result) {
+Result<bool> Trainer::Report(const exec::StepResult& result) {
   if (result.step == 0) return false;
   ENGINE_CHECK(
       !unreported_.empty() && unreported_.front().step == static_cast<int64_t>(result.step),
       "statistics of step %llu", static_cast<unsigned long long>(result.step));
   StepReport report = unreported_.front();
   unreported_.pop_front();
-  const StepStatistics& statistics = result.statistics;
+  const exec::StepStatistics& statistics = result.statistics;
   if (!std::isfinite(statistics.loss_sum)) return Diverged(report.step, config_.train);
   const double count = std::max(statistics.count, 1.0f);
   report.loss = statistics.loss_sum / count;
@@ -244,8 +246,8 @@ Result<bool> Trainer::Report(const StepResult& result) {
 // All steps are done and reported.
 Status Trainer::Settle() {
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
-  ENGINE_ASSIGN_OR_RETURN(const StepResult rest, executor_->Remaining());
-  return Report(rest).status();  // a wish to stop comes too late, or what it wants happens anyway
+  ENGINE_ASSIGN_OR_RETURN(const exec::StepResult rest, executor_->Remaining());
+  return Report(rest).status();  // a request to stop comes too late, or what it wants happens anyway
 }
 
 // Ranks that run asynchronously have no moment in common: rank 0 evaluates alone, with the
@@ -256,7 +258,7 @@ Status Trainer::Evaluate(int64_t step) {
   EvaluationRequest request{.data = *data_,
                             .batches = Batches(Split::kHeldOut),
                             .max_samples = config_.train.evaluate_samples};
-  const bool alone = executor_->own_pace();
+  const bool alone = executor_->asynchronous();
   if (alone) {
     if (rank_.info.rank != 0) return {};
     request.batches.global_batch = MaxBatchOfRank(request.batches);
@@ -276,7 +278,7 @@ Status Trainer::Checkpoint(int64_t step) {
   ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   const bool first = rank_.info.rank == 0;
-  if (!first && executor_->own_pace()) return {};
+  if (!first && executor_->asynchronous()) return {};
   ENGINE_RETURN_IF_ERROR(executor_->CollectOptimizerStates());
   ENGINE_RETURN_IF_ERROR(executor_->CollectWireStates());
   // The others wait here, because a slow disk may take longer than a transfer is allowed to.
@@ -291,4 +293,4 @@ Status Trainer::Checkpoint(int64_t step) {
   return rank_.store.Set(written, "");
 }
 
-}  // namespace engine
+}  // namespace engine::train

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/exec/executor.h"
 #include "core/train/batch_loader.h"
@@ -15,7 +16,7 @@
 #include "core/train/run_data.h"
 #include "core/train/run_length.h"
 
-namespace engine {
+namespace engine::train {
 
 // Where a run stands after `step`: what a checkpoint says beside parameters and states.
 struct RunState {
@@ -31,19 +32,19 @@ struct TrainerParts {
   // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
   // and says where that stood. Of a rank that takes the place of a lost one only what it gives
   // counts. Null: the run begins with its first step.
-  std::function<Result<RunStart>(Executor& executor, const RunState& now)> restore;
+  std::function<Result<RunStart>(exec::Executor& executor, const RunState& now)> restore;
   // On rank 0: keeps the parameters and the states that the executor has collected. Null, on all
   // ranks alike: there are no checkpoints.
-  std::function<Status(const Executor& executor, const RunState& now)> save;
+  std::function<Status(const exec::Executor& executor, const RunState& now)> save;
   TrainObserver& observer;  // that of a rank other than 0 hears of no evaluation
-  PluginHost::MetricSink metrics;
+  plugin::PluginHost::MetricSink metrics;
 };
 
 class Trainer {
  public:
   // Finds out with the other ranks that all run the same configuration, opens the data, loads the
   // plugins and builds the model. `config`, `rank` and the observer are borrowed.
-  static Result<std::unique_ptr<Trainer>> Create(const RunConfig& config, RankContext& rank,
+  static Result<std::unique_ptr<Trainer>> Create(const RunConfig& config, base::RankContext& rank,
                                                  TrainerParts parts);
   ~Trainer();
 
@@ -52,12 +53,12 @@ class Trainer {
   Result<int64_t> Run();
 
   int64_t steps() const { return steps_; }  // of the whole run
-  Executor& executor() { return *executor_; }
+  exec::Executor& executor() { return *executor_; }
   RankPlugins& plugins() { return *plugins_; }
   DatasetInfo data() const { return data_.info(); }
 
  private:
-  Trainer(const RunConfig& config, RankContext& rank, TrainerParts parts)
+  Trainer(const RunConfig& config, base::RankContext& rank, TrainerParts parts)
       : config_(config), rank_(rank), parts_(std::move(parts)) {}
 
   Status Setup();
@@ -69,18 +70,18 @@ class Trainer {
   RunState StateAt(int64_t step) const;
   Status ReportStart();
   Result<bool> TrainStep(int64_t step);
-  Result<bool> Report(const StepResult& result);
+  Result<bool> Report(const exec::StepResult& result);
   Status Settle();
   Status Evaluate(int64_t step);
   Status Checkpoint(int64_t step);
 
   const RunConfig& config_;
-  RankContext& rank_;
+  base::RankContext& rank_;
   const TrainerParts parts_;
   // In the order of their creation: each may use those before it.
   HostedDataset data_;
   std::unique_ptr<RankPlugins> plugins_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<exec::Executor> executor_;
   int abort_token_ = 0;  // of the executor's part in the end of the run
   std::unique_ptr<BatchLoader> loader_;
   RunStart start_;                     // of the run
@@ -89,4 +90,4 @@ class Trainer {
   std::deque<StepReport> unreported_;  // whose statistics have not come
 };
 
-}  // namespace engine
+}  // namespace engine::train

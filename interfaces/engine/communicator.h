@@ -102,7 +102,7 @@ struct CommunicatorTraits {
   uint32_t dtypes = 0;         // Bit(DType) | ...
   uint32_t ordered = 1;        // 1: all ranks must submit in the same order
   uint32_t max_in_flight = 0;  // transfers that make progress at once; 0 = no bound
-  uint32_t measures_only = 0;  // 1: moves nothing: results are not reduced
+  uint32_t no_op = 0;          // 1: moves nothing: results are not reduced
   uint32_t device_memory = 0;  // 1: buffers may lie in memory of the run's device, if that is an
                                // Accelerator; 0: in host memory only
 };

@@ -28,11 +28,11 @@ struct RankInfo {
 };
 
 // How Status::rank() names server `index`; -1 names nobody.
-constexpr int32_t BlameServer(int32_t index) noexcept {
+constexpr int32_t ServerId(int32_t index) noexcept {
   return -2 - index;
 }
 // The server that a Status names, or -1.
-constexpr int32_t BlamedServer(int32_t rank) noexcept {
+constexpr int32_t ServerOfId(int32_t rank) noexcept {
   return rank <= -2 ? -2 - rank : -1;
 }
 

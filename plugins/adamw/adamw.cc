@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 #include <new>
+#include <span>
+#include <string_view>
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <span>
 
 #include "attention_head.h"
 #include "ops.h"

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <span>
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"

@@ -1,6 +1,7 @@
 // to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). With one channel
 // that is another shape for the same memory.
 #include <new>
+#include <span>
 
 #include "kit/image_op_shapes.h"
 #include "ops.h"

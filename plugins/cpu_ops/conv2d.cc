@@ -4,6 +4,7 @@
 // PyTorch has the weight as (O, C, K, K): weight.permute(2, 3, 1, 0) is ours.
 #include <algorithm>
 #include <new>
+#include <span>
 
 #include "columns.h"
 #include "conv_pass.h"

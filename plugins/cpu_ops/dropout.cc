@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <span>
 
 #include "ops.h"
 #include "parallel.h"

@@ -1,6 +1,7 @@
 // relu, gelu, tanh: y = f(x). add: y = a + b.
 #include <cstring>
 #include <new>
+#include <span>
 
 #include "ops.h"
 #include "parallel.h"

@@ -1,6 +1,7 @@
 // y[b, t] = weight[token[b, t]] (+ positions[t]).
 #include <cstring>
 #include <new>
+#include <span>
 
 #include "ops.h"
 #include "parallel.h"

@@ -1,5 +1,6 @@
 // (B, ...) -> (B, product of the rest): another shape for the same memory.
 #include <new>
+#include <span>
 
 #include "ops.h"
 

@@ -1,5 +1,6 @@
 // global_avg_pool: the mean of each channel over all positions, (B, ..., C) to (B, C).
 #include <new>
+#include <span>
 
 #include "kit/image_op_shapes.h"
 #include "ops.h"

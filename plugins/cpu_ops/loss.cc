@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <span>
 
 #include "ops.h"
 #include "parallel.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <string_view>
 
 #include "cpu_device.h"
 #include "kit/op_attributes.h"

@@ -3,7 +3,9 @@
 // (B, heads, T).
 #include <algorithm>
 #include <initializer_list>
+#include <memory>
 #include <new>
+#include <span>
 
 #include "cudnn_attention.h"
 #include "kernels/attention_backward.h"

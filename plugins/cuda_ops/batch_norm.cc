@@ -17,6 +17,7 @@
 #include "kernels/batch_norm.h"
 
 #include <new>
+#include <span>
 
 #include "kit/image_op_shapes.h"
 #include "ops.h"

@@ -3,6 +3,7 @@
 // result is another shape for the same memory, but a float32 batch of a bfloat16 run is rounded on
 // the way.
 #include <new>
+#include <span>
 
 #include "kernels/channels.h"
 #include "kit/image_op_shapes.h"

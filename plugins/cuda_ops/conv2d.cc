@@ -4,7 +4,9 @@
 //
 // PyTorch has the weight as (O, C, K, K): weight.permute(2, 3, 1, 0) is ours.
 #include <map>
+#include <memory>
 #include <new>
+#include <span>
 
 #include "cudnn_convolution.h"
 #include "kernels/bias.h"

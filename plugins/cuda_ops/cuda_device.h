@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "engine/device.h"
 #include "engine/ext/accelerator.h"

@@ -1,6 +1,7 @@
 #include "cudnn_convolution.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace engine::cuda_ops {
 

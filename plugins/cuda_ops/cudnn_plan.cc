@@ -2,6 +2,7 @@
 #include "cudnn_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <span>
 
 #include "engine/ext/accelerator.h"
 #include "ops.h"

@@ -2,6 +2,7 @@
 #include "kernels/elementwise.h"
 
 #include <new>
+#include <span>
 #include <string_view>
 
 #include "ops.h"

@@ -2,6 +2,7 @@
 #include "kernels/embedding.h"
 
 #include <new>
+#include <span>
 
 #include "ops.h"
 

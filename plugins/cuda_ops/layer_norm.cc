@@ -4,6 +4,7 @@
 #include "kernels/layer_norm.h"
 
 #include <new>
+#include <span>
 
 #include "kernels/bias.h"
 #include "ops.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "blas.h"

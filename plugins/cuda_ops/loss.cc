@@ -5,6 +5,7 @@
 #include "kernels/loss.h"
 
 #include <new>
+#include <span>
 
 #include "ops.h"
 

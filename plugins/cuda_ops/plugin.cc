@@ -4,6 +4,9 @@
 #include <array>
 #include <memory>
 #include <new>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "blas.h"
 #include "cuda_device.h"

@@ -5,6 +5,7 @@
 #include "kernels/pool.h"
 
 #include <new>
+#include <span>
 
 #include "kit/image_op_shapes.h"
 #include "ops.h"

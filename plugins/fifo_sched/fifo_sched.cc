@@ -1,6 +1,7 @@
 // fifo_sched: sends each gradient as soon as it is ready, in the order in which gradients become
 // ready; computes in order of arrival. A step takes F + max(B, C), and the time of the last unit.
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/plugin.h"

@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <exception>
@@ -211,7 +212,7 @@ CommunicatorTraits GlooCommunicator::traits() const noexcept {
           .dtypes = kit::kAllDTypes,
           .ordered = 1,
           .max_in_flight = queues_.count(),
-          .measures_only = 0};
+          .no_op = 0};
 }
 
 Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {

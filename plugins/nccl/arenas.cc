@@ -1,5 +1,6 @@
 #include "arenas.h"
 
+#include <chrono>
 #include <exception>
 #include <string>
 #include <thread>

@@ -1,6 +1,10 @@
 #include "communicator.h"
 
+#include <chrono>
 #include <exception>
+#include <mutex>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -60,7 +64,7 @@ NcclCommunicator::NcclCommunicator(Host& host, const NcclSettings& settings, int
       comm_(std::move(comm)),
       arenas_(host, gpu, *comm_, settings.symmetric),
       pipeline_(std::make_unique<Pipeline>(gpu, *comm_, stream_, token_.get(), failure_,
-                                           RollCall(host, members_, failure_))) {}
+                                           LivenessCheck(host, members_, failure_))) {}
 
 NcclCommunicator::~NcclCommunicator() {
   pipeline_.reset();
@@ -120,7 +124,7 @@ CommunicatorTraits NcclCommunicator::traits() const noexcept {
           .dtypes = kit::kAllDTypes,
           .ordered = 1,
           .max_in_flight = members_.size() > 1 ? 1u : 0u,
-          .measures_only = 0,
+          .no_op = 0,
           .device_memory = 1};
 }
 

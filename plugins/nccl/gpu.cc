@@ -1,5 +1,6 @@
 #include "gpu.h"
 
+#include <chrono>
 #include <string_view>
 #include <thread>
 #include <utility>

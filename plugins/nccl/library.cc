@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <exception>
+#include <utility>
 
 namespace engine::nccl {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/status.h"
 #include "kit/describe.h"

@@ -4,8 +4,10 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "cuda_error.h"
 #include "kit/describe.h"
@@ -42,7 +44,7 @@ void ShortenTimerSlack() noexcept {
 }  // namespace
 
 Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token,
-                   kit::Failure& failure, RollCall roll_call)
+                   kit::Failure& failure, LivenessCheck liveness_check)
     : gpu_(gpu),
       comm_(comm),
       stream_(stream.get()),
@@ -50,7 +52,7 @@ Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token
       token_(token),
       failure_(failure),
       pool_(kit::WorkPool::Create(kHeldByWatchdog, GpuWork::Make)),
-      roll_call_(std::move(roll_call)) {
+      liveness_check_(std::move(liveness_check)) {
   watchdog_ = kit::StartThread("nccl_watchdog", [this] { Loop(); });
 }
 
@@ -214,7 +216,7 @@ void Pipeline::Pass() noexcept {
   if (!status.ok()) return Found(status);
   if (now >= next_look_) {
     next_look_ = now + kLook;
-    status = roll_call_.Look(reached());
+    status = liveness_check_.Look(reached());
     if (!status.ok()) (void)failure_.Fail(status);
     return;
   }
@@ -301,15 +303,15 @@ void Pipeline::Found(const Status& error) noexcept {
   const bool others_may_know =
       error.code() == StatusCode::kTimeout || error.code() == StatusCode::kPeerLost;
   const uint64_t here = reached();
-  const Status verdict = others_may_know ? roll_call_.Investigate(error, here, here) : error;
-  (void)failure_.Fail(verdict);
+  const Status cause = others_may_know ? liveness_check_.Investigate(error, here, here) : error;
+  (void)failure_.Fail(cause);
 }
 
 void Pipeline::EndAll() noexcept {
   ended_all_ = true;
   const Status reason = failure_.reason();
   // First: who sees that this rank is gone finds out why.
-  roll_call_.Publish(reason, failure_.by_caller());
+  liveness_check_.Publish(reason, failure_.by_caller());
   GpuWork* list = nullptr;
   {
     const std::lock_guard lock(comm_.mutex());

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -32,7 +33,7 @@
 #include "comm.h"
 #include "gpu.h"
 #include "kit/failure.h"
-#include "roll_call.h"
+#include "liveness_check.h"
 #include "work.h"
 
 namespace engine::nccl {
@@ -41,7 +42,7 @@ class Pipeline {
  public:
   // Borrows all; `token` is one int32 in memory of the GPU. Starts the watchdog, nccl_watchdog.
   Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token, kit::Failure& failure,
-           RollCall roll_call);
+           LivenessCheck liveness_check);
   // Fails what is pending, with the first reason or kAborted.
   ~Pipeline();
 
@@ -98,7 +99,7 @@ class Pipeline {
   uint64_t submitted_ = 0;
 
   // Of the watchdog alone:
-  RollCall roll_call_;
+  LivenessCheck liveness_check_;
   kit::Clock::time_point awaited_since_;  // when something last ended, or there was something again
   kit::Clock::time_point next_health_;    // when NCCL is next asked for errors
   kit::Clock::time_point next_look_;      // when the other ranks are next asked

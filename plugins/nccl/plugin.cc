@@ -2,6 +2,8 @@
 #include "engine/plugin.h"
 
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "communicator.h"
 

@@ -1,5 +1,6 @@
 #include "rendezvous.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -28,13 +29,13 @@ Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library,
       library_(std::move(library)),
       settings_(settings),
       ranks_(host.rank_info()),
-      meeting_(host, settings.rendezvous_timeout_ms) {}
+      rendezvous_(host, settings.rendezvous_timeout_ms) {}
 
 Result<std::unique_ptr<Comm>> Rendezvous::Meet() {
   ENGINE_RETURN_IF_ERROR(CheckPolicy());
   std::vector<ncclUniqueId> ids(1);
   if (ranks_.world_size > 1) {
-    ENGINE_RETURN_IF_ERROR(meeting_.Begin());
+    ENGINE_RETURN_IF_ERROR(rendezvous_.Begin());
     ENGINE_ASSIGN_OR_RETURN(ids, ShareIds());
   } else {
     ENGINE_ASSIGN_OR_RETURN(ids.front(), MakeId());
@@ -73,7 +74,7 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
     ENGINE_ASSIGN_OR_RETURN(const ncclUniqueId id, MakeId());
     own.append(" ").append(id.internal, sizeof(id.internal));
   }
-  ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> values, meeting_.Exchange(own));
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> values, rendezvous_.Exchange(own));
   std::vector<ncclUniqueId> ids;
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
     const std::string& value = values[static_cast<size_t>(rank)];
@@ -122,12 +123,12 @@ Status Rendezvous::AwaitReady(ncclComm_t comm) {
     if (result == ncclSuccess) return {};
     ENGINE_RETURN_IF_ERROR(library_->ToStatus(result, "connecting the GPUs of all ranks", comm));
     const kit::Clock::time_point now = kit::Clock::now();
-    if (now >= meeting_.deadline()) {
+    if (now >= rendezvous_.deadline()) {
       return DidNotConnect(ranks_.rank, ranks_.world_size, settings_.rendezvous_timeout_ms);
     }
     if (ranks_.world_size > 1 && now >= next_look) {
       bool here = false;
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(meeting_.prefix(), &here));
+      ENGINE_RETURN_IF_ERROR(host_.StoreHas(rendezvous_.prefix(), &here));
       next_look = now + kLookAround;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -40,7 +40,7 @@ class Rendezvous {
   Result<std::unique_ptr<Comm>> Meet();
 
   // Of the communicator that Meet has made.
-  kit::Members members() const { return kit::Members::All(ranks_, meeting_.prefix()); }
+  kit::Members members() const { return kit::Members::All(ranks_, rendezvous_.prefix()); }
 
  private:
   Status CheckPolicy();
@@ -53,7 +53,7 @@ class Rendezvous {
   const std::shared_ptr<const Library> library_;
   const CommSettings settings_;
   const RankInfo ranks_;
-  kit::Rendezvous meeting_;
+  kit::Rendezvous rendezvous_;
 };
 
 }  // namespace engine::nccl

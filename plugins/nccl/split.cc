@@ -1,8 +1,10 @@
 #include "split.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>

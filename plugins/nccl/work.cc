@@ -1,5 +1,7 @@
 #include "work.h"
 
+#include <utility>
+
 #include "cuda_error.h"
 
 namespace engine::nccl {

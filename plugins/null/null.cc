@@ -45,7 +45,7 @@ class NullCommunicator final : public Communicator {
             .dtypes = kit::kAllDTypes,
             .ordered = 0,
             .max_in_flight = 0,
-            .measures_only = ranks_.world_size > 1,
+            .no_op = ranks_.world_size > 1,
             .device_memory = 1};
   }
 

@@ -2,6 +2,7 @@
 // the bytes under way. A step takes max(F + B, C), one slice, and what is both ready last and
 // needed first.
 #include <cstdint>
+#include <span>
 #include <tuple>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "profile_layer.h"
 
 #include <chrono>
+#include <span>
 
 #include "numbers.h"
 

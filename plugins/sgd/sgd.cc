@@ -9,6 +9,8 @@
 // learning", 2013.
 #include <cstdint>
 #include <new>
+#include <span>
+#include <string_view>
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"

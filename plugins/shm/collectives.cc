@@ -124,27 +124,27 @@ bool Collectives::CanEndNow(const Transfer& transfer) noexcept {
   return IsFew(Contribution(transfer)) && rounds_.AllReached(opened_round_) && DirectRanks() == 0;
 }
 
-Status Collectives::Run(kit::PooledWork& work, bool opened, const Patience& patience) noexcept {
+Status Collectives::Run(kit::PooledWork& work, bool opened, const WaitLimits& limits) noexcept {
   const Transfer& transfer = work.transfer();
   if (!opened) {
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(patience));
+    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
     work.MarkStarted();
     Open(transfer);
   }
-  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(opened_round_, patience, patience.arrival_spin_ns));
+  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(opened_round_, limits, limits.arrival_spin_ns));
   ENGINE_RETURN_IF_ERROR(CheckOpenings());
   const int64_t contribution = Contribution(transfer);
   if (contribution == 0) return {};
   const int direct = DirectRanks();
-  if (direct == world_size_) return RunDirect(transfer, patience);
+  if (direct == world_size_) return RunDirect(transfer, limits);
   if (direct == 0 && IsFew(contribution)) {  // else some rank has staged nothing yet
     TakeStaged(transfer, {0, transfer.count}, opened_round_);
     return {};
   }
   if (transfer.kind == TransferKind::kAllReduce && world_size_ > 2) {
-    return RunSliced(transfer, patience);
+    return RunSliced(transfer, limits);
   }
-  return RunPieces(transfer, patience);
+  return RunPieces(transfer, limits);
 }
 
 // ---- Staged.
@@ -156,26 +156,26 @@ int64_t Collectives::PieceElements(const Transfer& transfer) const noexcept {
   return std::max<int64_t>(wanted / Bytes(transfer, Parts(transfer, world_size_)), 1);
 }
 
-Status Collectives::RunPieces(const Transfer& transfer, const Patience& patience) noexcept {
+Status Collectives::RunPieces(const Transfer& transfer, const WaitLimits& limits) noexcept {
   const int64_t step = PieceElements(transfer);
   Piece last{0, 0};
   uint32_t last_round = 0;
   for (int64_t offset = 0; offset < transfer.count; offset += step) {
     const Piece piece{offset, std::min(step, transfer.count - offset)};
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(patience));
+    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
     const uint32_t round = rounds_.next();
     Stage(transfer, piece, rounds_.stage(round));
     rounds_.Publish();
-    if (last.count > 0) ENGINE_RETURN_IF_ERROR(AwaitAndTake(transfer, last, last_round, patience));
+    if (last.count > 0) ENGINE_RETURN_IF_ERROR(AwaitAndTake(transfer, last, last_round, limits));
     last = piece;
     last_round = round;
   }
-  return AwaitAndTake(transfer, last, last_round, patience);
+  return AwaitAndTake(transfer, last, last_round, limits);
 }
 
 Status Collectives::AwaitAndTake(const Transfer& transfer, Piece piece, uint32_t round,
-                                 const Patience& patience) noexcept {
-  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(round, patience, patience.round_spin_ns));
+                                 const WaitLimits& limits) noexcept {
+  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(round, limits, limits.round_spin_ns));
   TakeStaged(transfer, piece, round);
   return {};
 }
@@ -255,25 +255,25 @@ Collectives::Piece Collectives::SliceOf(Piece piece, int rank) const noexcept {
   return {begin, end - begin};
 }
 
-Status Collectives::RunSliced(const Transfer& transfer, const Patience& patience) noexcept {
+Status Collectives::RunSliced(const Transfer& transfer, const WaitLimits& limits) noexcept {
   const int64_t step = PieceElements(transfer);
   Piece last{0, 0};
   uint32_t last_round = 0;
   for (int64_t offset = 0; offset < transfer.count; offset += step) {
     const Piece piece{offset, std::min(step, transfer.count - offset)};
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(patience));
+    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
     const uint32_t inputs = rounds_.next();
     StageSlices(transfer, piece, rounds_.stage(inputs));
     rounds_.Publish();
-    if (last.count > 0) ENGINE_RETURN_IF_ERROR(TakeSlices(transfer, last, last_round, patience));
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(inputs, patience, patience.round_spin_ns));
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(patience));
+    if (last.count > 0) ENGINE_RETURN_IF_ERROR(TakeSlices(transfer, last, last_round, limits));
+    ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(inputs, limits, limits.round_spin_ns));
+    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
     last_round = rounds_.next();
     ReduceSlice(transfer, piece, inputs, rounds_.stage(last_round));
     rounds_.Publish();
     last = piece;
   }
-  return TakeSlices(transfer, last, last_round, patience);
+  return TakeSlices(transfer, last, last_round, limits);
 }
 
 void Collectives::StageSlices(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept {
@@ -298,8 +298,8 @@ void Collectives::ReduceSlice(const Transfer& transfer, Piece piece, uint32_t in
 }
 
 Status Collectives::TakeSlices(const Transfer& transfer, Piece piece, uint32_t results,
-                               const Patience& patience) noexcept {
-  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(results, patience, patience.round_spin_ns));
+                               const WaitLimits& limits) noexcept {
+  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(results, limits, limits.round_spin_ns));
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     const Piece slice = SliceOf(piece, peer);
@@ -312,17 +312,17 @@ Status Collectives::TakeSlices(const Transfer& transfer, Piece piece, uint32_t r
 
 // ---- Direct.
 
-Status Collectives::RunDirect(const Transfer& transfer, const Patience& patience) noexcept {
+Status Collectives::RunDirect(const Transfer& transfer, const WaitLimits& limits) noexcept {
   ENGINE_RETURN_IF_ERROR(FindPlaces(transfer));
   if (transfer.kind == TransferKind::kAllReduce) {
     ReduceDirect(transfer);
   } else {
     Take(transfer, {0, transfer.count});
   }
-  ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(patience));
+  ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
   const uint32_t done = rounds_.next();
   rounds_.Publish();
-  return rounds_.AwaitAll(done, patience, patience.round_spin_ns);
+  return rounds_.AwaitAll(done, limits, limits.round_spin_ns);
 }
 
 // An all-reduce and a reduce-scatter use one slice of each buffer, the others the whole of it.

@@ -35,7 +35,7 @@ class Collectives {
   bool CanEndNow(const Transfer& transfer) noexcept;
 
   // The rest of the transfer, which is marked as started if it was not opened.
-  Status Run(kit::PooledWork& work, bool opened, const Patience& patience) noexcept;
+  Status Run(kit::PooledWork& work, bool opened, const WaitLimits& limits) noexcept;
 
  private:
   // Elements `offset` .. `offset + count` of a transfer's `count`.
@@ -53,23 +53,23 @@ class Collectives {
   int DirectRanks() noexcept;  // that offer their buffers
 
   int64_t PieceElements(const Transfer& transfer) const noexcept;
-  Status RunPieces(const Transfer& transfer, const Patience& patience) noexcept;
+  Status RunPieces(const Transfer& transfer, const WaitLimits& limits) noexcept;
   Status AwaitAndTake(const Transfer& transfer, Piece piece, uint32_t round,
-                      const Patience& patience) noexcept;
+                      const WaitLimits& limits) noexcept;
   void Stage(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept;
   void TakeStaged(const Transfer& transfer, Piece piece, uint32_t round) noexcept;
   // Makes results of sources_.
   void Take(const Transfer& transfer, Piece piece) noexcept;
   void Reduce(const Transfer& transfer, uint8_t* out, size_t count) noexcept;
 
-  Status RunSliced(const Transfer& transfer, const Patience& patience) noexcept;
+  Status RunSliced(const Transfer& transfer, const WaitLimits& limits) noexcept;
   Piece SliceOf(Piece piece, int rank) const noexcept;  // offset within the piece
   void StageSlices(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept;
   void ReduceSlice(const Transfer& transfer, Piece piece, uint32_t inputs, uint8_t* stage) noexcept;
   Status TakeSlices(const Transfer& transfer, Piece piece, uint32_t results,
-                    const Patience& patience) noexcept;
+                    const WaitLimits& limits) noexcept;
 
-  Status RunDirect(const Transfer& transfer, const Patience& patience) noexcept;
+  Status RunDirect(const Transfer& transfer, const WaitLimits& limits) noexcept;
   Status FindPlaces(const Transfer& transfer) noexcept;
   void ReduceDirect(const Transfer& transfer) noexcept;
 

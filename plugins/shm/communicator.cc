@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
+#include <utility>
 
 #include "kit/communicator.h"
 #include "kit/lanes.h"
@@ -96,7 +98,7 @@ CommunicatorTraits ShmCommunicator::traits() const noexcept {
           .dtypes = kit::kAllDTypes,
           .ordered = 1,
           .max_in_flight = mesh_->own ? 1u : 0u,
-          .measures_only = 0};
+          .no_op = 0};
 }
 
 Status ShmCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {

@@ -1,6 +1,7 @@
 #include "peer.h"
 
 #include <exception>
+#include <utility>
 
 namespace engine::shm {
 

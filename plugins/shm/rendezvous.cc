@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "kit/rendezvous.h"
 
@@ -26,7 +27,7 @@ class Rendezvous {
       : host_(host),
         settings_(settings),
         ranks_(host.rank_info()),
-        meeting_(host, settings.timeout_ms),
+        rendezvous_(host, settings.timeout_ms),
         connections_(static_cast<size_t>(ranks_.world_size)),
         mesh_(std::make_unique<Mesh>()) {
     mesh_->peers.resize(connections_.size());
@@ -68,8 +69,8 @@ class Rendezvous {
                   static_cast<unsigned long long>(random[1]));
     own_name_ = name;
     ENGINE_ASSIGN_OR_RETURN(listener_, Socket::Listen(own_name_));
-    ENGINE_RETURN_IF_ERROR(meeting_.Begin());
-    ENGINE_ASSIGN_OR_RETURN(names_, meeting_.Exchange(own_name_));
+    ENGINE_RETURN_IF_ERROR(rendezvous_.Begin());
+    ENGINE_ASSIGN_OR_RETURN(names_, rendezvous_.Exchange(own_name_));
     return {};
   }
 
@@ -99,13 +100,13 @@ class Rendezvous {
   // The next higher rank, whichever it is.
   Status AcceptOne() {
     while (true) {
-      auto connection = listener_.Accept(meeting_.deadline());
+      auto connection = listener_.Accept(rendezvous_.deadline());
       if (!connection.ok()) return Missing();
       Hello hello;
       kit::UniqueFd descriptor;
       // A process that connects and says nothing is no rank: the others wait behind it in vain.
       const Status got =
-          connection->ReceiveBy(meeting_.deadline(), &hello, sizeof(hello), &descriptor);
+          connection->ReceiveBy(rendezvous_.deadline(), &hello, sizeof(hello), &descriptor);
       const bool ours = got.ok() && own_name_ == hello.listener && hello.rank > ranks_.rank &&
                         hello.rank < ranks_.world_size &&
                         !mesh_->peers[static_cast<size_t>(hello.rank)];
@@ -120,7 +121,7 @@ class Rendezvous {
     Hello hello;
     kit::UniqueFd descriptor;
     const Status got =
-        connection.ReceiveBy(meeting_.deadline(), &hello, sizeof(hello), &descriptor);
+        connection.ReceiveBy(rendezvous_.deadline(), &hello, sizeof(hello), &descriptor);
     if (got.code() == StatusCode::kTimeout) return Missing();
     if (!got.ok()) {
       return Status::Error(StatusCode::kRendezvous, "rank %d left before all ranks had met", peer)
@@ -161,7 +162,7 @@ class Rendezvous {
   Host& host_;
   const RendezvousSettings settings_;
   const RankInfo ranks_;
-  kit::Rendezvous meeting_;
+  kit::Rendezvous rendezvous_;
   std::string own_name_;
   Socket listener_;
   std::vector<Socket> connections_;  // to lower ranks, until they have answered

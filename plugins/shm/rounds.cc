@@ -1,6 +1,9 @@
 #include "rounds.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <utility>
 
 #include "futex.h"
 #include "kit/thread.h"
@@ -54,15 +57,15 @@ bool Rounds::AllReached(uint32_t round) noexcept {
   return true;
 }
 
-Status Rounds::AwaitAll(uint32_t round, const Patience& patience, int64_t spin_ns) noexcept {
+Status Rounds::AwaitAll(uint32_t round, const WaitLimits& limits, int64_t spin_ns) noexcept {
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_ || Reached(peer, round)) continue;
-    ENGINE_RETURN_IF_ERROR(Await(peer, round, patience, spin_ns));
+    ENGINE_RETURN_IF_ERROR(Await(peer, round, limits, spin_ns));
   }
   return {};
 }
 
-Status Rounds::Await(int peer, uint32_t round, const Patience& patience, int64_t spin_ns) noexcept {
+Status Rounds::Await(int peer, uint32_t round, const WaitLimits& limits, int64_t spin_ns) noexcept {
   if (spin_ns > 0) {
     for (int look = 0; look < kEagerLooks; ++look) {
       if (Reached(peer, round)) return {};
@@ -77,26 +80,26 @@ Status Rounds::Await(int peer, uint32_t round, const Patience& patience, int64_t
   }
   Control& control = this->peer(peer).control();
   control.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const Status status = Sleep(peer, round, patience);
+  const Status status = Sleep(peer, round, limits);
   control.sleepers.fetch_sub(1, std::memory_order_relaxed);
   return status;
 }
 
-Status Rounds::Sleep(int peer, uint32_t round, const Patience& patience) noexcept {
+Status Rounds::Sleep(int peer, uint32_t round, const WaitLimits& limits) noexcept {
   Control& control = this->peer(peer).control();
   std::atomic<uint32_t>& word = control.slots[round % kSlots].round;
   while (true) {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // see Publish
     const uint32_t value = word.load(std::memory_order_acquire);
     if (Reached(peer, round)) return {};
-    ENGINE_RETURN_IF_ERROR(LookAround(peer, round, patience));
+    ENGINE_RETURN_IF_ERROR(LookAround(peer, round, limits));
     if (control.unattended.load(std::memory_order_relaxed) != 0) Ring(control);
-    const std::chrono::nanoseconds left = patience.deadline - kit::Clock::now();
+    const std::chrono::nanoseconds left = limits.deadline - kit::Clock::now();
     FutexWait(word, value, std::min<int64_t>(kTickNs, left.count()));
   }
 }
 
-Status Rounds::LookAround(int peer, uint32_t round, const Patience& patience) noexcept {
+Status Rounds::LookAround(int peer, uint32_t round, const WaitLimits& limits) noexcept {
   if (failure_.raised()) return failure_.reason();
   Status end = EndOf(this->peer(peer).control(), peer);
   if (end.ok() && this->peer(peer).gone()) {
@@ -108,11 +111,11 @@ Status Rounds::LookAround(int peer, uint32_t round, const Patience& patience) no
   // A rank that did its part and left is no loss.
   if (!end.ok()) return Reached(peer, round) ? Status() : end;
   const kit::Clock::time_point now = kit::Clock::now();
-  if (now < patience.deadline) return overdue_(now);
+  if (now < limits.deadline) return overdue_(now);
   const int late = FarthestBehind(peer);
   return Status::Error(StatusCode::kTimeout,
                        "was not done within %lld ms: still waiting for rank %d",
-                       static_cast<long long>(patience.timeout_ms), late)
+                       static_cast<long long>(limits.timeout_ms), late)
       .WithRank(late);
 }
 

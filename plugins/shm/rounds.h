@@ -16,7 +16,7 @@
 namespace engine::shm {
 
 // How the thread that runs a transfer waits.
-struct Patience {
+struct WaitLimits {
   kit::Clock::time_point deadline;
   int64_t timeout_ms = 0;       // for messages
   int64_t arrival_spin_ns = 0;  // looking for peers that may not have come yet, before it sleeps
@@ -47,21 +47,21 @@ class Rounds {
 
   // Whether slot and stage of the next round may be written.
   bool Writable() noexcept { return AllReached(next_ - kReadBehind); }
-  Status AwaitWritable(const Patience& patience) noexcept {
-    return AwaitAll(next_ - kReadBehind, patience, patience.round_spin_ns);
+  Status AwaitWritable(const WaitLimits& limits) noexcept {
+    return AwaitAll(next_ - kReadBehind, limits, limits.round_spin_ns);
   }
   // Publishes what this rank wrote for the next round, and everything before.
   void Publish() noexcept;
 
   // Whether all peers have published `round`. Never blocks.
   bool AllReached(uint32_t round) noexcept;
-  Status AwaitAll(uint32_t round, const Patience& patience, int64_t spin_ns) noexcept;
+  Status AwaitAll(uint32_t round, const WaitLimits& limits, int64_t spin_ns) noexcept;
 
  private:
   bool Reached(int peer, uint32_t round) noexcept;
-  Status Await(int peer, uint32_t round, const Patience& patience, int64_t spin_ns) noexcept;
-  Status Sleep(int peer, uint32_t round, const Patience& patience) noexcept;
-  Status LookAround(int peer, uint32_t round, const Patience& patience) noexcept;
+  Status Await(int peer, uint32_t round, const WaitLimits& limits, int64_t spin_ns) noexcept;
+  Status Sleep(int peer, uint32_t round, const WaitLimits& limits) noexcept;
+  Status LookAround(int peer, uint32_t round, const WaitLimits& limits) noexcept;
   int FarthestBehind(int fallback) const noexcept;
 
   const int rank_;

@@ -76,12 +76,12 @@ void TransferQueue::RunHead(Lock& lock, bool is_worker) noexcept {
 
 Status TransferQueue::RunTransfer(QueuedWork& work, bool is_worker) noexcept {
   if (failure_.raised()) return failure_.reason();
-  const Patience patience{
+  const WaitLimits limits{
       .deadline = work.deadline(),
       .timeout_ms = work.transfer().timeout_ms,
       .arrival_spin_ns = is_worker ? spin_.worker_arrival_ns : spin_.waiter_arrival_ns,
       .round_spin_ns = is_worker ? spin_.worker_round_ns : spin_.waiter_round_ns};
-  const Status status = collectives_.Run(work, work.opened_, patience);
+  const Status status = collectives_.Run(work, work.opened_, limits);
   if (status.ok()) return status;
   return failure_.Fail(status.WithContext("%s", kit::Describe(work.transfer()).c_str()));
 }
@@ -110,7 +110,7 @@ void TransferQueue::Help(QueuedWork& work, kit::Clock::time_point give_up) noexc
     if (patient && head_ && !running_ && !head_->has_callback()) {
       RunHead(lock, /*is_worker=*/false);
     } else if (!std::exchange(looked, true)) {
-      Onlook(work, lock);
+      Observe(work, lock);
     } else {
       ++sleepers_;
       late = changed_.wait_until(lock, give_up) == std::cv_status::timeout;
@@ -119,7 +119,7 @@ void TransferQueue::Help(QueuedWork& work, kit::Clock::time_point give_up) noexc
   }
 }
 
-void TransferQueue::Onlook(const QueuedWork& work, Lock& lock) noexcept {
+void TransferQueue::Observe(const QueuedWork& work, Lock& lock) noexcept {
   if (spin_.onlooker_ns == 0) return;
   lock.unlock();
   const int64_t end = kit::MonotonicNs() + spin_.onlooker_ns;

@@ -76,7 +76,7 @@ class TransferQueue {
   void RunHead(Lock& lock, bool is_worker) noexcept;
   Status RunTransfer(QueuedWork& work, bool is_worker) noexcept;
   void Help(QueuedWork& work, kit::Clock::time_point give_up) noexcept;
-  void Onlook(const QueuedWork& work, Lock& lock) noexcept;
+  void Observe(const QueuedWork& work, Lock& lock) noexcept;
   void Want(QueuedWork& work) noexcept;
 
   Collectives& collectives_;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -65,7 +66,7 @@ CommunicatorTraits TcpCommunicator::traits() const noexcept {
           .dtypes = kit::kAllDTypes,
           .ordered = 1,
           .max_in_flight = queues_.count(),
-          .measures_only = 0};
+          .no_op = 0};
 }
 
 Status TcpCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {

@@ -26,6 +26,7 @@
 #include <iterator>
 #include <span>
 #include <sstream>
+#include <utility>
 
 namespace engine::tcp {
 namespace {

@@ -2,6 +2,7 @@
 #include "engine/plugin.h"
 
 #include <exception>
+#include <string>
 
 #include "communicator.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <span>
 
 namespace engine::tokens {
 namespace {

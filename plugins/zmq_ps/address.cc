@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 
 #include "rendezvous.h"
 

@@ -5,6 +5,7 @@
 #include "channel.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "describe.h"

@@ -23,7 +23,7 @@ struct ServerAddress {
   int32_t rank = -1;       // that hosts it, or of servers of their own the index
   bool is_member = false;  // a server of its own
 
-  int32_t blame() const noexcept { return is_member ? BlameServer(rank) : rank; }
+  int32_t blame() const noexcept { return is_member ? ServerId(rank) : rank; }
 };
 
 // "server 1 at tcp://...", "the parameter server of rank 1 at tcp://..."

@@ -1,6 +1,8 @@
 #include "communicator.h"
 
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "describe.h"
 #include "kit/communicator.h"
@@ -97,7 +99,7 @@ CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
           .dtypes = kAllDTypes,
           .ordered = ordered_ ? 1u : 0u,
           .max_in_flight = 0,
-          .measures_only = 0};
+          .no_op = 0};
 }
 
 Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "engine/communicator.h"
 #include "engine/ext/link_cost.h"

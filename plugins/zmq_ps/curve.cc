@@ -1,7 +1,9 @@
 #include "curve.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
+#include <utility>
 #include <zmq_addon.hpp>
 
 #include "kit/thread.h"

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <queue>
+#include <utility>
 
 #include "kit/communicator.h"
 #include "polling.h"

@@ -6,6 +6,8 @@
 #include <cinttypes>
 #include <cmath>
 #include <exception>
+#include <span>
+#include <utility>
 
 #include "describe.h"
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "engine/ext/parameter_server.h"
 #include "units.h"

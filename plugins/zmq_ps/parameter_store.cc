@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <memory>
 
 #include "describe.h"
 

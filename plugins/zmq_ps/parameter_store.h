@@ -1,6 +1,7 @@
 // Requests about parameters at a server: between sessions and the table.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -4,6 +4,7 @@
 #include "rendezvous.h"
 
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "describe.h"
@@ -169,7 +170,7 @@ Status Rendezvous::Missing(const char* role, int first) {
                        "was started and runs the same plugins",
                        missing.size() > 1 ? "s" : "", list.c_str(), servers_,
                        static_cast<long long>(settings_.timeout_ms))
-      .WithRank(BlameServer(first));
+      .WithRank(ServerId(first));
 }
 
 std::string Rendezvous::Key(const char* role, int index) const {

@@ -14,6 +14,7 @@
 #include "server.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 

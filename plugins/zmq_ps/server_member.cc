@@ -1,5 +1,6 @@
 #include "server_member.h"
 
+#include <string_view>
 #include <utility>
 
 namespace engine::zmq_ps {
@@ -42,7 +43,7 @@ void ServerMember::Abort(const Status& reason) noexcept {
   if (!server_) return;
   server_->Fail(Status::Error(StatusCode::kPeerLost, "server %d was stopped: %s", ranks_.rank,
                               reason.message())
-                    .WithRank(BlameServer(ranks_.rank)));
+                    .WithRank(ServerId(ranks_.rank)));
 }
 
 // Abort may come at any time, also before Serve and after its end: server_ is shared with it under

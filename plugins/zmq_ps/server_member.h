@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string_view>
 
 #include "engine/communicator.h"
 #include "engine/ext/parameter_server.h"

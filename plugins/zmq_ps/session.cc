@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -159,8 +160,11 @@ bool Session::SendMessage(Link& link, Message& message, Traffic& traffic) {
 
 bool Session::SendControl(Link& link, Traffic& traffic) {
   if (refusal_due_) {
-    Message refusal = Compose(HeaderOf(MessageKind::kRefusal),
-                              left_->WithContext("rank %u has expired: it was without a connection for too long, or was replaced", worker_));
+    Message refusal = Compose(
+        HeaderOf(MessageKind::kRefusal),
+        left_->WithContext(
+            "rank %u has expired: it was without a connection for too long, or was replaced",
+            worker_));
     if (!SendMessage(link, refusal, traffic)) return false;
     refusal_due_ = false;
   }

@@ -83,7 +83,7 @@ const char* Decode(const ::zmq::message_t& frame, Header* out) {
     return "unknown code of a status";
   }
   const bool names_member =
-      out->blamed >= BlameServer(kMaxWorkers) && out->blamed < static_cast<int32_t>(kMaxWorkers);
+      out->blamed >= ServerId(kMaxWorkers) && out->blamed < static_cast<int32_t>(kMaxWorkers);
   return names_member ? nullptr : "status blames nobody of this run";
 }
 

@@ -9,6 +9,7 @@
 #include "worker.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "describe.h"

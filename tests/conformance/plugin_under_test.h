@@ -34,7 +34,7 @@ inline std::vector<std::string> PluginPaths(const std::vector<std::string>& name
 }
 
 // A world of one without store and device.
-class LoneHost final : public Host {
+class SingleHost final : public Host {
  public:
   RankInfo rank_info() const noexcept override { return {}; }
   Device* device() const noexcept override { return nullptr; }

@@ -63,8 +63,8 @@ extern __thread const EmulatedCudaThread* emulated_cuda_thread
 // __syncthreads and its relatives. Returns how many threads gave true.
 int emulated_cuda_block_barrier(const char* function, int predicate);
 
-// The meeting of the 32 lanes of a warp: each gives up to kEmulatedCudaSlot bytes and gets those of
-// all, one slot per lane, which stay until its next meeting but one. All lanes must have called the
+// The rendezvous of the 32 lanes of a warp: each gives up to kEmulatedCudaSlot bytes and gets those of
+// all, one slot per lane, which stay until its next rendezvous but one. All lanes must have called the
 // same function with a mask of all lanes.
 enum { kEmulatedCudaSlot = 32 };
 const unsigned char* emulated_cuda_warp_exchange(const char* function, unsigned mask,

@@ -81,13 +81,13 @@ struct HubSettings {
   std::function<void(int rank, const Status& status)> on_failure;
 };
 
-// Why `lost`, a rank or BlameServer(index), which ended with `reason`, ends another member: the
+// Why `lost`, a rank or ServerId(index), which ended with `reason`, ends another member: the
 // cause where it named one.
 inline Status CauseOf(int lost, const Status& reason) {
   if (reason.rank() != -1) return reason;
-  const bool server = BlamedServer(lost) >= 0;
+  const bool server = ServerOfId(lost) >= 0;
   return Status::Error(StatusCode::kPeerLost, "%s %d has left: %s", server ? "server" : "rank",
-                       server ? BlamedServer(lost) : lost, reason.message())
+                       server ? ServerOfId(lost) : lost, reason.message())
       .WithRank(lost);
 }
 
@@ -172,22 +172,22 @@ class Hub {
     Clock::time_point deadline;
   };
   using Slot = std::vector<std::deque<Pending>>;  // of one id, by rank
-  using Meeting = std::vector<Pending>;           // by rank, of those that are there
+  using Rendezvous = std::vector<Pending>;        // by rank, of those that are there
 
   bool TakesPart(size_t rank) const { return ended_[rank].ok() || !settings_.survives_losses; }
 
   // Takes out what everyone has submitted.
   void Match(Slot& slot) {
     for (;;) {
-      Meeting meeting;
+      Rendezvous rendezvous;
       for (size_t r = 0; r < slot.size(); ++r) {
         if (!TakesPart(r)) continue;
         if (slot[r].empty()) return;
-        meeting.push_back(slot[r].front());
+        rendezvous.push_back(slot[r].front());
       }
-      if (meeting.empty()) return;
-      for (const Pending& pending : meeting) slot[static_cast<size_t>(pending.rank)].pop_front();
-      ready_.push_back(std::move(meeting));
+      if (rendezvous.empty()) return;
+      for (const Pending& pending : rendezvous) slot[static_cast<size_t>(pending.rank)].pop_front();
+      ready_.push_back(std::move(rendezvous));
     }
   }
 
@@ -205,14 +205,14 @@ class Hub {
         lock.lock();
         continue;
       }
-      const Meeting meeting = std::move(ready_.front());
+      const Rendezvous rendezvous = std::move(ready_.front());
       ready_.pop_front();
       busy_ = true;
       const int64_t delay = delay_us_(random_);
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
-      const Status status = Carry(meeting);
-      for (const Pending& pending : meeting) pending.work->End(status);
+      const Status status = Carry(rendezvous);
+      for (const Pending& pending : rendezvous) pending.work->End(status);
       lock.lock();
       busy_ = false;
       changed_.notify_all();
@@ -261,19 +261,19 @@ class Hub {
 
   // What the first rank says is done for all: mixed-up transfers give wrong sums, as they would in
   // the wild. Gathers move any type, sums are of float32 or bfloat16.
-  static Status Carry(const Meeting& meeting) {
-    const Transfer& first = meeting[0].transfer;
-    if (first.kind == TransferKind::kAllGather) return CarryGather(meeting);
-    if (first.dtype == DType::kBFloat16) return CarrySumOfBFloat16(meeting);
-    const auto ranks = static_cast<int64_t>(meeting.size());
+  static Status Carry(const Rendezvous& rendezvous) {
+    const Transfer& first = rendezvous[0].transfer;
+    if (first.kind == TransferKind::kAllGather) return CarryGather(rendezvous);
+    if (first.dtype == DType::kBFloat16) return CarrySumOfBFloat16(rendezvous);
+    const auto ranks = static_cast<int64_t>(rendezvous.size());
     const auto in = [&](int64_t rank) {
-      return static_cast<const float*>(meeting[static_cast<size_t>(rank)].transfer.send);
+      return static_cast<const float*>(rendezvous[static_cast<size_t>(rank)].transfer.send);
     };
     const auto out = [&](int64_t rank) {
-      return static_cast<float*>(meeting[static_cast<size_t>(rank)].transfer.recv);
+      return static_cast<float*>(rendezvous[static_cast<size_t>(rank)].transfer.recv);
     };
     int64_t count = first.count;
-    for (const Pending& other : meeting) count = std::min(count, other.transfer.count);
+    for (const Pending& other : rendezvous) count = std::min(count, other.transfer.count);
     std::vector<float> result(static_cast<size_t>(count * ranks));
     switch (first.kind) {
       case TransferKind::kAllReduce:
@@ -289,7 +289,7 @@ class Hub {
         for (int64_t r = 0; r < ranks; ++r) std::copy_n(result.data() + r * count, count, out(r));
         break;
       case TransferKind::kBroadcast:
-        return CarryBroadcast(meeting, count);
+        return CarryBroadcast(rendezvous, count);
       case TransferKind::kAllGather:
       case TransferKind::kBarrier:
       case TransferKind::kPush:
@@ -299,45 +299,45 @@ class Hub {
     return {};
   }
 
-  static Status CarryGather(const Meeting& meeting) {
-    int64_t count = meeting[0].transfer.count;
-    for (const Pending& other : meeting) count = std::min(count, other.transfer.count);
-    const size_t bytes = static_cast<size_t>(count) * SizeOf(meeting[0].transfer.dtype);
+  static Status CarryGather(const Rendezvous& rendezvous) {
+    int64_t count = rendezvous[0].transfer.count;
+    for (const Pending& other : rendezvous) count = std::min(count, other.transfer.count);
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(rendezvous[0].transfer.dtype);
     if (bytes == 0) return {};
-    std::vector<char> result(bytes * meeting.size());
-    for (size_t r = 0; r < meeting.size(); ++r) {
-      std::memcpy(result.data() + r * bytes, meeting[r].transfer.send, bytes);
+    std::vector<char> result(bytes * rendezvous.size());
+    for (size_t r = 0; r < rendezvous.size(); ++r) {
+      std::memcpy(result.data() + r * bytes, rendezvous[r].transfer.send, bytes);
     }
-    for (const Pending& pending : meeting) {
+    for (const Pending& pending : rendezvous) {
       std::memcpy(pending.transfer.recv, result.data(), result.size());
     }
     return {};
   }
 
   // An all-reduce or a reduce-scatter, added up in float32 and rounded once.
-  static Status CarrySumOfBFloat16(const Meeting& meeting) {
-    const bool scatters = meeting[0].transfer.kind == TransferKind::kReduceScatter;
-    const auto part = static_cast<size_t>(meeting[0].transfer.count);
-    std::vector<uint16_t> result(part * (scatters ? meeting.size() : 1));
+  static Status CarrySumOfBFloat16(const Rendezvous& rendezvous) {
+    const bool scatters = rendezvous[0].transfer.kind == TransferKind::kReduceScatter;
+    const auto part = static_cast<size_t>(rendezvous[0].transfer.count);
+    std::vector<uint16_t> result(part * (scatters ? rendezvous.size() : 1));
     for (size_t i = 0; i < result.size(); ++i) {
       float sum = 0;
-      for (const Pending& pending : meeting) {
+      for (const Pending& pending : rendezvous) {
         sum += FromBFloat16(static_cast<const uint16_t*>(pending.transfer.send)[i]);
       }
       result[i] = ToBFloat16(sum);
     }
-    for (size_t r = 0; r < meeting.size(); ++r) {
-      std::memcpy(meeting[r].transfer.recv, result.data() + (scatters ? r * part : 0),
+    for (size_t r = 0; r < rendezvous.size(); ++r) {
+      std::memcpy(rendezvous[r].transfer.recv, result.data() + (scatters ? r * part : 0),
                   part * sizeof(uint16_t));
     }
     return {};
   }
 
-  static Status CarryBroadcast(const Meeting& meeting, int64_t count) {
-    const int root = meeting[0].transfer.root;
+  static Status CarryBroadcast(const Rendezvous& rendezvous, int64_t count) {
+    const int root = rendezvous[0].transfer.root;
     const void* data = nullptr;
     bool found = false;
-    for (const Pending& pending : meeting) {
+    for (const Pending& pending : rendezvous) {
       if (pending.rank != root) continue;
       data = pending.transfer.send;
       found = true;
@@ -346,7 +346,7 @@ class Hub {
       return Status::Error(StatusCode::kPeerLost, "the root of a broadcast has left")
           .WithRank(root);
     }
-    for (const Pending& pending : meeting) {
+    for (const Pending& pending : rendezvous) {
       if (pending.rank == root) continue;
       std::memcpy(pending.transfer.recv, data, static_cast<size_t>(count) * sizeof(float));
     }
@@ -359,7 +359,7 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint64_t, Slot> slots_;  // guarded by mutex_, as all below
-  std::deque<Meeting> ready_;
+  std::deque<Rendezvous> ready_;
   bool busy_ = false;  // the thread carries out a transfer
   std::deque<HubWork> works_;
   std::vector<Status> ended_;  // by rank

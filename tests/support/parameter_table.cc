@@ -360,7 +360,7 @@ std::optional<Status> ParameterTable::Try(const Request& request, Clock::time_po
 Status ParameterTable::LostServer() const {
   for (size_t i = 0; i < servers_.size(); ++i) {
     const Status& ended = servers_[i].ended;
-    if (!ended.ok()) return CauseOf(BlameServer(static_cast<int32_t>(i)), ended);
+    if (!ended.ok()) return CauseOf(ServerId(static_cast<int32_t>(i)), ended);
   }
   return {};
 }

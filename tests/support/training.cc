@@ -17,17 +17,17 @@
 namespace engine::testing {
 namespace {
 
-class Recorder final : public RunObserver {
+class Recorder final : public run::RunObserver {
  public:
   Recorder(Training* training, int64_t dies_after) : training_(training), dies_after_(dies_after) {}
-  Status OnStart(const StartReport&) override { return {}; }
-  Status OnStep(const StepReport& report) override {
+  Status OnStart(const train::StartReport&) override { return {}; }
+  Status OnStep(const train::StepReport& report) override {
     training_->losses.push_back(report.loss);
     training_->samples.push_back(report.samples);
     if (report.step != dies_after_) return {};
     return Status::Error(StatusCode::kInternal, "the end that the test asked for");
   }
-  Status OnEvaluation(const EvaluationReport& report) override {
+  Status OnEvaluation(const train::EvaluationReport& report) override {
     training_->evaluations.push_back(report);
     return {};
   }
@@ -45,33 +45,34 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
                           const std::vector<std::string>& overrides, bool expect_ok) {
   std::vector<Training> trainings(static_cast<size_t>(members.ranks));
   std::vector<std::vector<float>> buffers(trainings.size()), parameters(trainings.size());
-  const auto config = Config::Load({.text = config_text,
-                                    .origin = "test",
-                                    .overrides = overrides,
-                                    .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
+  const auto config = config::Config::Load({.text = config_text,
+                                            .origin = "test",
+                                            .overrides = overrides,
+                                            .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
   EXPECT_TRUE(config.ok()) << config.status().message();
   if (!config.ok()) return {.status = config.status()};
-  const LaunchPlan plan{.mode = LaunchPlan::Mode::kThreads,
-                        .info = {.world_size = members.ranks,
-                                 .local_world_size = members.ranks,
-                                 .servers = members.servers},
-                        .source = "test"};
-  const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
-    rank.log = MemberLog(rank.info);
-    if (rank.info.is_server != 0) return ServeParameters(*config, rank);
-    Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)],
-                      rank.info.rank == 0 ? members.dies_after : -1);
-    ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                            MakeTrainer(*config, rank, recorder, nullptr, members.resume));
-    ENGINE_RETURN_IF_ERROR(RunTraining(*config, rank, recorder, *trainer));
-    const ModelMemory& memory = trainer->executor().memory();
-    buffers[static_cast<size_t>(rank.info.rank)].assign(
-        memory.parameters() + memory.layout().buffer_begin,
-        memory.parameters() + memory.layout().total_count);
-    parameters[static_cast<size_t>(rank.info.rank)].assign(
-        memory.parameters(), memory.parameters() + memory.layout().total_count);
-    return {};
-  });
+  const launch::LaunchPlan plan{.mode = launch::LaunchPlan::Mode::kThreads,
+                                .info = {.world_size = members.ranks,
+                                         .local_world_size = members.ranks,
+                                         .servers = members.servers},
+                                .source = "test"};
+  const launch::LaunchOutcome outcome =
+      launch::Launch(plan, {}, [&](base::RankContext& rank) -> Status {
+        rank.log = launch::MemberLog(rank.info);
+        if (rank.info.is_server != 0) return run::ServeParameters(*config, rank);
+        Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)],
+                          rank.info.rank == 0 ? members.dies_after : -1);
+        ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
+                                run::MakeTrainer(*config, rank, recorder, nullptr, members.resume));
+        ENGINE_RETURN_IF_ERROR(run::RunTraining(*config, rank, recorder, *trainer));
+        const exec::ModelMemory& memory = trainer->executor().memory();
+        buffers[static_cast<size_t>(rank.info.rank)].assign(
+            memory.parameters() + memory.layout().buffer_begin,
+            memory.parameters() + memory.layout().total_count);
+        parameters[static_cast<size_t>(rank.info.rank)].assign(
+            memory.parameters(), memory.parameters() + memory.layout().total_count);
+        return {};
+      });
   trainings[0].buffers = std::move(buffers);
   trainings[0].parameters = std::move(parameters);
   trainings[0].status = outcome.status;
@@ -84,10 +85,10 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
 
 std::map<std::string, std::vector<uint8_t>> TensorsOf(const std::string& checkpoint) {
   std::map<std::string, std::vector<uint8_t>> tensors;
-  const auto file = SafetensorsFile::Open(checkpoint);
+  const auto file = checkpoint::SafetensorsFile::Open(checkpoint);
   EXPECT_TRUE(file.ok()) << file.status().message();
   if (!file.ok()) return tensors;
-  for (const NamedTensor& tensor : (*file)->tensors()) {
+  for (const checkpoint::NamedTensor& tensor : (*file)->tensors()) {
     const auto* data = static_cast<const uint8_t*>(tensor.view.data);
     tensors[tensor.name].assign(data, data + tensor.view.size_bytes());
   }

@@ -17,7 +17,7 @@ struct Training {
   int exit_code = -1;
   std::vector<double> losses;  // of every step
   std::vector<int64_t> samples;
-  std::vector<EvaluationReport> evaluations;
+  std::vector<train::EvaluationReport> evaluations;
   // By rank, of runs that came to their end.
   std::vector<std::vector<float>> buffers;
   std::vector<std::vector<float>> parameters;  // with buffers, as they lie in memory

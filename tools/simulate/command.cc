@@ -6,16 +6,19 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tools/simulate/quantity.h"
 #include "tools/simulate/study.h"
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 struct SimulateFlags {
-  ConfigFlags config;
+  command::ConfigFlags config;
   std::vector<std::string> schedulers;
   std::string ranks = "2..4096";
   std::string bandwidth, latency = "50us", message_cost = "0us", ticket_latency = "100us";
@@ -57,47 +60,50 @@ bool LooksLikeTrace(const std::string& path) {
 }
 
 // The configuration of a traced run, with `overrides` and `plugins` on top.
-Result<Config> ConfigOfTrace(const Trace& trace, const ConfigFlags& flags,
-                             const Environment& environment) {
+Result<config::Config> ConfigOfTrace(const trace::Trace& trace, const command::ConfigFlags& flags,
+                                     const command::Environment& environment) {
   const auto text = trace.metadata.find("config");
   if (text == trace.metadata.end()) {
     return Status::Error(StatusCode::kBadData,
                          "the trace %s holds no configuration, so its steps cannot be planned anew",
                          flags.file.c_str());
   }
-  return Config::Load({.text = text->second,
-                       .origin = flags.file,
-                       .overrides = flags.overrides,
-                       .plugins = flags.plugins,
-                       .plugin_folders = PluginFolders(flags.plugin, environment)});
+  return config::Config::Load(
+      {.text = text->second,
+       .origin = flags.file,
+       .overrides = flags.overrides,
+       .plugins = flags.plugins,
+       .plugin_folders = command::PluginFolders(flags.plugin, environment)});
 }
 
-Result<TracedRun> ReadTracedRun(const ConfigFlags& flags, const Environment& environment) {
-  ENGINE_ASSIGN_OR_RETURN(Trace trace, ReadTrace(flags.file));
-  const ConfigFlags as_it_was{.file = flags.file, .plugin = flags.plugin};
-  ENGINE_ASSIGN_OR_RETURN(Config config, ConfigOfTrace(trace, as_it_was, environment));
+Result<TracedRun> ReadTracedRun(const command::ConfigFlags& flags,
+                                const command::Environment& environment) {
+  ENGINE_ASSIGN_OR_RETURN(trace::Trace trace, trace::ReadTrace(flags.file));
+  const command::ConfigFlags as_it_was{.file = flags.file, .plugin = flags.plugin};
+  ENGINE_ASSIGN_OR_RETURN(config::Config config, ConfigOfTrace(trace, as_it_was, environment));
   return TracedRun{std::move(trace), std::move(config)};
 }
 
 // One for each scheduler to compare.
-Result<std::vector<Config>> LoadConfigs(const SimulateFlags& flags,
-                                        const std::optional<TracedRun>& traced,
-                                        const Environment& environment) {
-  std::vector<ConfigFlags> wanted(std::max<size_t>(flags.schedulers.size(), 1), flags.config);
+Result<std::vector<config::Config>> LoadConfigs(const SimulateFlags& flags,
+                                                const std::optional<TracedRun>& traced,
+                                                const command::Environment& environment) {
+  std::vector<command::ConfigFlags> wanted(std::max<size_t>(flags.schedulers.size(), 1),
+                                           flags.config);
   for (size_t i = 0; i < flags.schedulers.size(); ++i) {
     wanted[i].plugins.push_back(flags.schedulers[i]);
   }
-  std::vector<Config> configs;
-  for (const ConfigFlags& one : wanted) {
-    auto config =
-        traced ? ConfigOfTrace(traced->trace, one, environment) : LoadConfig(one, environment);
+  std::vector<config::Config> configs;
+  for (const command::ConfigFlags& one : wanted) {
+    auto config = traced ? ConfigOfTrace(traced->trace, one, environment)
+                         : command::LoadConfig(one, environment);
     if (!config.ok()) return config.status();
     configs.push_back(std::move(*config));
   }
   return configs;
 }
 
-Status Predict(const SimulateFlags& flags, const Environment& environment) {
+Status Predict(const SimulateFlags& flags, const command::Environment& environment) {
   StudyOptions options{.steps = flags.steps, .measured_steps = flags.measured_steps};
   ENGINE_ASSIGN_OR_RETURN(options.network, NetworkOf(flags));
   ENGINE_ASSIGN_OR_RETURN(options.ranks, ParseRanks("--ranks", flags.ranks));
@@ -105,7 +111,7 @@ Status Predict(const SimulateFlags& flags, const Environment& environment) {
   if (LooksLikeTrace(flags.config.file)) {
     ENGINE_ASSIGN_OR_RETURN(traced, ReadTracedRun(flags.config, environment));
   }
-  ENGINE_ASSIGN_OR_RETURN(const std::vector<Config> configs,
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<config::Config> configs,
                           LoadConfigs(flags, traced, environment));
   ENGINE_ASSIGN_OR_RETURN(const std::vector<SchedulerStudy> studies,
                           RunStudy(configs, traced, options));
@@ -159,7 +165,7 @@ void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
 
 }  // namespace
 
-void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit_code) {
+void AddSimulateCommand(CLI::App& app, const command::Environment& environment, int* exit_code) {
   const auto flags = std::make_shared<SimulateFlags>();
   CLI::App* simulate = app.add_subcommand(
       "simulate", "Predict the time of a step on other networks and numbers of ranks");
@@ -175,9 +181,9 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,...");
-  AddOverrides(simulate, "--set", &flags->config.overrides,
-               "Override a key: --set priority_sched.slice_bytes=65536; can be repeated");
-  AddPluginFolders(simulate, "--plugin-path", &flags->config.plugin.folders);
+  command::AddOverrides(simulate, "--set", &flags->config.overrides,
+                        "Override a key: --set priority_sched.slice_bytes=65536; can be repeated");
+  command::AddPluginFolders(simulate, "--plugin-path", &flags->config.plugin.folders);
   simulate
       ->add_option("--schedulers", flags->schedulers,
                    "Compare these: --schedulers fifo_sched,priority_sched (default: the "
@@ -199,8 +205,8 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit
   simulate->add_flag("--json", flags->json, "For programs");
   simulate->callback([flags, &environment, exit_code] {
     const Status status = Predict(*flags, environment);
-    if (!status.ok()) *exit_code = ReportError(status);
+    if (!status.ok()) *exit_code = command::ReportError(status);
   });
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

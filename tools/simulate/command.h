@@ -7,9 +7,9 @@ namespace CLI {
 class App;
 }
 
-namespace engine {
+namespace engine::simulate {
 
 // Adds the subcommand; its exit code goes to *exit_code. `environment` is borrowed.
-void AddSimulateCommand(CLI::App& app, const Environment& environment, int* exit_code);
+void AddSimulateCommand(CLI::App& app, const command::Environment& environment, int* exit_code);
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 // Of an even number the lower one: what disturbs a measurement makes it longer.
@@ -14,7 +15,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-Status CheckSame(const RankTimeline& timeline, const TaskGraph& graph) {
+Status CheckSame(const trace::RankTimeline& timeline, const exec::TaskGraph& graph) {
   for (size_t i = 0; i < std::max(timeline.tasks.size(), graph.tasks.size()); ++i) {
     const bool both = i < timeline.tasks.size() && i < graph.tasks.size();
     if (both && timeline.tasks[i].name == graph.tasks[i].name) continue;
@@ -28,31 +29,31 @@ Status CheckSame(const RankTimeline& timeline, const TaskGraph& graph) {
   return {};
 }
 
-bool IsCompute(const Span& span, const TaskGraph& graph) {
-  return span.kind == SpanKind::kTask && graph.tasks[span.task].info.lane == Lane::kCompute;
+bool IsCompute(const trace::Span& span, const exec::TaskGraph& graph) {
+  return span.kind == trace::SpanKind::kTask && graph.tasks[span.task].info.lane == Lane::kCompute;
 }
 
 // What a step waits for before it returns.
-bool EndsStep(const Task& task) {
+bool EndsStep(const exec::Task& task) {
   return !task.tail ||
-         (task.info.kind == TaskKind::kTransfer && task.data == TransferData::kStatistics);
+         (task.info.kind == TaskKind::kTransfer && task.data == exec::TransferData::kStatistics);
 }
 
 }  // namespace
 
-bool IsTail(const Task& task) {
+bool IsTail(const exec::Task& task) {
   return task.info.kind == TaskKind::kUpdate || (task.info.kind == TaskKind::kHook && task.tail);
 }
 
-Status ComputeTimes::Learn(const RankTimeline& timeline, const TaskGraph& graph,
+Status ComputeTimes::Learn(const trace::RankTimeline& timeline, const exec::TaskGraph& graph,
                            uint64_t first_step) {
   ENGINE_RETURN_IF_ERROR(CheckSame(timeline, graph));
   std::vector<std::vector<double>> times(graph.tasks.size());
-  for (const Span& span : timeline.spans) {
+  for (const trace::Span& span : timeline.spans) {
     if (span.step < first_step || !IsCompute(span, graph)) continue;
     times[span.task].push_back(static_cast<double>(span.end_ns - span.begin_ns));
   }
-  for (const Task& task : graph.tasks) {
+  for (const exec::Task& task : graph.tasks) {
     if (task.info.lane != Lane::kCompute) continue;
     std::vector<double>& measured = times[task.info.id];
     if (measured.empty()) {
@@ -66,38 +67,38 @@ Status ComputeTimes::Learn(const RankTimeline& timeline, const TaskGraph& graph,
   return {};
 }
 
-void ComputeTimes::LearnTask(const Task& task, double median_ns) {
+void ComputeTimes::LearnTask(const exec::Task& task, double median_ns) {
   const bool by_name = task.info.kind != TaskKind::kHook && task.info.kind != TaskKind::kUpdate;
   if (by_name) return by_name_[task.name].Add(median_ns);
   Sorted& sorted = by_sort_[SortOf(task)];
   int64_t count = 0;
-  for (const TaskSpan& span : task.spans) count += span.count;
+  for (const exec::TaskSpan& span : task.spans) count += span.count;
   if (count == 0) return sorted.alone.Add(median_ns);
   sorted.of_any.Add(median_ns, static_cast<double>(count));
-  for (const TaskSpan& span : task.spans) {
+  for (const exec::TaskSpan& span : task.spans) {
     const auto share = static_cast<double>(span.count);
     sorted.per_element[span.parameter].Add(median_ns * share / static_cast<double>(count), share);
   }
 }
 
-void ComputeTimes::LearnOverheads(const RankTimeline& timeline, const TaskGraph& graph,
+void ComputeTimes::LearnOverheads(const trace::RankTimeline& timeline, const exec::TaskGraph& graph,
                                   uint64_t first_step) {
-  std::vector<Span> compute;
+  std::vector<trace::Span> compute;
   std::map<uint64_t, int64_t> step_end;
   std::vector<double> between_tasks, between_steps;
-  for (const Span& span : timeline.spans) {
-    if (span.step < first_step || span.kind != SpanKind::kTask) continue;
+  for (const trace::Span& span : timeline.spans) {
+    if (span.step < first_step || span.kind != trace::SpanKind::kTask) continue;
     if (IsCompute(span, graph)) compute.push_back(span);
     if (!EndsStep(graph.tasks[span.task])) continue;
     int64_t& end = step_end[span.step];
     end = std::max(end, span.end_ns);
   }
-  for (const Span& span : timeline.spans) {
-    if (span.kind != SpanKind::kStep || step_end.count(span.step) == 0) continue;
+  for (const trace::Span& span : timeline.spans) {
+    if (span.kind != trace::SpanKind::kStep || step_end.count(span.step) == 0) continue;
     between_steps.push_back(std::max(0.0, static_cast<double>(span.end_ns - step_end[span.step])));
   }
   std::sort(compute.begin(), compute.end(),
-            [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+            [](const trace::Span& a, const trace::Span& b) { return a.begin_ns < b.begin_ns; });
   for (size_t i = 1; i < compute.size(); ++i) {
     if (compute[i].ready_ns > compute[i - 1].end_ns) continue;
     between_tasks.push_back(static_cast<double>(compute[i].begin_ns - compute[i - 1].end_ns));
@@ -106,7 +107,7 @@ void ComputeTimes::LearnOverheads(const RankTimeline& timeline, const TaskGraph&
   if (!between_steps.empty()) step_overhead_.Add(Median(std::move(between_steps)));
 }
 
-Result<double> ComputeTimes::TimeOf(const Task& task) const {
+Result<double> ComputeTimes::TimeOf(const exec::Task& task) const {
   const auto unknown = [&] {
     return Status::Error(StatusCode::kBadData,
                          "nothing was recorded from which the time of '%s' follows",
@@ -121,7 +122,7 @@ Result<double> ComputeTimes::TimeOf(const Task& task) const {
   if (found == by_sort_.end()) return unknown();
   const Sorted& sorted = found->second;
   double time_ns = task.spans.empty() ? sorted.alone.Value() : 0;
-  for (const TaskSpan& span : task.spans) {
+  for (const exec::TaskSpan& span : task.spans) {
     const auto known = sorted.per_element.find(span.parameter);
     const Mean& mean = known == sorted.per_element.end() ? sorted.of_any : known->second;
     time_ns += mean.Value() * static_cast<double>(span.count);
@@ -130,9 +131,9 @@ Result<double> ComputeTimes::TimeOf(const Task& task) const {
   return time_ns;
 }
 
-Result<std::vector<int64_t>> ComputeTimes::For(const TaskGraph& graph) const {
+Result<std::vector<int64_t>> ComputeTimes::For(const exec::TaskGraph& graph) const {
   std::vector<int64_t> times(graph.tasks.size(), 0);
-  for (const Task& task : graph.tasks) {
+  for (const exec::Task& task : graph.tasks) {
     if (task.info.lane != Lane::kCompute) continue;
     ENGINE_ASSIGN_OR_RETURN(const double time_ns, TimeOf(task));
     times[task.info.id] = std::llround(time_ns);
@@ -140,4 +141,4 @@ Result<std::vector<int64_t>> ComputeTimes::For(const TaskGraph& graph) const {
   return times;
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

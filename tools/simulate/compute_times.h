@@ -11,7 +11,7 @@
 #include "core/trace/timeline.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::simulate {
 
 // Forward, backward and accumulate tasks are the same under every plan: they are known by name, and
 // last as long as their median. Hooks and updates work on the units of a plan: what is kept is the
@@ -20,10 +20,11 @@ class ComputeTimes {
  public:
   // Adds the steps from `first_step` on of `timeline`, which ran `graph`. kBadData when the two do
   // not belong together or nothing was recorded.
-  Status Learn(const RankTimeline& timeline, const TaskGraph& graph, uint64_t first_step);
+  Status Learn(const trace::RankTimeline& timeline, const exec::TaskGraph& graph,
+               uint64_t first_step);
 
   // Nanoseconds by task; of transfers 0. kBadData names a task that was never measured.
-  Result<std::vector<int64_t>> For(const TaskGraph& graph) const;
+  Result<std::vector<int64_t>> For(const exec::TaskGraph& graph) const;
 
   // From the end of a compute task to the begin of one that was ready by then.
   int64_t task_overhead_ns() const { return static_cast<int64_t>(task_overhead_.Value()); }
@@ -40,17 +41,18 @@ class ComputeTimes {
     double Value() const { return weight > 0 ? sum / weight : 0; }
   };
   // Hooks and updates of one kind.
-  using Sort = std::tuple<TaskKind, int32_t, HookWork>;
+  using Sort = std::tuple<TaskKind, int32_t, exec::HookWork>;
   struct Sorted {
     std::map<int32_t, Mean> per_element;  // by parameter, nanoseconds
     Mean of_any;                          // per element of any parameter
     Mean alone;                           // of tasks without elements: per task
   };
 
-  static Sort SortOf(const Task& task) { return {task.info.kind, task.hook, task.hook_work}; }
-  void LearnTask(const Task& task, double median_ns);
-  void LearnOverheads(const RankTimeline& timeline, const TaskGraph& graph, uint64_t first_step);
-  Result<double> TimeOf(const Task& task) const;
+  static Sort SortOf(const exec::Task& task) { return {task.info.kind, task.hook, task.hook_work}; }
+  void LearnTask(const exec::Task& task, double median_ns);
+  void LearnOverheads(const trace::RankTimeline& timeline, const exec::TaskGraph& graph,
+                      uint64_t first_step);
+  Result<double> TimeOf(const exec::Task& task) const;
 
   std::map<std::string, Mean> by_name_;
   std::map<Sort, Sorted> by_sort_;
@@ -59,6 +61,6 @@ class ComputeTimes {
 
 // Whether it works on the units of a plan: reduced hooks and updates, which are told apart by what
 // they do, and not by name.
-bool IsTail(const Task& task);
+bool IsTail(const exec::Task& task);
 
-}  // namespace engine
+}  // namespace engine::simulate

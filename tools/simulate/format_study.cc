@@ -1,10 +1,12 @@
 #include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "tools/simulate/study.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 __attribute__((format(printf, 2, 3))) void Append(std::string* text, const char* format, ...) {
@@ -121,4 +123,4 @@ std::string FormatStudyJson(const std::vector<SchedulerStudy>& studies,
   return json.dump(2) + "\n";
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

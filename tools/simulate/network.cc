@@ -5,7 +5,7 @@
 
 #include "tools/simulate/served_link.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 // Rounds beyond these are simulated several at a time, with their sums.
@@ -249,4 +249,4 @@ bool Network::Step(std::vector<uint32_t>* ended) {
   return any;
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -13,7 +13,7 @@
 #include "engine/communicator.h"
 #include "engine/ext/link_cost.h"
 
-namespace engine {
+namespace engine::simulate {
 
 // How ranks move data among each other.
 enum class Pattern : int32_t {
@@ -114,4 +114,4 @@ class Network {
   int64_t now_ns_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::simulate

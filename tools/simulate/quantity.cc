@@ -7,7 +7,7 @@
 
 #include "app/command/amount.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 constexpr double kMost = 1e18;
@@ -27,22 +27,22 @@ bool ParseRankCount(const std::string& text, int32_t* ranks) {
 }  // namespace
 
 Result<double> ParseBitRate(const char* flag, const std::string& text) {
-  const double rate =
-      ParseAmount(text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}}, 1, kMost);
+  const double rate = command::ParseAmount(
+      text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}}, 1, kMost);
   if (!std::isnan(rate)) return rate;
   return Wrong(flag, text, "rate of a link; write 375mbit (bit, kbit, mbit, gbit)");
 }
 
 Result<int64_t> ParseTime(const char* flag, const std::string& text) {
   const double time =
-      ParseAmount(text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, 0, kMost);
+      command::ParseAmount(text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, 0, kMost);
   if (!std::isnan(time)) return std::llround(time);
   return Wrong(flag, text, "time; write 50us (ns, us, ms, s)");
 }
 
 Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  const double bytes =
-      ParseAmount(text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}}, 0, kMost);
+  const double bytes = command::ParseAmount(
+      text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}}, 0, kMost);
   if (!std::isnan(bytes)) return std::llround(bytes);
   return Wrong(flag, text, "number of bytes; write 256kb (b, kb, mb, gb)");
 }
@@ -75,4 +75,4 @@ Result<std::vector<int32_t>> ParseRanks(const char* flag, const std::string& tex
   return ranks;
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -7,7 +7,7 @@
 
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::simulate {
 
 // Each returns kInvalidArgument with an example when `text` is none; `flag` names it in messages.
 
@@ -21,4 +21,4 @@ Result<int64_t> ParseBytes(const char* flag, const std::string& text);
 // 4096.
 Result<std::vector<int32_t>> ParseRanks(const char* flag, const std::string& text);
 
-}  // namespace engine
+}  // namespace engine::simulate

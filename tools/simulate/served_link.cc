@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-namespace engine {
+namespace engine::simulate {
 double ServedLinkBytes(const NetworkModel& model, uint64_t size_bytes, int32_t ranks) {
   if (ranks <= 1) return 0;
   const auto bytes = static_cast<double>(size_bytes);
@@ -90,4 +90,4 @@ void ServedLink::AdvanceTo(int64_t now_ns, std::vector<uint32_t>* ended) {
   arriving_.erase(arriving_.begin(), end);
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -11,11 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tools/simulate/network.h"
 
-namespace engine {
+namespace engine::simulate {
 
 // Bytes that a transfer of `size_bytes` puts on the busiest link, in its direction.
 double ServedLinkBytes(const NetworkModel& model, uint64_t size_bytes, int32_t ranks);
@@ -63,4 +64,4 @@ class ServedLink {
   uint64_t submitted_ = 0;
 };
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/exec/step_loop.h"
 #include "tools/simulate/served_link.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 // Tickets are for ranks whose transfers depend on timing and must not differ (Executor does so).
@@ -16,10 +17,10 @@ bool ByTicket(const NetworkModel& model, const Scheduler& scheduler) {
 
 // Drives the loop of the executor with simulated time in place of threads. The rank is rank 0: its
 // scheduler is the one that decides.
-class Simulation final : StepLoop::Calls {
+class Simulation final : exec::StepLoop::Calls {
  public:
-  Simulation(const TaskGraph& graph, std::span<const int64_t> compute_ns, const NetworkModel& model,
-             Scheduler& scheduler, const SimulationOptions& options)
+  Simulation(const exec::TaskGraph& graph, std::span<const int64_t> compute_ns,
+             const NetworkModel& model, Scheduler& scheduler, const SimulationOptions& options)
       : graph_(graph),
         compute_ns_(compute_ns),
         options_(options),
@@ -34,12 +35,12 @@ class Simulation final : StepLoop::Calls {
       waited_ns_ = 0;
       loop_.BeginStep(static_cast<uint64_t>(step), now_ns_);
       ENGINE_RETURN_IF_ERROR(Pump());
-      ENGINE_RETURN_IF_ERROR(loop_.Drive(&StepLoop::HeadDone, *this));
+      ENGINE_RETURN_IF_ERROR(loop_.Drive(&exec::StepLoop::HeadDone, *this));
       ENGINE_RETURN_IF_ERROR(PassTo(now_ns_ + options_.step_overhead_ns));
     }
     loop_.BeginFlush();
     ENGINE_RETURN_IF_ERROR(Pump());
-    ENGINE_RETURN_IF_ERROR(loop_.Drive(&StepLoop::TailDone, *this));
+    ENGINE_RETURN_IF_ERROR(loop_.Drive(&exec::StepLoop::TailDone, *this));
     EndStep();
     return std::move(result_);
   }
@@ -52,7 +53,7 @@ class Simulation final : StepLoop::Calls {
 
   int64_t Now() override { return now_ns_; }
 
-  Status Run(const Task& task) override {
+  Status Run(const exec::Task& task) override {
     ENGINE_RETURN_IF_ERROR(PassTo(now_ns_ + compute_ns_[task.info.id]));
     loop_.Finish(task.info.id, now_ns_);
     ENGINE_RETURN_IF_ERROR(Pump());
@@ -88,7 +89,7 @@ class Simulation final : StepLoop::Calls {
   Status Pump() {
     for (;;) {
       ENGINE_ASSIGN_OR_RETURN(const uint32_t task, loop_.NextTransfer());
-      if (task == kNoTask) return {};
+      if (task == trace::kNoTask) return {};
       const TaskInfo& info = graph_.tasks[task].info;
       loop_.Start(task, now_ns_);
       if (info.transfer == TransferKind::kPush || info.transfer == TransferKind::kPull) {
@@ -99,10 +100,10 @@ class Simulation final : StepLoop::Calls {
     }
   }
 
-  const TaskGraph& graph_;
+  const exec::TaskGraph& graph_;
   const std::span<const int64_t> compute_ns_;
   const SimulationOptions& options_;
-  StepLoop loop_;
+  exec::StepLoop loop_;
   Network network_;
   ServedLink served_;  // pushes and pulls
   int64_t now_ns_ = 0;
@@ -132,7 +133,7 @@ double SimulationResult::MeanWaitedNs() const {
   return MeanOfSettled(waited_ns);
 }
 
-Result<SimulationResult> Simulate(const TaskGraph& graph, std::span<const int64_t> compute_ns,
+Result<SimulationResult> Simulate(const exec::TaskGraph& graph, std::span<const int64_t> compute_ns,
                                   const NetworkModel& model, Scheduler& scheduler,
                                   const SimulationOptions& options) {
   ENGINE_CHECK(compute_ns.size() == graph.tasks.size(), "%zu times for %zu tasks",
@@ -142,4 +143,4 @@ Result<SimulationResult> Simulate(const TaskGraph& graph, std::span<const int64_
   return Simulation(graph, compute_ns, model, scheduler, options).Run();
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -13,7 +13,7 @@
 #include "engine/status.h"
 #include "tools/simulate/network.h"
 
-namespace engine {
+namespace engine::simulate {
 
 struct SimulationOptions {
   int64_t steps = 20;
@@ -38,8 +38,8 @@ struct SimulationResult {
 // Calls scheduler.Begin. kTimeout when the scheduler holds
 // what is ready although nothing is under way, kPlugin when it asks for what is not ready; both
 // name the task.
-Result<SimulationResult> Simulate(const TaskGraph& graph, std::span<const int64_t> compute_ns,
+Result<SimulationResult> Simulate(const exec::TaskGraph& graph, std::span<const int64_t> compute_ns,
                                   const NetworkModel& model, Scheduler& scheduler,
                                   const SimulationOptions& options);
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -1,22 +1,25 @@
 #include "tools/simulate/step_model.h"
 
+#include <span>
+#include <string_view>
+
 #include "core/exec/reduced_updates.h"
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "engine/ext/accelerator.h"
 #include "engine/ext/parameter_server.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 Status NoStore() {
   return Status::Error(StatusCode::kUnsupported, "a simulated rank has no store");
 }
 
-Result<std::unique_ptr<Scheduler>> MakeScheduler(const PluginChoice& choice, Host& host) {
-  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<LoadedPlugin> plugin,
-                          LoadedPlugin::Load(choice.entry));
-  const std::vector<OptionValue> values = Views(choice.options);
+Result<std::unique_ptr<Scheduler>> MakeScheduler(const plugin::PluginChoice& choice, Host& host) {
+  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<plugin::LoadedPlugin> plugin,
+                          plugin::LoadedPlugin::Load(choice.entry));
+  const std::vector<OptionValue> values = plugin::Views(choice.options);
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object, plugin->Create(host, Options(values)));
   // The kind was checked with the selection; type information is private to each library.
   return std::unique_ptr<Scheduler>(static_cast<Scheduler*>(object.release()));
@@ -44,41 +47,44 @@ Status SimulatedHost::StoreHas(std::string_view, bool*) noexcept {
   return NoStore();
 }
 
-Result<std::unique_ptr<StepModel>> StepModel::Create(LoneRank& rank, int64_t samples) {
+Result<std::unique_ptr<StepModel>> StepModel::Create(LocalProfiler& rank, int64_t samples) {
   std::unique_ptr<StepModel> model(new StepModel(rank));
   ENGINE_ASSIGN_OR_RETURN(model->graph_, rank.BuildGraph(samples));
-  model->program_ = Differentiate(model->graph_);
-  model->memory_ = PlanMemory(model->graph_, model->program_);
+  model->program_ = graph::Differentiate(model->graph_);
+  model->memory_ = graph::PlanMemory(model->graph_, model->program_);
   model->communicator_ = rank.plugins().communicator->traits();
-  model->communicator_.measures_only = 0;
+  model->communicator_.no_op = 0;
   void* const client = rank.plugins().communicator->Query(kParameterClientId);
   if (client != nullptr) {
     model->served_ = true;
-    model->own_pace_ = static_cast<ParameterClient*>(client)->traits().mode != UpdateMode::kSync;
+    model->asynchronous_ =
+        static_cast<ParameterClient*>(client)->traits().mode != UpdateMode::kSync;
   }
   model->optimizer_gate_ = rank.plugins().optimizer->traits().gate;
   for (const auto& hook : rank.plugins().hooks) {
     const auto index = static_cast<int32_t>(model->hooks_.size());
     model->hooks_.push_back(hook->traits());
     if (model->hooks_.back().stage != HookStage::kWire) continue;
-    ENGINE_ASSIGN_OR_RETURN(model->wire_format_, WireFormatOf(*hook, rank.HookNames()[index]));
+    ENGINE_ASSIGN_OR_RETURN(model->wire_format_,
+                            exec::WireFormatOf(*hook, rank.HookNames()[index]));
     model->wire_hook_ = index;
   }
   if (!rank.config().train.shard_optimizer) return model;
   if (model->wire_format_ != nullptr &&
       model->wire_format_->wire_traits().kind == WireKind::kPacked) {
-    return Status::Error(StatusCode::kConfig,
-                         "a hook packs whole gradients, and train.shard_optimizer gives each rank a "
-                         "part of each: set it to false or choose another hook");
+    return Status::Error(
+        StatusCode::kConfig,
+        "a hook packs whole gradients, and train.shard_optimizer gives each rank a "
+        "part of each: set it to false or choose another hook");
   }
-  ENGINE_RETURN_IF_ERROR(CheckCanShard(rank.plugins(), rank.HookNames(),
-                                       rank.config().plugins.optimizer.entry.name));
+  ENGINE_RETURN_IF_ERROR(exec::CheckCanShard(rank.plugins(), rank.HookNames(),
+                                             rank.config().plugins.optimizer.entry.name));
   return model;
 }
 
 Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
                                     int32_t servers) const {
-  const PluginChoice& choice = rank_.config().plugins.scheduler;
+  const plugin::PluginChoice& choice = rank_.config().plugins.scheduler;
   const bool served = Served(servers) && world_size > 1;
   const bool sharded = !served && rank_.config().train.shard_optimizer && world_size > 1;
   StepPlan plan;
@@ -86,13 +92,13 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
       RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers});
   ENGINE_ASSIGN_OR_RETURN(plan.scheduler, MakeScheduler(choice, *plan.host));
 
-  const std::vector<ParameterInfo> parameters = DescribeParameters(graph_, program_);
+  const std::vector<ParameterInfo> parameters = exec::DescribeParameters(graph_, program_);
   const bool on_accelerator = rank_.plugins().device->Query(kAcceleratorId) != nullptr;
   ModelInfo model{.parameters = parameters,
                   .communicator = communicator_,
                   .gate = optimizer_gate_,
                   .world_size = world_size,
-                  .slice_multiple = SliceMultiple(world_size),
+                  .slice_multiple = exec::SliceMultiple(world_size),
                   .sharded = sharded ? 1u : 0u,
                   .served = served ? 1u : 0u,
                   .accelerator = on_accelerator ? 1u : 0u};
@@ -100,9 +106,9 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   for (const HookTraits& hook : hooks_) {
     if (hook.scope == HookScope::kGlobal) model.gate = UpdateGate::kGlobal;
   }
-  ENGINE_ASSIGN_OR_RETURN(const FlatLayout layout,
-                          MakeLayout(graph_, model, *plan.scheduler, choice.entry.name));
-  WireLayout wire;
+  ENGINE_ASSIGN_OR_RETURN(const exec::FlatLayout layout,
+                          exec::MakeLayout(graph_, model, *plan.scheduler, choice.entry.name));
+  exec::WireLayout wire;
   if (wire_format_ != nullptr && world_size > 1) {
     const std::string name = rank_.HookNames()[wire_hook_];
     if (served) {
@@ -111,26 +117,27 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
                            "update the parameters: drop one of the two",
                            name.c_str());
     }
-    ENGINE_ASSIGN_OR_RETURN(wire, PlanWire(*wire_format_, wire_hook_, name, layout, world_size));
+    ENGINE_ASSIGN_OR_RETURN(wire,
+                            exec::PlanWire(*wire_format_, wire_hook_, name, layout, world_size));
   }
-  const WireLayout* const travels = wire.used() ? &wire : nullptr;
-  plan.graph = BuildTaskGraph(graph_, program_, memory_, layout,
-                              {.hooks = hooks_,
-                               .hook_names = rank_.HookNames(),
-                               .gate = optimizer_gate_,
-                               .chains = served    ? ServedChains(layout, {})
-                                         : sharded ? ShardedChains(layout)
-                                                   : ReducedChains(layout, travels),
-                               .updates = !served,
-                               .own_part = sharded,
-                               .alone = world_size == 1,
-                               .accelerator = on_accelerator,
-                               .own_pace = served && own_pace_,
-                               .wire = travels,
-                               .micro_batches = rank_.config().train.micro_batches,
-                               .rank = rank,
-                               .world_size = world_size});
+  const exec::WireLayout* const travels = wire.used() ? &wire : nullptr;
+  plan.graph = exec::BuildTaskGraph(graph_, program_, memory_, layout,
+                                    {.hooks = hooks_,
+                                     .hook_names = rank_.HookNames(),
+                                     .gate = optimizer_gate_,
+                                     .chains = served    ? exec::ServedChains(layout, {})
+                                               : sharded ? exec::ShardedChains(layout)
+                                                         : exec::ReducedChains(layout, travels),
+                                     .updates = !served,
+                                     .own_part = sharded,
+                                     .alone = world_size == 1,
+                                     .accelerator = on_accelerator,
+                                     .asynchronous = served && asynchronous_,
+                                     .wire = travels,
+                                     .micro_batches = rank_.config().train.micro_batches,
+                                     .rank = rank,
+                                     .world_size = world_size});
   return plan;
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

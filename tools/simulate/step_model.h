@@ -2,16 +2,18 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/exec/task_graph.h"
 #include "core/exec/wire.h"
 #include "core/graph/memory_plan.h"
 #include "engine/host.h"
-#include "tools/simulate/lone_rank.h"
+#include "tools/simulate/local_profiler.h"
 
-namespace engine {
+namespace engine::simulate {
 
 // What a scheduler in a simulated run sees of it: one rank of many, no store, no device.
 class SimulatedHost final : public Host {
@@ -37,13 +39,13 @@ class SimulatedHost final : public Host {
 struct StepPlan {
   std::unique_ptr<SimulatedHost> host;
   std::unique_ptr<Scheduler> scheduler;
-  TaskGraph graph;
+  exec::TaskGraph graph;
 };
 
 class StepModel {
  public:
   // Of steps of `samples` samples. `rank` is borrowed and outlives the model.
-  static Result<std::unique_ptr<StepModel>> Create(LoneRank& rank, int64_t samples);
+  static Result<std::unique_ptr<StepModel>> Create(LocalProfiler& rank, int64_t samples);
 
   // Asks a new object of the configured scheduler. `max_in_flight`: of the communicator. `servers`:
   // of their own; with them, or if the configured communicator says so, and there are others than
@@ -54,20 +56,20 @@ class StepModel {
   bool ordered(int32_t servers) const { return communicator_.ordered != 0 && !Served(servers); }
 
  private:
-  explicit StepModel(LoneRank& rank) : rank_(rank) {}
+  explicit StepModel(LocalProfiler& rank) : rank_(rank) {}
   bool Served(int32_t servers) const { return servers > 0 || served_; }
 
-  LoneRank& rank_;
-  Graph graph_;
-  Program program_;
-  MemoryPlan memory_;
+  LocalProfiler& rank_;
+  graph::Graph graph_;
+  graph::Program program_;
+  graph::MemoryPlan memory_;
   CommunicatorTraits communicator_;
-  bool served_ = false;    // by servers inside of the ranks
-  bool own_pace_ = false;  // and no rank waits for another
+  bool served_ = false;        // by servers inside of the ranks
+  bool asynchronous_ = false;  // and no rank waits for another
   UpdateGate optimizer_gate_ = UpdateGate::kSpan;
   std::vector<HookTraits> hooks_;
-  int32_t wire_hook_ = kNone;
+  int32_t wire_hook_ = graph::kNone;
   WireFormat* wire_format_ = nullptr;  // of that hook
 };
 
-}  // namespace engine
+}  // namespace engine::simulate

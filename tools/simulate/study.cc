@@ -2,20 +2,22 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "app/launch/log.h"
 #include "tools/simulate/compute_times.h"
-#include "tools/simulate/lone_rank.h"
+#include "tools/simulate/local_profiler.h"
 #include "tools/simulate/step_model.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 // What a run does before it is settled, in a trace: caches, the first batch.
 constexpr uint64_t kTracedWarmUp = 2;
 
 // Of one rank, as the trainer shares them out.
-int64_t SamplesOfRank(const RunConfig& config, int32_t world_size) {
+int64_t SamplesOfRank(const train::RunConfig& config, int32_t world_size) {
   return (config.train.GlobalBatch(world_size) + world_size - 1) / world_size;
 }
 
@@ -24,13 +26,13 @@ uint32_t InFlight(const NetworkModel& network, int32_t ranks) {
 }
 
 // Of the traced run; `rank` has its configuration.
-Result<ComputeTimes> LearnFrom(const Trace& trace, LoneRank& rank, int64_t samples,
+Result<ComputeTimes> LearnFrom(const trace::Trace& trace, LocalProfiler& rank, int64_t samples,
                                const NetworkModel& network) {
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<StepModel> model, StepModel::Create(rank, samples));
   ComputeTimes times;
-  for (const RankTimeline& timeline : trace.ranks) {
+  for (const trace::RankTimeline& timeline : trace.ranks) {
     uint64_t first_step = UINT64_MAX;
-    for (const Span& span : timeline.spans) first_step = std::min(first_step, span.step);
+    for (const trace::Span& span : timeline.spans) first_step = std::min(first_step, span.step);
     ENGINE_ASSIGN_OR_RETURN(
         const StepPlan plan,
         model->PlanFor(timeline.rank, timeline.world_size, InFlight(network, timeline.world_size),
@@ -44,7 +46,7 @@ Result<ComputeTimes> LearnFrom(const Trace& trace, LoneRank& rank, int64_t sampl
 class Compute {
  public:
   // `rank` has the configuration that is measured, or that was traced.
-  Compute(LoneRank& rank, const std::optional<TracedRun>& traced, const StudyOptions& options)
+  Compute(LocalProfiler& rank, const std::optional<TracedRun>& traced, const StudyOptions& options)
       : rank_(rank), traced_(traced), options_(options) {}
 
   // A trace knows the batch of its run only.
@@ -62,17 +64,17 @@ class Compute {
   }
 
  private:
-  LoneRank& rank_;
+  LocalProfiler& rank_;
   const std::optional<TracedRun>& traced_;
   const StudyOptions& options_;
   std::map<int64_t, ComputeTimes> times_;
 };
 
-void AddParts(const TaskGraph& graph, const std::vector<int64_t>& compute_ns,
+void AddParts(const exec::TaskGraph& graph, const std::vector<int64_t>& compute_ns,
               const NetworkModel& network, Prediction* prediction) {
   const bool one_way = network.servers > 0;  // pushes and pulls
   double out = 0, in = 0;                    // seconds of each way of the busiest link
-  for (const Task& task : graph.tasks) {
+  for (const exec::Task& task : graph.tasks) {
     const TaskInfo& info = task.info;
     if (info.lane == Lane::kCompute) {
       const bool forward = info.kind == TaskKind::kForward || IsTail(task);
@@ -91,7 +93,7 @@ void AddParts(const TaskGraph& graph, const std::vector<int64_t>& compute_ns,
 
 class StudyOfScheduler {
  public:
-  StudyOfScheduler(LoneRank& rank, Compute& compute, const StudyOptions& options)
+  StudyOfScheduler(LocalProfiler& rank, Compute& compute, const StudyOptions& options)
       : rank_(rank), compute_(compute), options_(options) {
     study_.scheduler = rank.config().plugins.scheduler.entry.name;
   }
@@ -121,14 +123,13 @@ class StudyOfScheduler {
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,
                             model->PlanFor(0, ranks, InFlight(network, ranks), network.servers));
     ENGINE_ASSIGN_OR_RETURN(const std::vector<int64_t> compute_ns, times->For(plan.graph));
-    ENGINE_ASSIGN_OR_RETURN(
-        const SimulationResult result,
-        Simulate(plan.graph, compute_ns, network, *plan.scheduler,
-                 {.steps = options_.steps,
-                  .ranks = ranks,
-                  .task_overhead_ns = times->task_overhead_ns(),
-                  .step_overhead_ns = times->step_overhead_ns(),
-                  .scheduler_name = study_.scheduler}));
+    ENGINE_ASSIGN_OR_RETURN(const SimulationResult result,
+                            Simulate(plan.graph, compute_ns, network, *plan.scheduler,
+                                     {.steps = options_.steps,
+                                      .ranks = ranks,
+                                      .task_overhead_ns = times->task_overhead_ns(),
+                                      .step_overhead_ns = times->step_overhead_ns(),
+                                      .scheduler_name = study_.scheduler}));
     prediction.step = 1e-9 * result.MeanStepNs();
     prediction.exposed = 1e-9 * result.MeanWaitedNs();
     AddParts(plan.graph, compute_ns, network, &prediction);
@@ -147,7 +148,7 @@ class StudyOfScheduler {
     return model.get();
   }
 
-  LoneRank& rank_;
+  LocalProfiler& rank_;
   Compute& compute_;
   const StudyOptions& options_;
   std::map<int64_t, std::unique_ptr<StepModel>> models_;  // by samples
@@ -156,17 +157,18 @@ class StudyOfScheduler {
 
 }  // namespace
 
-Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<Config>& configs,
+Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<config::Config>& configs,
                                              const std::optional<TracedRun>& traced,
                                              const StudyOptions& options) {
   ENGINE_CHECK(!configs.empty(), "a study without a configuration");
-  const LogSink log = MemberLog({});
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LoneRank> source,
-                          LoneRank::Create(traced ? traced->config : configs[0], log));
+  const base::LogSink log = launch::MemberLog({});
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> source,
+                          LocalProfiler::Create(traced ? traced->config : configs[0], log));
   Compute compute(*source, traced, options);
   std::vector<SchedulerStudy> studies;
-  for (const Config& config : configs) {
-    ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LoneRank> rank, LoneRank::Create(config, log));
+  for (const config::Config& config : configs) {
+    ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> rank,
+                            LocalProfiler::Create(config, log));
     ENGINE_ASSIGN_OR_RETURN(SchedulerStudy study, StudyOfScheduler(*rank, compute, options).Run());
     studies.push_back(std::move(study));
   }
@@ -187,4 +189,4 @@ std::vector<std::string> Ranking(const std::vector<SchedulerStudy>& studies, int
   return names;
 }
 
-}  // namespace engine
+}  // namespace engine::simulate

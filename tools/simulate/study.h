@@ -11,7 +11,7 @@
 #include "tools/simulate/network.h"
 #include "tools/simulate/simulation.h"
 
-namespace engine {
+namespace engine::simulate {
 
 struct StudyOptions {
   NetworkModel network;
@@ -47,13 +47,13 @@ struct SchedulerStudy {
 
 // What was recorded, and the configuration that it was recorded with.
 struct TracedRun {
-  Trace trace;
-  Config config;
+  trace::Trace trace;
+  config::Config config;
 };
 
 // `configs` differ in their schedulers. The compute is that of `traced`, or it is measured here:
 // with one rank, in this process, under the first configuration.
-Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<Config>& configs,
+Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<config::Config>& configs,
                                              const std::optional<TracedRun>& traced,
                                              const StudyOptions& options);
 
@@ -65,4 +65,4 @@ std::string FormatStudy(const std::vector<SchedulerStudy>& studies, const StudyO
 std::string FormatStudyJson(const std::vector<SchedulerStudy>& studies,
                             const StudyOptions& options);
 
-}  // namespace engine
+}  // namespace engine::simulate

@@ -10,7 +10,7 @@
 #include "tools/trace/intervals.h"
 #include "tools/trace/timeline_index.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -189,4 +189,4 @@ void WriteChromeEvents(const RankTimeline& timeline, int64_t base_ns, bool* firs
   RankEvents(timeline, base_ns, first, flow, out).Write();
 }
 
-}  // namespace engine
+}  // namespace engine::trace

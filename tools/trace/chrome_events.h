@@ -4,11 +4,11 @@
 #include "core/trace/timeline.h"
 #include "tools/trace/text_writer.h"
 
-namespace engine {
+namespace engine::trace {
 
 // Writes the events of `timeline`, which is on the clock of rank 0, each with a comma in front but
 // the first of the file (*first). Times count from `base_ns`. *flow numbers the arrows of a file.
 void WriteChromeEvents(const RankTimeline& timeline, int64_t base_ns, bool* first, uint64_t* flow,
                        TextWriter& out);
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -6,12 +6,15 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "app/command/amount.h"
 #include "tools/trace/summary.h"
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 struct TraceFlags {
@@ -24,16 +27,16 @@ struct TraceFlags {
 // "375mbit", "45 MB/s": bytes per second.
 Result<double> ParseBandwidth(std::string text) {
   std::erase(text, ' ');
-  const double bandwidth = ParseAmount(text,
-                                       {{"bit", 1.0 / 8},
-                                        {"kbit", 1e3 / 8},
-                                        {"mbit", 1e6 / 8},
-                                        {"gbit", 1e9 / 8},
-                                        {"b/s", 1},
-                                        {"kb/s", 1e3},
-                                        {"mb/s", 1e6},
-                                        {"gb/s", 1e9}},
-                                       1e-9, 1e18);
+  const double bandwidth = command::ParseAmount(text,
+                                                {{"bit", 1.0 / 8},
+                                                 {"kbit", 1e3 / 8},
+                                                 {"mbit", 1e6 / 8},
+                                                 {"gbit", 1e9 / 8},
+                                                 {"b/s", 1},
+                                                 {"kb/s", 1e3},
+                                                 {"mb/s", 1e6},
+                                                 {"gb/s", 1e9}},
+                                                1e-9, 1e18);
   if (!std::isnan(bandwidth)) return bandwidth;
   return Status::Error(StatusCode::kInvalidArgument,
                        "--bandwidth %s is no bandwidth; write 375mbit or 45MB/s (units: bit, kbit, "
@@ -92,8 +95,8 @@ void AddTraceCommand(CLI::App& app, int* exit_code) {
   summary->add_flag("--json", flags->json, "For machines");
   summary->callback([flags, exit_code] {
     const Status status = Summarize(*flags);
-    *exit_code = status.ok() ? 0 : ReportError(status);
+    *exit_code = status.ok() ? 0 : command::ReportError(status);
   });
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -7,9 +7,9 @@ namespace CLI {
 class App;
 }
 
-namespace engine {
+namespace engine::trace {
 
 // Adds the subcommand; its exit code goes to *exit_code.
 void AddTraceCommand(CLI::App& app, int* exit_code);
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-namespace engine {
+namespace engine::trace {
 
 Intervals Union(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end(),
@@ -66,4 +66,4 @@ std::vector<size_t> AssignRows(const std::vector<Interval>& intervals) {
   return rows;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace engine {
+namespace engine::trace {
 
 // begin <= end, nanoseconds; the end does not belong to it.
 struct Interval {
@@ -28,4 +28,4 @@ int64_t Length(const Intervals& intervals);
 // row that is free. The result is the row of each.
 std::vector<size_t> AssignRows(const std::vector<Interval>& intervals);
 
-}  // namespace engine
+}  // namespace engine::trace

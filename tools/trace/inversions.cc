@@ -6,7 +6,7 @@
 #include "tools/trace/intervals.h"
 #include "tools/trace/step_figures.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 struct Candidate {
@@ -78,4 +78,4 @@ Inversions FindInversions(const TimelineIndex& index, TransferStart start,
   return result;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -7,7 +7,7 @@
 
 #include "tools/trace/timeline_index.h"
 
-namespace engine {
+namespace engine::trace {
 
 // A transfer is more urgent than another when it belongs to an earlier step, or to the same and is
 // needed by an earlier forward task. It is overtaken when a less urgent one is started after it was
@@ -36,4 +36,4 @@ enum class TransferStart {
 Inversions FindInversions(const TimelineIndex& index, TransferStart start,
                           const std::function<bool(uint64_t step)>& counts);
 
-}  // namespace engine
+}  // namespace engine::trace

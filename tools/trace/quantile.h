@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-namespace engine {
+namespace engine::trace {
 
 // The value below which the fraction `at` of `values` lies, between neighbours interpolated; of
 // none 0.
@@ -17,4 +17,4 @@ inline double Quantile(std::vector<double> values, double at) {
   return std::lerp(values[below], values[above], place - std::floor(place));
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <set>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 constexpr size_t kWarmUpSteps = 2;
@@ -114,4 +114,4 @@ std::string Ranges(const std::vector<uint64_t>& numbers) {
   return text;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

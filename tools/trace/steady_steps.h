@@ -8,7 +8,7 @@
 #include "tools/trace/intervals.h"
 #include "tools/trace/timeline_index.h"
 
-namespace engine {
+namespace engine::trace {
 
 struct StepRange {
   uint64_t first = 0;
@@ -29,4 +29,4 @@ Result<StepChoice> ChooseSteps(const std::vector<TimelineIndex>& ranks, const St
 // "3..7, 9": ascending numbers, for people.
 std::string Ranges(const std::vector<uint64_t>& numbers);
 
-}  // namespace engine
+}  // namespace engine::trace

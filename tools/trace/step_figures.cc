@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 Intervals Cover(const std::vector<const Span*>& spans) {
@@ -131,4 +131,4 @@ StepFigures Medians(const std::vector<StepFigures>& steps) {
   return medians;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -8,7 +8,7 @@
 #include "tools/trace/quantile.h"
 #include "tools/trace/timeline_index.h"
 
-namespace engine {
+namespace engine::trace {
 
 // Of one step, or medians over steps: then each is a median of its own, and they need not add up.
 // Times in nanoseconds within the step, whatever step the work belongs to; docs/trace.md defines
@@ -55,4 +55,4 @@ class StepMeter {
 
 StepFigures Medians(const std::vector<StepFigures>& steps);
 
-}  // namespace engine
+}  // namespace engine::trace

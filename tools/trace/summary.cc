@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 class Summarizer {
@@ -201,4 +201,4 @@ Result<TraceSummary> SummarizeTrace(Trace trace, const SummaryOptions& options) 
   return summary;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -1,8 +1,10 @@
 // What a trace says about a run: docs/trace.md defines every figure.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/trace/inversions.h"
@@ -10,7 +12,7 @@
 #include "tools/trace/step_figures.h"
 #include "tools/trace/wait_cause.h"
 
-namespace engine {
+namespace engine::trace {
 
 struct SummaryOptions {
   double bandwidth = 0;  // of the bottleneck link, bytes per second each way; 0: as measured
@@ -70,4 +72,4 @@ std::string SummaryText(const TraceSummary& summary, const std::string& title);
 // One JSON object, with a newline.
 std::string SummaryJson(const TraceSummary& summary);
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -1,8 +1,12 @@
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tools/trace/summary.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -90,4 +94,4 @@ std::string SummaryJson(const TraceSummary& summary) {
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tools/trace/summary.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 constexpr size_t kColumns = 100;
@@ -177,4 +180,4 @@ std::string SummaryText(const TraceSummary& summary, const std::string& title) {
          Waits(summary);
 }
 
-}  // namespace engine
+}  // namespace engine::trace

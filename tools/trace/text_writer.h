@@ -7,7 +7,7 @@
 
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::trace {
 
 class TextWriter {
  public:
@@ -40,4 +40,4 @@ class TextWriter {
   Status status_;
 };
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 std::pair<uint64_t, uint32_t> KeyOf(const Span* span) {
@@ -116,4 +116,4 @@ std::vector<StallRecord> TimelineIndex::Stalls() const {
   return stalls;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -5,7 +5,7 @@
 
 #include "core/trace/timeline.h"
 
-namespace engine {
+namespace engine::trace {
 
 // Why the compute lane waited, as far as the spans tell. Null: not known.
 struct StallRecord {
@@ -57,4 +57,4 @@ class TimelineIndex {
   std::vector<const Span*> by_task_;  // compute and transfers, ascending by (step, task)
 };
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using Json = nlohmann::json;
@@ -169,4 +169,4 @@ RankTimeline TimelineFromJson(const Json& json) {
   return timeline;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -15,7 +15,7 @@
 #include "core/trace/timeline.h"
 #include "tools/trace/text_writer.h"
 
-namespace engine {
+namespace engine::trace {
 
 // A task and a span take a line each. `timeline` has been checked.
 void WriteTimeline(const RankTimeline& timeline, TextWriter& out);
@@ -26,4 +26,4 @@ RankTimeline TimelineFromJson(const nlohmann::json& json);
 const nlohmann::json& Member(const nlohmann::json& object, const char* key,
                              nlohmann::json::value_t type);
 
-}  // namespace engine
+}  // namespace engine::trace

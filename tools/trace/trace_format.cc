@@ -12,7 +12,7 @@
 #include "tools/trace/chrome_events.h"
 #include "tools/trace/timeline_json.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using Json = nlohmann::json;
@@ -147,4 +147,4 @@ Result<RankTimeline> ParseTimeline(std::string_view text) try {
                        text.size(), error.what());
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -14,7 +14,7 @@
 #include "core/trace/timeline.h"
 #include "engine/status.h"
 
-namespace engine {
+namespace engine::trace {
 
 // Takes the text of a file piece by piece.
 using TextSink = std::function<Status(std::string_view)>;
@@ -34,4 +34,4 @@ std::string SerializeTimeline(const RankTimeline& timeline);
 // grows with the text that is there.
 Result<RankTimeline> ParseTimeline(std::string_view text);
 
-}  // namespace engine
+}  // namespace engine::trace

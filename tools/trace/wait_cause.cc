@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 // Less is what a thread takes to wake up.
@@ -270,4 +270,4 @@ const Span* CauseFinder::Blocker(size_t position, const Interval& window,
   return blocker;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -7,7 +7,7 @@
 #include "tools/trace/intervals.h"
 #include "tools/trace/timeline_index.h"
 
-namespace engine {
+namespace engine::trace {
 
 enum class CauseKind : int32_t {
   kLateRank = 0,  // another rank had the transfer ready, or submitted it, later than this one; of
@@ -68,4 +68,4 @@ class CauseFinder {
   std::vector<int64_t> longest_transfer_ns_;  // by position
 };
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -20,6 +20,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server.h"
@@ -73,8 +74,7 @@ class Servers {
   Servers() : context_(1), router_(context_, ZMQ_ROUTER) {
     SetBuffers(router_);
     router_.bind("tcp://127.0.0.1:*");
-    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                  .flow = sizes});
+    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*", .flow = sizes});
     ENGINE_CHECK(started.ok(), "%s", started.status().message());
     server_ = std::move(*started);
   }

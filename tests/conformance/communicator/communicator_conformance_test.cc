@@ -54,7 +54,7 @@ TEST_P(CommunicatorConformance, TraitsAreCoherent) {
       EXPECT_EQ(traits.kinds >> (static_cast<int>(TransferKind::kBarrier) + 1), 0u);
       EXPECT_EQ(traits.dtypes >> (static_cast<int>(DType::kFloat16) + 1), 0u);
       EXPECT_LE(traits.ordered, 1u);
-      EXPECT_LE(traits.measures_only, size > 1 ? 1u : 0u) << "one rank has nothing to measure";
+      EXPECT_LE(traits.no_op, size > 1 ? 1u : 0u) << "one rank has nothing to measure";
     }
   }
 }

@@ -41,12 +41,13 @@ int Train(const std::string& path, const std::filesystem::path& folder, int rank
           int victim) {
   const auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) return kNotCreated;
-  bench::FolderHost host({.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size},
-                folder, DeviceOfRank(rank));
+  bench::FolderHost host(
+      {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size}, folder,
+      DeviceOfRank(rank));
   const auto created = plugin->Create<Communicator>(host);
   if (!created.ok()) return kNotCreated;
   Communicator& communicator = **created;
-  if (communicator.traits().measures_only) return kMeasuresOnly;
+  if (communicator.traits().no_op) return kMeasuresOnly;
   std::vector<TransferBuffers> buffers;
   for (int i = 0; i < 4; ++i) {
     buffers.emplace_back(TransferCase{.count = 40000 * i + 1, .in_place = true}, rank, size);
@@ -89,16 +90,16 @@ TEST_P(CommunicatorProcess, SurvivorsOfAKilledRankNameItPromptly) {
               children[static_cast<size_t>(victim)]);
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     const auto death = std::chrono::steady_clock::now();
-    bool measures_only = !killed && WEXITSTATUS(status) == kMeasuresOnly;
+    bool no_op = !killed && WEXITSTATUS(status) == kMeasuresOnly;
     for (int rank = 0; rank < kSize; ++rank) {
       if (rank == victim) continue;
       ASSERT_GT(waitpid(children[static_cast<size_t>(rank)], &status, 0), 0);
       ASSERT_TRUE(WIFEXITED(status)) << "rank " << rank << " died of signal " << WTERMSIG(status);
-      if (!measures_only) {
+      if (!no_op) {
         EXPECT_EQ(WEXITSTATUS(status), kBlamedTheKilled) << "rank " << rank;
       }
     }
-    if (measures_only) GTEST_SKIP() << "ranks never meet";
+    if (no_op) GTEST_SKIP() << "ranks never meet";
     EXPECT_TRUE(killed);
     EXPECT_LT(std::chrono::steady_clock::now() - death, std::chrono::seconds(5));
   }

@@ -35,7 +35,7 @@ class World {
   MemoryHost& host(int rank) { return *hosts_[static_cast<size_t>(rank)]; }
   void Destroy(int rank) { communicators_[static_cast<size_t>(rank)].reset(); }
   // Whether results can be right: not with a communicator that only measures.
-  bool moves_data() { return size() == 1 || rank(0).traits().measures_only == 0; }
+  bool moves_data() { return size() == 1 || rank(0).traits().no_op == 0; }
 
  private:
   std::vector<std::unique_ptr<MemoryHost>> hosts_;

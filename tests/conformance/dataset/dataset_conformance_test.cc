@@ -111,7 +111,7 @@ class DatasetConformance : public ::testing::TestWithParam<std::string> {
     return {{"path", folder_.path().native()}};
   }
 
-  LoneHost host_;
+  SingleHost host_;
   engine::testing::TempFolder folder_;
 };
 

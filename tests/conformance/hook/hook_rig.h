@@ -27,7 +27,7 @@ inline OptionValues::Overrides RequiredOptions(const PluginUnderTest& plugin) {
 
 inline std::unique_ptr<GradientHook> MakeHook(const std::string& path,
                                               OptionValues::Overrides options = {}) {
-  static LoneHost host;
+  static SingleHost host;
   auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) {
     ADD_FAILURE() << plugin.status().message();

@@ -353,7 +353,7 @@ bool HasBFloat16(const PluginUnderTest& plugin) {
 LoadedOps LoadedOps::Load(const std::string& path, const Settings& settings) {
   Result<PluginUnderTest> plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
-  auto host = std::make_shared<LoneHost>();
+  auto host = std::make_shared<SingleHost>();
   OptionValues::Overrides options = {{"threads", std::to_string(settings.threads)},
                                      {"tune", settings.tune ? "time" : "off"},
                                      {"tune_file", ""}};

@@ -40,7 +40,7 @@ class DeviceMemory {
 // A library with its root object.
 struct LoadedOps {
   PluginUnderTest plugin;
-  std::shared_ptr<LoneHost> host;
+  std::shared_ptr<SingleHost> host;
   std::shared_ptr<OpLibrary> library;
 
   struct Settings {

@@ -85,8 +85,8 @@ TEST_P(OptimizerOnDevice, UpdatesManySpansAsOnTheHost) {
   AsyncAccelerator device;
   DeviceArrays arrays(device);
   MemoryHost device_host({}, std::make_shared<MemoryStoreTable>(), &device);
-  LoneHost lone_host;
-  const auto on_host = Make(GetParam(), lone_host), on_device = Make(GetParam(), device_host);
+  SingleHost single_host;
+  const auto on_host = Make(GetParam(), single_host), on_device = Make(GetParam(), device_host);
   EXPECT_EQ(on_host->Query(kSpanUpdatesId), nullptr);
   auto* const spans = static_cast<SpanUpdates*>(on_device->Query(kSpanUpdatesId));
   ASSERT_NE(spans, nullptr);

@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
                     SgdCase{"0.5", "true", "0.05", 0.5f}));
 
 TEST(Sgd, NeedsAMomentumForNesterov) {
-  LoneHost host;
+  SingleHost host;
   auto plugin = PluginUnderTest::Load(kSgd);
   ASSERT_TRUE(plugin.ok());
   auto optimizer = plugin->Create<Optimizer>(host, {{"nesterov", "true"}});

@@ -15,7 +15,7 @@ namespace engine::test {
 
 inline std::unique_ptr<Optimizer> MakeOptimizer(const std::string& path,
                                                 const OptionValues::Overrides& options = {}) {
-  static LoneHost host;
+  static SingleHost host;
   auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) {
     ADD_FAILURE() << plugin.status().message();

@@ -373,7 +373,7 @@ TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName
   EXPECT_LT(Clock::now() - start, kPromptly);
   const Status lost = PushStep(members, 0, units, 2);
   EXPECT_EQ(lost.code(), StatusCode::kPeerLost) << lost.message();
-  EXPECT_EQ(BlamedServer(lost.rank()), last) << lost.message();
+  EXPECT_EQ(ServerOfId(lost.rank()), last) << lost.message();
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf(UpdateMode::kBounded)),

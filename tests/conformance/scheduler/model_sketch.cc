@@ -14,7 +14,7 @@ bool Coin(std::mt19937& random) {
 
 void Serve(std::mt19937& random, ModelSketch* model) {
   model->served = true;
-  model->own_pace = Draw(random, 0, 2) == 0;
+  model->asynchronous = Draw(random, 0, 2) == 0;
   model->span_hook = model->global_hook = false;
   for (size_t p = 0; p < model->parameter_counts.size(); ++p) {
     if (Draw(random, 0, 4) == 0) model->tables.push_back(p);

@@ -26,7 +26,7 @@ struct ModelSketch {
   bool sharded = false;
   bool alone = false;          // one rank: nothing travels; neither sharded nor served
   bool served = false;         // no hook after the transfer then
-  bool own_pace = false;       // served without statistics
+  bool asynchronous = false;   // served without statistics
   std::vector<size_t> tables;  // served: ordinals of parameters of which rows travel
   int64_t slice_multiple = 1;
 

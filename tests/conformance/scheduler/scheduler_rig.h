@@ -19,13 +19,13 @@ inline std::string SchedulerPath(const std::string& name) {
 inline std::unique_ptr<Scheduler> MakeScheduler(const std::string& path,
                                                 const OptionValues::Overrides& options = {},
                                                 Host* host = nullptr) {
-  static LoneHost lone_host;
+  static SingleHost single_host;
   auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) {
     ADD_FAILURE() << plugin.status().message();
     return nullptr;
   }
-  auto scheduler = plugin->Create<Scheduler>(host ? *host : lone_host, options);
+  auto scheduler = plugin->Create<Scheduler>(host ? *host : single_host, options);
   if (scheduler.ok()) return std::move(*scheduler);
   ADD_FAILURE() << scheduler.status().message();
   return nullptr;

@@ -40,7 +40,7 @@ TEST_P(ServedConformance, NoRankWaitsForAnotherForEver) {
     ASSERT_TRUE(one.ok() && two.ok() && three.ok());
     std::vector<SchedulerRig*> rigs = {&one, &two};
     if (seed % 3 == 0) rigs.push_back(&three);
-    ServedRanks ranks(rigs, /*own_pace=*/false);
+    ServedRanks ranks(rigs, /*asynchronous=*/false);
     for (uint32_t run = 0; run < 3; ++run) {
       ASSERT_EQ(ranks.Run(seed * 10 + run, 4), "") << "in run " << run;
       for (size_t rank = 0; rank < rigs.size(); ++rank) {
@@ -53,11 +53,11 @@ TEST_P(ServedConformance, NoRankWaitsForAnotherForEver) {
 // Without servers that wait and without statistics, ranks need not hear of each other.
 TEST_P(ServedConformance, RanksGoAtTheirOwnPace) {
   ModelSketch model = ModelSketch::Chain({1000, 100000, 1000});
-  model.served = model.own_pace = true;
+  model.served = model.asynchronous = true;
   model.tables = {0};
   SchedulerRig one(GetParam(), model), two(GetParam(), model);
   ASSERT_TRUE(one.ok() && two.ok());
-  ServedRanks ranks({&one, &two}, /*own_pace=*/true);
+  ServedRanks ranks({&one, &two}, /*asynchronous=*/true);
   EXPECT_EQ(ranks.Run(1, 6), "");
   EXPECT_EQ(ServedRanks({&one}, true).Run(2, 6), "");
 }

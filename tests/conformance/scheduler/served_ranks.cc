@@ -6,8 +6,8 @@
 
 namespace engine::test {
 
-ServedRanks::ServedRanks(std::vector<SchedulerRig*> rigs, bool own_pace)
-    : rigs_(std::move(rigs)), own_pace_(own_pace), traces_(rigs_.size()) {
+ServedRanks::ServedRanks(std::vector<SchedulerRig*> rigs, bool asynchronous)
+    : rigs_(std::move(rigs)), asynchronous_(asynchronous), traces_(rigs_.size()) {
   for (const TaskInfo& task : rigs_.front()->graph.tasks()) {
     if (task.kind != TaskKind::kTransfer || task.transfer != TransferKind::kPush) continue;
     push_of_unit_.resize(std::max<size_t>(push_of_unit_.size(), task.unit + 1));
@@ -26,7 +26,7 @@ bool ServedRanks::MayEnd(size_t rank, uint32_t task, uint32_t step) const {
   for (size_t other = 0; other < rigs_.size(); ++other) {
     const ExecutorModel& there = *rigs_[other]->executor;
     if (is_pull) {
-      if (own_pace_ && other != rank) continue;
+      if (asynchronous_ && other != rank) continue;
       const uint32_t pushed = kit::IsOpeningPull(info) ? step - 1 : step;
       if (!there.WasDone(push_of_unit_[info.unit], pushed)) return false;
     } else if (!there.WasStarted(task, step)) {

@@ -13,8 +13,8 @@ namespace engine::test {
 
 class ServedRanks {
  public:
-  // Equal rigs. `own_pace`: a pull waits for no other rank.
-  ServedRanks(std::vector<SchedulerRig*> rigs, bool own_pace);
+  // Equal rigs. `asynchronous`: a pull waits for no other rank.
+  ServedRanks(std::vector<SchedulerRig*> rigs, bool asynchronous);
 
   // Runs all ranks side by side, in turns that `seed` draws, and returns what went wrong, or "".
   std::string Run(uint32_t seed, uint32_t steps);
@@ -25,7 +25,7 @@ class ServedRanks {
   bool MayEnd(size_t rank, uint32_t task, uint32_t step) const;
 
   const std::vector<SchedulerRig*> rigs_;
-  const bool own_pace_;
+  const bool asynchronous_;
   std::vector<uint32_t> push_of_unit_;
   std::vector<Trace> traces_;
 };

@@ -112,7 +112,7 @@ ModelInfo StepGraph::model_info() const {
 
 void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
   const size_t loss = model_.layers.size() - 1;
-  if (!model_.own_pace && !model_.alone) {
+  if (!model_.asynchronous && !model_.alone) {
     statistics_ = AddTransfer(TransferKind::kAllReduce, "statistics", {loss});
     drafts_[statistics_].place = static_cast<int64_t>(loss);
   }

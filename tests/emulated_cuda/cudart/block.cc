@@ -199,7 +199,7 @@ int Block::Barrier(const char* function, bool predicate) {
     Fail("thread %s is at %s, others of its block at %s: %s",
          Text(thread.view.thread_index).c_str(), function, barrier_.function, Where().c_str());
   }
-  const uint32_t side = barrier_.meeting % 2;
+  const uint32_t side = barrier_.rendezvous % 2;
   barrier_.count += predicate ? 1 : 0;
   if (++barrier_.arrived == count_) {
     ReleaseBarrier();
@@ -211,8 +211,8 @@ int Block::Barrier(const char* function, bool predicate) {
 }
 
 void Block::ReleaseBarrier() {
-  barrier_.results[barrier_.meeting % 2] = barrier_.count;
-  ++barrier_.meeting;
+  barrier_.results[barrier_.rendezvous % 2] = barrier_.count;
+  ++barrier_.rendezvous;
   barrier_.arrived = 0;
   barrier_.count = 0;
   for (uint32_t i = 0; i < count_; ++i) threads_[i].state = State::kReady;
@@ -231,13 +231,13 @@ uint32_t Block::Meet(const char* function, unsigned mask, const void* value, siz
     Fail("thread %s is at %s, other lanes of its warp at %s: %s",
          Text(thread.view.thread_index).c_str(), function, warp.function, Where().c_str());
   }
-  const uint32_t side = warp.meeting % 2;
+  const uint32_t side = warp.rendezvous % 2;
   if (size_bytes > 0) {
     std::memcpy(warp.values[side][thread.index % kWarpSize].data(), value, size_bytes);
   }
   if (++warp.arrived == kWarpSize) {
     complete(warp, side);
-    ++warp.meeting;
+    ++warp.rendezvous;
     warp.arrived = 0;
     for (uint32_t i = first; i < first + kWarpSize; ++i) threads_[i].state = State::kReady;
   } else {
@@ -307,7 +307,7 @@ void Block::Access(const void* address, size_t size_bytes, bool write, bool alig
   const dim3& grid = kernel_->grid;
   const Thread& thread = current();
   const Moment now = {1 + index_.x + grid.x * (index_.y + grid.y * index_.z), thread.index,
-                      barrier_.meeting, WarpOf(thread).barriers};
+                      barrier_.rendezvous, WarpOf(thread).barriers};
   Moment other;
   const char* const error = accesses_.Access(address, size_bytes, write, now, &other);
   if (!error) return;

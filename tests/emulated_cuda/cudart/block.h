@@ -1,5 +1,5 @@
 // One block of a kernel at a time: its threads as fibers on one thread of the system, its barriers,
-// the meetings of its warps, its shared memory.
+// the rendezvous of its warps, its shared memory.
 #pragma once
 
 #include <array>
@@ -67,9 +67,9 @@ class Block {
   struct Warp {
     const char* function = nullptr;
     uint32_t arrived = 0;
-    uint32_t meeting = 0;  // counts
+    uint32_t rendezvous = 0;  // counts
     uint32_t barriers = 0;
-    // Of this meeting and of the one before it.
+    // Of this rendezvous and of the one before it.
     alignas(64) std::array<std::array<Slot, kWarpSize>, 2> values;
     std::array<Product, 2> products;
   };
@@ -78,13 +78,13 @@ class Block {
     uint32_t arrived = 0;
     uint32_t count = 0;  // of true predicates
     std::array<uint32_t, 2> results{};
-    uint32_t meeting = 0;
+    uint32_t rendezvous = 0;
   };
 
   static void RunThread(void* thread);
   Thread& current() const { return *current_; }
   Warp& WarpOf(const Thread& thread) { return warps_[thread.index / kWarpSize]; }
-  // Gives `size_bytes` and returns the number of the meeting; `complete` runs once, by the last.
+  // Gives `size_bytes` and returns the number of the rendezvous; `complete` runs once, by the last.
   template <typename Complete>
   uint32_t Meet(const char* function, unsigned mask, const void* value, size_t size_bytes,
                 Complete complete);

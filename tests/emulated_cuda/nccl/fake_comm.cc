@@ -17,7 +17,7 @@ using fake_nccl::Kind;
 using fake_nccl::kStageBytes;
 using fake_nccl::Operation;
 using fake_nccl::Slot;
-using fake_nccl::Wish;
+using fake_nccl::SplitRequest;
 
 namespace {
 
@@ -151,7 +151,7 @@ ncclResult_t ncclComm::Split(int color, int key, ncclComm** out) {
   *out = nullptr;
   child_out_ = out;
   Slot& own = segment_->slot(rank_);
-  own.wishes[(splits_ + 1) % 2] = {color, key};
+  own.requests[(splits_ + 1) % 2] = {color, key};
   own.splits.store(++splits_);
   phase_ = Phase::kSplit;
   polls_left_ = 1;
@@ -165,17 +165,17 @@ bool ncclComm::HaveWishes() {
   return true;
 }
 
-// When all wishes are there.
+// When all requests are there.
 ncclResult_t ncclComm::MakeChild() {
-  const auto wish_of = [this](int r) { return segment_->slot(r).wishes[splits_ % 2]; };
-  const Wish own = wish_of(rank_);
+  const auto request_of = [this](int r) { return segment_->slot(r).requests[splits_ % 2]; };
+  const SplitRequest own = request_of(rank_);
   if (own.color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
   int rank = 0, ranks = 0;
   for (int r = 0; r < ranks_; ++r) {
-    const Wish wish = wish_of(r);
-    if (wish.color != own.color) continue;
+    const SplitRequest request = request_of(r);
+    if (request.color != own.color) continue;
     ++ranks;
-    if (wish.key < own.key || (wish.key == own.key && r < rank_)) ++rank;
+    if (request.key < own.key || (request.key == own.key && r < rank_)) ++rank;
   }
   auto segment = segment_->JoinPart(splits_, own.color, rank);
   if (segment == nullptr) return ncclSystemError;

@@ -45,7 +45,7 @@ size_t Count(const std::string& text, const std::string& word) {
 
 TEST_F(BenchPage, ShowsVerdictAndPlots) {
   const std::string dom = Render(page_);
-  EXPECT_THAT(dom, AllOf(HasSubstr("id=\"verdict\""), HasSubstr("not separable")));
+  EXPECT_THAT(dom, AllOf(HasSubstr("id=\"conclusion\""), HasSubstr("not separable")));
   for (const char* id : {"steps", "ratio", "order", "losses"}) {
     const size_t begin = dom.find("<figure id=\"" + std::string(id) + "\">");
     ASSERT_NE(begin, std::string::npos) << id;

@@ -86,14 +86,14 @@ TEST_F(BenchTrain, AControlComparesAWithItself) {
   EXPECT_EQ(outcome.err, "");
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["request"]["a_against_itself"], true);
-  EXPECT_THAT(json["verdict"].get<std::string>(), HasSubstr("control passed"));
+  EXPECT_THAT(json["conclusion"].get<std::string>(), HasSubstr("control passed"));
 }
 
 TEST_F(BenchTrain, GivesNoVerdictOnDifferentLosses) {
   const Outcome outcome =
       Bench({"--b-set", "train.learning_rate.base=0.1", "--blocks", "1", "--quiet"});
   EXPECT_EQ(outcome.exit_code, 65);
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("no verdict: A and B do not compute the same thing"),
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("no conclusion: A and B do not compute the same thing"),
                                  HasSubstr("in run 1 (A)"), HasSubstr("in run 2 (B)")));
   EXPECT_THAT(outcome.out, HasSubstr("differ at step"));
 }

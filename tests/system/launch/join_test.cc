@@ -114,9 +114,9 @@ TEST_F(Join, AnotherWorldSizeIsRefusedOnBothSides) {
 TEST_F(Join, AnotherRunAtTheSameAddressIsRefusedAndDisturbsNothing) {
   int port = FreePort();
   Start({"ring"}, TorchrunRank(0, 2, port));
-  Variables stranger = TorchrunRank(1, 2, port);
-  stranger["TORCHELASTIC_RUN_ID"] = "another";
-  Start({"ring"}, stranger);
+  Variables other = TorchrunRank(1, 2, port);
+  other["TORCHELASTIC_RUN_ID"] = "another";
+  Start({"ring"}, other);
   EXPECT_EQ(ranks_[1]->Wait(), 201);
   EXPECT_THAT(ranks_[1]->output(), HasSubstr("another run is using 127.0.0.1"));
   Start({"ring"}, TorchrunRank(1, 2, port));

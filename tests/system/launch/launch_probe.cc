@@ -41,7 +41,7 @@ void Say(const std::string& line) {
 }
 
 // Every rank reads what its neighbour wrote.
-Status Ring(RankContext& context) {
+Status Ring(base::RankContext& context) {
   int next = (context.info.rank + 1) % context.info.world_size;
   std::string value(100000, static_cast<char>('a' + context.info.rank));
   ENGINE_RETURN_IF_ERROR(context.store.Set("ring/" + std::to_string(context.info.rank), value));
@@ -51,7 +51,7 @@ Status Ring(RankContext& context) {
   return Status::Error(StatusCode::kInternal, "wrong bytes from rank %d", next);
 }
 
-Status WaitForStop(RankContext& context) {
+Status WaitForStop(base::RankContext& context) {
   while (context.stop_requested == 0 && !context.abort.raised()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -72,7 +72,7 @@ Status Misbehave(const std::string& name) {
 }
 
 // Waits until the process that `key` names has ended.
-Status AwaitEnd(RankContext& context, const std::string& key) {
+Status AwaitEnd(base::RankContext& context, const std::string& key) {
   ENGINE_ASSIGN_OR_RETURN(const std::string pid, context.store.Get(key, kForeverMs));
   while (kill(std::stoi(pid), 0) == 0) {
     if (context.abort.raised()) return context.abort.reason();
@@ -82,8 +82,8 @@ Status AwaitEnd(RankContext& context, const std::string& key) {
 }
 
 // One rank dies `deaths` times, and rank 0 has said that the run survives that.
-Status Lossy(RankContext& context, const Scenario& scenario) {
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "probe", "the same", kForeverMs));
+Status Lossy(base::RankContext& context, const Scenario& scenario) {
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, "probe", "the same", kForeverMs));
   const int rank = context.info.rank, incarnation = context.info.incarnation;
   if (rank == 0) {
     context.AllowLosses();
@@ -108,7 +108,7 @@ Status Lossy(RankContext& context, const Scenario& scenario) {
   return context.store.Set("finish", "");
 }
 
-Status Serve(RankContext& context, const Scenario& scenario) {
+Status Serve(base::RankContext& context, const Scenario& scenario) {
   const RankInfo& info = context.info;
   Say("server " + std::to_string(info.rank) + " pid " + std::to_string(getpid()));
   Say("run of " + std::to_string(info.world_size) + " ranks, " + std::to_string(info.servers) +
@@ -121,12 +121,12 @@ Status Serve(RankContext& context, const Scenario& scenario) {
   if (scenario.name == "server-stay") {
     for (;;) pause();
   }
-  ENGINE_RETURN_IF_ERROR(context.store.Get(kRanksLeftKey, kForeverMs).status());
+  ENGINE_RETURN_IF_ERROR(context.store.Get(launch::kRanksLeftKey, kForeverMs).status());
   Say("served " + std::to_string(context.stop_requested.load()));
   return {};
 }
 
-Status Body(RankContext& context, const Scenario& scenario) {
+Status Body(base::RankContext& context, const Scenario& scenario) {
   if (context.info.is_server != 0) return Serve(context, scenario);
   Say("pid " + std::to_string(getpid()));
   if (scenario.name == "ring") return Ring(context);
@@ -165,8 +165,8 @@ Status Body(RankContext& context, const Scenario& scenario) {
 
 int Main(int argc, char** argv) {
   Scenario scenario;
-  LaunchFlags flags;
-  LaunchOptions options;
+  launch::LaunchFlags flags;
+  launch::LaunchOptions options;
   options.server_leave_ms = 300;
   options.notice = [](const std::string& sentence) { Say("notice: " + sentence); };
   std::string serve;
@@ -206,16 +206,18 @@ int Main(int argc, char** argv) {
       environment[std::string(*entry, equals - *entry)] = equals + 1;
     }
   }
-  LaunchOutcome outcome{{}, 2};
-  Result<LaunchPlan> plan = serve.empty() ? ResolveLaunch(flags, environment)
-                                          : ResolveServe(serve, index, flags.key_file);
+  launch::LaunchOutcome outcome{{}, 2};
+  Result<launch::LaunchPlan> plan = serve.empty()
+                                        ? launch::ResolveLaunch(flags, environment)
+                                        : launch::ResolveServe(serve, index, flags.key_file);
   if (plan.ok()) {
-    outcome = Launch(*plan, options, [&](RankContext& context) { return Body(context, scenario); });
+    outcome = launch::Launch(*plan, options,
+                             [&](base::RankContext& context) { return Body(context, scenario); });
   } else {
     outcome.status = plan.status();
   }
   if (!outcome.status.ok() && outcome.report) {
-    Say("error: " + MemberName(outcome.status.rank()) + ": " + outcome.status.message());
+    Say("error: " + base::MemberName(outcome.status.rank()) + ": " + outcome.status.message());
   }
   return outcome.exit_code;
 }

@@ -169,7 +169,7 @@ class ServeAt : public Servers {
     return command;
   }
   // A connection to the run, which is listening soon.
-  int Knock() const {
+  int Connect() const {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -266,7 +266,7 @@ TEST_F(ServeAt, OffLoopbackAKeyIsRequired) {
 TEST_F(ServeAt, TheKeyDecidesWhoServes) {
   ProbeProcess run(Probe({"ring", "-n", "2", "--servers", "1", "--serve-at",
                           "0.0.0.0:" + std::to_string(port_), "--key-file", key_}));
-  close(Knock());  // it listens, so the key is there
+  close(Connect());  // it listens, so the key is there
   struct stat info {};
   ASSERT_EQ(stat(key_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777u, 0600u);
@@ -295,12 +295,12 @@ TEST_F(ServeAt, TheKeyDecidesWhoServes) {
 
 TEST_F(ServeAt, StrangersHoldNothingUp) {
   ProbeProcess run(RunWith("ring", "1", {"--key-file", key_}));
-  std::vector<int> strangers;
+  std::vector<int> others;
   for (int i = 0; i < 40; ++i) {
-    strangers.push_back(Knock());
-    ASSERT_GE(strangers.back(), 0);
+    others.push_back(Connect());
+    ASSERT_GE(others.back(), 0);
     if (i % 2 == 0) {
-      EXPECT_GT(send(strangers.back(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 0);
+      EXPECT_GT(send(others.back(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 0);
     }
   }
   ProbeProcess server(ServeWith("ring", "0", {"--key-file", key_}));
@@ -308,8 +308,8 @@ TEST_F(ServeAt, StrangersHoldNothingUp) {
   EXPECT_EQ(server.Wait(), 0) << server.output();
   const size_t lines = Count(run.output(), "notice: refused a connection from 127.0.0.1:");
   EXPECT_GE(lines, 1u);
-  EXPECT_LT(lines, 20u) << "strangers fill the log";
-  for (int stranger : strangers) close(stranger);
+  EXPECT_LT(lines, 20u) << "others fill the log";
+  for (int other : others) close(other);
 }
 
 TEST_F(ServeAt, NobodyThereIsASentence) {

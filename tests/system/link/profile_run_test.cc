@@ -56,7 +56,7 @@ class ProfileRunTest : public testing::Test {
   }
 
   // The trained parameters, as rank 0 wrote them.
-  std::unique_ptr<SafetensorsFile> Train(const std::string& scheduler) {
+  std::unique_ptr<checkpoint::SafetensorsFile> Train(const std::string& scheduler) {
     const auto config = ProfileConfig("vgg16", SmallProfile(scheduler));
     EXPECT_TRUE(config.ok()) << config.status().message();
     const std::string path = folder_ / (scheduler + ".pbtxt");
@@ -72,7 +72,7 @@ class ProfileRunTest : public testing::Test {
       ranks.push_back(std::make_unique<ProbeProcess>(command, Environment(rank)));
     }
     for (auto& rank : ranks) EXPECT_EQ(rank->Wait(), 0) << scheduler << ":\n" << rank->output();
-    auto file = SafetensorsFile::Open(checkpoint);
+    auto file = checkpoint::SafetensorsFile::Open(checkpoint);
     EXPECT_TRUE(file.ok()) << file.status().message();
     return file.ok() ? std::move(*file) : nullptr;
   }
@@ -102,7 +102,7 @@ float Expected(uint64_t layer, uint32_t i) {
   return static_cast<float>(value);
 }
 
-void ExpectTrained(const SafetensorsFile& file) {
+void ExpectTrained(const checkpoint::SafetensorsFile& file) {
   const auto profile = FindProfile("vgg16");
   ASSERT_TRUE(profile.ok());
   const size_t layers = profile->layers.size();

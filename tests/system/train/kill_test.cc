@@ -87,7 +87,7 @@ class Kill : public ::testing::Test {
 
   // The step of a file that must be whole.
   static int64_t StepOf(const std::string& path) {
-    const auto opened = OpenCheckpoint(path);
+    const auto opened = checkpoint::OpenCheckpoint(path);
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     return opened.ok() ? opened->info.step : -1;
   }
@@ -166,7 +166,8 @@ class Kill : public ::testing::Test {
                  "output.checkpoint=whole/w", "--set", "output.keep_checkpoints=1", "--set",
                  "train.checkpoint_every=0", "--set", "output.metrics=whole/m"});
     EXPECT_TRUE(TensorsOf(path_) == TensorsOf(folder_ / "whole/w"));
-    const auto killed = OpenCheckpoint(path_), whole = OpenCheckpoint(folder_ / "whole/w");
+    const auto killed = checkpoint::OpenCheckpoint(path_),
+               whole = checkpoint::OpenCheckpoint(folder_ / "whole/w");
     ASSERT_TRUE(killed.ok() && whole.ok());
     EXPECT_EQ(killed->info.step, last_ + 5);
     EXPECT_EQ(killed->info.position.epoch, whole->info.position.epoch);
@@ -181,7 +182,9 @@ class Kill : public ::testing::Test {
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
       names.push_back(entry.path().filename());
     }
-    const auto numbered = [&](int64_t step) { return NameAtStep("model.safetensors", step); };
+    const auto numbered = [&](int64_t step) {
+      return checkpoint::NameAtStep("model.safetensors", step);
+    };
     EXPECT_THAT(names, ::testing::UnorderedElementsAre("run.pbtxt", "run.jsonl", "whole",
                                                        "model.safetensors", numbered(last_ - 1),
                                                        numbered(last_)));

@@ -32,7 +32,7 @@ TEST(Losses, TheEarliestStepThatDiffersIsNamed) {
   EXPECT_EQ(difference->run, 0u);
   EXPECT_EQ(difference->other_run, 2u);
   EXPECT_THAT(DifferenceInWords(*difference, runs, 1e-4),
-              AllOf(HasSubstr("no verdict: A and B do not compute the same thing: at step 2"),
+              AllOf(HasSubstr("no conclusion: A and B do not compute the same thing: at step 2"),
                     HasSubstr("1.5 in run 1 (A)"), HasSubstr("1.6 in run 3 (B)")));
 }
 

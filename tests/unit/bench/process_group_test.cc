@@ -28,7 +28,7 @@ class ProcessGroup : public ::testing::Test {
   }
 
   const testing::TempFolder folder_;
-  const StopSignals signals_;
+  const launch::StopSignals signals_;
 };
 
 TEST_F(ProcessGroup, RunsAllToTheirEnds) {

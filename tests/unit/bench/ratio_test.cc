@@ -77,7 +77,8 @@ TEST(EstimateRatio, TheIntervalIsNotWiderThanItMustBe) {
   Simulation simulation(1.3, 0.01, 0.05, 0);
   int separated = 0;
   for (int i = 0; i < 50; ++i) {
-    separated += Judge(EstimateRatio(simulation.Pairs(3), {.resamples = 300})) == Verdict::kFaster;
+    separated +=
+        Judge(EstimateRatio(simulation.Pairs(3), {.resamples = 300})) == Conclusion::kFaster;
   }
   EXPECT_EQ(separated, 50);
 }
@@ -103,21 +104,21 @@ TEST(EstimateRatio, IsTheSameForTheSameSeed) {
 TEST(EstimateRatio, OnePairSaysNothing) {
   const Ratio ratio = EstimateRatio({{{4, 4, 4}, {2, 2, 2}}}, {});
   EXPECT_DOUBLE_EQ(ratio.estimate, 2);
-  EXPECT_EQ(Judge(ratio), Verdict::kNotSeparable);
-  EXPECT_EQ(VerdictInWords(ratio),
+  EXPECT_EQ(Judge(ratio), Conclusion::kNotSeparable);
+  EXPECT_EQ(ConclusionText(ratio),
             "not separable: the speed of B is 0.00 to any factor times that of A (95 % interval)");
 }
 
-TEST(VerdictInWords, SaysWhichIsFaster) {
-  EXPECT_EQ(VerdictInWords({.estimate = 1.27, .low = 1.24, .high = 1.30}),
+TEST(ConclusionText, SaysWhichIsFaster) {
+  EXPECT_EQ(ConclusionText({.estimate = 1.27, .low = 1.24, .high = 1.30}),
             "B is 1.27x faster than A (95 % interval 1.24 to 1.30)");
-  EXPECT_EQ(VerdictInWords({.estimate = 0.8, .low = 0.75, .high = 0.85}),
+  EXPECT_EQ(ConclusionText({.estimate = 0.8, .low = 0.75, .high = 0.85}),
             "B is 1.25x slower than A (95 % interval 1.18 to 1.33)");
-  EXPECT_EQ(VerdictInWords({.estimate = 1.004, .low = 1.001, .high = 1.007}),
+  EXPECT_EQ(ConclusionText({.estimate = 1.004, .low = 1.001, .high = 1.007}),
             "B is 1.004x faster than A (95 % interval 1.001 to 1.007)");
-  EXPECT_EQ(VerdictInWords({.estimate = 1.004, .low = 0.98, .high = 1.03}),
+  EXPECT_EQ(ConclusionText({.estimate = 1.004, .low = 0.98, .high = 1.03}),
             "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)");
-  EXPECT_THAT(VerdictInWords({.estimate = 1, .low = 1, .high = 1}), HasSubstr("not separable"));
+  EXPECT_THAT(ConclusionText({.estimate = 1, .low = 1, .high = 1}), HasSubstr("not separable"));
 }
 
 TEST(StudentT, MatchesItsTableBeyondIt) {

@@ -38,7 +38,7 @@ TEST(Conclude, GivesNoVerdictWhenLossesDiffer) {
   const TrainResult result = Refused();
   ASSERT_TRUE(result.difference);
   EXPECT_EQ(result.difference->step, 3);
-  EXPECT_THAT(result.sentence, AllOf(StartsWith("no verdict"), HasSubstr("step 3")));
+  EXPECT_THAT(result.sentence, AllOf(StartsWith("no conclusion"), HasSubstr("step 3")));
 }
 
 TEST(Conclude, AControlPassesOrFails) {
@@ -95,7 +95,7 @@ TEST(TrainCsv, HasALineForEachMeasuredStep) {
 TEST(TrainJson, HoldsEverything) {
   const TrainResult result = Concluded(SampleResult(8, true));
   const auto json = nlohmann::json::parse(TrainJson(result));
-  EXPECT_EQ(json["verdict"], result.sentence);
+  EXPECT_EQ(json["conclusion"], result.sentence);
   EXPECT_EQ(json["refused"], false);
   EXPECT_NEAR(json["ratio"]["b_over_a_speed"].get<double>(), 1.25, 1e-6);
   EXPECT_EQ(json["ratio"]["b_is"], "faster");
@@ -135,7 +135,7 @@ TEST(TrainHtml, EscapesWhatItShows) {
 
 TEST(TrainHtml, OfARefusalNamesNoWinner) {
   const std::string html = TrainHtml(Refused());
-  EXPECT_THAT(html, HasSubstr(">no verdict<"));
+  EXPECT_THAT(html, HasSubstr(">no conclusion<"));
   EXPECT_THAT(html, HasSubstr("differs from step 3"));
   EXPECT_THAT(html, Not(HasSubstr("faster than")));
 }

@@ -8,9 +8,9 @@ namespace {
 TEST(Summary, InterpolatesBetweenOrderStatistics) {
   const std::vector<double> values = {4, 1, 3, 2, 5};
   EXPECT_DOUBLE_EQ(Median(values), 3);
-  EXPECT_DOUBLE_EQ(Quantile(values, 0), 1);
-  EXPECT_DOUBLE_EQ(Quantile(values, 1), 5);
-  EXPECT_DOUBLE_EQ(Quantile(values, 0.1), 1.4);
+  EXPECT_DOUBLE_EQ(trace::Quantile(values, 0), 1);
+  EXPECT_DOUBLE_EQ(trace::Quantile(values, 1), 5);
+  EXPECT_DOUBLE_EQ(trace::Quantile(values, 0.1), 1.4);
   EXPECT_DOUBLE_EQ(Median({1, 2}), 1.5);
 }
 

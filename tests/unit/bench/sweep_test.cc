@@ -51,16 +51,17 @@ TEST(RunSweep, TakesTurnsOnAllRanks) {
     ASSERT_TRUE(contender.ok()) << contender.status().message();
     request.contenders.push_back(std::move(*contender));
   }
-  LaunchPlan plan{.mode = LaunchPlan::Mode::kThreads, .info = {.world_size = 2}};
+  launch::LaunchPlan plan{.mode = launch::LaunchPlan::Mode::kThreads, .info = {.world_size = 2}};
   SweepResult result;
   size_t rows = 0;
-  const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& rank) -> Status {
-    rank.log = MemberLog(rank.info);
-    auto swept = RunSweep(request, rank, [&](const SweepRow&) { ++rows; });
-    if (!swept.ok()) return swept.status();
-    if (rank.info.rank == 0) result = std::move(*swept);
-    return {};
-  });
+  const launch::LaunchOutcome outcome =
+      launch::Launch(plan, {}, [&](base::RankContext& rank) -> Status {
+        rank.log = launch::MemberLog(rank.info);
+        auto swept = RunSweep(request, rank, [&](const SweepRow&) { ++rows; });
+        if (!swept.ok()) return swept.status();
+        if (rank.info.rank == 0) result = std::move(*swept);
+        return {};
+      });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   ASSERT_EQ(result.rows.size(), 3u);  // 4, 64, 1024
   EXPECT_EQ(rows, 3u);

@@ -14,28 +14,28 @@ constexpr int64_t kMs = 1000000;
 
 // Step s of this rank takes `step_ms[s]`; a forward task of 1 ms, a backward task of 2 ms and a
 // wait of 0.5 ms lie in each.
-RankTimeline Timeline(int rank, const std::vector<int64_t>& step_ms) {
-  RankTimeline timeline{.rank = rank, .world_size = 2};
+trace::RankTimeline Timeline(int rank, const std::vector<int64_t>& step_ms) {
+  trace::RankTimeline timeline{.rank = rank, .world_size = 2};
   timeline.tasks = {{.name = "f", .kind = TaskKind::kForward},
                     {.name = "b", .kind = TaskKind::kBackward},
                     {.name = "t", .kind = TaskKind::kTransfer, .size_bytes = 1000}};
   int64_t now = 77;
   for (size_t step = 0; step < step_ms.size(); ++step) {
-    const auto add = [&](SpanKind kind, uint32_t task, int64_t length) {
+    const auto add = [&](trace::SpanKind kind, uint32_t task, int64_t length) {
       timeline.spans.push_back(
           {.kind = kind, .task = task, .step = step, .begin_ns = now, .end_ns = now + length});
     };
-    add(SpanKind::kTask, 0, kMs);
-    add(SpanKind::kTask, 1, 2 * kMs);
-    add(SpanKind::kWait, 1, kMs / 2);
-    add(SpanKind::kStep, kNoTask, step_ms[step] * kMs);
+    add(trace::SpanKind::kTask, 0, kMs);
+    add(trace::SpanKind::kTask, 1, 2 * kMs);
+    add(trace::SpanKind::kWait, 1, kMs / 2);
+    add(trace::SpanKind::kStep, trace::kNoTask, step_ms[step] * kMs);
     now += step_ms[step] * kMs;
   }
   return timeline;
 }
 
 TEST(MeasureSteps, TakesTheSlowestRankOfEachStep) {
-  const Trace trace{{}, {Timeline(0, {50, 4, 6, 5}), Timeline(1, {60, 5, 4, 5})}};
+  const trace::Trace trace{{}, {Timeline(0, {50, 4, 6, 5}), Timeline(1, {60, 5, 4, 5})}};
   const auto steps = MeasureSteps(trace, 3);
   ASSERT_TRUE(steps.ok()) << steps.status().message();
   EXPECT_THAT(steps->step_seconds, ElementsAre(DoubleEq(5e-3), DoubleEq(6e-3), DoubleEq(5e-3)));
@@ -46,7 +46,7 @@ TEST(MeasureSteps, TakesTheSlowestRankOfEachStep) {
 }
 
 TEST(MeasureSteps, ARankWithoutAStepIsAnError) {
-  const Trace trace{{}, {Timeline(0, {5, 5, 5}), Timeline(1, {5, 5})}};
+  const trace::Trace trace{{}, {Timeline(0, {5, 5, 5}), Timeline(1, {5, 5})}};
   const auto steps = MeasureSteps(trace, 3);
   ASSERT_FALSE(steps.ok());
   EXPECT_EQ(steps.status().code(), StatusCode::kBadData);

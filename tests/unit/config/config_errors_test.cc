@@ -1,6 +1,6 @@
 #include "tests/unit/config/config_fixture.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 using ::testing::EndsWith;
@@ -235,4 +235,4 @@ TEST_F(ConfigTest, Overrides) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::config

@@ -9,7 +9,7 @@
 #include "app/config/config.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
-namespace engine {
+namespace engine::config {
 
 class ConfigTest : public ::testing::Test {
  protected:
@@ -55,4 +55,4 @@ class ConfigTest : public ::testing::Test {
   }
 };
 
-}  // namespace engine
+}  // namespace engine::config

@@ -6,7 +6,7 @@
 #include "core/plugin/layer_list.h"
 #include "tests/unit/config/config_fixture.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 using ::testing::ElementsAre;
@@ -24,8 +24,9 @@ std::vector<std::string> Plugins(const Config& config) {
   return names;
 }
 
-const OwnedOption& Option(const std::vector<OwnedOption>& options, const std::string& name) {
-  for (const OwnedOption& option : options) {
+const plugin::OwnedOption& Option(const std::vector<plugin::OwnedOption>& options,
+                                  const std::string& name) {
+  for (const plugin::OwnedOption& option : options) {
     if (option.name == name) return option;
   }
   ADD_FAILURE() << name;
@@ -37,7 +38,7 @@ TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->run().train.length.steps, 10);
   EXPECT_EQ(config->run().train.learning_rate.base, 0.001);
-  const PluginSelection& plugins = config->plugins();
+  const plugin::PluginSelection& plugins = config->plugins();
   EXPECT_EQ(plugins.model.entry.name, "mlp");
   EXPECT_THAT(Option(plugins.model.options, "hidden").integers, ElementsAre(16, 8));
   EXPECT_EQ(Option(plugins.model.options, "activation").string, "relu");
@@ -81,7 +82,7 @@ TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
                            {}, {"extra_ops"});
   ASSERT_TRUE(config.ok()) << config.status().message();
   const auto& list = *Option(config->plugins().model.options, "layer").layers;
-  const std::vector<OwnedLayer>& layers = list.layers();
+  const std::vector<plugin::OwnedLayer>& layers = list.layers();
   ASSERT_EQ(layers.size(), 3u);
   EXPECT_EQ(layers[0].op, "linear");
   EXPECT_EQ(layers[0].name, "first");
@@ -142,7 +143,7 @@ TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
 }
 
 TEST_F(ConfigTest, APluginMayBeAFile) {
-  PluginFolder folder;
+  plugin::PluginFolder folder;
   folder.Add("other_sched");
   const auto config = Load(Good(), {}, {folder.File("other_sched")});
   ASSERT_TRUE(config.ok()) << config.status().message();
@@ -151,7 +152,7 @@ TEST_F(ConfigTest, APluginMayBeAFile) {
 }
 
 TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
-  PluginFolder folder;
+  plugin::PluginFolder folder;
   folder.Add("test_sched");
   const ConfigRequest request{.text = Good() + "plugin_path: \"here\"\n",
                               .origin = "run.pbtxt",
@@ -186,14 +187,14 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
             "output.checkpoint=a b.safetensors", "output.metrics=\"quoted\"", "seed=8",
             "plugins=test_comm,other_sched,plain_opt,test_ops"});
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const RunConfig& run = config->run();
+  const train::RunConfig& run = config->run();
   EXPECT_FALSE(run.train.length.steps);
   EXPECT_EQ(run.train.length.epochs, 2.5);
   EXPECT_FALSE(run.train.global_batch);
   EXPECT_EQ(run.seed, 8u) << "the last one counts";
   EXPECT_FALSE(run.data.shuffle);
   EXPECT_THAT(Option(run.plugins.model.options, "hidden").integers, ElementsAre(3, 4, 5));
-  EXPECT_EQ(run.train.learning_rate.schedule, LearningRate::Schedule::kCosine);
+  EXPECT_EQ(run.train.learning_rate.schedule, train::LearningRate::Schedule::kCosine);
   EXPECT_EQ(config->output().checkpoint, "a b.safetensors");
   EXPECT_EQ(config->output().metrics, "quoted");
   EXPECT_EQ(config->plugins().optimizer.entry.name, "plain_opt");
@@ -204,7 +205,7 @@ TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
     const auto config = Load(Good(), overrides);
     EXPECT_TRUE(config.ok()) << config.status().message();
     if (!config.ok()) return std::vector<double>();
-    const RunLength& length = config->run().train.length;
+    const train::RunLength& length = config->run().train.length;
     return std::vector<double>{static_cast<double>(length.steps.value_or(0)),
                                length.epochs.value_or(0),
                                static_cast<double>(length.tokens.value_or(0))};
@@ -317,4 +318,4 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::config

@@ -4,19 +4,19 @@
 
 #include "tests/unit/plugin/plugin_folder.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
-  PluginFolder first, second;
+  plugin::PluginFolder first, second;
   first.Add("test_sched");
   first.Add("test_ops");
   second.Add("test_sched");
   second.Add("test_hook", "renamed");
-  const std::string list = ListPlugins(PluginCatalog::Scan({first.path(), second.path()}));
+  const std::string list = ListPlugins(plugin::PluginCatalog::Scan({first.path(), second.path()}));
   EXPECT_THAT(list, StartsWith("NAME        KIND       VERSION  WHAT"));
   EXPECT_THAT(list, HasSubstr("test_ops    ops (cpu)  1.0.0    ops of the tests          " +
                               first.File("test_ops") + "\n"));
@@ -28,15 +28,15 @@ TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
 }
 
 TEST(Describe, SaysWhereNothingWasFound) {
-  PluginFolder folder;
-  EXPECT_EQ(ListPlugins(PluginCatalog::Scan({folder.path()})),
+  plugin::PluginFolder folder;
+  EXPECT_EQ(ListPlugins(plugin::PluginCatalog::Scan({folder.path()})),
             "no plugins in " + folder.path() + "\n");
-  EXPECT_EQ(ListPlugins(PluginCatalog::Scan({})), "no plugins: no folder is searched\n");
+  EXPECT_EQ(ListPlugins(plugin::PluginCatalog::Scan({})), "no plugins: no folder is searched\n");
 }
 
 TEST(Describe, ShowsOptions) {
-  PluginFolder folder;
-  const std::string text = DescribePlugin(ReadPluginFile(folder.Add("test_sched")));
+  plugin::PluginFolder folder;
+  const std::string text = DescribePlugin(plugin::ReadPluginFile(folder.Add("test_sched")));
   EXPECT_THAT(text, StartsWith("test_sched 1.2.3: a scheduler of the tests\n"));
   EXPECT_THAT(text, HasSubstr("  kind      scheduler\n"));
   EXPECT_THAT(text, HasSubstr("  ABI       1.0, needs 1.0\n"));
@@ -48,8 +48,8 @@ TEST(Describe, ShowsOptions) {
 }
 
 TEST(Describe, ShowsOpsWithAttributes) {
-  PluginFolder folder;
-  const std::string text = DescribePlugin(ReadPluginFile(folder.Add("test_ops")));
+  plugin::PluginFolder folder;
+  const std::string text = DescribePlugin(plugin::ReadPluginFile(folder.Add("test_ops")));
   EXPECT_THAT(text, HasSubstr("ops with their attributes\n"
                               "  linear\n"
                               "    units  int   required  1 .. 65536  outputs\n"
@@ -59,11 +59,11 @@ TEST(Describe, ShowsOpsWithAttributes) {
 }
 
 TEST(Describe, SaysWhyAPluginIsBroken) {
-  PluginFolder folder;
-  EXPECT_EQ(DescribePlugin(ReadPluginFile(folder.Add("no_symbol"))),
+  plugin::PluginFolder folder;
+  EXPECT_EQ(DescribePlugin(plugin::ReadPluginFile(folder.Add("no_symbol"))),
             "no_symbol cannot be loaded: " + folder.File("no_symbol") +
                 ": exports no engine_plugin_v1; is it an engine plugin?\n");
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::config

@@ -8,7 +8,7 @@
 #include "app/config/config.h"
 #include "app/config/default_config.h"
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 std::string ReadConfig(const std::string& name) {
@@ -43,4 +43,4 @@ INSTANTIATE_TEST_SUITE_P(All, ShippedConfigsTest,
 #endif
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::config

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace engine {
+namespace engine::config {
 namespace {
 
 constexpr StatusCode kConfig = StatusCode::kConfig;
@@ -42,7 +42,8 @@ TEST(SourceText, ShowsPartOfALongLineAndNoControlCharacters) {
   EXPECT_LT(message.size(), 400u);
   EXPECT_EQ(message.find('\033'), std::string::npos);
   const size_t line = message.find('\n') + 1, caret = message.find('\n', line) + 1;
-  EXPECT_EQ(message[line + (message.find('^') - caret)], '?') << "the caret is below the culprit";
+  EXPECT_EQ(message[line + (message.find('^') - caret)], '?')
+      << "the caret is below the failed_rank";
 }
 
 TEST(SourceText, AnEmptyTextHasAFirstLine) {
@@ -52,4 +53,4 @@ TEST(SourceText, AnEmptyTextHasAFirstLine) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::config

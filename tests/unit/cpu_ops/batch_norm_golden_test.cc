@@ -37,8 +37,8 @@ void ExpectNear(const std::vector<float>& actual, const Tensor& expected, double
 class BatchNormGolden : public ::testing::TestWithParam<Layer> {
  protected:
   void SetUp() override {
-    auto file =
-        SafetensorsFile::Open(ENGINE_TEST_SOURCE_DIR "/tests/golden/batch_norm.safetensors");
+    auto file = checkpoint::SafetensorsFile::Open(ENGINE_TEST_SOURCE_DIR
+                                                  "/tests/golden/batch_norm.safetensors");
     ASSERT_TRUE(file.ok()) << file.status().message();
     file_ = std::move(*file);
     case_ = {.name = GetParam().name,
@@ -72,7 +72,7 @@ class BatchNormGolden : public ::testing::TestWithParam<Layer> {
  private:
   const LoadedOps ops_ =
       LoadedOps::Load(ENGINE_TEST_PLUGIN_DIR "/libengine_cpu_ops.so", /*threads=*/1);
-  std::unique_ptr<SafetensorsFile> file_;
+  std::unique_ptr<checkpoint::SafetensorsFile> file_;
   OpCase case_;
   MadeOp made_;
 };

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -42,8 +42,8 @@ class ConvGolden : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  ModelMemory& memory() { return executor_->memory(); }
-  const std::vector<Parameter>& parameters() { return memory().graph().parameters; }
+  exec::ModelMemory& memory() { return executor_->memory(); }
+  const std::vector<graph::Parameter>& parameters() { return memory().graph().parameters; }
 
   TensorView Stored(const std::string& name) const {
     const auto found = file_->Find(name);
@@ -72,9 +72,9 @@ class ConvGolden : public ::testing::Test {
 
  private:
   Status Open() {
-    ENGINE_ASSIGN_OR_RETURN(
-        file_, SafetensorsFile::Open(ENGINE_TEST_SOURCE_DIR "/tests/golden/conv.safetensors"));
-    ENGINE_ASSIGN_OR_RETURN(rank_, LoneRank::Make(kConfig));
+    ENGINE_ASSIGN_OR_RETURN(file_, checkpoint::SafetensorsFile::Open(
+                                       ENGINE_TEST_SOURCE_DIR "/tests/golden/conv.safetensors"));
+    ENGINE_ASSIGN_OR_RETURN(rank_, SingleRank::Make(kConfig));
     ENGINE_ASSIGN_OR_RETURN(executor_, rank_->MakeExecutor(kInputs));
     for (size_t i = 0; i < parameters().size(); ++i) {
       const TensorView view = memory().parameter(static_cast<int32_t>(i));
@@ -85,9 +85,9 @@ class ConvGolden : public ::testing::Test {
     return {};
   }
 
-  std::unique_ptr<SafetensorsFile> file_;
-  std::unique_ptr<LoneRank> rank_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<checkpoint::SafetensorsFile> file_;
+  std::unique_ptr<SingleRank> rank_;
+  std::unique_ptr<exec::Executor> executor_;
 };
 
 // Compares elements times `scale`; `tolerance` is relative to the largest expected element.
@@ -108,7 +108,7 @@ TEST_F(ConvGolden, LogitsAndLoss) {
       memory().SetBatch(Stored("input").data, Stored("target").i32(), kInputs.max_samples).ok());
   ASSERT_TRUE(memory().RunForward().ok());
   ExpectNear(memory().logits().f32(), Stored("logits"), 1, 1e-5, "logits");
-  const StepStatistics& statistics = *memory().statistics();
+  const exec::StepStatistics& statistics = *memory().statistics();
   const double expected = Numbers("loss")[0];
   EXPECT_NEAR(statistics.loss_sum / statistics.count, expected, 1e-5 * expected);
 }

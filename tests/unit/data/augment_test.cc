@@ -65,8 +65,8 @@ Image Get(const Dataset& dataset, uint64_t epoch, int64_t index, Split split = S
   return image;
 }
 
-std::unique_ptr<Dataset> Augmented(const AugmentOptions& options) {
-  auto made = AugmentImages(std::make_unique<Distinct>(), options);
+std::unique_ptr<Dataset> Augmented(const train::AugmentOptions& options) {
+  auto made = train::AugmentImages(std::make_unique<Distinct>(), options);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return std::move(*made);
 }
@@ -105,7 +105,7 @@ Change FindChange(const Image& original, const Image& image, int64_t padding) {
 }
 
 // How often each change occurs in `epochs` epochs.
-std::map<Change, int> Count(const AugmentOptions& options, uint64_t epochs) {
+std::map<Change, int> Count(const train::AugmentOptions& options, uint64_t epochs) {
   const auto augmented = Augmented(options);
   const Distinct plain;
   std::map<Change, int> counts;
@@ -178,15 +178,15 @@ std::map<std::pair<int64_t, int32_t>, Image> Seen(const Dataset& dataset, int32_
                                                   int64_t from, int64_t to, int32_t prefetch) {
   std::map<std::pair<int64_t, int32_t>, Image> seen;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    auto loader = BatchLoader::Create(dataset, {.seed = 2,
-                                                .global_batch = 15,
-                                                .rank = rank,
-                                                .world_size = ranks,
-                                                .prefetch = prefetch,
-                                                .first_step = from});
+    auto loader = train::BatchLoader::Create(dataset, {.seed = 2,
+                                                       .global_batch = 15,
+                                                       .rank = rank,
+                                                       .world_size = ranks,
+                                                       .prefetch = prefetch,
+                                                       .first_step = from});
     EXPECT_TRUE(loader.ok()) << loader.status().message();
     for (int64_t step = from; step < to; ++step) {
-      const Batch* batch = *(*loader)->Next();
+      const train::Batch* batch = *(*loader)->Next();
       const float* pixels = static_cast<const float*>(batch->input);
       const int64_t count = dataset.info().inputs[0].shape.Count();
       for (int64_t i = 0; i < batch->samples; ++i, pixels += count) {
@@ -220,7 +220,7 @@ TEST(Augment, WhatItCannotChangeIsRefused) {
   const auto refusal = [](Shape shape, int32_t padding,
                           TensorContent content = TensorContent::kImage) {
     const Status status =
-        AugmentImages(std::make_unique<Distinct>(shape, content), {.crop_padding = padding})
+        train::AugmentImages(std::make_unique<Distinct>(shape, content), {.crop_padding = padding})
             .status();
     EXPECT_EQ(status.code(), StatusCode::kConfig);
     return std::string(status.message());

@@ -60,18 +60,19 @@ class FailingDataset : public CountingDataset {
   const int64_t bad_;
 };
 
-const int32_t* Targets(const Batch& batch) {
+const int32_t* Targets(const train::Batch& batch) {
   return static_cast<const int32_t*>(batch.target);
 }
 
-std::unique_ptr<BatchLoader> MakeOrFail(const Dataset& dataset, const BatchOptions& options) {
-  auto loader = BatchLoader::Create(dataset, options);
+std::unique_ptr<train::BatchLoader> MakeOrFail(const Dataset& dataset,
+                                               const train::BatchOptions& options) {
+  auto loader = train::BatchLoader::Create(dataset, options);
   EXPECT_TRUE(loader.ok()) << loader.status().message();
   return loader.ok() ? std::move(*loader) : nullptr;
 }
 
 // The indices of one batch; its values must be those of the samples.
-std::vector<int32_t> Take(BatchLoader& loader, Batch* copy) {
+std::vector<int32_t> Take(train::BatchLoader& loader, train::Batch* copy) {
   const auto next = loader.Next();
   EXPECT_TRUE(next.ok()) << next.status().message();
   if (!next.ok()) return {};
@@ -90,7 +91,8 @@ std::vector<int32_t> Take(BatchLoader& loader, Batch* copy) {
 
 // All batches of some epochs from options.first_step on, as rank 0 of 1 sees them or as the ranks
 // see them together.
-std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions options, int epochs) {
+std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, train::BatchOptions options,
+                                        int epochs) {
   const auto first = static_cast<size_t>(options.first_step);
   std::vector<std::vector<int32_t>> steps;
   for (int32_t rank = 0; rank < options.world_size; ++rank) {
@@ -100,9 +102,9 @@ std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, BatchOptions opt
     const size_t end = static_cast<size_t>(loader->steps_per_epoch()) * static_cast<size_t>(epochs);
     steps.resize(end - first);
     for (size_t s = first; s < end; ++s) {
-      Batch batch;
+      train::Batch batch;
       const std::vector<int32_t> indices = Take(*loader, &batch);
-      EXPECT_LE(batch.samples, MaxBatchOfRank(options));
+      EXPECT_LE(batch.samples, train::MaxBatchOfRank(options));
       EXPECT_EQ(batch.epoch, s / static_cast<size_t>(loader->steps_per_epoch()));
       EXPECT_EQ(batch.step_in_epoch, static_cast<int64_t>(s) % loader->steps_per_epoch());
       const int64_t left =
@@ -121,7 +123,7 @@ TEST(BatchLoader, RanksTogetherSeeWhatOneRankSees) {
        {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {23, 7}, {7, 8}, {5, 100}, {9, 1}, {1, 1}}) {
     const CountingDataset dataset(size);
     for (const bool shuffle : {true, false}) {
-      BatchOptions options = {.seed = 3, .global_batch = batch, .shuffle = shuffle};
+      train::BatchOptions options = {.seed = 3, .global_batch = batch, .shuffle = shuffle};
       const auto alone = Steps(dataset, options, 3);
       for (const int32_t world_size : {2, 3, 4, 8}) {
         options.world_size = world_size;
@@ -134,7 +136,7 @@ TEST(BatchLoader, RanksTogetherSeeWhatOneRankSees) {
 
 TEST(BatchLoader, EveryEpochHoldsEverySampleOnceInAnotherOrder) {
   const CountingDataset dataset(50);
-  const BatchOptions options = {.seed = 5, .global_batch = 8};
+  const train::BatchOptions options = {.seed = 5, .global_batch = 8};
   const auto steps = Steps(dataset, options, 3);
   std::vector<std::vector<int32_t>> epochs(3);
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -161,7 +163,7 @@ TEST(BatchLoader, SevenSamplesOnEightRanks) {
   for (int32_t rank = 0; rank < 8; ++rank) {
     const auto loader = MakeOrFail(dataset, {.global_batch = 8, .rank = rank, .world_size = 8});
     ASSERT_TRUE(loader);
-    Batch batch;
+    train::Batch batch;
     for (int step = 0; step < 3; ++step) {
       EXPECT_EQ(Take(*loader, &batch).size(), rank < 7 ? 1u : 0u);
       EXPECT_EQ(batch.global_samples, 7);
@@ -181,7 +183,7 @@ TEST(BatchLoader, PrefetchDoesNotChangeTheBatches) {
 TEST(BatchLoader, GoesOnAtAnyStepAsIfItHadBegunThere) {
   const CountingDataset dataset(50);
   for (const bool shuffle : {true, false}) {
-    BatchOptions options = {.seed = 3, .global_batch = 8, .shuffle = shuffle};
+    train::BatchOptions options = {.seed = 3, .global_batch = 8, .shuffle = shuffle};
     const auto whole = Steps(dataset, options, 4);
     ASSERT_EQ(whole.size(), 28u);
     for (const int64_t first : {1, 5, 6, 7, 13, 14, 20, 27}) {
@@ -203,7 +205,7 @@ TEST(BatchLoader, ADistantStepIsReachedAtOnce) {
   const CountingDataset dataset(50);
   const auto loader = MakeOrFail(dataset, {.global_batch = 8, .first_step = int64_t{7} << 55});
   ASSERT_TRUE(loader);
-  Batch batch;
+  train::Batch batch;
   EXPECT_EQ(Take(*loader, &batch).size(), 8u);
   EXPECT_EQ(batch.epoch, uint64_t{1} << 55);
   EXPECT_EQ(batch.step_in_epoch, 0);
@@ -213,9 +215,10 @@ TEST(SamplePosition, TheSameBatchesGoOnWhereTheyWere) {
   for (const auto& [size, batch] :
        {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {7, 8}, {9, 1}, {1, 1}}) {
     for (int64_t step = 0; step < 30; ++step) {
-      const SamplePosition position = PositionAfter(step, size, batch);
+      const train::SamplePosition position = train::PositionAfter(step, size, batch);
       EXPECT_LT(position.samples, size);
-      EXPECT_EQ(StepFrom(position, size, batch), step) << size << " samples, batch " << batch;
+      EXPECT_EQ(train::StepFrom(position, size, batch), step)
+          << size << " samples, batch " << batch;
     }
   }
 }
@@ -225,11 +228,11 @@ TEST(SamplePosition, OtherBatchesLeaveNoSampleOut) {
   const auto before = Steps(dataset, {.global_batch = 8}, 2);
   for (const int64_t other : {1, 3, 4, 7, 16, 50, 100}) {
     for (int64_t step = 1; step < 14; ++step) {
-      const SamplePosition position = PositionAfter(step, 50, 8);
+      const train::SamplePosition position = train::PositionAfter(step, 50, 8);
       EXPECT_EQ(position.epoch, step / 7);
       EXPECT_EQ(position.samples, step % 7 * 8);
-      const auto after =
-          Steps(dataset, {.global_batch = other, .first_step = StepFrom(position, 50, other)}, 2);
+      const auto after = Steps(
+          dataset, {.global_batch = other, .first_step = train::StepFrom(position, 50, other)}, 2);
       std::vector<int> seen(50);
       for (int64_t s = 0; s < step; ++s) {
         for (const int32_t index : before[static_cast<size_t>(s)])
@@ -266,7 +269,7 @@ TEST(BatchLoader, AnErrorComesAfterTheBatchesBeforeItAndStays) {
   const FailingDataset dataset(100, 25);
   const auto loader = MakeOrFail(dataset, {.global_batch = 10, .shuffle = false, .prefetch = 5});
   ASSERT_TRUE(loader);
-  Batch batch;
+  train::Batch batch;
   EXPECT_EQ(Take(*loader, &batch).front(), 0);
   EXPECT_EQ(Take(*loader, &batch).front(), 10);
   for (int again = 0; again < 3; ++again) {
@@ -316,7 +319,7 @@ TEST(BatchLoader, HasEveryTensorOfASampleOfTheSplitThatIsAskedFor) {
   EXPECT_EQ(loader->steps_per_epoch(), 2);
   const auto next = loader->Next();
   ASSERT_TRUE(next.ok()) << next.status().message();
-  const Batch& batch = **next;
+  const train::Batch& batch = **next;
   ASSERT_EQ(batch.others.size(), 2u);
   for (size_t i = 0; i < 90; ++i) {  // more than are filled at once
     EXPECT_EQ(static_cast<const float*>(batch.input)[i], static_cast<float>(i));
@@ -370,21 +373,23 @@ TEST(BatchLoader, ABatchThatTakesTooLongIsATimeout) {
 
 TEST(BatchLoader, OptionsOutOfRange) {
   const CountingDataset dataset(10);
-  for (const BatchOptions& options :
-       {BatchOptions{.global_batch = 0}, BatchOptions{.rank = -1}, BatchOptions{.rank = 1},
-        BatchOptions{.world_size = 0}, BatchOptions{.prefetch = -1},
-        BatchOptions{.prefetch = 1 << 30}, BatchOptions{.timeout_ms = 0},
-        BatchOptions{.first_step = -1}}) {
-    EXPECT_EQ(BatchLoader::Create(dataset, options).status().code(), StatusCode::kInvalidArgument);
+  for (const train::BatchOptions& options :
+       {train::BatchOptions{.global_batch = 0}, train::BatchOptions{.rank = -1},
+        train::BatchOptions{.rank = 1}, train::BatchOptions{.world_size = 0},
+        train::BatchOptions{.prefetch = -1}, train::BatchOptions{.prefetch = 1 << 30},
+        train::BatchOptions{.timeout_ms = 0}, train::BatchOptions{.first_step = -1}}) {
+    EXPECT_EQ(train::BatchLoader::Create(dataset, options).status().code(),
+              StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(BatchLoader::Create(CountingDataset(0), {}).status().code(),
+  EXPECT_EQ(train::BatchLoader::Create(CountingDataset(0), {}).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(BatchLoader::Create(dataset, {.split = Split::kHeldOut}).status().code(),
+  EXPECT_EQ(train::BatchLoader::Create(dataset, {.split = Split::kHeldOut}).status().code(),
             StatusCode::kInvalidArgument);
   // A batch larger than the dataset costs no more than the dataset; more samples than memory fail.
-  EXPECT_TRUE(BatchLoader::Create(dataset, {.global_batch = int64_t{1} << 60}).ok());
+  EXPECT_TRUE(train::BatchLoader::Create(dataset, {.global_batch = int64_t{1} << 60}).ok());
   const CountingDataset endless(int64_t{1} << 61);
-  const Status status = BatchLoader::Create(endless, {.global_batch = int64_t{1} << 61}).status();
+  const Status status =
+      train::BatchLoader::Create(endless, {.global_batch = int64_t{1} << 61}).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("lower the batch size"));
 }

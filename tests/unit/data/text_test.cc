@@ -142,7 +142,7 @@ TEST(Text, TheDigestTellsWhetherRanksReadTheSame) {
 }
 
 TEST(Text, SaysWhatASampleIsBeforeItIsOpened) {
-  test::LoneHost host;
+  test::SingleHost host;
   const auto library = test::PluginUnderTest::Load(test::PluginPaths({"text"})[0]);
   ASSERT_TRUE(library.ok()) << library.status().message();
   const auto made = library->Create<Dataset>(host, {{"path", "/not/there"}, {"context", "7"}});

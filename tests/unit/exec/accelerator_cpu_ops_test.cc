@@ -8,25 +8,26 @@
 namespace engine::test {
 namespace {
 
-OwnedOption Int(const char* name, int64_t value) {
+plugin::OwnedOption Int(const char* name, int64_t value) {
   return {.name = name, .type = OptionType::kInt, .integer = value};
 }
-OwnedOption Float(const char* name, double value) {
+plugin::OwnedOption Float(const char* name, double value) {
   return {.name = name, .type = OptionType::kFloat, .number = value};
 }
 
-Graph Perceptron(const OpFactory& ops, int64_t max_samples) {
-  GraphBuilder builder(ops, max_samples);
-  const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
-  ValueId h = *builder.Apply("in", "linear", {x}, {Int("units", 24), Float("init_scale", 0.2)});
+graph::Graph Perceptron(const graph::OpFactory& ops, int64_t max_samples) {
+  graph::GraphBuilder builder(ops, max_samples);
+  const graph::ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
+  graph::ValueId h =
+      *builder.Apply("in", "linear", {x}, {Int("units", 24), Float("init_scale", 0.2)});
   h = *builder.Apply("gelu", "gelu", {h});
   h = *builder.Apply("dropout", "dropout", {h}, {Float("rate", 0.25)});
-  const ValueId side = *builder.Apply("side", "linear", {h}, {Int("units", 24)});
+  const graph::ValueId side = *builder.Apply("side", "linear", {h}, {Int("units", 24)});
   h = *builder.Apply("add", "add", {h, side});
   h = *builder.Apply("norm", "layer_norm", {h});
   h = *builder.Apply("out", "linear", {h}, {Int("units", 3), Float("init_scale", 0.2)});
-  const ValueId target = builder.Input("target", {}, DType::kInt32);
-  const ValueId loss = *builder.Apply("loss", "softmax_cross_entropy", {h, target});
+  const graph::ValueId target = builder.Input("target", {}, DType::kInt32);
+  const graph::ValueId loss = *builder.Apply("loss", "softmax_cross_entropy", {h, target});
   auto graph = builder.Finish(x, target, h, loss, {});
   EXPECT_TRUE(graph.ok()) << graph.status().message();
   return std::move(*graph);

@@ -50,27 +50,28 @@ TEST(AcceleratorFailureTest, AnErrorOfTheDeviceNamesTheTransferThatFollows) {
   {
     Hub hub(2, 0, 1);
     MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = &device;
     plugins.communicator = std::make_unique<AsyncCommunicator>(hub, 0, device);
     plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
     plugins.scheduler = std::make_unique<RandomScheduler>();
-    const OpFactory ops =
+    const graph::OpFactory ops =
         [&](const std::string& name,
-            const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+            const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
       std::unique_ptr<Op> op = std::make_unique<BrokenOp>();
       if (name != "broken") {
         ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
       }
       return std::unique_ptr<Op>(new AsyncOp(device, std::move(op)));
     };
-    GraphBuilder builder(ops, kAsyncSamples);
-    const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
-    const ValueId h = *builder.Apply("layer", "broken", {x});
-    const ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
-    Graph graph = *builder.Finish(x, target, h, *builder.Apply("loss", "loss", {h, target}), {});
-    auto made = Executor::Create(std::move(graph), plugins, ops, nullptr,
-                                 {.rank = {.world_size = 2}, .timeout_ms = 20000});
+    graph::GraphBuilder builder(ops, kAsyncSamples);
+    const graph::ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
+    const graph::ValueId h = *builder.Apply("layer", "broken", {x});
+    const graph::ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
+    graph::Graph graph =
+        *builder.Finish(x, target, h, *builder.Apply("loss", "loss", {h, target}), {});
+    auto made = exec::Executor::Create(std::move(graph), plugins, ops, nullptr,
+                                       {.rank = {.world_size = 2}, .timeout_ms = 20000});
     ASSERT_TRUE(made.ok()) << made.status().message();
     ASSERT_TRUE((*made)->memory().InitializeParameters().ok());
     const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
@@ -86,7 +87,7 @@ TEST(AcceleratorFailureTest, AnErrorOfTheDeviceNamesTheTransferThatFollows) {
 TEST(AcceleratorFailureTest, ADeviceThatStopsEndsTheRunInTime) {
   for (const int size : {1, 2}) {
     AsyncWorld world{.size = size, .timeout_ms = 300};
-    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
       if (self.rank == 0) self.device->Stop();
       for (uint64_t step = 1; step <= 3; ++step) {
         const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
@@ -107,7 +108,7 @@ TEST(AcceleratorFailureTest, ATransferThatHangsEndsTheRunInTimeWithItsName) {
   world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
     if (self.rank == 1 && op == "scale_first" && backward) self.device->Stop();
   };
-  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+  world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
     const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
     EXPECT_TRUE(executor.Step(batch.step).ok());
     return executor.Flush();
@@ -139,7 +140,7 @@ TEST(AcceleratorFailureTest, TheDeadlineOfATransferIsThatOfItsWay) {
 TEST(AcceleratorFailureTest, AReplayThatHangsEndsTheRunInTime) {
   AsyncWorld world{.size = 2, .record = true, .timeout_ms = 300};
   world.device_timeout_ms = 60000;
-  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+  world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
     for (uint64_t step = 1; step <= 9; ++step) {
       if (step == 7 && self.rank == 0) self.device->Stop();
       const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
@@ -158,7 +159,7 @@ TEST(AcceleratorFailureTest, AReplayThatHangsEndsTheRunInTime) {
 TEST(AcceleratorFailureTest, AnAbortIsHeardWhileTheHostWaitsForTheDevice) {
   for (const int size : {1, 2}) {
     AsyncWorld world{.size = size};
-    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
       if (self.rank == 0) self.device->Stop();
       const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
       ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
@@ -182,7 +183,7 @@ TEST(AcceleratorFailureTest, AnExecutorMayGoWhileTheDeviceWorks) {
   for (const int size : {1, 2}) {
     for (const bool record : {false, true}) {
       AsyncWorld world{.size = size, .max_delay_us = 1000, .record = record};
-      world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+      world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
         for (uint64_t step = 1; step <= (record ? 5u : 1u); ++step) {
           const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
           ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
@@ -202,17 +203,17 @@ TEST(AcceleratorFailureTest, ACommunicatorOfHostMemoryIsRefused) {
   AsyncAccelerator device;
   {
     MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = &device;
     plugins.communicator = std::make_unique<FakeCommunicator>(2);
     plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
     plugins.scheduler = std::make_unique<RandomScheduler>();
     AsyncWorld world{.size = 2};
     std::atomic<int> unused{0};
-    const OpFactory ops = world.Ops({.device = &device}, &unused);
+    const graph::OpFactory ops = world.Ops({.device = &device}, &unused);
     const auto made =
-        Executor::Create(world.Model(ops), plugins, ops, nullptr,
-                         {.rank = {.world_size = 2}, .communicator_name = "posted_letters"});
+        exec::Executor::Create(world.Model(ops), plugins, ops, nullptr,
+                               {.rank = {.world_size = 2}, .communicator_name = "posted_letters"});
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.status().code(), StatusCode::kConfig);
     EXPECT_THAT(made.status().message(),

@@ -171,7 +171,7 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
       if (self.rank != 0 || transfer.kind != TransferKind::kAllGather) return;
       gathered[transfer.dtype] += 2 * transfer.count * static_cast<int64_t>(SizeOf(transfer.dtype));
     };
-    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
       for (uint64_t step = 1; step <= 3; ++step) {
         const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
         ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
@@ -222,15 +222,18 @@ class MixingScheduler final : public RandomScheduler {
 TEST(AcceleratorTest, UnitsAreGatheredRoundedWhenAllOfThemIsReadSo) {
   AsyncAccelerator device;
   const AsyncWorld world;
-  Graph graph = world.Model(world.Ops({.device = &device}, nullptr));
-  const std::vector<ParameterInfo> parameters = DescribeParameters(graph, Differentiate(graph));
-  ModelInfo model{
-      .parameters = parameters, .world_size = 2, .slice_multiple = SliceMultiple(2), .sharded = 1};
+  graph::Graph graph = world.Model(world.Ops({.device = &device}, nullptr));
+  const std::vector<ParameterInfo> parameters =
+      exec::DescribeParameters(graph, graph::Differentiate(graph));
+  ModelInfo model{.parameters = parameters,
+                  .world_size = 2,
+                  .slice_multiple = exec::SliceMultiple(2),
+                  .sharded = 1};
   const auto gathered = [&](Scheduler&& scheduler) {
     std::vector<DType> types;
-    const auto layout = MakeLayout(graph, model, scheduler, "test_sched");
+    const auto layout = exec::MakeLayout(graph, model, scheduler, "test_sched");
     EXPECT_TRUE(layout.ok()) << layout.status().message();
-    for (const UnitLayout& unit : layout->units) types.push_back(unit.gathered);
+    for (const exec::UnitLayout& unit : layout->units) types.push_back(unit.gathered);
     return types;
   };
   const DType as_it_is = DType::kFloat32, rounded = DType::kBFloat16;
@@ -266,9 +269,9 @@ TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
     std::condition_variable changed;
     bool queued = false, looked = false;
     std::vector<float> before, after;
-    world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+    world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
       const auto read = [&](std::vector<float>* to) {
-        const ModelMemory& memory = executor.memory();
+        const exec::ModelMemory& memory = executor.memory();
         to->resize(static_cast<size_t>(memory.layout().trainable_count));
         return memory.ReadFloats({.data = memory.parameters(),
                                   .shape = {memory.layout().trainable_count},
@@ -438,8 +441,8 @@ TEST(AcceleratorTest, LossMayWriteItsGradientOverItsInput) {
 
 TEST(AcceleratorTest, RoundedCopiesFollowParametersThatAreWrittenFromOutside) {
   AsyncWorld world;
-  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
-    ModelMemory& memory = executor.memory();
+  world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
+    exec::ModelMemory& memory = executor.memory();
     const auto logit = [&](float weight) -> Result<float> {
       const std::vector<float> values(static_cast<size_t>(memory.layout().total_count), weight);
       ENGINE_RETURN_IF_ERROR(self.device->Copy(memory.parameters(), values.data(),
@@ -469,7 +472,7 @@ TEST(AcceleratorTest, RoundedCopiesFollowParametersThatAreWrittenFromOutside) {
 
 TEST(AcceleratorTest, AllReduceOfHostMemoryGoesThroughTheDevice) {
   AsyncWorld world{.size = 3};
-  world.body = [&](const AsyncRank& self, Executor& executor) -> Status {
+  world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
     const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
     ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
     ENGINE_RETURN_IF_ERROR(executor.Flush());

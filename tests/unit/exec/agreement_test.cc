@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kWidth = 48;
 constexpr int64_t kSamples = 2;
 
-Graph Chain() {
+graph::Graph Chain() {
   return ChainModel(kWidth, kSamples);
 }
 
@@ -96,10 +96,10 @@ struct World {
   int64_t timeout_ms = 5000;
   std::function<std::unique_ptr<Scheduler>(int rank)> scheduler;
 
-  RankResult RunRank(int rank, Hub& hub, Store& store) const {
+  RankResult RunRank(int rank, Hub& hub, base::Store& store) const {
     RankResult result;
     HostDevice device;
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = &device;
     if (grouped != nullptr) {
       plugins.communicator = std::make_unique<GroupingCommunicator>(hub, rank, grouped);
@@ -112,15 +112,15 @@ struct World {
     } else {
       plugins.optimizer = std::make_unique<FakeSgd>();
     }
-    ExecutorOptions options = TestOptions(rank, size, timeout_ms);
+    exec::ExecutorOptions options = TestOptions(rank, size, timeout_ms);
     options.shard_optimizer = shard;
-    auto made = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
+    auto made = exec::Executor::Create(Chain(), plugins, FakeOps(), &store, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
     return result;
   }
 
-  Status Train(Executor& executor, int rank, RankResult* result) const {
+  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= steps; ++step) {
@@ -146,8 +146,8 @@ struct World {
 
   std::vector<RankResult> Run(uint32_t seed = 1) const {
     Hub hub(size, max_delay_us, seed);
-    return RunRanks<RankResult>(size,
-                                [&](int rank, Store& store) { return RunRank(rank, hub, store); });
+    return RunRanks<RankResult>(
+        size, [&](int rank, base::Store& store) { return RunRank(rank, hub, store); });
   }
 };
 
@@ -255,17 +255,17 @@ TEST(Agreement, ARankThatStartsNothingIsReported) {
 // Nothing of it is under way in the communicator, whose Abort would end it.
 TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
   Hub hub(2, 0, 1);
-  auto table = std::make_shared<MemoryTable>();
-  AbortSignal abort;
-  MemoryStore store(table, abort);
+  auto table = std::make_shared<launch::MemoryTable>();
+  base::AbortSignal abort;
+  launch::MemoryStore store(table, abort);
   HostDevice device;
-  PluginSet plugins;
+  plugin::PluginSet plugins;
   plugins.device = &device;
   plugins.communicator = std::make_unique<HubCommunicator>(hub, 1);
   plugins.scheduler = std::make_unique<LeadScheduler>(1);
   plugins.optimizer = std::make_unique<FakeSgd>();
-  const ExecutorOptions options = TestOptions(1, 2, 600000);
-  auto executor = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
+  const exec::ExecutorOptions options = TestOptions(1, 2, 600000);
+  auto executor = exec::Executor::Create(Chain(), plugins, FakeOps(), &store, options);
   ASSERT_TRUE(executor.ok()) << executor.status().message();
   ASSERT_TRUE((*executor)->memory().InitializeParameters().ok());
   std::thread ends(
@@ -278,14 +278,14 @@ TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
 }
 
 TEST(Agreement, TicketsAreReadOnlyWhole) {
-  const std::string text = EncodeTicket({.sequence = 5, .key = 7, .task = 9});
-  const auto ticket = DecodeTicket(text);
+  const std::string text = exec::EncodeTicket({.sequence = 5, .key = 7, .task = 9});
+  const auto ticket = exec::DecodeTicket(text);
   ASSERT_TRUE(ticket.ok());
   EXPECT_EQ(ticket->sequence, 5u);
   EXPECT_EQ(ticket->key, 7u);
   EXPECT_EQ(ticket->task, 9u);
   for (size_t size = 0; size < text.size(); ++size) {
-    EXPECT_EQ(DecodeTicket(text.substr(0, size)).status().code(), StatusCode::kBadData);
+    EXPECT_EQ(exec::DecodeTicket(text.substr(0, size)).status().code(), StatusCode::kBadData);
   }
 }
 

@@ -48,15 +48,15 @@ class PromptAccelerator final : public HostDevice, Accelerator, FlatMath, FlatKe
 
 void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ranks = 1) {
   const char* const op = micro_batches == 1 ? "scale_slow" : "scale";
-  GraphBuilder builder(FakeOps(), 4);
-  const ValueId x = builder.Input("x", {3}, DType::kFloat32);
-  ValueId h = *builder.Apply("stem", "scale", {x});
+  graph::GraphBuilder builder(FakeOps(), 4);
+  const graph::ValueId x = builder.Input("x", {3}, DType::kFloat32);
+  graph::ValueId h = *builder.Apply("stem", "scale", {x});
   for (int i = 0; i < 4; ++i) {
     const std::string name = "block" + std::to_string(i);
     h = *builder.Apply(name + ".add", "add", {h, *builder.Apply(name, op, {h})});
   }
-  const ValueId target = builder.Input("target", {3}, DType::kInt32);
-  const ValueId loss = *builder.Apply("loss", "loss", {h, target});
+  const graph::ValueId target = builder.Input("target", {3}, DType::kInt32);
+  const graph::ValueId loss = *builder.Apply("loss", "loss", {h, target});
   Rig rig;
   rig.micro_batches = micro_batches;
   rig.plugins.device = device;
@@ -69,7 +69,8 @@ void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ra
   rig.communicator->submitted.reserve(1000);
   const float input[12] = {1, 2, 3};
   const int32_t targets[12] = {1, 0, 2};
-  StepInput step{.input = input, .target = targets, .samples = 4, .step = 1, .learning_rate = 0.1f};
+  exec::StepInput step{
+      .input = input, .target = targets, .samples = 4, .step = 1, .learning_rate = 0.1f};
   ASSERT_TRUE(rig.executor->Step(step).ok());
   for (int64_t samples : {4, 4, 2, 0, 4}) {
     rig.scheduler->order.clear();
@@ -100,7 +101,7 @@ TEST(AllocationTest, GathersAllocateNothing) {
   FakeCommunicator network(2);
   network.submitted.reserve(100);
   HostDevice device;
-  CommunicatorReplicas replicas(network, device, {.rank = 1, .world_size = 2}, 1, 1000);
+  exec::CommunicatorReplicas replicas(network, device, {.rank = 1, .world_size = 2}, 1, 1000);
   float all[2] = {};
   const AllocationCounter counter;
   bool ok = true;

@@ -70,10 +70,10 @@ struct AsyncWorld {
   // In the place of the small ops and the model of them: ops of a plugin, and a model.
   std::string op_library;
   OptionValues::Overrides op_library_options;
-  std::function<Graph(const OpFactory& ops, int64_t max_samples)> model;
+  std::function<graph::Graph(const graph::OpFactory& ops, int64_t max_samples)> model;
   int32_t least_target = -2;  // of three
   // In the place of the steps.
-  std::function<Status(const AsyncRank&, Executor&)> body;
+  std::function<Status(const AsyncRank&, exec::Executor&)> body;
 
   static std::string PathOf(const std::string& plugin) {
     return ENGINE_TEST_PLUGIN_DIR "/libengine_" + plugin + ".so";
@@ -93,10 +93,10 @@ struct AsyncWorld {
     return nullptr;
   }
 
-  OpFactory Ops(const AsyncRank& rank, std::atomic<int>* in_place) const {
+  graph::OpFactory Ops(const AsyncRank& rank, std::atomic<int>* in_place) const {
     return [this, rank, in_place](
                const std::string& name,
-               const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+               const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
       std::unique_ptr<Op> op;
       if (name == "noise") op = std::make_unique<NoiseOp>();
       if (name == "rounded") op = std::make_unique<RoundedScaleOp>(on_device);
@@ -115,7 +115,7 @@ struct AsyncWorld {
     };
   }
 
-  OpFactory LibraryOps(const AsyncRank& rank, Host& host, PluginSet* plugins) const {
+  graph::OpFactory LibraryOps(const AsyncRank& rank, Host& host, plugin::PluginSet* plugins) const {
     auto library = Load<OpLibrary>(op_library, host, op_library_options);
     if (on_device) library = std::make_unique<AsyncOpLibrary>(*rank.device, std::move(library));
     OpLibrary* const made = library.get();
@@ -123,9 +123,9 @@ struct AsyncWorld {
     const auto plugin = PluginUnderTest::Load(PathOf(op_library));
     return [made, specs = plugin->option_specs()](
                const std::string& name,
-               const std::vector<OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+               const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
       OptionValues::Overrides given;
-      for (const OwnedOption& option : options) {
+      for (const plugin::OwnedOption& option : options) {
         std::string text = option.string;
         if (option.type == OptionType::kInt) text = std::to_string(option.integer);
         if (option.type == OptionType::kFloat) text = std::to_string(option.number);
@@ -140,21 +140,21 @@ struct AsyncWorld {
   }
 
   // Ops that can and cannot add to a gradient, a value with three uses, and rounded parameters.
-  Graph Model(const OpFactory& ops) const {
+  graph::Graph Model(const graph::OpFactory& ops) const {
     if (model) return model(ops, kAsyncSamples / micro_batches);
-    GraphBuilder builder(ops, kAsyncSamples / micro_batches);
-    const ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
-    ValueId h = *builder.Apply("noise", "noise", {x});
+    graph::GraphBuilder builder(ops, kAsyncSamples / micro_batches);
+    const graph::ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
+    graph::ValueId h = *builder.Apply("noise", "noise", {x});
     h = *builder.Apply("first", "scale_first", {h});
     if (gathers) h = *builder.Apply("mean", "mean", {h});
-    const ValueId f = *builder.Apply("a", "scale", {h});
+    const graph::ValueId f = *builder.Apply("a", "scale", {h});
     h = *builder.Apply("a_add", "add", {h, f});
-    const ValueId g = *builder.Apply("b", "rounded", {h});
+    const graph::ValueId g = *builder.Apply("b", "rounded", {h});
     h = *builder.Apply("b_add", "add", {h, *builder.Apply("b_shift", "shift", {g})});
     h = *builder.Apply("c", "rounded", {h});
     h = *builder.Apply("d", "shift", {h});
-    const ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
-    const ValueId made = *builder.Apply("loss", loss, {h, target});
+    const graph::ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
+    const graph::ValueId made = *builder.Apply("loss", loss, {h, target});
     auto graph = builder.Finish(x, target, h, made, frozen);
     EXPECT_TRUE(graph.ok()) << graph.status().message();
     graph->parameters[1].learning_rate_scale = 0.5f;
@@ -162,8 +162,8 @@ struct AsyncWorld {
     return std::move(*graph);
   }
 
-  ExecutorOptions Options(int rank) const {
-    ExecutorOptions options{
+  exec::ExecutorOptions Options(int rank) const {
+    exec::ExecutorOptions options{
         .rank = {.rank = rank, .world_size = size},
         .seed = 1 + static_cast<uint64_t>(rank),
         .timeout_ms = timeout_ms,
@@ -179,7 +179,7 @@ struct AsyncWorld {
     return options;
   }
 
-  AsyncOutcome RunRank(int rank, Hub& hub, Hub& gather_hub, Store& store) const {
+  AsyncOutcome RunRank(int rank, Hub& hub, Hub& gather_hub, base::Store& store) const {
     AsyncOutcome outcome;
     HostDevice host_device;
     AsyncAccelerator accelerator(
@@ -192,7 +192,7 @@ struct AsyncWorld {
     } else {
       gatherer = std::make_unique<HubCommunicator>(gather_hub, rank);
     }
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = on_device ? static_cast<Device*>(&accelerator) : &host_device;
     MemoryHost host({.rank = rank, .world_size = size}, std::make_shared<MemoryStoreTable>(),
                     plugins.device);
@@ -215,11 +215,11 @@ struct AsyncWorld {
     plugins.scheduler = Load<Scheduler>(
         scheduler, host,
         {{"first_bytes", fuse_bytes}, {"fuse_bytes", fuse_bytes}, {"slice_bytes", slice_bytes}});
-    const OpFactory ops =
+    const graph::OpFactory ops =
         op_library.empty() ? Ops(self, &in_place) : LibraryOps(self, host, &plugins);
-    ExecutorOptions options = Options(rank);
+    exec::ExecutorOptions options = Options(rank);
     options.replicas = gatherer.get();
-    auto made = Executor::Create(Model(ops), plugins, ops, &store, options);
+    auto made = exec::Executor::Create(Model(ops), plugins, ops, &store, options);
     outcome.status = made.status();
     if (made.ok()) outcome.status = Train(self, **made, &outcome);
     accelerator.Resume();
@@ -231,7 +231,7 @@ struct AsyncWorld {
     return outcome;
   }
 
-  Status Train(const AsyncRank& self, Executor& executor, AsyncOutcome* outcome) const {
+  Status Train(const AsyncRank& self, exec::Executor& executor, AsyncOutcome* outcome) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     if (body) return body(self, executor);
@@ -247,7 +247,7 @@ struct AsyncWorld {
   struct Batch {
     std::vector<float> input = std::vector<float>(kAsyncSamples * kAsyncWidth);
     std::vector<int32_t> target = std::vector<int32_t>(kAsyncSamples * kAsyncWidth);
-    StepInput step;
+    exec::StepInput step;
   };
   Batch MakeBatch(int rank, uint64_t step, const AsyncStep& plan) const {
     Batch batch;
@@ -267,7 +267,7 @@ struct AsyncWorld {
     return batch;
   }
 
-  Status TrainStep(const AsyncRank& self, Executor& executor, uint64_t step,
+  Status TrainStep(const AsyncRank& self, exec::Executor& executor, uint64_t step,
                    AsyncOutcome* outcome) const {
     const AsyncStep& plan = steps[step - 1];
     Batch batch = MakeBatch(self.rank, step, plan);
@@ -283,15 +283,15 @@ struct AsyncWorld {
     return TakeRemaining(executor, step, outcome);
   }
 
-  Status TakeRemaining(Executor& executor, uint64_t step, AsyncOutcome* outcome) const {
-    ENGINE_ASSIGN_OR_RETURN(const StepResult rest, executor.Remaining());
+  Status TakeRemaining(exec::Executor& executor, uint64_t step, AsyncOutcome* outcome) const {
+    ENGINE_ASSIGN_OR_RETURN(const exec::StepResult rest, executor.Remaining());
     const bool is_left = on_device && outcome->losses.size() < step;
     EXPECT_EQ(rest.step, is_left ? step : 0);
     Keep(rest, outcome);
     return {};
   }
 
-  static void Keep(const StepResult& result, AsyncOutcome* outcome) {
+  static void Keep(const exec::StepResult& result, AsyncOutcome* outcome) {
     if (result.step == 0) return;
     EXPECT_EQ(outcome->losses.size() + 1, result.step);
     outcome->losses.push_back(result.statistics.loss_sum);
@@ -299,7 +299,7 @@ struct AsyncWorld {
     outcome->stops.push_back(result.statistics.stop);
   }
 
-  static Status Read(Executor& executor, AsyncOutcome* outcome) {
+  static Status Read(exec::Executor& executor, AsyncOutcome* outcome) {
     ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
     const auto append = [&](const TensorView& view, std::vector<float>* to) -> Status {
       if (view.data == nullptr) return {};
@@ -319,7 +319,7 @@ struct AsyncWorld {
     Hub hub(size, on_device ? max_delay_us : 0, seed);
     Hub gather_hub(size, on_device ? max_delay_us : 0, seed);
     return RunRanks<AsyncOutcome>(
-        size, [&](int rank, Store& store) { return RunRank(rank, hub, gather_hub, store); });
+        size, [&](int rank, base::Store& store) { return RunRank(rank, hub, gather_hub, store); });
   }
 
   // The same on host devices.

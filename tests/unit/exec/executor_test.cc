@@ -13,27 +13,28 @@ using ::testing::HasSubstr;
 constexpr int64_t kWidth = 3;
 constexpr int64_t kSamples = 4;
 
-ValueId Must(Result<ValueId> value) {
+graph::ValueId Must(Result<graph::ValueId> value) {
   EXPECT_TRUE(value.ok()) << value.status().message();
-  return value.ok() ? *value : kNone;
+  return value.ok() ? *value : graph::kNone;
 }
 
-Graph Finished(GraphBuilder& builder, ValueId input, ValueId logits,
-               const std::vector<std::string>& frozen = {}, int64_t width = kWidth) {
+graph::Graph Finished(graph::GraphBuilder& builder, graph::ValueId input, graph::ValueId logits,
+                      const std::vector<std::string>& frozen = {}, int64_t width = kWidth) {
   return FinishedModel(builder, input, logits, width, frozen);
 }
 
 // Residual blocks, a value used three times, a value used twice by one op, and ops that can and
 // cannot add to a gradient: everything that makes gradients share memory.
-Graph TangledGraph(const std::vector<std::string>& frozen = {}) {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  ValueId h = Must(builder.Apply("stem", "scale", {x}));
+graph::Graph TangledGraph(const std::vector<std::string>& frozen = {}) {
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  graph::ValueId h = Must(builder.Apply("stem", "scale", {x}));
   for (const char* name : {"a", "b", "c"}) {
     const std::string block = name;
-    ValueId f = Must(builder.Apply(block + ".scale", block == "b" ? "scale_slow" : "scale", {h}));
+    graph::ValueId f =
+        Must(builder.Apply(block + ".scale", block == "b" ? "scale_slow" : "scale", {h}));
     f = Must(builder.Apply(block + ".shift", "shift", {f}));
-    const ValueId g = Must(builder.Apply(block + ".side", "scale_slow", {h}));
+    const graph::ValueId g = Must(builder.Apply(block + ".side", "scale_slow", {h}));
     h = Must(builder.Apply(block + ".add", "add", {h, f}));
     h = Must(builder.Apply(block + ".add_side", "add", {g, h}));
   }
@@ -51,7 +52,7 @@ struct BatchData {
       target.push_back(i % 3);
     }
   }
-  StepInput Step(uint64_t step, int64_t samples = kSamples) const {
+  exec::StepInput Step(uint64_t step, int64_t samples = kSamples) const {
     // A rate that keeps every value a small integer, exact in float32.
     return {.input = input.data(),
             .target = target.data(),
@@ -76,15 +77,15 @@ TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
 }
 
 // Values with several uses as inputs of an op that gives all of them one gradient.
-Graph EqualGradientsGraph(const std::string& sum_op) {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  ValueId h = Must(builder.Apply("stem", "scale", {x}));
+graph::Graph EqualGradientsGraph(const std::string& sum_op) {
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  graph::ValueId h = Must(builder.Apply("stem", "scale", {x}));
   for (const char* name : {"a", "b"}) {
     const std::string block = name;
-    const ValueId f = Must(builder.Apply(block + ".f", "scale", {h}));
-    const ValueId g = Must(builder.Apply(block + ".g", "scale_slow", {f}));
-    const ValueId s = Must(builder.Apply(block + ".shift", "shift", {h}));
+    const graph::ValueId f = Must(builder.Apply(block + ".f", "scale", {h}));
+    const graph::ValueId g = Must(builder.Apply(block + ".g", "scale_slow", {f}));
+    const graph::ValueId s = Must(builder.Apply(block + ".shift", "shift", {h}));
     h = Must(builder.Apply(block + ".sum", sum_op, {h, f, g, s, h}));
     h = Must(builder.Apply(block + ".add", "add",
                            {h, Must(builder.Apply(block + ".later", "scale", {f}))}));
@@ -94,7 +95,7 @@ Graph EqualGradientsGraph(const std::string& sum_op) {
 
 TEST(ExecutorTest, EqualGradientsInOneMemoryGiveTheSameBits) {
   const BatchData batch;
-  StepInput input = batch.Step(1);
+  exec::StepInput input = batch.Step(1);
   input.learning_rate = 0.01f;
   Rig apart;
   ASSERT_TRUE(apart.Make(EqualGradientsGraph("doubled_sum_apart")).ok());
@@ -115,10 +116,10 @@ TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
   const BatchData batch;
   Rig rig;
   ASSERT_TRUE(rig.Make(TangledGraph()).ok());
-  StepInput input = batch.Step(1);
+  exec::StepInput input = batch.Step(1);
   input.learning_rate = 0;
   ASSERT_TRUE(rig.Step(input).ok());
-  ModelMemory& memory = rig.executor->memory();
+  exec::ModelMemory& memory = rig.executor->memory();
   const auto loss = [&] {
     EXPECT_TRUE(memory.SetBatch(batch.input.data(), batch.target.data(), kSamples).ok());
     EXPECT_TRUE(memory.RunForward().ok());
@@ -140,10 +141,10 @@ TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
 }
 
 TEST(ExecutorTest, FrozenAndUnreachedParametersAreNeitherSentNorUpdated) {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  const ValueId a = Must(builder.Apply("a", "scale", {x}));
-  const ValueId b = Must(builder.Apply("b", "scale", {a}));
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  const graph::ValueId a = Must(builder.Apply("a", "scale", {x}));
+  const graph::ValueId b = Must(builder.Apply("b", "scale", {a}));
   Must(builder.Apply("dead", "scale", {a}));
   Rig rig;
   ASSERT_TRUE(rig.Make(Finished(builder, x, b, {"a."})).ok());
@@ -151,11 +152,11 @@ TEST(ExecutorTest, FrozenAndUnreachedParametersAreNeitherSentNorUpdated) {
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.weight"});
   ASSERT_EQ(rig.communicator->submitted.size(), 2u);  // statistics and b.weight
-  for (const Task& task : rig.executor->tasks().tasks) {
+  for (const exec::Task& task : rig.executor->tasks().tasks) {
     EXPECT_EQ(task.name.find("backward a"), std::string::npos) << "work for a frozen layer";
     EXPECT_EQ(task.name.find("backward dead"), std::string::npos);
   }
-  const ModelMemory& memory = rig.executor->memory();
+  const exec::ModelMemory& memory = rig.executor->memory();
   EXPECT_EQ(memory.parameters()[memory.layout().offset[0]], 1);
   EXPECT_EQ(memory.parameters()[memory.layout().offset[2]], 1);
   const float* trained = memory.parameters() + memory.layout().offset[1];
@@ -203,10 +204,10 @@ TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   int64_t last_backward = 0, first_transfer = INT64_MAX;
-  for (const Span& record : TaskSpans(*rig.executor, 1)) {
+  for (const trace::Span& record : TaskSpans(*rig.executor, 1)) {
     const TaskInfo& task = rig.executor->tasks().tasks[record.task].info;
     if (task.kind == TaskKind::kBackward) last_backward = std::max(last_backward, record.begin_ns);
-    if (task.kind == TaskKind::kTransfer && task.unit != kNoUnit) {
+    if (task.kind == TaskKind::kTransfer && task.unit != exec::kNoUnit) {
       first_transfer = std::min(first_transfer, record.begin_ns);
     }
   }
@@ -232,7 +233,7 @@ TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
 TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
   const BatchData batch;
   const auto small = [&](uint64_t step) {
-    StepInput input = batch.Step(step);
+    exec::StepInput input = batch.Step(step);
     input.learning_rate = 0.01f;
     return input;
   };
@@ -252,7 +253,7 @@ TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
 TEST(ExecutorTest, OneRankSendsNothing) {
   const BatchData batch;
   const auto small = [&](uint64_t step) {
-    StepInput input = batch.Step(step);
+    exec::StepInput input = batch.Step(step);
     input.learning_rate = 0.01f;
     return input;
   };
@@ -260,13 +261,13 @@ TEST(ExecutorTest, OneRankSendsNothing) {
        {std::vector<std::string>{}, {"b.", "last."}, {"stem.", "a.", "b.", "c.", "last."}}) {
     Rig sends;
     ASSERT_TRUE(sends.Make(TangledGraph(frozen)).ok());
-    StepResult wanted;
+    exec::StepResult wanted;
     for (uint64_t step = 1; step <= 4; ++step) wanted = *sends.Step(small(step));
     for (uint64_t seed = 0; seed <= 40; ++seed) {
       Rig rig;
       rig.sends_alone = false;
       ASSERT_TRUE(rig.Make(TangledGraph(frozen), seed).ok());
-      Result<StepResult> made = StepResult();
+      Result<exec::StepResult> made = exec::StepResult();
       for (uint64_t step = 1; step <= 4 && made.ok(); ++step) {
         made = rig.executor->Step(small(step));
       }
@@ -299,7 +300,7 @@ class ForwardOrderScheduler final : public RandomScheduler {
     if (waiting_.empty() || under_way_ > 0) return {};
     const auto first = std::min_element(waiting_.begin(), waiting_.end(), [&](auto a, auto b) {
       const auto key = [&](uint32_t task) {
-        return infos_[task].unit == kNoUnit ? 0 : infos_[task].needed_by + 1;
+        return infos_[task].unit == exec::kNoUnit ? 0 : infos_[task].needed_by + 1;
       };
       return key(a) < key(b);
     });
@@ -326,11 +327,11 @@ TEST(ExecutorTest, ForwardBeginsBeforeAllOfTheLastStepHasArrived) {
   ASSERT_TRUE(rig.executor->Step(batch.Step(2)).ok());
   ASSERT_TRUE(rig.executor->Flush().ok());
   int64_t first_forward = INT64_MAX, last_transfer = 0;
-  for (const Span& span : TaskSpans(*rig.executor, 2)) {
-    const Task& task = rig.executor->tasks().tasks[span.task];
+  for (const trace::Span& span : TaskSpans(*rig.executor, 2)) {
+    const exec::Task& task = rig.executor->tasks().tasks[span.task];
     if (!task.reads.empty()) first_forward = std::min(first_forward, span.begin_ns);
   }
-  for (const Span& span : TaskSpans(*rig.executor, 1)) {
+  for (const trace::Span& span : TaskSpans(*rig.executor, 1)) {
     if (rig.executor->tasks().tasks[span.task].info.kind != TaskKind::kTransfer) continue;
     last_transfer = std::max(last_transfer, span.end_ns);
   }
@@ -390,10 +391,10 @@ class PlanningScheduler final : public RandomScheduler {
   const std::vector<std::vector<UnitSpan>> units_;
 };
 
-Graph TwoParameters(int64_t width = kWidth) {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {width}, DType::kFloat32);
-  const ValueId a = Must(builder.Apply("a", "scale", {x}));
+graph::Graph TwoParameters(int64_t width = kWidth) {
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {width}, DType::kFloat32);
+  const graph::ValueId a = Must(builder.Apply("a", "scale", {x}));
   return Finished(builder, x, Must(builder.Apply("b", "shift", {a})), {}, width);
 }
 
@@ -464,13 +465,13 @@ TEST(ExecutorTest, SplitSumsGiveTheSameBits) {
 // The graph of the first distributed pull requests of the field: ab = a + b, cd = c + d, final = ab
 // + cd.
 TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
-  GraphBuilder builder(FakeOps(), kSamples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  std::vector<ValueId> leaf;
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  std::vector<graph::ValueId> leaf;
   for (const char* name : {"a", "b", "c", "d"})
     leaf.push_back(Must(builder.Apply(name, "constant", {x})));
-  const ValueId ab = Must(builder.Apply("ab", "add", {leaf[0], leaf[1]}));
-  const ValueId cd = Must(builder.Apply("cd", "add", {leaf[2], leaf[3]}));
+  const graph::ValueId ab = Must(builder.Apply("ab", "add", {leaf[0], leaf[1]}));
+  const graph::ValueId cd = Must(builder.Apply("cd", "add", {leaf[2], leaf[3]}));
   Rig rig;
   ASSERT_TRUE(rig.Make(Finished(builder, x, Must(builder.Apply("final", "add", {ab, cd})))).ok());
   const BatchData batch;

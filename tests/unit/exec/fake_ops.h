@@ -239,21 +239,21 @@ class AccumulateOp final : public Op {
   }
 };
 
-inline OpFactory FakeOps() {
-  return
-      [](const std::string& name, const std::vector<OwnedOption>&) -> Result<std::unique_ptr<Op>> {
-        if (name == "scale") return std::unique_ptr<Op>(new ScaleOp(true));
-        if (name == "scale_slow") return std::unique_ptr<Op>(new ScaleOp(false));
-        if (name == "shift") return std::unique_ptr<Op>(new ShiftOp);
-        if (name == "add") return std::unique_ptr<Op>(new AddOp);
-        if (name == "doubled_sum") return std::unique_ptr<Op>(new DoubledSumOp(true, false));
-        if (name == "doubled_sum_adds") return std::unique_ptr<Op>(new DoubledSumOp(true, true));
-        if (name == "doubled_sum_apart") return std::unique_ptr<Op>(new DoubledSumOp(false, false));
-        if (name == "constant") return std::unique_ptr<Op>(new ConstantOp);
-        if (name == "loss") return std::unique_ptr<Op>(new LossOp);
-        if (name == "accumulate") return std::unique_ptr<Op>(new AccumulateOp);
-        return Status::Error(StatusCode::kConfig, "no op '%s'", name.c_str());
-      };
+inline graph::OpFactory FakeOps() {
+  return [](const std::string& name,
+            const std::vector<plugin::OwnedOption>&) -> Result<std::unique_ptr<Op>> {
+    if (name == "scale") return std::unique_ptr<Op>(new ScaleOp(true));
+    if (name == "scale_slow") return std::unique_ptr<Op>(new ScaleOp(false));
+    if (name == "shift") return std::unique_ptr<Op>(new ShiftOp);
+    if (name == "add") return std::unique_ptr<Op>(new AddOp);
+    if (name == "doubled_sum") return std::unique_ptr<Op>(new DoubledSumOp(true, false));
+    if (name == "doubled_sum_adds") return std::unique_ptr<Op>(new DoubledSumOp(true, true));
+    if (name == "doubled_sum_apart") return std::unique_ptr<Op>(new DoubledSumOp(false, false));
+    if (name == "constant") return std::unique_ptr<Op>(new ConstantOp);
+    if (name == "loss") return std::unique_ptr<Op>(new LossOp);
+    if (name == "accumulate") return std::unique_ptr<Op>(new AccumulateOp);
+    return Status::Error(StatusCode::kConfig, "no op '%s'", name.c_str());
+  };
 }
 
 }  // namespace engine::test

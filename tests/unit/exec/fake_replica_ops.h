@@ -75,17 +75,17 @@ class CenterOp final : public FakeOp {
 };
 
 // The ops "center" and "center_alone", and those of FakeOps.
-inline OpFactory ReplicaOps() {
+inline graph::OpFactory ReplicaOps() {
   return [](const std::string& name,
-            const std::vector<OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
+            const std::vector<plugin::OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
     if (name == "center") return std::unique_ptr<Op>(new CenterOp(true));
     if (name == "center_alone") return std::unique_ptr<Op>(new CenterOp(false));
     return FakeOps()(name, attributes);
   };
 }
 
-inline CenterOp& CenterNamed(const Graph& graph, const std::string& name) {
-  for (const Node& node : graph.nodes) {
+inline CenterOp& CenterNamed(const graph::Graph& graph, const std::string& name) {
+  for (const graph::Node& node : graph.nodes) {
     if (node.name == name) return static_cast<CenterOp&>(*node.op);
   }
   std::abort();

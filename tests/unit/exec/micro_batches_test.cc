@@ -61,7 +61,7 @@ class PositionOp final : public FakeOp {
 };
 
 Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
-                                   const std::vector<OwnedOption>& attributes) {
+                                   const std::vector<plugin::OwnedOption>& attributes) {
   if (name == "tied_scale") return std::unique_ptr<Op>(new TiedScaleOp);
   if (name == "position") return std::unique_ptr<Op>(new PositionOp);
   return FakeOps()(name, attributes);
@@ -69,17 +69,18 @@ Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
 
 // Residual blocks; a parameter with three uses, one of which is twice in one call; one that is
 // frozen, and one that is used by two layers.
-Graph Tied(int64_t max_samples, const char* op = "scale") {
-  GraphBuilder builder(MakeOp, max_samples);
-  const auto apply = [&](const std::string& name, const char* kind, std::vector<ValueId> inputs) {
+graph::Graph Tied(int64_t max_samples, const char* op = "scale") {
+  graph::GraphBuilder builder(MakeOp, max_samples);
+  const auto apply = [&](const std::string& name, const char* kind,
+                         std::vector<graph::ValueId> inputs) {
     auto value = builder.Apply(name, kind, inputs);
     EXPECT_TRUE(value.ok()) << value.status().message();
-    return value.ok() ? *value : kNone;
+    return value.ok() ? *value : graph::kNone;
   };
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  ValueId h = apply("stem", "scale", {apply("position", "position", {x})});
-  const ValueId stem = *builder.ParameterValue("stem.weight");
-  const ValueId f = apply("a.scale", op, {h});
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  graph::ValueId h = apply("stem", "scale", {apply("position", "position", {x})});
+  const graph::ValueId stem = *builder.ParameterValue("stem.weight");
+  const graph::ValueId f = apply("a.scale", op, {h});
   h = apply("a.add", "add", {h, f});
   h = apply("a.tied", "tied_scale", {h, stem});
   h = apply("b.add", "add", {h, apply("b.frozen", "scale_slow", {h})});
@@ -99,7 +100,7 @@ struct Data {
       target.push_back(i % 3);
     }
   }
-  StepInput Step(uint64_t step, int64_t samples) const {
+  exec::StepInput Step(uint64_t step, int64_t samples) const {
     return {.input = input.data(),
             .target = target.data(),
             .samples = samples,
@@ -140,7 +141,7 @@ class KeepsCalls final : public Optimizer {
 Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
   Outcome outcome;
   HostDevice device;
-  PluginSet plugins;
+  plugin::PluginSet plugins;
   plugins.device = &device;
   plugins.communicator =
       std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(options.seed == 0 ? 0 : 50));
@@ -149,23 +150,23 @@ Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
   KeepsCalls* const updates = optimizer.get();
   plugins.optimizer = std::move(optimizer);
   const int64_t at_once = (kSamples + options.micro_batches - 1) / options.micro_batches;
-  Graph graph = Tied(at_once, options.op);
+  graph::Graph graph = Tied(at_once, options.op);
   for (size_t p = 0; p < options.rate_scale.size(); ++p) {
     graph.parameters[p].learning_rate_scale = options.rate_scale[p];
     graph.parameters[p].weight_decay_scale = options.rate_scale[p] / 2;
   }
-  auto made = Executor::Create(std::move(graph), plugins, MakeOp, nullptr,
-                               {.timeout_ms = 1000,
-                                .micro_batches = options.micro_batches,
-                                .loss_scale = options.loss_scale,
-                                .sends_alone = options.sends,
-                                .scheduler_name = "test_sched",
-                                .optimizer_name = "test_sgd"});
+  auto made = exec::Executor::Create(std::move(graph), plugins, MakeOp, nullptr,
+                                     {.timeout_ms = 1000,
+                                      .micro_batches = options.micro_batches,
+                                      .loss_scale = options.loss_scale,
+                                      .sends_alone = options.sends,
+                                      .scheduler_name = "test_sched",
+                                      .optimizer_name = "test_sgd"});
   outcome.status = made.status();
   if (!made.ok()) return outcome;
-  Executor& executor = **made;
+  exec::Executor& executor = **made;
   outcome.arena_bytes = executor.memory().plan().arena_bytes;
-  for (const Task& task : executor.tasks().tasks) outcome.tasks.push_back(task.name);
+  for (const exec::Task& task : executor.tasks().tasks) outcome.tasks.push_back(task.name);
   outcome.status = executor.memory().InitializeParameters();
   const Data data;
   uint64_t step = 0;
@@ -179,7 +180,7 @@ Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
     }
   }
   outcome.status = executor.Flush();
-  const ModelMemory& memory = executor.memory();
+  const exec::ModelMemory& memory = executor.memory();
   outcome.parameters.assign(memory.parameters(), memory.parameters() + memory.layout().total_count);
   if (calls != nullptr) calls->calls = updates->calls;
   return outcome;

@@ -13,11 +13,11 @@ namespace engine::test {
 
 // What `run` gives for each rank, on threads that share a store.
 template <typename Outcome>
-std::vector<Outcome> RunRanks(int size, const std::function<Outcome(int rank, Store&)>& run) {
-  auto table = std::make_shared<MemoryTable>();
-  std::deque<AbortSignal> aborts(static_cast<size_t>(size));
-  std::deque<MemoryStore> stores;
-  for (AbortSignal& abort : aborts) stores.emplace_back(table, abort);
+std::vector<Outcome> RunRanks(int size, const std::function<Outcome(int rank, base::Store&)>& run) {
+  auto table = std::make_shared<launch::MemoryTable>();
+  std::deque<base::AbortSignal> aborts(static_cast<size_t>(size));
+  std::deque<launch::MemoryStore> stores;
+  for (base::AbortSignal& abort : aborts) stores.emplace_back(table, abort);
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {

@@ -19,19 +19,22 @@ using ::testing::HasSubstr;
 constexpr int64_t kWidth = 5;
 
 // Two branches, so that schedulers can choose, and gathers whose results later ones depend on.
-Graph Branches(int64_t max_samples, const char* center = "center",
-               const std::vector<std::string>& frozen = {}) {
-  GraphBuilder builder(ReplicaOps(), max_samples);
-  const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  const auto apply = [&](const std::string& name, const char* op, std::vector<ValueId> inputs) {
+graph::Graph Branches(int64_t max_samples, const char* center = "center",
+                      const std::vector<std::string>& frozen = {}) {
+  graph::GraphBuilder builder(ReplicaOps(), max_samples);
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  const auto apply = [&](const std::string& name, const char* op,
+                         std::vector<graph::ValueId> inputs) {
     auto value = builder.Apply(name, op, inputs);
     EXPECT_TRUE(value.ok()) << value.status().message();
     return *value;
   };
-  ValueId h = apply("first", center, {apply("stem", "scale", {x})});
+  graph::ValueId h = apply("first", center, {apply("stem", "scale", {x})});
   for (const std::string block : {"a", "b"}) {
-    const ValueId f = apply(block + ".center", center, {apply(block + ".scale", "scale", {h})});
-    const ValueId g = apply(block + ".other", center, {apply(block + ".shift", "shift", {h})});
+    const graph::ValueId f =
+        apply(block + ".center", center, {apply(block + ".scale", "scale", {h})});
+    const graph::ValueId g =
+        apply(block + ".other", center, {apply(block + ".shift", "shift", {h})});
     h = apply(block + ".scale2", "scale", {apply(block + ".add", "add", {f, g})});
   }
   apply("dead", center, {apply("dead.scale", "scale", {h})});
@@ -54,7 +57,7 @@ struct Batch {
     first = rank * share + std::min<int64_t>(rank, larger);
     samples = share + (rank < larger ? 1 : 0);
   }
-  StepInput Input(uint64_t step) const {
+  exec::StepInput Input(uint64_t step) const {
     return {.input = input.data() + first * kWidth,
             .target = target.data() + first * kWidth,
             .samples = samples,
@@ -107,11 +110,11 @@ struct World {
   int64_t timeout_ms = 20000;
   int absent = -1;  // a rank that makes no step
 
-  RankResult RunRank(int rank, Hub& hub, Hub& gathers, Store& store) const {
+  RankResult RunRank(int rank, Hub& hub, Hub& gathers, base::Store& store) const {
     RankResult result;
     HostDevice device;
     HubCommunicator for_replicas(gathers, rank);
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = &device;
     if (any_order) {
       plugins.communicator = std::make_unique<AnyOrderCommunicator>(hub, rank);
@@ -123,18 +126,19 @@ struct World {
           std::make_unique<LeadScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
     }
     plugins.optimizer = std::make_unique<FakeSgd>();
-    ExecutorOptions options = TestOptions(rank, size, timeout_ms);
+    exec::ExecutorOptions options = TestOptions(rank, size, timeout_ms);
     options.shard_optimizer = shard;
     options.micro_batches = micro_batches;
     options.replicas = any_order ? nullptr : &for_replicas;
     const int64_t at_once = (6 + micro_batches - 1) / micro_batches;
-    auto made = Executor::Create(Branches(at_once, center), plugins, ReplicaOps(), &store, options);
+    auto made =
+        exec::Executor::Create(Branches(at_once, center), plugins, ReplicaOps(), &store, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
     return result;
   }
 
-  Status Train(Executor& executor, int rank, RankResult* result) const {
+  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= steps && rank != absent; ++step) {
@@ -147,7 +151,7 @@ struct World {
       ENGINE_RETURN_IF_ERROR(executor.ShareBuffers());
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
-    ModelMemory& memory = executor.memory();
+    exec::ModelMemory& memory = executor.memory();
     if (rank == absent) return {};
     const auto tensors = [&](bool buffers) {
       std::vector<float> values;
@@ -179,7 +183,7 @@ struct World {
              .match = any_order ? HubMatch::kKey : HubMatch::kSequence});
     Hub gathers({.world_size = size, .max_delay_us = 60});
     return RunRanks<RankResult>(
-        size, [&](int rank, Store& store) { return RunRank(rank, hub, gathers, store); });
+        size, [&](int rank, base::Store& store) { return RunRank(rank, hub, gathers, store); });
   }
 };
 
@@ -262,45 +266,45 @@ TEST(Replicas, BuffersOfOneRankAloneAreThoseOfRankZeroWhenShared) {
 }
 
 // One rank of two, whose other end is this test.
-struct LoneRank {
-  explicit LoneRank(std::unique_ptr<Communicator> communicator, Communicator* replicas = nullptr,
-                    int64_t timeout_ms = 20000)
+struct SingleRank {
+  explicit SingleRank(std::unique_ptr<Communicator> communicator, Communicator* replicas = nullptr,
+                      int64_t timeout_ms = 20000)
       : communicator_(communicator.get()) {
     plugins_.device = &device_;
     plugins_.communicator = std::move(communicator);
     plugins_.scheduler = std::make_unique<RandomScheduler>();
     plugins_.optimizer = std::make_unique<FakeSgd>();
-    ExecutorOptions options = TestOptions(1, 2, timeout_ms, "test_comm");
+    exec::ExecutorOptions options = TestOptions(1, 2, timeout_ms, "test_comm");
     options.replicas = replicas;
-    auto made = Executor::Create(Branches(6), plugins_, ReplicaOps(), nullptr, options);
+    auto made = exec::Executor::Create(Branches(6), plugins_, ReplicaOps(), nullptr, options);
     status = made.status();
     if (!made.ok()) return;
     executor = std::move(*made);
     status = executor->memory().InitializeParameters();
   }
-  Result<StepResult> Step(uint64_t step = 1) { return executor->Step(batch_.Input(step)); }
+  Result<exec::StepResult> Step(uint64_t step = 1) { return executor->Step(batch_.Input(step)); }
 
   Status status;
 
  private:
   const Batch batch_{1, 6, 1, 2};
   HostDevice device_;
-  PluginSet plugins_;
+  plugin::PluginSet plugins_;
   Communicator* const communicator_;
 
  public:
-  std::unique_ptr<Executor> executor;
+  std::unique_ptr<exec::Executor> executor;
 };
 
 TEST(Replicas, OpsAreToldWhereTheyAre) {
   Rig rig;
   ASSERT_TRUE(rig.Make(Branches(6)).ok());
   Batch batch(1, 6, 0, 1);
-  StepInput input = batch.Input(7);
+  exec::StepInput input = batch.Input(7);
   input.first_sample = 40;
   ASSERT_TRUE(rig.Step(input).ok());
   ASSERT_TRUE(rig.executor->memory().RunForward().ok());
-  const Graph& graph = rig.executor->memory().graph();
+  const graph::Graph& graph = rig.executor->memory().graph();
   for (const char* name : {"first", "a.center"}) {
     const std::vector<OpCall>& calls = CenterNamed(graph, name).forward_calls;
     ASSERT_EQ(calls.size(), 2u);
@@ -331,8 +335,8 @@ TEST(Replicas, AbortEndsARankThatWaitsInAnOp) {
     Hub hub({.world_size = 2, .match = HubMatch::kKey});
     Hub gathers({.world_size = 2});
     HubCommunicator for_replicas(gathers, 1);
-    LoneRank rank(std::make_unique<AnyOrderCommunicator>(hub, 1), own ? &for_replicas : nullptr,
-                  600000);
+    SingleRank rank(std::make_unique<AnyOrderCommunicator>(hub, 1), own ? &for_replicas : nullptr,
+                    600000);
     ASSERT_TRUE(rank.status.ok()) << rank.status.message();
     std::thread ends([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -369,7 +373,7 @@ TEST(Replicas, AFailureElsewhereEndsARankThatWaitsInAnOp) {
       if (submitted.ok()) (void)work->WaitHost(20000);
     }
   });
-  LoneRank rank(std::move(network), &for_replicas, 600000);
+  SingleRank rank(std::move(network), &for_replicas, 600000);
   const auto done = rank.Step();
   other.join();
   EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
@@ -390,7 +394,7 @@ TEST(Replicas, ARankThatDoesNotComeIsNamedWithTheOp) {
 
 TEST(Replicas, ACommunicatorThatCannotGatherIsRefused) {
   Hub hub({.world_size = 2, .match = HubMatch::kKey});
-  const LoneRank rank(std::make_unique<AnyOrderCommunicator>(
+  const SingleRank rank(std::make_unique<AnyOrderCommunicator>(
       hub, 1, Bit(TransferKind::kAllReduce) | Bit(TransferKind::kBroadcast)));
   EXPECT_EQ(rank.status.code(), StatusCode::kConfig);
   EXPECT_THAT(std::string(rank.status.message()),
@@ -401,7 +405,7 @@ TEST(Replicas, ACommunicatorThatCannotGatherIsRefused) {
 class MeasuringCommunicator final : public Communicator {
  public:
   CommunicatorTraits traits() const noexcept override {
-    return {.kinds = 31, .dtypes = 31, .ordered = 0, .measures_only = 1};
+    return {.kinds = 31, .dtypes = 31, .ordered = 0, .no_op = 1};
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     return alone_.Submit(transfer, out);
@@ -415,7 +419,7 @@ class MeasuringCommunicator final : public Communicator {
 TEST(Replicas, WhereNothingMovesAllRanksLookLikeThisOne) {
   MeasuringCommunicator network;
   HostDevice device;
-  CommunicatorReplicas replicas(network, device, {.rank = 2, .world_size = 3}, 1, 1000);
+  exec::CommunicatorReplicas replicas(network, device, {.rank = 2, .world_size = 3}, 1, 1000);
   const float own[2] = {1, 2};
   std::vector<float> all(6, -1);
   ASSERT_TRUE(replicas.Gather(own, 2, all.data(), nullptr).ok());
@@ -430,7 +434,8 @@ TEST(Replicas, KeysAreThoseOfTaskAndCallAndTheSameInEachStep) {
   HostDevice device;
   const auto keys = [&](int32_t rank, uint64_t plan) {
     network.submitted.clear();
-    CommunicatorReplicas replicas(network, device, {.rank = rank, .world_size = 3}, plan, 1000);
+    exec::CommunicatorReplicas replicas(network, device, {.rank = rank, .world_size = 3}, plan,
+                                        1000);
     std::vector<float> all(3);
     for (const uint32_t task : {4, 7, 4}) {
       replicas.Begin(task);
@@ -476,26 +481,26 @@ TEST(Buffers, AreNotTrainedAndLieBehindAllParameters) {
   ASSERT_TRUE(rig.Make(Branches(6, "center_alone", {"a."}), std::make_unique<RandomScheduler>(),
                        std::make_unique<FakeCommunicator>(), std::move(hooks))
                   .ok());
-  const ModelMemory& memory = rig.executor->memory();
-  const FlatLayout& layout = memory.layout();
+  const exec::ModelMemory& memory = rig.executor->memory();
+  const exec::FlatLayout& layout = memory.layout();
   EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.scale.weight"});
   uint32_t trained = 0;
   for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
-    const Parameter& parameter = memory.graph().parameters[p];
+    const graph::Parameter& parameter = memory.graph().parameters[p];
     const int64_t end = layout.offset[p] + parameter.shape.Count();
     if (parameter.buffer) {
       EXPECT_FALSE(parameter.trainable);
       EXPECT_GE(layout.offset[p], layout.buffer_begin) << parameter.name;
       EXPECT_LE(end, layout.total_count);
-      EXPECT_EQ(memory.program().of_parameter[p], kNone);
+      EXPECT_EQ(memory.program().of_parameter[p], graph::kNone);
     } else {
       EXPECT_LE(end, layout.buffer_begin) << parameter.name;
     }
-    trained += memory.program().of_parameter[p] != kNone ? 1 : 0;
+    trained += memory.program().of_parameter[p] != graph::kNone ? 1 : 0;
   }
   EXPECT_EQ(layout.parameters.size(), trained);
   EXPECT_EQ(hooked, trained);
-  for (const Task& task : rig.executor->tasks().tasks) {
+  for (const exec::Task& task : rig.executor->tasks().tasks) {
     for (int32_t read : task.reads) {
       EXPECT_FALSE(memory.graph().parameters[layout.parameters[static_cast<size_t>(read)]].buffer);
     }

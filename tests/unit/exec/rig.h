@@ -226,9 +226,10 @@ class PassiveHook : public GradientHook {
 };
 
 // `logits` with a target for each element, and the loss.
-inline Graph FinishedModel(GraphBuilder& builder, ValueId input, ValueId logits, int64_t width,
-                           const std::vector<std::string>& frozen = {}) {
-  const ValueId target = builder.Input("target", {width}, DType::kInt32);
+inline graph::Graph FinishedModel(graph::GraphBuilder& builder, graph::ValueId input,
+                                  graph::ValueId logits, int64_t width,
+                                  const std::vector<std::string>& frozen = {}) {
+  const graph::ValueId target = builder.Input("target", {width}, DType::kInt32);
   const auto loss = builder.Apply("loss", "loss", {logits, target});
   EXPECT_TRUE(loss.ok()) << loss.status().message();
   auto graph = builder.Finish(input, target, logits, *loss, frozen);
@@ -237,10 +238,10 @@ inline Graph FinishedModel(GraphBuilder& builder, ValueId input, ValueId logits,
 }
 
 // a, b, c, d scale, e shifts.
-inline Graph ChainModel(int64_t width, int64_t samples) {
-  GraphBuilder builder(FakeOps(), samples);
-  const ValueId x = builder.Input("x", {width}, DType::kFloat32);
-  ValueId h = x;
+inline graph::Graph ChainModel(int64_t width, int64_t samples) {
+  graph::GraphBuilder builder(FakeOps(), samples);
+  const graph::ValueId x = builder.Input("x", {width}, DType::kFloat32);
+  graph::ValueId h = x;
   for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
   return FinishedModel(builder, x, *builder.Apply("e", "shift", {h}), width);
 }
@@ -255,7 +256,7 @@ struct ChainBatch {
       input.push_back(static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2);
     }
   }
-  StepInput Step(uint64_t step, int64_t samples) const {
+  exec::StepInput Step(uint64_t step, int64_t samples) const {
     return {.input = input.data(),
             .target = target.data(),
             .samples = samples,
@@ -264,8 +265,8 @@ struct ChainBatch {
   }
 };
 
-inline ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
-                                   const char* communicator = "hub") {
+inline exec::ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
+                                         const char* communicator = "hub") {
   return {.rank = {.rank = rank, .world_size = size},
           .timeout_ms = timeout_ms,
           .communicator_name = communicator,
@@ -274,7 +275,7 @@ inline ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
 }
 
 // All parameters in graph order, without padding.
-inline std::vector<float> ParametersOf(const ModelMemory& memory) {
+inline std::vector<float> ParametersOf(const exec::ModelMemory& memory) {
   std::vector<float> values;
   for (size_t p = 0; p < memory.graph().parameters.size(); ++p) {
     const TensorView view = memory.parameter(static_cast<int32_t>(p));
@@ -287,12 +288,12 @@ struct Rig {
   int64_t micro_batches = 1;
   bool sends_alone = true;  // one rank has transfers too
   HostDevice device;
-  PluginSet plugins;
-  std::unique_ptr<Executor> executor;
+  plugin::PluginSet plugins;
+  std::unique_ptr<exec::Executor> executor;
   FakeCommunicator* communicator = nullptr;
   RandomScheduler* scheduler = nullptr;
 
-  Status Make(Graph graph, std::unique_ptr<Scheduler> chosen,
+  Status Make(graph::Graph graph, std::unique_ptr<Scheduler> chosen,
               std::unique_ptr<FakeCommunicator> network,
               std::vector<std::unique_ptr<GradientHook>> hooks = {}, int world_size = 1) {
     if (plugins.device == nullptr) plugins.device = &device;
@@ -302,24 +303,24 @@ struct Rig {
     plugins.scheduler = std::move(chosen);
     plugins.optimizer = std::make_unique<FakeSgd>();
     plugins.hooks = std::move(hooks);
-    ExecutorOptions options = TestOptions(0, world_size, 1000);
+    exec::ExecutorOptions options = TestOptions(0, world_size, 1000);
     options.micro_batches = micro_batches;
     options.sends_alone = sends_alone;
     for (size_t i = 0; i < plugins.hooks.size(); ++i)
       options.hook_names.push_back("hook" + std::to_string(i));
-    auto made = Executor::Create(std::move(graph), plugins, FakeOps(), nullptr, options);
+    auto made = exec::Executor::Create(std::move(graph), plugins, FakeOps(), nullptr, options);
     if (!made.ok()) return made.status();
     executor = std::move(*made);
     return executor->memory().InitializeParameters();
   }
 
-  Status Make(Graph graph, uint64_t seed = 0, std::chrono::microseconds delay = {}) {
+  Status Make(graph::Graph graph, uint64_t seed = 0, std::chrono::microseconds delay = {}) {
     return Make(std::move(graph), std::make_unique<RandomScheduler>(seed),
                 std::make_unique<FakeCommunicator>(1, delay));
   }
 
   // Steps and waits until everything is updated.
-  Result<StepResult> Step(const StepInput& input) {
+  Result<exec::StepResult> Step(const exec::StepInput& input) {
     auto result = executor->Step(input);
     if (!result.ok()) return result;
     ENGINE_RETURN_IF_ERROR(executor->Flush());
@@ -327,21 +328,21 @@ struct Rig {
   }
 
   std::vector<float> Parameters() const {
-    const ModelMemory& memory = executor->memory();
+    const exec::ModelMemory& memory = executor->memory();
     return {memory.parameters(), memory.parameters() + memory.layout().total_count};
   }
 };
 
 // The tasks of one step in the order of their ends.
-inline std::vector<Span> TaskSpans(const Executor& executor, uint64_t step) {
-  std::vector<Span> spans;
-  for (const Span& span : executor.Timeline().spans) {
-    if (span.kind == SpanKind::kTask && span.step == step) spans.push_back(span);
+inline std::vector<trace::Span> TaskSpans(const exec::Executor& executor, uint64_t step) {
+  std::vector<trace::Span> spans;
+  for (const trace::Span& span : executor.Timeline().spans) {
+    if (span.kind == trace::SpanKind::kTask && span.step == step) spans.push_back(span);
   }
   return spans;
 }
 
-inline std::vector<std::string> NamesOf(const Executor& executor,
+inline std::vector<std::string> NamesOf(const exec::Executor& executor,
                                         const std::vector<uint32_t>& order) {
   std::vector<std::string> names;
   for (uint32_t task : order) names.push_back(executor.tasks().tasks[task].name);

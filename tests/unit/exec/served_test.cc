@@ -54,17 +54,17 @@ class LookupOp final : public Op {
   }
 };
 
-OpFactory OpsWithLookup() {
+graph::OpFactory OpsWithLookup() {
   return [](const std::string& name,
-            const std::vector<OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
+            const std::vector<plugin::OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
     if (name == "lookup") return std::unique_ptr<Op>(new LookupOp());
     return FakeOps()(name, attributes);
   };
 }
 
-Graph MakeModel(bool with_table) {
-  GraphBuilder builder(OpsWithLookup(), kSamples);
-  ValueId x = kNone, h = kNone;
+graph::Graph MakeModel(bool with_table) {
+  graph::GraphBuilder builder(OpsWithLookup(), kSamples);
+  graph::ValueId x = graph::kNone, h = graph::kNone;
   if (with_table) {
     x = builder.Input("x", {}, DType::kInt32);
     h = *builder.Apply("table", "lookup", {x}, {}, {.row_table = "weight"});
@@ -97,22 +97,23 @@ struct World {
   RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator) const {
     RankResult result;
     HostDevice device;
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = &device;
     plugins.communicator = std::move(communicator);
     plugins.scheduler =
         std::make_unique<RandomScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
     plugins.optimizer = std::make_unique<FakeSgd>();
-    ExecutorOptions options = TestOptions(rank, size, 5000, "served");
+    exec::ExecutorOptions options = TestOptions(rank, size, 5000, "served");
     options.shard_optimizer = shard;
     options.sparse_pull = sparse;
-    auto made = Executor::Create(MakeModel(table), plugins, OpsWithLookup(), nullptr, options);
+    auto made =
+        exec::Executor::Create(MakeModel(table), plugins, OpsWithLookup(), nullptr, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
     return result;
   }
 
-  Status Train(Executor& executor, int rank, RankResult* result) const {
+  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     if (state_at_begin != 0 && rank == 0) {
       const auto count = static_cast<size_t>(executor.memory().layout().trainable_count);
@@ -121,7 +122,7 @@ struct World {
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= steps; ++step) {
       const ChainBatch batch(kSamples * kWidth, step, rank);
-      StepInput input = batch.Step(step, kSamples);
+      exec::StepInput input = batch.Step(step, kSamples);
       std::vector<int32_t> ids(kSamples);
       for (size_t i = 0; i < ids.size(); ++i) {
         ids[i] = static_cast<int32_t>((5 * i + 3 * step + static_cast<size_t>(rank)) % kRows);
@@ -133,7 +134,7 @@ struct World {
       if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
-    if (executor.own_pace()) ENGINE_RETURN_IF_ERROR(executor.Meet(5000));
+    if (executor.asynchronous()) ENGINE_RETURN_IF_ERROR(executor.Meet(5000));
     ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
     if (executor.served()) {
       ENGINE_ASSIGN_OR_RETURN(result->next_step, executor.NextStep());
@@ -142,7 +143,7 @@ struct World {
     return {};
   }
 
-  static void Collect(const Executor& executor, RankResult* result) {
+  static void Collect(const exec::Executor& executor, RankResult* result) {
     result->parameters = ParametersOf(executor.memory());
     for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
       const TensorView state = executor.optimizer_state(static_cast<int32_t>(p), 0);
@@ -154,7 +155,7 @@ struct World {
   std::vector<RankResult> Run() const {
     ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
     Hub hub(size, 100, seed);
-    return RunRanks<RankResult>(size, [&](int rank, Store&) {
+    return RunRanks<RankResult>(size, [&](int rank, base::Store&) {
       if (served) return RunRank(rank, run.MakeRank(rank));
       return RunRank(rank, std::make_unique<HubCommunicator>(hub, rank));
     });
@@ -219,15 +220,16 @@ TEST(Served, ShardedUpdatesAreRefused) {
 Status RefusalOfHook(std::unique_ptr<GradientHook> hook) {
   ServedRun run({.world_size = 1});
   HostDevice device;
-  PluginSet plugins;
+  plugin::PluginSet plugins;
   plugins.device = &device;
   plugins.communicator = run.MakeRank(0);
   plugins.scheduler = std::make_unique<RandomScheduler>();
   plugins.optimizer = std::make_unique<FakeSgd>();
   plugins.hooks.push_back(std::move(hook));
-  ExecutorOptions options = TestOptions(0, 1, 5000, "served");
+  exec::ExecutorOptions options = TestOptions(0, 1, 5000, "served");
   options.hook_names = {"some_hook"};
-  return Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options).status();
+  return exec::Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options)
+      .status();
 }
 
 TEST(Served, HooksOnSumsAreRefused) {

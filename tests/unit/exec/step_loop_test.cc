@@ -13,12 +13,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // forward -> statistics; backward -> transfer -> update -> forward of the next step.
-TaskGraph OneLayer() {
-  TaskGraph graph;
+exec::TaskGraph OneLayer() {
+  exec::TaskGraph graph;
   const auto add = [&](TaskKind kind, const char* name, std::vector<uint32_t> after) {
     const auto id = static_cast<uint32_t>(graph.tasks.size());
     graph.tasks.push_back({.info = {.id = id, .kind = kind, .sequence = id}, .name = name});
-    Task& task = graph.tasks.back();
+    exec::Task& task = graph.tasks.back();
     if (kind == TaskKind::kTransfer) task.info.lane = Lane::kIo;
     for (const uint32_t earlier : after) graph.tasks[earlier].successors.push_back(id);
     task.dependency_count = static_cast<int32_t>(after.size());
@@ -35,18 +35,18 @@ TaskGraph OneLayer() {
   graph.tasks[update].completes = {0};
   graph.tasks[update].next_successors = {forward};
   graph.tasks[transfer].tail = graph.tasks[update].tail = true;
-  for (const Task& task : graph.tasks) graph.infos.push_back(task.info);
+  for (const exec::Task& task : graph.tasks) graph.infos.push_back(task.info);
   return graph;
 }
 
 // Every task takes one unit of time; a transfer ends when there is nothing else to do.
-class ByHand final : public StepLoop::Calls {
+class ByHand final : public exec::StepLoop::Calls {
  public:
   explicit ByHand(Scheduler& scheduler) : graph(OneLayer()), loop(graph, scheduler, "by_hand") {
     EXPECT_TRUE(scheduler.Begin(graph.infos).ok());
   }
   int64_t Now() override { return now; }
-  Status Run(const Task& task) override {
+  Status Run(const exec::Task& task) override {
     log.push_back(task.name);
     loop.Finish(task.info.id, ++now);
     return Start();
@@ -60,15 +60,15 @@ class ByHand final : public StepLoop::Calls {
   Status Start() {
     for (;;) {
       ENGINE_ASSIGN_OR_RETURN(const uint32_t task, loop.NextTransfer());
-      if (task == kNoTask) return {};
+      if (task == trace::kNoTask) return {};
       log.push_back(graph.tasks[task].name);
       loop.Start(task, now);
       under_way.push_back(task);
     }
   }
 
-  const TaskGraph graph;
-  StepLoop loop;
+  const exec::TaskGraph graph;
+  exec::StepLoop loop;
   int64_t now = 0;
   std::vector<uint32_t> under_way;
   std::vector<std::string> log;
@@ -78,7 +78,7 @@ TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
   RandomScheduler scheduler;
   ByHand hand(scheduler);
   hand.loop.BeginStep(1, 0);
-  ASSERT_TRUE(hand.loop.Drive(&StepLoop::HeadDone, hand).ok());
+  ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::HeadDone, hand).ok());
   EXPECT_THAT(hand.log, ElementsAre("forward", "statistics", "backward", "transfer"));
   EXPECT_TRUE(hand.loop.HeadDone());
   EXPECT_FALSE(hand.loop.TailDone());
@@ -87,11 +87,11 @@ TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
   hand.log.clear();
   hand.loop.BeginStep(2, hand.now);
   EXPECT_FALSE(hand.loop.HeadDone()) << "the statistics of the new step are not there";
-  ASSERT_TRUE(hand.loop.Drive(&StepLoop::HeadDone, hand).ok());
+  ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::HeadDone, hand).ok());
   EXPECT_THAT(hand.log, ElementsAre("update", "forward", "statistics", "backward", "transfer"));
   EXPECT_EQ(hand.loop.StepOf(hand.graph.tasks[3]), 2u);
   hand.loop.BeginFlush();
-  ASSERT_TRUE(hand.loop.Drive(&StepLoop::TailDone, hand).ok());
+  ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::TailDone, hand).ok());
   EXPECT_EQ(hand.log.back(), "update");
 }
 
@@ -121,7 +121,7 @@ TEST(StepLoopTest, ASchedulerThatIsWrongIsNamed) {
     Insisting scheduler({.kind = ActionKind::kRun, .task = task});
     ByHand hand(scheduler);
     hand.loop.BeginStep(1, 0);
-    const Status status = hand.loop.Drive(&StepLoop::HeadDone, hand);
+    const Status status = hand.loop.Drive(&exec::StepLoop::HeadDone, hand);
     EXPECT_EQ(status.code(), StatusCode::kPlugin);
     EXPECT_THAT(status.message(),
                 HasSubstr("scheduler 'by_hand' asked for task " + std::to_string(task)));
@@ -129,7 +129,7 @@ TEST(StepLoopTest, ASchedulerThatIsWrongIsNamed) {
   Insisting holds({});
   ByHand hand(holds);
   hand.loop.BeginStep(1, 0);
-  const Status status = hand.loop.Drive(&StepLoop::HeadDone, hand);
+  const Status status = hand.loop.Drive(&exec::StepLoop::HeadDone, hand);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_THAT(status.message(), HasSubstr("holds 'forward' although nothing is under way"));
 }

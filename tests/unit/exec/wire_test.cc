@@ -21,7 +21,7 @@ constexpr int64_t kWidth = 80;
 constexpr int64_t kSamples = 2;
 constexpr uint64_t kSteps = 8;
 
-Graph Chain() {
+graph::Graph Chain() {
   return ChainModel(kWidth, kSamples);
 }
 
@@ -168,10 +168,10 @@ struct World {
     const UpdateGate gate_;
   };
 
-  RankResult RunRank(int rank, Hub& hub, Store& store) const {
+  RankResult RunRank(int rank, Hub& hub, base::Store& store) const {
     RankResult result;
     HostDevice device;
-    PluginSet plugins;
+    plugin::PluginSet plugins;
     plugins.device = &device;
     plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
     auto scheduler = std::make_unique<CuttingScheduler>(seed * 10 + static_cast<uint64_t>(rank));
@@ -179,18 +179,18 @@ struct World {
     plugins.scheduler = std::move(scheduler);
     plugins.optimizer = std::make_unique<GatedSgd>(gate);
     plugins.hooks = hooks();
-    ExecutorOptions options = TestOptions(rank, size, 20000);
+    exec::ExecutorOptions options = TestOptions(rank, size, 20000);
     options.shard_optimizer = shard;
     for (size_t i = 0; i < plugins.hooks.size(); ++i) {
       options.hook_names.push_back("hook" + std::to_string(i));
     }
-    auto made = Executor::Create(Chain(), plugins, FakeOps(), &store, options);
+    auto made = exec::Executor::Create(Chain(), plugins, FakeOps(), &store, options);
     result.status = made.status();
     if (made.ok()) result.status = Train(**made, rank, &result);
     return result;
   }
 
-  Status Train(Executor& executor, int rank, RankResult* result) const {
+  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
     ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -199,7 +199,7 @@ struct World {
       if (!done.ok()) return done.status();
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
-    const ModelMemory& memory = executor.memory();
+    const exec::ModelMemory& memory = executor.memory();
     result->parameters = ParametersOf(memory);
     const bool has_state = executor.wire() != nullptr && executor.wire()->state_count() > 0;
     for (size_t p = 0; p < memory.graph().parameters.size() && has_state; ++p) {
@@ -207,7 +207,7 @@ struct World {
       result->state.insert(result->state.end(), state,
                            state + memory.parameter(static_cast<int32_t>(p)).count());
     }
-    for (const Task& task : executor.tasks().tasks) {
+    for (const exec::Task& task : executor.tasks().tasks) {
       result->tasks.push_back(task.info);
       result->names.push_back(task.name);
     }
@@ -216,8 +216,8 @@ struct World {
 
   std::vector<RankResult> Run() const {
     Hub hub(size, 50, seed);
-    return RunRanks<RankResult>(size,
-                                [&](int rank, Store& store) { return RunRank(rank, hub, store); });
+    return RunRanks<RankResult>(
+        size, [&](int rank, base::Store& store) { return RunRank(rank, hub, store); });
   }
 };
 
@@ -225,7 +225,7 @@ struct World {
 uint64_t BytesOf(const RankResult& result, TransferKind kind) {
   uint64_t bytes = 0;
   for (const TaskInfo& task : result.tasks) {
-    const bool unit = task.kind == TaskKind::kTransfer && task.unit != kNoUnit;
+    const bool unit = task.kind == TaskKind::kTransfer && task.unit != exec::kNoUnit;
     if (unit && task.transfer == kind) bytes += task.size_bytes;
   }
   return bytes;
@@ -349,7 +349,7 @@ TEST(Wire, PackIsOfBackwardAndUnpackComesAfterTheTransfer) {
     if (result.names[i].find("pack ") == std::string::npos) continue;
     const bool packs = result.names[i].find("unpack") == std::string::npos;
     EXPECT_EQ(result.tasks[i].needed_by == UINT32_MAX, packs) << result.names[i];
-    EXPECT_NE(result.tasks[i].unit, kNoUnit);
+    EXPECT_NE(result.tasks[i].unit, exec::kNoUnit);
   }
 }
 
@@ -368,13 +368,14 @@ TEST(Wire, NothingIsPackedWithOneRankUnlessItIsMeasured) {
     rig.plugins.scheduler = std::make_unique<RandomScheduler>();
     rig.plugins.optimizer = std::make_unique<FakeSgd>();
     rig.plugins.hooks = hooks();
-    auto made = Executor::Create(Chain(), rig.plugins, FakeOps(), nullptr,
-                                 {.sends_alone = true, .hook_names = {"hook0"}});
+    auto made = exec::Executor::Create(Chain(), rig.plugins, FakeOps(), nullptr,
+                                       {.sends_alone = true, .hook_names = {"hook0"}});
     ASSERT_TRUE(made.ok()) << made.status().message();
     ASSERT_NE((*made)->wire(), nullptr);
     size_t wire_tasks = 0;
-    for (const Task& task : (*made)->tasks().tasks) {
-      wire_tasks += task.hook_work == HookWork::kPack || task.hook_work == HookWork::kUnpack;
+    for (const exec::Task& task : (*made)->tasks().tasks) {
+      wire_tasks +=
+          task.hook_work == exec::HookWork::kPack || task.hook_work == exec::HookWork::kUnpack;
     }
     EXPECT_EQ(wire_tasks, 10u);
   }
@@ -395,18 +396,18 @@ Status Refusal(Hooks hooks, bool shard = false, uint32_t dtypes = 31) {
     const uint32_t dtypes_;
   };
   HostDevice device;
-  PluginSet plugins;
+  plugin::PluginSet plugins;
   plugins.device = &device;
   plugins.communicator = std::make_unique<Limited>(dtypes);
   plugins.scheduler = std::make_unique<RandomScheduler>();
   plugins.optimizer = std::make_unique<FakeSgd>();
   plugins.hooks = std::move(hooks);
-  ExecutorOptions options = TestOptions(0, 2, 20000, "limited");
+  exec::ExecutorOptions options = TestOptions(0, 2, 20000, "limited");
   options.shard_optimizer = shard;
   for (size_t i = 0; i < plugins.hooks.size(); ++i) {
     options.hook_names.push_back("hook" + std::to_string(i));
   }
-  return Executor::Create(Chain(), plugins, FakeOps(), nullptr, options).status();
+  return exec::Executor::Create(Chain(), plugins, FakeOps(), nullptr, options).status();
 }
 
 TEST(Wire, ACommunicatorThatCannotSendItIsNamed) {

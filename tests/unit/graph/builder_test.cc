@@ -13,10 +13,10 @@ using ::testing::HasSubstr;
 
 TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
   Net net;
-  ValueId h = net.Apply("", "scale", {net.input()});
+  graph::ValueId h = net.Apply("", "scale", {net.input()});
   h = net.Apply("", "shift", {h});
   h = net.Apply("", "scale", {h});
-  const Graph graph = net.FinishForInference(h);
+  const graph::Graph graph = net.FinishForInference(h);
   ASSERT_EQ(graph.parameters.size(), 3u);
   EXPECT_EQ(graph.parameters[0].name, "scale1.weight");
   EXPECT_EQ(graph.parameters[1].name, "shift1.bias");
@@ -26,16 +26,16 @@ TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
 }
 
 TEST(GraphBuilder, InputsAreBatched) {
-  GraphBuilder builder(FakeOps(), 7);
-  const ValueId x = builder.Input("x", {2, 3}, DType::kInt32);
+  graph::GraphBuilder builder(FakeOps(), 7);
+  const graph::ValueId x = builder.Input("x", {2, 3}, DType::kInt32);
   EXPECT_TRUE(builder.spec(x).shape == (Shape{7, 2, 3}));
   EXPECT_EQ(builder.spec(x).dtype, DType::kInt32);
   EXPECT_EQ(builder.spec(x).batched, 1u);
 }
 
 TEST(GraphBuilder, RefusesWhatCannotBeBuilt) {
-  GraphBuilder builder(FakeOps(), 1);
-  const ValueId x = builder.Input("x", {2}, DType::kFloat32);
+  graph::GraphBuilder builder(FakeOps(), 1);
+  const graph::ValueId x = builder.Input("x", {2}, DType::kFloat32);
   ASSERT_TRUE(builder.Apply("a", "scale", {x}).ok());
   const Status twice = builder.Apply("a", "scale", {x}).status();
   EXPECT_EQ(twice.code(), StatusCode::kConfig);
@@ -44,7 +44,7 @@ TEST(GraphBuilder, RefusesWhatCannotBeBuilt) {
   EXPECT_EQ(unknown.code(), StatusCode::kConfig);
   EXPECT_THAT(unknown.message(), AllOf(HasSubstr("layer 'b'"), HasSubstr("scael")));
   EXPECT_EQ(builder.ParameterValue("a.bias").status().code(), StatusCode::kConfig);
-  const Status frozen = builder.Finish(x, kNone, x, kNone, {"a.", "z"}).status();
+  const Status frozen = builder.Finish(x, graph::kNone, x, graph::kNone, {"a.", "z"}).status();
   EXPECT_EQ(frozen.code(), StatusCode::kConfig);
   EXPECT_THAT(frozen.message(), AllOf(HasSubstr("'z'"), HasSubstr("'a.weight'")));
 }

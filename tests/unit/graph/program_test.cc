@@ -11,18 +11,19 @@ namespace engine::test {
 namespace {
 
 // "forward a", "backward b", "add b": the instructions as words.
-std::vector<std::string> Words(const Graph& graph, const Program& program) {
+std::vector<std::string> Words(const graph::Graph& graph, const graph::Program& program) {
   const char* const kinds[] = {"forward ", "backward ", "add "};
   std::vector<std::string> words;
-  for (const Instruction& instruction : program.instructions) {
+  for (const graph::Instruction& instruction : program.instructions) {
     words.push_back(kinds[static_cast<int>(instruction.kind)] + graph.nodes[instruction.node].name);
   }
   return words;
 }
 
-const Instruction& BackwardOf(const Graph& graph, const Program& program, const std::string& name) {
-  for (const Instruction& instruction : program.instructions) {
-    if (instruction.kind == InstructionKind::kBackward &&
+const graph::Instruction& BackwardOf(const graph::Graph& graph, const graph::Program& program,
+                                     const std::string& name) {
+  for (const graph::Instruction& instruction : program.instructions) {
+    if (instruction.kind == graph::InstructionKind::kBackward &&
         graph.nodes[instruction.node].name == name) {
       return instruction;
     }
@@ -35,8 +36,8 @@ using List = std::vector<std::string>;
 
 TEST(Differentiate, GoesBackwardsOnceThroughAChain) {
   Net net;
-  const Graph graph = net.Finish(Chain(net, "scale", 3));
-  const Program program = Differentiate(graph);
+  const graph::Graph graph = net.Finish(Chain(net, "scale", 3));
+  const graph::Program program = graph::Differentiate(graph);
   EXPECT_EQ(Words(graph, program),
             (List{"forward l0", "forward l1", "forward l2", "forward loss", "backward loss",
                   "backward l2", "backward l1", "backward l0"}));
@@ -44,77 +45,77 @@ TEST(Differentiate, GoesBackwardsOnceThroughAChain) {
   EXPECT_EQ(program.users_of_parameter,
             (std::vector<std::vector<int32_t>>{{0, 7}, {1, 6}, {2, 5}}));
   // Nobody wants the gradient of the data.
-  EXPECT_EQ(BackwardOf(graph, program, "l0").input_grads[0], kNone);
-  EXPECT_NE(BackwardOf(graph, program, "l1").input_grads[0], kNone);
+  EXPECT_EQ(BackwardOf(graph, program, "l0").input_grads[0], graph::kNone);
+  EXPECT_NE(BackwardOf(graph, program, "l1").input_grads[0], graph::kNone);
 }
 
 TEST(Differentiate, AFrozenStartNeedsNoWork) {
   Net net;
-  const Graph graph = net.Finish(Chain(net, "scale", 4), {"l0", "l1.weight"});
-  const Program program = Differentiate(graph);
+  const graph::Graph graph = net.Finish(Chain(net, "scale", 4), {"l0", "l1.weight"});
+  const graph::Program program = graph::Differentiate(graph);
   EXPECT_EQ(Words(graph, program),
             (List{"forward l0", "forward l1", "forward l2", "forward l3", "forward loss",
                   "backward loss", "backward l3", "backward l2"}));
-  EXPECT_EQ(BackwardOf(graph, program, "l2").input_grads[0], kNone);
-  EXPECT_EQ(program.of_parameter[0], kNone);
-  EXPECT_EQ(program.of_parameter[1], kNone);
+  EXPECT_EQ(BackwardOf(graph, program, "l2").input_grads[0], graph::kNone);
+  EXPECT_EQ(program.of_parameter[0], graph::kNone);
+  EXPECT_EQ(program.of_parameter[1], graph::kNone);
   EXPECT_TRUE(program.users_of_parameter[0].empty());
-  EXPECT_NE(program.of_parameter[2], kNone);
+  EXPECT_NE(program.of_parameter[2], graph::kNone);
 }
 
 TEST(Differentiate, AFrozenMiddleOnlyPassesTheGradientOn) {
   Net net;
-  const Graph graph = net.Finish(Chain(net, "scale", 3), {"l1"});
-  const Program program = Differentiate(graph);
-  const Instruction& frozen = BackwardOf(graph, program, "l1");
-  EXPECT_NE(frozen.input_grads[0], kNone);
-  EXPECT_EQ(frozen.input_grads[1], kNone);
+  const graph::Graph graph = net.Finish(Chain(net, "scale", 3), {"l1"});
+  const graph::Program program = graph::Differentiate(graph);
+  const graph::Instruction& frozen = BackwardOf(graph, program, "l1");
+  EXPECT_NE(frozen.input_grads[0], graph::kNone);
+  EXPECT_EQ(frozen.input_grads[1], graph::kNone);
 }
 
 TEST(Differentiate, LayerOptionsFreezeToo) {
   Net net;
-  const ValueId h = net.Apply("a", "scale", {net.input()}, {.trainable = false});
-  const Graph graph = net.Finish(net.Apply("b", "scale", {h}, {.priority = 3}));
-  EXPECT_EQ(Differentiate(graph).of_parameter[0], kNone);
+  const graph::ValueId h = net.Apply("a", "scale", {net.input()}, {.trainable = false});
+  const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}, {.priority = 3}));
+  EXPECT_EQ(graph::Differentiate(graph).of_parameter[0], graph::kNone);
   EXPECT_EQ(graph.nodes[NodeNamed(graph, "b")].priority, 3);
 }
 
 TEST(Differentiate, WhatTheLossDoesNotReachIsLeftOut) {
   Net net;
-  const ValueId h = net.Apply("a", "scale", {net.input()});
+  const graph::ValueId h = net.Apply("a", "scale", {net.input()});
   net.Apply("dead", "scale", {h});
-  const Graph graph = net.Finish(net.Apply("b", "scale", {h}));
-  const Program program = Differentiate(graph);
-  EXPECT_EQ(program.of_parameter[1], kNone);
+  const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}));
+  const graph::Program program = graph::Differentiate(graph);
+  EXPECT_EQ(program.of_parameter[1], graph::kNone);
   EXPECT_EQ(Words(graph, program), (List{"forward a", "forward dead", "forward b", "forward loss",
                                          "backward loss", "backward b", "backward a"}));
 }
 
 // h is used by the residual sum and by op f.
-Graph Residual(const std::string& op) {
+graph::Graph Residual(const std::string& op) {
   Net net;
-  const ValueId h = net.Apply("stem", "scale", {net.input()});
-  const ValueId f = net.Apply("f", op, {h});
+  const graph::ValueId h = net.Apply("stem", "scale", {net.input()});
+  const graph::ValueId f = net.Apply("f", op, {h});
   return net.Finish(net.Apply("sum", "add", {h, f}));
 }
 
 TEST(Differentiate, AnOpThatCanAddsToTheGradientThatIsThere) {
-  const Graph graph = Residual("scale");
-  const Program program = Differentiate(graph);
-  const Instruction& f = BackwardOf(graph, program, "f");
+  const graph::Graph graph = Residual("scale");
+  const graph::Program program = graph::Differentiate(graph);
+  const graph::Instruction& f = BackwardOf(graph, program, "f");
   EXPECT_EQ(f.accumulate, 1u);
   EXPECT_EQ(f.input_grads[0], BackwardOf(graph, program, "sum").input_grads[0]);
   EXPECT_EQ(f.input_grads[0], BackwardOf(graph, program, "stem").output_grads[0]);
 }
 
 TEST(Differentiate, AnOpThatCannotWritesAPartThatIsAdded) {
-  const Graph graph = Residual("scale_slow");
-  const Program program = Differentiate(graph);
+  const graph::Graph graph = Residual("scale_slow");
+  const graph::Program program = graph::Differentiate(graph);
   EXPECT_EQ(Words(graph, program),
             (List{"forward stem", "forward f", "forward sum", "forward loss", "backward loss",
                   "backward sum", "backward f", "add f", "backward stem"}));
-  const Instruction& f = BackwardOf(graph, program, "f");
-  const Instruction& add = program.instructions[7];
+  const graph::Instruction& f = BackwardOf(graph, program, "f");
+  const graph::Instruction& add = program.instructions[7];
   EXPECT_EQ(f.accumulate, 0u);
   EXPECT_TRUE(program.gradients[f.input_grads[0]].partial);
   EXPECT_EQ(add.source, f.input_grads[0]);
@@ -123,25 +124,26 @@ TEST(Differentiate, AnOpThatCannotWritesAPartThatIsAdded) {
 
 TEST(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
   Net net;
-  const ValueId h = net.Apply("stem", "scale", {net.input()});
-  const Graph graph = net.Finish(net.Apply("twice", "add", {h, h}));
-  const Program program = Differentiate(graph);
-  const Instruction& twice = BackwardOf(graph, program, "twice");
-  EXPECT_NE(twice.input_grads[0], kNone);
-  EXPECT_EQ(twice.input_grads[1], kNone);  // it equals the gradient of the sum, which is added
-  const Instruction& add = program.instructions[5];
-  ASSERT_EQ(add.kind, InstructionKind::kAdd);
+  const graph::ValueId h = net.Apply("stem", "scale", {net.input()});
+  const graph::Graph graph = net.Finish(net.Apply("twice", "add", {h, h}));
+  const graph::Program program = graph::Differentiate(graph);
+  const graph::Instruction& twice = BackwardOf(graph, program, "twice");
+  EXPECT_NE(twice.input_grads[0], graph::kNone);
+  EXPECT_EQ(twice.input_grads[1],
+            graph::kNone);  // it equals the gradient of the sum, which is added
+  const graph::Instruction& add = program.instructions[5];
+  ASSERT_EQ(add.kind, graph::InstructionKind::kAdd);
   EXPECT_EQ(add.source, twice.output_grads[0]);
   EXPECT_EQ(add.target, twice.input_grads[0]);
 }
 
 TEST(ForwardProgram, HasNoGradients) {
   Net net;
-  const Graph graph = net.FinishForInference(Chain(net, "scale", 2));
-  const Program program = ForwardProgram(graph);
+  const graph::Graph graph = net.FinishForInference(Chain(net, "scale", 2));
+  const graph::Program program = graph::ForwardProgram(graph);
   EXPECT_EQ(Words(graph, program), (List{"forward l0", "forward l1"}));
   EXPECT_TRUE(program.gradients.empty());
-  EXPECT_EQ(program.of_parameter, (std::vector<GradientId>{kNone, kNone}));
+  EXPECT_EQ(program.of_parameter, (std::vector<graph::GradientId>{graph::kNone, graph::kNone}));
 }
 
 }  // namespace

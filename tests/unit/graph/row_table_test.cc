@@ -43,71 +43,72 @@ class RowTable : public ::testing::Test {
   RowTable()
       : builder_(
             [](const std::string& name,
-               const std::vector<OwnedOption>&) -> Result<std::unique_ptr<Op>> {
+               const std::vector<plugin::OwnedOption>&) -> Result<std::unique_ptr<Op>> {
               if (name == "look_up") return std::unique_ptr<Op>(new LookUpOp);
               return std::unique_ptr<Op>(new ReadOp);
             },
             kSamples) {}
 
-  ValueId Apply(const std::string& op, const std::vector<ValueId>& inputs,
-                const LayerOptions& options = {}) {
+  graph::ValueId Apply(const std::string& op, const std::vector<graph::ValueId>& inputs,
+                       const graph::LayerOptions& options = {}) {
     auto value = builder_.Apply("", op, inputs, {}, options);
     EXPECT_TRUE(value.ok()) << value.status().message();
-    return value.ok() ? *value : kNone;
+    return value.ok() ? *value : graph::kNone;
   }
-  ValueId Table(const std::string& name) {
+  graph::ValueId Table(const std::string& name) {
     const auto value = builder_.ParameterValue(name);
     EXPECT_TRUE(value.ok());
-    return value.ok() ? *value : kNone;
+    return value.ok() ? *value : graph::kNone;
   }
   // Parameter::row_elements of all parameters.
-  std::vector<int64_t> Rows(ValueId input, ValueId logits) {
-    auto graph = builder_.Finish(input, kNone, logits, kNone, {});
+  std::vector<int64_t> Rows(graph::ValueId input, graph::ValueId logits) {
+    auto graph = builder_.Finish(input, graph::kNone, logits, graph::kNone, {});
     EXPECT_TRUE(graph.ok());
     std::vector<int64_t> rows;
-    for (const Parameter& parameter : graph->parameters) rows.push_back(parameter.row_elements);
+    for (const graph::Parameter& parameter : graph->parameters)
+      rows.push_back(parameter.row_elements);
     return rows;
   }
 
-  GraphBuilder builder_;
+  graph::GraphBuilder builder_;
 };
 
 TEST_F(RowTable, IsWhatTheBatchPicksRowsOf) {
-  const ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
-  const ValueId h = Apply("look_up", {tokens}, {.row_table = "table"});
+  const graph::ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
+  const graph::ValueId h = Apply("look_up", {tokens}, {.row_table = "table"});
   EXPECT_EQ(Rows(tokens, Apply("read", {h})), (std::vector<int64_t>{kWidth, 0}));
 }
 
 TEST_F(RowTable, IsNoneThatNobodyCallsOne) {
-  const ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
+  const graph::ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
   EXPECT_EQ(Rows(tokens, Apply("look_up", {tokens})), (std::vector<int64_t>{0, 0}));
 }
 
 TEST_F(RowTable, IsNoVectorAndNoneOfAnotherName) {
-  const ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
-  const ValueId h = Apply("look_up", {tokens}, {.row_table = "shift"});
+  const graph::ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
+  const graph::ValueId h = Apply("look_up", {tokens}, {.row_table = "shift"});
   Apply("look_up", {tokens}, {.row_table = "weight"});
   EXPECT_EQ(Rows(tokens, h), (std::vector<int64_t>{0, 0, 0, 0}));
 }
 
 TEST_F(RowTable, IsNoneThatAnotherLayerUsesToo) {
-  const ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
-  const ValueId h = Apply("look_up", {tokens}, {.row_table = "table"});
+  const graph::ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
+  const graph::ValueId h = Apply("look_up", {tokens}, {.row_table = "table"});
   EXPECT_EQ(Rows(tokens, Apply("read", {h, Table("look_up1.table")})),
             (std::vector<int64_t>{0, 0}));
 }
 
 TEST_F(RowTable, IsNoneWhoseRowsAnotherInputPicks) {
-  const ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
-  const ValueId others = builder_.Input("y", {5}, DType::kInt32);
-  const ValueId changed = Apply("read", {tokens});
+  const graph::ValueId tokens = builder_.Input("x", {5}, DType::kInt32);
+  const graph::ValueId others = builder_.Input("y", {5}, DType::kInt32);
+  const graph::ValueId changed = Apply("read", {tokens});
   Apply("look_up", {others}, {.row_table = "table"});
-  const ValueId h = Apply("look_up", {changed}, {.row_table = "table"});
+  const graph::ValueId h = Apply("look_up", {changed}, {.row_table = "table"});
   EXPECT_EQ(Rows(tokens, h), (std::vector<int64_t>{0, 0, 0, 0}));
 }
 
 TEST_F(RowTable, IsNoneWithoutNumbersOfRows) {
-  const ValueId x = builder_.Input("x", {5}, DType::kFloat32);
+  const graph::ValueId x = builder_.Input("x", {5}, DType::kFloat32);
   EXPECT_EQ(Rows(x, Apply("look_up", {x}, {.row_table = "table"})), (std::vector<int64_t>{0, 0}));
 }
 

@@ -7,7 +7,7 @@
 
 #include "core/base/rank_context.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 Status Reason(const char* text) {
@@ -15,7 +15,7 @@ Status Reason(const char* text) {
 }
 
 TEST(AbortSignal, TheFirstReasonStays) {
-  AbortSignal abort;
+  base::AbortSignal abort;
   EXPECT_FALSE(abort.raised());
   EXPECT_TRUE(abort.reason().ok());
   abort.Raise(Reason("first"));
@@ -25,7 +25,7 @@ TEST(AbortSignal, TheFirstReasonStays) {
 }
 
 TEST(AbortSignal, CallsEachListenerOnce) {
-  AbortSignal abort;
+  base::AbortSignal abort;
   std::vector<std::string> calls;
   abort.Listen(
       [&](const Status& reason) { calls.push_back(std::string("a ") + reason.message()); });
@@ -37,7 +37,7 @@ TEST(AbortSignal, CallsEachListenerOnce) {
 }
 
 TEST(AbortSignal, CallsALateListenerAtOnce) {
-  AbortSignal abort;
+  base::AbortSignal abort;
   abort.Raise(Reason("x"));
   int calls = 0;
   abort.Listen([&](const Status& reason) {
@@ -48,7 +48,7 @@ TEST(AbortSignal, CallsALateListenerAtOnce) {
 }
 
 TEST(AbortSignal, AForgottenListenerIsNotCalled) {
-  AbortSignal abort;
+  base::AbortSignal abort;
   int calls = 0;
   int token = abort.Listen([&](const Status&) { ++calls; });
   abort.Forget(token);
@@ -57,7 +57,7 @@ TEST(AbortSignal, AForgottenListenerIsNotCalled) {
 }
 
 TEST(AbortSignal, AListenerMayUseTheSignal) {
-  AbortSignal abort;
+  base::AbortSignal abort;
   int token = 0, nested = 0;
   token = abort.Listen([&](const Status&) {
     EXPECT_TRUE(abort.raised());
@@ -71,7 +71,7 @@ TEST(AbortSignal, AListenerMayUseTheSignal) {
 }
 
 TEST(AbortSignal, ForgetWaitsForARunningListener) {
-  AbortSignal abort;
+  base::AbortSignal abort;
   std::latch running(1);
   std::atomic<bool> forgetting{false};
   bool ended = false;  // plain on purpose: Forget must order it (the thread sanitizer looks)
@@ -90,4 +90,4 @@ TEST(AbortSignal, ForgetWaitsForARunningListener) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

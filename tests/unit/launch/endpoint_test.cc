@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -37,12 +37,12 @@ Endpoint UnixEndpoint(const char* name) {
 
 TEST(Endpoint, ConnectsOverAnAbstractSocket) {
   Endpoint endpoint = UnixEndpoint("connect");
-  Result<UniqueFd> listener = ListenAt(endpoint);
+  Result<base::UniqueFd> listener = ListenAt(endpoint);
   ASSERT_TRUE(listener.ok()) << listener.status().message();
-  AbortSignal cancel;
-  Result<UniqueFd> client = ConnectTo(endpoint, DeadlineIn(10000), cancel);
+  base::AbortSignal cancel;
+  Result<base::UniqueFd> client = ConnectTo(endpoint, base::DeadlineIn(10000), cancel);
   ASSERT_TRUE(client.ok()) << client.status().message();
-  UniqueFd server = AcceptFrom(*listener);
+  base::UniqueFd server = AcceptFrom(*listener);
   ASSERT_TRUE(server.valid());
   char byte = 'x';
   ASSERT_EQ(send(client->get(), &byte, 1, 0), 1);
@@ -51,9 +51,9 @@ TEST(Endpoint, ConnectsOverAnAbstractSocket) {
 
 TEST(Endpoint, SaysThatAnAddressIsTaken) {
   Endpoint endpoint = UnixEndpoint("taken");
-  Result<UniqueFd> first = ListenAt(endpoint);
+  Result<base::UniqueFd> first = ListenAt(endpoint);
   ASSERT_TRUE(first.ok());
-  Result<UniqueFd> second = ListenAt(endpoint);
+  Result<base::UniqueFd> second = ListenAt(endpoint);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kRendezvous);
   EXPECT_THAT(second.status().message(), HasSubstr("another run or program uses it"));
@@ -62,7 +62,7 @@ TEST(Endpoint, SaysThatAnAddressIsTaken) {
 TEST(Endpoint, ListensOnTheNamedInterfaceOnly) {
   // Port 0 is no valid rendezvous, but the kernel then picks a free one for this test.
   Endpoint endpoint{"127.0.0.1:0", "127.0.0.1", "0", ""};
-  Result<UniqueFd> listener = ListenAt(endpoint);
+  Result<base::UniqueFd> listener = ListenAt(endpoint);
   ASSERT_TRUE(listener.ok()) << listener.status().message();
   sockaddr_in address{};
   socklen_t size = sizeof(address);
@@ -72,27 +72,28 @@ TEST(Endpoint, ListensOnTheNamedInterfaceOnly) {
 
 TEST(Endpoint, RankZeroMustRunOnThatHost) {
   // 192.0.2.0/24 is reserved for documentation, so no test machine should own this address.
-  Result<UniqueFd> listener = ListenAt(*ParseEndpoint("192.0.2.250:29500"));
+  Result<base::UniqueFd> listener = ListenAt(*ParseEndpoint("192.0.2.250:29500"));
   ASSERT_FALSE(listener.ok());
   EXPECT_THAT(listener.status().message(), HasSubstr("must run on that host"));
 }
 
 TEST(Endpoint, GivesUpAtTheDeadlineAndNamesThePlace) {
-  AbortSignal cancel;
+  base::AbortSignal cancel;
   Endpoint endpoint = UnixEndpoint("nobody");
-  Result<UniqueFd> client = ConnectTo(endpoint, DeadlineIn(60), cancel);
+  Result<base::UniqueFd> client = ConnectTo(endpoint, base::DeadlineIn(60), cancel);
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.status().code(), StatusCode::kRendezvous);
   EXPECT_THAT(client.status().message(), HasSubstr(endpoint.text));
 }
 
 TEST(Endpoint, StopsTryingWhenCancelled) {
-  AbortSignal cancel;
+  base::AbortSignal cancel;
   cancel.Raise(Status::Error(StatusCode::kInterrupted, "stopped"));
-  Result<UniqueFd> client = ConnectTo(UnixEndpoint("cancel"), DeadlineIn(60000), cancel);
+  Result<base::UniqueFd> client =
+      ConnectTo(UnixEndpoint("cancel"), base::DeadlineIn(60000), cancel);
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.status().code(), StatusCode::kInterrupted);
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

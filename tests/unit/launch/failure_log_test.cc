@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 Status Error(StatusCode code, const char* text) {
@@ -66,19 +66,19 @@ TEST(AbortReason, IsSecondaryAndNamesTheRank) {
 }
 
 TEST(AbortReason, NamesAServer) {
-  Status reason = AbortReason(Error(StatusCode::kPeerLost, "killed").WithRank(BlameServer(1)));
+  Status reason = AbortReason(Error(StatusCode::kPeerLost, "killed").WithRank(ServerId(1)));
   EXPECT_STREQ(reason.message(), "server 1 failed: killed");
-  EXPECT_EQ(BlamedServer(reason.rank()), 1);
+  EXPECT_EQ(ServerOfId(reason.rank()), 1);
 }
 
 TEST(FailureLog, BlamesAServer) {
   FailureLog failures;
-  failures.AddReport(2, Error(StatusCode::kPeerLost, "left alone").WithRank(BlameServer(0)));
-  failures.AddLoss(BlameServer(0), Error(StatusCode::kPeerLost, "killed"), 137);
+  failures.AddReport(2, Error(StatusCode::kPeerLost, "left alone").WithRank(ServerId(0)));
+  failures.AddLoss(ServerId(0), Error(StatusCode::kPeerLost, "killed"), 137);
   const LaunchOutcome outcome = failures.Outcome(0);
-  EXPECT_EQ(outcome.status.rank(), BlameServer(0));
+  EXPECT_EQ(outcome.status.rank(), ServerId(0));
   EXPECT_EQ(outcome.exit_code, 137);
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

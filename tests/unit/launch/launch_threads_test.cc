@@ -9,7 +9,7 @@
 
 #include "app/launch/launch.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 constexpr int64_t kLongMs = 20000;
@@ -24,7 +24,7 @@ LaunchPlan Threads(int world_size) {
 TEST(LaunchThreads, EveryRankRunsOnce) {
   std::mutex mutex;
   std::set<int> ranks;
-  LaunchOutcome outcome = Launch(Threads(4), {}, [&](RankContext& context) {
+  LaunchOutcome outcome = Launch(Threads(4), {}, [&](base::RankContext& context) {
     EXPECT_EQ(context.info.world_size, 4);
     EXPECT_EQ(context.info.local_rank, context.info.rank);
     EXPECT_EQ(context.info.local_world_size, 4);
@@ -38,7 +38,7 @@ TEST(LaunchThreads, EveryRankRunsOnce) {
 }
 
 TEST(LaunchThreads, AnErrorOfOneEndsAllAndIsReturned) {
-  LaunchOutcome outcome = Launch(Threads(3), {}, [](RankContext& context) -> Status {
+  LaunchOutcome outcome = Launch(Threads(3), {}, [](base::RankContext& context) -> Status {
     if (context.info.rank == 2) return Status::Error(StatusCode::kStorage, "the disk is full");
     Status status = context.store.Get("never", kLongMs).status();
     EXPECT_EQ(status.code(), StatusCode::kAborted);
@@ -54,7 +54,7 @@ TEST(LaunchThreads, AnErrorOfOneEndsAllAndIsReturned) {
 
 TEST(LaunchThreads, ARaisedAbortEndsAllBeforeItsBodyReturns) {
   std::atomic<int> ended{0};
-  LaunchOutcome outcome = Launch(Threads(2), {}, [&](RankContext& context) -> Status {
+  LaunchOutcome outcome = Launch(Threads(2), {}, [&](base::RankContext& context) -> Status {
     if (context.info.rank == 0) {
       context.abort.Raise(Status::Error(StatusCode::kTimeout, "no progress"));
       while (ended == 0) std::this_thread::yield();  // the other one leaves first
@@ -69,7 +69,7 @@ TEST(LaunchThreads, ARaisedAbortEndsAllBeforeItsBodyReturns) {
 }
 
 TEST(LaunchThreads, AnExceptionIsAnErrorOfItsRank) {
-  LaunchOutcome outcome = Launch(Threads(2), {}, [](RankContext& context) -> Status {
+  LaunchOutcome outcome = Launch(Threads(2), {}, [](base::RankContext& context) -> Status {
     if (context.info.rank == 1) throw std::runtime_error("surprise");
     return context.store.Get("never", kLongMs).status();
   });
@@ -80,7 +80,7 @@ TEST(LaunchThreads, AnExceptionIsAnErrorOfItsRank) {
 }
 
 TEST(LaunchThreads, ASignalAsksEveryRankToStop) {
-  LaunchOutcome outcome = Launch(Threads(2), {}, [](RankContext& context) -> Status {
+  LaunchOutcome outcome = Launch(Threads(2), {}, [](base::RankContext& context) -> Status {
     if (context.info.rank == 0) kill(getpid(), SIGTERM);
     while (context.stop_requested == 0) std::this_thread::yield();
     return Status::Error(StatusCode::kInterrupted, "stopped after step 1");
@@ -93,7 +93,7 @@ TEST(LaunchThreads, ASignalAsksEveryRankToStop) {
 TEST(LaunchThreads, RestoresTheSignalMask) {
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
-  (void)Launch(Threads(1), {}, [](RankContext&) { return Status(); });
+  (void)Launch(Threads(1), {}, [](base::RankContext&) { return Status(); });
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
   for (int signal : {SIGINT, SIGTERM}) {
     EXPECT_EQ(sigismember(&before, signal), sigismember(&after, signal));
@@ -101,4 +101,4 @@ TEST(LaunchThreads, RestoresTheSignalMask) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 TEST(MemberLog, NamesTheMemberWhereThereAreSeveral) {
@@ -18,4 +18,4 @@ TEST(MemberLog, NamesTheMemberWhereThereAreSeveral) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

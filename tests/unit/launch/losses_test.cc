@@ -7,7 +7,7 @@
 #include "app/launch/launch.h"
 #include "tests/unit/launch/socket_run.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -19,7 +19,7 @@ class Losses : public testing::Test {
   void Start(bool allow) {
     run_.Start();
     for (SocketRank* member : Members()) {
-      ASSERT_TRUE(member->client.Join(DeadlineIn(kLongMs)).ok());
+      ASSERT_TRUE(member->client.Join(base::DeadlineIn(kLongMs)).ok());
     }
     if (!allow) return;
     ranks_[0].client.AllowLosses();
@@ -30,7 +30,7 @@ class Losses : public testing::Test {
 
   SocketRun run_{SocketRun::SettingsOf({3, 1, true}, kLongMs)};
   SocketRank ranks_[3]{{run_.Connect(), 0, 3}, {run_.Connect(), 1, 3}, {run_.Connect(), 2, 3}};
-  SocketRank server_{run_.Connect(), BlameServer(0), 3};
+  SocketRank server_{run_.Connect(), ServerId(0), 3};
 };
 
 TEST_F(Losses, ARankThatFailsIsToldAndTheRunGoesOn) {
@@ -68,7 +68,7 @@ TEST_F(Losses, AServerAlwaysEndsTheRun) {
   server_.client.Leave(Status::Error(StatusCode::kTimeout, "no progress"));
   EXPECT_STREQ(Await(ranks_[0].abort).message(), "server 0 failed: no progress");
   const LaunchOutcome outcome = run_.Finish().Outcome();
-  EXPECT_EQ(outcome.status.rank(), BlameServer(0));
+  EXPECT_EQ(outcome.status.rank(), ServerId(0));
   EXPECT_EQ(outcome.exit_code, 202);
 }
 
@@ -102,7 +102,7 @@ TEST(LossesInThreads, AFailingBodyIsToldAndTheRunGoesOn) {
     const std::lock_guard lock(mutex);
     notices.push_back(sentence);
   };
-  const LaunchOutcome outcome = Launch(plan, options, [](RankContext& context) -> Status {
+  const LaunchOutcome outcome = Launch(plan, options, [](base::RankContext& context) -> Status {
     if (context.info.is_server != 0) return context.store.Get(kRanksLeftKey, kLongMs).status();
     if (context.info.rank == 2) {
       ENGINE_RETURN_IF_ERROR(context.store.Get("allowed", kLongMs).status());
@@ -121,4 +121,4 @@ TEST(LossesInThreads, AFailingBodyIsToldAndTheRunGoesOn) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

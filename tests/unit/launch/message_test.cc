@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 Message Sample() {
@@ -115,4 +115,4 @@ TEST(Message, ReadsAnUnknownCodeAsInternal) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

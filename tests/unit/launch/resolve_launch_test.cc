@@ -5,13 +5,13 @@
 #include "app/launch/launch.h"
 #include "app/launch/launcher_environment.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 using testing::HasSubstr;
 using Mode = LaunchPlan::Mode;
 
-const Environment kTorchrun = {
+const EnvironmentVariables kTorchrun = {
     {"RANK", "3"},
     {"WORLD_SIZE", "4"},
     {"LOCAL_RANK", "1"},
@@ -22,12 +22,12 @@ const Environment kTorchrun = {
     {"TORCHELASTIC_RESTART_COUNT", "0"},
     {"TORCHELASTIC_USE_AGENT_STORE", "True"},
 };
-const Environment kOpenMpi = {
+const EnvironmentVariables kOpenMpi = {
     {"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
     {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
     {"PMIX_NAMESPACE", "1918763009"},
 };
-const Environment kSlurm = {
+const EnvironmentVariables kSlurm = {
     {"SLURM_PROCID", "5"},
     {"SLURM_NTASKS", "6"},
     {"SLURM_LOCALID", "1"},
@@ -37,23 +37,23 @@ const Environment kSlurm = {
     {"SLURM_STEP_ID", "0"},
 };
 
-Environment operator+(Environment a, const Environment& b) {
+EnvironmentVariables operator+(EnvironmentVariables a, const EnvironmentVariables& b) {
   for (const auto& [name, value] : b) a[name] = value;
   return a;
 }
 
-Environment Without(Environment environment, const char* name) {
+EnvironmentVariables Without(EnvironmentVariables environment, const char* name) {
   environment.erase(name);
   return environment;
 }
 
-LaunchPlan Plan(const LaunchFlags& flags, const Environment& environment) {
+LaunchPlan Plan(const LaunchFlags& flags, const EnvironmentVariables& environment) {
   Result<LaunchPlan> plan = ResolveLaunch(flags, environment);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   return plan.ok() ? *plan : LaunchPlan{};
 }
 
-std::string Refusal(const LaunchFlags& flags, const Environment& environment) {
+std::string Refusal(const LaunchFlags& flags, const EnvironmentVariables& environment) {
   Result<LaunchPlan> plan = ResolveLaunch(flags, environment);
   EXPECT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), StatusCode::kInvalidArgument);
@@ -86,9 +86,9 @@ TEST(ResolveLaunch, Torchrun) {
   EXPECT_EQ(plan.rendezvous, "n0:29501");  // the agent holds 29500
   EXPECT_EQ(plan.job, "none.0");
   EXPECT_EQ(plan.source, "torchrun");
-  plan = Plan({}, kTorchrun + Environment{{"TORCHELASTIC_USE_AGENT_STORE", "False"}});
+  plan = Plan({}, kTorchrun + EnvironmentVariables{{"TORCHELASTIC_USE_AGENT_STORE", "False"}});
   EXPECT_EQ(plan.rendezvous, "n0:29500");
-  plan = Plan({}, kTorchrun + Environment{{"MASTER_ADDR", "fe80::1"}});
+  plan = Plan({}, kTorchrun + EnvironmentVariables{{"MASTER_ADDR", "fe80::1"}});
   EXPECT_EQ(plan.rendezvous, "[fe80::1]:29501");
 }
 
@@ -107,17 +107,18 @@ TEST(ResolveLaunch, OpenMpiOnOneHost) {
   EXPECT_EQ(plan.rendezvous, "unix:engine-" + std::to_string(getuid()) + "-1918763009");
   EXPECT_EQ(plan.source, "Open MPI");
   plan = Plan({}, Without(kOpenMpi, "PMIX_NAMESPACE") +
-                      Environment{{"OMPI_MCA_orte_hnp_uri", "77.0;tcp://x:1"}});
+                      EnvironmentVariables{{"OMPI_MCA_orte_hnp_uri", "77.0;tcp://x:1"}});
   EXPECT_EQ(plan.job, "77.0");
 }
 
 TEST(ResolveLaunch, OpenMpiOnSeveralHostsNeedsAnAddress) {
-  Environment hosts = kOpenMpi + Environment{{"OMPI_COMM_WORLD_SIZE", "4"}};
+  EnvironmentVariables hosts = kOpenMpi + EnvironmentVariables{{"OMPI_COMM_WORLD_SIZE", "4"}};
   std::string message = Refusal({}, hosts);
   EXPECT_THAT(message, HasSubstr("Open MPI started 4 ranks, 2 of them on this host"));
   EXPECT_THAT(message, HasSubstr("--rendezvous HOST:PORT"));
   EXPECT_EQ(Plan({.rendezvous = "n0:1234"}, hosts).rendezvous, "n0:1234");
-  EXPECT_EQ(Plan({}, hosts + Environment{{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "99"}}).rendezvous,
+  EXPECT_EQ(Plan({}, hosts + EnvironmentVariables{{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "99"}})
+                .rendezvous,
             "n0:99");
 }
 
@@ -129,14 +130,15 @@ TEST(ResolveLaunch, Slurm) {
   EXPECT_EQ(plan.info.local_world_size, 2);
   EXPECT_EQ(plan.job, "17.0");
   EXPECT_THAT(Refusal({}, kSlurm), HasSubstr("--rendezvous"));
-  plan = Plan({}, kSlurm + Environment{{"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "6"}});
+  plan = Plan(
+      {}, kSlurm + EnvironmentVariables{{"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "6"}});
   EXPECT_EQ(plan.rendezvous, "unix:engine-" + std::to_string(getuid()) + "-17.0");
   // Inside a batch script nothing was started by srun.
   EXPECT_EQ(Plan({.world_size = 2}, Without(kSlurm, "SLURM_STEP_ID")).mode, Mode::kSpawn);
 }
 
 TEST(ResolveLaunch, PmiNeedsAnAddress) {
-  Environment pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
+  EnvironmentVariables pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
   EXPECT_THAT(Refusal({}, pmi), HasSubstr("--rendezvous"));
   EXPECT_EQ(Plan({.rendezvous = "n0:1"}, pmi).source, "PMI");
 }
@@ -147,14 +149,14 @@ TEST(ResolveLaunch, InnerLaunchersHideTheOnesThatStartedThem) {
 }
 
 TEST(ResolveLaunch, SourcesThatDisagreeAreNamed) {
-  Environment plain = {
+  EnvironmentVariables plain = {
       {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "5000"}};
   std::string message = Refusal({}, plain + kOpenMpi);
   EXPECT_THAT(message, HasSubstr("torchrun (RANK=0, WORLD_SIZE=2)"));
   EXPECT_THAT(message, HasSubstr("Open MPI (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2)"));
   EXPECT_EQ(Plan({.launcher = "openmpi"}, plain + kOpenMpi).info.rank, 1);
   EXPECT_EQ(Plan({.launcher = "torchrun"}, plain + kOpenMpi).info.rank, 0);
-  Environment agreeing = plain + Environment{{"RANK", "1"}};
+  EnvironmentVariables agreeing = plain + EnvironmentVariables{{"RANK", "1"}};
   EXPECT_EQ(Plan({}, agreeing + kOpenMpi).info.rank, 1);
 }
 
@@ -174,12 +176,12 @@ TEST(ResolveLaunch, IncompleteOrWrongVariables) {
   EXPECT_THAT(Refusal({}, {{"WORLD_SIZE", "2"}}), HasSubstr("WORLD_SIZE is set and RANK is not"));
   EXPECT_THAT(Refusal({}, Without(kTorchrun, "MASTER_ADDR")), HasSubstr("MASTER_ADDR"));
   for (const char* rank : {"4", "-1", "x", "1x", "99999999999"}) {
-    EXPECT_THAT(Refusal({}, kTorchrun + Environment{{"RANK", rank}}),
+    EXPECT_THAT(Refusal({}, kTorchrun + EnvironmentVariables{{"RANK", rank}}),
                 HasSubstr(std::string("RANK=") + rank));
   }
-  EXPECT_THAT(Refusal({}, kTorchrun + Environment{{"LOCAL_RANK", "2"}}),
+  EXPECT_THAT(Refusal({}, kTorchrun + EnvironmentVariables{{"LOCAL_RANK", "2"}}),
               HasSubstr("LOCAL_WORLD_SIZE"));
-  EXPECT_THAT(Refusal({}, kTorchrun + Environment{{"MASTER_PORT", "65535"}}),
+  EXPECT_THAT(Refusal({}, kTorchrun + EnvironmentVariables{{"MASTER_PORT", "65535"}}),
               HasSubstr("MASTER_PORT=65535"));
 }
 
@@ -247,4 +249,4 @@ TEST(ParseTasksPerNode, ExpandsRepetition) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

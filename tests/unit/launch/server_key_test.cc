@@ -10,7 +10,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST_F(ServerKeyTest, AMissingFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

@@ -13,7 +13,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/unit/launch/socket_run.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 using ::testing::HasSubstr;
@@ -21,11 +21,11 @@ using ::testing::HasSubstr;
 TEST(Servers, AreMembersBesideTheRanks) {
   SocketRun run(SocketRun::SettingsOf({1, 2, true}, kLongMs));
   SocketRank rank(run.Connect(), 0, 1);
-  SocketRank first(run.Connect(), BlameServer(0), 1);
-  SocketRank second(run.Connect(), BlameServer(1), 0, "");  // knows neither size nor job
+  SocketRank first(run.Connect(), ServerId(0), 1);
+  SocketRank second(run.Connect(), ServerId(1), 0, "");  // knows neither size nor job
   run.Start();
   for (SocketRank* member : {&rank, &first, &second}) {
-    ASSERT_TRUE(member->client.Join(DeadlineIn(kLongMs)).ok());
+    ASSERT_TRUE(member->client.Join(base::DeadlineIn(kLongMs)).ok());
     EXPECT_EQ(member->client.shape().world_size, 1);
     EXPECT_EQ(member->client.shape().servers, 2);
     EXPECT_TRUE(member->client.shape().one_host);
@@ -51,7 +51,7 @@ TEST(Servers, AreMissedByName) {
   SocketRun run(SocketRun::SettingsOf({3, 2, true}, 50));
   SocketRank rank(run.Connect(), 1, 3);
   run.Start();
-  const Status status = rank.client.Join(DeadlineIn(kLongMs));
+  const Status status = rank.client.Join(base::DeadlineIn(kLongMs));
   EXPECT_THAT(status.message(), HasSubstr("ranks 0, 2 and servers 0, 1 did not join at the test"));
   EXPECT_THAT(status.message(), HasSubstr("check that every rank and server was started"));
   EXPECT_EQ(run.Finish().Outcome().exit_code, 201);
@@ -62,17 +62,17 @@ TEST(Servers, OneThatStaysIsNamed) {
   settings.server_leave_ms = 1;
   SocketRun run(std::move(settings));
   SocketRank rank(run.Connect(), 0, 1);
-  SocketRank first(run.Connect(), BlameServer(0), 1), second(run.Connect(), BlameServer(1), 1);
+  SocketRank first(run.Connect(), ServerId(0), 1), second(run.Connect(), ServerId(1), 1);
   run.Start();
   for (SocketRank* member : {&rank, &first, &second}) {
-    ASSERT_TRUE(member->client.Join(DeadlineIn(kLongMs)).ok());
+    ASSERT_TRUE(member->client.Join(base::DeadlineIn(kLongMs)).ok());
   }
   first.client.Leave({});
   rank.client.Leave({});
   EXPECT_THAT(Await(second.abort).message(),
               HasSubstr("server 1 failed: it did not leave within 1 ms after the last rank"));
   const LaunchOutcome outcome = run.Finish().Outcome();
-  EXPECT_EQ(outcome.status.rank(), BlameServer(1));
+  EXPECT_EQ(outcome.status.rank(), ServerId(1));
   EXPECT_EQ(outcome.exit_code, 202);
 }
 
@@ -83,17 +83,17 @@ std::string RefusalOf(Message hello, bool server_1_is_there = false) {
   SocketRun run(std::move(settings));
   const auto listener = ListenAt(*ParseEndpoint("unix:engine-test-" + std::to_string(getpid())));
   EXPECT_TRUE(listener.ok()) << listener.status().message();
-  run.supervisor().server().Listen(UniqueFd(dup(listener->get())));
+  run.supervisor().server().Listen(base::UniqueFd(dup(listener->get())));
   SocketRank rank(run.Connect(), 0, 1);
   std::optional<SocketRank> server;
   if (server_1_is_there) {
-    server.emplace(run.Connect(), BlameServer(1), 1);
-    while (!run.supervisor().HasJoined(BlameServer(1))) run.supervisor().server().Handle();
+    server.emplace(run.Connect(), ServerId(1), 1);
+    while (!run.supervisor().HasJoined(ServerId(1))) run.supervisor().server().Handle();
   }
   run.Start();
-  AbortSignal cancel;
+  base::AbortSignal cancel;
   const auto socket = ConnectTo(*ParseEndpoint("unix:engine-test-" + std::to_string(getpid())),
-                                DeadlineIn(kLongMs), cancel);
+                                base::DeadlineIn(kLongMs), cancel);
   EXPECT_TRUE(socket.ok()) << socket.status().message();
   const std::string bytes = Encode(hello);
   EXPECT_EQ(send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -114,10 +114,10 @@ TEST(Servers, TheWrongOnesAreRefusedAndEndNothing) {
   const auto hello = [](int member, uint32_t version = kProtocolVersion) {
     return Message{MessageKind::kHello, version, member, 0, "", ""};
   };
-  EXPECT_EQ(RefusalOf(hello(BlameServer(2))),
+  EXPECT_EQ(RefusalOf(hello(ServerId(2))),
             "there is no server 2 in a run with 2 servers: --index goes from 0 to 1");
-  EXPECT_THAT(RefusalOf(hello(BlameServer(0), 9)), HasSubstr("server 0 speaks version 9"));
-  EXPECT_EQ(RefusalOf(hello(BlameServer(1)), true),
+  EXPECT_THAT(RefusalOf(hello(ServerId(0), 9)), HasSubstr("server 0 speaks version 9"));
+  EXPECT_EQ(RefusalOf(hello(ServerId(1)), true),
             "two processes say that they are server 1: give every server its own --index");
   EXPECT_THAT(RefusalOf({MessageKind::kHello, kProtocolVersion, 0, 1, "job", ""}),
               HasSubstr("only servers may join"));
@@ -127,13 +127,12 @@ TEST(Servers, ARunWithoutThemSaysSo) {
   SocketRun run(1);
   SocketRank rank(run.Connect(), 0, 1);
   run.Start();
-  ASSERT_TRUE(rank.client.Join(DeadlineIn(kLongMs)).ok());
+  ASSERT_TRUE(rank.client.Join(base::DeadlineIn(kLongMs)).ok());
   run.Finish();
-  EXPECT_STREQ(
-      run.supervisor()
-          .OnHello({MessageKind::kHello, kProtocolVersion, BlameServer(0), 0, "", ""}, false)
-          .message(),
-      "the run at the test has no servers: start it with --servers");
+  EXPECT_STREQ(run.supervisor()
+                   .OnHello({MessageKind::kHello, kProtocolVersion, ServerId(0), 0, "", ""}, false)
+                   .message(),
+               "the run at the test has no servers: start it with --servers");
 }
 
 // A run whose one server joins through a listener and must know the key.
@@ -154,16 +153,16 @@ class GuardedRun : public ::testing::Test {
     run_.Start();
   }
 
-  UniqueFd Knock() {
-    AbortSignal cancel;
+  base::UniqueFd Connect() {
+    base::AbortSignal cancel;
     auto socket = ConnectTo(*ParseEndpoint("unix:engine-guard-" + std::to_string(getpid())),
-                            DeadlineIn(kLongMs), cancel);
+                            base::DeadlineIn(kLongMs), cancel);
     EXPECT_TRUE(socket.ok());
     return std::move(*socket);
   }
   Status JoinWith(const std::optional<ServerKey>& key) {
-    SocketRank server(Knock(), BlameServer(0), 0, "", key);
-    const Status status = server.client.Join(DeadlineIn(kLongMs));
+    SocketRank server(Connect(), ServerId(0), 0, "", key);
+    const Status status = server.client.Join(base::DeadlineIn(kLongMs));
     server.client.Leave(status);
     return status;
   }
@@ -176,7 +175,7 @@ class GuardedRun : public ::testing::Test {
 
 TEST_F(GuardedRun, AdmitsWhoKnowsTheKey) {
   EXPECT_TRUE(JoinWith(key_).ok());
-  EXPECT_TRUE(rank_->client.Join(DeadlineIn(kLongMs)).ok());
+  EXPECT_TRUE(rank_->client.Join(base::DeadlineIn(kLongMs)).ok());
 }
 
 TEST_F(GuardedRun, RefusesAnotherKeyAndNone) {
@@ -192,7 +191,7 @@ TEST_F(GuardedRun, RefusesAnotherKeyAndNone) {
 
 // The answer to one challenge is none to another.
 TEST_F(GuardedRun, AReplayedProofIsRefused) {
-  const auto read = [](const UniqueFd& socket) {
+  const auto read = [](const base::UniqueFd& socket) {
     char buffer[4096];
     const ssize_t size = recv(socket.get(), buffer, sizeof(buffer), 0);
     MessageReader reader;
@@ -201,20 +200,20 @@ TEST_F(GuardedRun, AReplayedProofIsRefused) {
     EXPECT_TRUE(*reader.Next(&message));
     return message;
   };
-  const auto say = [](const UniqueFd& socket, const Message& message) {
+  const auto say = [](const base::UniqueFd& socket, const Message& message) {
     const std::string bytes = Encode(message);
     EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   };
-  const Message hello{MessageKind::kHello, kProtocolVersion, BlameServer(0), 0, "", ""};
-  const UniqueFd first = Knock(), second = Knock();
+  const Message hello{MessageKind::kHello, kProtocolVersion, ServerId(0), 0, "", ""};
+  const base::UniqueFd first = Connect(), second = Connect();
   say(first, hello);
   const Message challenge = read(first);
   ASSERT_EQ(challenge.kind, MessageKind::kChallenge);
   Message proof;
   proof.kind = MessageKind::kProof;
   const std::string nonce = ServerKey::MakeNonce();
-  proof.key = nonce + key_->Prove(ServerKey::Side::kMember, challenge.key, nonce, BlameServer(0));
+  proof.key = nonce + key_->Prove(ServerKey::Side::kMember, challenge.key, nonce, ServerId(0));
   say(second, hello);
   EXPECT_EQ(read(second).kind, MessageKind::kChallenge);
   say(second, proof);
@@ -230,9 +229,9 @@ TEST(Servers, AStoreThatDoesNotKnowTheKeyIsRefused) {
   ASSERT_TRUE(key.ok());
   SocketRun run(SocketRun::SettingsOf({1, 1, true}, kLongMs));
   SocketRank rank(run.Connect(), 0, 1);
-  SocketRank server(run.Connect(), BlameServer(0), 0, "", *key);
+  SocketRank server(run.Connect(), ServerId(0), 0, "", *key);
   run.Start();
-  const Status status = server.client.Join(DeadlineIn(kLongMs));
+  const Status status = server.client.Join(base::DeadlineIn(kLongMs));
   EXPECT_EQ(status.code(), StatusCode::kRendezvous);
   EXPECT_THAT(status.message(), HasSubstr("does not know the key"));
 }
@@ -243,7 +242,7 @@ TEST(ServersInThreads, RunBesideTheRanks) {
   plan.info = {.world_size = 3, .servers = 2};
   std::mutex mutex;
   std::multiset<std::pair<bool, int>> seen;
-  const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& context) -> Status {
+  const LaunchOutcome outcome = Launch(plan, {}, [&](base::RankContext& context) -> Status {
     EXPECT_EQ(context.info.world_size, 3);
     EXPECT_EQ(context.info.servers, 2);
     EXPECT_EQ(context.info.one_host, 1u);
@@ -263,7 +262,7 @@ TEST(ServersInThreads, DoNotStopBeforeTheRanks) {
   LaunchPlan plan;
   plan.mode = LaunchPlan::Mode::kThreads;
   plan.info = {.world_size = 1, .servers = 1};
-  const LaunchOutcome outcome = Launch(plan, {}, [&](RankContext& context) -> Status {
+  const LaunchOutcome outcome = Launch(plan, {}, [&](base::RankContext& context) -> Status {
     if (context.info.is_server != 0) {
       const Status left = context.store.Get(kRanksLeftKey, kLongMs).status();
       EXPECT_EQ(context.stop_requested, 0);
@@ -277,4 +276,4 @@ TEST(ServersInThreads, DoNotStopBeforeTheRanks) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

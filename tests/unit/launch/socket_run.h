@@ -18,7 +18,7 @@
 #include "app/launch/store_client.h"
 #include "app/launch/supervisor.h"
 
-namespace engine {
+namespace engine::launch {
 
 inline constexpr int64_t kLongMs = 20000;  // a deadline that only a bug reaches
 
@@ -46,11 +46,11 @@ class SocketRun {
   ~SocketRun() { Finish(); }
 
   // The rank's end of a new connection. Call before Start.
-  UniqueFd Connect() {
+  base::UniqueFd Connect() {
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    supervisor_.server().Adopt(UniqueFd(pair[0]));
-    return UniqueFd(pair[1]);
+    supervisor_.server().Adopt(base::UniqueFd(pair[0]));
+    return base::UniqueFd(pair[1]);
   }
 
   void Start() {
@@ -103,21 +103,21 @@ class SocketRun {
 
 // One member of a SocketRun.
 struct SocketRank {
-  SocketRank(UniqueFd socket, int member, int world_size, const std::string& job = "job",
+  SocketRank(base::UniqueFd socket, int member, int world_size, const std::string& job = "job",
              std::optional<ServerKey> key = {})
       : client(std::move(socket), {member, world_size, job, "the server", -1, std::move(key)},
                abort, [this](int signal, bool) { stop = signal; }) {}
 
-  AbortSignal abort;
+  base::AbortSignal abort;
   std::atomic<int> stop{0};
   StoreClient client;
 };
 
 // What an abort signal says once it is raised.
-inline Status Await(AbortSignal& abort) {
-  TimePoint deadline = DeadlineIn(kLongMs);
-  while (!abort.raised() && !Passed(deadline)) std::this_thread::yield();
+inline Status Await(base::AbortSignal& abort) {
+  base::TimePoint deadline = base::DeadlineIn(kLongMs);
+  while (!abort.raised() && !base::Passed(deadline)) std::this_thread::yield();
   return abort.reason();
 }
 
-}  // namespace engine
+}  // namespace engine::launch

@@ -12,25 +12,25 @@
 #include "app/launch/memory_store.h"
 #include "tests/unit/launch/socket_run.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 // Two ranks that share a store.
 class StorePair {
  public:
   virtual ~StorePair() = default;
-  virtual Store& store(int rank) = 0;
-  virtual AbortSignal& abort(int rank) = 0;
+  virtual base::Store& store(int rank) = 0;
+  virtual base::AbortSignal& abort(int rank) = 0;
 };
 
 class MemoryPair final : public StorePair {
  public:
-  Store& store(int rank) override { return rank == 0 ? first_ : second_; }
-  AbortSignal& abort(int rank) override { return aborts_[rank]; }
+  base::Store& store(int rank) override { return rank == 0 ? first_ : second_; }
+  base::AbortSignal& abort(int rank) override { return aborts_[rank]; }
 
  private:
   std::shared_ptr<MemoryTable> table_ = std::make_shared<MemoryTable>();
-  AbortSignal aborts_[2];
+  base::AbortSignal aborts_[2];
   MemoryStore first_{table_, aborts_[0]};
   MemoryStore second_{table_, aborts_[1]};
 };
@@ -39,11 +39,11 @@ class SocketPair final : public StorePair {
  public:
   SocketPair() : run_(2), first_(run_.Connect(), 0, 2), second_(run_.Connect(), 1, 2) {
     run_.Start();
-    EXPECT_TRUE(first_.client.Join(DeadlineIn(kLongMs)).ok());
-    EXPECT_TRUE(second_.client.Join(DeadlineIn(kLongMs)).ok());
+    EXPECT_TRUE(first_.client.Join(base::DeadlineIn(kLongMs)).ok());
+    EXPECT_TRUE(second_.client.Join(base::DeadlineIn(kLongMs)).ok());
   }
-  Store& store(int rank) override { return (rank == 0 ? first_ : second_).client; }
-  AbortSignal& abort(int rank) override { return (rank == 0 ? first_ : second_).abort; }
+  base::Store& store(int rank) override { return (rank == 0 ? first_ : second_).client; }
+  base::AbortSignal& abort(int rank) override { return (rank == 0 ? first_ : second_).abort; }
 
  private:
   SocketRun run_;
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(All, StoreTest, testing::Values(&Make<MemoryPair>, &Mak
                          [](const auto& param) { return param.index == 0 ? "memory" : "socket"; });
 
 TEST_P(StoreTest, PostsArriveInOrderAlsoWhatCameBeforeTheListener) {
-  Store &a = pair_->store(0), &b = pair_->store(1);
+  base::Store &a = pair_->store(0), &b = pair_->store(1);
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::string> heard, echo;
@@ -96,7 +96,7 @@ TEST_P(StoreTest, PostsArriveInOrderAlsoWhatCameBeforeTheListener) {
 }
 
 TEST_P(StoreTest, OneRankReadsWhatTheOtherWrote) {
-  Store &a = pair_->store(0), &b = pair_->store(1);
+  base::Store &a = pair_->store(0), &b = pair_->store(1);
   Result<bool> before = b.Has("k");
   ASSERT_TRUE(before.ok());
   EXPECT_FALSE(*before);
@@ -159,7 +159,7 @@ TEST_P(StoreTest, ManyThreadsOfARankShareIt) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      Store& mine = pair_->store(t % 2);
+      base::Store& mine = pair_->store(t % 2);
       for (int i = 0; i < 25; ++i) {
         std::string own = std::to_string(t) + "/" + std::to_string(i);
         std::string other = std::to_string(3 - t) + "/" + std::to_string(i);
@@ -172,4 +172,4 @@ TEST_P(StoreTest, ManyThreadsOfARankShareIt) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

@@ -8,17 +8,17 @@
 
 #include "tests/unit/launch/socket_run.h"
 
-namespace engine {
+namespace engine::launch {
 namespace {
 
 using testing::HasSubstr;
 
-void SendRaw(const UniqueFd& socket, const std::string& bytes) {
+void SendRaw(const base::UniqueFd& socket, const std::string& bytes) {
   ASSERT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
 }
 
-bool ClosedByPeer(const UniqueFd& socket) {
+bool ClosedByPeer(const base::UniqueFd& socket) {
   pollfd entry{socket.get(), POLLIN, 0};
   char byte = 0;
   while (poll(&entry, 1, kLongMs) > 0) {
@@ -31,8 +31,8 @@ class TwoRanks : public testing::Test {
  protected:
   void SetUp() override {
     run_.Start();
-    ASSERT_TRUE(a_.client.Join(DeadlineIn(kLongMs)).ok());
-    ASSERT_TRUE(b_.client.Join(DeadlineIn(kLongMs)).ok());
+    ASSERT_TRUE(a_.client.Join(base::DeadlineIn(kLongMs)).ok());
+    ASSERT_TRUE(b_.client.Join(base::DeadlineIn(kLongMs)).ok());
   }
 
   SocketRun run_{2};
@@ -71,8 +71,8 @@ TEST_F(TwoRanks, ARankThatGivesItselfUpIsHeardBeforeItLeaves) {
 
 TEST_F(TwoRanks, AStopReachesAllAndIsNoFailure) {
   b_.client.RequestStop(SIGTERM);
-  TimePoint deadline = DeadlineIn(kLongMs);
-  while ((a_.stop == 0 || b_.stop == 0) && !Passed(deadline)) std::this_thread::yield();
+  base::TimePoint deadline = base::DeadlineIn(kLongMs);
+  while ((a_.stop == 0 || b_.stop == 0) && !base::Passed(deadline)) std::this_thread::yield();
   EXPECT_EQ(a_.stop, SIGTERM);
   EXPECT_EQ(b_.stop, SIGTERM);
   b_.client.Leave(Status::Error(StatusCode::kInterrupted, "stopped after step 3"));
@@ -94,10 +94,10 @@ TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
 TEST(Supervisor, ARankThatVanishesIsLost) {
   SocketRun run(2);
   SocketRank a(run.Connect(), 0, 2);
-  UniqueFd raw = run.Connect();
+  base::UniqueFd raw = run.Connect();
   SendRaw(raw, Encode({MessageKind::kHello, kProtocolVersion, 1, 2, "job", ""}));
   run.Start();
-  ASSERT_TRUE(a.client.Join(DeadlineIn(kLongMs)).ok());
+  ASSERT_TRUE(a.client.Join(base::DeadlineIn(kLongMs)).ok());
   raw.reset();
   EXPECT_EQ(Await(a.abort).code(), StatusCode::kPeerLost);
   EXPECT_EQ(run.Finish().Outcome().status.rank(), 1);
@@ -106,10 +106,10 @@ TEST(Supervisor, ARankThatVanishesIsLost) {
 TEST(Supervisor, ARankThatSpeaksNonsenseIsLost) {
   SocketRun run(2);
   SocketRank a(run.Connect(), 0, 2);
-  UniqueFd raw = run.Connect();
+  base::UniqueFd raw = run.Connect();
   SendRaw(raw, Encode({MessageKind::kHello, kProtocolVersion, 1, 2, "job", ""}));
   run.Start();
-  ASSERT_TRUE(a.client.Join(DeadlineIn(kLongMs)).ok());
+  ASSERT_TRUE(a.client.Join(base::DeadlineIn(kLongMs)).ok());
   SendRaw(raw, Encode({MessageKind::kWelcome, 0, 0, 0, "", ""}));  // only a server says that
   EXPECT_EQ(Await(a.abort).rank(), 1);
   EXPECT_TRUE(ClosedByPeer(raw));
@@ -118,14 +118,15 @@ TEST(Supervisor, ARankThatSpeaksNonsenseIsLost) {
 TEST(Supervisor, APendingConnectionDisturbsNothing) {
   SocketRun run(1);
   SocketRank a(run.Connect(), 0, 1);
-  UniqueFd http = run.Connect(), early = run.Connect(), bomb = run.Connect(), other = run.Connect();
+  base::UniqueFd http = run.Connect(), early = run.Connect(), bomb = run.Connect(),
+                 other = run.Connect();
   SendRaw(http, "GET / HTTP/1.1\r\n\r\n");
   SendRaw(early, Encode({MessageKind::kSet, 1, 0, 0, "k", "v"}));  // before kHello
   SendRaw(bomb, std::string("\xff\xff\xff\x03", 4));
   SendRaw(other, Encode({MessageKind::kHello, kProtocolVersion, 0, 1, "another job", ""}));
   run.Start();
-  ASSERT_TRUE(a.client.Join(DeadlineIn(kLongMs)).ok());
-  for (const UniqueFd* socket : {&http, &early, &bomb, &other}) {
+  ASSERT_TRUE(a.client.Join(base::DeadlineIn(kLongMs)).ok());
+  for (const base::UniqueFd* socket : {&http, &early, &bomb, &other}) {
     EXPECT_TRUE(ClosedByPeer(*socket));
   }
   EXPECT_FALSE(*a.client.Has("k"));
@@ -136,11 +137,11 @@ TEST(Supervisor, APendingConnectionDisturbsNothing) {
 // The refused rank and the run both say why.
 void ExpectRefused(int rank, int world_size, uint32_t version, const char* why) {
   SocketRun run(2);
-  UniqueFd raw = run.Connect();
+  base::UniqueFd raw = run.Connect();
   SocketRank a(run.Connect(), 0, 2);
   run.Start();
   std::thread joining([&] {
-    Status status = a.client.Join(DeadlineIn(kLongMs));
+    Status status = a.client.Join(base::DeadlineIn(kLongMs));
     EXPECT_THAT(status.message(), HasSubstr(why));
     a.client.Leave(status);
   });
@@ -182,12 +183,12 @@ TEST(Supervisor, NamesExactlyTheMissingRanks) {
   SocketRun run(4, /*rendezvous_timeout_ms=*/50);
   SocketRank a(run.Connect(), 0, 4), c(run.Connect(), 2, 4);
   run.Start();
-  Status status = a.client.Join(DeadlineIn(kLongMs));
+  Status status = a.client.Join(base::DeadlineIn(kLongMs));
   EXPECT_THAT(status.message(), HasSubstr("ranks 1, 3 did not join at the test"));
-  EXPECT_FALSE(c.client.Join(DeadlineIn(kLongMs)).ok());
+  EXPECT_FALSE(c.client.Join(base::DeadlineIn(kLongMs)).ok());
   EXPECT_EQ(a.client.cause().code(), StatusCode::kRendezvous);
   EXPECT_EQ(run.Finish().Outcome().exit_code, 201);
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::launch

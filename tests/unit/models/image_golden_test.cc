@@ -7,7 +7,7 @@
 #include <string>
 
 #include "app/checkpoint/safetensors.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 #include "tests/unit/train/values_on_device.h"
 
 namespace engine::test {
@@ -33,8 +33,8 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  ModelMemory& memory() { return executor_->memory(); }
-  const std::vector<Parameter>& parameters() { return memory().graph().parameters; }
+  exec::ModelMemory& memory() { return executor_->memory(); }
+  const std::vector<graph::Parameter>& parameters() { return memory().graph().parameters; }
 
   TensorView Stored(const std::string& name) const {
     const auto found = file_->Find(name);
@@ -54,15 +54,15 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
 
  private:
   Status Open() {
-    ENGINE_ASSIGN_OR_RETURN(
-        file_, SafetensorsFile::Open(GoldenFile(std::string(GetParam().name) + ".safetensors")));
+    ENGINE_ASSIGN_OR_RETURN(file_, checkpoint::SafetensorsFile::Open(
+                                       GoldenFile(std::string(GetParam().name) + ".safetensors")));
     ENGINE_ASSIGN_OR_RETURN(
         rank_,
-        LoneRank::Make(std::string("model { ") + GetParam().model +
-                       " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
-                       "sgd { momentum: 0.9 weight_decay: 0.01 }\n" +
-                       OpsOptionsUnderTest() + "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
-                       OpsUnderTest() + "\"]\n"));
+        SingleRank::Make(std::string("model { ") + GetParam().model +
+                         " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
+                         "sgd { momentum: 0.9 weight_decay: 0.01 }\n" +
+                         OpsOptionsUnderTest() + "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
+                         OpsUnderTest() + "\"]\n"));
     ENGINE_ASSIGN_OR_RETURN(executor_, rank_->MakeExecutor({.input_shape = GetParam().image,
                                                             .target_shape = {},
                                                             .classes = 4,
@@ -76,9 +76,9 @@ class ImageGolden : public ::testing::TestWithParam<Case> {
     return {};
   }
 
-  std::unique_ptr<SafetensorsFile> file_;
-  std::unique_ptr<LoneRank> rank_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<checkpoint::SafetensorsFile> file_;
+  std::unique_ptr<SingleRank> rank_;
+  std::unique_ptr<exec::Executor> executor_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, ImageGolden, ::testing::ValuesIn(kCases),
@@ -90,7 +90,7 @@ TEST_P(ImageGolden, LossAndEachGradient) {
   const double mean = 1.0 / StatisticsIn(memory()).count;
   size_t trained = 0;
   for (size_t i = 0; i < parameters().size(); ++i) {
-    const Parameter& parameter = parameters()[i];
+    const graph::Parameter& parameter = parameters()[i];
     if (parameter.buffer) continue;
     ExpectNear(GradientOf(memory(), static_cast<int32_t>(i)), Stored("gradient." + parameter.name),
                mean, 5e-5, parameter.name);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kit/model.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 #include "tests/unit/train/values_on_device.h"
 
 namespace engine::test {
@@ -58,7 +58,7 @@ Status BuildTwoOfEach(ModelBuilder& builder) {
 class ModelBuilderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto rank = LoneRank::Make(
+    auto rank = SingleRank::Make(
         "model { mlp {} } data { synthetic {} } train { steps: 1 global_batch: 4 }\n"
         "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
         OpsUnderTest() + "\"]\n");
@@ -70,24 +70,25 @@ class ModelBuilderTest : public ::testing::Test {
     }
   }
 
-  Result<Graph> Build(const FunctionModel::Body& body, int64_t samples = kSamples,
-                      bool with_loss = true) {
-    return BuildModel(
+  Result<graph::Graph> Build(const FunctionModel::Body& body, int64_t samples = kSamples,
+                             bool with_loss = true) {
+    return graph::BuildModel(
         FunctionModel(body),
         {.inputs = inputs_, .targets = targets_, .max_samples = samples, .with_loss = with_loss},
         rank_->ops());
   }
 
-  Result<std::unique_ptr<Executor>> MakeExecutor(int64_t micro_batches) {
-    ENGINE_ASSIGN_OR_RETURN(Graph graph, Build(BuildTwoOfEach, kSamples / micro_batches));
+  Result<std::unique_ptr<exec::Executor>> MakeExecutor(int64_t micro_batches) {
+    ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, Build(BuildTwoOfEach, kSamples / micro_batches));
     ENGINE_ASSIGN_OR_RETURN(
-        auto executor, Executor::Create(std::move(graph), rank_->plugins(), rank_->ops(), nullptr,
-                                        {.seed = 3, .micro_batches = micro_batches}));
+        auto executor,
+        exec::Executor::Create(std::move(graph), rank_->plugins(), rank_->ops(), nullptr,
+                               {.seed = 3, .micro_batches = micro_batches}));
     ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
     return executor;
   }
 
-  StepInput Input(uint64_t step) const {
+  exec::StepInput Input(uint64_t step) const {
     return {.input = a_.data(),
             .target = arm_.data(),
             .others = others_,
@@ -102,7 +103,7 @@ class ModelBuilderTest : public ::testing::Test {
     return status.message();
   }
 
-  std::unique_ptr<LoneRank> rank_;
+  std::unique_ptr<SingleRank> rank_;
   const std::array<SampleTensor, 2> inputs_{
       {{.name = "a", .shape = {kWidth}}, {.name = "b", .shape = {kWidth}}}};
   const std::array<SampleTensor, 2> targets_{
@@ -128,8 +129,8 @@ double CrossEntropy(const std::vector<float>& logits, const std::array<int32_t, 
 TEST_F(ModelBuilderTest, SeveralInputsTargetsOutputsAndLosses) {
   auto executor = MakeExecutor(1);
   ASSERT_TRUE(executor.ok()) << executor.status().message();
-  ModelMemory& memory = (*executor)->memory();
-  const StepInput batch = Input(1);
+  exec::ModelMemory& memory = (*executor)->memory();
+  const exec::StepInput batch = Input(1);
   ASSERT_TRUE(memory.SetBatch(batch.input, batch.target, batch.samples, batch.others).ok());
   ASSERT_TRUE(memory.RunForward().ok());
   const auto first = memory.output("first"), second = memory.output("second");
@@ -138,7 +139,7 @@ TEST_F(ModelBuilderTest, SeveralInputsTargetsOutputsAndLosses) {
   EXPECT_EQ(memory.output("third").status().code(), StatusCode::kConfig);
   const double expected =
       CrossEntropy(Floats(memory, *first), arm_) + CrossEntropy(Floats(memory, *second), leg_);
-  const StepStatistics statistics = StatisticsIn(memory);
+  const exec::StepStatistics statistics = StatisticsIn(memory);
   EXPECT_NEAR(statistics.loss_sum, expected, 1e-4);
   EXPECT_EQ(statistics.count, 2 * kSamples) << "the targets of both losses";
 }
@@ -164,9 +165,9 @@ TEST_F(ModelBuilderTest, LearnsFromBothTargetsAlsoInMicroBatches) {
 TEST_F(ModelBuilderTest, AGraphForInferenceHasNoTargets) {
   const auto graph = Build(BuildTwoOfEach, kSamples, false);
   ASSERT_TRUE(graph.ok()) << graph.status().message();
-  EXPECT_EQ(graph->target, kNone);
-  EXPECT_EQ(graph->loss, kNone);
-  EXPECT_EQ(graph->others, std::vector<ValueId>{1});
+  EXPECT_EQ(graph->target, graph::kNone);
+  EXPECT_EQ(graph->loss, graph::kNone);
+  EXPECT_EQ(graph->others, std::vector<graph::ValueId>{1});
   EXPECT_EQ(graph->outputs.size(), 2u);
 }
 

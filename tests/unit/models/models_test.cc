@@ -12,7 +12,7 @@
 #include "core/graph/memory_plan.h"
 #include "core/train/parameter_groups.h"
 #include "kit/op.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -35,18 +35,18 @@ constexpr ModelInputs kTokens{.input_shape = {8},
 class ModelsTest : public ::testing::Test {
  protected:
   // `model` is what stands in model { }.
-  Result<Graph> Build(const std::string& model, const ModelInputs& inputs) {
+  Result<graph::Graph> Build(const std::string& model, const ModelInputs& inputs) {
     ENGINE_ASSIGN_OR_RETURN(
-        rank_, LoneRank::Make("model { " + model +
-                              " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
-                              "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"));
+        rank_, SingleRank::Make("model { " + model +
+                                " }\ndata { synthetic {} } train { steps: 1 global_batch: 4 }\n"
+                                "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"));
     return rank_->BuildGraph(inputs);
   }
 
-  Graph MustBuild(const std::string& model, const ModelInputs& inputs) {
+  graph::Graph MustBuild(const std::string& model, const ModelInputs& inputs) {
     auto graph = Build(model, inputs);
     EXPECT_TRUE(graph.ok()) << graph.status().message();
-    return graph.ok() ? std::move(*graph) : Graph{};
+    return graph.ok() ? std::move(*graph) : graph::Graph{};
   }
 
   std::string Refusal(const std::string& model, const ModelInputs& inputs) {
@@ -55,23 +55,23 @@ class ModelsTest : public ::testing::Test {
     return status.message();
   }
 
-  std::unique_ptr<LoneRank> rank_;
+  std::unique_ptr<SingleRank> rank_;
 };
 
 std::vector<int64_t> Extents(const Shape& shape) {
   return {shape.dims, shape.dims + shape.ndim};
 }
 
-NamedShapes ParametersOf(const Graph& graph) {
+NamedShapes ParametersOf(const graph::Graph& graph) {
   NamedShapes parameters;
-  for (const Parameter& parameter : graph.parameters) {
+  for (const graph::Parameter& parameter : graph.parameters) {
     parameters.emplace_back(parameter.name, Extents(parameter.shape));
   }
   return parameters;
 }
 
-const Parameter& ParameterNamed(const Graph& graph, const std::string& name) {
-  for (const Parameter& parameter : graph.parameters) {
+const graph::Parameter& ParameterNamed(const graph::Graph& graph, const std::string& name) {
+  for (const graph::Parameter& parameter : graph.parameters) {
     if (parameter.name == name) return parameter;
   }
   ADD_FAILURE() << "no parameter " << name;
@@ -82,24 +82,24 @@ TEST_F(ModelsTest, MlpHasTheParametersThatItsDataAndWidthsSay) {
   const NamedShapes expected = {{"linear1.weight", {7, 12}}, {"linear1.bias", {7}},
                                 {"linear2.weight", {6, 7}},  {"linear2.bias", {6}},
                                 {"linear3.weight", {5, 6}},  {"linear3.bias", {5}}};
-  const Graph vectors = MustBuild("mlp { hidden: [7, 6] }", kVectors);
+  const graph::Graph vectors = MustBuild("mlp { hidden: [7, 6] }", kVectors);
   EXPECT_EQ(ParametersOf(vectors), expected);
   EXPECT_EQ(Extents(vectors.values[vectors.logits].spec.shape), (std::vector<int64_t>{4, 5}));
   EXPECT_EQ(vectors.nodes[1].op_name, "relu");
   // Images become vectors first.
-  const Graph images = MustBuild("mlp { hidden: [7, 6] activation: \"tanh\" }", kImages);
+  const graph::Graph images = MustBuild("mlp { hidden: [7, 6] activation: \"tanh\" }", kImages);
   EXPECT_EQ(ParametersOf(images), expected);
   EXPECT_EQ(images.nodes[0].op_name, "flatten");
   EXPECT_EQ(images.nodes[2].op_name, "tanh");
 }
 
 TEST_F(ModelsTest, MlpWithoutHiddenLayersIsLinear) {
-  const Graph graph = MustBuild("mlp {}", kVectors);
+  const graph::Graph graph = MustBuild("mlp {}", kVectors);
   EXPECT_EQ(ParametersOf(graph), (NamedShapes{{"linear1.weight", {5, 12}}, {"linear1.bias", {5}}}));
 }
 
 TEST_F(ModelsTest, GptHasTheParametersOfGpt2) {
-  const Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
+  const graph::Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
   EXPECT_EQ(ParametersOf(graph), (NamedShapes{{"embedding.weight", {17, 16}},
                                               {"embedding.positions", {8, 16}},
                                               {"block0.norm1.weight", {16}},
@@ -136,8 +136,9 @@ class OneMlp final : public Op {
 };
 
 TEST_F(ModelsTest, GptTakesAnMlpThatIsOneOpWithTheSameParameters) {
-  const Graph separate = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
-  const auto build = [&](const std::string& name, const std::vector<OwnedOption>& attributes) {
+  const graph::Graph separate = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
+  const auto build = [&](const std::string& name,
+                         const std::vector<plugin::OwnedOption>& attributes) {
     return name == "mlp" ? Result<std::unique_ptr<Op>>(std::make_unique<OneMlp>())
                          : rank_->ops()(name, attributes);
   };
@@ -145,21 +146,21 @@ TEST_F(ModelsTest, GptTakesAnMlpThatIsOneOpWithTheSameParameters) {
   ASSERT_TRUE(graph.ok()) << graph.status().message();
   EXPECT_EQ(ParametersOf(*graph), ParametersOf(separate));
   std::vector<std::string> ops;
-  for (const Node& node : graph->nodes) ops.push_back(node.op_name);
+  for (const graph::Node& node : graph->nodes) ops.push_back(node.op_name);
   EXPECT_EQ(ops, (std::vector<std::string>{"embedding", "layer_norm", "linear", "attention",
                                            "linear", "add", "layer_norm", "mlp", "add",
                                            "layer_norm", "tied_linear", "softmax_cross_entropy"}));
 }
 
 TEST_F(ModelsTest, GptStartsAsGpt2DoesAndDecaysMatricesOnly) {
-  const Graph graph = MustBuild("gpt { layers: 3 width: 16 heads: 2 }", kTokens);
+  const graph::Graph graph = MustBuild("gpt { layers: 3 width: 16 heads: 2 }", kTokens);
   EXPECT_FLOAT_EQ(ParameterNamed(graph, "embedding.weight").scale, 0.02f);
   EXPECT_FLOAT_EQ(ParameterNamed(graph, "block2.mlp.fc.weight").scale, 0.02f);
   const double residual = 0.02 / std::sqrt(6.0);
   EXPECT_NEAR(ParameterNamed(graph, "block0.attn.proj.weight").scale, residual, 1e-8);
   EXPECT_NEAR(ParameterNamed(graph, "block2.mlp.proj.weight").scale, residual, 1e-8);
   EXPECT_EQ(ParameterNamed(graph, "norm.weight").initializer, Initializer::kOnes);
-  for (const Parameter& parameter : graph.parameters) {
+  for (const graph::Parameter& parameter : graph.parameters) {
     EXPECT_EQ(parameter.decay, parameter.shape.ndim == 2) << parameter.name;
     if (parameter.name.ends_with(".bias")) {
       EXPECT_EQ(parameter.initializer, Initializer::kZeros) << parameter.name;
@@ -168,30 +169,30 @@ TEST_F(ModelsTest, GptStartsAsGpt2DoesAndDecaysMatricesOnly) {
 }
 
 TEST_F(ModelsTest, TheTiedTableGetsOneGradientFromBothUses) {
-  const Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
-  const Program program = Differentiate(graph);
-  const ValueId table = ParameterNamed(graph, "embedding.weight").value;
+  const graph::Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", kTokens);
+  const graph::Program program = graph::Differentiate(graph);
+  const graph::ValueId table = ParameterNamed(graph, "embedding.weight").value;
   std::vector<std::string> users;
   for (int32_t k : program.users_of_parameter[0]) {
-    const Instruction& instruction = program.instructions[k];
-    const bool forward = instruction.kind == InstructionKind::kForward;
+    const graph::Instruction& instruction = program.instructions[k];
+    const bool forward = instruction.kind == graph::InstructionKind::kForward;
     users.push_back((forward ? "forward " : "backward ") + graph.nodes[instruction.node].name);
   }
   EXPECT_EQ(users, (std::vector<std::string>{"forward embedding", "forward head", "backward head",
                                              "backward embedding"}));
   const auto gradients = std::count_if(
       program.gradients.begin(), program.gradients.end(),
-      [&](const Gradient& gradient) { return gradient.of == table && !gradient.partial; });
+      [&](const graph::Gradient& gradient) { return gradient.of == table && !gradient.partial; });
   EXPECT_EQ(gradients, 1);
 }
 
 TEST_F(ModelsTest, AnUntiedHeadHasAMatrixOfItsOwn) {
-  const Graph tied = MustBuild("gpt { layers: 2 width: 16 heads: 2 }", kTokens);
+  const graph::Graph tied = MustBuild("gpt { layers: 2 width: 16 heads: 2 }", kTokens);
   NamedShapes expected = ParametersOf(tied);
   expected.push_back({"head.weight", {17, 16}});
-  const Graph graph = MustBuild("gpt { layers: 2 width: 16 heads: 2 tied: false }", kTokens);
+  const graph::Graph graph = MustBuild("gpt { layers: 2 width: 16 heads: 2 tied: false }", kTokens);
   EXPECT_EQ(ParametersOf(graph), expected);
-  const Parameter& head = ParameterNamed(graph, "head.weight");
+  const graph::Parameter& head = ParameterNamed(graph, "head.weight");
   EXPECT_EQ(head.initializer, ParameterNamed(graph, "block0.mlp.fc.weight").initializer);
   EXPECT_FLOAT_EQ(head.scale, 0.02f);
   EXPECT_TRUE(head.decay);
@@ -199,9 +200,9 @@ TEST_F(ModelsTest, AnUntiedHeadHasAMatrixOfItsOwn) {
 }
 
 TEST_F(ModelsTest, OnlyATableThatNothingElseReadsIsReadByRows) {
-  const auto row_tables = [](const Graph& graph) {
+  const auto row_tables = [](const graph::Graph& graph) {
     std::vector<std::pair<std::string, int64_t>> tables;
-    for (const Parameter& parameter : graph.parameters) {
+    for (const graph::Parameter& parameter : graph.parameters) {
       if (parameter.row_elements > 0) tables.emplace_back(parameter.name, parameter.row_elements);
     }
     return tables;
@@ -220,8 +221,8 @@ TEST_F(ModelsTest, OnlyATableThatNothingElseReadsIsReadByRows) {
 
 TEST_F(ModelsTest, SparsePullNeedsATableThatIsTrained) {
   const auto check = [&](const std::string& model, const ModelInputs& inputs) {
-    const Graph graph = MustBuild(model, inputs);
-    return CheckHasRowTables(graph);
+    const graph::Graph graph = MustBuild(model, inputs);
+    return train::CheckHasRowTables(graph);
   };
   EXPECT_TRUE(check("gpt { layers: 1 tied: false }", kTokens).ok());
   const Status tied = check("gpt { layers: 1 }", kTokens);
@@ -238,24 +239,25 @@ TEST_F(ModelsTest, SparsePullNeedsATableThatIsTrained) {
 }
 
 TEST_F(ModelsTest, MemoryIsSharedInGpt) {
-  const Graph graph = MustBuild("gpt { layers: 4 width: 16 heads: 2 }", kTokens);
-  const auto sum = [&](const MemoryPlan& plan) {
+  const graph::Graph graph = MustBuild("gpt { layers: 4 width: 16 heads: 2 }", kTokens);
+  const auto sum = [&](const graph::MemoryPlan& plan) {
     size_t bytes = 0;
-    for (const Storage& storage : plan.storages) {
-      if (storage.kind == StorageKind::kArena && storage.last >= 0) bytes += storage.size_bytes;
+    for (const graph::Storage& storage : plan.storages) {
+      if (storage.kind == graph::StorageKind::kArena && storage.last >= 0)
+        bytes += storage.size_bytes;
     }
     return bytes;
   };
-  const MemoryPlan training = PlanMemory(graph, Differentiate(graph));
+  const graph::MemoryPlan training = graph::PlanMemory(graph, graph::Differentiate(graph));
   EXPECT_LT(training.arena_bytes, sum(training) * 3 / 4);
-  const MemoryPlan inference = PlanMemory(graph, ForwardProgram(graph));
+  const graph::MemoryPlan inference = graph::PlanMemory(graph, graph::ForwardProgram(graph));
   EXPECT_LT(inference.arena_bytes, sum(inference) / 4);
 }
 
 TEST_F(ModelsTest, FrozenPrefixes) {
-  const Graph graph = MustBuild(
+  const graph::Graph graph = MustBuild(
       "gpt { layers: 2 width: 16 heads: 2 } frozen: \"embedding\" frozen: \"block0.\"", kTokens);
-  for (const Parameter& parameter : graph.parameters) {
+  for (const graph::Parameter& parameter : graph.parameters) {
     const bool frozen =
         parameter.name.starts_with("embedding.") || parameter.name.starts_with("block0.");
     EXPECT_EQ(parameter.trainable, !frozen) << parameter.name;
@@ -265,7 +267,7 @@ TEST_F(ModelsTest, FrozenPrefixes) {
 }
 
 TEST_F(ModelsTest, NetIsAListOfLayersWithResidualBlocks) {
-  const Graph graph = MustBuild(
+  const graph::Graph graph = MustBuild(
       "net { layer { linear { units: 6 bias: false } }\n"
       "layer { name: \"block\" residual { layer { linear { units: 6 } trainable: false }\n"
       "                                   layer { relu {} priority: 2 } } }\n"
@@ -278,25 +280,25 @@ TEST_F(ModelsTest, NetIsAListOfLayersWithResidualBlocks) {
                                               {"head.bias", {5}}}));
   EXPECT_FALSE(graph.parameters[1].trainable);
   std::vector<std::string> layers;
-  for (const Node& node : graph.nodes) layers.push_back(node.name);
+  for (const graph::Node& node : graph.nodes) layers.push_back(node.name);
   EXPECT_EQ(layers,
             (std::vector<std::string>{"linear1", "linear2", "relu1", "block", "head", "loss"}));
   EXPECT_EQ(graph.nodes[2].priority, 2);
 }
 
 TEST_F(ModelsTest, AShortcutIsWhatTheInputOfABlockGoesThrough) {
-  const Graph graph = MustBuild(
+  const graph::Graph graph = MustBuild(
       "net { layer { residual { layer { linear { units: 5 } } layer { relu {} } }\n"
       "              shortcut { layer { name: \"short\" linear { units: 5 bias: false } } } } }",
       kVectors);
   EXPECT_EQ(
       ParametersOf(graph),
       (NamedShapes{{"linear1.weight", {5, 12}}, {"linear1.bias", {5}}, {"short.weight", {5, 12}}}));
-  const Node& add = graph.nodes[graph.nodes.size() - 2];
+  const graph::Node& add = graph.nodes[graph.nodes.size() - 2];
   ASSERT_EQ(add.op_name, "add");
   EXPECT_EQ(graph.nodes[graph.values[add.inputs[0]].producer].name, "short");
   EXPECT_EQ(graph.nodes[graph.values[add.inputs[1]].producer].name, "relu1");
-  const Status lonely = LoneRank::Make(
+  const Status lonely = SingleRank::Make(
                             "model { net { layer { linear { units: 5 }\n"
                             "shortcut { layer { relu {} } } } } }\n"
                             "data { synthetic {} } train { steps: 1 global_batch: 4 }\n"
@@ -310,28 +312,28 @@ TEST_F(ModelsTest, AShortcutIsWhatTheInputOfABlockGoesThrough) {
 TEST_F(ModelsTest, ResnetHasTheParametersOfTorchvision) {
   const ModelInputs images{
       .input_shape = {3, 32, 32}, .target_shape = {}, .classes = 1000, .max_samples = 2};
-  const auto count = [](const Graph& graph) {
+  const auto count = [](const graph::Graph& graph) {
     int64_t elements = 0;
-    for (const Parameter& parameter : graph.parameters) {
+    for (const graph::Parameter& parameter : graph.parameters) {
       if (!parameter.buffer) elements += parameter.shape.Count();
     }
     return elements;
   };
-  const Graph small = MustBuild("resnet {}", images);
+  const graph::Graph small = MustBuild("resnet {}", images);
   EXPECT_EQ(count(small), 11689512);  // as torchvision says of resnet18
   EXPECT_EQ(count(MustBuild("resnet { bottleneck: true blocks: [3, 4, 6, 3] }", images)), 25557032);
   std::vector<std::string> names;
-  for (const Parameter& parameter : small.parameters) names.push_back(parameter.name);
+  for (const graph::Parameter& parameter : small.parameters) names.push_back(parameter.name);
   for (const char* name :
        {"conv1.weight", "bn1.running_var", "layer1.1.conv2.weight", "layer2.0.downsample.0.weight",
         "layer4.0.downsample.1.bias", "layer4.1.bn2.running_mean", "fc.weight", "fc.bias"}) {
     EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
   }
-  const Parameter& conv = ParameterNamed(small, "layer2.0.conv1.weight");
+  const graph::Parameter& conv = ParameterNamed(small, "layer2.0.conv1.weight");
   EXPECT_EQ(Extents(conv.shape), (std::vector<int64_t>{3, 3, 64, 128}));
   EXPECT_EQ(conv.initializer, Initializer::kNormal);
   EXPECT_FLOAT_EQ(conv.scale, std::sqrt(2.0f / (9 * 128)));
-  for (const Parameter& parameter : small.parameters) {
+  for (const graph::Parameter& parameter : small.parameters) {
     EXPECT_EQ(parameter.decay, parameter.shape.ndim > 1) << parameter.name;
     EXPECT_EQ(parameter.buffer, parameter.name.find(".running_") != std::string::npos);
   }
@@ -340,24 +342,25 @@ TEST_F(ModelsTest, ResnetHasTheParametersOfTorchvision) {
 TEST_F(ModelsTest, TheStemOfAResnetKeepsOrQuartersTheImage) {
   const ModelInputs images{
       .input_shape = {3, 32, 28}, .target_shape = {}, .classes = 5, .max_samples = 2};
-  const auto plane = [](const Graph& graph, const std::string& layer) {
-    for (const Node& node : graph.nodes) {
+  const auto plane = [](const graph::Graph& graph, const std::string& layer) {
+    for (const graph::Node& node : graph.nodes) {
       if (node.name == layer) return Extents(graph.values[node.outputs[0]].spec.shape);
     }
     return std::vector<int64_t>();
   };
-  const Graph large = MustBuild("resnet { width: 4 }", images);
+  const graph::Graph large = MustBuild("resnet { width: 4 }", images);
   EXPECT_EQ(plane(large, "layer1.0.add"), (std::vector<int64_t>{2, 8, 7, 4}));
   EXPECT_EQ(plane(large, "layer4.1.relu"), (std::vector<int64_t>{2, 1, 1, 32}));
-  const Graph cifar = MustBuild("resnet { width: 4 stem: CIFAR blocks: 1 blocks: 1 }", images);
+  const graph::Graph cifar =
+      MustBuild("resnet { width: 4 stem: CIFAR blocks: 1 blocks: 1 }", images);
   EXPECT_EQ(plane(cifar, "layer1.0.add"), (std::vector<int64_t>{2, 32, 28, 4}));
   EXPECT_EQ(plane(cifar, "layer2.0.add"), (std::vector<int64_t>{2, 16, 14, 8}));
 }
 
 TEST_F(ModelsTest, BatchNormLooksAtAllRanksUnlessTheModelSaysNot) {
-  const auto asks = [](const Graph& graph) {
+  const auto asks = [](const graph::Graph& graph) {
     return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                       [](const Node& node) { return node.signature.uses_replicas != 0; });
+                       [](const graph::Node& node) { return node.signature.uses_replicas != 0; });
   };
   for (const std::string model : {"cnn", "resnet"}) {
     EXPECT_TRUE(asks(MustBuild(model + " {}", kImages))) << model;
@@ -366,9 +369,9 @@ TEST_F(ModelsTest, BatchNormLooksAtAllRanksUnlessTheModelSaysNot) {
 }
 
 TEST_F(ModelsTest, CnnIsConvolutionsThenAPoolAndALinearLayer) {
-  const Graph graph = MustBuild("cnn {}", kImages);
+  const graph::Graph graph = MustBuild("cnn {}", kImages);
   std::vector<std::string> layers;
-  for (const Node& node : graph.nodes) layers.push_back(node.name);
+  for (const graph::Node& node : graph.nodes) layers.push_back(node.name);
   EXPECT_EQ(layers, (std::vector<std::string>{"to_channels_last1", "conv1", "bn1", "relu1", "conv2",
                                               "bn2", "relu2", "pool", "flatten", "fc", "loss"}));
   EXPECT_EQ(Extents(ParameterNamed(graph, "conv1.weight").shape),
@@ -380,11 +383,12 @@ TEST_F(ModelsTest, CnnIsConvolutionsThenAPoolAndALinearLayer) {
 }
 
 TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
-  Graph graph = MustBuild("gpt { layers: 2 width: 8 heads: 2 }", kTokens);
-  std::vector<ParameterGroup> groups = {{"", 2, 1}, {"block1.attn", 8, 0.5}, {"block1.", 4, 3}};
-  for (Parameter& parameter : graph.parameters) parameter.learning_rate_scale = 0.5f;
-  ASSERT_TRUE(ScaleParameters(groups, &graph).ok());
-  for (const Parameter& parameter : graph.parameters) {
+  graph::Graph graph = MustBuild("gpt { layers: 2 width: 8 heads: 2 }", kTokens);
+  std::vector<train::ParameterGroup> groups = {
+      {"", 2, 1}, {"block1.attn", 8, 0.5}, {"block1.", 4, 3}};
+  for (graph::Parameter& parameter : graph.parameters) parameter.learning_rate_scale = 0.5f;
+  ASSERT_TRUE(train::ScaleParameters(groups, &graph).ok());
+  for (const graph::Parameter& parameter : graph.parameters) {
     const bool attention = parameter.name.starts_with("block1.attn");
     const bool block = parameter.name.starts_with("block1.");
     EXPECT_EQ(parameter.learning_rate_scale, attention ? 4 : block ? 2 : 1) << parameter.name;
@@ -392,13 +396,13 @@ TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
     EXPECT_EQ(parameter.DecayScale(), parameter.decay ? parameter.weight_decay_scale : 0);
   }
   groups.push_back({"blok", 1, 1});
-  const Status refused = ScaleParameters(groups, &graph);
+  const Status refused = train::ScaleParameters(groups, &graph);
   EXPECT_EQ(refused.code(), StatusCode::kConfig);
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("'blok'"), HasSubstr("embedding.weight")));
 }
 
 TEST_F(ModelsTest, LayersCanHaveFactorsOfTheirOwn) {
-  const Graph graph = MustBuild(
+  const graph::Graph graph = MustBuild(
       "net { layer { linear { units: 6 } learning_rate_scale: 0.25 }\n"
       "  layer { residual { layer { linear { units: 6 } weight_decay_scale: 0 } } }\n"
       "  layer { linear { units: 5 } } }",
@@ -438,9 +442,9 @@ TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
 TEST_F(ModelsTest, AGraphForInferenceEndsAtTheLogits) {
   ModelInputs inputs = kTokens;
   inputs.with_loss = false;
-  const Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", inputs);
-  EXPECT_EQ(graph.loss, kNone);
-  EXPECT_EQ(graph.target, kNone);
+  const graph::Graph graph = MustBuild("gpt { layers: 1 width: 16 heads: 2 }", inputs);
+  EXPECT_EQ(graph.loss, graph::kNone);
+  EXPECT_EQ(graph.target, graph::kNone);
   EXPECT_EQ(graph.nodes.back().name, "head");
 }
 

@@ -9,7 +9,7 @@
 #include "core/plugin/option_value.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 using ::testing::ElementsAre;
@@ -344,4 +344,4 @@ TEST(OptionSpecs, AreChecked) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::plugin

@@ -9,7 +9,7 @@
 #include "core/plugin/plugin_set.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 struct Crash {
@@ -25,7 +25,7 @@ Crash CrashOf(Body body) {
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    if (!InstallCrashHandler(ends[1]).ok()) _exit(1);
+    if (!cli::InstallCrashHandler(ends[1]).ok()) _exit(1);
     body();
     _exit(0);
   }
@@ -88,4 +88,4 @@ TEST_F(CrashHandlerTest, BlamesNoPluginForACrashElsewhere) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::plugin

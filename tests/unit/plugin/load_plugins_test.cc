@@ -7,7 +7,7 @@
 #include "core/plugin/option_value.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 using ::testing::ElementsAre;
@@ -217,4 +217,4 @@ TEST(Views, PointToTheOwnedValues) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::plugin

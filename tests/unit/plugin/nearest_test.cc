@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 TEST(Nearest, FindsTheWordThatWasMeant) {
@@ -25,4 +25,4 @@ TEST(Nearest, MakesAPhrase) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::plugin

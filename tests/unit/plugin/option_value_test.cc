@@ -5,7 +5,7 @@
 
 #include "core/plugin/layer_list.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 using ::testing::ElementsAre;
@@ -90,4 +90,4 @@ TEST(Options, LayersAreSeenThroughTheirList) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::plugin

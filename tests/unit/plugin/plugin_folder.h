@@ -12,7 +12,7 @@
 
 #include "engine/plugin.h"
 
-namespace engine {
+namespace engine::plugin {
 
 class PluginFolder {
  public:
@@ -91,4 +91,4 @@ class LogHost final : public Host {
   std::string log;
 };
 
-}  // namespace engine
+}  // namespace engine::plugin

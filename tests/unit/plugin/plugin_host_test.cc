@@ -8,7 +8,7 @@
 
 #include "app/launch/memory_store.h"
 
-namespace engine {
+namespace engine::plugin {
 namespace {
 
 class PluginHostTest : public testing::Test {
@@ -20,10 +20,10 @@ class PluginHostTest : public testing::Test {
     });
   }
 
-  AbortSignal abort_;
-  MemoryStore store_{std::make_shared<MemoryTable>(), abort_};
+  base::AbortSignal abort_;
+  launch::MemoryStore store_{std::make_shared<launch::MemoryTable>(), abort_};
   std::atomic<int> stop_{0};
-  RankContext context_{{1, 2, 0, 1}, store_, abort_, stop_};
+  base::RankContext context_{{1, 2, 0, 1}, store_, abort_, stop_};
   Device* device_ = nullptr;
   std::ostringstream lines_, metrics_;
 };
@@ -79,4 +79,4 @@ TEST_F(PluginHostTest, LogsAndMeasures) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::plugin

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 using ::testing::ElementsAre;
@@ -12,9 +12,9 @@ using ::testing::HasSubstr;
 // Tasks without dependencies: only their times matter here.
 class GraphOfNames {
  public:
-  uint32_t Add(TaskKind kind, const std::string& name, std::vector<TaskSpan> spans = {}) {
+  uint32_t Add(TaskKind kind, const std::string& name, std::vector<exec::TaskSpan> spans = {}) {
     const auto id = static_cast<uint32_t>(graph.tasks.size());
-    Task task{.info = {.id = id, .kind = kind, .sequence = id}, .name = name};
+    exec::Task task{.info = {.id = id, .kind = kind, .sequence = id}, .name = name};
     if (kind == TaskKind::kTransfer) task.info.lane = Lane::kIo;
     task.spans = std::move(spans);
     task.tail = kind == TaskKind::kUpdate;
@@ -23,10 +23,10 @@ class GraphOfNames {
   }
   // Each task lasts as long as `duration_of` says, one after another with `gap_ns` between them, in
   // steps with `between_ns` between them.
-  RankTimeline Record(int steps, const std::vector<int64_t>& duration_of, int64_t gap_ns = 0,
-                      int64_t between_ns = 0) const {
-    RankTimeline timeline;
-    for (const Task& task : graph.tasks) {
+  trace::RankTimeline Record(int steps, const std::vector<int64_t>& duration_of, int64_t gap_ns = 0,
+                             int64_t between_ns = 0) const {
+    trace::RankTimeline timeline;
+    for (const exec::Task& task : graph.tasks) {
       timeline.tasks.push_back({.name = task.name, .kind = task.info.kind});
     }
     int64_t now = 1000;
@@ -44,7 +44,7 @@ class GraphOfNames {
         now = end + gap_ns;
       }
       now = ready + between_ns;
-      timeline.spans.push_back({.kind = SpanKind::kStep,
+      timeline.spans.push_back({.kind = trace::SpanKind::kStep,
                                 .step = static_cast<uint64_t>(step),
                                 .begin_ns = begin,
                                 .end_ns = now});
@@ -52,7 +52,7 @@ class GraphOfNames {
     return timeline;
   }
 
-  TaskGraph graph;
+  exec::TaskGraph graph;
 };
 
 TEST(ComputeTimesTest, NamedTasksLastAsTheyDid) {
@@ -88,10 +88,12 @@ TEST(ComputeTimesTest, UpdatesScaleWithTheirElements) {
 TEST(ComputeTimesTest, HooksAreToldApart) {
   GraphOfNames recorded;
   recorded.graph.tasks.reserve(4);
-  const std::vector<TaskSpan> span = {{.parameter = 0, .count = 10}};
-  for (const HookWork work : {HookWork::kObserve, HookWork::kApply, HookWork::kAllObserved}) {
-    Task& task = recorded.graph.tasks[recorded.Add(
-        TaskKind::kHook, "clip", work == HookWork::kAllObserved ? std::vector<TaskSpan>() : span)];
+  const std::vector<exec::TaskSpan> span = {{.parameter = 0, .count = 10}};
+  for (const exec::HookWork work :
+       {exec::HookWork::kObserve, exec::HookWork::kApply, exec::HookWork::kAllObserved}) {
+    exec::Task& task = recorded.graph.tasks[recorded.Add(
+        TaskKind::kHook, "clip",
+        work == exec::HookWork::kAllObserved ? std::vector<exec::TaskSpan>() : span)];
     task.hook = 0;
     task.hook_work = work;
     task.tail = true;
@@ -105,11 +107,11 @@ TEST(ComputeTimesTest, HooksAreToldApart) {
 TEST(ComputeTimesTest, UnpackingTakesItsTimeForEachRank) {
   const auto unpack = [](int32_t ranks) {
     GraphOfNames names;
-    Task& task =
+    exec::Task& task =
         names.graph
             .tasks[names.Add(TaskKind::kHook, "topk unpack a", {{.parameter = 0, .count = 10}})];
     task.hook = 0;
-    task.hook_work = HookWork::kUnpack;
+    task.hook_work = exec::HookWork::kUnpack;
     task.blocks = ranks;
     task.tail = true;
     return names;
@@ -125,9 +127,10 @@ TEST(ComputeTimesTest, UnpackingTakesItsTimeForEachRank) {
 TEST(ComputeTimesTest, OutliersAndWarmUpDoNotCount) {
   GraphOfNames recorded;
   recorded.Add(TaskKind::kForward, "forward fc");
-  RankTimeline timeline = recorded.Record(7, {100});
-  for (Span& span : timeline.spans) {
-    if (span.kind == SpanKind::kTask && (span.step <= 2 || span.step == 5)) span.end_ns += 9000;
+  trace::RankTimeline timeline = recorded.Record(7, {100});
+  for (trace::Span& span : timeline.spans) {
+    if (span.kind == trace::SpanKind::kTask && (span.step <= 2 || span.step == 5))
+      span.end_ns += 9000;
   }
   ComputeTimes times;
   ASSERT_TRUE(times.Learn(timeline, recorded.graph, 3).ok());
@@ -177,4 +180,4 @@ TEST(ComputeTimesTest, TooFewStepsAreRefused) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::simulate

@@ -5,7 +5,7 @@
 
 #include "tests/unit/simulate/toy_step.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 using test::PlainLink;
@@ -176,4 +176,4 @@ TEST(TransferCostTest, ManyRoundsAreTakenTogether) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::simulate

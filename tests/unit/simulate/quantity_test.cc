@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 using ::testing::ElementsAre;
@@ -46,4 +46,4 @@ TEST(QuantityTest, Ranks) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::simulate

@@ -5,7 +5,7 @@
 
 #include "tests/unit/simulate/toy_step.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 using test::kMs;
@@ -79,4 +79,4 @@ TEST(ServedLinkTest, BytesOfTheBusiestLink) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::simulate

@@ -5,7 +5,7 @@
 
 #include "tests/unit/simulate/toy_step.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 using test::kMs;
@@ -259,4 +259,4 @@ TEST(SimulationTest, FourThousandRanks) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::simulate

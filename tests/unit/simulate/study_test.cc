@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "app/launch/log.h"
-#include "tools/simulate/lone_rank.h"
+#include "tools/simulate/local_profiler.h"
 #include "tools/simulate/step_model.h"
 
-namespace engine {
+namespace engine::simulate {
 namespace {
 
 using ::testing::ElementsAre;
@@ -32,18 +32,18 @@ std::string ProfileConfig(const std::string& scheduler) {
     cpu_ops { threads: 1 })";
 }
 
-Config Load(const std::string& text, std::vector<std::string> overrides = {}) {
-  auto config = Config::Load({.text = text,
-                              .origin = "test",
-                              .overrides = std::move(overrides),
-                              .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
+config::Config Load(const std::string& text, std::vector<std::string> overrides = {}) {
+  auto config = config::Config::Load({.text = text,
+                                      .origin = "test",
+                                      .overrides = std::move(overrides),
+                                      .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
   ENGINE_CHECK(config.ok(), "%s", config.status().message());
   return std::move(*config);
 }
 
-std::vector<Config> LoadAll(const std::vector<std::string>& schedulers,
-                            std::vector<std::string> overrides = {}) {
-  std::vector<Config> configs;
+std::vector<config::Config> LoadAll(const std::vector<std::string>& schedulers,
+                                    std::vector<std::string> overrides = {}) {
+  std::vector<config::Config> configs;
   for (const std::string& scheduler : schedulers) {
     configs.push_back(Load(ProfileConfig(scheduler), overrides));
   }
@@ -62,23 +62,23 @@ StudyOptions Options(std::vector<int32_t> ranks) {
 
 // What two ranks under `config` would have recorded if forward tasks took 1 ms, backward tasks 2 ms
 // and everything else 1 us, one after another.
-TracedRun MakeTrace(const Config& config) {
-  const auto lone = LoneRank::Create(config, MemberLog({}));
-  ENGINE_CHECK(lone.ok(), "%s", lone.status().message());
-  const auto model = StepModel::Create(**lone, 4);
+TracedRun MakeTrace(const config::Config& config) {
+  const auto single = LocalProfiler::Create(config, launch::MemberLog({}));
+  ENGINE_CHECK(single.ok(), "%s", single.status().message());
+  const auto model = StepModel::Create(**single, 4);
   ENGINE_CHECK(model.ok(), "%s", model.status().message());
-  Trace trace;
+  trace::Trace trace;
   for (int32_t rank = 0; rank < 2; ++rank) {
     const auto plan = (*model)->PlanFor(rank, 2, 2, 0);
     ENGINE_CHECK(plan.ok(), "%s", plan.status().message());
-    RankTimeline timeline{.rank = rank, .world_size = 2};
+    trace::RankTimeline timeline{.rank = rank, .world_size = 2};
     int64_t now = 1000;
-    for (const Task& task : plan->graph.tasks) {
+    for (const exec::Task& task : plan->graph.tasks) {
       timeline.tasks.push_back({.name = task.name, .kind = task.info.kind});
     }
     for (uint64_t step = 1; step <= 4; ++step) {
       const int64_t begin = now;
-      for (const Task& task : plan->graph.tasks) {
+      for (const exec::Task& task : plan->graph.tasks) {
         const int64_t duration = task.info.kind == TaskKind::kForward    ? 1'000'000
                                  : task.info.kind == TaskKind::kBackward ? 2'000'000
                                                                          : 1'000;
@@ -90,7 +90,7 @@ TracedRun MakeTrace(const Config& config) {
         now += duration;
       }
       timeline.spans.push_back(
-          {.kind = SpanKind::kStep, .step = step, .begin_ns = begin, .end_ns = now});
+          {.kind = trace::SpanKind::kStep, .step = step, .begin_ns = begin, .end_ns = now});
     }
     trace.ranks.push_back(std::move(timeline));
   }
@@ -98,7 +98,7 @@ TracedRun MakeTrace(const Config& config) {
 }
 
 TEST(StudyTest, EverySchedulerStaysWithinItsBounds) {
-  const std::vector<Config> configs = LoadAll(kSchedulers);
+  const std::vector<config::Config> configs = LoadAll(kSchedulers);
   // Traced under the one that cuts gradients into slices, so that all others have other units.
   const auto studies = RunStudy(configs, MakeTrace(configs[2]), Options({2, 4}));
   ASSERT_TRUE(studies.ok()) << studies.status().message();
@@ -131,7 +131,7 @@ TEST(StudyTest, TheCommunicatorSaysHowItSends) {
   options.network.latency_ns = 1'000'000;
   std::vector<double> exposed;
   for (const std::string& text : {tcp, silent}) {
-    const std::vector<Config> configs = {Load(text)};
+    const std::vector<config::Config> configs = {Load(text)};
     const auto studies = RunStudy(configs, MakeTrace(configs[0]), options);
     ASSERT_TRUE(studies.ok()) << studies.status().message();
     exposed.push_back((*studies)[0].predictions[0].exposed);
@@ -140,14 +140,14 @@ TEST(StudyTest, TheCommunicatorSaysHowItSends) {
 }
 
 TEST(StudyTest, TheSameTraceGivesTheSamePredictions) {
-  const std::vector<Config> configs = LoadAll({"priority_sched"});
+  const std::vector<config::Config> configs = LoadAll({"priority_sched"});
   const TracedRun traced = MakeTrace(configs[0]);
   const auto run = [&] { return *RunStudy(configs, traced, Options({2, 8})); };
   EXPECT_EQ(FormatStudyJson(run(), Options({2, 8})), FormatStudyJson(run(), Options({2, 8})));
 }
 
 TEST(StudyTest, TraceOfAnotherModelIsRefused) {
-  const std::vector<Config> configs = LoadAll({"fifo_sched"});
+  const std::vector<config::Config> configs = LoadAll({"fifo_sched"});
   TracedRun traced = MakeTrace(configs[0]);
   traced.trace.ranks[1].tasks[0].name = "forward other";
   const auto studies = RunStudy(configs, traced, Options({2}));
@@ -168,12 +168,12 @@ TEST(StudyTest, WithoutATraceTheComputeIsMeasured) {
 }
 
 TEST(StudyTest, BatchIsSharedOutWhenItIsGlobal) {
-  Config config = Load(R"(
+  config::Config config = Load(R"(
     model { mlp { hidden: [8] } }
     data { synthetic { samples: 64 eval_samples: 8 shape: 4 classes: 2 } }
     train { steps: 5 global_batch: 16 }
     plugins: ["tcp", "fifo_sched", "sgd", "cpu_ops"])");
-  std::vector<Config> configs;
+  std::vector<config::Config> configs;
   configs.push_back(std::move(config));
   const auto studies = RunStudy(configs, std::nullopt, Options({2, 4}));
   ASSERT_TRUE(studies.ok()) << studies.status().message();
@@ -262,4 +262,4 @@ TEST(StudyTest, TextAndJsonSayTheSame) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::simulate

@@ -24,7 +24,7 @@ struct ToyLayer {
 // the updates, one per slice. The forward task of a layer waits for its updates of the step before.
 // `served`: pushes, and pulls in place of updates.
 struct ToyStep {
-  TaskGraph graph;
+  exec::TaskGraph graph;
   std::vector<int64_t> compute_ns;
 
   explicit ToyStep(const std::vector<ToyLayer>& model, uint64_t statistics_bytes = 0,
@@ -48,9 +48,9 @@ struct ToyStep {
       const int accumulated = Last();
       for (int slice = 0; slice < model[i].slices; ++slice) {
         Add(TaskKind::kTransfer, "transfer", i, 0, accumulated);
-        Task& task = graph.tasks.back();
+        exec::Task& task = graph.tasks.back();
         task.tail = true;
-        task.data = TransferData::kGradients;
+        task.data = exec::TransferData::kGradients;
         task.info.unit = static_cast<uint32_t>(transfers.size());
         task.info.needed_by = static_cast<uint32_t>(i);
         task.info.size_bytes = static_cast<uint64_t>(model[i].bytes / model[i].slices);
@@ -61,12 +61,12 @@ struct ToyStep {
     for (const auto& [transfer, layer] : transfers) {
       Add(served ? TaskKind::kTransfer : TaskKind::kUpdate, served ? "pull" : "update", layer, 0,
           transfer);
-      Task& task = graph.tasks.back();
+      exec::Task& task = graph.tasks.back();
       if (served) {
         task.info.transfer = TransferKind::kPull;
         task.info.unit = graph.tasks[transfer].info.unit;
         task.info.size_bytes = graph.tasks[transfer].info.size_bytes;
-        task.data = TransferData::kParameters;
+        task.data = exec::TransferData::kParameters;
       }
       task.tail = true;
       task.completes = {layer};
@@ -75,7 +75,7 @@ struct ToyStep {
       ++graph.tasks[layer].carried_count;
       if (!served) After(statistics);
     }
-    for (Task& task : graph.tasks) {
+    for (exec::Task& task : graph.tasks) {
       task.info.name = task.name;
       graph.infos.push_back(task.info);
     }
@@ -191,7 +191,7 @@ class ToyPriority : public ToyScheduler {
 
 // A link of 1 byte per nanosecond of which a transfer between two ranks occupies as many
 // nanoseconds as it has bytes, and nothing else.
-inline NetworkModel PlainLink() {
+inline simulate::NetworkModel PlainLink() {
   return {.bits_per_second = 8e9,
           .goodput = 1,
           .latency_ns = 0,

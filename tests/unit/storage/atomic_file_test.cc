@@ -10,7 +10,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
@@ -125,4 +125,4 @@ TEST(AtomicFile, AFullDiskLeavesTheOldFile) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::checkpoint

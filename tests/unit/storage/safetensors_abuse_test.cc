@@ -11,7 +11,7 @@
 #include "app/checkpoint/safetensors.h"
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
@@ -207,4 +207,4 @@ TEST(Safetensors, FilesOfOtherProgramsAreRead) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::checkpoint

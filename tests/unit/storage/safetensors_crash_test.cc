@@ -15,7 +15,7 @@
 #include "app/checkpoint/safetensors.h"
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 using testing::TempFolder;
@@ -74,4 +74,4 @@ TEST(SafetensorsCrash, AKilledWriterLeavesACompleteVersion) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::checkpoint

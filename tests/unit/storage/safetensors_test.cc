@@ -11,7 +11,7 @@
 #include "app/checkpoint/digest.h"
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
@@ -167,4 +167,4 @@ TEST(Safetensors, AMissingFileIsMissingInput) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::checkpoint

@@ -12,7 +12,7 @@
 #include "tests/unit/trace/made_trace.h"
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using nlohmann::json;
@@ -307,4 +307,4 @@ TEST_F(TraceFile, WithChangedCharactersIsRefusedOrInRange) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 constexpr int64_t kRange = 60;
@@ -56,4 +56,4 @@ TEST(AssignRows, UsesAsFewRowsAsOverlapAtOnce) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

@@ -6,7 +6,7 @@
 
 #include "core/trace/timeline.h"
 
-namespace engine {
+namespace engine::trace {
 
 constexpr int64_t kUs = 1000;
 
@@ -138,4 +138,4 @@ inline bool operator==(const RankTimeline& a, const RankTimeline& b) {
          a.dropped == b.dropped && a.tasks == b.tasks && a.spans == b.spans;
 }
 
-}  // namespace engine
+}  // namespace engine::trace

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 void Record(SpanRecorder& recorder, uint64_t from, uint64_t to) {
@@ -39,4 +39,4 @@ TEST(SpanRecorder, MayHaveRoomForOneOnly) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

@@ -9,7 +9,7 @@
 
 #include "tests/unit/trace/made_trace.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using testing::ElementsAre;
@@ -320,4 +320,4 @@ TEST(Quantile, InterpolatesBetweenNeighbours) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

@@ -7,7 +7,7 @@
 #include "tests/unit/trace/made_trace.h"
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using testing::HasSubstr;
@@ -51,4 +51,4 @@ TEST(CheckTimeline, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

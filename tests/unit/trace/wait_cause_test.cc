@@ -5,7 +5,7 @@
 
 #include "tests/unit/trace/made_trace.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using testing::HasSubstr;
@@ -241,4 +241,4 @@ TEST(WaitCause, TheOwnPush) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

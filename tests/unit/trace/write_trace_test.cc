@@ -12,16 +12,17 @@
 #include "tests/unit/trace/made_trace.h"
 #include "tools/trace/trace_format.h"
 
-namespace engine {
+namespace engine::trace {
 namespace {
 
 using testing::HasSubstr;
 
-LaunchOutcome RunThreads(int world_size, const std::function<Status(RankContext&)>& body) {
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kThreads;
+launch::LaunchOutcome RunThreads(int world_size,
+                                 const std::function<Status(base::RankContext&)>& body) {
+  launch::LaunchPlan plan;
+  plan.mode = launch::LaunchPlan::Mode::kThreads;
   plan.info.world_size = world_size;
-  return Launch(plan, {}, body);
+  return launch::Launch(plan, {}, body);
 }
 
 class WriteRunTraceTest : public testing::Test {
@@ -33,11 +34,11 @@ class WriteRunTraceTest : public testing::Test {
 
 TEST_F(WriteRunTraceTest, BringsAllRanksIntoOneFile) {
   for (int world_size : {1, 3}) {
-    const LaunchOutcome outcome = RunThreads(world_size, [&](RankContext& rank) {
+    const launch::LaunchOutcome outcome = RunThreads(world_size, [&](base::RankContext& rank) {
       // Rank and size are filled in, whatever they were.
       RankTimeline own = TwoLayerRun(7, static_cast<uint64_t>(rank.info.rank) + 2);
-      return WriteRunTrace(path_, rank, std::move(own),
-                           {{"from", "rank " + std::to_string(rank.info.rank)}}, 10000);
+      return run::WriteRunTrace(path_, rank, std::move(own),
+                                {{"from", "rank " + std::to_string(rank.info.rank)}}, 10000);
     });
     ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
     const auto trace = ReadTrace(path_);
@@ -55,8 +56,8 @@ TEST_F(WriteRunTraceTest, BringsAllRanksIntoOneFile) {
 TEST_F(WriteRunTraceTest, SendsLargeTimelinesInParts) {
   RankTimeline large = TwoLayerRun(1, 1);
   large.tasks[0].name.assign(9 << 20, 'x');
-  const LaunchOutcome outcome = RunThreads(2, [&](RankContext& rank) {
-    return WriteRunTrace(path_, rank, rank.info.rank == 1 ? large : RankTimeline(), {}, 20000);
+  const launch::LaunchOutcome outcome = RunThreads(2, [&](base::RankContext& rank) {
+    return run::WriteRunTrace(path_, rank, rank.info.rank == 1 ? large : RankTimeline(), {}, 20000);
   });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   const auto trace = ReadTrace(path_);
@@ -67,13 +68,13 @@ TEST_F(WriteRunTraceTest, SendsLargeTimelinesInParts) {
 // Rank 1 is a host of its own, whose clock is behind by an hour.
 TEST_F(WriteRunTraceTest, MeasuresTheClocksOfOtherHosts) {
   constexpr int64_t kBehindNs = 3600'000'000'000;
-  const LaunchOutcome outcome = RunThreads(3, [&](RankContext& rank) {
-    TraceClock clock = MonotonicTraceClock(rank.info.rank);
+  const launch::LaunchOutcome outcome = RunThreads(3, [&](base::RankContext& rank) {
+    run::TraceClock clock = run::MonotonicTraceClock(rank.info.rank);
     if (rank.info.rank == 1) {
       clock.host = "another";
       clock.now_ns = [now = clock.now_ns] { return now() - kBehindNs; };
     }
-    return WriteRunTrace(path_, rank, RankTimeline(), {}, 10000, clock);
+    return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 10000, clock);
   });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   const auto trace = ReadTrace(path_);
@@ -86,9 +87,9 @@ TEST_F(WriteRunTraceTest, MeasuresTheClocksOfOtherHosts) {
 }
 
 TEST_F(WriteRunTraceTest, DoesNotWaitForARankThatDoesNotCome) {
-  const LaunchOutcome outcome = RunThreads(2, [&](RankContext& rank) -> Status {
+  const launch::LaunchOutcome outcome = RunThreads(2, [&](base::RankContext& rank) -> Status {
     if (rank.info.rank == 1) return {};
-    return WriteRunTrace(path_, rank, RankTimeline(), {}, 30);
+    return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 30);
   });
   EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
   EXPECT_THAT(outcome.status.message(), HasSubstr("trace/1/host"));
@@ -96,17 +97,17 @@ TEST_F(WriteRunTraceTest, DoesNotWaitForARankThatDoesNotCome) {
 }
 
 TEST_F(WriteRunTraceTest, EndsWhenARankFails) {
-  const LaunchOutcome outcome = RunThreads(3, [&](RankContext& rank) -> Status {
+  const launch::LaunchOutcome outcome = RunThreads(3, [&](base::RankContext& rank) -> Status {
     if (rank.info.rank == 2) return Status::Error(StatusCode::kDevice, "rank 2 broke");
-    return WriteRunTrace(path_, rank, RankTimeline(), {}, 600000);
+    return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 600000);
   });
   EXPECT_EQ(outcome.status.code(), StatusCode::kDevice);
   EXPECT_THAT(outcome.status.message(), HasSubstr("rank 2 broke"));
 }
 
 TEST_F(WriteRunTraceTest, SaysWhatCannotBeWritten) {
-  const LaunchOutcome outcome = RunThreads(2, [&](RankContext& rank) {
-    return WriteRunTrace("/proc/no/folder/trace.json", rank, RankTimeline(), {}, 10000);
+  const launch::LaunchOutcome outcome = RunThreads(2, [&](base::RankContext& rank) {
+    return run::WriteRunTrace("/proc/no/folder/trace.json", rank, RankTimeline(), {}, 10000);
   });
   EXPECT_EQ(outcome.status.code(), StatusCode::kStorage);
   EXPECT_EQ(outcome.exit_code, 203);
@@ -114,17 +115,17 @@ TEST_F(WriteRunTraceTest, SaysWhatCannotBeWritten) {
 
 TEST_F(WriteRunTraceTest, LeavesTheOldFileWhenATimelineIsBroken) {
   const auto run = [&](bool broken) {
-    return RunThreads(2, [&](RankContext& rank) {
+    return RunThreads(2, [&](base::RankContext& rank) {
       RankTimeline own = TwoLayerRun(0, 1);
       if (broken && rank.info.rank == 1) own.spans[0].task = 99;
-      return WriteRunTrace(path_, rank, std::move(own), {}, 10000);
+      return run::WriteRunTrace(path_, rank, std::move(own), {}, 10000);
     });
   };
   ASSERT_TRUE(run(false).status.ok());
-  const LaunchOutcome outcome = run(true);
+  const launch::LaunchOutcome outcome = run(true);
   EXPECT_THAT(outcome.status.message(), HasSubstr("the timeline of rank 1"));
   EXPECT_TRUE(ReadTrace(path_).ok());
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::trace

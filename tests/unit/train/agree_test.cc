@@ -8,19 +8,20 @@
 
 #include "app/launch/launch.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
-LaunchOutcome RunThreads(int world_size, const std::function<Status(RankContext&)>& body) {
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kThreads;
+launch::LaunchOutcome RunThreads(int world_size,
+                                 const std::function<Status(base::RankContext&)>& body) {
+  launch::LaunchPlan plan;
+  plan.mode = launch::LaunchPlan::Mode::kThreads;
   plan.info.world_size = world_size;
-  return Launch(plan, {}, body);
+  return launch::Launch(plan, {}, body);
 }
 
 TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
   for (int world_size : {1, 3}) {
-    LaunchOutcome outcome = RunThreads(world_size, [](RankContext& context) {
+    launch::LaunchOutcome outcome = RunThreads(world_size, [](base::RankContext& context) {
       ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
       return CheckSameOnAllRanks(context, "model", "", 10000);
     });
@@ -30,7 +31,7 @@ TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
 
 TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
   std::vector<std::string> said(4);
-  LaunchOutcome outcome = RunThreads(4, [&](RankContext& context) {
+  launch::LaunchOutcome outcome = RunThreads(4, [&](base::RankContext& context) {
     int rank = context.info.rank;
     const char* value = rank == 1 || rank == 3 ? "tcp 2.0" : "tcp 1.0";
     Status status = CheckSameOnAllRanks(context, "plugins", value, 10000);
@@ -54,7 +55,7 @@ TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
 }
 
 TEST(CheckSameOnAllRanks, ARankThatDoesNotComeIsATimeout) {
-  LaunchOutcome outcome = RunThreads(2, [](RankContext& context) -> Status {
+  launch::LaunchOutcome outcome = RunThreads(2, [](base::RankContext& context) -> Status {
     if (context.info.rank == 1) return {};
     return CheckSameOnAllRanks(context, "plugins", "x", 20);
   });
@@ -63,7 +64,7 @@ TEST(CheckSameOnAllRanks, ARankThatDoesNotComeIsATimeout) {
 }
 
 TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
-  LaunchOutcome outcome = RunThreads(2, [](RankContext& context) -> Status {
+  launch::LaunchOutcome outcome = RunThreads(2, [](base::RankContext& context) -> Status {
     ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
     if (context.info.rank == 0) return {};
     context.info.incarnation = 1;  // as if another had been here before
@@ -80,17 +81,18 @@ TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
 }
 
 TEST(CheckSameAsRankZero, AServerIsNamed) {
-  LaunchPlan plan;
-  plan.mode = LaunchPlan::Mode::kThreads;
+  launch::LaunchPlan plan;
+  plan.mode = launch::LaunchPlan::Mode::kThreads;
   plan.info.servers = 2;
-  LaunchOutcome outcome = Launch(plan, {}, [](RankContext& context) -> Status {
-    if (context.info.is_server == 0) return PublishAsRankZero(context, "plugins", "a");
-    return CheckSameAsRankZero(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
-  });
-  EXPECT_EQ(outcome.status.rank(), BlameServer(1));
+  launch::LaunchOutcome outcome =
+      launch::Launch(plan, {}, [](base::RankContext& context) -> Status {
+        if (context.info.is_server == 0) return PublishAsRankZero(context, "plugins", "a");
+        return CheckSameAsRankZero(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
+      });
+  EXPECT_EQ(outcome.status.rank(), ServerId(1));
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_THAT(outcome.status.message(), testing::HasSubstr("server 1 runs with another"));
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::train

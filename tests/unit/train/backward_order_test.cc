@@ -18,23 +18,27 @@ using Names = std::vector<std::string>;
 // The graph with a parameter in each of a, b, c, d, under the scheduler of a plugin, which sends
 // every gradient on its own.
 struct Leaves {
-  LoneHost host;
+  SingleHost host;
   Rig rig;
 
   Status Make(const std::string& scheduler) {
-    GraphBuilder builder(FakeOps(), kSamples);
-    const ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-    std::vector<ValueId> leaves;
+    graph::GraphBuilder builder(FakeOps(), kSamples);
+    const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+    std::vector<graph::ValueId> leaves;
     for (const char* name : {"a", "b", "c", "d"}) {
-      ENGINE_ASSIGN_OR_RETURN(const ValueId leaf, builder.Apply(name, "constant", {x}));
+      ENGINE_ASSIGN_OR_RETURN(const graph::ValueId leaf, builder.Apply(name, "constant", {x}));
       leaves.push_back(leaf);
     }
-    ENGINE_ASSIGN_OR_RETURN(const ValueId ab, builder.Apply("ab", "add", {leaves[0], leaves[1]}));
-    ENGINE_ASSIGN_OR_RETURN(const ValueId cd, builder.Apply("cd", "add", {leaves[2], leaves[3]}));
-    ENGINE_ASSIGN_OR_RETURN(const ValueId final_sum, builder.Apply("final", "add", {ab, cd}));
-    const ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-    ENGINE_ASSIGN_OR_RETURN(const ValueId loss, builder.Apply("loss", "loss", {final_sum, target}));
-    ENGINE_ASSIGN_OR_RETURN(Graph graph, builder.Finish(x, target, final_sum, loss, {}));
+    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId ab,
+                            builder.Apply("ab", "add", {leaves[0], leaves[1]}));
+    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId cd,
+                            builder.Apply("cd", "add", {leaves[2], leaves[3]}));
+    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId final_sum,
+                            builder.Apply("final", "add", {ab, cd}));
+    const graph::ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
+    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId loss,
+                            builder.Apply("loss", "loss", {final_sum, target}));
+    ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, builder.Finish(x, target, final_sum, loss, {}));
     ENGINE_ASSIGN_OR_RETURN(const PluginUnderTest plugin,
                             PluginUnderTest::Load(PluginPaths({scheduler})[0]));
     ENGINE_ASSIGN_OR_RETURN(auto made, plugin.Create<Scheduler>(host, {{"fuse_bytes", "0"}}));
@@ -52,8 +56,8 @@ struct Leaves {
                                   .learning_rate = 1});
     EXPECT_TRUE(result.ok()) << result.status().message();
     Names names;
-    for (const Span& record : TaskSpans(*rig.executor, step)) {
-      const Task& task = rig.executor->tasks().tasks[record.task];
+    for (const trace::Span& record : TaskSpans(*rig.executor, step)) {
+      const exec::Task& task = rig.executor->tasks().tasks[record.task];
       if (task.info.kind == TaskKind::kBackward || task.info.kind == TaskKind::kAccumulate) {
         names.push_back(task.name);
       }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/temp_folder.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -32,7 +32,7 @@ class CheckpointTest : public ::testing::Test {
  protected:
   // A model after one step, written to file.
   void SetUp() override {
-    auto rank = LoneRank::Make(kConfig);
+    auto rank = SingleRank::Make(kConfig);
     ASSERT_TRUE(rank.ok()) << rank.status().message();
     rank_ = std::move(*rank);
     auto executor = rank_->MakeExecutor(kInputs);
@@ -45,50 +45,52 @@ class CheckpointTest : public ::testing::Test {
         executor_->Step({.input = input, .target = target, .samples = 2, .learning_rate = 0.1f})
             .ok());
     ASSERT_TRUE(executor_->Flush().ok());
-    const Status written = WriteCheckpoint(path_, *executor_,
-                                           {.step = 41,
-                                            .config = kConfig,
-                                            .optimizer = "adamw",
-                                            .seed = 7,
-                                            .world_size = 3,
-                                            .global_batch = 12,
-                                            .data = "crc",
-                                            .position = {.epoch = 5, .samples = 24}});
+    const Status written = checkpoint::WriteCheckpoint(path_, *executor_,
+                                                       {.step = 41,
+                                                        .config = kConfig,
+                                                        .optimizer = "adamw",
+                                                        .seed = 7,
+                                                        .world_size = 3,
+                                                        .global_batch = 12,
+                                                        .data = "crc",
+                                                        .position = {.epoch = 5, .samples = 24}});
     ASSERT_TRUE(written.ok()) << written.message();
   }
 
   // A model for inference that has the parameters of the file, or the reason why not.
-  Result<std::unique_ptr<ModelMemory>> Load(const char* config, const ModelInputs& inputs,
-                                            const std::string& path) {
-    ENGINE_ASSIGN_OR_RETURN(other_, LoneRank::Make(config));
-    ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<ModelMemory> model, other_->MakeModel(inputs));
-    ENGINE_ASSIGN_OR_RETURN(const OpenedCheckpoint opened, OpenCheckpoint(path));
-    ENGINE_RETURN_IF_ERROR(LoadParameters(*opened.file, *model));
+  Result<std::unique_ptr<exec::ModelMemory>> Load(const char* config, const ModelInputs& inputs,
+                                                  const std::string& path) {
+    ENGINE_ASSIGN_OR_RETURN(other_, SingleRank::Make(config));
+    ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<exec::ModelMemory> model, other_->MakeModel(inputs));
+    ENGINE_ASSIGN_OR_RETURN(const checkpoint::OpenedCheckpoint opened,
+                            checkpoint::OpenCheckpoint(path));
+    ENGINE_RETURN_IF_ERROR(checkpoint::LoadParameters(*opened.file, *model));
     return model;
   }
 
   // The file's tensors and metadata with a change, as another file.
-  std::string Changed(const std::function<void(std::vector<NamedTensor>&,
+  std::string Changed(const std::function<void(std::vector<checkpoint::NamedTensor>&,
                                                std::map<std::string, std::string>&)>& change) {
-    const auto file = SafetensorsFile::Open(path_);
+    const auto file = checkpoint::SafetensorsFile::Open(path_);
     EXPECT_TRUE(file.ok()) << file.status().message();
-    std::vector<NamedTensor> tensors((*file)->tensors().begin(), (*file)->tensors().end());
+    std::vector<checkpoint::NamedTensor> tensors((*file)->tensors().begin(),
+                                                 (*file)->tensors().end());
     std::map<std::string, std::string> metadata = (*file)->metadata();
     metadata.erase("digest");
     change(tensors, metadata);
-    const Status written = WriteSafetensors(folder_ / "changed", tensors, metadata);
+    const Status written = checkpoint::WriteSafetensors(folder_ / "changed", tensors, metadata);
     EXPECT_TRUE(written.ok()) << written.message();
     return folder_ / "changed";
   }
 
   testing::TempFolder folder_;
   const std::string path_ = folder_ / "model.safetensors";
-  std::unique_ptr<LoneRank> rank_, other_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<SingleRank> rank_, other_;
+  std::unique_ptr<exec::Executor> executor_;
 };
 
 TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
-  const auto opened = OpenCheckpoint(path_);
+  const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   EXPECT_EQ(opened->info.step, 41);
   EXPECT_EQ(opened->info.config, kConfig);
@@ -110,7 +112,7 @@ TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
 }
 
 TEST_F(CheckpointTest, HoldsTheStateOfWhatIsTrained) {
-  const auto opened = OpenCheckpoint(path_);
+  const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   const OptimizerTraits traits = executor_->optimizer_traits();
   ASSERT_GT(traits.state_count, 0);
@@ -138,7 +140,8 @@ TEST_F(CheckpointTest, ParametersOfAnotherShapeAreRefused) {
 
 TEST_F(CheckpointTest, AMissingParameterIsNamed) {
   const std::string path = Changed([](auto& tensors, auto&) {
-    std::erase_if(tensors, [](const NamedTensor& t) { return t.name == "linear2.bias"; });
+    std::erase_if(tensors,
+                  [](const checkpoint::NamedTensor& t) { return t.name == "linear2.bias"; });
   });
   const auto model = Load(kConfig, kInputs, path);
   EXPECT_EQ(model.status().code(), StatusCode::kBadData);
@@ -157,37 +160,37 @@ TEST_F(CheckpointTest, AParameterThatTheModelLacksIsNamed) {
 }
 
 TEST_F(CheckpointTest, StatesAreThoseThatWereWritten) {
-  const auto opened = OpenCheckpoint(path_);
+  const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
-  const ModelMemory& memory = executor_->memory();
+  const exec::ModelMemory& memory = executor_->memory();
   const OptimizerTraits traits = executor_->optimizer_traits();
   for (int32_t s = 0; s < traits.state_count; ++s) {
-    const auto states = ReadStates(*opened, memory, traits, s);
+    const auto states = checkpoint::ReadStates(*opened, memory, traits, s);
     ASSERT_TRUE(states.ok()) << states.status().message();
     ASSERT_EQ(static_cast<int64_t>(states->size()), memory.layout().trainable_count);
     // With the padding: nothing but zeros is ever there.
-    const float* const all = executor_->optimizer_states().At(s, kNone, 0);
+    const float* const all = executor_->optimizer_states().At(s, graph::kNone, 0);
     EXPECT_EQ(*states, std::vector<float>(all, all + states->size()));
   }
 }
 
 TEST_F(CheckpointTest, EachRankOfAnyNumberFindsItsPartOfTheStates) {
-  const auto opened = OpenCheckpoint(path_);
+  const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   const OptimizerTraits traits = rank_->optimizer_traits();
   for (const int32_t world_size : {2, 3, 8}) {
     const auto model = rank_->MakeShardedModel(kInputs, world_size);
     ASSERT_TRUE(model.ok()) << model.status().message();
-    const FlatLayout& layout = (*model)->layout();
+    const exec::FlatLayout& layout = (*model)->layout();
     std::vector<std::vector<float>> together(static_cast<size_t>(traits.state_count));
     for (auto& whole : together) {
       whole.assign(static_cast<size_t>(layout.trainable_count), -1);
     }
     for (int32_t r = 0; r < world_size; ++r) {
       const RankInfo rank{.rank = r, .world_size = world_size};
-      const auto states = OptimizerStates::Create(**model, traits, true, rank);
+      const auto states = exec::OptimizerStates::Create(**model, traits, true, rank);
       ASSERT_TRUE(states.ok()) << states.status().message();
-      const Status loaded = LoadStates(*opened, **model, traits, rank, *states);
+      const Status loaded = checkpoint::LoadStates(*opened, **model, traits, rank, *states);
       ASSERT_TRUE(loaded.ok()) << loaded.message();
       for (size_t u = 0; u < layout.units.size(); ++u) {
         const int64_t part = layout.units[u].count / world_size;
@@ -199,7 +202,7 @@ TEST_F(CheckpointTest, EachRankOfAnyNumberFindsItsPartOfTheStates) {
       }
     }
     for (int32_t s = 0; s < traits.state_count; ++s) {
-      const auto expected = ReadStates(*opened, **model, traits, s);
+      const auto expected = checkpoint::ReadStates(*opened, **model, traits, s);
       ASSERT_TRUE(expected.ok()) << expected.status().message();
       EXPECT_EQ(together[static_cast<size_t>(s)], *expected) << world_size << " ranks, state " << s;
     }
@@ -208,24 +211,25 @@ TEST_F(CheckpointTest, EachRankOfAnyNumberFindsItsPartOfTheStates) {
 
 TEST_F(CheckpointTest, StatesThatDoNotFitAreRefused) {
   const auto refusal = [&](const auto& change) {
-    const auto opened = OpenCheckpoint(Changed(change));
+    const auto opened = checkpoint::OpenCheckpoint(Changed(change));
     EXPECT_TRUE(opened.ok()) << opened.status().message();
-    const Status status = LoadStates(*opened, executor_->memory(), executor_->optimizer_traits(),
-                                     {}, executor_->optimizer_states());
+    const Status status =
+        checkpoint::LoadStates(*opened, executor_->memory(), executor_->optimizer_traits(), {},
+                               executor_->optimizer_states());
     EXPECT_EQ(status.code(), StatusCode::kBadData);
     return std::string(status.message());
   };
   EXPECT_THAT(refusal([](auto&, auto& metadata) { metadata["optimizer_state_version"] = "9"; }),
               AllOf(HasSubstr("'adamw'"), HasSubstr("have format 9")));
   EXPECT_THAT(refusal([](auto& tensors, auto&) {
-                std::erase_if(tensors, [](const NamedTensor& t) {
+                std::erase_if(tensors, [](const checkpoint::NamedTensor& t) {
                   return t.name.starts_with("optimizer/") && t.name.ends_with("linear2.weight");
                 });
               }),
               AllOf(HasSubstr("parameter 'linear2.weight'"), HasSubstr("other options")));
   EXPECT_THAT(
       refusal([](auto& tensors, auto&) {
-        for (NamedTensor& tensor : tensors) {
+        for (checkpoint::NamedTensor& tensor : tensors) {
           if (tensor.name.starts_with("optimizer/") && tensor.name.ends_with("linear1.weight")) {
             tensor.view.shape = {3, 5};
           }
@@ -241,16 +245,16 @@ TEST_F(CheckpointTest, StatesWithoutUseAreNamed) {
       tensors.back().name = name;
     }
   });
-  const auto opened = OpenCheckpoint(path);
+  const auto opened = checkpoint::OpenCheckpoint(path);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   // linear1.bias is frozen, and adamw keeps no "x".
   EXPECT_THAT(
-      UnusedStates(*opened->file, executor_->memory(), executor_->optimizer_traits()),
+      checkpoint::UnusedStates(*opened->file, executor_->memory(), executor_->optimizer_traits()),
       ::testing::UnorderedElementsAre("optimizer/m/linear1.bias", "optimizer/x/linear2.bias"));
 }
 
 TEST_F(CheckpointTest, AnOpenFileStaysWhatItWasWhenItIsReplaced) {
-  const auto opened = OpenCheckpoint(path_);
+  const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   const auto stored = opened->file->Find("linear2.weight");
   ASSERT_TRUE(stored.ok());
@@ -258,10 +262,10 @@ TEST_F(CheckpointTest, AnOpenFileStaysWhatItWasWhenItIsReplaced) {
   for (int64_t i = 0; i < executor_->memory().layout().total_count; ++i) {
     executor_->memory().parameters()[i] = 7;
   }
-  ASSERT_TRUE(WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
+  ASSERT_TRUE(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
   EXPECT_EQ(Copy(*stored), before);
   EXPECT_NE(before, std::vector<float>(before.size(), 7));
-  const auto replaced = OpenCheckpoint(path_);
+  const auto replaced = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(replaced.ok()) << replaced.status().message();
   EXPECT_EQ(replaced->info.step, 42);
   EXPECT_NE(replaced->digest, opened->digest);
@@ -276,7 +280,7 @@ TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
         metadata[key] = value;
       }
     });
-    const auto opened = OpenCheckpoint(path);
+    const auto opened = checkpoint::OpenCheckpoint(path);
     EXPECT_EQ(opened.status().code(), StatusCode::kBadData) << key;
     EXPECT_THAT(opened.status().message(), AllOf(HasSubstr(path), HasSubstr("not a checkpoint")));
   };
@@ -292,7 +296,7 @@ TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
 
 TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
   const std::string before = testing::ReadWhole(path_);
-  EXPECT_EQ(WriteCheckpoint(folder_ / "none/model", *executor_, {.config = "x"}).code(),
+  EXPECT_EQ(checkpoint::WriteCheckpoint(folder_ / "none/model", *executor_, {.config = "x"}).code(),
             StatusCode::kStorage);
   EXPECT_EQ(testing::ReadWhole(path_), before);
 }
@@ -301,12 +305,13 @@ TEST_F(CheckpointTest, NumbersThatAreNotFiniteLeaveTheOldFile) {
   const std::string before = testing::ReadWhole(path_);
   const auto refusal = [&](float* number, float value) {
     std::swap(*number, value);
-    const Status status = WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig});
+    const Status status =
+        checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig});
     EXPECT_EQ(status.code(), StatusCode::kConfig);
     std::swap(*number, value);
     return std::string(status.message());
   };
-  const ModelMemory& memory = executor_->memory();
+  const exec::ModelMemory& memory = executor_->memory();
   const TensorView last =
       memory.parameter(static_cast<int32_t>(memory.graph().parameters.size()) - 1);
   EXPECT_THAT(refusal(last.f32() + last.count() - 1, NAN),
@@ -314,7 +319,7 @@ TEST_F(CheckpointTest, NumbersThatAreNotFiniteLeaveTheOldFile) {
   EXPECT_THAT(refusal(executor_->optimizer_state(0, 1).f32(), -INFINITY),
               HasSubstr("is not finite after step 42"));
   EXPECT_EQ(testing::ReadWhole(path_), before);
-  EXPECT_TRUE(WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
+  EXPECT_TRUE(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <atomic>
 
 #include "core/exec/executor.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 #include "tests/unit/train/values_on_device.h"
 
 namespace {
@@ -53,7 +53,7 @@ constexpr int64_t kContext = 8, kSamples = 2;
 TEST(DeviceCopies, AStepOfAGptMakesNone) {
   for (const char* precision : {"float32", "bf16"}) {
     SCOPED_TRACE(precision);
-    auto rank = LoneRank::Make(
+    auto rank = SingleRank::Make(
         "model { gpt { layers: 3 width: 64 heads: 1 tied: true } } data { text { path: \"none\" } "
         "}\n"
         "train { steps: 2 global_batch: 2 } clip_norm { max_norm: 1 }\n"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -13,7 +13,7 @@ constexpr int64_t kContext = 8;
 class GenerateTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto rank = LoneRank::Make(
+    auto rank = SingleRank::Make(
         "seed: 5 model { gpt { layers: 1 width: 16 heads: 2 } } data { text { path: \"none\" } }\n"
         "train { steps: 1 global_batch: 1 }\n"
         "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
@@ -30,14 +30,14 @@ class GenerateTest : public ::testing::Test {
     for (int64_t i = 0; i < model_->layout().total_count; ++i) model_->parameters()[i] *= 8;
   }
 
-  std::string Text(const std::string& prompt, const GenerateOptions& options) {
-    const auto text = Generate(*model_, prompt, options);
+  std::string Text(const std::string& prompt, const run::GenerateOptions& options) {
+    const auto text = run::Generate(*model_, prompt, options);
     EXPECT_TRUE(text.ok()) << text.status().message();
     return text.ok() ? *text : "";
   }
 
-  std::unique_ptr<LoneRank> rank_;
-  std::unique_ptr<ModelMemory> model_;
+  std::unique_ptr<SingleRank> rank_;
+  std::unique_ptr<exec::ModelMemory> model_;
 };
 
 TEST_F(GenerateTest, TheSameSeedGivesTheSameText) {
@@ -72,13 +72,13 @@ TEST_F(GenerateTest, APromptIsContinuedByteByByte) {
 }
 
 TEST_F(GenerateTest, AModelThatReadsNoTextIsRefused) {
-  auto rank = LoneRank::Make(
+  auto rank = SingleRank::Make(
       "model { mlp { hidden: [4] } } data { synthetic {} } train { steps: 1 global_batch: 1 }\n"
       "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
   ASSERT_TRUE(rank.ok()) << rank.status().message();
   auto model = (*rank)->MakeModel({.input_shape = {3}, .target_shape = {}, .classes = 256});
   ASSERT_TRUE(model.ok()) << model.status().message();
-  EXPECT_EQ(Generate(**model, "abc", {}).status().code(), StatusCode::kConfig);
+  EXPECT_EQ(run::Generate(**model, "abc", {}).status().code(), StatusCode::kConfig);
 }
 
 }  // namespace

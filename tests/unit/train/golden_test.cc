@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 #include "tests/unit/train/values_on_device.h"
 
 namespace engine::test {
@@ -72,9 +72,9 @@ std::string ConfigOf(const Recipe& recipe, const char* scheduler) {
 class Golden {
  public:
   Status Open(const Recipe& recipe, const char* scheduler = "priority_sched") {
-    ENGINE_ASSIGN_OR_RETURN(
-        file_, SafetensorsFile::Open(GoldenFile(std::string(recipe.model) + ".safetensors")));
-    ENGINE_ASSIGN_OR_RETURN(rank_, LoneRank::Make(ConfigOf(recipe, scheduler)));
+    ENGINE_ASSIGN_OR_RETURN(file_, checkpoint::SafetensorsFile::Open(
+                                       GoldenFile(std::string(recipe.model) + ".safetensors")));
+    ENGINE_ASSIGN_OR_RETURN(rank_, SingleRank::Make(ConfigOf(recipe, scheduler)));
     const bool mlp = recipe.model == std::string("mlp");
     const ModelInputs inputs{.input_shape = mlp ? Shape{12} : Shape{8},
                              .input_dtype = mlp ? DType::kFloat32 : DType::kInt32,
@@ -92,7 +92,7 @@ class Golden {
     return {};
   }
 
-  ModelMemory& memory() { return executor_->memory(); }
+  exec::ModelMemory& memory() { return executor_->memory(); }
 
   TensorView Stored(const std::string& name) const {
     const auto found = file_->Find(name);
@@ -137,9 +137,9 @@ class Golden {
   }
 
  private:
-  std::unique_ptr<SafetensorsFile> file_;
-  std::unique_ptr<LoneRank> rank_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<checkpoint::SafetensorsFile> file_;
+  std::unique_ptr<SingleRank> rank_;
+  std::unique_ptr<exec::Executor> executor_;
   int64_t samples_ = 0;
 };
 
@@ -160,7 +160,7 @@ TEST_P(GoldenModel, LogitsAndLoss) {
   ASSERT_TRUE(golden.memory().RunForward().ok());
   ExpectNear(Floats(golden.memory(), golden.memory().logits()), golden.Stored("logits"), 1,
              tolerances.logits, "logits");
-  const StepStatistics statistics = StatisticsIn(golden.memory());
+  const exec::StepStatistics statistics = StatisticsIn(golden.memory());
   EXPECT_EQ(statistics.count, golden.Stored("target").count());
   const double expected = golden.Numbers("loss")[0];
   EXPECT_NEAR(statistics.loss_sum / statistics.count, expected, tolerances.loss * expected);
@@ -171,7 +171,7 @@ TEST_P(GoldenModel, EachGradient) {
   const Status opened = golden.Open(GetParam());
   ASSERT_TRUE(opened.ok()) << opened.message();
   golden.Step(1, 0);
-  const ModelMemory& memory = golden.memory();
+  const exec::ModelMemory& memory = golden.memory();
   const double mean = 1.0 / StatisticsIn(memory).count;
   for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
     const std::string& name = memory.graph().parameters[i].name;
@@ -202,7 +202,7 @@ TEST_P(GoldenModel, TenStepsOfTraining) {
           << scheduler << ", step " << i + 1;
     }
     if (recipe.final_tolerance * tolerances.final_factor == 0) continue;
-    const ModelMemory& memory = golden.memory();
+    const exec::ModelMemory& memory = golden.memory();
     for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
       const std::string& name = memory.graph().parameters[i].name;
       const TensorView view = memory.parameter(static_cast<int32_t>(i));

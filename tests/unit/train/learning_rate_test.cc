@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 using Schedule = LearningRate::Schedule;
@@ -48,4 +48,4 @@ TEST(LearningRateAt, ARunShorterThanItsWarmUpOnlyWarmsUp) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::train

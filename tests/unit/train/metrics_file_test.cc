@@ -11,7 +11,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 using ::testing::AllOf;
@@ -28,7 +28,7 @@ std::vector<Json> Lines(const std::string& path) {
 TEST(MetricsFile, OneObjectPerLine) {
   const testing::TempFolder folder;
   const std::string path = folder / "run.jsonl";
-  auto file = MetricsFile::Open(path);
+  auto file = run::MetricsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status().message();
   ASSERT_TRUE((*file)
                   ->Write(StepReport{.step = 3,
@@ -72,7 +72,7 @@ TEST(MetricsFile, OneObjectPerLine) {
 TEST(MetricsFile, TheFirstLineReplacesAnEarlierRun) {
   const testing::TempFolder folder;
   const std::string path = folder.Write("run.jsonl", "earlier\nand longer than the new content\n");
-  auto file = MetricsFile::Open(path);
+  auto file = run::MetricsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_THAT(testing::ReadWhole(path), HasSubstr("earlier"));
   ASSERT_TRUE((*file)->WriteCheckpoint(1, "a").ok());
@@ -83,7 +83,7 @@ TEST(MetricsFile, TheFirstLineReplacesAnEarlierRun) {
 TEST(MetricsFile, ARunThatGoesOnAppends) {
   const testing::TempFolder folder;
   const std::string path = folder.Write("run.jsonl", "{\"event\":\"earlier\"}\n");
-  auto file = MetricsFile::Open(path, MetricsFile::Earlier::kKeep);
+  auto file = run::MetricsFile::Open(path, run::MetricsFile::Earlier::kKeep);
   ASSERT_TRUE(file.ok()) << file.status().message();
   ASSERT_TRUE((*file)->WriteCheckpoint(1, "a").ok());
   ASSERT_TRUE((*file)->WriteCheckpoint(2, "b").ok());
@@ -95,7 +95,7 @@ TEST(MetricsFile, ARunThatGoesOnAppends) {
 TEST(MetricsFile, PluginsOfManyThreadsWriteWholeLines) {
   const testing::TempFolder folder;
   const std::string path = folder / "run.jsonl";
-  auto file = MetricsFile::Open(path);
+  auto file = run::MetricsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status().message();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
@@ -111,11 +111,11 @@ TEST(MetricsFile, PluginsOfManyThreadsWriteWholeLines) {
 
 TEST(MetricsFile, SaysWhatCannotBeWritten) {
   const testing::TempFolder folder;
-  const auto missing = MetricsFile::Open(folder / "none/run.jsonl");
+  const auto missing = run::MetricsFile::Open(folder / "none/run.jsonl");
   EXPECT_EQ(missing.status().code(), StatusCode::kStorage);
   EXPECT_THAT(missing.status().message(), HasSubstr("none/run.jsonl"));
 
-  auto full = MetricsFile::Open("/dev/full");
+  auto full = run::MetricsFile::Open("/dev/full");
   ASSERT_TRUE(full.ok()) << full.status().message();
   const Status status = (*full)->WriteCheckpoint(1, "a");
   EXPECT_EQ(status.code(), StatusCode::kStorage);
@@ -123,4 +123,4 @@ TEST(MetricsFile, SaysWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::train

@@ -11,7 +11,7 @@
 
 #include "app/launch/memory_store.h"
 #include "tests/support/temp_folder.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-CheckpointInfo ThisRun(int64_t global_batch) {
+checkpoint::CheckpointInfo ThisRun(int64_t global_batch) {
   return {.config = {},
           .optimizer = {},
           .seed = 3,
@@ -31,40 +31,41 @@ CheckpointInfo ThisRun(int64_t global_batch) {
 }
 
 // After `step` steps over 50 samples.
-CheckpointInfo Stored(int64_t step, int64_t global_batch) {
-  CheckpointInfo info = ThisRun(global_batch);
+checkpoint::CheckpointInfo Stored(int64_t step, int64_t global_batch) {
+  checkpoint::CheckpointInfo info = ThisRun(global_batch);
   info.step = step;
-  info.position = PositionAfter(step, 50, global_batch);
+  info.position = train::PositionAfter(step, 50, global_batch);
   return info;
 }
 
-RunLength Steps(int64_t steps) {
+train::RunLength Steps(int64_t steps) {
   return {.steps = steps, .epochs = {}, .tokens = {}};
 }
-RunLength Epochs(double epochs) {
+train::RunLength Epochs(double epochs) {
   return {.steps = {}, .epochs = epochs, .tokens = {}};
 }
-RunLength Tokens(int64_t tokens) {
+train::RunLength Tokens(int64_t tokens) {
   return {.steps = {}, .epochs = {}, .tokens = tokens};
 }
 
 // An epoch has 7 steps, the last one of 2 samples.
-constexpr TrainingAmount kSevenSteps = {.samples = 50, .targets_per_sample = 3, .global_batch = 8};
+constexpr train::TrainingAmount kSevenSteps = {
+    .samples = 50, .targets_per_sample = 3, .global_batch = 8};
 
-RunStart At(int64_t step) {
+train::RunStart At(int64_t step) {
   return {.step = step, .first_batch = step};
 }
 
 TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
   for (const int32_t world_size : {1, 2, 5}) {
-    CheckpointInfo run = ThisRun(8);
+    checkpoint::CheckpointInfo run = ThisRun(8);
     run.world_size = world_size;
-    const auto point = PlanResume(Stored(17, 8), run, 50);
+    const auto point = checkpoint::PlanResume(Stored(17, 8), run, 50);
     ASSERT_TRUE(point.ok()) << point.status().message();
     EXPECT_EQ(point->step, 17);
     EXPECT_EQ(point->first_batch, 17);
-    EXPECT_THAT(ResumeWarnings(Stored(17, 8), run), IsEmpty());
-    const SamplePosition position = PositionAt(20, *point, 50, 8);
+    EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), run), IsEmpty());
+    const train::SamplePosition position = train::PositionAt(20, *point, 50, 8);
     EXPECT_EQ(position.epoch, 2);  // of 7 steps
     EXPECT_EQ(position.samples, 6 * 8);
   }
@@ -72,60 +73,61 @@ TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
 
 TEST(PlanResume, AnotherBatchGoesOnAtTheSamePlaceInTheData) {
   // 17 steps of 8 over 50 samples: two epochs of 7 steps and 24 samples; with 16, an epoch has 4.
-  const auto point = PlanResume(Stored(17, 8), ThisRun(16), 50);
+  const auto point = checkpoint::PlanResume(Stored(17, 8), ThisRun(16), 50);
   ASSERT_TRUE(point.ok()) << point.status().message();
   EXPECT_EQ(point->step, 17);
   EXPECT_EQ(point->first_batch, 2 * 4 + 1);
-  EXPECT_THAT(ResumeWarnings(Stored(17, 8), ThisRun(16)),
+  EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), ThisRun(16)),
               ElementsAre(AllOf(HasSubstr("a global batch of 8"), HasSubstr("this run has 16"))));
   // A checkpoint of that run, and back to 8.
-  CheckpointInfo second = ThisRun(16);
+  checkpoint::CheckpointInfo second = ThisRun(16);
   second.step = 19;
-  second.position = PositionAt(19, *point, 50, 16);
+  second.position = train::PositionAt(19, *point, 50, 16);
   EXPECT_EQ(second.position.epoch, 2);
   EXPECT_EQ(second.position.samples, 48);
-  const auto third = PlanResume(second, ThisRun(8), 50);
+  const auto third = checkpoint::PlanResume(second, ThisRun(8), 50);
   ASSERT_TRUE(third.ok()) << third.status().message();
   EXPECT_EQ(third->step, 19);
   EXPECT_EQ(third->first_batch, 2 * 7 + 6);
 }
 
 TEST(PlanResume, SaysWhatElseDiffers) {
-  CheckpointInfo run = ThisRun(8);
+  checkpoint::CheckpointInfo run = ThisRun(8);
   run.seed = 4;
   run.data = "another";
-  ASSERT_TRUE(PlanResume(Stored(17, 8), run, 50).ok());
-  EXPECT_THAT(ResumeWarnings(Stored(17, 8), run),
+  ASSERT_TRUE(checkpoint::PlanResume(Stored(17, 8), run, 50).ok());
+  EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), run),
               ElementsAre(AllOf(HasSubstr("seed 3"), HasSubstr("has 4")),
                           HasSubstr("training data is not that")));
 }
 
 TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
-  CheckpointInfo stored = Stored(17, 8), run = ThisRun(8);
+  checkpoint::CheckpointInfo stored = Stored(17, 8), run = ThisRun(8);
   stored.optimizer = "sgd";
   run.optimizer = "adamw";
-  const Status other = PlanResume(stored, run, 50).status();
+  const Status other = checkpoint::PlanResume(stored, run, 50).status();
   EXPECT_EQ(other.code(), StatusCode::kConfig);
   EXPECT_THAT(other.message(), AllOf(HasSubstr("optimizer 'sgd'"), HasSubstr("uses 'adamw'")));
   run.optimizer = "sgd";
   stored.global_batch = 0;
-  const Status silent = PlanResume(stored, run, 50).status();
+  const Status silent = checkpoint::PlanResume(stored, run, 50).status();
   EXPECT_EQ(silent.code(), StatusCode::kBadData);
   EXPECT_THAT(silent.message(), HasSubstr("but not continued"));
 }
 
 TEST(LastStep, CountsFromTheBeginningOfTheRun) {
-  EXPECT_EQ(*LastStep(Steps(20), kSevenSteps, {}), 20);
-  EXPECT_EQ(*LastStep(Epochs(2.5), kSevenSteps, {}), 18);
-  EXPECT_EQ(*LastStep(Steps(20), kSevenSteps, At(19)), 20);
-  EXPECT_EQ(*LastStep(Epochs(2.5), kSevenSteps, At(17)), 18);
+  EXPECT_EQ(*train::LastStep(Steps(20), kSevenSteps, {}), 20);
+  EXPECT_EQ(*train::LastStep(Epochs(2.5), kSevenSteps, {}), 18);
+  EXPECT_EQ(*train::LastStep(Steps(20), kSevenSteps, At(19)), 20);
+  EXPECT_EQ(*train::LastStep(Epochs(2.5), kSevenSteps, At(17)), 18);
   // 17 steps went half as far; 9 of 12 batches of 3 epochs are seen.
-  const TrainingAmount four_steps = {.samples = 50, .targets_per_sample = 3, .global_batch = 16};
-  EXPECT_EQ(*LastStep(Epochs(3), four_steps, {.step = 17, .first_batch = 9}), 20);
+  const train::TrainingAmount four_steps = {
+      .samples = 50, .targets_per_sample = 3, .global_batch = 16};
+  EXPECT_EQ(*train::LastStep(Epochs(3), four_steps, {.step = 17, .first_batch = 9}), 20);
 }
 
 // Targets that a run of `steps` steps has seen, by going through its batches.
-int64_t TargetsSeen(const TrainingAmount& amount, int64_t steps) {
+int64_t TargetsSeen(const train::TrainingAmount& amount, int64_t steps) {
   int64_t samples = 0, of_epoch = 0;
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t batch = std::min(amount.global_batch, amount.samples - of_epoch);
@@ -136,15 +138,16 @@ int64_t TargetsSeen(const TrainingAmount& amount, int64_t steps) {
 }
 
 TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
-  for (const TrainingAmount& amount :
-       {kSevenSteps, TrainingAmount{.samples = 9, .targets_per_sample = 4, .global_batch = 3},
-        TrainingAmount{.samples = 5, .targets_per_sample = 1, .global_batch = 64}}) {
+  for (const train::TrainingAmount& amount :
+       {kSevenSteps,
+        train::TrainingAmount{.samples = 9, .targets_per_sample = 4, .global_batch = 3},
+        train::TrainingAmount{.samples = 5, .targets_per_sample = 1, .global_batch = 64}}) {
     for (int64_t tokens = 1; tokens < 700; ++tokens) {
-      const int64_t last = *LastStep(Tokens(tokens), amount, {});
+      const int64_t last = *train::LastStep(Tokens(tokens), amount, {});
       ASSERT_GE(TargetsSeen(amount, last), tokens);
       ASSERT_LT(TargetsSeen(amount, last - 1), tokens);
       if (last > 2) {
-        ASSERT_EQ(*LastStep(Tokens(tokens), amount, At(2)), last);
+        ASSERT_EQ(*train::LastStep(Tokens(tokens), amount, At(2)), last);
       }
     }
   }
@@ -152,9 +155,9 @@ TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
 
 TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
   // 17 steps are two epochs of 50 samples and 24 more, with 3 targets each.
-  for (const RunLength& length :
+  for (const train::RunLength& length :
        {Steps(17), Steps(5), Epochs(2.4), Epochs(1), Tokens(3 * 124), Tokens(1)}) {
-    const Status done = LastStep(length, kSevenSteps, At(17)).status();
+    const Status done = train::LastStep(length, kSevenSteps, At(17)).status();
     EXPECT_EQ(done.code(), StatusCode::kConfig);
     EXPECT_THAT(done.message(), AllOf(HasSubstr("it has 17 steps"),
                                       HasSubstr(length.epochs   ? "train.epochs is"
@@ -162,15 +165,15 @@ TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
                                                                 : "train.steps is"),
                                       HasSubstr("raise it")));
   }
-  EXPECT_EQ(*LastStep(Tokens(3 * 124 + 1), kSevenSteps, At(17)), 18);
+  EXPECT_EQ(*train::LastStep(Tokens(3 * 124 + 1), kSevenSteps, At(17)), 18);
 }
 
 TEST(RunStart, IsPublishedForRanksThatComeLater) {
-  AbortSignal abort;
-  MemoryStore store(std::make_shared<MemoryTable>(), abort);
-  EXPECT_EQ(PublishedRunStart(store, 1).status().code(), StatusCode::kTimeout);
-  ASSERT_TRUE(PublishRunStart(store, {.step = 17, .first_batch = 9}).ok());
-  const auto point = PublishedRunStart(store, 1000);
+  base::AbortSignal abort;
+  launch::MemoryStore store(std::make_shared<launch::MemoryTable>(), abort);
+  EXPECT_EQ(train::PublishedRunStart(store, 1).status().code(), StatusCode::kTimeout);
+  ASSERT_TRUE(train::PublishRunStart(store, {.step = 17, .first_batch = 9}).ok());
+  const auto point = train::PublishedRunStart(store, 1000);
   ASSERT_TRUE(point.ok()) << point.status().message();
   EXPECT_EQ(point->step, 17);
   EXPECT_EQ(point->first_batch, 9);
@@ -181,7 +184,7 @@ constexpr ModelInputs kInputs{
     .input_shape = {kWidth}, .target_shape = {}, .classes = 3, .max_samples = kBatch};
 
 // Trains steps (first, last] of batches that depend on the number of the step only.
-void Train(Executor& executor, int64_t first, int64_t last) {
+void Train(exec::Executor& executor, int64_t first, int64_t last) {
   for (int64_t step = first + 1; step <= last; ++step) {
     std::mt19937 random(static_cast<uint32_t>(step));
     std::vector<float> input(kWidth * kBatch);
@@ -200,10 +203,10 @@ void Train(Executor& executor, int64_t first, int64_t last) {
 
 std::map<std::string, std::string> TensorsIn(const std::string& path) {
   std::map<std::string, std::string> tensors;
-  const auto file = SafetensorsFile::Open(path);
+  const auto file = checkpoint::SafetensorsFile::Open(path);
   EXPECT_TRUE(file.ok()) << file.status().message();
   if (!file.ok()) return tensors;
-  for (const NamedTensor& tensor : (*file)->tensors()) {
+  for (const checkpoint::NamedTensor& tensor : (*file)->tensors()) {
     tensors[tensor.name].assign(static_cast<const char*>(tensor.view.data),
                                 tensor.view.size_bytes());
   }
@@ -219,8 +222,8 @@ TEST(LoadCheckpoint, GoesOnToTheBit) {
         "plugins: [\"null\", \"priority_sched\", \"cpu_ops\", " +
         std::string(optimizer) + "\n";
     testing::TempFolder folder;
-    const auto make = [&](std::unique_ptr<LoneRank>* rank) {
-      auto made = LoneRank::Make(config);
+    const auto make = [&](std::unique_ptr<SingleRank>* rank) {
+      auto made = SingleRank::Make(config);
       EXPECT_TRUE(made.ok()) << made.status().message();
       *rank = std::move(*made);
       auto executor = (*rank)->MakeExecutor(kInputs);
@@ -228,21 +231,21 @@ TEST(LoadCheckpoint, GoesOnToTheBit) {
       EXPECT_TRUE((*executor)->memory().InitializeParameters().ok());
       return std::move(*executor);
     };
-    const auto write = [&](const char* name, const Executor& executor, int64_t step) {
+    const auto write = [&](const char* name, const exec::Executor& executor, int64_t step) {
       const Status written =
-          WriteCheckpoint(folder / name, executor, {.step = step, .config = config});
+          checkpoint::WriteCheckpoint(folder / name, executor, {.step = step, .config = config});
       ASSERT_TRUE(written.ok()) << written.message();
     };
-    std::unique_ptr<LoneRank> first_rank, second_rank;
-    const std::unique_ptr<Executor> first = make(&first_rank), second = make(&second_rank);
+    std::unique_ptr<SingleRank> first_rank, second_rank;
+    const std::unique_ptr<exec::Executor> first = make(&first_rank), second = make(&second_rank);
     Train(*first, 0, 10);
     write("ten", *first, 10);
     Train(*first, 10, 20);
     write("twenty", *first, 20);
 
-    const auto opened = OpenCheckpoint(folder / "ten");
+    const auto opened = checkpoint::OpenCheckpoint(folder / "ten");
     ASSERT_TRUE(opened.ok()) << opened.status().message();
-    const Status loaded = LoadCheckpoint(*opened, *second, {});
+    const Status loaded = checkpoint::LoadCheckpoint(*opened, *second, {});
     ASSERT_TRUE(loaded.ok()) << loaded.message();
     Train(*second, 10, 20);
     write("resumed", *second, 20);

@@ -7,7 +7,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace engine {
+namespace engine::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -19,7 +19,7 @@ class Retention : public ::testing::Test {
   void Write(int64_t step, int64_t keep) {
     const std::string next = folder_.Write("next", std::to_string(step));
     std::filesystem::rename(next, path_);
-    const Status kept = KeepNewest(path_, step, keep);
+    const Status kept = checkpoint::KeepNewest(path_, step, keep);
     ASSERT_TRUE(kept.ok()) << kept.message();
     EXPECT_EQ(testing::ReadWhole(path_), std::to_string(step));
   }
@@ -37,9 +37,9 @@ class Retention : public ::testing::Test {
 };
 
 TEST(NameAtStep, StandsBeforeTheEnding) {
-  EXPECT_EQ(NameAtStep("model.safetensors", 100), "model.000100.safetensors");
-  EXPECT_EQ(NameAtStep("/a.b/model", 7), "/a.b/model.000007");
-  EXPECT_EQ(NameAtStep("out/.m.x.st", 12345678), "out/.m.x.12345678.st");
+  EXPECT_EQ(checkpoint::NameAtStep("model.safetensors", 100), "model.000100.safetensors");
+  EXPECT_EQ(checkpoint::NameAtStep("/a.b/model", 7), "/a.b/model.000007");
+  EXPECT_EQ(checkpoint::NameAtStep("out/.m.x.st", 12345678), "out/.m.x.12345678.st");
 }
 
 TEST_F(Retention, KeepsTheNewest) {
@@ -97,19 +97,19 @@ TEST_F(Retention, AStepThatComesAgainReplacesItsFile) {
   Write(20, 2);
   folder_.Write("next", "another 20");
   std::filesystem::rename(folder_ / "next", path_);
-  ASSERT_TRUE(KeepNewest(path_, 20, 2).ok());
+  ASSERT_TRUE(checkpoint::KeepNewest(path_, 20, 2).ok());
   EXPECT_EQ(testing::ReadWhole(folder_ / "m.000020.safetensors"), "another 20");
   EXPECT_EQ(Names().size(), 2u);
 }
 
 TEST_F(Retention, AskedBeforeARun) {
-  const Status good = CheckCanKeep(path_, 2);
+  const Status good = checkpoint::CheckCanKeep(path_, 2);
   EXPECT_TRUE(good.ok()) << good.message();
   EXPECT_TRUE(Names().empty()) << "something is left of the question";
-  const Status bad = CheckCanKeep(folder_ / "none/m.safetensors", 2);
+  const Status bad = checkpoint::CheckCanKeep(folder_ / "none/m.safetensors", 2);
   EXPECT_EQ(bad.code(), StatusCode::kStorage);
   EXPECT_THAT(bad.message(), HasSubstr(folder_ / "none"));
-  EXPECT_TRUE(CheckCanKeep(folder_ / "none/m.safetensors", 1).ok());
+  EXPECT_TRUE(checkpoint::CheckCanKeep(folder_ / "none/m.safetensors", 1).ok());
 }
 
 TEST_F(Retention, WhatCannotBeRemovedIsNamed) {
@@ -117,11 +117,11 @@ TEST_F(Retention, WhatCannotBeRemovedIsNamed) {
   std::filesystem::create_directories(folder_ / "m.000000.safetensors");
   folder_.Write("next", "2");
   std::filesystem::rename(folder_ / "next", path_);
-  const Status failed = KeepNewest(path_, 2, 2);
+  const Status failed = checkpoint::KeepNewest(path_, 2, 2);
   EXPECT_EQ(failed.code(), StatusCode::kStorage);
   EXPECT_THAT(failed.message(), HasSubstr("m.000000.safetensors"));
-  EXPECT_EQ(KeepNewest(folder_ / "none", 2, 2).code(), StatusCode::kStorage);
+  EXPECT_EQ(checkpoint::KeepNewest(folder_ / "none", 2, 2).code(), StatusCode::kStorage);
 }
 
 }  // namespace
-}  // namespace engine
+}  // namespace engine::train

@@ -9,7 +9,7 @@
 
 #include "core/exec/executor.h"
 #include "tests/unit/exec/rig.h"
-#include "tests/unit/train/lone_rank.h"
+#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -79,10 +79,10 @@ class TaskCount : public ::testing::TestWithParam<const char*> {
  protected:
   // By kind.
   std::map<TaskKind, size_t> Tasks(int32_t world_size, bool sharded = false) {
-    auto rank = LoneRank::Make(ConfigWith(GetParam()));
+    auto rank = SingleRank::Make(ConfigWith(GetParam()));
     EXPECT_TRUE(rank.ok()) << rank.status().message();
     std::map<std::string, int64_t> data;
-    for (const OwnedOption& option : (*rank)->config().plugins().dataset.options) {
+    for (const plugin::OwnedOption& option : (*rank)->config().plugins().dataset.options) {
       data[option.name] = option.integer;
     }
     auto graph = (*rank)->BuildGraph({.input_shape = {data["context"]},
@@ -92,14 +92,14 @@ class TaskCount : public ::testing::TestWithParam<const char*> {
                                       .max_samples = 64});
     EXPECT_TRUE(graph.ok()) << graph.status().message();
     HollowAccelerator device;
-    PluginSet& plugins = (*rank)->plugins();
+    plugin::PluginSet& plugins = (*rank)->plugins();
     plugins.device = &device;
     std::map<TaskKind, size_t> count;
-    const auto executor = Executor::Create(
+    const auto executor = exec::Executor::Create(
         std::move(*graph), plugins, (*rank)->ops(), nullptr,
         {.rank = {.world_size = world_size}, .shard_optimizer = sharded, .hook_names = {"clip"}});
     EXPECT_TRUE(executor.ok()) << executor.status().message();
-    for (const Task& task : (*executor)->tasks().tasks) {
+    for (const exec::Task& task : (*executor)->tasks().tasks) {
       ++count[task.info.kind];
       largest_transfer_ = std::max(largest_transfer_, task.info.size_bytes);
     }

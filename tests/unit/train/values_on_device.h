@@ -34,7 +34,7 @@ inline std::string GoldenFile(const std::string& name) {
       .append(name);
 }
 
-inline std::vector<float> Floats(const ModelMemory& memory, const TensorView& view) {
+inline std::vector<float> Floats(const exec::ModelMemory& memory, const TensorView& view) {
   std::vector<float> values(static_cast<size_t>(view.count()));
   const Status status = memory.ReadFloats(view, values.data());
   EXPECT_TRUE(status.ok()) << status.message();
@@ -63,18 +63,18 @@ inline void ExpectNear(const std::vector<float>& values, const TensorView& expec
   EXPECT_LE(worst / largest, tolerance) << what << " at " << at;
 }
 
-inline std::vector<float> GradientOf(const ModelMemory& memory, int32_t parameter) {
+inline std::vector<float> GradientOf(const exec::ModelMemory& memory, int32_t parameter) {
   return Floats(memory, {.data = memory.gradients() + memory.layout().offset[parameter],
                          .shape = memory.graph().parameters[parameter].shape});
 }
 
-inline StepStatistics StatisticsIn(const ModelMemory& memory) {
+inline exec::StepStatistics StatisticsIn(const exec::ModelMemory& memory) {
   const auto read = memory.ReadStatistics();
   EXPECT_TRUE(read.ok()) << read.status().message();
-  return read.ok() ? *read : StepStatistics{};
+  return read.ok() ? *read : exec::StepStatistics{};
 }
 
-inline Status SetParameter(ModelMemory& memory, int32_t parameter, const TensorView& values) {
+inline Status SetParameter(exec::ModelMemory& memory, int32_t parameter, const TensorView& values) {
   ENGINE_RETURN_IF_ERROR(memory.device().Copy(memory.parameter(parameter).data, values.data,
                                               values.size_bytes(), memory.stream()));
   ENGINE_RETURN_IF_ERROR(memory.RefreshCopies());
@@ -82,8 +82,9 @@ inline Status SetParameter(ModelMemory& memory, int32_t parameter, const TensorV
 }
 
 // One step and its update; its own statistics.
-inline Result<StepStatistics> StepAndFlush(Executor& executor, const StepInput& input) {
-  ENGINE_ASSIGN_OR_RETURN(StepResult result, executor.Step(input));
+inline Result<exec::StepStatistics> StepAndFlush(exec::Executor& executor,
+                                                 const exec::StepInput& input) {
+  ENGINE_ASSIGN_OR_RETURN(exec::StepResult result, executor.Step(input));
   ENGINE_RETURN_IF_ERROR(executor.Flush());
   if (result.step != input.step) {
     ENGINE_ASSIGN_OR_RETURN(result, executor.Remaining());

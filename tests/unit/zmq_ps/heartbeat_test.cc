@@ -110,7 +110,7 @@ TEST(HeartbeatTest, AServerThatStopsIsNamed) {
   const Clock::time_point begin = Clock::now();
   const Status status = Reduce(**worker);
   EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
-  EXPECT_EQ(BlamedServer(status.rank()), 0) << status.message();
+  EXPECT_EQ(ServerOfId(status.rank()), 0) << status.message();
   EXPECT_LT(Clock::now() - begin, kPatience);
 }
 

@@ -150,7 +150,7 @@ TEST_F(Members, WhoDoesNotAppearIsNamed) {
   test::MemoryHost rank(RankInfo{.world_size = 1, .servers = 2}, store_);
   const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous = {.timeout_ms = 100}});
   ASSERT_FALSE(alone.ok());
-  EXPECT_EQ(BlamedServer(alone.status().rank()), 0) << alone.status().message();
+  EXPECT_EQ(ServerOfId(alone.status().rank()), 0) << alone.status().message();
   EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0, 1 of 2"));
   auto store = std::make_shared<test::MemoryStoreTable>();
   test::MemoryHost server(RankInfo{.world_size = 2, .servers = 1, .is_server = 1}, store);

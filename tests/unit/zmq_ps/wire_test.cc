@@ -47,7 +47,7 @@ TEST(Wire, AHeaderComesBackAsItWas) {
 
 TEST(Wire, AStatusComesBackAsItWas) {
   const Status status =
-      Status::Error(StatusCode::kPeerLost, "rank 2: %s", "gone").WithRank(BlameServer(1));
+      Status::Error(StatusCode::kPeerLost, "rank 2: %s", "gone").WithRank(ServerId(1));
   for (const MessageKind kind : {MessageKind::kRefusal, MessageKind::kLeave}) {
     const Message message = Compose({.kind = kind}, status);
     Header read;

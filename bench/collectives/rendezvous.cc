@@ -1,4 +1,7 @@
-#include "bench/collectives/meeting.h"
+#include "bench/collectives/rendezvous.h"
+
+#include <string_view>
+#include <utility>
 
 #include "app/launch/stop_signals.h"
 
@@ -11,10 +14,10 @@ constexpr std::string_view kStop = "stop";
 
 }  // namespace
 
-Result<std::string> Meeting::Meet(
+Result<std::string> Rendezvous::Meet(
     const std::string& text,
     const std::function<std::string(const std::vector<std::string>&)>& answer) {
-  const std::string name = "bench/" + std::to_string(meetings_++) + "/";
+  const std::string name = "bench/" + std::to_string(rendezvous_++) + "/";
   if (rank_.info.rank != 0) {
     ENGINE_RETURN_IF_ERROR(rank_.store.Set(name + std::to_string(rank_.info.rank), text));
   } else {
@@ -36,7 +39,7 @@ Result<std::string> Meeting::Meet(
   return answered.substr(kGoOn.size());
 }
 
-Status Meeting::Wait() {
+Status Rendezvous::Wait() {
   return Meet("", [](const std::vector<std::string>&) { return std::string(); }).status();
 }
 

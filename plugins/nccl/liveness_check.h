@@ -21,12 +21,12 @@
 namespace engine::nccl {
 
 // For one thread. In a world of one there is nobody to talk to, and nothing happens.
-class RollCall {
+class LivenessCheck {
  public:
   // `failure` ends every wait in here.
-  RollCall(Host& host, kit::Members members, const kit::Failure& failure);
+  LivenessCheck(Host& host, kit::Members members, const kit::Failure& failure);
 
-  // Answers a roll call, which takes the first rank until the others have answered or some 0.7 s,
+  // Answers a liveness check, which takes the first rank until the others have answered or some 0.7 s,
   // and returns the failure of another rank if there is one: what it says, or kPeerLost when its
   // user has aborted it. `submitted`: by this rank.
   Status Look(uint64_t submitted) noexcept;

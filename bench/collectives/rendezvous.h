@@ -10,9 +10,9 @@
 
 namespace engine::bench {
 
-class Meeting {
+class Rendezvous {
  public:
-  Meeting(RankContext& rank, int64_t timeout_ms) : rank_(rank), timeout_ms_(timeout_ms) {}
+  Rendezvous(base::RankContext& rank, int64_t timeout_ms) : rank_(rank), timeout_ms_(timeout_ms) {}
 
   // Collective. Every rank brings `text`; rank 0 is given those of all ranks, by rank, and what it
   // answers is returned on all of them. kInterrupted on all ranks when the user asks rank 0 to
@@ -24,9 +24,9 @@ class Meeting {
   Status Wait();
 
  private:
-  RankContext& rank_;
+  base::RankContext& rank_;
   const int64_t timeout_ms_;
-  int64_t meetings_ = 0;
+  int64_t rendezvous_ = 0;
 };
 
 }  // namespace engine::bench

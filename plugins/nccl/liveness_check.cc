@@ -1,4 +1,4 @@
-#include "roll_call.h"
+#include "liveness_check.h"
 
 #include <cstdlib>
 #include <exception>
@@ -23,10 +23,10 @@ Status ParseEnd(int publisher, const std::string& text) {
 
 }  // namespace
 
-RollCall::RollCall(Host& host, kit::Members members, const kit::Failure& failure)
+LivenessCheck::LivenessCheck(Host& host, kit::Members members, const kit::Failure& failure)
     : host_(host), members_(std::move(members)), failure_(failure) {}
 
-Status RollCall::Look(uint64_t submitted) noexcept {
+Status LivenessCheck::Look(uint64_t submitted) noexcept {
   if (members_.size() == 1) return {};
   try {
     if (!Has(members_.prefix + "/roll")) return {};
@@ -40,16 +40,16 @@ Status RollCall::Look(uint64_t submitted) noexcept {
   }
 }
 
-Status RollCall::Answer(uint64_t submitted) {
+Status LivenessCheck::Answer(uint64_t submitted) {
   return kit::SetValue(host_, members_, members_.prefix + "/count", std::to_string(submitted));
 }
 
-Result<kit::Values> RollCall::Gather() {
+Result<kit::Values> LivenessCheck::Gather() {
   return kit::GatherValues(host_, members_, members_.prefix + "/count", kit::DeadlineIn(kAnswerMs),
                            &failure_);
 }
 
-Status RollCall::OthersFailure() {
+Status LivenessCheck::OthersFailure() {
   std::string rank, end;
   if (!Has(members_.prefix + "/failed") || !Get(members_.prefix + "/failed", &rank)) return {};
   const int publisher = std::atoi(rank.c_str());
@@ -60,8 +60,8 @@ Status RollCall::OthersFailure() {
   return ParseEnd(known ? members_.names[static_cast<size_t>(publisher)] : publisher, end);
 }
 
-Status RollCall::Investigate(const Status& error, uint64_t submitted,
-                             uint64_t waiting_for) noexcept {
+Status LivenessCheck::Investigate(const Status& error, uint64_t submitted,
+                                  uint64_t waiting_for) noexcept {
   if (members_.size() == 1) return error;
   try {
     (void)Answer(submitted);
@@ -89,7 +89,7 @@ Status RollCall::Investigate(const Status& error, uint64_t submitted,
   }
 }
 
-void RollCall::Publish(const Status& reason, bool by_caller) noexcept {
+void LivenessCheck::Publish(const Status& reason, bool by_caller) noexcept {
   if (members_.size() == 1 || heard_) return;
   try {
     const std::string text = by_caller ? "" : kit::CauseText(reason);
@@ -103,12 +103,12 @@ void RollCall::Publish(const Status& reason, bool by_caller) noexcept {
   }
 }
 
-bool RollCall::Has(const std::string& key) noexcept {
+bool LivenessCheck::Has(const std::string& key) noexcept {
   bool has = false;
   return host_.StoreHas(key, &has).ok() && has;
 }
 
-bool RollCall::Get(const std::string& key, std::string* text) noexcept {
+bool LivenessCheck::Get(const std::string& key, std::string* text) noexcept {
   return host_.StoreGetString(key, kLookUpMs, text).ok();
 }
 

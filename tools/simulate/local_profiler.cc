@@ -1,0 +1,76 @@
+#include "tools/simulate/local_profiler.h"
+
+#include <string>
+#include <vector>
+
+#include "core/exec/executor.h"
+#include "core/train/batch_loader.h"
+
+namespace engine::simulate {
+namespace {
+
+// Enough for some dozen steps of a model with thousands of tasks.
+constexpr size_t kSpans = 1 << 18;
+constexpr int64_t kWarmUpSteps = 2;
+
+}  // namespace
+
+Result<std::unique_ptr<LocalProfiler>> LocalProfiler::Create(const config::Config& config,
+                                                             base::LogSink log) {
+  std::unique_ptr<LocalProfiler> rank(new LocalProfiler(config, std::move(log)));
+  ENGINE_ASSIGN_OR_RETURN(rank->data_, train::OpenDataset(config.run(), rank->context_));
+  ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
+                          train::RankPlugins::Create(config.plugins(), rank->context_));
+  return rank;
+}
+
+std::vector<std::string> LocalProfiler::HookNames() const {
+  std::vector<std::string> names;
+  for (const plugin::PluginChoice& hook : config_.plugins().hooks) names.push_back(hook.entry.name);
+  return names;
+}
+
+Result<graph::Graph> LocalProfiler::BuildGraph(int64_t samples) {
+  const int64_t at_once = config().train.SamplesAtOnce(samples);
+  return engine::train::BuildGraph(
+      config(), context_, train::RequestFor(data_.info(), at_once, true), plugins_->op_factory());
+}
+
+Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t steps) {
+  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, BuildGraph(samples));
+  const plugin::PluginSelection& chosen = config_.plugins();
+  const exec::ExecutorOptions options{.seed = config().seed,
+                                      .timeout_ms = config().communication.timeout_ms,
+                                      .micro_batches = config().train.micro_batches,
+                                      .sends_alone = true,
+                                      .trace_spans = kSpans,
+                                      .communicator_name = chosen.communicator.entry.name,
+                                      .scheduler_name = chosen.scheduler.entry.name,
+                                      .optimizer_name = chosen.optimizer.entry.name,
+                                      .hook_names = HookNames()};
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<exec::Executor> executor,
+                          exec::Executor::Create(std::move(graph), plugins_->set(),
+                                                 plugins_->op_factory(), &store_, options));
+  ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<train::BatchLoader> loader,
+                          train::BatchLoader::Create(*data_, {.seed = config().seed,
+                                                              .global_batch = samples,
+                                                              .prefetch = config().data.prefetch}));
+  const auto rate = static_cast<float>(config().train.learning_rate.base);
+  for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
+    ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, loader->Next());
+    const auto result = executor->Step({.input = batch->input,
+                                        .target = batch->target,
+                                        .others = batch->others,
+                                        .samples = batch->samples,
+                                        .step = static_cast<uint64_t>(step),
+                                        .learning_rate = rate});
+    if (!result.ok()) return result.status();
+  }
+  ENGINE_RETURN_IF_ERROR(executor->Flush());
+  ComputeTimes times;
+  ENGINE_RETURN_IF_ERROR(times.Learn(executor->Timeline(), executor->tasks(), kWarmUpSteps + 1));
+  return times;
+}
+
+}  // namespace engine::simulate
