@@ -72,7 +72,7 @@ class Tail {
       for (Group& group : groups_) Step(group, t_.AddHook(h, HookWork::kApply, group.name));
     }
     if (t_.options.gate == UpdateGate::kGlobal) {
-      AddMeetingPoint(t_.Add(TaskKind::kHook, "all gradients are there"));
+      AddJoin(t_.Add(TaskKind::kHook, "all gradients are there"));
     }
     for (Group& group : groups_) {
       Step(group, t_.Add(TaskKind::kUpdate, std::string("update ").append(group.name)));
@@ -110,11 +110,11 @@ class Tail {
                                  {TransferKind::kAllReduce, name.c_str()});
       sum.hook = static_cast<int32_t>(hook);
       sum.info.size_bytes = sizeof(float);
-      AddMeetingPoint(sum);
+      AddJoin(sum);
     }
     Task& task = t_.Add(TaskKind::kHook, t_.options.hook_names[hook] + " has observed all");
     task.hook = static_cast<int32_t>(hook);
-    AddMeetingPoint(task);
+    AddJoin(task);
   }
 
   // `task`, made last, comes next in the group's chain.
@@ -128,7 +128,7 @@ class Tail {
   }
 
   // `task`, made last, comes next in the chains of all groups.
-  void AddMeetingPoint(Task& task) {
+  void AddJoin(Task& task) {
     if (task.info.kind == TaskKind::kHook) task.hook_work = HookWork::kAllObserved;
     task.tail = true;
     for (const Group& group : groups_) {

@@ -66,10 +66,10 @@ TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
   }
 }
 
-class ServedOwnPaceLoss : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedOwnPaceLoss);
+class ServedAsyncLoss : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsyncLoss);
 
-TEST_P(ServedOwnPaceLoss, ARankThatLeavesDoesNotHoldTheOthers) {
+TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
   Members members(GetParam(), 3);
   const auto units = SmallUnits();
   ASSERT_TRUE(members.Start(units));
@@ -86,7 +86,7 @@ TEST_P(ServedOwnPaceLoss, ARankThatLeavesDoesNotHoldTheOthers) {
   ASSERT_OK(Finish(pull));
 }
 
-TEST_P(ServedOwnPaceLoss, OthersGoOnWhenARankLeaves) {
+TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeaves) {
   Members members(GetParam(), 3);
   const auto units = SmallUnits();
   ASSERT_TRUE(members.Start(units));
@@ -105,7 +105,7 @@ TEST_P(ServedOwnPaceLoss, OthersGoOnWhenARankLeaves) {
   });
 }
 
-TEST_P(ServedOwnPaceLoss, OthersGoOnWhenARankGivesUp) {
+TEST_P(ServedAsyncLoss, OthersGoOnWhenARankGivesUp) {
   Members members(GetParam(), 3);
   const auto units = SmallUnits();
   ASSERT_TRUE(members.Start(units));
@@ -116,7 +116,7 @@ TEST_P(ServedOwnPaceLoss, OthersGoOnWhenARankGivesUp) {
   }
 }
 
-TEST_P(ServedOwnPaceLoss, AnotherTakesThePlaceOfOneThatLeft) {
+TEST_P(ServedAsyncLoss, AnotherTakesThePlaceOfOneThatLeft) {
   Members members(GetParam(), 2);
   const auto units = SmallUnits();
   ASSERT_TRUE(members.Start(units));
@@ -153,7 +153,7 @@ TEST_P(ServedOwnPaceLoss, AnotherTakesThePlaceOfOneThatLeft) {
 }
 
 // A step of which a part had arrived is pushed again, and that part is not applied twice.
-TEST_P(ServedOwnPaceLoss, APushIsAppliedOnceAlthoughItsRankCameBack) {
+TEST_P(ServedAsyncLoss, APushIsAppliedOnceAlthoughItsRankCameBack) {
   Members members(GetParam(), 2);
   const auto units = SmallUnits();
   ASSERT_TRUE(members.Start(units));
@@ -176,11 +176,11 @@ TEST_P(ServedOwnPaceLoss, APushIsAppliedOnceAlthoughItsRankCameBack) {
   }
 }
 
-class ServedOwnPaceInside : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedOwnPaceInside);
+class ServedAsyncInside : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsyncInside);
 
 // It may take parameters with it, as a server is part of it: then the others end and say so.
-TEST_P(ServedOwnPaceInside, WhoEndsBecauseARankLeftNamesIt) {
+TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
   Members members(GetParam(), 3);
   std::vector<TestUnit> units;
   for (uint64_t key = 1; key <= 16; ++key) units.push_back(PlainUnit(key, 1000));
@@ -378,9 +378,9 @@ TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName
 
 INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf(UpdateMode::kBounded)),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedOwnPaceLoss, ::testing::ValuesIn(CasesThatOutliveRanks()),
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesThatOutliveRanks()),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedOwnPaceInside, ::testing::ValuesIn(CasesOfOwnPace()),
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(AsyncCases()),
                          NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf(UpdateMode::kSync)),
                          NameOfCase);

@@ -6,7 +6,7 @@
 namespace engine::test {
 namespace {
 
-constexpr auto kServerPatience = std::chrono::seconds(20);
+constexpr auto kServerTimeout = std::chrono::seconds(20);
 
 }  // namespace
 
@@ -43,7 +43,7 @@ Members::~Members() {
   for (int rank = 0; rank < ranks(); ++rank) Leave(rank);
   for (size_t i = 0; i < servers_.size(); ++i) {
     Server& server = *servers_[i];
-    if (server.served.wait_for(kServerPatience) != std::future_status::ready) {
+    if (server.served.wait_for(kServerTimeout) != std::future_status::ready) {
       ADD_FAILURE() << "server " << i << " goes on although every rank has left";
       server.communicator->Abort(Status::Error(StatusCode::kAborted, "the test gives up"));
     }
@@ -132,7 +132,7 @@ void Members::Leave(int rank) {
 
 Status Members::Served(int index) {
   const auto& served = servers_[static_cast<size_t>(index)]->served;
-  if (served.wait_for(kServerPatience) == std::future_status::ready) return served.get();
+  if (served.wait_for(kServerTimeout) == std::future_status::ready) return served.get();
   return Status::Error(StatusCode::kTimeout, "server %d goes on", index);
 }
 

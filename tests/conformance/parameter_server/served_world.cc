@@ -249,7 +249,7 @@ std::vector<ServedCase> CasesOf(UpdateMode mode) {
   return CasesWhere([mode](const ServedCase& served) { return served.mode == mode; });
 }
 
-std::vector<ServedCase> CasesOfOwnPace() {
+std::vector<ServedCase> AsyncCases() {
   return CasesWhere([](const ServedCase& served) { return served.mode != UpdateMode::kSync; });
 }
 

@@ -54,7 +54,7 @@ Result<std::vector<ServedCase>> CasesFromCommandLine(int* argc, char** argv);
 void SetCases(std::vector<ServedCase> cases);
 std::vector<ServedCase> AllServedCases();
 std::vector<ServedCase> CasesOf(UpdateMode mode);
-std::vector<ServedCase> CasesOfOwnPace();  // bounded, async
+std::vector<ServedCase> AsyncCases();  // bounded, async
 // ... of these, the ones where a rank may end without taking parameters with it: the servers are
 // members of their own (or the fake).
 std::vector<ServedCase> CasesThatOutliveRanks();

@@ -165,10 +165,10 @@ TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
   }
 }
 
-class ServedOwnPace : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedOwnPace);
+class ServedAsync : public ::testing::TestWithParam<ServedCase> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsync);
 
-TEST_P(ServedOwnPace, AloneARankHasTheBitsOfOneProcess) {
+TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
   const auto units = AwkwardUnits();
   for (const OptimizerChoice& choice : DemandingOptimizers()) {
     const History history(units, choice, 1, 1);
@@ -178,7 +178,7 @@ TEST_P(ServedOwnPace, AloneARankHasTheBitsOfOneProcess) {
   }
 }
 
-TEST_P(ServedOwnPace, APullHasTheOwnPushAndThoseThatEndedBefore) {
+TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestUnit unit = PlainUnit(31, 5000);
@@ -200,7 +200,7 @@ TEST_P(ServedOwnPace, APullHasTheOwnPushAndThoseThatEndedBefore) {
 }
 
 // All numbers are sums of few powers of two, so no order of updates rounds.
-TEST_P(ServedOwnPace, AtTheEndEveryPushWasAppliedOnce) {
+TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestUnit unit = PlainUnit(31, 200003);
@@ -312,7 +312,7 @@ TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Of, ServedSync, ::testing::ValuesIn(CasesOf(UpdateMode::kSync)),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedOwnPace, ::testing::ValuesIn(CasesOfOwnPace()), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsync, ::testing::ValuesIn(AsyncCases()), NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Of, ServedRows, ::testing::ValuesIn(AllServedCases()), NameOfCase);
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST_P(ServedConformance, NoRankWaitsForAnotherForEver) {
 }
 
 // Without servers that wait and without statistics, ranks need not hear of each other.
-TEST_P(ServedConformance, RanksGoAtTheirOwnPace) {
+TEST_P(ServedConformance, RanksAreAsynchronous) {
   ModelSketch model = ModelSketch::Chain({1000, 100000, 1000});
   model.served = model.asynchronous = true;
   model.tables = {0};

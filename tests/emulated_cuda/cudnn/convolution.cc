@@ -39,7 +39,7 @@ void Write(const Doubles& values, void* data, const ConvolutionTensors& tensors,
 
 // Calls body(input position, tap, output position) for all that meet.
 template <typename Body>
-void ForMeetings(const ConvolutionProblem& p, const Body& body) {
+void ForProducts(const ConvolutionProblem& p, const Body& body) {
   for (int64_t sample = 0; sample < p.n; ++sample) {
     for (int oh = 0; oh < p.output_height; ++oh) {
       for (int ow = 0; ow < p.output_width; ++ow) {
@@ -76,7 +76,7 @@ void ConvolveForward(const ConvolutionProblem& p, const ConvolutionTensors& tens
   const Doubles x = Read(tensors.x, p.x_count(), p.type);
   const Doubles filters = ByTaps(p, Read(tensors.filters, p.filter_count(), p.type));
   Doubles y(static_cast<size_t>(p.y_count()));
-  ForMeetings(p, [&](int64_t input, int64_t tap, int64_t output) {
+  ForProducts(p, [&](int64_t input, int64_t tap, int64_t output) {
     double* const target = &y[static_cast<size_t>(output * p.k)];
     for (int64_t c = 0; c < p.c; ++c) {
       const double value = x[static_cast<size_t>(input * p.c + c)];
@@ -92,7 +92,7 @@ void ConvolveBackwardData(const ConvolutionProblem& p, const ConvolutionTensors&
   const Doubles filters = Read(tensors.filters, p.filter_count(), p.type);
   const int64_t taps = int64_t{p.kernel_height} * p.kernel_width;
   Doubles dx(static_cast<size_t>(p.x_count()));
-  ForMeetings(p, [&](int64_t input, int64_t tap, int64_t output) {
+  ForProducts(p, [&](int64_t input, int64_t tap, int64_t output) {
     double* const target = &dx[static_cast<size_t>(input * p.c)];
     for (int64_t k = 0; k < p.k; ++k) {
       const double value = dy[static_cast<size_t>(output * p.k + k)];
@@ -108,7 +108,7 @@ void ConvolveBackwardFilter(const ConvolutionProblem& p, const ConvolutionTensor
   const Doubles dy = Read(tensors.y, p.y_count(), p.type);
   const int64_t taps = int64_t{p.kernel_height} * p.kernel_width;
   Doubles dfilters(static_cast<size_t>(p.filter_count()));
-  ForMeetings(p, [&](int64_t input, int64_t tap, int64_t output) {
+  ForProducts(p, [&](int64_t input, int64_t tap, int64_t output) {
     const double* const row = &x[static_cast<size_t>(input * p.c)];
     for (int64_t k = 0; k < p.k; ++k) {
       const double value = dy[static_cast<size_t>(output * p.k + k)];

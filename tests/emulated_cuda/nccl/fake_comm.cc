@@ -158,7 +158,7 @@ ncclResult_t ncclComm::Split(int color, int key, ncclComm** out) {
   return ncclInProgress;
 }
 
-bool ncclComm::HaveWishes() {
+bool ncclComm::HaveRequests() {
   for (int r = 0; r < ranks_; ++r) {
     if (segment_->slot(r).splits.load() < splits_) return false;
   }
@@ -197,7 +197,7 @@ bool ncclComm::Progress() {
   if (phase_ == Phase::kReady || phase_ == Phase::kFinal) return true;
   if (phase_ == Phase::kInit && (faults_.init || !Joined())) return false;
   if (phase_ == Phase::kWindow && !HaveWindows()) return false;
-  if (phase_ == Phase::kSplit && (faults_.split || !HaveWishes())) return false;
+  if (phase_ == Phase::kSplit && (faults_.split || !HaveRequests())) return false;
   if (phase_ == Phase::kLaunch && std::chrono::steady_clock::now() < taken_) return false;
   if (polls_left_ < 0 || --polls_left_ > 0) return false;
   if (phase_ == Phase::kLaunch) {

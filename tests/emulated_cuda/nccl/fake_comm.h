@@ -81,7 +81,7 @@ struct ncclComm {
 
   bool Joined();
   bool HaveWindows();
-  bool HaveWishes();
+  bool HaveRequests();
   ncclResult_t MakeChild();
   ncclResult_t Take(std::vector<fake_nccl::Operation> operations);
   bool Progress();

@@ -43,7 +43,7 @@ size_t Count(const std::string& text, const std::string& word) {
   return count;
 }
 
-TEST_F(BenchPage, ShowsVerdictAndPlots) {
+TEST_F(BenchPage, ShowsConclusionAndPlots) {
   const std::string dom = Render(page_);
   EXPECT_THAT(dom, AllOf(HasSubstr("id=\"conclusion\""), HasSubstr("not separable")));
   for (const char* id : {"steps", "ratio", "order", "losses"}) {

@@ -89,7 +89,7 @@ TEST_F(BenchTrain, AControlComparesAWithItself) {
   EXPECT_THAT(json["conclusion"].get<std::string>(), HasSubstr("control passed"));
 }
 
-TEST_F(BenchTrain, GivesNoVerdictOnDifferentLosses) {
+TEST_F(BenchTrain, GivesNoConclusionOnDifferentLosses) {
   const Outcome outcome =
       Bench({"--b-set", "train.learning_rate.base=0.1", "--blocks", "1", "--quiet"});
   EXPECT_EQ(outcome.exit_code, 65);

@@ -293,7 +293,7 @@ TEST_F(ServeAt, TheKeyDecidesWhoServes) {
   EXPECT_THAT(run.output(), HasSubstr("notice: refused a connection from 127.0.0.1:"));
 }
 
-TEST_F(ServeAt, StrangersHoldNothingUp) {
+TEST_F(ServeAt, UnauthenticatedPeersHoldNothingUp) {
   ProbeProcess run(RunWith("ring", "1", {"--key-file", key_}));
   std::vector<int> others;
   for (int i = 0; i < 40; ++i) {

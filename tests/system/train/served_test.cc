@@ -133,7 +133,7 @@ TEST_F(ServedTest, GoesOnFromACheckpointAsIfItHadNotStopped) {
   EXPECT_EQ(TensorsOf(File("part")), TensorsOf(File("whole")));
 }
 
-TEST_F(ServedTest, RanksAtTheirOwnPaceLearnToo) {
+TEST_F(ServedTest, AsynchronousRanksLearnToo) {
   for (const std::string update : {"async", "bounded"}) {
     const Training training = TrainWithThreads(
         Mlp(Plugins("zmq_ps", "priority_sched", "adamw")), {3, 2},

@@ -34,7 +34,7 @@ TEST(Conclude, SaysWhichIsFaster) {
   EXPECT_THAT(Concluded(SampleResult(10)).sentence, StartsWith("not separable"));
 }
 
-TEST(Conclude, GivesNoVerdictWhenLossesDiffer) {
+TEST(Conclude, GivesNoConclusionWhenLossesDiffer) {
   const TrainResult result = Refused();
   ASSERT_TRUE(result.difference);
   EXPECT_EQ(result.difference->step, 3);
@@ -72,7 +72,7 @@ TEST(Conclude, SaysNothingOfWhatItDoesNotKnow) {
   EXPECT_THAT(TrainText(result), Not(HasSubstr("efficiency")));
 }
 
-TEST(TrainText, EndsInTheVerdictAndFitsATerminal) {
+TEST(TrainText, EndsInTheConclusionAndFitsATerminal) {
   const TrainResult result = Concluded(SampleResult(8));
   const std::string text = TrainText(result);
   EXPECT_THAT(text, EndsWith("\n" + result.sentence + "\n"));

@@ -197,7 +197,7 @@ TEST(Served, RowsThatABatchDoesNotReadNeedNotTravel) {
   }
 }
 
-TEST(Served, RanksThatGoAtTheirOwnPaceMeetAtTheEnd) {
+TEST(Served, AsynchronousRanksMeetAtTheEnd) {
   for (const UpdateMode mode : {UpdateMode::kAsync, UpdateMode::kBounded}) {
     const auto results = World{.mode = mode, .size = 3}.Run();
     for (const RankResult& result : results) {
