@@ -17,6 +17,7 @@
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "kit/communicator.h"
@@ -27,12 +28,12 @@
 namespace engine::gloo {
 namespace {
 
-// How long a transfer that has failed looks for the reason in the store, and how long the cause of
-// a peer may take: that peer looks, too.
-constexpr int64_t kExplainMs = 1000;
-constexpr int64_t kCauseMs = 2 * kExplainMs;
-// What Lanes gives a transfer beyond its deadline, at which Gloo's waits end by themselves.
-constexpr int64_t kGraceMs = 2 * kExplainMs;
+// How long a transfer takes before its rank looks for the reason.
+constexpr auto kStall = std::chrono::milliseconds(100);
+// How long a rank whose transfer is overdue waits for the peers that may have begun it later.
+constexpr auto kLateness = std::chrono::milliseconds(300);
+// What the queue gives a transfer beyond its deadline: until then this file ends it.
+constexpr int64_t kGraceMs = 2000;
 
 // Gloo's writes to a broken connection raise SIGPIPE. While this lives the thread does not get it,
 // nor do threads that it starts, and none is left behind.
@@ -151,7 +152,7 @@ Result<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Create(
   const RankInfo ranks = host.rank_info();
   try {
     std::string prefix;
-    std::vector<Lane> lanes;
+    Lanes lanes;
     if (ranks.world_size > 1) {
       kit::Rendezvous rendezvous(host, settings.rendezvous_timeout_ms);
       ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
@@ -167,7 +168,7 @@ Result<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Create(
       const ScopedNoSigpipe no_signal;  // for the thread of the device as well
       const auto device = MakeDevice(ranks, settings);
       for (int i = 0; i < settings.lanes; ++i) {
-        auto& context = lanes.emplace_back().context;
+        auto& context = lanes.emplace_back(std::make_unique<Lane>())->context;
         context = std::make_shared<InterruptibleContext>(ranks.rank, ranks.world_size);
         // Gloo waits five times as long as it is told for a connection.
         const int64_t left_ms = kit::MillisecondsUntil(rendezvous.deadline());
@@ -189,7 +190,7 @@ Result<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Create(
 }
 
 GlooCommunicator::GlooCommunicator(Host& host, const Settings& settings, std::string prefix,
-                                   std::vector<Lane> lanes)
+                                   Lanes lanes)
     : host_(host),
       ranks_(host.rank_info()),
       all_reduce_(settings.all_reduce),
@@ -197,9 +198,13 @@ GlooCommunicator::GlooCommunicator(Host& host, const Settings& settings, std::st
       lanes_(std::move(lanes)),
       failure_(host, prefix_,
                [this](const Status&, bool) {
-                 for (const Lane& lane : lanes_) lane.context->interrupt().Raise();
-                 for (const Lane& lane : lanes_) lane.context->closeConnections();
+                 for (const auto& lane : lanes_) lane->context->interrupt().Raise();
+                 for (const auto& lane : lanes_) lane->context->closeConnections();
                }),
+      watcher_(lanes_.empty()
+                   ? nullptr
+                   : std::make_unique<kit::DeadlineWatcher>(
+                         "gloo_stalls", [this](kit::Clock::time_point now) { return Look(now); })),
       queues_("gloo", static_cast<int>(lanes_.size()), {}, *this, failure_) {}
 
 // Members go from the last to the first: queues_ joins the threads that use the contexts.
@@ -223,33 +228,32 @@ Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   return queues_.Submit(longer, out);
 }
 
-// Gloo's waits end at the transfer's deadline, kGraceMs before that of the queue: so this thread finds
-// the reason, and the watcher of the queue is only needed where something hangs without waiting.
 Status GlooCommunicator::Run(int number, kit::PooledWork& work) noexcept {
-  Lane& lane = lanes_[static_cast<size_t>(number)];
-  const kit::Clock::time_point deadline = work.deadline() - std::chrono::milliseconds(kGraceMs);
-  lane.context->interrupt().SetDeadline(deadline);
+  Lane& lane = *lanes_[static_cast<size_t>(number)];
+  Begin(number, work);
   work.MarkStarted();
+  Status status;
   try {
     const ScopedNoSigpipe no_signal;
     RunCollective(lane, work.transfer());
-    return {};
   } catch (const std::exception& error) {
-    if (failure_.raised()) return failure_.reason();
-    const int peer = lane.context->interrupt().peer();
-    const std::string_view reason = Reason(error);
-    const Status found =
-        kit::Clock::now() >= deadline
-            ? Status::Error(StatusCode::kTimeout, "not done within %lld ms",
-                            static_cast<long long>(work.transfer().timeout_ms - kGraceMs))
-            : Status::Error(StatusCode::kPeerLost, "lost connection to rank %d (%.*s)", peer,
-                            static_cast<int>(reason.size()), reason.data());
-    return Explain(number, work.transfer(), found.WithRank(peer));
+    if (failure_.raised()) {
+      status = failure_.reason();
+    } else {
+      const int32_t lost = Lost();
+      const int32_t peer = lost < 0 ? lane.context->interrupt().peer() : lost;
+      const std::string_view reason = Reason(error);
+      status = Status::Error(StatusCode::kPeerLost, "lost connection to rank %d (%.*s)", peer,
+                             static_cast<int>(reason.size()), reason.data())
+                   .WithRank(peer);
+    }
   }
+  End(number);
+  return status;
 }
 
 int32_t GlooCommunicator::WaitingFor(int lane) const noexcept {
-  return lanes_[static_cast<size_t>(lane)].context->interrupt().peer();
+  return lanes_[static_cast<size_t>(lane)]->context->interrupt().peer();
 }
 
 // In place is what Gloo does with an output and no input.
@@ -309,44 +313,151 @@ void GlooCommunicator::AllReduce(Lane& lane, const Transfer& transfer, const voi
   ::gloo::allreduce(options);
 }
 
-// A rank whose wait has failed leaves in the store what it was in, and looks what others left:
+// Gloo compares nothing, and does not tell a send that its connection has failed. So a rank looks
+// when a transfer takes long:
 //
-//   <prefix>/at/<lane>/<rank> := TransferId
+//   <prefix>/at/<lane>/<rank> := TransferId, or nothing when that has ended
 //
-// Who leaves nothing in time is the one that all wait for, or dead. Who is in another transfer was
-// given another one. Anyone else has a cause of its own, for which kit::Failure looks.
-Status GlooCommunicator::Explain(int lane, const Transfer& transfer, const Status& error) noexcept {
-  const kit::TransferId own = kit::IdOf(transfer);
-  const std::string topic = prefix_ + "/at/" + std::to_string(lane) + "/";
-  (void)host_.StoreSet(topic + std::to_string(ranks_.rank),
-                       {reinterpret_cast<const uint8_t*>(&own), sizeof(own)});
-  const kit::Clock::time_point deadline = kit::DeadlineIn(kExplainMs);
-  const bool lost = error.code() == StatusCode::kPeerLost;
-  for (int distance = 0; distance < ranks_.world_size; ++distance) {
-    const int peer = (std::max(error.rank(), 0) + distance) % ranks_.world_size;
-    if (peer == ranks_.rank) continue;
-    const std::string cause = prefix_ + "/cause/" + std::to_string(peer);
-    bool knows = false;
-    if (lost && host_.StoreHas(cause, &knows).ok() && knows) return error;
-    std::string text;
-    const int64_t left_ms = std::max<int64_t>(kit::MillisecondsUntil(deadline), 1);
-    if (!host_.StoreGetString(topic + std::to_string(peer), left_ms, &text).ok() ||
-        text.size() != sizeof(kit::TransferId)) {
-      if (lost) return error;
-      return Status::Error(error.code(), "%s: still waiting for rank %d", error.message(), peer)
-          .WithRank(peer);
+// Each puts its own there before it looks at those of the others, so of two ranks in different
+// transfers at least one sees it. It fails, and the others learn of it as of any failure.
+//
+// A connection is only closed after the cause is in the store (kit::Failure), or by a death.
+void GlooCommunicator::Begin(int number, const kit::PooledWork& work) noexcept {
+  Lane& lane = *lanes_[static_cast<size_t>(number)];
+  const kit::Clock::time_point now = kit::Clock::now();
+  const kit::Clock::time_point deadline = work.deadline() - std::chrono::milliseconds(kGraceMs);
+  {
+    const std::lock_guard lock(lane.mutex);
+    lane.running = true;
+    lane.transfer = work.transfer();
+    lane.started = now;
+    lane.deadline = deadline;
+  }
+  watcher_->Watch(std::min(now + kStall, deadline));
+}
+
+void GlooCommunicator::End(int number) noexcept {
+  Lane& lane = *lanes_[static_cast<size_t>(number)];
+  const std::lock_guard lock(lane.mutex);
+  lane.running = false;
+  if (lane.published) (void)host_.StoreSet(StallKey(number, ranks_.rank), {});
+  lane.published = false;
+}
+
+kit::Clock::time_point GlooCommunicator::Look(kit::Clock::time_point now) noexcept {
+  kit::Clock::time_point next = kit::Clock::time_point::max();
+  try {
+    for (int i = 0; i < static_cast<int>(lanes_.size()) && !failure_.raised(); ++i) {
+      const Status status = LookAt(i, now, &next);
+      if (!status.ok()) (void)failure_.Fail(status);
     }
+  } catch (const std::exception&) {
+    return now + kStall;  // no memory: again
+  }
+  return next;
+}
+
+Status GlooCommunicator::LookAt(int number, kit::Clock::time_point now,
+                                kit::Clock::time_point* next) {
+  Lane& lane = *lanes_[static_cast<size_t>(number)];
+  Transfer transfer;
+  kit::Clock::time_point deadline;
+  bool first = false;
+  {
+    const std::lock_guard lock(lane.mutex);
+    if (!lane.running) return {};
+    deadline = lane.deadline;
+    const kit::Clock::time_point stalled = std::min(lane.started + kStall, deadline);
+    *next = std::min(*next, now < stalled ? stalled : now + kStall);
+    if (now < deadline) *next = std::min(*next, deadline);
+    if (now < stalled) return {};
+    transfer = lane.transfer;
+    first = !lane.published;
+    if (first) {
+      const kit::TransferId own = kit::IdOf(transfer);
+      (void)host_.StoreSet(StallKey(number, ranks_.rank),
+                           {reinterpret_cast<const uint8_t*>(&own), sizeof(own)});
+      lane.published = true;
+    }
+  }
+  const std::string what = kit::Describe(transfer).c_str();
+  if (const int32_t lost = Lost(); lost >= 0) {
+    return Status::Error(StatusCode::kPeerLost, "lost connection to rank %d", lost)
+        .WithRank(lost)
+        .WithContext("%s", what.c_str());
+  }
+  if (first) {
+    std::vector<bool> there(static_cast<size_t>(ranks_.world_size));
+    const Status status = Compare(number, kit::IdOf(transfer), &there);
+    if (!status.ok()) return status.WithContext("%s", what.c_str());
+  }
+  if (now < deadline) return {};
+  const Status overdue = Overdue(number, transfer);
+  return overdue.ok() ? overdue : overdue.WithContext("%s", what.c_str());
+}
+
+Status GlooCommunicator::Compare(int number, const kit::TransferId& own,
+                                 std::vector<bool>* there) noexcept {
+  for (int32_t peer = 0; peer < ranks_.world_size; ++peer) {
+    if (peer == ranks_.rank) continue;
+    const std::string key = StallKey(number, peer);
+    bool exists = false;
+    std::string text;
     kit::TransferId theirs;
+    if (!host_.StoreHas(key, &exists).ok() || !exists) continue;
+    if (!host_.StoreGetString(key, 1, &text).ok() || text.size() != sizeof(theirs)) continue;
     std::memcpy(&theirs, text.data(), sizeof(theirs));
     // One that is ahead or behind is in another transfer by right.
-    if (theirs.sequence == own.sequence && !kit::Agree(own, theirs)) {
+    if (theirs.sequence == own.sequence && !kit::Agree(own, theirs))
       return kit::Disagreement(own, theirs, peer);
-    }
-    if (!lost) continue;
-    (void)host_.StoreGetString(cause, kCauseMs, &text);
-    return error;
+    (*there)[static_cast<size_t>(peer)] = theirs.sequence >= own.sequence;
   }
-  return error;
+  return {};
+}
+
+// Blames the first that is not there of the ranks from the one on that this one waits for.
+Status GlooCommunicator::Overdue(int number, const Transfer& transfer) noexcept {
+  Lane& lane = *lanes_[static_cast<size_t>(number)];
+  const kit::Clock::time_point give_up = kit::Clock::now() + kLateness;
+  const int32_t waits_for = std::max(WaitingFor(number), 0);
+  int32_t peer = waits_for;
+  do {
+    std::vector<bool> there(static_cast<size_t>(ranks_.world_size));
+    there[static_cast<size_t>(ranks_.rank)] = true;
+    ENGINE_RETURN_IF_ERROR(Compare(number, kit::IdOf(transfer), &there));
+    {
+      const std::lock_guard lock(lane.mutex);
+      if (!lane.running || lane.transfer.sequence != transfer.sequence) return {};  // done, if late
+    }
+    int32_t distance = 0;
+    while (distance < ranks_.world_size && there[static_cast<size_t>(peer)]) {
+      peer = (waits_for + ++distance) % ranks_.world_size;
+    }
+    if (there[static_cast<size_t>(peer)]) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  } while (kit::Clock::now() < give_up && !failure_.raised());
+  return Status::Error(StatusCode::kTimeout, "not done within %lld ms: still waiting for rank %d",
+                       static_cast<long long>(transfer.timeout_ms - kGraceMs), peer)
+      .WithRank(peer);
+}
+
+// One that has left no cause is dead. Otherwise all have followed another, which kit::Failure finds
+// in the cause of the first.
+int32_t GlooCommunicator::Lost() noexcept {
+  int32_t lost = -1;
+  for (const auto& lane : lanes_) {
+    for (const int peer : lane->context->BrokenPeers()) {
+      bool gave_cause = false;
+      const std::string key = prefix_ + "/cause/" + std::to_string(peer);
+      if (!host_.StoreHas(key, &gave_cause).ok() || !gave_cause) return peer;
+      if (lost < 0) lost = peer;
+    }
+  }
+  return lost;
+}
+
+std::string GlooCommunicator::StallKey(int number, int32_t rank) const {
+  return prefix_ + "/at/" + std::to_string(number) + "/" + std::to_string(rank);
 }
 
 }  // namespace engine::gloo

@@ -3,15 +3,22 @@
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 
-#include <algorithm>
 #include <chrono>
-#include <string>
+#include <exception>
 #include <utility>
 #include <vector>
 
 namespace engine::gloo {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+// For Gloo: it closes all connections when a wait of its own runs out, before this rank can tell
+// the others why. So none does: the communicator ends waits with an interrupt.
+constexpr milliseconds kNoTimeout = std::chrono::hours(24 * 365);
+
+}  // namespace
 
 // Forwards to a buffer of Gloo. An interrupt that comes before a wait is kept by that buffer, so
 // none is lost.
@@ -32,11 +39,11 @@ class InterruptibleBuffer final : public ::gloo::transport::UnboundBuffer {
 
   bool waitRecv(int* rank, milliseconds) override {
     interrupt_->peer_.store(source_, std::memory_order_relaxed);
-    return Ended(buffer_->waitRecv(rank, Left()));
+    return Ended(buffer_->waitRecv(rank, kNoTimeout));
   }
   bool waitSend(int* rank, milliseconds) override {
     interrupt_->peer_.store(target_, std::memory_order_relaxed);
-    return Ended(buffer_->waitSend(rank, Left()));
+    return Ended(buffer_->waitSend(rank, kNoTimeout));
   }
   void abortWaitRecv() override { buffer_->abortWaitRecv(); }
   void abortWaitSend() override { buffer_->abortWaitSend(); }
@@ -54,11 +61,6 @@ class InterruptibleBuffer final : public ::gloo::transport::UnboundBuffer {
   }
 
  private:
-  // The deadline is set by the thread that waits, before it does. At least something: for Gloo no time
-  // is no limit.
-  milliseconds Left() const {
-    return milliseconds(std::max<int64_t>(kit::MillisecondsUntil(interrupt_->deadline_), 1));
-  }
   static bool Ended(bool done) {
     if (!done) throw ::gloo::IoException("interrupted");
     return true;
@@ -69,7 +71,8 @@ class InterruptibleBuffer final : public ::gloo::transport::UnboundBuffer {
   int target_ = -1, source_ = -1;  // of the last send and recv
 };
 
-// Under the mutex, so that no buffer of the set ends meanwhile. One that is made later finds raised_.
+// Under the mutex, so that no buffer of the set ends meanwhile. One that is made later finds
+// raised_.
 void Interrupt::Raise() noexcept {
   const std::lock_guard lock(mutex_);
   raised_ = true;
@@ -108,10 +111,34 @@ class BufferFactory final : public ::gloo::transport::Context {
 
 }  // namespace
 
+// Each pair gets a receive that no peer ever answers: slots of collectives are not 0. When the pair
+// fails, Gloo tells the buffers of its receives.
 void InterruptibleContext::Connect(::gloo::rendezvous::Store& store,
                                    std::shared_ptr<::gloo::transport::Device> device) {
   connectFullMesh(store, device);
+  for (int peer = 0; peer < size; ++peer) {
+    sentinels_.push_back(peer == rank ? nullptr
+                                      : transportContext_->createUnboundBuffer(nullptr, 0));
+    if (peer != rank) sentinels_.back()->recv(peer, 0, 0, 0);
+  }
   transportContext_ = std::make_shared<BufferFactory>(transportContext_, interrupt_);
+}
+
+// A wait that is aborted before it begins ends at once: it throws if the pair has failed.
+std::vector<int> InterruptibleContext::BrokenPeers() {
+  const std::lock_guard lock(sentinels_mutex_);
+  std::vector<int> broken;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    auto& sentinel = *sentinels_[static_cast<size_t>(peer)];
+    try {
+      sentinel.abortWaitRecv();
+      (void)sentinel.waitRecv(nullptr, kNoTimeout);
+    } catch (const std::exception&) {
+      broken.push_back(peer);
+    }
+  }
+  return broken;
 }
 
 }  // namespace engine::gloo

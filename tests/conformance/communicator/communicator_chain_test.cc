@@ -9,7 +9,7 @@
 namespace engine::test {
 namespace {
 
-constexpr int kLength = 200;
+constexpr int kLength = 100;
 constexpr auto kDeadline = std::chrono::seconds(90);
 
 // One rank's transfers 0 .. kLength-1. Transfer n is submitted as soon as n - in_flight is done, by

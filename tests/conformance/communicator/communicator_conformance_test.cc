@@ -59,14 +59,14 @@ TEST_P(CommunicatorConformance, TraitsAreCoherent) {
   }
 }
 
-// Sizes: none, one, odd, a thousand, primes; the large ones make implementations cut a transfer.
+// Sizes: none, one, odd, primes; the large ones make implementations cut a transfer.
 TEST_P(CommunicatorConformance, EveryKindDTypeAndSizeGivesTheRightResult) {
   for (int size = least(); size <= most(); ++size) {
     World world(path(), size);
     ASSERT_TRUE(world.ok());
     if (!world.moves_data()) continue;
     const CommunicatorTraits traits = world.rank(0).traits();
-    std::vector<TransferCase> cases = AllCases(traits, size, {0, 1, 7, 1000, 4093});
+    std::vector<TransferCase> cases = AllCases(traits, size, {0, 1, 7, 4093});
     for (TransferCase& large : AllCases(traits, size, {49153, 300007})) {
       if (large.dtype == DType::kFloat32 && large.reduction == Reduction::kSum) {
         cases.push_back(large);
@@ -134,7 +134,7 @@ TEST_P(CommunicatorConformance, SumsAreBitwiseEqualOnAllRanksAndInEveryRun) {
   const std::vector<size_t> counts = {3, 5000, 120011};
   for (int size = least(); size <= most(); ++size) {
     std::vector<std::vector<uint8_t>> reference;  // by count
-    for (int run = 0; run < 3; ++run) {
+    for (int run = 0; run < 2; ++run) {
       World world(path(), size);
       ASSERT_TRUE(world.ok());
       if (!world.moves_data()) break;

@@ -86,8 +86,8 @@ TEST_P(CommunicatorFailure, AnAbortElsewhereEndsEveryRank) {
 
 // The last rank takes no part: all others name it, also those that hear of it from another rank.
 TEST_P(CommunicatorFailure, ARankThatNeverSubmitsIsATimeoutThatNamesIt) {
-  constexpr int64_t kTimeoutMs = 300;
-  for (int size = 2; size <= 4; ++size) {
+  constexpr int64_t kTimeoutMs = 200;
+  for (const int size : {2, 4}) {
     World world(GetParam(), size);
     ASSERT_TRUE(world.ok());
     if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
@@ -180,7 +180,7 @@ TEST_P(CommunicatorFailure, TransfersInDifferentOrderAreAnErrorAndNeverAWrongRes
 // What cannot be told apart by size or kind is told apart by its key.
 TEST_P(CommunicatorFailure, DifferentKeysAreRefusedOnEveryRank) {
   for (int size = 2; size <= 3; ++size) {
-    for (const int64_t count : {1, 1000, 300007}) {
+    for (const int64_t count : {1, 300007}) {
       World world(GetParam(), size);
       ASSERT_TRUE(world.ok());
       if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
