@@ -1,7 +1,5 @@
 // What a communicator puts on the links beside the payload, for those who predict how long
 // transfers take (engine simulate).
-//
-// Not part of the ABI fingerprint: an extension is found by its identifier.
 #pragma once
 
 #include <cstdint>

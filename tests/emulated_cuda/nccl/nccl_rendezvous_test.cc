@@ -9,8 +9,8 @@
 namespace engine::test {
 namespace {
 
-// Each says something once and hears all from one of them: at the start, in a split, in a roll
-// call.
+// Each says something once and hears all from one of them: at the start, in a split, in a liveness
+// check.
 TEST(NcclRendezvous, AsksTheStoreLessOftenThanThereArePairsOfRanks) {
   constexpr int kRanks = 16, kPairs = kRanks * kRanks;
   World world(kNcclPlugin, kRanks);

@@ -36,12 +36,14 @@ def wrong_links(page, text):
 
 
 def wrong_paths(root, page, text):
-    """`core/exec/order.h` and the like, and of a folder's README `order.h`; not patterns."""
+    """`core/exec/order.h`, headers of the SDK (`kit/lanes.h`), and of a folder's README `order.h`; not patterns."""
     paths = re.findall(rf"`((?:{FOLDERS})/[\w./-]*\w/?)`", text)
+    paths += re.findall(r"`((?:engine|kit)/[\w/]+\.h)`", text)
     if page.name == "README.md":
         paths += re.findall(r"`([\w/]+\.(?:h|cc|proto|py|pbtxt))`", text)
     for path in paths:
-        candidates = [folder / (path + end) for folder in (root, page.parent) for end in ("", ".h", ".cc")]
+        candidates = [folder / (path + end) for folder in (root, page.parent, root / "interfaces")
+                      for end in ("", ".h", ".cc")]
         if not any(candidate.exists() for candidate in candidates):
             yield f"names {path}, which does not exist"
 
