@@ -1,0 +1,278 @@
+// What schedulers and hooks of every kind may do, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/exec/executor.h"
+#include "tests/unit/exec/tangled_graph.h"
+
+namespace engine::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Sends what the next forward pass needs first, one transfer at a time.
+class ForwardOrderScheduler final : public RandomScheduler {
+ public:
+  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+    infos_.assign(tasks.begin(), tasks.end());
+    return RandomScheduler::Begin(tasks);
+  }
+  void On(const SchedulerEvent& event) noexcept override {
+    const bool io = event.kind <= EventKind::kTaskDone && event.kind >= EventKind::kTaskReady &&
+                    infos_[event.task].lane == Lane::kIo;
+    if (!io) return RandomScheduler::On(event);
+    if (event.kind == EventKind::kTaskReady) waiting_.push_back(event.task);
+    if (event.kind == EventKind::kTaskDone) --under_way_;
+  }
+  Action Next(Lane lane) noexcept override {
+    if (lane == Lane::kCompute) return RandomScheduler::Next(lane);
+    if (waiting_.empty() || under_way_ > 0) return {};
+    const auto first = std::min_element(waiting_.begin(), waiting_.end(), [&](auto a, auto b) {
+      const auto key = [&](uint32_t task) {
+        return infos_[task].unit == exec::kNoUnit ? 0 : infos_[task].needed_by + 1;
+      };
+      return key(a) < key(b);
+    });
+    const uint32_t task = *first;
+    waiting_.erase(first);
+    ++under_way_;
+    return {.kind = ActionKind::kRun, .task = task};
+  }
+
+ private:
+  std::vector<TaskInfo> infos_;
+  std::vector<uint32_t> waiting_;
+  int under_way_ = 0;
+};
+
+TEST(ExecutorTest, ForwardBeginsBeforeAllOfTheLastStepHasArrived) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<ForwardOrderScheduler>(),
+                       std::make_unique<FakeCommunicator>(1, std::chrono::milliseconds(2)))
+                  .ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.executor->Step(batch.Step(1)).ok());
+  EXPECT_FALSE(rig.executor->flushed());
+  ASSERT_TRUE(rig.executor->Step(batch.Step(2)).ok());
+  ASSERT_TRUE(rig.executor->Flush().ok());
+  int64_t first_forward = INT64_MAX, last_transfer = 0;
+  for (const trace::Span& span : TaskSpans(*rig.executor, 2)) {
+    const exec::Task& task = rig.executor->tasks().tasks[span.task];
+    if (!task.reads.empty()) first_forward = std::min(first_forward, span.begin_ns);
+  }
+  for (const trace::Span& span : TaskSpans(*rig.executor, 1)) {
+    if (rig.executor->tasks().tasks[span.task].info.kind != TaskKind::kTransfer) continue;
+    last_transfer = std::max(last_transfer, span.end_ns);
+  }
+  EXPECT_LT(first_forward, last_transfer);
+}
+
+// Keeps the task with this kind back for ever.
+class HoldingScheduler final : public RandomScheduler {
+ public:
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kIo ? Action{} : RandomScheduler::Next(lane);
+  }
+};
+
+TEST(ExecutorTest, SchedulerThatHoldsForEverIsReportedAsStalled) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<HoldingScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  const auto result = rig.Step(batch.Step(1));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kTimeout);
+  EXPECT_THAT(result.status().message(),
+              HasSubstr("scheduler 'test_sched' holds 'transfer statistics'"));
+}
+
+class ImpatientScheduler final : public RandomScheduler {
+ public:
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kIo ? Action{} : Action{.kind = ActionKind::kRun, .task = 5};
+  }
+};
+
+TEST(ExecutorTest, SchedulerThatRunsWhatIsNotReadyIsNamed) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<ImpatientScheduler>(),
+                       std::make_unique<FakeCommunicator>())
+                  .ok());
+  const BatchData batch;
+  const auto result = rig.Step(batch.Step(1));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kPlugin);
+  EXPECT_THAT(result.status().message(), HasSubstr("scheduler 'test_sched' asked for task 5"));
+}
+
+// A plan that says whatever the test wants.
+class PlanningScheduler final : public RandomScheduler {
+ public:
+  explicit PlanningScheduler(std::vector<std::vector<UnitSpan>> units) : units_(std::move(units)) {}
+  Status Plan(const ModelInfo&, PlanSink& sink) noexcept override {
+    for (const auto& unit : units_) sink.AddUnit(unit, 0, stages);
+    return {};
+  }
+
+ private:
+  const std::vector<std::vector<UnitSpan>> units_;
+};
+
+graph::Graph TwoParameters(int64_t width = kWidth) {
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {width}, DType::kFloat32);
+  const graph::ValueId a = Must(builder.Apply("a", "scale", {x}));
+  return Finished(builder, x, Must(builder.Apply("b", "shift", {a})), {}, width);
+}
+
+TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
+  using Span = UnitSpan;
+  const std::vector<std::pair<std::vector<std::vector<Span>>, std::string>> cases = {
+      {{{Span{0, 0, 0, 3}}}, "0 of 3 elements of 'a.weight'"},
+      {{{Span{0, 0, 0, 3}, Span{1, 0, 0, 2}}}, "a cut of 'a.weight' after 2 elements"},
+      {{{Span{0, 0, 0, 3}}, {Span{0, 0, 0, 3}}, {Span{1, 0, 0, 3}}}, "after 3 of its 3"},
+      {{{Span{0, 0, 1, 2}}, {Span{1, 0, 0, 3}}}, "elements 1+2"},
+      {{{Span{0, 0, 0, 1}}, {Span{1, 0, 0, 3}}, {Span{0, 0, 1, 2}}}, "a cut of 'b.bias' after 1"},
+      {{{Span{2, 0, 0, 3}}}, "parameter 2, which does not exist"},
+      {{{}}, "an empty unit"},
+  };
+  for (const auto& [units, message] : cases) {
+    Rig rig;
+    const Status status = rig.Make(TwoParameters(), std::make_unique<PlanningScheduler>(units),
+                                   std::make_unique<FakeCommunicator>());
+    EXPECT_EQ(status.code(), StatusCode::kPlugin) << message;
+    EXPECT_THAT(status.message(), HasSubstr(message));
+    EXPECT_THAT(status.message(), HasSubstr("scheduler 'test_sched'"));
+  }
+}
+
+constexpr int64_t kWide = 48;  // three slices of 16
+
+TEST(ExecutorTest, SlicedAndFusedUnitsGiveTheSameBits) {
+  const BatchData batch(kWide);
+  Rig plain, sliced;
+  ASSERT_TRUE(plain.Make(TwoParameters(kWide)).ok());
+  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 32}},
+                                                    {{0, 0, 32, 16}, {1, 0, 0, kWide}}};
+  ASSERT_TRUE(sliced
+                  .Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units),
+                        std::make_unique<FakeCommunicator>())
+                  .ok());
+  ASSERT_TRUE(plain.Step(batch.Step(1)).ok());
+  ASSERT_TRUE(sliced.Step(batch.Step(1)).ok());
+  EXPECT_EQ(plain.Parameters(), sliced.Parameters());
+  EXPECT_EQ(sliced.communicator->submitted.size(), 3u);
+}
+
+TEST(ExecutorTest, CutsThatRanksCannotShareAreRefused) {
+  Rig rig;
+  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 20}},
+                                                    {{0, 0, 20, 28}, {1, 0, 0, kWide}}};
+  const Status status = rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units),
+                                 std::make_unique<FakeCommunicator>());
+  EXPECT_EQ(status.code(), StatusCode::kPlugin);
+  EXPECT_THAT(status.message(), HasSubstr("after 20 elements, which is no multiple of 16"));
+}
+
+TEST(ExecutorTest, SplitSumsGiveTheSameBits) {
+  const BatchData batch;
+  Rig plain, split;
+  auto scheduler = std::make_unique<RandomScheduler>(7);
+  scheduler->stages = UnitStages::kReduceScatterAllGather;
+  ASSERT_TRUE(plain.Make(TangledGraph()).ok());
+  ASSERT_TRUE(
+      split.Make(TangledGraph(), std::move(scheduler), std::make_unique<FakeCommunicator>()).ok());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(plain.Step(batch.Step(step)).ok());
+    ASSERT_TRUE(split.Step(batch.Step(step)).ok());
+  }
+  EXPECT_EQ(plain.Parameters(), split.Parameters());
+}
+
+// The graph of the first distributed pull requests of the field: ab = a + b, cd = c + d, final = ab
+// + cd.
+TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
+  graph::GraphBuilder builder(FakeOps(), kSamples);
+  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
+  std::vector<graph::ValueId> leaf;
+  for (const char* name : {"a", "b", "c", "d"})
+    leaf.push_back(Must(builder.Apply(name, "constant", {x})));
+  const graph::ValueId ab = Must(builder.Apply("ab", "add", {leaf[0], leaf[1]}));
+  const graph::ValueId cd = Must(builder.Apply("cd", "add", {leaf[2], leaf[3]}));
+  Rig rig;
+  ASSERT_TRUE(rig.Make(Finished(builder, x, Must(builder.Apply("final", "add", {ab, cd})))).ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
+  const std::vector<uint32_t> first = rig.scheduler->order;
+  rig.scheduler->order.clear();
+  ASSERT_TRUE(rig.Step(batch.Step(2)).ok());
+  EXPECT_EQ(rig.scheduler->order, first) << ::testing::PrintToString(NamesOf(*rig.executor, first));
+}
+
+// Says what it sees.
+class RecordingHook final : public PassiveHook {
+ public:
+  RecordingHook(HookTraits traits, std::string name, std::vector<std::string>* log)
+      : PassiveHook(traits), name_(std::move(name)), log_(log) {}
+  Status Setup(uint32_t count) noexcept override {
+    return log_->push_back(name_ + " setup " + std::to_string(count)), Status();
+  }
+  Status Observe(const GradientView& view) noexcept override { return Note("observe", view); }
+  Status Apply(const GradientView& view) noexcept override {
+    if (traits().stage == HookStage::kReduced) *view.scale *= 0.5f;
+    return Note("apply", view);
+  }
+
+ private:
+  Status Note(const char* what, const GradientView& view) {
+    log_->push_back(name_ + " " + what + " " + std::string(view.name));
+    return {};
+  }
+  const std::string name_;
+  std::vector<std::string>* const log_;
+};
+
+TEST(ExecutorTest, HooksRunInConfiguredOrderAndGlobalOnesSeeAllFirst) {
+  std::vector<std::string> log;
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::make_unique<RecordingHook>(
+      HookTraits{HookStage::kReduced, HookScope::kGlobal}, "norm", &log));
+  hooks.push_back(std::make_unique<RecordingHook>(
+      HookTraits{HookStage::kReduced, HookScope::kTensor}, "value", &log));
+  hooks.push_back(std::make_unique<RecordingHook>(HookTraits{HookStage::kLocal, HookScope::kTensor},
+                                                  "local", &log));
+  Rig rig, plain;
+  ASSERT_TRUE(rig.Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(), std::move(hooks))
+                  .ok());
+  ASSERT_TRUE(plain.Make(TwoParameters()).ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
+  ASSERT_TRUE(plain.Step(batch.Step(1)).ok());
+  EXPECT_EQ(log, (std::vector<std::string>{"norm setup 2", "value setup 2", "local setup 2",
+                                           "local apply b.bias", "local apply a.weight",
+                                           "norm observe b.bias", "norm observe a.weight",
+                                           "norm apply b.bias", "norm apply a.weight",
+                                           "value apply b.bias", "value apply a.weight"}));
+  // Two hooks halve the scale: a quarter of the plain update.
+  const float moved = 1 - rig.Parameters()[rig.executor->memory().layout().offset[0]];
+  const float plain_moved = 1 - plain.Parameters()[plain.executor->memory().layout().offset[0]];
+  EXPECT_FLOAT_EQ(moved, plain_moved / 4);
+}
+
+TEST(ExecutorTest, GlobalHookOnLocalGradientsIsRefused) {
+  std::vector<std::string> log;
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::make_unique<RecordingHook>(HookTraits{HookStage::kLocal, HookScope::kGlobal},
+                                                  "bad", &log));
+  Rig rig;
+  const Status status = rig.Make(TwoParameters(), std::make_unique<RandomScheduler>(),
+                                 std::make_unique<FakeCommunicator>(), std::move(hooks));
+  EXPECT_EQ(status.code(), StatusCode::kPlugin);
+  EXPECT_THAT(status.message(), HasSubstr("hook 'hook0'"));
+}
+
+}  // namespace
+}  // namespace engine::test
