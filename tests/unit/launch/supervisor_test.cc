@@ -103,7 +103,7 @@ TEST(Supervisor, ARankThatVanishesIsLost) {
   EXPECT_EQ(run.Finish().Outcome().status.rank(), 1);
 }
 
-TEST(Supervisor, ARankThatSpeaksNonsenseIsLost) {
+TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {
   SocketRun run(2);
   SocketRank a(run.Connect(), 0, 2);
   base::UniqueFd raw = run.Connect();

@@ -19,7 +19,7 @@ namespace {
 constexpr Heartbeat kHeartbeat{.interval_ms = 200, .timeout_ms = 600};
 constexpr int64_t kLostAfterMs = 300;
 // Much more than it takes (600 + 300 ms), much less than the 30 s of a transfer.
-constexpr auto kPatience = std::chrono::seconds(15);
+constexpr auto kTimeout = std::chrono::seconds(15);
 
 // A process that runs `body` with the end of a pipe, and stays until it is killed.
 class Child {
@@ -111,7 +111,7 @@ TEST(HeartbeatTest, AServerThatStopsIsNamed) {
   const Status status = Reduce(**worker);
   EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
   EXPECT_EQ(ServerOfId(status.rank()), 0) << status.message();
-  EXPECT_LT(Clock::now() - begin, kPatience);
+  EXPECT_LT(Clock::now() - begin, kTimeout);
 }
 
 TEST(HeartbeatTest, AWorkerThatStopsIsNamed) {
@@ -132,7 +132,7 @@ TEST(HeartbeatTest, AWorkerThatStopsIsNamed) {
   const Status status = Reduce(**worker);
   EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
   EXPECT_EQ(status.rank(), 1) << status.message();
-  EXPECT_LT(Clock::now() - begin, kPatience);
+  EXPECT_LT(Clock::now() - begin, kTimeout);
 }
 
 }  // namespace
