@@ -25,7 +25,7 @@ cmake --build $build --target check_headers -j "$jobs" || failed=1
 
 fast='-*,readability-identifier-naming,readability-function-size,google-build-using-namespace'
 [ "$lint" = fast ] && checks=(-checks="$fast") || checks=()
-[ $# -eq 0 ] && files=('/(core|app|tools|bench|plugins)/.*\.cc$')
+[ $# -eq 0 ] && files=("^$PWD/(core|app|tools|bench|plugins)/.*\\.cc\$")
 run-clang-tidy -quiet -p $build -j "$jobs" "${checks[@]}" "${files[@]}" >$build/clang_tidy.log 2>&1 || failed=1
 grep -E '(error|warning): .*\[' $build/clang_tidy.log | sort -u || true
 

@@ -29,7 +29,8 @@ std::vector<std::string> CommandLineOfThisProcess() {
 }
 
 bench::Machine ThisMachine() {
-  return bench::DescribeMachine(command::kVersionText, bench::ShellWords(CommandLineOfThisProcess()));
+  return bench::DescribeMachine(command::kVersionText,
+                                bench::ShellWords(CommandLineOfThisProcess()));
 }
 
 Result<bench::Program> MakeProgram(const command::Environment& environment,

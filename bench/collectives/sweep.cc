@@ -202,7 +202,7 @@ Result<SweepRow> Sweep::MeasureSize(int64_t bytes) {
     const bool second = turn % 4 == 1 || turn % 4 == 2;
     const size_t contender = second ? contenders - 1 : 0;
     const bool wrong = figures[contender][kOutOfPlace].timing.wrong > 0 &&
-                          figures[contender][kInPlace].timing.wrong > 0;
+                       figures[contender][kInPlace].timing.wrong > 0;
     if (!wrong) ENGINE_RETURN_IF_ERROR(TakeTurn(contender, bytes, figures[contender]));
   }
   SweepRow row;

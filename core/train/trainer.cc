@@ -247,7 +247,8 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
 Status Trainer::Settle() {
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
   ENGINE_ASSIGN_OR_RETURN(const exec::StepResult rest, executor_->Remaining());
-  return Report(rest).status();  // a request to stop comes too late, or what it wants happens anyway
+  return Report(rest)
+      .status();  // a request to stop comes too late, or what it wants happens anyway
 }
 
 // Ranks that run asynchronously have no moment in common: rank 0 evaluates alone, with the

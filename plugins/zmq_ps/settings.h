@@ -15,7 +15,7 @@ namespace engine::zmq_ps {
 struct CommunicatorSettings {
   RendezvousSettings rendezvous;
   std::string_view update = "auto";  // the option of that name
-  int32_t staleness = 1;  // kBounded
+  int32_t staleness = 1;             // kBounded
   int io_threads = 1;
   int reduce_threads = 1;
   FlowSettings flow;

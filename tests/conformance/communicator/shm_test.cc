@@ -12,8 +12,8 @@
 #include <set>
 #include <thread>
 
-#include "engine/ext/shared_memory.h"
 #include "bench/support/folder_host.h"
+#include "engine/ext/shared_memory.h"
 #include "tests/conformance/communicator/communicator_rig.h"
 
 namespace engine::test {
@@ -180,8 +180,8 @@ class ShmProcess : public ::testing::Test {
   static int Train(const std::filesystem::path& folder, int rank, int64_t timeout_ms, int stop_at) {
     const auto plugin = PluginUnderTest::Load(kLibrary);
     if (!plugin.ok()) return 101;
-    bench::FolderHost host({.rank = rank, .world_size = 2, .local_rank = rank, .local_world_size = 2},
-                  folder);
+    bench::FolderHost host(
+        {.rank = rank, .world_size = 2, .local_rank = rank, .local_world_size = 2}, folder);
     const auto created = plugin->Create<Communicator>(host, {{"rendezvous_timeout_ms", "1500"}});
     if (!created.ok()) return static_cast<int>(created.status().code());
     constexpr int64_t kCount = 100000;

@@ -380,8 +380,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf(UpdateMo
                          NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesThatOutliveRanks()),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(AsyncCases()),
-                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(AsyncCases()), NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf(UpdateMode::kSync)),
                          NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(AllServedCases()), NameOfCase);

@@ -31,7 +31,7 @@ struct Slot {
   std::atomic<uint32_t> left;     // 1: it has destroyed or aborted its communicator
   std::atomic<uint64_t> windows;  // registered so far
   std::atomic<uint64_t> splits;   // begun so far; publishes requests[splits % 2]
-  SplitRequest requests[2];                 // no rank is two splits ahead of another
+  SplitRequest requests[2];       // no rank is two splits ahead of another
   std::atomic<uint64_t> round;    // publishes calls[round % 2] and `stage`
   Call calls[2];                  // no rank is two rounds ahead of another
   alignas(64) uint8_t stage[kStageBytes];

@@ -113,8 +113,9 @@ TEST_F(CudaTraining, ACommunicatorOfHostMemoryIsRefused) {
     const Outcome outcome =
         Run("mlp.pbtxt", {"--plugins", std::string(communicator).append(",cuda_ops")});
     EXPECT_EQ(outcome.exit_code, 78);
-    EXPECT_THAT(outcome.err, AllOf(HasSubstr(communicator), HasSubstr("host memory only"),
-                                   HasSubstr("choose a communicator for the memory of that device")));
+    EXPECT_THAT(outcome.err,
+                AllOf(HasSubstr(communicator), HasSubstr("host memory only"),
+                      HasSubstr("choose a communicator for the memory of that device")));
   }
 }
 
