@@ -102,6 +102,8 @@ Result<std::unique_ptr<OpTimer>> OpTimer::Load(const std::string& path, const Ov
   return std::unique_ptr<OpTimer>(new OpTimer(std::move(plugin), std::move(library)));
 }
 
+// The memory of one call from top to bottom; parts would only pass its ten arrays around.
+// NOLINTNEXTLINE(readability-function-size)
 Result<OpTime> OpTimer::Time(const TimedCase& timed, int calls, int rounds) {
   const OptionTexts values(plugin_.option_specs(), timed.op, timed.attributes);
   Op* raw = nullptr;

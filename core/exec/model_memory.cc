@@ -42,17 +42,22 @@ ModelMemory::ModelMemory(graph::Graph graph, graph::Program program, FlatLayout 
       seed_(seed),
       calls_(*this) {}
 
+// Where each tensor of a batch lies in inputs_, in cache lines of its own, and the bytes of all.
+size_t ModelMemory::LayOutInputs() {
+  size_t bytes = 0;
+  for (const graph::Value& value : graph_.values) {
+    input_offset_.push_back(bytes);
+    if (value.kind != graph::ValueKind::kInput) continue;
+    bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
+    bytes = (bytes + 63) / 64 * 64;
+  }
+  return bytes;
+}
+
 Status ModelMemory::Allocate(SharedMemory* shared) {
   Stream* stream = nullptr;
   ENGINE_RETURN_IF_ERROR(device_.CreateStream(&stream));
   stream_.reset(stream);
-  size_t input_bytes = 0;
-  for (const graph::Value& value : graph_.values) {
-    input_offset_.push_back(input_bytes);
-    if (value.kind != graph::ValueKind::kInput) continue;
-    input_bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
-    input_bytes = (input_bytes + 63) / 64 * 64;
-  }
   const auto keep = [](graph::DeviceBuffer* buffer, Result<graph::DeviceBuffer> made,
                        const char* what) -> Status {
     if (!made.ok()) return made.status().WithContext("memory for %s", what);
@@ -87,7 +92,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   }
   ENGINE_RETURN_IF_ERROR(make(&activations_, plan_.arena_bytes, "activations"));
   ENGINE_RETURN_IF_ERROR(make(&workspace_, plan_.workspace_bytes, "the workspace of ops"));
-  ENGINE_RETURN_IF_ERROR(make(&inputs_, input_bytes, "batches"));
+  ENGINE_RETURN_IF_ERROR(make(&inputs_, LayOutInputs(), "batches"));
   ENGINE_RETURN_IF_ERROR(make(&statistics_, sizeof(StepStatistics), "statistics"));
   ENGINE_RETURN_IF_ERROR(make(&seed_gradient_, sizeof(StepStatistics), "statistics"));
   return SetLossScale(1);
