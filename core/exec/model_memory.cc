@@ -17,6 +17,18 @@ namespace {
 
 constexpr int64_t kSetupTimeoutMs = 60000;
 
+// Where each tensor of a batch lies, in cache lines of its own, and the bytes of all.
+size_t LayOutInputs(const graph::Graph& graph, std::vector<size_t>* offsets) {
+  size_t bytes = 0;
+  for (const graph::Value& value : graph.values) {
+    offsets->push_back(bytes);
+    if (value.kind != graph::ValueKind::kInput) continue;
+    bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
+    bytes = (bytes + 63) / 64 * 64;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(graph::Graph graph, graph::Program program,
@@ -41,18 +53,6 @@ ModelMemory::ModelMemory(graph::Graph graph, graph::Program program, FlatLayout 
       accelerator_(static_cast<Accelerator*>(device.Query(kAcceleratorId))),
       seed_(seed),
       calls_(*this) {}
-
-// Where each tensor of a batch lies in inputs_, in cache lines of its own, and the bytes of all.
-size_t ModelMemory::LayOutInputs() {
-  size_t bytes = 0;
-  for (const graph::Value& value : graph_.values) {
-    input_offset_.push_back(bytes);
-    if (value.kind != graph::ValueKind::kInput) continue;
-    bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
-    bytes = (bytes + 63) / 64 * 64;
-  }
-  return bytes;
-}
 
 Status ModelMemory::Allocate(SharedMemory* shared) {
   Stream* stream = nullptr;
@@ -92,7 +92,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   }
   ENGINE_RETURN_IF_ERROR(make(&activations_, plan_.arena_bytes, "activations"));
   ENGINE_RETURN_IF_ERROR(make(&workspace_, plan_.workspace_bytes, "the workspace of ops"));
-  ENGINE_RETURN_IF_ERROR(make(&inputs_, LayOutInputs(), "batches"));
+  ENGINE_RETURN_IF_ERROR(make(&inputs_, LayOutInputs(graph_, &input_offset_), "batches"));
   ENGINE_RETURN_IF_ERROR(make(&statistics_, sizeof(StepStatistics), "statistics"));
   ENGINE_RETURN_IF_ERROR(make(&seed_gradient_, sizeof(StepStatistics), "statistics"));
   return SetLossScale(1);

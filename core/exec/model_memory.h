@@ -93,7 +93,6 @@ class ModelMemory {
   friend class BoundCalls;
   ModelMemory(graph::Graph graph, graph::Program program, FlatLayout layout, Device& device,
               uint64_t seed);
-  size_t LayOutInputs();
   Status Allocate(SharedMemory* shared);
   void* AddressOf(graph::StorageId storage) const;
 
