@@ -29,6 +29,21 @@ constexpr OptionSpec IntsOption(OptionName name, OptionDefault value, double min
   return NumberOption(OptionType::kInts, name, value, min, max, doc);
 }
 
+// An empty default makes an empty string, not a required one.
+constexpr OptionSpec StringOption(OptionName name, OptionDefault value, OptionDoc doc) noexcept {
+  return {.name = name, .type = OptionType::kString, .default_value = value, .doc = doc};
+}
+
+// One of `choices`, words separated by '|'.
+constexpr OptionSpec EnumOption(OptionName name, OptionDefault value, FixedString<96> choices,
+                                OptionDoc doc) noexcept {
+  return {.name = name,
+          .type = OptionType::kEnum,
+          .default_value = value,
+          .choices = choices,
+          .doc = doc};
+}
+
 constexpr OptionSpec OpOption(OptionName name, OptionDefault value, OptionDoc doc) noexcept {
   return {.name = name, .type = OptionType::kOp, .default_value = value, .doc = doc};
 }

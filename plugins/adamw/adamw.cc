@@ -13,6 +13,7 @@
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/options.h"
 #include "kit/target_clones.h"
 
 namespace engine::adamw {
@@ -118,30 +119,14 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "beta1",
-                   .type = OptionType::kFloat,
-                   .default_value = "0.9",
-                   .min = 0,
-                   .max = 0.999999,
-                   .doc = "share of the running mean of gradients kept in each step"},
-        OptionSpec{.name = "beta2",
-                   .type = OptionType::kFloat,
-                   .default_value = "0.999",
-                   .min = 0,
-                   .max = 0.999999,
-                   .doc = "share of the running mean of squared gradients kept in each step"},
-        OptionSpec{.name = "epsilon",
-                   .type = OptionType::kFloat,
-                   .default_value = "1e-8",
-                   .min = 1e-30,
-                   .max = 1,
-                   .doc = "added to the root of the second moment"},
-        OptionSpec{.name = "weight_decay",
-                   .type = OptionType::kFloat,
-                   .default_value = "0.01",
-                   .min = 0,
-                   .max = 1,
-                   .doc = "share of the parameter subtracted in each step, times the "
-                          "learning rate"}});
+        kit::NumberOption(OptionType::kFloat, "beta1", "0.9", 0, 0.999999,
+                          "share of the running mean of gradients kept in each step"),
+        kit::NumberOption(OptionType::kFloat, "beta2", "0.999", 0, 0.999999,
+                          "share of the running mean of squared gradients kept in each step"),
+        kit::NumberOption(OptionType::kFloat, "epsilon", "1e-8", 1e-30, 1,
+                          "added to the root of the second moment"),
+        kit::NumberOption(OptionType::kFloat, "weight_decay", "0.01", 0, 1,
+                          "share of the parameter subtracted in each step, times the "
+                          "learning rate")});
 
 }  // namespace engine::adamw

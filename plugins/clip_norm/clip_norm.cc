@@ -11,6 +11,7 @@
 #include "device_clip_norm.h"
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/options.h"
 #include "kit/target_clones.h"
 
 namespace engine::clip_norm {
@@ -164,10 +165,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "scales all gradients down together when their common L2 norm exceeds max_norm",
      .create = Create},
     NoOps(),
-    std::array{OptionSpec{.name = "max_norm",
-                          .type = OptionType::kFloat,
-                          .min = 1e-30,
-                          .max = 1e30,
-                          .doc = "largest L2 norm of all gradients of a step together"}});
+    std::array{kit::NumberOption(OptionType::kFloat, "max_norm", "", 1e-30, 1e30,
+                                 "largest L2 norm of all gradients of a step together")});
 
 }  // namespace engine::clip_norm

@@ -6,6 +6,7 @@
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/options.h"
 #include "kit/target_clones.h"
 
 namespace engine::clip_value {
@@ -70,10 +71,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
                     .doc = "limits every element of a gradient to [-threshold, threshold]",
                     .create = Create},
                    NoOps(),
-                   std::array{OptionSpec{.name = "threshold",
-                                         .type = OptionType::kFloat,
-                                         .min = 1e-30,
-                                         .max = 1e30,
-                                         .doc = "largest absolute value of an element"}});
+                   std::array{kit::NumberOption(OptionType::kFloat, "threshold", "", 1e-30, 1e30,
+                                                "largest absolute value of an element")});
 
 }  // namespace engine::clip_value

@@ -10,6 +10,7 @@
 
 #include "cpu_device.h"
 #include "kit/op_attributes.h"
+#include "kit/options.h"
 #include "ops.h"
 
 namespace engine::cpu_ops {
@@ -50,13 +51,9 @@ constexpr auto OpNames() noexcept {
 }
 
 constexpr auto kOptions = kit::WithOpAttributes(std::array{
-    OptionSpec{.name = "threads",
-               .type = OptionType::kInt,
-               .default_value = "0",
-               .min = 0,
-               .max = 256,
-               .doc = "threads of one op; 0: the processors that this process may use, divided "
-                      "among the ranks of the host"}});
+    kit::IntOption("threads", "0", 0, 256,
+                   "threads of one op; 0: the processors that this process may use, divided "
+                   "among the ranks of the host")});
 
 class CpuOpLibrary final : public OpLibrary {
  public:

@@ -13,6 +13,7 @@
 #include "cudnn_attention.h"
 #include "cudnn_library.h"
 #include "kit/op_attributes.h"
+#include "kit/options.h"
 #include "ops.h"
 
 namespace engine::cuda_ops {
@@ -68,39 +69,24 @@ constexpr OptionSpec Positive(const FixedString<32>& scope, const FixedString<32
 }
 
 constexpr std::array kOwnOptions = {
-    OptionSpec{.name = "device",
-               .type = OptionType::kInt,
-               .default_value = "-1",
-               .min = -1,
-               .max = 1023,
-               .doc = "number of the GPU; -1: the rank's number on its host, modulo their number"},
-    OptionSpec{.name = "precision",
-               .type = OptionType::kEnum,
-               .default_value = "float32",
-               .choices = "float32|tf32|bf16",
-               .doc = "of products and activations; tf32: products round to 10 bits; bf16: with "
-                      "float32 parameters, sums and parameter gradients"},
-    OptionSpec{.name = "tune",
-               .type = OptionType::kEnum,
-               .default_value = "time",
-               .choices = "time|bits|off",
-               .doc = "algorithm of a product; time: the fastest, measured once for tune_file; "
-                      "bits: cuBLASLt's first that does not split sums; off: its first"},
+    kit::IntOption("device", "-1", -1, 1023,
+                   "number of the GPU; -1: the rank's number on its host, modulo their number"),
+    kit::EnumOption("precision", "float32", "float32|tf32|bf16",
+                    "of products and activations; tf32: products round to 10 bits; bf16: with "
+                    "float32 parameters, sums and parameter gradients"),
+    kit::EnumOption("tune", "time", "time|bits|off",
+                    "algorithm of a product; time: the fastest, measured once for tune_file; "
+                    "bits: cuBLASLt's first that does not split sums; off: its first"),
     OptionSpec{.name = "tune_file",
                .default_value = "cuda_ops_tune.txt",
                .doc = "where the choices of tune=time are kept, for all ranks of a host; empty: "
                       "nowhere"},
-    OptionSpec{.name = "attention",
-               .type = OptionType::kEnum,
-               .default_value = "auto",
-               .choices = "auto|cudnn|own",
-               .doc = "kernels of attention in bf16; auto: cuDNN's where it has a plan, backward "
-                      "only if not deterministic"},
-    OptionSpec{.name = "deterministic",
-               .type = OptionType::kBool,
-               .default_value = "true",
-               .doc = "whether a run repeats to the bit; false: cuDNN may add up gradients of "
-                      "attention in any order"},
+    kit::EnumOption("attention", "auto", "auto|cudnn|own",
+                    "kernels of attention in bf16; auto: cuDNN's where it has a plan, backward "
+                    "only if not deterministic"),
+    kit::BoolOption("deterministic", "true",
+                    "whether a run repeats to the bit; false: cuDNN may add up gradients of "
+                    "attention in any order"),
     OptionSpec{.scope = "mlp",
                .name = "units",
                .type = OptionType::kInt,

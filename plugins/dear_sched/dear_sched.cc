@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/options.h"
 #include "kit/scheduler.h"
 #include "kit/unit_planner.h"
 
@@ -194,13 +195,9 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "reduce-scatters gradients during backward, gathers during the next forward pass",
      .create = Create},
     NoOps(),
-    std::array{OptionSpec{.name = "group_bytes",
-                          .type = OptionType::kInt,
-                          .default_value = "-1",
-                          .min = kit::kByDevice,
-                          .max = 1 << 30,
-                          .doc = "gradients that become ready one after another are a group as "
-                                 "soon as they are so many bytes; 0: each alone; -1: 4 MiB, on "
-                                 "accelerators 32 MiB"}});
+    std::array{kit::IntOption("group_bytes", "-1", kit::kByDevice, 1 << 30,
+                              "gradients that become ready one after another are a group as "
+                              "soon as they are so many bytes; 0: each alone; -1: 4 MiB, on "
+                              "accelerators 32 MiB")});
 
 }  // namespace engine::dear_sched

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/options.h"
 #include "kit/scheduler.h"
 #include "kit/unit_planner.h"
 
@@ -96,27 +97,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "first_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "1048576",
-                   .min = 0,
-                   .max = 1 << 30,
-                   .doc = "like fuse_bytes, for the first unit, if less: so that the first "
-                          "transfer starts early"},
-        OptionSpec{.name = "fuse_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "-1",
-                   .min = kit::kByDevice,
-                   .max = 1 << 30,
-                   .doc =
+        kit::IntOption("first_bytes", "1048576", 0, 1 << 30,
+                       "like fuse_bytes, for the first unit, if less: so that the first "
+                       "transfer starts early"),
+        kit::IntOption("fuse_bytes", "-1", kit::kByDevice, 1 << 30,
                        "gradients that become ready one after another travel together until "
-                       "they are so many bytes; 0: each alone; -1: 4 MiB, on accelerators 32 MiB"},
-        OptionSpec{
-            .name = "slice_bytes",
-            .type = OptionType::kInt,
-            .default_value = "0",
-            .min = 0,
-            .max = 1 << 30,
-            .doc = "larger gradients travel in slices of about this size; 0: in one piece"}});
+                       "they are so many bytes; 0: each alone; -1: 4 MiB, on accelerators 32 MiB"),
+        kit::IntOption("slice_bytes", "0", 0, 1 << 30,
+                       "larger gradients travel in slices of about this size; 0: in one piece")});
 
 }  // namespace engine::fifo_sched

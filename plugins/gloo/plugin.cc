@@ -5,6 +5,7 @@
 #include <string>
 
 #include "communicator.h"
+#include "kit/options.h"
 
 namespace engine::gloo {
 namespace {
@@ -43,30 +44,17 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "io_threads",
-                   .type = OptionType::kInt,
-                   .default_value = "2",
-                   .min = 1,
-                   .max = 16,
-                   .doc = "transfers that run at once, each on a thread and a Gloo context"},
-        OptionSpec{.name = "interface",
-                   .type = OptionType::kString,
-                   .doc = "network interface to use; empty: loopback when all ranks are on one "
-                          "host, else the address of hostname"},
-        OptionSpec{.name = "hostname",
-                   .type = OptionType::kString,
-                   .doc = "own name or address to use; empty: the name of the host"},
-        OptionSpec{.name = "all_reduce",
-                   .type = OptionType::kEnum,
-                   .default_value = "auto",
-                   .choices = "auto|ring|bcube",
-                   .doc = "Gloo's algorithm; auto: bcube for more than two ranks up to 1 MiB, else "
-                          "the ring, which PyTorch and Horovod take for every size"},
-        OptionSpec{.name = "rendezvous_timeout_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "30000",
-                   .min = 1,
-                   .max = 86400000,
-                   .doc = "how long the ranks wait for each other at the start"}});
+        kit::IntOption("io_threads", "2", 1, 16,
+                       "transfers that run at once, each on a thread and a Gloo context"),
+        kit::StringOption("interface", "",
+                          "network interface to use; empty: loopback when all ranks are on one "
+                          "host, else the address of hostname"),
+        kit::StringOption("hostname", "",
+                          "own name or address to use; empty: the name of the host"),
+        kit::EnumOption("all_reduce", "auto", "auto|ring|bcube",
+                        "Gloo's algorithm; auto: bcube for more than two ranks up to 1 MiB, else "
+                        "the ring, which PyTorch and Horovod take for every size"),
+        kit::IntOption("rendezvous_timeout_ms", "30000", 1, 86400000,
+                       "how long the ranks wait for each other at the start")});
 
 }  // namespace engine::gloo

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "communicator.h"
+#include "kit/options.h"
 
 namespace engine::nccl {
 namespace {
@@ -52,47 +53,23 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "library",
-                   .type = OptionType::kString,
-                   .default_value = "libnccl.so.2",
-                   .doc = "NCCL 2.19 or later: a path, or a name for the loader to look for"},
-        OptionSpec{
-            .name = "rendezvous_timeout_ms",
-            .type = OptionType::kInt,
-            .default_value = "60000",
-            .min = 1,
-            .max = 86400000,
-            .doc = "how long the ranks wait for each other, and NCCL connects, at the start"},
-        OptionSpec{.name = "min_ctas",
-                   .type = OptionType::kInt,
-                   .default_value = "0",
-                   .min = 0,
-                   .max = 64,
-                   .doc = "least thread blocks of a transfer; 0: NCCL decides"},
-        OptionSpec{.name = "max_ctas",
-                   .type = OptionType::kInt,
-                   .default_value = "0",
-                   .min = 0,
-                   .max = 64,
-                   .doc = "most thread blocks of a transfer, which compute then cannot use; 0: "
-                          "NCCL decides"},
-        OptionSpec{.name = "cta_policy",
-                   .type = OptionType::kEnum,
-                   .default_value = "default",
-                   .choices = "default|efficiency|zero",
-                   .doc = "efficiency: few thread blocks (NCCL 2.27); zero: copies by the copy "
-                          "engines where NCCL can (2.28, with symmetric)"},
-        OptionSpec{.name = "ranks_per_id",
-                   .type = OptionType::kInt,
-                   .default_value = "128",
-                   .min = 1,
-                   .max = 1048576,
-                   .doc = "one of so many ranks helps the others to connect at the start; NCCL "
-                          "before 2.23: rank 0 does"},
-        OptionSpec{.name = "symmetric",
-                   .type = OptionType::kBool,
-                   .default_value = "false",
-                   .doc = "register gradients and parameters as symmetric windows: GPUs of one "
-                          "NVLink domain, NCCL 2.27 or later; all ranks must allocate alike"}});
+        kit::StringOption("library", "libnccl.so.2",
+                          "NCCL 2.19 or later: a path, or a name for the loader to look for"),
+        kit::IntOption("rendezvous_timeout_ms", "60000", 1, 86400000,
+                       "how long the ranks wait for each other, and NCCL connects, at the start"),
+        kit::IntOption("min_ctas", "0", 0, 64,
+                       "least thread blocks of a transfer; 0: NCCL decides"),
+        kit::IntOption("max_ctas", "0", 0, 64,
+                       "most thread blocks of a transfer, which compute then cannot use; 0: "
+                       "NCCL decides"),
+        kit::EnumOption("cta_policy", "default", "default|efficiency|zero",
+                        "efficiency: few thread blocks (NCCL 2.27); zero: copies by the copy "
+                        "engines where NCCL can (2.28, with symmetric)"),
+        kit::IntOption("ranks_per_id", "128", 1, 1048576,
+                       "one of so many ranks helps the others to connect at the start; NCCL "
+                       "before 2.23: rank 0 does"),
+        kit::BoolOption("symmetric", "false",
+                        "register gradients and parameters as symmetric windows: GPUs of one "
+                        "NVLink domain, NCCL 2.27 or later; all ranks must allocate alike")});
 
 }  // namespace engine::nccl

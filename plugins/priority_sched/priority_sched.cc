@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/options.h"
 #include "kit/scheduler.h"
 #include "kit/unit_planner.h"
 
@@ -143,28 +144,14 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "slice_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "-1",
-                   .min = kit::kByDevice,
-                   .max = 1 << 30,
-                   .doc = "larger gradients travel in slices of about this size; 0: in one piece; "
-                          "-1: 256 KiB, on accelerators 32 MiB"},
-        OptionSpec{.name = "fuse_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "-1",
-                   .min = kit::kByDevice,
-                   .max = 1 << 30,
-                   .doc =
+        kit::IntOption("slice_bytes", "-1", kit::kByDevice, 1 << 30,
+                       "larger gradients travel in slices of about this size; 0: in one piece; "
+                       "-1: 256 KiB, on accelerators 32 MiB"),
+        kit::IntOption("fuse_bytes", "-1", kit::kByDevice, 1 << 30,
                        "gradients that become ready one after another travel together until "
-                       "they are so many bytes; 0: each alone; -1: 64 KiB, on accelerators 32 MiB"},
-        OptionSpec{.name = "credit_bytes",
-                   .type = OptionType::kInt,
-                   .default_value = "-1",
-                   .min = kit::kByDevice,
-                   .max = 1 << 30,
-                   .doc =
+                       "they are so many bytes; 0: each alone; -1: 64 KiB, on accelerators 32 MiB"),
+        kit::IntOption("credit_bytes", "-1", kit::kByDevice, 1 << 30,
                        "bytes under way at once: a more urgent gradient waits for no more than "
-                       "these; 0: one transfer at a time; -1: 512 KiB, on accelerators 128 MiB"}});
+                       "these; 0: one transfer at a time; -1: 512 KiB, on accelerators 128 MiB")});
 
 }  // namespace engine::priority_sched

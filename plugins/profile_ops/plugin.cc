@@ -7,6 +7,7 @@
 #include <new>
 #include <string_view>
 
+#include "kit/options.h"
 #include "pacer.h"
 #include "profile_layer.h"
 
@@ -17,26 +18,13 @@ constexpr double kLongest = 1e9;           // microseconds
 constexpr double kLargestLayer = 1 << 30;  // parameters
 
 constexpr std::array kOptions = {
-    OptionSpec{.name = "time_scale",
-               .type = OptionType::kFloat,
-               .default_value = "1",
-               .min = 0,
-               .max = 1000,
-               .doc = "factor of all times"},
-    OptionSpec{.name = "size_scale",
-               .type = OptionType::kFloat,
-               .default_value = "1",
-               .min = 1e-9,
-               .max = 1000,
-               .doc = "factor of all numbers of parameters"},
-    OptionSpec{.name = "jitter",
-               .type = OptionType::kFloat,
-               .default_value = "0",
-               .min = 0,
-               .max = 0.999,
-               .doc =
-                   "each time is multiplied by a number from 1 - jitter to 1 + jitter: a function "
-                   "of seed, rank, layer and step"},
+    kit::NumberOption(OptionType::kFloat, "time_scale", "1", 0, 1000, "factor of all times"),
+    kit::NumberOption(OptionType::kFloat, "size_scale", "1", 1e-9, 1000,
+                      "factor of all numbers of parameters"),
+    kit::NumberOption(
+        OptionType::kFloat, "jitter", "0", 0, 0.999,
+        "each time is multiplied by a number from 1 - jitter to 1 + jitter: a function "
+        "of seed, rank, layer and step"),
     OptionSpec{.scope = "profile_layer",
                .name = "forward_us",
                .type = OptionType::kFloat,

@@ -1,3 +1,4 @@
+#include "kit/options.h"
 // resnet: a residual net over images (He et al., arXiv:1512.03385), with torchvision's structure and
 // names of parameters.
 #include <string>
@@ -139,12 +140,9 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::De
         engine::kit::BoolOption("bottleneck", "false",
                                 "blocks of 1x1, 3x3 and 1x1 with four times the channels"),
         engine::kit::IntOption("width", "64", 1, 1 << 16, "channels of the first stage"),
-        engine::OptionSpec{.name = "stem",
-                           .type = engine::OptionType::kEnum,
-                           .default_value = "IMAGENET",
-                           .choices = "IMAGENET|CIFAR",
-                           .doc = "7x7 with stride 2, then max pooling 3x3 with stride 2; or "
-                                  "3x3, for small images"},
+        engine::kit::EnumOption("stem", "IMAGENET", "IMAGENET|CIFAR",
+                                "7x7 with stride 2, then max pooling 3x3 with stride 2; or "
+                                "3x3, for small images"),
         engine::kit::BoolOption(
             "sync_batch_norm", "true",
             "statistics over the batch of all ranks, so that their number makes no difference"),

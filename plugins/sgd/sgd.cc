@@ -14,6 +14,7 @@
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/options.h"
 #include "kit/target_clones.h"
 
 namespace engine::sgd {
@@ -130,21 +131,11 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "stochastic gradient descent with momentum and weight decay",
      .create = Create},
     NoOps(),
-    std::array{OptionSpec{.name = "momentum",
-                          .type = OptionType::kFloat,
-                          .default_value = "0",
-                          .min = 0,
-                          .max = 1,
-                          .doc = "share of the last step's direction that is kept"},
-               OptionSpec{.name = "nesterov",
-                          .type = OptionType::kBool,
-                          .default_value = "false",
-                          .doc = "look ahead along the momentum before the gradient is applied"},
-               OptionSpec{.name = "weight_decay",
-                          .type = OptionType::kFloat,
-                          .default_value = "0",
-                          .min = 0,
-                          .max = 1,
-                          .doc = "added to the gradient as this share of the parameter"}});
+    std::array{kit::NumberOption(OptionType::kFloat, "momentum", "0", 0, 1,
+                                 "share of the last step's direction that is kept"),
+               kit::BoolOption("nesterov", "false",
+                               "look ahead along the momentum before the gradient is applied"),
+               kit::NumberOption(OptionType::kFloat, "weight_decay", "0", 0, 1,
+                                 "added to the gradient as this share of the parameter")});
 
 }  // namespace engine::sgd

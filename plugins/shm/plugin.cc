@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "communicator.h"
+#include "kit/options.h"
 
 namespace engine::shm {
 namespace {
@@ -33,25 +34,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{.name = "chunk_kb",
-                   .type = OptionType::kInt,
-                   .default_value = "128",
-                   .min = 4,
-                   .max = 16384,
-                   .doc = "KiB that a rank stages at once; it has four such stages, which should "
-                          "fit into the second-level cache of a core"},
-        OptionSpec{.name = "spin_us",
-                   .type = OptionType::kInt,
-                   .default_value = "50",
-                   .min = 0,
-                   .max = 1000000,
-                   .doc = "microseconds that a thread looks for its peers before it sleeps, where "
-                          "every rank has a core; less for the thread beside compute"},
-        OptionSpec{.name = "rendezvous_timeout_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "30000",
-                   .min = 1,
-                   .max = 86400000,
-                   .doc = "how long the ranks wait for each other at the start"}});
+        kit::IntOption("chunk_kb", "128", 4, 16384,
+                       "KiB that a rank stages at once; it has four such stages, which should "
+                       "fit into the second-level cache of a core"),
+        kit::IntOption("spin_us", "50", 0, 1000000,
+                       "microseconds that a thread looks for its peers before it sleeps, where "
+                       "every rank has a core; less for the thread beside compute"),
+        kit::IntOption("rendezvous_timeout_ms", "30000", 1, 86400000,
+                       "how long the ranks wait for each other at the start")});
 
 }  // namespace engine::shm

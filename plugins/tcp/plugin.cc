@@ -5,6 +5,7 @@
 #include <string>
 
 #include "communicator.h"
+#include "kit/options.h"
 
 namespace engine::tcp {
 namespace {
@@ -42,35 +43,22 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        OptionSpec{
-            .name = "io_threads",
-            .type = OptionType::kInt,
-            .default_value = "2",
-            .min = 1,
-            .max = 16,
-            .doc = "transfers that run at once, each on a thread and connections of its own"},
-        OptionSpec{.name = "interface",
-                   .type = OptionType::kString,
-                   .doc = "network interface to use; empty: loopback when all ranks are on one "
-                          "host, else the address of hostname"},
-        OptionSpec{.name = "hostname",
-                   .type = OptionType::kString,
-                   .doc = "own name or address to use; empty: the name of the host"},
-        OptionSpec{.name = "congestion_control",
-                   .type = OptionType::kString,
-                   .doc =
-                       "TCP congestion control of the connections, bbr for example; empty: "
-                       "cubic on the loopback interface where the kernel has it, else the host's"},
-        OptionSpec{.name = "key_file",
-                   .type = OptionType::kString,
-                   .doc =
-                       "file of at least 32 random bytes, the same on all ranks: only who has it "
-                       "can connect to a rank"},
-        OptionSpec{.name = "rendezvous_timeout_ms",
-                   .type = OptionType::kInt,
-                   .default_value = "30000",
-                   .min = 1,
-                   .max = 86400000,
-                   .doc = "how long the ranks wait for each other at the start"}});
+        kit::IntOption("io_threads", "2", 1, 16,
+                       "transfers that run at once, each on a thread and connections of its own"),
+        kit::StringOption("interface", "",
+                          "network interface to use; empty: loopback when all ranks are on one "
+                          "host, else the address of hostname"),
+        kit::StringOption("hostname", "",
+                          "own name or address to use; empty: the name of the host"),
+        kit::StringOption(
+            "congestion_control", "",
+            "TCP congestion control of the connections, bbr for example; empty: "
+            "cubic on the loopback interface where the kernel has it, else the host's"),
+        kit::StringOption(
+            "key_file", "",
+            "file of at least 32 random bytes, the same on all ranks: only who has it "
+            "can connect to a rank"),
+        kit::IntOption("rendezvous_timeout_ms", "30000", 1, 86400000,
+                       "how long the ranks wait for each other at the start")});
 
 }  // namespace engine::tcp

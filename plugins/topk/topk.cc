@@ -13,6 +13,7 @@
 #include "engine/ext/wire_format.h"
 #include "engine/plugin.h"
 #include "kit/hook.h"
+#include "kit/options.h"
 #include "select.h"
 
 namespace engine::topk {
@@ -84,11 +85,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "only the largest elements of gradients travel; the rest is added to the next ones",
      .create = Create},
     NoOps(),
-    std::array{OptionSpec{.name = "ratio",
-                          .type = OptionType::kFloat,
-                          .default_value = "0.01",
-                          .min = 1e-6,
-                          .max = 1,
-                          .doc = "elements of each gradient that travel, of all; at least one"}});
+    std::array{kit::NumberOption(OptionType::kFloat, "ratio", "0.01", 1e-6, 1,
+                                 "elements of each gradient that travel, of all; at least one")});
 
 }  // namespace engine::topk

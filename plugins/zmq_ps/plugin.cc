@@ -5,6 +5,7 @@
 #include <string>
 
 #include "communicator.h"
+#include "kit/options.h"
 #include "server_member.h"
 
 namespace engine::zmq_ps {
@@ -92,13 +93,11 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                "delays what is urgent"),
         Choice("encrypt", "network", "network|always",
                "what is encrypted and authenticated: what leaves this host, or all"),
-        OptionSpec{.name = "interface",
-                   .type = OptionType::kString,
-                   .doc = "network interface of the servers; empty: loopback when all ranks are on "
-                          "one host, else the address of hostname"},
-        OptionSpec{.name = "hostname",
-                   .type = OptionType::kString,
-                   .doc = "own name or address of the servers; empty: the name of the host"},
+        kit::StringOption("interface", "",
+                          "network interface of the servers; empty: loopback when all ranks are on "
+                          "one host, else the address of hostname"),
+        kit::StringOption("hostname", "",
+                          "own name or address of the servers; empty: the name of the host"),
         Number("rendezvous_timeout_ms", "30000", 1, kDayMs,
                "how long the ranks wait for each other at the start"),
         Number("lost_after_ms", "1000", 1, kDayMs,

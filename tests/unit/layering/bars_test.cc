@@ -36,10 +36,10 @@ struct Bound {
 // What is there may shrink only. Wanted are 6,000 lines in core, 50,000 in the product, 42,000 in the
 // tests, and 8 % comments: lower the bound with each step towards it.
 TEST(Sizes, StayBelowTheirBounds) {
-  const Bound bounds[] = {{{"core"}, 8700},
+  const Bound bounds[] = {{{"core"}, 8670},
                           {{"interfaces/engine"}, 1300},
-                          {kProduct, 52800},
-                          {{"tests"}, 46400},
+                          {kProduct, 52650},
+                          {{"tests"}, 46363},
                           {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 9200},
                           {{"tests/emulated_cuda"}, 8100}};
   for (const Bound& bound : bounds) {

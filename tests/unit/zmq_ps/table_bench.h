@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,16 @@
 namespace engine::zmq_ps {
 
 using Floats = std::vector<float>;
+using Requests = std::vector<uint64_t>;
+using Ranks = std::vector<uint32_t>;
+
+constexpr size_t kCount = 10000;
+
+inline bool Says(const Status& status, const char* text) {
+  if (std::string(status.message()).find(text) != std::string::npos) return true;
+  ADD_FAILURE() << "'" << text << "' is not in '" << status.message() << "'";
+  return false;
+}
 
 // Every argument of a call and the order of the calls are seen in the result.
 class MomentumOptimizer final : public Optimizer {

@@ -12,17 +12,6 @@
 namespace engine::zmq_ps {
 namespace {
 
-using Requests = std::vector<uint64_t>;
-using Ranks = std::vector<uint32_t>;
-
-constexpr size_t kCount = 10000;
-
-bool Says(const Status& status, const char* text) {
-  if (std::string(status.message()).find(text) != std::string::npos) return true;
-  ADD_FAILURE() << "'" << text << "' is not in '" << status.message() << "'";
-  return false;
-}
-
 TEST(TableSync, AddsInTheOrderOfTheWorkersWhateverTheOrderOfArrival) {
   std::vector<uint32_t> order = {0, 1, 2};
   do {
