@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/trace/timeline.h"
+#include "tools/trace/timeline_times.h"
 
 namespace engine::trace {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/trace/timeline.h"
 #include "engine/status.h"
+#include "tools/trace/timeline_times.h"
 
 namespace engine::trace {
 

@@ -1,4 +1,4 @@
-#include "core/trace/timeline.h"
+#include "tools/trace/timeline_times.h"
 
 #include <algorithm>
 #include <cinttypes>
