@@ -164,11 +164,12 @@ Status WriteTrace(const std::string& path, const trace::Trace& trace) {
 
 Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
-                     const TraceClock& clock, bool may_lack_ranks) {
+                     bool may_lack_ranks, const TraceClock* clock) {
   own.rank = rank.info.rank;
   own.world_size = rank.info.world_size;
   own.clock_offset_ns = own.clock_error_ns = 0;
-  TraceExchange exchange(rank, clock, timeout_ms);
+  const TraceClock monotonic = MonotonicTraceClock(rank.info.rank);
+  TraceExchange exchange(rank, clock != nullptr ? *clock : monotonic, timeout_ms);
   if (rank.info.rank != 0) return exchange.Send(std::move(own)).WithContext("trace");
   trace::Trace trace{.metadata = metadata, .ranks = {}};
   trace.ranks.push_back(std::move(own));

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "core/base/rank_context.h"
 #include "core/trace/timeline.h"
@@ -32,15 +31,9 @@ TraceClock MonotonicTraceClock(int32_t rank);  // of the spans
 // has later. kTimeout when the other ranks do not come within `timeout_ms`, the reason of the abort
 // when the run is given up, kStorage on rank 0 when it cannot write. `may_lack_ranks`: some may be
 // lost, and the trace is without them.
+// `clock`: null for MonotonicTraceClock.
 Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
-                     const TraceClock& clock, bool may_lack_ranks = false);
-inline Status WriteRunTrace(const std::string& path, base::RankContext& rank,
-                            trace::RankTimeline own,
-                            const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
-                            bool may_lack_ranks = false) {
-  return WriteRunTrace(path, rank, std::move(own), metadata, timeout_ms,
-                       MonotonicTraceClock(rank.info.rank), may_lack_ranks);
-}
+                     bool may_lack_ranks = false, const TraceClock* clock = nullptr);
 
 }  // namespace engine::run

@@ -74,7 +74,7 @@ TEST_F(WriteRunTraceTest, MeasuresTheClocksOfOtherHosts) {
       clock.host = "another";
       clock.now_ns = [now = clock.now_ns] { return now() - kBehindNs; };
     }
-    return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 10000, clock);
+    return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 10000, false, &clock);
   });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   const auto trace = ReadTrace(path_);
