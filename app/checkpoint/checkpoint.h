@@ -10,7 +10,7 @@
 #include "app/checkpoint/safetensors.h"
 #include "core/exec/executor.h"
 #include "core/exec/model_memory.h"
-#include "core/train/batch_loader.h"
+#include "core/train/run_length.h"
 #include "engine/status.h"
 
 namespace engine::checkpoint {

@@ -27,7 +27,7 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
   }
   return train::RunStart{
       .step = stored.step,
-      .first_batch = train::StepFrom(stored.position, samples, run.global_batch)};
+      .first_batch = train::BatchFrom(stored.position, samples, run.global_batch)};
 }
 
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run) {

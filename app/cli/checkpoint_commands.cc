@@ -6,16 +6,19 @@
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/cli/commands.h"
+#include "app/data/dataset_source.h"
 #include "app/launch/log.h"
 #include "app/run/generate.h"
 #include "app/run/training.h"
+#include "core/train/evaluate.h"
+#include "core/train/run_model.h"
 
 namespace engine::cli {
 namespace {
 
 // A trained model in memory, in a world of one.
 struct TrainedModel {
-  std::unique_ptr<train::RankPlugins> plugins;
+  std::unique_ptr<plugin::RankPlugins> plugins;
   std::unique_ptr<exec::ModelMemory> memory;
 };
 
@@ -24,7 +27,7 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
                                base::RankContext& rank) {
   TrainedModel model;
   rank.log = launch::MemberLog(rank.info);
-  ENGINE_ASSIGN_OR_RETURN(model.plugins, train::RankPlugins::Create(config.plugins(), rank));
+  ENGINE_ASSIGN_OR_RETURN(model.plugins, plugin::RankPlugins::Create(config.plugins(), rank));
   const graph::OpFactory& factory = model.plugins->op_factory();
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
                           train::BuildGraph(config.run(), rank, request, factory));
@@ -68,8 +71,8 @@ int SampleCommand(const CheckpointFlags& flags, const command::Environment& envi
       [&](const checkpoint::OpenedCheckpoint& checkpoint, const config::Config& config,
           base::RankContext& rank) -> Status {
         // What a sample is follows from the configuration alone: the text itself need not be there.
-        ENGINE_ASSIGN_OR_RETURN(const train::HostedDataset data,
-                                train::MakeDataset(config.run(), rank));
+        data::DatasetSource data(config.run(), rank);
+        ENGINE_RETURN_IF_ERROR(data.Make());
         if (!run::IsText(data.info())) {
           return Status::Error(StatusCode::kConfig,
                                "%s was not trained on text, so it cannot continue one",
@@ -95,20 +98,18 @@ int EvalCommand(const CheckpointFlags& flags, const command::Environment& enviro
       [&](const checkpoint::OpenedCheckpoint& checkpoint, const config::Config& config,
           base::RankContext& rank) -> Status {
         const train::RunConfig& run = config.run();
-        ENGINE_ASSIGN_OR_RETURN(const train::HostedDataset data, train::OpenDataset(run, rank));
+        data::DatasetSource data(run, rank);
+        ENGINE_RETURN_IF_ERROR(data.Open());
         const int64_t batch = run.train.GlobalBatch(1);
         const int64_t at_once = run.train.SamplesAtOnce(batch);
         ENGINE_ASSIGN_OR_RETURN(
             const TrainedModel model,
             LoadModel(checkpoint, config, train::RequestFor(data.info(), at_once, true), rank));
-        const train::EvaluationRequest request{.data = *data,
-                                               .batches = {.split = Split::kHeldOut,
-                                                           .seed = run.seed,
-                                                           .global_batch = batch,
-                                                           .shuffle = false},
-                                               .max_samples = run.train.evaluate_samples};
-        ENGINE_ASSIGN_OR_RETURN(const train::EvaluationReport report,
-                                train::EvaluateModel(*model.memory, nullptr, request));
+        ENGINE_ASSIGN_OR_RETURN(
+            const train::EvaluationReport report,
+            train::EvaluateModel(*model.memory, nullptr, data,
+                                 {.split = Split::kHeldOut, .global_batch = batch},
+                                 run.train.evaluate_samples));
         std::printf("step %lld  held-out loss %.4f  accuracy %.2f %%  (%lld targets)\n",
                     static_cast<long long>(checkpoint.info.step), report.loss,
                     100 * report.accuracy, static_cast<long long>(report.targets));

@@ -8,8 +8,8 @@ namespace engine::cli {
 
 int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
                    const command::Environment& environment) {
-  const plugin::PluginCatalog catalog =
-      plugin::PluginCatalog::Scan(command::PluginFolders(flags, environment));
+  const plugins::PluginCatalog catalog =
+      plugins::PluginCatalog::Scan(command::PluginFolders(flags, environment));
   if (name.empty()) {
     std::fputs(config::ListPlugins(catalog).c_str(), stdout);
     return 0;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/config/engine.pb.h"
-#include "core/plugin/nearest.h"
+#include "app/plugins/words.h"
 
 namespace engine::config {
 namespace {
@@ -91,7 +91,7 @@ Status CheckOneOfs(const Document& document, const Cursor& block) {
     if (block.message->GetReflection()->HasOneof(*block.message, keys)) continue;
     std::vector<std::string> names;
     for (int k = 0; k < keys->field_count(); ++k) names.push_back(keys->field(k)->name());
-    return document.Error(block, "'" + block.path + "' needs one of: " + plugin::Join(names));
+    return document.Error(block, "'" + block.path + "' needs one of: " + plugins::Join(names));
   }
   return {};
 }

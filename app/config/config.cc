@@ -8,7 +8,7 @@
 #include "app/config/layers.h"
 #include "app/config/print.h"
 #include "app/config/schema.h"
-#include "core/plugin/load_plugins.h"
+#include "app/plugins/roles.h"
 
 namespace engine::config {
 namespace {
@@ -23,10 +23,10 @@ Status CheckText(const ConfigRequest& request, const SourceText& source) {
   return source.Error(StatusCode::kConfig, nul, "a NUL byte; is this a text file?");
 }
 
-std::vector<plugin::PluginEntry> NotShadowed(const plugin::PluginCatalog& catalog) {
+std::vector<plugin::PluginEntry> Loadable(const plugins::PluginCatalog& catalog) {
   std::vector<plugin::PluginEntry> entries;
-  for (const plugin::PluginEntry& entry : catalog.entries()) {
-    if (!entry.shadowed) entries.push_back(entry);
+  for (const plugins::PluginFile& file : catalog.files()) {
+    if (file.problem.ok() && !file.shadowed) entries.push_back(file);
   }
   return entries;
 }
@@ -116,8 +116,7 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   const auto source = std::make_shared<const SourceText>(request.origin, request.text);
   ENGINE_RETURN_IF_ERROR(CheckText(request, *source));
   ENGINE_ASSIGN_OR_RETURN(Discovery found, Discover(request, source));
-  ENGINE_ASSIGN_OR_RETURN(const auto schema,
-                          Schema::Build(found.chosen, NotShadowed(found.catalog)));
+  ENGINE_ASSIGN_OR_RETURN(const auto schema, Schema::Build(found.chosen, Loadable(found.catalog)));
   ENGINE_ASSIGN_OR_RETURN(const Document document, ParseAll(request, source, *schema, found));
   ENGINE_RETURN_IF_ERROR(CheckDocument(document));
 
@@ -126,10 +125,10 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(const proto::Config proto, ToProto(document));
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
-  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugin::AssignRoles(choices, found.catalog));
+  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
-  config.catalog_ = std::make_shared<const plugin::PluginCatalog>(std::move(found.catalog));
+  config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);
   return config;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plugin/catalog.h"
+#include "app/plugins/catalog.h"
 #include "core/train/run_config.h"
 #include "engine/status.h"
 
@@ -55,7 +55,7 @@ class Config {
 
   const train::RunConfig& run() const { return run_; }
   const OutputOptions& output() const { return output_; }
-  const plugin::PluginCatalog& catalog() const { return *catalog_; }
+  const plugins::PluginCatalog& catalog() const { return *catalog_; }
   const plugin::PluginSelection& plugins() const { return run_.plugins; }
 
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
@@ -68,7 +68,7 @@ class Config {
  private:
   Config() = default;
 
-  std::shared_ptr<const plugin::PluginCatalog> catalog_;
+  std::shared_ptr<const plugins::PluginCatalog> catalog_;
   train::RunConfig run_;
   OutputOptions output_;
   std::string printed_with_origins_;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/plugin/nearest.h"
-#include "core/plugin/option_value.h"
+#include "app/plugins/option_value.h"
+#include "app/plugins/words.h"
 
 namespace engine::config {
 namespace {
@@ -35,33 +35,29 @@ std::string Kind(const plugin::PluginEntry& entry) {
   return entry.device == "any" ? kind : kind + " (" + entry.device + ")";
 }
 
-std::string DefaultOf(const OptionSpec& spec) {
-  if (plugin::IsRequired(spec)) return "required";
-  const auto value = plugin::ParseOptionValue(spec, spec.default_value.view());
-  return value.ok() ? plugin::ToText(*value) : "";
-}
-
 std::string OptionTable(const std::vector<const OptionSpec*>& specs, const std::string& indent) {
   std::vector<Row> rows;
   for (const OptionSpec* spec : specs) {
-    rows.push_back({std::string(spec->name.view()), Name(spec->type), DefaultOf(*spec),
-                    plugin::DescribeRange(*spec), std::string(spec->doc.view())});
+    const bool required = plugins::IsRequired(*spec);
+    rows.push_back({std::string(spec->name.view()), Name(spec->type),
+                    required ? "required" : plugins::ToText(plugins::DefaultOf(*spec)),
+                    plugins::DescribeRange(*spec), std::string(spec->doc.view())});
   }
   return Table(rows, indent);
 }
 
 }  // namespace
 
-std::string ListPlugins(const plugin::PluginCatalog& catalog) {
+std::string ListPlugins(const plugins::PluginCatalog& catalog) {
   std::vector<Row> usable{{"NAME", "KIND", "VERSION", "WHAT", "FILE"}};
   std::string broken, shadowed;
-  for (const plugin::PluginEntry& entry : catalog.entries()) {
+  for (const plugins::PluginFile& entry : catalog.files()) {
     if (!entry.problem.ok()) {
       broken += "  " + entry.name + "  " + entry.problem.message() + "\n";
     } else if (entry.shadowed) {
       const auto first =
-          std::find_if(catalog.entries().begin(), catalog.entries().end(),
-                       [&](const plugin::PluginEntry& e) { return e.name == entry.name; });
+          std::find_if(catalog.files().begin(), catalog.files().end(),
+                       [&](const plugins::PluginFile& file) { return file.name == entry.name; });
       shadowed += "  " + entry.name + "  " + entry.path + "  (by " + first->path + ")\n";
     } else {
       usable.push_back({entry.name, Kind(entry), entry.version, entry.doc, entry.path});
@@ -70,13 +66,13 @@ std::string ListPlugins(const plugin::PluginCatalog& catalog) {
   std::string text = usable.size() > 1 ? Table(usable, "")
                      : catalog.folders().empty()
                          ? "no plugins: no folder is searched\n"
-                         : "no plugins in " + plugin::Join(catalog.folders()) + "\n";
+                         : "no plugins in " + plugins::Join(catalog.folders()) + "\n";
   if (!broken.empty()) text += "\ncannot be loaded:\n" + broken;
   if (!shadowed.empty()) text += "\nshadowed by a file found earlier:\n" + shadowed;
   return text;
 }
 
-std::string DescribePlugin(const plugin::PluginEntry& entry) {
+std::string DescribePlugin(const plugins::PluginFile& entry) {
   if (!entry.problem.ok())
     return entry.name + " cannot be loaded: " + entry.problem.message() + "\n";
   std::string text = entry.name + " " + entry.version + ": " + entry.doc + "\n";
@@ -87,12 +83,12 @@ std::string DescribePlugin(const plugin::PluginEntry& entry) {
                              std::to_string(entry.min_host_minor)},
                  {"compiler", entry.compiler}},
                 "  ");
-  const auto options = plugin::OptionsOf(entry.options, "");
+  const auto options = plugins::OptionsOf(entry.options, "");
   text += options.empty() ? "no options\n" : "options (name, type, default, range)\n";
   text += OptionTable(options, "  ");
   if (!entry.ops.empty()) text += "ops with their attributes\n";
   for (const std::string& op : entry.ops) {
-    text += "  " + op + "\n" + OptionTable(plugin::OptionsOf(entry.options, op), "    ");
+    text += "  " + op + "\n" + OptionTable(plugins::OptionsOf(entry.options, op), "    ");
   }
   return text;
 }

@@ -1,28 +1,13 @@
 #include "app/config/discover.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "app/config/engine.pb.h"
+#include "app/plugins/roles.h"
 
 namespace engine::config {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string Absolute(const std::string& base, const std::string& path) {
-  std::error_code error;
-  const fs::path absolute = fs::absolute(fs::path(base) / path, error);
-  return error ? path : absolute.lexically_normal().string();
-}
-
-// What fills a role alone: a kind, or, of ops, those that bring the device.
-bool FillsRole(const plugin::PluginEntry& entry) {
-  if (entry.kind == PluginKind::kOps) return entry.device != "any";
-  return entry.kind != PluginKind::kHook;
-}
 
 // Adds a plugin that `flag` names: in place of the plugin of its role in the text, unless a flag
 // chose that one too, which AssignRoles refuses.
@@ -31,7 +16,8 @@ void Add(const std::string& name, const std::string& flag, plugin::PluginEntry e
   const std::string written = name.find('/') == std::string::npos ? name : entry.path;
   for (size_t i = 0; i < found->chosen.size(); ++i) {
     const plugin::PluginEntry& other = found->chosen[i];
-    const bool same_role = FillsRole(entry) && FillsRole(other) && entry.kind == other.kind;
+    const bool same_role =
+        plugins::FillsRole(entry) && plugins::FillsRole(other) && entry.kind == other.kind;
     if (!same_role && entry.name != other.name) continue;
     if (found->flags[i] == flag) return;
     if (!found->flags[i].empty()) continue;
@@ -56,7 +42,7 @@ void AddDefaults(const std::vector<DefaultPlugin>& defaults, Discovery* found) {
     if (!device.empty() && !fits) continue;
     const bool filled = std::any_of(found->chosen.begin(), found->chosen.end(),
                                     [&](const plugin::PluginEntry& other) {
-                                      return FillsRole(other) && other.kind == entry->kind;
+                                      return plugins::FillsRole(other) && other.kind == entry->kind;
                                     });
     if (!filled) Add(name, "default", *entry, found);
   }
@@ -69,7 +55,8 @@ Status FindChosen(const ConfigRequest& request, const Document& document, Discov
     const int index = static_cast<int>(found->plugins.size());
     const bool is_path = name.find('/') != std::string::npos;
     const bool in_text = document.Origin(root, field, index) != "--set";
-    const std::string written = is_path ? Absolute(in_text ? request.base_folder : "", name) : name;
+    const std::string written =
+        is_path ? plugins::AbsolutePath(name, in_text ? request.base_folder : "") : name;
     const auto entry = found->catalog.Find(written);
     if (!entry.ok()) {
       return document.Error(root, field, index, entry.status().message(), StatusCode::kPlugin);
@@ -105,11 +92,11 @@ Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const S
   const bool in_text = document.Origin(root, root.Field("plugin_path"), 0) != "--set";
   Discovery found;
   for (const std::string& folder : document.List("plugin_path")) {
-    found.plugin_path.push_back(Absolute(in_text ? request.base_folder : "", folder));
+    found.plugin_path.push_back(plugins::AbsolutePath(folder, in_text ? request.base_folder : ""));
   }
   std::vector<std::string> folders = found.plugin_path;
   folders.insert(folders.end(), request.plugin_folders.begin(), request.plugin_folders.end());
-  found.catalog = plugin::PluginCatalog::Scan(folders);
+  found.catalog = plugins::PluginCatalog::Scan(folders);
   ENGINE_RETURN_IF_ERROR(FindChosen(request, document, &found));
   return found;
 }

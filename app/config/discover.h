@@ -12,7 +12,7 @@
 namespace engine::config {
 
 struct Discovery {
-  plugin::PluginCatalog catalog;
+  plugins::PluginCatalog catalog;
   std::vector<std::string> plugin_path;  // of the configuration, absolute
   // The choice, with absolute paths; where an element came from, "--plugins x", "default" or "";
   // its entry.

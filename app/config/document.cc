@@ -104,14 +104,9 @@ Cursor Document::Child(const Cursor& parent, const Field* field, int index) cons
   return child;
 }
 
-Cursor Document::At(const std::string& path) const {
-  Cursor cursor = Root();
-  for (size_t begin = 0; begin < path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    cursor = Child(cursor, cursor.Field(path.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return cursor;
+Cursor Document::At(const std::string& key) const {
+  const Cursor root = Root();
+  return Child(root, root.Field(key));
 }
 
 size_t Document::OffsetOf(const Cursor& owner, const Field* field, int index) const {

@@ -59,8 +59,8 @@ class Document {
   Cursor Root() const;
   // `index` is that of a repeated field, else -1.
   Cursor Child(const Cursor& parent, const Field* field, int index = -1) const;
-  // The message at "train.learning_rate".
-  Cursor At(const std::string& path) const;
+  // The block `key` of the configuration.
+  Cursor At(const std::string& key) const;
 
   // "--set", "--plugins", "FILE:LINE" or "default".
   std::string Origin(const Cursor& owner, const Field* field, int index = -1) const;

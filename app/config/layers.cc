@@ -1,240 +1,273 @@
 #include "app/config/layers.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
+#include <span>
 #include <utility>
 
-#include "core/plugin/layer_list.h"
-#include "core/plugin/nearest.h"
-#include "core/plugin/option_value.h"
+#include "app/plugins/option_value.h"
+#include "app/plugins/words.h"
 
 namespace engine::config {
 namespace {
 
 namespace pb = google::protobuf;
 
-using LayerConfigs = std::vector<plugin::OwnedLayer>;
+// A list of layers with all that its views point to: neither may move, and a deque does not move
+// what it holds.
+struct LayerList {
+  std::vector<LayerSpec> layers;
+  std::deque<std::string> texts;
+  std::deque<std::vector<plugin::OwnedOption>> options;
+  std::deque<std::vector<OptionValue>> attributes;
+  std::deque<std::vector<LayerSpec>> blocks;
+};
 
-Result<LayerConfigs> ReadLayers(const Document& document, const Schema& schema, const Cursor& block,
-                                const pb::FieldDescriptor* field);
+class Reader {
+ public:
+  Reader(const Document& document, const Schema& schema) : document_(document), schema_(schema) {}
 
-// What `block` gives, or the default; a list that is not given has none.
-Result<plugin::OwnedOption> ReadOption(const Document& document, const Schema& schema,
-                                       const Cursor& block, const pb::FieldDescriptor* field,
-                                       const OptionSpec& spec) {
-  const pb::Reflection* reflection = block.message->GetReflection();
-  plugin::OwnedOption value{.name = field->name(), .type = spec.type};
-  switch (spec.type) {
-    case OptionType::kBool:
-      value.integer = reflection->GetBool(*block.message, field);
-      break;
-    case OptionType::kInt:
-      value.integer = reflection->GetInt64(*block.message, field);
-      break;
-    case OptionType::kFloat:
-      value.number = reflection->GetDouble(*block.message, field);
-      break;
-    case OptionType::kInts:
-      if (!block.Has(field)) return plugin::ParseOptionValue(spec, spec.default_value.view());
-      for (int i = 0; i < block.Size(field); ++i) {
-        value.integers.push_back(reflection->GetRepeatedInt64(*block.message, field, i));
+  Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
+      const std::vector<plugin::PluginEntry>& chosen) const {
+    const Cursor root = document_.Root();
+    std::vector<plugin::PluginChoice> choices;
+    for (const plugin::PluginEntry& entry : chosen) {
+      if (entry.kind > PluginKind::kHook) {  // AssignRoles refuses it
+        choices.push_back({entry, {}});
+        continue;
       }
-      break;
-    case OptionType::kLayers: {
-      ENGINE_ASSIGN_OR_RETURN(auto layers, ReadLayers(document, schema, block, field));
-      value.layers = std::make_shared<const plugin::LayerList>(std::move(layers));
-      break;
+      const auto* field = root.Field(entry.name);
+      const auto specs = plugins::OptionsOf(entry.options, "");
+      for (const OptionSpec* spec : specs) {
+        if (root.Has(field) || !plugins::IsRequired(*spec)) continue;
+        return document_.Error(root, root.Field("plugins"), static_cast<int>(choices.size()),
+                               "plugin '" + entry.name + "' needs '" + entry.name + "." +
+                                   std::string(spec->name.view()) + "', which has no default");
+      }
+      ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document_.Child(root, field), specs));
+      choices.push_back({entry, std::move(options)});
     }
-    case OptionType::kString:
-    case OptionType::kEnum:
-    case OptionType::kOp:
-      value.string = field->enum_type() != nullptr
-                         ? reflection->GetEnum(*block.message, field)->name()
-                         : reflection->GetString(*block.message, field);
-      break;
+    // Options of plugins that are not chosen are checked too: the next A/B run may choose them.
+    std::vector<const pb::FieldDescriptor*> set;
+    root.message->GetReflection()->ListFields(*root.message, &set);
+    for (const auto* field : set) {
+      const plugin::PluginEntry* plugin = schema_.PluginOf(field);
+      if (plugin == nullptr || schema_.IsChosen(*plugin)) continue;
+      const auto options =
+          ReadOptions(document_.Child(root, field), plugins::OptionsOf(plugin->options, ""));
+      if (!options.ok()) return options.status();
+    }
+    return choices;
   }
-  return value;
-}
 
-// The place of the first number of a list that is out of range is that of the number.
-Status CheckOption(const Document& document, const Schema& schema, const Cursor& block,
-                   const pb::FieldDescriptor* field, const OptionSpec& spec,
-                   const plugin::OwnedOption& value) {
-  const std::vector<std::string> ops = schema.ChosenOps();
-  if (spec.type == OptionType::kOp && value.string != spec.default_value.view() &&
-      std::find(ops.begin(), ops.end(), value.string) == ops.end()) {
-    return document.Error(block, field, -1,
-                          "no chosen plugin offers the op '" + value.string + "'" +
-                              plugin::DidYouMean(value.string, ops));
+  Result<plugin::PluginChoice> ReadChoice(const std::string& block) const {
+    const Cursor owner = document_.At(block);
+    const pb::OneofDescriptor* kinds = owner.message->GetDescriptor()->FindOneofByName("kind");
+    if (kinds == nullptr) {
+      return document_.Error(owner, "'" + block + "' needs a plugin, and none was found for it");
+    }
+    const auto* field =
+        owner.message->GetReflection()->GetOneofFieldDescriptor(*owner.message, kinds);
+    const plugin::PluginEntry& entry = *schema_.PluginOf(field);
+    ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document_.Child(owner, field),
+                                                      plugins::OptionsOf(entry.options, "")));
+    return plugin::PluginChoice{entry, std::move(options), document_.Origin(owner, field)};
   }
-  const Status status = plugin::CheckOptionValue(spec, value);
-  if (status.ok()) return {};
-  int index = -1;
-  plugin::OwnedOption one{.name = value.name, .type = OptionType::kInts};
-  for (size_t i = 0; index < 0 && i < value.integers.size(); ++i) {
-    one.integers = {value.integers[i]};
-    if (!plugin::CheckOptionValue(spec, one).ok()) index = static_cast<int>(i);
-  }
-  return document.Error(block, field, index,
-                        "'" + field->name() + "': " +
-                            (index < 0 ? status : plugin::CheckOptionValue(spec, one)).message());
-}
 
-// The fields of a layer that name an op and are set.
-std::vector<const pb::FieldDescriptor*> OpsOf(const Cursor& layer, const Schema& schema) {
-  std::vector<const pb::FieldDescriptor*> set, ops;
-  layer.message->GetReflection()->ListFields(*layer.message, &set);
-  for (const auto* field : set) {
-    if (schema.PluginOf(field) != nullptr) ops.push_back(field);
+ private:
+  // The values of `specs` in their order, with defaults for those that `block` does not give.
+  Result<std::vector<plugin::OwnedOption>> ReadOptions(
+      const Cursor& block, const std::vector<const OptionSpec*>& specs) const {
+    std::vector<plugin::OwnedOption> values;
+    for (const OptionSpec* spec : specs) {
+      const auto* field = block.Field(std::string(spec->name.view()));
+      if (plugins::IsRequired(*spec) && !block.Has(field) && spec->type != OptionType::kLayers) {
+        return document_.Error(block, "'" + field->name() + "' has no default and must be given");
+      }
+      ENGINE_ASSIGN_OR_RETURN(plugin::OwnedOption value, ReadOption(block, field, *spec));
+      ENGINE_RETURN_IF_ERROR(CheckOption(block, field, *spec, value));
+      values.push_back(std::move(value));
+    }
+    return values;
   }
-  return ops;
-}
 
-Status ReadOp(const Document& document, const Schema& schema, const Cursor& layer,
-              const pb::FieldDescriptor* field, plugin::OwnedLayer* config) {
-  const plugin::PluginEntry& plugin = *schema.PluginOf(field);
-  if (!schema.IsChosen(plugin)) {
-    return document.Error(layer, field, -1,
-                          "the op '" + field->name() + "' is offered by the plugin '" +
-                              plugin.name + "', which is not chosen; add it to 'plugins'");
+  // What `block` gives, or the default; a list that is not given has none.
+  Result<plugin::OwnedOption> ReadOption(const Cursor& block, const pb::FieldDescriptor* field,
+                                         const OptionSpec& spec) const {
+    const pb::Reflection* reflection = block.message->GetReflection();
+    plugin::OwnedOption value{.name = field->name(), .type = spec.type};
+    switch (spec.type) {
+      case OptionType::kBool:
+        value.integer = reflection->GetBool(*block.message, field);
+        break;
+      case OptionType::kInt:
+        value.integer = reflection->GetInt64(*block.message, field);
+        break;
+      case OptionType::kFloat:
+        value.number = reflection->GetDouble(*block.message, field);
+        break;
+      case OptionType::kInts:
+        if (!block.Has(field)) return plugins::ParseOptionValue(spec, spec.default_value.view());
+        for (int i = 0; i < block.Size(field); ++i) {
+          value.integers.push_back(reflection->GetRepeatedInt64(*block.message, field, i));
+        }
+        break;
+      case OptionType::kLayers: {
+        const auto list = std::make_shared<LayerList>();
+        ENGINE_ASSIGN_OR_RETURN(list->layers, ReadLayers(block, field, list.get()));
+        value.layers = std::shared_ptr<const std::vector<LayerSpec>>(list, &list->layers);
+        break;
+      }
+      case OptionType::kString:
+      case OptionType::kEnum:
+      case OptionType::kOp:
+        value.string = field->enum_type() != nullptr
+                           ? reflection->GetEnum(*block.message, field)->name()
+                           : reflection->GetString(*block.message, field);
+        break;
+    }
+    return value;
   }
-  config->op = field->name();
-  ENGINE_ASSIGN_OR_RETURN(config->attributes,
-                          ReadOptions(document, schema, document.Child(layer, field),
-                                      plugin::OptionsOf(plugin.options, field->name())));
-  return {};
-}
 
-Result<plugin::OwnedLayer> ReadLayer(const Document& document, const Schema& schema,
-                                     const Cursor& layer) {
-  const pb::Reflection* reflection = layer.message->GetReflection();
-  plugin::OwnedLayer config;
-  config.name = reflection->GetString(*layer.message, layer.Field("name"));
-  config.trainable = reflection->GetBool(*layer.message, layer.Field("trainable"));
-  config.priority = reflection->GetInt32(*layer.message, layer.Field("priority"));
-  config.learning_rate_scale =
-      static_cast<float>(reflection->GetDouble(*layer.message, layer.Field("learning_rate_scale")));
-  config.weight_decay_scale =
-      static_cast<float>(reflection->GetDouble(*layer.message, layer.Field("weight_decay_scale")));
-  const auto ops = OpsOf(layer, schema);
-  const auto* residual = layer.Field("residual");
-  const auto* shortcut = layer.Field("shortcut");
-  if (layer.Has(shortcut) && !layer.Has(residual)) {
-    return document.Error(layer, shortcut, -1,
-                          "'shortcut' is what the input of 'residual' goes through before it is "
-                          "added; this layer has no 'residual'");
+  // The place of the first number of a list that is out of range is that of the number.
+  Status CheckOption(const Cursor& block, const pb::FieldDescriptor* field, const OptionSpec& spec,
+                     const plugin::OwnedOption& value) const {
+    const std::vector<std::string> ops = schema_.ChosenOps();
+    if (spec.type == OptionType::kOp && value.string != spec.default_value.view() &&
+        std::find(ops.begin(), ops.end(), value.string) == ops.end()) {
+      return document_.Error(block, field, -1,
+                             "no chosen plugin offers the op '" + value.string + "'" +
+                                 plugins::DidYouMean(value.string, ops));
+    }
+    const Status status = plugins::CheckOptionValue(spec, value);
+    if (status.ok()) return {};
+    int index = -1;
+    plugin::OwnedOption one{.name = value.name, .type = OptionType::kInts};
+    for (size_t i = 0; index < 0 && i < value.integers.size(); ++i) {
+      one.integers = {value.integers[i]};
+      if (!plugins::CheckOptionValue(spec, one).ok()) index = static_cast<int>(i);
+    }
+    return document_.Error(
+        block, field, index,
+        "'" + field->name() +
+            "': " + (index < 0 ? status : plugins::CheckOptionValue(spec, one)).message());
   }
-  if (ops.size() > 1 || (ops.size() == 1 && layer.Has(residual))) {
-    const auto* second = ops.size() > 1 ? ops[1] : residual;
-    return document.Error(layer, second, -1,
-                          "a layer is one op or one residual block; this one has '" +
-                              ops[0]->name() + "' and '" + second->name() + "'");
-  }
-  if (ops.size() == 1) {
-    ENGINE_RETURN_IF_ERROR(ReadOp(document, schema, layer, ops[0], &config));
-    return config;
-  }
-  if (!layer.Has(residual)) {
-    return document.Error(layer, "a layer names one op, or 'residual'; this one names none");
-  }
-  for (const char* key : {"learning_rate_scale", "weight_decay_scale"}) {
-    if (reflection->GetDouble(*layer.message, layer.Field(key)) == 1) continue;
-    return document.Error(layer, layer.Field(key), -1,
-                          std::string("'").append(key).append(
-                              "' is for a layer with parameters; give it to those in the block"));
-  }
-  const auto read = [&](const pb::FieldDescriptor* list) {
-    const Cursor block = document.Child(layer, list);
-    return ReadLayers(document, schema, block, block.Field("layer"));
-  };
-  ENGINE_ASSIGN_OR_RETURN(config.residual, read(residual));
-  if (layer.Has(shortcut)) {
-    ENGINE_ASSIGN_OR_RETURN(config.shortcut, read(shortcut));
-  }
-  return config;
-}
 
-Result<LayerConfigs> ReadLayers(const Document& document, const Schema& schema, const Cursor& block,
-                                const pb::FieldDescriptor* field) {
-  if (block.Size(field) == 0) {
-    return document.Error(block, "there is no '" + field->name() + "' in this block");
+  // The fields of a layer that name an op and are set.
+  std::vector<const pb::FieldDescriptor*> OpsOf(const Cursor& layer) const {
+    std::vector<const pb::FieldDescriptor*> set, ops;
+    layer.message->GetReflection()->ListFields(*layer.message, &set);
+    for (const auto* field : set) {
+      if (schema_.PluginOf(field) != nullptr) ops.push_back(field);
+    }
+    return ops;
   }
-  LayerConfigs layers;
-  for (int i = 0; i < block.Size(field); ++i) {
-    ENGINE_ASSIGN_OR_RETURN(auto layer,
-                            ReadLayer(document, schema, document.Child(block, field, i)));
-    layers.push_back(std::move(layer));
+
+  Status ReadOp(const Cursor& layer, const pb::FieldDescriptor* field, LayerSpec* spec,
+                LayerList* list) const {
+    const plugin::PluginEntry& plugin = *schema_.PluginOf(field);
+    if (!schema_.IsChosen(plugin)) {
+      return document_.Error(layer, field, -1,
+                             "the op '" + field->name() + "' is offered by the plugin '" +
+                                 plugin.name + "', which is not chosen; add it to 'plugins'");
+    }
+    spec->op = list->texts.emplace_back(field->name());
+    ENGINE_ASSIGN_OR_RETURN(list->options.emplace_back(),
+                            ReadOptions(document_.Child(layer, field),
+                                        plugins::OptionsOf(plugin.options, field->name())));
+    spec->attributes = list->attributes.emplace_back(plugin::Views(list->options.back()));
+    return {};
   }
-  return layers;
-}
+
+  // The residual block that a layer is, with its shortcut if it has one.
+  Status ReadBlock(const Cursor& layer, LayerSpec* spec, LayerList* list) const {
+    const pb::Reflection* reflection = layer.message->GetReflection();
+    for (const char* key : {"learning_rate_scale", "weight_decay_scale"}) {
+      if (reflection->GetDouble(*layer.message, layer.Field(key)) == 1) continue;
+      return document_.Error(
+          layer, layer.Field(key), -1,
+          std::string("'").append(key).append(
+              "' is for a layer with parameters; give it to those in the block"));
+    }
+    const auto read = [&](const char* name) -> Result<std::span<const LayerSpec>> {
+      if (!layer.Has(layer.Field(name))) return std::span<const LayerSpec>();
+      const Cursor block = document_.Child(layer, layer.Field(name));
+      ENGINE_ASSIGN_OR_RETURN(auto layers, ReadLayers(block, block.Field("layer"), list));
+      return std::span<const LayerSpec>(list->blocks.emplace_back(std::move(layers)));
+    };
+    ENGINE_ASSIGN_OR_RETURN(const auto residual, read("residual"));
+    ENGINE_ASSIGN_OR_RETURN(const auto shortcut, read("shortcut"));
+    spec->residual = residual.data();
+    spec->residual_count = static_cast<uint32_t>(residual.size());
+    spec->shortcut = shortcut.data();
+    spec->shortcut_count = static_cast<uint32_t>(shortcut.size());
+    return {};
+  }
+
+  Result<LayerSpec> ReadLayer(const Cursor& layer, LayerList* list) const {
+    const pb::Message& message = *layer.message;
+    const pb::Reflection* reflection = message.GetReflection();
+    const auto scale = [&](const char* key) {
+      return static_cast<float>(reflection->GetDouble(message, layer.Field(key)));
+    };
+    LayerSpec spec{
+        .name = list->texts.emplace_back(reflection->GetString(message, layer.Field("name"))),
+        .trainable = reflection->GetBool(message, layer.Field("trainable")) ? 1u : 0u,
+        .priority = reflection->GetInt32(message, layer.Field("priority")),
+        .learning_rate_scale = scale("learning_rate_scale"),
+        .weight_decay_scale = scale("weight_decay_scale")};
+    const auto ops = OpsOf(layer);
+    const auto* residual = layer.Field("residual");
+    const auto* shortcut = layer.Field("shortcut");
+    if (layer.Has(shortcut) && !layer.Has(residual)) {
+      return document_.Error(layer, shortcut, -1,
+                             "'shortcut' is what the input of 'residual' goes through before it is "
+                             "added; this layer has no 'residual'");
+    }
+    if (ops.size() > 1 || (ops.size() == 1 && layer.Has(residual))) {
+      const auto* second = ops.size() > 1 ? ops[1] : residual;
+      return document_.Error(layer, second, -1,
+                             "a layer is one op or one residual block; this one has '" +
+                                 ops[0]->name() + "' and '" + second->name() + "'");
+    }
+    if (ops.empty() && !layer.Has(residual)) {
+      return document_.Error(layer, "a layer names one op, or 'residual'; this one names none");
+    }
+    ENGINE_RETURN_IF_ERROR(ops.empty() ? ReadBlock(layer, &spec, list)
+                                       : ReadOp(layer, ops[0], &spec, list));
+    return spec;
+  }
+
+  Result<std::vector<LayerSpec>> ReadLayers(const Cursor& block, const pb::FieldDescriptor* field,
+                                            LayerList* list) const {
+    if (block.Size(field) == 0) {
+      return document_.Error(block, "there is no '" + field->name() + "' in this block");
+    }
+    std::vector<LayerSpec> layers;
+    for (int i = 0; i < block.Size(field); ++i) {
+      ENGINE_ASSIGN_OR_RETURN(const LayerSpec layer,
+                              ReadLayer(document_.Child(block, field, i), list));
+      layers.push_back(layer);
+    }
+    return layers;
+  }
+
+  const Document& document_;
+  const Schema& schema_;
+};
 
 }  // namespace
-
-Result<std::vector<plugin::OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
-                                                     const Cursor& block,
-                                                     const std::vector<const OptionSpec*>& specs) {
-  std::vector<plugin::OwnedOption> values;
-  for (const OptionSpec* spec : specs) {
-    const auto* field = block.Field(std::string(spec->name.view()));
-    if (plugin::IsRequired(*spec) && !block.Has(field) && spec->type != OptionType::kLayers) {
-      return document.Error(block, "'" + field->name() + "' has no default and must be given");
-    }
-    ENGINE_ASSIGN_OR_RETURN(plugin::OwnedOption value,
-                            ReadOption(document, schema, block, field, *spec));
-    ENGINE_RETURN_IF_ERROR(CheckOption(document, schema, block, field, *spec, value));
-    values.push_back(std::move(value));
-  }
-  return values;
-}
 
 Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
     const Document& document, const Schema& schema,
     const std::vector<plugin::PluginEntry>& chosen) {
-  const Cursor root = document.Root();
-  std::vector<plugin::PluginChoice> choices;
-  for (const plugin::PluginEntry& entry : chosen) {
-    if (entry.kind > PluginKind::kHook) {  // AssignRoles refuses it
-      choices.push_back({entry, {}});
-      continue;
-    }
-    const auto* field = root.Field(entry.name);
-    const auto specs = plugin::OptionsOf(entry.options, "");
-    for (const OptionSpec* spec : specs) {
-      if (root.Has(field) || !plugin::IsRequired(*spec)) continue;
-      return document.Error(root, root.Field("plugins"), static_cast<int>(choices.size()),
-                            "plugin '" + entry.name + "' needs '" + entry.name + "." +
-                                std::string(spec->name.view()) + "', which has no default");
-    }
-    ENGINE_ASSIGN_OR_RETURN(auto options,
-                            ReadOptions(document, schema, document.Child(root, field), specs));
-    choices.push_back({entry, std::move(options)});
-  }
-  // Options of plugins that are not chosen are checked too: the next A/B run may choose them.
-  std::vector<const pb::FieldDescriptor*> set;
-  root.message->GetReflection()->ListFields(*root.message, &set);
-  for (const auto* field : set) {
-    const plugin::PluginEntry* plugin = schema.PluginOf(field);
-    if (plugin == nullptr || schema.IsChosen(*plugin)) continue;
-    const auto options = ReadOptions(document, schema, document.Child(root, field),
-                                     plugin::OptionsOf(plugin->options, ""));
-    if (!options.ok()) return options.status();
-  }
-  return choices;
+  return Reader(document, schema).ReadPluginOptions(chosen);
 }
 
 Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,
                                         const std::string& block) {
-  const Cursor owner = document.At(block);
-  const pb::OneofDescriptor* kinds = owner.message->GetDescriptor()->FindOneofByName("kind");
-  if (kinds == nullptr) {
-    return document.Error(owner, "'" + block + "' needs a plugin, and none was found for it");
-  }
-  const auto* field =
-      owner.message->GetReflection()->GetOneofFieldDescriptor(*owner.message, kinds);
-  const plugin::PluginEntry& entry = *schema.PluginOf(field);
-  ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document, schema, document.Child(owner, field),
-                                                    plugin::OptionsOf(entry.options, "")));
-  return plugin::PluginChoice{entry, std::move(options), document.Origin(owner, field)};
+  return Reader(document, schema).ReadChoice(block);
 }
 
 }  // namespace engine::config

@@ -10,12 +10,6 @@
 
 namespace engine::config {
 
-// The values of `specs` in their order, with defaults for those that `block` does not give. kConfig
-// when one is out of its range, or is required and not given.
-Result<std::vector<plugin::OwnedOption>> ReadOptions(const Document& document, const Schema& schema,
-                                                     const Cursor& block,
-                                                     const std::vector<const OptionSpec*>& specs);
-
 // Every option of the chosen plugins, in their order.
 Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
     const Document& document, const Schema& schema, const std::vector<plugin::PluginEntry>& chosen);

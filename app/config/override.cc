@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/config/parse_error.h"
-#include "core/plugin/nearest.h"
+#include "app/plugins/words.h"
 
 namespace engine::config {
 namespace {
@@ -22,16 +22,6 @@ class IgnoreErrors final : public pb::io::ErrorCollector {
 
 Status Refuse(const std::string& sentence) {
   return Status::Error(StatusCode::kConfig, "%s", sentence.c_str());
-}
-
-std::vector<std::string> Split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 const char* TypeName(const pb::FieldDescriptor& field) {
@@ -72,7 +62,7 @@ Status SetValue(const pb::FieldDescriptor* field, std::string value, pb::Message
 std::string KeysOf(const pb::Descriptor& block) {
   std::vector<std::string> keys;
   for (int i = 0; i < block.field_count(); ++i) keys.push_back(block.field(i)->name());
-  return plugin::Join(keys);
+  return plugins::Join(keys);
 }
 
 std::string OnlyInFile(const pb::FieldDescriptor& field) {
@@ -90,7 +80,7 @@ Status SetField(const pb::FieldDescriptor* field, const std::string& value, pb::
   message->GetReflection()->ClearField(message, field);
   if (!field->is_repeated()) return SetValue(field, value, message);
   if (value.empty()) return {};
-  for (std::string& part : Split(value, ',')) {
+  for (std::string& part : plugins::Split(value, ',')) {
     ENGINE_RETURN_IF_ERROR(SetValue(field, std::move(part), message));
   }
   return {};
@@ -102,7 +92,7 @@ Result<std::string> ApplyOverride(const std::string& argument, pb::Message* root
   const size_t equals = argument.find('=');
   if (equals == std::string::npos) return Refuse("there is no '='; write key=value");
   const std::string key = argument.substr(0, equals);
-  const std::vector<std::string> names = Split(key, '.');
+  const std::vector<std::string> names = plugins::Split(key, '.');
   pb::Message* message = root;
   for (size_t i = 0; i < names.size(); ++i) {
     const pb::FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(names[i]);

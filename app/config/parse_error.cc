@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/config/engine.pb.h"
-#include "core/plugin/nearest.h"
+#include "app/plugins/words.h"
 
 namespace engine::config {
 namespace {
@@ -116,7 +116,7 @@ Status TranslateParseError(const SourceText& source, size_t offset, const std::s
 std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   std::vector<std::string> keys;
   for (int i = 0; i < block.field_count(); ++i) keys.push_back(block.field(i)->name());
-  const std::string hint = plugin::DidYouMean(key, keys);
+  const std::string hint = plugins::DidYouMean(key, keys);
   if (block.name() == proto::Config::descriptor()->name()) {
     return "unknown key '" + key + "'" +
            (hint.empty() ? ": neither a key of the configuration nor a plugin that was found"
@@ -133,13 +133,13 @@ std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   return "unknown key '" + key + "' in '" + (field ? field->name() : block.name()) + "'" +
          (!hint.empty()  ? hint
           : keys.empty() ? ", which has no keys"
-                         : "; it has: " + plugin::Join(keys));
+                         : "; it has: " + plugins::Join(keys));
 }
 
 std::string NoSuchWord(const std::string& word, const pb::EnumDescriptor& type) {
   std::vector<std::string> words;
   for (int i = 0; i < type.value_count(); ++i) words.push_back(type.value(i)->name());
-  return "'" + word + "' is none of " + plugin::Join(words);
+  return "'" + word + "' is none of " + plugins::Join(words);
 }
 
 }  // namespace engine::config

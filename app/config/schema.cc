@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "app/config/engine.pb.h"
-#include "core/plugin/option_value.h"
+#include "app/plugins/option_value.h"
 
 namespace engine::config {
 namespace {
@@ -59,10 +59,8 @@ bool IsList(OptionType type) {
 // In the notation of Protobuf, which would read an int with a leading zero as octal.
 std::string DefaultText(const OptionSpec& spec) {
   const bool is_text = FieldType(spec.type) == pb::FieldDescriptorProto::TYPE_STRING;
-  if (is_text) return std::string(spec.default_value.view());
-  const auto value = plugin::ParseOptionValue(spec, spec.default_value.view());
-  return value.ok() ? plugin::ToText(*value)
-                    : "";  // the catalog refuses plugins with other defaults
+  return is_text ? std::string(spec.default_value.view())
+                 : plugins::ToText(plugins::DefaultOf(spec));
 }
 
 // The words of an enum, in a message of their own: so that two may have one word.
@@ -72,7 +70,7 @@ void AddWords(const OptionSpec& option, const std::string& type, pb::DescriptorP
   scope->set_name("Words_" + field->name());
   pb::EnumDescriptorProto* words = scope->add_enum_type();
   words->set_name("Word");
-  for (const std::string& choice : plugin::Choices(option)) {
+  for (const std::string& choice : plugins::Choices(option)) {
     pb::EnumValueDescriptorProto* word = words->add_value();
     word->set_name(choice);
     word->set_number(words->value_size() - 1);
@@ -102,8 +100,8 @@ pb::FieldDescriptorProto* AddBlock(const std::string& type, const std::string& n
                                           : pb::FieldDescriptorProto::LABEL_OPTIONAL);
     field->set_type(FieldType(option->type));
     if (option->type == OptionType::kLayers) field->set_type_name(package + "Layer");
-    if (plugin::IsWrittenBare(*option)) AddWords(*option, package + type, block, field);
-    if (!plugin::IsRequired(*option) && !IsList(option->type)) {
+    if (plugins::IsWrittenBare(*option)) AddWords(*option, package + type, block, field);
+    if (!plugins::IsRequired(*option) && !IsList(option->type)) {
       field->set_default_value(DefaultText(*option));
     }
   }
@@ -132,9 +130,7 @@ Result<std::shared_ptr<const Schema>> Schema::Build(
   std::shared_ptr<Schema> schema(new Schema);
   schema->plugins_ = chosen;
   schema->chosen_count_ = chosen.size();
-  for (const plugin::PluginEntry& entry : others) {
-    if (entry.problem.ok()) schema->plugins_.push_back(entry);
-  }
+  schema->plugins_.insert(schema->plugins_.end(), others.begin(), others.end());
   pb::FileDescriptorProto file;
   proto::Config::descriptor()->file()->CopyTo(&file);
   for (size_t i = 0; i < schema->plugins_.size(); ++i) {
@@ -165,7 +161,7 @@ Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {
   }
   if (taken || !plugin_fields_.emplace(entry.name, index).second) return {};
   pb::FieldDescriptorProto* field =
-      AddBlock("PluginOptions_" + entry.name, entry.name, plugin::OptionsOf(entry.options, ""),
+      AddBlock("PluginOptions_" + entry.name, entry.name, plugins::OptionsOf(entry.options, ""),
                owner.name().c_str(), file);
   if (entry.kind > PluginKind::kHook) AddToKinds(FindMessage(owner.name().c_str(), file), field);
   for (const std::string& op : entry.ops) ENGINE_RETURN_IF_ERROR(AddOp(index, op, file));
@@ -182,7 +178,7 @@ Status Schema::AddOp(size_t index, const std::string& op, pb::FileDescriptorProt
                          entry.name.c_str(), entry.path.c_str(), op.c_str());
   }
   if (taken || !op_fields_.emplace(op, index).second) return {};
-  AddBlock("OpAttributes_" + op, op, plugin::OptionsOf(entry.options, op), "Layer", file);
+  AddBlock("OpAttributes_" + op, op, plugins::OptionsOf(entry.options, op), "Layer", file);
   return {};
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plugin/catalog.h"
+#include "app/plugins/catalog.h"
 #include "engine/status.h"
 
 namespace engine::config {

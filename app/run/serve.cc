@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "app/launch/member.h"
+#include "core/plugin/rank_plugins.h"
 #include "core/train/agree.h"
-#include "core/train/rank_plugins.h"
 #include "engine/ext/parameter_server.h"
 
 namespace engine::run {
@@ -56,8 +56,7 @@ class RanksLeftWatch {
 }  // namespace
 
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(
-      train::PublishAsRankZero(rank, kPlugins, train::PluginVersions(config.plugins())));
+  ENGINE_RETURN_IF_ERROR(train::PublishAsRankZero(rank, kPlugins, config.plugins().Versions()));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -72,10 +71,10 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
   ENGINE_RETURN_IF_ERROR(
-      train::CheckSameAsRankZero(server, kPlugins, train::PluginVersions(config.plugins()),
+      train::CheckSameAsRankZero(server, kPlugins, config.plugins().Versions(),
                                  config.run().communication.rendezvous_timeout_ms));
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::RankPlugins> plugins,
-                          train::RankPlugins::Create(config.plugins(), server));
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
+                          plugin::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;
   auto* const parameters = static_cast<ParameterServer*>(communicator.Query(kParameterServerId));
   if (parameters == nullptr) {

@@ -8,10 +8,12 @@
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/retention.h"
+#include "app/data/dataset_source.h"
 #include "app/run/generate.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
 #include "core/train/agree.h"
+#include "core/train/run_model.h"
 
 namespace engine::run {
 namespace {
@@ -98,7 +100,9 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
                                                     const std::string& resume) {
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
-  train::TrainerParts parts{.observer = observer, .metrics = std::move(metrics)};
+  train::TrainerParts parts{.data = std::make_unique<data::DatasetSource>(run, rank),
+                            .observer = observer,
+                            .metrics = std::move(metrics)};
   if (!resume.empty()) {
     parts.restore = [&, resume](exec::Executor& executor, const train::RunState& now) {
       return Restore(resume, run, rank, executor, now);
@@ -125,10 +129,10 @@ Status RunTraining(const config::Config& config, base::RankContext& rank, RunObs
   ENGINE_ASSIGN_OR_RETURN(const int64_t step, trainer.Run());
   const config::OutputOptions& output = config.output();
   if (!output.trace.empty()) {
-    ENGINE_RETURN_IF_ERROR(WriteRunTrace(
-        output.trace, rank, trainer.executor().Timeline(),
-        {{"config", config.run().text}, {"plugins", train::PluginNames(config.plugins())}},
-        config.run().communication.timeout_ms, trainer.executor().asynchronous()));
+    ENGINE_RETURN_IF_ERROR(
+        WriteRunTrace(output.trace, rank, trainer.executor().Timeline(),
+                      {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
+                      config.run().communication.timeout_ms, trainer.executor().asynchronous()));
   }
   if (step < trainer.steps()) {
     return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/plugin/catalog.h"
-#include "core/plugin/nearest.h"
-#include "core/plugin/option_value.h"
+#include "app/plugins/catalog.h"
+#include "app/plugins/option_value.h"
+#include "app/plugins/words.h"
+#include "core/plugin/create_object.h"
 
 namespace engine::bench {
 namespace {
@@ -24,24 +25,17 @@ Status ApplyOverride(const std::string& override, plugin::PluginChoice* choice) 
   const std::string scope = choice->entry.name + ".";
   if (key.starts_with(scope)) key = key.substr(scope.size());
   std::vector<std::string> names;
-  for (const OptionSpec* spec : plugin::OptionsOf(choice->entry.options, "")) {
+  for (const OptionSpec* spec : plugins::OptionsOf(choice->entry.options, "")) {
     names.emplace_back(spec->name.view());
     if (names.back() != key) continue;
-    auto value = plugin::ParseOptionValue(*spec, override.substr(equals + 1));
+    auto value = plugins::ParseOptionValue(*spec, override.substr(equals + 1));
     if (!value.ok()) return refuse(value.status().message());
-    const Status checked = plugin::CheckOptionValue(*spec, *value);
+    const Status checked = plugins::CheckOptionValue(*spec, *value);
     if (!checked.ok()) return refuse(checked.message());
     choice->options[names.size() - 1] = std::move(*value);
     return {};
   }
-  return refuse("there is no option '" + key + "'" + plugin::DidYouMean(key, names));
-}
-
-Result<std::unique_ptr<Object>> CreateObject(const plugin::PluginChoice& choice, Host& host) {
-  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<plugin::LoadedPlugin> library,
-                          plugin::LoadedPlugin::Load(choice.entry));
-  const std::vector<OptionValue> options = plugin::Views(choice.options);
-  return library->Create(host, Options(options));
+  return refuse("there is no option '" + key + "'" + plugins::DidYouMean(key, names));
 }
 
 }  // namespace
@@ -51,29 +45,25 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
                                 const std::vector<std::string>& folders) {
   Contender contender{label, {}};
   ENGINE_ASSIGN_OR_RETURN(contender.choice.entry,
-                          plugin::PluginCatalog::Scan(folders).Find(plugin));
+                          plugins::PluginCatalog::Scan(folders).Find(plugin));
   const plugin::PluginEntry& entry = contender.choice.entry;
   if (entry.kind != PluginKind::kCommunicator) {
     return Status::Error(StatusCode::kPlugin, "plugin '%s' (%s) is no communicator",
                          entry.name.c_str(), entry.path.c_str());
   }
-  for (const OptionSpec* spec : plugin::OptionsOf(entry.options, "")) {
-    plugin::OwnedOption value{.name = std::string(spec->name.view()), .type = spec->type};
-    if (!plugin::IsRequired(*spec)) {
-      ENGINE_ASSIGN_OR_RETURN(value, plugin::ParseOptionValue(*spec, spec->default_value.view()));
-    }
-    contender.choice.options.push_back(std::move(value));
+  for (const OptionSpec* spec : plugins::OptionsOf(entry.options, "")) {
+    contender.choice.options.push_back(plugins::DefaultOf(*spec));
   }
   for (const std::string& override : overrides) {
     ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &contender.choice));
   }
-  for (const OptionSpec* spec : plugin::OptionsOf(entry.options, "")) {
+  for (const OptionSpec* spec : plugins::OptionsOf(entry.options, "")) {
     const std::string name(spec->name.view());
     const bool given = std::any_of(overrides.begin(), overrides.end(), [&](const auto& override) {
       return override.starts_with(name + "=") ||
              override.starts_with(entry.name + "." + name + "=");
     });
-    if (plugin::IsRequired(*spec) && !given) {
+    if (plugins::IsRequired(*spec) && !given) {
       return Status::Error(StatusCode::kConfig,
                            "communicator '%s' needs its option '%s': give it with --%c-set %s=...",
                            entry.name.c_str(), name.c_str(), label == "B" ? 'b' : 'a',
@@ -90,9 +80,8 @@ Result<std::unique_ptr<LiveContender>> LiveContender::Create(const Contender& co
   // Keys of the store are private to this name, and each object must meet its own peers.
   live->host_ = std::make_unique<plugin::PluginHost>(
       contender.choice.entry.name + "#" + std::to_string(instance), rank, &live->device_, nullptr);
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object,
-                          CreateObject(contender.choice, *live->host_));
-  live->communicator_.reset(static_cast<Communicator*>(object.release()));
+  ENGINE_ASSIGN_OR_RETURN(live->communicator_,
+                          plugin::Create<Communicator>(contender.choice, *live->host_));
   live->traits_ = live->communicator_->traits();
   live->abort_token_ =
       rank.abort.Listen([communicator = live->communicator_.get()](const Status& reason) {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/plugin/option_value.h"
+#include "app/plugins/option_value.h"
 
 namespace engine::bench {
 namespace {
@@ -30,7 +30,7 @@ std::string PathOf(const Contender& contender) {
 std::string OptionsOf(const Contender& contender) {
   std::string text;
   for (const plugin::OwnedOption& option : contender.choice.options) {
-    text += (text.empty() ? "" : " ") + option.name + "=" + plugin::ToText(option);
+    text += (text.empty() ? "" : " ") + option.name + "=" + plugins::ToText(option);
   }
   return text;
 }

@@ -7,21 +7,6 @@
 #include "core/base/member.h"
 
 namespace engine::plugin {
-namespace {
-
-// Nothing of ours may throw into a plugin.
-template <typename Call>
-Status Guarded(Call&& call) noexcept {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "the store of the run failed: %s",
-                         error.what());
-  }
-}
-
-}  // namespace
-
 PluginHost::PluginHost(std::string plugin, base::RankContext& rank, Device* const* device,
                        MetricSink metrics)
     : plugin_(std::move(plugin)), rank_(rank), device_(device), metrics_(std::move(metrics)) {}
@@ -56,35 +41,40 @@ std::string PluginHost::Key(std::string_view key) const {
   return "plugin/" + plugin_ + "/" + std::string(key);
 }
 
-// The contract promises kAborted or kPeerLost; the reason may be this rank's own, primary error.
-Status PluginHost::AsPeerError(const Status& status) const {
-  if (status.ok() || !rank_.abort.raised() || base::IsSecondary(status.code())) return status;
-  return Status::Error(StatusCode::kAborted, "%s", status.message()).WithRank(status.rank());
+// Nothing of ours may throw into a plugin. After an abort the contract promises kAborted or
+// kPeerLost; the reason may be this rank's own, primary error.
+template <typename Call>
+Status PluginHost::InStore(Call&& call) const noexcept {
+  try {
+    const Status status = call();
+    if (status.ok() || !rank_.abort.raised() || base::IsSecondary(status.code())) return status;
+    return Status::Error(StatusCode::kAborted, "%s", status.message()).WithRank(status.rank());
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "the store of the run failed: %s",
+                         error.what());
+  }
 }
 
 Status PluginHost::StoreSet(std::string_view key, std::span<const uint8_t> value) noexcept {
-  return Guarded([&] {
-    std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
-    return AsPeerError(rank_.store.Set(Key(key), bytes));
+  return InStore([&] {
+    const std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
+    return rank_.store.Set(Key(key), bytes);
   });
 }
 
 Status PluginHost::StoreGet(std::string_view key, int64_t timeout_ms,
                             void (*sink)(void* context, const uint8_t* data, uint64_t size),
                             void* context) noexcept {
-  return Guarded([&]() -> Status {
-    Result<std::string> value = rank_.store.Get(Key(key), timeout_ms);
-    if (!value.ok()) return AsPeerError(value.status());
-    sink(context, reinterpret_cast<const uint8_t*>(value->data()), value->size());
+  return InStore([&]() -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const std::string value, rank_.store.Get(Key(key), timeout_ms));
+    sink(context, reinterpret_cast<const uint8_t*>(value.data()), value.size());
     return {};
   });
 }
 
 Status PluginHost::StoreHas(std::string_view key, bool* exists) noexcept {
-  return Guarded([&]() -> Status {
-    Result<bool> found = rank_.store.Has(Key(key));
-    if (!found.ok()) return AsPeerError(found.status());
-    *exists = *found;
+  return InStore([&]() -> Status {
+    ENGINE_ASSIGN_OR_RETURN(*exists, rank_.store.Has(Key(key)));
     return {};
   });
 }

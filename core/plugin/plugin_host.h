@@ -15,8 +15,8 @@ class PluginHost final : public Host {
  public:
   using MetricSink = std::function<void(std::string_view name, double value)>;
 
-  // All arguments are borrowed but the strings; `device` points to where the device will be known.
-  // `metrics` may be null.
+  // Borrows `rank` and `device`, which points to where the device will be known; null for a plugin
+  // that works on none. `metrics` may be null.
   PluginHost(std::string plugin, base::RankContext& rank, Device* const* device,
              MetricSink metrics);
 
@@ -32,7 +32,8 @@ class PluginHost final : public Host {
 
  private:
   std::string Key(std::string_view key) const;
-  Status AsPeerError(const Status& status) const;
+  template <typename Call>
+  Status InStore(Call&& call) const noexcept;
 
   const std::string plugin_;
   base::RankContext& rank_;

@@ -1,21 +1,47 @@
-// The plugins of one run: chosen, loaded, and instantiated for one rank.
+// The plugins of one run: what is known of their files, which were chosen, and one rank's objects.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "core/plugin/catalog.h"
-#include "core/plugin/loaded_plugin.h"
-#include "core/plugin/option_value.h"
 #include "engine/communicator.h"
 #include "engine/gradient_hook.h"
+#include "engine/model.h"
 #include "engine/op.h"
 #include "engine/optimizer.h"
+#include "engine/options.h"
+#include "engine/plugin.h"
 #include "engine/scheduler.h"
 
 namespace engine::plugin {
+
+// A library that can be loaded, as the descriptor in its file says. Whoever made the entry has
+// checked the descriptor (app/plugins).
+struct PluginEntry {
+  std::string path;  // absolute
+  std::string name;
+  PluginKind kind = PluginKind::kCommunicator;
+  std::string version, device;
+  std::vector<std::string> ops;
+  std::vector<OptionSpec> options;  // of the plugin (empty scope) and of its ops
+
+  bool brings_device() const { return kind == PluginKind::kOps && device != "any"; }
+};
+
+// An option's value with its own storage.
+struct OwnedOption {
+  std::string name;
+  OptionType type = OptionType::kString;
+  int64_t integer = 0;
+  double number = 0;
+  std::string string;
+  std::vector<int64_t> integers;
+  std::shared_ptr<const std::vector<LayerSpec>> layers;  // owns what its views point to as well
+};
+
+// Borrowed views of `owned`, for a call across the boundary.
+std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned);
 
 // A plugin with the values of its options, all of them, in the order they are published.
 struct PluginChoice {
@@ -24,31 +50,46 @@ struct PluginChoice {
   std::string origin = {};  // of its block, "run.pbtxt:3" or "--set"; empty: it has none
 };
 
+// An op of the chosen plugins with all attributes that are published for it.
+struct ResolvedOp {
+  size_t plugin = 0;  // of PluginSelection::ops
+  std::vector<OwnedOption> attributes;
+};
+
+// The op `name` of `plugins`; attributes that are not given have their published defaults. kConfig
+// when there is none, or when an attribute is unknown or out of its range.
+using ResolveOp = Result<ResolvedOp> (*)(const std::vector<PluginChoice>& plugins,
+                                         const std::string& name,
+                                         const std::vector<OwnedOption>& given);
+
 // What the user chose, one per role.
 struct PluginSelection {
-  std::vector<PluginChoice> ops;  // exactly one of them brings the device
+  std::vector<PluginChoice> ops;  // the one that brings the device first; no op is offered twice
   PluginChoice communicator, scheduler, optimizer;
   std::vector<PluginChoice> hooks;  // in configured order
   PluginChoice dataset, model;
+  ResolveOp resolve_op = nullptr;  // for the ops that a model names
+
+  std::vector<std::string> HookNames() const;
+  // Names of all plugins with spaces between; names and versions as members compare them.
+  std::string Names() const;
+  std::string Versions() const;
 };
 
-// One rank's instances. Destroyed in reverse order of creation.
+// One rank's objects, the device that one of the ops brings among them. They are destroyed in the
+// reverse order of their creation, which is that of the members.
 struct PluginSet {
   PluginSet() = default;
-  PluginSet(PluginSet&&) = default;
-  PluginSet& operator=(PluginSet&& other) noexcept;
-  ~PluginSet() { Clear(); }
-  void Clear() noexcept;
+  PluginSet(const PluginSet&) = delete;
+  PluginSet& operator=(const PluginSet&) = delete;
+  ~PluginSet();
 
-  std::vector<std::unique_ptr<OpLibrary>> ops;  // the one with the device first
+  std::vector<std::unique_ptr<OpLibrary>> ops;  // in the order of PluginSelection::ops
   Device* device = nullptr;
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Optimizer> optimizer;
   std::vector<std::unique_ptr<GradientHook>> hooks;
   std::unique_ptr<Scheduler> scheduler;
-  // Which of `ops` provides an op, by name. kConfig with the nearest name when none does.
-  Result<OpLibrary*> FindOp(const std::string& name) const;
-  std::vector<std::pair<std::string, OpLibrary*>> op_index;  // sorted by name
 };
 
 }  // namespace engine::plugin

@@ -16,6 +16,9 @@ std::string Quoted(std::string_view value) {
 }
 
 // store key := "agree/" what "/" (rank | "outcome")
+//
+// Each is written once in a run, by the rank that it names or by rank 0, so whoever waits for it
+// cannot read what was said of something else, and a rank that comes late still finds it.
 std::string Key(std::string_view what, const std::string& leaf) {
   return "agree/" + std::string(what) + "/" + leaf;
 }

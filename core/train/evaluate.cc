@@ -31,20 +31,20 @@ Status EvaluateBatch(exec::ModelMemory& memory, const Batch& batch, Sums* sums) 
 }  // namespace
 
 Result<EvaluationReport> EvaluateModel(exec::ModelMemory& memory, exec::Executor* executor,
-                                       const EvaluationRequest& request) {
+                                       BatchSource& data, const BatchRequest& batches,
+                                       int64_t max_samples) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationReport report;
-  if (request.data.info().held_out_samples == 0) return report;
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader,
-                          BatchLoader::Create(request.data, request.batches));
-  int64_t steps = loader->steps_per_epoch();
-  if (request.max_samples > 0) {
-    steps =
-        std::min(steps, std::max<int64_t>(1, request.max_samples / request.batches.global_batch));
+  if (data.info().held_out_samples == 0) return report;
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> stream, data.Batches(batches));
+  int64_t steps = stream->steps_per_epoch();
+  if (max_samples > 0) {
+    steps = std::min(steps, std::max<int64_t>(1, max_samples / batches.global_batch));
   }
+  // As many on every rank, with or without samples of its own: all of them come to the all-reduce.
   Sums sums_here;
   for (int64_t i = 0; i < steps; ++i) {
-    ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader->Next());
+    ENGINE_ASSIGN_OR_RETURN(const Batch* batch, stream->Next());
     ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, *batch, &sums_here));
   }
   auto [loss_sum, count, correct] = sums_here;

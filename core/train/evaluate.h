@@ -4,18 +4,15 @@
 #include <cstdint>
 
 #include "core/exec/executor.h"
-#include "core/train/batch_loader.h"
+#include "core/train/batch_source.h"
 #include "core/train/observer.h"
 
 namespace engine::train {
 
-// Forward passes over held-out samples, summed over the ranks of `executor` when it is not null.
-struct EvaluationRequest {
-  const Dataset& data;
-  BatchOptions batches;     // of Split::kHeldOut
-  int64_t max_samples = 0;  // 0: all
-};
+// Forward passes over the batches that are requested of `data`, until `max_samples` samples (0: all),
+// summed over the ranks of `executor` when it is not null.
 Result<EvaluationReport> EvaluateModel(exec::ModelMemory& memory, exec::Executor* executor,
-                                       const EvaluationRequest& request);
+                                       BatchSource& data, const BatchRequest& batches,
+                                       int64_t max_samples);
 
 }  // namespace engine::train

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/train/agree.h"
-#include "core/train/learning_rate.h"
-#include "core/train/parameter_groups.h"
+#include "core/train/evaluate.h"
+#include "core/train/run_model.h"
 
 namespace engine::train {
 namespace {
@@ -17,21 +17,19 @@ constexpr int64_t kFinishTimeoutMs = 24 * 60 * 60 * 1000;
 
 exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
   const plugin::PluginSelection& chosen = config.plugins;
-  exec::ExecutorOptions options{.rank = rank,
-                                .seed = config.seed,
-                                .timeout_ms = config.communication.timeout_ms,
-                                .shard_optimizer = config.train.shard_optimizer,
-                                .sparse_pull = config.train.sparse_pull,
-                                .micro_batches = config.train.micro_batches,
-                                .loss_scale = static_cast<float>(config.train.loss_scale),
-                                .record_steps = config.train.record_steps,
-                                .trace_spans = static_cast<size_t>(config.trace_spans),
-                                .communicator_name = chosen.communicator.entry.name,
-                                .scheduler_name = chosen.scheduler.entry.name,
-                                .optimizer_name = chosen.optimizer.entry.name};
-  for (const plugin::PluginChoice& hook : chosen.hooks)
-    options.hook_names.push_back(hook.entry.name);
-  return options;
+  return {.rank = rank,
+          .seed = config.seed,
+          .timeout_ms = config.communication.timeout_ms,
+          .shard_optimizer = config.train.shard_optimizer,
+          .sparse_pull = config.train.sparse_pull,
+          .micro_batches = config.train.micro_batches,
+          .loss_scale = static_cast<float>(config.train.loss_scale),
+          .record_steps = config.train.record_steps,
+          .trace_spans = static_cast<size_t>(config.trace_spans),
+          .communicator_name = chosen.communicator.entry.name,
+          .scheduler_name = chosen.scheduler.entry.name,
+          .optimizer_name = chosen.optimizer.entry.name,
+          .hook_names = chosen.HookNames()};
 }
 
 Status Diverged(int64_t step, const TrainOptions& train) {
@@ -51,6 +49,8 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, base::
   return trainer;
 }
 
+// Forget waits for a listener that runs, so nobody is in the executor when it goes. The batches go
+// before the data that they borrow, the executor before its plugins: members in reverse order.
 Trainer::~Trainer() {
   if (abort_token_ != 0) rank_.abort.Forget(abort_token_);
 }
@@ -60,11 +60,12 @@ Trainer::~Trainer() {
 // collective, so all ranks come here in this order; one that fails on the way aborts the run, which
 // ends the waits of the others.
 Status Trainer::Setup() {
-  ENGINE_RETURN_IF_ERROR(Agree("plugins", PluginVersions(config_.plugins)));
+  ENGINE_RETURN_IF_ERROR(Agree("plugins", config_.plugins.Versions()));
   ENGINE_RETURN_IF_ERROR(Agree("configuration", config_.text));
-  ENGINE_ASSIGN_OR_RETURN(data_, OpenDataset(config_, rank_));
+  ENGINE_RETURN_IF_ERROR(parts_.data->Open());
   ENGINE_RETURN_IF_ERROR(Agree("training data", std::string(data().digest)));
-  ENGINE_ASSIGN_OR_RETURN(plugins_, RankPlugins::Create(config_.plugins, rank_, parts_.metrics));
+  ENGINE_ASSIGN_OR_RETURN(plugins_,
+                          plugin::RankPlugins::Create(config_.plugins, rank_, parts_.metrics));
   ENGINE_RETURN_IF_ERROR(MakeExecutor());
   ENGINE_RETURN_IF_ERROR(Agree("plan of the step", std::to_string(executor_->tasks().digest)));
   ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
@@ -84,7 +85,7 @@ Status Trainer::Agree(const char* what, const std::string& value) {
 
 // The memory holds the samples of one micro-batch, the largest that this rank ever has.
 Status Trainer::MakeExecutor() {
-  const int64_t at_once = config_.train.SamplesAtOnce(MaxBatchOfRank(Batches(Split::kTrain)));
+  const int64_t at_once = config_.train.SamplesAtOnce(Batches(Split::kTrain).MaxSamples());
   ENGINE_ASSIGN_OR_RETURN(
       graph::Graph graph,
       BuildGraph(config_, rank_, RequestFor(data(), at_once, true), plugins_->op_factory()));
@@ -128,12 +129,12 @@ Status Trainer::FindFirstStep() {
   return {};
 }
 
-// The loader begins with the batch of first_step_: batches are numbered as steps are from the
+// The batches begin with the batch of first_step_: batches are numbered as steps are from the
 // beginning of the run on, which may lie elsewhere in the data than its number of steps says.
 Status Trainer::PlanSteps() {
-  BatchOptions batches = Batches(Split::kTrain);
+  BatchRequest batches = Batches(Split::kTrain);
   batches.first_step = start_.first_batch + first_step_ - (start_.step + 1);
-  ENGINE_ASSIGN_OR_RETURN(loader_, BatchLoader::Create(*data_, batches));
+  ENGINE_ASSIGN_OR_RETURN(batches_, parts_.data->Batches(batches));
   const auto targets = data().targets;
   const TrainingAmount amount = {
       .samples = data().train_samples,
@@ -143,14 +144,11 @@ Status Trainer::PlanSteps() {
   return {};
 }
 
-BatchOptions Trainer::Batches(Split split) const {
+BatchRequest Trainer::Batches(Split split) const {
   return {.split = split,
-          .seed = config_.seed,
           .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
           .rank = rank_.info.rank,
-          .world_size = rank_.info.world_size,
-          .shuffle = split == Split::kTrain && config_.data.shuffle,
-          .prefetch = config_.data.prefetch};
+          .world_size = rank_.info.world_size};
 }
 
 RunState Trainer::StateAt(int64_t step) const {
@@ -169,7 +167,7 @@ Status Trainer::ReportStart() {
                      .held_out = data().held_out_samples,
                      .steps = steps_,
                      .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
-                     .plugins = PluginNames(config_.plugins)};
+                     .plugins = config_.plugins.Names()};
   for (const graph::Parameter& parameter : executor_->memory().graph().parameters) {
     if (!parameter.buffer) report.parameters += parameter.shape.Count();
   }
@@ -201,8 +199,8 @@ Result<int64_t> Trainer::Run() {
 // Whether somebody has asked to stop: the same on all ranks, because it travels with the
 // statistics of a step.
 Result<bool> Trainer::TrainStep(int64_t step) {
-  ENGINE_ASSIGN_OR_RETURN(const Batch* batch, loader_->Next());
-  const double rate = LearningRateAt(config_.train.learning_rate, step, steps_);
+  ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
+  const double rate = config_.train.learning_rate.At(step, steps_);
   const exec::StepInput input{.input = batch->input,
                               .target = batch->target,
                               .others = batch->others,
@@ -216,7 +214,7 @@ Result<bool> Trainer::TrainStep(int64_t step) {
                          .steps = steps_,
                          .epoch = static_cast<double>(batch->epoch) +
                                   static_cast<double>(batch->step_in_epoch + 1) /
-                                      static_cast<double>(loader_->steps_per_epoch()),
+                                      static_cast<double>(batches_->steps_per_epoch()),
                          .learning_rate = rate,
                          .samples = batch->global_samples});
   auto result = executor_->Step(input);
@@ -256,16 +254,15 @@ Status Trainer::Settle() {
 Status Trainer::Evaluate(int64_t step) {
   ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
-  EvaluationRequest request{.data = *data_,
-                            .batches = Batches(Split::kHeldOut),
-                            .max_samples = config_.train.evaluate_samples};
+  BatchRequest batches = Batches(Split::kHeldOut);
   const bool alone = executor_->asynchronous();
   if (alone) {
     if (rank_.info.rank != 0) return {};
-    request.batches.global_batch = MaxBatchOfRank(request.batches);
-    request.batches.world_size = 1;
+    batches.global_batch = batches.MaxSamples();
+    batches.world_size = 1;
   }
-  auto report = EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(), request);
+  auto report = EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(), *parts_.data,
+                              batches, config_.train.evaluate_samples);
   if (!report.ok()) return report.status();
   report->step = step;
   const bool reports = rank_.info.rank == 0 && report->targets > 0;

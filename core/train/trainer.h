@@ -8,12 +8,10 @@
 #include <utility>
 
 #include "core/exec/executor.h"
-#include "core/train/batch_loader.h"
-#include "core/train/evaluate.h"
+#include "core/plugin/rank_plugins.h"
+#include "core/train/batch_source.h"
 #include "core/train/observer.h"
-#include "core/train/rank_plugins.h"
 #include "core/train/run_config.h"
-#include "core/train/run_data.h"
 #include "core/train/run_length.h"
 
 namespace engine::train {
@@ -29,6 +27,7 @@ struct RunState {
 
 // What the program around a trainer does for it. Called on the thread of the rank.
 struct TrainerParts {
+  std::unique_ptr<BatchSource> data;  // not opened yet
   // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
   // and says where that stood. Of a rank that takes the place of a lost one only what it gives
   // counts. Null: the run begins with its first step.
@@ -54,8 +53,8 @@ class Trainer {
 
   int64_t steps() const { return steps_; }  // of the whole run
   exec::Executor& executor() { return *executor_; }
-  RankPlugins& plugins() { return *plugins_; }
-  DatasetInfo data() const { return data_.info(); }
+  plugin::RankPlugins& plugins() { return *plugins_; }
+  DatasetInfo data() const { return parts_.data->info(); }
 
  private:
   Trainer(const RunConfig& config, base::RankContext& rank, TrainerParts parts)
@@ -66,7 +65,7 @@ class Trainer {
   Status MakeExecutor();
   Status FindFirstStep();
   Status PlanSteps();
-  BatchOptions Batches(Split split) const;
+  BatchRequest Batches(Split split) const;
   RunState StateAt(int64_t step) const;
   Status ReportStart();
   Result<bool> TrainStep(int64_t step);
@@ -79,11 +78,10 @@ class Trainer {
   base::RankContext& rank_;
   const TrainerParts parts_;
   // In the order of their creation: each may use those before it.
-  HostedDataset data_;
-  std::unique_ptr<RankPlugins> plugins_;
+  std::unique_ptr<plugin::RankPlugins> plugins_;
   std::unique_ptr<exec::Executor> executor_;
   int abort_token_ = 0;  // of the executor's part in the end of the run
-  std::unique_ptr<BatchLoader> loader_;
+  std::unique_ptr<BatchStream> batches_;
   RunStart start_;                     // of the run
   int64_t first_step_ = 1;             // of this rank
   int64_t steps_ = 0;                  // the last one

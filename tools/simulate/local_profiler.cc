@@ -1,10 +1,7 @@
 #include "tools/simulate/local_profiler.h"
 
-#include <string>
-#include <vector>
-
 #include "core/exec/executor.h"
-#include "core/train/batch_loader.h"
+#include "core/train/run_model.h"
 
 namespace engine::simulate {
 namespace {
@@ -18,16 +15,10 @@ constexpr int64_t kWarmUpSteps = 2;
 Result<std::unique_ptr<LocalProfiler>> LocalProfiler::Create(const config::Config& config,
                                                              base::LogSink log) {
   std::unique_ptr<LocalProfiler> rank(new LocalProfiler(config, std::move(log)));
-  ENGINE_ASSIGN_OR_RETURN(rank->data_, train::OpenDataset(config.run(), rank->context_));
+  ENGINE_RETURN_IF_ERROR(rank->data_.Open());
   ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
-                          train::RankPlugins::Create(config.plugins(), rank->context_));
+                          plugin::RankPlugins::Create(config.plugins(), rank->context_));
   return rank;
-}
-
-std::vector<std::string> LocalProfiler::HookNames() const {
-  std::vector<std::string> names;
-  for (const plugin::PluginChoice& hook : config_.plugins().hooks) names.push_back(hook.entry.name);
-  return names;
 }
 
 Result<graph::Graph> LocalProfiler::BuildGraph(int64_t samples) {
@@ -47,18 +38,16 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
                                       .communicator_name = chosen.communicator.entry.name,
                                       .scheduler_name = chosen.scheduler.entry.name,
                                       .optimizer_name = chosen.optimizer.entry.name,
-                                      .hook_names = HookNames()};
+                                      .hook_names = chosen.HookNames()};
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<exec::Executor> executor,
                           exec::Executor::Create(std::move(graph), plugins_->set(),
                                                  plugins_->op_factory(), &store_, options));
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<train::BatchLoader> loader,
-                          train::BatchLoader::Create(*data_, {.seed = config().seed,
-                                                              .global_batch = samples,
-                                                              .prefetch = config().data.prefetch}));
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::BatchStream> batches,
+                          data_.Batches({.global_batch = samples}));
   const auto rate = static_cast<float>(config().train.learning_rate.base);
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
-    ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, loader->Next());
+    ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
     const auto result = executor->Step({.input = batch->input,
                                         .target = batch->target,
                                         .others = batch->others,

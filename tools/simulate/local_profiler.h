@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/data/dataset_source.h"
 #include "app/launch/memory_store.h"
-#include "core/train/rank_plugins.h"
-#include "core/train/run_data.h"
+#include "core/plugin/rank_plugins.h"
 #include "tools/simulate/compute_times.h"
 
 namespace engine::simulate {
@@ -23,7 +23,7 @@ class LocalProfiler {
 
   const train::RunConfig& config() const { return config_.run(); }
   plugin::PluginSet& plugins() { return plugins_->set(); }
-  std::vector<std::string> HookNames() const;
+  std::vector<std::string> HookNames() const { return config_.plugins().HookNames(); }
 
   // The model for steps of `samples` samples.
   Result<graph::Graph> BuildGraph(int64_t samples);
@@ -33,7 +33,9 @@ class LocalProfiler {
 
  private:
   LocalProfiler(const config::Config& config, base::LogSink log)
-      : config_(config), store_(std::make_shared<launch::MemoryTable>(), abort_) {
+      : config_(config),
+        store_(std::make_shared<launch::MemoryTable>(), abort_),
+        data_(config.run(), context_) {
     context_.log = std::move(log);
   }
 
@@ -42,8 +44,8 @@ class LocalProfiler {
   base::AbortSignal abort_;
   launch::MemoryStore store_;
   base::RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
-  train::HostedDataset data_;
-  std::unique_ptr<train::RankPlugins> plugins_;
+  data::DatasetSource data_;
+  std::unique_ptr<plugin::RankPlugins> plugins_;
 };
 
 }  // namespace engine::simulate

@@ -16,15 +16,6 @@ Status NoStore() {
   return Status::Error(StatusCode::kUnsupported, "a simulated rank has no store");
 }
 
-Result<std::unique_ptr<Scheduler>> MakeScheduler(const plugin::PluginChoice& choice, Host& host) {
-  ENGINE_ASSIGN_OR_RETURN(const std::shared_ptr<plugin::LoadedPlugin> plugin,
-                          plugin::LoadedPlugin::Load(choice.entry));
-  const std::vector<OptionValue> values = plugin::Views(choice.options);
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object, plugin->Create(host, Options(values)));
-  // The kind was checked with the selection; type information is private to each library.
-  return std::unique_ptr<Scheduler>(static_cast<Scheduler*>(object.release()));
-}
-
 }  // namespace
 
 void SimulatedHost::Log(LogLevel level, std::string_view message) noexcept {
@@ -90,7 +81,7 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   StepPlan plan;
   plan.host = std::make_unique<SimulatedHost>(
       RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers});
-  ENGINE_ASSIGN_OR_RETURN(plan.scheduler, MakeScheduler(choice, *plan.host));
+  ENGINE_ASSIGN_OR_RETURN(plan.scheduler, plugin::Create<Scheduler>(choice, *plan.host));
 
   const std::vector<ParameterInfo> parameters = exec::DescribeParameters(graph_, program_);
   const bool on_accelerator = rank_.plugins().device->Query(kAcceleratorId) != nullptr;

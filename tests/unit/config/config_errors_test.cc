@@ -196,6 +196,10 @@ TEST_F(ConfigTest, Plugins) {
             "plugins 'test_comm' and 'other_comm' both fill the role 'communicator'; choose one");
   EXPECT_EQ(sentence(rest + "plugins: [\"test_comm\", \"test_ops\", \"plain_opt\"]"),
             "no chosen plugin fills the role 'scheduler'; found: other_sched, test_sched");
+  EXPECT_EQ(sentence(rest + "plugins: [\"test_comm\", \"extra_ops\", \"plain_opt\"]"),
+            "no chosen plugin fills the role 'ops with a device'; found: no_device_ops, test_ops");
+  EXPECT_EQ(sentence(rest + "plugins: [\"test_comm\", \"test_ops\", \"test_comm\"]"),
+            "plugin 'test_comm' is chosen twice");
   EXPECT_EQ(sentence(Good(), {"clash_ops"}),
             "plugins 'test_ops' and 'clash_ops' both offer the op 'relu'");
   EXPECT_EQ(sentence(Good(), {"text"}),

@@ -32,7 +32,6 @@ class ConfigTest : public ::testing::Test {
                       std::vector<std::string> plugins = {}) {
     return Config::Load({.text = text,
                          .origin = "run.pbtxt",
-                         .base_folder = "",
                          .overrides = std::move(overrides),
                          .plugins = std::move(plugins),
                          .plugin_folders = {ENGINE_FIXTURE_DIR, ENGINE_DATA_AND_MODELS_DIR}});

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <sstream>
 
-#include "core/plugin/layer_list.h"
 #include "tests/unit/config/config_fixture.h"
 
 namespace engine::config {
@@ -77,34 +76,29 @@ TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
     layer { residual {
       layer { swish { beta: 2 } }
       layer { residual { layer { linear { units: 64 bias: false } } } }
-    } }
+    } shortcut { layer { relu {} } } }
     layer { flatten {} })"),
                            {}, {"extra_ops"});
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const auto& list = *Option(config->plugins().model.options, "layer").layers;
-  const std::vector<plugin::OwnedLayer>& layers = list.layers();
+  // As a model plugin sees them.
+  const std::vector<LayerSpec>& layers = *Option(config->plugins().model.options, "layer").layers;
   ASSERT_EQ(layers.size(), 3u);
   EXPECT_EQ(layers[0].op, "linear");
   EXPECT_EQ(layers[0].name, "first");
-  EXPECT_FALSE(layers[0].trainable);
+  EXPECT_EQ(layers[0].trainable, 0u);
   EXPECT_EQ(layers[0].priority, 3);
-  EXPECT_EQ(Option(layers[0].attributes, "units").integer, 64);
-  EXPECT_EQ(Option(layers[0].attributes, "bias").integer, 1);
+  EXPECT_EQ(Options(layers[0].attributes).Int("units"), 64);
+  EXPECT_TRUE(Options(layers[0].attributes).Bool("bias"));
   EXPECT_EQ(layers[1].op, "");
-  ASSERT_EQ(layers[1].residual.size(), 2u);
+  EXPECT_EQ(layers[1].shortcut_count, 1u);
+  EXPECT_EQ(layers[1].shortcut[0].op, "relu");
+  ASSERT_EQ(layers[1].residual_count, 2u);
   EXPECT_EQ(layers[1].residual[0].op, "swish");
-  EXPECT_EQ(Option(layers[1].residual[0].attributes, "beta").number, 2);
-  EXPECT_EQ(Option(layers[1].residual[0].attributes, "mode").string, "exact");
-  EXPECT_EQ(Option(layers[1].residual[1].residual.at(0).attributes, "bias").integer, 0);
+  EXPECT_EQ(Options(layers[1].residual[0].attributes).Float("beta"), 2);
+  EXPECT_EQ(Options(layers[1].residual[0].attributes).String("mode"), "exact");
+  ASSERT_EQ(layers[1].residual[1].residual_count, 1u);
+  EXPECT_FALSE(Options(layers[1].residual[1].residual[0].attributes).Bool("bias"));
   EXPECT_TRUE(layers[2].attributes.empty());
-  // As a model plugin sees them.
-  const std::span<const LayerSpec> specs = list.specs();
-  ASSERT_EQ(specs.size(), 3u);
-  EXPECT_EQ(specs[0].name, "first");
-  EXPECT_EQ(specs[0].priority, 3);
-  ASSERT_EQ(specs[1].residual_count, 2u);
-  EXPECT_EQ(specs[1].residual[0].op, "swish");
-  EXPECT_EQ(Options(specs[1].residual[1].residual[0].attributes).Int("units"), 64);
 }
 
 TEST_F(ConfigTest, PluginsOfTheCommandLineReplaceTheirRole) {
@@ -125,8 +119,6 @@ TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
   const auto load = [](const std::string& text, std::vector<std::string> plugins) {
     return Config::Load({.text = text,
                          .origin = "run.pbtxt",
-                         .base_folder = "",
-                         .overrides = {},
                          .plugins = std::move(plugins),
                          .default_plugins = {{.name = "other_comm"}, {.name = "no_such_plugin"}},
                          .plugin_folders = {ENGINE_FIXTURE_DIR, ENGINE_DATA_AND_MODELS_DIR}});
@@ -157,8 +149,6 @@ TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
   const ConfigRequest request{.text = Good() + "plugin_path: \"here\"\n",
                               .origin = "run.pbtxt",
                               .base_folder = std::filesystem::path(folder.path()).parent_path(),
-                              .overrides = {},
-                              .plugins = {},
                               .plugin_folders = {ENGINE_FIXTURE_DIR, ENGINE_DATA_AND_MODELS_DIR}};
   ConfigRequest relative = request;
   const std::string name = std::filesystem::path(folder.path()).filename();
@@ -185,7 +175,7 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
            {"train.epochs=2.5", "train.batch_per_rank=4", "seed=7", "test_opt.beta1=0.5",
             "data.shuffle=false", "model.mlp.hidden=3,4,5", "train.learning_rate.schedule=cosine",
             "output.checkpoint=a b.safetensors", "output.metrics=\"quoted\"", "seed=8",
-            "plugins=test_comm,other_sched,plain_opt,test_ops"});
+            "plugins=extra_ops,test_comm,other_sched,plain_opt,test_ops"});
   ASSERT_TRUE(config.ok()) << config.status().message();
   const train::RunConfig& run = config->run();
   EXPECT_FALSE(run.train.length.steps);
@@ -198,6 +188,7 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
   EXPECT_EQ(config->output().checkpoint, "a b.safetensors");
   EXPECT_EQ(config->output().metrics, "quoted");
   EXPECT_EQ(config->plugins().optimizer.entry.name, "plain_opt");
+  EXPECT_EQ(config->plugins().ops.at(0).entry.name, "test_ops") << "the device comes first";
 }
 
 TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
@@ -310,7 +301,7 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
       EXPECT_EQ(again->run().train.learning_rate.base, 1e-300);
       EXPECT_EQ(again->plugins().model.entry.name, config->plugins().model.entry.name);
       if (again->plugins().model.entry.name != "net") continue;
-      const auto& list = Option(again->plugins().model.options, "layer").layers->layers();
+      const auto& list = *Option(again->plugins().model.options, "layer").layers;
       EXPECT_EQ(list.size(), 2u);
       EXPECT_EQ(list[0].name, "a\"\n\t");
     }

@@ -16,7 +16,7 @@ TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
   first.Add("test_ops");
   second.Add("test_sched");
   second.Add("test_hook", "renamed");
-  const std::string list = ListPlugins(plugin::PluginCatalog::Scan({first.path(), second.path()}));
+  const std::string list = ListPlugins(plugins::PluginCatalog::Scan({first.path(), second.path()}));
   EXPECT_THAT(list, StartsWith("NAME        KIND       VERSION  WHAT"));
   EXPECT_THAT(list, HasSubstr("test_ops    ops (cpu)  1.0.0    ops of the tests          " +
                               first.File("test_ops") + "\n"));
@@ -29,14 +29,14 @@ TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
 
 TEST(Describe, SaysWhereNothingWasFound) {
   plugin::PluginFolder folder;
-  EXPECT_EQ(ListPlugins(plugin::PluginCatalog::Scan({folder.path()})),
+  EXPECT_EQ(ListPlugins(plugins::PluginCatalog::Scan({folder.path()})),
             "no plugins in " + folder.path() + "\n");
-  EXPECT_EQ(ListPlugins(plugin::PluginCatalog::Scan({})), "no plugins: no folder is searched\n");
+  EXPECT_EQ(ListPlugins(plugins::PluginCatalog::Scan({})), "no plugins: no folder is searched\n");
 }
 
 TEST(Describe, ShowsOptions) {
   plugin::PluginFolder folder;
-  const std::string text = DescribePlugin(plugin::ReadPluginFile(folder.Add("test_sched")));
+  const std::string text = DescribePlugin(plugins::ReadPluginFile(folder.Add("test_sched")));
   EXPECT_THAT(text, StartsWith("test_sched 1.2.3: a scheduler of the tests\n"));
   EXPECT_THAT(text, HasSubstr("  kind      scheduler\n"));
   EXPECT_THAT(text, HasSubstr("  ABI       1.0, needs 1.0\n"));
@@ -49,7 +49,7 @@ TEST(Describe, ShowsOptions) {
 
 TEST(Describe, ShowsOpsWithAttributes) {
   plugin::PluginFolder folder;
-  const std::string text = DescribePlugin(plugin::ReadPluginFile(folder.Add("test_ops")));
+  const std::string text = DescribePlugin(plugins::ReadPluginFile(folder.Add("test_ops")));
   EXPECT_THAT(text, HasSubstr("ops with their attributes\n"
                               "  linear\n"
                               "    units  int   required  1 .. 65536  outputs\n"
@@ -60,7 +60,7 @@ TEST(Describe, ShowsOpsWithAttributes) {
 
 TEST(Describe, SaysWhyAPluginIsBroken) {
   plugin::PluginFolder folder;
-  EXPECT_EQ(DescribePlugin(plugin::ReadPluginFile(folder.Add("no_symbol"))),
+  EXPECT_EQ(DescribePlugin(plugins::ReadPluginFile(folder.Add("no_symbol"))),
             "no_symbol cannot be loaded: " + folder.File("no_symbol") +
                 ": exports no engine_plugin_v1; is it an engine plugin?\n");
 }

@@ -27,9 +27,6 @@ class ShippedConfigsTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(ShippedConfigsTest, Loads) {
   const auto config = Config::Load({.text = ReadConfig(GetParam()),
                                     .origin = GetParam(),
-                                    .base_folder = "",
-                                    .overrides = {},
-                                    .plugins = {},
                                     .default_plugins = {{.name = "tcp"}},
                                     .plugin_folders = {ENGINE_TEST_PLUGIN_DIR}});
   ASSERT_TRUE(config.ok()) << config.status().message();

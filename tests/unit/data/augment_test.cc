@@ -1,4 +1,4 @@
-#include "core/train/augment.h"
+#include "app/data/augment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/train/batch_loader.h"
+#include "app/data/batch_loader.h"
 
 namespace engine {
 namespace {
@@ -65,8 +65,8 @@ Image Get(const Dataset& dataset, uint64_t epoch, int64_t index, Split split = S
   return image;
 }
 
-std::unique_ptr<Dataset> Augmented(const train::AugmentOptions& options) {
-  auto made = train::AugmentImages(std::make_unique<Distinct>(), options);
+std::unique_ptr<Dataset> Augmented(const data::AugmentOptions& options) {
+  auto made = data::AugmentImages(std::make_unique<Distinct>(), options);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return std::move(*made);
 }
@@ -105,7 +105,7 @@ Change FindChange(const Image& original, const Image& image, int64_t padding) {
 }
 
 // How often each change occurs in `epochs` epochs.
-std::map<Change, int> Count(const train::AugmentOptions& options, uint64_t epochs) {
+std::map<Change, int> Count(const data::AugmentOptions& options, uint64_t epochs) {
   const auto augmented = Augmented(options);
   const Distinct plain;
   std::map<Change, int> counts;
@@ -178,12 +178,9 @@ std::map<std::pair<int64_t, int32_t>, Image> Seen(const Dataset& dataset, int32_
                                                   int64_t from, int64_t to, int32_t prefetch) {
   std::map<std::pair<int64_t, int32_t>, Image> seen;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    auto loader = train::BatchLoader::Create(dataset, {.seed = 2,
-                                                       .global_batch = 15,
-                                                       .rank = rank,
-                                                       .world_size = ranks,
-                                                       .prefetch = prefetch,
-                                                       .first_step = from});
+    auto loader = data::LoadBatches(
+        dataset, {.global_batch = 15, .rank = rank, .world_size = ranks, .first_step = from},
+        {.seed = 2, .prefetch = prefetch});
     EXPECT_TRUE(loader.ok()) << loader.status().message();
     for (int64_t step = from; step < to; ++step) {
       const train::Batch* batch = *(*loader)->Next();
@@ -220,7 +217,7 @@ TEST(Augment, WhatItCannotChangeIsRefused) {
   const auto refusal = [](Shape shape, int32_t padding,
                           TensorContent content = TensorContent::kImage) {
     const Status status =
-        train::AugmentImages(std::make_unique<Distinct>(shape, content), {.crop_padding = padding})
+        data::AugmentImages(std::make_unique<Distinct>(shape, content), {.crop_padding = padding})
             .status();
     EXPECT_EQ(status.code(), StatusCode::kConfig);
     return std::string(status.message());

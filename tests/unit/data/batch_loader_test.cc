@@ -1,4 +1,4 @@
-#include "core/train/batch_loader.h"
+#include "app/data/batch_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,12 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/data/allocation_count.h"
+#include "core/train/run_length.h"
+#include "tests/support/allocation_count.h"
 
 namespace engine {
 namespace {
 
+using data::LoaderOptions;
 using ::testing::HasSubstr;
+using train::BatchRequest;
 
 // Sample i is {i, epoch}, its target {i, -i}. There are none to hold out.
 class CountingDataset : public Dataset {
@@ -64,15 +67,15 @@ const int32_t* Targets(const train::Batch& batch) {
   return static_cast<const int32_t*>(batch.target);
 }
 
-std::unique_ptr<train::BatchLoader> MakeOrFail(const Dataset& dataset,
-                                               const train::BatchOptions& options) {
-  auto loader = train::BatchLoader::Create(dataset, options);
+std::unique_ptr<train::BatchStream> MakeOrFail(const Dataset& dataset, const BatchRequest& request,
+                                               const LoaderOptions& options = {}) {
+  auto loader = data::LoadBatches(dataset, request, options);
   EXPECT_TRUE(loader.ok()) << loader.status().message();
   return loader.ok() ? std::move(*loader) : nullptr;
 }
 
 // The indices of one batch; its values must be those of the samples.
-std::vector<int32_t> Take(train::BatchLoader& loader, train::Batch* copy) {
+std::vector<int32_t> Take(train::BatchStream& loader, train::Batch* copy) {
   const auto next = loader.Next();
   EXPECT_TRUE(next.ok()) << next.status().message();
   if (!next.ok()) return {};
@@ -89,27 +92,27 @@ std::vector<int32_t> Take(train::BatchLoader& loader, train::Batch* copy) {
   return indices;
 }
 
-// All batches of some epochs from options.first_step on, as rank 0 of 1 sees them or as the ranks
+// All batches of some epochs from request.first_step on, as rank 0 of 1 sees them or as the ranks
 // see them together.
-std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, train::BatchOptions options,
-                                        int epochs) {
-  const auto first = static_cast<size_t>(options.first_step);
+std::vector<std::vector<int32_t>> Steps(const Dataset& dataset, int epochs, BatchRequest request,
+                                        const LoaderOptions& options = {}) {
+  const auto first = static_cast<size_t>(request.first_step);
   std::vector<std::vector<int32_t>> steps;
-  for (int32_t rank = 0; rank < options.world_size; ++rank) {
-    options.rank = rank;
-    const auto loader = MakeOrFail(dataset, options);
+  for (int32_t rank = 0; rank < request.world_size; ++rank) {
+    request.rank = rank;
+    const auto loader = MakeOrFail(dataset, request, options);
     if (!loader) return {};
     const size_t end = static_cast<size_t>(loader->steps_per_epoch()) * static_cast<size_t>(epochs);
     steps.resize(end - first);
     for (size_t s = first; s < end; ++s) {
       train::Batch batch;
       const std::vector<int32_t> indices = Take(*loader, &batch);
-      EXPECT_LE(batch.samples, train::MaxBatchOfRank(options));
+      EXPECT_LE(batch.samples, request.MaxSamples());
       EXPECT_EQ(batch.epoch, s / static_cast<size_t>(loader->steps_per_epoch()));
       EXPECT_EQ(batch.step_in_epoch, static_cast<int64_t>(s) % loader->steps_per_epoch());
       const int64_t left =
-          dataset.info().train_samples - batch.step_in_epoch * options.global_batch;
-      EXPECT_EQ(batch.global_samples, std::min(options.global_batch, left));
+          dataset.info().train_samples - batch.step_in_epoch * request.global_batch;
+      EXPECT_EQ(batch.global_samples, std::min(request.global_batch, left));
       std::vector<int32_t>& step = steps[s - first];
       EXPECT_EQ(batch.first_sample, static_cast<int64_t>(step.size()));
       step.insert(step.end(), indices.begin(), indices.end());
@@ -123,11 +126,11 @@ TEST(BatchLoader, RanksTogetherSeeWhatOneRankSees) {
        {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {23, 7}, {7, 8}, {5, 100}, {9, 1}, {1, 1}}) {
     const CountingDataset dataset(size);
     for (const bool shuffle : {true, false}) {
-      train::BatchOptions options = {.seed = 3, .global_batch = batch, .shuffle = shuffle};
-      const auto alone = Steps(dataset, options, 3);
+      const LoaderOptions options{.seed = 3, .shuffle = shuffle};
+      const auto alone = Steps(dataset, 3, {.global_batch = batch}, options);
       for (const int32_t world_size : {2, 3, 4, 8}) {
-        options.world_size = world_size;
-        EXPECT_EQ(Steps(dataset, options, 3), alone)
+        EXPECT_EQ(Steps(dataset, 3, {.global_batch = batch, .world_size = world_size}, options),
+                  alone)
             << size << " samples, batch " << batch << ", " << world_size << " ranks";
       }
     }
@@ -136,8 +139,8 @@ TEST(BatchLoader, RanksTogetherSeeWhatOneRankSees) {
 
 TEST(BatchLoader, EveryEpochHoldsEverySampleOnceInAnotherOrder) {
   const CountingDataset dataset(50);
-  const train::BatchOptions options = {.seed = 5, .global_batch = 8};
-  const auto steps = Steps(dataset, options, 3);
+  const BatchRequest request{.global_batch = 8};
+  const auto steps = Steps(dataset, 3, request, {.seed = 5});
   std::vector<std::vector<int32_t>> epochs(3);
   for (size_t s = 0; s < steps.size(); ++s) {
     epochs[s / 7].insert(epochs[s / 7].end(), steps[s].begin(), steps[s].end());
@@ -148,12 +151,12 @@ TEST(BatchLoader, EveryEpochHoldsEverySampleOnceInAnotherOrder) {
     std::sort(epoch.begin(), epoch.end());
     for (int32_t i = 0; i < 50; ++i) ASSERT_EQ(epoch[static_cast<size_t>(i)], i);
   }
-  EXPECT_EQ(Steps(dataset, options, 3), steps);
-  EXPECT_NE(Steps(dataset, {.seed = 6, .global_batch = 8}, 3), steps);
+  EXPECT_EQ(Steps(dataset, 3, request, {.seed = 5}), steps);
+  EXPECT_NE(Steps(dataset, 3, request, {.seed = 6}), steps);
 }
 
 TEST(BatchLoader, UnshuffledIsTheOrderOfTheDataset) {
-  const auto steps = Steps(CountingDataset(5), {.global_batch = 2, .shuffle = false}, 2);
+  const auto steps = Steps(CountingDataset(5), 2, {.global_batch = 2}, {.shuffle = false});
   EXPECT_THAT(steps, ::testing::ElementsAre(std::vector{0, 1}, std::vector{2, 3}, std::vector{4},
                                             std::vector{0, 1}, std::vector{2, 3}, std::vector{4}));
 }
@@ -171,29 +174,21 @@ TEST(BatchLoader, SevenSamplesOnEightRanks) {
   }
 }
 
-TEST(BatchLoader, PrefetchDoesNotChangeTheBatches) {
-  const CountingDataset dataset(50);
-  const auto expected = Steps(dataset, {.global_batch = 8}, 2);
-  for (const int32_t prefetch : {0, 1, 7, 100}) {
-    EXPECT_EQ(Steps(dataset, {.global_batch = 8, .prefetch = prefetch}, 2), expected) << prefetch;
-  }
-}
-
 // 50 samples in steps of 8 end in a step of 2, which leaves some ranks without any.
 TEST(BatchLoader, GoesOnAtAnyStepAsIfItHadBegunThere) {
   const CountingDataset dataset(50);
   for (const bool shuffle : {true, false}) {
-    train::BatchOptions options = {.seed = 3, .global_batch = 8, .shuffle = shuffle};
-    const auto whole = Steps(dataset, options, 4);
+    LoaderOptions options{.seed = 3, .shuffle = shuffle};
+    const auto whole = Steps(dataset, 4, {.global_batch = 8}, options);
     ASSERT_EQ(whole.size(), 28u);
-    for (const int64_t first : {1, 5, 6, 7, 13, 14, 20, 27}) {
+    for (const int64_t first : {0, 1, 5, 6, 7, 13, 14, 20, 27}) {
       for (const int32_t world_size : {1, 2, 3, 8}) {
         for (const int32_t prefetch : {0, 1, 5, 64}) {
-          options.first_step = first;
-          options.world_size = world_size;
+          const BatchRequest request{
+              .global_batch = 8, .world_size = world_size, .first_step = first};
           options.prefetch = prefetch;
           const std::vector<std::vector<int32_t>> rest(whole.begin() + first, whole.end());
-          EXPECT_EQ(Steps(dataset, options, 4), rest)
+          EXPECT_EQ(Steps(dataset, 4, request, options), rest)
               << "from " << first << ", " << world_size << " ranks, prefetch " << prefetch;
         }
       }
@@ -215,9 +210,9 @@ TEST(SamplePosition, TheSameBatchesGoOnWhereTheyWere) {
   for (const auto& [size, batch] :
        {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {7, 8}, {9, 1}, {1, 1}}) {
     for (int64_t step = 0; step < 30; ++step) {
-      const train::SamplePosition position = train::PositionAfter(step, size, batch);
+      const train::SamplePosition position = train::PositionAt(step, {}, size, batch);
       EXPECT_LT(position.samples, size);
-      EXPECT_EQ(train::StepFrom(position, size, batch), step)
+      EXPECT_EQ(train::BatchFrom(position, size, batch), step)
           << size << " samples, batch " << batch;
     }
   }
@@ -225,14 +220,14 @@ TEST(SamplePosition, TheSameBatchesGoOnWhereTheyWere) {
 
 TEST(SamplePosition, OtherBatchesLeaveNoSampleOut) {
   const CountingDataset dataset(50);
-  const auto before = Steps(dataset, {.global_batch = 8}, 2);
+  const auto before = Steps(dataset, 2, {.global_batch = 8});
   for (const int64_t other : {1, 3, 4, 7, 16, 50, 100}) {
     for (int64_t step = 1; step < 14; ++step) {
-      const train::SamplePosition position = train::PositionAfter(step, 50, 8);
+      const train::SamplePosition position = train::PositionAt(step, {}, 50, 8);
       EXPECT_EQ(position.epoch, step / 7);
       EXPECT_EQ(position.samples, step % 7 * 8);
-      const auto after = Steps(
-          dataset, {.global_batch = other, .first_step = train::StepFrom(position, 50, other)}, 2);
+      const int64_t first = train::BatchFrom(position, 50, other);
+      const auto after = Steps(dataset, 2, {.global_batch = other, .first_step = first});
       std::vector<int> seen(50);
       for (int64_t s = 0; s < step; ++s) {
         for (const int32_t index : before[static_cast<size_t>(s)])
@@ -253,7 +248,7 @@ TEST(SamplePosition, OtherBatchesLeaveNoSampleOut) {
 // The batch in use is not written to while others are made ahead.
 TEST(BatchLoader, ABatchStaysUntilTheNextCall) {
   const CountingDataset dataset(1000);
-  const auto loader = MakeOrFail(dataset, {.global_batch = 10, .prefetch = 1});
+  const auto loader = MakeOrFail(dataset, {.global_batch = 10}, {.prefetch = 1});
   ASSERT_TRUE(loader);
   for (int step = 0; step < 300; ++step) {
     const auto next = loader->Next();
@@ -267,7 +262,7 @@ TEST(BatchLoader, ABatchStaysUntilTheNextCall) {
 
 TEST(BatchLoader, AnErrorComesAfterTheBatchesBeforeItAndStays) {
   const FailingDataset dataset(100, 25);
-  const auto loader = MakeOrFail(dataset, {.global_batch = 10, .shuffle = false, .prefetch = 5});
+  const auto loader = MakeOrFail(dataset, {.global_batch = 10}, {.shuffle = false, .prefetch = 5});
   ASSERT_TRUE(loader);
   train::Batch batch;
   EXPECT_EQ(Take(*loader, &batch).front(), 0);
@@ -313,8 +308,8 @@ class ManyTensors : public Dataset {
 
 TEST(BatchLoader, HasEveryTensorOfASampleOfTheSplitThatIsAskedFor) {
   const ManyTensors dataset;
-  const auto loader = MakeOrFail(
-      dataset, {.split = Split::kHeldOut, .global_batch = 90, .shuffle = false, .prefetch = 0});
+  const auto loader = MakeOrFail(dataset, {.split = Split::kHeldOut, .global_batch = 90},
+                                 {.shuffle = false, .prefetch = 0});
   ASSERT_TRUE(loader);
   EXPECT_EQ(loader->steps_per_epoch(), 2);
   const auto next = loader->Next();
@@ -332,21 +327,34 @@ TEST(BatchLoader, HasEveryTensorOfASampleOfTheSplitThatIsAskedFor) {
 TEST(BatchLoader, EndsAtAnyTime) {
   const CountingDataset dataset(20000);
   for (int taken = 0; taken < 20; ++taken) {
-    const auto loader = MakeOrFail(dataset, {.global_batch = 10000, .prefetch = taken % 4});
+    const auto loader = MakeOrFail(dataset, {.global_batch = 10000}, {.prefetch = taken % 4});
     ASSERT_TRUE(loader);
     for (int i = 0; i < taken % 3; ++i) ASSERT_TRUE(loader->Next().ok());
   }
 }
 
+// Says how much has been allocated on the producer's thread since it filled the first batch.
+class AllocationDataset : public CountingDataset {
+ public:
+  AllocationDataset() : CountingDataset(50) {}
+  Status Fill(const FillCall& call) const noexcept override {
+    thread_local const test::AllocationCounter since_first;
+    allocated = since_first.count();
+    return CountingDataset::Fill(call);
+  }
+  mutable std::atomic<uint64_t> allocated{0};
+};
+
 TEST(BatchLoader, DoesNotAllocateAfterTheFirstBatch) {
-  const CountingDataset dataset(50);
+  const AllocationDataset dataset;
   const auto loader = MakeOrFail(dataset, {.global_batch = 8});
   ASSERT_TRUE(loader);
   ASSERT_TRUE(loader->Next().ok());
-  const int64_t before = testing::AllocationCount();
+  const test::AllocationCounter here;
   bool all_ok = true;
   for (int step = 0; step < 200; ++step) all_ok = loader->Next().ok() && all_ok;
-  EXPECT_EQ(testing::AllocationCount(), before);
+  EXPECT_EQ(here.count(), 0u);
+  EXPECT_EQ(dataset.allocated, 0u);
   EXPECT_TRUE(all_ok);
 }
 
@@ -362,7 +370,7 @@ class StuckDataset : public CountingDataset {
 
 TEST(BatchLoader, ABatchThatTakesTooLongIsATimeout) {
   StuckDataset dataset;
-  const auto loader = MakeOrFail(dataset, {.global_batch = 2, .timeout_ms = 5});
+  const auto loader = MakeOrFail(dataset, {.global_batch = 2}, {.timeout_ms = 5});
   ASSERT_TRUE(loader);
   const auto next = loader->Next();
   ASSERT_FALSE(next.ok());
@@ -373,23 +381,26 @@ TEST(BatchLoader, ABatchThatTakesTooLongIsATimeout) {
 
 TEST(BatchLoader, OptionsOutOfRange) {
   const CountingDataset dataset(10);
-  for (const train::BatchOptions& options :
-       {train::BatchOptions{.global_batch = 0}, train::BatchOptions{.rank = -1},
-        train::BatchOptions{.rank = 1}, train::BatchOptions{.world_size = 0},
-        train::BatchOptions{.prefetch = -1}, train::BatchOptions{.prefetch = 1 << 30},
-        train::BatchOptions{.timeout_ms = 0}, train::BatchOptions{.first_step = -1}}) {
-    EXPECT_EQ(train::BatchLoader::Create(dataset, options).status().code(),
-              StatusCode::kInvalidArgument);
+  const auto code = [](const Dataset& data, const BatchRequest& request,
+                       const LoaderOptions& options = {}) {
+    return data::LoadBatches(data, request, options).status().code();
+  };
+  for (const BatchRequest& request :
+       {BatchRequest{.global_batch = 0}, BatchRequest{.rank = -1}, BatchRequest{.rank = 1},
+        BatchRequest{.world_size = 0}, BatchRequest{.first_step = -1},
+        BatchRequest{.split = Split::kHeldOut}}) {
+    EXPECT_EQ(code(dataset, request), StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(train::BatchLoader::Create(CountingDataset(0), {}).status().code(),
-            StatusCode::kInvalidArgument);
-  EXPECT_EQ(train::BatchLoader::Create(dataset, {.split = Split::kHeldOut}).status().code(),
-            StatusCode::kInvalidArgument);
+  for (const LoaderOptions& options :
+       {LoaderOptions{.prefetch = -1}, LoaderOptions{.prefetch = 1 << 30},
+        LoaderOptions{.timeout_ms = 0}}) {
+    EXPECT_EQ(code(dataset, {}, options), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(code(CountingDataset(0), {}), StatusCode::kInvalidArgument);
   // A batch larger than the dataset costs no more than the dataset; more samples than memory fail.
-  EXPECT_TRUE(train::BatchLoader::Create(dataset, {.global_batch = int64_t{1} << 60}).ok());
+  EXPECT_EQ(code(dataset, {.global_batch = int64_t{1} << 60}), StatusCode::kOk);
   const CountingDataset endless(int64_t{1} << 61);
-  const Status status =
-      train::BatchLoader::Create(endless, {.global_batch = int64_t{1} << 61}).status();
+  const Status status = data::LoadBatches(endless, {.global_batch = int64_t{1} << 61}, {}).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("lower the batch size"));
 }

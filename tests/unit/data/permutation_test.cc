@@ -1,4 +1,4 @@
-#include "core/train/permutation.h"
+#include "app/data/permutation.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace engine {
 namespace {
 
 std::vector<int64_t> OrderOf(int64_t size, uint64_t seed, uint64_t epoch) {
-  const train::Permutation permutation(size, seed, epoch);
+  const data::Permutation permutation(size, seed, epoch);
   std::vector<int64_t> order;
   for (int64_t i = 0; i < size; ++i) order.push_back(permutation(i));
   return order;
@@ -56,7 +56,7 @@ TEST(Permutation, EveryThingComesToEveryPosition) {
   for (const int64_t size : {2, 3, 5, 10, 16}) {
     std::vector<int64_t> counts(static_cast<size_t>(size * size));
     for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
-      const train::Permutation permutation(size, 3, epoch);
+      const data::Permutation permutation(size, 3, epoch);
       for (int64_t i = 0; i < size; ++i) ++counts[static_cast<size_t>(i * size + permutation(i))];
     }
     const double expected = static_cast<double>(kEpochs) / static_cast<double>(size);
@@ -72,7 +72,7 @@ TEST(Permutation, EveryThingComesToEveryPosition) {
 
 TEST(Permutation, VeryLargeSizesStayInside) {
   for (const int64_t size : {(int64_t{1} << 40) + 1, int64_t{1} << 62}) {
-    const train::Permutation permutation(size, 1, 0);
+    const data::Permutation permutation(size, 1, 0);
     std::set<int64_t> seen;
     for (int64_t i = 0; i < 1000; ++i) {
       const int64_t value = permutation(i * (size / 1000));

@@ -2,7 +2,7 @@
 //
 //   interfaces/engine <- interfaces/kit <- plugins/*
 //   interfaces/engine <- core/base <- core/{plugin,trace} <- core/graph <- core/exec <- core/train
-//   core <- app/{config,launch,checkpoint} <- app/command <- tools/trace <- app/run
+//   core <- app/{plugins <- config, data, launch, checkpoint} <- app/command <- tools/trace <- app/run
 //        <- tools/simulate, bench <- app/cli (main.cc only)
 //   all of these <- tests
 #include <gmock/gmock.h>
@@ -28,8 +28,9 @@ using ::testing::IsEmpty;
 // Who may include what: a folder or file, and the folders that it sees beside itself and the SDK.
 // Of several that fit a file the longest counts; a folder without any has no place in the house.
 const std::map<std::string, std::vector<std::string>>& Arrows() {
-  static const std::vector<std::string> ground = {"core", "app/config", "app/launch",
-                                                  "app/checkpoint", "app/command"};
+  static const std::vector<std::string> ground = {"core",       "app/plugins",    "app/config",
+                                                  "app/data",   "app/launch", "app/checkpoint",
+                                                  "app/command"};
   static const auto above = [](std::vector<std::string> more) {
     more.insert(more.end(), ground.begin(), ground.end());
     return more;
@@ -41,7 +42,9 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"core/graph", {"core/base", "core/plugin"}},
       {"core/exec", {"core/base", "core/plugin", "core/trace", "core/graph"}},
       {"core/train", {"core"}},
-      {"app/config", {"core"}},
+      {"app/plugins", {"core"}},
+      {"app/config", {"core", "app/plugins"}},
+      {"app/data", {"core"}},
       {"app/launch", {"core"}},
       {"app/checkpoint", {"core"}},
       {"app/command", {"core", "app/config", "app/launch"}},
@@ -260,15 +263,21 @@ TEST(LayeringRules, TellGoodFromBad) {
       {"core/graph/graph.h", {"builder.h", true}, false},
       {"core/graph/graph.h", {"kit/op.h", true}, false},
       {"core/graph/graph.h", {"core/exec/executor.h", true}, false},
-      {"core/plugin/catalog.h", {"core/graph/graph.h", true}, false},
-      {"core/plugin/loaded_plugin.cc", {"boost/dll/shared_library.hpp", false}, true},
+      {"core/plugin/plugin_set.h", {"core/graph/graph.h", true}, false},
+      {"core/plugin/plugin_set.h", {"app/plugins/catalog.h", true}, false},
+      {"core/plugin/create_object.cc", {"boost/dll/shared_library.hpp", false}, true},
       {"core/exec/executor.cc", {"boost/dll/shared_library.hpp", false}, false},
-      {"core/plugin/catalog.cc", {"nlohmann/json.hpp", false}, false},
-      {"core/plugin/catalog.cc", {"spdlog/logger.h", false}, false},
+      {"core/plugin/plugin_set.cc", {"nlohmann/json.hpp", false}, false},
+      {"core/plugin/plugin_set.cc", {"spdlog/logger.h", false}, false},
       {"core/base/abort_signal.cc", {"sodium.h", false}, false},
       {"core/base/abort_signal.cc", {"sys/stat.h", false}, true},
       {"core/train/trainer.h", {"core/exec/executor.h", true}, true},
       {"core/train/trainer.h", {"app/config/config.h", true}, false},
+      {"core/train/trainer.h", {"app/data/dataset_source.h", true}, false},
+      {"app/config/schema.h", {"app/plugins/catalog.h", true}, true},
+      {"app/plugins/catalog.h", {"app/config/config.h", true}, false},
+      {"app/data/batch_loader.h", {"core/train/batch_source.h", true}, true},
+      {"app/data/batch_loader.h", {"app/config/config.h", true}, false},
       {"core/train/trainer.h", {"plugins/sgd/sgd.cc", true}, false},
       {"core/train/trainer.h", {"bench/bench.h", true}, false},
       {"core/train/trainer.h", {"tests/support/toy_ops.h", true}, false},

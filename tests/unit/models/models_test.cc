@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/graph/memory_plan.h"
-#include "core/train/parameter_groups.h"
+#include "core/train/run_model.h"
 #include "kit/op.h"
 #include "tests/unit/train/single_rank.h"
 

@@ -5,8 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/plugin/catalog.h"
-#include "core/plugin/plugin_set.h"
+#include "core/plugin/create_object.h"
+#include "core/plugin/plugin_host.h"
+#include "tests/unit/plugin/logging_rank.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
 namespace engine::plugin {
@@ -46,16 +47,14 @@ class CrashHandlerTest : public ::testing::Test {
  protected:
   Crash CrashOfPlugin(const std::string& fault) {
     return CrashOf([&] {
-      LogHost host;
-      const auto plugin = LoadedPlugin::Load(ReadPluginFile(file_));
-      if (!plugin.ok()) _exit(1);
-      const OptionValue value{.name = "fault", .type = OptionType::kEnum, .string = fault};
-      const auto object = (*plugin)->Create(host, Options({&value, 1}));
+      PluginHost host("faulty", rank_.context, nullptr, nullptr);
+      const auto object = CreateObject(folder_.Choose("faulty", "fault", fault), host);
       _exit(object.ok() ? 2 : 3);
     });
   }
 
   PluginFolder folder_;
+  LoggingRank rank_;
   const std::string file_ = folder_.Add("faulty");
 };
 
@@ -80,7 +79,8 @@ TEST_F(CrashHandlerTest, ReportsAnOverflowOfTheStack) {
 
 TEST_F(CrashHandlerTest, BlamesNoPluginForACrashElsewhere) {
   const Crash crash = CrashOf([&] {
-    if (!LoadedPlugin::Load(ReadPluginFile(file_)).ok()) _exit(1);
+    PluginHost host("faulty", rank_.context, nullptr, nullptr);
+    if (CreateObject(folder_.Choose("faulty", "fault", "error"), host).ok()) _exit(1);
     raise(SIGFPE);
   });
   EXPECT_EQ(crash.signal, SIGFPE);

@@ -2,29 +2,23 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
+#include "app/plugins/catalog.h"
+#include "app/plugins/option_value.h"
 #include "engine/plugin.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::plugin {
 
 class PluginFolder {
  public:
-  PluginFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "engine_plugins_XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~PluginFolder() { std::filesystem::remove_all(path_); }
-  PluginFolder(const PluginFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string File(const std::string& name) const { return path_ + "/libengine_" + name + ".so"; }
+  const std::string& path() const { return folder_.path().native(); }
+  std::string File(const std::string& name) const { return path() + "/libengine_" + name + ".so"; }
 
   // Copies a fixture, under another name if one is given. Returns the file.
   std::string Add(const std::string& fixture, const std::string& name = "") {
@@ -33,9 +27,19 @@ class PluginFolder {
     return file;
   }
 
-  static std::string ReadFile(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+  // A fixture with the given option set and its other options at their defaults.
+  PluginChoice Choose(const std::string& fixture, const std::string& option = "",
+                      const std::string& value = "") {
+    if (!std::filesystem::exists(File(fixture))) Add(fixture);
+    const plugins::PluginFile file = plugins::ReadPluginFile(File(fixture));
+    EXPECT_TRUE(file.problem.ok()) << file.problem.message();
+    PluginChoice choice{file, {}};
+    for (const OptionSpec* spec : plugins::OptionsOf(file.options, "")) {
+      const bool given = spec->name.view() == option;
+      choice.options.push_back(given ? *plugins::ParseOptionValue(*spec, value)
+                                     : plugins::DefaultOf(*spec));
+    }
+    return choice;
   }
 
   static void WriteFile(const std::string& file, const std::string& bytes) {
@@ -45,7 +49,7 @@ class PluginFolder {
   // Changes the descriptor in a file: change(header, whole descriptor).
   template <typename Change>
   static void Patch(const std::string& file, Change change) {
-    std::string bytes = ReadFile(file);
+    std::string bytes = testing::ReadWhole(file);
     PluginHeader header;
     size_t at = bytes.find(Bytes(kPluginMagic));
     for (; at != std::string::npos; at = bytes.find(Bytes(kPluginMagic), at + 1)) {
@@ -69,26 +73,7 @@ class PluginFolder {
     return {reinterpret_cast<const char*>(&number), sizeof number};
   }
 
-  std::string path_;
-};
-
-// A Host that keeps what is logged.
-class LogHost final : public Host {
- public:
-  RankInfo rank_info() const noexcept override { return {}; }
-  Device* device() const noexcept override { return nullptr; }
-  void Log(LogLevel, std::string_view message) noexcept override {
-    log += std::string(message) + "\n";
-  }
-  void Metric(std::string_view, double) noexcept override {}
-  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override { return {}; }
-  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
-                  void*) noexcept override {
-    return {};
-  }
-  Status StoreHas(std::string_view, bool*) noexcept override { return {}; }
-
-  std::string log;
+  testing::TempFolder folder_;
 };
 
 }  // namespace engine::plugin

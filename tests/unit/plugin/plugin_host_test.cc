@@ -6,7 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "app/launch/memory_store.h"
+#include "tests/unit/plugin/logging_rank.h"
 
 namespace engine::plugin {
 namespace {
@@ -14,16 +14,13 @@ namespace {
 class PluginHostTest : public testing::Test {
  protected:
   PluginHost MakeHost(const char* plugin) {
-    return PluginHost(plugin, context_, &device_, [this](std::string_view name, double value) {
+    return PluginHost(plugin, rank_.context, &device_, [this](std::string_view name, double value) {
       if (name == "bad") throw std::runtime_error("disk full");
       metrics_ << name << '=' << value << ';';
     });
   }
 
-  base::AbortSignal abort_;
-  launch::MemoryStore store_{std::make_shared<launch::MemoryTable>(), abort_};
-  std::atomic<int> stop_{0};
-  base::RankContext context_{{1, 2, 0, 1}, store_, abort_, stop_};
+  LoggingRank rank_;
   Device* device_ = nullptr;
   std::ostringstream lines_, metrics_;
 };
@@ -38,7 +35,7 @@ TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
   bool exists = true;
   ASSERT_TRUE(b.StoreHas("k", &exists).ok());
   EXPECT_FALSE(exists);
-  EXPECT_TRUE(*store_.Has("plugin/a/k"));
+  EXPECT_TRUE(*rank_.store.Has("plugin/a/k"));
   Status status = b.StoreGetString("k", 1, &read);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_THAT(status.message(), testing::HasSubstr("plugin/b/k"));
@@ -46,7 +43,7 @@ TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
 
 TEST_F(PluginHostTest, AnAbortIsAPeerError) {
   PluginHost host = MakeHost("a");
-  abort_.Raise(Status::Error(StatusCode::kTimeout, "no progress"));
+  rank_.abort.Raise(Status::Error(StatusCode::kTimeout, "no progress"));
   bool exists = false;
   std::string read;
   for (const Status& status : {host.StoreSet("k", {}), host.StoreHas("k", &exists),
@@ -67,7 +64,7 @@ TEST_F(PluginHostTest, KnowsItsRankAndDevice) {
 }
 
 TEST_F(PluginHostTest, LogsAndMeasures) {
-  context_.log = [this](LogLevel level, std::string_view text) {
+  rank_.context.log = [this](LogLevel level, std::string_view text) {
     lines_ << static_cast<int>(level) << ' ' << text << '\n';
   };
   PluginHost host = MakeHost("tcp");

@@ -1,9 +1,9 @@
-#include "core/train/learning_rate.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numbers>
+
+#include "core/train/run_config.h"
 
 namespace engine::train {
 namespace {
@@ -14,37 +14,37 @@ LearningRate Rate(Schedule schedule, int64_t warmup_steps) {
   return {.base = 0.4, .schedule = schedule, .warmup_steps = warmup_steps, .final_ratio = 0.25};
 }
 
-TEST(LearningRateAt, ConstantStaysAtTheBase) {
+TEST(LearningRate, ConstantStaysAtTheBase) {
   const auto rate = Rate(Schedule::kConstant, 0);
-  for (const int64_t step : {1, 50, 100}) EXPECT_DOUBLE_EQ(LearningRateAt(rate, step, 100), 0.4);
+  for (const int64_t step : {1, 50, 100}) EXPECT_DOUBLE_EQ(rate.At(step, 100), 0.4);
 }
 
-TEST(LearningRateAt, WarmUpIsLinearAndEndsAtTheBase) {
+TEST(LearningRate, WarmUpIsLinearAndEndsAtTheBase) {
   for (const auto schedule : {Schedule::kConstant, Schedule::kCosine}) {
     const auto rate = Rate(schedule, 8);
     for (int64_t step = 1; step <= 8; ++step) {
-      EXPECT_DOUBLE_EQ(LearningRateAt(rate, step, 100), 0.05 * static_cast<double>(step));
+      EXPECT_DOUBLE_EQ(rate.At(step, 100), 0.05 * static_cast<double>(step));
     }
   }
-  EXPECT_DOUBLE_EQ(LearningRateAt(Rate(Schedule::kConstant, 8), 9, 100), 0.4);
+  EXPECT_DOUBLE_EQ(Rate(Schedule::kConstant, 8).At(9, 100), 0.4);
 }
 
-TEST(LearningRateAt, CosineFallsFromTheWarmUpToTheFinalRatio) {
+TEST(LearningRate, CosineFallsFromTheWarmUpToTheFinalRatio) {
   const auto rate = Rate(Schedule::kCosine, 20);
-  EXPECT_DOUBLE_EQ(LearningRateAt(rate, 20, 100), 0.4);
-  EXPECT_DOUBLE_EQ(LearningRateAt(rate, 60, 100), (0.4 + 0.1) / 2);
-  EXPECT_DOUBLE_EQ(LearningRateAt(rate, 100, 100), 0.1);
+  EXPECT_DOUBLE_EQ(rate.At(20, 100), 0.4);
+  EXPECT_DOUBLE_EQ(rate.At(60, 100), (0.4 + 0.1) / 2);
+  EXPECT_DOUBLE_EQ(rate.At(100, 100), 0.1);
   const double expected = 0.1 + 0.3 * 0.5 * (1 + std::cos(std::numbers::pi * 30 / 80));
-  EXPECT_NEAR(LearningRateAt(rate, 50, 100), expected, 1e-15);
+  EXPECT_NEAR(rate.At(50, 100), expected, 1e-15);
   for (int64_t step = 20; step < 100; ++step) {
-    EXPECT_GT(LearningRateAt(rate, step, 100), LearningRateAt(rate, step + 1, 100)) << step;
+    EXPECT_GT(rate.At(step, 100), rate.At(step + 1, 100)) << step;
   }
 }
 
-TEST(LearningRateAt, ARunShorterThanItsWarmUpOnlyWarmsUp) {
+TEST(LearningRate, ARunShorterThanItsWarmUpOnlyWarmsUp) {
   const auto rate = Rate(Schedule::kCosine, 10);
-  EXPECT_DOUBLE_EQ(LearningRateAt(rate, 4, 4), 0.16);
-  EXPECT_DOUBLE_EQ(LearningRateAt(rate, 10, 10), 0.4);
+  EXPECT_DOUBLE_EQ(rate.At(4, 4), 0.16);
+  EXPECT_DOUBLE_EQ(rate.At(10, 10), 0.4);
 }
 
 }  // namespace

@@ -22,30 +22,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 checkpoint::CheckpointInfo ThisRun(int64_t global_batch) {
-  return {.config = {},
-          .optimizer = {},
-          .seed = 3,
-          .world_size = 2,
-          .global_batch = global_batch,
-          .data = {}};
+  return {.seed = 3, .world_size = 2, .global_batch = global_batch};
 }
 
 // After `step` steps over 50 samples.
 checkpoint::CheckpointInfo Stored(int64_t step, int64_t global_batch) {
   checkpoint::CheckpointInfo info = ThisRun(global_batch);
   info.step = step;
-  info.position = train::PositionAfter(step, 50, global_batch);
+  info.position = train::PositionAt(step, {}, 50, global_batch);
   return info;
-}
-
-train::RunLength Steps(int64_t steps) {
-  return {.steps = steps, .epochs = {}, .tokens = {}};
-}
-train::RunLength Epochs(double epochs) {
-  return {.steps = {}, .epochs = epochs, .tokens = {}};
-}
-train::RunLength Tokens(int64_t tokens) {
-  return {.steps = {}, .epochs = {}, .tokens = tokens};
 }
 
 // An epoch has 7 steps, the last one of 2 samples.
@@ -116,14 +101,14 @@ TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
 }
 
 TEST(LastStep, CountsFromTheBeginningOfTheRun) {
-  EXPECT_EQ(*train::LastStep(Steps(20), kSevenSteps, {}), 20);
-  EXPECT_EQ(*train::LastStep(Epochs(2.5), kSevenSteps, {}), 18);
-  EXPECT_EQ(*train::LastStep(Steps(20), kSevenSteps, At(19)), 20);
-  EXPECT_EQ(*train::LastStep(Epochs(2.5), kSevenSteps, At(17)), 18);
+  EXPECT_EQ(*train::LastStep({.steps = 20}, kSevenSteps, {}), 20);
+  EXPECT_EQ(*train::LastStep({.epochs = 2.5}, kSevenSteps, {}), 18);
+  EXPECT_EQ(*train::LastStep({.steps = 20}, kSevenSteps, At(19)), 20);
+  EXPECT_EQ(*train::LastStep({.epochs = 2.5}, kSevenSteps, At(17)), 18);
   // 17 steps went half as far; 9 of 12 batches of 3 epochs are seen.
   const train::TrainingAmount four_steps = {
       .samples = 50, .targets_per_sample = 3, .global_batch = 16};
-  EXPECT_EQ(*train::LastStep(Epochs(3), four_steps, {.step = 17, .first_batch = 9}), 20);
+  EXPECT_EQ(*train::LastStep({.epochs = 3}, four_steps, {.step = 17, .first_batch = 9}), 20);
 }
 
 // Targets that a run of `steps` steps has seen, by going through its batches.
@@ -143,11 +128,11 @@ TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
         train::TrainingAmount{.samples = 9, .targets_per_sample = 4, .global_batch = 3},
         train::TrainingAmount{.samples = 5, .targets_per_sample = 1, .global_batch = 64}}) {
     for (int64_t tokens = 1; tokens < 700; ++tokens) {
-      const int64_t last = *train::LastStep(Tokens(tokens), amount, {});
+      const int64_t last = *train::LastStep({.tokens = tokens}, amount, {});
       ASSERT_GE(TargetsSeen(amount, last), tokens);
       ASSERT_LT(TargetsSeen(amount, last - 1), tokens);
       if (last > 2) {
-        ASSERT_EQ(*train::LastStep(Tokens(tokens), amount, At(2)), last);
+        ASSERT_EQ(*train::LastStep({.tokens = tokens}, amount, At(2)), last);
       }
     }
   }
@@ -155,8 +140,12 @@ TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
 
 TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
   // 17 steps are two epochs of 50 samples and 24 more, with 3 targets each.
-  for (const train::RunLength& length :
-       {Steps(17), Steps(5), Epochs(2.4), Epochs(1), Tokens(3 * 124), Tokens(1)}) {
+  for (const train::RunLength& length : {train::RunLength{.steps = 17},
+                                         {.steps = 5},
+                                         {.epochs = 2.4},
+                                         {.epochs = 1},
+                                         {.tokens = 3 * 124},
+                                         {.tokens = 1}}) {
     const Status done = train::LastStep(length, kSevenSteps, At(17)).status();
     EXPECT_EQ(done.code(), StatusCode::kConfig);
     EXPECT_THAT(done.message(), AllOf(HasSubstr("it has 17 steps"),
@@ -165,7 +154,7 @@ TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
                                                                 : "train.steps is"),
                                       HasSubstr("raise it")));
   }
-  EXPECT_EQ(*train::LastStep(Tokens(3 * 124 + 1), kSevenSteps, At(17)), 18);
+  EXPECT_EQ(*train::LastStep({.tokens = 3 * 124 + 1}, kSevenSteps, At(17)), 18);
 }
 
 TEST(RunStart, IsPublishedForRanksThatComeLater) {
@@ -222,22 +211,14 @@ TEST(LoadCheckpoint, GoesOnToTheBit) {
         "plugins: [\"null\", \"priority_sched\", \"cpu_ops\", " +
         std::string(optimizer) + "\n";
     testing::TempFolder folder;
-    const auto make = [&](std::unique_ptr<SingleRank>* rank) {
-      auto made = SingleRank::Make(config);
-      EXPECT_TRUE(made.ok()) << made.status().message();
-      *rank = std::move(*made);
-      auto executor = (*rank)->MakeExecutor(kInputs);
-      EXPECT_TRUE(executor.ok()) << executor.status().message();
-      EXPECT_TRUE((*executor)->memory().InitializeParameters().ok());
-      return std::move(*executor);
-    };
     const auto write = [&](const char* name, const exec::Executor& executor, int64_t step) {
       const Status written =
           checkpoint::WriteCheckpoint(folder / name, executor, {.step = step, .config = config});
       ASSERT_TRUE(written.ok()) << written.message();
     };
-    std::unique_ptr<SingleRank> first_rank, second_rank;
-    const std::unique_ptr<exec::Executor> first = make(&first_rank), second = make(&second_rank);
+    const auto [first_rank, first] = MakeRankWithExecutor(config, kInputs);
+    const auto [second_rank, second] = MakeRankWithExecutor(config, kInputs);
+    ASSERT_TRUE(first && second);
     Train(*first, 0, 10);
     write("ten", *first, 10);
     Train(*first, 10, 20);

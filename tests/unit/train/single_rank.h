@@ -1,6 +1,8 @@
 // One rank in this process with real plugins, for tests of the parts that a trainer is made of.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -11,8 +13,8 @@
 #include "app/launch/log.h"
 #include "app/launch/memory_store.h"
 #include "core/exec/executor.h"
-#include "core/train/rank_plugins.h"
-#include "core/train/run_data.h"
+#include "core/plugin/rank_plugins.h"
+#include "core/train/run_model.h"
 
 namespace engine::test {
 
@@ -42,7 +44,7 @@ class SingleRank {
     std::unique_ptr<SingleRank> rank(new SingleRank(std::move(config)));
     rank->context_.log = launch::MemberLog({});
     ENGINE_ASSIGN_OR_RETURN(rank->plugins_,
-                            train::RankPlugins::Create(rank->config_.plugins(), rank->context_));
+                            plugin::RankPlugins::Create(rank->config_.plugins(), rank->context_));
     return rank;
   }
 
@@ -69,11 +71,10 @@ class SingleRank {
   Result<std::unique_ptr<exec::Executor>> MakeExecutor(const ModelInputs& inputs) {
     ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, BuildGraph(inputs));
     const plugin::PluginSelection& chosen = config_.plugins();
-    exec::ExecutorOptions options{.seed = config_.run().seed,
-                                  .scheduler_name = chosen.scheduler.entry.name,
-                                  .optimizer_name = chosen.optimizer.entry.name};
-    for (const plugin::PluginChoice& hook : chosen.hooks)
-      options.hook_names.push_back(hook.entry.name);
+    const exec::ExecutorOptions options{.seed = config_.run().seed,
+                                        .scheduler_name = chosen.scheduler.entry.name,
+                                        .optimizer_name = chosen.optimizer.entry.name,
+                                        .hook_names = chosen.HookNames()};
     return exec::Executor::Create(std::move(graph), plugins_->set(), ops(), &store_, options);
   }
 
@@ -115,7 +116,26 @@ class SingleRank {
   base::AbortSignal abort_;
   launch::MemoryStore store_;
   base::RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
-  std::unique_ptr<train::RankPlugins> plugins_;
+  std::unique_ptr<plugin::RankPlugins> plugins_;
 };
+
+struct RankWithExecutor {
+  std::unique_ptr<SingleRank> rank;
+  std::unique_ptr<exec::Executor> executor;  // uses the rank
+};
+
+// A rank and an executor whose parameters have their initial values; null when there is an error,
+// which is reported.
+inline RankWithExecutor MakeRankWithExecutor(const std::string& config, const ModelInputs& inputs) {
+  RankWithExecutor made;
+  const auto make = [&]() -> Status {
+    ENGINE_ASSIGN_OR_RETURN(made.rank, SingleRank::Make(config));
+    ENGINE_ASSIGN_OR_RETURN(made.executor, made.rank->MakeExecutor(inputs));
+    return made.executor->memory().InitializeParameters();
+  };
+  const Status status = make();
+  EXPECT_TRUE(status.ok()) << status.message();
+  return made;
+}
 
 }  // namespace engine::test

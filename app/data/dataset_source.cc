@@ -1,0 +1,67 @@
+#include "app/data/dataset_source.h"
+
+#include <string>
+#include <utility>
+
+#include "app/data/augment.h"
+#include "app/data/batch_loader.h"
+#include "core/plugin/create_object.h"
+
+namespace engine::data {
+namespace {
+
+Status CheckTensor(const std::string& dataset, const SampleTensor& tensor) {
+  bool fits = tensor.shape.ndim < kMaxDims && tensor.classes >= 0 && SizeOf(tensor.dtype) > 0;
+  for (int32_t i = 0; i < tensor.shape.ndim; ++i) fits = fits && tensor.shape[i] > 0;
+  fits = fits && (tensor.classes == 0 || tensor.dtype == DType::kInt32);
+  if (fits) return {};
+  return Status::Error(StatusCode::kPlugin,
+                       "%s: the tensor '%s' has a shape, a type or classes that cannot be; this is "
+                       "an error of its plugin",
+                       dataset.c_str(), std::string(tensor.name).c_str());
+}
+
+Status CheckInfo(const DatasetInfo& info) {
+  const std::string name(info.name);
+  if (info.inputs.empty() || info.train_samples < 0 || info.held_out_samples < 0) {
+    return Status::Error(StatusCode::kPlugin,
+                         "%s: samples without input, or fewer than none; this is an error of its "
+                         "plugin",
+                         name.c_str());
+  }
+  for (const auto& tensors : {info.inputs, info.targets}) {
+    for (const SampleTensor& tensor : tensors) ENGINE_RETURN_IF_ERROR(CheckTensor(name, tensor));
+  }
+  return {};
+}
+
+}  // namespace
+
+DatasetSource::DatasetSource(const train::RunConfig& config, base::RankContext& rank)
+    : config_(config), host_(config.plugins.dataset.entry.name, rank, nullptr, nullptr) {}
+
+Status DatasetSource::Make() {
+  ENGINE_ASSIGN_OR_RETURN(dataset_, plugin::Create<Dataset>(config_.plugins.dataset, host_));
+  return {};
+}
+
+Status DatasetSource::Open() {
+  ENGINE_RETURN_IF_ERROR(Make());
+  ENGINE_RETURN_IF_ERROR(dataset_->Open(config_.seed));
+  ENGINE_RETURN_IF_ERROR(CheckInfo(info()));
+  if (config_.data.crop_padding == 0 && !config_.data.flip) return {};
+  const AugmentOptions options{
+      .crop_padding = config_.data.crop_padding, .flip = config_.data.flip, .seed = config_.seed};
+  ENGINE_ASSIGN_OR_RETURN(dataset_, AugmentImages(std::move(dataset_), options));
+  return {};
+}
+
+Result<std::unique_ptr<train::BatchStream>> DatasetSource::Batches(
+    const train::BatchRequest& request) {
+  return LoadBatches(*dataset_, request,
+                     {.seed = config_.seed,
+                      .shuffle = request.split == Split::kTrain && config_.data.shuffle,
+                      .prefetch = config_.data.prefetch});
+}
+
+}  // namespace engine::data

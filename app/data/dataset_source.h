@@ -1,0 +1,33 @@
+// The batches of a run: its dataset plugin, its images augmented, in the order of each epoch.
+#pragma once
+
+#include <memory>
+
+#include "core/base/rank_context.h"
+#include "core/plugin/plugin_host.h"
+#include "core/train/batch_source.h"
+#include "core/train/run_config.h"
+
+namespace engine::data {
+
+class DatasetSource final : public train::BatchSource {
+ public:
+  // Both are borrowed.
+  DatasetSource(const train::RunConfig& config, base::RankContext& rank);
+
+  // Makes the dataset that the configuration chooses, which reads nothing yet: info() says what a
+  // sample is.
+  Status Make();
+  // Makes and opens it. kPlugin when it breaks its contract, kConfig when its images are to be
+  // augmented and it has none.
+  Status Open() override;
+  DatasetInfo info() const override { return dataset_->info(); }
+  Result<std::unique_ptr<train::BatchStream>> Batches(const train::BatchRequest& request) override;
+
+ private:
+  const train::RunConfig& config_;
+  plugin::PluginHost host_;
+  std::unique_ptr<Dataset> dataset_;  // uses the host
+};
+
+}  // namespace engine::data

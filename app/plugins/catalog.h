@@ -1,0 +1,49 @@
+// Which plugins there are, learned from their files without running any of their code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plugin/plugin_set.h"
+#include "engine/status.h"
+
+namespace engine::plugins {
+
+// A file that is called like a plugin. If it has a problem only path and name are known, the name
+// from the file's name if it has no descriptor; if not, the entry is one that can be loaded.
+struct PluginFile : plugin::PluginEntry {
+  Status problem;  // why it cannot be loaded, one sentence; ok() if it can as far as the file tells
+  bool shadowed = false;  // another file of this name comes first in the search order
+  std::string doc, compiler;
+  uint16_t abi_major = 0, abi_minor = 0, min_host_minor = 0;
+};
+
+// `path` from `base` on; from the current directory where that is empty.
+std::string AbsolutePath(const std::string& path, const std::string& base = "");
+
+// Reads and checks the descriptor of one file: ELF, symbol, magic, ABI major, minor, fingerprint,
+// bounds, name against the file's name, and the published options themselves (defaults parse and
+// are in range).
+PluginFile ReadPluginFile(const std::string& path);
+
+class PluginCatalog {
+ public:
+  // All files libengine_*.so of `folders`, in order; folders that do not exist are skipped. Never
+  // the current directory: an empty folder name is ignored.
+  static PluginCatalog Scan(const std::vector<std::string>& folders);
+
+  const std::vector<PluginFile>& files() const { return files_; }
+  const std::vector<std::string>& folders() const { return folders_; }
+
+  // The first file called `name`, or the file `name` if it holds a slash. kPlugin with the reason
+  // when it is broken; when there is none, with the folders that were searched and the nearest
+  // name.
+  Result<PluginFile> Find(const std::string& name) const;
+
+ private:
+  std::vector<std::string> folders_;
+  std::vector<PluginFile> files_;
+};
+
+}  // namespace engine::plugins

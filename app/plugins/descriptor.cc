@@ -1,0 +1,158 @@
+// descriptor = PluginHeader ... OpName[op_count] ... OptionSpec[option_count] ...
+//
+// op_offset and option_offset count from the header, size_bytes is that of all. The first fields,
+// up to size_bytes, are the handshake: no other field is looked at before they agree. What another
+// compiler or a hostile file put here is plain bytes: they are copied out, never read in place.
+
+#include "app/plugins/descriptor.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <set>
+#include <type_traits>
+#include <vector>
+
+#include "app/plugins/option_value.h"
+
+namespace engine::plugins {
+namespace {
+
+constexpr StatusCode kPlugin = StatusCode::kPlugin;
+
+// The first fields of every descriptor of every ABI, in this order for ever: the rest has a meaning
+// only if they agree.
+Status CheckHandshake(const PluginHeader& header) {
+  if (header.magic != kPluginMagic) {
+    return Status::Error(kPlugin,
+                         "the descriptor does not begin with the magic number; "
+                         "make it with engine::DescribePlugin");
+  }
+  if (header.abi_major != ENGINE_ABI_MAJOR) {
+    return Status::Error(kPlugin, "built for plugin ABI %d, this engine has ABI %d; rebuild it",
+                         header.abi_major, ENGINE_ABI_MAJOR);
+  }
+  if (header.min_host_minor > kAbiMinor) {
+    return Status::Error(kPlugin,
+                         "needs plugin ABI %d.%d, this engine has %d.%d; use a newer engine",
+                         ENGINE_ABI_MAJOR, header.min_host_minor, ENGINE_ABI_MAJOR, kAbiMinor);
+  }
+  if (header.fingerprint != ENGINE_ABI_FINGERPRINT) {
+    return Status::Error(kPlugin,
+                         "built against other engine headers (fingerprint %016" PRIx64
+                         ", this engine has %016" PRIx64
+                         "); rebuild it against the headers of this engine",
+                         header.fingerprint, uint64_t{ENGINE_ABI_FINGERPRINT});
+  }
+  return {};
+}
+
+// Copies the array at `offset` out of the descriptor.
+template <typename T>
+Status ReadArray(std::span<const std::byte> bytes, uint32_t offset, uint32_t count,
+                 std::vector<T>* out) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  constexpr uint32_t kMost = 4096;  // of ops or options; a bound on garbage
+  if (count > kMost || offset > bytes.size() || (bytes.size() - offset) / sizeof(T) < count) {
+    return Status::Error(kPlugin, "the descriptor's lists reach beyond its end");
+  }
+  out->resize(count);
+  if (count > 0) std::memcpy(out->data(), bytes.data() + offset, count * sizeof(T));
+  return {};
+}
+
+Status ReadTexts(const PluginHeader& header, PluginFile* entry) {
+  if (!IsText(header.name) || !IsText(header.version) || !IsText(header.device) ||
+      !IsText(header.doc) || !IsText(header.compiler)) {
+    return Status::Error(kPlugin,
+                         "the descriptor has text that does not end, or with control characters");
+  }
+  if (!IsName(header.name.view())) {
+    return Status::Error(kPlugin, "the plugin's name '%s' is not [a-z][a-z0-9_]*",
+                         header.name.text);
+  }
+  if (header.name.view() != entry->name) {
+    return Status::Error(kPlugin, "the plugin calls itself '%s'; its file must be libengine_%s.so",
+                         header.name.text, header.name.text);
+  }
+  if (!IsName(header.device.view())) {
+    return Status::Error(kPlugin, "the plugin's device '%s' is not [a-z][a-z0-9_]*",
+                         header.device.text);
+  }
+  entry->version = header.version.view();
+  entry->device = header.device.view();
+  entry->doc = header.doc.view();
+  entry->compiler = header.compiler.view();
+  return {};
+}
+
+Status CheckOps(const PluginFile& entry) {
+  if (!std::all_of(entry.ops.begin(), entry.ops.end(), IsName)) {
+    return Status::Error(kPlugin, "an op's name is not [a-z][a-z0-9_]*");
+  }
+  if (std::set<std::string>(entry.ops.begin(), entry.ops.end()).size() != entry.ops.size()) {
+    return Status::Error(kPlugin, "an op is listed twice");
+  }
+  if ((entry.kind == PluginKind::kOps) != !entry.ops.empty()) {
+    return Status::Error(kPlugin,
+                         "the plugin is of kind '%s' and lists %zu ops; "
+                         "plugins of kind 'ops', and only they, list ops",
+                         Name(entry.kind), entry.ops.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string PluginNameOfFile(std::string_view path) {
+  constexpr std::string_view kPrefix = "libengine_", kSuffix = ".so";
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  if (file.size() < kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) ||
+      !file.ends_with(kSuffix)) {
+    return "";
+  }
+  return std::string(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+}
+
+Status DecodeDescriptor(std::span<const std::byte> bytes, PluginFile* entry) {
+  static_assert(std::is_trivially_copyable_v<PluginHeader>);
+  PluginHeader header;
+  // Enough for the handshake, which another ABI with a smaller header would have too.
+  if (bytes.size() < offsetof(PluginHeader, size_bytes)) {
+    return Status::Error(kPlugin, "the descriptor is too small");
+  }
+  std::memcpy(static_cast<void*>(&header), bytes.data(), std::min(bytes.size(), sizeof header));
+  ENGINE_RETURN_IF_ERROR(CheckHandshake(header));
+  if (bytes.size() < sizeof header || header.size_bytes < sizeof header ||
+      header.size_bytes > bytes.size()) {
+    return Status::Error(kPlugin, "the descriptor states a size of %u bytes and has %zu",
+                         header.size_bytes, bytes.size());
+  }
+  bytes = bytes.first(header.size_bytes);
+  ENGINE_RETURN_IF_ERROR(ReadTexts(header, entry));
+  if (header.kind < PluginKind::kCommunicator || header.kind > kLastPluginKind) {
+    return Status::Error(kPlugin, "the plugin is of kind %u, which this engine does not know",
+                         static_cast<uint32_t>(header.kind));
+  }
+  entry->kind = header.kind;
+  entry->abi_major = header.abi_major;
+  entry->abi_minor = header.abi_minor;
+  entry->min_host_minor = header.min_host_minor;
+  std::vector<OpName> ops;
+  ENGINE_RETURN_IF_ERROR(ReadArray(bytes, header.op_offset, header.op_count, &ops));
+  ENGINE_RETURN_IF_ERROR(
+      ReadArray(bytes, header.option_offset, header.option_count, &entry->options));
+  for (const OpName& op : ops) entry->ops.emplace_back(op.view());
+  ENGINE_RETURN_IF_ERROR(CheckOps(*entry));
+  const auto is_list = [](const OptionSpec& option) { return option.type == OptionType::kLayers; };
+  const bool has_layers = std::any_of(entry->options.begin(), entry->options.end(), is_list);
+  if (has_layers && entry->kind != PluginKind::kModel) {
+    return Status::Error(kPlugin,
+                         "the plugin is of kind '%s' and has an option of layers, which only "
+                         "plugins of kind 'model' may have",
+                         Name(entry->kind));
+  }
+  return CheckOptionSpecs(entry->options, entry->ops);
+}
+
+}  // namespace engine::plugins

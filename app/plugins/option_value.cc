@@ -1,0 +1,279 @@
+// A published option, as text of fixed size in the descriptor:
+//
+//   choices = "" | word ("|" word)*       enums, and only they; word = [A-Za-z0-9_.:/-]+
+//   range   = min < max                   numbers only, both ends allowed; min = max = 0: none
+//   default = "" | value                  "": the option must be given, unless it is a string
+//
+// A default is parsed and checked by the rules of values, so what is published can be used.
+
+#include "app/plugins/option_value.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "app/plugins/words.h"
+
+namespace engine::plugins {
+namespace {
+
+using plugin::OwnedOption;
+
+std::string NumberText(double number) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, number).ptr;
+  return {text, end};
+}
+
+template <typename T>
+bool ParseNumber(std::string_view text, T* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool MayHaveRange(OptionType type) {
+  return type == OptionType::kInt || type == OptionType::kFloat || type == OptionType::kInts ||
+         type == OptionType::kString;
+}
+
+bool HasRange(const OptionSpec& spec) {
+  return MayHaveRange(spec.type) && spec.min < spec.max;
+}
+
+// "2,-3"; nothing for no number.
+bool ParseList(std::string_view text, std::vector<int64_t>* out) {
+  if (text.empty()) return true;
+  const std::vector<std::string> numbers = Split(text, ',');
+  return std::all_of(numbers.begin(), numbers.end(), [out](const std::string& number) {
+    return ParseNumber(number, &out->emplace_back());
+  });
+}
+
+// The numbers that a range bounds.
+std::vector<double> Ranged(const OwnedOption& value) {
+  switch (value.type) {
+    case OptionType::kInt:
+      return {static_cast<double>(value.integer)};
+    case OptionType::kFloat:
+      return {value.number};
+    case OptionType::kInts:
+      return {value.integers.begin(), value.integers.end()};
+    default:
+      return {static_cast<double>(value.string.size())};
+  }
+}
+
+// The words of an enum that a configuration writes without quotes.
+bool IsCapitals(std::string_view word) {
+  return std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isupper(c) || std::isdigit(c) || c == '_';
+  });
+}
+
+bool IsChoice(std::string_view word) {
+  return !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == ':' || c == '/';
+  });
+}
+
+auto FindOption(const std::vector<OwnedOption>& options, std::string_view name) {
+  return std::find_if(options.begin(), options.end(),
+                      [name](const OwnedOption& option) { return option.name == name; });
+}
+
+Status CheckOptionSpec(const OptionSpec& spec) {
+  const auto refuse = [](const char* why) { return Status::Error(StatusCode::kPlugin, "%s", why); };
+  if (spec.type > OptionType::kOp) return refuse("has an unknown type");
+  if (!IsText(spec.default_value) || !IsText(spec.choices) || !IsText(spec.doc)) {
+    return refuse("has text that does not end, or with control characters");
+  }
+  if (!(spec.min <= spec.max)) return refuse("has a range whose end is below its start");
+  if (spec.min < spec.max && !MayHaveRange(spec.type)) {
+    return refuse("has a range, but neither numbers nor a length");
+  }
+  const std::vector<std::string> choices = Choices(spec);
+  if ((spec.type == OptionType::kEnum) != !choices.empty()) {
+    return refuse("must have choices if, and only if, it is an enum");
+  }
+  if (!std::all_of(choices.begin(), choices.end(), IsChoice) ||
+      std::set<std::string>(choices.begin(), choices.end()).size() != choices.size()) {
+    return refuse("has choices that are not distinct words separated by '|'");
+  }
+  if (spec.type == OptionType::kOp && !IsName(spec.default_value.view())) {
+    return refuse("must have an op as its default");
+  }
+  if (IsRequired(spec)) return {};
+  const auto value = ParseOptionValue(spec, spec.default_value.view());
+  const Status status = value.ok() ? CheckOptionValue(spec, *value) : value.status();
+  if (status.ok()) return {};
+  return Status::Error(StatusCode::kPlugin, "has a wrong default: %s", status.message());
+}
+
+}  // namespace
+
+Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view text) {
+  OwnedOption value{.name = std::string(spec.name.view()), .type = spec.type};
+  bool parsed = true;
+  switch (spec.type) {
+    case OptionType::kBool:
+      value.integer = text == "true";
+      parsed = text == "true" || text == "false";
+      break;
+    case OptionType::kInt:
+      parsed = ParseNumber(text, &value.integer);
+      break;
+    case OptionType::kFloat:
+      parsed = ParseNumber(text, &value.number);
+      break;
+    case OptionType::kInts:
+      parsed = ParseList(text, &value.integers);
+      break;
+    case OptionType::kLayers:
+      parsed = false;  // only a file has them
+      break;
+    case OptionType::kString:
+    case OptionType::kEnum:
+    case OptionType::kOp:
+      value.string = text;
+      break;
+  }
+  if (parsed) return value;
+  return Status::Error(StatusCode::kConfig, "'%.*s' is not of type %s",
+                       static_cast<int>(text.size()), text.data(), Name(spec.type));
+}
+
+OwnedOption DefaultOf(const OptionSpec& spec) {
+  auto value = ParseOptionValue(spec, spec.default_value.view());
+  if (value.ok()) return std::move(*value);
+  return {.name = std::string(spec.name.view()), .type = spec.type};
+}
+
+Status CheckOptionValue(const OptionSpec& spec, const OwnedOption& value) {
+  if (spec.type == OptionType::kFloat && !std::isfinite(value.number)) {
+    return Status::Error(StatusCode::kConfig, "%s is not a finite number", ToText(value).c_str());
+  }
+  for (const double number : HasRange(spec) ? Ranged(value) : std::vector<double>()) {
+    if (number >= spec.min && number <= spec.max) continue;
+    const std::string text = spec.type == OptionType::kInts ? NumberText(number) : ToText(value);
+    return Status::Error(StatusCode::kConfig, "%s is outside %s", text.c_str(),
+                         DescribeRange(spec).c_str());
+  }
+  if (spec.type == OptionType::kEnum) {
+    const std::vector<std::string> choices = Choices(spec);
+    if (std::find(choices.begin(), choices.end(), value.string) == choices.end()) {
+      return Status::Error(StatusCode::kConfig, "%s is none of %s", ToText(value).c_str(),
+                           DescribeRange(spec).c_str());
+    }
+  }
+  return {};
+}
+
+Result<std::vector<OwnedOption>> CompleteAttributes(const plugin::PluginEntry& plugin,
+                                                    const std::string& op,
+                                                    const std::vector<OwnedOption>& given) {
+  std::vector<OwnedOption> complete;
+  for (const OptionSpec* spec : OptionsOf(plugin.options, op)) {
+    const auto value = FindOption(given, spec->name.view());
+    if (value == given.end()) {
+      ENGINE_ASSIGN_OR_RETURN(OwnedOption published,
+                              ParseOptionValue(*spec, spec->default_value.view()));
+      complete.push_back(std::move(published));
+      continue;
+    }
+    const Status checked = CheckOptionValue(*spec, *value);
+    if (!checked.ok()) return checked.WithContext("op '%s', %s", op.c_str(), value->name.c_str());
+    complete.push_back(*value);
+  }
+  for (const OwnedOption& attribute : given) {
+    if (FindOption(complete, attribute.name) != complete.end()) continue;
+    return Status::Error(StatusCode::kConfig, "op '%s' of plugin '%s' has no attribute '%s'",
+                         op.c_str(), plugin.name.c_str(), attribute.name.c_str());
+  }
+  return complete;
+}
+
+bool IsRequired(const OptionSpec& spec) {
+  if (!spec.default_value.view().empty() || spec.type == OptionType::kInts) return false;
+  return spec.type != OptionType::kString || spec.min >= 1;
+}
+
+bool IsWrittenBare(const OptionSpec& spec) {
+  const std::vector<std::string> words = Choices(spec);
+  return spec.type == OptionType::kEnum && std::all_of(words.begin(), words.end(), IsCapitals);
+}
+
+std::vector<std::string> Choices(const OptionSpec& spec) {
+  const std::string_view list = spec.choices.view();
+  return list.empty() ? std::vector<std::string>() : Split(list, '|');
+}
+
+std::string DescribeRange(const OptionSpec& spec) {
+  if (HasRange(spec)) {
+    const char* unit = spec.type == OptionType::kString ? " bytes" : "";
+    return NumberText(spec.min) + " .. " + NumberText(spec.max) + unit;
+  }
+  return Join(Choices(spec), " | ");
+}
+
+std::string ToText(const OwnedOption& value) {
+  switch (value.type) {
+    case OptionType::kBool:
+      return value.integer ? "true" : "false";
+    case OptionType::kInt:
+      return std::to_string(value.integer);
+    case OptionType::kFloat:
+      return NumberText(value.number);
+    case OptionType::kInts: {
+      std::vector<std::string> numbers;
+      for (const int64_t number : value.integers) numbers.push_back(std::to_string(number));
+      return "[" + Join(numbers) + "]";
+    }
+    default:
+      break;
+  }
+  return '"' + value.string + '"';
+}
+
+std::vector<const OptionSpec*> OptionsOf(const std::vector<OptionSpec>& options,
+                                         std::string_view scope) {
+  std::vector<const OptionSpec*> found;
+  for (const OptionSpec& option : options) {
+    if (option.scope.view() == scope) found.push_back(&option);
+  }
+  return found;
+}
+
+Status CheckOptionSpecs(const std::vector<OptionSpec>& options,
+                        const std::vector<std::string>& ops) {
+  std::set<std::pair<std::string_view, std::string_view>> names;
+  for (const OptionSpec& spec : options) {
+    if (!IsText(spec.scope) || !IsText(spec.name) || !IsName(spec.name.view())) {
+      return Status::Error(StatusCode::kPlugin, "an option's name is not [a-z][a-z0-9_]*");
+    }
+    const std::string name(spec.name.view()), scope(spec.scope.view());
+    if (!scope.empty() && std::find(ops.begin(), ops.end(), scope) == ops.end()) {
+      return Status::Error(StatusCode::kPlugin, "option '%s' belongs to '%s', which is no op here",
+                           name.c_str(), scope.c_str());
+    }
+    if (!names.emplace(spec.scope.view(), spec.name.view()).second) {
+      return Status::Error(StatusCode::kPlugin, "option '%s' is published twice", name.c_str());
+    }
+    const Status status = CheckOptionSpec(spec);
+    if (!status.ok()) {
+      return Status::Error(StatusCode::kPlugin, "option '%s' %s", name.c_str(), status.message());
+    }
+  }
+  return {};
+}
+
+bool IsName(std::string_view text) {
+  const auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !text.empty() && text.size() <= 32 && lower(text[0]) &&
+         std::all_of(text.begin(), text.end(),
+                     [lower](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
+}
+
+}  // namespace engine::plugins

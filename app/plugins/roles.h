@@ -1,0 +1,26 @@
+// Which of the chosen plugins fills which role of a run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/plugins/catalog.h"
+
+namespace engine::plugins {
+
+// Whether a run has one plugin of this kind: of ops the one that brings the device.
+bool FillsRole(const plugin::PluginEntry& entry);
+
+// Sorts chosen plugins into roles: exactly one communicator, scheduler, optimizer and one op plugin
+// with a device, any number of further op plugins and hooks; no op twice. kPlugin names the two that
+// fight for one role or op, or the role that nobody fills and the plugins found that could. Datasets
+// and models are not among them: their blocks choose them.
+Result<plugin::PluginSelection> AssignRoles(const std::vector<plugin::PluginChoice>& chosen,
+                                            const PluginCatalog& catalog);
+
+// PluginSelection::resolve_op. The error of an op that nobody offers has the nearest name.
+Result<plugin::ResolvedOp> ResolveOp(const std::vector<plugin::PluginChoice>& plugins,
+                                     const std::string& name,
+                                     const std::vector<plugin::OwnedOption>& given);
+
+}  // namespace engine::plugins

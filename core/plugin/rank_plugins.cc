@@ -1,0 +1,120 @@
+// Order of creation: the ops with the device, other ops, communicator, optimizer, hooks, scheduler;
+// each may use what is there before it (the device, through its Host). PluginSet destroys them in
+// the reverse order, also when an object in the middle could not be made, and the hosts go last.
+
+#include "core/plugin/rank_plugins.h"
+
+#include <utility>
+
+#include "engine/ext/second_order.h"
+#include "engine/ext/sub_groups.h"
+
+namespace engine::plugin {
+
+Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& chosen,
+                                                         base::RankContext& rank,
+                                                         PluginHost::MetricSink metrics) {
+  std::unique_ptr<RankPlugins> plugins(new RankPlugins(chosen, rank));
+  plugins->metrics_ = std::move(metrics);
+  const bool is_server = rank.info.is_server != 0;
+  if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->CreateOps());
+  ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.communicator, &plugins->set_.communicator));
+  ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.optimizer, &plugins->set_.optimizer));
+  if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->CreateOthers());
+  plugins->AbortWithRun(*plugins->set_.communicator);
+  return plugins;
+}
+
+template <typename T>
+Status RankPlugins::Make(const PluginChoice& choice, std::unique_ptr<T>* made) {
+  hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, metrics_));
+  ENGINE_ASSIGN_OR_RETURN(*made, plugin::Create<T>(choice, *hosts_.back()));
+  return {};
+}
+
+// The device is known before the next plugin is made: a Host reads set_.device without a lock,
+// because nothing writes it once a plugin that may ask has threads.
+Status RankPlugins::CreateOps() {
+  for (const PluginChoice& choice : chosen_.ops) {
+    const PluginEntry& entry = choice.entry;
+    std::unique_ptr<OpLibrary>& library = set_.ops.emplace_back();
+    ENGINE_RETURN_IF_ERROR(Make(choice, &library));
+    Device* const device = library->device();
+    if (entry.brings_device() != (device != nullptr)) {
+      return Status::Error(StatusCode::kPlugin, "plugin '%s' says device '%s' and brings %s",
+                           entry.name.c_str(), entry.device.c_str(),
+                           device != nullptr ? "one" : "none");
+    }
+    if (device != nullptr) set_.device = device;
+  }
+  op_factory_ = [this](const std::string& name, const std::vector<OwnedOption>& attributes) {
+    return MakeOp(name, attributes);
+  };
+  return {};
+}
+
+Status RankPlugins::CreateOthers() {
+  for (const PluginChoice& choice : chosen_.hooks) {
+    ENGINE_RETURN_IF_ERROR(Make(choice, &set_.hooks.emplace_back()));
+  }
+  return Make(chosen_.scheduler, &set_.scheduler);
+}
+
+// The listener may run on any thread, at any time until it is forgotten: Communicator::Abort is
+// made for that.
+void RankPlugins::AbortWithRun(Communicator& communicator) {
+  abort_tokens_.push_back(
+      rank_.abort.Listen([&communicator](const Status& reason) { communicator.Abort(reason); }));
+}
+
+// Forget waits for a listener that runs, so no thread is in a communicator when it goes.
+RankPlugins::~RankPlugins() {
+  for (const int token : abort_tokens_) rank_.abort.Forget(token);
+}
+
+Result<Communicator*> RankPlugins::ReplicaCommunicator() {
+  if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
+  if (void* const second = set_.communicator->Query(kSecondOrderId)) {
+    return static_cast<Communicator*>(second);
+  }
+  if (rank_.info.servers > 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "ops that see all ranks need transfers in an order of their own, which "
+                         "communicator '%s' does not offer in a run with servers",
+                         chosen_.communicator.entry.name.c_str());
+  }
+  auto made = MakeReplicaCommunicator();
+  if (!made.ok()) return made.status().WithContext("for ops that see all ranks");
+  replicas_ = std::move(*made);
+  AbortWithRun(*replicas_);
+  return replicas_.get();
+}
+
+Result<std::unique_ptr<Communicator>> RankPlugins::MakeReplicaCommunicator() {
+  const PluginChoice& choice = chosen_.communicator;
+  if (void* const groups = set_.communicator->Query(kSubGroupsId)) {
+    Communicator* whole = nullptr;
+    ENGINE_RETURN_IF_ERROR(
+        static_cast<SubGroups*>(groups)->Split(/*color=*/0, rank_.info.rank, &whole));
+    if (whole != nullptr) return std::unique_ptr<Communicator>(whole);
+    return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",
+                         choice.entry.name.c_str());
+  }
+  // No sink: its metrics would be taken for those of the first one.
+  hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, nullptr));
+  return plugin::Create<Communicator>(choice, *hosts_.back());
+}
+
+Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
+                                                const std::vector<OwnedOption>& attributes) const {
+  ENGINE_ASSIGN_OR_RETURN(const ResolvedOp resolved,
+                          chosen_.resolve_op(chosen_.ops, name, attributes));
+  const std::vector<OptionValue> values = Views(resolved.attributes);
+  Op* op = nullptr;
+  ENGINE_RETURN_IF_ERROR(set_.ops[resolved.plugin]->CreateOp(name, Options(values), &op));
+  if (op != nullptr) return std::unique_ptr<Op>(op);
+  return Status::Error(StatusCode::kPlugin, "plugin '%s' made no op '%s'",
+                       chosen_.ops[resolved.plugin].entry.name.c_str(), name.c_str());
+}
+
+}  // namespace engine::plugin

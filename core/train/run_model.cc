@@ -1,0 +1,68 @@
+#include "core/train/run_model.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "core/plugin/create_object.h"
+#include "core/plugin/plugin_host.h"
+
+namespace engine::train {
+namespace {
+
+bool Fits(const ParameterGroup& group, const graph::Parameter& parameter) {
+  return parameter.name.starts_with(group.prefix);
+}
+
+}  // namespace
+
+graph::ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
+  return {.inputs = info.inputs,
+          .targets = info.targets,
+          .max_samples = max_samples,
+          .with_loss = with_loss};
+}
+
+// The model and its host are gone when the graph is built: a graph keeps nothing of either.
+Result<graph::Graph> BuildGraph(const RunConfig& config, base::RankContext& rank,
+                                graph::ModelRequest request, const graph::OpFactory& ops) {
+  const plugin::PluginChoice& choice = config.plugins.model;
+  plugin::PluginHost host(choice.entry.name, rank, nullptr, nullptr);
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, plugin::Create<Model>(choice, host));
+  request.frozen = config.train.frozen;
+  return graph::BuildModel(*model, request, ops);
+}
+
+Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* graph) {
+  std::vector<graph::Parameter>& parameters = graph->parameters;
+  for (const ParameterGroup& group : groups) {
+    const auto fits = [&](const graph::Parameter& parameter) { return Fits(group, parameter); };
+    if (std::any_of(parameters.begin(), parameters.end(), fits)) continue;
+    return Status::Error(
+        StatusCode::kConfig, "train.group: no parameter's name starts with '%s'; the first is '%s'",
+        group.prefix.c_str(), parameters.empty() ? "" : parameters[0].name.c_str());
+  }
+  for (graph::Parameter& parameter : parameters) {
+    const ParameterGroup* closest = nullptr;
+    for (const ParameterGroup& group : groups) {
+      if (!Fits(group, parameter)) continue;
+      if (closest == nullptr || group.prefix.size() > closest->prefix.size()) closest = &group;
+    }
+    if (closest == nullptr) continue;
+    parameter.learning_rate_scale *= static_cast<float>(closest->learning_rate_scale);
+    parameter.weight_decay_scale *= static_cast<float>(closest->weight_decay_scale);
+  }
+  return {};
+}
+
+Status CheckHasRowTables(const graph::Graph& graph) {
+  for (const graph::Parameter& parameter : graph.parameters) {
+    if (parameter.trainable && parameter.row_elements > 0) return {};
+  }
+  return Status::Error(StatusCode::kConfig,
+                       "train.sparse_pull: the model trains no table of which only the rows in the "
+                       "batch are read: set it to false, or, if the model ties its token table to "
+                       "its head, which reads every row, set 'tied' of the model to false");
+}
+
+}  // namespace engine::train

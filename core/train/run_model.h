@@ -1,0 +1,29 @@
+// The graph of the model that a run trains, and what the run says of some of its parameters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/base/rank_context.h"
+#include "core/graph/build_model.h"
+#include "core/train/run_config.h"
+#include "engine/status.h"
+
+namespace engine::train {
+
+// What a model is asked for to work on `max_samples` samples of this data at once. The tensors of
+// `info` are borrowed.
+graph::ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss);
+
+// The graph of the model that `config` chooses, with what it says of frozen parameters.
+Result<graph::Graph> BuildGraph(const RunConfig& config, base::RankContext& rank,
+                                graph::ModelRequest request, const graph::OpFactory& ops);
+
+// Multiplies the factors of each parameter by those of its group. kConfig names a prefix that fits
+// no parameter.
+Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* graph);
+
+// For TrainOptions::sparse_pull: kConfig when no parameter that is trained is a row table.
+Status CheckHasRowTables(const graph::Graph& graph);
+
+}  // namespace engine::train

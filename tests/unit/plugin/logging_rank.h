@@ -1,0 +1,28 @@
+// A rank of a world of two, in this process, whose log a test reads.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "app/launch/memory_store.h"
+#include "core/base/rank_context.h"
+
+namespace engine::plugin {
+
+struct LoggingRank {
+  std::string log;  // what plugins say, a line each, without their names
+  base::AbortSignal abort;
+  launch::MemoryStore store{std::make_shared<launch::MemoryTable>(), abort};
+  std::atomic<int> stop{0};
+  base::RankContext context{.info = {.rank = 1, .world_size = 2, .local_world_size = 1},
+                            .store = store,
+                            .abort = abort,
+                            .stop_requested = stop,
+                            .log = [this](LogLevel, std::string_view text) {
+                              log.append(text.substr(text.find(": ") + 2)).append("\n");
+                            }};
+};
+
+}  // namespace engine::plugin
