@@ -15,22 +15,12 @@ using testing::CifarPixel;
 using testing::CifarRecords;
 using ::testing::HasSubstr;
 
-class Cifar10 : public ::testing::Test {
+class Cifar10 : public testing::DatasetTest {
  protected:
-  void SetUp() override { testing::WriteCifar(folder_); }
-
-  Result<testing::OpenedDataset> Open() {
-    return testing::OpenDataset("cifar10", {{"path", folder_.path().native()}});
+  Cifar10() : DatasetTest("cifar10") {
+    testing::WriteCifar(folder_);
+    options_["path"] = folder_.path();
   }
-
-  void ExpectError(StatusCode code, const ::testing::Matcher<std::string>& reason) {
-    const auto pair = Open();
-    ASSERT_FALSE(pair.ok());
-    EXPECT_EQ(pair.status().code(), code);
-    EXPECT_THAT(pair.status().message(), reason);
-  }
-
-  testing::TempFolder folder_;
 };
 
 // Checks that sample `index` is image `image` of the made-up files, by the formula that users know.
@@ -51,23 +41,23 @@ void ExpectSample(const testing::SplitView& dataset, int64_t index, int image) {
 }
 
 TEST_F(Cifar10, TrainsOnFiveFilesAndHoldsOutTheSixth) {
-  const auto pair = Open();
-  ASSERT_TRUE(pair.ok()) << pair.status().message();
-  EXPECT_EQ((*pair).train->size(), 20);
-  EXPECT_EQ((*pair).eval->size(), 4);
-  const SampleTensor &input = (*pair).train->input(), &target = (*pair).train->target();
+  const testing::OpenedDataset pair = Open();
+  ASSERT_TRUE(pair.train);
+  EXPECT_EQ(pair.train->size(), 20);
+  EXPECT_EQ(pair.eval->size(), 4);
+  const SampleTensor &input = pair.train->input(), &target = pair.train->target();
   EXPECT_TRUE(input.shape == (Shape{3, 32, 32}));
   EXPECT_EQ(input.dtype, DType::kFloat32);
   EXPECT_EQ(input.content, TensorContent::kImage);
   EXPECT_EQ(target.shape.ndim, 0);
   EXPECT_EQ(target.classes, 10);
-  EXPECT_THAT((*pair).train->name(), HasSubstr(folder_.path().native()));
-  for (int i = 0; i < 20; ++i) ExpectSample(*(*pair).train, i, i);
-  for (int i = 0; i < 4; ++i) ExpectSample(*(*pair).eval, i, 20 + i);
+  EXPECT_THAT(pair.train->name(), HasSubstr(folder_.path().native()));
+  for (int i = 0; i < 20; ++i) ExpectSample(*pair.train, i, i);
+  for (int i = 0; i < 4; ++i) ExpectSample(*pair.eval, i, 20 + i);
 }
 
 TEST_F(Cifar10, TheDigestIsOfTheTrainingFiles) {
-  const auto digest = [&] { return Open()->train->digest(); };
+  const auto digest = [&] { return Open().train->digest(); };
   const std::string before = digest();
   EXPECT_EQ(digest(), before);
   folder_.Write("test_batch.bin", CifarRecords(3, 2));

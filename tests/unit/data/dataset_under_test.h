@@ -1,12 +1,17 @@
 // A dataset plugin of this build, through the plugin boundary.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/dataset.h"
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::testing {
 
@@ -62,6 +67,43 @@ inline OpenedDataset OpenOrFail(const std::string& plugin, const DatasetOptions&
   auto opened = OpenDataset(plugin, options, seed);
   EXPECT_TRUE(opened.ok()) << opened.status().message();
   return opened.ok() ? std::move(*opened) : OpenedDataset{};
+}
+
+// Of one plugin, whose files a test writes.
+class DatasetTest : public ::testing::Test {
+ protected:
+  explicit DatasetTest(const char* plugin) : plugin_(plugin) {}
+
+  OpenedDataset Open(uint64_t seed = 1) { return OpenOrFail(plugin_, options_, seed); }
+
+  void ExpectError(StatusCode code, const ::testing::Matcher<std::string>& reason) {
+    const Status status = OpenDataset(plugin_, options_).status();
+    EXPECT_EQ(status.code(), code);
+    EXPECT_THAT(status.message(), reason);
+  }
+
+  const std::string plugin_;
+  TempFolder folder_;
+  DatasetOptions options_;
+};
+
+// The context + 1 tokens of a sample, whose targets must be the tokens that follow.
+inline std::vector<int32_t> TokensOf(const SplitView& dataset, uint64_t epoch, int64_t index) {
+  const size_t context = static_cast<size_t>(dataset.input().shape[0]);
+  std::vector<int32_t> tokens(context), target(context);
+  EXPECT_TRUE(dataset.Get(epoch, index, tokens.data(), target.data()).ok());
+  for (size_t i = 0; i + 1 < context; ++i) EXPECT_EQ(target[i], tokens[i + 1]);
+  tokens.push_back(target.back());
+  return tokens;
+}
+
+// Where the first sample of each of `epochs` epochs begins, in a text that counts.
+inline std::vector<int32_t> Beginnings(const SplitView& dataset, uint64_t epochs) {
+  std::vector<int32_t> beginnings;
+  for (uint64_t epoch = 0; epoch < epochs; ++epoch) {
+    beginnings.push_back(TokensOf(dataset, epoch, 0)[0]);
+  }
+  return beginnings;
 }
 
 }  // namespace engine::testing

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/temp_folder.h"
 #include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
@@ -14,24 +13,13 @@ using testing::IdxHeader;
 using testing::IdxImages;
 using testing::IdxLabels;
 using testing::SplitView;
-using testing::TempFolder;
 
-class Mnist : public ::testing::Test {
+class Mnist : public testing::DatasetTest {
  protected:
-  void SetUp() override {
+  Mnist() : DatasetTest("mnist") {
     options_["images"] = folder_.Write("images", IdxImages(10));
     options_["labels"] = folder_.Write("labels.gz", Gzip(IdxLabels(10)));
   }
-
-  void ExpectError(StatusCode code, const std::string& reason) {
-    const auto pair = testing::OpenDataset("mnist", options_);
-    ASSERT_FALSE(pair.ok());
-    EXPECT_EQ(pair.status().code(), code);
-    EXPECT_THAT(pair.status().message(), HasSubstr(reason));
-  }
-
-  TempFolder folder_;
-  testing::DatasetOptions options_;
 };
 
 // Checks that sample `index` is image `image` of the small files.
@@ -47,9 +35,9 @@ void ExpectSample(const SplitView& dataset, int64_t index, int image) {
 
 TEST_F(Mnist, HoldsOutTheLastShare) {
   options_["holdout"] = "0.3";
-  const auto pair = testing::OpenDataset("mnist", options_);
-  ASSERT_TRUE(pair.ok()) << pair.status().message();
-  const SplitView &train = *(*pair).train, &eval = *(*pair).eval;
+  const testing::OpenedDataset pair = Open();
+  ASSERT_TRUE(pair.train);
+  const SplitView &train = *pair.train, &eval = *pair.eval;
   EXPECT_EQ(train.size(), 7);
   EXPECT_EQ(eval.size(), 3);
   EXPECT_TRUE(train.input().shape == (Shape{1, 2, 3}));
@@ -67,55 +55,56 @@ TEST_F(Mnist, HoldsOutTheLastShare) {
 TEST_F(Mnist, TakesHeldOutImagesFromTheirOwnFiles) {
   options_["eval_images"] = folder_.Write("eval_images", IdxImages(4));
   options_["eval_labels"] = folder_.Write("eval_labels", IdxLabels(4));
-  const auto pair = testing::OpenDataset("mnist", options_);
-  ASSERT_TRUE(pair.ok()) << pair.status().message();
-  EXPECT_EQ((*pair).train->size(), 10);
-  EXPECT_EQ((*pair).eval->size(), 4);
-  ExpectSample(*(*pair).eval, 3, 3);
+  const testing::OpenedDataset pair = Open();
+  ASSERT_TRUE(pair.train);
+  EXPECT_EQ(pair.train->size(), 10);
+  EXPECT_EQ(pair.eval->size(), 4);
+  ExpectSample(*pair.eval, 3, 3);
 }
 
 TEST_F(Mnist, NothingNeedsToBeHeldOut) {
   options_["holdout"] = "0";
-  const auto pair = testing::OpenDataset("mnist", options_);
-  ASSERT_TRUE(pair.ok());
-  EXPECT_EQ((*pair).train->size(), 10);
-  EXPECT_EQ((*pair).eval->size(), 0);
+  const testing::OpenedDataset pair = Open();
+  ASSERT_TRUE(pair.train);
+  EXPECT_EQ(pair.train->size(), 10);
+  EXPECT_EQ(pair.eval->size(), 0);
 }
 
 TEST_F(Mnist, BadFilesAreRefused) {
   const std::string labels = options_["labels"];
   options_["labels"] = folder_.Write("nine", IdxLabels(9));
-  ExpectError(StatusCode::kBadData, "9 labels, by the extent at offset 4, for the 10 images");
+  ExpectError(StatusCode::kBadData,
+              HasSubstr("9 labels, by the extent at offset 4, for the 10 images"));
   std::string wrong = IdxLabels(10);
   wrong[8 + 6] = 10;
   options_["labels"] = folder_.Write("ten", wrong);
-  ExpectError(StatusCode::kBadData, "the label at offset 14 is 10");
+  ExpectError(StatusCode::kBadData, HasSubstr("the label at offset 14 is 10"));
   options_["labels"] = options_["images"];
-  ExpectError(StatusCode::kBadData, "3 instead of 1");
+  ExpectError(StatusCode::kBadData, HasSubstr("3 instead of 1"));
   options_["labels"] = folder_ / "none";
-  ExpectError(StatusCode::kMissingInput, folder_ / "none");
+  ExpectError(StatusCode::kMissingInput, HasSubstr(folder_ / "none"));
 
   options_["labels"] = folder_.Write("empty", IdxHeader({0}));
   options_["images"] = folder_.Write("no_images", IdxHeader({0, 28, 28}));
-  ExpectError(StatusCode::kBadData, "there are no images");
+  ExpectError(StatusCode::kBadData, HasSubstr("there are no images"));
   options_["images"] = folder_.Write("no_pixels", IdxHeader({10, 0, 28}));
-  ExpectError(StatusCode::kBadData, "there are no images");
+  ExpectError(StatusCode::kBadData, HasSubstr("there are no images"));
 }
 
 TEST_F(Mnist, HeldOutImagesOfAnotherSizeAreRefused) {
   options_["eval_images"] = folder_.Write("other", IdxHeader({1, 3, 2}) + "012345");
   options_["eval_labels"] = folder_.Write("label", IdxLabels(1));
-  ExpectError(StatusCode::kBadData, "have another size");
+  ExpectError(StatusCode::kBadData, HasSubstr("have another size"));
 }
 
 TEST_F(Mnist, OptionsThatMakeNoSense) {
   options_["holdout"] = "1";
-  ExpectError(StatusCode::kConfig, "data.mnist.holdout is");
+  ExpectError(StatusCode::kConfig, HasSubstr("data.mnist.holdout is"));
   options_["holdout"] = "0.96";
-  ExpectError(StatusCode::kBadData, "are all held out");
+  ExpectError(StatusCode::kBadData, HasSubstr("are all held out"));
   options_["holdout"] = "0.1";
   options_["eval_images"] = options_["images"];
-  ExpectError(StatusCode::kConfig, "both eval_images and eval_labels");
+  ExpectError(StatusCode::kConfig, HasSubstr("both eval_images and eval_labels"));
 }
 
 }  // namespace

@@ -7,29 +7,28 @@
 #include <vector>
 
 #include "plugins/text/text_files.h"
-#include "tests/support/temp_folder.h"
 #include "tests/unit/data/dataset_under_test.h"
 
 namespace engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::OpenedDataset;
-using testing::OpenOrFail;
 using testing::SplitView;
 using testing::TempFolder;
 using text::IsText;
 using text::ReadTextFiles;
 
-// The bytes of a sample; its targets must be the bytes that follow.
+class Text : public testing::DatasetTest {
+ protected:
+  Text() : DatasetTest("text") { options_["path"] = folder_.path(); }
+};
+
 std::string Sample(const SplitView& dataset, uint64_t epoch, int64_t index) {
-  const size_t context = static_cast<size_t>(dataset.input().shape[0]);
-  std::vector<int32_t> input(context), target(context);
-  EXPECT_TRUE(dataset.Get(epoch, index, input.data(), target.data()).ok());
-  std::string bytes(input.begin(), input.end());
-  for (size_t i = 0; i + 1 < context; ++i) EXPECT_EQ(target[i], input[i + 1]);
-  return bytes + static_cast<char>(target.back());
+  const std::vector<int32_t> tokens = testing::TokensOf(dataset, epoch, index);
+  return {tokens.begin(), tokens.end()};
 }
 
 std::string Counting(int begin, int end) {
@@ -38,12 +37,12 @@ std::string Counting(int begin, int end) {
   return bytes;
 }
 
-TEST(Text, HoldsOutTheEndOfEveryFile) {
-  TempFolder folder;
-  folder.Write("a", Counting(1, 11));
-  folder.Write("b", Counting(11, 31));
-  const OpenedDataset pair =
-      OpenOrFail("text", {{"path", folder.path()}, {"context", "2"}, {"holdout", "0.2"}});
+TEST_F(Text, HoldsOutTheEndOfEveryFile) {
+  folder_.Write("a", Counting(1, 11));
+  folder_.Write("b", Counting(11, 31));
+  options_["context"] = "2";
+  options_["holdout"] = "0.2";
+  const OpenedDataset pair = Open();
   ASSERT_TRUE(pair.train);
   for (const SampleTensor& tensor : {pair.train->input(), pair.train->target()}) {
     EXPECT_EQ(tensor.classes, 256);
@@ -68,72 +67,56 @@ TEST(Text, HoldsOutTheEndOfEveryFile) {
   }
 }
 
-TEST(Text, TheCutDependsOnSeedAndEpoch) {
-  TempFolder folder;
-  const std::string path = folder.Write("text", Counting(0, 250));
-  const auto offsets = [&path](uint64_t seed) {
-    const OpenedDataset pair =
-        OpenOrFail("text", {{"path", path}, {"context", "16"}, {"holdout", "0"}}, seed);
-    std::vector<int> result;
-    for (uint64_t epoch = 0; epoch < 100; ++epoch) {
-      result.push_back(static_cast<uint8_t>(Sample(*pair.train, epoch, 0)[0]));
-    }
-    return result;
-  };
-  const std::vector<int> of_seed_1 = offsets(1);
-  EXPECT_EQ(of_seed_1, offsets(1));
-  EXPECT_NE(of_seed_1, offsets(2));
+TEST_F(Text, TheCutDependsOnSeedAndEpoch) {
+  options_ = {
+      {"path", folder_.Write("text", Counting(0, 250))}, {"context", "16"}, {"holdout", "0"}};
+  const std::vector<int> of_seed_1 = testing::Beginnings(*Open(1).train, 100);
+  EXPECT_EQ(of_seed_1, testing::Beginnings(*Open(1).train, 100));
+  EXPECT_NE(of_seed_1, testing::Beginnings(*Open(2).train, 100));
   const std::set<int> distinct(of_seed_1.begin(), of_seed_1.end());
   EXPECT_EQ(*distinct.rbegin(), 15);
   EXPECT_EQ(distinct.size(), 16u) << "every offset comes";
 }
 
-TEST(Text, BytesAbove127AreTokensAbove127) {
-  TempFolder folder;
-  const std::string path = folder.Write("text", std::string(100, '\xff'));
-  const OpenedDataset pair = OpenOrFail("text", {{"path", path}, {"context", "4"}});
-  int32_t input[4], target[4];
-  ASSERT_TRUE(pair.train->Get(0, 0, input, target).ok());
-  EXPECT_THAT(input, ElementsAre(255, 255, 255, 255));
-  EXPECT_THAT(target, ElementsAre(255, 255, 255, 255));
+TEST_F(Text, BytesAbove127AreTokensAbove127) {
+  options_ = {{"path", folder_.Write("text", std::string(100, '\xff'))}, {"context", "4"}};
+  EXPECT_THAT(testing::TokensOf(*Open().train, 0, 0), ElementsAre(255, 255, 255, 255, 255));
 }
 
-TEST(Text, SaysHowMuchTextIsNeeded) {
-  TempFolder folder;
-  const auto open = [&folder](size_t bytes, double holdout) {
-    const std::string path = folder.Write("text", std::string(bytes, 'x'));
-    return testing::OpenDataset(
-               "text", {{"path", path}, {"context", "8"}, {"holdout", std::to_string(holdout)}})
-        .status();
+TEST_F(Text, SaysHowMuchTextIsNeeded) {
+  const auto write = [this](size_t bytes, const char* holdout) {
+    const std::string path = folder_.Write("text", std::string(bytes, 'x'));
+    options_ = {{"path", path}, {"context", "8"}, {"holdout", holdout}};
   };
-  EXPECT_TRUE(open(16, 0).ok());
-  const Status train = open(15, 0);
-  EXPECT_EQ(train.code(), StatusCode::kBadData);
-  EXPECT_THAT(train.message(), HasSubstr("15 bytes of text to train on"));
-  EXPECT_THAT(train.message(), HasSubstr("needs at least 16"));
-  EXPECT_TRUE(open(90, 0.1).ok());
-  const Status eval = open(80, 0.1);
-  EXPECT_EQ(eval.code(), StatusCode::kBadData);
-  EXPECT_THAT(eval.message(), HasSubstr("8 bytes of text to evaluate on"));
-  EXPECT_THAT(eval.message(), HasSubstr("needs at least 9"));
-  EXPECT_EQ(open(0, 0).code(), StatusCode::kBadData);
+  write(16, "0");
+  EXPECT_TRUE(Open().train);
+  write(15, "0");
+  ExpectError(StatusCode::kBadData,
+              AllOf(HasSubstr("15 bytes of text to train on"), HasSubstr("needs at least 16")));
+  write(90, "0.1");
+  EXPECT_TRUE(Open().train);
+  write(80, "0.1");
+  ExpectError(StatusCode::kBadData,
+              AllOf(HasSubstr("8 bytes of text to evaluate on"), HasSubstr("needs at least 9")));
+  write(0, "0");
+  ExpectError(StatusCode::kBadData, HasSubstr("0 bytes of text"));
 }
 
-TEST(Text, APointIsTheCurrentFolder) {
-  TempFolder folder;
-  folder.Write("inner/text", std::string(2000, 'x'));
+TEST_F(Text, APointIsTheCurrentFolder) {
+  folder_.Write("inner/text", std::string(2000, 'x'));
   const auto before = std::filesystem::current_path();
-  std::filesystem::current_path(folder.path());
-  const OpenedDataset pair = OpenOrFail("text", {{"path", "."}});
+  std::filesystem::current_path(folder_.path());
+  options_["path"] = ".";
+  const OpenedDataset pair = Open();
   std::filesystem::current_path(before);
   ASSERT_TRUE(pair.train);
   EXPECT_EQ(pair.train->size(), (1800 - 64) / 64);
 }
 
-TEST(Text, TheDigestTellsWhetherRanksReadTheSame) {
-  TempFolder folder;
+TEST_F(Text, TheDigestTellsWhetherRanksReadTheSame) {
   const auto digest = [&](const std::string& text) {
-    return OpenOrFail("text", {{"path", folder.Write("text", text)}}).train->digest();
+    folder_.Write("text", text);
+    return Open().train->digest();
   };
   const std::string text(2000, 'x');
   // As checkpoints of before have it.
@@ -141,7 +124,7 @@ TEST(Text, TheDigestTellsWhetherRanksReadTheSame) {
   EXPECT_NE(digest(text), digest(text + "y"));
 }
 
-TEST(Text, SaysWhatASampleIsBeforeItIsOpened) {
+TEST_F(Text, SaysWhatASampleIsBeforeItIsOpened) {
   test::SingleHost host;
   const auto library = test::PluginUnderTest::Load(test::PluginPaths({"text"})[0]);
   ASSERT_TRUE(library.ok()) << library.status().message();

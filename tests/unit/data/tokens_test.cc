@@ -5,7 +5,6 @@
 #include <set>
 
 #include "plugins/tokens/token_file.h"
-#include "tests/support/temp_folder.h"
 #include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/data/token_bytes.h"
 
@@ -17,32 +16,14 @@ using testing::Counting;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::OpenedDataset;
-using testing::SplitView;
-using testing::TempFolder;
 using testing::TokenBytes;
 using testing::TokenHeader;
+using testing::TokensOf;
 using tokens::TokenFile;
 
-// The context + 1 tokens of a sample, whose targets must be the tokens that follow.
-std::vector<int32_t> Sample(const SplitView& dataset, uint64_t epoch, int64_t index) {
-  const size_t context = static_cast<size_t>(dataset.input().shape[0]);
-  std::vector<int32_t> tokens(context), target(context);
-  EXPECT_TRUE(dataset.Get(epoch, index, tokens.data(), target.data()).ok());
-  for (size_t i = 0; i + 1 < context; ++i) EXPECT_EQ(target[i], tokens[i + 1]);
-  tokens.push_back(target.back());
-  return tokens;
-}
-
-class Tokens : public ::testing::Test {
+class Tokens : public testing::DatasetTest {
  protected:
-  OpenedDataset Open(uint64_t seed = 1) { return testing::OpenOrFail("tokens", options_, seed); }
-
-  void ExpectError(StatusCode code, const ::testing::Matcher<std::string>& reason) {
-    const auto pair = testing::OpenDataset("tokens", options_);
-    ASSERT_FALSE(pair.ok());
-    EXPECT_EQ(pair.status().code(), code);
-    EXPECT_THAT(pair.status().message(), reason);
-  }
+  Tokens() : DatasetTest("tokens") { options_["context"] = "4"; }
 
   // Of a file with this content.
   std::string Refusal(const std::string& content) {
@@ -52,9 +33,6 @@ class Tokens : public ::testing::Test {
     EXPECT_THAT(status.message(), ::testing::StartsWith(path + ": "));
     return status.message();
   }
-
-  TempFolder folder_;
-  testing::DatasetOptions options_ = {{"context", "4"}};
 };
 
 TEST_F(Tokens, OfAFolderByTheWordsInNames) {
@@ -75,17 +53,17 @@ TEST_F(Tokens, OfAFolderByTheWordsInNames) {
   }
   ASSERT_EQ(pair.train->size(), 2 + 2);
   for (uint64_t epoch = 0; epoch < 20; ++epoch) {
-    const int offset = Sample(*pair.train, epoch, 0)[0] - 100;
+    const int offset = TokensOf(*pair.train, epoch, 0)[0] - 100;
     ASSERT_TRUE(offset >= 0 && offset < 4) << offset;
     for (int64_t i = 0; i < 4; ++i) {
       const int begin = (i < 2 ? 100 : 200) + static_cast<int>(i % 2) * 4 + offset;
-      EXPECT_EQ(Sample(*pair.train, epoch, i),
+      EXPECT_EQ(TokensOf(*pair.train, epoch, i),
                 (std::vector<int32_t>{begin, begin + 1, begin + 2, begin + 3, begin + 4}));
     }
   }
   ASSERT_EQ(pair.eval->size(), 2);
-  EXPECT_THAT(Sample(*pair.eval, 0, 0), ElementsAre(50000, 50001, 50002, 50003, 50004));
-  EXPECT_THAT(Sample(*pair.eval, 7, 1), ElementsAre(50004, 50005, 50006, 50007, 50008));
+  EXPECT_THAT(TokensOf(*pair.eval, 0, 0), ElementsAre(50000, 50001, 50002, 50003, 50004));
+  EXPECT_THAT(TokensOf(*pair.eval, 7, 1), ElementsAre(50004, 50005, 50006, 50007, 50008));
 }
 
 TEST_F(Tokens, OfOneFileTheEndIsHeldOut) {
@@ -97,12 +75,12 @@ TEST_F(Tokens, OfOneFileTheEndIsHeldOut) {
   std::set<int32_t> seen;
   for (uint64_t epoch = 0; epoch < 50; ++epoch) {
     for (int64_t i = 0; i < pair.train->size(); ++i) {
-      for (const int32_t token : Sample(*pair.train, epoch, i)) seen.insert(token);
+      for (const int32_t token : TokensOf(*pair.train, epoch, i)) seen.insert(token);
     }
   }
   EXPECT_EQ(*seen.rbegin(), 27) << "the last one that fits at the largest offset";
   ASSERT_EQ(pair.eval->size(), 2);
-  EXPECT_THAT(Sample(*pair.eval, 0, 0), ElementsAre(30, 31, 32, 33, 34));
+  EXPECT_THAT(TokensOf(*pair.eval, 0, 0), ElementsAre(30, 31, 32, 33, 34));
 
   options_["holdout"] = "0";
   EXPECT_EQ(Open().eval->size(), 0);
@@ -110,23 +88,15 @@ TEST_F(Tokens, OfOneFileTheEndIsHeldOut) {
   const OpenedDataset with_file = Open();
   EXPECT_EQ(with_file.train->size(), (40 - 4) / 4);
   ASSERT_EQ(with_file.eval->size(), 1);
-  EXPECT_THAT(Sample(*with_file.eval, 0, 0), ElementsAre(7, 8, 9, 10, 11));
+  EXPECT_THAT(TokensOf(*with_file.eval, 0, 0), ElementsAre(7, 8, 9, 10, 11));
 }
 
 TEST_F(Tokens, TheCutDependsOnSeedAndEpoch) {
   options_["path"] = folder_.Write("x.bin", TokenBytes(Counting(0, 500)));
   options_["context"] = "16";
-  const auto offsets = [&](uint64_t seed) {
-    const OpenedDataset pair = Open(seed);
-    std::vector<int32_t> result;
-    for (uint64_t epoch = 0; epoch < 200; ++epoch) {
-      result.push_back(Sample(*pair.train, epoch, 0)[0]);
-    }
-    return result;
-  };
-  const auto first = offsets(1);
-  EXPECT_EQ(offsets(1), first);
-  EXPECT_NE(offsets(2), first);
+  const auto first = testing::Beginnings(*Open(1).train, 200);
+  EXPECT_EQ(testing::Beginnings(*Open(1).train, 200), first);
+  EXPECT_NE(testing::Beginnings(*Open(2).train, 200), first);
   EXPECT_EQ(std::set<int32_t>(first.begin(), first.end()).size(), 16u);
 }
 
@@ -174,7 +144,7 @@ TEST_F(Tokens, EveryTokenIsCheckedWhenItIsRead) {
   EXPECT_EQ(failures.size(), 5u) << "as an input at each place, and as the last target";
   options_["vocabulary"] = "65536";
   const OpenedDataset all = Open();
-  EXPECT_EQ(Sample(*all.train, 0, 3).size(), 5u);
+  EXPECT_EQ(TokensOf(*all.train, 0, 3).size(), 5u);
 }
 
 TEST_F(Tokens, TheDigestTellsWhetherRanksReadTheSame) {

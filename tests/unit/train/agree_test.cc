@@ -11,27 +11,25 @@
 namespace engine::train {
 namespace {
 
-launch::LaunchOutcome RunThreads(int world_size,
+launch::LaunchOutcome RunThreads(const RankInfo& info,
                                  const std::function<Status(base::RankContext&)>& body) {
-  launch::LaunchPlan plan;
-  plan.mode = launch::LaunchPlan::Mode::kThreads;
-  plan.info.world_size = world_size;
-  return launch::Launch(plan, {}, body);
+  return launch::Launch({.mode = launch::LaunchPlan::Mode::kThreads, .info = info}, {}, body);
 }
 
 TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
   for (int world_size : {1, 3}) {
-    launch::LaunchOutcome outcome = RunThreads(world_size, [](base::RankContext& context) {
-      ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
-      return CheckSameOnAllRanks(context, "model", "", 10000);
-    });
+    launch::LaunchOutcome outcome =
+        RunThreads({.world_size = world_size}, [](base::RankContext& context) {
+          ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
+          return CheckSameOnAllRanks(context, "model", "", 10000);
+        });
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
   }
 }
 
 TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
   std::vector<std::string> said(4);
-  launch::LaunchOutcome outcome = RunThreads(4, [&](base::RankContext& context) {
+  launch::LaunchOutcome outcome = RunThreads({.world_size = 4}, [&](base::RankContext& context) {
     int rank = context.info.rank;
     const char* value = rank == 1 || rank == 3 ? "tcp 2.0" : "tcp 1.0";
     Status status = CheckSameOnAllRanks(context, "plugins", value, 10000);
@@ -55,37 +53,37 @@ TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
 }
 
 TEST(CheckSameOnAllRanks, ARankThatDoesNotComeIsATimeout) {
-  launch::LaunchOutcome outcome = RunThreads(2, [](base::RankContext& context) -> Status {
-    if (context.info.rank == 1) return {};
-    return CheckSameOnAllRanks(context, "plugins", "x", 20);
-  });
+  launch::LaunchOutcome outcome =
+      RunThreads({.world_size = 2}, [](base::RankContext& context) -> Status {
+        if (context.info.rank == 1) return {};
+        return CheckSameOnAllRanks(context, "plugins", "x", 20);
+      });
   EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
   EXPECT_THAT(outcome.status.message(), testing::HasSubstr("agree/plugins/1"));
 }
 
 TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
-  launch::LaunchOutcome outcome = RunThreads(2, [](base::RankContext& context) -> Status {
-    ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
-    if (context.info.rank == 0) return {};
-    context.info.incarnation = 1;  // as if another had been here before
-    EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000).ok());
-    const Status other = CheckSameOnAllRanks(context, "plugins", "tcp 2.0", 10000);
-    EXPECT_EQ(other.code(), StatusCode::kConfig);
-    EXPECT_EQ(other.rank(), 1);
-    EXPECT_STREQ(other.message(),
-                 "rank 1 runs with another configuration than rank 0 (plugins): it has 'tcp 2.0' "
-                 "and rank 0 has 'tcp 1.0'; start it with the same");
-    return {};
-  });
+  launch::LaunchOutcome outcome =
+      RunThreads({.world_size = 2}, [](base::RankContext& context) -> Status {
+        ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
+        if (context.info.rank == 0) return {};
+        context.info.incarnation = 1;  // as if another had been here before
+        EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000).ok());
+        const Status other = CheckSameOnAllRanks(context, "plugins", "tcp 2.0", 10000);
+        EXPECT_EQ(other.code(), StatusCode::kConfig);
+        EXPECT_EQ(other.rank(), 1);
+        EXPECT_STREQ(
+            other.message(),
+            "rank 1 runs with another configuration than rank 0 (plugins): it has 'tcp 2.0' "
+            "and rank 0 has 'tcp 1.0'; start it with the same");
+        return {};
+      });
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
 }
 
 TEST(CheckSameAsRankZero, AServerIsNamed) {
-  launch::LaunchPlan plan;
-  plan.mode = launch::LaunchPlan::Mode::kThreads;
-  plan.info.servers = 2;
   launch::LaunchOutcome outcome =
-      launch::Launch(plan, {}, [](base::RankContext& context) -> Status {
+      RunThreads({.servers = 2}, [](base::RankContext& context) -> Status {
         if (context.info.is_server == 0) return PublishAsRankZero(context, "plugins", "a");
         return CheckSameAsRankZero(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
       });

@@ -32,13 +32,7 @@ class CheckpointTest : public ::testing::Test {
  protected:
   // A model after one step, written to file.
   void SetUp() override {
-    auto rank = SingleRank::Make(kConfig);
-    ASSERT_TRUE(rank.ok()) << rank.status().message();
-    rank_ = std::move(*rank);
-    auto executor = rank_->MakeExecutor(kInputs);
-    ASSERT_TRUE(executor.ok()) << executor.status().message();
-    executor_ = std::move(*executor);
-    ASSERT_TRUE(executor_->memory().InitializeParameters().ok());
+    ASSERT_TRUE(executor_);
     const float input[] = {1, -2, 3, 0.5f, 2, -1};
     const int32_t target[] = {0, 1};
     ASSERT_TRUE(
@@ -85,8 +79,10 @@ class CheckpointTest : public ::testing::Test {
 
   testing::TempFolder folder_;
   const std::string path_ = folder_ / "model.safetensors";
-  std::unique_ptr<SingleRank> rank_, other_;
-  std::unique_ptr<exec::Executor> executor_;
+  const RankWithExecutor made_ = MakeRankWithExecutor(kConfig, kInputs);
+  SingleRank* const rank_ = made_.rank.get();
+  exec::Executor* const executor_ = made_.executor.get();
+  std::unique_ptr<SingleRank> other_;
 };
 
 TEST_F(CheckpointTest, GivesBackWhatWasWritten) {

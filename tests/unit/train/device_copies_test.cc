@@ -53,28 +53,26 @@ constexpr int64_t kContext = 8, kSamples = 2;
 TEST(DeviceCopies, AStepOfAGptMakesNone) {
   for (const char* precision : {"float32", "bf16"}) {
     SCOPED_TRACE(precision);
-    auto rank = SingleRank::Make(
+    const auto [rank, executor] = MakeRankWithExecutor(
         "model { gpt { layers: 3 width: 64 heads: 1 tied: true } } data { text { path: \"none\" } "
         "}\n"
         "train { steps: 2 global_batch: 2 } clip_norm { max_norm: 1 }\n"
         "cuda_ops { tune: \"off\" precision: \"" +
-        std::string(precision) + "\" }\nplugins: [\"null\", \"priority_sched\", \"adamw\", \"" +
-        OpsUnderTest() + "\", \"clip_norm\"]\n");
-    ASSERT_TRUE(rank.ok()) << rank.status().message();
-    auto executor = (*rank)->MakeExecutor({.input_shape = {kContext},
-                                           .input_dtype = DType::kInt32,
-                                           .target_shape = {kContext},
-                                           .classes = 256,
-                                           .max_samples = kSamples});
-    ASSERT_TRUE(executor.ok()) << executor.status().message();
-    ASSERT_TRUE((*executor)->memory().InitializeParameters().ok());
+            std::string(precision) + "\" }\nplugins: [\"null\", \"priority_sched\", \"adamw\", \"" +
+            OpsUnderTest() + "\", \"clip_norm\"]\n",
+        {.input_shape = {kContext},
+         .input_dtype = DType::kInt32,
+         .target_shape = {kContext},
+         .classes = 256,
+         .max_samples = kSamples});
+    ASSERT_TRUE(executor);
     const std::vector<int32_t> tokens(kContext * kSamples, 7);
-    const auto step = [&](uint64_t number) {
-      return StepAndFlush(**executor, {.input = tokens.data(),
-                                       .target = tokens.data(),
-                                       .samples = kSamples,
-                                       .step = number,
-                                       .learning_rate = 0.01f});
+    const auto step = [&, &executor = executor](uint64_t number) {
+      return StepAndFlush(*executor, {.input = tokens.data(),
+                                      .target = tokens.data(),
+                                      .samples = kSamples,
+                                      .step = number,
+                                      .learning_rate = 0.01f});
     };
     ASSERT_TRUE(step(1).ok());
     copied_bytes = other_copies = 0;

@@ -11,7 +11,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace engine::train {
+namespace engine::run {
 namespace {
 
 using ::testing::AllOf;
@@ -25,30 +25,37 @@ std::vector<Json> Lines(const std::string& path) {
   return lines;
 }
 
-TEST(MetricsFile, OneObjectPerLine) {
-  const testing::TempFolder folder;
-  const std::string path = folder / "run.jsonl";
-  auto file = run::MetricsFile::Open(path);
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  ASSERT_TRUE((*file)
-                  ->Write(StepReport{.step = 3,
-                                     .steps = 9,
-                                     .epoch = 0.5,
-                                     .loss = 1.25,
-                                     .accuracy = 0.75,
-                                     .learning_rate = 0.1,
-                                     .samples = 8,
-                                     .seconds = 2,
-                                     .communication_seconds = 1})
+class MetricsFileTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<MetricsFile> Open(MetricsFile::Earlier earlier = MetricsFile::Earlier::kReplace) {
+    auto file = MetricsFile::Open(path_, earlier);
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    return std::move(*file);
+  }
+
+  const testing::TempFolder folder_;
+  const std::string path_ = folder_ / "run.jsonl";
+};
+
+TEST_F(MetricsFileTest, OneObjectPerLine) {
+  const auto file = Open();
+  ASSERT_TRUE(file->Write(train::StepReport{.step = 3,
+                                            .steps = 9,
+                                            .epoch = 0.5,
+                                            .loss = 1.25,
+                                            .accuracy = 0.75,
+                                            .learning_rate = 0.1,
+                                            .samples = 8,
+                                            .seconds = 2,
+                                            .communication_seconds = 1})
                   .ok());
-  ASSERT_TRUE((*file)
-                  ->Write(EvaluationReport{
-                      .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4})
+  ASSERT_TRUE(file->Write(train::EvaluationReport{
+                              .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4})
                   .ok());
-  ASSERT_TRUE((*file)->WriteCheckpoint(3, "a \"quoted\" name\n").ok());
-  ASSERT_TRUE((*file)->WritePluginMetric(1, "tcp.bytes", 1e9).ok());
+  ASSERT_TRUE(file->WriteCheckpoint(3, "a \"quoted\" name\n").ok());
+  ASSERT_TRUE(file->WritePluginMetric(1, "tcp.bytes", 1e9).ok());
   // Every line is there while the file is still open, as after a crash.
-  EXPECT_EQ(Lines(path),
+  EXPECT_EQ(Lines(path_),
             (std::vector<Json>{
                 {{"event", "step"},
                  {"step", 3},
@@ -69,53 +76,45 @@ TEST(MetricsFile, OneObjectPerLine) {
                 {{"event", "metric"}, {"rank", 1}, {"name", "tcp.bytes"}, {"value", 1e9}}}));
 }
 
-TEST(MetricsFile, TheFirstLineReplacesAnEarlierRun) {
-  const testing::TempFolder folder;
-  const std::string path = folder.Write("run.jsonl", "earlier\nand longer than the new content\n");
-  auto file = run::MetricsFile::Open(path);
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  EXPECT_THAT(testing::ReadWhole(path), HasSubstr("earlier"));
-  ASSERT_TRUE((*file)->WriteCheckpoint(1, "a").ok());
-  ASSERT_TRUE((*file)->WriteCheckpoint(2, "b").ok());
-  EXPECT_EQ(Lines(path).size(), 2u);
+TEST_F(MetricsFileTest, TheFirstLineReplacesAnEarlierRun) {
+  folder_.Write("run.jsonl", "earlier\nand longer than the new content\n");
+  const auto file = Open();
+  EXPECT_THAT(testing::ReadWhole(path_), HasSubstr("earlier"));
+  ASSERT_TRUE(file->WriteCheckpoint(1, "a").ok());
+  ASSERT_TRUE(file->WriteCheckpoint(2, "b").ok());
+  EXPECT_EQ(Lines(path_).size(), 2u);
 }
 
-TEST(MetricsFile, ARunThatGoesOnAppends) {
-  const testing::TempFolder folder;
-  const std::string path = folder.Write("run.jsonl", "{\"event\":\"earlier\"}\n");
-  auto file = run::MetricsFile::Open(path, run::MetricsFile::Earlier::kKeep);
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  ASSERT_TRUE((*file)->WriteCheckpoint(1, "a").ok());
-  ASSERT_TRUE((*file)->WriteCheckpoint(2, "b").ok());
-  const std::vector<Json> lines = Lines(path);
+TEST_F(MetricsFileTest, ARunThatGoesOnAppends) {
+  folder_.Write("run.jsonl", "{\"event\":\"earlier\"}\n");
+  const auto file = Open(MetricsFile::Earlier::kKeep);
+  ASSERT_TRUE(file->WriteCheckpoint(1, "a").ok());
+  ASSERT_TRUE(file->WriteCheckpoint(2, "b").ok());
+  const std::vector<Json> lines = Lines(path_);
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0]["event"], "earlier");
 }
 
-TEST(MetricsFile, PluginsOfManyThreadsWriteWholeLines) {
-  const testing::TempFolder folder;
-  const std::string path = folder / "run.jsonl";
-  auto file = run::MetricsFile::Open(path);
-  ASSERT_TRUE(file.ok()) << file.status().message();
+TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
+  const auto file = Open();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       for (int i = 0; i < 100; ++i) {
-        EXPECT_TRUE((*file)->WritePluginMetric(rank, "name", i).ok());
+        EXPECT_TRUE(file->WritePluginMetric(rank, "name", i).ok());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(Lines(path).size(), 400u);
+  EXPECT_EQ(Lines(path_).size(), 400u);
 }
 
-TEST(MetricsFile, SaysWhatCannotBeWritten) {
-  const testing::TempFolder folder;
-  const auto missing = run::MetricsFile::Open(folder / "none/run.jsonl");
+TEST_F(MetricsFileTest, SaysWhatCannotBeWritten) {
+  const auto missing = MetricsFile::Open(folder_ / "none/run.jsonl");
   EXPECT_EQ(missing.status().code(), StatusCode::kStorage);
   EXPECT_THAT(missing.status().message(), HasSubstr("none/run.jsonl"));
 
-  auto full = run::MetricsFile::Open("/dev/full");
+  auto full = MetricsFile::Open("/dev/full");
   ASSERT_TRUE(full.ok()) << full.status().message();
   const Status status = (*full)->WriteCheckpoint(1, "a");
   EXPECT_EQ(status.code(), StatusCode::kStorage);
@@ -123,4 +122,4 @@ TEST(MetricsFile, SaysWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace engine::train
+}  // namespace engine::run

@@ -16,9 +16,12 @@ using ::testing::UnorderedElementsAre;
 class Retention : public ::testing::Test {
  protected:
   // As WriteCheckpoint leaves it: a new file in the place of the old one.
+  void Replace(const std::string& content) {
+    std::filesystem::rename(folder_.Write("next", content), path_);
+  }
+
   void Write(int64_t step, int64_t keep) {
-    const std::string next = folder_.Write("next", std::to_string(step));
-    std::filesystem::rename(next, path_);
+    Replace(std::to_string(step));
     const Status kept = checkpoint::KeepNewest(path_, step, keep);
     ASSERT_TRUE(kept.ok()) << kept.message();
     EXPECT_EQ(testing::ReadWhole(path_), std::to_string(step));
@@ -95,8 +98,7 @@ TEST_F(Retention, WhatARunHasLeftGoesFirst) {
 
 TEST_F(Retention, AStepThatComesAgainReplacesItsFile) {
   Write(20, 2);
-  folder_.Write("next", "another 20");
-  std::filesystem::rename(folder_ / "next", path_);
+  Replace("another 20");
   ASSERT_TRUE(checkpoint::KeepNewest(path_, 20, 2).ok());
   EXPECT_EQ(testing::ReadWhole(folder_ / "m.000020.safetensors"), "another 20");
   EXPECT_EQ(Names().size(), 2u);
@@ -115,8 +117,7 @@ TEST_F(Retention, AskedBeforeARun) {
 TEST_F(Retention, WhatCannotBeRemovedIsNamed) {
   Write(1, 2);
   std::filesystem::create_directories(folder_ / "m.000000.safetensors");
-  folder_.Write("next", "2");
-  std::filesystem::rename(folder_ / "next", path_);
+  Replace("2");
   const Status failed = checkpoint::KeepNewest(path_, 2, 2);
   EXPECT_EQ(failed.code(), StatusCode::kStorage);
   EXPECT_THAT(failed.message(), HasSubstr("m.000000.safetensors"));
