@@ -106,7 +106,7 @@ void AddHookStates(const exec::Executor& executor, int32_t world_size,
   for (int32_t s = 0; s < executor.wire()->state_count(); ++s) {
     for (int32_t rank = 0; rank < world_size; ++rank) {
       for (size_t i = 0; i < parameters.size(); ++i) {
-        const TensorView view = executor.wire_state(static_cast<int32_t>(i), rank, s);
+        const TensorView view = executor.wire()->state_of(static_cast<int32_t>(i), rank, s);
         if (view.data == nullptr) continue;
         tensors->push_back({HookStateName(executor, s, rank, parameters[i].name), view});
       }
@@ -212,7 +212,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                        const CheckpointInfo& info) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
-  const OptimizerTraits traits = executor.optimizer_traits();
+  const OptimizerTraits traits = executor.updates().optimizer();
   const exec::FlatLayout& layout = memory.layout();
   Snapshot snapshot(memory, layout.total_count + traits.state_count * layout.trainable_count);
   const auto& parameters = memory.graph().parameters;
@@ -222,7 +222,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
   }
   for (int32_t s = 0; s < traits.state_count; ++s) {
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const TensorView state = executor.optimizer_state(static_cast<int32_t>(i), s);
+      const TensorView state = executor.updates().state(static_cast<int32_t>(i), s);
       if (state.data == nullptr) continue;
       ENGINE_RETURN_IF_ERROR(snapshot.Add(StateName(traits, s, parameters[i].name), state));
     }

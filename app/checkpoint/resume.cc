@@ -51,17 +51,17 @@ std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const Chec
 
 Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
                       const RankInfo& rank) {
-  const OptimizerTraits traits = executor.optimizer_traits();
+  const OptimizerTraits traits = executor.updates().optimizer();
   exec::ModelMemory& memory = executor.memory();
   ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, memory));
   ENGINE_RETURN_IF_ERROR(LoadHookStates(checkpoint, executor, rank));
-  if (!executor.served()) {
-    return LoadStates(checkpoint, memory, traits, rank, executor.optimizer_states());
+  if (!executor.updates().served()) {
+    return LoadStates(checkpoint, memory, traits, rank, executor.updates().states());
   }
   for (int32_t s = 0; rank.rank == 0 && s < traits.state_count; ++s) {
     ENGINE_ASSIGN_OR_RETURN(const std::vector<float> state,
                             ReadStates(checkpoint, memory, traits, s));
-    ENGINE_RETURN_IF_ERROR(executor.SetServedState(s, state));
+    ENGINE_RETURN_IF_ERROR(executor.updates().served()->SetState(s, state));
     ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
   }
   return {};

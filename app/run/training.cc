@@ -53,8 +53,8 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
   std::vector<std::string> warnings = checkpoint::ResumeWarnings(checkpoint.info, run);
   std::ranges::move(checkpoint::HookStateWarnings(checkpoint, executor, rank.info.world_size),
                     std::back_inserter(warnings));
-  for (const std::string& name :
-       checkpoint::UnusedStates(*checkpoint.file, executor.memory(), executor.optimizer_traits())) {
+  for (const std::string& name : checkpoint::UnusedStates(*checkpoint.file, executor.memory(),
+                                                          executor.updates().optimizer())) {
     warnings.push_back("this run has no use for '" + name + "' of the checkpoint");
   }
   for (const std::string& warning : warnings) rank.Log(LogLevel::kWarning, warning);
@@ -129,10 +129,10 @@ Status RunTraining(const config::Config& config, base::RankContext& rank, RunObs
   ENGINE_ASSIGN_OR_RETURN(const int64_t step, trainer.Run());
   const config::OutputOptions& output = config.output();
   if (!output.trace.empty()) {
-    ENGINE_RETURN_IF_ERROR(
-        WriteRunTrace(output.trace, rank, trainer.executor().Timeline(),
-                      {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
-                      config.run().communication.timeout_ms, trainer.executor().asynchronous()));
+    ENGINE_RETURN_IF_ERROR(WriteRunTrace(
+        output.trace, rank, trainer.executor().Timeline(),
+        {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
+        config.run().communication.timeout_ms, trainer.executor().updates().asynchronous()));
   }
   if (step < trainer.steps()) {
     return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",

@@ -1,6 +1,6 @@
 // Why no memory is written too early: each edge of the task graph, to the next step too, is kept by
 // the order of a stream or by an event, so on the device tasks have the partial order that they had
-// if the host waited for each, and the argument of step_loop.h holds there: a backward task, the
+// if the host waited for each, and the argument of step_loop.cc holds there: a backward task, the
 // first to write to gradients again, is behind all forward tasks, these are behind the last task of
 // each parameter, and those behind all transfers and updates that read gradients. What tasks share
 // beside tensors is
@@ -22,9 +22,11 @@
 namespace engine::exec {
 
 Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(
-    Device& device, Stream* compute, const TaskGraph& graph,
+    Device& device, Stream* compute, const TaskGraph& graph, bool alone,
     std::function<Status(const Task& transfer)> on_parameters) {
-  std::unique_ptr<DeviceOrder> order(new DeviceOrder(compute, graph, std::move(on_parameters)));
+  std::unique_ptr<DeviceOrder> order(
+      new DeviceOrder(compute, graph, alone, std::move(on_parameters)));
+  if (alone) return order;
   for (const Place place : {kUpdates, kTransfers}) {
     Stream* stream = nullptr;
     ENGINE_RETURN_IF_ERROR(device.CreateStream(&stream));
@@ -35,45 +37,47 @@ Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(
   return order;
 }
 
-DeviceOrder::DeviceOrder(Stream* compute, const TaskGraph& graph,
+DeviceOrder::DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone,
                          std::function<Status(const Task&)> on_parameters)
     : graph_(graph),
+      alone_(alone),
       on_parameters_(std::move(on_parameters)),
       source_(graph.tasks.size(), kCompute),
       waits_(graph.tasks.size()),
       taken_(graph.tasks.size()),
       joined_(taken_ + 1),
       points_(joined_ + 2) {
-  streams_[kCompute] = compute;
+  streams_[kCompute] = streams_[kUpdates] = compute;
 }
 
-DeviceOrder::Place DeviceOrder::PlaceOf(const Task& task) {
+DeviceOrder::Place DeviceOrder::PlaceOf(const Task& task) const {
+  if (alone_) return kCompute;
   if (task.info.kind == TaskKind::kTransfer) return kTransfers;
   return task.tail ? kUpdates : kCompute;
 }
 
+// Events only for what is awaited on another stream than it was queued on.
 Status DeviceOrder::MakePoints(Device& device) {
   for (const Task& task : graph_.tasks) {
     if (PlaceOf(task) == kCompute) continue;
     for (const uint32_t next : task.successors) source_[next] = kUpdates;
   }
-  const auto make = [&](size_t point) -> Status {
-    if (points_[point].event != nullptr) return {};
-    Event* event = nullptr;
-    ENGINE_RETURN_IF_ERROR(device.CreateEvent(&event));
-    points_[point].event.reset(event);
-    return {};
-  };
+  std::vector<bool> awaited(points_.size());
   for (const Task& task : graph_.tasks) {
     for (const auto* successors : {&task.successors, &task.next_successors}) {
       for (const uint32_t next : *successors) {
         if (QueuesFor(graph_.tasks[next]) == PlaceOf(task)) continue;
         waits_[next].push_back(task.info.id);
-        ENGINE_RETURN_IF_ERROR(make(task.info.id));
+        awaited[task.info.id] = true;
       }
     }
   }
-  for (size_t point = taken_; point < points_.size(); ++point) ENGINE_RETURN_IF_ERROR(make(point));
+  for (size_t point = 0; point < points_.size(); ++point) {
+    if (!awaited[point] && point < taken_) continue;
+    Event* event = nullptr;
+    ENGINE_RETURN_IF_ERROR(device.CreateEvent(&event));
+    points_[point].event.reset(event);
+  }
   return {};
 }
 
@@ -91,9 +95,7 @@ Status DeviceOrder::Await(size_t point, Place place) {
   ENGINE_RETURN_IF_ERROR(streams_[place]->Wait(points_[point].event.get()));
   if (place != kCompute || point >= graph_.tasks.size()) return {};
   const Task& task = graph_.tasks[point];
-  const bool brings =
-      task.info.kind == TaskKind::kTransfer && task.data == TransferData::kParameters;
-  return brings ? on_parameters_(task) : Status();
+  return task.data == TransferData::kParameters ? on_parameters_(task) : Status();
 }
 
 Status DeviceOrder::Wait(const Task& task) {
@@ -101,14 +103,6 @@ Status DeviceOrder::Wait(const Task& task) {
     ENGINE_RETURN_IF_ERROR(Await(earlier, QueuesFor(task)));
   }
   return {};
-}
-
-Status DeviceOrder::Mark(const Task& task) {
-  return Record(task.info.id, PlaceOf(task));
-}
-
-Status DeviceOrder::MarkTaken() {
-  return Record(taken_, kUpdates);
 }
 
 Status DeviceOrder::Join() {

@@ -22,30 +22,31 @@ namespace engine::exec {
 
 class DeviceOrder {
  public:
-  // `compute` and `graph` are borrowed. `on_parameters` is called when `compute` waits for a
-  // transfer of parameters: what follows it there is behind the transfer.
+  // `compute` and `graph` are borrowed. `alone`: with one rank everything is queued on `compute`,
+  // and what follows does nothing. `on_parameters` is called when `compute` waits for a transfer of
+  // parameters: what follows it there is behind the transfer.
   static Result<std::unique_ptr<DeviceOrder>> Create(
-      Device& device, Stream* compute, const TaskGraph& graph,
+      Device& device, Stream* compute, const TaskGraph& graph, bool alone,
       std::function<Status(const Task& transfer)> on_parameters);
 
   // Where the work of a task is queued, and what a transfer sends is made. [any-thread]
   Stream* StreamOf(const Task& task) const { return streams_[QueuesFor(task)]; }
   Stream* updates() const { return streams_[kUpdates]; }
-  // To wait for the end of a transfer that was submitted; Mark then. [any-thread]
+  // To wait for the end of a transfer that was submitted, or null; Mark then. [any-thread]
   Stream* transfers() const { return streams_[kTransfers]; }
 
   // What is queued for `task` from now on is behind all that it depends on. [compute-lane, as all
   // below]
   Status Wait(const Task& task);
   // Its work is queued: other streams may wait for it.
-  Status Mark(const Task& task);
+  Status Mark(const Task& task) { return Record(task.info.id, PlaceOf(task)); }
 
   // What is queued on the updates' stream from now on is behind `transfer`.
   Status Follow(const Task& transfer) { return Await(transfer.info.id, kUpdates); }
 
   // What the updates' stream reads of the step at hand it has read here; the compute stream waits
   // for that.
-  Status MarkTaken();
+  Status MarkTaken() { return Record(taken_, kUpdates); }
   Status WaitTaken() { return Await(taken_, kCompute); }
 
   // What is queued on the compute stream from now on is behind everything.
@@ -59,17 +60,18 @@ class DeviceOrder {
     uint8_t waiting = 0xff;        // bit by place: streams that are behind it already
   };
 
-  DeviceOrder(Stream* compute, const TaskGraph& graph,
+  DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone,
               std::function<Status(const Task&)> on_parameters);
-  static Place PlaceOf(const Task& task);
+  Place PlaceOf(const Task& task) const;
   Place QueuesFor(const Task& task) const {
-    return task.info.kind == TaskKind::kTransfer ? source_[task.info.id] : PlaceOf(task);
+    return PlaceOf(task) == kTransfers ? source_[task.info.id] : PlaceOf(task);
   }
   Status MakePoints(Device& device);
   Status Record(size_t point, Place place);
   Status Await(size_t point, Place place);
 
   const TaskGraph& graph_;
+  const bool alone_;
   const std::function<Status(const Task&)> on_parameters_;
   std::unique_ptr<Stream> own_[2];  // updates, transfers
   Stream* streams_[kPlaces] = {};

@@ -1,27 +1,35 @@
 // * Scales of gradients are numbers in device memory, which the device derives from the statistics
 //   of the step, and which hooks and updates read there.
 // * Statistics are copied to the host on their way; Read gives those of the step before, so that
-//   the device always has work.
+//   the device always has work. Two copies, of even and odd steps: step t is read while step t+1 is
+//   queued, and its copy is written again by step t+2, which is queued after that.
 // * A task ends when its work is queued, and a transfer when it is submitted; the device keeps the
 //   order (DeviceOrder). So Drive queues all of a step, on the thread of the rank, and the threads
 //   of the communicator only report how transfers ended: a failure ends the run, and statistics,
 //   and what Settle makes visible, count only when all transfers before them were reported.
-// * The work of a step can be recorded and replayed (RecordedStep), with the transfers of several
-//   ranks in it. Its transfers are reported by one that moves nothing, behind it.
+// * The work of a step can be recorded once and then replayed (CUDA graphs), with the transfers of
+//   several ranks in it, which are reported by one that moves nothing, behind it. What is recorded
+//   begins and ends with everything on one stream, so a replay does not overlap with the step
+//   before it. It holds addresses, so it is good as long as the memory of the model is, and sizes,
+//   so it is good for batches of as many samples: a step of another size is run as ever. Only one
+//   is kept, of the largest batch seen so far.
 #include "core/exec/device_step.h"
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
+#include "core/exec/device_order.h"
 #include "core/exec/step_runner.h"
+#include "engine/ext/accelerator.h"
 #include "engine/ext/recorded_transfers.h"
 
 namespace engine::exec {
 namespace {
 
-constexpr size_t kScratchFloats = 64;
 // For a communicator to report what the device has passed, and the cause when the device has
 // failed.
 constexpr int64_t kReportMs = 5000, kCauseMs = 1000, kRecordingMs = 1000;
@@ -31,6 +39,77 @@ constexpr int64_t kLookMs = 100;
 constexpr int64_t kStepsWaited = 10;
 // For queued work to end, before its memory is freed.
 constexpr int64_t kEndMs = 10000;
+// Steps before a recording: ops choose algorithms and allocate in the first ones.
+constexpr uint64_t kWarmUpSteps = 3;
+// Of the statistics, those that the loss op makes.
+constexpr int64_t kLossNumbers = 3;
+
+class DeviceStep final : public HostStep {
+ public:
+  DeviceStep(const StepParts& parts, Accelerator& accelerator)
+      : HostStep(parts),
+        accelerator_(accelerator),
+        device_(parts.memory.device()),
+        stream_(parts.memory.stream()),
+        alone_(parts.options.rank.world_size == 1) {}
+  ~DeviceStep() override;
+  Status Prepare();
+
+  Status Begin(const StepInput& input) override;
+  Status Drive() override;
+  Status Run(const Task& task) override;
+  Transfer MakeTransfer(const Task& task, uint64_t step) override;
+  bool queues() const override { return true; }
+  Status BeginTransfer(const Task& task, Stream** follower) override;
+  Status EndTransfer(const Task& task) override;
+  Result<StepResult> Read() override;
+  Result<StepResult> Remaining() override { return ReadOf(now_.step); }
+  bool settled() const override { return !works_; }
+  Status Settle() override;
+  void Abandon() override { recorded_.reset(); }
+  void End() noexcept override;
+
+ private:
+  struct Copy {
+    StepStatistics* statistics = nullptr;  // pinned
+    std::unique_ptr<Event> copied;
+    uint64_t step = 0;  // 0: read, or never written
+  };
+
+  Status TakeStatistics() override;
+  Status KeepStatistics(bool add) override;
+  Stream* StreamOf(const Task& task) const override { return order_->StreamOf(task); }
+  float* ScaleAt(size_t index) override { return scales_.f32() + index; }
+  Status Update(UpdateCall& call, const graph::Parameter& parameter, size_t scale) override;
+  Status EndUpdates() override;
+  Status Record();
+  Status Replay();
+  Status Collect(Stream* stream);
+  Result<StepResult> ReadOf(uint64_t step);
+  template <typename Wait>
+  Status Await(uint64_t step, const Wait& wait);
+  Status AwaitReport(Status device, uint64_t step);
+
+  Accelerator& accelerator_;
+  Device& device_;
+  Stream* const stream_;
+  const bool alone_;  // all is on one stream
+  // gradient_scale_ on the device, a 1 behind it, and kLossNumbers of earlier micro-batches.
+  graph::DeviceBuffer scales_;
+  std::unique_ptr<DeviceOrder> order_;
+  Copy copies_[2];
+  SpanUpdates* span_updates_ = nullptr;         // null: one call per span
+  std::vector<UpdateCall> updates_;             // of one task
+  uint32_t statistics_task_ = trace::kNoTask;   // that has summed them up
+  bool stop_asked_[2] = {};                     // of even and odd steps, with one rank
+  bool works_ = false;                          // perhaps, since it was last waited for
+  int64_t begin_ns_ = 0, longest_step_ns_ = 0;  // of Executor::Step
+
+  std::unique_ptr<Recording> recorded_;
+  bool recording_ = false;
+  uint64_t steps_ = 0;
+  int64_t most_samples_ = 0, recorded_samples_ = 0;  // of all ranks
+};
 
 // Whether the work of the run can be recorded, if that is asked for.
 Status CheckRecording(const StepParts& parts) {
@@ -48,127 +127,140 @@ Status CheckRecording(const StepParts& parts) {
                        parts.options.communicator_name.c_str());
 }
 
-}  // namespace
-
-DeviceStep::DeviceStep(const StepParts& parts, Accelerator& accelerator)
-    : HostStep(parts), accelerator_(accelerator) {}
-
-Result<std::unique_ptr<DeviceStep>> DeviceStep::Create(const StepParts& parts) {
-  if (parts.plugins.communicator->traits().device_memory == 0) {
-    return Status::Error(StatusCode::kConfig,
-                         "communicator '%s' moves host memory only, but the ops run on '%s': "
-                         "choose a communicator for the memory of that device",
-                         parts.options.communicator_name.c_str(), parts.plugins.device->type());
-  }
-  ENGINE_RETURN_IF_ERROR(CheckRecording(parts));
-  std::unique_ptr<DeviceStep> step(new DeviceStep(parts, *parts.memory.accelerator()));
-  ENGINE_RETURN_IF_ERROR(step->Prepare());
-  return step;
-}
-
 Status DeviceStep::Prepare() {
-  ModelMemory& memory = parts_.memory;
-  Stream* const stream = memory.stream();
-  const size_t scales_bytes = (gradient_scale_.size() + 1) * sizeof(float);
+  const size_t scales = gradient_scale_.size() + 1 + kLossNumbers;
   ENGINE_ASSIGN_OR_RETURN(scales_,
-                          graph::DeviceBuffer::Create(memory.device(), scales_bytes, stream));
-  ENGINE_ASSIGN_OR_RETURN(scratch_, graph::DeviceBuffer::Create(
-                                        memory.device(), kScratchFloats * sizeof(float), stream));
+                          graph::DeviceBuffer::Create(device_, scales * sizeof(float), stream_));
   const float one = 1;
-  ENGINE_RETURN_IF_ERROR(
-      memory.device().Copy(ScaleAt(gradient_scale_.size()), &one, sizeof(one), stream));
-  ENGINE_ASSIGN_OR_RETURN(statistics_, DeviceStatistics::Create(memory));
+  ENGINE_RETURN_IF_ERROR(device_.Copy(ScaleAt(gradient_scale_.size()), &one, sizeof(one), stream_));
+  for (Copy& copy : copies_) {
+    void* pinned = nullptr;
+    ENGINE_RETURN_IF_ERROR(accelerator_.AllocateHost(sizeof(StepStatistics), &pinned));
+    copy.statistics = new (pinned) StepStatistics;
+    Event* event = nullptr;
+    ENGINE_RETURN_IF_ERROR(device_.CreateEvent(&event));
+    copy.copied.reset(event);
+  }
   span_updates_ = static_cast<SpanUpdates*>(parts_.plugins.optimizer->Query(kSpanUpdatesId));
-  if (parts_.options.rank.world_size == 1) return {};
   const auto take = [this](const Task& transfer) {
     return parts_.updates.TakeParameters(transfer);
   };
-  ENGINE_ASSIGN_OR_RETURN(order_, DeviceOrder::Create(memory.device(), stream, parts_.tasks, take));
+  ENGINE_ASSIGN_OR_RETURN(order_,
+                          DeviceOrder::Create(device_, stream_, parts_.tasks, alone_, take));
   return {};
 }
 
 void DeviceStep::End() noexcept {
-  (void)Join();
-  (void)parts_.memory.stream()->Synchronize(kEndMs);
+  if (order_ != nullptr) (void)order_->Join();
+  (void)stream_->Synchronize(kEndMs);
 }
 
-// No forward task comes before all of the tail is done, so all of a step is queued.
-Status DeviceStep::Drive(double* waited_seconds) {
-  Stream* const stream = parts_.memory.stream();
-  const bool records = recorded_.Wants(parts_.options.record_steps, input_.all_samples);
-  if (recorded_.CanReplay(input_.all_samples)) {
-    ENGINE_RETURN_IF_ERROR(runner_->BeginReplay(input_.step));
-    ENGINE_RETURN_IF_ERROR(Join());
-    return Launch();
-  }
-  if (records) {
-    ENGINE_RETURN_IF_ERROR(Join());
-    ENGINE_RETURN_IF_ERROR(recorded_.Begin(accelerator_, stream));
-  }
-  Status status = runner_->RunHead(input_.step, waited_seconds);
-  if (status.ok()) status = runner_->RunTail(waited_seconds);
-  if (records) {  // instead of run: now it is run
-    if (status.ok()) status = Join();
-    const Status ended = recorded_.End(accelerator_, stream, input_.all_samples);
-    if (status.ok()) status = ended;
-    if (status.ok()) status = Launch();
-  }
-  return status;
-}
-
-// A transfer of nothing behind it reports those in the recording.
-Status DeviceStep::Launch() {
-  Stream* const stream = parts_.memory.stream();
-  ENGINE_RETURN_IF_ERROR(recorded_.Launch(stream));
-  ENGINE_RETURN_IF_ERROR(statistics_->Collect(input_.step, stream));
-  return order_ == nullptr ? Status() : runner_->ReportReplay(statistics_task_, input_.step);
+DeviceStep::~DeviceStep() {
+  End();
+  for (Copy& copy : copies_) accelerator_.FreeHost(copy.statistics);
 }
 
 // Before anything of the step is queued. What the host adds to the statistics of this rank lies
 // behind those that the loss op makes.
-Status DeviceStep::BeginStep() {
+Status DeviceStep::Begin(const StepInput& input) {
   works_ = true;
   begin_ns_ = base::NowNs();
-  stop_asked_[input_.step % 2] = input_.stop;
-  if (order_ == nullptr) return {};
+  stop_asked_[input.step % 2] = input.stop;
   ENGINE_RETURN_IF_ERROR(order_->WaitTaken());
-  StepStatistics own{.stop = input_.stop ? 1.0f : 0.0f};
-  parts_.order.WriteDigest(own.order_bits);
-  return parts_.memory.device().Copy(&parts_.memory.statistics()->stop, &own.stop,
-                                     sizeof(own) - offsetof(StepStatistics, stop),
-                                     parts_.memory.stream());
+  if (!alone_) {
+    StepStatistics own{.stop = input.stop ? 1.0f : 0.0f};
+    parts_.order.WriteDigest(own.order_bits);
+    ENGINE_RETURN_IF_ERROR(device_.Copy(&parts_.memory.statistics()->stop, &own.stop,
+                                        sizeof(own) - offsetof(StepStatistics, stop), stream_));
+  }
+  return HostStep::Begin(input);
+}
+
+// No forward task comes before all of the tail is done, so all of a step is queued. Whether it is
+// recorded is the same on all ranks, as a communicator may send otherwise what is recorded.
+Status DeviceStep::Drive() {
+  ++steps_;
+  most_samples_ = std::max(most_samples_, input_.all_samples);
+  ENGINE_RETURN_IF_ERROR(runner_->Begin(input_.step));
+  if (recorded_ != nullptr && input_.all_samples == recorded_samples_) {
+    ENGINE_RETURN_IF_ERROR(order_->Join());
+    return Replay();
+  }
+  if (parts_.options.record_steps && recorded_ == nullptr && steps_ > kWarmUpSteps &&
+      input_.all_samples == most_samples_) {
+    ENGINE_RETURN_IF_ERROR(Record());
+    return Replay();
+  }
+  ENGINE_RETURN_IF_ERROR(runner_->RunHead());
+  return runner_->RunTail();
+}
+
+// Ends the recording in any case. What is queued meanwhile is not done.
+Status DeviceStep::Record() {
+  ENGINE_RETURN_IF_ERROR(order_->Join());
+  ENGINE_RETURN_IF_ERROR(accelerator_.BeginRecording(stream_));
+  recording_ = true;
+  Status status = runner_->RunHead();
+  if (status.ok()) status = runner_->RunTail();
+  if (status.ok()) status = order_->Join();
+  recording_ = false;
+  Recording* recorded = nullptr;
+  const Status ended = accelerator_.EndRecording(stream_, &recorded);
+  recorded_.reset(recorded);
+  recorded_samples_ = input_.all_samples;
+  return status.ok() ? ended : status;
+}
+
+// A transfer of nothing behind it reports those in the recording.
+Status DeviceStep::Replay() {
+  ENGINE_RETURN_IF_ERROR(recorded_->Launch(stream_));
+  ENGINE_RETURN_IF_ERROR(Collect(stream_));
+  return alone_ ? Status() : runner_->ReportReplay(statistics_task_);
+}
+
+Status DeviceStep::Run(const Task& task) {
+  ENGINE_RETURN_IF_ERROR(order_->Wait(task));
+  ENGINE_RETURN_IF_ERROR(HostStep::Run(task));
+  return order_->Mark(task);
 }
 
 // With one rank all stays where it is, also in a recording.
 Transfer DeviceStep::MakeTransfer(const Task& task, uint64_t step) {
   Transfer transfer = HostStep::MakeTransfer(task, step);
-  if (order_ == nullptr) transfer.stream = nullptr;
+  if (alone_) transfer.stream = nullptr;
   return transfer;
 }
 
-Stream* DeviceStep::StreamOf(const Task& task) const {
-  return order_ == nullptr ? parts_.memory.stream() : order_->StreamOf(task);
+Status DeviceStep::BeginTransfer(const Task& task, Stream** follower) {
+  *follower = order_->transfers();
+  return order_->Wait(task);
 }
 
-Status DeviceStep::FollowStatistics(const Task& task) {
+Status DeviceStep::EndTransfer(const Task& task) {
+  ENGINE_RETURN_IF_ERROR(order_->Mark(task));
+  if (task.data != TransferData::kStatistics) return {};
   statistics_task_ = task.info.id;
-  if (order_ != nullptr) {
-    ENGINE_RETURN_IF_ERROR(order_->Follow(task));
-    ENGINE_RETURN_IF_ERROR(parts_.memory.KeepScalars(order_->updates()));
-  }
+  ENGINE_RETURN_IF_ERROR(order_->Follow(task));
+  if (!alone_) ENGINE_RETURN_IF_ERROR(parts_.memory.KeepScalars(order_->updates()));
   return TakeStatistics();
 }
 
 // On the stream of the updates, which reads the scales.
 Status DeviceStep::TakeStatistics() {
-  Stream* const stream = order_ == nullptr ? parts_.memory.stream() : order_->updates();
   ENGINE_RETURN_IF_ERROR(accelerator_.math().FillQuotient(
       &parts_.memory.statistics()->count, 1 / parts_.options.loss_scale, scales_.f32(),
-      static_cast<int64_t>(gradient_scale_.size()), stream));
-  if (!recorded_.recording()) {
-    ENGINE_RETURN_IF_ERROR(statistics_->Collect(input_.step, stream));
-  }
-  return order_ == nullptr ? Status() : order_->MarkTaken();
+      static_cast<int64_t>(gradient_scale_.size()), order_->updates()));
+  if (!recording_) ENGINE_RETURN_IF_ERROR(Collect(order_->updates()));
+  return order_->MarkTaken();
+}
+
+// Queues a copy of the statistics of the step at hand.
+Status DeviceStep::Collect(Stream* stream) {
+  Copy& copy = copies_[input_.step % 2];
+  copy.step = input_.step;
+  ENGINE_RETURN_IF_ERROR(
+      device_.Copy(copy.statistics, parts_.memory.statistics(), sizeof(StepStatistics), stream));
+  return stream->Record(copy.copied.get());
 }
 
 Result<StepResult> DeviceStep::Read() {
@@ -177,16 +269,19 @@ Result<StepResult> DeviceStep::Read() {
   return read;
 }
 
+// Of a step whose statistics were collected and not read; else nothing.
 Result<StepResult> DeviceStep::ReadOf(uint64_t step) {
   StepResult result;
-  if (!statistics_->has(step)) return result;
+  Copy& copy = copies_[step % 2];
+  if (step == 0 || copy.step != step) return result;
   Status status =
-      Await(step, [&](int64_t timeout_ms) { return statistics_->Wait(step, timeout_ms); });
+      Await(step, [&](int64_t timeout_ms) { return copy.copied->WaitHost(timeout_ms); });
   if (status.ok()) status = accelerator_.Fault();
   if (!status.ok()) return status.WithContext("step %llu", static_cast<unsigned long long>(step));
-  result.statistics = statistics_->Take(step);
+  copy.step = 0;
   result.step = step;
-  if (parts_.options.rank.world_size == 1) {
+  result.statistics = *copy.statistics;
+  if (alone_) {
     result.statistics.stop = stop_asked_[step % 2] ? 1.0f : 0.0f;
     return result;
   }
@@ -196,10 +291,9 @@ Result<StepResult> DeviceStep::ReadOf(uint64_t step) {
 
 // All of a flush is queued; whoever asked for it reads memory.
 Status DeviceStep::Settle() {
-  ENGINE_RETURN_IF_ERROR(Join());
-  ENGINE_RETURN_IF_ERROR(Await(now_.step, [&](int64_t timeout_ms) {
-    return parts_.memory.stream()->Synchronize(timeout_ms);
-  }));
+  ENGINE_RETURN_IF_ERROR(order_->Join());
+  ENGINE_RETURN_IF_ERROR(
+      Await(now_.step, [&](int64_t timeout_ms) { return stream_->Synchronize(timeout_ms); }));
   if (parts_.replicas != nullptr) ENGINE_RETURN_IF_ERROR(parts_.replicas->Settle());
   works_ = false;
   return accelerator_.Fault();
@@ -210,7 +304,7 @@ Status DeviceStep::Settle() {
 template <typename Wait>
 Status DeviceStep::Await(uint64_t step, const Wait& wait) {
   int64_t limit_ms = parts_.options.device_timeout_ms;
-  if (recorded_.exists() && order_ != nullptr) {
+  if (recorded_ != nullptr && !alone_) {
     limit_ms =
         std::min(limit_ms, parts_.options.timeout_ms + kStepsWaited * longest_step_ns_ / 1'000'000);
   }
@@ -229,14 +323,13 @@ Status DeviceStep::Await(uint64_t step, const Wait& wait) {
 // failed, as `device` says: the failure of a transfer if there was one, which is the cause where
 // both fail, else `device`.
 Status DeviceStep::AwaitReport(Status device, uint64_t step) {
-  const bool alone = order_ == nullptr;
-  if (alone && !device.ok()) return device;
-  const uint64_t reports = step == now_.step ? StepRunner::kAllSteps : (alone ? 0 : step);
+  if (alone_ && !device.ok()) return device;
+  const uint64_t reports = step == now_.step ? StepRunner::kAllSteps : (alone_ ? 0 : step);
   bool reported = false;
-  if (recorded_.exists()) {
+  if (recorded_ != nullptr) {
     reported = runner_->AwaitReports(reports, device.ok(), kRecordingMs);
     // A communicator that is being aborted says why when that is done: see StepRunner::GiveUp.
-    if (!reported) recorded_.Drop();
+    if (!reported) recorded_.reset();
   }
   if (!reported) {
     reported = runner_->AwaitReports(reports, device.ok(), device.ok() ? kReportMs : kCauseMs);
@@ -251,9 +344,9 @@ Status DeviceStep::AwaitReport(Status device, uint64_t step) {
 
 Status DeviceStep::KeepStatistics(bool add) {
   StepStatistics* const statistics = parts_.memory.statistics();
-  Stream* const stream = parts_.memory.stream();
-  if (add) return accelerator_.math().Add(&statistics->loss_sum, scratch_.f32(), 3, stream);
-  return parts_.memory.device().Copy(scratch_.data(), statistics, 3 * sizeof(float), stream);
+  float* const kept = ScaleAt(gradient_scale_.size() + 1);
+  if (!add) return device_.Copy(kept, statistics, kLossNumbers * sizeof(float), stream_);
+  return accelerator_.math().Add(&statistics->loss_sum, kept, kLossNumbers, stream_);
 }
 
 // The host's numbers are of no use to the device.
@@ -261,7 +354,7 @@ Status DeviceStep::Update(UpdateCall& call, const graph::Parameter& parameter, s
   call.gradient_scale = 1;
   call.learning_rate_scale = parameter.learning_rate_scale;
   call.device_scale = ScaleAt(scale);
-  call.scalars = order_ == nullptr ? parts_.memory.scalars() : parts_.memory.scalars(1);
+  call.scalars = parts_.memory.scalars(alone_ ? 0 : 1);
   if (span_updates_ == nullptr) return parts_.plugins.optimizer->Update(call);
   updates_.push_back(call);
   return {};
@@ -274,20 +367,19 @@ Status DeviceStep::EndUpdates() {
   return status;
 }
 
-Status DeviceStep::AllReduce(BlockingTransfers& transfers, DType dtype, void* data, int64_t count) {
-  const size_t size_bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  ENGINE_CHECK(size_bytes <= scratch_.size_bytes(), "%zu bytes", size_bytes);
-  Device& device = parts_.memory.device();
-  Stream* const stream = parts_.memory.stream();
-  ENGINE_RETURN_IF_ERROR(device.Copy(scratch_.data(), data, size_bytes, stream));
-  ENGINE_RETURN_IF_ERROR(transfers.Run({.kind = TransferKind::kAllReduce,
-                                        .dtype = dtype,
-                                        .send = scratch_.data(),
-                                        .recv = scratch_.data(),
-                                        .count = count,
-                                        .stream = stream}));
-  ENGINE_RETURN_IF_ERROR(device.Copy(data, scratch_.data(), size_bytes, stream));
-  return stream->Synchronize(parts_.options.device_timeout_ms);
+}  // namespace
+
+Result<std::unique_ptr<HostStep>> MakeDeviceStep(const StepParts& parts) {
+  if (parts.plugins.communicator->traits().device_memory == 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator '%s' moves host memory only, but the ops run on '%s': "
+                         "choose a communicator for the memory of that device",
+                         parts.options.communicator_name.c_str(), parts.plugins.device->type());
+  }
+  ENGINE_RETURN_IF_ERROR(CheckRecording(parts));
+  auto step = std::make_unique<DeviceStep>(parts, *parts.memory.accelerator());
+  ENGINE_RETURN_IF_ERROR(step->Prepare());
+  return std::unique_ptr<HostStep>(std::move(step));
 }
 
 }  // namespace engine::exec

@@ -13,20 +13,12 @@
 #include "engine/ext/shared_memory.h"
 
 namespace engine::exec {
-namespace {
 
-// The first layer whose op sees all ranks, or null.
 const graph::Node* FirstThatGathers(const graph::Graph& graph) {
   const auto found =
       std::find_if(graph.nodes.begin(), graph.nodes.end(),
                    [](const graph::Node& node) { return node.signature.uses_replicas != 0; });
   return found == graph.nodes.end() ? nullptr : &*found;
-}
-
-}  // namespace
-
-bool UsesReplicas(const graph::Graph& graph) {
-  return FirstThatGathers(graph) != nullptr;
 }
 
 Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const ExecutorOptions& options)
@@ -158,7 +150,8 @@ Status Executor::MakeReplicas() {
                          "in the layer, or choose another communicator",
                          node->name.c_str(), node->op_name.c_str(), why);
   };
-  if (asynchronous()) return refuse("in this mode of its communicator no rank waits for another");
+  if (updates_->asynchronous())
+    return refuse("in this mode of its communicator no rank waits for another");
   Communicator* communicator = options_.replicas;
   if (communicator == nullptr && plugins_.communicator->traits().ordered == 0) {
     communicator = plugins_.communicator.get();
@@ -188,13 +181,13 @@ Status Executor::MakeStep() {
                         .wire = wire_.get(),
                         .replicas = replicas_.get()};
   if (on_accelerator_) {
-    ENGINE_ASSIGN_OR_RETURN(step_, DeviceStep::Create(parts));
+    ENGINE_ASSIGN_OR_RETURN(step_, MakeDeviceStep(parts));
   } else {
     step_ = std::make_unique<HostStep>(parts);
   }
   ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
                              .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
-  runner_ = std::make_unique<StepRunner>(plugins_, options_, tasks_, *order_, *step_, store_);
+  runner_ = std::make_unique<StepRunner>(*step_, store_);
   blocking_ =
       std::make_unique<BlockingTransfers>(*plugins_.communicator, *runner_, options_.timeout_ms);
   return {};
@@ -202,14 +195,13 @@ Status Executor::MakeStep() {
 
 Result<StepResult> Executor::Step(const StepInput& input) {
   const int64_t begin = base::NowNs();
-  double waited = 0;
   buffers_differ_ = true;
   Status status = step_->Begin(input);
-  if (status.ok()) status = step_->Drive(&waited);
+  if (status.ok()) status = step_->Drive();
   auto result = status.ok() ? step_->Read() : Result<StepResult>(std::move(status));
   if (!result.ok()) return runner_->GiveUp(result.status());
-  if (replicas_ != nullptr) waited += replicas_->TakeWaitedSeconds();
-  if (!on_accelerator_) result->waited_seconds = waited;
+  const double in_ops = replicas_ == nullptr ? 0 : replicas_->TakeWaitedSeconds();
+  if (!on_accelerator_) result->waited_seconds = runner_->waited_seconds() + in_ops;
   step_end_ns_ = base::NowNs();
   result->seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
   return result;
@@ -230,8 +222,7 @@ Status Executor::Flush() {
   ENGINE_RETURN_IF_ERROR(runner_->EndStep());
   if (flushed()) return {};
   const int64_t begin = base::NowNs();
-  double waited = 0;
-  Status status = runner_->RunTail(&waited);
+  Status status = runner_->RunTail();
   if (status.ok() && !step_->settled()) status = step_->Settle();
   if (status.ok() && !updates_->settled()) status = updates_->Settle(*blocking_);
   if (!status.ok()) return runner_->GiveUp(std::move(status));
@@ -242,7 +233,7 @@ Status Executor::Flush() {
 Status Executor::ShareBuffers() {
   const FlatLayout& layout = memory_->layout();
   const int64_t count = layout.total_count - layout.buffer_begin;
-  const bool alone = asynchronous() || options_.rank.world_size == 1;
+  const bool alone = updates_->asynchronous() || options_.rank.world_size == 1;
   if (count == 0 || !buffers_differ_ || alone) return {};
   float* const buffers = memory_->parameters() + layout.buffer_begin;
   ENGINE_RETURN_IF_ERROR(blocking_
@@ -256,13 +247,25 @@ Status Executor::ShareBuffers() {
   return {};
 }
 
-Status Executor::CollectOptimizerStates() {
-  ENGINE_CHECK(flushed(), "optimizer states while updates are under way");
-  return updates_->CollectStates(*blocking_);
+// In memory of the device, which is where a communicator reads and writes on an accelerator.
+Status Executor::AllReduce(std::span<float> numbers) {
+  Device& device = memory_->device();
+  Stream* const stream = memory_->stream();
+  ENGINE_ASSIGN_OR_RETURN(const graph::DeviceBuffer sums,
+                          graph::DeviceBuffer::Create(device, numbers.size_bytes(), stream));
+  ENGINE_RETURN_IF_ERROR(device.Copy(sums.data(), numbers.data(), numbers.size_bytes(), stream));
+  ENGINE_RETURN_IF_ERROR(blocking_->Run({.kind = TransferKind::kAllReduce,
+                                         .send = sums.data(),
+                                         .recv = sums.data(),
+                                         .count = static_cast<int64_t>(numbers.size()),
+                                         .stream = stream}));
+  ENGINE_RETURN_IF_ERROR(device.Copy(numbers.data(), sums.data(), numbers.size_bytes(), stream));
+  return stream->Synchronize(options_.device_timeout_ms);
 }
 
-Status Executor::CollectWireStates() {
-  ENGINE_CHECK(flushed(), "states of a hook while transfers are under way");
+Status Executor::CollectStates() {
+  ENGINE_CHECK(flushed(), "states while updates are under way");
+  ENGINE_RETURN_IF_ERROR(updates_->CollectStates(*blocking_));
   return wire_ == nullptr ? Status() : wire_->CollectStates(*blocking_, options_.timeout_ms);
 }
 

@@ -3,7 +3,7 @@
 //   StepRunner       threads, lock, failure        StepLoop        what is ready, and the scheduler
 //   HostStep         what tasks do                 UpdateStrategy  how gradients become parameters
 //   OrderAgreement   one order on all ranks        Wire            gradients in another form
-//   BlockingTransfers  outside of steps            TransferLane    transfers under way
+//   BlockingTransfers  outside of steps
 #pragma once
 
 #include <memory>
@@ -24,8 +24,9 @@
 
 namespace engine::exec {
 
-// Whether training `graph` on several ranks needs ExecutorOptions::replicas.
-bool UsesReplicas(const graph::Graph& graph);
+// The first layer whose op sees all ranks, or null: training on several ranks needs
+// ExecutorOptions::replicas then.
+const graph::Node* FirstThatGathers(const graph::Graph& graph);
 
 // Used from one thread, [compute-lane].
 class Executor {
@@ -63,53 +64,29 @@ class Executor {
   // have had but the rounded copies.
   Status Flush();
   bool flushed() const;
-  // One transfer outside of a step, waited for: for evaluation. `count` elements, in place, summed
-  // over ranks. After Flush.
-  Status AllReduce(DType dtype, void* data, int64_t count) {
-    return step_->AllReduce(*blocking_, dtype, data, count);
-  }
-
-  // Whether servers update the parameters. The three below only then; see ServedUpdates.
-  bool served() const { return updates_->served() != nullptr; }
-  // Waits for all ranks that are there, at most `timeout_ms`. After Flush.
-  Status Meet(int64_t timeout_ms) { return updates_->served()->Meet(*blocking_, timeout_ms); }
-  Result<int64_t> NextStep() { return updates_->served()->NextStep(); }
-  Status SetServedState(int32_t index, std::span<const float> arena) {
-    return updates_->served()->SetState(index, arena);
-  }
-  // Whether ranks do not wait for each other in a step: statistics are those of this rank.
-  bool asynchronous() const { return updates_->asynchronous(); }
+  // Sums up host memory over ranks: for evaluation. After Flush.
+  Status AllReduce(std::span<float> numbers);
 
   ModelMemory& memory() { return *memory_; }
   const ModelMemory& memory() const { return *memory_; }
   const TaskGraph& tasks() const { return tasks_; }
+  // How parameters are updated, and where the states of the optimizer are.
+  UpdateStrategy& updates() const { return *updates_; }
+  // For its calls. After Flush.
+  BlockingTransfers& transfers() const { return *blocking_; }
+  // Null: gradients travel as they are.
+  const Wire* wire() const { return wire_.get(); }
+  const std::string& wire_hook_name() const { return wire_choice_.name; }
+  // Brings states of the optimizer and of that hook, where they are on other ranks or at servers,
+  // together on rank 0, until they are dropped. Collective; after Flush.
+  Status CollectStates();
+  void DropCollectedStates();
+
   // What happened so far; after Flush.
   trace::RankTimeline Timeline() const;
-
   // Parameters that are trainable but that the loss does not reach: they are neither sent nor
   // updated.
   const std::vector<std::string>& unreached_parameters() const { return unreached_; }
-  const OptimizerTraits& optimizer_traits() const { return updates_->optimizer(); }
-  const OptimizerStates& optimizer_states() const { return updates_->states(); }
-  // Brings optimizer states that are sharded or at servers together on rank 0 for
-  // optimizer_state(). Collective when they are sharded; after Flush.
-  Status CollectOptimizerStates();
-  // State `index` of the optimizer for graph parameter `parameter`; null data for one that is not
-  // trained, and for states that are elsewhere unless they are collected.
-  TensorView optimizer_state(int32_t parameter, int32_t index) const {
-    return updates_->state(parameter, index);
-  }
-
-  // Null: gradients travel as they are.
-  const Wire* wire() const { return wire_.get(); }
-  const std::string& wire_hook_name() const { return options_.hook_names[wire_->layout().hook]; }
-  // The same for the states of that hook on all ranks.
-  Status CollectWireStates();
-  TensorView wire_state(int32_t parameter, int32_t rank, int32_t index) const {
-    return wire_->state_of(parameter, rank, index);
-  }
-  // Frees what was collected.
-  void DropCollectedStates();
 
  private:
   Executor(plugin::PluginSet& plugins, base::Store* store, const ExecutorOptions& options);

@@ -18,7 +18,7 @@ struct ExecutorOptions {
   // long as they take, so this only ends a run whose device hangs.
   int64_t device_timeout_ms = 10 * 60 * 1000;
   bool shard_optimizer = false;
-  // When servers update: rows of tables (Parameter::row_elements) that a batch does not read are
+  // When servers update: rows of tables (RowElements) that a batch does not read are
   // neither pushed nor pulled.
   bool sparse_pull = false;
   // Parts in which a rank computes its samples of a step, one after the other; at least 1. The
@@ -30,7 +30,7 @@ struct ExecutorOptions {
   // With one rank nothing travels, so transfers and a hook of HookStage::kWire are left out, but
   // for this: then a step has the tasks of one rank of several, which tells how long they take.
   bool sends_alone = false;
-  // For ops that see all ranks while they run (UsesReplicas), in a world of several: one that
+  // For ops that see all ranks while they run (FirstThatGathers), in a world of several: one that
   // nothing else is submitted to, or the one of the run if its transfers need no order. Borrowed.
   Communicator* replicas = nullptr;
   // On an accelerator without micro-batches: the work of a step is recorded once and then replayed

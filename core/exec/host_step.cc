@@ -1,5 +1,7 @@
 // What two threads touch here, and why that is in order: MakeTransfer and TakeResult run under the
 // lock of the runner, on any thread; all else on the thread of the rank.
+// * A local hook gets a 1 of its own for a scale, as it may not scale: the sum would mix scales of
+//   ranks.
 // * Scales and statistics are written in TakeResult, before the updates that read the scales become
 //   ready, and before the head of the step is done; both become known under the lock.
 // * The statistics of this rank are summed up in place. So what the thread of the rank wants to know
@@ -14,36 +16,9 @@
 #include "core/exec/step_runner.h"
 
 namespace engine::exec {
-namespace {
 
-// Per task its first scale, of as many as it has spans; `*count` is that of all. Tasks of the same
-// spans share theirs. A local hook gets a 1 of its own instead, as it may not scale: the sum would
-// mix scales of ranks.
-std::vector<int32_t> FindScales(const TaskGraph& graph, const FlatLayout& layout, size_t* count) {
-  std::vector<int32_t> first_scale(graph.tasks.size());
-  std::vector<int32_t> of_unit(layout.units.size(), graph::kNone);
-  std::vector<int32_t> of_parameter(layout.parameters.size(), graph::kNone);
-  for (const Task& task : graph.tasks) {
-    if (task.spans.empty() || !task.tail || task.hook_work == HookWork::kUnpack) continue;
-    int32_t& first =
-        task.info.unit == kNoUnit ? of_parameter[task.spans[0].parameter] : of_unit[task.info.unit];
-    if (first == graph::kNone) {
-      first = static_cast<int32_t>(*count);
-      *count += task.spans.size();
-    }
-    first_scale[task.info.id] = first;
-  }
-  return first_scale;
-}
-
-}  // namespace
-
-HostStep::HostStep(const StepParts& parts) : parts_(parts) {
-  for (const auto& hook : parts.plugins.hooks) hooks_.push_back(hook->traits());
-  size_t count = 0;
-  first_scale_ = FindScales(parts.tasks, parts.memory.layout(), &count);
-  gradient_scale_.resize(count);
-}
+HostStep::HostStep(const StepParts& parts)
+    : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {}
 
 Status HostStep::Begin(const StepInput& input) {
   input_ = input;
@@ -52,27 +27,19 @@ Status HostStep::Begin(const StepInput& input) {
   }
   now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
   backward_begun_ = false;
-  ENGINE_RETURN_IF_ERROR(BeginStep());
   ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
   if (!queues()) parts_.memory.statistics()->stop = input.stop ? 1.0f : 0.0f;
   parts_.updates.BeginStep(input_);
   return {};
 }
 
-Status HostStep::Drive(double* waited_seconds) {
-  return runner_->RunHead(input_.step, waited_seconds);
+Status HostStep::Drive() {
+  ENGINE_RETURN_IF_ERROR(runner_->Begin(input_.step));
+  return runner_->RunHead();
 }
 
 Result<StepResult> HostStep::Read() {
   return StepResult{.step = input_.step, .statistics = statistics_};
-}
-
-Status HostStep::AllReduce(BlockingTransfers& transfers, DType dtype, void* data, int64_t count) {
-  return transfers.Run({.kind = TransferKind::kAllReduce,
-                        .dtype = dtype,
-                        .send = data,
-                        .recv = data,
-                        .count = count});
 }
 
 // Keys say what moves, and are the same on all ranks and in every step: of a task of this plan, or of
@@ -204,7 +171,6 @@ Status HostStep::RunHook(const Task& task) {
   if (task.hook_work == HookWork::kUnpack) {
     return parts_.wire->Unpack(task, stream).WithContext("hook '%s'", name);
   }
-  const bool local = hooks_[task.hook].stage == HookStage::kLocal;
   const FlatLayout& layout = parts_.memory.layout();
   for (size_t i = 0; i < task.spans.size(); ++i) {
     const TaskSpan& span = task.spans[i];
@@ -216,7 +182,7 @@ Status HostStep::RunHook(const Task& task) {
         .data = parts_.memory.gradients() + layout.offset[index] + span.offset,
         .offset = span.offset,
         .count = span.count,
-        .scale = ScaleAt(local ? gradient_scale_.size() : first_scale_[task.info.id] + i),
+        .scale = ScaleAt(task.tail ? task.first_scale + i : gradient_scale_.size()),
         .stream = stream};
     const Status status =
         task.hook_work == HookWork::kObserve ? hook.Observe(view) : hook.Apply(view);
@@ -239,7 +205,7 @@ Status HostStep::RunUpdate(const Task& task) {
     const int32_t index = memory.layout().parameters[span.parameter];
     const graph::Parameter& parameter = memory.graph().parameters[index];
     const int64_t offset = memory.layout().offset[index] + span.offset;
-    const size_t scale = first_scale_[task.info.id] + i;
+    const size_t scale = task.first_scale + i;
     UpdateCall call{.value = memory.parameters() + offset,
                     .gradient = memory.gradients() + offset,
                     .count = span.count,

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/exec/device_order.h"
 #include "core/exec/executor_options.h"
 #include "core/exec/model_memory.h"
 #include "core/exec/order_agreement.h"
@@ -29,8 +28,8 @@ struct StepParts {
   ModelMemory& memory;
   const TaskGraph& tasks;
   UpdateStrategy& updates;
-  const OrderAgreement& order;
-  Wire* wire = nullptr;                      // null: gradients travel as they are
+  OrderAgreement& order;  // guarded by the lock of the runner, but for what needs none
+  Wire* wire = nullptr;   // null: gradients travel as they are
   CommunicatorReplicas* replicas = nullptr;  // null: no op asks for them, or one rank
 };
 
@@ -39,26 +38,26 @@ class HostStep {
   explicit HostStep(const StepParts& parts);
   virtual ~HostStep() = default;
 
+  const StepParts& parts() const { return parts_; }
   // Before the first step. `runner` is borrowed.
   void Attach(StepRunner& runner) { runner_ = &runner; }
 
   // [compute-lane]
-  Status Begin(const StepInput& input);
+  virtual Status Begin(const StepInput& input);
   // Runs the tasks of the step that has begun, as far as Executor::Step has to.
-  virtual Status Drive(double* waited_seconds);
-  Status Run(const Task& task);
+  virtual Status Drive();
+  virtual Status Run(const Task& task);
 
   // With the lock of the runner. What `task` of `step` moves; without its place in the order.
   virtual Transfer MakeTransfer(const Task& task, uint64_t step);
   // The transfer has ended.
   Status TakeResult(const Task& task);
 
-  // Whether the end of a call is not the end of the work: DeviceStep.
+  // Whether the end of a call is not the end of the work: DeviceStep, which is also told before a
+  // transfer is submitted, and after it. `*follower`, if it is set, shall wait for its end.
   virtual bool queues() const { return false; }
-  // Null: there is one stream, or none.
-  virtual DeviceOrder* order() { return nullptr; }
-  // The transfer of the statistics was submitted.
-  virtual Status FollowStatistics(const Task& /*task*/) { return {}; }
+  virtual Status BeginTransfer(const Task& /*task*/, Stream** /*follower*/) { return {}; }
+  virtual Status EndTransfer(const Task& /*task*/) { return {}; }
 
   // The statistics that Executor::Step gives, and those that it did not give. [compute-lane]
   virtual Result<StepResult> Read();
@@ -66,14 +65,11 @@ class HostStep {
   // Whether nothing is under way on the device; waits for that. [compute-lane]
   virtual bool settled() const { return true; }
   virtual Status Settle() { return {}; }
-  // Sums up host memory, outside of a step. [compute-lane]
-  virtual Status AllReduce(BlockingTransfers& transfers, DType dtype, void* data, int64_t count);
   // The run is given up: before the communicator is aborted, and before memory is freed.
   virtual void Abandon() {}
   virtual void End() noexcept {}
 
  protected:
-  virtual Status BeginStep() { return {}; }
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
   // Keeps those of the micro-batches so far, or adds what was kept to those of another one.
@@ -92,8 +88,7 @@ class HostStep {
   StepRunner* runner_ = nullptr;
   StepInput input_;
   StepScalars now_;  // of the step at hand
-  // Written before the tasks that read them become ready: one per span that hooks and updates work
-  // on. Tasks of the same spans share theirs.
+  // Written before the tasks that read them become ready: see Task::first_scale.
   std::vector<float> gradient_scale_;
 
  private:
@@ -103,9 +98,7 @@ class HostStep {
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
 
-  std::vector<HookTraits> hooks_;
-  std::vector<int32_t> first_scale_;  // per task: its first entry in gradient_scale_
-  CallContext call_context_;          // of the micro-batch at hand
+  CallContext call_context_;  // of the micro-batch at hand
   bool backward_begun_ = false;
   StepInput tail_;  // of the updates at hand
   float local_scale_ = 1;

@@ -16,16 +16,18 @@ namespace {
 
 constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
 
-int64_t RoundUp(int64_t count, int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
+// For %lld.
+long long Long(int64_t number) {
+  return number;
 }
 
+// Takes a plan down, and checks it. A scheduler addresses parameters by their position.
 class LayoutSink final : public PlanSink {
  public:
-  explicit LayoutSink(const ModelInfo& model)
-      : model_(model), covered_(model.parameters.size(), 0) {
-    offset_.resize(model.parameters.size());
-    units_of_.resize(model.parameters.size());
+  // Both are borrowed. FlatLayout::parameters is there already.
+  LayoutSink(const ModelInfo& model, FlatLayout* layout)
+      : model_(model), layout_(*layout), covered_(model.parameters.size(), 0) {
+    layout_.units_of.resize(covered_.size());
   }
 
   void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
@@ -35,102 +37,79 @@ class LayoutSink final : public PlanSink {
     // Each rank gets the same number of elements of a unit that is scattered.
     const int64_t multiple =
         stages == UnitStages::kAllReduce ? kAlignElements : model_.slice_multiple;
-    UnitLayout unit{.offset = cursor_,
-                    .priority = priority,
-                    .stages = stages,
-                    .spans = {spans.begin(), spans.end()}};
+    int64_t& end = layout_.trainable_count;
+    const int64_t offset = end;
     if (spans.empty()) Reject("an empty unit");
-    CheckAlone(spans);
-    for (size_t i = 0; i < spans.size() && problem_.ok(); ++i) {
-      const UnitSpan& span = spans[i];
-      if (!Accept(span)) break;
-      cursor_ = unit.offset + RoundUp(cursor_ - unit.offset, multiple);
-      if (span.offset == 0) offset_[span.parameter] = cursor_;
-      cursor_ += span.count;
+    for (const UnitSpan& span : spans) {
+      if (!problem_.ok() || !Accept(span, spans.size() == 1)) return;
+      end = offset + RoundUp(end - offset, multiple);
+      if (span.offset == 0) layout_.offset[layout_.parameters[span.parameter]] = end;
+      end += span.count;
       covered_[span.parameter] += span.count;
       last_ = span.parameter;
-      units_of_[span.parameter].push_back(static_cast<int32_t>(units_.size()));
+      layout_.units_of[span.parameter].push_back(static_cast<int32_t>(layout_.units.size()));
     }
-    if (!CutsInside(spans)) cursor_ = unit.offset + RoundUp(cursor_ - unit.offset, multiple);
-    unit.count = cursor_ - unit.offset;
-    units_.push_back(std::move(unit));
+    if (!problem_.ok() || !AcceptEnd()) return;
+    if (IsComplete(last_)) end = offset + RoundUp(end - offset, multiple);
+    layout_.units.push_back({.offset = offset,
+                             .count = end - offset,
+                             .priority = priority,
+                             .stages = stages,
+                             .spans = {spans.begin(), spans.end()}});
   }
 
-  Result<FlatLayout> Finish() {
-    for (size_t i = 0; i < covered_.size() && problem_.ok(); ++i) {
-      const ParameterInfo& parameter = model_.parameters[i];
-      if (covered_[i] != parameter.count) {
-        Reject("%lld of %lld elements of '%.*s'", static_cast<long long>(covered_[i]),
-               static_cast<long long>(parameter.count), static_cast<int>(parameter.name.size()),
-               parameter.name.data());
-      }
+  Status Finish() {
+    for (uint32_t i = 0; i < covered_.size(); ++i) {
+      if (IsComplete(i)) continue;
+      Reject("%lld of %lld elements of '%s'", Long(covered_[i]), Long(CountOf(i)),
+             NameOf(i).c_str());
     }
-    if (!problem_.ok()) return problem_;
-    FlatLayout layout;
-    layout.units = std::move(units_);
-    layout.units_of = std::move(units_of_);
-    layout.trainable_count = RoundUp(cursor_, kAlignElements);
-    layout.offset =
-        std::move(offset_);  // still by position; MakeLayout maps it to graph parameters
-    return layout;
+    layout_.trainable_count = RoundUp(layout_.trainable_count, kAlignElements);
+    if (problem_.ok()) return {};
+    return Status::Error(StatusCode::kPlugin,
+                         "its plan has %s; units must cover every parameter once and in order",
+                         problem_.message());
   }
 
  private:
+  int64_t CountOf(uint32_t position) const { return model_.parameters[position].count; }
+  std::string NameOf(uint32_t position) const {
+    return std::string(model_.parameters[position].name);
+  }
+  bool IsComplete(uint32_t position) const { return covered_[position] == CountOf(position); }
+
   // A span begins a parameter, or goes on exactly where the span before it ended.
-  bool Accept(const UnitSpan& span) {
+  bool Accept(const UnitSpan& span, bool is_only_one) {
     if (span.parameter >= covered_.size())
       return Reject("parameter %u, which does not exist", span.parameter);
-    const ParameterInfo& parameter = model_.parameters[span.parameter];
-    const int64_t covered = covered_[span.parameter];
+    const int64_t covered = covered_[span.parameter], count = CountOf(span.parameter);
+    if (model_.parameters[span.parameter].alone != 0 && !(is_only_one && span.count == count)) {
+      return Reject("'%s' in parts or beside others, although it must be a unit of its own",
+                    NameOf(span.parameter).c_str());
+    }
     const bool continues = span.offset == covered && (covered == 0 || last_ == span.parameter);
-    if (continues && span.count > 0 && span.count <= parameter.count - covered) return true;
-    return Reject("elements %lld+%lld of '%.*s' after %lld of its %lld",
-                  static_cast<long long>(span.offset), static_cast<long long>(span.count),
-                  static_cast<int>(parameter.name.size()), parameter.name.data(),
-                  static_cast<long long>(covered), static_cast<long long>(parameter.count));
+    if (continues && span.count > 0 && span.count <= count - covered) return true;
+    return Reject("elements %lld+%lld of '%s' after %lld of its %lld", Long(span.offset),
+                  Long(span.count), NameOf(span.parameter).c_str(), Long(covered), Long(count));
   }
 
-  void CheckAlone(std::span<const UnitSpan> spans) {
-    for (const UnitSpan& span : spans) {
-      if (span.parameter >= covered_.size()) return;
-      const ParameterInfo& parameter = model_.parameters[span.parameter];
-      if (parameter.alone == 0 || (spans.size() == 1 && span.count == parameter.count)) continue;
-      Reject("'%.*s' in parts or beside others, although it must be a unit of its own",
-             static_cast<int>(parameter.name.size()), parameter.name.data());
-    }
+  // A unit ends inside of a parameter only where all ranks can share what there is so far.
+  bool AcceptEnd() {
+    if (IsComplete(last_) || covered_[last_] % model_.slice_multiple == 0) return true;
+    return Reject("a cut of '%s' after %lld elements, which is no multiple of %lld",
+                  NameOf(last_).c_str(), Long(covered_[last_]), Long(model_.slice_multiple));
   }
 
-  // Whether the unit ends inside of a parameter; only at multiples that all ranks can share.
-  bool CutsInside(std::span<const UnitSpan> spans) {
-    if (!problem_.ok()) return true;
-    const ParameterInfo& parameter = model_.parameters[spans.back().parameter];
-    const int64_t covered = covered_[spans.back().parameter];
-    if (covered == parameter.count) return false;
-    if (covered % model_.slice_multiple != 0) {
-      Reject("a cut of '%.*s' after %lld elements, which is no multiple of %lld",
-             static_cast<int>(parameter.name.size()), parameter.name.data(),
-             static_cast<long long>(covered), static_cast<long long>(model_.slice_multiple));
-    }
-    return true;
-  }
-
+  // The first one stays.
   template <typename... Args>
   bool Reject(const char* format, Args... args) {
-    if (problem_.ok()) {
-      char text[256];
-      std::snprintf(text, sizeof(text), format, args...);
-      problem_ = Status::Error(
-          StatusCode::kPlugin,
-          "its plan has %s; units must cover every parameter once and in order", text);
-    }
+    if (problem_.ok()) problem_ = Status::Error(StatusCode::kPlugin, format, args...);
     return false;
   }
 
   const ModelInfo& model_;
-  std::vector<int64_t> covered_, offset_;
-  std::vector<std::vector<int32_t>> units_of_;
-  std::vector<UnitLayout> units_;
-  int64_t cursor_ = 0;
+  FlatLayout& layout_;
+  std::vector<int64_t> covered_;
   uint32_t last_ = UINT32_MAX;
   Status problem_;
 };
@@ -151,7 +130,7 @@ void PlaceRest(const graph::Graph& graph, FlatLayout* layout) {
   layout->total_count = cursor;
 }
 
-bool IsReadRounded(const graph::Graph& graph, uint32_t parameter) {
+bool IsReadRounded(const graph::Graph& graph, int32_t parameter) {
   return graph.values[graph.parameters[parameter].value].spec.dtype == DType::kBFloat16;
 }
 
@@ -160,8 +139,9 @@ bool IsReadRounded(const graph::Graph& graph, uint32_t parameter) {
 // not travel with them.
 void PutRoundedFirst(const graph::Graph& graph, std::vector<ParameterInfo>* parameters) {
   const auto others = std::stable_partition(
-      parameters->begin(), parameters->end(),
-      [&graph](const ParameterInfo& parameter) { return IsReadRounded(graph, parameter.id); });
+      parameters->begin(), parameters->end(), [&graph](const ParameterInfo& parameter) {
+        return IsReadRounded(graph, static_cast<int32_t>(parameter.id));
+      });
   if (others != parameters->begin() && others != parameters->end()) others->alone = 1;
 }
 
@@ -195,27 +175,23 @@ Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
   const bool rounds =
       model.sharded != 0 && (model.communicator.dtypes & Bit(DType::kBFloat16)) != 0;
   if (rounds) PutRoundedFirst(graph, &parameters);
-  // A scheduler addresses parameters by their position.
-  std::vector<ParameterInfo> positions = parameters;
-  for (size_t i = 0; i < positions.size(); ++i) positions[i].id = static_cast<uint32_t>(i);
-  ModelInfo numbered = model;
-  numbered.parameters = positions;
-  LayoutSink sink(numbered);
-  ENGINE_RETURN_IF_ERROR(
-      scheduler.Plan(numbered, sink).WithContext("scheduler '%s'", scheduler_name.c_str()));
-  auto made = sink.Finish();
-  if (!made.ok()) return made.status().WithContext("scheduler '%s'", scheduler_name.c_str());
-  FlatLayout layout = std::move(*made);
-  const std::vector<int64_t> offset_of_position = std::move(layout.offset);
+  FlatLayout layout;
   layout.offset.assign(graph.parameters.size(), graph::kNone);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    layout.parameters.push_back(static_cast<int32_t>(parameters[i].id));
-    layout.offset[parameters[i].id] = offset_of_position[i];
+  for (ParameterInfo& parameter : parameters) {
+    layout.parameters.push_back(static_cast<int32_t>(parameter.id));
+    parameter.id = static_cast<uint32_t>(layout.parameters.size()) - 1;
   }
+  ModelInfo numbered = model;
+  numbered.parameters = parameters;
+  LayoutSink sink(numbered, &layout);
+  Status planned = scheduler.Plan(numbered, sink);
+  if (planned.ok()) planned = sink.Finish();
+  ENGINE_RETURN_IF_ERROR(planned.WithContext("scheduler '%s'", scheduler_name.c_str()));
   for (UnitLayout& unit : layout.units) {
-    const bool rounded = std::all_of(
-        unit.spans.begin(), unit.spans.end(),
-        [&](const UnitSpan& span) { return IsReadRounded(graph, parameters[span.parameter].id); });
+    const bool rounded =
+        std::all_of(unit.spans.begin(), unit.spans.end(), [&](const UnitSpan& span) {
+          return IsReadRounded(graph, layout.parameters[span.parameter]);
+        });
     if (rounds && rounded) unit.gathered = DType::kBFloat16;
   }
   PlaceRest(graph, &layout);

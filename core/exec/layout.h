@@ -11,6 +11,10 @@
 
 namespace engine::exec {
 
+constexpr int64_t RoundUp(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
 struct UnitLayout {
   int64_t offset = 0;  // elements from the start of the arena
   int64_t count = 0;   // elements, with the padding between its tensors and at its end (always

@@ -8,25 +8,45 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <numbers>
 #include <utility>
 
-#include "core/exec/initialize.h"
+#include "core/base/hash.h"
 
 namespace engine::exec {
 namespace {
 
 constexpr int64_t kSetupTimeoutMs = 60000;
 
-// Where each tensor of a batch lies, in cache lines of its own, and the bytes of all.
-size_t LayOutInputs(const graph::Graph& graph, std::vector<size_t>* offsets) {
-  size_t bytes = 0;
-  for (const graph::Value& value : graph.values) {
-    offsets->push_back(bytes);
-    if (value.kind != graph::ValueKind::kInput) continue;
-    bytes += static_cast<size_t>(value.spec.shape.Count()) * SizeOf(value.spec.dtype);
-    bytes = (bytes + 63) / 64 * 64;
+// In (0, 1], from the upper 53 bits.
+double Uniform(uint64_t key, uint64_t counter) {
+  return (static_cast<double>(base::Mix(key ^ base::Mix(counter)) >> 11) + 1) * 0x1p-53;
+}
+
+// Random numbers are a function of a key and a counter, not the state of a generator: a parameter
+// has the same values whatever was made before it, on every rank and for any number of ranks.
+void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<float> values) {
+  const uint64_t key = base::HashOf(parameter.name, seed);
+  for (uint64_t i = 0; i < values.size(); ++i) {
+    switch (parameter.initializer) {
+      case Initializer::kZeros:
+        values[i] = 0;
+        break;
+      case Initializer::kOnes:
+        values[i] = 1;
+        break;
+      case Initializer::kNormal: {  // Box-Muller
+        const double radius = std::sqrt(-2 * std::log(Uniform(key, 2 * i)));
+        const double angle = 2 * std::numbers::pi * Uniform(key, 2 * i + 1);
+        values[i] = static_cast<float>(parameter.scale * radius * std::cos(angle));
+        break;
+      }
+      case Initializer::kUniform:
+        values[i] = static_cast<float>(parameter.scale * (2 * Uniform(key, i) - 1));
+        break;
+    }
   }
-  return bytes;
 }
 
 }  // namespace
@@ -54,48 +74,41 @@ ModelMemory::ModelMemory(graph::Graph graph, graph::Program program, FlatLayout 
       seed_(seed),
       calls_(*this) {}
 
+// Offsets of a layout are multiples of 16 elements, so every tensor begins at a cache line in each
+// arena of floats. Ranks that share memory allocate the same arenas in the same order.
 Status ModelMemory::Allocate(SharedMemory* shared) {
   Stream* stream = nullptr;
   ENGINE_RETURN_IF_ERROR(device_.CreateStream(&stream));
   stream_.reset(stream);
-  const auto keep = [](graph::DeviceBuffer* buffer, Result<graph::DeviceBuffer> made,
-                       const char* what) -> Status {
-    if (!made.ok()) return made.status().WithContext("memory for %s", what);
-    *buffer = std::move(*made);
-    return {};
-  };
-  const auto make = [&](graph::DeviceBuffer* buffer, size_t size_bytes, const char* what) {
-    return keep(buffer, graph::DeviceBuffer::Create(device_, size_bytes, stream), what);
-  };
-  const auto make_sent = [&](graph::DeviceBuffer* buffer, int64_t count, DType dtype,
-                             const char* what) {
-    const size_t size_bytes = static_cast<size_t>(count) * SizeOf(dtype);
-    if (shared == nullptr) return make(buffer, size_bytes, what);
-    return keep(buffer, graph::DeviceBuffer::CreateShared(*shared, size_bytes), what);
-  };
-  ENGINE_RETURN_IF_ERROR(
-      make_sent(&parameters_, layout_.total_count, DType::kFloat32, "parameters"));
-  if (graph_.loss != graph::kNone) {
-    ENGINE_RETURN_IF_ERROR(
-        make_sent(&gradients_, layout_.trainable_count, DType::kFloat32, "gradients"));
+  const auto total = static_cast<size_t>(layout_.total_count);
+  const auto trainable = static_cast<size_t>(layout_.trainable_count);
+  const bool copies =
+      std::any_of(graph_.parameters.begin(), graph_.parameters.end(),
+                  [this](const graph::Parameter& parameter) { return IsCopied(parameter); });
+  ENGINE_CHECK(!copies || accelerator_ != nullptr, "ops read rounded parameters on the host");
+  const struct {
+    graph::DeviceBuffer* buffer;
+    size_t size_bytes;
+    const char* what;
+    SharedMemory* lent = nullptr;
+  } arenas[] = {{&parameters_, total * sizeof(float), "parameters", shared},
+                {&gradients_, trainable * sizeof(float), "gradients", shared},
+                {&copies_, copies ? total * 2 : 0, "parameters in bfloat16", shared},
+                {&scalars_, accelerator_ ? 2 * sizeof(StepScalars) : 0, "numbers of a step"},
+                {&activations_, plan_.arena_bytes, "activations"},
+                {&workspace_, plan_.workspace_bytes, "the workspace of ops"},
+                {&inputs_, plan_.input_bytes, "batches"},
+                {&statistics_, sizeof(StepStatistics), "statistics"},
+                {&seed_gradient_, sizeof(StepStatistics), "statistics"}};
+  for (const auto& [buffer, size_bytes, what, lent] : arenas) {
+    ENGINE_ASSIGN_OR_RETURN(*buffer,
+                            graph::DeviceBuffer::Create(device_, size_bytes, stream, what, lent));
   }
-  const auto is_copied = [](const graph::Value& value) {
-    return value.kind == graph::ValueKind::kParameter && value.spec.dtype != DType::kFloat32;
-  };
-  if (std::any_of(graph_.values.begin(), graph_.values.end(), is_copied)) {
-    ENGINE_CHECK(accelerator_ != nullptr, "ops read rounded parameters on a device that has none");
-    ENGINE_RETURN_IF_ERROR(
-        make_sent(&copies_, layout_.total_count, DType::kBFloat16, "parameters in bfloat16"));
-  }
-  if (accelerator_ != nullptr) {
-    ENGINE_RETURN_IF_ERROR(make(&scalars_, 2 * sizeof(StepScalars), "numbers of a step"));
-  }
-  ENGINE_RETURN_IF_ERROR(make(&activations_, plan_.arena_bytes, "activations"));
-  ENGINE_RETURN_IF_ERROR(make(&workspace_, plan_.workspace_bytes, "the workspace of ops"));
-  ENGINE_RETURN_IF_ERROR(make(&inputs_, LayOutInputs(graph_, &input_offset_), "batches"));
-  ENGINE_RETURN_IF_ERROR(make(&statistics_, sizeof(StepStatistics), "statistics"));
-  ENGINE_RETURN_IF_ERROR(make(&seed_gradient_, sizeof(StepStatistics), "statistics"));
   return SetLossScale(1);
+}
+
+bool ModelMemory::IsCopied(const graph::Parameter& parameter) const {
+  return graph_.values[parameter.value].spec.dtype != DType::kFloat32;
 }
 
 Status ModelMemory::SetLossScale(float scale) {
@@ -113,12 +126,11 @@ void* ModelMemory::AddressOf(graph::StorageId id) const {
     case graph::StorageKind::kArena:
       return activations_.bytes() + storage.offset;
     case graph::StorageKind::kInput:
-      return inputs_.bytes() + input_offset_[storage.index];
+      return inputs_.bytes() + storage.offset;
     case graph::StorageKind::kParameter: {
       const int64_t offset = layout_.offset[storage.index];
-      const bool copied =
-          graph_.values[graph_.parameters[storage.index].value].spec.dtype != DType::kFloat32;
-      return copied ? copy_at(offset) : parameters_.f32() + offset;
+      return IsCopied(graph_.parameters[storage.index]) ? copy_at(offset)
+                                                        : parameters_.f32() + offset;
     }
     case graph::StorageKind::kParameterGradient:
       return gradients_.f32() + layout_.offset[storage.index];
@@ -130,6 +142,8 @@ void* ModelMemory::AddressOf(graph::StorageId id) const {
   return nullptr;
 }
 
+// Steps are queued one behind the other: forward tasks of the next one may be queued before updates of
+// this one, which therefore read a copy that KeepScalars has queued in their own stream.
 Status ModelMemory::SetScalars(const StepScalars& step) {
   if (accelerator_ == nullptr) return {};
   return device_.Copy(scalars(), &step, sizeof(step), stream_.get());
@@ -176,6 +190,7 @@ Status ModelMemory::RunForward() {
   return {};
 }
 
+// `values` is host memory that is used again, so each copy is waited for.
 Status ModelMemory::InitializeParameters() {
   std::vector<float> values;
   for (size_t i = 0; i < graph_.parameters.size(); ++i) {
@@ -222,6 +237,24 @@ TensorView ModelMemory::parameter(int32_t index) const {
   return {.data = parameters_.f32() + layout_.offset[index],
           .shape = graph_.parameters[index].shape,
           .dtype = DType::kFloat32};
+}
+
+Result<std::vector<graph::DeviceBuffer>> ModelMemory::Zeros(int32_t buffers, int64_t elements,
+                                                            const char* what) const {
+  std::vector<graph::DeviceBuffer> made(static_cast<size_t>(buffers));
+  for (graph::DeviceBuffer& buffer : made) {
+    const size_t size_bytes = static_cast<size_t>(elements) * sizeof(float);
+    ENGINE_ASSIGN_OR_RETURN(buffer,
+                            graph::DeviceBuffer::Create(device_, size_bytes, stream_.get(), what));
+  }
+  return made;
+}
+
+TensorView ModelMemory::ViewIn(float* arena, int32_t parameter) const {
+  if (arena == nullptr || program_.of_parameter[parameter] == graph::kNone) return {};
+  TensorView view = this->parameter(parameter);
+  view.data = arena + layout_.offset[parameter];
+  return view;
 }
 
 TensorView ModelMemory::logits() const {

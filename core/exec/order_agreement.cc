@@ -13,6 +13,7 @@
 #include "core/exec/order_agreement.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <sstream>
 #include <string_view>
@@ -24,22 +25,9 @@
 namespace engine::exec {
 namespace {
 
-constexpr size_t kTicketBytes = 20;
 constexpr size_t kLogCapacity = 256;
 // For the logs of other ranks after a failure; they fail at about the same time.
 constexpr int64_t kCompareMs = 1000;
-
-// Little-endian, whatever the host is.
-void Append(std::string* text, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) text->push_back(static_cast<char>(value >> 8 * i));
-}
-
-uint64_t Take(std::string_view* text, int bytes) {
-  uint64_t value = 0;
-  for (int i = bytes; i-- > 0;) value = value << 8 | static_cast<unsigned char>((*text)[i]);
-  text->remove_prefix(bytes);
-  return value;
-}
 
 // The lines of a log by their numbers.
 std::map<uint64_t, std::string> LinesOf(const std::string& log) {
@@ -52,26 +40,6 @@ std::map<uint64_t, std::string> LinesOf(const std::string& log) {
 
 }  // namespace
 
-std::string EncodeTicket(const Ticket& ticket) {
-  std::string text;
-  text.reserve(kTicketBytes);
-  Append(&text, ticket.sequence, 8);
-  Append(&text, ticket.key, 8);
-  Append(&text, ticket.task, 4);
-  return text;
-}
-
-Result<Ticket> DecodeTicket(std::string_view text) {
-  if (text.size() != kTicketBytes) {
-    return Status::Error(StatusCode::kBadData, "a ticket of %zu bytes", text.size());
-  }
-  Ticket ticket;
-  ticket.sequence = Take(&text, 8);
-  ticket.key = Take(&text, 8);
-  ticket.task = static_cast<uint32_t>(Take(&text, 4));
-  return ticket;
-}
-
 OrderAgreement::OrderAgreement(const TaskGraph& graph, const RankInfo& rank,
                                const CommunicatorTraits& traits, bool leads, base::Store* store)
     : graph_(graph),
@@ -80,8 +48,7 @@ OrderAgreement::OrderAgreement(const TaskGraph& graph, const RankInfo& rank,
       measures_only_(traits.no_op != 0),
       leads_(leads),
       store_(store),
-      log_(kLogCapacity),
-      tickets_(leads ? 2 * graph.tasks.size() : 0) {
+      log_(kLogCapacity) {
   ENGINE_CHECK(!leads || store != nullptr, "ranks that agree on an order need a store");
 }
 
@@ -95,33 +62,34 @@ void OrderAgreement::Number(Transfer* transfer, uint32_t task) {
 
 Status OrderAgreement::Announce(const Transfer& transfer, uint32_t task) {
   if (!leads_ || rank_.rank != 0) return {};
-  return store_->Post(
-      EncodeTicket({.sequence = transfer.sequence, .key = transfer.key, .task = task}));
+  const Ticket ticket{.sequence = transfer.sequence, .task = task};
+  return store_->Post({reinterpret_cast<const char*>(&ticket), sizeof(ticket)});
 }
 
+// Rank 0 cannot be more than a step ahead.
 Status OrderAgreement::TakeTicket(std::string_view text) {
-  const auto ticket = DecodeTicket(text);
-  if (!ticket.ok() || ticket_count_ == tickets_.size()) {
+  if (text.size() != sizeof(Ticket) || tickets_.size() == 2 * graph_.tasks.size()) {
     return Status::Error(StatusCode::kInternal, "rank 0 announces transfers that cannot be");
   }
-  tickets_[(ticket_head_ + ticket_count_++) % tickets_.size()] = *ticket;
+  std::memcpy(&tickets_.emplace_back(), text.data(), sizeof(Ticket));
   return {};
 }
 
 Result<uint32_t> OrderAgreement::NextTicket(StepLoop& loop) {
-  if (ticket_count_ == 0) return trace::kNoTask;
-  const Ticket& ticket = tickets_[ticket_head_];
-  if (ticket.task >= graph_.tasks.size() || ticket.sequence <= sequence_) {
+  if (tickets_.empty()) return trace::kNoTask;
+  const auto [sequence, task] = tickets_.front();
+  if (task >= graph_.tasks.size() || sequence <= sequence_) {
     return Status::Error(StatusCode::kInternal,
-                         "rank 0 announced transfer %llu (task %u) where transfer %llu is next",
-                         static_cast<unsigned long long>(ticket.sequence), ticket.task,
+                         "rank 0 announced transfer %llu (task %llu) where transfer %llu is next",
+                         static_cast<unsigned long long>(sequence),
+                         static_cast<unsigned long long>(task),
                          static_cast<unsigned long long>(sequence_ + 1));
   }
   // Rank 0 may be ahead: transfers outside of a step, such as those of an evaluation, come before.
-  if (ticket.sequence > sequence_ + 1 || !loop.FollowTransfer(ticket.task)) return trace::kNoTask;
-  ticket_head_ = (ticket_head_ + 1) % tickets_.size();
-  --ticket_count_;
-  return ticket.task;
+  const auto id = static_cast<uint32_t>(task);
+  if (sequence > sequence_ + 1 || !loop.FollowTransfer(id)) return trace::kNoTask;
+  tickets_.pop_front();
+  return id;
 }
 
 void OrderAgreement::WriteDigest(float (&bits)[16]) const {

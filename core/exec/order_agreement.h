@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,17 +15,6 @@
 #include "engine/status.h"
 
 namespace engine::exec {
-
-struct Ticket {
-  uint64_t sequence = 0;
-  uint64_t key = 0;
-  uint32_t task = 0;
-};
-
-// Tickets as they travel, 20 bytes each: sequence, key, task, little-endian.
-std::string EncodeTicket(const Ticket& ticket);
-// kBadData when `text` is none.
-Result<Ticket> DecodeTicket(std::string_view text);
 
 // Not synchronised but for what says otherwise.
 class OrderAgreement {
@@ -40,7 +30,7 @@ class OrderAgreement {
   // Tells the others of it before it is submitted, if this rank decides. Needs no lock.
   Status Announce(const Transfer& transfer, uint32_t task);
 
-  // Of a rank that follows: what rank 0 has announced.
+  // Of a rank that follows: what rank 0 has announced. kInternal when that is no ticket.
   Status TakeTicket(std::string_view text);
   // The transfer of the next ticket if it is ready in `loop`, which is told; else kNoTask.
   Result<uint32_t> NextTicket(StepLoop& loop);
@@ -54,6 +44,12 @@ class OrderAgreement {
   Status Explain(Status failure) const;
 
  private:
+  // As it travels: the bytes of the two numbers, in the order of the host; ranks of one run are of
+  // one architecture, as what they exchange is.
+  struct Ticket {
+    uint64_t sequence = 0;
+    uint64_t task = 0;
+  };
   struct Issue {
     Transfer transfer;
     uint32_t task = 0;
@@ -69,9 +65,8 @@ class OrderAgreement {
   std::vector<Issue> log_;  // a ring of the newest
   uint64_t logged_ = 0;
   uint64_t digest_ = 0;
-  uint64_t sequence_ = 0;        // of the last transfer, over the whole run
-  std::vector<Ticket> tickets_;  // a ring of those not started yet
-  size_t ticket_head_ = 0, ticket_count_ = 0;
+  uint64_t sequence_ = 0;       // of the last transfer, over the whole run
+  std::deque<Ticket> tickets_;  // of transfers that were not started yet
 };
 
 }  // namespace engine::exec

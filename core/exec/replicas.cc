@@ -49,40 +49,38 @@ double CommunicatorReplicas::TakeWaitedSeconds() {
   return seconds;
 }
 
+// The host of an accelerator goes on; an error shows in the transfers that follow.
 Status CommunicatorReplicas::Gather(const float* own, int64_t count, float* all,
                                     Stream* stream) noexcept {
   if (measures_only_) return CopyOwn(own, count, all, stream);
   const int64_t begin = base::NowNs();
-  Work* work = nullptr;
-  Status status = communicator_.Submit(
-      {.kind = TransferKind::kAllGather,
-       .send = own,
+  const Status status = Run(
+      {.send = own,
        .recv = all,
        .count = count,
        .key = base::HashOf({plan_, std::numeric_limits<uint64_t>::max() - 1, task_, call_++}) | 1,
        .priority = std::numeric_limits<int32_t>::max(),
-       .sequence = ++sequence_,
-       .stream = stream,
-       .timeout_ms = timeout_ms_},
-      &work);
-  if (status.ok()) {
-    // The host of an accelerator goes on; an error shows in the transfers that follow.
-    status = is_accelerator_ ? work->WaitStream(stream) : work->WaitHost(timeout_ms_ + kGraceMs);
-    work->Release();
-  }
+       .stream = stream},
+      is_accelerator_ ? stream : nullptr);
   waited_ns_ += base::NowNs() - begin;
-  return status.ok() ? status : status.WithContext("gathering from all ranks");
+  return status;
 }
 
 // A transfer of nothing keeps its place behind the others.
 Status CommunicatorReplicas::Settle() {
-  if (measures_only_) return {};
+  return measures_only_ ? Status() : Run({}, nullptr);
+}
+
+Status CommunicatorReplicas::Run(Transfer gather, Stream* waits) noexcept {
+  gather.kind = TransferKind::kAllGather;
+  gather.sequence = ++sequence_;
+  gather.timeout_ms = timeout_ms_;
   Work* work = nullptr;
-  ENGINE_RETURN_IF_ERROR(communicator_.Submit(
-      {.kind = TransferKind::kAllGather, .sequence = ++sequence_, .timeout_ms = timeout_ms_},
-      &work));
-  const Status status = work->WaitHost(timeout_ms_ + kGraceMs);
-  work->Release();
+  Status status = communicator_.Submit(gather, &work);
+  if (status.ok()) {
+    status = waits != nullptr ? work->WaitStream(waits) : work->WaitHost(timeout_ms_ + kGraceMs);
+    work->Release();
+  }
   return status.WithContext("gathering from all ranks");
 }
 

@@ -34,6 +34,8 @@ class CommunicatorReplicas final : public Replicas {
   Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override;
 
  private:
+  // Waited for by `waits`, or by the host if that is null.
+  Status Run(Transfer gather, Stream* waits) noexcept;
   Status CopyOwn(const float* own, int64_t count, float* all, Stream* stream) noexcept;
 
   Communicator& communicator_;

@@ -21,12 +21,51 @@ namespace {
 constexpr int32_t kValues = -1;  // ParameterClient::Store: the parameters, no state of them
 constexpr const char* kOnRanks = "let the ranks update (its option update), or drop it";
 
+// 0: its elements travel all together.
+int64_t RowOf(const UnitLayout& unit, const std::vector<int64_t>& row_elements) {
+  return row_elements.empty() ? 0 : row_elements[unit.spans[0].parameter];
+}
+
 }  // namespace
 
-std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<bool>& is_table) {
+// One that its layer calls so, whose rows the batch itself picks, and which nothing else uses.
+std::vector<int64_t> RowElements(const graph::Graph& graph) {
+  std::vector<int64_t> elements(graph.parameters.size());
+  bool any = false;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const graph::Parameter& parameter = graph.parameters[i];
+    const bool picks = graph.values[graph.input].spec.dtype == DType::kInt32;
+    if (!picks || !parameter.row_table || parameter.shape.ndim != 2) continue;
+    int64_t uses = 0;
+    bool by_batch = false;
+    for (const graph::Node& node : graph.nodes) {
+      const auto here = std::count(node.inputs.begin(), node.inputs.end(), parameter.value);
+      uses += here;
+      by_batch = by_batch || (here > 0 && node.inputs[0] == graph.input);
+    }
+    if (uses != 1 || !by_batch) continue;
+    elements[i] = parameter.shape[1];
+    any = true;
+  }
+  return any ? elements : std::vector<int64_t>();
+}
+
+Status CheckHasRowTables(const graph::Graph& graph) {
+  const std::vector<int64_t> elements = RowElements(graph);
+  for (size_t i = 0; i < elements.size(); ++i) {
+    if (elements[i] > 0 && graph.parameters[i].trainable) return {};
+  }
+  return Status::Error(StatusCode::kConfig,
+                       "train.sparse_pull: the model trains no table of which only the rows in the "
+                       "batch are read: set it to false, or, if the model ties its token table to "
+                       "its head, which reads every row, set 'tied' of the model to false");
+}
+
+std::vector<UnitChain> ServedChains(const FlatLayout& layout,
+                                    const std::vector<int64_t>& row_elements) {
   std::vector<UnitChain> chains;
-  for (size_t u = 0; u < layout.units.size(); ++u) {
-    const bool table = !is_table.empty() && is_table[u];
+  for (const UnitLayout& unit : layout.units) {
+    const bool table = RowOf(unit, row_elements) > 0;
     chains.push_back({.gradients = {{TransferKind::kPush, "push "}},
                       .parameters = {{TransferKind::kPull, table ? "pull rows of " : "pull "}},
                       .opens_step = table});
@@ -81,24 +120,15 @@ void ServedUpdates::DescribeModel(const graph::Graph& graph, std::span<Parameter
                                   ModelInfo* model) {
   model->served = 1;
   if (!options_.sparse_pull) return;
-  for (ParameterInfo& parameter : parameters) {
-    row_elements_.push_back(graph.parameters[parameter.id].row_elements);
-    parameter.alone = row_elements_.back() > 0 ? 1 : 0;
+  const std::vector<int64_t> elements = RowElements(graph);
+  for (size_t i = 0; i < parameters.size() && !elements.empty(); ++i) {
+    row_elements_.push_back(elements[parameters[i].id]);
+    parameters[i].alone = row_elements_[i] > 0 ? 1 : 0;
   }
-  const auto is_table = [](int64_t elements) { return elements > 0; };
-  if (std::none_of(row_elements_.begin(), row_elements_.end(), is_table)) row_elements_.clear();
-}
-
-std::vector<bool> ServedUpdates::Tables(const FlatLayout& layout) const {
-  std::vector<bool> tables(layout.units.size());
-  for (size_t u = 0; u < tables.size() && !row_elements_.empty(); ++u) {
-    tables[u] = row_elements_[layout.units[u].spans[0].parameter] > 0;
-  }
-  return tables;
 }
 
 void ServedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const {
-  options->chains = ServedChains(layout, Tables(layout));
+  options->chains = ServedChains(layout, row_elements_);
   options->updates = false;
   options->alone = false;
   options->asynchronous = asynchronous();
@@ -106,39 +136,37 @@ void ServedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* op
 
 Status ServedUpdates::Prepare(ModelMemory& memory) {
   memory_ = &memory;
-  const std::vector<bool> tables = Tables(memory.layout());
-  for (size_t u = 0; u < tables.size(); ++u) {
-    units_.push_back(Describe(memory.layout().units[u], tables[u]));
+  for (const UnitLayout& unit : memory.layout().units) {
+    const int64_t row = RowOf(unit, row_elements_);
+    const int64_t count = row > 0 ? unit.spans[0].count : unit.count;
+    spans_.push_back(SpansOf(unit, count));
+    units_.push_back({.count = count, .spans = spans_.back(), .row = row});
   }
   return {};
 }
 
-// The padding behind a tensor belongs to its span.
-ServedUpdates::Served ServedUpdates::Describe(const UnitLayout& unit, bool is_table) const {
+// The padding behind a tensor belongs to its span, and stays zero.
+std::vector<ServedSpan> ServedUpdates::SpansOf(const UnitLayout& unit, int64_t count) const {
   const FlatLayout& layout = memory_->layout();
-  Served served{.count = is_table ? unit.spans[0].count : unit.count};
-  if (is_table) served.row_elements = row_elements_[unit.spans[0].parameter];
-  int64_t covered = 0;
-  for (const UnitSpan& span : unit.spans) {
-    const int32_t index = layout.parameters[span.parameter];
-    const int64_t begin = layout.offset[index] + span.offset - unit.offset;
-    if (!served.spans.empty()) served.spans.back().count += begin - covered;
-    served.spans.push_back({.count = span.count,
-                            .weight_decay_scale = memory_->graph().parameters[index].DecayScale()});
-    covered = begin + span.count;
+  std::vector<ServedSpan> spans(unit.spans.size());
+  int64_t end = count;
+  for (size_t i = spans.size(); i-- > 0;) {
+    const int32_t index = layout.parameters[unit.spans[i].parameter];
+    const int64_t begin = layout.offset[index] + unit.spans[i].offset - unit.offset;
+    spans[i] = {.count = end - begin,
+                .weight_decay_scale = memory_->graph().parameters[index].DecayScale()};
+    end = begin;
   }
-  served.spans.back().count += served.count - covered;
-  return served;
+  return spans;
 }
 
+// Keys follow from the digest of the tasks, so ranks that differ in anything that matters are refused
+// by the servers.
 Status ServedUpdates::Begin(const TaskGraph& tasks) {
-  std::vector<ServedUnit> units;
-  for (Served& unit : units_) {
-    unit.key = base::HashOf({tasks.digest, UINT64_MAX, units.size()}) | 1;
-    units.push_back(
-        {.key = unit.key, .count = unit.count, .spans = unit.spans, .row = unit.row_elements});
+  for (size_t u = 0; u < units_.size(); ++u) {
+    units_[u].key = base::HashOf({tasks.digest, UINT64_MAX, u}) | 1;
   }
-  return client_.Register(units, *plugins_.optimizer, options_.timeout_ms)
+  return client_.Register(units_, *plugins_.optimizer, options_.timeout_ms)
       .WithContext("telling the servers what they keep");
 }
 
@@ -165,7 +193,7 @@ Status ServedUpdates::BeginBackward(const StepInput& input, float weight) {
 }
 
 void ServedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer) const {
-  const Served& unit = units_[task.info.unit];
+  const ServedUnit& unit = units_[task.info.unit];
   const int64_t offset = memory_->layout().units[task.info.unit].offset;
   transfer->key = unit.key;
   transfer->count = unit.count;
@@ -174,14 +202,14 @@ void ServedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer
   } else {
     transfer->recv = memory_->parameters() + offset;
   }
-  if (unit.row_elements == 0) return;
+  if (unit.row == 0) return;
   const std::vector<int32_t>& rows = rows_[step % 2];
   transfer->rows = rows.data();
   transfer->row_count = static_cast<int64_t>(rows.size());
 }
 
 Status ServedUpdates::Settle(BlockingTransfers& /*transfers*/) {
-  return Load(kValues, memory_->parameters(), /*tables_only=*/true, "parameters of the servers");
+  return Load(kValues, memory_->parameters(), /*tables_only=*/true);
 }
 
 Status ServedUpdates::Store(int32_t state, const float* arena) {
@@ -193,12 +221,12 @@ Status ServedUpdates::Store(int32_t state, const float* arena) {
   return {};
 }
 
-Status ServedUpdates::Load(int32_t state, float* arena, bool tables_only, const char* what) {
+Status ServedUpdates::Load(int32_t state, float* arena, bool tables_only) {
   for (size_t u = 0; u < units_.size(); ++u) {
-    if (tables_only && units_[u].row_elements == 0) continue;
+    if (tables_only && units_[u].row == 0) continue;
     float* const data = arena + memory_->layout().units[u].offset;
-    ENGINE_RETURN_IF_ERROR(
-        client_.Load(units_[u].key, state, data, options_.timeout_ms).WithContext("%s", what));
+    ENGINE_RETURN_IF_ERROR(client_.Load(units_[u].key, state, data, options_.timeout_ms)
+                               .WithContext("reading what the servers keep"));
   }
   if (state == kValues) rows_stale_ = false;
   return {};
@@ -214,7 +242,8 @@ Status ServedUpdates::SetState(int32_t index, std::span<const float> arena) {
                                 memory_->stream());
 }
 
-// States first: once a unit has values, other ranks go on. A rank that takes the place of a lost
+// States first: once a unit has values, other ranks go on. If rank 0 fails before, they wait in Load
+// until their deadline, and no server has made an update. A rank that takes the place of a lost
 // one gets what servers have. What is not trained does not lie at servers.
 Status ServedUpdates::ShareParameters(BlockingTransfers& transfers) {
   const bool stores = options_.rank.rank == 0 && options_.rank.incarnation == 0;
@@ -223,8 +252,7 @@ Status ServedUpdates::ShareParameters(BlockingTransfers& transfers) {
   }
   DropStates();
   ENGINE_RETURN_IF_ERROR(stores ? Store(kValues, memory_->parameters())
-                                : Load(kValues, memory_->parameters(), /*tables_only=*/false,
-                                       "parameters of the servers"));
+                                : Load(kValues, memory_->parameters()));
   if (options_.rank.incarnation > 0) return {};
   return Broadcast(transfers, memory_->layout().trainable_count);
 }
@@ -233,16 +261,16 @@ Status ServedUpdates::CollectStates(BlockingTransfers& /*transfers*/) {
   if (options_.rank.rank != 0) return {};
   ENGINE_RETURN_IF_ERROR(AllocateCollected(memory_->layout().trainable_count));
   for (int32_t s = 0; s < optimizer_.state_count; ++s) {
-    ENGINE_RETURN_IF_ERROR(
-        Load(s, collected_[s].f32(), /*tables_only=*/false, "collecting optimizer states"));
+    ENGINE_RETURN_IF_ERROR(Load(s, collected_[s].f32()));
   }
   return {};
 }
 
+// Each rank has flushed, so behind the barrier no push is under way and all load the same bits.
 Status ServedUpdates::Meet(BlockingTransfers& transfers, int64_t timeout_ms) {
   ENGINE_RETURN_IF_ERROR(transfers.Run({.kind = TransferKind::kBarrier}, timeout_ms)
                              .WithContext("waiting for the other ranks at the end"));
-  return Load(kValues, memory_->parameters(), /*tables_only=*/false, "parameters of the servers");
+  return Load(kValues, memory_->parameters());
 }
 
 Result<int64_t> ServedUpdates::NextStep() {

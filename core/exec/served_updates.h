@@ -16,8 +16,17 @@
 
 namespace engine::exec {
 
-// `is_table`: by unit; empty: none is.
-std::vector<UnitChain> ServedChains(const FlatLayout& layout, const std::vector<bool>& is_table);
+// By parameter of the graph: > 0: a *row table*, of rows of so many elements. A step reads the rows
+// whose numbers are in its batch, Graph::input, and its gradient is zero in all others. Empty: there
+// is none.
+std::vector<int64_t> RowElements(const graph::Graph& graph);
+
+// For ExecutorOptions::sparse_pull: kConfig when no parameter that is trained is a row table.
+Status CheckHasRowTables(const graph::Graph& graph);
+
+// `row_elements`: by parameter of the layout, each row table a unit of its own; empty: there is none.
+std::vector<UnitChain> ServedChains(const FlatLayout& layout,
+                                    const std::vector<int64_t>& row_elements);
 
 class ServedUpdates final : public UpdateStrategy {
  public:
@@ -51,27 +60,19 @@ class ServedUpdates final : public UpdateStrategy {
   Result<int64_t> NextStep();
 
  private:
-  // What servers know of a unit.
-  struct Served {
-    uint64_t key = 0;
-    int64_t count = 0;         // of a table its rows; else with the padding, which stays zero
-    int64_t row_elements = 0;  // > 0: a table
-    std::vector<ServedSpan> spans;
-  };
-
   ServedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
       : UpdateStrategy(plugins, options, /*in_parts=*/false), client_(client) {}
   Status Refuse(const std::string& what, const char* advice) const;
-  std::vector<bool> Tables(const FlatLayout& layout) const;
-  Served Describe(const UnitLayout& unit, bool is_table) const;
+  std::vector<ServedSpan> SpansOf(const UnitLayout& unit, int64_t count) const;
   Status Store(int32_t state, const float* arena);
-  Status Load(int32_t state, float* arena, bool tables_only, const char* what);
+  Status Load(int32_t state, float* arena, bool tables_only = false);
 
   ParameterClient& client_;
-  std::vector<int64_t> row_elements_;  // by parameter of the layout, > 0: a table; empty: none is
-  std::vector<Served> units_;
-  std::vector<int32_t> rows_[2];  // of the batches of even and odd steps: ascending
-  bool rows_stale_ = false;       // rows were not pulled since servers updated them
+  std::vector<int64_t> row_elements_;           // as for ServedChains
+  std::vector<ServedUnit> units_;               // a table has no padding
+  std::vector<std::vector<ServedSpan>> spans_;  // what those refer to
+  std::vector<int32_t> rows_[2];                // of the batches of even and odd steps: ascending
+  bool rows_stale_ = false;                     // rows were not pulled since servers updated them
 };
 
 }  // namespace engine::exec

@@ -17,8 +17,7 @@ std::vector<UnitChain> ShardedChains(const FlatLayout& layout) {
                                  .parameters = {{TransferKind::kAllGather, "gather "}}});
 }
 
-Status CheckCanShard(const plugin::PluginSet& plugins, const std::vector<std::string>& hook_names,
-                     const std::string& optimizer_name) {
+Status CheckCanShard(const plugin::PluginSet& plugins, const ExecutorOptions& options) {
   const auto whole = [](const char* kind, const std::string& name) {
     return Status::Error(StatusCode::kConfig,
                          "%s '%s' needs whole gradients, and train.shard_optimizer gives each rank "
@@ -28,13 +27,14 @@ Status CheckCanShard(const plugin::PluginSet& plugins, const std::vector<std::st
   for (size_t i = 0; i < plugins.hooks.size(); ++i) {
     const HookTraits hook = plugins.hooks[i]->traits();
     if (hook.stage == HookStage::kReduced && hook.scope == HookScope::kTensor) {
-      return whole("hook", hook_names[i]);
+      return whole("hook", options.hook_names[i]);
     }
   }
   const bool in_parts = plugins.optimizer->traits().gate != UpdateGate::kTensor;
-  return in_parts ? Status() : whole("optimizer", optimizer_name);
+  return in_parts ? Status() : whole("optimizer", options.optimizer_name);
 }
 
+// In place, like gradients: the part of this rank is what it has just updated.
 void ShardedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer) const {
   if (task.data == TransferData::kGradients) return UpdateStrategy::Describe(task, step, transfer);
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
@@ -53,12 +53,14 @@ Status ShardedUpdates::TakeParameters(const Task& task) {
   return memory_->RefreshCopies(unit.offset, unit.count);
 }
 
-Transfer ShardedUpdates::GatherOf(const UnitLayout& unit, float* own, float* whole) const {
-  return {.kind = TransferKind::kAllGather,
-          .send = own,
-          .recv = whole,
-          .count = unit.count / options_.rank.world_size,
-          .stream = memory_->stream()};
+Transfer ShardedUpdates::GatherOf(const UnitLayout& unit, float* whole) const {
+  Transfer gather{.kind = TransferKind::kAllGather,
+                  .send = whole,
+                  .recv = whole,
+                  .count = unit.count,
+                  .stream = memory_->stream()};
+  CutForRank(options_.rank, &gather);
+  return gather;
 }
 
 // Of units that are gathered rounded each rank has its own part in float32.
@@ -67,40 +69,31 @@ Status ShardedUpdates::Settle(BlockingTransfers& transfers) {
   std::vector<Transfer> together;
   for (const UnitLayout& unit : memory_->layout().units) {
     if (unit.gathered == DType::kFloat32) continue;
-    float* const whole = memory_->parameters() + unit.offset;
-    const int64_t own = options_.rank.rank * (unit.count / options_.rank.world_size);
-    together.push_back(GatherOf(unit, whole + own, whole));
+    together.push_back(GatherOf(unit, memory_->parameters() + unit.offset));
   }
   return transfers.RunTogether(together).WithContext("gathering parameters");
 }
 
-// As many units together as ranks that keep nothing have room for: the largest one.
+// One unit after the other, so that ranks that keep nothing need room for the largest alone.
 Status ShardedUpdates::CollectStates(BlockingTransfers& transfers) {
   const bool keeps = options_.rank.rank == 0;
   const FlatLayout& layout = memory_->layout();
   int64_t largest = 0;
   for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.count);
   ENGINE_RETURN_IF_ERROR(AllocateCollected(keeps ? layout.trainable_count : largest));
-  std::vector<Transfer> together;
-  int64_t used = 0;
-  const auto run = [&] {
-    const Status status = transfers.RunTogether(together);
-    together.clear();
-    used = 0;
-    return status.WithContext("collecting optimizer states");
-  };
   for (size_t u = 0; u < layout.units.size(); ++u) {
     const UnitLayout& unit = layout.units[u];
-    if (used + unit.count > largest) ENGINE_RETURN_IF_ERROR(run());
     const int64_t own = unit.offset + options_.rank.rank * (unit.count / options_.rank.world_size);
+    std::vector<Transfer> together;
     for (int32_t s = 0; s < states_.count(); ++s) {
-      together.push_back(GatherOf(unit, states_.At(s, static_cast<int32_t>(u), own),
-                                  collected_[s].f32() + (keeps ? unit.offset : used)));
+      together.push_back(GatherOf(unit, collected_[s].f32() + (keeps ? unit.offset : 0)));
+      together.back().send = states_.At(s, static_cast<int32_t>(u), own);
       together.back().unit = static_cast<uint32_t>(u);
     }
-    used += unit.count;
+    ENGINE_RETURN_IF_ERROR(
+        transfers.RunTogether(together).WithContext("collecting optimizer states"));
   }
-  return run();
+  return {};
 }
 
 }  // namespace engine::exec

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <vector>
 
 #include "core/exec/update_strategy.h"
@@ -14,8 +13,7 @@ namespace engine::exec {
 
 std::vector<UnitChain> ShardedChains(const FlatLayout& layout);
 // kConfig names the hook or the optimizer that needs whole gradients.
-Status CheckCanShard(const plugin::PluginSet& plugins, const std::vector<std::string>& hook_names,
-                     const std::string& optimizer_name);
+Status CheckCanShard(const plugin::PluginSet& plugins, const ExecutorOptions& options);
 
 class ShardedUpdates final : public UpdateStrategy {
  public:
@@ -23,7 +21,7 @@ class ShardedUpdates final : public UpdateStrategy {
       : UpdateStrategy(plugins, options, /*in_parts=*/true) {}
 
   Status Check(const graph::Graph& /*graph*/, const graph::Program& /*program*/) const override {
-    return CheckCanShard(plugins_, options_.hook_names, options_.optimizer_name);
+    return CheckCanShard(plugins_, options_);
   }
   void DescribeModel(const graph::Graph& /*graph*/, std::span<ParameterInfo> /*parameters*/,
                      ModelInfo* model) override {
@@ -41,8 +39,8 @@ class ShardedUpdates final : public UpdateStrategy {
   Status CollectStates(BlockingTransfers& transfers) override;
 
  private:
-  // This rank's part of a unit, for an all-gather of `whole`.
-  Transfer GatherOf(const UnitLayout& unit, float* own, float* whole) const;
+  // An all-gather of a unit in place.
+  Transfer GatherOf(const UnitLayout& unit, float* whole) const;
 
   bool stale_ = false;  // parts of other ranks of units that are gathered rounded
 };

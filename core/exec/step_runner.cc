@@ -11,6 +11,11 @@
 //    it may have made a compute task ready.
 // 5. Where work is queued (HostStep::queues), only the thread of the rank pumps: a thread of the
 //    communicator takes what has ended and wakes it.
+// 6. A slot is free, under way or ended. It leaves free_ under the lock and is the submitter's
+//    alone, without it, until OnDone adds it to ended_, once, on any thread, perhaps inside of
+//    Submit; TakeCompletions releases its work and frees it. So the order of ends is kept, and no
+//    list grows in a step.
+// 7. calling_ keeps the runner alive until the last OnDone has returned.
 #include "core/exec/step_runner.h"
 
 #include <chrono>
@@ -18,71 +23,90 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/deadline.h"
 
 namespace engine::exec {
+namespace {
 
-StepRunner::StepRunner(plugin::PluginSet& plugins, const ExecutorOptions& options,
-                       const TaskGraph& tasks, OrderAgreement& order, HostStep& step,
-                       base::Store* store)
-    : plugins_(plugins),
-      options_(options),
-      tasks_(tasks),
-      order_(order),
-      step_(step),
+// Of a destructor, for what an aborted communicator still has under way.
+constexpr int64_t kDrainMs = 10000;
+
+}  // namespace
+
+StepRunner::StepRunner(HostStep& step, base::Store* store)
+    : step_(step),
+      parts_(step.parts()),
       store_(store),
-      loop_(tasks, *plugins.scheduler, options.scheduler_name),
-      recorder_(options.trace_spans),
+      loop_(parts_.tasks, *parts_.plugins.scheduler, parts_.options.scheduler_name),
+      recorder_(parts_.options.trace_spans),
       // The host of an accelerator is up to two steps ahead.
-      transfers_(*plugins.communicator, tasks.tasks.size() * (step.queues() ? 3 : 1),
-                 [this] { PumpAside(Lock(mutex_)); }) {
+      slots_(parts_.tasks.tasks.size() * (step.queues() ? 3 : 1)) {
+  free_.reserve(slots_.size());
+  ended_.reserve(slots_.size());
+  for (Slot& slot : slots_) free_.push_back(&slot);
   step.Attach(*this);
-  if (!order.follows()) return;
+  if (!parts_.order.follows()) return;
   store->Listen([this](std::string_view text) {
     Lock lock(mutex_);
-    Status taken = order_.TakeTicket(text);
+    Status taken = parts_.order.TakeTicket(text);
     if (!taken.ok()) Fail(std::move(taken));
-    PumpAside(std::move(lock));
+    PumpAside(lock);
   });
 }
 
 // In this order: nobody brings tickets; no recording can be launched; what hangs in the communicator
 // ends; what is queued on the device ends, and with it what the communicator queued there; then the
-// callbacks.
+// callbacks, which find a failure and start nothing. Memory that a communicator still writes to
+// cannot be freed; one that was aborted ends everything within a second.
 StepRunner::~StepRunner() {
-  if (order_.follows()) store_->Listen(nullptr);
+  if (parts_.order.follows()) store_->Listen(nullptr);
   step_.Abandon();
-  if (transfers_.in_flight() > 0) {
-    plugins_.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
+  const auto is_busy = [this] {
+    const std::lock_guard lock(mutex_);
+    return in_flight() > 0;
+  };
+  if (is_busy()) {
+    parts_.plugins.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }
   step_.End();
-  {
-    // Callbacks may still come; they find a failure and start nothing.
-    const std::lock_guard lock(mutex_);
-    if (failure_.ok()) failure_ = Status::Error(StatusCode::kAborted, "the run is over");
+  Lock lock(mutex_);
+  Fail(Status::Error(StatusCode::kAborted, "the run is over"));
+  const base::TimePoint deadline = base::DeadlineIn(kDrainMs);
+  const auto is_over = [this] { return in_flight() == 0 && calling_ == 0; };
+  for (TakeCompletions(); !is_over(); TakeCompletions()) {
+    const bool in_time =
+        idle_.wait_until(lock, deadline, [&] { return !ended_.empty() || is_over(); });
+    ENGINE_CHECK(in_time, "the communicator did not end %zu transfers after Abort", in_flight());
   }
-  transfers_.Drain();
 }
 
-Status StepRunner::RunHead(uint64_t step, double* waited_seconds) {
+Status StepRunner::Begin(uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  const int64_t now = base::NowNs();
+  RecordStep(now);
+  now_step_ = step;
+  step_begin_ns_ = now;
+  waited_seconds_ = 0;
+  return {};
+}
+
+Status StepRunner::RunHead() {
   {
     Lock lock(mutex_);
-    const int64_t now = base::NowNs();
-    RecordStep(now);
-    now_step_ = step;
-    step_begin_ns_ = now;
-    loop_.BeginStep(step, now);
+    loop_.BeginStep(now_step_, step_begin_ns_);
     Pump(lock);
   }
-  return Drive(&StepLoop::HeadDone, waited_seconds);
+  return Drive(&StepLoop::HeadDone);
 }
 
-Status StepRunner::RunTail(double* waited_seconds) {
+Status StepRunner::RunTail() {
   {
     Lock lock(mutex_);
     loop_.BeginFlush();
     Pump(lock);
   }
-  return Drive(&StepLoop::TailDone, waited_seconds);
+  return Drive(&StepLoop::TailDone);
 }
 
 bool StepRunner::TailDone() const {
@@ -90,28 +114,18 @@ bool StepRunner::TailDone() const {
   return loop_.TailDone();
 }
 
-Status StepRunner::BeginReplay(uint64_t step) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_.ok()) return failure_;
-  const int64_t now = base::NowNs();
-  RecordStep(now);
-  now_step_ = step;
-  step_begin_ns_ = now;
-  return {};
-}
-
-Status StepRunner::ReportReplay(uint32_t task, uint64_t step) {
-  trace::Span span{
-      .kind = trace::SpanKind::kTask, .task = task, .step = step, .begin_ns = base::NowNs()};
-  Transfer nothing;
-  {
-    const std::lock_guard lock(mutex_);
-    span.ready_ns = step_begin_ns_;
-    nothing = step_.MakeTransfer(tasks_.tasks[task], step);
-    nothing.count = 0;
-    order_.Number(&nothing, task);
-  }
-  return transfers_.Start(span, nothing, nullptr);
+Status StepRunner::ReportReplay(uint32_t task) {
+  Lock lock(mutex_);
+  Transfer nothing = step_.MakeTransfer(parts_.tasks.tasks[task], now_step_);
+  nothing.count = 0;
+  parts_.order.Number(&nothing, task);
+  const trace::Span span{.kind = trace::SpanKind::kTask,
+                         .task = task,
+                         .step = now_step_,
+                         .ready_ns = step_begin_ns_,
+                         .begin_ns = base::NowNs()};
+  lock.unlock();
+  return Submit(span, nothing, nullptr);
 }
 
 Status StepRunner::EndStep() {
@@ -138,16 +152,13 @@ void StepRunner::RecordStep(int64_t now_ns) {
   step_begin_ns_ = 0;
 }
 
-Status StepRunner::Drive(bool (StepLoop::*done)() const, double* waited_seconds) {
+Status StepRunner::Drive(bool (StepLoop::*done)() const) {
   Lock lock(mutex_);
   lock_ = &lock;
   wait_begin_ns_ = 0;
-  waited_seconds_ = 0;
-  const Status driven = failure_.ok() ? loop_.Drive(done, *this) : failure_;
-  *waited_seconds += waited_seconds_;
-  ENGINE_RETURN_IF_ERROR(driven);
-  EndWait(trace::kNoTask,
-          base::NowNs());  // for something else than a task: the statistics, the last transfer
+  ENGINE_RETURN_IF_ERROR(failure_.ok() ? loop_.Drive(done, *this) : failure_);
+  // For something else than a task: the statistics, the last transfer.
+  EndWait(trace::kNoTask, base::NowNs());
   return failure_;
 }
 
@@ -158,7 +169,7 @@ int64_t StepRunner::Now() {
 // The lane was waiting until now, for `task`.
 void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
   if (wait_begin_ns_ == 0) return;
-  const uint64_t step = task == trace::kNoTask ? now_step_ : loop_.StepOf(tasks_.tasks[task]);
+  const uint64_t step = task == trace::kNoTask ? now_step_ : loop_.StepOf(parts_.tasks.tasks[task]);
   recorder_.Record({.kind = trace::SpanKind::kWait,
                     .task = task,
                     .step = step,
@@ -170,15 +181,14 @@ void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
 Status StepRunner::Run(const Task& task) {
   trace::Span span = loop_.SpanOf(task.info.id);
   EndWait(task.info.id, span.begin_ns);
-  DeviceOrder* const order = step_.order();
   lock_->unlock();
-  Status status = order == nullptr ? Status() : order->Wait(task);
-  if (status.ok()) status = step_.Run(task);
-  if (status.ok() && order != nullptr) status = order->Mark(task);
+  Status status = step_.Run(task);
   lock_->lock();
   ENGINE_RETURN_IF_ERROR(status);
   span.end_ns = base::NowNs();
-  Finish(span);
+  recorder_.Record(span);
+  loop_.Finish(span.task, span.end_ns);
+  ++changes_;
   Pump(*lock_);
   return failure_;
 }
@@ -186,12 +196,12 @@ Status StepRunner::Run(const Task& task) {
 // The compute lane has nothing to run. Transfers have deadlines of their own; the one here only
 // catches a communicator that breaks its contract, or a rank 0 that decides nothing.
 Status StepRunner::Wait() {
-  const bool something_comes = transfers_.in_flight() > 0 || pumping_ || order_.follows();
+  const bool something_comes = in_flight() > 0 || pumping_ || parts_.order.follows();
   if (!something_comes || step_.queues()) return loop_.Stalled();
   const int64_t begin = base::NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
-  const int64_t limit_ms = options_.timeout_ms + kGraceMs;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
+  const int64_t limit_ms = parts_.options.timeout_ms + kGraceMs;
+  const base::TimePoint deadline = base::DeadlineIn(limit_ms);
   const uint64_t seen = changes_;
   const bool other_pumps = pumping_;
   const bool woken = changed_.wait_until(*lock_, deadline, [&] {
@@ -200,23 +210,17 @@ Status StepRunner::Wait() {
   waited_seconds_ += static_cast<double>(base::NowNs() - begin) * 1e-9;
   if (woken) return failure_;
   const auto waited = static_cast<long long>(limit_ms);
-  if (transfers_.in_flight() > 0) {
+  if (in_flight() > 0) {
     return Status::Error(StatusCode::kTimeout,
                          "%zu transfers did not end within %lld ms; communicator '%s' "
                          "breaks its deadlines",
-                         transfers_.in_flight(), waited, options_.communicator_name.c_str());
+                         in_flight(), waited, parts_.options.communicator_name.c_str());
   }
   const Task* next = loop_.FirstReady();
   return Status::Error(StatusCode::kTimeout,
                        "rank 0 did not say within %lld ms which transfer comes next; '%s' is ready",
                        waited, next == nullptr ? "none" : next->name.c_str())
       .WithRank(0);
-}
-
-void StepRunner::Finish(const trace::Span& span) {
-  recorder_.Record(span);
-  loop_.Finish(span.task, span.end_ns);
-  ++changes_;
 }
 
 // Takes what has ended and starts what may start, until there is nothing of either.
@@ -231,7 +235,7 @@ void StepRunner::Pump(Lock& lock) {
     TakeCompletions();
     while (failure_.ok()) {
       const Result<uint32_t> next =
-          order_.follows() ? order_.NextTicket(loop_) : loop_.NextTransfer();
+          parts_.order.follows() ? parts_.order.NextTicket(loop_) : loop_.NextTransfer();
       if (next.ok() && *next == trace::kNoTask) break;
       Status status = next.ok() ? StartTransfer(lock, *next) : next.status();
       if (!status.ok()) Fail(std::move(status));
@@ -243,68 +247,105 @@ void StepRunner::Pump(Lock& lock) {
 }
 
 // On another thread than the rank's own, which may wait in an op meanwhile.
-void StepRunner::PumpAside(Lock lock) {
+void StepRunner::PumpAside(Lock& lock) {
   if (step_.queues()) {
     TakeCompletions();
     changed_.notify_all();
   } else {
     Pump(lock);
   }
+  if (failure_.ok()) return;
   const Status failure = failure_;
   lock.unlock();
-  if (!failure.ok()) EndGathers(failure);
+  EndGathers(failure);
+  lock.lock();
 }
 
 // With the lock. A result is taken before the tasks that wait for it can become ready.
 void StepRunner::TakeCompletions() {
-  TransferLane::Completion completion;
-  while (transfers_.Take(&completion)) {
-    const Task& task = tasks_.tasks[completion.span.task];
-    Status status = std::move(completion.status);
+  while (!ended_.empty()) {
+    Slot* const slot = ended_.front();
+    trace::Span span = slot->span;
+    span.wire_ns = slot->work->started_ns();
+    Status status = slot->work->WaitHost(0);
+    slot->work->Release();
+    ended_.erase(ended_.begin());
+    free_.push_back(slot);
+    const Task& task = parts_.tasks.tasks[span.task];
     if (!status.ok()) status = status.WithContext("%s", task.name.c_str());
     if (status.ok() && !step_.queues()) status = step_.TakeResult(task);
     if (!status.ok()) {
       Fail(std::move(status));
-    } else if (!step_.queues()) {
-      Finish(completion.span);
-    } else {  // what follows it was queued when it was submitted
-      recorder_.Record(completion.span);
-      if (task.data == TransferData::kStatistics) reported_step_ = completion.span.step;
+      continue;
+    }
+    recorder_.Record(span);
+    if (!step_.queues()) {
+      loop_.Finish(span.task, span.end_ns);
+      ++changes_;
+    } else if (task.data == TransferData::kStatistics) {
+      // What follows it was queued when it was submitted.
+      reported_step_ = span.step;
     }
   }
 }
 
 // Its number and its place in the log are given with the lock, in the order of submission. What ends
-// inside of Submit waits in the lane until this thread takes it.
+// inside of Submit waits in ended_ until this thread takes it.
 Status StepRunner::StartTransfer(Lock& lock, uint32_t id) {
-  const Task& task = tasks_.tasks[id];
+  const Task& task = parts_.tasks.tasks[id];
   Transfer transfer = step_.MakeTransfer(task, loop_.StepOf(task));
-  order_.Number(&transfer, id);
+  parts_.order.Number(&transfer, id);
   loop_.Start(id, base::NowNs());
   const trace::Span span = loop_.SpanOf(id);
   lock.unlock();
-  const Status status = Submit(task, span, transfer);
+  Stream* follower = nullptr;
+  Status status = step_.BeginTransfer(task, &follower);
+  if (status.ok()) status = parts_.order.Announce(transfer, id);
+  if (status.ok()) status = Submit(span, transfer, follower);
+  if (status.ok()) status = step_.EndTransfer(task);
   lock.lock();
   if (!status.ok()) return status.WithContext("%s", task.name.c_str());
   if (step_.queues()) loop_.Finish(id, base::NowNs());
   return {};
 }
 
-// Without the lock.
-Status StepRunner::Submit(const Task& task, const trace::Span& span, const Transfer& transfer) {
-  DeviceOrder* const order = step_.order();
-  if (order != nullptr) ENGINE_RETURN_IF_ERROR(order->Wait(task));
-  ENGINE_RETURN_IF_ERROR(order_.Announce(transfer, task.info.id));
-  Stream* const follower = order == nullptr ? nullptr : order->transfers();
-  ENGINE_RETURN_IF_ERROR(transfers_.Start(span, transfer, follower));
-  if (order != nullptr) ENGINE_RETURN_IF_ERROR(order->Mark(task));
-  return task.data == TransferData::kStatistics ? step_.FollowStatistics(task) : Status();
+// Without the lock. `follower`, if not null, is made to wait for the end, before that can be taken,
+// which releases the work.
+Status StepRunner::Submit(const trace::Span& span, const Transfer& transfer, Stream* follower) {
+  Lock lock(mutex_);
+  if (free_.empty()) free_.push_back(&slots_.emplace_back());
+  Slot* const slot = free_.back();
+  free_.pop_back();
+  lock.unlock();
+  *slot = {.runner = this, .span = span};
+  Status status = parts_.plugins.communicator->Submit(transfer, &slot->work);
+  if (!status.ok()) {
+    lock.lock();
+    free_.push_back(slot);
+    return status;
+  }
+  if (follower != nullptr) status = slot->work->WaitStream(follower);
+  slot->work->OnDone(&StepRunner::OnDone, slot);
+  return status;
+}
+
+// On a thread of the communicator, or inside of Submit. Notifies under the lock: the runner may be
+// destroyed as soon as nobody is in here.
+void StepRunner::OnDone(void* context) {
+  auto* const slot = static_cast<Slot*>(context);
+  StepRunner& runner = *slot->runner;
+  slot->span.end_ns = base::NowNs();
+  Lock lock(runner.mutex_);
+  runner.ended_.push_back(slot);
+  ++runner.calling_;
+  runner.PumpAside(lock);
+  if (--runner.calling_ == 0) runner.idle_.notify_all();
 }
 
 bool StepRunner::AwaitReports(uint64_t step, bool succeeds, int64_t limit_ms) {
   Lock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::milliseconds(limit_ms), [&] {
-    const bool all = step == kAllSteps ? transfers_.in_flight() == 0 : reported_step_ >= step;
+    const bool all = step == kAllSteps ? in_flight() == 0 : reported_step_ >= step;
     return !failure_.ok() || (succeeds && all);
   });
 }
@@ -312,7 +353,7 @@ bool StepRunner::AwaitReports(uint64_t step, bool succeeds, int64_t limit_ms) {
 void StepRunner::Number(Transfer* transfer) {
   const std::lock_guard lock(mutex_);
   ENGINE_CHECK(loop_.TailDone(), "a transfer outside of a step while one is under way");
-  order_.Number(transfer, trace::kNoTask);
+  parts_.order.Number(transfer, trace::kNoTask);
 }
 
 Status StepRunner::failure() const {
@@ -336,8 +377,9 @@ void StepRunner::Abort(const Status& reason) {
 
 // An op that waits for other ranks hears of a failure through the communicator that it waits with.
 void StepRunner::EndGathers(const Status& reason) {
-  if (options_.replicas != nullptr && options_.replicas != plugins_.communicator.get()) {
-    options_.replicas->Abort(reason);
+  if (parts_.options.replicas != nullptr &&
+      parts_.options.replicas != parts_.plugins.communicator.get()) {
+    parts_.options.replicas->Abort(reason);
   }
 }
 
@@ -352,9 +394,9 @@ Status StepRunner::GiveUp(Status status) {
     loop_.Abandon();
   }
   step_.Abandon();  // an abort may wait until nobody can launch recorded transfers
-  plugins_.communicator->Abort(status);
+  parts_.plugins.communicator->Abort(status);
   EndGathers(status);
-  return order_.Explain(std::move(status));
+  return parts_.order.Explain(std::move(status));
 }
 
 void StepRunner::AddTo(trace::RankTimeline* timeline) const {

@@ -3,20 +3,23 @@
 // Two kinds of threads are at work. The thread of the rank runs compute tasks. When a transfer has
 // ended, the thread of the communicator that says so asks the scheduler for the next ones and
 // submits them (Pump), so that the network does not wait for the end of a compute task. Where
-// HostStep::queues, the thread of the rank does all of it.
+// HostStep::queues, the thread of the rank does all of it. What calls what, of a task that the
+// scheduler has chosen:
+//
+//   thread of the rank   RunHead, RunTail -> StepLoop::Drive -> Run -> HostStep::Run -> Pump
+//   thread that pumps    Pump -> StepLoop::NextTransfer -> StartTransfer -> Communicator::Submit
+//   of the communicator  OnDone -> Pump -> TakeCompletions -> HostStep::TakeResult, StepLoop::Finish
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
-#include "core/exec/executor_options.h"
 #include "core/exec/host_step.h"
-#include "core/exec/order_agreement.h"
 #include "core/exec/step_loop.h"
-#include "core/exec/transfer_lane.h"
-#include "core/plugin/plugin_set.h"
 #include "core/trace/recorder.h"
 #include "core/trace/timeline.h"
 
@@ -30,22 +33,23 @@ class StepRunner final : private StepLoop::Calls {
   static constexpr uint64_t kAllSteps = UINT64_MAX;
 
   // All is borrowed. Attaches itself to `step`, and to the store when it follows rank 0.
-  StepRunner(plugin::PluginSet& plugins, const ExecutorOptions& options, const TaskGraph& tasks,
-             OrderAgreement& order, HostStep& step, base::Store* store);
-  // Aborts the communicator if transfers are under way.
+  StepRunner(HostStep& step, base::Store* store);
+  // Aborts the communicator if transfers are under way, and waits for their ends.
   ~StepRunner();
 
-  // [compute-lane] Begins a step and returns when its head is done; what is left of the one before
-  // is done too, then. Adds to `*waited_seconds` how long there was nothing to run.
-  Status RunHead(uint64_t step, double* waited_seconds);
+  // All up to EndFlush: [compute-lane]. A step begins, or the failure of the run.
+  Status Begin(uint64_t step);
+  // Returns when the head of the step that has begun is done; what is left of the one before is
+  // done too, then.
+  Status RunHead();
   // Returns when nothing is left of it.
-  Status RunTail(double* waited_seconds);
+  Status RunTail();
   bool TailDone() const;
-  // A step that the device replays: its tasks stay as they are, and `task`, the transfer of the
+  // Of a step that the device replays: its tasks stay as they are, and `task`, the transfer of the
   // statistics, without data, tells when the transfers in it have ended.
-  Status BeginReplay(uint64_t step);
-  Status ReportReplay(uint32_t task, uint64_t step);
-
+  Status ReportReplay(uint32_t task);
+  // How long there was nothing to run since Begin.
+  double waited_seconds() const { return waited_seconds_; }
   // The step has ended; so has a flush that began at `begin_ns`.
   Status EndStep();
   void EndFlush(int64_t begin_ns);
@@ -70,27 +74,31 @@ class StepRunner final : private StepLoop::Calls {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  // A transfer under way, which its end is told of by address.
+  struct Slot {
+    StepRunner* runner = nullptr;
+    trace::Span span;
+    Work* work = nullptr;
+  };
 
   int64_t Now() override;
   Status Run(const Task& task) override;
   Status Wait() override;
-  Status Drive(bool (StepLoop::*done)() const, double* waited_seconds);
+  Status Drive(bool (StepLoop::*done)() const);
   void EndWait(uint32_t task, int64_t now_ns);
   void RecordStep(int64_t now_ns);
   void Pump(Lock& lock);
-  void PumpAside(Lock lock);
+  void PumpAside(Lock& lock);
   void TakeCompletions();
   Status StartTransfer(Lock& lock, uint32_t task);
-  Status Submit(const Task& task, const trace::Span& span, const Transfer& transfer);
-  void Finish(const trace::Span& span);
+  Status Submit(const trace::Span& span, const Transfer& transfer, Stream* follower);
+  static void OnDone(void* slot);
+  size_t in_flight() const { return slots_.size() - free_.size(); }
   void Fail(Status status);
   void EndGathers(const Status& reason);
 
-  plugin::PluginSet& plugins_;
-  const ExecutorOptions& options_;
-  const TaskGraph& tasks_;
-  OrderAgreement& order_;  // guarded by mutex_, but for what needs no lock
   HostStep& step_;
+  const StepParts parts_;
   base::Store* const store_;
 
   // Of the thread of the rank.
@@ -108,8 +116,10 @@ class StepRunner final : private StepLoop::Calls {
   uint64_t changes_ = 0;
   uint64_t reported_step_ = 0;  // whose statistics are known to have arrived, where work is queued
   Status failure_;
-
-  TransferLane transfers_;  // last: its callbacks use all of the above
+  std::deque<Slot> slots_;  // their addresses stay
+  std::vector<Slot*> free_, ended_;
+  size_t calling_ = 0;            // threads in OnDone
+  std::condition_variable idle_;  // there is none of those any more
 };
 
 }  // namespace engine::exec

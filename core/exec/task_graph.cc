@@ -8,12 +8,12 @@
 #include "core/exec/task_graph.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/base/hash.h"
 #include "core/exec/step.h"
 #include "core/exec/task_graph_builder.h"
-#include "core/exec/task_graph_tail.h"
 
 namespace engine::exec {
 namespace {
@@ -23,35 +23,31 @@ namespace {
 class Head {
  public:
   Head(TaskGraphBuilder* tasks, const graph::MemoryPlan& plan) : t_(*tasks), plan_(plan) {
-    for (const UnitLayout& unit : t_.layout.units) {
-      unit_waits_.push_back(static_cast<int32_t>(unit.spans.size()));
-    }
+    for (const UnitLayout& unit : t_.layout.units) unit_waits_.push_back(unit.spans.size());
   }
 
   void Add() {
-    AddOpening();
+    if (!t_.options.alone) AddOpening();
     const auto count = static_cast<int32_t>(t_.program.instructions.size());
     for (int32_t k = 0; k < count; ++k) {
       AddInstruction(k);
       if (k + 1 == t_.program.forward_count) {
-        AddMicroBatches();
+        if (t_.options.micro_batches > 1) AddMicroBatches();
         AddStatistics();
       }
-      for (size_t p = 0; p < t_.layout.parameters.size(); ++p) {
-        if (t_.UsersOf(p).back() == k) AddLocalPipeline(static_cast<int32_t>(p));
+      for (const int32_t position : t_.all) {
+        if (t_.UsersOf(position).back() == k) AddLocalPipeline(position);
       }
     }
   }
 
  private:
   void AddOpening() {
-    if (t_.options.alone) return;
     for (size_t u = 0; u < t_.layout.units.size(); ++u) {
       const UnitChain& chain = t_.options.chains[u];
       if (!chain.opens_step) continue;
-      const auto unit = static_cast<int32_t>(u);
-      t_.AddTransfer(TransferData::kParameters, unit, chain.parameters[0]);
-      t_.opening.emplace_back(unit, t_.LastId());
+      t_.AddTransfer(TransferData::kParameters, static_cast<int32_t>(u), chain.parameters[0]);
+      t_.pull[t_.layout.units[u].spans[0].parameter] = t_.LastId();
     }
   }
 
@@ -67,49 +63,40 @@ class Head {
     task.opens_step = kind == TaskKind::kForward;
     task.info.priority = node.priority;
     task.gathers = kind != TaskKind::kAccumulate && Gathers(node);
-    t_.task_of_instruction.push_back(static_cast<int32_t>(task.info.id));
-    for (const int32_t earlier : plan_.depends_on[k]) t_.After(t_.task_of_instruction[earlier]);
-    if (micro_batches_ != graph::kNone && FollowsForwardOnly(k)) t_.After(micro_batches_);
-    if (task.gathers) AfterLastGather(k);
-    if (kind == TaskKind::kForward) AfterOpening(k);
+    t_.task_of_instruction.push_back(t_.LastId());
+    const std::vector<int32_t>& known = plan_.depends_on[k];
+    for (const int32_t earlier : known) t_.After(t_.task_of_instruction[earlier]);
+    const bool follows_forward_only = std::all_of(known.begin(), known.end(), [&](int32_t other) {
+      return other < t_.program.forward_count;
+    });
+    if (micro_batches_ != graph::kNone && follows_forward_only) t_.After(micro_batches_);
+    // All ranks run what gathers in one order (core/exec/replicas.h).
+    if (task.gathers && last_gather_ != graph::kNone) t_.After(last_gather_);
+    if (task.gathers) last_gather_ = t_.LastId();
+    if (kind == TaskKind::kForward) AfterPulls(k);
   }
 
   bool Gathers(const graph::Node& node) const {
     return t_.options.world_size > 1 && node.signature.uses_replicas != 0;
   }
 
-  bool FollowsForwardOnly(int32_t k) const {
-    const std::vector<int32_t>& earlier = plan_.depends_on[k];
-    return std::all_of(earlier.begin(), earlier.end(),
-                       [&](int32_t other) { return other < t_.program.forward_count; });
-  }
-
-  // All ranks run what gathers in one order (core/exec/replicas.h).
-  void AfterLastGather(int32_t k) {
-    const std::vector<int32_t>& known = plan_.depends_on[k];
-    const bool waits = std::find(known.begin(), known.end(), last_gather_) != known.end();
-    if (last_gather_ != graph::kNone && !waits) t_.After(t_.task_of_instruction[last_gather_]);
-    last_gather_ = k;
-  }
-
-  void AfterOpening(int32_t k) {
-    for (const auto& [unit, transfer] : t_.opening) {
-      const std::vector<int32_t>& users = t_.UsersOf(t_.layout.units[unit].spans[0].parameter);
-      if (std::find(users.begin(), users.end(), k) != users.end()) t_.After(transfer);
+  void AfterPulls(int32_t k) {
+    for (const int32_t position : t_.all) {
+      const std::vector<int32_t>& users = t_.UsersOf(position);
+      const bool reads = std::find(users.begin(), users.end(), k) != users.end();
+      if (reads && t_.pull[position] != graph::kNone) t_.After(t_.pull[position]);
     }
   }
 
   // It overwrites what any forward task has left, and what any backward task reads.
   void AddMicroBatches() {
-    const std::string count = std::to_string(t_.options.micro_batches);
-    if (t_.options.micro_batches == 1) return;
-    Task& task = t_.Add(TaskKind::kForward, t_.options.micro_batches == 2
-                                                ? "micro-batch 2"
-                                                : std::string("micro-batches 2 to ").append(count));
+    const int64_t last = t_.options.micro_batches;
+    Task& task =
+        t_.Add(TaskKind::kForward,
+               last == 2 ? "micro-batch 2"
+                         : std::string("micro-batches 2 to ").append(std::to_string(last)));
     micro_batches_ = t_.LastId();
-    for (size_t p = 0; p < t_.layout.parameters.size(); ++p) {
-      task.reads.push_back(static_cast<int32_t>(p));
-    }
+    task.reads = t_.all;
     for (const graph::Node& node : t_.graph.nodes) task.gathers |= Gathers(node);
     for (const int32_t earlier : t_.task_of_instruction) {
       if (t_.result.tasks[earlier].successors.empty()) t_.After(earlier);
@@ -135,17 +122,15 @@ class Head {
   }
 
   void AddLocalPipeline(int32_t position) {
-    const TaskSpan whole{.parameter = position, .count = t_.CountOf(position)};
-    t_.Add(TaskKind::kAccumulate, "accumulate " + t_.NameOf(position)).spans = {whole};
+    const std::string& name = t_.ParameterAt(position).name;
+    t_.Add(TaskKind::kAccumulate, "accumulate " + name).spans = {t_.WholeOf(position)};
     for (const int32_t user : t_.UsersOf(position)) t_.After(t_.task_of_instruction[user]);
-    int32_t last = t_.LastId();
     for (size_t h = 0; h < t_.options.hooks.size(); ++h) {
       if (t_.options.hooks[h].stage != HookStage::kLocal) continue;
-      t_.AddHook(h, HookWork::kApply, t_.NameOf(position)).spans = {whole};
-      t_.After(last);
-      last = t_.LastId();
+      t_.AddHook(h, HookWork::kApply, name).spans = {t_.WholeOf(position)};
+      t_.After(t_.LastId() - 1);
     }
-    t_.sent[position] = last;
+    t_.sent[position] = t_.LastId();
     if (t_.options.alone) return;
     for (const int32_t unit : t_.layout.units_of[position]) {
       if (--unit_waits_[unit] == 0) AddFirstStage(unit);
@@ -154,24 +139,22 @@ class Head {
 
   void AddFirstStage(int32_t unit) {
     std::vector<int32_t> waits;
-    for (const UnitSpan& span : t_.layout.units[unit].spans) {
-      waits.push_back(t_.sent[span.parameter]);
-    }
+    for (const int32_t position : t_.ParametersOf(unit)) waits.push_back(t_.sent[position]);
     if (t_.options.wire != nullptr) {
       t_.AddWireHook(HookWork::kPack, unit).spans = t_.SpansOf(unit, /*own_part=*/false);
-      for (const int32_t earlier : waits) t_.After(earlier);
+      t_.After(waits);
       waits = {t_.LastId()};
     }
     t_.AddTransfer(TransferData::kGradients, unit, t_.options.chains[unit].gradients[0]);
     t_.unit_task[unit] = t_.LastId();
-    for (const int32_t earlier : waits) t_.After(earlier);
+    t_.After(waits);
   }
 
   TaskGraphBuilder& t_;
   const graph::MemoryPlan& plan_;
-  std::vector<int32_t> unit_waits_;     // per unit: spans not placed yet
-  int32_t last_gather_ = graph::kNone;  // instruction of the last task that gathers
-  int32_t micro_batches_ = graph::kNone;
+  std::vector<size_t> unit_waits_;        // per unit: spans not placed yet
+  int32_t last_gather_ = graph::kNone;    // the last task that gathers
+  int32_t micro_batches_ = graph::kNone;  // the task of all but the first
 };
 
 uint64_t DigestOf(const std::vector<Task>& tasks) {
@@ -195,8 +178,11 @@ TaskGraph BuildTaskGraph(const graph::Graph& graph, const graph::Program& progra
                            .program = program,
                            .layout = layout,
                            .options = options,
+                           .all = std::vector<int32_t>(layout.parameters.size()),
                            .unit_task = std::vector<int32_t>(layout.units.size(), graph::kNone),
-                           .sent = std::vector<int32_t>(layout.parameters.size(), graph::kNone)};
+                           .sent = std::vector<int32_t>(layout.parameters.size(), graph::kNone),
+                           .pull = std::vector<int32_t>(layout.parameters.size(), graph::kNone)};
+  std::iota(builder.all.begin(), builder.all.end(), 0);
   Head(&builder, plan).Add();
   AddTail(&builder);
   TaskGraph& result = builder.result;

@@ -54,7 +54,9 @@ struct Task {
   std::vector<int32_t> completes;  // parameters of which it is among the last tasks of a step
   int32_t hook = graph::kNone;     // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
-  int32_t blocks = 1;  // kHook of kUnpack: from how many ranks each span comes
+  int32_t first_scale = 0;  // kHook, kUpdate of the tail: the scale of its first span; those of the
+                            // others follow; tasks of the same spans share theirs
+  int32_t blocks = 1;       // kHook of kUnpack: from how many ranks each span comes
   TransferData data = TransferData::kStatistics;  // kTransfer
   bool gathers = false;                           // kForward, kBackward: its op sees all ranks
   bool makes_statistics = false;                  // kForward: leaves the statistics of this rank
@@ -95,6 +97,7 @@ struct TaskGraph {
   std::vector<TaskInfo> infos;       // of all tasks, for Scheduler::Begin
   uint32_t statistics = UINT32_MAX;  // the transfer of the statistics; UINT32_MAX: those of this
                                      // rank are those of the step
+  int32_t scale_count = 0;           // of all Task::first_scale
   uint64_t digest = 0;               // of all of it that must be the same on all ranks
 };
 

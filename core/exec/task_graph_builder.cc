@@ -1,5 +1,5 @@
-// A task is known by its id, and a Task& only until the next one is added: the vector grows. Edges go
-// from earlier to later ids within a step; those to the next step are added at the end (AddTail).
+// Ids are given in the order of Add, which is that in which one thread would run the step: an edge
+// within a step goes from a smaller id to a larger one, so the graph of a step has no circle.
 #include "core/exec/task_graph_builder.h"
 
 #include <algorithm>
@@ -15,10 +15,17 @@ Task& TaskGraphBuilder::Add(TaskKind kind, std::string name) {
   return result.tasks.back();
 }
 
+// Only the task made last gets edges, so one that is there already is the newest of `earlier`.
 void TaskGraphBuilder::After(int32_t earlier) {
   Task& task = result.tasks.back();
-  result.tasks[earlier].successors.push_back(task.info.id);
+  std::vector<uint32_t>& successors = result.tasks[earlier].successors;
+  if (!successors.empty() && successors.back() == task.info.id) return;
+  successors.push_back(task.info.id);
   ++task.dependency_count;
+}
+
+void TaskGraphBuilder::After(const std::vector<int32_t>& earlier) {
+  for (const int32_t one : earlier) After(one);
 }
 
 Task& TaskGraphBuilder::AddHook(size_t hook, HookWork work, const std::string& on) {
@@ -48,26 +55,20 @@ Task& TaskGraphBuilder::AddTransfer(TransferData data, int32_t unit, const Trans
   task.info.priority = of.priority;
   task.info.size_bytes =
       options.wire != nullptr && data == TransferData::kGradients
-          ? static_cast<uint64_t>(options.wire->BytesOf(layout, unit, options.world_size))
+          ? static_cast<uint64_t>(options.wire->unit_bytes[unit])
           : static_cast<uint64_t>(of.count) *
                 (data == TransferData::kParameters ? SizeOf(of.gathered) : sizeof(float));
-  if (task_of_instruction.empty()) {
-    task.opens_step = true;
-  } else {
-    task.tail = true;
-    task.info.needed_by = NeededBy(of);
-  }
+  task.opens_step = task_of_instruction.empty();
+  task.tail = !task.opens_step;
+  if (task.tail) task.info.needed_by = NeededBy(ParametersOf(unit));
   return task;
-}
-
-bool TaskGraphBuilder::packed() const {
-  return options.wire != nullptr && options.wire->packed();
 }
 
 std::string TaskGraphBuilder::NameOfUnit(int32_t unit) const {
   const std::vector<UnitSpan>& spans = layout.units[unit].spans;
-  std::string name = NameOf(spans[0].parameter);
-  if (spans[0].count < CountOf(spans[0].parameter)) {
+  const graph::Parameter& first = ParameterAt(static_cast<int32_t>(spans[0].parameter));
+  std::string name = first.name;
+  if (spans[0].count < first.shape.Count()) {
     name += std::string("[").append(std::to_string(spans[0].offset)).append("..]");
   }
   if (spans.size() > 1) {
@@ -76,25 +77,32 @@ std::string TaskGraphBuilder::NameOfUnit(int32_t unit) const {
   return name;
 }
 
-uint32_t TaskGraphBuilder::NeededBy(const UnitLayout& unit) const {
+std::vector<int32_t> TaskGraphBuilder::ParametersOf(int32_t unit) const {
+  std::vector<int32_t> positions;
+  for (const UnitSpan& span : layout.units[unit].spans) {
+    positions.push_back(static_cast<int32_t>(span.parameter));
+  }
+  return positions;
+}
+
+uint32_t TaskGraphBuilder::NeededBy(const std::vector<int32_t>& positions) const {
   uint32_t first = UINT32_MAX;
-  for (const UnitSpan& span : unit.spans) first = std::min(first, FirstUse(span.parameter));
+  for (const int32_t position : positions) {
+    const int32_t reader = task_of_instruction[UsersOf(position).front()];
+    first = std::min(first, static_cast<uint32_t>(reader));
+  }
   return first;
 }
 
 std::vector<TaskSpan> TaskGraphBuilder::SpansOf(int32_t unit, bool own_part) const {
   const UnitLayout& of = layout.units[unit];
-  int64_t begin = of.offset, end = of.offset + of.count;
-  if (own_part) {
-    const int64_t part = of.count / options.world_size;
-    begin = of.offset + options.rank * part;
-    end = begin + part;
-  }
+  const int64_t part = own_part ? of.count / options.world_size : of.count;
+  const int64_t begin = of.offset + (own_part ? options.rank * part : 0);
   std::vector<TaskSpan> spans;
   for (const UnitSpan& span : of.spans) {
     const int64_t parameter = layout.offset[layout.parameters[span.parameter]];
     const int64_t from = std::max(begin, parameter + span.offset);
-    const int64_t to = std::min(end, parameter + span.offset + span.count);
+    const int64_t to = std::min(begin + part, parameter + span.offset + span.count);
     if (from >= to) continue;
     spans.push_back({.parameter = static_cast<int32_t>(span.parameter),
                      .unit = unit,

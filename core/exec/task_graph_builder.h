@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/exec/task_graph.h"
@@ -17,38 +16,42 @@ struct TaskGraphBuilder {
   const FlatLayout& layout;
   const TaskGraphOptions& options;
 
+  std::vector<int32_t> all;  // parameters: positions in the layout
   std::vector<int32_t> task_of_instruction;
   std::vector<int32_t> unit_task;  // per unit: the last one of the chain of its gradients
   std::vector<int32_t> sent;       // per parameter: the last task before its transfer
-  std::vector<std::pair<int32_t, int32_t>> opening;  // units and tasks that begin a step
+  std::vector<int32_t> pull;       // per parameter: of its rows, which begins a step; or kNone
   TaskGraph result;
 
   Task& Add(TaskKind kind, std::string name);
   Task& AddHook(size_t hook, HookWork work, const std::string& on);
   Task& AddTransfer(TransferData data, int32_t unit, const TransferStage& stage);
   Task& AddWireHook(HookWork work, int32_t unit);
-  // The task made last waits for `earlier`.
+  // The task made last waits for `earlier`: one task, or each of several, perhaps named twice.
   void After(int32_t earlier);
+  void After(const std::vector<int32_t>& earlier);
   int32_t LastId() const { return static_cast<int32_t>(result.tasks.size()) - 1; }
 
-  bool packed() const;
-  const std::vector<int32_t>& UsersOf(size_t position) const {
+  const std::vector<int32_t>& UsersOf(int32_t position) const {
     return program.users_of_parameter[layout.parameters[position]];
   }
-  const std::string& NameOf(size_t position) const {
-    return graph.parameters[layout.parameters[position]].name;
+  const graph::Parameter& ParameterAt(int32_t position) const {
+    return graph.parameters[layout.parameters[position]];
   }
-  int64_t CountOf(size_t position) const {
-    return graph.parameters[layout.parameters[position]].shape.Count();
+  TaskSpan WholeOf(int32_t position) const {
+    return {.parameter = position, .count = ParameterAt(position).shape.Count()};
   }
   std::string NameOfUnit(int32_t unit) const;
-  // The first forward task that reads the parameter.
-  uint32_t FirstUse(size_t position) const {
-    return static_cast<uint32_t>(task_of_instruction[UsersOf(position).front()]);
-  }
-  uint32_t NeededBy(const UnitLayout& unit) const;
+  std::vector<int32_t> ParametersOf(int32_t unit) const;
+  // The first forward task that reads one of them.
+  uint32_t NeededBy(const std::vector<int32_t>& positions) const;
   // The spans of a unit, or what this rank updates of them.
   std::vector<TaskSpan> SpansOf(int32_t unit, bool own_part) const;
 };
+
+// Adds what waits for the network, so it comes last in sequence: transfers of gradients after the
+// first of each unit, reduced hooks, updates, transfers of parameters; and what the next step waits
+// for.
+void AddTail(TaskGraphBuilder* tasks);
 
 }  // namespace engine::exec

@@ -6,12 +6,13 @@
 // becomes them. Where all must have come by, as for a global hook, one task waits for those of all
 // groups and becomes those of each. What a group waits for at the end is what the forward tasks of
 // the next step wait for that read its parameters.
-#include "core/exec/task_graph_tail.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "core/exec/task_graph_builder.h"
+#include "core/exec/wire.h"
 
 namespace engine::exec {
 namespace {
@@ -22,7 +23,8 @@ struct Group {
   std::vector<TaskSpan> spans;      // of this rank
   std::vector<int32_t> parameters;  // positions: of the spans of all ranks
   std::vector<int32_t> waits;       // what its next task waits for
-  int32_t unit = graph::kNone;      // of groups that are units
+  int32_t first_scale = 0;
+  int32_t unit = graph::kNone;  // of groups that are units; else as TaskInfo has it: kNoUnit
 };
 
 class Tail {
@@ -58,14 +60,18 @@ class Tail {
     const auto unit = static_cast<int32_t>(u);
     Task& task = t_.AddWireHook(HookWork::kUnpack, unit);
     task.spans = t_.SpansOf(unit, t_.options.own_part);
-    task.blocks = t_.packed() ? t_.options.world_size : 1;
-    task.info.needed_by = t_.NeededBy(t_.layout.units[u]);
+    task.blocks = t_.options.wire->packed() ? t_.options.world_size : 1;
+    task.info.needed_by = t_.NeededBy(t_.ParametersOf(unit));
     task.tail = true;
     Follow(u);
   }
 
   void AddUpdates() {
     MakeGroups();
+    for (Group& group : groups_) {
+      group.first_scale = t_.result.scale_count;
+      t_.result.scale_count += static_cast<int32_t>(group.spans.size());
+    }
     for (size_t h = 0; h < t_.options.hooks.size(); ++h) {
       if (t_.options.hooks[h].stage != HookStage::kReduced) continue;
       if (t_.options.hooks[h].scope == HookScope::kGlobal) AddObservation(h);
@@ -89,13 +95,8 @@ class Tail {
       const UnitChain& chain = t_.options.chains[u];
       if (!chain.opens_step) {
         t_.AddTransfer(TransferData::kParameters, unit, chain.parameters[0]);
-        if (updated.empty()) {
-          t_.After(t_.unit_task[u]);
-        } else {
-          for (const int32_t earlier : updated[std::min(u, updated.size() - 1)].waits) {
-            t_.After(earlier);
-          }
-        }
+        t_.After(updated.empty() ? std::vector<int32_t>{t_.unit_task[u]}
+                                 : updated[std::min(u, updated.size() - 1)].waits);
         t_.unit_task[u] = t_.LastId();
       }
       AddUnitGroup(unit, {t_.unit_task[u]});
@@ -120,10 +121,11 @@ class Tail {
   // `task`, made last, comes next in the group's chain.
   void Step(Group& group, Task& task) {
     task.spans = group.spans;
-    task.info.unit = group.unit == graph::kNone ? kNoUnit : static_cast<uint32_t>(group.unit);
-    task.info.needed_by = NeededBy(group);
+    task.first_scale = group.first_scale;
+    task.info.unit = static_cast<uint32_t>(group.unit);
+    task.info.needed_by = t_.NeededBy(group.parameters);
     task.tail = true;
-    for (const int32_t earlier : group.waits) t_.After(earlier);
+    t_.After(group.waits);
     group.waits = {t_.LastId()};
   }
 
@@ -131,28 +133,9 @@ class Tail {
   void AddJoin(Task& task) {
     if (task.info.kind == TaskKind::kHook) task.hook_work = HookWork::kAllObserved;
     task.tail = true;
-    for (const Group& group : groups_) {
-      task.info.needed_by = std::min(task.info.needed_by, NeededBy(group));
-    }
-    for (const int32_t earlier : WaitsOfAll()) t_.After(earlier);
+    task.info.needed_by = t_.NeededBy(t_.all);
+    for (const Group& group : groups_) t_.After(group.waits);
     for (Group& group : groups_) group.waits = {t_.LastId()};
-  }
-
-  // What the next tasks of all groups wait for, each once.
-  std::vector<int32_t> WaitsOfAll() const {
-    std::vector<int32_t> waits;
-    for (const Group& group : groups_) {
-      waits.insert(waits.end(), group.waits.begin(), group.waits.end());
-    }
-    std::sort(waits.begin(), waits.end());
-    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
-    return waits;
-  }
-
-  uint32_t NeededBy(const Group& group) const {
-    uint32_t first = UINT32_MAX;
-    for (const int32_t position : group.parameters) first = std::min(first, t_.FirstUse(position));
-    return first;
   }
 
   // On an accelerator, for which the host only queues work, one group of everything, if all updates
@@ -171,41 +154,41 @@ class Tail {
       all_wait |= hook.scope == HookScope::kGlobal;
     }
     ENGINE_CHECK(!whole || !options.own_part, "updates of whole parameters cannot be sharded");
-    if (t_.layout.parameters.empty()) return;
-    if (options.accelerator && all_wait) return AddGroupOfAll();
-    if (whole || options.alone) return AddGroupsOfParameters();
+    if (t_.all.empty()) return;
     const auto statistics = static_cast<int32_t>(t_.result.statistics);
-    for (size_t u = 0; u < unit_count_; ++u) {
-      AddUnitGroup(static_cast<int32_t>(u), {statistics, t_.unit_task[u]});
-    }
-  }
-
-  void AddGroupsOfParameters() {
-    for (size_t p = 0; p < t_.layout.parameters.size(); ++p) {
-      const auto position = static_cast<int32_t>(p);
-      groups_.push_back({.name = t_.NameOf(p),
-                         .spans = {{.parameter = position, .count = t_.CountOf(p)}},
-                         .parameters = {position},
-                         .waits = Arrivals(p)});
+    if (options.accelerator && all_wait) {
+      AddGroupOfAll();
+    } else if (whole || options.alone) {
+      for (const int32_t position : t_.all) {
+        groups_.push_back({.name = t_.ParameterAt(position).name,
+                           .spans = {t_.WholeOf(position)},
+                           .parameters = {position},
+                           .waits = Arrivals(position)});
+      }
+    } else {
+      for (size_t u = 0; u < unit_count_; ++u) {
+        AddUnitGroup(static_cast<int32_t>(u), {statistics, t_.unit_task[u]});
+      }
     }
   }
 
   void AddGroupOfAll() {
-    AddGroupsOfParameters();
-    Group all{.name = std::to_string(groups_.size()) + " parameters", .waits = WaitsOfAll()};
-    for (const Group& one : groups_) {
-      all.parameters.push_back(one.parameters[0]);
-      if (!t_.options.own_part) all.spans.push_back(one.spans[0]);
+    Group all{.name = std::to_string(t_.all.size()) + " parameters", .parameters = t_.all};
+    const auto append = [](const auto& from, auto* to) {
+      to->insert(to->end(), from.begin(), from.end());
+    };
+    for (const int32_t position : t_.all) {
+      append(Arrivals(position), &all.waits);
+      if (!t_.options.own_part) all.spans.push_back(t_.WholeOf(position));
     }
     for (size_t u = 0; u < unit_count_ && t_.options.own_part; ++u) {
-      const std::vector<TaskSpan> own = t_.SpansOf(static_cast<int32_t>(u), /*own_part=*/true);
-      all.spans.insert(all.spans.end(), own.begin(), own.end());
+      append(t_.SpansOf(static_cast<int32_t>(u), /*own_part=*/true), &all.spans);
     }
-    groups_.assign(1, std::move(all));
+    groups_.push_back(std::move(all));
   }
 
   // What must be done before a parameter's gradient may be looked at, and its mean is known.
-  std::vector<int32_t> Arrivals(size_t position) const {
+  std::vector<int32_t> Arrivals(int32_t position) const {
     if (t_.options.alone) return {t_.sent[position]};
     std::vector<int32_t> arrivals = {static_cast<int32_t>(t_.result.statistics)};
     for (const int32_t unit : t_.layout.units_of[position]) {
@@ -215,37 +198,32 @@ class Tail {
   }
 
   void AddUnitGroup(int32_t unit, std::vector<int32_t> waits) {
-    Group group{.name = t_.NameOfUnit(unit),
-                .spans = t_.SpansOf(unit, t_.options.own_part),
-                .waits = std::move(waits),
-                .unit = unit};
-    for (const UnitSpan& span : t_.layout.units[unit].spans) {
-      group.parameters.push_back(static_cast<int32_t>(span.parameter));
-    }
-    groups_.push_back(std::move(group));
+    groups_.push_back({.name = t_.NameOfUnit(unit),
+                       .spans = t_.SpansOf(unit, t_.options.own_part),
+                       .parameters = t_.ParametersOf(unit),
+                       .waits = std::move(waits),
+                       .unit = unit});
   }
 
   // Forward tasks, and transfers that open a step, wait for the last task of the step before that
   // changes what they read.
   void CarryToNextStep() {
-    std::vector<std::vector<int32_t>> last(t_.layout.parameters.size());
+    std::vector<std::vector<int32_t>> last(t_.all.size());
     for (const Group& group : groups_) {
       for (const int32_t position : group.parameters) {
         last[position].insert(last[position].end(), group.waits.begin(), group.waits.end());
       }
     }
-    for (size_t p = 0; p < last.size(); ++p) {
-      for (const int32_t task : last[p]) {
-        t_.result.tasks[task].completes.push_back(static_cast<int32_t>(p));
+    for (const int32_t position : t_.all) {
+      for (const int32_t task : last[position]) {
+        t_.result.tasks[task].completes.push_back(position);
       }
-      for (const auto& [unit, transfer] : t_.opening) {
-        if (t_.layout.units[unit].spans[0].parameter == p) Carry(last[p], transfer);
-      }
-      for (const int32_t user : t_.UsersOf(p)) {
+      if (t_.pull[position] != graph::kNone) Carry(last[position], t_.pull[position]);
+      for (const int32_t user : t_.UsersOf(position)) {
         if (user >= t_.program.forward_count) continue;
         const int32_t reader = t_.task_of_instruction[user];
-        t_.result.tasks[reader].reads.push_back(static_cast<int32_t>(p));
-        Carry(last[p], reader);
+        t_.result.tasks[reader].reads.push_back(position);
+        Carry(last[position], reader);
       }
     }
   }

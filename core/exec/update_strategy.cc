@@ -4,12 +4,34 @@
 
 #include <utility>
 
-#include "core/exec/reduced_updates.h"
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "core/exec/wire.h"
 
 namespace engine::exec {
+
+Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
+                                                const OptimizerTraits& traits, bool sharded,
+                                                const RankInfo& rank) {
+  // Every unit has the same number of elements for each rank, so all ranks keep equally much.
+  OptimizerStates states;
+  int64_t elements = sharded ? 0 : memory.layout().trainable_count;
+  for (size_t u = 0; u < memory.layout().units.size() && sharded; ++u) {
+    const UnitLayout& unit = memory.layout().units[u];
+    const int64_t part = unit.count / rank.world_size;
+    states.shift_.push_back(elements - (unit.offset + rank.rank * part));
+    elements += part;
+  }
+  ENGINE_ASSIGN_OR_RETURN(states.buffers_,
+                          memory.Zeros(traits.state_count, elements, "the state of the optimizer"));
+  return states;
+}
+
+size_t OptimizerStates::size_bytes() const {
+  size_t sum = 0;
+  for (const graph::DeviceBuffer& buffer : buffers_) sum += buffer.size_bytes();
+  return sum;
+}
 
 std::unique_ptr<UpdateStrategy> UpdateStrategy::Choose(plugin::PluginSet& plugins,
                                                        const ExecutorOptions& options) {
@@ -27,6 +49,7 @@ Status UpdateStrategy::Prepare(ModelMemory& memory) {
   return {};
 }
 
+// In place: nobody reads a gradient between its transfer and the tasks behind it.
 void UpdateStrategy::Describe(const Task& task, uint64_t /*step*/, Transfer* transfer) const {
   const UnitLayout& unit = memory_->layout().units[task.info.unit];
   transfer->send = transfer->recv = memory_->gradients() + unit.offset;
@@ -38,6 +61,8 @@ Status UpdateStrategy::ShareParameters(BlockingTransfers& transfers) {
   return Broadcast(transfers, 0);
 }
 
+// One transfer, with the padding, which is zero on every rank. Rounded copies follow, since ops read
+// those.
 Status UpdateStrategy::Broadcast(BlockingTransfers& transfers, int64_t from) {
   const int64_t count = memory_->layout().total_count - from;
   if (count == 0) return {};
@@ -53,26 +78,37 @@ Status UpdateStrategy::Broadcast(BlockingTransfers& transfers, int64_t from) {
 }
 
 Status UpdateStrategy::AllocateCollected(int64_t count) {
-  collected_.clear();
-  for (int32_t s = 0; s < optimizer_.state_count; ++s) {
-    auto whole =
-        graph::DeviceBuffer::Create(memory_->device(), count * sizeof(float), memory_->stream());
-    if (!whole.ok()) return whole.status().WithContext("memory to collect optimizer states");
-    collected_.push_back(std::move(*whole));
-  }
+  ENGINE_ASSIGN_OR_RETURN(
+      collected_, memory_->Zeros(optimizer_.state_count, count, "collecting optimizer states"));
   return {};
 }
 
+// What was collected goes before what is here, which may be a part.
 TensorView UpdateStrategy::state(int32_t parameter, int32_t index) const {
-  const bool here = options_.rank.rank == 0 && !collected_.empty();
-  return ViewOf(parameter, here ? collected_[index].f32() : nullptr);
+  float* arena = nullptr;
+  if (states_.count() > 0 && !in_parts_) arena = states_.At(index, graph::kNone, 0);
+  if (options_.rank.rank == 0 && !collected_.empty()) arena = collected_[index].f32();
+  return memory_->ViewIn(arena, parameter);
 }
 
-TensorView UpdateStrategy::ViewOf(int32_t parameter, float* arena) const {
-  if (arena == nullptr || memory_->program().of_parameter[parameter] == graph::kNone) return {};
-  return {.data = arena + memory_->layout().offset[parameter],
-          .shape = memory_->graph().parameters[parameter].shape,
-          .dtype = DType::kFloat32};
+void ReducedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const {
+  options->chains = ReducedChains(layout, options->wire);
+}
+
+// What is packed has no sum on its way, so there is nothing to scatter: every rank gets all blocks.
+std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire) {
+  constexpr TransferStage kGather{TransferKind::kAllGather, "gather "};
+  std::vector<UnitChain> chains;
+  for (const UnitLayout& unit : layout.units) {
+    if (wire != nullptr && wire->packed()) {
+      chains.push_back({.gradients = {{TransferKind::kAllGather, "transfer "}}});
+    } else if (unit.stages == UnitStages::kAllReduce) {
+      chains.push_back({.gradients = {{TransferKind::kAllReduce, "transfer "}}});
+    } else {
+      chains.push_back({.gradients = {{TransferKind::kReduceScatter, "scatter "}, kGather}});
+    }
+  }
+  return chains;
 }
 
 }  // namespace engine::exec

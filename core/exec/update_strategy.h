@@ -13,14 +13,39 @@
 #include "core/exec/blocking_transfers.h"
 #include "core/exec/executor_options.h"
 #include "core/exec/model_memory.h"
-#include "core/exec/optimizer_states.h"
 #include "core/exec/step.h"
 #include "core/exec/task_graph.h"
+#include "core/graph/device_buffer.h"
 #include "core/plugin/plugin_set.h"
+#include "engine/optimizer.h"
 
 namespace engine::exec {
 
 class ServedUpdates;
+
+// The memory of the optimizer: all of it, or this rank's part of each unit (ZeRO stage 1).
+class OptimizerStates {
+ public:
+  // When `sharded`, rank r of n keeps elements [r * count / n, (r + 1) * count / n) of each unit.
+  static Result<OptimizerStates> Create(const ModelMemory& memory, const OptimizerTraits& traits,
+                                        bool sharded, const RankInfo& rank);
+
+  // State `index` of the element at `offset` of the arena, which belongs to `unit` and, when
+  // sharded, to this rank.
+  float* At(int32_t index, int32_t unit, int64_t offset) const {
+    return buffers_[index].f32() + offset + (sharded() ? shift_[unit] : 0);
+  }
+
+  int32_t count() const { return static_cast<int32_t>(buffers_.size()); }
+  bool sharded() const { return !shift_.empty(); }
+  size_t size_bytes() const;  // on this rank
+
+ private:
+  std::vector<graph::DeviceBuffer> buffers_;
+  // Parts of a rank lie one behind the other, so an offset in the arena of the layout is moved by
+  // what other ranks have before it: one number for each unit. Empty: all is here.
+  std::vector<int64_t> shift_;
+};
 
 class UpdateStrategy {
  public:
@@ -61,7 +86,7 @@ class UpdateStrategy {
   virtual Status CollectStates(BlockingTransfers& /*transfers*/) { return {}; }
   void DropStates() { collected_.clear(); }
   // Null data for a parameter that is not trained, and for what is not here.
-  virtual TensorView state(int32_t parameter, int32_t index) const;
+  TensorView state(int32_t parameter, int32_t index) const;
 
   // Null: the ranks update.
   virtual ServedUpdates* served() { return nullptr; }
@@ -81,7 +106,6 @@ class UpdateStrategy {
   Status Broadcast(BlockingTransfers& transfers, int64_t from);
   // Memory for `count` elements of each state.
   Status AllocateCollected(int64_t count);
-  TensorView ViewOf(int32_t parameter, float* arena) const;
 
   plugin::PluginSet& plugins_;
   const ExecutorOptions& options_;
@@ -91,5 +115,20 @@ class UpdateStrategy {
   OptimizerStates states_;
   std::vector<graph::DeviceBuffer> collected_;  // rank 0: whole states, in the layout of the arena
 };
+
+// Every rank has the sum of all gradients and makes all updates, so parameters stay equal bit for bit
+// without ever being sent; what differs is only how the sum comes about.
+//
+//   all-reduce:  ALL_REDUCE, hooks, UPDATE
+//   split:       REDUCE_SCATTER, ALL_GATHER of gradients, hooks, UPDATE
+//   packed:      ALL_GATHER of what a hook has packed, hooks, UPDATE
+class ReducedUpdates final : public UpdateStrategy {
+ public:
+  ReducedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options)
+      : UpdateStrategy(plugins, options, /*in_parts=*/false) {}
+  void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override;
+};
+
+std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire);
 
 }  // namespace engine::exec

@@ -22,17 +22,10 @@ constexpr int64_t kUnitAlign = 64;  // a cache line
 // Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
 constexpr int64_t kGatheredAtOnce = 1 << 20;
 
-int64_t RoundUp(int64_t bytes, int64_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
-
 bool IsIdentifier(std::string_view text) {
-  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
-  if (text.empty() || !fits(text[0])) return false;
-  for (const char c : text) {
-    if (!fits(c) && (c < '0' || c > '9')) return false;
-  }
-  return true;
+  constexpr const char* kFits = "abcdefghijklmnopqrstuvwxyz_0123456789";
+  return !text.empty() && text.find_first_of("0123456789") != 0 &&
+         text.find_first_not_of(kFits) == std::string_view::npos;
 }
 
 Status CheckTraits(const WireTraits& traits, const std::string& name) {
@@ -58,53 +51,29 @@ Status CheckTraits(const WireTraits& traits, const std::string& name) {
   return {};
 }
 
+// Where the packed spans of a unit lie in the block of a rank, and its size.
+Result<int64_t> PlanBlock(const WireChoice& choice, const UnitLayout& unit, WireLayout* wire) {
+  int64_t block = 0;
+  std::vector<int64_t>& begins = wire->span_begin.emplace_back();
+  for (const UnitSpan& span : unit.spans) {
+    const int64_t bytes = choice.format->PackedBytes(span.count);
+    if (bytes <= 0) {
+      return Status::Error(
+          StatusCode::kPlugin, "hook '%s' packs %lld elements of a gradient into %lld bytes",
+          choice.name.c_str(), static_cast<long long>(span.count), static_cast<long long>(bytes));
+    }
+    begins.push_back(block);
+    block += RoundUp(bytes, kSpanAlign);
+  }
+  return RoundUp(block, kUnitAlign);
+}
+
+// Without memory of its own while all is well: this is on the step path.
+Status Named(const WireCall& call, const Status& status) {
+  return status.WithContext("'%.*s'", static_cast<int>(call.name.size()), call.name.data());
+}
+
 }  // namespace
-
-Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name) {
-  auto* const format = static_cast<WireFormat*>(hook.Query(kWireFormatId));
-  if (format == nullptr) {
-    return Status::Error(StatusCode::kPlugin,
-                         "hook '%s' says that it changes how gradients travel, but has no '%s'",
-                         name.c_str(), std::string(kWireFormatId).c_str());
-  }
-  ENGINE_RETURN_IF_ERROR(CheckTraits(format->wire_traits(), name));
-  return format;
-}
-
-Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::string& name,
-                            const FlatLayout& layout, int32_t world_size) {
-  WireLayout wire{.hook = hook, .traits = format.wire_traits()};
-  for (const UnitLayout& unit : layout.units) {
-    if (!wire.packed()) {
-      const auto element = static_cast<int64_t>(SizeOf(wire.traits.dtype));
-      wire.unit_begin.push_back(unit.offset * element);
-      wire.total_bytes = (unit.offset + unit.count) * element;
-      continue;
-    }
-    int64_t block = 0;
-    std::vector<int64_t>& begins = wire.span_begin.emplace_back();
-    for (const UnitSpan& span : unit.spans) {
-      const int64_t bytes = format.PackedBytes(span.count);
-      if (bytes <= 0) {
-        return Status::Error(
-            StatusCode::kPlugin, "hook '%s' packs %lld elements of a gradient into %lld bytes",
-            name.c_str(), static_cast<long long>(span.count), static_cast<long long>(bytes));
-      }
-      begins.push_back(block);
-      block += RoundUp(bytes, kSpanAlign);
-    }
-    block = RoundUp(block, kUnitAlign);
-    wire.unit_begin.push_back(wire.total_bytes);
-    wire.block_bytes.push_back(block);
-    wire.total_bytes += block * world_size;
-  }
-  return wire;
-}
-
-int64_t WireLayout::BytesOf(const FlatLayout& layout, int32_t unit, int32_t world_size) const {
-  if (packed()) return block_bytes[unit] * world_size;
-  return layout.units[unit].count * static_cast<int64_t>(SizeOf(traits.dtype));
-}
 
 Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions& options) {
   WireChoice choice;
@@ -114,51 +83,65 @@ Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions&
       return Status::Error(StatusCode::kConfig,
                            "hooks '%s' and '%s' both say in which form gradients travel: choose "
                            "one of them",
-                           options.hook_names[choice.hook].c_str(), options.hook_names[i].c_str());
+                           choice.name.c_str(), options.hook_names[i].c_str());
     }
-    choice.hook = static_cast<int32_t>(i);
+    choice = {.hook = static_cast<int32_t>(i), .name = options.hook_names[i]};
   }
   if (choice.hook == graph::kNone) return choice;
-  const std::string& name = options.hook_names[choice.hook];
-  ENGINE_ASSIGN_OR_RETURN(WireFormat* const format,
-                          WireFormatOf(*plugins.hooks[choice.hook], name));
-  const WireTraits traits = format->wire_traits();
-  const bool packed = traits.kind == WireKind::kPacked;
-  if (packed && options.shard_optimizer && options.rank.world_size > 1) {
+  const char* const name = choice.name.c_str();
+  auto* const format = static_cast<WireFormat*>(plugins.hooks[choice.hook]->Query(kWireFormatId));
+  if (format == nullptr) {
+    return Status::Error(StatusCode::kPlugin,
+                         "hook '%s' says that it changes how gradients travel, but has no '%s'",
+                         name, std::string(kWireFormatId).c_str());
+  }
+  const WireLayout form{.traits = format->wire_traits()};
+  ENGINE_RETURN_IF_ERROR(CheckTraits(form.traits, choice.name));
+  if (form.packed() && options.shard_optimizer && options.rank.world_size > 1) {
     return Status::Error(StatusCode::kConfig,
                          "hook '%s' packs whole gradients, and train.shard_optimizer gives each "
                          "rank a part of each: set it to false or choose another hook",
-                         name.c_str());
+                         name);
   }
-  const DType sent = packed ? DType::kUint8 : traits.dtype;
-  if ((plugins.communicator->traits().dtypes & Bit(sent)) == 0) {
+  if ((plugins.communicator->traits().dtypes & Bit(form.dtype())) == 0) {
     return Status::Error(StatusCode::kConfig,
                          "hook '%s' sends %s, which communicator '%s' cannot: choose another of "
                          "the two",
-                         name.c_str(), Name(sent), options.communicator_name.c_str());
+                         name, Name(form.dtype()), options.communicator_name.c_str());
   }
   if (options.rank.world_size > 1 || options.sends_alone) choice.format = format;
   return choice;
 }
 
+Result<WireLayout> PlanWire(const WireChoice& choice, const FlatLayout& layout,
+                            int32_t world_size) {
+  WireLayout wire{.hook = choice.hook, .traits = choice.format->wire_traits()};
+  const auto element = static_cast<int64_t>(SizeOf(wire.dtype()));
+  for (const UnitLayout& unit : layout.units) {
+    wire.unit_begin.push_back(wire.packed() ? wire.total_bytes : unit.offset * element);
+    int64_t bytes = unit.count * element;
+    if (wire.packed()) {
+      ENGINE_ASSIGN_OR_RETURN(const int64_t block, PlanBlock(choice, unit, &wire));
+      bytes = block * world_size;
+    }
+    wire.unit_bytes.push_back(bytes);
+    wire.total_bytes = wire.unit_begin.back() + bytes;
+  }
+  return wire;
+}
+
 Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const ExecutorOptions& options,
                                            const ModelMemory& memory, SharedMemory* shared) {
   ENGINE_ASSIGN_OR_RETURN(WireLayout layout,
-                          PlanWire(*choice.format, choice.hook, options.hook_names[choice.hook],
-                                   memory.layout(), options.rank.world_size));
+                          PlanWire(choice, memory.layout(), options.rank.world_size));
   std::unique_ptr<Wire> wire(new Wire(*choice.format, std::move(layout), memory, options.rank));
-  const auto size_bytes = static_cast<size_t>(wire->layout_.total_bytes);
-  auto made = shared == nullptr
-                  ? graph::DeviceBuffer::Create(memory.device(), size_bytes, memory.stream())
-                  : graph::DeviceBuffer::CreateShared(*shared, size_bytes);
-  if (!made.ok()) return made.status().WithContext("memory for gradients as they travel");
-  wire->wire_ = std::move(*made);
-  const auto state_bytes = static_cast<size_t>(memory.layout().trainable_count) * sizeof(float);
-  for (int32_t s = 0; s < wire->layout_.traits.state_count; ++s) {
-    auto state = graph::DeviceBuffer::Create(memory.device(), state_bytes, memory.stream());
-    if (!state.ok()) return state.status().WithContext("memory for the state of a hook");
-    wire->states_.push_back(std::move(*state));
-  }
+  ENGINE_ASSIGN_OR_RETURN(
+      wire->wire_,
+      graph::DeviceBuffer::Create(memory.device(), static_cast<size_t>(wire->layout_.total_bytes),
+                                  memory.stream(), "gradients as they travel", shared));
+  ENGINE_ASSIGN_OR_RETURN(
+      wire->states_, memory.Zeros(wire->layout_.traits.state_count, memory.layout().trainable_count,
+                                  "the state of a hook"));
   return wire;
 }
 
@@ -190,57 +173,41 @@ WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
   return call;
 }
 
+// Where span `span` of what `rank` has packed lies.
+std::byte* Wire::PackedAt(uint32_t unit, int32_t rank, size_t span) const {
+  const int64_t block = layout_.unit_bytes[unit] / rank_.world_size;
+  return wire_.bytes() + layout_.unit_begin[unit] + rank * block + layout_.span_begin[unit][span];
+}
+
 Status Wire::Pack(const Task& task, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
     WireCall call = CallOf(task, i, stream);
-    if (layout_.packed()) {
-      const uint32_t unit = task.info.unit;
-      call.wire = wire_.bytes() + layout_.unit_begin[unit] +
-                  rank_.rank * layout_.block_bytes[unit] + layout_.span_begin[unit][i];
-    }
-    const Status status = format_.Pack(call);
-    if (!status.ok())
-      return status.WithContext("'%.*s'", static_cast<int>(call.name.size()), call.name.data());
+    if (layout_.packed()) call.wire = PackedAt(task.info.unit, rank_.rank, i);
+    ENGINE_RETURN_IF_ERROR(Named(call, format_.Pack(call)));
   }
   return {};
 }
 
+// What is packed is added up in the order of ranks, so that all come to the same bits.
 Status Wire::Unpack(const Task& task, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
-    const WireCall call = CallOf(task, i, stream);
-    const Status status = layout_.packed() ? UnpackBlocks(task, call, i) : format_.Unpack(call);
-    if (!status.ok())
-      return status.WithContext("'%.*s'", static_cast<int>(call.name.size()), call.name.data());
-  }
-  return {};
-}
-
-// In the order of ranks, so that all come to the same bits.
-Status Wire::UnpackBlocks(const Task& task, WireCall call, size_t span) {
-  const uint32_t unit = task.info.unit;
-  std::byte* const first =
-      wire_.bytes() + layout_.unit_begin[unit] + layout_.span_begin[unit][span];
-  for (int32_t rank = 0; rank < rank_.world_size; ++rank) {
-    call.wire = first + rank * layout_.block_bytes[unit];
-    call.accumulate = rank > 0 ? 1 : 0;
-    const Status status = format_.Unpack(call);
-    if (!status.ok()) return status.WithContext("what came from rank %d", rank);
+    WireCall call = CallOf(task, i, stream);
+    if (!layout_.packed()) ENGINE_RETURN_IF_ERROR(Named(call, format_.Unpack(call)));
+    for (int32_t rank = 0; rank < rank_.world_size && layout_.packed(); ++rank) {
+      call.wire = PackedAt(task.info.unit, rank, i);
+      call.accumulate = rank > 0 ? 1 : 0;
+      const Status status = format_.Unpack(call).WithContext("what came from rank %d", rank);
+      ENGINE_RETURN_IF_ERROR(Named(call, status));
+    }
   }
   return {};
 }
 
 void Wire::Describe(const Task& task, Transfer* transfer) const {
   const uint32_t unit = task.info.unit;
-  std::byte* const whole = wire_.bytes() + layout_.unit_begin[unit];
-  transfer->send = transfer->recv = whole;
-  if (layout_.packed()) {
-    transfer->dtype = DType::kUint8;
-    transfer->count = layout_.block_bytes[unit];
-    transfer->send = whole + rank_.rank * transfer->count;
-    return;
-  }
-  transfer->dtype = layout_.traits.dtype;
-  transfer->count = memory_.layout().units[unit].count;
+  transfer->dtype = layout_.dtype();
+  transfer->send = transfer->recv = wire_.bytes() + layout_.unit_begin[unit];
+  transfer->count = layout_.unit_bytes[unit] / static_cast<int64_t>(SizeOf(transfer->dtype));
   CutForRank(rank_, transfer);
 }
 
@@ -253,22 +220,21 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
   const int64_t piece = std::min(total, kGatheredAtOnce);
   collected_.assign(keeps ? static_cast<size_t>(state_count() * ranks) : 0,
                     std::vector<float>(static_cast<size_t>(total)));
-  auto scratch = graph::DeviceBuffer::Create(
-      memory_.device(), static_cast<size_t>(piece * ranks) * sizeof(float), memory_.stream());
-  if (!scratch.ok()) return scratch.status().WithContext("memory to collect the state of a hook");
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<graph::DeviceBuffer> scratch,
+                          memory_.Zeros(1, piece * ranks, "collecting the state of a hook"));
   for (int32_t s = 0; s < state_count(); ++s) {
     for (int64_t begin = 0; begin < total; begin += piece) {
       const int64_t count = std::min(piece, total - begin);
       ENGINE_RETURN_IF_ERROR(transfers
                                  .Run({.kind = TransferKind::kAllGather,
                                        .send = state(s) + begin,
-                                       .recv = scratch->data(),
+                                       .recv = scratch[0].data(),
                                        .count = count,
                                        .stream = memory_.stream()})
                                  .WithContext("collecting the state of a hook"));
       for (int32_t rank = 0; rank < ranks && keeps; ++rank) {
         float* const to = collected_[static_cast<size_t>(s * ranks + rank)].data() + begin;
-        ENGINE_RETURN_IF_ERROR(memory_.device().Copy(to, scratch->f32() + rank * count,
+        ENGINE_RETURN_IF_ERROR(memory_.device().Copy(to, scratch[0].f32() + rank * count,
                                                      static_cast<size_t>(count) * sizeof(float),
                                                      memory_.stream()));
       }
@@ -279,11 +245,9 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
 }
 
 TensorView Wire::state_of(int32_t parameter, int32_t rank, int32_t index) const {
-  if (memory_.program().of_parameter[parameter] == graph::kNone || collected_.empty()) return {};
+  if (collected_.empty()) return {};
   std::vector<float>& state = collected_[static_cast<size_t>(index * rank_.world_size + rank)];
-  return {.data = state.data() + memory_.layout().offset[parameter],
-          .shape = memory_.graph().parameters[parameter].shape,
-          .dtype = DType::kFloat32};
+  return memory_.ViewIn(state.data(), parameter);
 }
 
 void CutForRank(const RankInfo& rank, Transfer* transfer) {

@@ -21,36 +21,31 @@ namespace engine::exec {
 
 struct Task;
 
-// How the units of a layout lie on the wire. The same on all ranks.
-struct WireLayout {
-  int32_t hook = graph::kNone;  // index in the chain; kNone: gradients travel as they are
-  WireTraits traits;
-  int64_t total_bytes = 0;
-  std::vector<int64_t> unit_begin;               // bytes, by unit
-  std::vector<int64_t> block_bytes;              // kPacked, by unit
-  std::vector<std::vector<int64_t>> span_begin;  // kPacked, by unit: bytes in its block
-
-  bool used() const { return hook != graph::kNone; }
-  bool packed() const { return used() && traits.kind == WireKind::kPacked; }
-  // What travels of the gradients of a unit: all of it, as in TaskInfo::size_bytes.
-  int64_t BytesOf(const FlatLayout& layout, int32_t unit, int32_t world_size) const;
-};
-
-// kPlugin, naming the hook, when its numbers make no sense.
-Result<WireLayout> PlanWire(const WireFormat& format, int32_t hook, const std::string& name,
-                            const FlatLayout& layout, int32_t world_size);
-
-// The wire format that `hook` has; kPlugin when it has none. [setup]
-Result<WireFormat*> WireFormatOf(GradientHook& hook, const std::string& name);
-
 // The hook that says how gradients travel, if there is one and something travels.
 struct WireChoice {
-  int32_t hook = graph::kNone;
+  int32_t hook = graph::kNone;   // index in the chain
   WireFormat* format = nullptr;  // null: gradients travel as they are
+  std::string name;              // of the hook
 };
 
-// kConfig when it does not go with the rest. [setup]
+// kConfig when it does not go with the rest, kPlugin when the hook has no proper format. [setup]
 Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions& options);
+
+// How the units of a layout lie on the wire. The same on all ranks.
+struct WireLayout {
+  int32_t hook = graph::kNone;  // index in the chain
+  WireTraits traits;
+  int64_t total_bytes = 0;
+  std::vector<int64_t> unit_begin;  // bytes, by unit
+  std::vector<int64_t> unit_bytes;  // what travels of its gradients, as in TaskInfo::size_bytes
+  std::vector<std::vector<int64_t>> span_begin;  // kPacked, by unit: bytes in the block of a rank
+
+  bool packed() const { return traits.kind == WireKind::kPacked; }
+  DType dtype() const { return packed() ? DType::kUint8 : traits.dtype; }  // of what travels
+};
+
+// Of a choice with a format. kPlugin, naming the hook, when its numbers make no sense.
+Result<WireLayout> PlanWire(const WireChoice& choice, const FlatLayout& layout, int32_t world_size);
 
 // Of a transfer in place, all of whose elements are described, what `rank` gives to a
 // reduce-scatter or an all-gather, and gets.
@@ -86,7 +81,7 @@ class Wire {
       : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
   size_t CallsFor(const Task& task) const;
   WireCall CallOf(const Task& task, size_t i, Stream* stream) const;
-  Status UnpackBlocks(const Task& task, WireCall call, size_t span);
+  std::byte* PackedAt(uint32_t unit, int32_t rank, size_t span) const;
 
   WireFormat& format_;
   const WireLayout layout_;

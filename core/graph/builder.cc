@@ -1,3 +1,5 @@
+// Values come in this order: tensors of the samples, inputs first, then what each op gives, behind
+// the parameters that it wants. So a node never reads a value that a later one makes.
 #include "core/graph/builder.h"
 
 #include <algorithm>
@@ -5,6 +7,23 @@
 
 namespace engine::graph {
 namespace {
+
+std::vector<plugin::OwnedOption> Own(std::span<const OptionValue> values) {
+  std::vector<plugin::OwnedOption> owned;
+  for (const OptionValue& value : values) {
+    owned.push_back({.name = std::string(value.name),
+                     .type = value.type,
+                     .integer = value.integer,
+                     .number = value.number,
+                     .string = std::string(value.string),
+                     .integers = {value.integers.begin(), value.integers.end()}});
+  }
+  return owned;
+}
+
+Status BrokenContract(const char* what) {
+  return Status::Error(StatusCode::kPlugin, "the model %s; this is an error of its plugin", what);
+}
 
 std::string ShapeText(const Shape& shape) {
   std::string text = "(";
@@ -15,16 +34,103 @@ std::string ShapeText(const Shape& shape) {
   return text + ")";
 }
 
-bool PicksRows(const ParameterSpec& wanted, const LayerOptions& options) {
-  return wanted.shape.ndim == 2 && !options.row_table.empty() &&
-         wanted.name.view() == options.row_table;
-}
-
 }  // namespace
 
-GraphBuilder::GraphBuilder(OpFactory factory, int64_t max_samples) : factory_(std::move(factory)) {
-  ENGINE_CHECK(max_samples >= 1, "max_samples is %lld", static_cast<long long>(max_samples));
-  graph_.max_samples = max_samples;
+GraphBuilder::GraphBuilder(const ModelRequest& request, OpFactory factory)
+    : request_(request), factory_(std::move(factory)) {
+  ENGINE_CHECK(request.max_samples >= 1, "max_samples is %lld",
+               static_cast<long long>(request.max_samples));
+  graph_.max_samples = request.max_samples;
+  for (const auto& tensors : {request.inputs, request.targets}) {
+    for (const SampleTensor& tensor : tensors) {
+      TensorSpec spec{.shape = {graph_.max_samples}, .dtype = tensor.dtype, .batched = 1};
+      std::copy_n(tensor.shape.dims, tensor.shape.ndim, spec.shape.dims + 1);
+      spec.shape.ndim += tensor.shape.ndim;
+      AddValue({.name = std::string(tensor.name), .spec = spec, .kind = ValueKind::kInput});
+    }
+  }
+}
+
+ModelData GraphBuilder::data() const noexcept {
+  return {.inputs = request_.inputs,
+          .targets = request_.targets,
+          .with_loss = request_.with_loss ? 1u : 0u};
+}
+
+TensorSpec GraphBuilder::Spec(ModelValue value) const noexcept {
+  const bool known = value >= 0 && value < static_cast<ValueId>(graph_.values.size());
+  return known ? graph_.values[value].spec : TensorSpec();
+}
+
+bool GraphBuilder::Offers(std::string_view op, std::span<const OptionValue> attributes) noexcept {
+  return factory_(std::string(op), Own(attributes)).ok();
+}
+
+Status GraphBuilder::Apply(const LayerSpec& layer, std::span<const ModelValue> inputs,
+                           std::span<ModelValue> outputs) noexcept {
+  for (const ModelValue input : inputs) {
+    if (!IsUsable(input)) return Keep(BrokenContract("feeds an op with a value that is not there"));
+  }
+  return status_.ok() ? Keep(AddNode(layer, inputs, outputs)) : status_;
+}
+
+Status GraphBuilder::Parameter(std::string_view name, const ParameterSpec* wanted,
+                               ModelValue* out) noexcept {
+  if (!status_.ok()) return status_;
+  const auto found =
+      std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
+                   [name](const graph::Parameter& parameter) { return parameter.name == name; });
+  const bool exists = found != graph_.parameters.end();
+  if (exists == (wanted != nullptr)) {
+    return Keep(
+        Status::Error(StatusCode::kConfig,
+                      exists ? "two parameters are called '%s'" : "the model has no parameter '%s'",
+                      std::string(name).c_str()));
+  }
+  *out = exists ? found->value : AddParameter(std::string(name), *wanted, {});
+  return {};
+}
+
+Status GraphBuilder::Output(std::string_view name, ModelValue value) noexcept {
+  if (!IsUsable(value)) return Keep(BrokenContract("has an output that is not there"));
+  graph_.outputs.push_back({std::string(name), value});
+  return status_;
+}
+
+Status GraphBuilder::Loss(ModelValue value) noexcept {
+  if (!IsUsable(value)) return Keep(BrokenContract("has a loss that is not there"));
+  if (!request_.with_loss) return Keep(BrokenContract("adds a loss to a graph for inference"));
+  if (!IsLoss(value)) {
+    return Keep(Status::Error(StatusCode::kConfig,
+                              "model: '%s' is no loss: end with an op that gives its sum over the "
+                              "targets, their number and how many were right",
+                              graph_.values[value].name.c_str()));
+  }
+  losses_.push_back(value);
+  return status_;
+}
+
+// Targets have no content in a graph for inference.
+bool GraphBuilder::IsUsable(ModelValue value) const {
+  const auto inputs = static_cast<ValueId>(request_.inputs.size());
+  const auto all = inputs + static_cast<ValueId>(request_.targets.size());
+  return value >= 0 && value < static_cast<ValueId>(graph_.values.size()) &&
+         (request_.with_loss || value < inputs || value >= all);
+}
+
+// Output 0 of an op that is a loss, with the numbers of one.
+bool GraphBuilder::IsLoss(ModelValue value) const {
+  const Value& of = graph_.values[value];
+  return of.producer != kNone && graph_.nodes[of.producer].signature.is_loss != 0 &&
+         graph_.nodes[of.producer].outputs[0] == value && of.spec.dtype == DType::kFloat32 &&
+         of.spec.shape == Shape{3};
+}
+
+// A model that goes on after an error is told that error again, and changes nothing any more that
+// Finish would give out.
+Status GraphBuilder::Keep(const Status& status) {
+  if (status_.ok()) status_ = status;
+  return status_;
 }
 
 ValueId GraphBuilder::AddValue(Value value) {
@@ -32,168 +138,141 @@ ValueId GraphBuilder::AddValue(Value value) {
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
 
+// A parameter and its value refer to each other, and neither is ever moved in its list.
 ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted,
-                                   const LayerOptions& options) {
-  Parameter parameter{.name = std::move(name),
-                      .value = kNone,
-                      .shape = wanted.shape,
-                      .initializer = wanted.initializer,
-                      .scale = wanted.scale,
-                      .decay = wanted.decay != 0,
-                      .learning_rate_scale = options.learning_rate_scale,
-                      .weight_decay_scale = options.weight_decay_scale,
-                      .trainable = options.trainable && wanted.trained != 0,
-                      .buffer = wanted.trained == 0,
-                      .row_elements = PicksRows(wanted, options) ? wanted.shape[1] : 0};
-  parameter.value = AddValue({.name = parameter.name,
-                              .spec = {.shape = wanted.shape, .dtype = wanted.dtype},
-                              .kind = ValueKind::kParameter,
-                              .producer = kNone,
-                              .parameter = static_cast<int32_t>(graph_.parameters.size())});
-  graph_.parameters.push_back(std::move(parameter));
-  return graph_.parameters.back().value;
+                                   const LayerSpec& layer) {
+  const bool is_table = !layer.row_table.empty() && wanted.name.view() == layer.row_table;
+  const ValueId value = AddValue({.name = name,
+                                  .spec = {.shape = wanted.shape, .dtype = wanted.dtype},
+                                  .kind = ValueKind::kParameter,
+                                  .parameter = static_cast<int32_t>(graph_.parameters.size())});
+  graph_.parameters.push_back({.name = std::move(name),
+                               .value = value,
+                               .shape = wanted.shape,
+                               .initializer = wanted.initializer,
+                               .scale = wanted.scale,
+                               .decay = wanted.decay != 0,
+                               .learning_rate_scale = layer.learning_rate_scale,
+                               .weight_decay_scale = layer.weight_decay_scale,
+                               .trainable = layer.trainable != 0 && wanted.trained != 0,
+                               .buffer = wanted.trained == 0,
+                               .row_table = is_table});
+  return value;
 }
 
-ValueId GraphBuilder::Input(const std::string& name, const Shape& sample_shape, DType dtype) {
-  Value value{.name = name, .spec = {}, .kind = ValueKind::kInput};
-  value.spec.dtype = dtype;
-  value.spec.batched = 1;
-  value.spec.shape.ndim = sample_shape.ndim + 1;
-  value.spec.shape[0] = graph_.max_samples;
-  for (int32_t i = 0; i < sample_shape.ndim; ++i) value.spec.shape.dims[i + 1] = sample_shape[i];
-  return AddValue(std::move(value));
-}
-
-std::string GraphBuilder::UniqueName(const std::string& name, const std::string& op) {
-  op_names_.push_back(op);
-  if (!name.empty()) return name;
-  return op + std::to_string(std::count(op_names_.begin(), op_names_.end(), op));
-}
-
-Result<ValueId> GraphBuilder::Apply(const std::string& name, const std::string& op,
-                                    const std::vector<ValueId>& inputs,
-                                    const std::vector<plugin::OwnedOption>& attributes,
-                                    const LayerOptions& options) {
-  ENGINE_ASSIGN_OR_RETURN(const std::vector<ValueId> outputs,
-                          ApplyAll(name, op, inputs, attributes, options));
-  return outputs[0];
-}
-
-Result<std::vector<ValueId>> GraphBuilder::ApplyAll(
-    const std::string& name, const std::string& op, const std::vector<ValueId>& inputs,
-    const std::vector<plugin::OwnedOption>& attributes, const LayerOptions& options) {
-  Node node;
-  node.name = UniqueName(name, op);
-  for (const Node& other : graph_.nodes) {
-    if (other.name == node.name) {
-      return Status::Error(StatusCode::kConfig, "two layers are called '%s'; give one another name",
-                           node.name.c_str());
-    }
-  }
-  node.op_name = op;
-  node.priority = options.priority;
-  node.inputs = inputs;
-  auto made = factory_(op, attributes);
-  if (!made.ok()) return made.status().WithContext("layer '%s'", node.name.c_str());
-  node.op = std::move(*made);
-
+// Fills in op and signature of a node that has name and inputs.
+Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
+  auto made = factory_(node->op_name, Own(layer.attributes));
+  if (!made.ok()) return made.status().WithContext("layer '%s'", node->name.c_str());
+  node->op = std::move(*made);
   std::vector<TensorSpec> specs;
   std::string shapes;
-  for (ValueId input : inputs) {
-    specs.push_back(spec(input));
-    shapes += (shapes.empty() ? "" : " and ") + ShapeText(spec(input).shape);
+  for (const ValueId input : node->inputs) {
+    specs.push_back(graph_.values[input].spec);
+    shapes += (shapes.empty() ? "" : " and ") + ShapeText(specs.back().shape);
   }
-  Status inferred = node.op->Infer(specs, &node.signature);
+  const OpSignature& signature = node->signature;
+  Status inferred = node->op->Infer(specs, &node->signature);
   if (!inferred.ok()) {
-    return inferred.WithContext("layer '%s' (%s, fed with %s)", node.name.c_str(), op.c_str(),
-                                shapes.c_str());
+    return inferred.WithContext("layer '%s' (%s, fed with %s)", node->name.c_str(),
+                                node->op_name.c_str(), shapes.c_str());
   }
-  const OpSignature& signature = node.signature;
-  const auto id = static_cast<NodeId>(graph_.nodes.size());
   if (signature.output_count < 1 || signature.output_count > kMaxOpOutputs ||
       signature.parameter_count < 0 ||
-      static_cast<int64_t>(inputs.size()) + signature.parameter_count > kMaxOpInputs) {
+      static_cast<int64_t>(specs.size()) + signature.parameter_count > kMaxOpInputs) {
     return Status::Error(StatusCode::kPlugin, "op '%s' states %d outputs and %d parameters",
-                         op.c_str(), signature.output_count, signature.parameter_count);
+                         node->op_name.c_str(), signature.output_count, signature.parameter_count);
   }
+  return {};
+}
+
+// What can fail comes before the graph changes, but for the count of outputs, which ends the build.
+Status GraphBuilder::AddNode(const LayerSpec& layer, std::span<const ModelValue> inputs,
+                             std::span<ModelValue> outputs) {
+  Node node{.name = std::string(layer.name),
+            .op_name = std::string(layer.op),
+            .inputs = {inputs.begin(), inputs.end()},
+            .priority = layer.priority};
+  const auto same_op = [&](const Node& other) { return other.op_name == node.op_name; };
+  const auto same_name = [&](const Node& other) { return other.name == node.name; };
+  if (node.name.empty()) {
+    node.name =
+        node.op_name +
+        std::to_string(std::count_if(graph_.nodes.begin(), graph_.nodes.end(), same_op) + 1);
+  }
+  if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), same_name)) {
+    return Status::Error(StatusCode::kConfig, "two layers are called '%s'; give one another name",
+                         node.name.c_str());
+  }
+  ENGINE_RETURN_IF_ERROR(MakeOp(layer, &node));
+  const OpSignature& signature = node.signature;
   for (int32_t i = 0; i < signature.parameter_count; ++i) {
     const ParameterSpec& wanted = signature.parameters[i];
     node.inputs.push_back(
-        AddParameter(node.name + "." + std::string(wanted.name.view()), wanted, options));
+        AddParameter(node.name + "." + std::string(wanted.name.view()), wanted, layer));
   }
   for (int32_t i = 0; i < signature.output_count; ++i) {
     node.outputs.push_back(
         AddValue({.name = i == 0 ? node.name : node.name + "." + std::to_string(i),
                   .spec = signature.outputs[i],
-                  .kind = ValueKind::kActivation,
-                  .producer = id}));
+                  .producer = static_cast<NodeId>(graph_.nodes.size())}));
   }
-  std::vector<ValueId> outputs = node.outputs;
+  if (node.outputs.size() < outputs.size()) return BrokenContract("takes more than an op gives");
+  std::copy_n(node.outputs.begin(), outputs.size(), outputs.begin());
   graph_.nodes.push_back(std::move(node));
-  return outputs;
+  return {};
 }
 
-Result<ValueId> GraphBuilder::ParameterValue(const std::string& name) const {
-  for (const Parameter& parameter : graph_.parameters) {
-    if (parameter.name == name) return parameter.value;
-  }
-  return Status::Error(StatusCode::kConfig, "the model has no parameter '%s'", name.c_str());
-}
-
-Result<ValueId> GraphBuilder::MakeParameter(const std::string& name, const ParameterSpec& wanted) {
-  if (ParameterValue(name).ok()) {
-    return Status::Error(StatusCode::kConfig, "two parameters are called '%s'", name.c_str());
-  }
-  return AddParameter(name, wanted, {});
-}
-
-bool GraphBuilder::IsLoss(ValueId value) const {
-  const NodeId producer = graph_.values[value].producer;
-  const TensorSpec& of = spec(value);
-  return producer != kNone && graph_.nodes[producer].signature.is_loss != 0 &&
-         graph_.nodes[producer].outputs[0] == value && of.dtype == DType::kFloat32 &&
-         of.shape == Shape{3};
-}
-
-// Of a parameter that its layer calls its row table: whether the batch picks the rows, and nothing
-// else uses it.
-bool GraphBuilder::IsRowTable(const Parameter& parameter) const {
-  if (spec(graph_.input).dtype != DType::kInt32) return false;
-  int64_t uses = 0;
-  bool by_batch = false;
-  for (const Node& node : graph_.nodes) {
-    const auto here = std::count(node.inputs.begin(), node.inputs.end(), parameter.value);
-    uses += here;
-    by_batch = by_batch || (here > 0 && node.inputs[0] == graph_.input);
-  }
-  return uses == 1 && by_batch;
-}
-
-Result<Graph> GraphBuilder::Finish(ValueId input, ValueId target, ValueId logits, ValueId loss,
-                                   const std::vector<std::string>& frozen) {
-  for (const std::string& prefix : frozen) {
+// Buffers are not trainable in any case; a prefix may fit them too.
+Status GraphBuilder::Freeze() {
+  for (const std::string& prefix : request_.frozen) {
     bool used = false;
-    for (Parameter& parameter : graph_.parameters) {
-      if (parameter.name.rfind(prefix, 0) != 0) continue;
+    for (graph::Parameter& parameter : graph_.parameters) {
+      if (!parameter.name.starts_with(prefix)) continue;
       parameter.trainable = false;
       used = true;
     }
-    if (!used) {
-      return Status::Error(StatusCode::kConfig,
-                           "model.frozen: no parameter's name starts with '%s'; the first is '%s'",
-                           prefix.c_str(),
-                           graph_.parameters.empty() ? "" : graph_.parameters[0].name.c_str());
-    }
+    if (used) continue;
+    return Status::Error(StatusCode::kConfig,
+                         "model.frozen: no parameter's name starts with '%s'; the first is '%s'",
+                         prefix.c_str(),
+                         graph_.parameters.empty() ? "" : graph_.parameters[0].name.c_str());
   }
-  graph_.input = input;
-  for (Parameter& parameter : graph_.parameters) {
-    if (parameter.row_elements > 0 && !IsRowTable(parameter)) parameter.row_elements = 0;
+  return {};
+}
+
+// Several losses are one: the op "add" brings sums, numbers of targets and hits together, element by
+// element.
+Result<Graph> GraphBuilder::Finish() {
+  ENGINE_RETURN_IF_ERROR(status_);
+  if (graph_.outputs.empty()) return BrokenContract("has no output");
+  if (request_.with_loss && losses_.empty()) return BrokenContract("has no loss");
+  ENGINE_RETURN_IF_ERROR(Freeze());
+  if (!losses_.empty()) graph_.loss = losses_[0];
+  for (size_t i = 1; i < losses_.size(); ++i) {
+    const std::string name = "loss.sum" + std::to_string(i);
+    const ModelValue both[] = {graph_.loss, losses_[i]};
+    ENGINE_RETURN_IF_ERROR(AddNode({.op = "add", .name = name}, both, {&graph_.loss, 1}));
   }
-  graph_.target = target;
-  graph_.logits = logits;
-  graph_.outputs = {{"logits", logits}};
-  graph_.loss = loss;
+  graph_.input = 0;
+  graph_.logits = graph_.outputs[0].value;
+  const auto inputs = static_cast<ValueId>(request_.inputs.size());
+  const auto all = inputs + static_cast<ValueId>(request_.targets.size());
+  if (request_.with_loss && all > inputs) graph_.target = inputs;
+  for (ValueId i = 1; i < (request_.with_loss ? all : inputs); ++i) {
+    if (i != graph_.target) graph_.others.push_back(i);
+  }
   return std::move(graph_);
+}
+
+Result<Graph> BuildModel(const Model& model, const ModelRequest& request,
+                         const OpFactory& factory) {
+  if (request.inputs.empty()) {
+    return Status::Error(StatusCode::kPlugin, "the dataset has samples without any input");
+  }
+  GraphBuilder builder(request, factory);
+  ENGINE_RETURN_IF_ERROR(model.Build(builder));
+  return builder.Finish();
 }
 
 }  // namespace engine::graph

@@ -38,9 +38,7 @@ struct Parameter {
   // Its op changes it in the forward pass while it trains, also in a frozen layer: running
   // statistics. It is not trainable, and kept in checkpoints like the others.
   bool buffer = false;
-  // > 0: a *row table* of rows of so many elements. A step reads the rows whose numbers are in its
-  // batch, Graph::input (int32), and its gradient is zero in all others.
-  int64_t row_elements = 0;
+  bool row_table = false;  // its layer says so (LayerSpec::row_table)
 
   // UpdateCall::weight_decay_scale.
   float DecayScale() const { return decay ? weight_decay_scale : 0; }

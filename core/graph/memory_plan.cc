@@ -1,3 +1,8 @@
+// A tensor is a value, a gradient or what a node saves, numbered in one sequence. Tensors that may
+// lie in the same memory are joined; each group is a storage, whose life reaches from its first
+// access to its last one in sequential order. Storages of the arena whose lives do not meet may get
+// the same bytes. The dependencies that follow from both keep every access between the same two
+// writes, whatever order tasks run in, and so the bits of every result.
 #include "core/graph/memory_plan.h"
 
 #include <algorithm>
@@ -12,12 +17,8 @@ constexpr size_t kAlignment = 64;
 size_t Align(size_t size) {
   return (size + kAlignment - 1) / kAlignment * kAlignment;
 }
-bool Has(uint32_t mask, size_t bit) {
-  return (mask >> bit & 1u) != 0;
-}
 
-// One use of a tensor by an instruction. A tensor is a value, a gradient or what a node saves,
-// numbered in one sequence; tensors that alias share a storage.
+// One use of a tensor by an instruction.
 struct Access {
   int32_t instruction;
   int32_t tensor;
@@ -36,11 +37,14 @@ class Planner {
   }
 
   MemoryPlan Run() {
+    MakeTensors();
     CollectAccesses();
-    MergeAliases();
+    ShareInForward();
+    ShareInBackward();
     MakeStorages();
     PlaceArena();
     FindDependencies();
+    ReduceDependencies();
     for (const Node& node : graph_.nodes) {
       plan_.workspace_bytes =
           std::max(plan_.workspace_bytes, static_cast<size_t>(node.signature.workspace_bytes));
@@ -49,11 +53,47 @@ class Planner {
   }
 
  private:
-  int32_t GradientTensor(GradientId id) const { return gradients_from_ + id; }
-  int32_t SavedTensor(NodeId id) const { return saved_from_ + id; }
+  int32_t GradientTensor(GradientId id) const { return id == kNone ? kNone : gradients_from_ + id; }
+  int32_t SavedTensor(NodeId id) const {
+    return graph_.nodes[id].signature.saved_bytes > 0 ? saved_from_ + id : kNone;
+  }
+
+  static size_t SizeOfValue(const Value& value, DType dtype) {
+    return static_cast<size_t>(value.spec.shape.Count()) * SizeOf(dtype);
+  }
+
+  void AddValue(ValueId id) {
+    const Value& value = graph_.values[id];
+    Storage tensor{.size_bytes = SizeOfValue(value, value.spec.dtype)};
+    if (value.kind == ValueKind::kInput) tensor.kind = StorageKind::kInput;
+    if (value.kind == ValueKind::kParameter) tensor.kind = StorageKind::kParameter;
+    if (id == graph_.loss) tensor.kind = StorageKind::kLoss;
+    tensor.index = value.parameter;
+    tensors_.push_back(tensor);
+  }
+
+  void AddGradient(const Gradient& gradient) {
+    const Value& of = graph_.values[gradient.of];
+    const bool full = of.kind == ValueKind::kParameter;
+    Storage tensor{.size_bytes = SizeOfValue(of, full ? DType::kFloat32 : of.spec.dtype)};
+    if (full && !gradient.partial) {
+      tensor.kind = StorageKind::kParameterGradient;
+      tensor.index = of.parameter;
+    }
+    if (gradient.seed) tensor.kind = StorageKind::kSeed;
+    tensors_.push_back(tensor);
+  }
+
+  void MakeTensors() {
+    for (ValueId id = 0; id < gradients_from_; ++id) AddValue(id);
+    for (const Gradient& gradient : program_.gradients) AddGradient(gradient);
+    for (const Node& node : graph_.nodes) {
+      tensors_.push_back({.size_bytes = static_cast<size_t>(node.signature.saved_bytes)});
+    }
+  }
 
   void Add(int32_t instruction, int32_t tensor, bool write) {
-    accesses_.push_back({instruction, tensor, write});
+    if (tensor != kNone) accesses_.push_back({instruction, tensor, write});
   }
 
   void CollectAccesses() {
@@ -68,7 +108,11 @@ class Planner {
             if (IsBuffer(input)) Add(at, input, true);
           }
           for (ValueId output : node.outputs) Add(at, output, true);
-          if (node.signature.saved_bytes > 0) Add(at, SavedTensor(instruction.node), true);
+          Add(at, SavedTensor(instruction.node), true);
+          // The caller reads the outputs after the forward pass.
+          for (size_t i = 0; i < graph_.outputs.size() && at == program_.forward_count - 1; ++i) {
+            Add(at, graph_.outputs[i].value, false);
+          }
           break;
         case InstructionKind::kBackward:
           CollectBackward(at, instruction, node);
@@ -80,13 +124,6 @@ class Planner {
           break;
       }
     }
-    // The caller reads the outputs after the forward pass.
-    for (const GraphOutput& output : graph_.outputs) {
-      if (output.value != kNone) Add(program_.forward_count - 1, output.value, false);
-    }
-    std::stable_sort(accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
-      return a.instruction < b.instruction;
-    });
   }
 
   void CollectBackward(int32_t at, const Instruction& instruction, const Node& node) {
@@ -95,16 +132,14 @@ class Planner {
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (Has(node.signature.backward_reads_outputs, i)) Add(at, node.outputs[i], false);
-      const GradientId gradient = instruction.output_grads[i];
-      if (gradient != kNone) Add(at, GradientTensor(gradient), false);
+      Add(at, GradientTensor(instruction.output_grads[i]), false);
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const GradientId gradient = instruction.input_grads[i];
-      if (gradient == kNone) continue;
-      if (Has(instruction.accumulate, i)) Add(at, GradientTensor(gradient), false);
-      Add(at, GradientTensor(gradient), true);
+      const int32_t gradient = GradientTensor(instruction.input_grads[i]);
+      if (Has(instruction.accumulate, i)) Add(at, gradient, false);
+      Add(at, gradient, true);
     }
-    if (node.signature.saved_bytes > 0) Add(at, SavedTensor(instruction.node), false);
+    Add(at, SavedTensor(instruction.node), false);
   }
 
   bool IsBuffer(ValueId value) const {
@@ -116,181 +151,130 @@ class Planner {
     while (parent_[tensor] != tensor) tensor = parent_[tensor];
     return tensor;
   }
+  // What lies elsewhere has its place already.
+  bool InArena(int32_t tensor) const { return tensors_[Root(tensor)].kind == StorageKind::kArena; }
 
-  // Memory that exists outside the arena cannot be given to another tensor.
-  bool External(int32_t root) const {
-    if (root < gradients_from_) {
-      return graph_.values[root].kind != ValueKind::kActivation || root == graph_.loss;
-    }
-    if (root >= saved_from_) return false;
-    const Gradient& gradient = program_.gradients[root - gradients_from_];
-    return gradient.seed ||
-           (!gradient.partial && graph_.values[gradient.of].kind == ValueKind::kParameter);
+  // Whether anything uses the memory of `tensor` before instruction `at`.
+  bool IsUsedBefore(int32_t tensor, int32_t at) const {
+    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
+      return access.instruction < at && Root(access.tensor) == Root(tensor);
+    });
   }
 
-  // Makes `alias` share the memory of `base` if no tensor of one is read in or after an instruction
-  // that writes through the other: then every read still finds what it found before. `definition`
-  // is the instruction that would copy. The write of a definition itself does not count: it becomes
-  // the identity.
-  void TryMerge(int32_t base, int32_t alias, int32_t definition, bool must) {
-    const int32_t a = Root(base), b = Root(alias);
-    if (a == b) return;
-    if (!must) {
-      if (External(b) || External(a)) return;
-      for (const Access& write : accesses_) {
-        if (!write.write || write.instruction == definition) continue;
-        const int32_t written = Root(write.tensor);
-        if (written != a && written != b) continue;
-        const int32_t other = written == a ? b : a;
-        for (const Access& read : accesses_) {
-          if (!read.write && Root(read.tensor) == other && read.instruction >= write.instruction &&
-              write.instruction > definition) {
-            return;
-          }
-        }
+  // Whether an instruction after `definition` writes to the memory of `written`, and that of `read`
+  // is read then or later.
+  bool IsReadAfterWrite(int32_t written, int32_t read, int32_t definition) const {
+    int32_t first_write = INT32_MAX, last_read = -1;
+    for (const Access& access : accesses_) {
+      const int32_t root = Root(access.tensor);
+      if (!access.write && root == read) last_read = std::max(last_read, access.instruction);
+      if (access.write && root == written && access.instruction > definition) {
+        first_write = std::min(first_write, access.instruction);
       }
     }
+    return last_read >= first_write;
+  }
+
+  // Two tensors with the same content, which instruction `definition` would copy: they share memory
+  // if every read of either still finds that content. The write of the definition itself does not
+  // count: it becomes the identity.
+  void TryShare(int32_t base, int32_t alias, int32_t definition) {
+    const int32_t a = Root(base), b = Root(alias);
+    if (a == b || !InArena(a) || !InArena(b)) return;
+    if (IsReadAfterWrite(a, b, definition) || IsReadAfterWrite(b, a, definition)) return;
     parent_[b] = a;
   }
 
-  void MergeAliases() {
+  // The instruction `first` makes `next` where `former` lies, if nobody but itself uses that after
+  // the instruction `last`.
+  void TryTakeOver(int32_t former, int32_t next, int32_t last, int32_t first) {
+    if (!InArena(former) || !InArena(next) || IsUsedBefore(next, first)) return;
+    if (tensors_[former].size_bytes != tensors_[next].size_bytes) return;
+    const int32_t root = Root(former);
+    for (const Access& access : accesses_) {
+      const bool later = access.instruction > last && access.instruction != first;
+      if (later && Root(access.tensor) == root) return;
+    }
+    parent_[Root(next)] = root;
+  }
+
+  void ShareInForward() {
     for (int32_t k = 0; k < program_.forward_count; ++k) {
       const Node& node = graph_.nodes[program_.instructions[k].node];
       const OpSignature& signature = node.signature;
       if (signature.output_is_view_of >= 0) {
-        TryMerge(node.inputs[signature.output_is_view_of], node.outputs[0], k, true);
+        parent_[node.outputs[0]] = Root(node.inputs[signature.output_is_view_of]);
       } else if (signature.in_place_of >= 0) {
-        TryInPlace(node.inputs[signature.in_place_of], node.outputs[0], k);
+        TryTakeOver(node.inputs[signature.in_place_of], node.outputs[0], k, k);
       }
     }
+  }
+
+  void ShareInBackward() {
     for (size_t k = program_.forward_count; k < program_.instructions.size(); ++k) {
       const Instruction& instruction = program_.instructions[k];
       if (instruction.kind != InstructionKind::kBackward) continue;
-      const Node& node = graph_.nodes[instruction.node];
-      TryGradientInPlace(static_cast<int32_t>(k), instruction, node);
-      TryEqualGradients(static_cast<int32_t>(k), instruction, node);
-      if (instruction.output_grads[0] == kNone) continue;
-      for (size_t i = 0; i < node.inputs.size(); ++i) {
-        if (!Has(node.signature.passes_gradient, i) || instruction.input_grads[i] == kNone)
-          continue;
-        TryMerge(GradientTensor(instruction.output_grads[0]),
-                 GradientTensor(instruction.input_grads[i]), static_cast<int32_t>(k), false);
+      const auto at = static_cast<int32_t>(k);
+      const OpSignature& signature = graph_.nodes[instruction.node].signature;
+      const std::vector<ValueId>& inputs = graph_.nodes[instruction.node].inputs;
+      // In the memory of the input, which nobody reads any more when the forward pass of the op is
+      // over.
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        const int32_t gradient = GradientTensor(instruction.input_grads[i]);
+        if (!Has(signature.gradient_in_place, i) || gradient == kNone) continue;
+        TryTakeOver(inputs[i], gradient, instruction.node, at);
+      }
+      ShareEqualGradients(at, instruction, signature.equal_gradients & ~instruction.accumulate);
+      for (size_t i = 0; i < inputs.size() && instruction.output_grads[0] != kNone; ++i) {
+        const int32_t gradient = GradientTensor(instruction.input_grads[i]);
+        if (!Has(signature.passes_gradient, i) || gradient == kNone) continue;
+        TryShare(GradientTensor(instruction.output_grads[0]), gradient, at);
       }
     }
   }
 
-  // Gradients that are made here and are the same: each in the memory of the first one that nobody
-  // changes while the other is of use.
-  void TryEqualGradients(int32_t k, const Instruction& instruction, const Node& node) {
-    const uint32_t made = node.signature.equal_gradients & ~instruction.accumulate;
-    for (size_t j = 1; j < node.inputs.size(); ++j) {
-      if (!Has(made, j) || instruction.input_grads[j] == kNone) continue;
-      const int32_t alias = GradientTensor(instruction.input_grads[j]);
-      for (size_t i = 0; i < j && IsFirstAccess(alias, k); ++i) {
-        if (!Has(made, i) || instruction.input_grads[i] == kNone) continue;
-        const int32_t base = GradientTensor(instruction.input_grads[i]);
-        if (SizeBytes(base) == SizeBytes(alias)) TryMerge(base, alias, k, false);
+  // Gradients of the inputs in `made`, which instruction `at` makes and which are the same: each in
+  // the memory of the first one that nobody changes while the other is of use.
+  void ShareEqualGradients(int32_t at, const Instruction& instruction, uint32_t made) {
+    const std::vector<GradientId>& gradients = instruction.input_grads;
+    for (size_t j = 1; j < gradients.size(); ++j) {
+      if (!Has(made, j) || gradients[j] == kNone) continue;
+      const int32_t alias = GradientTensor(gradients[j]);
+      for (size_t i = 0; i < j && !IsUsedBefore(alias, at); ++i) {
+        if (!Has(made, i) || gradients[i] == kNone) continue;
+        const int32_t base = GradientTensor(gradients[i]);
+        if (tensors_[base].size_bytes == tensors_[alias].size_bytes) TryShare(base, alias, at);
       }
     }
-  }
-
-  // Whether nothing uses the memory of `tensor` before instruction `k`.
-  bool IsFirstAccess(int32_t tensor, int32_t k) const {
-    return std::none_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
-      return access.instruction < k && Root(access.tensor) == Root(tensor);
-    });
-  }
-
-  // The gradient of an input in the memory of the input, which nobody reads any more when the
-  // forward pass of the op is over.
-  void TryGradientInPlace(int32_t k, const Instruction& instruction, const Node& node) {
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const GradientId gradient = instruction.input_grads[i];
-      if (!Has(node.signature.gradient_in_place, i) || gradient == kNone) continue;
-      const auto forward = static_cast<int32_t>(instruction.node);
-      const int32_t input = Root(node.inputs[i]);
-      const int32_t target = Root(GradientTensor(gradient));
-      const bool in_use =
-          std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
-            const int32_t tensor = Root(access.tensor);
-            return (tensor == input && access.instruction > forward && access.instruction != k) ||
-                   (tensor == target && access.instruction < k);
-          });
-      if (!in_use && !External(input) && !External(target) &&
-          SizeBytes(input) == SizeBytes(target)) {
-        parent_[target] = input;
-      }
-    }
-  }
-
-  // An op may overwrite its input if nobody reads the old content afterwards.
-  void TryInPlace(int32_t input, int32_t output, int32_t at) {
-    const int32_t root = Root(input);
-    if (External(root) || External(Root(output))) return;
-    if (SizeBytes(input) != SizeBytes(output)) return;
-    for (const Access& access : accesses_) {
-      if (Root(access.tensor) == root && access.instruction > at) return;
-    }
-    parent_[Root(output)] = root;
-  }
-
-  size_t SizeBytes(int32_t tensor) const {
-    if (tensor >= saved_from_) {
-      return static_cast<size_t>(graph_.nodes[tensor - saved_from_].signature.saved_bytes);
-    }
-    const ValueId value =
-        tensor < gradients_from_ ? tensor : program_.gradients[tensor - gradients_from_].of;
-    const Value& of = graph_.values[value];
-    const bool full = of.kind == ValueKind::kParameter && tensor >= gradients_from_;
-    return static_cast<size_t>(of.spec.shape.Count()) *
-           SizeOf(full ? DType::kFloat32 : of.spec.dtype);
-  }
-
-  Storage DescribeRoot(int32_t root) const {
-    Storage storage{.size_bytes = SizeBytes(root)};
-    if (root < gradients_from_) {
-      const Value& value = graph_.values[root];
-      if (value.kind == ValueKind::kInput) {
-        storage.kind = StorageKind::kInput;
-        storage.index = root;
-      } else if (value.kind == ValueKind::kParameter) {
-        storage.kind = StorageKind::kParameter;
-        storage.index = value.parameter;
-      } else if (root == graph_.loss) {
-        storage.kind = StorageKind::kLoss;
-      }
-    } else if (External(root)) {
-      const Gradient& gradient = program_.gradients[root - gradients_from_];
-      storage.kind = gradient.seed ? StorageKind::kSeed : StorageKind::kParameterGradient;
-      storage.index = gradient.seed ? kNone : graph_.values[gradient.of].parameter;
-    }
-    return storage;
   }
 
   void MakeStorages() {
-    std::vector<StorageId> of_root(parent_.size(), kNone);
-    const auto storage_of = [&](int32_t tensor) {
-      const int32_t root = Root(tensor);
-      if (of_root[root] == kNone) {
-        of_root[root] = static_cast<StorageId>(plan_.storages.size());
-        plan_.storages.push_back(DescribeRoot(root));
+    storage_of_.assign(tensors_.size(), kNone);
+    for (int32_t i = 0; i < static_cast<int32_t>(tensors_.size()); ++i) {
+      if (i >= saved_from_ && tensors_[i].size_bytes == 0) continue;
+      const int32_t root = Root(i);
+      if (storage_of_[root] == kNone) {
+        storage_of_[root] = static_cast<StorageId>(plan_.storages.size());
+        plan_.storages.push_back(tensors_[root]);
       }
-      Storage& storage = plan_.storages[of_root[root]];
-      storage.size_bytes = std::max(storage.size_bytes, SizeBytes(tensor));
-      return of_root[root];
-    };
-    for (int32_t i = 0; i < gradients_from_; ++i) plan_.of_value.push_back(storage_of(i));
-    for (int32_t i = gradients_from_; i < saved_from_; ++i)
-      plan_.of_gradient.push_back(storage_of(i));
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const bool saves = graph_.nodes[i].signature.saved_bytes > 0;
-      plan_.of_saved.push_back(saves ? storage_of(SavedTensor(static_cast<NodeId>(i))) : kNone);
+      storage_of_[i] = storage_of_[root];
+      Storage& storage = plan_.storages[storage_of_[i]];
+      storage.size_bytes = std::max(storage.size_bytes, tensors_[i].size_bytes);
     }
     for (const Access& access : accesses_) {
-      Storage& storage = plan_.storages[of_root[Root(access.tensor)]];
+      Storage& storage = plan_.storages[storage_of_[access.tensor]];
       storage.first = std::min(storage.first, access.instruction);
       storage.last = std::max(storage.last, access.instruction);
     }
+    for (Storage& storage : plan_.storages) {
+      if (storage.kind != StorageKind::kInput) continue;
+      storage.offset = plan_.input_bytes;
+      plan_.input_bytes += Align(storage.size_bytes);
+    }
+    const auto begin = storage_of_.begin();
+    plan_.of_value.assign(begin, begin + gradients_from_);
+    plan_.of_gradient.assign(begin + gradients_from_, begin + saved_from_);
+    plan_.of_saved.assign(begin + saved_from_, storage_of_.end());
   }
 
   // Greedy by size: each storage at the lowest offset that is free during its life.
@@ -322,35 +306,34 @@ class Planner {
     }
   }
 
-  StorageId StorageOf(int32_t tensor) const {
-    if (tensor < gradients_from_) return plan_.of_value[tensor];
-    if (tensor < saved_from_) return plan_.of_gradient[tensor - gradients_from_];
-    return plan_.of_saved[tensor - saved_from_];
+  // Whether `later` lies where `former` did.
+  static bool Replaces(const Storage& former, const Storage& later) {
+    return former.kind == StorageKind::kArena && later.kind == StorageKind::kArena &&
+           former.last < later.first && former.offset < later.offset + later.size_bytes &&
+           later.offset < former.offset + former.size_bytes;
   }
 
-  // Read after write, write after read and write after write on one storage; and, where two
-  // storages share bytes, everything done with the earlier one before the first access to the later
-  // one.
+  // Read after write, write after read and write after write in one storage; and, where two share
+  // bytes, all use of the former one before the first access to the later one.
   void FindDependencies() {
-    const size_t count = plan_.storages.size();
-    std::vector<int32_t> writer(count, kNone);
-    std::vector<std::vector<int32_t>> readers(count), users(count);
     plan_.depends_on.resize(program_.instructions.size());
+    const auto depend = [this](int32_t later, int32_t earlier) {
+      if (later != earlier) plan_.depends_on[later].push_back(earlier);
+    };
+    std::vector<std::vector<Access>> uses(plan_.storages.size());
     for (const Access& access : accesses_) {
-      const StorageId id = StorageOf(access.tensor);
-      const int32_t at = access.instruction;
-      if (users[id].empty()) DependOnFormerUsers(id, at, users);
-      users[id].push_back(at);
-      if (writer[id] != kNone) Depend(at, writer[id]);
-      if (access.write) {
-        for (int32_t reader : readers[id]) Depend(at, reader);
-        readers[id].clear();
-        writer[id] = at;
-      } else {
-        readers[id].push_back(at);
+      std::vector<Access>& of_storage = uses[storage_of_[access.tensor]];
+      for (const Access& earlier : of_storage) {
+        if (earlier.write || access.write) depend(access.instruction, earlier.instruction);
+      }
+      of_storage.push_back(access);
+    }
+    for (size_t i = 0; i < uses.size(); ++i) {
+      for (const Storage& later : plan_.storages) {
+        if (!Replaces(plan_.storages[i], later)) continue;
+        for (const Access& use : uses[i]) depend(later.first, use.instruction);
       }
     }
-    ReduceDependencies();
   }
 
   // Keeps only the edges that no path of other edges implies.
@@ -373,29 +356,13 @@ class Planner {
     }
   }
 
-  void DependOnFormerUsers(StorageId id, int32_t at,
-                           const std::vector<std::vector<int32_t>>& users) {
-    const Storage& storage = plan_.storages[id];
-    if (storage.kind != StorageKind::kArena) return;
-    for (size_t i = 0; i < plan_.storages.size(); ++i) {
-      const Storage& other = plan_.storages[i];
-      if (other.kind != StorageKind::kArena || other.last >= storage.first) continue;
-      const bool overlap = other.offset < storage.offset + storage.size_bytes &&
-                           storage.offset < other.offset + other.size_bytes;
-      if (!overlap) continue;
-      for (int32_t user : users[i]) Depend(at, user);
-    }
-  }
-
-  void Depend(int32_t later, int32_t earlier) {
-    if (later != earlier) plan_.depends_on[later].push_back(earlier);
-  }
-
   const Graph& graph_;
   const Program& program_;
   const int32_t gradients_from_, saved_from_;
   std::vector<int32_t> parent_;  // union-find over tensors that share memory; a root stands for all
-  std::vector<Access> accesses_;
+  std::vector<Storage> tensors_;       // as if each had a place of its own
+  std::vector<Access> accesses_;       // in the order of instructions
+  std::vector<StorageId> storage_of_;  // per tensor; kNone: nothing is saved
   MemoryPlan plan_;
 };
 

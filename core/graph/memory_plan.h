@@ -12,7 +12,7 @@ using StorageId = int32_t;
 
 enum class StorageKind {
   kArena,              // at `offset` of the activation arena
-  kInput,              // a batch input, `index` = value
+  kInput,              // a tensor of the batch, at `offset` of the arena of those
   kParameter,          // `index` = parameter
   kParameterGradient,  // `index` = parameter
   kLoss,               // the output of the loss op: the statistics of the step
@@ -23,7 +23,7 @@ struct Storage {
   StorageKind kind = StorageKind::kArena;
   int32_t index = kNone;
   size_t size_bytes = 0;
-  size_t offset = 0;          // kArena
+  size_t offset = 0;          // kArena, kInput
   int32_t first = INT32_MAX;  // instructions that touch it
   int32_t last = -1;
 };
@@ -34,6 +34,7 @@ struct MemoryPlan {
   std::vector<StorageId> of_gradient;
   std::vector<StorageId> of_saved;  // per node; kNone if the op saves nothing
   size_t arena_bytes = 0;
+  size_t input_bytes = 0;
   size_t workspace_bytes = 0;  // the largest of all calls: the compute lane runs one at a time
   // Per instruction the earlier ones that must be done before it: because they make what it reads,
   // or because it overwrites (in place, by accumulation, or by reuse of memory) what they read. Any

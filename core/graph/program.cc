@@ -5,10 +5,6 @@
 namespace engine::graph {
 namespace {
 
-bool Has(uint32_t mask, size_t bit) {
-  return (mask >> bit & 1u) != 0;
-}
-
 // Walks the forward nodes backwards, once, and gathers for each value the contributions to its
 // gradient.
 class Differentiator {
@@ -47,6 +43,8 @@ class Differentiator {
     return static_cast<GradientId>(program_.gradients.size()) - 1;
   }
 
+  // In reverse topological order: all contributions to the gradients of a node's outputs come before
+  // its own backward instruction.
   void AppendBackward(NodeId id) {
     const Node& node = graph_.nodes[id];
     Instruction backward{.kind = InstructionKind::kBackward, .node = id};

@@ -10,6 +10,11 @@ namespace engine::graph {
 
 using GradientId = int32_t;
 
+// Whether a mask of inputs or outputs (OpSignature) has bit `index`.
+constexpr bool Has(uint32_t mask, size_t index) {
+  return (mask >> index & 1u) != 0;
+}
+
 // The gradient of the loss with respect to one value. Partial ones exist where an op cannot add to
 // what is there: an kAdd instruction brings them together.
 struct Gradient {

@@ -54,7 +54,7 @@ Result<EvaluationReport> EvaluateModel(exec::ModelMemory& memory, exec::Executor
     float sums[5] = {static_cast<float>(loss_sum), static_cast<float>(count / kPart),
                      static_cast<float>(count % kPart), static_cast<float>(correct / kPart),
                      static_cast<float>(correct % kPart)};
-    ENGINE_RETURN_IF_ERROR(executor->AllReduce(DType::kFloat32, sums, 5).WithContext("evaluation"));
+    ENGINE_RETURN_IF_ERROR(executor->AllReduce(sums).WithContext("evaluation"));
     loss_sum = sums[0];
     count = static_cast<int64_t>(sums[1]) * kPart + static_cast<int64_t>(sums[2]);
     correct = static_cast<int64_t>(sums[3]) * kPart + static_cast<int64_t>(sums[4]);

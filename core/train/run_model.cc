@@ -55,14 +55,4 @@ Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* gra
   return {};
 }
 
-Status CheckHasRowTables(const graph::Graph& graph) {
-  for (const graph::Parameter& parameter : graph.parameters) {
-    if (parameter.trainable && parameter.row_elements > 0) return {};
-  }
-  return Status::Error(StatusCode::kConfig,
-                       "train.sparse_pull: the model trains no table of which only the rows in the "
-                       "batch are read: set it to false, or, if the model ties its token table to "
-                       "its head, which reads every row, set 'tied' of the model to false");
-}
-
 }  // namespace engine::train

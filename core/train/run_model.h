@@ -5,7 +5,7 @@
 #include <span>
 
 #include "core/base/rank_context.h"
-#include "core/graph/build_model.h"
+#include "core/graph/builder.h"
 #include "core/train/run_config.h"
 #include "engine/status.h"
 
@@ -22,8 +22,5 @@ Result<graph::Graph> BuildGraph(const RunConfig& config, base::RankContext& rank
 // Multiplies the factors of each parameter by those of its group. kConfig names a prefix that fits
 // no parameter.
 Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* graph);
-
-// For TrainOptions::sparse_pull: kConfig when no parameter that is trained is a row table.
-Status CheckHasRowTables(const graph::Graph& graph);
 
 }  // namespace engine::train

@@ -74,7 +74,7 @@ Status Trainer::Setup() {
   }
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
   // A server inside of a rank is lost with it.
-  if (executor_->asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
+  if (executor_->updates().asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
   return PlanSteps();
 }
@@ -90,9 +90,9 @@ Status Trainer::MakeExecutor() {
       graph::Graph graph,
       BuildGraph(config_, rank_, RequestFor(data(), at_once, true), plugins_->op_factory()));
   ENGINE_RETURN_IF_ERROR(ScaleParameters(config_.train.groups, &graph));
-  if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph));
+  if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(exec::CheckHasRowTables(graph));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
-  const bool gathers = rank_.info.world_size > 1 && exec::UsesReplicas(graph);
+  const bool gathers = rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr;
   if (gathers) {
     ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
   }
@@ -115,14 +115,14 @@ Status Trainer::FindFirstStep() {
     first_step_ = start_.step + 1;
     return rank_.info.rank == 0 ? PublishRunStart(rank_.store, start_) : Status();
   }
-  if (!executor_->served()) {
+  if (!executor_->updates().served()) {
     return Status::Error(StatusCode::kConfig,
                          "a rank that was lost can only be replaced where servers keep the "
                          "parameters: choose such a communicator, or drop --restarts");
   }
   ENGINE_ASSIGN_OR_RETURN(
       start_, PublishedRunStart(rank_.store, config_.communication.rendezvous_timeout_ms));
-  ENGINE_ASSIGN_OR_RETURN(const int64_t next, executor_->NextStep());
+  ENGINE_ASSIGN_OR_RETURN(const int64_t next, executor_->updates().served()->NextStep());
   first_step_ = std::max(start_.step + 1, next);
   rank_.Log(LogLevel::kInfo,
             "in place of a rank that was lost: trains from step " + std::to_string(first_step_));
@@ -190,7 +190,10 @@ Result<int64_t> Trainer::Run() {
     if (due(train.checkpoint_every)) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
   }
   ENGINE_RETURN_IF_ERROR(Settle());
-  if (executor_->asynchronous()) ENGINE_RETURN_IF_ERROR(executor_->Meet(kFinishTimeoutMs));
+  exec::UpdateStrategy& updates = executor_->updates();
+  if (updates.asynchronous()) {
+    ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers(), kFinishTimeoutMs));
+  }
   if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
   ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));
   return steps_;
@@ -255,7 +258,7 @@ Status Trainer::Evaluate(int64_t step) {
   ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   BatchRequest batches = Batches(Split::kHeldOut);
-  const bool alone = executor_->asynchronous();
+  const bool alone = executor_->updates().asynchronous();
   if (alone) {
     if (rank_.info.rank != 0) return {};
     batches.global_batch = batches.MaxSamples();
@@ -276,9 +279,8 @@ Status Trainer::Checkpoint(int64_t step) {
   ENGINE_RETURN_IF_ERROR(Settle());
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   const bool first = rank_.info.rank == 0;
-  if (!first && executor_->asynchronous()) return {};
-  ENGINE_RETURN_IF_ERROR(executor_->CollectOptimizerStates());
-  ENGINE_RETURN_IF_ERROR(executor_->CollectWireStates());
+  if (!first && executor_->updates().asynchronous()) return {};
+  ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
   // The others wait here, because a slow disk may take longer than a transfer is allowed to.
   const std::string written = "checkpoint/" + std::to_string(step);
   if (!first) {

@@ -3,7 +3,6 @@
 #include <span>
 #include <string_view>
 
-#include "core/exec/reduced_updates.h"
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "engine/ext/accelerator.h"
@@ -52,24 +51,17 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LocalProfiler& rank, int64_
         static_cast<ParameterClient*>(client)->traits().mode != UpdateMode::kSync;
   }
   model->optimizer_gate_ = rank.plugins().optimizer->traits().gate;
-  for (const auto& hook : rank.plugins().hooks) {
-    const auto index = static_cast<int32_t>(model->hooks_.size());
-    model->hooks_.push_back(hook->traits());
-    if (model->hooks_.back().stage != HookStage::kWire) continue;
-    ENGINE_ASSIGN_OR_RETURN(model->wire_format_,
-                            exec::WireFormatOf(*hook, rank.HookNames()[index]));
-    model->wire_hook_ = index;
+  for (const auto& hook : rank.plugins().hooks) model->hooks_.push_back(hook->traits());
+  const plugin::PluginSelection& chosen = rank.config().plugins;
+  const exec::ExecutorOptions options{.rank = {.world_size = 2},
+                                      .shard_optimizer = rank.config().train.shard_optimizer,
+                                      .communicator_name = chosen.communicator.entry.name,
+                                      .optimizer_name = chosen.optimizer.entry.name,
+                                      .hook_names = rank.HookNames()};
+  ENGINE_ASSIGN_OR_RETURN(model->wire_, exec::ChooseWire(rank.plugins(), options));
+  if (options.shard_optimizer) {
+    ENGINE_RETURN_IF_ERROR(exec::CheckCanShard(rank.plugins(), options));
   }
-  if (!rank.config().train.shard_optimizer) return model;
-  if (model->wire_format_ != nullptr &&
-      model->wire_format_->wire_traits().kind == WireKind::kPacked) {
-    return Status::Error(
-        StatusCode::kConfig,
-        "a hook packs whole gradients, and train.shard_optimizer gives each rank a "
-        "part of each: set it to false or choose another hook");
-  }
-  ENGINE_RETURN_IF_ERROR(exec::CheckCanShard(rank.plugins(), rank.HookNames(),
-                                             rank.config().plugins.optimizer.entry.name));
   return model;
 }
 
@@ -100,18 +92,17 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   ENGINE_ASSIGN_OR_RETURN(const exec::FlatLayout layout,
                           exec::MakeLayout(graph_, model, *plan.scheduler, choice.entry.name));
   exec::WireLayout wire;
-  if (wire_format_ != nullptr && world_size > 1) {
-    const std::string name = rank_.HookNames()[wire_hook_];
+  const bool other_form = wire_.format != nullptr && world_size > 1;
+  if (other_form) {
     if (served) {
       return Status::Error(StatusCode::kConfig,
                            "hook '%s' sends gradients in another form than float32, but servers "
                            "update the parameters: drop one of the two",
-                           name.c_str());
+                           wire_.name.c_str());
     }
-    ENGINE_ASSIGN_OR_RETURN(wire,
-                            exec::PlanWire(*wire_format_, wire_hook_, name, layout, world_size));
+    ENGINE_ASSIGN_OR_RETURN(wire, exec::PlanWire(wire_, layout, world_size));
   }
-  const exec::WireLayout* const travels = wire.used() ? &wire : nullptr;
+  const exec::WireLayout* const travels = other_form ? &wire : nullptr;
   plan.graph = exec::BuildTaskGraph(graph_, program_, memory_, layout,
                                     {.hooks = hooks_,
                                      .hook_names = rank_.HookNames(),

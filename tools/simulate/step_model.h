@@ -68,8 +68,7 @@ class StepModel {
   bool asynchronous_ = false;  // and no rank waits for another
   UpdateGate optimizer_gate_ = UpdateGate::kSpan;
   std::vector<HookTraits> hooks_;
-  int32_t wire_hook_ = graph::kNone;
-  WireFormat* wire_format_ = nullptr;  // of that hook
+  exec::WireChoice wire_;
 };
 
 }  // namespace engine::simulate

@@ -47,40 +47,30 @@ class BrokenOp final : public Op {
 TEST(AcceleratorFailureTest, AnErrorOfTheDeviceNamesTheTransferThatFollows) {
   const AsyncWorld world{.size = 2};
   AsyncAccelerator device;
-  {
-    Hub hub(2, 0, 1);
-    MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
-    plugin::PluginSet plugins;
-    plugins.device = &device;
-    plugins.communicator = std::make_unique<AsyncCommunicator>(hub, 0, device);
-    plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
-    plugins.scheduler = std::make_unique<RandomScheduler>();
-    const graph::OpFactory ops =
-        [&](const std::string& name,
-            const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
-      std::unique_ptr<Op> op = std::make_unique<BrokenOp>();
-      if (name != "broken") {
-        ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
-      }
-      return std::unique_ptr<Op>(new AsyncOp(device, std::move(op)));
-    };
-    graph::GraphBuilder builder(ops, kAsyncSamples);
-    const graph::ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
-    const graph::ValueId h = *builder.Apply("layer", "broken", {x});
-    const graph::ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
-    graph::Graph graph =
-        *builder.Finish(x, target, h, *builder.Apply("loss", "loss", {h, target}), {});
-    auto made = exec::Executor::Create(std::move(graph), plugins, ops, nullptr,
-                                       {.rank = {.world_size = 2}, .timeout_ms = 20000});
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    ASSERT_TRUE((*made)->memory().InitializeParameters().ok());
-    const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
-    (void)(*made)->Step(batch.step);  // may hear of it, or not yet
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_THAT((*made)->Flush().message(),
-                  AllOf(HasSubstr("transfer layer.weight"), HasSubstr("the device is on fire")));
+  Hub hub(2, 0, 1);
+  MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
+  Rig rig;
+  rig.plugins.device = &device;
+  rig.plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
+  rig.options = TestOptions(0, 2, 20000);
+  rig.ops = [&](const std::string& name,
+                const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
+    std::unique_ptr<Op> op = std::make_unique<BrokenOp>();
+    if (name != "broken") {
+      ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
     }
-    made->reset();
+    return std::unique_ptr<Op>(new AsyncOp(device, std::move(op)));
+  };
+  Net net(rig.ops, kAsyncSamples, {kAsyncWidth});
+  const Status made = rig.Make(net.Finish(net.Apply("layer", "broken", {Net::kX})),
+                               std::make_unique<RandomScheduler>(),
+                               std::make_unique<AsyncCommunicator>(hub, 0, device));
+  ASSERT_TRUE(made.ok()) << made.message();
+  const AsyncWorld::Batch batch = world.MakeBatch(0, 1, {});
+  (void)rig.executor->Step(batch.step);  // may hear of it, or not yet
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(rig.executor->Flush().message(),
+                AllOf(HasSubstr("transfer layer.weight"), HasSubstr("the device is on fire")));
   }
 }
 
@@ -201,24 +191,17 @@ TEST(AcceleratorFailureTest, AnExecutorMayGoWhileTheDeviceWorks) {
 
 TEST(AcceleratorFailureTest, ACommunicatorOfHostMemoryIsRefused) {
   AsyncAccelerator device;
-  {
-    MemoryHost host({.world_size = 2}, std::make_shared<MemoryStoreTable>(), &device);
-    plugin::PluginSet plugins;
-    plugins.device = &device;
-    plugins.communicator = std::make_unique<FakeCommunicator>(2);
-    plugins.optimizer = AsyncWorld::Load<Optimizer>("sgd", host);
-    plugins.scheduler = std::make_unique<RandomScheduler>();
-    AsyncWorld world{.size = 2};
-    std::atomic<int> unused{0};
-    const graph::OpFactory ops = world.Ops({.device = &device}, &unused);
-    const auto made =
-        exec::Executor::Create(world.Model(ops), plugins, ops, nullptr,
-                               {.rank = {.world_size = 2}, .communicator_name = "posted_letters"});
-    ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.status().code(), StatusCode::kConfig);
-    EXPECT_THAT(made.status().message(),
-                AllOf(HasSubstr("'posted_letters' moves host memory only"), HasSubstr("'async'")));
-  }
+  const AsyncWorld world{.size = 2};
+  std::atomic<int> unused{0};
+  Rig rig;
+  rig.plugins.device = &device;
+  rig.ops = world.Ops({.device = &device}, &unused);
+  rig.options = TestOptions(0, 2, 20000, "posted_letters");
+  const Status made = rig.Make(world.Model(rig.ops), std::make_unique<RandomScheduler>(),
+                               std::make_unique<FakeCommunicator>(2));
+  EXPECT_EQ(made.code(), StatusCode::kConfig);
+  EXPECT_THAT(made.message(),
+              AllOf(HasSubstr("'posted_letters' moves host memory only"), HasSubstr("'async'")));
 }
 
 }  // namespace

@@ -22,13 +22,6 @@ graph::Graph Chain() {
   return ChainModel(kWidth, kSamples);
 }
 
-// Picks among ready tasks at random; rank 0 decides about transfers.
-class LeadScheduler final : public RandomScheduler {
- public:
-  explicit LeadScheduler(uint64_t seed) : RandomScheduler(seed) {}
-  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
-};
-
 // Offers groups, each of which is seen to be one that ranks may carry out in any order.
 class GroupingCommunicator final : public Communicator, public GroupedTransfers {
  public:
@@ -98,30 +91,21 @@ struct World {
 
   RankResult RunRank(int rank, Hub& hub, base::Store& store) const {
     RankResult result;
-    HostDevice device;
-    plugin::PluginSet plugins;
-    plugins.device = &device;
+    std::unique_ptr<Communicator> network = std::make_unique<HubCommunicator>(hub, rank);
     if (grouped != nullptr) {
-      plugins.communicator = std::make_unique<GroupingCommunicator>(hub, rank, grouped);
-    } else {
-      plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
+      network = std::make_unique<GroupingCommunicator>(hub, rank, grouped);
     }
-    plugins.scheduler = scheduler(rank);
-    if (two_states) {
-      plugins.optimizer = std::make_unique<TwoStates>();
-    } else {
-      plugins.optimizer = std::make_unique<FakeSgd>();
-    }
-    exec::ExecutorOptions options = TestOptions(rank, size, timeout_ms);
-    options.shard_optimizer = shard;
-    auto made = exec::Executor::Create(Chain(), plugins, FakeOps(), &store, options);
-    result.status = made.status();
-    if (made.ok()) result.status = Train(**made, rank, &result);
+    Rig rig;
+    rig.store = &store;
+    rig.options = TestOptions(rank, size, timeout_ms);
+    rig.options.shard_optimizer = shard;
+    if (two_states) rig.plugins.optimizer = std::make_unique<TwoStates>();
+    result.status = rig.Make(Chain(), scheduler(rank), std::move(network));
+    if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
     return result;
   }
 
   Status Train(exec::Executor& executor, int rank, RankResult* result) const {
-    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= steps; ++step) {
       const ChainBatch batch(kSamples * kWidth, step, rank);
@@ -130,17 +114,13 @@ struct World {
       if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
-    ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
+    ENGINE_RETURN_IF_ERROR(executor.CollectStates());
     result->parameters = ParametersOf(executor.memory());
-    for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
-      const auto index = static_cast<int32_t>(p);
-      for (int32_t s = 0; s < executor.optimizer_traits().state_count; ++s) {
-        const TensorView state = executor.optimizer_state(index, s);
-        if (state.data == nullptr) continue;
-        result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
-      }
+    for (int32_t s = 0; s < executor.updates().optimizer().state_count; ++s) {
+      const std::vector<float> states = StatesOf(executor, s);
+      result->states.insert(result->states.end(), states.begin(), states.end());
     }
-    result->state_bytes = executor.optimizer_states().size_bytes();
+    result->state_bytes = executor.updates().states().size_bytes();
     return {};
   }
 
@@ -258,35 +238,32 @@ TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
   auto table = std::make_shared<launch::MemoryTable>();
   base::AbortSignal abort;
   launch::MemoryStore store(table, abort);
-  HostDevice device;
-  plugin::PluginSet plugins;
-  plugins.device = &device;
-  plugins.communicator = std::make_unique<HubCommunicator>(hub, 1);
-  plugins.scheduler = std::make_unique<LeadScheduler>(1);
-  plugins.optimizer = std::make_unique<FakeSgd>();
-  const exec::ExecutorOptions options = TestOptions(1, 2, 600000);
-  auto executor = exec::Executor::Create(Chain(), plugins, FakeOps(), &store, options);
-  ASSERT_TRUE(executor.ok()) << executor.status().message();
-  ASSERT_TRUE((*executor)->memory().InitializeParameters().ok());
+  Rig rig;
+  rig.store = &store;
+  rig.options = TestOptions(1, 2, 600000);
+  const Status made = rig.Make(Chain(), std::make_unique<LeadScheduler>(1),
+                               std::make_unique<HubCommunicator>(hub, 1));
+  ASSERT_TRUE(made.ok()) << made.message();
   std::thread ends(
-      [&] { (*executor)->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone")); });
+      [&] { rig.executor->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone")); });
   const ChainBatch batch(kSamples * kWidth, 1, 1);
-  const auto done = (*executor)->Step(batch.Step(1, kSamples));
+  const auto done = rig.executor->Step(batch.Step(1, kSamples));
   ends.join();
   EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
   EXPECT_STREQ(done.status().message(), "rank 0 is gone");
 }
 
 TEST(Agreement, TicketsAreReadOnlyWhole) {
-  const std::string text = exec::EncodeTicket({.sequence = 5, .key = 7, .task = 9});
-  const auto ticket = exec::DecodeTicket(text);
-  ASSERT_TRUE(ticket.ok());
-  EXPECT_EQ(ticket->sequence, 5u);
-  EXPECT_EQ(ticket->key, 7u);
-  EXPECT_EQ(ticket->task, 9u);
+  base::AbortSignal abort;
+  launch::MemoryStore store(std::make_shared<launch::MemoryTable>(), abort);
+  exec::TaskGraph graph;
+  graph.tasks.resize(1);
+  exec::OrderAgreement order(graph, {.rank = 1, .world_size = 2}, {}, /*leads=*/true, &store);
+  const std::string text(16, '\0');
   for (size_t size = 0; size < text.size(); ++size) {
-    EXPECT_EQ(exec::DecodeTicket(text.substr(0, size)).status().code(), StatusCode::kBadData);
+    EXPECT_EQ(order.TakeTicket(text.substr(0, size)).code(), StatusCode::kInternal);
   }
+  EXPECT_TRUE(order.TakeTicket(text).ok());
 }
 
 }  // namespace

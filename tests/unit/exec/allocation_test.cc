@@ -48,23 +48,20 @@ class PromptAccelerator final : public HostDevice, Accelerator, FlatMath, FlatKe
 
 void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ranks = 1) {
   const char* const op = micro_batches == 1 ? "scale_slow" : "scale";
-  graph::GraphBuilder builder(FakeOps(), 4);
-  const graph::ValueId x = builder.Input("x", {3}, DType::kFloat32);
-  graph::ValueId h = *builder.Apply("stem", "scale", {x});
+  Net net(FakeOps(), 4, {3});
+  ModelValue h = net.Apply("stem", "scale", {Net::kX});
   for (int i = 0; i < 4; ++i) {
     const std::string name = "block" + std::to_string(i);
-    h = *builder.Apply(name + ".add", "add", {h, *builder.Apply(name, op, {h})});
+    h = net.Apply(name + ".add", "add", {h, net.Apply(name, op, {h})});
   }
-  const graph::ValueId target = builder.Input("target", {3}, DType::kInt32);
-  const graph::ValueId loss = *builder.Apply("loss", "loss", {h, target});
   Rig rig;
-  rig.micro_batches = micro_batches;
-  rig.plugins.device = device;
+  rig.options.micro_batches = micro_batches;
+  rig.options.rank.world_size = ranks;
+  if (device != nullptr) rig.plugins.device = device;
   auto communicator = std::make_unique<FakeCommunicator>(ranks);
-  communicator->device_memory = 1;
+  communicator->described.device_memory = 1;
   const Status made =
-      rig.Make(*builder.Finish(x, target, h, loss, {}), std::make_unique<RandomScheduler>(),
-               std::move(communicator), {}, ranks);
+      rig.Make(net.Finish(h), std::make_unique<RandomScheduler>(), std::move(communicator));
   ASSERT_TRUE(made.ok()) << made.message();
   rig.communicator->submitted.reserve(1000);
   const float input[12] = {1, 2, 3};

@@ -12,76 +12,55 @@
 namespace engine::test {
 
 // y = x + numbers that depend on step and position, as random ones would.
-class NoiseOp final : public Op {
+class NoiseOp final : public FakeOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
+  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->differentiable_inputs = 1;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[0].shape.Count(1);
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+    return Each(call, [&](int64_t k) {
       const auto position = call.first_sample + static_cast<uint64_t>(k / width);
       const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + noise / 16;
-    }
-    return {};
+      return call.inputs[0].f32()[k] + noise / 16;
+    });
   }
   Status Backward(const OpCall& call) noexcept override {
-    for (int64_t k = 0; k < call.output_grads[0].count(); ++k) {
-      Put(call, 0, k, call.output_grads[0].f32()[k]);
-    }
+    PutEach(call, 0, [&](int64_t k) { return call.output_grads[0].f32()[k]; });
     return {};
   }
 };
 
 // y = x * bfloat16(w). On an accelerator it asks for the rounded copy, elsewhere it rounds itself.
-class RoundedScaleOp final : public Op {
+class RoundedScaleOp final : public FakeOp {
  public:
   explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
-    signature->parameters[0] = {
-        .name = "weight", .initializer = Initializer::kNormal, .scale = 0.7f, .decay = 1};
-    signature->parameters[0].shape = {inputs[0].shape.Count(1)};
-    if (reads_copy_) signature->parameters[0].dtype = DType::kBFloat16;
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
-    signature->differentiable_inputs = 3;
-    signature->backward_reads_outputs = 0;
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    AddParameter(inputs,
+                 {.name = "weight",
+                  .initializer = Initializer::kNormal,
+                  .scale = 0.7f,
+                  .decay = 1,
+                  .dtype = reads_copy_ ? DType::kBFloat16 : DType::kFloat32},
+                 signature);
+    signature->backward_reads_inputs = UINT32_MAX;
     signature->accumulates = 3;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] * Weight(call, k % width);
-    }
-    return {};
+    return Each(call, [&](int64_t k) { return call.inputs[0].f32()[k] * Weight(call, k); });
   }
   Status Backward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    const float* dy = call.output_grads[0].f32();
-    for (int64_t k = 0; k < width; ++k) {
-      float sum = 0;
-      for (int64_t j = k; j < call.inputs[0].count(); j += width) {
-        sum += dy[j] * call.inputs[0].f32()[j];
-      }
-      Put(call, 1, k, sum);
-    }
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      Put(call, 0, k, dy[k] * Weight(call, k % width));
-    }
+    const float* const dy = call.output_grads[0].f32();
+    PutSums(call, [&](int64_t k) { return dy[k] * call.inputs[0].f32()[k]; });
+    PutEach(call, 0, [&](int64_t k) { return dy[k] * Weight(call, k); });
     return {};
   }
 
  private:
   float Weight(const OpCall& call, int64_t k) const {
-    return reads_copy_ ? FromBFloat16(static_cast<const uint16_t*>(call.inputs[1].data)[k])
-                       : FromBFloat16(ToBFloat16(call.inputs[1].f32()[k]));
+    const TensorView& w = call.inputs[1];
+    return FromBFloat16(reads_copy_ ? static_cast<const uint16_t*>(w.data)[k % w.count()]
+                                    : ToBFloat16(w.f32()[k % w.count()]));
   }
   const bool reads_copy_;
 };
@@ -122,18 +101,14 @@ class InPlaceLossOp final : public Op {
 
 // y = x minus the mean of all x of all ranks. Made for the device that it runs on, as it calls
 // other ranks in the middle of its work.
-class MeanOp final : public Op {
+class MeanOp final : public FakeOp {
  public:
   explicit MeanOp(bool on_device) : on_device_(on_device) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
     constexpr int64_t kMostRanks = 8;
-    signature->output_count = 1;
-    signature->outputs[0] = inputs[0];
     signature->workspace_bytes = (2 + 2 * kMostRanks) * static_cast<int64_t>(sizeof(float));
     signature->differentiable_inputs = 1;
-    signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
     signature->uses_replicas = 1;
-    return {};
   }
   Status Forward(const OpCall& call) noexcept override {
     const TensorView x = call.inputs[0], y = call.outputs[0];

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <map>
@@ -142,24 +143,20 @@ struct AsyncWorld {
   // Ops that can and cannot add to a gradient, a value with three uses, and rounded parameters.
   graph::Graph Model(const graph::OpFactory& ops) const {
     if (model) return model(ops, kAsyncSamples / micro_batches);
-    graph::GraphBuilder builder(ops, kAsyncSamples / micro_batches);
-    const graph::ValueId x = builder.Input("x", {kAsyncWidth}, DType::kFloat32);
-    graph::ValueId h = *builder.Apply("noise", "noise", {x});
-    h = *builder.Apply("first", "scale_first", {h});
-    if (gathers) h = *builder.Apply("mean", "mean", {h});
-    const graph::ValueId f = *builder.Apply("a", "scale", {h});
-    h = *builder.Apply("a_add", "add", {h, f});
-    const graph::ValueId g = *builder.Apply("b", "rounded", {h});
-    h = *builder.Apply("b_add", "add", {h, *builder.Apply("b_shift", "shift", {g})});
-    h = *builder.Apply("c", "rounded", {h});
-    h = *builder.Apply("d", "shift", {h});
-    const graph::ValueId target = builder.Input("target", {kAsyncWidth}, DType::kInt32);
-    const graph::ValueId made = *builder.Apply("loss", loss, {h, target});
-    auto graph = builder.Finish(x, target, h, made, frozen);
-    EXPECT_TRUE(graph.ok()) << graph.status().message();
-    graph->parameters[1].learning_rate_scale = 0.5f;
-    graph->parameters[2].weight_decay_scale = 2;
-    return std::move(*graph);
+    Net net(ops, kAsyncSamples / micro_batches, {kAsyncWidth});
+    ModelValue h = net.Apply("noise", "noise", {Net::kX});
+    h = net.Apply("first", "scale_first", {h});
+    if (gathers) h = net.Apply("mean", "mean", {h});
+    const ModelValue f = net.Apply("a", "scale", {h});
+    h = net.Apply("a_add", "add", {h, f});
+    const ModelValue g = net.Apply("b", "rounded", {h});
+    h = net.Apply("b_add", "add", {h, net.Apply("b_shift", "shift", {g})});
+    h = net.Apply("c", "rounded", {h});
+    h = net.Apply("d", "shift", {h});
+    graph::Graph graph = net.Finish(h, frozen, loss);
+    graph.parameters[1].learning_rate_scale = 0.5f;
+    graph.parameters[2].weight_decay_scale = 2;
+    return graph;
   }
 
   exec::ExecutorOptions Options(int rank) const {
@@ -300,7 +297,7 @@ struct AsyncWorld {
   }
 
   static Status Read(exec::Executor& executor, AsyncOutcome* outcome) {
-    ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
+    ENGINE_RETURN_IF_ERROR(executor.CollectStates());
     const auto append = [&](const TensorView& view, std::vector<float>* to) -> Status {
       if (view.data == nullptr) return {};
       const size_t begin = to->size();
@@ -310,7 +307,7 @@ struct AsyncWorld {
     for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
       const auto index = static_cast<int32_t>(p);
       ENGINE_RETURN_IF_ERROR(append(executor.memory().parameter(index), &outcome->parameters));
-      ENGINE_RETURN_IF_ERROR(append(executor.optimizer_state(index, 0), &outcome->momentum));
+      ENGINE_RETURN_IF_ERROR(append(executor.updates().state(index, 0), &outcome->momentum));
     }
     return {};
   }
@@ -329,5 +326,23 @@ struct AsyncWorld {
     return host.Run();
   }
 };
+
+inline void ExpectSameBits(const std::vector<AsyncOutcome>& made,
+                           const std::vector<AsyncOutcome>& wanted) {
+  ASSERT_EQ(made.size(), wanted.size());
+  for (size_t r = 0; r < made.size(); ++r) {
+    SCOPED_TRACE("rank " + std::to_string(r));
+    ASSERT_TRUE(wanted[r].status.ok()) << wanted[r].status.message();
+    ASSERT_TRUE(made[r].status.ok()) << made[r].status.message();
+    ASSERT_FALSE(wanted[r].parameters.empty());
+    EXPECT_TRUE(r > 0 || !wanted[r].momentum.empty());
+    for (const float value : wanted[r].parameters) ASSERT_TRUE(std::isfinite(value));
+    EXPECT_EQ(made[r].losses, wanted[r].losses);
+    EXPECT_EQ(made[r].counts, wanted[r].counts);
+    EXPECT_EQ(made[r].parameters, wanted[r].parameters);
+    EXPECT_EQ(made[r].momentum, wanted[r].momentum);
+    EXPECT_EQ(made[r].too_early, 0);
+  }
+}
 
 }  // namespace engine::test

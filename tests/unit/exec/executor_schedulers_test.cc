@@ -67,46 +67,6 @@ TEST(ExecutorTest, ForwardBeginsBeforeAllOfTheLastStepHasArrived) {
   EXPECT_LT(first_forward, last_transfer);
 }
 
-// Keeps the task with this kind back for ever.
-class HoldingScheduler final : public RandomScheduler {
- public:
-  Action Next(Lane lane) noexcept override {
-    return lane == Lane::kIo ? Action{} : RandomScheduler::Next(lane);
-  }
-};
-
-TEST(ExecutorTest, SchedulerThatHoldsForEverIsReportedAsStalled) {
-  Rig rig;
-  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<HoldingScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
-  const BatchData batch;
-  const auto result = rig.Step(batch.Step(1));
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), StatusCode::kTimeout);
-  EXPECT_THAT(result.status().message(),
-              HasSubstr("scheduler 'test_sched' holds 'transfer statistics'"));
-}
-
-class ImpatientScheduler final : public RandomScheduler {
- public:
-  Action Next(Lane lane) noexcept override {
-    return lane == Lane::kIo ? Action{} : Action{.kind = ActionKind::kRun, .task = 5};
-  }
-};
-
-TEST(ExecutorTest, SchedulerThatRunsWhatIsNotReadyIsNamed) {
-  Rig rig;
-  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<ImpatientScheduler>(),
-                       std::make_unique<FakeCommunicator>())
-                  .ok());
-  const BatchData batch;
-  const auto result = rig.Step(batch.Step(1));
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), StatusCode::kPlugin);
-  EXPECT_THAT(result.status().message(), HasSubstr("scheduler 'test_sched' asked for task 5"));
-}
-
 // A plan that says whatever the test wants.
 class PlanningScheduler final : public RandomScheduler {
  public:
@@ -121,10 +81,8 @@ class PlanningScheduler final : public RandomScheduler {
 };
 
 graph::Graph TwoParameters(int64_t width = kWidth) {
-  graph::GraphBuilder builder(FakeOps(), kSamples);
-  const graph::ValueId x = builder.Input("x", {width}, DType::kFloat32);
-  const graph::ValueId a = Must(builder.Apply("a", "scale", {x}));
-  return Finished(builder, x, Must(builder.Apply("b", "shift", {a})), {}, width);
+  Net net(FakeOps(), kSamples, {width});
+  return net.Finish(net.Apply("b", "shift", {net.Apply("a", "scale", {Net::kX})}));
 }
 
 TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
@@ -140,8 +98,7 @@ TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
   };
   for (const auto& [units, message] : cases) {
     Rig rig;
-    const Status status = rig.Make(TwoParameters(), std::make_unique<PlanningScheduler>(units),
-                                   std::make_unique<FakeCommunicator>());
+    const Status status = rig.Make(TwoParameters(), std::make_unique<PlanningScheduler>(units));
     EXPECT_EQ(status.code(), StatusCode::kPlugin) << message;
     EXPECT_THAT(status.message(), HasSubstr(message));
     EXPECT_THAT(status.message(), HasSubstr("scheduler 'test_sched'"));
@@ -170,39 +127,25 @@ TEST(ExecutorTest, CutsThatRanksCannotShareAreRefused) {
   Rig rig;
   const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 20}},
                                                     {{0, 0, 20, 28}, {1, 0, 0, kWide}}};
-  const Status status = rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units),
-                                 std::make_unique<FakeCommunicator>());
+  const Status status = rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units));
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), HasSubstr("after 20 elements, which is no multiple of 16"));
 }
 
 TEST(ExecutorTest, SplitSumsGiveTheSameBits) {
-  const BatchData batch;
   Rig plain, split;
   auto scheduler = std::make_unique<RandomScheduler>(7);
   scheduler->stages = UnitStages::kReduceScatterAllGather;
   ASSERT_TRUE(plain.Make(TangledGraph()).ok());
-  ASSERT_TRUE(
-      split.Make(TangledGraph(), std::move(scheduler), std::make_unique<FakeCommunicator>()).ok());
-  for (uint64_t step = 1; step <= 3; ++step) {
-    ASSERT_TRUE(plain.Step(batch.Step(step)).ok());
-    ASSERT_TRUE(split.Step(batch.Step(step)).ok());
-  }
-  EXPECT_EQ(plain.Parameters(), split.Parameters());
+  ASSERT_TRUE(split.Make(TangledGraph(), std::move(scheduler)).ok());
+  EXPECT_EQ(Trained(&split, 3), Trained(&plain, 3));
 }
 
 // The graph of the first distributed pull requests of the field: ab = a + b, cd = c + d, final = ab
 // + cd.
 TEST(ExecutorTest, OrderIsTheSameOnEveryPass) {
-  graph::GraphBuilder builder(FakeOps(), kSamples);
-  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  std::vector<graph::ValueId> leaf;
-  for (const char* name : {"a", "b", "c", "d"})
-    leaf.push_back(Must(builder.Apply(name, "constant", {x})));
-  const graph::ValueId ab = Must(builder.Apply("ab", "add", {leaf[0], leaf[1]}));
-  const graph::ValueId cd = Must(builder.Apply("cd", "add", {leaf[2], leaf[3]}));
   Rig rig;
-  ASSERT_TRUE(rig.Make(Finished(builder, x, Must(builder.Apply("final", "add", {ab, cd})))).ok());
+  ASSERT_TRUE(rig.Make(FourLeaves(kWidth, kSamples)).ok());
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   const std::vector<uint32_t> first = rig.scheduler->order;

@@ -10,50 +10,43 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// One step after the other, and steps that overlap, with transfers that take their time.
 TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
-  const BatchData batch;
   Rig sequential;
   ASSERT_TRUE(sequential.Make(TangledGraph()).ok());
-  for (uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(sequential.Step(batch.Step(step)).ok());
-  const std::vector<float> expected = sequential.Parameters();
+  const std::vector<float> expected = Trained(&sequential, 4);
   for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const bool overlap = seed <= 20;
     Rig rig;
-    ASSERT_TRUE(rig.Make(TangledGraph(), seed).ok());
-    for (uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(rig.Step(batch.Step(step)).ok());
-    ASSERT_EQ(rig.Parameters(), expected) << "seed " << seed;
+    ASSERT_TRUE(rig.Make(TangledGraph(), seed, std::chrono::microseconds(overlap ? 200 : 0)).ok());
+    ASSERT_EQ(Trained(&rig, 4, !overlap), expected) << "seed " << seed;
   }
 }
 
 // Values with several uses as inputs of an op that gives all of them one gradient.
 graph::Graph EqualGradientsGraph(const std::string& sum_op) {
-  graph::GraphBuilder builder(FakeOps(), kSamples);
-  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  graph::ValueId h = Must(builder.Apply("stem", "scale", {x}));
+  Net net(FakeOps(), kSamples, {kWidth});
+  ModelValue h = net.Apply("stem", "scale", {Net::kX});
   for (const char* name : {"a", "b"}) {
     const std::string block = name;
-    const graph::ValueId f = Must(builder.Apply(block + ".f", "scale", {h}));
-    const graph::ValueId g = Must(builder.Apply(block + ".g", "scale_slow", {f}));
-    const graph::ValueId s = Must(builder.Apply(block + ".shift", "shift", {h}));
-    h = Must(builder.Apply(block + ".sum", sum_op, {h, f, g, s, h}));
-    h = Must(builder.Apply(block + ".add", "add",
-                           {h, Must(builder.Apply(block + ".later", "scale", {f}))}));
+    const ModelValue f = net.Apply(block + ".f", "scale", {h});
+    const ModelValue g = net.Apply(block + ".g", "scale_slow", {f});
+    const ModelValue s = net.Apply(block + ".shift", "shift", {h});
+    h = net.Apply(block + ".sum", sum_op, {h, f, g, s, h});
+    h = net.Apply(block + ".add", "add", {h, net.Apply(block + ".later", "scale", {f})});
   }
-  return Finished(builder, x, Must(builder.Apply("last", "shift", {h})));
+  return net.Finish(net.Apply("last", "shift", {h}));
 }
 
 TEST(ExecutorTest, EqualGradientsInOneMemoryGiveTheSameBits) {
-  const BatchData batch;
-  exec::StepInput input = batch.Step(1);
-  input.learning_rate = 0.01f;
   Rig apart;
   ASSERT_TRUE(apart.Make(EqualGradientsGraph("doubled_sum_apart")).ok());
-  ASSERT_TRUE(apart.Step(input).ok());
+  const std::vector<float> expected = Trained(&apart, 1);
   for (const char* op : {"doubled_sum", "doubled_sum_adds"}) {
     for (uint64_t seed = 0; seed <= 50; ++seed) {
       Rig rig;
       ASSERT_TRUE(rig.Make(EqualGradientsGraph(op), seed).ok());
-      ASSERT_TRUE(rig.Step(input).ok());
-      ASSERT_EQ(rig.Parameters(), apart.Parameters()) << op << ", seed " << seed;
+      ASSERT_EQ(Trained(&rig, 1), expected) << op << ", seed " << seed;
     }
   }
 }
@@ -89,13 +82,12 @@ TEST(ExecutorTest, GradientsAreThoseOfTheLoss) {
 }
 
 TEST(ExecutorTest, FrozenAndUnreachedParametersAreNeitherSentNorUpdated) {
-  graph::GraphBuilder builder(FakeOps(), kSamples);
-  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  const graph::ValueId a = Must(builder.Apply("a", "scale", {x}));
-  const graph::ValueId b = Must(builder.Apply("b", "scale", {a}));
-  Must(builder.Apply("dead", "scale", {a}));
+  Net net(FakeOps(), kSamples, {kWidth});
+  const ModelValue a = net.Apply("a", "scale", {Net::kX});
+  const ModelValue b = net.Apply("b", "scale", {a});
+  net.Apply("dead", "scale", {a});
   Rig rig;
-  ASSERT_TRUE(rig.Make(Finished(builder, x, b, {"a."})).ok());
+  ASSERT_TRUE(rig.Make(net.Finish(b, {"a."})).ok());
   const BatchData batch;
   ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
   EXPECT_EQ(rig.executor->unreached_parameters(), std::vector<std::string>{"dead.weight"});
@@ -116,8 +108,9 @@ TEST(ExecutorTest, MeanIsOverTheSamplesOfAllRanks) {
   const BatchData batch;
   Rig one, two;
   ASSERT_TRUE(one.Make(TangledGraph()).ok());
+  two.options.rank.world_size = 2;
   ASSERT_TRUE(two.Make(TangledGraph(), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>(2), {}, 2)
+                       std::make_unique<FakeCommunicator>(2))
                   .ok());
   const auto first = one.Step(batch.Step(1));
   const auto second = two.Step(batch.Step(1));
@@ -176,56 +169,23 @@ TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
               HasSubstr("transfer c.side.weight: lost connection to rank 1"));
 }
 
-// Steps without a flush between them, transfers that take their time and a scheduler that picks at
-// random: the parameters must be those of one step after the other.
-TEST(ExecutorTest, StepsThatOverlapGiveTheSameBits) {
-  const BatchData batch;
-  const auto small = [&](uint64_t step) {
-    exec::StepInput input = batch.Step(step);
-    input.learning_rate = 0.01f;
-    return input;
-  };
-  Rig sequential;
-  ASSERT_TRUE(sequential.Make(TangledGraph()).ok());
-  for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(sequential.Step(small(step)).ok());
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    Rig rig;
-    ASSERT_TRUE(rig.Make(TangledGraph(), seed, std::chrono::microseconds(200)).ok());
-    for (uint64_t step = 1; step <= 4; ++step) ASSERT_TRUE(rig.executor->Step(small(step)).ok());
-    ASSERT_TRUE(rig.executor->Flush().ok());
-    ASSERT_EQ(rig.Parameters(), sequential.Parameters()) << "seed " << seed;
-  }
-}
-
 // Without transfers: the same bits, whatever the order, and the same statistics.
 TEST(ExecutorTest, OneRankSendsNothing) {
-  const BatchData batch;
-  const auto small = [&](uint64_t step) {
-    exec::StepInput input = batch.Step(step);
-    input.learning_rate = 0.01f;
-    return input;
-  };
   for (const std::vector<std::string>& frozen :
        {std::vector<std::string>{}, {"b.", "last."}, {"stem.", "a.", "b.", "c.", "last."}}) {
     Rig sends;
     ASSERT_TRUE(sends.Make(TangledGraph(frozen)).ok());
-    exec::StepResult wanted;
-    for (uint64_t step = 1; step <= 4; ++step) wanted = *sends.Step(small(step));
+    const std::vector<float> expected = Trained(&sends, 4);
+    EXPECT_FALSE(sends.communicator->submitted.empty());
+    const float loss = sends.executor->memory().statistics()->loss_sum;
     for (uint64_t seed = 0; seed <= 40; ++seed) {
       Rig rig;
-      rig.sends_alone = false;
+      rig.options.sends_alone = false;
       ASSERT_TRUE(rig.Make(TangledGraph(frozen), seed).ok());
-      Result<exec::StepResult> made = exec::StepResult();
-      for (uint64_t step = 1; step <= 4 && made.ok(); ++step) {
-        made = rig.executor->Step(small(step));
-      }
-      ASSERT_TRUE(made.ok()) << made.status().message();
-      ASSERT_TRUE(rig.executor->Flush().ok());
-      ASSERT_EQ(rig.Parameters(), sends.Parameters()) << "seed " << seed;
-      EXPECT_EQ(made->statistics.loss_sum, wanted.statistics.loss_sum);
+      ASSERT_EQ(Trained(&rig, 4, /*flushes=*/false), expected) << "seed " << seed;
+      EXPECT_EQ(rig.executor->memory().statistics()->loss_sum, loss);
       EXPECT_TRUE(rig.communicator->submitted.empty());
     }
-    EXPECT_FALSE(sends.communicator->submitted.empty());
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,30 @@ inline void Put(const OpCall& call, int i, int64_t k, float value) {
   float* gradient = call.input_grads[i].f32();
   if (gradient == nullptr) return;
   gradient[k] = (call.accumulate >> i & 1u) != 0 ? gradient[k] + value : value;
+}
+
+// outputs[0] of each element, by `of(k)`.
+template <typename Of>
+Status Each(const OpCall& call, const Of& of) {
+  for (int64_t k = 0; k < call.outputs[0].count(); ++k) call.outputs[0].f32()[k] = of(k);
+  return {};
+}
+
+// The gradient of input `i` for each element, by `of(k)`.
+template <typename Of>
+void PutEach(const OpCall& call, int i, const Of& of) {
+  for (int64_t k = 0; k < call.output_grads[0].count(); ++k) Put(call, i, k, of(k));
+}
+
+// The gradient of input 1, a parameter of one sample's shape: sums of `of(k)` over the samples.
+template <typename Of>
+void PutSums(const OpCall& call, const Of& of) {
+  const int64_t width = call.inputs[1].count();
+  for (int64_t k = 0; k < width; ++k) {
+    float sum = 0;
+    for (int64_t j = k; j < call.output_grads[0].count(); j += width) sum += of(j);
+    Put(call, 1, k, sum);
+  }
 }
 
 // An op with one output like its first input, whose backward pass reads neither inputs nor outputs,
@@ -53,24 +78,14 @@ class ScaleOp final : public FakeOp {
     signature->accumulates = accumulates_ ? 3 : 0;
   }
   Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] * call.inputs[1].f32()[k % width];
-    }
-    return {};
+    const TensorView &x = call.inputs[0], &w = call.inputs[1];
+    return Each(call, [&](int64_t k) { return x.f32()[k] * w.f32()[k % w.count()]; });
   }
   Status Backward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    const int64_t rows = call.inputs[0].count() / width;
-    const float* dy = call.output_grads[0].f32();
-    for (int64_t k = 0; k < width; ++k) {
-      float sum = 0;
-      for (int64_t r = 0; r < rows; ++r)
-        sum += dy[r * width + k] * call.inputs[0].f32()[r * width + k];
-      Put(call, 1, k, sum);
-    }
-    for (int64_t k = 0; k < rows * width; ++k)
-      Put(call, 0, k, dy[k] * call.inputs[1].f32()[k % width]);
+    const TensorView &x = call.inputs[0], &w = call.inputs[1];
+    const float* const dy = call.output_grads[0].f32();
+    PutSums(call, [&](int64_t k) { return dy[k] * x.f32()[k]; });
+    PutEach(call, 0, [&](int64_t k) { return dy[k] * w.f32()[k % w.count()]; });
     return {};
   }
 
@@ -89,24 +104,13 @@ class ShiftOp final : public FakeOp {
     signature->in_place_of = 0;
   }
   Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + call.inputs[1].f32()[k % width];
-    }
-    return {};
+    const TensorView &x = call.inputs[0], &b = call.inputs[1];
+    return Each(call, [&](int64_t k) { return x.f32()[k] + b.f32()[k % b.count()]; });
   }
   Status Backward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    const int64_t rows = call.outputs[0].count() / width;
-    const float* dy = call.output_grads[0].f32();
-    for (int64_t k = 0; k < width; ++k) {
-      float sum = 0;
-      for (int64_t r = 0; r < rows; ++r) sum += dy[r * width + k];
-      Put(call, 1, k, sum);
-    }
-    if (call.input_grads[0].f32() != dy) {
-      for (int64_t k = 0; k < rows * width; ++k) Put(call, 0, k, dy[k]);
-    }
+    const float* const dy = call.output_grads[0].f32();
+    PutSums(call, [&](int64_t k) { return dy[k]; });
+    if (call.input_grads[0].f32() != dy) PutEach(call, 0, [&](int64_t k) { return dy[k]; });
     return {};
   }
 };
@@ -118,16 +122,13 @@ class AddOp final : public FakeOp {
     signature->in_place_of = 0;
   }
   Status Forward(const OpCall& call) noexcept override {
-    for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
-      call.outputs[0].f32()[k] = call.inputs[0].f32()[k] + call.inputs[1].f32()[k];
-    }
-    return {};
+    const TensorView &a = call.inputs[0], &b = call.inputs[1];
+    return Each(call, [&](int64_t k) { return a.f32()[k] + b.f32()[k]; });
   }
   Status Backward(const OpCall& call) noexcept override {
-    const float* dy = call.output_grads[0].f32();
+    const float* const dy = call.output_grads[0].f32();
     for (int i = 0; i < 2; ++i) {
-      if (call.input_grads[i].f32() == dy) continue;
-      for (int64_t k = 0; k < call.outputs[0].count(); ++k) Put(call, i, k, dy[k]);
+      if (call.input_grads[i].f32() != dy) PutEach(call, i, [&](int64_t k) { return dy[k]; });
     }
     return {};
   }
@@ -145,21 +146,18 @@ class DoubledSumOp final : public FakeOp {
     signature->accumulates = accumulates_ ? all : 0;
   }
   Status Forward(const OpCall& call) noexcept override {
-    for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
+    return Each(call, [&](int64_t k) {
       float sum = 0;
       for (const TensorView& input : call.inputs) sum += input.f32()[k];
-      call.outputs[0].f32()[k] = 2 * sum;
-    }
-    return {};
+      return 2 * sum;
+    });
   }
   Status Backward(const OpCall& call) noexcept override {
+    std::set<void*> written;
     for (size_t i = 0; i < call.inputs.size(); ++i) {
-      bool written = false;
-      for (size_t j = 0; j < i; ++j)
-        written |= call.input_grads[j].data == call.input_grads[i].data;
-      for (int64_t k = 0; k < call.outputs[0].count() && !written; ++k) {
-        Put(call, static_cast<int>(i), k, 2 * call.output_grads[0].f32()[k]);
-      }
+      if (!written.insert(call.input_grads[i].data).second) continue;
+      PutEach(call, static_cast<int>(i),
+              [&](int64_t k) { return 2 * call.output_grads[0].f32()[k]; });
     }
     return {};
   }
@@ -176,20 +174,11 @@ class ConstantOp final : public FakeOp {
     signature->differentiable_inputs = 2;
   }
   Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    for (int64_t k = 0; k < call.outputs[0].count(); ++k) {
-      call.outputs[0].f32()[k] = call.inputs[1].f32()[k % width];
-    }
-    return {};
+    const TensorView& w = call.inputs[1];
+    return Each(call, [&](int64_t k) { return w.f32()[k % w.count()]; });
   }
   Status Backward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[1].count();
-    for (int64_t k = 0; k < width; ++k) {
-      float sum = 0;
-      for (int64_t j = k; j < call.outputs[0].count(); j += width)
-        sum += call.output_grads[0].f32()[j];
-      Put(call, 1, k, sum);
-    }
+    PutSums(call, [&](int64_t k) { return call.output_grads[0].f32()[k]; });
     return {};
   }
 };
@@ -230,9 +219,8 @@ class AccumulateOp final : public Op {
     return {};
   }
   Status Forward(const OpCall& call) noexcept override {
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k)
-      call.outputs[0].f32()[k] += call.inputs[1].f32()[k];
-    return {};
+    float* const sum = call.outputs[0].f32();
+    return Each(call, [&](int64_t k) { return sum[k] + call.inputs[1].f32()[k]; });
   }
   Status Backward(const OpCall&) noexcept override {
     return Status::Error(StatusCode::kInternal, "accumulate has no backward");

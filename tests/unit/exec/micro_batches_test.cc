@@ -41,18 +41,15 @@ class PositionOp final : public FakeOp {
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[0].shape.Count(1);
     first_ = call.first_sample;
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
+    return Each(call, [&](int64_t k) {
       const auto position = static_cast<int64_t>(call.first_sample) + k / width;
-      call.outputs[0].f32()[k] =
-          call.inputs[0].f32()[k] + static_cast<float>(position % 4 + static_cast<int>(call.step));
-    }
-    return {};
+      return call.inputs[0].f32()[k] +
+             static_cast<float>(position % 4 + static_cast<int>(call.step));
+    });
   }
   Status Backward(const OpCall& call) noexcept override {
     if (call.first_sample != first_) return Status::Error(StatusCode::kInternal, "another pass");
-    for (int64_t k = 0; k < call.output_grads[0].count(); ++k) {
-      Put(call, 0, k, call.output_grads[0].f32()[k]);
-    }
+    PutEach(call, 0, [&](int64_t k) { return call.output_grads[0].f32()[k]; });
     return {};
   }
 
@@ -70,24 +67,17 @@ Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
 // Residual blocks; a parameter with three uses, one of which is twice in one call; one that is
 // frozen, and one that is used by two layers.
 graph::Graph Tied(int64_t max_samples, const char* op = "scale") {
-  graph::GraphBuilder builder(MakeOp, max_samples);
-  const auto apply = [&](const std::string& name, const char* kind,
-                         std::vector<graph::ValueId> inputs) {
-    auto value = builder.Apply(name, kind, inputs);
-    EXPECT_TRUE(value.ok()) << value.status().message();
-    return value.ok() ? *value : graph::kNone;
-  };
-  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  graph::ValueId h = apply("stem", "scale", {apply("position", "position", {x})});
-  const graph::ValueId stem = *builder.ParameterValue("stem.weight");
-  const graph::ValueId f = apply("a.scale", op, {h});
-  h = apply("a.add", "add", {h, f});
-  h = apply("a.tied", "tied_scale", {h, stem});
-  h = apply("b.add", "add", {h, apply("b.frozen", "scale_slow", {h})});
-  h = apply("b.twice", "add", {h, h});
-  h = apply("b.tied", "tied_scale", {h, stem});
-  apply("dead", "scale", {apply("dead.position", "position", {h})});
-  return FinishedModel(builder, x, h, kWidth, {"b.frozen"});
+  Net net(MakeOp, max_samples, {kWidth});
+  ModelValue h = net.Apply("stem", "scale", {net.Apply("position", "position", {Net::kX})});
+  const ModelValue stem = net.Parameter("stem.weight");
+  const ModelValue f = net.Apply("a.scale", op, {h});
+  h = net.Apply("a.add", "add", {h, f});
+  h = net.Apply("a.tied", "tied_scale", {h, stem});
+  h = net.Apply("b.add", "add", {h, net.Apply("b.frozen", "scale_slow", {h})});
+  h = net.Apply("b.twice", "add", {h, h});
+  h = net.Apply("b.tied", "tied_scale", {h, stem});
+  net.Apply("dead", "scale", {net.Apply("dead.position", "position", {h})});
+  return net.Finish(h, {"b.frozen"});
 }
 
 // The same samples in every step, for a rate with which the numbers stay small.
@@ -140,34 +130,26 @@ class KeepsCalls final : public Optimizer {
 
 Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
   Outcome outcome;
-  HostDevice device;
-  plugin::PluginSet plugins;
-  plugins.device = &device;
-  plugins.communicator =
-      std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(options.seed == 0 ? 0 : 50));
-  plugins.scheduler = std::make_unique<RandomScheduler>(options.seed);
+  Rig rig;
   auto optimizer = std::make_unique<KeepsCalls>();
   KeepsCalls* const updates = optimizer.get();
-  plugins.optimizer = std::move(optimizer);
+  rig.plugins.optimizer = std::move(optimizer);
+  rig.ops = MakeOp;
+  rig.options.micro_batches = options.micro_batches;
+  rig.options.loss_scale = options.loss_scale;
+  rig.options.sends_alone = options.sends;
   const int64_t at_once = (kSamples + options.micro_batches - 1) / options.micro_batches;
   graph::Graph graph = Tied(at_once, options.op);
   for (size_t p = 0; p < options.rate_scale.size(); ++p) {
     graph.parameters[p].learning_rate_scale = options.rate_scale[p];
     graph.parameters[p].weight_decay_scale = options.rate_scale[p] / 2;
   }
-  auto made = exec::Executor::Create(std::move(graph), plugins, MakeOp, nullptr,
-                                     {.timeout_ms = 1000,
-                                      .micro_batches = options.micro_batches,
-                                      .loss_scale = options.loss_scale,
-                                      .sends_alone = options.sends,
-                                      .scheduler_name = "test_sched",
-                                      .optimizer_name = "test_sgd"});
-  outcome.status = made.status();
-  if (!made.ok()) return outcome;
-  exec::Executor& executor = **made;
+  outcome.status = rig.Make(std::move(graph), options.seed,
+                            std::chrono::microseconds(options.seed == 0 ? 0 : 50));
+  if (!outcome.status.ok()) return outcome;
+  exec::Executor& executor = *rig.executor;
   outcome.arena_bytes = executor.memory().plan().arena_bytes;
   for (const exec::Task& task : executor.tasks().tasks) outcome.tasks.push_back(task.name);
-  outcome.status = executor.memory().InitializeParameters();
   const Data data;
   uint64_t step = 0;
   for (const int64_t samples : options.samples) {
@@ -180,8 +162,7 @@ Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
     }
   }
   outcome.status = executor.Flush();
-  const exec::ModelMemory& memory = executor.memory();
-  outcome.parameters.assign(memory.parameters(), memory.parameters() + memory.layout().total_count);
+  outcome.parameters = rig.Parameters();
   if (calls != nullptr) calls->calls = updates->calls;
   return outcome;
 }

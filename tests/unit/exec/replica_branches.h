@@ -13,25 +13,17 @@ constexpr int64_t kWidth = 5;
 // Two branches, so that schedulers can choose, and gathers whose results later ones depend on.
 inline graph::Graph Branches(int64_t max_samples, const char* center = "center",
                              const std::vector<std::string>& frozen = {}) {
-  graph::GraphBuilder builder(ReplicaOps(), max_samples);
-  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  const auto apply = [&](const std::string& name, const char* op,
-                         std::vector<graph::ValueId> inputs) {
-    auto value = builder.Apply(name, op, inputs);
-    EXPECT_TRUE(value.ok()) << value.status().message();
-    return *value;
-  };
-  graph::ValueId h = apply("first", center, {apply("stem", "scale", {x})});
+  Net net(ReplicaOps(), max_samples, {kWidth});
+  ModelValue h = net.Apply("first", center, {net.Apply("stem", "scale", {Net::kX})});
   for (const std::string block : {"a", "b"}) {
-    const graph::ValueId f =
-        apply(block + ".center", center, {apply(block + ".scale", "scale", {h})});
-    const graph::ValueId g =
-        apply(block + ".other", center, {apply(block + ".shift", "shift", {h})});
-    h = apply(block + ".scale2", "scale", {apply(block + ".add", "add", {f, g})});
+    const ModelValue f =
+        net.Apply(block + ".center", center, {net.Apply(block + ".scale", "scale", {h})});
+    const ModelValue g =
+        net.Apply(block + ".other", center, {net.Apply(block + ".shift", "shift", {h})});
+    h = net.Apply(block + ".scale2", "scale", {net.Apply(block + ".add", "add", {f, g})});
   }
-  apply("dead", center, {apply("dead.scale", "scale", {h})});
-  h = apply("last", "shift", {h});
-  return FinishedModel(builder, x, h, kWidth, frozen);
+  net.Apply("dead", center, {net.Apply("dead.scale", "scale", {h})});
+  return net.Finish(net.Apply("last", "shift", {h}), frozen);
 }
 
 // Of the whole step; ranks have contiguous shares, larger ones first.

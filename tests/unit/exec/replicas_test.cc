@@ -35,12 +35,6 @@ class AnyOrderCommunicator final : public Communicator {
   const uint32_t kinds_;
 };
 
-class LeadScheduler final : public RandomScheduler {
- public:
-  explicit LeadScheduler(uint64_t seed) : RandomScheduler(seed) {}
-  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
-};
-
 struct RankResult {
   Status status;
   std::vector<float> losses;
@@ -62,34 +56,28 @@ struct World {
 
   RankResult RunRank(int rank, Hub& hub, Hub& gathers, base::Store& store) const {
     RankResult result;
-    HostDevice device;
     HubCommunicator for_replicas(gathers, rank);
-    plugin::PluginSet plugins;
-    plugins.device = &device;
+    const uint64_t own_seed = seed == 0 ? 0 : seed + static_cast<uint64_t>(rank);
+    std::unique_ptr<Communicator> network = std::make_unique<HubCommunicator>(hub, rank);
+    std::unique_ptr<Scheduler> scheduler = std::make_unique<LeadScheduler>(own_seed);
     if (any_order) {
-      plugins.communicator = std::make_unique<AnyOrderCommunicator>(hub, rank);
-      plugins.scheduler =
-          std::make_unique<RandomScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
-    } else {
-      plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
-      plugins.scheduler =
-          std::make_unique<LeadScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
+      network = std::make_unique<AnyOrderCommunicator>(hub, rank);
+      scheduler = std::make_unique<RandomScheduler>(own_seed);
     }
-    plugins.optimizer = std::make_unique<FakeSgd>();
-    exec::ExecutorOptions options = TestOptions(rank, size, timeout_ms);
-    options.shard_optimizer = shard;
-    options.micro_batches = micro_batches;
-    options.replicas = any_order ? nullptr : &for_replicas;
+    Rig rig;
+    rig.store = &store;
+    rig.ops = ReplicaOps();
+    rig.options = TestOptions(rank, size, timeout_ms);
+    rig.options.shard_optimizer = shard;
+    rig.options.micro_batches = micro_batches;
+    rig.options.replicas = any_order ? nullptr : &for_replicas;
     const int64_t at_once = (6 + micro_batches - 1) / micro_batches;
-    auto made =
-        exec::Executor::Create(Branches(at_once, center), plugins, ReplicaOps(), &store, options);
-    result.status = made.status();
-    if (made.ok()) result.status = Train(**made, rank, &result);
+    result.status = rig.Make(Branches(at_once, center), std::move(scheduler), std::move(network));
+    if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
     return result;
   }
 
   Status Train(exec::Executor& executor, int rank, RankResult* result) const {
-    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= steps && rank != absent; ++step) {
       const Batch batch(step, step % 3 == 0 ? 2 : 6, rank, size);
@@ -215,35 +203,17 @@ TEST(Replicas, BuffersOfOneRankAloneAreThoseOfRankZeroWhenShared) {
   EXPECT_NE(results[1].buffers, results[0].buffers) << "the test compares nothing";
 }
 
-// One rank of two, whose other end is this test.
-struct SingleRank {
-  explicit SingleRank(std::unique_ptr<Communicator> communicator, Communicator* replicas = nullptr,
-                      int64_t timeout_ms = 20000)
-      : communicator_(communicator.get()) {
-    plugins_.device = &device_;
-    plugins_.communicator = std::move(communicator);
-    plugins_.scheduler = std::make_unique<RandomScheduler>();
-    plugins_.optimizer = std::make_unique<FakeSgd>();
-    exec::ExecutorOptions options = TestOptions(1, 2, timeout_ms, "test_comm");
+// Rank 1 of two, whose other end is this test.
+struct SingleRank : Rig {
+  explicit SingleRank(std::unique_ptr<Communicator> network, Communicator* replicas = nullptr) {
+    ops = ReplicaOps();
+    options = TestOptions(1, 2, 600000, "test_comm");
     options.replicas = replicas;
-    auto made = exec::Executor::Create(Branches(6), plugins_, ReplicaOps(), nullptr, options);
-    status = made.status();
-    if (!made.ok()) return;
-    executor = std::move(*made);
-    status = executor->memory().InitializeParameters();
+    status = Make(Branches(6), std::make_unique<RandomScheduler>(), std::move(network));
   }
-  Result<exec::StepResult> Step(uint64_t step = 1) { return executor->Step(batch_.Input(step)); }
+  Result<exec::StepResult> Step() { return executor->Step(Batch(1, 6, 1, 2).Input(1)); }
 
   Status status;
-
- private:
-  const Batch batch_{1, 6, 1, 2};
-  HostDevice device_;
-  plugin::PluginSet plugins_;
-  Communicator* const communicator_;
-
- public:
-  std::unique_ptr<exec::Executor> executor;
 };
 
 TEST(Replicas, OpsAreToldWhereTheyAre) {
@@ -285,8 +255,7 @@ TEST(Replicas, AbortEndsARankThatWaitsInAnOp) {
     Hub hub({.world_size = 2, .match = HubMatch::kKey});
     Hub gathers({.world_size = 2});
     HubCommunicator for_replicas(gathers, 1);
-    SingleRank rank(std::make_unique<AnyOrderCommunicator>(hub, 1), own ? &for_replicas : nullptr,
-                    600000);
+    SingleRank rank(std::make_unique<AnyOrderCommunicator>(hub, 1), own ? &for_replicas : nullptr);
     ASSERT_TRUE(rank.status.ok()) << rank.status.message();
     std::thread ends([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -323,7 +292,7 @@ TEST(Replicas, AFailureElsewhereEndsARankThatWaitsInAnOp) {
       if (submitted.ok()) (void)work->WaitHost(20000);
     }
   });
-  SingleRank rank(std::move(network), &for_replicas, 600000);
+  SingleRank rank(std::move(network), &for_replicas);
   const auto done = rank.Step();
   other.join();
   EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
@@ -351,23 +320,9 @@ TEST(Replicas, ACommunicatorThatCannotGatherIsRefused) {
               AllOf(HasSubstr("layer 'first' (center)"), HasSubstr("cannot gather")));
 }
 
-// A communicator that moves nothing.
-class MeasuringCommunicator final : public Communicator {
- public:
-  CommunicatorTraits traits() const noexcept override {
-    return {.kinds = 31, .dtypes = 31, .ordered = 0, .no_op = 1};
-  }
-  Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    return alone_.Submit(transfer, out);
-  }
-  void Abort(const Status& reason) noexcept override { alone_.Abort(reason); }
-
- private:
-  FakeCommunicator alone_;
-};
-
 TEST(Replicas, WhereNothingMovesAllRanksLookLikeThisOne) {
-  MeasuringCommunicator network;
+  FakeCommunicator network;
+  network.described.no_op = 1;
   HostDevice device;
   exec::CommunicatorReplicas replicas(network, device, {.rank = 2, .world_size = 3}, 1, 1000);
   const float own[2] = {1, 2};

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "core/exec/executor.h"
+#include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/fake_ops.h"
+#include "tests/unit/exec/net.h"
 
 namespace engine::test {
 
@@ -57,29 +59,25 @@ class HostDevice : public Device {
 class FakeCommunicator final : public Communicator {
  public:
   explicit FakeCommunicator(int world_size = 1, std::chrono::microseconds delay = {})
-      : world_(world_size), delay_(delay) {
-    works_.resize(256);
-  }
+      : world_(static_cast<float>(world_size)), delay_(delay) {}
   ~FakeCommunicator() override {
     for (std::thread& thread : threads_) thread.join();
   }
-  CommunicatorTraits traits() const noexcept override {
-    return {.kinds = 31, .dtypes = 31, .device_memory = device_memory};
-  }
+  CommunicatorTraits traits() const noexcept override { return described; }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (!aborted_.ok()) return aborted_;
     submitted.push_back(transfer);
-    FakeWork& work = works_[next_++ % works_.size()];
-    work.Start(transfer, world_, transfer.sequence == fail_sequence);
+    if (submitted.size() > works_.size()) works_.emplace_back();
+    HubWork& work = works_[submitted.size() - 1];
+    *out = &work;
     if (delay_.count() == 0) {
-      work.End();
+      End(transfer, &work);
     } else {
-      threads_.emplace_back([this, &work] {
+      threads_.emplace_back([this, transfer, &work] {
         std::this_thread::sleep_for(delay_);
-        work.End();
+        End(transfer, &work);
       });
     }
-    *out = &work;
     return {};
   }
   void Abort(const Status& reason) noexcept override {
@@ -88,62 +86,23 @@ class FakeCommunicator final : public Communicator {
 
   std::vector<Transfer> submitted;
   uint64_t fail_sequence = 0;
-  uint32_t device_memory = 0;
+  CommunicatorTraits described{.kinds = 31, .dtypes = 31};
 
  private:
-  class FakeWork final : public Work {
-   public:
-    void Start(const Transfer& transfer, int world, bool fails) {
-      std::lock_guard lock(mutex_);
-      transfer_ = transfer;
-      world_ = world;
-      fails_ = fails;
-      done_ = false;
-      callback_ = nullptr;
+  void End(const Transfer& transfer, HubWork* work) const {
+    if (transfer.kind == TransferKind::kAllReduce) {
+      auto* const data = static_cast<float*>(transfer.recv);
+      for (int64_t i = 0; i < transfer.count; ++i) data[i] *= world_;
     }
-    void End() {
-      std::unique_lock lock(mutex_);
-      if (transfer_.kind == TransferKind::kAllReduce) {
-        auto* data = static_cast<float*>(transfer_.recv);
-        for (int64_t i = 0; i < transfer_.count; ++i) data[i] *= static_cast<float>(world_);
-      }
-      done_ = true;
-      const auto callback = callback_;
-      lock.unlock();
-      if (callback != nullptr) callback(context_);
-    }
-    int64_t started_ns() const noexcept override { return 0; }
-    WorkState state() const noexcept override { return WorkState::kPending; }
-    Status WaitHost(int64_t) noexcept override {
-      std::lock_guard lock(mutex_);
-      if (!done_) return Status::Error(StatusCode::kTimeout, "pending");
-      return fails_ ? Status::Error(StatusCode::kPeerLost, "lost connection to rank 1").WithRank(1)
-                    : Status();
-    }
-    Status WaitStream(Stream*) noexcept override { return {}; }
-    void OnDone(void (*callback)(void*), void* context) noexcept override {
-      std::unique_lock lock(mutex_);
-      callback_ = callback;
-      context_ = context;
-      if (!done_) return;
-      lock.unlock();
-      callback(context);
-    }
-    void Release() noexcept override {}
+    const bool fails = transfer.sequence == fail_sequence;
+    work->End(fails ? Status::Error(StatusCode::kPeerLost, "lost connection to rank 1").WithRank(1)
+                    : Status());
+  }
 
-   private:
-    std::mutex mutex_;
-    Transfer transfer_;
-    int world_ = 1;
-    bool fails_ = false, done_ = false;
-    void (*callback_)(void*) = nullptr;
-    void* context_ = nullptr;
-  };
-
-  const int world_;
+  const float world_;
   const std::chrono::microseconds delay_;
-  std::deque<FakeWork> works_;
-  size_t next_ = 0;
+  // Some are there from the beginning, for tests that count allocations.
+  std::deque<HubWork> works_ = std::deque<HubWork>(256);
   Status aborted_;
   std::vector<std::thread> threads_;
 };
@@ -196,10 +155,18 @@ class RandomScheduler : public Scheduler {
   std::vector<uint32_t> ready_[2];
 };
 
+// The same; rank 0 decides about transfers.
+class LeadScheduler final : public RandomScheduler {
+ public:
+  using RandomScheduler::RandomScheduler;
+  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
+};
+
 class FakeSgd final : public Optimizer {
  public:
+  explicit FakeSgd(UpdateGate gate = UpdateGate::kSpan) : gate_(gate) {}
   OptimizerTraits traits() const noexcept override {
-    return {.state_count = 1, .state_names = {{"count"}}};
+    return {.gate = gate_, .state_count = 1, .state_names = {{"count"}}};
   }
   Status Update(const UpdateCall& call) noexcept override {
     for (int64_t i = 0; i < call.count; ++i) {
@@ -208,6 +175,9 @@ class FakeSgd final : public Optimizer {
     }
     return {};
   }
+
+ private:
+  const UpdateGate gate_;
 };
 
 // A hook that looks at nothing: a base of those that do.
@@ -225,25 +195,23 @@ class PassiveHook : public GradientHook {
   const HookTraits traits_;
 };
 
-// `logits` with a target for each element, and the loss.
-inline graph::Graph FinishedModel(graph::GraphBuilder& builder, graph::ValueId input,
-                                  graph::ValueId logits, int64_t width,
-                                  const std::vector<std::string>& frozen = {}) {
-  const graph::ValueId target = builder.Input("target", {width}, DType::kInt32);
-  const auto loss = builder.Apply("loss", "loss", {logits, target});
-  EXPECT_TRUE(loss.ok()) << loss.status().message();
-  auto graph = builder.Finish(input, target, logits, *loss, frozen);
-  EXPECT_TRUE(graph.ok()) << graph.status().message();
-  return std::move(*graph);
-}
-
 // a, b, c, d scale, e shifts.
 inline graph::Graph ChainModel(int64_t width, int64_t samples) {
-  graph::GraphBuilder builder(FakeOps(), samples);
-  const graph::ValueId x = builder.Input("x", {width}, DType::kFloat32);
-  graph::ValueId h = x;
-  for (const char* name : {"a", "b", "c", "d"}) h = *builder.Apply(name, "scale", {h});
-  return FinishedModel(builder, x, *builder.Apply("e", "shift", {h}), width);
+  Net net(FakeOps(), samples, {width});
+  ModelValue h = Net::kX;
+  for (const char* name : {"a", "b", "c", "d"}) h = net.Apply(name, "scale", {h});
+  return net.Finish(net.Apply("e", "shift", {h}));
+}
+
+// A parameter in each of a, b, c, d; ab = a + b, cd = c + d, final = ab + cd.
+inline graph::Graph FourLeaves(int64_t width, int64_t samples) {
+  Net net(FakeOps(), samples, {width});
+  std::vector<ModelValue> leaf;
+  for (const char* name : {"a", "b", "c", "d"})
+    leaf.push_back(net.Apply(name, "constant", {Net::kX}));
+  const ModelValue ab = net.Apply("ab", "add", {leaf[0], leaf[1]});
+  const ModelValue cd = net.Apply("cd", "add", {leaf[2], leaf[3]});
+  return net.Finish(net.Apply("final", "add", {ab, cd}));
 }
 
 // Small integers that tell rank and step.
@@ -284,33 +252,45 @@ inline std::vector<float> ParametersOf(const exec::ModelMemory& memory) {
   return values;
 }
 
+// State `index` of the optimizer of all parameters that have one here.
+inline std::vector<float> StatesOf(const exec::Executor& executor, int32_t index) {
+  std::vector<float> values;
+  for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
+    const TensorView view = executor.updates().state(static_cast<int32_t>(p), index);
+    if (view.data != nullptr) values.insert(values.end(), view.f32(), view.f32() + view.count());
+  }
+  return values;
+}
+
 struct Rig {
-  int64_t micro_batches = 1;
-  bool sends_alone = true;  // one rank has transfers too
+  exec::ExecutorOptions options = TestOptions(0, 1, 1000);
+  graph::OpFactory ops = FakeOps();
+  base::Store* store = nullptr;
   HostDevice device;
   plugin::PluginSet plugins;
   std::unique_ptr<exec::Executor> executor;
   FakeCommunicator* communicator = nullptr;
   RandomScheduler* scheduler = nullptr;
 
+  Rig() {
+    options.sends_alone = true;  // one rank has transfers too
+    plugins.device = &device;
+    plugins.optimizer = std::make_unique<FakeSgd>();
+  }
+
   Status Make(graph::Graph graph, std::unique_ptr<Scheduler> chosen,
-              std::unique_ptr<FakeCommunicator> network,
-              std::vector<std::unique_ptr<GradientHook>> hooks = {}, int world_size = 1) {
-    if (plugins.device == nullptr) plugins.device = &device;
-    communicator = network.get();
+              std::unique_ptr<Communicator> network = std::make_unique<FakeCommunicator>(),
+              std::vector<std::unique_ptr<GradientHook>> hooks = {}) {
+    communicator = dynamic_cast<FakeCommunicator*>(network.get());
     scheduler = dynamic_cast<RandomScheduler*>(chosen.get());
     plugins.communicator = std::move(network);
     plugins.scheduler = std::move(chosen);
-    plugins.optimizer = std::make_unique<FakeSgd>();
     plugins.hooks = std::move(hooks);
-    exec::ExecutorOptions options = TestOptions(0, world_size, 1000);
-    options.micro_batches = micro_batches;
-    options.sends_alone = sends_alone;
-    for (size_t i = 0; i < plugins.hooks.size(); ++i)
+    for (size_t i = 0; i < plugins.hooks.size(); ++i) {
       options.hook_names.push_back("hook" + std::to_string(i));
-    auto made = exec::Executor::Create(std::move(graph), plugins, FakeOps(), nullptr, options);
-    if (!made.ok()) return made.status();
-    executor = std::move(*made);
+    }
+    ENGINE_ASSIGN_OR_RETURN(executor,
+                            exec::Executor::Create(std::move(graph), plugins, ops, store, options));
     return executor->memory().InitializeParameters();
   }
 

@@ -63,17 +63,14 @@ graph::OpFactory OpsWithLookup() {
 }
 
 graph::Graph MakeModel(bool with_table) {
-  graph::GraphBuilder builder(OpsWithLookup(), kSamples);
-  graph::ValueId x = graph::kNone, h = graph::kNone;
-  if (with_table) {
-    x = builder.Input("x", {}, DType::kInt32);
-    h = *builder.Apply("table", "lookup", {x}, {}, {.row_table = "weight"});
-  } else {
-    h = x = builder.Input("x", {kWidth}, DType::kFloat32);
-  }
-  for (const char* name : {"a", "b", "c"}) h = *builder.Apply(name, "scale", {h});
-  h = *builder.Apply("d", "shift", {h});
-  return FinishedModel(builder, x, h, kWidth);
+  const SampleTensor ids{.name = "x", .dtype = DType::kInt32};
+  const SampleTensor vector{.name = "x", .shape = {kWidth}};
+  Net net(OpsWithLookup(), kSamples, with_table ? ids : vector,
+          {.name = "target", .shape = {kWidth}, .dtype = DType::kInt32});
+  ModelValue h = Net::kX;
+  if (with_table) h = net.Apply("table", "lookup", {h}, {}, {.row_table = "weight"});
+  for (const char* name : {"a", "b", "c"}) h = net.Apply(name, "scale", {h});
+  return net.Finish(net.Apply("d", "shift", {h}));
 }
 
 struct RankResult {
@@ -96,28 +93,23 @@ struct World {
 
   RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator) const {
     RankResult result;
-    HostDevice device;
-    plugin::PluginSet plugins;
-    plugins.device = &device;
-    plugins.communicator = std::move(communicator);
-    plugins.scheduler =
-        std::make_unique<RandomScheduler>(seed == 0 ? 0 : seed + static_cast<uint64_t>(rank));
-    plugins.optimizer = std::make_unique<FakeSgd>();
-    exec::ExecutorOptions options = TestOptions(rank, size, 5000, "served");
-    options.shard_optimizer = shard;
-    options.sparse_pull = sparse;
-    auto made =
-        exec::Executor::Create(MakeModel(table), plugins, OpsWithLookup(), nullptr, options);
-    result.status = made.status();
-    if (made.ok()) result.status = Train(**made, rank, &result);
+    Rig rig;
+    rig.ops = OpsWithLookup();
+    rig.options = TestOptions(rank, size, 5000, "served");
+    rig.options.shard_optimizer = shard;
+    rig.options.sparse_pull = sparse;
+    const uint64_t of_rank = seed == 0 ? 0 : seed + static_cast<uint64_t>(rank);
+    result.status = rig.Make(MakeModel(table), std::make_unique<RandomScheduler>(of_rank),
+                             std::move(communicator));
+    if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
     return result;
   }
 
   Status Train(exec::Executor& executor, int rank, RankResult* result) const {
-    ENGINE_RETURN_IF_ERROR(executor.memory().InitializeParameters());
     if (state_at_begin != 0 && rank == 0) {
       const auto count = static_cast<size_t>(executor.memory().layout().trainable_count);
-      ENGINE_RETURN_IF_ERROR(executor.SetServedState(0, std::vector<float>(count, state_at_begin)));
+      const std::vector<float> state(count, state_at_begin);
+      ENGINE_RETURN_IF_ERROR(executor.updates().served()->SetState(0, state));
     }
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     for (uint64_t step = 1; step <= steps; ++step) {
@@ -134,22 +126,17 @@ struct World {
       if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
     }
     ENGINE_RETURN_IF_ERROR(executor.Flush());
-    if (executor.asynchronous()) ENGINE_RETURN_IF_ERROR(executor.Meet(5000));
-    ENGINE_RETURN_IF_ERROR(executor.CollectOptimizerStates());
-    if (executor.served()) {
-      ENGINE_ASSIGN_OR_RETURN(result->next_step, executor.NextStep());
+    exec::ServedUpdates* const updates = executor.updates().served();
+    if (executor.updates().asynchronous()) {
+      ENGINE_RETURN_IF_ERROR(updates->Meet(executor.transfers(), 5000));
     }
-    Collect(executor, result);
-    return {};
-  }
-
-  static void Collect(const exec::Executor& executor, RankResult* result) {
+    ENGINE_RETURN_IF_ERROR(executor.CollectStates());
+    if (updates != nullptr) {
+      ENGINE_ASSIGN_OR_RETURN(result->next_step, updates->NextStep());
+    }
     result->parameters = ParametersOf(executor.memory());
-    for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
-      const TensorView state = executor.optimizer_state(static_cast<int32_t>(p), 0);
-      if (state.data == nullptr) continue;
-      result->states.insert(result->states.end(), state.f32(), state.f32() + state.count());
-    }
+    result->states = StatesOf(executor, 0);
+    return {};
   }
 
   std::vector<RankResult> Run() const {
@@ -217,40 +204,27 @@ TEST(Served, ShardedUpdatesAreRefused) {
               AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'")));
 }
 
-Status RefusalOfHook(std::unique_ptr<GradientHook> hook) {
+std::string RefusalOfHook(std::unique_ptr<GradientHook> hook) {
   ServedRun run({.world_size = 1});
-  HostDevice device;
-  plugin::PluginSet plugins;
-  plugins.device = &device;
-  plugins.communicator = run.MakeRank(0);
-  plugins.scheduler = std::make_unique<RandomScheduler>();
-  plugins.optimizer = std::make_unique<FakeSgd>();
-  plugins.hooks.push_back(std::move(hook));
-  exec::ExecutorOptions options = TestOptions(0, 1, 5000, "served");
-  options.hook_names = {"some_hook"};
-  return exec::Executor::Create(MakeModel(false), plugins, OpsWithLookup(), nullptr, options)
-      .status();
+  Rig rig;
+  rig.options = TestOptions(0, 1, 5000, "served");
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::move(hook));
+  const Status status = rig.Make(MakeModel(false), std::make_unique<RandomScheduler>(),
+                                 run.MakeRank(0), std::move(hooks));
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  return status.message();
 }
 
 TEST(Served, HooksOnSumsAreRefused) {
-  const Status status =
-      RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kReduced}));
-  EXPECT_EQ(status.code(), StatusCode::kConfig);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("'some_hook'"), HasSubstr("update")));
+  EXPECT_THAT(RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kReduced})),
+              AllOf(HasSubstr("'hook0'"), HasSubstr("update")));
 }
 
 // Servers take float32.
 TEST(Served, OtherFormsOfGradientsAreRefused) {
-  class Cast final : public WireHook {
-   public:
-    WireTraits wire_traits() const noexcept override { return {}; }
-    Status Pack(const WireCall&) noexcept override { return {}; }
-    Status Unpack(const WireCall&) noexcept override { return {}; }
-  };
-  const Status status = RefusalOfHook(std::make_unique<Cast>());
-  EXPECT_EQ(status.code(), StatusCode::kConfig);
-  EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("'some_hook'"), HasSubstr("float32"), HasSubstr("'served'")));
+  EXPECT_THAT(RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kWire})),
+              AllOf(HasSubstr("'hook0'"), HasSubstr("float32"), HasSubstr("'served'")));
 }
 
 }  // namespace

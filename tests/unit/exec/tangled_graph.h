@@ -10,34 +10,21 @@ namespace engine::test {
 constexpr int64_t kWidth = 3;
 constexpr int64_t kSamples = 4;
 
-inline graph::ValueId Must(Result<graph::ValueId> value) {
-  EXPECT_TRUE(value.ok()) << value.status().message();
-  return value.ok() ? *value : graph::kNone;
-}
-
-inline graph::Graph Finished(graph::GraphBuilder& builder, graph::ValueId input,
-                             graph::ValueId logits, const std::vector<std::string>& frozen = {},
-                             int64_t width = kWidth) {
-  return FinishedModel(builder, input, logits, width, frozen);
-}
-
 // Residual blocks, a value used three times, a value used twice by one op, and ops that can and
 // cannot add to a gradient: everything that makes gradients share memory.
 inline graph::Graph TangledGraph(const std::vector<std::string>& frozen = {}) {
-  graph::GraphBuilder builder(FakeOps(), kSamples);
-  const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-  graph::ValueId h = Must(builder.Apply("stem", "scale", {x}));
+  Net net(FakeOps(), kSamples, {kWidth});
+  ModelValue h = net.Apply("stem", "scale", {Net::kX});
   for (const char* name : {"a", "b", "c"}) {
     const std::string block = name;
-    graph::ValueId f =
-        Must(builder.Apply(block + ".scale", block == "b" ? "scale_slow" : "scale", {h}));
-    f = Must(builder.Apply(block + ".shift", "shift", {f}));
-    const graph::ValueId g = Must(builder.Apply(block + ".side", "scale_slow", {h}));
-    h = Must(builder.Apply(block + ".add", "add", {h, f}));
-    h = Must(builder.Apply(block + ".add_side", "add", {g, h}));
+    ModelValue f = net.Apply(block + ".scale", block == "b" ? "scale_slow" : "scale", {h});
+    f = net.Apply(block + ".shift", "shift", {f});
+    const ModelValue g = net.Apply(block + ".side", "scale_slow", {h});
+    h = net.Apply(block + ".add", "add", {h, f});
+    h = net.Apply(block + ".add_side", "add", {g, h});
   }
-  h = Must(builder.Apply("twice", "add", {h, h}));
-  return Finished(builder, x, Must(builder.Apply("last", "shift", {h})), frozen);
+  h = net.Apply("twice", "add", {h, h});
+  return net.Finish(net.Apply("last", "shift", {h}), frozen);
 }
 
 struct BatchData {
@@ -59,5 +46,19 @@ struct BatchData {
             .learning_rate = static_cast<float>(samples * width)};
   }
 };
+
+// The parameters after `steps` steps with a rate that keeps numbers small; with a flush after each
+// step, or at the end.
+inline std::vector<float> Trained(Rig* rig, uint64_t steps, bool flushes = true) {
+  const BatchData batch;
+  for (uint64_t step = 1; step <= steps; ++step) {
+    exec::StepInput input = batch.Step(step);
+    input.learning_rate = 0.01f;
+    const auto made = flushes ? rig->Step(input) : rig->executor->Step(input);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+  }
+  EXPECT_TRUE(rig->executor->Flush().ok());
+  return rig->Parameters();
+}
 
 }  // namespace engine::test

@@ -12,8 +12,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
-  Net net;
-  graph::ValueId h = net.Apply("", "scale", {net.input()});
+  VectorNet net;
+  ModelValue h = net.Apply("", "scale", {Net::kX});
   h = net.Apply("", "shift", {h});
   h = net.Apply("", "scale", {h});
   const graph::Graph graph = net.FinishForInference(h);
@@ -26,27 +26,33 @@ TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
 }
 
 TEST(GraphBuilder, InputsAreBatched) {
-  graph::GraphBuilder builder(FakeOps(), 7);
-  const graph::ValueId x = builder.Input("x", {2, 3}, DType::kInt32);
-  EXPECT_TRUE(builder.spec(x).shape == (Shape{7, 2, 3}));
-  EXPECT_EQ(builder.spec(x).dtype, DType::kInt32);
-  EXPECT_EQ(builder.spec(x).batched, 1u);
+  const SampleTensor input{.name = "x", .shape = {2, 3}, .dtype = DType::kInt32};
+  const graph::ModelRequest request{.inputs = {&input, 1}, .max_samples = 7};
+  const graph::GraphBuilder builder(request, FakeOps());
+  EXPECT_TRUE(builder.Spec(0).shape == (Shape{7, 2, 3}));
+  EXPECT_EQ(builder.Spec(0).dtype, DType::kInt32);
+  EXPECT_EQ(builder.Spec(0).batched, 1u);
+}
+
+// The error of a model of which `op` is the second layer, named `name`.
+Status Refusal(const std::string& name, const std::string& op,
+               const std::vector<std::string>& frozen = {}) {
+  const SampleTensor input{.name = "x", .shape = {2}};
+  const graph::ModelRequest request{.inputs = {&input, 1}, .with_loss = false, .frozen = frozen};
+  graph::GraphBuilder builder(request, FakeOps());
+  EXPECT_TRUE(kit::Apply(builder, "a", "scale", {0}).ok());
+  (void)kit::Apply(builder, name, op, {0});
+  (void)builder.Output("x", 0);
+  const Status status = builder.Finish().status();
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  return status;
 }
 
 TEST(GraphBuilder, RefusesWhatCannotBeBuilt) {
-  graph::GraphBuilder builder(FakeOps(), 1);
-  const graph::ValueId x = builder.Input("x", {2}, DType::kFloat32);
-  ASSERT_TRUE(builder.Apply("a", "scale", {x}).ok());
-  const Status twice = builder.Apply("a", "scale", {x}).status();
-  EXPECT_EQ(twice.code(), StatusCode::kConfig);
-  EXPECT_THAT(twice.message(), HasSubstr("two layers are called 'a'"));
-  const Status unknown = builder.Apply("b", "scael", {x}).status();
-  EXPECT_EQ(unknown.code(), StatusCode::kConfig);
-  EXPECT_THAT(unknown.message(), AllOf(HasSubstr("layer 'b'"), HasSubstr("scael")));
-  EXPECT_EQ(builder.ParameterValue("a.bias").status().code(), StatusCode::kConfig);
-  const Status frozen = builder.Finish(x, graph::kNone, x, graph::kNone, {"a.", "z"}).status();
-  EXPECT_EQ(frozen.code(), StatusCode::kConfig);
-  EXPECT_THAT(frozen.message(), AllOf(HasSubstr("'z'"), HasSubstr("'a.weight'")));
+  EXPECT_THAT(Refusal("a", "scale").message(), HasSubstr("two layers are called 'a'"));
+  EXPECT_THAT(Refusal("b", "scael").message(), AllOf(HasSubstr("layer 'b'"), HasSubstr("scael")));
+  EXPECT_THAT(Refusal("b", "scale", {"a.", "z"}).message(),
+              AllOf(HasSubstr("'z'"), HasSubstr("'a.weight'")));
 }
 
 }  // namespace

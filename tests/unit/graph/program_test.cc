@@ -35,7 +35,7 @@ const graph::Instruction& BackwardOf(const graph::Graph& graph, const graph::Pro
 using List = std::vector<std::string>;
 
 TEST(Differentiate, GoesBackwardsOnceThroughAChain) {
-  Net net;
+  VectorNet net;
   const graph::Graph graph = net.Finish(Chain(net, "scale", 3));
   const graph::Program program = graph::Differentiate(graph);
   EXPECT_EQ(Words(graph, program),
@@ -50,7 +50,7 @@ TEST(Differentiate, GoesBackwardsOnceThroughAChain) {
 }
 
 TEST(Differentiate, AFrozenStartNeedsNoWork) {
-  Net net;
+  VectorNet net;
   const graph::Graph graph = net.Finish(Chain(net, "scale", 4), {"l0", "l1.weight"});
   const graph::Program program = graph::Differentiate(graph);
   EXPECT_EQ(Words(graph, program),
@@ -64,7 +64,7 @@ TEST(Differentiate, AFrozenStartNeedsNoWork) {
 }
 
 TEST(Differentiate, AFrozenMiddleOnlyPassesTheGradientOn) {
-  Net net;
+  VectorNet net;
   const graph::Graph graph = net.Finish(Chain(net, "scale", 3), {"l1"});
   const graph::Program program = graph::Differentiate(graph);
   const graph::Instruction& frozen = BackwardOf(graph, program, "l1");
@@ -72,17 +72,17 @@ TEST(Differentiate, AFrozenMiddleOnlyPassesTheGradientOn) {
   EXPECT_EQ(frozen.input_grads[1], graph::kNone);
 }
 
-TEST(Differentiate, LayerOptionsFreezeToo) {
-  Net net;
-  const graph::ValueId h = net.Apply("a", "scale", {net.input()}, {.trainable = false});
-  const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}, {.priority = 3}));
+TEST(Differentiate, LayersFreezeToo) {
+  VectorNet net;
+  const ModelValue h = net.Apply("a", "scale", {Net::kX}, {}, {.trainable = 0});
+  const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}, {}, {.priority = 3}));
   EXPECT_EQ(graph::Differentiate(graph).of_parameter[0], graph::kNone);
   EXPECT_EQ(graph.nodes[NodeNamed(graph, "b")].priority, 3);
 }
 
 TEST(Differentiate, WhatTheLossDoesNotReachIsLeftOut) {
-  Net net;
-  const graph::ValueId h = net.Apply("a", "scale", {net.input()});
+  VectorNet net;
+  const ModelValue h = net.Apply("a", "scale", {Net::kX});
   net.Apply("dead", "scale", {h});
   const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}));
   const graph::Program program = graph::Differentiate(graph);
@@ -93,9 +93,9 @@ TEST(Differentiate, WhatTheLossDoesNotReachIsLeftOut) {
 
 // h is used by the residual sum and by op f.
 graph::Graph Residual(const std::string& op) {
-  Net net;
-  const graph::ValueId h = net.Apply("stem", "scale", {net.input()});
-  const graph::ValueId f = net.Apply("f", op, {h});
+  VectorNet net;
+  const ModelValue h = net.Apply("stem", "scale", {Net::kX});
+  const ModelValue f = net.Apply("f", op, {h});
   return net.Finish(net.Apply("sum", "add", {h, f}));
 }
 
@@ -123,8 +123,8 @@ TEST(Differentiate, AnOpThatCannotWritesAPartThatIsAdded) {
 }
 
 TEST(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
-  Net net;
-  const graph::ValueId h = net.Apply("stem", "scale", {net.input()});
+  VectorNet net;
+  const ModelValue h = net.Apply("stem", "scale", {Net::kX});
   const graph::Graph graph = net.Finish(net.Apply("twice", "add", {h, h}));
   const graph::Program program = graph::Differentiate(graph);
   const graph::Instruction& twice = BackwardOf(graph, program, "twice");
@@ -138,7 +138,7 @@ TEST(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
 }
 
 TEST(ForwardProgram, HasNoGradients) {
-  Net net;
+  VectorNet net;
   const graph::Graph graph = net.FinishForInference(Chain(net, "scale", 2));
   const graph::Program program = graph::ForwardProgram(graph);
   EXPECT_EQ(Words(graph, program), (List{"forward l0", "forward l1"}));

@@ -201,9 +201,10 @@ TEST_F(ModelsTest, AnUntiedHeadHasAMatrixOfItsOwn) {
 
 TEST_F(ModelsTest, OnlyATableThatNothingElseReadsIsReadByRows) {
   const auto row_tables = [](const graph::Graph& graph) {
+    const std::vector<int64_t> rows = exec::RowElements(graph);
     std::vector<std::pair<std::string, int64_t>> tables;
-    for (const graph::Parameter& parameter : graph.parameters) {
-      if (parameter.row_elements > 0) tables.emplace_back(parameter.name, parameter.row_elements);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] > 0) tables.emplace_back(graph.parameters[i].name, rows[i]);
     }
     return tables;
   };
@@ -222,7 +223,7 @@ TEST_F(ModelsTest, OnlyATableThatNothingElseReadsIsReadByRows) {
 TEST_F(ModelsTest, SparsePullNeedsATableThatIsTrained) {
   const auto check = [&](const std::string& model, const ModelInputs& inputs) {
     const graph::Graph graph = MustBuild(model, inputs);
-    return train::CheckHasRowTables(graph);
+    return exec::CheckHasRowTables(graph);
   };
   EXPECT_TRUE(check("gpt { layers: 1 tied: false }", kTokens).ok());
   const Status tied = check("gpt { layers: 1 }", kTokens);

@@ -22,27 +22,11 @@ struct Leaves {
   Rig rig;
 
   Status Make(const std::string& scheduler) {
-    graph::GraphBuilder builder(FakeOps(), kSamples);
-    const graph::ValueId x = builder.Input("x", {kWidth}, DType::kFloat32);
-    std::vector<graph::ValueId> leaves;
-    for (const char* name : {"a", "b", "c", "d"}) {
-      ENGINE_ASSIGN_OR_RETURN(const graph::ValueId leaf, builder.Apply(name, "constant", {x}));
-      leaves.push_back(leaf);
-    }
-    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId ab,
-                            builder.Apply("ab", "add", {leaves[0], leaves[1]}));
-    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId cd,
-                            builder.Apply("cd", "add", {leaves[2], leaves[3]}));
-    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId final_sum,
-                            builder.Apply("final", "add", {ab, cd}));
-    const graph::ValueId target = builder.Input("target", {kWidth}, DType::kInt32);
-    ENGINE_ASSIGN_OR_RETURN(const graph::ValueId loss,
-                            builder.Apply("loss", "loss", {final_sum, target}));
-    ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, builder.Finish(x, target, final_sum, loss, {}));
     ENGINE_ASSIGN_OR_RETURN(const PluginUnderTest plugin,
                             PluginUnderTest::Load(PluginPaths({scheduler})[0]));
     ENGINE_ASSIGN_OR_RETURN(auto made, plugin.Create<Scheduler>(host, {{"fuse_bytes", "0"}}));
-    return rig.Make(std::move(graph), std::move(made), std::make_unique<FakeCommunicator>());
+    return rig.Make(FourLeaves(kWidth, kSamples), std::move(made),
+                    std::make_unique<FakeCommunicator>());
   }
 
   // What the compute lane did from the end of the forward pass to the last accumulation.

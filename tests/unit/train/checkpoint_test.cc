@@ -97,7 +97,7 @@ TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(opened->info.data, "crc");
   EXPECT_EQ(opened->info.position.epoch, 5);
   EXPECT_EQ(opened->info.position.samples, 24);
-  EXPECT_EQ(opened->state_format_version, executor_->optimizer_traits().state_format_version);
+  EXPECT_EQ(opened->state_format_version, executor_->updates().optimizer().state_format_version);
   EXPECT_THAT(opened->digest, ::testing::StartsWith("xxh3_128:"));
 
   const auto model = Load(kConfig, kInputs, path_);
@@ -110,7 +110,7 @@ TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
 TEST_F(CheckpointTest, HoldsTheStateOfWhatIsTrained) {
   const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
-  const OptimizerTraits traits = executor_->optimizer_traits();
+  const OptimizerTraits traits = executor_->updates().optimizer();
   ASSERT_GT(traits.state_count, 0);
   const auto& parameters = executor_->memory().graph().parameters;
   for (int32_t s = 0; s < traits.state_count; ++s) {
@@ -120,7 +120,7 @@ TEST_F(CheckpointTest, HoldsTheStateOfWhatIsTrained) {
       ASSERT_EQ(stored.ok(), parameters[i].trainable) << parameters[i].name;
       if (!stored.ok()) continue;
       const std::vector<float> values = Copy(*stored);
-      EXPECT_EQ(values, Copy(executor_->optimizer_state(static_cast<int32_t>(i), s)));
+      EXPECT_EQ(values, Copy(executor_->updates().state(static_cast<int32_t>(i), s)));
       EXPECT_NE(values, std::vector<float>(values.size(), 0.0f)) << parameters[i].name;
     }
   }
@@ -159,13 +159,13 @@ TEST_F(CheckpointTest, StatesAreThoseThatWereWritten) {
   const auto opened = checkpoint::OpenCheckpoint(path_);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   const exec::ModelMemory& memory = executor_->memory();
-  const OptimizerTraits traits = executor_->optimizer_traits();
+  const OptimizerTraits traits = executor_->updates().optimizer();
   for (int32_t s = 0; s < traits.state_count; ++s) {
     const auto states = checkpoint::ReadStates(*opened, memory, traits, s);
     ASSERT_TRUE(states.ok()) << states.status().message();
     ASSERT_EQ(static_cast<int64_t>(states->size()), memory.layout().trainable_count);
     // With the padding: nothing but zeros is ever there.
-    const float* const all = executor_->optimizer_states().At(s, graph::kNone, 0);
+    const float* const all = executor_->updates().states().At(s, graph::kNone, 0);
     EXPECT_EQ(*states, std::vector<float>(all, all + states->size()));
   }
 }
@@ -210,8 +210,8 @@ TEST_F(CheckpointTest, StatesThatDoNotFitAreRefused) {
     const auto opened = checkpoint::OpenCheckpoint(Changed(change));
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     const Status status =
-        checkpoint::LoadStates(*opened, executor_->memory(), executor_->optimizer_traits(), {},
-                               executor_->optimizer_states());
+        checkpoint::LoadStates(*opened, executor_->memory(), executor_->updates().optimizer(), {},
+                               executor_->updates().states());
     EXPECT_EQ(status.code(), StatusCode::kBadData);
     return std::string(status.message());
   };
@@ -245,7 +245,8 @@ TEST_F(CheckpointTest, StatesWithoutUseAreNamed) {
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   // linear1.bias is frozen, and adamw keeps no "x".
   EXPECT_THAT(
-      checkpoint::UnusedStates(*opened->file, executor_->memory(), executor_->optimizer_traits()),
+      checkpoint::UnusedStates(*opened->file, executor_->memory(),
+                               executor_->updates().optimizer()),
       ::testing::UnorderedElementsAre("optimizer/m/linear1.bias", "optimizer/x/linear2.bias"));
 }
 
@@ -312,7 +313,7 @@ TEST_F(CheckpointTest, NumbersThatAreNotFiniteLeaveTheOldFile) {
       memory.parameter(static_cast<int32_t>(memory.graph().parameters.size()) - 1);
   EXPECT_THAT(refusal(last.f32() + last.count() - 1, NAN),
               HasSubstr("'" + memory.graph().parameters.back().name + "' is not finite"));
-  EXPECT_THAT(refusal(executor_->optimizer_state(0, 1).f32(), -INFINITY),
+  EXPECT_THAT(refusal(executor_->updates().state(0, 1).f32(), -INFINITY),
               HasSubstr("is not finite after step 42"));
   EXPECT_EQ(testing::ReadWhole(path_), before);
   EXPECT_TRUE(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());

@@ -1,0 +1,72 @@
+// Which parameters a step reads by rows only.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/exec/served_updates.h"
+#include "tests/unit/exec/fake_ops.h"
+#include "tests/unit/exec/net.h"
+
+namespace engine::test {
+namespace {
+
+constexpr int64_t kRows = 11, kWidth = 3, kSamples = 4;
+
+// Tokens (B, T) to rows (B, T, kWidth) of a table, beside a vector that is no table.
+class LookUpOp final : public Op {
+ public:
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    const TensorSpec& tokens = inputs[0];
+    signature->parameter_count = 2;
+    signature->parameters[0] = {.name = "table", .shape = {kRows, kWidth}};
+    signature->parameters[1] = {.name = "shift", .shape = {kWidth}};
+    signature->output_count = 1;
+    signature->outputs[0] = {.shape = {tokens.shape[0], tokens.shape[1], kWidth}, .batched = 1};
+    signature->differentiable_inputs = 6;
+    return {};
+  }
+  Status Forward(const OpCall&) noexcept override { return {}; }
+  Status Backward(const OpCall&) noexcept override { return {}; }
+};
+
+Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
+                                   const std::vector<plugin::OwnedOption>& attributes) {
+  if (name == "look_up") return std::unique_ptr<Op>(new LookUpOp);
+  return FakeOps()(name, attributes);
+}
+
+ModelValue LookUp(Net& net, ModelValue tokens, const char* table = "table") {
+  return net.Apply("", "look_up", {tokens}, {}, {.row_table = table});
+}
+
+struct Case {
+  const char* what;
+  std::function<ModelValue(Net&)> build;
+  std::vector<int64_t> expected;  // RowElements
+  DType input = DType::kInt32;
+};
+
+TEST(RowTable, IsWhatTheBatchAlonePicksRowsOf) {
+  const auto changed = [](Net& net) { return net.Apply("", "add", {Net::kX, Net::kX}); };
+  const Case cases[] = {
+      {"picked by the batch", [](Net& net) { return LookUp(net, Net::kX); }, {kWidth, 0}},
+      {"called none", [](Net& net) { return LookUp(net, Net::kX, ""); }, {}},
+      {"a vector", [](Net& net) { return LookUp(net, Net::kX, "shift"); }, {}},
+      {"another name", [](Net& net) { return LookUp(net, Net::kX, "weight"); }, {}},
+      {"used twice",
+       [](Net& net) {
+         return net.Apply("", "add", {LookUp(net, Net::kX), net.Parameter("look_up1.table")});
+       },
+       {}},
+      {"picked by another tensor", [](Net& net) { return LookUp(net, Net::kTarget); }, {}},
+      {"picked by what an op gives", [&](Net& net) { return LookUp(net, changed(net)); }, {}},
+      {"no numbers of rows", [](Net& net) { return LookUp(net, Net::kX); }, {}, DType::kFloat32}};
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.what);
+    Net net(MakeOp, kSamples, {5}, test.input);
+    EXPECT_EQ(exec::RowElements(net.Finish(test.build(net))), test.expected);
+  }
+}
+
+}  // namespace
+}  // namespace engine::test
