@@ -1,3 +1,5 @@
+// A step on an accelerator: nothing that it computes is known to the host when the work is queued.
+//
 // * Scales of gradients are numbers in device memory, which the device derives from the statistics
 //   of the step, and which hooks and updates read there.
 // * Statistics are copied to the host on their way; Read gives those of the step before, so that
@@ -13,8 +15,6 @@
 //   before it. It holds addresses, so it is good as long as the memory of the model is, and sizes,
 //   so it is good for batches of as many samples: a step of another size is run as ever. Only one
 //   is kept, of the largest batch seen so far.
-#include "core/exec/device_step.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <new>

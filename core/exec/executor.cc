@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/exec/device_step.h"
 #include "engine/ext/accelerator.h"
 #include "engine/ext/shared_memory.h"
 

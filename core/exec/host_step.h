@@ -1,10 +1,9 @@
 // What the tasks of a step do, and where its numbers (statistics, scales of gradients) are: here in
-// the memory of the host, whose work is done when a call returns. DeviceStep overrides what differs
-// on an accelerator.
+// the memory of the host, whose work is done when a call returns. DeviceStep (device_step.cc)
+// overrides what differs on an accelerator.
 #pragma once
 
-#include <span>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "core/exec/executor_options.h"
@@ -108,5 +107,9 @@ class HostStep {
   // transfer, before the head of the step is done; read after that.
   StepStatistics statistics_;
 };
+
+// The step on an accelerator: nothing that it computes is known to the host when the work is queued.
+// kConfig names what cannot work with the memory of the device.
+Result<std::unique_ptr<HostStep>> MakeDeviceStep(const StepParts& parts);
 
 }  // namespace engine::exec

@@ -31,6 +31,12 @@ namespace {
 // Of a destructor, for what an aborted communicator still has under way.
 constexpr int64_t kDrainMs = 10000;
 
+// An op that waits for other ranks hears of a failure through the communicator that it waits with.
+void EndGathers(const StepParts& parts, const Status& reason) {
+  Communicator* const replicas = parts.options.replicas;
+  if (replicas != nullptr && replicas != parts.plugins.communicator.get()) replicas->Abort(reason);
+}
+
 }  // namespace
 
 StepRunner::StepRunner(HostStep& step, base::Store* store)
@@ -257,7 +263,7 @@ void StepRunner::PumpAside(Lock& lock) {
   if (failure_.ok()) return;
   const Status failure = failure_;
   lock.unlock();
-  EndGathers(failure);
+  EndGathers(parts_, failure);
   lock.lock();
 }
 
@@ -372,15 +378,7 @@ void StepRunner::Abort(const Status& reason) {
     Fail(reason);
     changed_.notify_all();
   }
-  EndGathers(reason);
-}
-
-// An op that waits for other ranks hears of a failure through the communicator that it waits with.
-void StepRunner::EndGathers(const Status& reason) {
-  if (parts_.options.replicas != nullptr &&
-      parts_.options.replicas != parts_.plugins.communicator.get()) {
-    parts_.options.replicas->Abort(reason);
-  }
+  EndGathers(parts_, reason);
 }
 
 // Others hear of it at once: from the communicator, which lets its peers know, and from the launcher.
@@ -395,7 +393,7 @@ Status StepRunner::GiveUp(Status status) {
   }
   step_.Abandon();  // an abort may wait until nobody can launch recorded transfers
   parts_.plugins.communicator->Abort(status);
-  EndGathers(status);
+  EndGathers(parts_, status);
   return parts_.order.Explain(std::move(status));
 }
 

@@ -95,7 +95,6 @@ class StepRunner final : private StepLoop::Calls {
   static void OnDone(void* slot);
   size_t in_flight() const { return slots_.size() - free_.size(); }
   void Fail(Status status);
-  void EndGathers(const Status& reason);
 
   HostStep& step_;
   const StepParts parts_;

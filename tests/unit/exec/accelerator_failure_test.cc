@@ -79,11 +79,7 @@ TEST(AcceleratorFailureTest, ADeviceThatStopsEndsTheRunInTime) {
     AsyncWorld world{.size = size, .timeout_ms = 300};
     world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
       if (self.rank == 0) self.device->Stop();
-      for (uint64_t step = 1; step <= 3; ++step) {
-        const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
-        ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
-      }
-      return {};
+      return world.RunSteps(self, executor, 3);
     };
     const auto outcomes = world.Run();
     EXPECT_EQ(outcomes[0].status.code(), StatusCode::kTimeout);
@@ -122,20 +118,16 @@ TEST(AcceleratorFailureTest, TheDeadlineOfATransferIsThatOfItsWay) {
       std::this_thread::sleep_for(std::chrono::milliseconds(700));
   };
   world.steps.resize(2);
-  for (const AsyncOutcome& outcome : world.Run()) {
-    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
-  }
+  ExpectOk(world.Run());
 }
 
 TEST(AcceleratorFailureTest, AReplayThatHangsEndsTheRunInTime) {
   AsyncWorld world{.size = 2, .record = true, .timeout_ms = 300};
   world.device_timeout_ms = 60000;
   world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
-    for (uint64_t step = 1; step <= 9; ++step) {
-      if (step == 7 && self.rank == 0) self.device->Stop();
-      const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
-      ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
-    }
+    ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor, 6));
+    if (self.rank == 0) self.device->Stop();
+    ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor, 9, 7));
     return executor.Flush();
   };
   const auto begin = std::chrono::steady_clock::now();
@@ -151,8 +143,7 @@ TEST(AcceleratorFailureTest, AnAbortIsHeardWhileTheHostWaitsForTheDevice) {
     AsyncWorld world{.size = size};
     world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
       if (self.rank == 0) self.device->Stop();
-      const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
-      ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+      ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor));
       std::thread other([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         executor.Abort(Status::Error(StatusCode::kPeerLost, "rank 7 has gone"));
@@ -174,11 +165,7 @@ TEST(AcceleratorFailureTest, AnExecutorMayGoWhileTheDeviceWorks) {
     for (const bool record : {false, true}) {
       AsyncWorld world{.size = size, .max_delay_us = 1000, .record = record};
       world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
-        for (uint64_t step = 1; step <= (record ? 5u : 1u); ++step) {
-          const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
-          ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
-        }
-        return {};
+        return world.RunSteps(self, executor, (record ? 5u : 1u));
       };
       for (const AsyncOutcome& outcome : world.Run()) {
         // A rank that has gone ends the others.

@@ -133,10 +133,7 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
       gathered[transfer.dtype] += 2 * transfer.count * static_cast<int64_t>(SizeOf(transfer.dtype));
     };
     world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
-      for (uint64_t step = 1; step <= 3; ++step) {
-        const AsyncWorld::Batch batch = world.MakeBatch(self.rank, step, {});
-        ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
-      }
+      ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor, 3));
       EXPECT_FALSE(executor.flushed());
       ENGINE_RETURN_IF_ERROR(executor.Flush());
       EXPECT_TRUE(executor.flushed());
@@ -147,9 +144,7 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
       }
       return {};
     };
-    for (const AsyncOutcome& outcome : world.Run()) {
-      EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
-    }
+    ExpectOk(world.Run());
     EXPECT_EQ(gathered[DType::kBFloat16], 3 * 2 * 64 * 2);
     EXPECT_EQ(gathered[DType::kFloat32], 3 * 4 * 64 * 4 + 2 * 64 * 4);
     EXPECT_EQ(announced, 2 * 64 * 2 + 4 * 64 * 4);
@@ -241,8 +236,7 @@ TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
       };
       if (self.rank == 0) ENGINE_RETURN_IF_ERROR(read(&before));
       if (self.rank == 1) self.device->Stop();
-      const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
-      ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+      ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor));
       {
         std::unique_lock lock(mutex);
         queued |= self.rank == 1;
@@ -260,7 +254,7 @@ TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
       return executor.Flush();
     };
     const auto outcomes = world.Run();
-    for (const AsyncOutcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok());
+    ExpectOk(outcomes);
     EXPECT_TRUE(queued);
     EXPECT_FALSE(before.empty());
     EXPECT_EQ(before, after);
@@ -434,8 +428,7 @@ TEST(AcceleratorTest, RoundedCopiesFollowParametersThatAreWrittenFromOutside) {
 TEST(AcceleratorTest, AllReduceOfHostMemoryGoesThroughTheDevice) {
   AsyncWorld world{.size = 3};
   world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
-    const AsyncWorld::Batch batch = world.MakeBatch(self.rank, 1, {});
-    ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+    ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor));
     ENGINE_RETURN_IF_ERROR(executor.Flush());
     float numbers[2] = {1.0f + static_cast<float>(self.rank), 0.5f};
     ENGINE_RETURN_IF_ERROR(executor.AllReduce(numbers));
@@ -443,9 +436,7 @@ TEST(AcceleratorTest, AllReduceOfHostMemoryGoesThroughTheDevice) {
     EXPECT_EQ(numbers[1], 1.5f);
     return {};
   };
-  for (const AsyncOutcome& outcome : world.Run()) {
-    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
-  }
+  ExpectOk(world.Run());
 }
 
 }  // namespace

@@ -3,48 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/allocation_count.h"
+#include "tests/unit/exec/prompt_accelerator.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
 namespace {
-
-// An accelerator whose work is done at once, in host memory, and that allocates nothing.
-class PromptAccelerator final : public HostDevice, Accelerator, FlatMath, FlatKernel {
- public:
-  void* Query(std::string_view id) noexcept override {
-    return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
-  }
-  Status CreateEvent(Event** out) noexcept override {
-    *out = new PromptEvent;
-    return {};
-  }
-
- private:
-  class PromptEvent final : public Event {
-    Status WaitHost(int64_t) noexcept override { return {}; }
-    void* native() noexcept override { return nullptr; }
-  };
-
-  int32_t ordinal() const noexcept override { return 0; }
-  FlatMath& math() noexcept override { return *this; }
-  Status AllocateHost(size_t size_bytes, void** out) noexcept override {
-    return Allocate(size_bytes, out);
-  }
-  void FreeHost(void* memory) noexcept override { Free(memory); }
-  Status BeginRecording(Stream*) noexcept override { return {}; }
-  Status EndRecording(Stream*, Recording**) noexcept override { return {}; }
-  Status Fault() noexcept override { return {}; }
-
-  FlatKernel* FindKernel(std::string_view) noexcept override { return this; }
-  Status Run(const FlatCall&) noexcept override { return {}; }
-  Status FillQuotient(const float*, float, float*, int64_t, Stream*) noexcept override {
-    return {};
-  }
-  Status Convert(const void*, DType, void*, DType, int64_t, Stream*) noexcept override {
-    return {};
-  }
-  Status Add(float*, const float*, int64_t, Stream*) noexcept override { return {}; }
-};
 
 void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ranks = 1) {
   const char* const op = micro_batches == 1 ? "scale_slow" : "scale";

@@ -264,6 +264,16 @@ struct AsyncWorld {
     return batch;
   }
 
+  // For a body: steps `first` to `last`, without a look at what comes out.
+  Status RunSteps(const AsyncRank& self, exec::Executor& executor, uint64_t last = 1,
+                  uint64_t first = 1) const {
+    for (uint64_t step = first; step <= last; ++step) {
+      const Batch batch = MakeBatch(self.rank, step, {});
+      ENGINE_RETURN_IF_ERROR(executor.Step(batch.step).status());
+    }
+    return {};
+  }
+
   Status TrainStep(const AsyncRank& self, exec::Executor& executor, uint64_t step,
                    AsyncOutcome* outcome) const {
     const AsyncStep& plan = steps[step - 1];
@@ -326,6 +336,12 @@ struct AsyncWorld {
     return host.Run();
   }
 };
+
+inline void ExpectOk(const std::vector<AsyncOutcome>& outcomes) {
+  for (const AsyncOutcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  }
+}
 
 inline void ExpectSameBits(const std::vector<AsyncOutcome>& made,
                            const std::vector<AsyncOutcome>& wanted) {

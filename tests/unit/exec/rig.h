@@ -322,11 +322,4 @@ inline std::vector<trace::Span> TaskSpans(const exec::Executor& executor, uint64
   return spans;
 }
 
-inline std::vector<std::string> NamesOf(const exec::Executor& executor,
-                                        const std::vector<uint32_t>& order) {
-  std::vector<std::string> names;
-  for (uint32_t task : order) names.push_back(executor.tasks().tasks[task].name);
-  return names;
-}
-
 }  // namespace engine::test

@@ -8,37 +8,15 @@
 #include <map>
 
 #include "core/exec/executor.h"
-#include "tests/unit/exec/rig.h"
+#include "tests/unit/exec/prompt_accelerator.h"
 #include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
 
-class NoEvent final : public Event {
+// To plan for: its memory is addresses without anything behind them.
+class HollowAccelerator final : public PromptAccelerator {
  public:
-  Status WaitHost(int64_t) noexcept override { return {}; }
-  void* native() noexcept override { return nullptr; }
-};
-
-class NoMath final : public FlatMath, FlatKernel {
- public:
-  FlatKernel* FindKernel(std::string_view) noexcept override { return this; }
-  Status Run(const FlatCall&) noexcept override { return {}; }
-  Status FillQuotient(const float*, float, float*, int64_t, Stream*) noexcept override {
-    return {};
-  }
-  Status Convert(const void*, DType, void*, DType, int64_t, Stream*) noexcept override {
-    return {};
-  }
-  Status Add(float*, const float*, int64_t, Stream*) noexcept override { return {}; }
-};
-
-// Enough of an accelerator to plan for: its memory is addresses without anything behind them.
-class HollowAccelerator final : public Device, public Accelerator {
- public:
-  void* Query(std::string_view id) noexcept override {
-    return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
-  }
   const char* type() const noexcept override { return "hollow"; }
   Status Allocate(size_t size_bytes, void** out) noexcept override {
     *out = reinterpret_cast<void*>(next_);
@@ -48,21 +26,8 @@ class HollowAccelerator final : public Device, public Accelerator {
   void Free(void*) noexcept override {}
   Status Copy(void*, const void*, size_t, Stream*) noexcept override { return {}; }
   Status Zero(void*, size_t, Stream*) noexcept override { return {}; }
-  Status CreateStream(Stream** out) noexcept override { return *out = new HostStream, Status(); }
-  Status CreateEvent(Event** out) noexcept override { return *out = new NoEvent, Status(); }
-
-  int32_t ordinal() const noexcept override { return 0; }
-  FlatMath& math() noexcept override { return math_; }
-  Status AllocateHost(size_t size_bytes, void** out) noexcept override {
-    return *out = std::malloc(size_bytes), Status();
-  }
-  void FreeHost(void* memory) noexcept override { std::free(memory); }
-  Status BeginRecording(Stream*) noexcept override { return {}; }
-  Status EndRecording(Stream*, Recording**) noexcept override { return {}; }
-  Status Fault() noexcept override { return {}; }
 
  private:
-  NoMath math_;
   uintptr_t next_ = uintptr_t{1} << 62;
 };
 
