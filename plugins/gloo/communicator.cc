@@ -17,7 +17,6 @@
 #include <span>
 #include <stdexcept>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "kit/communicator.h"
@@ -125,13 +124,12 @@ void WithElement(DType dtype, const Body& body) {
 
 // The ring takes a step for each rank, bcube one for each power of two: with more than two ranks it
 // is several times faster up to some hundred KiB, and as fast from some MiB on.
-::gloo::AllreduceOptions::Algorithm Choose(AllReduceChoice choice, int ranks, size_t bytes) {
+::gloo::AllreduceOptions::Algorithm Choose(std::string_view option, int ranks, size_t bytes) {
   constexpr size_t kBcubeUpToBytes = 1 << 20;
   const bool small = ranks > 2 && bytes <= kBcubeUpToBytes;
-  if (choice == AllReduceChoice::kAuto)
-    choice = small ? AllReduceChoice::kBcube : AllReduceChoice::kRing;
+  const bool bcube = option == "bcube" || (option == "auto" && small);
   using Algorithm = ::gloo::AllreduceOptions::Algorithm;
-  return choice == AllReduceChoice::kBcube ? Algorithm::BCUBE : Algorithm::RING;
+  return bcube ? Algorithm::BCUBE : Algorithm::RING;
 }
 
 // Input and output of a collective; in place there is an output only.
@@ -143,6 +141,16 @@ void SetBuffers(Options& options, DType dtype, const void* send, size_t sent, vo
     if (send) options.setInput(const_cast<T*>(static_cast<const T*>(send)), sent);
     options.setOutput(static_cast<T*>(recv), received);
   });
+}
+
+// Of the ranks from `first` on, the one that is not there; `first` if all are.
+int32_t FirstMissing(const std::vector<bool>& there, int32_t first) noexcept {
+  const auto ranks = static_cast<int32_t>(there.size());
+  for (int32_t i = 0; i < ranks; ++i) {
+    const int32_t rank = (first + i) % ranks;
+    if (!there[static_cast<size_t>(rank)]) return rank;
+  }
+  return first;
 }
 
 }  // namespace
@@ -386,14 +394,18 @@ Status GlooCommunicator::LookAt(int number, kit::Clock::time_point now,
         .WithRank(lost)
         .WithContext("%s", what.c_str());
   }
-  if (first) {
-    std::vector<bool> there(static_cast<size_t>(ranks_.world_size));
-    const Status status = Compare(number, kit::IdOf(transfer), &there);
-    if (!status.ok()) return status.WithContext("%s", what.c_str());
-  }
-  if (now < deadline) return {};
-  const Status overdue = Overdue(number, transfer);
-  return overdue.ok() ? overdue : overdue.WithContext("%s", what.c_str());
+  if (!first && now < deadline) return {};
+  std::vector<bool> there(static_cast<size_t>(ranks_.world_size));
+  there[static_cast<size_t>(ranks_.rank)] = true;
+  const Status status = Compare(number, kit::IdOf(transfer), &there);
+  if (!status.ok()) return status.WithContext("%s", what.c_str());
+  // Until then peers may have begun it later, or end it.
+  if (now < deadline + kLateness) return {};
+  const int32_t peer = FirstMissing(there, std::max(WaitingFor(number), 0));
+  return Status::Error(StatusCode::kTimeout,
+                       "%s: not done within %lld ms: still waiting for rank %d", what.c_str(),
+                       static_cast<long long>(transfer.timeout_ms - kGraceMs), peer)
+      .WithRank(peer);
 }
 
 Status GlooCommunicator::Compare(int number, const kit::TransferId& own,
@@ -413,32 +425,6 @@ Status GlooCommunicator::Compare(int number, const kit::TransferId& own,
     (*there)[static_cast<size_t>(peer)] = theirs.sequence >= own.sequence;
   }
   return {};
-}
-
-// Blames the first that is not there of the ranks from the one on that this one waits for.
-Status GlooCommunicator::Overdue(int number, const Transfer& transfer) noexcept {
-  Lane& lane = *lanes_[static_cast<size_t>(number)];
-  const kit::Clock::time_point give_up = kit::Clock::now() + kLateness;
-  const int32_t waits_for = std::max(WaitingFor(number), 0);
-  int32_t peer = waits_for;
-  do {
-    std::vector<bool> there(static_cast<size_t>(ranks_.world_size));
-    there[static_cast<size_t>(ranks_.rank)] = true;
-    ENGINE_RETURN_IF_ERROR(Compare(number, kit::IdOf(transfer), &there));
-    {
-      const std::lock_guard lock(lane.mutex);
-      if (!lane.running || lane.transfer.sequence != transfer.sequence) return {};  // done, if late
-    }
-    int32_t distance = 0;
-    while (distance < ranks_.world_size && there[static_cast<size_t>(peer)]) {
-      peer = (waits_for + ++distance) % ranks_.world_size;
-    }
-    if (there[static_cast<size_t>(peer)]) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  } while (kit::Clock::now() < give_up && !failure_.raised());
-  return Status::Error(StatusCode::kTimeout, "not done within %lld ms: still waiting for rank %d",
-                       static_cast<long long>(transfer.timeout_ms - kGraceMs), peer)
-      .WithRank(peer);
 }
 
 // One that has left no cause is dead. Otherwise all have followed another, which kit::Failure finds

@@ -16,13 +16,11 @@
 
 namespace engine::gloo {
 
-enum class AllReduceChoice { kAuto, kRing, kBcube };
-
 struct Settings {
   int lanes = 1;
-  std::string interface;  // name of a network interface, or empty
-  std::string hostname;   // own name or address, or empty
-  AllReduceChoice all_reduce = AllReduceChoice::kAuto;
+  std::string interface;            // name of a network interface, or empty
+  std::string hostname;             // own name or address, or empty
+  std::string all_reduce = "auto";  // the option of that name
   int64_t rendezvous_timeout_ms = 30000;
 };
 
@@ -66,14 +64,13 @@ class GlooCommunicator final : public Communicator, private kit::Transport {
   Status LookAt(int number, kit::Clock::time_point now, kit::Clock::time_point* next);
   // OK unless a peer is in something else; adds the peers that are in the transfer or beyond it.
   Status Compare(int number, const kit::TransferId& own, std::vector<bool>* there) noexcept;
-  Status Overdue(int number, const Transfer& transfer) noexcept;
   // The rank to blame for broken connections, -1 if there are none.
   int32_t Lost() noexcept;
   std::string StallKey(int number, int32_t rank) const;
 
   Host& host_;
   const RankInfo ranks_;
-  const AllReduceChoice all_reduce_;
+  const std::string all_reduce_;
   const std::string prefix_;  // of this communicator's keys in the store
   const Lanes lanes_;         // none in a world of one
   kit::Failure failure_;

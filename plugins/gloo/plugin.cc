@@ -21,9 +21,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
         .lanes = static_cast<int>(options.Int("io_threads")),
         .interface = std::string(options.String("interface")),
         .hostname = std::string(options.String("hostname")),
-        .all_reduce = options.String("all_reduce") == "ring"    ? AllReduceChoice::kRing
-                      : options.String("all_reduce") == "bcube" ? AllReduceChoice::kBcube
-                                                                : AllReduceChoice::kAuto,
+        .all_reduce = std::string(options.String("all_reduce")),
         .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
     };
     ENGINE_ASSIGN_OR_RETURN(auto communicator, GlooCommunicator::Create(host, settings));

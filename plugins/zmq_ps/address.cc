@@ -1,3 +1,5 @@
+// getnameinfo makes addresses numeric, so what is published means the same on every host. IPv4 is
+// preferred: a name often has an IPv6 address that no route leads to.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>

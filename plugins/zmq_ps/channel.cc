@@ -10,6 +10,7 @@
 
 #include "describe.h"
 #include "request_data.h"
+#include "worker.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -28,20 +29,19 @@ std::string Describe(const ServerAddress& address) {
   return role + std::to_string(address.rank) + " at " + address.endpoint;
 }
 
-Channel::Channel(const ServerAddress& address, const ChannelSettings& settings,
+Channel::Channel(const ServerAddress& address, const WorkerSettings& settings,
                  ::zmq::context_t& context, size_t number, std::shared_ptr<WakeUp> wake_up,
-                 Owner& owner)
+                 Worker& worker)
     : address_(address),
       settings_(settings),
-      owner_(owner),
-      flow_(settings.flow),
+      worker_(worker),
+      flow_(settings.connection.flow),
       borrowed_(std::move(wake_up)) {
-  auto link = std::make_unique<DealerLink>(context, settings.worker, address.endpoint,
-                                           address.public_key, settings.keys,
-                                           SocketSettings{settings.flow, settings.heartbeat});
-  monitor_ = std::make_unique<Monitor>(context, link->raw(), "server" + std::to_string(number));
-  link->Connect();
-  link_ = settings.wrap ? settings.wrap(std::move(link)) : std::move(link);
+  link_ =
+      std::make_unique<DealerLink>(context, settings.worker, address.endpoint, address.public_key,
+                                   settings.keys, settings.connection, settings.faults);
+  monitor_ = std::make_unique<Monitor>(context, link_->raw(), "server" + std::to_string(number));
+  link_->Connect();
 }
 
 Status Channel::Error(StatusCode code, const char* what) const {
@@ -49,10 +49,9 @@ Status Channel::Error(StatusCode code, const char* what) const {
 }
 
 Header Channel::HeaderOf(MessageKind kind) const {
-  return {.kind = kind,
-          .worker = settings_.worker,
-          .world_size = settings_.world_size,
-          .incarnation = settings_.incarnation};
+  Header header = SenderOf(settings_);
+  header.kind = kind;
+  return header;
 }
 
 // What asks and brings nothing does not wait behind tensors; its priority is for the answer.
@@ -81,7 +80,8 @@ void Channel::HandleEvents() {
         if (!down_since_) down_since_ = Clock::now();
         break;
       case ConnectionEvent::Kind::kRefused:
-        if (!welcomed_) owner_.Fail(Error(StatusCode::kRendezvous, "refused the key of this rank"));
+        if (!welcomed_)
+          worker_.Fail(Error(StatusCode::kRendezvous, "refused the key of this rank"));
         break;
     }
   }
@@ -90,9 +90,9 @@ void Channel::HandleEvents() {
 // A server that nothing is wanted from may be away as long as it likes.
 void Channel::CheckConnection(Clock::time_point now) {
   const bool needed = !unanswered_.empty() || !requests_.empty();
-  const auto lost_after = std::chrono::milliseconds(settings_.lost_after_ms);
+  const auto lost_after = std::chrono::milliseconds(settings_.connection.lost_after_ms);
   if (!needed || !down_since_ || now < *down_since_ + lost_after) return;
-  owner_.Fail(Error(StatusCode::kPeerLost, "closed its connection"));
+  worker_.Fail(Error(StatusCode::kPeerLost, "closed its connection"));
 }
 
 bool Channel::IsReady() {
@@ -112,18 +112,18 @@ void Channel::Handle(Message& message) {
   const char* const objection = Decode(message.header, &header);
   if (objection) {
     const std::string what = std::string("sent a broken message: ") + objection;
-    return owner_.Fail(Error(StatusCode::kInternal, what.c_str()));
+    return worker_.Fail(Error(StatusCode::kInternal, what.c_str()));
   }
   switch (header.kind) {
     case MessageKind::kWelcome:
-      if (!std::exchange(welcomed_, true)) owner_.Welcomed(header.round);
+      if (!std::exchange(welcomed_, true)) worker_.Welcomed(header.round);
       return;
     case MessageKind::kAnswer:
       return HandleAnswer(header, message.body);
     case MessageKind::kRefusal:
       Acknowledge(header.request, 0);
       if (header.request == 0 || unanswered_.count(header.request) > 0) {
-        owner_.Refused(StatusOf(header, message.body));
+        worker_.Refused(StatusOf(header, message.body));
       }
       return;
     default:
@@ -139,18 +139,19 @@ void Channel::HandleAnswer(const Header& header, const ::zmq::message_t& body) {
   if (found == unanswered_.end()) return;
   Request& request = *found->second;
   TransferWork& work = *request.work;
-  if (header.key != work.match_key || header.round != work.round ||
-      header.spec != SpecOf(work, request.slice) ||
-      body.size() != AnswerBytes(work, request, settings_.worker)) {
+  const Header& asked = request.header;
+  if (header.key != asked.key || header.round != asked.round || header.spec != asked.spec ||
+      body.size() != AnswerBytes(request)) {
     const Text what = Describe(work.transfer(), work.operation);
-    return owner_.Fail(Error(StatusCode::kInternal,
-                             kit::Format("answered %s with something else", what.c_str()).c_str()));
+    return worker_.Fail(
+        Error(StatusCode::kInternal,
+              kit::Format("answered %s with something else", what.c_str()).c_str()));
   }
-  TakeAnswer(work, request, body.data(), body.size());
+  TakeAnswer(request, body.data(), body.size());
   work.last_step = std::min(work.last_step, header.served.step);
   request.done = true;
   unanswered_.erase(found);
-  if (--work.unanswered == 0) owner_.EndUse(&work);
+  if (--work.unanswered == 0) worker_.EndUse(&work);
 }
 
 void Channel::Acknowledge(uint64_t request, uint64_t bytes) {
@@ -161,7 +162,7 @@ void Channel::Acknowledge(uint64_t request, uint64_t bytes) {
 
 bool Channel::AcksAreDue() const {
   return acks_.size() >= kAcksTogether ||
-         acked_bytes_ >= kAckedSlices * settings_.flow.slice_bytes ||
+         acked_bytes_ >= kAckedSlices * settings_.connection.flow.slice_bytes ||
          Clock::now() >= first_ack_ + kAckDelay;
 }
 
@@ -196,7 +197,7 @@ void Channel::Send(bool all_acknowledgements) {
       return flow_.Full(Clock::now());
     }
     request->queued = false;
-    owner_.EndUse(request->work);
+    worker_.EndUse(request->work);
   }
   flow_.Drained();
 }
@@ -205,24 +206,18 @@ void Channel::Send(bool all_acknowledgements) {
 bool Channel::SendRequest(Request& request) {
   if (!link_->Writable()) return false;
   TransferWork& work = *request.work;
-  Header header = HeaderOf(MessageKind::kPush);
-  header.request = request.id ? request.id : next_request_;
-  header.key = work.match_key;
-  header.round = work.round;
-  header.slice = request.index;
-  header.spec = SpecOf(work, request.slice);
-  header.priority = work.transfer().priority;
+  Header header = request.header;
+  const bool first = header.request == 0;
+  if (first) header.request = next_request_;
   header.timeout_ms = std::max<int64_t>(kit::MillisecondsUntil(work.deadline()), 1);
-  header.sequence = work.transfer().sequence;
-  header.served = ServedOf(work, request);
   Message message{.header = Encode(header)};
   Attach(request, &message);
   const size_t bytes = message.body.size();
   if (!link_->Send(message)) return false;
   flow_.Sent(bytes);
-  if (request.id == 0) {
-    request.id = next_request_++;
-    unanswered_.emplace(request.id, &request);
+  if (first) {
+    request.header.request = next_request_++;
+    unanswered_.emplace(request.header.request, &request);
   }
   work.MarkStarted();
   return true;
@@ -231,19 +226,15 @@ bool Channel::SendRequest(Request& request) {
 // The only tensor bytes that are copied into a message are rows, because they do not lie together.
 void Channel::Attach(Request& request, Message* message) {
   const TransferWork& work = *request.work;
-  const Transfer& transfer = work.transfer();
-  const SliceSpec spec = SpecOf(work, request.slice);
+  const SliceSpec& spec = request.header.spec;
   const bool pushes = work.operation == Operation::kPush || work.operation == Operation::kStore;
   if (work.sparse()) {
-    if (pushes) message->body = GatherRows(work, request);
-    message->rows =
-        Borrow(request, transfer.rows + request.first_row, request.row_count * sizeof(int32_t));
+    if (pushes) message->body = GatherRows(request);
+    message->rows = Borrow(request, request.rows, request.row_count() * sizeof(int32_t));
   } else if (pushes || Contributes(spec, settings_.worker)) {
     const bool own_part = work.operation == Operation::kAllGather;
-    message->body = Borrow(
-        request,
-        static_cast<const char*>(transfer.send) + ByteOffset(transfer, request.slice, own_part),
-        spec.bytes());
+    const auto* const send = static_cast<const char*>(work.transfer().send);
+    message->body = Borrow(request, send + ByteOffset(request, own_part), spec.bytes());
   } else if (work.operation == Operation::kRegister) {
     const auto spans = SpansOf(*work.unit, spec.offset, spec.count);
     message->body.rebuild(spans.data(), spans.size() * sizeof(spans[0]));
@@ -253,11 +244,10 @@ void Channel::Attach(Request& request, Message* message) {
 // The caller's memory, until libzmq gives it back on a thread of its own.
 ::zmq::message_t Channel::Borrow(Request& request, const void* data, size_t bytes) {
   if (bytes == 0) return {};
-  request.channel = this;
   const auto give_back = [](void*, void* hint) {
     const Request& ended = *static_cast<Request*>(hint);
     ended.channel->borrowed_.Return();
-    ended.channel->owner_.EndUse(ended.work);
+    ended.channel->worker_.EndUse(ended.work);
   };
   ::zmq::message_t message(const_cast<void*>(data), bytes, give_back, &request);
   request.work->memory_uses.fetch_add(1, std::memory_order_relaxed);
@@ -270,7 +260,7 @@ void Channel::Close(const Status& farewell) {
   try {
     for (; !requests_.empty(); requests_.Pop()) {
       requests_.top()->queued = false;
-      owner_.EndUse(requests_.top()->work);
+      worker_.EndUse(requests_.top()->work);
     }
     Message leave = Compose(HeaderOf(MessageKind::kLeave), farewell);
     if (SendControl(true) && link_->Writable()) (void)link_->Send(leave);

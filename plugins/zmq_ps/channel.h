@@ -1,7 +1,7 @@
 // The connection of a rank to one server: requests go out by priority, answers come in.
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,36 +29,29 @@ struct ServerAddress {
 // "server 1 at tcp://...", "the parameter server of rank 1 at tcp://..."
 std::string Describe(const ServerAddress& address);
 
-struct ChannelSettings {
+struct WorkerSettings {
   uint32_t worker = 0;  // the own rank
   uint32_t world_size = 1;
   uint32_t incarnation = 0;
   KeyPair keys;
-  FlowSettings flow;
-  int64_t lost_after_ms = 1000;  // for which a server that is needed may be without a connection
-  Heartbeat heartbeat;
-  LinkWrapper wrap;  // for tests; may be empty
+  std::vector<ServerAddress> servers;
+  ConnectionSettings connection;
+  uint64_t min_slice_bytes = 64 << 10;
+  // Match transfers by their position instead of by their keys, and refuse other keys there.
+  bool ordered = false;
+  // Called once, on the worker's thread, with what others should know of the first failure.
+  std::function<void(const Status& farewell)> on_failure;
+  ProgressGate* gate = nullptr;  // of the works that are submitted; may be null
+  FaultInjector faults;          // for tests; may be empty
 };
 
-// Of the thread that makes the worker's progress, unless stated otherwise.
+// Of the thread that makes the worker's progress, unless stated otherwise. Tells `worker` what
+// happens.
 class Channel {
  public:
-  // Who learns what happens.
-  class Owner {
-   public:
-    virtual void Fail(const Status& reason) = 0;     // of the connection, or the server is broken
-    virtual void Refused(const Status& reason) = 0;  // a request, by the server
-    virtual void Welcomed(uint64_t last_round) = 0;  // for the first time
-    // A message, or an answer, needs the memory of the work no longer. [any-thread]
-    virtual void EndUse(TransferWork* work) noexcept = 0;
-
-   protected:
-    ~Owner() = default;
-  };
-
   // Throws zmq::error_t. `number` tells channels of a context apart.
-  Channel(const ServerAddress& address, const ChannelSettings& settings, ::zmq::context_t& context,
-          size_t number, std::shared_ptr<WakeUp> wake_up, Owner& owner);
+  Channel(const ServerAddress& address, const WorkerSettings& settings, ::zmq::context_t& context,
+          size_t number, std::shared_ptr<WakeUp> wake_up, Worker& worker);
 
   const ServerAddress& address() const noexcept { return address_; }
   bool welcomed() const noexcept { return welcomed_; }
@@ -92,9 +85,9 @@ class Channel {
   Status Error(StatusCode code, const char* what) const;
 
   const ServerAddress address_;
-  const ChannelSettings& settings_;
-  Owner& owner_;
-  std::unique_ptr<Link> link_;
+  const WorkerSettings& settings_;
+  Worker& worker_;
+  std::unique_ptr<DealerLink> link_;
   std::unique_ptr<Monitor> monitor_;
   SendQueue<Request*> requests_;
   SendAhead flow_;

@@ -52,10 +52,7 @@ const char* Collectives::Handle(const Header& push, ::zmq::message_t body) {
   if (!round || !session.Open(push)) return "too many transfers at once: a push was dropped";
   const Status agrees = Check(*round, push);
   Arrival& arrival = round->arrivals[push.worker];
-  if (agrees.ok()) {
-    arrival.data = std::move(body);
-    round->deadline = std::min(round->deadline, kit::DeadlineIn(push.timeout_ms));
-  }
+  if (agrees.ok()) arrival.data = std::move(body);
   arrival.arrived = true;
   arrival.request = push.request;
   if (!round->refusal.ok()) {
@@ -63,8 +60,6 @@ const char* Collectives::Handle(const Header& push, ::zmq::message_t body) {
     EraseIfOver(*round);
   } else if (!agrees.ok()) {
     Refuse(*round, agrees);
-  } else if (!failure_.ok()) {
-    Refuse(*round, failure_);
   } else if (const auto lost = FindLost(*round)) {
     Refuse(*round, *lost);
   } else {
@@ -89,7 +84,6 @@ Collectives::Round* Collectives::FindOrOpen(const Header& push) {
 // A sum of different things would be worse than none: everything but buffers must be equal.
 Status Collectives::Check(const Round& round, const Header& push) const {
   const Text what = Describe(push.spec, push.sequence);
-  if (push.world_size != sessions_.size()) return WrongWorldSize(push, sessions_.size());
   if (round.arrivals[push.worker].arrived) {
     return Blame(push.worker, "rank %u submitted %s twice", push.worker, what.c_str());
   }
@@ -206,20 +200,15 @@ void Collectives::RankLeft(uint32_t worker) {
   }
 }
 
-void Collectives::RefuseAll(const Status& reason) {
-  failure_ = reason;
-  for (Round* const round : OpenRounds()) Refuse(*round, reason);
-}
-
-void Collectives::RefuseLate(Clock::time_point now) {
-  for (Round* const round : OpenRounds()) {
-    const std::vector<uint32_t> missing = Missing(*round);
-    if (now < round->deadline || missing.empty()) continue;  // empty: being reduced
-    Refuse(*round, Status::Error(StatusCode::kTimeout, "%s has not submitted %s in time",
-                                 ListRanks(missing).c_str(),
-                                 Describe(round->first.spec, round->first.sequence).c_str())
-                       .WithRank(static_cast<int32_t>(missing.front())));
-  }
+void Collectives::RefuseLate(const Header& push) {
+  const auto found = rounds_.find({push.key, push.round, push.slice});
+  if (found == rounds_.end()) return;
+  const std::vector<uint32_t> missing = Missing(*found->second);
+  if (missing.empty()) return;  // it is being reduced
+  Refuse(*found->second,
+         Status::Error(StatusCode::kTimeout, "%s has not submitted %s in time",
+                       ListRanks(missing).c_str(), Describe(push.spec, push.sequence).c_str())
+             .WithRank(static_cast<int32_t>(missing.front())));
 }
 
 }  // namespace engine::zmq_ps

@@ -25,9 +25,8 @@ class Collectives {
   const char* Handle(const Header& push, ::zmq::message_t body);
   // When Session::left() says so.
   void RankLeft(uint32_t worker);
-  // Everything that is open, and all that comes later.
-  void RefuseAll(const Status& reason);
-  void RefuseLate(Clock::time_point now);
+  // A request that is past its deadline: its round ends for all.
+  void RefuseLate(const Header& push);
 
   bool idle() const noexcept { return rounds_.empty(); }
   // The last round without a key that was begun.
@@ -43,8 +42,7 @@ class Collectives {
   };
   struct Round {
     RoundId id;
-    Header first;  // the push that began it: what all others must be like
-    Clock::time_point deadline = Clock::time_point::max();
+    Header first;                   // the push that began it: what all others must be like
     std::vector<Arrival> arrivals;  // by rank
     Status refusal;                 // not OK: whoever comes gets it
     bool folding = false;
@@ -65,7 +63,6 @@ class Collectives {
   Offload& offload_;
   std::map<RoundId, std::unique_ptr<Round>> rounds_;
   uint64_t last_keyless_round_ = 0;
-  Status failure_;
 };
 
 }  // namespace engine::zmq_ps

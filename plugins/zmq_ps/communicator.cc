@@ -1,40 +1,28 @@
 #include "communicator.h"
 
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "describe.h"
 #include "kit/communicator.h"
+#include "kit/lanes.h"
 #include "rendezvous.h"
 
 namespace engine::zmq_ps {
 namespace {
 
-constexpr uint32_t kAllKinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter) |
-                               Bit(TransferKind::kAllGather) | Bit(TransferKind::kBroadcast) |
-                               Bit(TransferKind::kBarrier);
 constexpr uint32_t kServedKinds = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
-constexpr uint32_t kAllDTypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8) |
-                                Bit(DType::kBFloat16) | Bit(DType::kFloat16);
 // How long a rank that is done stays for the sake of others that still fetch their results.
 constexpr int64_t kDrainMs = 2000;
-
-void CopyAlone(const Transfer& transfer) noexcept {
-  if (transfer.kind == TransferKind::kBarrier || transfer.count == 0) return;
-  if (!transfer.recv || transfer.send == transfer.recv) return;
-  const size_t bytes = static_cast<size_t>(transfer.count) * SizeOf(transfer.dtype);
-  std::memcpy(transfer.recv, transfer.send, bytes);
-}
 
 }  // namespace
 
 ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& settings)
     : host_(host),
       ranks_(host.rank_info()),
-      update_(UpdateOf(settings, ranks_)),
+      update_(settings.UpdateFor(ranks_)),
       ordered_(settings.ordered && !update_),
-      link_cost_{.message_bytes = settings.flow.slice_bytes} {}
+      link_cost_{.message_bytes = settings.connection.flow.slice_bytes} {}
 
 Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
     Host& host, const CommunicatorSettings& settings) {
@@ -49,31 +37,22 @@ Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
 // The server first: the worker of this rank connects to it like to any other, and its failure is the
 // server's, so that other ranks hear the cause.
 Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
-  Rendezvous rendezvous(host_, settings.rendezvous);
-  ServerSettings server = ServerSettingsOf(settings, host_);
-  ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
+  Rendezvous rendezvous(host_, settings);
+  ENGINE_ASSIGN_OR_RETURN(ServerSettings server, rendezvous.Meet());
   if (rendezvous.hosts_server()) {
     ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
-    ENGINE_RETURN_IF_ERROR(rendezvous.Publish(*server_));
   }
-  WorkerSettings worker{.channel = {.worker = static_cast<uint32_t>(ranks_.rank),
-                                    .world_size = static_cast<uint32_t>(ranks_.world_size),
-                                    .incarnation = static_cast<uint32_t>(ranks_.incarnation),
-                                    .flow = settings.flow,
-                                    .lost_after_ms = settings.lost_after_ms,
-                                    .heartbeat = settings.heartbeat},
-                        .ordered = ordered_,
-                        .io_threads = settings.io_threads,
-                        .on_failure =
-                            [this](const Status& farewell) {
-                              if (server_) server_->Fail(farewell);
-                            },
-                        .gate = &works_.gate()};
-  ENGINE_RETURN_IF_ERROR(rendezvous.FindServers(&worker));
+  ENGINE_RETURN_IF_ERROR(rendezvous.Publish(server_.get()));
+  ENGINE_ASSIGN_OR_RETURN(WorkerSettings worker, rendezvous.FindServers());
+  worker.ordered = ordered_;
+  worker.on_failure = [this](const Status& farewell) {
+    if (server_) server_->Fail(farewell);
+  };
+  worker.gate = &works_.gate();
   ENGINE_ASSIGN_OR_RETURN(worker_, Worker::Connect(std::move(worker), rendezvous.deadline()));
   if (!update_) return {};
-  parameters_ = std::make_unique<ServedParameters>(*update_, settings.flow.slice_bytes, *worker_,
-                                                   works_, [this](Optimizer& optimizer) {
+  parameters_ = std::make_unique<ServedParameters>(*update_, settings.connection.flow.slice_bytes,
+                                                   *worker_, works_, [this](Optimizer& optimizer) {
                                                      if (server_) server_->Serve(optimizer);
                                                    });
   return {};
@@ -95,8 +74,8 @@ ZmqPsCommunicator::~ZmqPsCommunicator() {
 }
 
 CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
-  return {.kinds = parameters_ ? kAllKinds | kServedKinds : kAllKinds,
-          .dtypes = kAllDTypes,
+  return {.kinds = parameters_ ? kit::kCollectives | kServedKinds : kit::kCollectives,
+          .dtypes = kit::kAllDTypes,
           .ordered = ordered_ ? 1u : 0u,
           .max_in_flight = 0,
           .no_op = 0};
@@ -121,7 +100,7 @@ Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept 
 
 CommunicatorTraits ZmqPsCommunicator::SecondOrder::traits() const noexcept {
   CommunicatorTraits traits = first_.traits();
-  traits.kinds = kAllKinds;
+  traits.kinds = kit::kCollectives;
   return traits;
 }
 
@@ -129,6 +108,8 @@ Status ZmqPsCommunicator::SecondOrder::Submit(const Transfer& transfer, Work** o
   return first_.Submit(transfer, /*order=*/1, out);
 }
 
+// A refused work never reached the worker, so nobody else holds it and it is completed here. Where
+// there is no worker nothing is pending, and a failure is all that is to be remembered.
 Status ZmqPsCommunicator::Submit(const Transfer& transfer, uint64_t order, Work** out) noexcept {
   if (worker_ && worker_->failed()) return worker_->reason();
   if (alone_failed_.raised()) return alone_failed_.reason();
@@ -138,7 +119,7 @@ Status ZmqPsCommunicator::Submit(const Transfer& transfer, uint64_t order, Work*
   work->order = order;
   if (!worker_) {
     work->MarkStarted();
-    CopyAlone(transfer);
+    kit::CopyOwn(transfer);
     work->Complete({});
   } else if (const Status refused = worker_->Submit(work); !refused.ok()) {
     work->Complete(refused);

@@ -11,8 +11,8 @@
 #include "engine/host.h"
 #include "kit/failure.h"
 #include "parameter_client.h"
+#include "rendezvous.h"
 #include "server.h"
-#include "settings.h"
 #include "work.h"
 #include "worker.h"
 

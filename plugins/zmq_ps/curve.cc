@@ -49,6 +49,8 @@ Authenticator::~Authenticator() {
   thread_.join();
 }
 
+// The only thread that touches socket_ and client_keys_ from here on. Shutting the context down makes
+// the receive throw, which is how the loop ends; the socket must be closed before the context goes.
 void Authenticator::Loop() noexcept {
   try {
     while (true) Answer();

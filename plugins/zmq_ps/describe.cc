@@ -50,10 +50,4 @@ Status Blame(uint32_t worker, const char* format, ...) noexcept {
       .WithRank(static_cast<int32_t>(worker));
 }
 
-Status WrongWorldSize(const Header& header, size_t workers) noexcept {
-  return Blame(header.worker,
-               "rank %u counts %u ranks, but there are %zu: all ranks must belong to one run",
-               header.worker, header.world_size, workers);
-}
-
 }  // namespace engine::zmq_ps

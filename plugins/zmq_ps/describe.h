@@ -23,6 +23,5 @@ std::string ListRanks(const std::vector<uint32_t>& ranks);
 // kInvalidArgument that names `worker`.
 __attribute__((format(printf, 2, 3))) Status Blame(uint32_t worker, const char* format,
                                                    ...) noexcept;
-Status WrongWorldSize(const Header& header, size_t workers) noexcept;
 
 }  // namespace engine::zmq_ps

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "describe.h"
+#include "served_spec.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -52,13 +53,9 @@ Status ServedParameters::CheckRows(const Transfer& transfer, const Unit& unit) c
   if (transfer.row_count < 0 || transfer.row_count > rows) {
     return Invalid(transfer, "names more rows than there are");
   }
-  int64_t last = -1;
-  for (int64_t i = 0; i < transfer.row_count; ++i) {
-    const int64_t row = transfer.rows[i];
-    if (row <= last || row >= rows) return Invalid(transfer, "names rows that do not ascend");
-    last = row;
-  }
-  return {};
+  const std::span<const int32_t> named(transfer.rows, static_cast<size_t>(transfer.row_count));
+  if (!ObjectionToRows(named, 0, rows)) return {};
+  return Invalid(transfer, "names rows that do not ascend");
 }
 
 // A pull before the first step has step 0: it asks for what is there.
@@ -71,7 +68,9 @@ void ServedParameters::Prepare(TransferWork* work) const noexcept {
   work->served.weight = now.weight;
 }
 
-// Asks servers without the caller's Work, and waits for the answer.
+// Asks servers without the caller's Work, and waits for the answer: the waiting thread makes the
+// progress of the worker meanwhile. The work is given back only after it is terminal, because
+// libzmq refers to `send` until then.
 Status ServedParameters::Ask(Question question) noexcept {
   if (question.timeout_ms <= 0) {
     return Status::Error(StatusCode::kInvalidArgument, "a timeout of %" PRId64 " ms",

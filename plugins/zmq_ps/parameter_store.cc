@@ -2,9 +2,10 @@
 // pushes are answered as soon as the table has taken them; pulls and loads when the table says so.
 // While there is no optimizer there is no table, and everything waits.
 //
-// A request is refused for one of four reasons: the server has failed; the table refuses it; its
-// deadline has passed; or it waits for a rank that has left. The last one is looked for when a rank
-// leaves, and for each request that comes after one has left.
+// A request is refused here for one of three reasons: the table refuses it; its deadline has passed;
+// or it waits for a rank that has left. The last one is looked for when a rank leaves, and for each
+// request that comes after one has left. The table may answer it later all the same: the session
+// takes the first answer, and a rank that was refused once asks for nothing more.
 #include "parameter_store.h"
 
 #include <algorithm>
@@ -17,10 +18,6 @@
 namespace engine::zmq_ps {
 namespace {
 
-CellId CellOf(const Header& header) {
-  return {.unit = header.key, .slice = header.slice};
-}
-
 template <typename T>
 std::vector<T> ArrayOf(const ::zmq::message_t& message) {
   std::vector<T> array(message.size() / sizeof(T));
@@ -30,39 +27,19 @@ std::vector<T> ArrayOf(const ::zmq::message_t& message) {
 
 }  // namespace
 
-bool ParameterStore::Fits(const Header& header, const Message& message) const noexcept {
-  const size_t body = message.body.size(), bytes = header.spec.bytes();
-  const bool sparse = header.served.sparse();
-  const size_t rows = sparse ? static_cast<size_t>(header.served.rows) : 0;
-  if (message.rows.size() != rows * sizeof(int32_t)) return false;
-  switch (header.spec.operation) {
-    case Operation::kPush:
-      return sparse ? body <= bytes : body == bytes;
-    case Operation::kPull:
-      return body == 0;
-    case Operation::kStore:
-      return body == bytes && !sparse;
-    case Operation::kRegister:
-      return body > 0 && body % sizeof(ServedSpan) == 0 && body <= slice_bytes_ && !sparse;
-    default:
-      return body == 0 && !sparse;
-  }
-}
-
 const char* ParameterStore::Handle(const Header& header, Message& message) {
   PendingRequest* const pending = sessions_[header.worker].Open(header);
   if (!pending) return "too many requests at once: a push was dropped";
   pending->body = std::move(message.body);
   pending->rows = std::move(message.rows);
-  if (!failure_.ok()) {
-    Refuse(*pending, failure_);
-  } else if (header.world_size != sessions_.size()) {
-    Refuse(*pending, WrongWorldSize(header, sessions_.size()));
-  } else if (!traits_) {
-    Refuse(*pending, Blame(header.worker,
-                           "rank %u wants its parameters kept by a server that only adds up: give "
-                           "all members of the run the same option update of zmq_ps",
-                           header.worker));
+  if (!traits_) {
+    sessions_[header.worker].Answer(
+        header.request,
+        Blame(header.worker,
+              "rank %u wants its parameters kept by a server that only adds up: give all members "
+              "of the run the same option update of zmq_ps",
+              header.worker),
+        {});
   } else if (table_) {
     Ask(*pending);
     Advance();
@@ -70,58 +47,37 @@ const char* ParameterStore::Handle(const Header& header, Message& message) {
   return nullptr;
 }
 
-// The frames go to the table: it keeps a push without copying it.
+// The frames go to the table: it keeps a push without copying it. What is not answered here, the
+// table answers later.
 void ParameterStore::Ask(PendingRequest& pending) {
-  const Header header = pending.header;
-  const ::zmq::message_t rows = std::move(pending.rows);
-  ::zmq::message_t body = std::move(pending.body);
-  bool open = false;
-  const Status status = AskTable(header, body, rows, &open, &pending.header.served.step);
-  if (!status.ok() || !open) {
-    return sessions_[header.worker].Answer(header.request, status, {});
+  const Operation operation = pending.header.spec.operation;
+  const bool waits = operation == Operation::kPull || operation == Operation::kLoad;
+  const Status status = AskTable(pending);
+  if (!status.ok() || !waits) {
+    return sessions_[pending.header.worker].Answer(pending.header.request, status, {});
   }
   const auto has_left = [](const Session& session) { return session.left() != nullptr; };
   if (std::any_of(sessions_.begin(), sessions_.end(), has_left)) RefuseLost();
 }
 
-Status ParameterStore::AskTable(const Header& header, ::zmq::message_t& body,
-                                const ::zmq::message_t& rows, bool* open, uint64_t* last_step) {
-  const uint32_t worker = header.worker;
-  const ServedFields& served = header.served;
-  const SliceSpec& spec = header.spec;
-  const std::vector<int32_t> numbers = ArrayOf<int32_t>(rows);
-  switch (spec.operation) {
+Status ParameterStore::AskTable(PendingRequest& pending) {
+  Header& header = pending.header;
+  const std::vector<int32_t> rows = ArrayOf<int32_t>(pending.rows);
+  ::zmq::message_t body = std::move(pending.body);
+  switch (header.spec.operation) {
     case Operation::kRegister:
-      ENGINE_RETURN_IF_ERROR(table_->Register(worker, {.id = CellOf(header),
-                                                       .slices = spec.slices,
-                                                       .offset = spec.offset,
-                                                       .count = spec.count,
-                                                       .total = spec.total,
-                                                       .row = served.row,
-                                                       .spans = ArrayOf<ServedSpan>(body)}));
-      return CheckUnits(worker, served.digest);
+      ENGINE_RETURN_IF_ERROR(table_->Register(header, ArrayOf<ServedSpan>(body)));
+      return CheckUnits(header.worker, header.served.digest);
     case Operation::kStore:
-      return table_->Store(worker, CellOf(header), served.state, body);
+      return table_->Store(header, body);
     case Operation::kPush:
-      return table_->Push(worker, CellOf(header),
-                          {.step = served.step,
-                           .learning_rate = served.learning_rate,
-                           .weight = served.weight,
-                           .sparse = served.sparse(),
-                           .rows = numbers},
-                          std::move(body));
+      return table_->Push(header, rows, std::move(body));
     case Operation::kPull:
     case Operation::kLoad:
-      *open = true;
-      return table_->Pull(worker, CellOf(header),
-                          {.request = header.request,
-                           .step = served.step,
-                           .state = served.state,
-                           .sparse = served.sparse(),
-                           .rows = numbers});
+      return table_->Pull(header, rows);
     default:  // Operation::kLastStep
-      *last_step = std::min(table_->LastStep(worker), kMaxStep);
-      return CheckUnits(worker, served.digest);
+      header.served.step = std::min(table_->LastStep(header.worker), kMaxStep);
+      return CheckUnits(header.worker, header.served.digest);
   }
 }
 
@@ -138,11 +94,7 @@ Status ParameterStore::CheckUnits(uint32_t worker, uint64_t digest) {
 // Catches up with what came before there was a table: ranks that left, and requests, of each rank in
 // the order of their numbers. Rank 0 stores after all have registered, so their order does not matter.
 void ParameterStore::Start(Optimizer& optimizer) {
-  table_ = std::make_unique<Table>(TableSettings{.mode = traits_->mode,
-                                                 .staleness = traits_->staleness,
-                                                 .workers = static_cast<uint32_t>(sessions_.size()),
-                                                 .max_cell_bytes = slice_bytes_},
-                                   optimizer);
+  table_ = std::make_unique<Table>(*traits_, static_cast<uint32_t>(sessions_.size()), optimizer);
   for (uint32_t i = 0; i < sessions_.size(); ++i) {
     if (sessions_[i].left()) table_->Lose(i);
   }
@@ -170,20 +122,13 @@ void ParameterStore::Advance() {
   }
 }
 
-void ParameterStore::Refuse(PendingRequest& pending, const Status& reason) {
-  const Header& header = pending.header;
-  if (table_) table_->Cancel(header.worker, CellOf(header), header.request);
-  sessions_[header.worker].Answer(header.request, reason, {});
-}
-
 // Why a pull will never be answered: a run in step does not go on without a rank's push, and none
 // without the values that rank 0 stores.
 std::optional<Status> ParameterStore::FindLost(const Header& header) const {
-  const CellId cell = CellOf(header);
   const Status* const first = sessions_[0].left();
-  if (first && !table_->HasValues(cell)) return *first;
+  if (first && !table_->HasValues(CellOf(header))) return *first;
   if (traits_->mode != UpdateMode::kSync) return std::nullopt;
-  for (const uint32_t missing : table_->Missing(header.worker, cell, header.request)) {
+  for (const uint32_t missing : table_->Missing(header)) {
     if (const Status* const left = sessions_[missing].left()) return *left;
   }
   return std::nullopt;
@@ -194,7 +139,8 @@ void ParameterStore::RefuseLost() {
   for (Session& session : sessions_) {
     session.ForEachOpen([&](PendingRequest& pending) {
       if (!IsServed(pending.header.spec.operation)) return;
-      if (const auto lost = FindLost(pending.header)) Refuse(pending, *lost);
+      const auto lost = FindLost(pending.header);
+      if (lost) session.Answer(pending.header.request, *lost, {});
     });
   }
 }
@@ -210,22 +156,9 @@ void ParameterStore::RankJoined(uint32_t worker) {
   if (table_) table_->Join(worker);
 }
 
-void ParameterStore::RefuseAll(const Status& reason) {
-  failure_ = reason;
-  for (Session& session : sessions_) {
-    session.ForEachOpen([&](PendingRequest& pending) {
-      if (IsServed(pending.header.spec.operation)) Refuse(pending, reason);
-    });
-  }
-}
-
-void ParameterStore::RefuseLate(Clock::time_point now) {
-  for (Session& session : sessions_) {
-    session.ForEachOpen([&](PendingRequest& pending) {
-      if (now < pending.deadline || !IsServed(pending.header.spec.operation)) return;
-      Refuse(pending, Late(pending.header));
-    });
-  }
+void ParameterStore::RefuseLate(const PendingRequest& pending) {
+  const Header& header = pending.header;
+  sessions_[header.worker].Answer(header.request, Late(header), {});
 }
 
 // Whom to blame for a deadline: the members that a request waits for, as far as that is known.
@@ -237,7 +170,7 @@ Status ParameterStore::Late(const Header& header) const {
                          "as far as that",
                          what.c_str());
   }
-  const auto missing = table_->Missing(header.worker, CellOf(header), header.request);
+  const auto missing = table_->Missing(header);
   if (missing.empty()) {
     return Status::Error(StatusCode::kTimeout,
                          "%s: no values in time; rank 0 has not stored them, or an update takes "

@@ -18,12 +18,10 @@ class ParameterStore {
  public:
   // `traits` null: this server reduces only, and refuses. Borrows `sessions`, one per rank, and
   // `offload`.
-  ParameterStore(const std::optional<ParameterTraits>& traits, uint64_t slice_bytes,
-                 std::vector<Session>& sessions, Offload& offload)
-      : traits_(traits), slice_bytes_(slice_bytes), sessions_(sessions), offload_(offload) {}
+  ParameterStore(const std::optional<ParameterTraits>& traits, std::vector<Session>& sessions,
+                 Offload& offload)
+      : traits_(traits), sessions_(sessions), offload_(offload) {}
 
-  // Whether the frames of a push are what its header says. The table looks at what rows hold.
-  bool Fits(const Header& header, const Message& message) const noexcept;
   // A push that its session has not seen. Null, or why it is dropped.
   const char* Handle(const Header& header, Message& message);
 
@@ -35,28 +33,22 @@ class ParameterStore {
 
   void RankLeft(uint32_t worker);
   void RankJoined(uint32_t worker);
-  // Everything that waits, and all that comes later.
-  void RefuseAll(const Status& reason);
-  void RefuseLate(Clock::time_point now);
+  // A request that is past its deadline.
+  void RefuseLate(const PendingRequest& pending);
 
  private:
   void Ask(PendingRequest& pending);
-  // `*open`: it is answered by the table, later.
-  Status AskTable(const Header& header, ::zmq::message_t& body, const ::zmq::message_t& rows,
-                  bool* open, uint64_t* last_step);
+  Status AskTable(PendingRequest& pending);
   Status CheckUnits(uint32_t worker, uint64_t digest);
-  void Refuse(PendingRequest& pending, const Status& reason);
   std::optional<Status> FindLost(const Header& header) const;
   void RefuseLost();
   Status Late(const Header& header) const;
 
   const std::optional<ParameterTraits> traits_;
-  const uint64_t slice_bytes_;
   std::vector<Session>& sessions_;
   Offload& offload_;
   std::unique_ptr<Table> table_;                        // null while it has no optimizer
   std::optional<std::pair<uint32_t, uint64_t>> units_;  // who registered first, and its digest
-  Status failure_;
 };
 
 }  // namespace engine::zmq_ps

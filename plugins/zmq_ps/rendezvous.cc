@@ -1,6 +1,5 @@
-// The order, which has no circle: ranks publish their keys and wait for servers; a server needs the
-// keys of all ranks before it can let one in, so it waits for them and publishes its address then.
-// A rank that hosts a server does both, in that order.
+// The order, which has no circle: all publish their keys; a server needs those of all ranks before it
+// can let one in, so it waits for them, and publishes its address then; ranks wait for that.
 #include "rendezvous.h"
 
 #include <string_view>
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "describe.h"
-#include "kit/rendezvous.h"
 #include "socket_link.h"
 
 namespace engine::zmq_ps {
@@ -23,18 +21,33 @@ int ServersOf(const RankInfo& ranks, int64_t servers) {
   return static_cast<int>(servers);
 }
 
-std::string OrPlain(const std::string& key) {
-  return key.empty() ? std::string(kPlain) : key;
+// Those that have not come, from member `first` on, by their numbers from there.
+std::vector<int32_t> Missing(const kit::Values& values, size_t first, size_t end) {
+  std::vector<int32_t> missing;
+  for (size_t i = first; i < end; ++i) {
+    if (!values[i]) missing.push_back(static_cast<int32_t>(i - first));
+  }
+  return missing;
 }
 
 }  // namespace
 
-Rendezvous::Rendezvous(Host& host, RendezvousSettings settings)
+std::optional<ParameterTraits> CommunicatorSettings::UpdateFor(const RankInfo& ranks) const {
+  if (update == "workers" || (update == "auto" && ranks.servers == 0)) return {};
+  if (update == "async") return ParameterTraits{.mode = UpdateMode::kAsync};
+  if (update != "bounded") return ParameterTraits{.mode = UpdateMode::kSync};
+  return ParameterTraits{.mode = UpdateMode::kBounded, .staleness = staleness};
+}
+
+Rendezvous::Rendezvous(Host& host, const CommunicatorSettings& settings)
     : host_(host),
-      settings_(std::move(settings)),
+      settings_(settings),
       ranks_(host.rank_info()),
-      servers_(ServersOf(ranks_, settings_.servers)),
-      deadline_(kit::DeadlineIn(settings_.timeout_ms)) {}
+      servers_(ServersOf(ranks_, settings.servers)),
+      deadline_(kit::DeadlineIn(settings.rendezvous_timeout_ms)) {
+  members_.rank = ranks_.rank + (ranks_.is_server != 0 ? ranks_.world_size : 0);
+  members_.names.resize(static_cast<size_t>(ranks_.world_size + ranks_.servers));
+}
 
 // Loopback where all members are on one host, unless an option says otherwise. An address that other
 // hosts cannot reach is found out here, and not by a timeout of all ranks.
@@ -55,7 +68,19 @@ Status Rendezvous::ChooseAddress() {
                        address_.c_str());
 }
 
-Status Rendezvous::Meet(ServerSettings* server) {
+// Who takes the place of a lost rank does so in the first communicator, whose members have met.
+Status Rendezvous::ChoosePrefix() {
+  const std::string key = encrypted_ ? own_keys_.public_key : std::string(kPlain);
+  members_.prefix.assign(1, '0');
+  if (ranks_.incarnation > 0) {
+    return kit::SetText(host_, members_.prefix + "/renewed/" + std::to_string(ranks_.rank), key);
+  }
+  ENGINE_ASSIGN_OR_RETURN(members_.prefix,
+                          kit::FreePrefix(host_, "keys/" + std::to_string(members_.rank)));
+  return kit::SetValue(host_, members_, members_.prefix + "/keys", key);
+}
+
+Result<ServerSettings> Rendezvous::Meet() {
   if (members_serve() && settings_.servers > 0) {
     return Status::Error(StatusCode::kConfig,
                          "the option servers of zmq_ps says how many ranks host a server, but this "
@@ -64,47 +89,30 @@ Status Rendezvous::Meet(ServerSettings* server) {
   }
   ENGINE_RETURN_IF_ERROR(ChooseAddress());
   if (encrypted_) {
-    ENGINE_ASSIGN_OR_RETURN(worker_keys_, KeyPair::Make());
-    ENGINE_ASSIGN_OR_RETURN(server_keys_, KeyPair::Make());
+    ENGINE_ASSIGN_OR_RETURN(own_keys_, KeyPair::Make());
   }
-  const bool is_server = ranks_.is_server != 0;
-  const bool renews = ranks_.incarnation > 0;
-  prefix_.assign(1, '0');  // who takes the place of a lost rank does so in the first communicator
-  if (!renews) {
-    const std::string own =
-        std::string(is_server ? "server/" : "worker/") + std::to_string(ranks_.rank);
-    ENGINE_ASSIGN_OR_RETURN(prefix_, kit::FreePrefix(host_, own));
-  }
-  if (!is_server) {
-    ENGINE_RETURN_IF_ERROR(kit::SetText(host_, Key(renews ? "renewed" : "worker", ranks_.rank),
-                                        OrPlain(worker_keys_.public_key)));
-  }
-  server->endpoint = "tcp://" + address_ + ":*";
-  server->keys = server_keys_;
-  if (members_serve() && !is_server) return {};
-  return TakeWorkerKeys(server);
-}
-
-// Members that differ in this find out here, and not by a handshake that fails.
-Status Rendezvous::CheckEncryption(const std::string& other, const std::string& key,
-                                   int32_t blamed) const {
-  if ((key != kPlain) == encrypted_) return {};
-  return Status::Error(StatusCode::kConfig,
-                       "%s and %s %d disagree about encryption: give all members of the run the "
-                       "same options of zmq_ps",
-                       other.c_str(), ranks_.is_server ? "server" : "rank", ranks_.rank)
-      .WithRank(blamed);
-}
-
-// Keys of new processes are looked up when one of them connects: see Authenticator.
-Status Rendezvous::TakeWorkerKeys(ServerSettings* server) {
+  ENGINE_RETURN_IF_ERROR(ChoosePrefix());
+  ENGINE_ASSIGN_OR_RETURN(keys_, Gather("/keys"));
+  for (size_t i = 0; i < keys_.size(); ++i) ENGINE_RETURN_IF_ERROR(CheckEncryption(i));
+  ServerSettings server{
+      .endpoint = "tcp://" + address_ + ":*",
+      .keys = own_keys_,
+      .workers = static_cast<uint32_t>(ranks_.world_size),
+      .update = settings_.UpdateFor(ranks_),
+      .reduce_threads = settings_.reduce_threads,
+      .connection = settings_.connection,
+      .log = [&host = host_](std::string_view line) { host.Log(LogLevel::kWarning, line); }};
+  if (!encrypted_) return server;
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
-    ENGINE_ASSIGN_OR_RETURN(std::string key, Fetch("worker", rank));
-    ENGINE_RETURN_IF_ERROR(CheckEncryption("rank " + std::to_string(rank), key, rank));
-    if (encrypted_) server->worker_keys.push_back(std::move(key));
+    server.worker_keys.push_back(*keys_[static_cast<size_t>(rank)]);
   }
-  if (!encrypted_ || !server->allows_losses()) return {};
-  server->renewed_keys = [&host = host_, prefix = prefix_](uint32_t rank) {
+  if (server.allows_losses()) server.renewed_keys = RenewedKeys();
+  return server;
+}
+
+// Looked up when one of them connects: see Authenticator.
+KeyLookup Rendezvous::RenewedKeys() const {
+  return [&host = host_, prefix = members_.prefix](uint32_t rank) {
     const std::string key = prefix + "/renewed/" + std::to_string(rank);
     bool present = false;
     std::string value;
@@ -112,55 +120,56 @@ Status Rendezvous::TakeWorkerKeys(ServerSettings* server) {
     if (!host.StoreGetString(key, kLookupMs, &value).ok()) value.clear();
     return value;
   };
-  return {};
 }
 
-Status Rendezvous::Publish(const Server& server) {
-  return kit::SetText(host_, Key("server", ranks_.rank),
-                      server.endpoint() + ' ' + OrPlain(server_keys_.public_key));
+// Members that differ in this find out here, and not by a handshake that fails.
+Status Rendezvous::CheckEncryption(size_t member) const {
+  if ((*keys_[member] != kPlain) == encrypted_) return {};
+  const int index = static_cast<int>(member);
+  const bool is_server = index >= ranks_.world_size;
+  const int number = is_server ? index - ranks_.world_size : index;
+  return Status::Error(StatusCode::kConfig,
+                       "%s %d and %s %d disagree about encryption: give all members of the run "
+                       "the same options of zmq_ps",
+                       is_server ? "server" : "rank", number, ranks_.is_server ? "server" : "rank",
+                       ranks_.rank)
+      .WithRank(is_server ? ServerId(number) : number);
 }
 
-Status Rendezvous::FindServers(WorkerSettings* worker) {
-  worker->channel.keys = worker_keys_;
+Status Rendezvous::Publish(const Server* server) {
+  if (ranks_.incarnation > 0) return {};  // what its predecessor has published holds
+  return kit::SetValue(host_, members_, members_.prefix + "/servers",
+                       server ? server->endpoint() : "");
+}
+
+Result<WorkerSettings> Rendezvous::FindServers() {
+  WorkerSettings worker{.worker = static_cast<uint32_t>(ranks_.rank),
+                        .world_size = static_cast<uint32_t>(ranks_.world_size),
+                        .incarnation = static_cast<uint32_t>(ranks_.incarnation),
+                        .keys = own_keys_,
+                        .connection = settings_.connection};
+  ENGINE_ASSIGN_OR_RETURN(const kit::Values endpoints, Gather("/servers"));
+  const int first = members_serve() ? ranks_.world_size : 0;
   for (int index = 0; index < servers_; ++index) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string record, Fetch("server", index));
-    const size_t space = record.find(' ');
-    const std::string key = space == std::string::npos ? "" : record.substr(space + 1);
-    ServerAddress address{
-        .endpoint = record.substr(0, space), .rank = index, .is_member = members_serve()};
-    ENGINE_RETURN_IF_ERROR(CheckEncryption(Describe(address), key, address.blame()));
-    if (encrypted_) address.public_key = key;
-    worker->servers.push_back(std::move(address));
+    const auto member = static_cast<size_t>(first + index);
+    worker.servers.push_back({.endpoint = *endpoints[member],
+                              .public_key = encrypted_ ? *keys_[member] : "",
+                              .rank = index,
+                              .is_member = members_serve()});
   }
-  return {};
+  return worker;
 }
 
-Result<std::string> Rendezvous::Fetch(const char* role, int index) {
-  std::string value;
-  const Status found =
-      host_.StoreGetString(Key(role, index), kit::MillisecondsUntil(deadline_), &value);
-  if (found.code() == StatusCode::kTimeout) return Missing(role, index);
-  ENGINE_RETURN_IF_ERROR(found);
-  return value;
-}
-
-// All that are missing by now, `first` first. A server of its own waits for the ranks, so if one of
-// these is missing, it is to blame.
-Status Rendezvous::Missing(const char* role, int first) {
-  const bool servers = std::string_view(role) == "server";
-  const bool is_member = servers && members_serve();
-  for (int rank = 0; is_member && rank < ranks_.world_size; ++rank) {
-    bool present = true;
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key("worker", rank), &present));
-    if (!present) return Missing("worker", rank);
-  }
-  std::vector<int32_t> missing = {first};
-  for (int other = first + 1; other < (servers ? servers_ : ranks_.world_size); ++other) {
-    bool present = true;
-    ENGINE_RETURN_IF_ERROR(host_.StoreHas(Key(role, other), &present));
-    if (!present) missing.push_back(other);
-  }
-  if (!is_member) return kit::NotAppeared(missing, ranks_.world_size, settings_.timeout_ms);
+// Servers of their own are waited for like ranks, and blamed last: they wait for ranks themselves.
+Result<kit::Values> Rendezvous::Gather(const char* topic) {
+  ENGINE_ASSIGN_OR_RETURN(
+      kit::Values values,
+      kit::GatherValues(host_, members_, members_.prefix + topic, deadline_, nullptr));
+  const auto ranks = static_cast<size_t>(ranks_.world_size);
+  ENGINE_RETURN_IF_ERROR(kit::NotAppeared(Missing(values, 0, ranks), ranks_.world_size,
+                                          settings_.rendezvous_timeout_ms));
+  const std::vector<int32_t> missing = Missing(values, ranks, values.size());
+  if (missing.empty()) return values;
   std::string list;
   for (const int32_t index : missing) {
     list.append(list.empty() ? "" : ", ").append(std::to_string(index));
@@ -168,13 +177,9 @@ Status Rendezvous::Missing(const char* role, int first) {
   return Status::Error(StatusCode::kRendezvous,
                        "server%s %s of %d did not appear within %lld ms: check that every server "
                        "was started and runs the same plugins",
-                       missing.size() > 1 ? "s" : "", list.c_str(), servers_,
-                       static_cast<long long>(settings_.timeout_ms))
-      .WithRank(ServerId(first));
-}
-
-std::string Rendezvous::Key(const char* role, int index) const {
-  return prefix_ + '/' + role + '/' + std::to_string(index);
+                       missing.size() > 1 ? "s" : "", list.c_str(), ranks_.servers,
+                       static_cast<long long>(settings_.rendezvous_timeout_ms))
+      .WithRank(ServerId(missing.front()));
 }
 
 }  // namespace engine::zmq_ps

@@ -2,44 +2,56 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "curve.h"
 #include "engine/host.h"
 #include "kit/communicator.h"
+#include "kit/rendezvous.h"
 #include "server.h"
 #include "worker.h"
 
 namespace engine::zmq_ps {
 
-struct RendezvousSettings {
+// What the options of zmq_ps say.
+struct CommunicatorSettings {
   int64_t servers = 0;  // ranks 0 .. servers-1 host one; 0: all ranks. 0 where there are servers of
                         // their own (RankInfo::servers), which leave none to ranks
   std::string interface;
   std::string hostname;
   bool encrypt = false;  // also on loopback
-  int64_t timeout_ms = 30000;
+  int64_t rendezvous_timeout_ms = 30000;
+  std::string update = "auto";  // the option of that name
+  int32_t staleness = 1;        // kBounded
+  int reduce_threads = 1;
+  bool ordered = false;
+  ConnectionSettings connection;
+
+  // Null: servers add up only.
+  std::optional<ParameterTraits> UpdateFor(const RankInfo& ranks) const;
 };
 
-// Two rounds, below a prefix of the store for each communicator that a run creates:
+// Two all-gathers of all members, ranks first and then servers of their own, below a prefix of the
+// store for each communicator that a run creates:
 //
-//   <n>/worker/<rank>  := public key of the rank, or "-"
-//   <n>/renewed/<rank> := the same of the newest process that took the place of a lost one
-//   <n>/server/<index> := endpoint ' ' public key or "-"     of servers, or of ranks that host one
+//   <n>/keys/<member>    := public key, or "-"
+//   <n>/servers/<member> := [ endpoint ]     of members that have a server
+//   <n>/renewed/<rank>   := the key of the newest process that took the place of a lost one
 //
-// Every process makes its own keys and publishes the public ones; a server starts when it knows
-// those of all ranks. Addresses other than loopback are always encrypted.
+// Every process makes its own keys and publishes the public one, as a rank and as a server; a server
+// starts when it knows those of all ranks. Addresses other than loopback are always encrypted.
 class Rendezvous {
  public:
-  Rendezvous(Host& host, RendezvousSettings settings);
+  Rendezvous(Host& host, const CommunicatorSettings& settings);
 
-  // Chooses address and keys, publishes, and waits for the keys of all ranks, unless they concern
-  // servers of their own only. Then `server` has endpoint, keys and worker_keys filled in.
-  Status Meet(ServerSettings* server);
-  // Publishes the server of this member, if it has one.
-  Status Publish(const Server& server);
-  // Waits for all servers, and fills in servers and keys of `worker`.
-  Status FindServers(WorkerSettings* worker);
+  // Chooses address and keys, publishes, and waits for all members. What the server of this member
+  // is started with, if it has one.
+  Result<ServerSettings> Meet();
+  // Publishes the server of this member; null: it has none.
+  Status Publish(const Server* server);
+  // Waits for all servers.
+  Result<WorkerSettings> FindServers();
 
   bool hosts_server() const noexcept {
     return members_serve() ? ranks_.is_server != 0 : ranks_.rank < servers_;
@@ -49,22 +61,21 @@ class Rendezvous {
  private:
   bool members_serve() const noexcept { return ranks_.servers > 0; }
   Status ChooseAddress();
-  Status TakeWorkerKeys(ServerSettings* server);
-  Result<std::string> Fetch(const char* role, int index);
-  Status Missing(const char* role, int first);
-  Status CheckEncryption(const std::string& other, const std::string& key, int32_t blamed) const;
-  std::string Key(const char* role, int index) const;
+  Status ChoosePrefix();
+  Result<kit::Values> Gather(const char* topic);
+  Status CheckEncryption(size_t member) const;
+  KeyLookup RenewedKeys() const;
 
   Host& host_;
-  const RendezvousSettings settings_;
+  const CommunicatorSettings& settings_;
   const RankInfo ranks_;
   const int servers_;
   const kit::Clock::time_point deadline_;
-  std::string prefix_;
+  kit::Members members_;
   std::string address_;
   bool encrypted_ = false;
-  KeyPair worker_keys_;  // empty in plain text
-  KeyPair server_keys_;
+  KeyPair own_keys_;  // empty in plain text
+  kit::Values keys_;  // the public ones, by member
 };
 
 // The address to bind to: of an interface, of a name, or of this host's name; numeric, IPv6 in

@@ -5,32 +5,34 @@
 #include <cstdint>
 #include <zmq.hpp>
 
+#include "channel.h"
 #include "engine/communicator.h"
+#include "partition.h"
 #include "wire.h"
 #include "work.h"
 
 namespace engine::zmq_ps {
 
-SliceSpec SpecOf(const TransferWork& work, const Slice& slice);
-ServedFields ServedOf(const TransferWork& work, const Request& request);
+// The fields of all messages of a rank.
+Header SenderOf(const WorkerSettings& settings);
+// The request for a slice of `work`, one of work.requests, but for its number and deadline. `header`
+// says who sends it, which slice it is and what it is matched by.
+Request RequestFor(TransferWork& work, const Slice& slice, Header header);
 
 // Where the slice lies in the caller's buffers. Of a reduce-scatter `recv` is the own part only, of
 // an all-gather `send` is.
-size_t ByteOffset(const Transfer& transfer, const Slice& slice, bool buffer_is_own_part);
+size_t ByteOffset(const Request& request, bool buffer_is_own_part);
 
 // What a rank has itself and no server needs to bring.
 void CopyOwnPart(const Transfer& transfer, uint32_t rank);
 
-// Which of Transfer::rows lie in the slice: fills first_row and row_count of the request.
-void FindRows(const TransferWork& work, Request* request);
-
 // The rows of the request, one behind the other: the only tensor bytes that are copied into a
 // message, because they do not lie together.
-::zmq::message_t GatherRows(const TransferWork& work, const Request& request);
+::zmq::message_t GatherRows(const Request& request);
 
 // The size of the answer's tensor bytes.
-size_t AnswerBytes(const TransferWork& work, const Request& request, uint32_t worker);
+size_t AnswerBytes(const Request& request);
 // Writes an answer of that size to `recv`.
-void TakeAnswer(const TransferWork& work, const Request& request, const void* data, size_t bytes);
+void TakeAnswer(const Request& request, const void* data, size_t bytes);
 
 }  // namespace engine::zmq_ps

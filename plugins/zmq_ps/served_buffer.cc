@@ -8,35 +8,29 @@
 #include <new>
 
 namespace engine::zmq_ps {
-namespace {
-
-// Header and data are one piece of memory; the data starts here.
-constexpr size_t kAlignment = 64;
-static_assert(sizeof(ServedBuffer) <= kAlignment);
-
-}  // namespace
 
 ServedBuffer* ServedBuffer::Create(size_t count) noexcept {
-  const size_t bytes = kAlignment + count * sizeof(float);
-  void* const memory = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+  const size_t bytes = sizeof(ServedBuffer) + count * sizeof(float);
+  void* const memory =
+      ::operator new (bytes, std::align_val_t{alignof(ServedBuffer)}, std::nothrow);
   if (!memory) return nullptr;
-  std::memset(memory, 0, bytes);
-  auto* const data = reinterpret_cast<float*>(static_cast<char*>(memory) + kAlignment);
-  return new (memory) ServedBuffer(data);
+  auto* const buffer = new (memory) ServedBuffer;
+  std::memset(buffer->data(), 0, count * sizeof(float));
+  return buffer;
 }
 
 void ServedBuffer::Drop() noexcept {
   // Release: our reads come before the owner's next write, which IsAlone or the deletion orders.
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   this->~ServedBuffer();
-  ::operator delete (this, std::align_val_t{kAlignment});
+  ::operator delete (this, std::align_val_t{alignof(ServedBuffer)});
 }
 
 ::zmq::message_t ServedBuffer::Share(size_t count) {
-  references_.fetch_add(1, std::memory_order_relaxed);
+  references.fetch_add(1, std::memory_order_relaxed);
   const auto drop = [](void*, void* buffer) { static_cast<ServedBuffer*>(buffer)->Drop(); };
   try {
-    return {data_, count * sizeof(float), drop, this};
+    return {data(), count * sizeof(float), drop, this};
   } catch (...) {
     Drop();
     throw;

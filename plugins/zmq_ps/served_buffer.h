@@ -9,10 +9,9 @@
 
 namespace engine::zmq_ps {
 
-// An array of floats, aligned to 64 bytes, zero at the start; referenced by its owner and by every
-// message made of it.
-class ServedBuffer {
- public:
+// An array of floats that lies behind this, aligned to 64 bytes and zero at the start; referenced by
+// its owner and by every message made of it.
+struct alignas(64) ServedBuffer {
   // Null when there is no memory. The caller has the first reference.
   static ServedBuffer* Create(size_t count) noexcept;
   void Drop() noexcept;  // a reference; [any-thread]
@@ -22,15 +21,10 @@ class ServedBuffer {
 
   // Whether only the owner refers to it: then nobody reads it, and what a former reader did with it
   // is over.
-  bool IsAlone() const noexcept { return references_.load(std::memory_order_acquire) == 1; }
-  float* data() noexcept { return data_; }
+  bool IsAlone() const noexcept { return references.load(std::memory_order_acquire) == 1; }
+  float* data() noexcept { return reinterpret_cast<float*>(this + 1); }
 
- private:
-  explicit ServedBuffer(float* data) noexcept : data_(data) {}
-  ~ServedBuffer() = default;
-
-  float* const data_;
-  std::atomic<int> references_{1};
+  std::atomic<int> references{1};
 };
 
 // The versions of one array: the newest one, and those that answers still refer to. An update

@@ -22,7 +22,8 @@
 //     and pulls wait
 //   failure_ is for good: what is pending is answered with it, and what comes is refused
 //   a source's pushes are in the order of their steps, and each step is accepted once
-//   kSync: collection_.step is that of the first push of every source that has one, or 0
+//   kSync: the first pushes of all sources that have one are of one step, with one learning rate; but
+//     while an update runs, others may come behind one that it took, and are compared at its end
 #include "served_cell.h"
 
 #include <algorithm>
@@ -41,36 +42,41 @@ namespace {
 constexpr size_t kMaxPushes = 4;
 constexpr size_t kMaxPulls = 8;
 
+// Index in arrays_.
+size_t ArrayOf(const Header& request) noexcept {
+  return static_cast<size_t>(1 + std::max(request.served.state, -1));
+}
+
 }  // namespace
 
-ServedCell::ServedCell(const CellRules& rules, uint32_t worker, const CellSpec& spec,
+ServedCell::ServedCell(const CellRules& rules, uint32_t worker, CellSpec spec,
                        std::span<const Presence> presence)
-    : rules_(rules), spec_(spec), first_worker_(worker), sources_(presence.size()) {
+    : rules_(rules),
+      spec_(std::move(spec)),
+      first_worker_(worker),
+      sources_(presence.size()),
+      task_{.cell = this,
+            .spec = &spec_,
+            .optimizer = rules.optimizer,
+            .arrays = size_t{1} + rules.states} {
   for (size_t i = 0; i < presence.size(); ++i) sources_[i].presence = presence[i];
-  task_.cell = this;
-  task_.count = spec_.count;
-  task_.row = spec_.row;
-  task_.arrays = 1 + rules.states;
-  task_.spans = spec_.spans;
-  task_.optimizer = rules.optimizer;
 }
 
-Status ServedCell::Blame(uint32_t worker, const char* what) const {
-  return zmq_ps::Blame(worker, "rank %u, slice %u of unit %016" PRIx64 ": %s", worker,
-                       spec_.id.slice, spec_.id.unit, what);
+Status ServedCell::CheckState(const Header& request) const {
+  if (request.served.state < static_cast<int32_t>(rules_.states)) return {};
+  return Wrong(request, "a state that the optimizer does not have");
 }
 
-Status ServedCell::Store(uint32_t worker, int32_t state, const ::zmq::message_t& data) {
+Status ServedCell::Store(const Header& request, const ::zmq::message_t& data) {
   ENGINE_RETURN_IF_ERROR(failure_);
-  if (state >= static_cast<int32_t>(rules_.states)) {
-    return Blame(worker, "a state that the optimizer does not have was stored");
+  ENGINE_RETURN_IF_ERROR(CheckState(request));
+  if (data.size() != spec_.slice.bytes()) {
+    return Wrong(request, "values were stored with more or less data than the slice has");
   }
-  if (data.size() != spec_.count * sizeof(float)) {
-    return Blame(worker, "values were stored with more or less data than the slice has");
-  }
-  if (busy_) return Blame(worker, "values were stored while an update was under way");
-  ServedArray& array = arrays_[state < 0 ? 0 : 1 + state];
-  float* const target = array.Allocate(spec_.count) ? array.Writable(spec_.count) : nullptr;
+  if (busy_) return Wrong(request, "values were stored while an update was under way");
+  const size_t count = spec_.slice.count;
+  ServedArray& array = arrays_[ArrayOf(request)];
+  float* const target = array.Allocate(count) ? array.Writable(count) : nullptr;
   if (!target) {
     return Status::Error(StatusCode::kResourceExhausted, "no memory for %zu bytes of parameters",
                          data.size());
@@ -80,53 +86,53 @@ Status ServedCell::Store(uint32_t worker, int32_t state, const ::zmq::message_t&
   return {};
 }
 
-Status ServedCell::Push(uint32_t worker, const PushSpec& push, ::zmq::message_t data) {
-  ENGINE_RETURN_IF_ERROR(CheckPush(worker, spec_, push, data.size()));
+Status ServedCell::Push(const Header& request, std::span<const int32_t> rows,
+                        ::zmq::message_t data) {
+  ENGINE_RETURN_IF_ERROR(CheckPush(request, spec_, rows, data.size()));
   ENGINE_RETURN_IF_ERROR(failure_);
-  Source& source = sources_[worker];
+  const ServedFields& push = request.served;
+  Source& source = sources_[request.worker];
   if (push.step <= source.accepted) return {};
   if (source.pushes.size() == kMaxPushes) {
-    return Blame(worker, "pushed several steps ahead of its updates: pull before the next push");
+    return Wrong(request, "pushed several steps ahead of its updates: pull before the next push");
   }
   if (sync() && source.pushes.empty()) {
-    ENGINE_RETURN_IF_ERROR(Enter(worker, push.step, push.learning_rate));
+    ENGINE_RETURN_IF_ERROR(CheckAgrees(request.worker, push.step, push.learning_rate));
   }
   Waiting& waiting = source.pushes.emplace_back();
   waiting.step = push.step;
   waiting.learning_rate = push.learning_rate;
   waiting.weight = push.weight;
   waiting.gradient.data = std::move(data);
-  waiting.gradient.sparse = push.sparse;
-  const auto first_row = static_cast<int32_t>(push.sparse ? spec_.offset / spec_.row : 0);
-  for (const int32_t row : push.rows) waiting.gradient.rows.push_back(row - first_row);
-  if (!sync()) arrivals_.push_back(worker);
+  waiting.gradient.sparse = push.sparse();
+  const auto first_row = static_cast<int32_t>(push.sparse() ? spec_.slice.offset / spec_.row : 0);
+  for (const int32_t row : rows) waiting.gradient.rows.push_back(row - first_row);
+  if (!sync()) arrivals_.push_back(request.worker);
   Count(source, push.step);
   source.accepted = push.step;
   return {};
 }
 
-Status ServedCell::Enter(uint32_t worker, uint64_t step, float learning_rate) {
-  Collection& all = collection_;
-  if (all.step == 0) {
-    all.step = step;
-    all.learning_rate = learning_rate;
-    all.first_worker = worker;
-    return {};
+// kSync: a push that is the next one of its worker, with the next one of the first other worker.
+Status ServedCell::CheckAgrees(uint32_t worker, uint64_t step, float learning_rate) const {
+  const auto other = std::find_if(sources_.begin(), sources_.end(),
+                                  [](const Source& source) { return !source.pushes.empty(); });
+  if (other == sources_.end()) return {};
+  const Waiting& first = other->pushes.front();
+  const auto first_worker = static_cast<uint32_t>(other - sources_.begin());
+  if (step != first.step) {
+    return Blame(worker,
+                 "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
+                 ", but rank %u pushed step %" PRIu64 ": all ranks must take the same steps",
+                 worker, step, spec_.id.unit, first_worker, first.step);
   }
-  if (step != all.step) {
-    return zmq_ps::Blame(worker,
-                         "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
-                         ", but rank %u pushed step %" PRIu64
-                         ": all ranks must take the same steps",
-                         worker, step, spec_.id.unit, all.first_worker, all.step);
-  }
-  if (learning_rate == all.learning_rate) return {};
-  return zmq_ps::Blame(worker,
-                       "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
-                       " with learning rate %.9g, but rank %u with %.9g: all ranks must have the "
-                       "same schedule",
-                       worker, step, spec_.id.unit, static_cast<double>(learning_rate),
-                       all.first_worker, static_cast<double>(all.learning_rate));
+  if (learning_rate == first.learning_rate) return {};
+  return Blame(worker,
+               "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
+               " with learning rate %.9g, but rank %u with %.9g: all ranks must have the same "
+               "schedule",
+               worker, step, spec_.id.unit, static_cast<double>(learning_rate), first_worker,
+               static_cast<double>(first.learning_rate));
 }
 
 void ServedCell::Count(Source& source, uint64_t step) noexcept {
@@ -155,7 +161,7 @@ uint64_t ServedCell::SmallestClock() const noexcept {
 // Pulls of a former process are of no use to the next one; its pushes are applied all the same.
 void ServedCell::SetPresence(uint32_t worker, Presence presence) {
   sources_[worker].presence = presence;
-  std::erase_if(pulls_, [&](const WaitingPull& pull) { return pull.worker == worker; });
+  std::erase_if(pulls_, [&](const WaitingPull& pull) { return pull.request.worker == worker; });
 }
 
 bool ServedCell::due() const noexcept {
@@ -175,7 +181,7 @@ UpdateTask* ServedCell::Start(uint64_t* copies) {
     return nullptr;
   }
   if (sync()) {
-    TakeCollected();
+    TakeOfAll();
   } else {
     TakeOldest();
   }
@@ -186,12 +192,13 @@ UpdateTask* ServedCell::Start(uint64_t* copies) {
 // An array that an answer still refers to is not changed: the update reads it and writes another
 // version, which becomes the newest when it is done.
 Status ServedCell::PrepareArrays(uint64_t* copies) {
+  const size_t count = spec_.slice.count;
   for (size_t i = 0; i < task_.arrays; ++i) {
     ServedArray& array = arrays_[i];
-    task_.to[i] = array.Allocate(spec_.count) ? array.Writable(spec_.count) : nullptr;
+    task_.to[i] = array.Allocate(count) ? array.Writable(count) : nullptr;
     if (!task_.to[i]) {
       return Status::Error(StatusCode::kResourceExhausted,
-                           "no memory for the update of %" PRIu64 " parameters", spec_.count);
+                           "no memory for the update of %zu parameters", count);
     }
     task_.from[i] = array.newest();
     if (task_.from[i] != task_.to[i]) ++*copies;
@@ -207,31 +214,24 @@ ServedCell::Waiting ServedCell::Take(uint32_t worker) {
 }
 
 // In the order of the workers, weights too: so the sum does not depend on who came first.
-void ServedCell::TakeCollected() {
+void ServedCell::TakeOfAll() {
   float weight = 0;
   for (uint32_t worker = 0; worker < sources_.size(); ++worker) {
     Waiting push = Take(worker);
     weight += push.weight;
+    task_.step = push.step;
+    task_.learning_rate = push.learning_rate;
     task_.inputs.push_back(std::move(push.gradient));
   }
-  task_.step = collection_.step;
-  task_.learning_rate = collection_.learning_rate;
   task_.gradient_scale = 1 / std::max(weight, 1.0f);
-  // What waits already begins the next collection; whether all agree is seen after the update.
-  collection_ = {};
-  for (uint32_t worker = 0; worker < sources_.size() && collection_.step == 0; ++worker) {
-    if (sources_[worker].pushes.empty()) continue;
-    const Waiting& push = sources_[worker].pushes.front();
-    (void)Enter(worker, push.step, push.learning_rate);
-  }
 }
 
 void ServedCell::TakeOldest() {
-  const uint32_t worker = arrivals_.front();
+  applying_ = arrivals_.front();
   arrivals_.erase(arrivals_.begin());
-  Waiting push = Take(worker);
-  applying_ = {worker, push.step};
-  task_.step = std::max(updates_ + 1, push.step);
+  Waiting push = Take(applying_);
+  applying_step_ = push.step;
+  task_.step = std::max(task_.step + 1, push.step);
   task_.learning_rate = push.learning_rate;
   task_.gradient_scale = 1 / std::max(push.weight, 1.0f);
   task_.inputs.push_back(std::move(push.gradient));
@@ -252,16 +252,15 @@ void ServedCell::Finish() {
 // the cell, because the push was answered already.
 void ServedCell::Updated() {
   for (size_t i = 0; i < task_.arrays; ++i) arrays_[i].Publish();
-  updates_ = task_.step;
   if (!sync()) {
-    sources_[applying_.worker].applied = applying_.step;
+    sources_[applying_].applied = applying_step_;
     return;
   }
   for (Source& source : sources_) source.applied = task_.step;
   for (uint32_t worker = 0; worker < sources_.size(); ++worker) {
     if (sources_[worker].pushes.empty()) continue;
     const Waiting& push = sources_[worker].pushes.front();
-    const Status agrees = Enter(worker, push.step, push.learning_rate);
+    const Status agrees = CheckAgrees(worker, push.step, push.learning_rate);
     if (!agrees.ok()) return Fail(agrees);
   }
 }
@@ -271,52 +270,34 @@ void ServedCell::Fail(const Status& reason) {
   failure_ = reason;
   for (Source& source : sources_) source.pushes.clear();
   arrivals_.clear();
-  collection_ = {};
 }
 
-Status ServedCell::Pull(uint32_t worker, const PullSpec& pull) {
+Status ServedCell::Pull(const Header& request, std::span<const int32_t> rows) {
   ENGINE_RETURN_IF_ERROR(failure_);
-  if (pull.step > kMaxStep) return Blame(worker, "a pull with a step out of range");
-  if (pull.state >= static_cast<int32_t>(rules_.states)) {
-    return Blame(worker, "a state that the optimizer does not have was asked for");
-  }
-  if (pull.sparse) ENGINE_RETURN_IF_ERROR(CheckRows(worker, spec_, pull.rows));
-  const auto of_worker = [&](const WaitingPull& other) { return other.worker == worker; };
+  if (request.served.step > kMaxStep) return Wrong(request, "a pull with a step out of range");
+  ENGINE_RETURN_IF_ERROR(CheckState(request));
+  ENGINE_RETURN_IF_ERROR(CheckRows(request, spec_, rows));
+  const auto of_worker = [&](const WaitingPull& other) {
+    return other.request.worker == request.worker;
+  };
   if (std::count_if(pulls_.begin(), pulls_.end(), of_worker) == kMaxPulls) {
-    return Blame(worker, "too many pulls at once");
+    return Wrong(request, "too many pulls at once");
   }
-  WaitingPull& waiting = pulls_.emplace_back();
-  waiting.worker = worker;
-  waiting.request = pull.request;
-  waiting.step = pull.step;
-  waiting.array = pull.state < 0 ? 0 : 1 + static_cast<size_t>(pull.state);
-  waiting.sparse = pull.sparse;
-  waiting.rows.assign(pull.rows.begin(), pull.rows.end());
+  pulls_.push_back({request, {rows.begin(), rows.end()}});
   return {};
-}
-
-bool ServedCell::Cancel(uint32_t worker, uint64_t request) {
-  return std::erase_if(pulls_, [&](const WaitingPull& pull) {
-           return pull.worker == worker && pull.request == request;
-         }) != 0;
 }
 
 // Who has not pushed what the pull needs, by what was accepted: an update that is due or under way
 // is nobody's fault.
-std::vector<uint32_t> ServedCell::Missing(uint32_t worker, uint64_t request) const {
+std::vector<uint32_t> ServedCell::Missing(const Header& pull) const {
   std::vector<uint32_t> missing;
-  const auto pull = std::find_if(pulls_.begin(), pulls_.end(), [&](const WaitingPull& other) {
-    return other.worker == worker && other.request == request;
-  });
-  if (pull == pulls_.end()) return missing;
+  const uint64_t step = pull.served.step;
   for (uint32_t i = 0; i < sources_.size(); ++i) {
     const Source& source = sources_[i];
-    bool pushed = source.accepted >= pull->step;
-    if (i != worker && rules_.mode == UpdateMode::kAsync) pushed = true;
-    if (i != worker && rules_.mode == UpdateMode::kBounded) {
-      pushed = source.presence != Presence::kCounts ||
-               ClockOf(source, source.accepted) + rules_.staleness >= pull->step;
-    }
+    const bool pushed = i == pull.worker || sync()
+                            ? source.accepted >= step
+                            : source.presence != Presence::kCounts ||
+                                  ClockOf(source, source.accepted) + rules_.staleness >= step;
     if (!pushed) missing.push_back(i);
   }
   return missing;
@@ -324,7 +305,7 @@ std::vector<uint32_t> ServedCell::Missing(uint32_t worker, uint64_t request) con
 
 void ServedCell::Answer(std::vector<PullAnswer>* out) {
   if (pulls_.empty()) return;
-  const uint64_t smallest = rules_.mode == UpdateMode::kBounded ? SmallestClock() : UINT64_MAX;
+  const uint64_t smallest = SmallestClock();
   std::erase_if(pulls_, [&](const WaitingPull& pull) {
     if (!IsReady(pull, smallest)) return false;
     out->push_back(AnswerTo(pull));
@@ -335,32 +316,33 @@ void ServedCell::Answer(std::vector<PullAnswer>* out) {
 bool ServedCell::IsReady(const WaitingPull& pull, uint64_t smallest) const noexcept {
   if (!failure_.ok()) return true;
   if (!stored() || busy_) return false;
-  const Source& own = sources_[pull.worker];
-  if (pull.step == 0) return own.applied >= own.accepted;
-  if (own.applied < pull.step) return false;
-  return smallest >= pull.step || pull.step - smallest <= rules_.staleness;
+  const Source& own = sources_[pull.request.worker];
+  const uint64_t step = pull.request.served.step;
+  if (step == 0) return own.applied >= own.accepted;
+  if (own.applied < step) return false;
+  return sync() || smallest >= step || step - smallest <= rules_.staleness;
 }
 
 PullAnswer ServedCell::AnswerTo(const WaitingPull& pull) {
   PullAnswer answer;
-  answer.worker = pull.worker;
-  answer.request = pull.request;
+  answer.worker = pull.request.worker;
+  answer.request = pull.request.request;
   answer.status = failure_;
   if (!failure_.ok()) return answer;
-  ServedArray& array = arrays_[pull.array];
-  if (!array.Allocate(spec_.count)) {
-    answer.status = Status::Error(StatusCode::kResourceExhausted,
-                                  "no memory for %" PRIu64 " parameters", spec_.count);
+  const size_t count = spec_.slice.count;
+  ServedArray& array = arrays_[ArrayOf(pull.request)];
+  if (!array.Allocate(count)) {
+    answer.status =
+        Status::Error(StatusCode::kResourceExhausted, "no memory for %zu parameters", count);
   } else {
-    answer.data = pull.sparse ? Gather(pull) : array.Share(spec_.count);
+    answer.data = pull.request.served.sparse() ? Gather(pull, array.newest()) : array.Share(count);
   }
   return answer;
 }
 
-::zmq::message_t ServedCell::Gather(const WaitingPull& pull) {
+::zmq::message_t ServedCell::Gather(const WaitingPull& pull, const float* values) const {
   const size_t row_bytes = spec_.row * sizeof(float);
-  const auto first_row = static_cast<int32_t>(spec_.offset / spec_.row);
-  const float* const values = arrays_[pull.array].newest();
+  const auto first_row = static_cast<int32_t>(spec_.slice.offset / spec_.row);
   ::zmq::message_t rows(pull.rows.size() * row_bytes);
   auto* out = static_cast<char*>(rows.data());
   for (const int32_t row : pull.rows) {

@@ -28,7 +28,7 @@ struct PullAnswer {
 // The same for all cells of a table.
 struct CellRules {
   UpdateMode mode = UpdateMode::kSync;
-  uint64_t staleness = 0;
+  uint64_t staleness = 0;  // beyond every step with kAsync
   uint32_t workers = 1;
   uint32_t states = 0;
   Optimizer* optimizer = nullptr;
@@ -39,18 +39,17 @@ class ServedCell {
  public:
   enum class Presence : uint8_t { kCounts, kLost, kJoined };
 
-  ServedCell(const CellRules& rules, uint32_t worker, const CellSpec& spec,
+  ServedCell(const CellRules& rules, uint32_t worker, CellSpec spec,
              std::span<const Presence> presence);
 
   const CellSpec& spec() const noexcept { return spec_; }
   uint32_t first_worker() const noexcept { return first_worker_; }
   uint64_t LastStep(uint32_t worker) const noexcept { return sources_[worker].accepted; }
 
-  Status Store(uint32_t worker, int32_t state, const ::zmq::message_t& data);
-  Status Push(uint32_t worker, const PushSpec& push, ::zmq::message_t data);
-  Status Pull(uint32_t worker, const PullSpec& pull);
-  bool Cancel(uint32_t worker, uint64_t request);
-  std::vector<uint32_t> Missing(uint32_t worker, uint64_t request) const;
+  Status Store(const Header& request, const ::zmq::message_t& data);
+  Status Push(const Header& request, std::span<const int32_t> rows, ::zmq::message_t data);
+  Status Pull(const Header& request, std::span<const int32_t> rows);
+  std::vector<uint32_t> Missing(const Header& pull) const;
   void SetPresence(uint32_t worker, Presence presence);
 
   bool stored() const noexcept { return !arrays_[0].empty(); }
@@ -78,21 +77,8 @@ class ServedCell {
     std::vector<Waiting> pushes;
   };
   struct WaitingPull {
-    uint32_t worker = 0;
-    uint64_t request = 0;
-    uint64_t step = 0;
-    size_t array = 0;
-    bool sparse = false;
+    Header request;
     std::vector<int32_t> rows;
-  };
-  struct Collection {   // kSync: the update that pushes are collected for
-    uint64_t step = 0;  // 0: none
-    float learning_rate = 0;
-    uint32_t first_worker = 0;  // who began it
-  };
-  struct Applying {  // not kSync: the push that the task applies
-    uint32_t worker = 0;
-    uint64_t step = 0;
   };
 
   bool sync() const noexcept { return rules_.mode == UpdateMode::kSync; }
@@ -101,20 +87,19 @@ class ServedCell {
   // Of those who count, UINT64_MAX if there is none.
   uint64_t SmallestClock() const noexcept;
 
-  // kSync: a push becomes part of the collection, or differs from what began it.
-  Status Enter(uint32_t worker, uint64_t step, float learning_rate);
+  Status CheckState(const Header& request) const;
+  Status CheckAgrees(uint32_t worker, uint64_t step, float learning_rate) const;
   // Of a push that arrives: its worker counts from now on.
   void Count(Source& source, uint64_t step) noexcept;
   Waiting Take(uint32_t worker);
-  void TakeCollected();
+  void TakeOfAll();
   void TakeOldest();
   Status PrepareArrays(uint64_t* copies);
   void Updated();
   void Fail(const Status& reason);
   bool IsReady(const WaitingPull& pull, uint64_t smallest) const noexcept;
   PullAnswer AnswerTo(const WaitingPull& pull);
-  ::zmq::message_t Gather(const WaitingPull& pull);
-  Status Blame(uint32_t worker, const char* what) const;
+  ::zmq::message_t Gather(const WaitingPull& pull, const float* values) const;
 
   const CellRules& rules_;
   const CellSpec spec_;
@@ -122,14 +107,13 @@ class ServedCell {
   ServedArray arrays_[kMaxServedArrays];  // values, states
   std::vector<Source> sources_;           // by worker
   std::vector<uint32_t> arrivals_;        // not kSync: whose pushes are to be applied, in order
-  Collection collection_;
-  Applying applying_;
+  uint32_t applying_ = 0;                 // not kSync: whose push the task applies
+  uint64_t applying_step_ = 0;            // ... of which step
   std::vector<WaitingPull> pulls_;
   std::optional<uint64_t> origin_;  // the step before the first one that was pushed
-  uint64_t updates_ = 0;            // number of the last update
   Status failure_;                  // of an update; what is asked of the cell fails with it
   bool busy_ = false;               // an update is under way
-  UpdateTask task_;
+  UpdateTask task_;                 // the one under way, else the last one
 };
 
 }  // namespace engine::zmq_ps

@@ -53,7 +53,7 @@ bool IsAligned(const void* data) noexcept {
 const float* Sum(const UpdateTask& task, Block block, Scratch& scratch) noexcept {
   const ServedGradient& first = task.inputs.front();
   if (first.sparse) {
-    Expand(first, task.row, block, scratch.sum);
+    Expand(first, task.spec->row, block, scratch.sum);
   } else {
     const char* const data = DataOf(first, block.begin);
     if (task.inputs.size() == 1 && IsAligned(data)) return reinterpret_cast<const float*>(data);
@@ -62,7 +62,7 @@ const float* Sum(const UpdateTask& task, Block block, Scratch& scratch) noexcept
   const kit::ReduceKernels& kernels = kit::kReduceKernels.For(DType::kFloat32, Reduction::kSum);
   for (size_t i = 1; i < task.inputs.size(); ++i) {
     const ServedGradient& input = task.inputs[i];
-    if (input.sparse) Expand(input, task.row, block, scratch.dense);
+    if (input.sparse) Expand(input, task.spec->row, block, scratch.dense);
     const void* const data =
         input.sparse ? static_cast<const void*>(scratch.dense) : DataOf(input, block.begin);
     kernels.fold(scratch.sum, data, block.count);
@@ -107,10 +107,11 @@ Status Update(const UpdateTask& task, Block block, const float* gradient,
 
 Status RunBlocks(const UpdateTask& task) noexcept {
   Scratch scratch;
-  SpanCursor cursor{task.spans.data(),
-                    task.spans.empty() ? 0 : static_cast<size_t>(task.spans.front().count)};
-  for (size_t begin = 0; begin < task.count; begin += kBlock) {
-    const Block block{begin, std::min(kBlock, task.count - begin)};
+  const std::vector<ServedSpan>& spans = task.spec->spans;
+  const uint64_t count = task.spec->slice.count;
+  SpanCursor cursor{spans.data(), spans.empty() ? 0 : static_cast<size_t>(spans.front().count)};
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const Block block{begin, std::min(kBlock, count - begin)};
     ENGINE_RETURN_IF_ERROR(Update(task, block, Sum(task, block, scratch), cursor));
   }
   return {};
@@ -119,7 +120,7 @@ Status RunBlocks(const UpdateTask& task) noexcept {
 }  // namespace
 
 size_t UpdateTask::bytes() const noexcept {
-  return (inputs.size() + 2 * arrays) * count * sizeof(float);
+  return (inputs.size() + 2 * arrays) * spec->slice.bytes();
 }
 
 void Run(UpdateTask& task) noexcept {

@@ -3,13 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 #include <zmq.hpp>
 
-#include "engine/ext/parameter_server.h"
 #include "engine/optimizer.h"
 #include "engine/status.h"
+#include "served_spec.h"
 
 namespace engine::zmq_ps {
 
@@ -28,15 +27,13 @@ struct ServedGradient {
 // from Table::NextWork until Table::Finished, and alone.
 struct UpdateTask {
   ServedCell* cell = nullptr;
-  uint64_t count = 0;
-  uint64_t row = 0;
+  const CellSpec* spec = nullptr;
+  Optimizer* optimizer = nullptr;
+  size_t arrays = 0;
   std::vector<ServedGradient> inputs;  // in the order of addition
   // Each array is read from `from` and written to `to`; the same memory, or another version of it.
-  size_t arrays = 0;
   const float* from[kMaxServedArrays] = {};
   float* to[kMaxServedArrays] = {};
-  std::span<const ServedSpan> spans;
-  Optimizer* optimizer = nullptr;
   uint64_t step = 0;
   float learning_rate = 0;
   float gradient_scale = 1;

@@ -18,6 +18,7 @@
 #include <exception>
 #include <utility>
 
+#include "describe.h"
 #include "kit/thread.h"
 
 namespace engine::zmq_ps {
@@ -48,22 +49,19 @@ void LimitedLog::Flush(Clock::time_point now) {
 }
 
 Server::Server(ServerSettings settings)
-    : settings_(std::move(settings)), context_(settings_.io_threads) {
+    : settings_(std::move(settings)), context_(settings_.connection.io_threads) {
   const bool encrypted = !settings_.keys.secret_key.empty();
   if (encrypted) {
     authenticator_ =
         std::make_unique<Authenticator>(context_, settings_.worker_keys, settings_.renewed_keys);
   }
   for (uint32_t i = 0; i < settings_.workers; ++i) {
-    sessions_.emplace_back(i, settings_.workers, settings_.flow, wake_up_);
+    sessions_.emplace_back(i, settings_.workers, settings_.connection.flow, wake_up_);
   }
-  auto link =
-      std::make_unique<RouterLink>(context_, settings_.workers, settings_.keys, kMaxQueuedMessages,
-                                   SocketSettings{settings_.flow, settings_.heartbeat});
-  monitor_ = std::make_unique<Monitor>(context_, link->raw(), "server");
-  endpoint_ = link->Bind(settings_.endpoint);
-  socket_ = link.get();
-  link_ = settings_.wrap ? settings_.wrap(std::move(link)) : std::move(link);
+  link_ = std::make_unique<RouterLink>(context_, settings_.workers, settings_.keys,
+                                       kMaxQueuedMessages, settings_.connection, settings_.faults);
+  monitor_ = std::make_unique<Monitor>(context_, link_->raw(), "server");
+  endpoint_ = link_->Bind(settings_.endpoint);
   poll_.Add(wake_up_->descriptor());
   poll_.AddSocket(monitor_->socket());
   poll_.AddSocket(link_->socket());
@@ -73,8 +71,7 @@ Server::Server(ServerSettings settings)
     wake_up_->Signal();
   });
   collectives_ = std::make_unique<Collectives>(settings_.allows_losses(), sessions_, *offload_);
-  parameters_ = std::make_unique<ParameterStore>(settings_.update, settings_.flow.slice_bytes,
-                                                 sessions_, *offload_);
+  parameters_ = std::make_unique<ParameterStore>(settings_.update, sessions_, *offload_);
   thread_ = kit::StartThread("zmq_ps_server", [this] { Run(); });
 }
 
@@ -103,7 +100,6 @@ Result<std::unique_ptr<Server>> Server::Start(ServerSettings settings) noexcept 
 
 Server::~Server() {
   Stop(0);
-  offload_.reset();  // what it runs uses the rest
 }
 
 void Server::Fail(const Status& reason) noexcept {
@@ -122,6 +118,7 @@ void Server::Stop(int64_t drain_ms) noexcept {
     changed_.notify_all();
   }
   thread_.join();
+  offload_.reset();  // ends what it runs, which uses the rest
 }
 
 void Server::Serve(Optimizer& optimizer) noexcept {
@@ -206,12 +203,14 @@ void Server::TakeOrders() {
   }
 }
 
-// The first reason stays: what comes later is a consequence of it.
+// The first reason stays: what comes later is a consequence of it. Rounds and the table do not learn
+// of it: what they still make of these requests, the sessions drop.
 void Server::RefuseAll(const Status& reason) {
-  if (failure_.ok()) {
-    failure_ = reason;
-    collectives_->RefuseAll(reason);
-    parameters_->RefuseAll(reason);
+  if (!failure_.ok()) return;
+  failure_ = reason;
+  for (Session& session : sessions_) {
+    session.ForEachOpen(
+        [&](const PendingRequest& pending) { session.Answer(pending.header.request, reason, {}); });
   }
 }
 
@@ -232,7 +231,7 @@ void Server::HandleEvents() {
 void Server::ReceiveAll() {
   Message message;
   for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
-  if (socket_->TakeDropped() > 0) outsiders_.Add("a message that is not from a rank was dropped");
+  if (link_->TakeDropped() > 0) outsiders_.Add("a message that is not from a rank was dropped");
 }
 
 void Server::Handle(Message& message) {
@@ -288,13 +287,14 @@ void Server::Renew(uint32_t index, uint32_t incarnation) {
 }
 
 // Nothing of a push is trusted: its frames must have the sizes that its header says, within
-// slice_bytes, before anything is kept of it.
+// slice_bytes, before anything is kept of it. The table judges the body of what is about parameters.
 void Server::HandlePush(const Header& header, Message& message) {
   const bool served = IsServed(header.spec.operation);
   const size_t expected = Contributes(header.spec, header.worker) ? header.spec.bytes() : 0;
-  const bool fits = served ? parameters_->Fits(header, message)
-                           : message.body.size() == expected && message.rows.size() == 0;
-  if (!fits || header.spec.bytes() > settings_.flow.slice_bytes) {
+  const auto rows = static_cast<size_t>(std::max(header.served.rows, 0));
+  const bool fits =
+      message.rows.size() == rows * sizeof(int32_t) && (served || message.body.size() == expected);
+  if (!fits || header.spec.bytes() > settings_.connection.flow.slice_bytes) {
     return outsiders_.Add("a push whose header and data disagree was dropped");
   }
   Session& session = sessions_[header.worker];
@@ -308,9 +308,21 @@ void Server::HandlePush(const Header& header, Message& message) {
       break;
   }
   traffic_.payload_in += message.body.size();
+  if (const Status refused = RefusalOf(header); !refused.ok()) {
+    if (session.Open(header)) session.Answer(header.request, refused, {});
+    return;
+  }
   const char* const dropped = served ? parameters_->Handle(header, message)
                                      : collectives_->Handle(header, std::move(message.body));
   if (dropped) outsiders_.Add(dropped);
+}
+
+// Why a push is refused whatever it asks for; OK: it is not.
+Status Server::RefusalOf(const Header& header) const {
+  if (!failure_.ok() || header.world_size == sessions_.size()) return failure_;
+  return Blame(header.worker,
+               "rank %u counts %u ranks, but there are %zu: all ranks must belong to one run",
+               header.worker, header.world_size, sessions_.size());
 }
 
 // An orderly end is an error only for others that still need the rank.
@@ -338,10 +350,15 @@ void Server::Leave(uint32_t index, const Status& reason, bool expired) {
 // A member that does not answer is noticed by ZeroMQ's heartbeats, which close its connection; what
 // is left here is how long it may take to come back.
 void Server::CheckTime(Clock::time_point now) {
-  collectives_->RefuseLate(now);
-  parameters_->RefuseLate(now);
+  for (Session& session : sessions_) {
+    session.ForEachOpen([&](const PendingRequest& pending) {
+      if (now < pending.deadline) return;
+      if (IsServed(pending.header.spec.operation)) return parameters_->RefuseLate(pending);
+      collectives_->RefuseLate(pending.header);
+    });
+  }
   // Who has gone while the server is stopping does not come back for its answers.
-  const int64_t lost_after_ms = stop_at_ ? 0 : settings_.lost_after_ms;
+  const int64_t lost_after_ms = stop_at_ ? 0 : settings_.connection.lost_after_ms;
   for (uint32_t i = 0; i < sessions_.size(); ++i) {
     if (sessions_[i].left() || !sessions_[i].IsDown(now, lost_after_ms)) continue;
     Leave(i,

@@ -31,13 +31,10 @@ struct ServerSettings {
   uint32_t workers = 1;
   std::optional<ParameterTraits> update;  // null: it adds up only
   int reduce_threads = 1;
-  int io_threads = 1;
-  FlowSettings flow;
-  int64_t lost_after_ms = 1000;  // for which a rank may be without a connection
-  Heartbeat heartbeat;
+  ConnectionSettings connection;
   std::function<void(std::string_view line)> log;  // what a person should know; any thread; may be
                                                    // empty
-  LinkWrapper wrap;                                // for tests; may be empty
+  FaultInjector faults;                            // for tests; may be empty
 
   // Whether the others go on when a rank is lost.
   bool allows_losses() const noexcept { return update && update->mode != UpdateMode::kSync; }
@@ -68,8 +65,8 @@ class Server {
   const std::string& endpoint() const noexcept { return endpoint_; }
   const Traffic& traffic() const noexcept { return traffic_; }  // [any-thread]
 
-  // Keeps parameters from now on; what came before waits for it. `optimizer` is used until this is
-  // destroyed. At most once, and only with ServerSettings::update. [any-thread]
+  // Keeps parameters from now on; what came before waits for it. `optimizer` is used until Stop
+  // returns. At most once; of no effect without ServerSettings::update. [any-thread]
   void Serve(Optimizer& optimizer) noexcept;
   // Waits until all ranks have left or are lost, or for Fail or Stop, whose reason it returns.
   Status WaitForEnd() noexcept;
@@ -78,7 +75,8 @@ class Server {
   // stays. [any-thread]
   void Fail(const Status& reason) noexcept;
 
-  // Waits at most `drain_ms` until the ranks have what is complete, refuses the rest, and ends.
+  // Waits at most `drain_ms` until the ranks have what is complete, refuses the rest, and ends: no
+  // thread of the server runs when it returns.
   void Stop(int64_t drain_ms) noexcept;
 
  private:
@@ -95,6 +93,7 @@ class Server {
   bool Admit(Session& session, const Header& header);
   void Renew(uint32_t index, uint32_t incarnation);
   void HandlePush(const Header& header, Message& message);
+  Status RefusalOf(const Header& header) const;
   void Leave(uint32_t index, const Status& reason, bool expired);
   void RefuseAll(const Status& reason);
   void CheckTime(Clock::time_point now);
@@ -122,8 +121,7 @@ class Server {
   std::unique_ptr<Authenticator> authenticator_;
 
   // Of the loop's thread.
-  RouterLink* socket_ = nullptr;  // inside link_
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<RouterLink> link_;
   std::unique_ptr<Monitor> monitor_;
   PollSet poll_;
   std::vector<Session> sessions_;  // by rank

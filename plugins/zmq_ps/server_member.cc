@@ -14,17 +14,11 @@ constexpr int64_t kDrainMs = 2000;
 Result<std::unique_ptr<ServerMember>> ServerMember::Create(Host& host,
                                                            const CommunicatorSettings& settings) {
   std::unique_ptr<ServerMember> member(new ServerMember(host));
-  ENGINE_RETURN_IF_ERROR(member->Start(settings));
+  Rendezvous rendezvous(host, settings);
+  ENGINE_ASSIGN_OR_RETURN(ServerSettings server, rendezvous.Meet());
+  ENGINE_ASSIGN_OR_RETURN(member->server_, Server::Start(std::move(server)));
+  ENGINE_RETURN_IF_ERROR(rendezvous.Publish(member->server_.get()));
   return member;
-}
-
-Status ServerMember::Start(const CommunicatorSettings& settings) {
-  Rendezvous rendezvous(host_, settings.rendezvous);
-  ServerSettings server = ServerSettingsOf(settings, host_);
-  updates_ = server.update.has_value();
-  ENGINE_RETURN_IF_ERROR(rendezvous.Meet(&server));
-  ENGINE_ASSIGN_OR_RETURN(server_, Server::Start(std::move(server)));
-  return rendezvous.Publish(*server_);
 }
 
 void* ServerMember::Query(std::string_view id) noexcept {
@@ -36,34 +30,22 @@ Status ServerMember::Submit(const Transfer&, Work**) noexcept {
                        ranks_.rank);
 }
 
-void ServerMember::Abort(const Status& reason) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!abort_reason_.ok()) return;
-  abort_reason_ = reason;
-  if (!server_) return;
+void ServerMember::TellRanks(const Status& reason) noexcept {
   server_->Fail(Status::Error(StatusCode::kPeerLost, "server %d was stopped: %s", ranks_.rank,
                               reason.message())
                     .WithRank(ServerId(ranks_.rank)));
 }
 
-// Abort may come at any time, also before Serve and after its end: server_ is shared with it under
-// mutex_, and is gone when Serve returns, because the optimizer may be gone then.
+// Abort may come at any time, also before this and after it: the server is there as long as the
+// member is, but after Stop none of its threads uses the optimizer, which may be gone then.
 Status ServerMember::Serve(Optimizer& optimizer) noexcept {
-  std::shared_ptr<Server> server;
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(served_, true)) {
-      return Status::Error(StatusCode::kInvalidArgument, "a server serves once only");
-    }
-    server = server_;
+  if (served_.exchange(true)) {
+    return Status::Error(StatusCode::kInvalidArgument, "a server serves once only");
   }
-  if (updates_) server->Serve(optimizer);
-  const Status end = server->WaitForEnd();
-  server->Stop(kDrainMs);
-  const std::lock_guard lock(mutex_);
-  server_.reset();
-  server.reset();  // nothing uses the optimizer from here on
-  return abort_reason_.ok() ? end : abort_reason_;
+  server_->Serve(optimizer);
+  const Status end = server_->WaitForEnd();
+  server_->Stop(kDrainMs);
+  return failure_.raised() ? failure_.reason() : end;
 }
 
 }  // namespace engine::zmq_ps

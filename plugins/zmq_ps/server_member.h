@@ -1,15 +1,16 @@
 // The communicator of a member of the run that trains nothing and serves the ranks.
 #pragma once
 
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <string_view>
 
 #include "engine/communicator.h"
 #include "engine/ext/parameter_server.h"
 #include "engine/host.h"
+#include "kit/failure.h"
+#include "rendezvous.h"
 #include "server.h"
-#include "settings.h"
 
 namespace engine::zmq_ps {
 
@@ -22,22 +23,18 @@ class ServerMember final : public Communicator, public ParameterServer {
   void* Query(std::string_view id) noexcept override;
   CommunicatorTraits traits() const noexcept override { return {}; }
   Status Submit(const Transfer& transfer, Work** out) noexcept override;
-  void Abort(const Status& reason) noexcept override;
+  void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
   Status Serve(Optimizer& optimizer) noexcept override;
 
  private:
-  explicit ServerMember(Host& host) : host_(host), ranks_(host.rank_info()) {}
-  Status Start(const CommunicatorSettings& settings);
+  void TellRanks(const Status& reason) noexcept;
+  explicit ServerMember(Host& host) : ranks_(host.rank_info()) {}
 
-  Host& host_;
   const RankInfo ranks_;
-  bool updates_ = false;  // constant after Start
-
-  std::mutex mutex_;
-  std::shared_ptr<Server> server_;  // these guarded by mutex_; null after Serve
-  bool served_ = false;
-  Status abort_reason_;
+  std::unique_ptr<Server> server_;  // constant once the member is made
+  std::atomic<bool> served_{false};
+  kit::Failure failure_{[this](const Status& reason, bool) { TellRanks(reason); }};
 };
 
 }  // namespace engine::zmq_ps

@@ -151,14 +151,14 @@ Header Session::HeaderOf(MessageKind kind) const {
 }
 
 // What does not go is tried again at the next step.
-bool Session::SendMessage(Link& link, Message& message, Traffic& traffic) {
+bool Session::SendMessage(RouterLink& link, Message& message, Traffic& traffic) {
   const size_t bytes = message.bytes();
   if (!link.Send(message)) return false;
   traffic.frames_out += bytes;
   return true;
 }
 
-bool Session::SendControl(Link& link, Traffic& traffic) {
+bool Session::SendControl(RouterLink& link, Traffic& traffic) {
   if (refusal_due_) {
     Message refusal = Compose(
         HeaderOf(MessageKind::kRefusal),
@@ -179,7 +179,7 @@ bool Session::SendControl(Link& link, Traffic& traffic) {
 
 // libzmq holds only so many messages with tensor bytes for a rank: what waits here goes by
 // priority, and what libzmq holds is beyond it.
-void Session::Send(Link& link, Traffic& traffic) {
+void Session::Send(RouterLink& link, Traffic& traffic) {
   if (!SendControl(link, traffic)) return;
   for (; !answers_.empty(); answers_.Pop()) {
     PendingRequest* const pending = Find(answers_.top());
@@ -192,7 +192,7 @@ void Session::Send(Link& link, Traffic& traffic) {
 }
 
 // The answer stays pending until it is acknowledged: this message may be lost with the connection.
-bool Session::SendAnswer(PendingRequest& pending, Link& link, Traffic& traffic) {
+bool Session::SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& traffic) {
   Header header = pending.header;
   header.kind = MessageKind::kAnswer;
   Message message{.peer = worker_};

@@ -81,12 +81,12 @@ class Session {
   void Renew(uint32_t incarnation);
 
   // Sends what there is room for.
-  void Send(Link& link, Traffic& traffic);
+  void Send(RouterLink& link, Traffic& traffic);
 
  private:
-  static bool SendMessage(Link& link, Message& message, Traffic& traffic);
-  bool SendControl(Link& link, Traffic& traffic);
-  bool SendAnswer(PendingRequest& pending, Link& link, Traffic& traffic);
+  static bool SendMessage(RouterLink& link, Message& message, Traffic& traffic);
+  bool SendControl(RouterLink& link, Traffic& traffic);
+  bool SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& traffic);
   void Queue(PendingRequest& pending);
   Header HeaderOf(MessageKind kind) const;
 

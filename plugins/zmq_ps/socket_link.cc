@@ -38,24 +38,6 @@ std::optional<uint32_t> WorkerOf(const ::zmq::message_t& id) {
   return uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
 }
 
-// Frames of unknown peers are bounded by maxmsgsize before ZeroMQ takes memory for them.
-void SetCommon(::zmq::socket_t& socket, const SocketSettings& settings) {
-  const int timeout_ms = settings.heartbeat.timeout_ms;
-  socket.set(::zmq::sockopt::linger, kLingerMs);
-  socket.set(::zmq::sockopt::maxmsgsize, std::max(static_cast<int64_t>(settings.flow.slice_bytes),
-                                                  static_cast<int64_t>(kMaxListBytes)));
-  socket.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
-  socket.set(::zmq::sockopt::handshake_ivl, kHandshakeMs);
-  socket.set(::zmq::sockopt::heartbeat_ivl, settings.heartbeat.interval_ms);
-  socket.set(::zmq::sockopt::heartbeat_timeout, timeout_ms);
-  socket.set(::zmq::sockopt::heartbeat_ttl, std::max(timeout_ms, kMinTtlMs));
-  socket.set(::zmq::sockopt::tcp_maxrt, 2 * timeout_ms);
-  if (settings.flow.buffer_bytes > 0) {
-    socket.set(::zmq::sockopt::sndbuf, settings.flow.buffer_bytes);
-    socket.set(::zmq::sockopt::rcvbuf, settings.flow.buffer_bytes);
-  }
-}
-
 // Not always on: an IPv4 address would become one of IPv6.
 bool IsIpv6(const std::string& endpoint) {
   return endpoint.find('[') != std::string::npos;
@@ -129,11 +111,30 @@ bool Monitor::Next(ConnectionEvent* out) {
   }
 }
 
+// Frames of unknown peers are bounded by maxmsgsize before ZeroMQ takes memory for them.
+Link::Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionSettings& settings,
+           FaultInjector faults)
+    : socket_(context, type), faults_(std::move(faults)) {
+  const int timeout_ms = settings.heartbeat.timeout_ms;
+  socket_.set(::zmq::sockopt::linger, kLingerMs);
+  socket_.set(::zmq::sockopt::maxmsgsize, std::max(static_cast<int64_t>(settings.flow.slice_bytes),
+                                                   static_cast<int64_t>(kMaxListBytes)));
+  socket_.set(::zmq::sockopt::rcvhwm, kReceivedAhead);
+  socket_.set(::zmq::sockopt::handshake_ivl, kHandshakeMs);
+  socket_.set(::zmq::sockopt::heartbeat_ivl, settings.heartbeat.interval_ms);
+  socket_.set(::zmq::sockopt::heartbeat_timeout, timeout_ms);
+  socket_.set(::zmq::sockopt::heartbeat_ttl, std::max(timeout_ms, kMinTtlMs));
+  socket_.set(::zmq::sockopt::tcp_maxrt, 2 * timeout_ms);
+  if (settings.flow.buffer_bytes > 0) {
+    socket_.set(::zmq::sockopt::sndbuf, settings.flow.buffer_bytes);
+    socket_.set(::zmq::sockopt::rcvbuf, settings.flow.buffer_bytes);
+  }
+}
+
 DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
                        const std::string& server_key, const KeyPair& own,
-                       const SocketSettings& settings)
-    : endpoint_(endpoint), socket_(context, ZMQ_DEALER) {
-  SetCommon(socket_, settings);
+                       const ConnectionSettings& settings, FaultInjector faults)
+    : Link(context, ::zmq::socket_type::dealer, settings, std::move(faults)), endpoint_(endpoint) {
   socket_.set(::zmq::sockopt::sndhwm, SendAhead::kMost);
   socket_.set(::zmq::sockopt::immediate, true);
   socket_.set(::zmq::sockopt::reconnect_ivl, kReconnectMs);
@@ -148,12 +149,12 @@ DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::st
 }
 
 bool DealerLink::Writable() {
-  return (socket_.get(::zmq::sockopt::events) & ZMQ_POLLOUT) != 0;
+  return FaultOf(nullptr) != SendFault::kNoRoom && (EventsOf(socket()) & ZMQ_POLLOUT) != 0;
 }
 
 bool DealerLink::Send(Message& message) {
   if (!Writable()) return false;
-  SendFrames(socket_, message);
+  if (FaultOf(&message) != SendFault::kLost) SendFrames(socket_, message);
   return true;
 }
 
@@ -165,9 +166,10 @@ bool DealerLink::Receive(Message* out) {
 }
 
 RouterLink::RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPair& own, int window,
-                       const SocketSettings& settings)
-    : workers_(workers), encrypted_(!own.secret_key.empty()), socket_(context, ZMQ_ROUTER) {
-  SetCommon(socket_, settings);
+                       const ConnectionSettings& settings, FaultInjector faults)
+    : Link(context, ::zmq::socket_type::router, settings, std::move(faults)),
+      workers_(workers),
+      encrypted_(!own.secret_key.empty()) {
   socket_.set(::zmq::sockopt::sndhwm, window);
   socket_.set(::zmq::sockopt::router_mandatory, true);
   socket_.set(::zmq::sockopt::backlog, kBacklog);
@@ -186,6 +188,7 @@ std::string RouterLink::Bind(const std::string& endpoint) {
 }
 
 bool RouterLink::Send(Message& message) {
+  if (FaultOf(&message) == SendFault::kNoRoom) return false;
   const std::string id = IdOf(message.peer);
   try {
     const auto sent =

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,23 +12,9 @@
 
 namespace engine::zmq_ps {
 
-// Messages between one endpoint and its peers: the seam between sockets and the protocol, at which
-// tests put faults. Used by one thread; never blocks.
-class Link {
- public:
-  virtual ~Link() = default;
-
-  // Whether Send may succeed now, for all a link knows.
-  virtual bool Writable() = 0;
-  // Takes the frames, or leaves them alone and returns false: there is no room or no connection now.
-  virtual bool Send(Message& message) = 0;
-  // False when there is nothing now.
-  virtual bool Receive(Message* out) = 0;
-  // The socket to poll.
-  virtual void* socket() = 0;
-};
-
-using LinkWrapper = std::function<std::unique_ptr<Link>(std::unique_ptr<Link>)>;
+// For tests: what becomes of a message that is about to be sent; null: whether one could be now.
+enum class SendFault { kNone, kNoRoom, kLost };
+using FaultInjector = std::function<SendFault(const Message* message)>;
 
 // How soon a peer is noticed that has stopped without closing its connection.
 struct Heartbeat {
@@ -37,9 +22,12 @@ struct Heartbeat {
   int timeout_ms = 5000;
 };
 
-struct SocketSettings {
+// Of all connections of a rank or a server.
+struct ConnectionSettings {
   FlowSettings flow;
   Heartbeat heartbeat;
+  int64_t lost_after_ms = 1000;  // for which a peer that is needed may be without a connection
+  int io_threads = 1;            // of ZeroMQ
 };
 
 // What a socket's monitor reports.
@@ -61,24 +49,46 @@ class Monitor {
   ::zmq::socket_t socket_;
 };
 
+// Messages between one endpoint and its peers. Used by one thread; never blocks.
+class Link {
+ public:
+  // The socket to poll.
+  void* socket() { return socket_.handle(); }
+  ::zmq::socket_t& raw() { return socket_; }
+
+ protected:
+  // Throws zmq::error_t.
+  Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionSettings& settings,
+       FaultInjector faults);
+  SendFault FaultOf(const Message* message) const {
+    return faults_ ? faults_(message) : SendFault::kNone;
+  }
+
+  ::zmq::socket_t socket_;
+
+ private:
+  const FaultInjector faults_;
+};
+
 // From a rank to one server.
 class DealerLink final : public Link {
  public:
   // `server_key` is empty for plain text. Throws zmq::error_t.
   DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
-             const std::string& server_key, const KeyPair& own, const SocketSettings& settings);
+             const std::string& server_key, const KeyPair& own, const ConnectionSettings& settings,
+             FaultInjector faults);
 
-  bool Writable() override;
-  bool Send(Message& message) override;
-  bool Receive(Message* out) override;
-  void* socket() override { return socket_.handle(); }
-  ::zmq::socket_t& raw() { return socket_; }
   // Connects; after the monitor is attached, so that no event is missed.
   void Connect() { socket_.connect(endpoint_); }
+  // Whether Send may succeed now, for all a link knows.
+  bool Writable();
+  // Takes the frames, or leaves them alone and returns false: there is no room or no connection now.
+  bool Send(Message& message);
+  // False when there is nothing now.
+  bool Receive(Message* out);
 
  private:
   const std::string endpoint_;
-  ::zmq::socket_t socket_;
 };
 
 // From a server to all its ranks.
@@ -86,16 +96,14 @@ class RouterLink final : public Link {
  public:
   // `own` is empty for plain text. At most `window` messages wait per rank. Throws zmq::error_t.
   RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPair& own, int window,
-             const SocketSettings& settings);
+             const ConnectionSettings& settings, FaultInjector faults);
 
   // Binds to "tcp://address:port" or "tcp://address:*"; the endpoint with the port that it got.
   std::string Bind(const std::string& endpoint);
 
-  bool Writable() override { return true; }
-  bool Send(Message& message) override;
-  bool Receive(Message* out) override;
-  void* socket() override { return socket_.handle(); }
-  ::zmq::socket_t& raw() { return socket_; }
+  // As those of DealerLink, with the rank in the message.
+  bool Send(Message& message);
+  bool Receive(Message* out);
 
   // Messages that were dropped because they are not from a rank, since the last call.
   uint64_t TakeDropped() { return std::exchange(dropped_, 0); }
@@ -106,7 +114,6 @@ class RouterLink final : public Link {
   const uint32_t workers_;
   const bool encrypted_;
   uint64_t dropped_ = 0;
-  ::zmq::socket_t socket_;
 };
 
 // Whether only this host can reach `endpoint` ("tcp://127.0.0.1:5555", "tcp://[::1]:*").

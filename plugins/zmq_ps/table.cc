@@ -21,96 +21,93 @@ namespace {
 
 constexpr size_t kMaxCells = size_t{1} << 20;
 
-CellRules RulesOf(const TableSettings& settings, Optimizer& optimizer) {
-  return {.mode = settings.mode,
-          .staleness = static_cast<uint64_t>(std::max(settings.staleness, 0)),
-          .workers = settings.workers,
+CellRules RulesOf(const ParameterTraits& traits, uint32_t workers, Optimizer& optimizer) {
+  const bool waits = traits.mode != UpdateMode::kAsync;
+  return {.mode = traits.mode,
+          .staleness = waits ? static_cast<uint64_t>(std::max(traits.staleness, 0)) : kMaxStep,
+          .workers = workers,
           .states = static_cast<uint32_t>(
               std::clamp(optimizer.traits().state_count, 0, kMaxOptimizerStates)),
           .optimizer = &optimizer};
 }
 
-}  // namespace
-
-Table::Table(const TableSettings& settings, Optimizer& optimizer)
-    : rules_(RulesOf(settings, optimizer)),
-      max_cell_bytes_(settings.max_cell_bytes),
-      gate_(optimizer.traits().gate),
-      presence_(settings.workers, ServedCell::Presence::kCounts) {}
-
-Table::~Table() = default;
-
-Status Table::CheckWorker(uint32_t worker) const {
-  if (worker < rules_.workers) return {};
-  return Status::Error(StatusCode::kInvalidArgument, "there is no rank %u: there are %u", worker,
-                       rules_.workers);
+Text Describe(const CellSpec& spec) {
+  return kit::Format("elements %" PRIu64 " to %" PRIu64 " of %" PRIu64
+                     " in %u slices, rows of %" PRIu64 ", %zu parameters",
+                     spec.slice.offset, spec.slice.offset + spec.slice.count, spec.slice.total,
+                     spec.slice.slices, spec.row, spec.spans.size());
 }
 
-Result<ServedCell*> Table::Find(uint32_t worker, const CellId& id) const {
-  ENGINE_RETURN_IF_ERROR(CheckWorker(worker));
-  const auto found = cells_.find(id);
+}  // namespace
+
+Table::Table(const ParameterTraits& traits, uint32_t workers, Optimizer& optimizer)
+    : rules_(RulesOf(traits, workers, optimizer)),
+      gate_(optimizer.traits().gate),
+      presence_(workers, ServedCell::Presence::kCounts) {}
+
+Result<ServedCell*> Table::Find(const Header& request) const {
+  const auto found = cells_.find(CellOf(request));
   if (found != cells_.end()) return found->second.get();
-  return Blame(worker,
-               "rank %u names slice %u of unit %016" PRIx64
-               ", which no rank has described to this server",
-               worker, id.slice, id.unit);
+  return Wrong(request, "a slice that no rank has described to this server");
 }
 
 // The first description counts, so that a server needs no model: all others must be equal to it.
-Status Table::Register(uint32_t worker, const CellSpec& spec) {
-  ENGINE_RETURN_IF_ERROR(CheckWorker(worker));
+Status Table::Register(const Header& request, std::vector<ServedSpan> spans) {
   if (gate_ != UpdateGate::kSpan) {
     return Status::Error(StatusCode::kConfig,
                          "the optimizer needs whole gradients, but a parameter server updates "
                          "slices: choose another optimizer, or update on the workers");
   }
-  ENGINE_RETURN_IF_ERROR(CheckCell(worker, spec, max_cell_bytes_));
+  CellSpec spec{CellOf(request), request.spec, request.served.row, std::move(spans)};
+  ENGINE_RETURN_IF_ERROR(CheckCell(request, spec));
   const auto found = cells_.find(spec.id);
   if (found != cells_.end()) {
     const ServedCell& cell = *found->second;
-    return CheckSameCell(worker, spec, cell.first_worker(), cell.spec());
+    if (cell.spec() == spec) return {};
+    return Blame(request.worker,
+                 "rank %u describes slice %u of unit %016" PRIx64
+                 " as %s, but rank %u as %s, or with other sizes or weight decay: all ranks must "
+                 "train the same model with the same scheduler and slice_bytes",
+                 request.worker, spec.id.slice, spec.id.unit, Describe(spec).c_str(),
+                 cell.first_worker(), Describe(cell.spec()).c_str());
   }
   if (cells_.size() >= kMaxCells) {
     return Status::Error(StatusCode::kResourceExhausted,
                          "a server keeps %zu slices at most: raise slice_bytes or use more servers",
                          kMaxCells);
   }
-  cells_.emplace(spec.id, std::make_unique<ServedCell>(rules_, worker, spec, presence_));
+  const CellId id = spec.id;
+  cells_.emplace(id,
+                 std::make_unique<ServedCell>(rules_, request.worker, std::move(spec), presence_));
   return {};
 }
 
-Status Table::Store(uint32_t worker, const CellId& id, int32_t state,
-                    const ::zmq::message_t& data) {
-  ENGINE_ASSIGN_OR_RETURN(ServedCell* const cell, Find(worker, id));
-  ENGINE_RETURN_IF_ERROR(cell->Store(worker, state, data));
+Status Table::Store(const Header& request, const ::zmq::message_t& data) {
+  ENGINE_ASSIGN_OR_RETURN(ServedCell* const cell, Find(request));
+  ENGINE_RETURN_IF_ERROR(cell->Store(request, data));
   // Pulls first: an update would make them wait for its end.
   cell->Answer(&ready_);
   Schedule(*cell);
   return {};
 }
 
-Status Table::Push(uint32_t worker, const CellId& id, const PushSpec& spec, ::zmq::message_t data) {
-  ENGINE_ASSIGN_OR_RETURN(ServedCell* const cell, Find(worker, id));
-  ENGINE_RETURN_IF_ERROR(cell->Push(worker, spec, std::move(data)));
+Status Table::Push(const Header& request, std::span<const int32_t> rows, ::zmq::message_t data) {
+  ENGINE_ASSIGN_OR_RETURN(ServedCell* const cell, Find(request));
+  ENGINE_RETURN_IF_ERROR(cell->Push(request, rows, std::move(data)));
   Schedule(*cell);
   return {};
 }
 
-Status Table::Pull(uint32_t worker, const CellId& id, const PullSpec& spec) {
-  ENGINE_ASSIGN_OR_RETURN(ServedCell* const cell, Find(worker, id));
-  ENGINE_RETURN_IF_ERROR(cell->Pull(worker, spec));
+Status Table::Pull(const Header& request, std::span<const int32_t> rows) {
+  ENGINE_ASSIGN_OR_RETURN(ServedCell* const cell, Find(request));
+  ENGINE_RETURN_IF_ERROR(cell->Pull(request, rows));
   cell->Answer(&ready_);
   return {};
 }
 
-bool Table::Cancel(uint32_t worker, const CellId& id, uint64_t request) {
-  const Result<ServedCell*> cell = Find(worker, id);
-  return cell.ok() && (*cell)->Cancel(worker, request);
-}
-
-std::vector<uint32_t> Table::Missing(uint32_t worker, const CellId& id, uint64_t request) const {
-  const Result<ServedCell*> cell = Find(worker, id);
-  return cell.ok() ? (*cell)->Missing(worker, request) : std::vector<uint32_t>();
+std::vector<uint32_t> Table::Missing(const Header& pull) const {
+  const Result<ServedCell*> cell = Find(pull);
+  return cell.ok() ? (*cell)->Missing(pull) : std::vector<uint32_t>();
 }
 
 void Table::Schedule(ServedCell& cell) {
@@ -149,16 +146,13 @@ void Table::TakeReady(std::vector<PullAnswer>* out) {
 
 uint64_t Table::LastStep(uint32_t worker) const {
   uint64_t last = kNoCells;
-  for (const auto& [id, cell] : cells_) {
-    last = std::min(last, worker < rules_.workers ? cell->LastStep(worker) : 0);
-  }
+  for (const auto& [id, cell] : cells_) last = std::min(last, cell->LastStep(worker));
   return last;
 }
 
 // Answers to a rank that is lost are forgotten: a new process numbers its requests from one again,
 // and must not get what its predecessor asked for.
 void Table::SetPresence(uint32_t worker, ServedCell::Presence presence) {
-  if (worker >= rules_.workers) return;
   presence_[worker] = presence;
   std::erase_if(ready_, [&](const PullAnswer& answer) { return answer.worker == worker; });
   for (const auto& [id, cell] : cells_) {

@@ -18,45 +18,36 @@
 
 namespace engine::zmq_ps {
 
-struct TableSettings {
-  UpdateMode mode = UpdateMode::kSync;
-  int32_t staleness = 0;
-  uint32_t workers = 1;
-  uint64_t max_cell_bytes = 0;  // of the values of one cell
-};
-
 // All of one thread, except Run of a task. Every error is kInvalidArgument with the number of the
-// worker to blame, unless stated otherwise; what was asked for is then not done. Nothing that comes
-// from a worker is trusted: sizes are checked against the bytes that came before memory is taken.
+// worker to blame, unless stated otherwise; what was asked for is then not done. Requests have been
+// decoded, and their workers are ranks of the run; nothing else of them is trusted: sizes are checked
+// against the bytes that came before memory is taken.
 class Table {
  public:
   // `optimizer` is used until the table is gone. Tasks that are under way must be finished or
   // never run when it is destroyed.
-  Table(const TableSettings& settings, Optimizer& optimizer);
-  ~Table();
+  Table(const ParameterTraits& traits, uint32_t workers, Optimizer& optimizer);
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
 
   // What lies in a cell. The first description counts; another one is refused, with a sentence that
   // names both ranks and the unit. kConfig: the optimizer needs more of a gradient than a slice.
   // No memory of the size of a cell is taken before it is stored.
-  Status Register(uint32_t worker, const CellSpec& spec);
+  Status Register(const Header& request, std::vector<ServedSpan> spans);
 
   // Values (`state` < 0) or a state of the optimizer; `data`: all floats of the cell. States are
   // zero until they are stored. Nothing is updated and no pull is answered before values were
   // stored, so states must be stored before values. Refused while an update runs.
-  Status Store(uint32_t worker, const CellId& id, int32_t state, const ::zmq::message_t& data);
+  Status Store(const Header& request, const ::zmq::message_t& data);
 
   // Keeps `data` without copying it. A step that the worker has pushed already is left out
   // silently, also if it was pushed by one whose place it took.
-  Status Push(uint32_t worker, const CellId& id, const PushSpec& spec, ::zmq::message_t data);
+  Status Push(const Header& request, std::span<const int32_t> rows, ::zmq::message_t data);
 
   // Answered by TakeReady, in general later.
-  Status Pull(uint32_t worker, const CellId& id, const PullSpec& spec);
-  // The answer is not wanted any more. False: there is no such pull, or it was taken.
-  bool Cancel(uint32_t worker, const CellId& id, uint64_t request);
+  Status Pull(const Header& request, std::span<const int32_t> rows);
   // The workers whose pushes a pull waits for; empty when it waits for values or for a task.
-  std::vector<uint32_t> Missing(uint32_t worker, const CellId& id, uint64_t request) const;
+  std::vector<uint32_t> Missing(const Header& pull) const;
 
   bool HasValues(const CellId& id) const;
 
@@ -88,13 +79,11 @@ class Table {
 
  private:
   // The cell, or why there is none.
-  Result<ServedCell*> Find(uint32_t worker, const CellId& id) const;
-  Status CheckWorker(uint32_t worker) const;
+  Result<ServedCell*> Find(const Header& request) const;
   void SetPresence(uint32_t worker, ServedCell::Presence presence);
   void Schedule(ServedCell& cell);
 
   const CellRules rules_;
-  const uint64_t max_cell_bytes_;
   const UpdateGate gate_;
   std::map<CellId, std::unique_ptr<ServedCell>> cells_;
   std::vector<ServedCell::Presence> presence_;  // by worker

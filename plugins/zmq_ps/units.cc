@@ -1,7 +1,9 @@
 #include "units.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
-#include <bit>
 #include <cinttypes>
 #include <utility>
 
@@ -34,22 +36,12 @@ Status Check(const ServedUnit& unit, uint64_t slice_bytes) {
   return {};
 }
 
-// One step of FNV-1a (Fowler, Noll, Vo), with a word in place of a byte, and a shift that mixes.
-void Mix(uint64_t word, uint64_t* digest) noexcept {
-  *digest = (*digest ^ word) * 0x100000001b3;
-  *digest ^= *digest >> 29;
-}
-
-uint64_t DigestOf(const Unit& unit) noexcept {
-  uint64_t digest = 0xcbf29ce484222325;
-  Mix(unit.key, &digest);
-  Mix(static_cast<uint64_t>(unit.count), &digest);
-  Mix(static_cast<uint64_t>(unit.row), &digest);
-  for (const ServedSpan& span : unit.spans) {
-    Mix(static_cast<uint64_t>(span.count), &digest);
-    Mix(std::bit_cast<uint32_t>(span.weight_decay_scale), &digest);
-  }
-  return digest;
+// Of host bytes: all ranks run the same build, and a span has no padding.
+uint64_t DigestOf(const ServedUnit& unit) noexcept {
+  const uint64_t sizes[] = {unit.key, static_cast<uint64_t>(unit.count),
+                            static_cast<uint64_t>(unit.row)};
+  return XXH3_64bits_withSeed(unit.spans.data(), unit.spans.size_bytes(),
+                              XXH3_64bits(sizes, sizeof(sizes)));
 }
 
 }  // namespace
@@ -64,7 +56,7 @@ Result<UnitTable> UnitTable::Create(std::span<const ServedUnit> units, uint64_t 
               .count = served.count,
               .row = served.row,
               .spans = {served.spans.begin(), served.spans.end()}};
-    table.digest_ += DigestOf(unit);  // a sum, so that their order does not matter
+    table.digest_ += DigestOf(served);  // a sum, so that their order does not matter
     if (!table.units_.emplace(served.key, std::move(unit)).second) {
       return Status::Error(StatusCode::kInvalidArgument,
                            "two units have the key %016" PRIx64 ": each needs its own", served.key);

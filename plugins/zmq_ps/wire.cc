@@ -7,23 +7,20 @@
 #include <cstring>
 #include <string>
 
+#include "kit/communicator.h"
+
 namespace engine::zmq_ps {
 namespace {
 
 constexpr uint32_t kMaxIncarnation = 1u << 20;
 constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 
-template <typename Enum>
-bool InRange(Enum value, Enum last) noexcept {
-  return static_cast<int64_t>(value) >= 0 && value <= last;
-}
-
 // An offset that the count could overflow is refused first: the sum is below 2^53.
 const char* CheckSlice(const Header& header) noexcept {
   const SliceSpec& spec = header.spec;
-  if (!InRange(spec.operation, Operation::kLastStep)) return "unknown operation";
-  if (!InRange(spec.dtype, DType::kFloat16)) return "unknown dtype";
-  if (!InRange(spec.reduction, Reduction::kMin)) return "unknown reduction";
+  if (!kit::InRange(spec.operation, Operation::kLastStep)) return "unknown operation";
+  if (!kit::InRange(spec.dtype, DType::kFloat16)) return "unknown dtype";
+  if (!kit::InRange(spec.reduction, Reduction::kMin)) return "unknown reduction";
   if (std::max(spec.root, spec.owner) >= header.world_size) return "root out of range";
   if (spec.slices > kMaxSlices || header.slice >= spec.slices) return "slice out of range";
   const bool has_parts =
@@ -48,6 +45,7 @@ const char* Name(Operation operation) noexcept {
   return kServed[static_cast<uint32_t>(operation) - static_cast<uint32_t>(Operation::kRegister)];
 }
 
+// Byte for byte: both ends run the same build, and the version says so.
 ::zmq::message_t Encode(const Header& header) {
   return {&header, sizeof(header)};
 }
@@ -79,7 +77,7 @@ const char* Decode(const ::zmq::message_t& frame, Header* out) {
   if (out->incarnation > kMaxIncarnation) return "incarnation out of range";
   if (out->kind == MessageKind::kPush || out->kind == MessageKind::kAnswer) return CheckSlice(*out);
   if (out->kind != MessageKind::kRefusal && out->kind != MessageKind::kLeave) return nullptr;
-  if (out->code == StatusCode::kOk || !InRange(out->code, StatusCode::kInternal)) {
+  if (out->code == StatusCode::kOk || !kit::InRange(out->code, StatusCode::kInternal)) {
     return "unknown code of a status";
   }
   const bool names_member =

@@ -12,7 +12,6 @@
 #include "describe.h"
 #include "engine/communicator.h"
 #include "kit/work.h"
-#include "partition.h"
 #include "units.h"
 #include "wire.h"
 
@@ -20,48 +19,36 @@ namespace engine::zmq_ps {
 
 class Channel;
 class TransferWork;
+class Worker;
 
 // One slice of a transfer, on its way. Of the thread that makes the worker's progress.
 struct Request {
   TransferWork* work = nullptr;
-  Channel* channel = nullptr;  // that its memory was handed to libzmq for
-  Slice slice;
-  uint32_t index = 0;
-  uint32_t first_row = 0;  // sparse: of Transfer::rows, those that lie in the slice
-  uint32_t row_count = 0;
-  uint64_t id = 0;      // 0: not sent yet
-  bool queued = false;  // to be sent, for the first time or again
+  Channel* channel = nullptr;     // of the server that has the slice
+  Header header;                  // its number is 0 until it is sent
+  const int32_t* rows = nullptr;  // sparse: of Transfer::rows, those that lie in the slice
+  bool queued = false;            // to be sent, for the first time or again
   bool done = false;
-};
 
-// Who does the work of a thread that waits for it.
-class ProgressMaker {
- public:
-  // [any-thread]
-  virtual void MakeProgress(const TransferWork& work, kit::Clock::time_point deadline) noexcept = 0;
-
- protected:
-  ~ProgressMaker() = default;
+  size_t row_count() const noexcept { return static_cast<size_t>(header.served.rows); }
 };
 
 // Between works and their worker, which may be gone while a caller still waits. [any-thread]
 class ProgressGate {
  public:
-  void Open(ProgressMaker* worker) noexcept { Set(worker); }
+  void Open(Worker* worker) noexcept { Set(worker); }
   // No thread makes progress when this returns. The worker must have failed, so that they leave.
   void Close() noexcept { Set(nullptr); }
-  void MakeProgress(const TransferWork& work, kit::Clock::time_point deadline) noexcept {
-    const std::shared_lock lock(mutex_);
-    if (worker_) worker_->MakeProgress(work, deadline);
-  }
+  // The thread that waits for `work` does what its worker's thread would.
+  void MakeProgress(const TransferWork& work, kit::Clock::time_point deadline) noexcept;
 
  private:
-  void Set(ProgressMaker* worker) noexcept {
+  void Set(Worker* worker) noexcept {
     const std::lock_guard lock(mutex_);
     worker_ = worker;
   }
   std::shared_mutex mutex_;
-  ProgressMaker* worker_ = nullptr;  // guarded by mutex_
+  Worker* worker_ = nullptr;  // guarded by mutex_
 };
 
 class TransferWork final : public kit::PooledWork {
@@ -78,9 +65,6 @@ class TransferWork final : public kit::PooledWork {
   uint64_t last_step = kMaxStep;
 
   // For the worker: of the thread that makes its progress.
-  uint64_t match_key = 0;
-  uint64_t round = 0;
-  std::vector<Slice> slices;
   std::vector<Request> requests;  // one per slice, never moved while the transfer is under way
   size_t unanswered = 0;
   // See worker.cc. [any-thread]

@@ -36,15 +36,14 @@ constexpr auto kRootCauseGrace = std::chrono::milliseconds(200);
 Worker::Worker(WorkerSettings settings)
     : settings_(std::move(settings)),
       rule_{.servers = static_cast<uint32_t>(settings_.servers.size()),
-            .world_size = settings_.channel.world_size,
-            .slice_bytes = settings_.channel.flow.slice_bytes,
+            .world_size = settings_.world_size,
+            .slice_bytes = settings_.connection.flow.slice_bytes,
             .min_slice_bytes = settings_.min_slice_bytes},
-      context_(settings_.io_threads) {
+      context_(settings_.connection.io_threads) {
   thread_poll_.Add(wake_up_->descriptor());
-  Channel::Owner& owner = *this;
   for (const ServerAddress& address : settings_.servers) {
-    channels_.push_back(std::make_unique<Channel>(address, settings_.channel, context_,
-                                                  channels_.size(), wake_up_, owner));
+    channels_.push_back(
+        std::make_unique<Channel>(address, settings_, context_, channels_.size(), wake_up_, *this));
     thread_poll_.AddSocket(channels_.back()->socket());
     thread_poll_.AddSocket(channels_.back()->monitor());
   }
@@ -93,7 +92,7 @@ Status Worker::MissingServer() const {
 }
 
 Worker::~Worker() {
-  const auto rank = static_cast<int32_t>(settings_.channel.worker);
+  const auto rank = static_cast<int32_t>(settings_.worker);
   {
     const std::lock_guard lock(mutex_);
     orderly_ = reason_.ok();
@@ -131,6 +130,12 @@ void Worker::MakeProgress(const TransferWork& work, Clock::time_point deadline) 
   if (thread_waits_) changed_.notify_all();
 }
 
+void ProgressGate::MakeProgress(const TransferWork& work,
+                                kit::Clock::time_point deadline) noexcept {
+  const std::shared_lock lock(mutex_);
+  if (worker_) worker_->MakeProgress(work, deadline);
+}
+
 void Worker::Abort(const Status& reason, const Status& farewell) noexcept {
   const std::lock_guard lock(mutex_);
   if (!reason_.ok()) return;
@@ -148,7 +153,7 @@ Status Worker::reason() const noexcept {
 
 // Others get the root cause itself, so that they do not blame this rank.
 void Worker::Fail(const Status& reason) {
-  Abort(reason, reason.WithContext("rank %u failed", settings_.channel.worker));
+  Abort(reason, reason.WithContext("rank %u failed", settings_.worker));
 }
 
 // When a run ends because of one rank, every rank is told why by its engine, and that reason is
@@ -162,7 +167,7 @@ void Worker::Refused(const Status& reason) {
 
 // One that takes the place of a lost rank counts on where the others are.
 void Worker::Welcomed(uint64_t last_round) {
-  if (settings_.channel.incarnation > 0) rounds_[0] = std::max(rounds_[0], last_round);
+  if (settings_.incarnation > 0) rounds_[0] = std::max(rounds_[0], last_round);
   const bool all = std::all_of(channels_.begin(), channels_.end(),
                                [](const auto& channel) { return channel->welcomed(); });
   const std::lock_guard lock(mutex_);
@@ -209,7 +214,7 @@ int Worker::RunStep(bool events, bool is_caller) {
     } catch (const std::exception& error) {
       Fail(Status::Error(StatusCode::kInternal, "the worker of the parameter servers failed: %s",
                          error.what())
-               .WithRank(static_cast<int32_t>(settings_.channel.worker)));
+               .WithRank(static_cast<int32_t>(settings_.worker)));
     }
   }
   Complete(outcome.finished);
@@ -268,24 +273,26 @@ void Worker::Begin(TransferWork* work) {
   active_.insert(work);
   const bool served = IsServed(work->operation);
   const bool by_position = settings_.ordered && !served;
-  work->match_key = by_position ? work->order : work->transfer().key;
-  work->round = served ? 1 : ++rounds_[work->match_key];
   Transfer matched = work->transfer();
+  Header header = SenderOf(settings_);
+  header.key = by_position ? work->order : matched.key;
+  header.round = served ? 1 : ++rounds_[header.key];
   if (by_position) matched.key = 0;
   if (work->operation == Operation::kLastStep) {
-    CutForAll(rule_, &work->slices);
+    CutForAll(rule_, &slices_);
   } else {
-    Cut(matched, work->round, rule_, &work->slices, work->unit ? work->unit->granule() : 1);
+    Cut(matched, header.round, rule_, &slices_, work->unit ? work->unit->granule() : 1);
   }
   work->requests.clear();
-  work->requests.resize(work->slices.size());
-  work->unanswered = work->slices.size();
-  if (!served) CopyOwnPart(work->transfer(), settings_.channel.worker);
-  for (size_t i = 0; i < work->slices.size(); ++i) {
-    Request& request = work->requests[i];
-    request = {.work = work, .slice = work->slices[i], .index = static_cast<uint32_t>(i)};
-    FindRows(*work, &request);
-    channels_[request.slice.server]->Queue(&request);
+  work->requests.resize(slices_.size());
+  work->unanswered = slices_.size();
+  if (!served) CopyOwnPart(work->transfer(), settings_.worker);
+  for (const Slice& slice : slices_) {
+    Request& request = work->requests[header.slice];
+    request = RequestFor(*work, slice, header);
+    request.channel = channels_[slice.server].get();
+    request.channel->Queue(&request);
+    ++header.slice;
   }
 }
 
@@ -294,9 +301,9 @@ void Worker::CheckTime(Clock::time_point now) {
   for (const auto& channel : channels_) channel->CheckConnection(now);
   for (const TransferWork* work : active_) {
     if (now < work->deadline() + kServerGrace || work->unanswered == 0) continue;
-    const auto request = std::find_if(work->requests.begin(), work->requests.end(),
-                                      [](const Request& r) { return !r.done; });
-    const ServerAddress& address = channels_[request->slice.server]->address();
+    const auto late = std::find_if(work->requests.begin(), work->requests.end(),
+                                   [](const Request& request) { return !request.done; });
+    const ServerAddress& address = late->channel->address();
     return Fail(Status::Error(StatusCode::kTimeout, "%s got no answer from %s within %lld ms",
                               Describe(work->transfer(), work->operation).c_str(),
                               Describe(address).c_str(),

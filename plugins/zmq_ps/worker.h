@@ -9,7 +9,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -24,21 +23,9 @@
 
 namespace engine::zmq_ps {
 
-struct WorkerSettings {
-  ChannelSettings channel;
-  std::vector<ServerAddress> servers;
-  uint64_t min_slice_bytes = 64 << 10;
-  // Match transfers by their position instead of by their keys, and refuse other keys there.
-  bool ordered = false;
-  int io_threads = 1;
-  // Called once, on the worker's thread, with what others should know of the first failure.
-  std::function<void(const Status& farewell)> on_failure;
-  ProgressGate* gate = nullptr;  // of the works that are submitted; may be null
-};
-
 // After a failure every transfer fails with the first reason. Memory of a transfer is neither read
 // nor written once its work is terminal.
-class Worker final : public ProgressMaker, private Channel::Owner {
+class Worker {
  public:
   // Connects to all servers, until `deadline`: kRendezvous names one that is missing.
   static Result<std::unique_ptr<Worker>> Connect(WorkerSettings settings,
@@ -50,7 +37,7 @@ class Worker final : public ProgressMaker, private Channel::Owner {
 
   // Does the work of the worker's thread until `work` is terminal or `deadline` has come. Returns
   // at once when another thread does so, and early after a failure. [any-thread]
-  void MakeProgress(const TransferWork& work, Clock::time_point deadline) noexcept override;
+  void MakeProgress(const TransferWork& work, Clock::time_point deadline) noexcept;
 
   // Fails everything with `reason`; the servers are told `farewell`. [any-thread]
   void Abort(const Status& reason, const Status& farewell) noexcept;
@@ -58,14 +45,15 @@ class Worker final : public ProgressMaker, private Channel::Owner {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   Status reason() const noexcept;
 
+  // What happens to a Channel; with progress_, but for the last one.
+  void Fail(const Status& reason);     // its connection, or the server is broken
+  void Refused(const Status& reason);  // a request was, by the server
+  void Welcomed(uint64_t last_round);  // for the first time
+  // A message, or an answer, needs the memory of the work no longer. [any-thread]
+  void EndUse(TransferWork* work) noexcept;
+
  private:
   explicit Worker(WorkerSettings settings);
-
-  // Channel::Owner
-  void Fail(const Status& reason) override;
-  void Refused(const Status& reason) override;
-  void Welcomed(uint64_t last_round) override;
-  void EndUse(TransferWork* work) noexcept override;
 
   void Loop() noexcept;
   void WaitForCaller();
@@ -114,6 +102,7 @@ class Worker final : public ProgressMaker, private Channel::Owner {
   std::vector<std::unique_ptr<Channel>> channels_;
   std::unordered_set<TransferWork*> active_;
   std::unordered_map<uint64_t, uint64_t> rounds_;  // by key: how many there were
+  std::vector<Slice> slices_;                      // of Begin
   Clock::time_point next_check_{};
   Status peer_lost_;  // what a server says of a rank; the reason from peer_lost_at_ on
   Clock::time_point peer_lost_at_{};

@@ -151,12 +151,6 @@ class Hub {
     for (HubWork* work : works) work->End(reason);
   }
 
-  // A new process in the place of an ended rank.
-  void Revive(int rank) {
-    const std::lock_guard lock(mutex_);
-    ended_[static_cast<size_t>(rank)] = Status();
-  }
-
   // Returns when no buffer of an ended rank is in use. Not from a callback.
   void Drain() {
     std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// Parameters that live at servers, in their simplest form: maps under one mutex, in one process.
-// What engine/ext/parameter_server.h says, and nothing faster.
+// Parameters that live at servers, for tests of what runs on ranks: maps under one mutex, in one
+// process. What engine/ext/parameter_server.h says of ranks that keep to it, and no checks.
 #pragma once
 
 #include <chrono>
@@ -12,10 +12,8 @@
 #include <mutex>
 #include <optional>
 #include <random>
-#include <set>
 #include <span>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "engine/ext/parameter_server.h"
@@ -25,7 +23,6 @@ namespace engine::test {
 
 struct TableSettings {
   int world_size = 2;
-  int servers = 0;  // members of their own; 0: the optimizers of the ranks update
   UpdateMode mode = UpdateMode::kSync;
   int32_t staleness = 0;
   int64_t max_delay_us = 0;  // before a push or a pull is carried out
@@ -34,10 +31,8 @@ struct TableSettings {
   std::function<void(int rank, const Status& status)> on_failure;
 };
 
-// The parameters of one run. Thread-safe; pushes and pulls are carried out and end on a thread of
-// its own. In an update mode that is not sync, UpdateCall::step is the number of updates, but at
-// least the step of the push; a rank that takes the place of another counts from its first push of
-// a unit on, and as far as the slowest of the others.
+// The parameters of one run, which the optimizer of the first rank that registers updates.
+// Thread-safe; pushes and pulls are carried out and end on a thread of its own.
 class ParameterTable {
  public:
   explicit ParameterTable(TableSettings settings);
@@ -60,12 +55,6 @@ class ParameterTable {
   void End(int rank, const Status& reason);
   // Returns when no Work of an ended rank will call back any more. Not from a callback.
   void Drain();
-  // A new process in the place of an ended rank, which takes part again once it registers.
-  void Revive(int rank);
-
-  // ParameterServer of member `index`.
-  Status Serve(int index, Optimizer& optimizer);
-  void EndServer(int index, const Status& reason);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -76,28 +65,18 @@ class ParameterTable {
     ServedStep step;
   };
   struct Unit {
-    size_t index = 0;
     int64_t count = 0, row = 0;
     std::vector<ServedSpan> spans;
     bool stored = false;
     std::vector<float> value;
     std::vector<std::vector<float>> states;
-    std::map<int, uint64_t> submitted, pushed;         // by rank: the last step
+    std::map<int, uint64_t> pushed;                    // by rank: the last step
     std::map<uint64_t, std::map<int, Push>> gathered;  // kSync: by step and rank
-    std::deque<Push> queue;                            // else: in order of arrival
     uint64_t updated = 0;                              // UpdateCall::step of the last update
-    std::set<int> joining;                             // in the place of others, no push yet
-    std::map<int, uint64_t> ahead;                     // by rank: added to its steps
   };
   struct Rank {
-    Optimizer* optimizer = nullptr;  // set: it has registered
-    bool gone = false;               // until the one in its place registers
     Status ended;
     ServedStep step{.step = 0};
-  };
-  struct Server {
-    Optimizer* optimizer = nullptr;  // set: it serves
-    Status ended;
   };
   struct Request {
     int rank = 0;
@@ -106,42 +85,24 @@ class ParameterTable {
     HubWork* work = nullptr;
     Clock::time_point due, deadline;
   };
-  // Whether something may go on; else whom it waits for (-1: nobody in particular), or why it
-  // never will.
-  struct Readiness {
-    bool ready = false;
-    int waits_for = -1;
-    Status error;
-  };
 
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
-  Status CheckAlive(int rank);
-  Result<Unit*> Find(int rank, uint64_t key);
-  Result<std::vector<float>*> Array(int rank, uint64_t key, int32_t state);
-  Status CheckTransfer(int rank, const Unit& unit, const Transfer& transfer);
-  Readiness ReadyToRead(int rank, const Unit& unit, uint64_t step);
+  std::vector<float>& Array(uint64_t key, int32_t state);
+  bool IsReady(int rank, const Unit& unit, uint64_t step) const;
   uint64_t Progress(int rank, const Unit& unit) const;
-  void Join(int rank, Unit& unit, uint64_t step);
 
   void Loop();
   std::optional<Status> Try(const Request& request, Clock::time_point now);
-  Status DoPush(const Request& request, Unit& unit);
-  void DoPull(const Request& request, const Unit& unit);
-  Status Settle(Unit& unit);
-  Status SettleAll();
-  Optimizer* Updater(const Unit& unit);
-  Status Update(Unit& unit, Optimizer& optimizer, const std::vector<float>& gradient,
-                const ServedStep& step);
-  Status LostServer() const;
+  Status Apply(const Request& push, Unit& unit);
+  Status Update(Unit& unit, const Push& push);
 
   const TableSettings settings_;
   std::mt19937 random_;  // guarded by mutex_, as all below
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> ranks_;
-  std::vector<Server> servers_;
   std::map<uint64_t, Unit> units_;
-  bool registered_ = false;
+  Optimizer* optimizer_ = nullptr;
   uint64_t first_step_ = 0;  // of the run; 0: none has begun
   std::list<Request> requests_;
   std::deque<HubWork> works_;

@@ -19,7 +19,6 @@ namespace engine::test {
 
 struct ServedSettings {
   int world_size = 2;
-  int servers = 0;  // members of their own; 0: the optimizers of the ranks update
   UpdateMode mode = UpdateMode::kSync;
   int32_t staleness = 0;
   int64_t max_delay_us = 0;  // before a transfer is carried out
@@ -31,7 +30,6 @@ class ServedRun {
  public:
   explicit ServedRun(const ServedSettings& settings)
       : table_({.world_size = settings.world_size,
-                .servers = settings.servers,
                 .mode = settings.mode,
                 .staleness = settings.staleness,
                 .max_delay_us = settings.max_delay_us,
@@ -46,7 +44,6 @@ class ServedRun {
             .on_failure = [this](int rank, const Status& status) { End(rank, status); }}) {}
 
   std::unique_ptr<Communicator> MakeRank(int rank);
-  std::unique_ptr<Communicator> MakeServer(int index);
 
   Hub& hub() { return hub_; }
   ParameterTable& table() { return table_; }
@@ -92,10 +89,7 @@ class ServedClient final : public ParameterClient {
 class ServedCommunicator final : public Communicator {
  public:
   ServedCommunicator(ServedRun& run, int rank)
-      : run_(run), rank_(rank), client_(run.table(), rank) {
-    run.hub().Revive(rank);
-    run.table().Revive(rank);
-  }
+      : run_(run), rank_(rank), client_(run.table(), rank) {}
   ~ServedCommunicator() override {
     Abort(Status::Error(StatusCode::kAborted, "its communicator is gone"));
     run_.hub().Drain();
@@ -122,37 +116,8 @@ class ServedCommunicator final : public Communicator {
   ServedClient client_;
 };
 
-// Of a member that is a server.
-class ServingCommunicator final : public Communicator, public ParameterServer {
- public:
-  ServingCommunicator(ServedRun& run, int index) : run_(run), index_(index) {}
-  ~ServingCommunicator() override {
-    Abort(Status::Error(StatusCode::kAborted, "its communicator is gone"));
-  }
-
-  void* Query(std::string_view id) noexcept override {
-    return id == kParameterServerId ? static_cast<ParameterServer*>(this) : nullptr;
-  }
-  CommunicatorTraits traits() const noexcept override { return {}; }
-  Status Submit(const Transfer&, Work**) noexcept override {
-    return Status::Error(StatusCode::kUnsupported, "a server moves nothing of its own");
-  }
-  void Abort(const Status& reason) noexcept override { run_.table().EndServer(index_, reason); }
-  Status Serve(Optimizer& optimizer) noexcept override {
-    return run_.table().Serve(index_, optimizer);
-  }
-
- private:
-  ServedRun& run_;
-  const int index_;
-};
-
 inline std::unique_ptr<Communicator> ServedRun::MakeRank(int rank) {
   return std::make_unique<ServedCommunicator>(*this, rank);
-}
-
-inline std::unique_ptr<Communicator> ServedRun::MakeServer(int index) {
-  return std::make_unique<ServingCommunicator>(*this, index);
 }
 
 }  // namespace engine::test

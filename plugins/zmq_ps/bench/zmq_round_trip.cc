@@ -74,7 +74,7 @@ class Servers {
   Servers() : context_(1), router_(context_, ZMQ_ROUTER) {
     SetBuffers(router_);
     router_.bind("tcp://127.0.0.1:*");
-    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*", .flow = sizes});
+    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*", .connection = {.flow = sizes}});
     ENGINE_CHECK(started.ok(), "%s", started.status().message());
     server_ = std::move(*started);
   }
@@ -154,8 +154,8 @@ class BareDealer {
 class PluginWorker {
  public:
   explicit PluginWorker(const std::string& endpoint) {
-    auto connected = Worker::Connect({.channel = {.flow = sizes},
-                                      .servers = {{.endpoint = endpoint, .rank = 0}},
+    auto connected = Worker::Connect({.servers = {{.endpoint = endpoint, .rank = 0}},
+                                      .connection = {.flow = sizes},
                                       .gate = &works_.gate()},
                                      kit::DeadlineIn(10000));
     ENGINE_CHECK(connected.ok(), "%s", connected.status().message());

@@ -86,33 +86,24 @@ TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
   ASSERT_OK(Finish(pull));
 }
 
-TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeaves) {
-  Members members(GetParam(), 3);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  for (uint64_t step = 1; step <= 2; ++step) {
-    for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, step));
-  }
-  members.Leave(1);
-  for (uint64_t step = 3; step <= 10; ++step) {
-    for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, units, step));
-  }
-  OnRanks(3, [&](int rank) {
-    if (rank == 1) return;
-    // A barrier of those that are left.
-    const Transfer barrier{.kind = TransferKind::kBarrier, .timeout_ms = kTimeoutMs};
-    EXPECT_OK(TryTransfer(members.communicator(rank), barrier));
-  });
-}
-
-TEST_P(ServedAsyncLoss, OthersGoOnWhenARankGivesUp) {
-  Members members(GetParam(), 3);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, 1));
-  members.communicator(2).Abort(kReason);
-  for (uint64_t step = 2; step <= 8; ++step) {
-    for (const int rank : {0, 1}) ASSERT_OK(StepOf(members, rank, units, step));
+TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
+  for (const bool gives_up : {false, true}) {
+    SCOPED_TRACE(gives_up ? "gives up" : "leaves");
+    Members members(GetParam(), 3);
+    const auto units = SmallUnits();
+    ASSERT_TRUE(members.Start(units));
+    for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, 1));
+    if (gives_up) members.communicator(1).Abort(kReason);
+    if (!gives_up) members.Leave(1);
+    for (uint64_t step = 2; step <= 8; ++step) {
+      for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, units, step));
+    }
+    OnRanks(3, [&](int rank) {
+      if (rank == 1) return;
+      // A barrier of those that are left.
+      const Transfer barrier{.kind = TransferKind::kBarrier, .timeout_ms = kTimeoutMs};
+      EXPECT_OK(TryTransfer(members.communicator(rank), barrier));
+    });
   }
 }
 
@@ -330,21 +321,16 @@ TEST_P(ServedAbort, DestructionEndsWhatIsPending) {
 class ServedMembers : public ::testing::TestWithParam<ServedCase> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedMembers);
 
-TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeft) {
-  Members members(GetParam(), 2);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, units, 1));
-  members.Leave(1);
-  members.Leave(0);
-  for (int index = 0; index < GetParam().servers; ++index) EXPECT_OK(members.Served(index));
-}
-
-TEST_P(ServedMembers, ServeReturnsAlthoughNobodyRegistered) {
-  Members members(GetParam(), 2);
-  ASSERT_TRUE(members.ok());
-  for (int rank = 0; rank < 2; ++rank) members.Leave(rank);
-  for (int index = 0; index < GetParam().servers; ++index) EXPECT_OK(members.Served(index));
+TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
+  for (const bool registers : {true, false}) {
+    Members members(GetParam(), 2);
+    ASSERT_TRUE(members.ok());
+    if (registers) {
+      ASSERT_TRUE(members.Start(SmallUnits()));
+    }
+    for (int rank = 0; rank < 2; ++rank) members.Leave(rank);
+    for (int index = 0; index < GetParam().servers; ++index) EXPECT_OK(members.Served(index));
+  }
 }
 
 TEST_P(ServedMembers, AServerMovesNothingElse) {

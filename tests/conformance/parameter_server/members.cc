@@ -17,11 +17,13 @@ void OnRanks(int ranks, const std::function<void(int rank)>& body) {
 }
 
 Members::Members(const ServedCase& served, int ranks, const OptimizerChoice& optimizer)
-    : choice_(optimizer), world_(served.MakeWorld(ranks)), ranks_(static_cast<size_t>(ranks)) {
-  if (world_ == nullptr) {
-    ADD_FAILURE() << "cannot load " << served.library;
+    : choice_(optimizer), ranks_(static_cast<size_t>(ranks)) {
+  const auto plugin = PluginUnderTest::Load(served.library);
+  if (!plugin.ok()) {
+    ADD_FAILURE() << plugin.status().message();
     return;
   }
+  world_ = std::make_unique<ServedWorld>(*plugin, served, ranks);
   std::vector<std::promise<Status>> made(static_cast<size_t>(served.servers));
   for (int index = 0; index < served.servers; ++index) {
     servers_.push_back(std::make_unique<Server>());
@@ -140,26 +142,12 @@ Status Members::Begin(int rank, uint64_t step, float learning_rate, float weight
   return client(rank).BeginStep({.step = step, .learning_rate = learning_rate, .weight = weight});
 }
 
-Work* Members::SubmitPush(int rank, const TestUnit& unit, const std::vector<float>& gradient,
-                          const std::vector<int32_t>* rows) {
+Work* Members::Submit(int rank, TransferKind kind, const TestUnit& unit, const float* send,
+                      float* recv, const std::vector<int32_t>* rows, int64_t timeout_ms) {
   Work* work = nullptr;
-  const Transfer transfer{.kind = TransferKind::kPush,
-                          .send = gradient.data(),
-                          .count = unit.count(),
-                          .key = unit.key,
-                          .rows = rows != nullptr ? rows->data() : nullptr,
-                          .row_count = rows != nullptr ? static_cast<int64_t>(rows->size()) : 0,
-                          .timeout_ms = kTimeoutMs};
-  EXPECT_OK(communicator(rank).Submit(transfer, &work));
-  return work;
-}
-
-Work* Members::SubmitPull(int rank, const TestUnit& unit, std::vector<float>* value,
-                          const std::vector<int32_t>* rows, int64_t timeout_ms) {
-  value->resize(static_cast<size_t>(unit.count()));
-  Work* work = nullptr;
-  const Transfer transfer{.kind = TransferKind::kPull,
-                          .recv = value->data(),
+  const Transfer transfer{.kind = kind,
+                          .send = send,
+                          .recv = recv,
                           .count = unit.count(),
                           .key = unit.key,
                           .rows = rows != nullptr ? rows->data() : nullptr,
@@ -167,6 +155,17 @@ Work* Members::SubmitPull(int rank, const TestUnit& unit, std::vector<float>* va
                           .timeout_ms = timeout_ms};
   EXPECT_OK(communicator(rank).Submit(transfer, &work));
   return work;
+}
+
+Work* Members::SubmitPush(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+                          const std::vector<int32_t>* rows) {
+  return Submit(rank, TransferKind::kPush, unit, gradient.data(), nullptr, rows, kTimeoutMs);
+}
+
+Work* Members::SubmitPull(int rank, const TestUnit& unit, std::vector<float>* value,
+                          const std::vector<int32_t>* rows, int64_t timeout_ms) {
+  value->resize(static_cast<size_t>(unit.count()));
+  return Submit(rank, TransferKind::kPull, unit, nullptr, value->data(), rows, timeout_ms);
 }
 
 Status Members::Push(int rank, const TestUnit& unit, const std::vector<float>& gradient,

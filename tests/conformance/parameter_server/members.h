@@ -81,6 +81,8 @@ class Members {
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   ::testing::AssertionResult OnAll(const std::function<Status(int rank)>& body);
   Status MakeRank(int rank);
+  Work* Submit(int rank, TransferKind kind, const TestUnit& unit, const float* send, float* recv,
+               const std::vector<int32_t>* rows, int64_t timeout_ms);
   void StartServer(int index, std::promise<Status>* made);
 
   const OptimizerChoice choice_;

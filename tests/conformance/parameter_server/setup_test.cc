@@ -2,6 +2,7 @@
 // refused.
 #include <algorithm>
 #include <functional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -155,52 +156,49 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
   EXPECT_EQ(last, 2u);
 }
 
-TEST_P(ServedSetup, NothingGoesBeforeRegister) {
+TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
+  const TestUnit unit = PlainUnit(31, 10);
+  const ServedUnit served = unit.Served();
   std::vector<float> data(10);
   uint64_t last = 0;
-  const auto transfer = [&](TransferKind kind) {
-    return Transfer{.kind = kind,
-                    .send = data.data(),
-                    .recv = data.data(),
-                    .count = 10,
-                    .key = 31,
-                    .timeout_ms = 1000};
+  const auto transfer = [&](Members& members, TransferKind kind) {
+    return TryTransfer(members.communicator(0), {.kind = kind,
+                                                 .send = data.data(),
+                                                 .recv = data.data(),
+                                                 .count = 10,
+                                                 .key = 31,
+                                                 .timeout_ms = 1000});
   };
-  using Call = std::function<Status(Communicator&, ParameterClient&)>;
-  const std::pair<const char*, Call> calls[] = {
-      {"Store", [&](auto&, auto& client) { return client.Store(31, -1, data.data(), 1000); }},
-      {"Load", [&](auto&, auto& client) { return client.Load(31, -1, data.data(), 1000); }},
-      {"LastStep", [&](auto&, auto& client) { return client.LastStep(1000, &last); }},
-      {"BeginStep", [&](auto&, auto& client) { return client.BeginStep({.step = 1}); }},
-      {"push", [&](auto& c, auto&) { return TryTransfer(c, transfer(TransferKind::kPush)); }},
-      {"pull", [&](auto& c, auto&) { return TryTransfer(c, transfer(TransferKind::kPull)); }},
-  };
-  for (const auto& [what, call] : calls) {
-    Members members(GetParam(), 1);
-    ASSERT_TRUE(members.ok());
-    const Status refused = call(members.communicator(0), members.client(0));
-    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << what << ": " << refused.message();
-  }
-}
-
-TEST_P(ServedSetup, CallsThatMakeNoSenseAreRefused) {
-  const TestUnit unit = PlainUnit(31, 10);
-  std::vector<float> data(100);
-  const ServedUnit served = unit.Served();
+  constexpr bool kFirst = false, kAfterRegister = true;
   using Call = std::function<Status(Members&, ParameterClient&)>;
-  const std::pair<const char*, Call> calls[] = {
-      {"Register again",
+  const std::tuple<const char*, bool, Call> calls[] = {
+      {"Store", kFirst, [&](auto&, auto& c) { return c.Store(31, -1, data.data(), 1000); }},
+      {"Load", kFirst, [&](auto&, auto& c) { return c.Load(31, -1, data.data(), 1000); }},
+      {"LastStep", kFirst, [&](auto&, auto& c) { return c.LastStep(1000, &last); }},
+      {"BeginStep", kFirst, [&](auto&, auto& c) { return c.BeginStep({.step = 1}); }},
+      {"push", kFirst, [&](auto& m, auto&) { return transfer(m, TransferKind::kPush); }},
+      {"pull", kFirst, [&](auto& m, auto&) { return transfer(m, TransferKind::kPull); }},
+      {"Register again", kAfterRegister,
        [&](auto& m, auto& c) {
          return c.Register({&served, 1}, m.optimizer(0), kTimeoutMs);
        }},
-      {"Store of no unit", [&](auto&, auto& c) { return c.Store(99, -1, data.data(), 1000); }},
-      {"Load of no unit", [&](auto&, auto& c) { return c.Load(99, -1, data.data(), 1000); }},
-      {"Store of no state", [&](auto&, auto& c) { return c.Store(31, 0, data.data(), 1000); }},
-      {"Load of no state", [&](auto&, auto& c) { return c.Load(31, 0, data.data(), 1000); }},
+      {"Store of no unit", kAfterRegister,
+       [&](auto&, auto& c) { return c.Store(99, -1, data.data(), 1000); }},
+      {"Load of no unit", kAfterRegister,
+       [&](auto&, auto& c) { return c.Load(99, -1, data.data(), 1000); }},
+      {"Store of no state", kAfterRegister,
+       [&](auto&, auto& c) { return c.Store(31, 0, data.data(), 1000); }},
+      {"Load of no state", kAfterRegister,
+       [&](auto&, auto& c) { return c.Load(31, 0, data.data(), 1000); }},
+      {"push before a step", kAfterRegister,
+       [&](auto& m, auto&) { return transfer(m, TransferKind::kPush); }},
   };
-  for (const auto& [what, call] : calls) {
+  for (const auto& [what, registered, call] : calls) {
     Members members(GetParam(), 1);
-    ASSERT_TRUE(members.Start({unit}));
+    ASSERT_TRUE(members.ok());
+    if (registered) {
+      ASSERT_TRUE(members.Start({unit}));
+    }
     const Status refused = call(members, members.client(0));
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << what << ": " << refused.message();
   }
@@ -269,17 +267,6 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
           << Name(kind) << ", " << what << ": " << refused.message();
     }
   }
-}
-
-TEST_P(ServedSetup, APushNeedsAStep) {
-  Members members(GetParam(), 1);
-  const TestUnit unit = PlainUnit(31, 10);
-  ASSERT_TRUE(members.Start({unit}));
-  const std::vector<float> gradient = unit.Filled(1);
-  const Status refused =
-      TryTransfer(members.communicator(0),
-                  {.kind = TransferKind::kPush, .send = gradient.data(), .count = 10, .key = 31});
-  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
 }
 
 TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {

@@ -9,12 +9,17 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace engine::zmq_ps {
+
+inline int PortOf(const std::string& endpoint) {
+  return std::stoi(endpoint.substr(endpoint.rfind(':') + 1));
+}
 
 inline sockaddr_in Loopback(int port) {
   sockaddr_in address{};
@@ -24,11 +29,20 @@ inline sockaddr_in Loopback(int port) {
   return address;
 }
 
+// A socket that is connected to a port of this host; -1: it is not.
+inline int ConnectTo(int port) {
+  const sockaddr_in address = Loopback(port);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
 // Passes TCP connections on to a server, and breaks each after some bytes have gone to the server.
 class BreakingProxy {
  public:
-  BreakingProxy(const std::string& server, size_t break_after_bytes)
-      : server_port_(std::stoi(server.substr(server.rfind(':') + 1))),
+  explicit BreakingProxy(const std::string& server, size_t break_after_bytes = SIZE_MAX)
+      : server_port_(PortOf(server)),
         break_after_bytes_(break_after_bytes),
         listener_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address = Loopback(0);
@@ -49,6 +63,8 @@ class BreakingProxy {
   const std::string& endpoint() const { return endpoint_; }
   int breaks() const { return breaks_; }
   void BreakNoMore() { break_after_bytes_ = SIZE_MAX; }
+  // Nothing passes any more, as if the other side had stopped without closing its connections.
+  void Freeze() { frozen_ = true; }
 
  private:
   struct Connection {
@@ -58,6 +74,10 @@ class BreakingProxy {
 
   void Loop() {
     while (!stop_) {
+      if (frozen_) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        continue;
+      }
       std::vector<pollfd> items = {{listener_, POLLIN, 0}};
       for (const Connection& connection : connections_) {
         items.push_back({connection.client, POLLIN, 0});
@@ -87,14 +107,9 @@ class BreakingProxy {
   }
 
   void Accept() {
-    Connection connection;
-    connection.client = accept(listener_, nullptr, nullptr);
-    connection.server = socket(AF_INET, SOCK_STREAM, 0);
-    const sockaddr_in address = Loopback(server_port_);
-    if (connect(connection.server, reinterpret_cast<const sockaddr*>(&address), sizeof(address))) {
-      Close(connection);
-      return;
-    }
+    Connection connection{.client = accept(listener_, nullptr, nullptr),
+                          .server = ConnectTo(server_port_)};
+    if (connection.server < 0) return Close(connection);
     connections_.push_back(connection);
   }
 
@@ -117,7 +132,7 @@ class BreakingProxy {
   std::string endpoint_;
   std::vector<Connection> connections_;  // of the thread
   std::atomic<int> breaks_{0};
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, frozen_{false};
   std::thread thread_;
 };
 

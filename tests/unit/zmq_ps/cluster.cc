@@ -22,20 +22,20 @@ Cluster::Cluster(const ClusterSettings& settings)
                                  .workers = settings.workers,
                                  .update = settings.update,
                                  .reduce_threads = settings.reduce_threads,
-                                 .flow = {.slice_bytes = settings.slice_bytes},
-                                 .lost_after_ms = settings.lost_after_ms,
+                                 .connection = {.flow = {.slice_bytes = settings.slice_bytes},
+                                                .heartbeat = settings.heartbeat,
+                                                .lost_after_ms = settings.lost_after_ms},
                                  .log =
                                      [this](std::string_view line) {
                                        const std::lock_guard lock(mutex_);
                                        log_.emplace_back(line);
                                      },
-                                 .wrap = settings.faults ? settings.faults(i) : LinkWrapper()});
+                                 .faults = FaultsOf(i)});
     EXPECT_TRUE(server.ok()) << server.status().message();
     ok_ = ok_ && server.ok();
     if (!server.ok()) return;
-    const std::string& endpoint = (*server)->endpoint();
-    addresses_.push_back({settings.route ? settings.route(endpoint) : endpoint, keys.public_key,
-                          static_cast<int32_t>(i), true});
+    addresses_.push_back(
+        {(*server)->endpoint(), keys.public_key, static_cast<int32_t>(i), /*is_member=*/true});
     servers_.push_back(std::move(*server));
   }
   for (uint32_t i = 0; i < settings.workers; ++i) {
@@ -47,18 +47,21 @@ Cluster::Cluster(const ClusterSettings& settings)
 }
 
 Status Cluster::Connect(uint32_t index, uint32_t incarnation) {
-  auto worker = Worker::Connect(
-      {.channel = {.worker = index,
-                   .world_size = settings_.workers,
-                   .incarnation = incarnation,
-                   .keys = worker_keys_[index],
-                   .flow = {.slice_bytes = settings_.slice_bytes},
-                   .wrap = settings_.faults ? settings_.faults(settings_.servers + index)
-                                            : LinkWrapper()},
-       .servers = addresses_,
-       .min_slice_bytes = settings_.min_slice_bytes,
-       .gate = &works_[index]->gate()},
-      kit::DeadlineIn(20000));
+  std::vector<ServerAddress> servers = addresses_;
+  for (ServerAddress& server : servers) {
+    if (settings_.route) server.endpoint = settings_.route(index, server.endpoint);
+  }
+  auto worker = Worker::Connect({.worker = index,
+                                 .world_size = settings_.workers,
+                                 .incarnation = incarnation,
+                                 .keys = worker_keys_[index],
+                                 .servers = std::move(servers),
+                                 .connection = {.flow = {.slice_bytes = settings_.slice_bytes},
+                                                .heartbeat = settings_.heartbeat},
+                                 .min_slice_bytes = settings_.min_slice_bytes,
+                                 .gate = &works_[index]->gate(),
+                                 .faults = FaultsOf(settings_.servers + index)},
+                                kit::DeadlineIn(20000));
   if (!worker.ok()) return worker.status();
   workers_[index] = std::move(*worker);
   if (!settings_.update) return {};
@@ -69,6 +72,10 @@ Status Cluster::Connect(uint32_t index, uint32_t incarnation) {
                                              server->Serve(optimizer);
                                          });
   return {};
+}
+
+FaultInjector Cluster::FaultsOf(uint32_t endpoint) const {
+  return settings_.faults ? settings_.faults(endpoint) : FaultInjector();
 }
 
 Cluster::~Cluster() {
@@ -100,6 +107,14 @@ Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
 Status Cluster::Run(uint32_t worker, const Transfer& transfer) {
   Work* work = nullptr;
   ENGINE_RETURN_IF_ERROR(Submit(worker, transfer, &work));
+  const Status status = work->WaitHost(transfer.timeout_ms + 5000);
+  work->Release();
+  return status;
+}
+
+Status RunTransfer(Communicator& communicator, const Transfer& transfer) {
+  Work* work = nullptr;
+  ENGINE_RETURN_IF_ERROR(communicator.Submit(transfer, &work));
   const Status status = work->WaitHost(transfer.timeout_ms + 5000);
   work->Release();
   return status;

@@ -24,26 +24,22 @@ struct ClusterSettings {
   uint64_t slice_bytes = 1 << 16;
   uint64_t min_slice_bytes = 1 << 12;
   int reduce_threads = 2;
-  int64_t lost_after_ms = 1000;           // of servers
+  int64_t lost_after_ms = 1000;  // of servers
+  Heartbeat heartbeat;
   std::optional<ParameterTraits> update;  // servers keep parameters, with a TestOptimizer each
-  // The address at which workers find the server at `endpoint`. May be empty.
-  std::function<std::string(const std::string& endpoint)> route;
-  // Makes the seam of one endpoint; numbers of their own for each. May be empty.
-  std::function<LinkWrapper(uint32_t endpoint)> faults;
+  // The address at which a worker finds the server at `endpoint`. May be empty.
+  std::function<std::string(uint32_t worker, const std::string& endpoint)> route;
+  // Of one endpoint: servers first, then workers. May be empty.
+  std::function<FaultInjector(uint32_t endpoint)> faults;
 };
 
-// Moves values against gradients that remember their past: every element in two operations, so that
-// order and number of the updates show in the bits.
+// Every argument but the decay shows in the values.
 class TestOptimizer final : public Optimizer {
  public:
-  OptimizerTraits traits() const noexcept override {
-    return {.state_count = 1, .state_names = {{"momentum"}}};
-  }
+  OptimizerTraits traits() const noexcept override { return {}; }
   Status Update(const UpdateCall& call) noexcept override {
     for (int64_t i = 0; i < call.count; ++i) {
-      float& momentum = call.states[0][i];
-      momentum = 0.9f * momentum + call.gradient[i] * call.gradient_scale;
-      call.value[i] -= call.learning_rate * momentum * call.weight_decay_scale;
+      call.value[i] -= call.learning_rate * call.gradient[i] * call.gradient_scale;
     }
     return {};
   }
@@ -75,6 +71,7 @@ class Cluster {
   Status Run(uint32_t worker, const Transfer& transfer);
 
  private:
+  FaultInjector FaultsOf(uint32_t endpoint) const;
   Status Connect(uint32_t worker, uint32_t incarnation);
 
   const ClusterSettings settings_;
@@ -89,6 +86,9 @@ class Cluster {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ServedParameters>> clients_;  // with ClusterSettings::update
 };
+
+// Submits and waits.
+Status RunTransfer(Communicator& communicator, const Transfer& transfer);
 
 // Runs body(worker) on a thread each.
 void RunWorkers(uint32_t workers, const std::function<void(uint32_t worker)>& body);

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
-#include <cstring>
 
 #include "breaking_proxy.h"
 #include "training.h"
@@ -13,37 +12,15 @@ namespace {
 constexpr ParameterTraits kAsync{.mode = UpdateMode::kAsync};
 constexpr ParameterTraits kBounded{.mode = UpdateMode::kBounded, .staleness = 1};
 
-// Loses everything once it is cut.
-class CutLink final : public Link {
- public:
-  CutLink(std::unique_ptr<Link> inner, const std::atomic<bool>& cut)
-      : inner_(std::move(inner)), cut_(cut) {}
-  bool Writable() override { return inner_->Writable(); }
-  void* socket() override { return inner_->socket(); }
-  bool Send(Message& message) override {
-    if (!cut_) return inner_->Send(message);
-    message = {.peer = message.peer};
-    return true;
-  }
-  bool Receive(Message* out) override { return inner_->Receive(out); }
-
- private:
-  const std::unique_ptr<Link> inner_;
-  const std::atomic<bool>& cut_;
-};
-
 class Losses : public ::testing::Test {
  protected:
   void Start(uint32_t workers, const ParameterTraits& update, int64_t lost_after_ms = 50) {
-    training_ = {.workers = workers, .units = {{1, 3000}, {2, 40000}}};
     ClusterSettings settings{
         .workers = workers, .servers = 2, .lost_after_ms = lost_after_ms, .update = update};
     // The last worker can end without a message.
-    settings.faults = [=, this](uint32_t endpoint) -> LinkWrapper {
+    settings.faults = [=, this](uint32_t endpoint) -> FaultInjector {
       if (endpoint != 2 + workers - 1) return {};
-      return [this](std::unique_ptr<Link> link) {
-        return std::make_unique<CutLink>(std::move(link), cut_);
-      };
+      return [this](const Message*) { return cut_ ? SendFault::kLost : SendFault::kNone; };
     };
     cluster_ = std::make_unique<Cluster>(settings);
     ASSERT_TRUE(cluster_->ok());
@@ -51,8 +28,8 @@ class Losses : public ::testing::Test {
     RunWorkers(workers, [&](uint32_t worker) { Begin(worker); });
   }
   void Begin(uint32_t worker) {
-    const Status status = Prepare(cluster_->client(worker), worker, training_,
-                                  cluster_->optimizer(), &weights_[worker]);
+    const Status status =
+        Prepare(cluster_->client(worker), worker, units_, cluster_->optimizer(), &weights_[worker]);
     EXPECT_TRUE(status.ok()) << status.message();
   }
   void Kill(uint32_t worker) {
@@ -61,7 +38,7 @@ class Losses : public ::testing::Test {
     cut_ = false;
   }
   Status Steps(uint32_t worker, int first, int last) {
-    return Train(*cluster_, worker, training_, first, last, &weights_[worker]);
+    return Train(*cluster_, worker, units_, first, last, &weights_[worker]);
   }
   size_t LinesWith(const std::string& text) const {
     size_t lines = 0;
@@ -70,7 +47,7 @@ class Losses : public ::testing::Test {
   }
 
   std::atomic<bool> cut_{false};
-  TrainingSettings training_;
+  const Units units_ = {{1, 3000}, {2, 40000}};
   std::unique_ptr<Cluster> cluster_;
   std::vector<Weights> weights_;
 };
@@ -146,10 +123,9 @@ TEST_F(Losses, InStepANewProcessIsRefusedBecauseItsRankHasExpired) {
 }
 
 TEST_F(Losses, WhoWaitsForValuesOfALostRankIsTold) {
-  training_ = {.workers = 2, .units = {{1, 3000}}};
   cluster_ = std::make_unique<Cluster>(ClusterSettings{.workers = 2, .update = kAsync});
   ASSERT_TRUE(cluster_->ok());
-  ASSERT_TRUE(Register(cluster_->client(1), training_, cluster_->optimizer()).ok());
+  ASSERT_TRUE(Register(cluster_->client(1), units_, cluster_->optimizer()).ok());
   RunWorkers(2, [&](uint32_t worker) {
     if (worker == 0) return cluster_->Destroy(0);
     std::vector<float> values(3000);
@@ -166,18 +142,18 @@ TEST(Loss, OneThatHasExpiredIsRefused) {
     std::unique_ptr<BreakingProxy> proxy;
     ClusterSettings settings{
         .workers = 2, .servers = 1, .lost_after_ms = 1, .update = ParameterTraits{.mode = mode}};
-    settings.route = [&](const std::string& endpoint) {
+    settings.route = [&](uint32_t worker, const std::string& endpoint) {
+      if (worker == 1) return proxy->endpoint();
       proxy = std::make_unique<BreakingProxy>(endpoint, 300000);
       return proxy->endpoint();
     };
     Cluster cluster(settings);
     ASSERT_TRUE(cluster.ok());
-    const TrainingSettings training{.workers = 2, .units = {{1, 50000}}};
+    const Units units = {{1, 50000}};
     RunWorkers(2, [&](uint32_t worker) {
       Weights weights;
-      Status status =
-          Prepare(cluster.client(worker), worker, training, cluster.optimizer(), &weights);
-      if (status.ok()) status = Train(cluster, worker, training, 1, 5, &weights);
+      Status status = Prepare(cluster.client(worker), worker, units, cluster.optimizer(), &weights);
+      if (status.ok()) status = Train(cluster, worker, units, 1, 5, &weights);
       EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
     });
     EXPECT_GT(proxy->breaks(), 0);

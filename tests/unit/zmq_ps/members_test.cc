@@ -1,4 +1,4 @@
-// Servers that are members of the run of their own, through the communicators that plugins make.
+// Servers inside of ranks and of their own, through the communicators that the plugin makes.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -17,7 +17,7 @@ constexpr int64_t kCount = 300000;
 class Members : public ::testing::Test {
  protected:
   void Start(int ranks, int servers, CommunicatorSettings settings = {}) {
-    settings.rendezvous.timeout_ms = 20000;
+    settings.rendezvous_timeout_ms = 20000;
     for (int i = 0; i < ranks + servers; ++i) {
       const bool is_server = i >= ranks;
       hosts_.push_back(
@@ -49,10 +49,13 @@ class Members : public ::testing::Test {
     }
     for (const auto& rank : ranks_) ASSERT_NE(rank, nullptr);
   }
-  void TearDown() override {
-    ranks_.clear();
+  void End() {
+    RunWorkers(static_cast<uint32_t>(ranks_.size()), [&](uint32_t rank) { ranks_[rank].reset(); });
     Join();
+    members_.clear();
+    hosts_.clear();
   }
+  void TearDown() override { End(); }
   void Join() {
     for (std::thread& thread : serving_) thread.join();
     serving_.clear();
@@ -64,13 +67,7 @@ class Members : public ::testing::Test {
   ParameterClient* ClientOf(size_t rank) {
     return static_cast<ParameterClient*>(ranks_[rank]->Query(kParameterClientId));
   }
-  Status Run(size_t rank, const Transfer& transfer) {
-    Work* work = nullptr;
-    ENGINE_RETURN_IF_ERROR(ranks_[rank]->Submit(transfer, &work));
-    const Status status = work->WaitHost(transfer.timeout_ms + 5000);
-    work->Release();
-    return status;
-  }
+  Status Run(size_t rank, const Transfer& transfer) { return RunTransfer(*ranks_[rank], transfer); }
   Status Register(size_t rank) {
     const ServedSpan span{.count = kCount};
     const ServedUnit unit{.key = kKey, .count = kCount, .spans = {&span, 1}};
@@ -99,7 +96,7 @@ TEST_F(Members, KeepParametersInStepByDefaultAndEndWithTheRanks) {
 }
 
 TEST_F(Members, AddUpOnlyWhereWorkersUpdate) {
-  Start(2, 1, {.rendezvous = {.encrypt = true}, .update = "workers"});
+  Start(2, 1, {.encrypt = true, .update = "workers"});
   EXPECT_EQ(ClientOf(0), nullptr);
   EXPECT_FALSE(ranks_[0]->traits().kinds & Bit(TransferKind::kPush));
   RunWorkers(2, [&](uint32_t rank) {
@@ -114,8 +111,8 @@ TEST_F(Members, AddUpOnlyWhereWorkersUpdate) {
 
 // Its key is another one, and the servers have not seen it.
 TEST_F(Members, AdmitTheKeyOfANewProcess) {
-  const CommunicatorSettings settings{.rendezvous = {.encrypt = true, .timeout_ms = 20000},
-                                      .update = "async"};
+  const CommunicatorSettings settings{
+      .encrypt = true, .rendezvous_timeout_ms = 20000, .update = "async"};
   Start(2, 1, settings);
   RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Register(rank).ok()); });
   ASSERT_TRUE(ClientOf(1)->BeginStep({.step = 1, .weight = 1}).ok());
@@ -140,7 +137,7 @@ TEST_F(Members, AdmitTheKeyOfANewProcess) {
 TEST_F(Members, LeaveNoServerToRanks) {
   test::MemoryHost host(RankInfo{.world_size = 1, .servers = 1}, store_);
   const auto created =
-      ZmqPsCommunicator::Create(host, {.rendezvous = {.servers = 1, .timeout_ms = 100}});
+      ZmqPsCommunicator::Create(host, {.servers = 1, .rendezvous_timeout_ms = 100});
   ASSERT_FALSE(created.ok());
   EXPECT_EQ(created.status().code(), StatusCode::kConfig);
   EXPECT_THAT(created.status().message(), ::testing::HasSubstr("leave it out"));
@@ -148,16 +145,73 @@ TEST_F(Members, LeaveNoServerToRanks) {
 
 TEST_F(Members, WhoDoesNotAppearIsNamed) {
   test::MemoryHost rank(RankInfo{.world_size = 1, .servers = 2}, store_);
-  const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous = {.timeout_ms = 100}});
+  const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous_timeout_ms = 100});
   ASSERT_FALSE(alone.ok());
   EXPECT_EQ(ServerOfId(alone.status().rank()), 0) << alone.status().message();
   EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0, 1 of 2"));
   auto store = std::make_shared<test::MemoryStoreTable>();
   test::MemoryHost server(RankInfo{.world_size = 2, .servers = 1, .is_server = 1}, store);
-  const auto member = ServerMember::Create(server, {.rendezvous = {.timeout_ms = 100}});
+  const auto member = ServerMember::Create(server, {.rendezvous_timeout_ms = 100});
   ASSERT_FALSE(member.ok());
   EXPECT_EQ(member.status().rank(), 0) << member.status().message();
   EXPECT_THAT(member.status().message(), ::testing::HasSubstr("ranks 0, 1 of 2"));
+}
+
+TEST_F(Members, AnyNumberOfRanksMayHostOne) {
+  constexpr uint32_t kRanks = 3;
+  for (const int64_t servers : {1, 2, 3}) {
+    for (const bool encrypt : {false, true}) {
+      SCOPED_TRACE(std::to_string(servers) + (encrypt ? " servers, encrypted" : " servers"));
+      Start(kRanks, 0, {.servers = servers, .encrypt = encrypt});
+      RunWorkers(kRanks, [&](uint32_t rank) {
+        std::vector<float> data(300000, static_cast<float>(rank + 1));
+        const Status status =
+            Run(rank, {.send = data.data(), .recv = data.data(), .count = 300000, .key = 9});
+        EXPECT_TRUE(status.ok()) << status.message();
+        EXPECT_THAT(data, ::testing::Each(6.0f));
+      });
+      End();
+    }
+  }
+}
+
+// Matched by position, in another sequence of the two orders on each rank.
+TEST_F(Members, TransfersOfTheSecondOrderWaitForNoneOfTheFirst) {
+  Start(2, 0, {.ordered = true});
+  RunWorkers(2, [&](uint32_t rank) {
+    Communicator& first = *ranks_[rank];
+    auto* const second = static_cast<Communicator*>(first.Query(kSecondOrderId));
+    ASSERT_NE(second, nullptr);
+    float values[2] = {1, 10};
+    const Transfer transfers[2] = {{.send = &values[0], .recv = &values[0], .count = 1, .key = 5},
+                                   {.send = &values[1], .recv = &values[1], .count = 1, .key = 6}};
+    Work* works[2] = {};
+    for (const uint32_t i : {rank, 1 - rank}) {
+      Communicator& communicator = i == 0 ? first : *second;
+      ASSERT_TRUE(communicator.Submit(transfers[i], &works[i]).ok());
+    }
+    for (Work* const work : works) {
+      const Status status = work->WaitHost(20000);
+      EXPECT_TRUE(status.ok()) << status.message();
+      work->Release();
+    }
+    EXPECT_EQ(values[0], 2);
+    EXPECT_EQ(values[1], 20);
+  });
+}
+
+// Rank 2 hosts no server: only rank 0's can tell that it is gone.
+TEST_F(Members, ARankWithoutServerThatGoesIsNamed) {
+  constexpr uint32_t kRanks = 3;
+  Start(kRanks, 0, {.servers = 1});
+  RunWorkers(kRanks, [&](uint32_t rank) {
+    if (rank == 2) return ranks_[rank].reset();
+    std::vector<float> data(1000);
+    const Status status =
+        Run(rank, {.send = data.data(), .recv = data.data(), .count = 1000, .key = 9});
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), 2) << status.message();
+  });
 }
 
 }  // namespace

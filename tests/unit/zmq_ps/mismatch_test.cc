@@ -51,34 +51,5 @@ TEST(Mismatch, IsRefusedOnAllWorkersOfTheRound) {
   }
 }
 
-// Keys find each other whatever the order; without a key, order is all there is.
-TEST(Mismatch, TransfersWithKeysMayBeSubmittedInAnyOrder) {
-  constexpr uint32_t kWorkers = 3;
-  Cluster cluster({.workers = kWorkers, .servers = 2});
-  ASSERT_TRUE(cluster.ok());
-  RunWorkers(kWorkers, [&](uint32_t worker) {
-    constexpr size_t kKeys = 12;
-    std::vector<std::vector<float>> data(kKeys);
-    std::vector<Work*> works(kKeys);
-    for (size_t n = 0; n < kKeys; ++n) {
-      const size_t key = (n * 5 + worker * 7) % kKeys;  // another order on each worker
-      data[key].assign(1000 + key, static_cast<float>(key + 1));
-      const Status status = cluster.Submit(worker,
-                                           {.send = data[key].data(),
-                                            .recv = data[key].data(),
-                                            .count = static_cast<int64_t>(data[key].size()),
-                                            .key = key + 1},
-                                           &works[key]);
-      ASSERT_TRUE(status.ok()) << status.message();
-    }
-    for (size_t key = 0; key < kKeys; ++key) {
-      const Status status = works[key]->WaitHost(30000);
-      EXPECT_TRUE(status.ok()) << status.message();
-      EXPECT_THAT(data[key], ::testing::Each(static_cast<float>((key + 1) * kWorkers)));
-      works[key]->Release();
-    }
-  });
-}
-
 }  // namespace
 }  // namespace engine::zmq_ps

@@ -9,62 +9,39 @@ namespace engine::zmq_ps {
 namespace {
 
 // Writes down the keys of what is sent; while `closed`, nothing can be.
-class RecordingLink final : public Link {
- public:
-  struct Record {
-    std::mutex mutex;
-    bool closed = false;
-    MessageKind kind = MessageKind::kPush;
-    std::vector<uint64_t> keys;
-  };
-  RecordingLink(std::unique_ptr<Link> inner, Record* record)
-      : inner_(std::move(inner)), record_(record) {}
-
-  bool Writable() override { return !Closed() && inner_->Writable(); }
-  void* socket() override { return inner_->socket(); }
-  bool Receive(Message* out) override { return inner_->Receive(out); }
-  bool Send(Message& message) override {
-    if (Closed()) return false;
+struct Record {
+  SendFault See(const Message* message) {
+    const std::lock_guard lock(mutex);
+    if (closed) return SendFault::kNoRoom;
     Header header;
-    const char* const objection = Decode(message.header, &header);
-    const bool result = inner_->Send(message);
-    const std::lock_guard lock(record_->mutex);
-    if (!objection && result && header.kind == record_->kind) {
-      record_->keys.push_back(header.key);
+    if (message && !Decode(message->header, &header) && header.kind == kind) {
+      keys.push_back(header.key);
     }
-    return result;
+    return SendFault::kNone;
+  }
+  void SetClosed(bool is_closed) {
+    const std::lock_guard lock(mutex);
+    closed = is_closed;
   }
 
- private:
-  bool Closed() const {
-    const std::lock_guard lock(record_->mutex);
-    return record_->closed;
-  }
-
-  const std::unique_ptr<Link> inner_;
-  Record* const record_;
+  const MessageKind kind;
+  std::mutex mutex;
+  bool closed = false;
+  std::vector<uint64_t> keys;
 };
-
-void SetClosed(RecordingLink::Record& record, bool closed) {
-  const std::lock_guard lock(record.mutex);
-  record.closed = closed;
-}
 
 // Transfers of rising priority while nothing can leave; then everything leaves. Endpoint 0 is the
 // server, 1 the worker.
 std::vector<uint64_t> KeysInOrder(uint32_t endpoint, MessageKind kind) {
-  RecordingLink::Record record;
-  record.kind = kind;
+  Record record{.kind = kind};
   ClusterSettings settings{.workers = 1, .servers = 1};
-  settings.faults = [&](uint32_t index) -> LinkWrapper {
+  settings.faults = [&](uint32_t index) -> FaultInjector {
     if (index != endpoint) return {};
-    return [&](std::unique_ptr<Link> link) {
-      return std::make_unique<RecordingLink>(std::move(link), &record);
-    };
+    return [&](const Message* message) { return record.See(message); };
   };
   Cluster cluster(settings);
   if (!cluster.ok()) return {};
-  SetClosed(record, true);
+  record.SetClosed(true);
   constexpr uint64_t kKeys = 6;
   std::vector<std::vector<float>> data(kKeys, std::vector<float>(5000, 1.0f));
   std::vector<Work*> works(kKeys);
@@ -83,7 +60,7 @@ std::vector<uint64_t> KeysInOrder(uint32_t endpoint, MessageKind kind) {
   // For a worker it is enough that Submit has returned: the thread takes all of them at once, or
   // those that came first wait in the queue already.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  SetClosed(record, false);
+  record.SetClosed(false);
   for (Work* work : works) {
     EXPECT_TRUE(work->WaitHost(30000).ok());
     work->Release();

@@ -75,24 +75,5 @@ TEST(Progress, AWaitEndsWithTheWorker) {
   work->Release();
 }
 
-TEST(Progress, AWaitEndsAtItsOwnTimeoutAndTheThreadGoesOn) {
-  Cluster cluster({.workers = 2, .servers = 1});
-  ASSERT_TRUE(cluster.ok());
-  float values[2] = {1, 2};
-  Work* work = nullptr;
-  ASSERT_TRUE(
-      cluster.Submit(0, {.send = &values[0], .recv = &values[0], .count = 1, .key = 1}, &work)
-          .ok());
-  EXPECT_EQ(work->WaitHost(20).code(), StatusCode::kTimeout);
-  ASSERT_TRUE(cluster.Run(1, {.send = &values[1], .recv = &values[1], .count = 1, .key = 1}).ok());
-  const auto deadline = kit::DeadlineIn(30000);
-  while (work->state() == WorkState::kPending && kit::Clock::now() < deadline) {
-    std::this_thread::yield();  // nobody waits
-  }
-  EXPECT_EQ(work->state(), WorkState::kDone);
-  EXPECT_EQ(values[0], 3);
-  work->Release();
-}
-
 }  // namespace
 }  // namespace engine::zmq_ps

@@ -1,34 +1,26 @@
-// Connections that break in the middle of transfers cost time and nothing else.
+// Connections that break in the middle of transfers cost time and nothing else; those that fall silent
+// are noticed.
 #include <gmock/gmock.h>
 
 #include "breaking_proxy.h"
-#include "cluster.h"
 #include "training.h"
 
 namespace engine::zmq_ps {
 namespace {
 
-TEST(Reconnect, EverySumIsRightAlthoughConnectionsBreak) {
-  constexpr uint32_t kWorkers = 2;
-  constexpr size_t kCount = 400000;
+// A cluster whose connections break each time that so many bytes have gone to a server. Ends with the
+// workers, and fails if nothing was tested.
+void RunWithBreaks(ClusterSettings settings, size_t break_after_bytes,
+                   const std::function<void(Cluster&, uint32_t worker)>& body) {
   std::vector<std::unique_ptr<BreakingProxy>> proxies;
-  ClusterSettings settings{.workers = kWorkers, .servers = 2};
-  settings.route = [&](const std::string& endpoint) {
-    proxies.push_back(std::make_unique<BreakingProxy>(endpoint, 1500000));
+  settings.route = [&](uint32_t, const std::string& endpoint) {
+    proxies.push_back(std::make_unique<BreakingProxy>(endpoint, break_after_bytes));
     return proxies.back()->endpoint();
   };
   {
     Cluster cluster(settings);
     ASSERT_TRUE(cluster.ok());
-    RunWorkers(kWorkers, [&](uint32_t worker) {
-      for (int step = 1; step <= 6; ++step) {
-        std::vector<float> data(kCount, static_cast<float>(step * static_cast<int>(worker + 1)));
-        const Status status = cluster.Run(
-            worker, {.send = data.data(), .recv = data.data(), .count = kCount, .key = 4});
-        ASSERT_TRUE(status.ok()) << status.message();
-        ASSERT_THAT(data, ::testing::Each(static_cast<float>(step * 3)));
-      }
-    });
+    RunWorkers(settings.workers, [&](uint32_t worker) { body(cluster, worker); });
     for (const auto& proxy : proxies) proxy->BreakNoMore();
     EXPECT_GT(cluster.server(0).traffic().repeated + cluster.server(1).traffic().repeated, 0u)
         << "no request came twice: nothing was tested";
@@ -38,27 +30,63 @@ TEST(Reconnect, EverySumIsRightAlthoughConnectionsBreak) {
   EXPECT_GT(breaks, 0) << "no connection broke: nothing was tested";
 }
 
+TEST(Reconnect, EverySumIsRightAlthoughConnectionsBreak) {
+  constexpr size_t kCount = 400000;
+  RunWithBreaks({.workers = 2, .servers = 2}, 1500000, [](Cluster& cluster, uint32_t worker) {
+    for (int step = 1; step <= 6; ++step) {
+      std::vector<float> data(kCount, static_cast<float>(step * static_cast<int>(worker + 1)));
+      const Status status = cluster.Run(
+          worker, {.send = data.data(), .recv = data.data(), .count = kCount, .key = 4});
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_THAT(data, ::testing::Each(static_cast<float>(step * 3)));
+    }
+  });
+}
+
 TEST(Reconnect, ParametersAreRightAlthoughConnectionsBreak) {
-  const TrainingSettings training{.workers = 2, .steps = 5, .units = {{1, 300000}, {2, 5000}}};
-  std::vector<std::unique_ptr<BreakingProxy>> proxies;
-  ClusterSettings settings{
-      .workers = 2, .servers = 2, .update = ParameterTraits{.mode = UpdateMode::kSync}};
-  settings.route = [&](const std::string& endpoint) {
-    proxies.push_back(std::make_unique<BreakingProxy>(endpoint, 1000000));
-    return proxies.back()->endpoint();
-  };
-  {
+  const Units units = {{1, 300000}, {2, 5000}};
+  const ParameterTraits sync{.mode = UpdateMode::kSync};
+  RunWithBreaks({.workers = 2, .servers = 2, .update = sync}, 1000000,
+                [&](Cluster& cluster, uint32_t worker) {
+                  Weights weights;
+                  Status status =
+                      Prepare(cluster.client(worker), worker, units, cluster.optimizer(), &weights);
+                  if (status.ok()) status = Train(cluster, worker, units, 1, 6, &weights);
+                  ASSERT_TRUE(status.ok()) << status.message();
+                  EXPECT_THAT(weights, ::testing::Each(-9.0f));
+                });
+}
+
+// The connection of the last worker falls silent, as if one of its ends had stopped: much later than
+// that is noticed (600 + 300 ms), and much earlier than the 30 s of a transfer, the first worker knows.
+TEST(Heartbeats, NameWhoIsSilent) {
+  for (const uint32_t workers : {1u, 2u}) {
+    SCOPED_TRACE(workers == 1 ? "the server" : "another worker");
+    std::unique_ptr<BreakingProxy> proxy;
+    ClusterSettings settings{.workers = workers,
+                             .servers = 1,
+                             .lost_after_ms = 300,
+                             .heartbeat = {.interval_ms = 200, .timeout_ms = 600}};
+    settings.route = [&](uint32_t worker, const std::string& endpoint) {
+      if (worker + 1 < workers) return endpoint;
+      proxy = std::make_unique<BreakingProxy>(endpoint);
+      return proxy->endpoint();
+    };
     Cluster cluster(settings);
     ASSERT_TRUE(cluster.ok());
-    const Weights expected = Expected(training);
-    for (const Weights& weights : TrainAll(cluster, training)) EXPECT_EQ(weights, expected);
-    for (const auto& proxy : proxies) proxy->BreakNoMore();
-    EXPECT_GT(cluster.server(0).traffic().repeated + cluster.server(1).traffic().repeated, 0u)
-        << "no request came twice: nothing was tested";
+    float value = 1;
+    const Transfer transfer{.send = &value, .recv = &value, .count = 1, .key = 1};
+    RunWorkers(workers, [&](uint32_t worker) {
+      const Transfer barrier{.kind = TransferKind::kBarrier};
+      EXPECT_TRUE(cluster.Run(worker, barrier).ok());
+    });
+    proxy->Freeze();
+    const Clock::time_point begin = Clock::now();
+    const Status status = cluster.Run(0, transfer);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+    EXPECT_EQ(status.rank(), workers == 1 ? ServerId(0) : 1) << status.message();
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
   }
-  int breaks = 0;
-  for (const auto& proxy : proxies) breaks += proxy->breaks();
-  EXPECT_GT(breaks, 0) << "no connection broke: nothing was tested";
 }
 
 }  // namespace

@@ -57,15 +57,36 @@ class MomentumOptimizer final : public Optimizer {
   uint64_t failing_step = 0;
 };
 
+// Of every unit, slice 1 of 3: longer than a block of the sum, with spans that end within blocks.
+inline const std::vector<ServedSpan> kSpans = {{3000, 1, 0}, {1, 0, 0}, {6999, 0.5f, 0}};
+
+inline Header RequestOf(Operation operation, uint32_t worker, const ServedFields& served = {},
+                        uint64_t unit = 7) {
+  return {.kind = MessageKind::kPush,
+          .worker = worker,
+          .slice = 1,
+          .key = unit,
+          .spec = {.operation = operation,
+                   .slices = 3,
+                   .offset = 5000,
+                   .count = 10000,
+                   .total = 20000,
+                   .tensor = unit},
+          .served = served};
+}
+inline Header RegistrationOf(uint32_t worker, uint64_t unit = 7) {
+  return RequestOf(Operation::kRegister, worker, {.row = 100}, unit);
+}
+
 // A parameter and its states, updated the plain way.
 struct Plain {
   explicit Plain(Floats start) : values(std::move(start)) {
     for (Floats& state : states) state.resize(values.size());
   }
-  void Update(MomentumOptimizer& optimizer, const CellSpec& spec, const Floats& gradient,
-              float gradient_scale, float learning_rate, uint64_t step) {
+  void Update(MomentumOptimizer& optimizer, const Floats& gradient, float gradient_scale,
+              float learning_rate, uint64_t step) {
     size_t at = 0;
-    for (const ServedSpan& span : spec.spans) {
+    for (const ServedSpan& span : kSpans) {
       UpdateCall call;
       call.value = values.data() + at;
       call.gradient = gradient.data() + at;
@@ -122,69 +143,80 @@ inline bool SameBits(const Floats& a, const Floats& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-// Slice 1 of 3 of a unit with rows of 100: longer than a block of the sum, with spans that end
-// within blocks.
-inline CellSpec SpecOf(uint64_t unit = 7) {
-  CellSpec spec;
-  spec.id = {unit, 1};
-  spec.slices = 3;
-  spec.offset = 5000;
-  spec.count = 10000;
-  spec.total = 20000;
-  spec.row = 100;
-  spec.spans = {{3000, 1, 0}, {1, 0, 0}, {6999, 0.5f, 0}};
-  return spec;
-}
-
-inline TableSettings SettingsOf(UpdateMode mode, uint32_t workers, int32_t staleness = 0) {
-  return {.mode = mode, .staleness = staleness, .workers = workers, .max_cell_bytes = 1 << 20};
+inline ParameterTraits TraitsOf(UpdateMode mode, int32_t staleness = 0) {
+  return {.mode = mode, .staleness = staleness};
 }
 
 // A table with one cell, values stored; tasks run at once.
 class TableBench {
  public:
   TableBench(UpdateMode mode, uint32_t workers, int32_t staleness = 0, bool store = true)
-      : table(SettingsOf(mode, workers, staleness), optimizer), plain(RandomFloats(10000, 99)) {
+      : table(TraitsOf(mode, staleness), workers, optimizer), plain(RandomFloats(10000, 99)) {
     for (uint32_t worker = 0; worker < workers; ++worker) {
-      EXPECT_TRUE(table.Register(worker, spec).ok());
+      EXPECT_TRUE(table.Register(RegistrationOf(worker), kSpans).ok());
     }
-    if (!store) return;
-    EXPECT_TRUE(table.Store(0, spec.id, -1, MessageOf(plain.values)).ok());
+    const Status stored = store ? Store(-1, plain.values) : Status();
+    EXPECT_TRUE(stored.ok()) << stored.message();
   }
 
+  Status Store(int32_t state, const Floats& values, uint64_t unit = 7) {
+    return table.Store(RequestOf(Operation::kStore, 0, {.state = state}, unit), MessageOf(values));
+  }
   Status TryPush(uint32_t worker, uint64_t step, const Floats& gradient, float weight = 2,
                  float learning_rate = 0.1f) {
-    const PushSpec push{.step = step, .learning_rate = learning_rate, .weight = weight};
-    return table.Push(worker, spec.id, push, MessageOf(gradient));
+    return TryPush(worker, {.step = step, .learning_rate = learning_rate, .weight = weight}, {},
+                   gradient);
+  }
+  Status TryPush(uint32_t worker, const ServedFields& served, const std::vector<int32_t>& rows,
+                 const Floats& data) {
+    return table.Push(RequestOf(Operation::kPush, worker, served), rows, MessageOf(data));
   }
   void Push(uint32_t worker, uint64_t step, const Floats& gradient, float weight = 2) {
     const Status status = TryPush(worker, step, gradient, weight);
     EXPECT_TRUE(status.ok()) << status.message();
   }
   Status TryPushRows(uint32_t worker, uint64_t step, const std::vector<int32_t>& rows,
-                     const Floats& data, float weight = 2) {
-    const PushSpec push{
-        .step = step, .learning_rate = 0.1f, .weight = weight, .sparse = true, .rows = rows};
-    return table.Push(worker, spec.id, push, MessageOf(data));
+                     const Floats& data) {
+    return TryPush(worker,
+                   {.step = step,
+                    .learning_rate = 0.1f,
+                    .weight = 2,
+                    .rows = static_cast<int32_t>(rows.size())},
+                   rows, data);
+  }
+  Status TryPull(uint32_t worker, const ServedFields& served, uint64_t request = 1,
+                 std::span<const int32_t> rows = {}, uint64_t unit = 7) {
+    Header pull = RequestOf(Operation::kPull, worker, served, unit);
+    pull.request = request;
+    return table.Pull(pull, rows);
   }
   void Pull(uint32_t worker, uint64_t step, uint64_t request, int32_t state = -1) {
-    const PullSpec pull{.request = request, .step = step, .state = state};
-    const Status status = table.Pull(worker, spec.id, pull);
+    const Status status = TryPull(worker, {.step = step, .state = state}, request);
     EXPECT_TRUE(status.ok()) << status.message();
   }
+  Ranks Missing(uint32_t worker, uint64_t step) const {
+    return table.Missing(RequestOf(Operation::kPull, worker, {.step = step}));
+  }
+  // The update that is due now.
+  UpdateTask& Due() {
+    UpdateTask* const task = table.NextWork();
+    ENGINE_CHECK(task, "no update is due");
+    return *task;
+  }
+  void End(UpdateTask& task) {
+    Run(task);
+    table.Finished(&task);
+  }
   void RunAll() {
-    while (UpdateTask* const task = table.NextWork()) {
-      Run(*task);
-      table.Finished(task);
-    }
+    while (UpdateTask* const task = table.NextWork()) End(*task);
   }
   std::vector<PullAnswer> Answers() {
     std::vector<PullAnswer> answers;
     table.TakeReady(&answers);
     return answers;
   }
-  std::vector<uint64_t> Answered() {
-    std::vector<uint64_t> requests;
+  Requests Answered() {
+    Requests requests;
     for (const PullAnswer& answer : Answers()) {
       EXPECT_TRUE(answer.status.ok()) << answer.status.message();
       requests.push_back(answer.request);
@@ -199,7 +231,7 @@ class TableBench {
     return answers.empty() ? Floats() : FloatsOf(answers[0].data);
   }
   void PlainUpdate(const Floats& gradient, float weight, uint64_t step) {
-    plain.Update(optimizer, spec, gradient, 1 / std::max(weight, 1.0f), 0.1f, step);
+    plain.Update(optimizer, gradient, 1 / std::max(weight, 1.0f), 0.1f, step);
   }
   void ExpectAsPlain() {
     EXPECT_TRUE(SameBits(Now(), plain.values));
@@ -207,7 +239,6 @@ class TableBench {
     EXPECT_TRUE(SameBits(Now(1), plain.states[1]));
   }
 
-  const CellSpec spec = SpecOf();
   MomentumOptimizer optimizer;
   Table table;
   Plain plain;

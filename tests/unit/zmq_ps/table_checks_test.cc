@@ -62,11 +62,8 @@ TEST(TableRows, ArePushedAsADenseGradientOfZerosElsewhere) {
 TEST(TableRows, ArePulledAlone) {
   TableBench bench(UpdateMode::kAsync, 1);
   const std::vector<int32_t> rows = {50, 77, 149};
-  const auto pull = [&](std::span<const int32_t> some, uint64_t request) {
-    return bench.table.Pull(0, bench.spec.id, {.request = request, .sparse = true, .rows = some});
-  };
-  ASSERT_TRUE(pull(rows, 1).ok());
-  ASSERT_TRUE(pull({}, 2).ok());
+  ASSERT_TRUE(bench.TryPull(0, {.rows = 3}, 1, rows).ok());
+  ASSERT_TRUE(bench.TryPull(0, {.rows = 0}, 2).ok());
   const std::vector<PullAnswer> answers = bench.Answers();
   ASSERT_EQ(answers.size(), 2u);
   Floats expected;
@@ -90,82 +87,75 @@ TEST(TableRows, AreCheckedBeforeAnythingIsDone) {
     const Status push = bench.TryPushRows(0, 1, rows, Floats(100 * rows.size()));
     EXPECT_EQ(push.code(), StatusCode::kInvalidArgument);
     Says(push, "rows that are not ascending rows of the slice");
-    const PullSpec pull{.request = 1, .sparse = true, .rows = rows};
-    Says(bench.table.Pull(0, bench.spec.id, pull), "not ascending rows");
+    Says(bench.TryPull(0, {.rows = 1}, 1, rows), "not ascending rows");
   }
   Says(bench.TryPushRows(0, 1, {60, 61}, Floats(199)), "more or less data than it says");
-  CellSpec flat = SpecOf(9);
-  flat.row = 0;
-  ASSERT_TRUE(bench.table.Register(0, flat).ok());
-  const std::vector<int32_t> row = {60};
-  const PullSpec pull{.request = 1, .sparse = true, .rows = row};
-  Says(bench.table.Pull(0, flat.id, pull), "rows of a unit that has no rows");
+  ASSERT_TRUE(bench.table.Register(RequestOf(Operation::kRegister, 0, {}, 9), kSpans).ok());
+  Says(bench.TryPull(0, {.rows = 1}, 1, wrong[5], 9), "rows of a unit that has no rows");
 }
 
 TEST(Table, TheFirstDescriptionCounts) {
   TableBench bench(UpdateMode::kSync, 3);
-  EXPECT_TRUE(bench.table.Register(2, bench.spec).ok());
-  const auto refused = [&](auto change) {
-    CellSpec other = bench.spec;
-    change(other);
-    const Status status = bench.table.Register(1, other);
+  EXPECT_TRUE(bench.table.Register(RegistrationOf(2), kSpans).ok());
+  using Change = void (*)(Header&, std::vector<ServedSpan>&);
+  const Change changes[] = {
+      [](Header& request, auto&) { request.spec.slices = 4; },
+      [](Header& request, auto&) { request.spec.offset = 4000; },
+      [](Header& request, auto&) { request.spec.total = 30000; },
+      [](Header& request, auto&) { request.served.row = 50; },
+      [](Header&, auto& spans) {
+        spans = {{10000, 1, 0}};
+      },
+      [](Header&, auto& spans) { spans[1].weight_decay_scale = 1; },
+      [](Header& request, auto& spans) {
+        request.spec.count = 5000;
+        spans = {{5000, 1, 0}};
+      },
+  };
+  for (size_t i = 0; i < std::size(changes); ++i) {
+    SCOPED_TRACE(i);
+    Header request = RegistrationOf(1);
+    std::vector<ServedSpan> spans = kSpans;
+    changes[i](request, spans);
+    const Status status = bench.table.Register(request, spans);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(status.rank(), 1);
     Says(status, "rank 1 describes slice 1 of unit 0000000000000007");
     Says(status, "but rank 0 as elements 5000 to 15000 of 20000 in 3 slices");
-  };
-  refused([](CellSpec& spec) { spec.slices = 4; });
-  refused([](CellSpec& spec) { spec.offset = 4000; });
-  refused([](CellSpec& spec) { spec.total = 30000; });
-  refused([](CellSpec& spec) { spec.row = 50; });
-  refused([](CellSpec& spec) { spec.spans = {{10000, 1, 0}}; });
-  refused([](CellSpec& spec) { spec.spans[1].weight_decay_scale = 1; });
-  refused([](CellSpec& spec) {
-    spec.count = 5000;
-    spec.spans = {{5000, 1, 0}};
-  });
+  }
 }
 
+// What Decode cannot see: rows, and the spans behind the header.
 TEST(Table, RefusesDescriptionsThatMakeNoSense) {
   MomentumOptimizer optimizer;
-  Table table(SettingsOf(UpdateMode::kSync, 2), optimizer);
-  const auto refused = [&](const char* why, auto change) {
-    CellSpec spec = SpecOf();
-    change(spec);
-    const Status status = table.Register(1, spec);
+  Table table(TraitsOf(UpdateMode::kSync), 2, optimizer);
+  const auto refused = [&](const char* why, uint64_t row, const std::vector<ServedSpan>& spans) {
+    const Header request = RequestOf(Operation::kRegister, 1, {.row = row});
+    const Status status = table.Register(request, spans);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     Says(status, why);
   };
-  constexpr uint64_t kHuge = UINT64_MAX;
-  refused("without a key", [](CellSpec& spec) { spec.id.unit = 0; });
-  refused("number of slices", [](CellSpec& spec) { spec.slices = 0; });
-  refused("number of slices", [](CellSpec& spec) { spec.id.slice = 3; });
-  refused("number of slices", [](CellSpec& spec) { spec.slices = UINT32_MAX; });
-  refused("outside of the unit", [](CellSpec& spec) { spec.total = kHuge; });
-  refused("outside of the unit", [](CellSpec& spec) { spec.offset = kHuge; });
-  refused("outside of the unit", [](CellSpec& spec) { spec.count = kHuge; });
-  refused("outside of the unit", [](CellSpec& spec) { spec.total = 14999; });
-  refused("too large", [](CellSpec& spec) {
-    spec.total = uint64_t{1} << 40;
-    spec.count = spec.total - spec.offset;
-  });
-  refused("not whole rows", [](CellSpec& spec) { spec.row = 3; });
-  refused("not whole rows", [](CellSpec& spec) { spec.row = kHuge; });
-  refused("do not fit", [](CellSpec& spec) { spec.spans[0].count = -1; });
-  refused("do not fit", [](CellSpec& spec) { spec.spans[0].count = 0; });
-  refused("do not fit", [](CellSpec& spec) { spec.spans[0].count = INT64_MAX; });
-  refused("do not fill", [](CellSpec& spec) { spec.spans.pop_back(); });
-  refused("weight decay", [](CellSpec& spec) { spec.spans[0].weight_decay_scale = -1; });
-  refused("weight decay", [](CellSpec& spec) { spec.spans[0].weight_decay_scale = NAN; });
-  EXPECT_FALSE(table.Register(2, SpecOf()).ok());
+  refused("not whole rows", 3, kSpans);
+  refused("not whole rows", UINT64_MAX, kSpans);
+  for (const int64_t count : {int64_t{-1}, int64_t{0}, INT64_MAX}) {
+    refused("do not fit", 100, {{count, 1, 0}, {10000, 1, 0}});
+  }
+  refused("do not fill", 100, {{9999, 1, 0}});
+  refused("weight decay", 100, {{10000, -1, 0}});
+  refused("weight decay", 100, {{10000, NAN, 0}});
   EXPECT_EQ(table.LastStep(0), Table::kNoCells);
+  optimizer.gate = UpdateGate::kTensor;
+  Table gated(TraitsOf(UpdateMode::kSync), 1, optimizer);
+  const Status status = gated.Register(RegistrationOf(0), kSpans);
+  EXPECT_EQ(status.code(), StatusCode::kConfig);
+  Says(status, "whole gradients");
 }
 
 TEST(Table, RefusesWhatDoesNotFitTheCell) {
   TableBench bench(UpdateMode::kSync, 2);
-  const Floats data(kCount);
-  const auto push = [&](const PushSpec& spec, size_t count = kCount) {
-    return bench.table.Push(0, bench.spec.id, spec, MessageOf(Floats(count)));
+  const Floats data(kCount), few(3);
+  const auto push = [&](const ServedFields& served, size_t count = kCount) {
+    return bench.TryPush(0, served, {}, Floats(count));
   };
   constexpr float kInfinite = std::numeric_limits<float>::infinity();
   Says(push({.step = 1}, kCount - 1), "more or less data");
@@ -175,32 +165,20 @@ TEST(Table, RefusesWhatDoesNotFitTheCell) {
   Says(push({.step = 1, .learning_rate = NAN}), "learning rate");
   Says(push({.step = 1, .weight = kInfinite}), "weight");
   Says(push({.step = 1, .weight = -1}), "weight");
-  Says(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(3))), "more or less data");
-  Says(bench.table.Store(0, bench.spec.id, 2, MessageOf(data)), "does not have");
-  Says(bench.table.Pull(0, bench.spec.id, {.request = 1, .state = 2}), "does not have");
-  Says(bench.table.Pull(0, bench.spec.id, {.request = 1, .step = UINT64_MAX}), "out of range");
-  Says(bench.table.Pull(0, {7, 2}, {.request = 1}), "which no rank has described");
-  Says(bench.table.Pull(2, bench.spec.id, {.request = 1}), "there is no rank 2");
-  Says(bench.table.Push(2, bench.spec.id, {.step = 1}, MessageOf(data)), "there is no rank 2");
+  Says(bench.Store(-1, few), "more or less data");
+  Says(bench.Store(2, data), "does not have");
+  Says(bench.TryPull(0, {.state = 2}), "does not have");
+  Says(bench.TryPull(0, {.step = UINT64_MAX}), "out of range");
+  Says(bench.TryPull(0, {}, 1, {}, 8), "no rank has described");
   for (uint64_t i = 0; i < 8; ++i) bench.Pull(0, 1, i);
-  Says(bench.table.Pull(0, bench.spec.id, {.request = 9, .step = 1}), "too many pulls");
+  Says(bench.TryPull(0, {.step = 1}), "too many pulls");
   EXPECT_EQ(bench.table.LastStep(0), 0u);
-}
-
-TEST(Table, RefusesAnOptimizerThatNeedsMoreThanASlice) {
-  MomentumOptimizer optimizer;
-  optimizer.gate = UpdateGate::kTensor;
-  Table table(SettingsOf(UpdateMode::kSync, 1), optimizer);
-  const Status status = table.Register(0, SpecOf());
-  EXPECT_EQ(status.code(), StatusCode::kConfig);
-  Says(status, "whole gradients");
 }
 
 TEST(Table, AFailedUpdateFailsTheCellAlone) {
   TableBench bench(UpdateMode::kAsync, 2);
-  const CellSpec other = SpecOf(8);
-  ASSERT_TRUE(bench.table.Register(0, other).ok());
-  ASSERT_TRUE(bench.table.Store(0, other.id, -1, MessageOf(Floats(kCount))).ok());
+  ASSERT_TRUE(bench.table.Register(RegistrationOf(0, 8), kSpans).ok());
+  ASSERT_TRUE(bench.Store(-1, Floats(kCount), 8).ok());
   bench.optimizer.failing_step = 2;
   bench.Push(0, 1, Floats(kCount, 1));
   bench.Push(1, 1, Floats(kCount, 1));
@@ -214,22 +192,10 @@ TEST(Table, AFailedUpdateFailsTheCellAlone) {
   EXPECT_EQ(answers[1].status.code(), StatusCode::kDevice);
   Says(answers[1].status, "unit 0000000000000007 at step 2: the optimizer does not like step 2");
   EXPECT_EQ(bench.TryPush(0, 3, Floats(kCount)).code(), StatusCode::kDevice);
-  EXPECT_EQ(bench.table.Pull(0, bench.spec.id, {.request = 3}).code(), StatusCode::kDevice);
+  EXPECT_EQ(bench.TryPull(0, {}).code(), StatusCode::kDevice);
   EXPECT_EQ(bench.table.NextWork(), nullptr);
-  EXPECT_TRUE(bench.table.Pull(0, other.id, {.request = 4}).ok());
+  EXPECT_TRUE(bench.TryPull(0, {}, 4, {}, 8).ok());
   EXPECT_EQ(bench.Answered(), Requests{4});
-}
-
-TEST(Table, ACancelledPullIsNotAnswered) {
-  TableBench bench(UpdateMode::kAsync, 1);
-  bench.Pull(0, 1, 100);
-  bench.Pull(0, 1, 101);
-  EXPECT_TRUE(bench.table.Cancel(0, bench.spec.id, 100));
-  EXPECT_FALSE(bench.table.Cancel(0, bench.spec.id, 100));
-  bench.Push(0, 1, Floats(kCount, 1));
-  bench.RunAll();
-  EXPECT_EQ(bench.Answered(), Requests{101});
-  EXPECT_FALSE(bench.table.Cancel(0, bench.spec.id, 101));
 }
 
 TEST(Table, AnswersToALostWorkerAreForgotten) {
@@ -243,19 +209,20 @@ TEST(Table, AnswersToALostWorkerAreForgotten) {
 
 TEST(Table, ACellMayBeEmpty) {
   MomentumOptimizer optimizer;
-  Table table(SettingsOf(UpdateMode::kSync, 2), optimizer);
-  CellSpec spec;
-  spec.id = {3, 0};
-  ASSERT_TRUE(table.Register(0, spec).ok());
-  ASSERT_TRUE(table.Store(0, spec.id, -1, {}).ok());
+  Table table(TraitsOf(UpdateMode::kSync), 2, optimizer);
+  const auto request = [](Operation operation, uint32_t worker, uint64_t step) {
+    return Header{.worker = worker, .key = 3, .spec = {.operation = operation}, .served = {step}};
+  };
+  ASSERT_TRUE(table.Register(request(Operation::kRegister, 0, 0), {}).ok());
+  ASSERT_TRUE(table.Store(request(Operation::kStore, 0, 0), {}).ok());
   for (uint32_t worker = 0; worker < 2; ++worker) {
-    ASSERT_TRUE(table.Push(worker, spec.id, {.step = 1}, {}).ok());
+    ASSERT_TRUE(table.Push(request(Operation::kPush, worker, 1), {}, {}).ok());
   }
   UpdateTask* const task = table.NextWork();
   ASSERT_NE(task, nullptr);
   zmq_ps::Run(*task);
   table.Finished(task);
-  ASSERT_TRUE(table.Pull(1, spec.id, {.request = 5, .step = 1}).ok());
+  ASSERT_TRUE(table.Pull(request(Operation::kPull, 1, 1), {}).ok());
   std::vector<PullAnswer> answers;
   table.TakeReady(&answers);
   ASSERT_EQ(answers.size(), 1u);

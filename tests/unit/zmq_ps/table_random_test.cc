@@ -57,9 +57,10 @@ class TaskThreads {
 
 // One cell, and all values that it may have at any time.
 struct Model {
-  Model(uint64_t unit, const Floats& start) : spec(SpecOf(unit)), plain(start), history{start} {}
+  Model(uint64_t number_of_unit, const Floats& start)
+      : unit(number_of_unit), plain(start), history{start} {}
 
-  CellSpec spec;
+  uint64_t unit;
   Plain plain;
   std::vector<Floats> history;  // after each update
   uint64_t number = 0;          // of the last update
@@ -77,11 +78,12 @@ struct Worker {
 
 class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_t>> {
  protected:
-  RandomRun() : table_(SettingsOf(mode(), kWorkers, kStaleness), optimizer_), random_(seed()) {
+  RandomRun() : table_(TraitsOf(mode(), kStaleness), kWorkers, optimizer_), random_(seed()) {
     for (uint64_t unit = 1; unit <= 4; ++unit) {
       Model& model = models_.emplace_back(unit, RandomFloats(10000, 1000 + unit));
-      EXPECT_TRUE(table_.Register(0, model.spec).ok());
-      EXPECT_TRUE(table_.Store(0, model.spec.id, -1, MessageOf(model.plain.values)).ok());
+      EXPECT_TRUE(table_.Register(RegistrationOf(0, unit), kSpans).ok());
+      const Header store = RequestOf(Operation::kStore, 0, {.state = -1}, unit);
+      EXPECT_TRUE(table_.Store(store, MessageOf(model.plain.values)).ok());
     }
     for (Worker& worker : workers_) BeginStep(worker);
   }
@@ -114,9 +116,9 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
       EndStep(worker);  // one that is a repetition may be the last message of a step
     } else {
       const size_t cell = TakeAny(worker.to_pull);
-      const uint64_t request = worker.step * 100 + cell;
-      const PullSpec pull{.request = request, .step = worker.step};
-      EXPECT_TRUE(table_.Pull(index, models_[cell].spec.id, pull).ok());
+      Header pull = RequestOf(Operation::kPull, index, {.step = worker.step}, models_[cell].unit);
+      pull.request = worker.step * 100 + cell;
+      EXPECT_TRUE(table_.Pull(pull, {}).ok());
       ++worker.unanswered;
     }
     return true;
@@ -125,9 +127,10 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
   void SendPush(uint32_t index, size_t cell) {
     Model& model = models_[cell];
     const uint64_t step = workers_[index].step;
-    const PushSpec push{.step = step, .learning_rate = 0.01f, .weight = 4};
+    const Header push = RequestOf(Operation::kPush, index,
+                                  {.step = step, .learning_rate = 0.01f, .weight = 4}, model.unit);
     const Floats gradient = RandomFloats(10000, step * 100 + cell * 10 + index);
-    const Status status = table_.Push(index, model.spec.id, push, MessageOf(gradient));
+    const Status status = table_.Push(push, {}, MessageOf(gradient));
     EXPECT_TRUE(status.ok()) << status.message();
     if (mode() == UpdateMode::kSync) {
       std::vector<Floats>& all = model.collected[step];
@@ -136,11 +139,11 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
       if (std::any_of(all.begin(), all.end(), [](const Floats& one) { return one.empty(); })) {
         return;
       }
-      model.plain.Update(optimizer_, model.spec, SumOf(all), 1 / 12.0f, 0.01f, step);
+      model.plain.Update(optimizer_, SumOf(all), 1 / 12.0f, 0.01f, step);
     } else {
       if (model.version_of.contains({index, step})) return;  // a repetition after a loss
       model.number = std::max(model.number + 1, step);
-      model.plain.Update(optimizer_, model.spec, gradient, 1 / 4.0f, 0.01f, model.number);
+      model.plain.Update(optimizer_, gradient, 1 / 4.0f, 0.01f, model.number);
     }
     model.history.push_back(model.plain.values);
     model.version_of[{index, step}] = model.history.size() - 1;
@@ -243,7 +246,7 @@ TEST_P(RandomRun, EndsWithTheValuesOfAPlainLoop) {
     EXPECT_EQ(table_.LastStep(worker), kSteps);
   }
   for (Model& model : models_) {
-    ASSERT_TRUE(table_.Pull(0, model.spec.id, {.request = 1}).ok());
+    ASSERT_TRUE(table_.Pull(RequestOf(Operation::kPull, 0, {}, model.unit), {}).ok());
     std::vector<PullAnswer> answers;
     table_.TakeReady(&answers);
     ASSERT_EQ(answers.size(), 1u);
@@ -306,11 +309,10 @@ TEST(Table, AllocatesNothingOnceItHasWhatItNeeds) {
     const auto step = [&](uint64_t number) {
       for (uint32_t worker = 0; worker < 2; ++worker) {
         ::zmq::message_t data(40000);  // by malloc
-        const PushSpec push{.step = number, .weight = 1};
         std::memset(data.data(), 0, data.size());
-        const Status pushed = bench.table.Push(worker, bench.spec.id, push, std::move(data));
-        const PullSpec pull{.request = number, .step = number};
-        const Status pulled = bench.table.Pull(worker, bench.spec.id, pull);
+        const Header push = RequestOf(Operation::kPush, worker, {.step = number, .weight = 1});
+        const Status pushed = bench.table.Push(push, {}, std::move(data));
+        const Status pulled = bench.TryPull(worker, {.step = number});
         ENGINE_CHECK(pushed.ok() && pulled.ok());
       }
       bench.RunAll();  // the answers of the step before are still there: values are copied

@@ -12,43 +12,20 @@
 namespace engine::zmq_ps {
 namespace {
 
-TEST(TableSync, AddsInTheOrderOfTheWorkersWhateverTheOrderOfArrival) {
-  std::vector<uint32_t> order = {0, 1, 2};
-  do {
-    for (const bool run_between : {false, true}) {
-      TableBench bench(UpdateMode::kSync, 3);
-      for (uint64_t step = 1; step <= 3; ++step) {
-        std::vector<Floats> gradients;
-        for (uint32_t i = 0; i < 3; ++i) gradients.push_back(RandomFloats(kCount, 10 * step + i));
-        for (const uint32_t worker : order) {
-          bench.Push(worker, step, gradients[worker], 2.5f + static_cast<float>(worker));
-          if (run_between) bench.RunAll();
-        }
-        bench.RunAll();
-        bench.PlainUpdate(SumOf(gradients), (2.5f + 3.5f) + 4.5f, step);
-      }
-      bench.ExpectAsPlain();
-      EXPECT_EQ(bench.table.counters().updates, 3u);
-    }
-  } while (std::next_permutation(order.begin(), order.end()));
-}
-
 TEST(TableSync, APullWaitsForTheUpdateOfItsStep) {
   TableBench bench(UpdateMode::kSync, 2);
   bench.Push(1, 5, Floats(kCount, 1));
   bench.Pull(1, 5, 100);
   bench.RunAll();
   EXPECT_EQ(bench.Answered(), Requests{});
-  EXPECT_EQ(bench.table.Missing(1, bench.spec.id, 100), Ranks{0});
+  EXPECT_EQ(bench.Missing(1, 5), Ranks{0});
   bench.Pull(0, 5, 101);
-  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 101), Ranks{0});
+  EXPECT_EQ(bench.Missing(0, 5), Ranks{0});
   bench.Push(0, 5, Floats(kCount, 1));
-  EXPECT_EQ(bench.table.Missing(1, bench.spec.id, 100), Ranks{});
-  UpdateTask* const task = bench.table.NextWork();
-  ASSERT_NE(task, nullptr);
+  EXPECT_EQ(bench.Missing(1, 5), Ranks{});
+  UpdateTask& task = bench.Due();
   EXPECT_EQ(bench.Answered(), Requests{});
-  zmq_ps::Run(*task);
-  bench.table.Finished(task);
+  bench.End(task);
   EXPECT_EQ(bench.Answered(), (Requests{100, 101}));
   EXPECT_EQ(bench.table.LastStep(0), 5u);
 }
@@ -88,12 +65,10 @@ TEST(TableSync, AStepAheadOfAnothersIsRefusedAlsoWhileAnUpdateRuns) {
   bench.Push(0, 1, Floats(kCount, 1));
   bench.Push(0, 2, Floats(kCount, 1));
   bench.Push(1, 1, Floats(kCount, 1));
-  UpdateTask* const task = bench.table.NextWork();
-  ASSERT_NE(task, nullptr);
+  UpdateTask& task = bench.Due();
   const Status status = bench.TryPush(1, 3, Floats(kCount, 1));
   Says(status, "rank 1 pushed step 3 of unit 0000000000000007, but rank 0 pushed step 2");
-  zmq_ps::Run(*task);
-  bench.table.Finished(task);
+  bench.End(task);
   bench.Push(1, 2, Floats(kCount, 1));
   bench.RunAll();
   EXPECT_EQ(bench.table.counters().updates, 2u);
@@ -132,15 +107,13 @@ TEST(TableAsync, APullWaitsForTheOwnPush) {
   bench.Pull(0, 1, 100);  // overtook its push
   bench.Pull(1, 0, 101);
   EXPECT_EQ(bench.Answered(), Requests{101});
-  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 100), Ranks{0});
+  EXPECT_EQ(bench.Missing(0, 1), Ranks{0});
   bench.Push(0, 1, Floats(kCount, 1));
   bench.Pull(0, 0, 102);
-  UpdateTask* const task = bench.table.NextWork();
-  ASSERT_NE(task, nullptr);
+  UpdateTask& task = bench.Due();
   bench.Pull(1, 0, 103);  // an update runs in the memory that it wants to see
   EXPECT_EQ(bench.Answered(), Requests{});
-  zmq_ps::Run(*task);
-  bench.table.Finished(task);
+  bench.End(task);
   EXPECT_EQ(bench.Answered(), (Requests{100, 102, 103}));
 }
 
@@ -157,34 +130,16 @@ TEST(TableBounded, APullWaitsForOthersThatAreTooFarBehind) {
   bench.Pull(0, 103, 103);
   bench.RunAll();
   EXPECT_EQ(bench.Answered(), Requests{});
-  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 103), (Ranks{1, 2}));
+  EXPECT_EQ(bench.Missing(0, 103), (Ranks{1, 2}));
   bench.Push(2, 101, Floats(kCount, 1));
   bench.RunAll();
   EXPECT_EQ(bench.Answered(), Requests{});
-  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 103), Ranks{1});
+  EXPECT_EQ(bench.Missing(0, 103), Ranks{1});
   bench.Push(1, 101, Floats(kCount, 1));
-  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 103), Ranks{});
+  EXPECT_EQ(bench.Missing(0, 103), Ranks{});
   EXPECT_EQ(bench.Answered(), Requests{});
   bench.RunAll();
   EXPECT_EQ(bench.Answered(), Requests{103});
-}
-
-TEST(TableBounded, ALossReleasesOthersAndForgetsItsPulls) {
-  TableBench bench(UpdateMode::kBounded, 3, 1);
-  bench.Push(1, 1, Floats(kCount, 1));
-  for (uint64_t step = 1; step <= 3; ++step) bench.Push(0, step, Floats(kCount, 1));
-  bench.Pull(0, 3, 100);
-  bench.Pull(1, 2, 101);
-  bench.Push(2, 1, Floats(kCount, 1));
-  bench.Push(2, 2, Floats(kCount, 1));
-  bench.RunAll();
-  EXPECT_EQ(bench.Answered(), Requests{});
-  bench.table.Lose(1);
-  EXPECT_EQ(bench.Answered(), Requests{100});
-  bench.Push(1, 2, Floats(kCount, 1));  // was on its way
-  bench.RunAll();
-  EXPECT_EQ(bench.Answered(), Requests{});
-  EXPECT_EQ(bench.table.counters().updates, 7u);
 }
 
 TEST(TableBounded, OneThatJoinsIsWaitedForFromItsFirstPushOnWithTheClockOfTheOthers) {
@@ -220,7 +175,7 @@ TEST(TableBounded, OneThatJoinsIsWaitedForFromItsFirstPushOnWithTheClockOfTheOth
   push_and_pull(1, 23);
   push_and_pull(0, 24);  // needs 23 of all
   EXPECT_EQ(bench.Answered(), Requests{1023});
-  EXPECT_EQ(bench.table.Missing(0, bench.spec.id, 24), Ranks{2});
+  EXPECT_EQ(bench.Missing(0, 24), Ranks{2});
   push_and_pull(2, 3);
   EXPECT_EQ(bench.Answered(), (Requests{24, 2003}));
 }
@@ -283,7 +238,7 @@ TEST(ServedArray, KeepsOneSpareVersion) {
   EXPECT_EQ(array.versions(), 2u);
 }
 
-TEST(Table, AnAnswerOutlivesItsTable) {
+TEST(Table, AnAnswerIsAsItWasAfterAStoreAndWithoutItsTable) {
   std::vector<PullAnswer> held;
   Floats values;
   {
@@ -291,18 +246,11 @@ TEST(Table, AnAnswerOutlivesItsTable) {
     values = bench.plain.values;
     bench.Pull(0, 0, 1);
     held = bench.Answers();
+    ASSERT_TRUE(bench.Store(-1, Floats(kCount, 4)).ok());
+    EXPECT_EQ(bench.Now(), Floats(kCount, 4));
   }
   ASSERT_EQ(held.size(), 1u);
   EXPECT_TRUE(SameBits(FloatsOf(held[0].data), values));
-}
-
-TEST(Table, AStoreDoesNotChangeAnswers) {
-  TableBench bench(UpdateMode::kAsync, 1);
-  bench.Pull(0, 0, 1);
-  const std::vector<PullAnswer> held = bench.Answers();
-  ASSERT_TRUE(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(kCount, 4))).ok());
-  EXPECT_TRUE(SameBits(FloatsOf(held[0].data), bench.plain.values));
-  EXPECT_EQ(bench.Now(), Floats(kCount, 4));
 }
 
 TEST(Table, WaitsForValues) {
@@ -317,10 +265,10 @@ TEST(Table, WaitsForValues) {
     EXPECT_EQ(bench.Answered(), Requests{});
     // States alone release nobody.
     bench.plain.states[0] = RandomFloats(kCount, 6);
-    ASSERT_TRUE(bench.table.Store(0, bench.spec.id, 0, MessageOf(bench.plain.states[0])).ok());
+    ASSERT_TRUE(bench.Store(0, bench.plain.states[0]).ok());
     EXPECT_EQ(bench.table.NextWork(), nullptr);
     EXPECT_EQ(bench.Answered(), Requests{});
-    ASSERT_TRUE(bench.table.Store(0, bench.spec.id, -1, MessageOf(bench.plain.values)).ok());
+    ASSERT_TRUE(bench.Store(-1, bench.plain.values).ok());
     bench.RunAll();
     EXPECT_EQ(bench.Answered(), (Requests{1, 2}));
     if (mode == UpdateMode::kSync) {
@@ -336,12 +284,10 @@ TEST(Table, WaitsForValues) {
 TEST(Table, RefusesAStoreWhileAnUpdateRuns) {
   TableBench bench(UpdateMode::kAsync, 1);
   bench.Push(0, 1, Floats(kCount, 1));
-  UpdateTask* const task = bench.table.NextWork();
-  ASSERT_NE(task, nullptr);
-  Says(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(kCount))), "under way");
-  zmq_ps::Run(*task);
-  bench.table.Finished(task);
-  EXPECT_TRUE(bench.table.Store(0, bench.spec.id, -1, MessageOf(Floats(kCount))).ok());
+  UpdateTask& task = bench.Due();
+  Says(bench.Store(-1, Floats(kCount)), "under way");
+  bench.End(task);
+  EXPECT_TRUE(bench.Store(-1, Floats(kCount)).ok());
 }
 
 }  // namespace
