@@ -2,13 +2,17 @@
 // checked, written so that a crash at any moment leaves the old file or the new one.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/status.h"
 #include "engine/tensor.h"
+#include "kit/file.h"
 
 namespace engine::checkpoint {
 
@@ -29,21 +33,30 @@ Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> te
                         const std::map<std::string, std::string>& metadata);
 
 // An open file, mapped read-only: views stay valid while the object lives, and are never written
-// to. [any-thread]
+// to. Constant after Open. [any-thread]
 class SafetensorsFile {
  public:
   // kMissingInput, or kBadData naming what is wrong: length, header, an unknown dtype, offsets that
   // overlap, leave holes or exceed the file, a shape that does not match its bytes, a wrong digest.
   // A file without a digest, as other programs write them, is accepted.
   static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
-  virtual ~SafetensorsFile() = default;
-  virtual const std::map<std::string, std::string>& metadata() const = 0;
-  virtual std::span<const NamedTensor> tensors() const = 0;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  std::span<const NamedTensor> tensors() const { return tensors_; }
   // kBadData when there is none of this name.
-  virtual Result<TensorView> Find(const std::string& name) const = 0;
+  Result<TensorView> Find(const std::string& name) const;
 
- protected:
-  SafetensorsFile() = default;
+ private:
+  SafetensorsFile(std::string path, kit::MappedFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  Status Read();
+  void* Aligned(const uint8_t* data, DType dtype, size_t size_bytes);
+
+  const std::string path_;
+  const kit::MappedFile file_;
+  std::map<std::string, std::string> metadata_;
+  std::vector<NamedTensor> tensors_;
+  std::map<std::string, size_t> by_name_;
+  std::vector<std::unique_ptr<uint8_t[]>> copies_;
 };
 
 }  // namespace engine::checkpoint

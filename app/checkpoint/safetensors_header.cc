@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "app/checkpoint/atomic_file.h"
-#include "app/checkpoint/digest.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
+#include "kit/digest.h"
 
 namespace engine::checkpoint {
 namespace {
@@ -50,7 +50,7 @@ Result<SafetensorsHeader> DescribeTensors(const std::vector<const NamedTensor*>&
 Result<std::string> DigestOf(const SafetensorsHeader& header,
                              const std::vector<const NamedTensor*>& order) {
   ENGINE_ASSIGN_OR_RETURN(const std::string digested, DigestedHeader(header));
-  Digest digest;
+  kit::Digest digest;
   digest.Add(digested.data(), digested.size());
   for (const NamedTensor* tensor : order) digest.Add(tensor->view.data, tensor->view.size_bytes());
   return digest.Text();

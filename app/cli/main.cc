@@ -29,8 +29,8 @@ command::Environment ReadEnvironment() {
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
   if (length > 0) {
-    const std::string binary(path, static_cast<size_t>(length));
-    environment.binary_folder = binary.substr(0, binary.rfind('/'));
+    environment.binary.assign(path, static_cast<size_t>(length));
+    environment.binary_folder = environment.binary.substr(0, environment.binary.rfind('/'));
   }
   return environment;
 }
@@ -38,11 +38,8 @@ command::Environment ReadEnvironment() {
 void AddConfigFlags(CLI::App* app, command::ConfigFlags* flags) {
   app->add_option("config", flags->file, "Configuration file (default: the built-in one)")
       ->type_name("FILE");
-  app->add_option("--plugins", flags->plugins,
-                  "Plugins, each for the role it fills: --plugins tcp,fifo_sched")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAME,...");
+  command::AddPlugins(app, "--plugins", &flags->plugins,
+                      "Plugins, each for the role it fills: --plugins tcp,fifo_sched");
   command::AddOverrides(app, "--set", &flags->overrides,
                         "Override a key: --set train.steps=100; can be repeated");
   command::AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
@@ -171,18 +168,15 @@ class CommandLine {
   void AddSample() {
     CLI::App* sample = app_.add_subcommand("sample", "Continue a text with a trained model");
     AddCheckpointFlags(sample, &checkpoint_);
+    sample->option_defaults()->always_capture_default();
     sample->add_option("--prompt", checkpoint_.prompt, "Text to continue")->type_name("TEXT");
     sample->add_option("--bytes", checkpoint_.bytes, "Bytes to generate")
-        ->capture_default_str()
         ->check(CLI::Range(1, 1000000));
     sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest byte")
-        ->capture_default_str()
         ->check(CLI::Range(0.0, 100.0));
     sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many bytes; 0: all")
-        ->capture_default_str()
         ->check(CLI::Range(0, 256));
-    sample->add_option("--seed", checkpoint_.seed, "The same seed gives the same text")
-        ->capture_default_str();
+    sample->add_option("--seed", checkpoint_.seed, "The same seed gives the same text");
     sample->callback([this] { code_ = SampleCommand(checkpoint_, environment_); });
   }
 

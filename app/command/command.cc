@@ -43,6 +43,14 @@ Result<std::string> ReadConfigFile(const std::string& path) {
 
 }  // namespace
 
+void AddPlugins(CLI::App* app, const std::string& flag, std::vector<std::string>* plugins,
+                const std::string& help) {
+  app->add_option(flag, *plugins, help)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAME,...");
+}
+
 void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::string>* overrides,
                   const std::string& help) {
   app->add_option(flag, *overrides, help)
@@ -112,6 +120,7 @@ Status PrepareFolder(const std::string& folder) {
 }
 
 int ReportError(const Status& status) {
+  if (status.ok()) return 0;
   const bool blames = status.rank() != base::kNobody && status.code() != StatusCode::kInterrupted;
   if (blames) {
     std::fprintf(stderr, "engine: %s: %s\n", base::MemberName(status.rank()).c_str(),

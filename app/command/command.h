@@ -19,7 +19,8 @@ namespace engine::command {
 // The process as main() found it.
 struct Environment {
   std::map<std::string, std::string> variables;
-  std::string binary_folder;  // where this executable lies
+  std::string binary;         // path of this executable
+  std::string binary_folder;  // where it lies
 };
 
 // Flags that several subcommands share.
@@ -33,7 +34,10 @@ struct ConfigFlags {
   PluginFlags plugin;
 };
 
-// Flags that can be repeated: KEY=VALUE, and folders to search for plugins first.
+// A flag that takes a list of plugins, and flags that can be repeated: KEY=VALUE, and folders to
+// search for plugins first.
+void AddPlugins(CLI::App* app, const std::string& flag, std::vector<std::string>* plugins,
+                const std::string& help);
 void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::string>* overrides,
                   const std::string& help);
 void AddPluginFolders(
@@ -54,7 +58,8 @@ Result<config::Config> LoadConfig(
 // Makes `folder` and finds out whether files can be written into it, before hours of work. kStorage.
 Status PrepareFolder(const std::string& folder);
 
-// Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind.
+// Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind; OK prints
+// nothing and is 0.
 int ReportError(const Status& status);
 
 }  // namespace engine::command

@@ -21,22 +21,14 @@ void FailureLog::AddReport(int member, const Status& status) {
   if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
   if (base::IsSecondary(status.code())) weight = Weight::kSecondary;
   Status blamed = status.rank() != base::kNobody ? status : status.WithRank(member);
-  std::lock_guard lock(mutex_);
   entries_.push_back({weight, blamed, ExitCode(status.code())});
 }
 
 void FailureLog::AddLoss(int member, const Status& status, int exit_code) {
-  std::lock_guard lock(mutex_);
   entries_.push_back({Weight::kPrimary, status.WithRank(member), exit_code});
 }
 
-bool FailureLog::empty() const {
-  std::lock_guard lock(mutex_);
-  return entries_.empty();
-}
-
 LaunchOutcome FailureLog::Outcome(int stop_signal) const {
-  std::lock_guard lock(mutex_);
   auto best = std::min_element(
       entries_.begin(), entries_.end(),
       [](const Entry& a, const Entry& b) { return a.weight < b.weight; });  // the first of equals

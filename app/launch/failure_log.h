@@ -1,8 +1,6 @@
 // Why a run ended: when one member fails, others fail of that, and one of them knows the cause.
 #pragma once
 
-#include <mutex>
-#include <optional>
 #include <vector>
 
 #include "app/launch/launch.h"
@@ -16,7 +14,7 @@ namespace engine::launch {
 Status AbortReason(const Status& cause);
 
 // Collects what is known and names the best: the first primary cause, else the user's
-// request to stop, else the first secondary failure. [any-thread]
+// request to stop, else the first secondary failure. Of one thread.
 class FailureLog {
  public:
   // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays
@@ -25,7 +23,6 @@ class FailureLog {
   // What was seen of a member that could not speak: primary whatever its code.
   void AddLoss(int member, const Status& status, int exit_code);
 
-  bool empty() const;
   // `stop_signal`: by which the user asked to stop, or 0.
   LaunchOutcome Outcome(int stop_signal) const;
 
@@ -37,8 +34,7 @@ class FailureLog {
     int exit_code;
   };
 
-  mutable std::mutex mutex_;
-  std::vector<Entry> entries_;  // guarded by mutex_; in order of arrival
+  std::vector<Entry> entries_;  // in order of arrival
 };
 
 }  // namespace engine::launch

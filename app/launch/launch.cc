@@ -3,7 +3,6 @@
 #include <new>
 #include <system_error>
 
-#include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
 
 namespace engine::launch {
@@ -37,7 +36,7 @@ LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
   } catch (const std::bad_alloc&) {
     status = Status::Error(StatusCode::kResourceExhausted, "no memory left to start the ranks");
   }
-  return {status, ExitCode(status.code())};
+  return Failed(status);
 }
 
 }  // namespace engine::launch

@@ -1,6 +1,6 @@
-// This process is one rank of a job that another launcher started; rank 0 serves the others.
+// This process is one rank of a job that another launcher started, of which rank 0 serves the others,
+// or a server that joins a run over the network.
 
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -14,15 +14,12 @@
 
 #include "app/launch/endpoint.h"
 #include "app/launch/exit_code.h"
+#include "app/launch/failure_log.h"
 #include "app/launch/launch_modes.h"
 #include "app/launch/supervisor.h"
 
 namespace engine::launch {
 namespace {
-
-LaunchOutcome Failed(const Status& status) {
-  return {status, ExitCode(status.code())};
-}
 
 // The server of the run, in a thread of rank 0.
 class ServerThread {
@@ -132,36 +129,81 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
   return server.Finish();
 }
 
-LaunchOutcome JoinAsOther(const LaunchPlan& plan, const LaunchOptions& options,
-                          const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
-  base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
-  Result<base::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort());
-  if (!socket.ok()) return Failed(socket.status().WithRank(plan.info.rank));
-  StoreClient::Identity identity{plan.info.rank, plan.info.world_size, plan.job,
-                                 "rank 0 at " + endpoint.text, 0};
-  Status status = process.Run(std::move(*socket), identity,
-                              options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
+// A member of a run whose store is elsewhere: a rank but rank 0, or a server.
+LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options,
+                            const Endpoint& endpoint, const EndpointLabels& labels,
+                            const StoreClient::Identity& identity, RankProcess& process,
+                            const RankBody& body) {
+  const bool server = plan.info.is_server != 0;
+  const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
+  Result<base::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
+  if (!socket.ok()) {
+    return Failed(server ? socket.status() : socket.status().WithRank(plan.info.rank));
+  }
+  const Status status = process.Run(std::move(*socket), identity,
+                                    options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
   if (status.ok()) return {};
-  if (status.rank() == base::kNobody) status = status.WithRank(plan.info.rank);
-  FailureLog failures;
-  failures.AddReport(plan.info.rank, status);
-  LaunchOutcome outcome = failures.Outcome(process.stop_requested());
-  Status cause = process.cause();
-  if (!cause.ok() && base::IsSecondary(status.code())) outcome = Failed(cause);
-  outcome.report = !process.heard();
+  const Status cause = process.cause();
+  LaunchOutcome outcome;
+  if (!cause.ok() && base::IsSecondary(status.code())) {
+    outcome = Failed(cause);
+  } else if (server && status.code() == StatusCode::kRendezvous) {
+    outcome = Failed(status);  // before it is one of the members nobody else is to blame
+  } else {
+    FailureLog failures;
+    failures.AddReport(identity.member, status);
+    outcome = failures.Outcome(process.stop_requested());
+  }
+  outcome.report = server || !process.heard();
   return outcome;
 }
 
 }  // namespace
 
+Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
+                                          const EndpointLabels& labels) {
+  ServerListener listener;
+  ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
+  ENGINE_ASSIGN_OR_RETURN(listener.loopback, IsLoopback(endpoint));
+  if (!key_file.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(listener.key, ServerKey::LoadOrCreate(key_file));
+  } else if (!listener.loopback) {
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "other hosts can reach %s, so servers that join there need a key: give "
+                         "--key-file FILE here and a copy of that file to each engine serve",
+                         address.c_str());
+  }
+  ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint, labels));
+  return listener;
+}
+
 LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
                            const RankBody& body) {
-  Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
+  const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
   if (!endpoint.ok()) return Failed(endpoint.status());
-  StopSignals signals;
+  const StopSignals signals;
   RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
-  return plan.info.rank == 0 ? JoinAsRankZero(plan, options, *endpoint, process, body)
-                             : JoinAsOther(plan, options, *endpoint, process, body);
+  if (plan.info.rank == 0) return JoinAsRankZero(plan, options, *endpoint, process, body);
+  return JoinElsewhere(
+      plan, options, *endpoint, {},
+      {plan.info.rank, plan.info.world_size, plan.job, "rank 0 at " + endpoint->text, 0}, process,
+      body);
+}
+
+LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options,
+                            const RankBody& body) {
+  const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
+  if (!endpoint.ok()) return Failed(endpoint.status());
+  StoreClient::Identity identity{
+      base::MemberOf(plan.info), 0, {}, "the run at " + endpoint->text, base::kNobody};
+  if (!plan.key_file.empty()) {
+    Result<ServerKey> key = ServerKey::Load(plan.key_file);
+    if (!key.ok()) return Failed(key.status());
+    identity.key = std::move(*key);
+  }
+  const StopSignals signals;
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  return JoinElsewhere(plan, options, *endpoint, {"run", "HOST:PORT"}, identity, process, body);
 }
 
 }  // namespace engine::launch

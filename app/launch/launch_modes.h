@@ -7,6 +7,7 @@
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
+#include "app/launch/exit_code.h"
 #include "app/launch/launch.h"
 #include "app/launch/rank_process.h"
 #include "app/launch/server_key.h"
@@ -21,6 +22,10 @@ LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
                            const RankBody& body);
 LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body);
+
+inline LaunchOutcome Failed(const Status& status) {
+  return {status, ExitCode(status.code())};
+}
 
 // Where servers from elsewhere join a run.
 struct ServerListener {

@@ -309,7 +309,7 @@ LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options
   if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
   Result<ServerListener> listener =
       OpenServerListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
-  if (!listener.ok()) return {listener.status(), ExitCode(listener.status().code())};
+  if (!listener.ok()) return Failed(listener.status());
   SpawnedRun run(plan, options, body, listener->loopback);
   run.ListenForServers(std::move(*listener));
   return run.Run();

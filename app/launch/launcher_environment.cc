@@ -1,7 +1,7 @@
 #include "app/launch/launcher_environment.h"
 
-#include <algorithm>
 #include <charconv>
+#include <regex>
 #include <string_view>
 #include <utility>
 
@@ -99,8 +99,7 @@ void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
     case Launcher::kPmi:
       break;  // its variables name no job
   }
-  rank->one_host = info.local_world_size == info.world_size;
-  info.one_host = rank->one_host ? 1 : 0;
+  info.one_host = info.local_world_size == info.world_size ? 1 : 0;
 }
 
 }  // namespace
@@ -111,21 +110,16 @@ const std::string* Find(const EnvironmentVariables& environment, const std::stri
 }
 
 std::vector<int> ParseTasksPerNode(const std::string& text) {
+  static const std::regex kNodes(R"((\d{1,7})(?:\(x(\d{1,7})\))?(?:,|$))");
   std::vector<int> tasks;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    size_t end = std::min(text.find(',', begin), text.size());
-    std::string part = text.substr(begin, end - begin);
-    int count = 0, times = 1;
-    size_t open = part.find("(x");
-    if (open != std::string::npos) {
-      if (part.back() != ')') return {};
-      if (!ParseInt(part.substr(open + 2, part.size() - open - 3), &times)) return {};
-      part.resize(open);
-    }
-    if (!ParseInt(part, &count) || count < 1 || times < 1 || times > kMaxRanks) return {};
+  constexpr auto kOneAfterTheOther = std::regex_constants::match_continuous;
+  std::smatch nodes;
+  for (auto rest = text.begin(); rest != text.end(); rest = nodes.suffix().first) {
+    if (!std::regex_search(rest, text.end(), nodes, kNodes, kOneAfterTheOther)) return {};
+    const int count = std::stoi(nodes[1]);
+    const int times = nodes[2].matched ? std::stoi(nodes[2]) : 1;
+    if (count < 1 || times < 1 || times > kMaxRanks) return {};
     tasks.insert(tasks.end(), times, count);
-    begin = end + 1;
   }
   return tasks;
 }

@@ -13,15 +13,16 @@ namespace engine::launch {
 
 using EnvironmentVariables = std::map<std::string, std::string>;
 
+// Innermost first: each may have been started by a task of the next.
 enum class Launcher { kTorchrun, kOpenMpi, kSlurm, kPmi };
+// What --launcher calls them.
+inline constexpr const char* kLauncherFlags[] = {"torchrun", "openmpi", "slurm", "pmi"};
 
 struct LauncherRank {
   Launcher launcher = Launcher::kTorchrun;
   std::string name;       // "torchrun", for messages
   std::string variables;  // "RANK=0, WORLD_SIZE=2", for messages
-  RankInfo info;
-  // All ranks are on this host, as far as the launcher says.
-  bool one_host = false;
+  RankInfo info;          // one_host: as far as the launcher says
   // Tells this job from others on this host; empty if the launcher gives nothing.
   std::string job;
   // It may have started these ranks inside a task of another launcher, whose variables then number

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,17 +17,6 @@ namespace {
 
 constexpr int kMaxLocalRanks = 4096;
 constexpr int kMaxServers = 256;
-
-// Innermost first: each may have been started by a task of the next.
-constexpr struct {
-  const char* flag;
-  Launcher launcher;
-} kLaunchers[] = {
-    {"torchrun", Launcher::kTorchrun},
-    {"openmpi", Launcher::kOpenMpi},
-    {"slurm", Launcher::kSlurm},
-    {"pmi", Launcher::kPmi},
-};
 
 template <typename... Values>
 Status Refuse(const char* format, Values... values) {
@@ -58,10 +48,11 @@ Result<std::optional<LauncherRank>> FindRank(const LaunchFlags& flags,
   if (flags.launcher == "none") return chosen;
   const bool any = flags.launcher.empty() || flags.launcher == "auto";
   bool known = any;
-  for (const auto& [flag, launcher] : kLaunchers) {
-    if (!any && flags.launcher != flag) continue;
+  for (size_t i = 0; i < std::size(kLauncherFlags); ++i) {
+    if (!any && flags.launcher != kLauncherFlags[i]) continue;
     known = true;
-    ENGINE_ASSIGN_OR_RETURN(std::optional<LauncherRank> rank, ReadLauncher(launcher, environment));
+    ENGINE_ASSIGN_OR_RETURN(std::optional<LauncherRank> rank,
+                            ReadLauncher(static_cast<Launcher>(i), environment));
     if (!rank) continue;
     if (chosen) {
       ENGINE_RETURN_IF_ERROR(CheckAgree(*chosen, *rank));
@@ -110,7 +101,7 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
   if (!flags.rendezvous.empty()) return flags.rendezvous;
   ENGINE_ASSIGN_OR_RETURN(std::string master, MasterAddress(rank, environment));
   if (!master.empty()) return master;
-  if (rank.one_host && !rank.job.empty() && rank.launcher != Launcher::kTorchrun) {
+  if (rank.info.one_host != 0 && !rank.job.empty() && rank.launcher != Launcher::kTorchrun) {
     std::string name = "engine-" + std::to_string(getuid()) + "-" + rank.job;
     return "unix:" + name.substr(0, 100);
   }

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
-#include <utility>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"

@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -29,20 +28,19 @@ struct BenchCollectivesFlags {
 
 // "4", "64K", "64M", "1G": of 1024.
 Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  const double bytes = command::ParseAmount(text,
-                                            {{"", 1},
-                                             {"b", 1},
-                                             {"k", 0x1p10},
-                                             {"kb", 0x1p10},
-                                             {"m", 0x1p20},
-                                             {"mb", 0x1p20},
-                                             {"g", 0x1p30},
-                                             {"gb", 0x1p30}},
-                                            /*least=*/4, /*most=*/0x1p34);
-  if (!std::isnan(bytes)) return static_cast<int64_t>(bytes);
-  return Status::Error(StatusCode::kInvalidArgument,
-                       "%s %s is no size: write 4, 64K, 64M or 1G, from 4 to 16G", flag,
-                       text.c_str());
+  ENGINE_ASSIGN_OR_RETURN(const double bytes,
+                          command::ParseAmount(flag, text,
+                                               {{"", 1},
+                                                {"b", 1},
+                                                {"k", 0x1p10},
+                                                {"kb", 0x1p10},
+                                                {"m", 0x1p20},
+                                                {"mb", 0x1p20},
+                                                {"g", 0x1p30},
+                                                {"gb", 0x1p30}},
+                                               /*least=*/4, /*most=*/0x1p34,
+                                               "size: write 4, 64K, 64M or 1G, from 4 to 16G"));
+  return static_cast<int64_t>(bytes);
 }
 
 Result<bench::SweepRequest> MakeSweepRequest(const BenchCollectivesFlags& flags,
@@ -156,25 +154,14 @@ std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& word
   return kept;
 }
 
-int BenchLinkedCollectives(const BenchCollectivesFlags& flags,
-                           const command::Environment& environment) {
-  const auto scratch = MakeScratch();
-  if (!scratch.ok()) return command::ReportError(scratch.status());
-  const auto program = MakeProgram(environment, (*scratch)->path());
-  if (!program.ok()) return command::ReportError(program.status());
-  constexpr int64_t kAllMs = 3600 * 1000;
-  const auto outcome = bench::RunOnLinkedHosts(
-      WordsOfALinkedRank(CommandLineOfThisProcess()), std::max(1, flags.launch.world_size),
-      flags.link.rate, flags.link.congestion, *program, kAllMs);
-  if (!outcome.ok()) return command::ReportError(outcome.status());
-  std::fputs(outcome->output.c_str(), outcome->exit_code == 0 ? stdout : stderr);
-  return outcome->exit_code;
-}
-
 int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environment& environment) {
   const auto request = MakeSweepRequest(flags, environment);
   if (!request.ok()) return command::ReportError(request.status());
-  if (!flags.link.rate.empty()) return BenchLinkedCollectives(flags, environment);
+  if (!flags.link.rate.empty()) {
+    constexpr int64_t kAllMs = 3600 * 1000;
+    return RunOnHosts(environment.binary, WordsOfALinkedRank(CommandLineOfThisProcess()),
+                      std::max(1, flags.launch.world_size), flags.link, environment, kAllMs);
+  }
   const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return command::ReportError(plan.status());
   const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
@@ -187,27 +174,18 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
 
 void AddSweepFlags(CLI::App* app, BenchCollectivesFlags* flags) {
   app->add_option("--kind", flags->kind, "all_reduce, reduce_scatter, all_gather, broadcast")
-      ->capture_default_str()
       ->check(CLI::IsMember({"all_reduce", "reduce_scatter", "all_gather", "broadcast"}));
-  app->add_option("--min-bytes", flags->min_bytes, "Smallest size")
-      ->capture_default_str()
-      ->type_name("SIZE");
-  app->add_option("--max-bytes", flags->max_bytes, "Largest size")
-      ->capture_default_str()
-      ->type_name("SIZE");
+  app->add_option("--min-bytes", flags->min_bytes, "Smallest size")->type_name("SIZE");
+  app->add_option("--max-bytes", flags->max_bytes, "Largest size")->type_name("SIZE");
   app->add_option("--factor", flags->request.factor, "From one size to the next")
-      ->capture_default_str()
       ->check(CLI::Range(1.01, 1e6));
   app->add_option("--seconds", flags->request.seconds,
                   "Time to measure each size, communicator and placement")
-      ->capture_default_str()
       ->check(CLI::Range(0.001, 3600.0));
   app->add_option("--blocks", flags->request.blocks,
                   "Blocks of four turns, A B B A, for each size; each turn connects anew")
-      ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app->add_option("--timeout", flags->timeout_s, "Seconds that one collective may take")
-      ->capture_default_str()
       ->check(CLI::Range(0.1, 1e5));
   app->add_option("--seed", flags->request.seed, "Of the bootstrap")->capture_default_str();
 }
@@ -238,10 +216,10 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
                    "Whose environment variables name this rank: auto, none, torchrun, openmpi, "
                    "slurm, pmi")
       ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+  collectives->option_defaults()->always_capture_default();
   AddSweepFlags(collectives, flags.get());
   AddLinkFlags(collectives, &flags->link);
   collectives->add_option("--format", flags->format, "What to print: table, nccl-tests, csv, json")
-      ->capture_default_str()
       ->check(CLI::IsMember({"table", "nccl-tests", "csv", "json"}));
   collectives->footer(
       "Example: engine bench collectives -n 2 --a tcp --b ./libengine_mine.so\n"

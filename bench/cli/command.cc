@@ -10,16 +10,6 @@
 #include "bench/cli/flags.h"
 
 namespace engine {
-namespace {
-
-Result<std::string> BinaryOfThisProcess() {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) return path.string();
-  return Status::Error(StatusCode::kInternal, "/proc/self/exe: %s", error.message().c_str());
-}
-
-}  // namespace
 
 std::vector<std::string> CommandLineOfThisProcess() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -33,13 +23,6 @@ bench::Machine ThisMachine() {
                                 bench::ShellWords(CommandLineOfThisProcess()));
 }
 
-Result<bench::Program> MakeProgram(const command::Environment& environment,
-                                   const std::string& folder) {
-  bench::Program program{.environment = environment.variables, .folder = folder};
-  ENGINE_ASSIGN_OR_RETURN(program.binary, BinaryOfThisProcess());
-  return program;
-}
-
 Result<std::unique_ptr<bench::ScratchFolder>> MakeScratch() {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
@@ -50,14 +33,24 @@ Result<std::unique_ptr<bench::ScratchFolder>> MakeScratch() {
   return bench::ScratchFolder::Create(parent.string());
 }
 
+int RunOnHosts(const std::string& program, const std::vector<std::string>& arguments, int hosts,
+               const LinkFlags& link, const command::Environment& environment, int64_t timeout_ms) {
+  const auto scratch = MakeScratch();
+  if (!scratch.ok()) return command::ReportError(scratch.status());
+  const auto outcome = bench::RunOnLinkedHosts(
+      arguments, hosts, link.rate, link.congestion,
+      {.binary = program, .environment = environment.variables, .folder = (*scratch)->path()},
+      timeout_ms);
+  if (!outcome.ok()) return command::ReportError(outcome.status());
+  std::fputs(outcome->output.c_str(), outcome->exit_code == 0 ? stdout : stderr);
+  return outcome->exit_code;
+}
+
 void AddSideFlags(CLI::App* app, const std::string& name, SideFlags* flags, bool with_plugins) {
   const std::string title = name == "a" ? "A" : "B";
   if (with_plugins) {
-    app->add_option("--" + name, flags->plugins,
-                    "Plugins of " + title + ", each for the role it fills")
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->type_name("NAME,...");
+    command::AddPlugins(app, "--" + name, &flags->plugins,
+                        "Plugins of " + title + ", each for the role it fills");
   }
   command::AddOverrides(app, "--" + name + "-set", &flags->overrides,
                         "Override a key for " + title + " alone; can be repeated");
@@ -71,7 +64,6 @@ void AddLinkFlags(CLI::App* app, LinkFlags* flags) {
                   "rate; needs root")
       ->type_name("RATE");
   app->add_option("--congestion", flags->congestion, "TCP congestion control on the links")
-      ->capture_default_str()
       ->type_name("NAME");
 }
 

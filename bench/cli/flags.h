@@ -25,12 +25,14 @@ struct LinkFlags {
 void AddSideFlags(CLI::App* app, const std::string& name, SideFlags* flags, bool with_plugins);
 void AddLinkFlags(CLI::App* app, LinkFlags* flags);
 
+// Runs `program` once per host and prints what rank 0 printed, or what the rank did that failed: its
+// exit code.
+int RunOnHosts(const std::string& program, const std::vector<std::string>& arguments, int hosts,
+               const LinkFlags& link, const command::Environment& environment, int64_t timeout_ms);
+
 std::vector<std::string> CommandLineOfThisProcess();
 bench::Machine ThisMachine();
 Result<std::unique_ptr<bench::ScratchFolder>> MakeScratch();
-// This executable, for ranks; `folder` is that of their files.
-Result<bench::Program> MakeProgram(const command::Environment& environment,
-                                   const std::string& folder);
 
 // Add one subcommand of `engine bench` each.
 void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int* exit_code);

@@ -128,7 +128,9 @@ Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& envi
   ENGINE_ASSIGN_OR_RETURN(const auto scratch, MakeScratch());
   ENGINE_ASSIGN_OR_RETURN(const bench::TrainRequest request,
                           MakeTrainRequest(flags, scratch->path(), environment));
-  ENGINE_ASSIGN_OR_RETURN(const bench::Program program, MakeProgram(environment, scratch->path()));
+  const bench::Program program{.binary = environment.binary,
+                               .environment = environment.variables,
+                               .folder = scratch->path()};
   if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(command::PrepareFolder(flags.out));
   const auto progress = [&](const std::string& line) {
     if (!flags.quiet) std::fprintf(stderr, "%s\n", line.c_str());
@@ -155,42 +157,31 @@ void AddProfileFlags(CLI::App* app, bench::ProfileChoice* choice) {
                   "In place of CONFIG: layer times of a known network; computing is a sleep")
       ->type_name("NAME");
   app->add_option("--time-scale", choice->time_scale, "Of a profile: its times, multiplied")
-      ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app->add_option("--bytes-scale", choice->bytes_scale, "Of a profile: its bytes, multiplied")
-      ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app->add_option("--jitter", choice->jitter, "Of a profile: share by which its times vary")
-      ->capture_default_str()
       ->check(CLI::Range(0.0, 0.99));
 }
 
 void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
   bench::TrainRequest& request = flags->request;
-  app->add_option("-n,--ranks", request.ranks, "Number of ranks")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
+  app->add_option("-n,--ranks", request.ranks, "Number of ranks")->check(CLI::Range(1, 4096));
   app->add_option("--servers", request.servers,
                   "Parameter servers of their own, as in engine run; with --link each on a host of "
                   "its own, behind a link of the same rate")
-      ->capture_default_str()
       ->check(CLI::Range(0, 64));
   app->add_option("--steps", request.steps, "Steps that are measured, of each run")
-      ->capture_default_str()
       ->check(CLI::Range(int64_t{2}, int64_t{1000000}));
   app->add_option("--warmup", request.warmup, "Steps before them, of each run")
-      ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1000000}));
   app->add_option("--blocks", request.blocks, "Blocks of four runs, A B B A")
-      ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app->add_option("--loss-tolerance", request.loss_tolerance,
                   "Losses of one step may differ by so much, relatively")
-      ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
   app->add_option("--seed", request.seed, "Of the bootstrap")->capture_default_str();
   app->add_option("--timeout", flags->timeout_s, "Seconds that one run may take")
-      ->capture_default_str()
       ->check(CLI::Range(0.1, 1e6));
 }
 
@@ -212,13 +203,13 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
       train, "--set", &flags->config.overrides,
       "Override a key for both sides: --set train.batch_per_rank=8; can be repeated");
   command::AddPluginFolders(train, "--plugin-path", &flags->config.plugin.folders);
+  train->option_defaults()->always_capture_default();
   AddTrainNumbers(train, flags.get());
   AddLinkFlags(train, &flags->link);
   AddProfileFlags(train, &flags->profile);
   train->add_option("--out", flags->out, "Folder for report.html, results.csv and results.json")
       ->type_name("DIR");
   train->add_option("--format", flags->format, "What to print: table, csv, json")
-      ->capture_default_str()
       ->check(CLI::IsMember({"table", "csv", "json"}));
   train->add_flag("-q,--quiet", flags->quiet, "No line for each run");
   train->footer(
@@ -226,8 +217,7 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
       "Exit code 65: the losses of A and B differ, so there is no conclusion. "
       "docs/benchmarking.md");
   train->callback([flags, &environment, exit_code] {
-    const Status status = BenchTrain(*flags, environment);
-    *exit_code = status.ok() ? 0 : command::ReportError(status);
+    *exit_code = command::ReportError(BenchTrain(*flags, environment));
   });
 }
 

@@ -44,10 +44,8 @@ std::string TimingColumns(const Timing& timing) {
 }
 
 std::string RatioColumns(const Ratio& ratio) {
-  const char* const words = Judge(ratio) == Conclusion::kFaster   ? "faster"
-                            : Judge(ratio) == Conclusion::kSlower ? "slower"
-                                                                  : "not separable";
-  return Format("  %6.2fx  %.2f to %.2f  %s", ratio.estimate, ratio.low, ratio.high, words);
+  return Format("  %6.2fx  %.2f to %.2f  %s", ratio.estimate, ratio.low, ratio.high,
+                Name(Judge(ratio)));
 }
 
 // As wide as `width`, with two digits behind the point while there is room.

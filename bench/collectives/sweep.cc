@@ -247,19 +247,6 @@ Result<SweepResult> Sweep::Run(const std::function<void(const SweepRow&)>& on_ro
 
 }  // namespace
 
-double BusFactor(TransferKind kind, int ranks) {
-  const double n = ranks;
-  switch (kind) {
-    case TransferKind::kAllReduce:
-      return 2 * (n - 1) / n;
-    case TransferKind::kReduceScatter:
-    case TransferKind::kAllGather:
-      return (n - 1) / n;
-    default:
-      return 1;
-  }
-}
-
 std::vector<int64_t> Sizes(const SweepRequest& request, int ranks) {
   std::vector<int64_t> sizes;
   for (double bytes = static_cast<double>(request.min_bytes);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "bench/collectives/contender.h"
 #include "bench/statistics/ratio.h"
 #include "bench/statistics/summary.h"
+#include "tools/trace/step_figures.h"
 
 namespace engine::bench {
 
@@ -52,8 +52,7 @@ struct SweepResult {
   std::string wrong_in_words;  // the first, with its communicator
 };
 
-// bytes on the busiest link / bytes of the result, as nccl-tests define busbw / algbw.
-double BusFactor(TransferKind kind, int ranks);
+using trace::BusFactor;
 
 // The sizes of the request, without repetition.
 std::vector<int64_t> Sizes(const SweepRequest& request, int ranks);

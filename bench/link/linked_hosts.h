@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/link/namespaces.h"
 #include "engine/status.h"
 
 namespace engine::bench {
@@ -65,12 +66,11 @@ class LinkedHosts {
   // Needs root and the programs ip and tc. Takes about 50 ms for two hosts. kUnsupported says what
   // is missing and what to do; kInvalidArgument names the wrong option.
   static Result<std::unique_ptr<LinkedHosts>> Create(const LinkOptions& options);
-  ~LinkedHosts();
   LinkedHosts(const LinkedHosts&) = delete;
   LinkedHosts& operator=(const LinkedHosts&) = delete;
 
-  int hosts() const;
-  const LinkFacts& facts() const;
+  int hosts() const { return options_.hosts; }
+  const LinkFacts& facts() const { return facts_; }
   // What to put in front of a program and its arguments so that it runs on `host`:
   // {"ip", "netns", "exec", name}. It keeps the pid (it ends in exec), environment, working
   // directory and open files.
@@ -82,9 +82,23 @@ class LinkedHosts {
   Result<LinkCounters> Counters() const;
 
  private:
-  struct State;
-  explicit LinkedHosts(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit LinkedHosts(const LinkOptions& options);
+  Status Make();
+  Status MakeSwitch() const;
+  Status MakeHost(int index) const;
+  Status NameHost(int index) const;
+  Status Limit(const std::string& name, const std::vector<std::string>& devices) const;
+  Status MakeRoutes();
+  Status RouteAll(const std::string& how) const;
+  Result<std::string> DefaultCongestion() const;
+  // Has ip carry out `commands` in the namespace `name`.
+  Status Ip(const std::string& name, const std::string& commands) const;
+  const std::string& host(int index) const { return namespaces_->names()[index + 1]; }
+
+  const LinkOptions options_;
+  const std::string ip_, tc_;  // paths of the programs
+  LinkFacts facts_;
+  std::unique_ptr<Namespaces> namespaces_;  // of the switch, then of the hosts
 };
 
 }  // namespace engine::bench

@@ -1,8 +1,5 @@
 #include "bench/profile/profile.h"
 
-#include <algorithm>
-#include <array>
-
 namespace engine::bench {
 namespace {
 
@@ -36,12 +33,6 @@ constexpr LayerProfile kProfiles[] = {
 
 }  // namespace
 
-std::vector<std::string> ProfileNames() {
-  std::vector<std::string> names;
-  for (const LayerProfile& profile : kProfiles) names.emplace_back(profile.name);
-  return names;
-}
-
 Result<LayerProfile> FindProfile(std::string_view name) {
   std::string known;
   for (const LayerProfile& profile : kProfiles) {
@@ -50,20 +41,6 @@ Result<LayerProfile> FindProfile(std::string_view name) {
   }
   return Status::Error(StatusCode::kInvalidArgument, "there is no profile '%.*s'; there are: %s",
                        static_cast<int>(name.size()), name.data(), known.c_str());
-}
-
-ScheduleBounds Bounds(const ProfileFacts& facts, int ranks, double goodput_bits_per_second) {
-  const double forward = facts.forward_seconds, backward = facts.backward_seconds;
-  const double bits_sent =
-      8.0 * static_cast<double>(facts.gradient_bytes) * 2 * (ranks - 1) / ranks;
-  ScheduleBounds bounds;
-  bounds.communication_seconds = bits_sent / goodput_bits_per_second;
-  const double communication = bounds.communication_seconds;
-  bounds.ratio = communication / (forward + backward);
-  bounds.no_overlap = forward + backward + communication;
-  bounds.backward_overlap = forward + std::max(backward, communication);
-  bounds.full_overlap = std::max(forward + backward, communication);
-  return bounds;
 }
 
 }  // namespace engine::bench

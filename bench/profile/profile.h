@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/status.h"
 
@@ -28,9 +27,6 @@ struct LayerProfile {
   std::span<const ProfileLayer> layers;
 };
 
-// "vgg16", "resnet50", for messages and `--profile`.
-std::vector<std::string> ProfileNames();
-
 // kInvalidArgument lists the names.
 Result<LayerProfile> FindProfile(std::string_view name);
 
@@ -51,26 +47,11 @@ struct ProfileFacts {
   double forward_seconds = 0;   // F
   double backward_seconds = 0;  // B
   int64_t gradient_bytes = 0;   // M
-  int64_t largest_layer_bytes = 0;
-  int64_t first_layer_bytes = 0;  // needed first and produced last
-  int layers = 0;
 };
 
 // A model net { ... } of profile_ops, made-up data and sgd: the text of a configuration that
 // `engine run` takes as it is. kInvalidArgument for an unknown name or a scale out of range.
 Result<std::string> ProfileConfig(std::string_view name, const ProfileOptions& options);
 Result<ProfileFacts> GetProfileFacts(std::string_view name, const ProfileOptions& options);
-
-// Times of one step in seconds that theory gives, from F, B and the time C that the gradients need
-// on the link.
-struct ScheduleBounds {
-  double communication_seconds = 0;  // C of a ring all-reduce: 2 (n-1)/n * M / goodput
-  double ratio = 0;                  // r = C / (F + B)
-  double no_overlap = 0;             // F + B + C: everything is sent after the backward pass
-  double backward_overlap = 0;       // F + max(B, C): the next step waits for all gradients
-  double full_overlap = 0;           // max(F + B, C): it waits only for what it needs
-};
-
-ScheduleBounds Bounds(const ProfileFacts& facts, int ranks, double goodput_bits_per_second);
 
 }  // namespace engine::bench

@@ -50,12 +50,8 @@ ProfileFacts FactsOf(const LayerProfile& profile, const ProfileOptions& options)
   ProfileFacts facts;
   facts.forward_seconds = profile.forward_ms * options.time_scale / 1e3;
   facts.backward_seconds = BackwardMs(profile) * options.time_scale / 1e3;
-  facts.layers = static_cast<int>(profile.layers.size());
   for (const ProfileLayer& layer : profile.layers) {
-    const int64_t bytes = ScaledBytes(layer, options.bytes_scale);
-    facts.gradient_bytes += bytes;
-    facts.largest_layer_bytes = std::max(facts.largest_layer_bytes, bytes);
-    facts.first_layer_bytes = bytes;
+    facts.gradient_bytes += ScaledBytes(layer, options.bytes_scale);
   }
   return facts;
 }

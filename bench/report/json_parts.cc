@@ -1,7 +1,5 @@
 #include "bench/report/json_parts.h"
 
-#include <cmath>
-
 namespace engine::bench {
 
 using Json = nlohmann::ordered_json;
@@ -13,13 +11,11 @@ Json SummaryJson(const Summary& summary) {
 }
 
 Json RatioJson(const Ratio& ratio) {
-  constexpr const char* kWords[] = {"faster", "slower", "not separable"};
-  const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
   return {{"b_over_a_speed", ratio.estimate},
-          {"interval", {finite(ratio.low), finite(ratio.high)}},
+          {"interval", {ratio.low, ratio.high}},
           {"confidence", 0.95},
           {"by_pair", ratio.by_pair},
-          {"b_is", kWords[static_cast<int>(Judge(ratio))]}};
+          {"b_is", Name(Judge(ratio))}};
 }
 
 Json MachineJson(const Machine& machine) {

@@ -10,7 +10,7 @@
 namespace engine::bench {
 
 nlohmann::ordered_json SummaryJson(const Summary& summary);
-// "interval" is null on the side where it has no end.
+// "interval" is null on the side where it has no end: JSON has no infinity.
 nlohmann::ordered_json RatioJson(const Ratio& ratio);
 nlohmann::ordered_json MachineJson(const Machine& machine);
 

@@ -1,4 +1,4 @@
-// The forms that programs read.
+// The forms that programs read. A number that is not finite becomes null.
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include <cmath>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "bench/report/facts.h"
 #include "bench/report/json_parts.h"
@@ -22,12 +21,6 @@ Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-Json LossesJson(const std::vector<double>& losses) {
-  Json json = Json::array();
-  for (const double loss : losses) json.push_back(std::isfinite(loss) ? Json(loss) : Json());
-  return json;
-}
-
 Json ToJson(const RunResult& run) {
   return {{"side", Name(run.side)},
           {"block", run.block + 1},
@@ -41,7 +34,7 @@ Json ToJson(const RunResult& run) {
           {"sent_packets", run.sent_packets},
           {"dropped_packets", run.dropped_packets},
           {"step_seconds", run.step_seconds},
-          {"losses", LossesJson(run.losses)}};
+          {"losses", run.losses}};
 }
 
 Json ToJson(const Side& side) {
@@ -85,12 +78,11 @@ Json ConditionsJson(const TrainResult& result) {
 
 Json DifferenceJson(const TrainResult& result) {
   if (!result.difference) return {};
-  const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
   return {{"step", result.difference->step},
           {"run", result.difference->run + 1},
-          {"loss", finite(result.difference->loss)},
+          {"loss", result.difference->loss},
           {"other_run", result.difference->other_run + 1},
-          {"other_loss", finite(result.difference->other_loss)}};
+          {"other_loss", result.difference->other_loss}};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -71,18 +72,6 @@ std::string Factor(double value, double estimate) {
 
 }  // namespace
 
-double StudentT975(int degrees) {
-  constexpr double kTable[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
-                               2.306,  2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-                               2.131,  2.120, 2.110, 2.101, 2.093, 2.086};
-  if (degrees < 1) return std::numeric_limits<double>::infinity();
-  if (degrees <= static_cast<int>(std::size(kTable))) return kTable[degrees - 1];
-  // Cornish-Fisher expansion in 1 / degrees; off by less than 0.001 from 20 on.
-  const double z = 1.959964, n = degrees;
-  const double z3 = z * z * z, z5 = z3 * z * z;
-  return z + (z3 + z) / (4 * n) + (5 * z5 + 16 * z3 + 3 * z) / (96 * n * n);
-}
-
 Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& options) {
   Ratio ratio;
   double sum = 0;
@@ -98,7 +87,7 @@ Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& opti
   if (pairs.size() < 2) return ratio;
   // A bootstrap of n values sees a variance that is too small by (n - 1) / n.
   const double error = BootstrapDeviation(pairs, options) * std::sqrt(n / (n - 1));
-  const double reach = StudentT975(static_cast<int>(pairs.size()) - 1) * error;
+  const double reach = boost::math::quantile(boost::math::students_t(n - 1), 0.975) * error;
   ratio.low = ratio.estimate * std::exp(-reach);
   ratio.high = ratio.estimate * std::exp(reach);
   return ratio;

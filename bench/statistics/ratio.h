@@ -34,6 +34,10 @@ struct BootstrapOptions {
 Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& options);
 
 enum class Conclusion { kFaster, kSlower, kNotSeparable };
+constexpr const char* Name(Conclusion conclusion) {
+  constexpr const char* kNames[] = {"faster", "slower", "not separable"};
+  return kNames[static_cast<int>(conclusion)];
+}
 
 // kFaster: B is faster than A, with 95 % confidence.
 Conclusion Judge(const Ratio& ratio);
@@ -41,8 +45,5 @@ Conclusion Judge(const Ratio& ratio);
 // "B is 1.27x faster than A (95 % interval 1.24 to 1.30)", "B is 1.10x slower than A (...)",
 // "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)".
 std::string ConclusionText(const Ratio& ratio);
-
-// 0.975 quantile of Student's t distribution with `degrees` >= 1 degrees of freedom.
-double StudentT975(int degrees);
 
 }  // namespace engine::bench

@@ -1,6 +1,5 @@
 #include "bench/statistics/summary.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace engine::bench {

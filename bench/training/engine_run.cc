@@ -4,14 +4,14 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "app/launch/exit_code.h"
 #include "app/launch/server_key.h"
 #include "bench/link/linked_ranks.h"
-#include "bench/training/metrics_lines.h"
 #include "bench/training/traced_steps.h"
 #include "tools/trace/trace_format.h"
 
@@ -44,6 +44,34 @@ void AddPluginFolders(const TrainRequest& request, const Side& side,
       arguments->insert(arguments->end(), {"--plugin-path", folder});
     }
   }
+}
+
+// The losses that a run wrote (docs/configuration.md), of each step from the first. kMissingInput when
+// there is no such file; kBadData when a line is no JSON object or a step is missing.
+Result<std::vector<double>> ReadLosses(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return Status::Error(StatusCode::kMissingInput, "the run wrote no metrics to %s", path.c_str());
+  }
+  std::vector<double> losses;
+  for (std::string text; std::getline(file, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, false);
+    if (!line.is_object()) {
+      return Status::Error(StatusCode::kBadData, "%s holds a line that is no JSON object",
+                           path.c_str());
+    }
+    if (line.value("event", "") != "step") continue;
+    if (line.value("step", int64_t{0}) != static_cast<int64_t>(losses.size()) + 1) {
+      return Status::Error(StatusCode::kBadData, "%s lacks step %zu", path.c_str(),
+                           losses.size() + 1);
+    }
+    // JSON has no NaN; the writer puts null there.
+    const auto loss = line.find("loss");
+    losses.push_back(loss != line.end() && loss->is_number()
+                         ? loss->get<double>()
+                         : std::numeric_limits<double>::quiet_NaN());
+  }
+  return losses;
 }
 
 // A code that has this exit code.

@@ -17,19 +17,6 @@ double Seconds(const trace::Span& span) {
   return static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
 }
 
-void AddTask(const trace::RankTimeline& timeline, const trace::Span& span, StepTimes* times) {
-  switch (timeline.tasks[span.task].kind) {
-    case TaskKind::kForward:
-      times->forward += Seconds(span);
-      break;
-    case TaskKind::kBackward:
-      times->backward += Seconds(span);
-      break;
-    default:
-      break;
-  }
-}
-
 // By step, ascending; only steps that have ended.
 std::map<uint64_t, StepTimes> StepsOf(const trace::RankTimeline& timeline) {
   std::map<uint64_t, StepTimes> steps;
@@ -39,8 +26,11 @@ std::map<uint64_t, StepTimes> StepsOf(const trace::RankTimeline& timeline) {
   for (const trace::Span& span : timeline.spans) {
     const auto step = steps.find(span.step);
     if (step == steps.end()) continue;
-    if (span.kind == trace::SpanKind::kTask) AddTask(timeline, span, &step->second);
     if (span.kind == trace::SpanKind::kWait) step->second.waited += Seconds(span);
+    if (span.kind != trace::SpanKind::kTask) continue;
+    const TaskKind kind = timeline.tasks[span.task].kind;
+    if (kind == TaskKind::kForward) step->second.forward += Seconds(span);
+    if (kind == TaskKind::kBackward) step->second.backward += Seconds(span);
   }
   return steps;
 }

@@ -2,7 +2,6 @@
 // plugin that includes it and no part of the ABI.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <span>
 

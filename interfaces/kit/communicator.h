@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 
 #include "engine/communicator.h"
 #include "engine/host.h"
@@ -71,6 +72,27 @@ inline Status CheckTransfer(const Transfer& transfer, const RankInfo& ranks, con
   if ((!sends || transfer.send) && (!receives || transfer.recv)) return {};
   return Status::Error(StatusCode::kInvalidArgument, "%s without a buffer",
                        Describe(transfer).c_str());
+}
+
+// The body of the create function of a communicator without servers: `make` gives a
+// Result<std::unique_ptr<...>>, and may throw.
+template <typename MakeCommunicator>
+Status CreateCommunicator(Host& host, const char* plugin, Object** out,
+                          const MakeCommunicator& make) noexcept {
+  if (host.rank_info().is_server != 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "communicator '%s' has no servers: drop --servers or choose one that "
+                         "has, such as zmq_ps",
+                         plugin);
+  }
+  try {
+    ENGINE_ASSIGN_OR_RETURN(auto communicator, make());
+    *out = communicator.release();
+    return {};
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kResourceExhausted, "cannot start %s: %s", plugin,
+                         error.what());
+  }
 }
 
 }  // namespace engine::kit

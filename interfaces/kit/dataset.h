@@ -1,90 +1,21 @@
-// Parts to build datasets from: files and the share that is held out.
+// Parts to build datasets from: files, the share that is held out, and what most datasets are.
 // Compiled into the plugin that includes it and no part of the ABI.
 #pragma once
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <cinttypes>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <new>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "engine/dataset.h"
+#include "engine/options.h"
+#include "kit/file.h"
 
 namespace engine::kit {
-
-// A regular file that the user named, open for reading.
-class InputFile {
- public:
-  // kMissingInput with the reason of the system; kBadData when it is no regular file (a FIFO is
-  // refused, not waited for).
-  static Result<InputFile> Open(const std::string& path) {
-    InputFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat info {};
-    if (file.fd_ < 0 || fstat(file.fd_, &info) != 0) {
-      return Status::Error(StatusCode::kMissingInput, "cannot open '%s': %s", path.c_str(),
-                           std::strerror(errno));
-    }
-    if (!S_ISREG(info.st_mode)) {
-      return Status::Error(StatusCode::kBadData, "%s: not a regular file", path.c_str());
-    }
-    file.size_bytes_ = info.st_size;
-    return file;
-  }
-  InputFile(InputFile&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), size_bytes_(other.size_bytes_) {}
-  InputFile& operator=(InputFile&&) = delete;
-  ~InputFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  int fd() const { return fd_; }
-  int64_t size_bytes() const { return size_bytes_; }  // when it was opened
-  int Release() { return std::exchange(fd_, -1); }    // gives the descriptor away
-
- private:
-  explicit InputFile(int fd) : fd_(fd) {}
-  int fd_;
-  int64_t size_bytes_ = 0;
-};
-
-// A file as memory, read-only: ranks of one host share it, and only what is read is there. A file
-// that is made shorter in the meantime ends the process (SIGBUS), as with any mapped file: replace
-// files, do not write into them.
-class MappedFile {
- public:
-  // Errors of InputFile::Open; kResourceExhausted when it cannot be mapped.
-  static Result<MappedFile> Open(const std::string& path) {
-    ENGINE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    const auto size = static_cast<size_t>(file.size_bytes());
-    if (size == 0) return MappedFile({});  // which mmap refuses
-    void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd(), 0);
-    if (mapped == MAP_FAILED) {
-      return Status::Error(StatusCode::kResourceExhausted, "cannot map '%s': %s", path.c_str(),
-                           std::strerror(errno));
-    }
-    return MappedFile({static_cast<const uint8_t*>(mapped), size});
-  }
-  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile() {
-    if (!bytes_.empty()) munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
-  }
-
-  std::span<const uint8_t> bytes() const { return bytes_; }  // begins at a multiple of a page
-
- private:
-  explicit MappedFile(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  std::span<const uint8_t> bytes_;
-};
 
 // Runs what may throw std::bad_alloc, as reading a large file may: kResourceExhausted then.
 template <typename Body>
@@ -115,5 +46,93 @@ inline std::pair<size_t, int64_t> Locate(std::span<const int64_t> ends, int64_t 
       static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), index) - ends.begin());
   return {place, index - (place == 0 ? 0 : ends[place - 1])};
 }
+
+// A dataset of samples with one input and one target, which it reads when it is opened.
+class ReadDataset : public Dataset {
+ public:
+  DatasetInfo info() const noexcept final {
+    const size_t tensors = knows_samples_ ? 1 : 0;
+    return {.name = name_,
+            .inputs = {&input_, tensors},
+            .targets = {&target_, tensors},
+            .train_samples = train_samples_,
+            .held_out_samples = held_out_samples_,
+            .digest = digest_};
+  }
+  Status Open(uint64_t seed) noexcept final {
+    seed_ = seed;
+    return CatchNoMemory([this] { return Read(); });
+  }
+
+ protected:
+  ReadDataset(std::string name, const SampleTensor& input, const SampleTensor& target)
+      : name_(std::move(name)), input_(input), target_(target) {}
+
+  // Finds out the numbers of samples and the digest, and the tensors if they are not known before.
+  virtual Status Read() = 0;
+
+  // Constant after Open.
+  const std::string name_;
+  SampleTensor input_, target_;
+  bool knows_samples_ = true;  // what tensors they have
+  uint64_t seed_ = 1;
+  int64_t train_samples_ = 0, held_out_samples_ = 0;
+  std::string digest_;
+};
+
+// Samples of `context` tokens and, as targets, the token that follows each of them. Sample i of what
+// is trained on begins at i * context + offset, where the offset, less than `context`, depends on
+// seed and epoch: so every epoch cuts the text in other places. Samples for evaluation begin at
+// i * context.
+class TokenDataset : public ReadDataset {
+ protected:
+  // What its messages say.
+  struct Words {
+    const char *tokens, *where, *advice;
+  };
+
+  TokenDataset(std::string name, const Options& options, int64_t classes, TensorContent content)
+      : ReadDataset(std::move(name), TokenTensor("input", options, classes, content),
+                    TokenTensor("target", options, classes, content)),
+        context_(options.Int("context")),
+        holdout_(options.Float("holdout")) {}
+
+  int64_t OffsetIn(const FillCall& call) const noexcept {
+    if (call.split != Split::kTrain) return 0;
+    return static_cast<int64_t>(RandomBits({seed_, call.epoch}) % static_cast<uint64_t>(context_));
+  }
+
+  // In `tokens` tokens, so that the last sample ends, with its last target, inside of them where
+  // samples begin up to `offsets` - 1 tokens later.
+  int64_t SamplesIn(int64_t tokens, int64_t offsets) const noexcept {
+    return std::max<int64_t>(tokens - offsets, 0) / context_;
+  }
+
+  // kBadData when there are no samples to train on, or none to evaluate on although they are wanted.
+  Status CheckSamples(const std::string& path, int64_t train_tokens, int64_t held_out_tokens,
+                      bool evaluates, const Words& words) const {
+    const bool trains = train_samples_ > 0;
+    if (trains && (held_out_samples_ > 0 || !evaluates)) return {};
+    return Status::Error(StatusCode::kBadData,
+                         "%s: %" PRId64 " %s to %s, of which a context of %" PRId64
+                         " needs at least %" PRId64 "%s; give %s",
+                         path.c_str(), trains ? held_out_tokens : train_tokens, words.tokens,
+                         trains ? "evaluate on" : "train on", context_,
+                         trains ? context_ + 1 : 2 * context_, words.where, words.advice);
+  }
+
+  const int64_t context_;
+  const double holdout_;
+
+ private:
+  static SampleTensor TokenTensor(const char* name, const Options& options, int64_t classes,
+                                  TensorContent content) {
+    return {.name = name,
+            .shape = {options.Int("context")},
+            .dtype = DType::kInt32,
+            .content = content,
+            .classes = classes};
+  }
+};
 
 }  // namespace engine::kit

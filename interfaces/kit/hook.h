@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <cstring>
-#include <new>
 
 #include "engine/device.h"
 #include "engine/ext/wire_format.h"
 #include "engine/host.h"
 #include "engine/status.h"
 #include "kit/accelerator.h"
+#include "kit/create.h"
 
 namespace engine::kit {
 
@@ -24,9 +24,7 @@ Status MakeCpuHook(Host& host, const char* name, Object** out, const Args&... ar
                          "device",
                          name, device->type());
   }
-  *out = new (std::nothrow) Hook(args...);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return Make<Hook>(out, args...);
 }
 
 // Between float32 and a type of 16 bits, in host memory.
@@ -71,9 +69,7 @@ inline Status MakeCastHook(Host& host, const char* name, DType dtype, const Cast
                            Object** out) noexcept {
   FlatMath* math = nullptr;
   ENGINE_RETURN_IF_ERROR(FindMath(host, name, &math));
-  *out = new (std::nothrow) CastHook(dtype, loops, math);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return Make<CastHook>(out, dtype, loops, math);
 }
 
 }  // namespace engine::kit

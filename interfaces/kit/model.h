@@ -3,14 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
-#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/model.h"
 #include "engine/plugin.h"
+#include "kit/create.h"
 #include "kit/options.h"
 
 namespace engine::kit {
@@ -113,14 +112,6 @@ inline Result<ModelValue> ChannelsLast(ModelBuilder& builder, const char* model)
                        "model.%s reads images of (channels, height, width): it needs such data, as "
                        "data { mnist { ... } } or data { cifar10 { ... } }",
                        model);
-}
-
-// The create function of a T that is made of its options.
-template <typename T>
-Status Create(Host&, const Options& options, Object** out) noexcept {
-  *out = new (std::nothrow) T(options);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory");
 }
 
 }  // namespace engine::kit

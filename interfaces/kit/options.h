@@ -29,6 +29,11 @@ constexpr OptionSpec IntsOption(OptionName name, OptionDefault value, double min
   return NumberOption(OptionType::kInts, name, value, min, max, doc);
 }
 
+constexpr OptionSpec FloatOption(OptionName name, OptionDefault value, double min, double max,
+                                 OptionDoc doc) noexcept {
+  return NumberOption(OptionType::kFloat, name, value, min, max, doc);
+}
+
 // An empty default makes an empty string, not a required one.
 constexpr OptionSpec StringOption(OptionName name, OptionDefault value, OptionDoc doc) noexcept {
   return {.name = name, .type = OptionType::kString, .default_value = value, .doc = doc};
@@ -46,6 +51,12 @@ constexpr OptionSpec EnumOption(OptionName name, OptionDefault value, FixedStrin
 
 constexpr OptionSpec OpOption(OptionName name, OptionDefault value, OptionDoc doc) noexcept {
   return {.name = name, .type = OptionType::kOp, .default_value = value, .doc = doc};
+}
+
+// The same as an attribute of `op`, in the descriptor of its library.
+constexpr OptionSpec Attribute(OptionName op, OptionSpec option) noexcept {
+  option.scope = op;
+  return option;
 }
 
 // A file or a folder.

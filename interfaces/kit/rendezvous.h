@@ -7,7 +7,6 @@
 // times, and not N^2. `topic` begins with the prefix of the communicator.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>

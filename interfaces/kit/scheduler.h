@@ -9,7 +9,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include "engine/host.h"
 #include "engine/scheduler.h"
+#include "kit/create.h"
 
 namespace engine::kit {
 
@@ -39,14 +39,6 @@ Status NoThrow(const char* plugin, Body&& body) noexcept {
                          plugin);
   }
   return {};
-}
-
-// The body of a plugin's create function.
-template <typename Made, typename... Args>
-Status Make(Object** out, Args&&... args) noexcept {
-  *out = new (std::nothrow) Made(std::forward<Args>(args)...);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a scheduler");
 }
 
 // Whether every parameter of the next forward pass waits for every gradient, so that no gradient is
@@ -245,32 +237,46 @@ class ReadySet {
   std::vector<uint64_t> words_;        // by position / 64
 };
 
-// Transfers of a step in a fixed order that repeats in every step. Nothing overtakes the head.
+// How a transfer is started: when it is at the head of the list and ready, or as soon as it is ready;
+// kElsewhere: somebody else sees to it.
+enum class Standing : uint8_t { kElsewhere, kListed, kFree };
+
+// Transfers of a step in a fixed order that repeats in every step. Nothing overtakes the head but
+// free ones, which go in order of arrival.
 class TransferList {
  public:
-  // Back to the first transfer of a step, with none ready.
+  // Back to the first transfer of a step, with none ready. All are listed.
   template <typename Before>
   void Reset(std::span<const TaskInfo> tasks, Before before) {
-    Reset(tasks, before, [](const TaskInfo&) { return true; });
+    Reset(tasks, before, [](const TaskInfo&) { return Standing::kListed; });
   }
-  // Of those transfers only that `belongs` says are in the list.
-  template <typename Before, typename Belongs>
-  void Reset(std::span<const TaskInfo> tasks, Before before, Belongs belongs) {
-    std::vector<TaskInfo> transfers;
+  // ... but where `standing_of` a transfer is another.
+  template <typename Before, typename StandingOf>
+  void Reset(std::span<const TaskInfo> tasks, Before before, StandingOf standing_of) {
+    standing_.assign(tasks.size(), Standing::kElsewhere);
+    std::vector<TaskInfo> listed;
     for (const TaskInfo& task : tasks) {
-      if (task.lane == Lane::kIo && belongs(task)) transfers.push_back(task);
+      if (task.lane == Lane::kIo) standing_[task.id] = standing_of(task);
+      if (standing_[task.id] == Standing::kListed) listed.push_back(task);
     }
-    std::sort(transfers.begin(), transfers.end(), before);
+    std::sort(listed.begin(), listed.end(), before);
     list_.clear();
-    for (const TaskInfo& task : transfers) list_.push_back(task.id);
+    for (const TaskInfo& task : listed) list_.push_back(task.id);
     ready_.assign(tasks.size(), 0);
+    free_.Reset(tasks.size());
     head_ = 0;
   }
   void Clear() noexcept {
     std::fill(ready_.begin(), ready_.end(), 0);
+    free_.Clear();
     head_ = 0;
   }
-  void MarkReady(uint32_t task) noexcept { ready_[task] = 1; }
+  // A task is ready: whether it was one of these transfers.
+  bool Take(uint32_t task) noexcept {
+    if (standing_[task] == Standing::kFree) free_.Push(task);
+    if (standing_[task] == Standing::kListed) ready_[task] = 1;
+    return standing_[task] != Standing::kElsewhere;
+  }
 
   // The transfer that must be started next, ready or not; kNoTask when a step has none.
   uint32_t head() const noexcept { return list_.empty() ? kNoTask : list_[head_]; }
@@ -284,12 +290,16 @@ class TransferList {
     if (++head_ == list_.size()) head_ = 0;
     return task;
   }
+  // A free one that is ready, or kNoTask.
+  uint32_t PopFree() noexcept { return free_.Pop(); }
   std::span<const uint32_t> tasks() const noexcept { return list_; }
 
  private:
+  std::vector<Standing> standing_;  // by task
   std::vector<uint32_t> list_;
   std::vector<uint8_t> ready_;  // by task
   size_t head_ = 0;             // in list_
+  ReadyQueue free_;
 };
 
 }  // namespace engine::kit

@@ -7,12 +7,12 @@
 //   value -= learning_rate / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + epsilon)
 #include <cmath>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <string_view>
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "kit/target_clones.h"
 
@@ -104,9 +104,7 @@ class AdamW final : public Optimizer, public SpanUpdates {
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel* kernel = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "adamw", "adamw", &kernel));
-  *out = new (std::nothrow) AdamW(options, kernel);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
+  return kit::Make<AdamW>(out, options, kernel);
 }
 
 }  // namespace
@@ -119,14 +117,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .create = Create},
     NoOps(),
     std::array{
-        kit::NumberOption(OptionType::kFloat, "beta1", "0.9", 0, 0.999999,
-                          "share of the running mean of gradients kept in each step"),
-        kit::NumberOption(OptionType::kFloat, "beta2", "0.999", 0, 0.999999,
-                          "share of the running mean of squared gradients kept in each step"),
-        kit::NumberOption(OptionType::kFloat, "epsilon", "1e-8", 1e-30, 1,
-                          "added to the root of the second moment"),
-        kit::NumberOption(OptionType::kFloat, "weight_decay", "0.01", 0, 1,
-                          "share of the parameter subtracted in each step, times the "
-                          "learning rate")});
+        kit::FloatOption("beta1", "0.9", 0, 0.999999,
+                         "share of the running mean of gradients kept in each step"),
+        kit::FloatOption("beta2", "0.999", 0, 0.999999,
+                         "share of the running mean of squared gradients kept in each step"),
+        kit::FloatOption("epsilon", "1e-8", 1e-30, 1, "added to the root of the second moment"),
+        kit::FloatOption("weight_decay", "0.01", 0, 1,
+                         "share of the parameter subtracted in each step, times the "
+                         "learning rate")});
 
 }  // namespace engine::adamw

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
 #include "kit/options.h"
@@ -86,23 +87,15 @@ struct Files {
   }
 };
 
-class Cifar10 final : public Dataset {
+class Cifar10 final : public kit::ReadDataset {
  public:
   explicit Cifar10(const Options& options)
-      : folder_(options.String("path")), name_("cifar10 " + folder_), pixels_(MakePixelTable()) {}
-
-  DatasetInfo info() const noexcept override {
-    return {.name = name_,
-            .inputs = {&image_, 1},
-            .targets = {&label_, 1},
-            .train_samples = train_.samples(),
-            .held_out_samples = held_out_.samples(),
-            .digest = digest_};
-  }
-
-  Status Open(uint64_t) noexcept override {
-    return kit::CatchNoMemory([this] { return Read(); });
-  }
+      : ReadDataset(
+            "cifar10 " + std::string(options.String("path")),
+            {.name = "image", .shape = {kChannels, kSide, kSide}, .content = TensorContent::kImage},
+            {.name = "label", .shape = {}, .dtype = DType::kInt32, .classes = kClasses}),
+        folder_(options.String("path")),
+        pixels_(MakePixelTable()) {}
 
   Status Fill(const FillCall& call) const noexcept override {
     const Files& from = call.split == Split::kTrain ? train_ : held_out_;
@@ -120,11 +113,13 @@ class Cifar10 final : public Dataset {
   }
 
  private:
-  Status Read() {
+  Status Read() override {
     ENGINE_RETURN_IF_ERROR(
         train_.Open(folder_, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                               "data_batch_4.bin", "data_batch_5.bin"}));
     ENGINE_RETURN_IF_ERROR(held_out_.Open(folder_, {"test_batch.bin"}));
+    train_samples_ = train_.samples();
+    held_out_samples_ = held_out_.samples();
     kit::Digest digest;
     for (const kit::MappedFile& file : train_.files) {
       digest.Add(file.bytes().data(), file.bytes().size());
@@ -134,31 +129,22 @@ class Cifar10 final : public Dataset {
   }
 
   // Constant after Open.
-  const std::string folder_, name_;
+  const std::string folder_;
   const PixelTable pixels_;
-  const SampleTensor image_{
-      .name = "image", .shape = {kChannels, kSide, kSide}, .content = TensorContent::kImage};
-  const SampleTensor label_{
-      .name = "label", .shape = {}, .dtype = DType::kInt32, .classes = kClasses};
   Files train_, held_out_;
-  std::string digest_;
 };
 
-Status Create(Host&, const Options& options, Object** out) noexcept {
-  *out = new Cifar10(options);
-  return {};
-}
-
 }  // namespace
-}  // namespace engine::cifar10
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "cifar10",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kDataset,
+     .kind = PluginKind::kDataset,
      .doc = "the binary version of CIFAR-10",
-     .create = engine::cifar10::Create},
-    engine::NoOps(),
-    std::array{engine::kit::PathOption("path", engine::kit::Path::kRequired,
-                                       "the folder with data_batch_1.bin to data_batch_5.bin, and "
-                                       "test_batch.bin, which is held out")});
+     .create = kit::Create<Cifar10>},
+    NoOps(),
+    std::array{kit::PathOption("path", kit::Path::kRequired,
+                               "the folder with data_batch_1.bin to data_batch_5.bin, and "
+                               "test_batch.bin, which is held out")});
+
+}  // namespace engine::cifar10

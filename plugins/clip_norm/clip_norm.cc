@@ -11,6 +11,7 @@
 #include "device_clip_norm.h"
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "kit/target_clones.h"
 
@@ -127,6 +128,7 @@ class ClipNorm final : public GradientHook {
     return sum;
   }
 
+  // The same on all ranks: of sums that were reduced with the same bits, or of all gradients.
   double Factor() noexcept {
     const double sum =
         sums_are_shared_ ? shared_sums_[0] + shared_sums_[1] * kLargeUnit : SumOfSeen();
@@ -146,14 +148,8 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel *square = nullptr, *scale = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "sum_of_squares", &square));
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "clip_norm", &scale));
-  if (scale) {
-    *out = new (std::nothrow)
-        DeviceClipNorm(options.Float("max_norm"), *host.device(), *square, *scale);
-  } else {
-    *out = new (std::nothrow) ClipNorm(options);
-  }
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  if (!scale) return kit::Make<ClipNorm>(out, options);
+  return kit::Make<DeviceClipNorm>(out, options.Float("max_norm"), *host.device(), *square, *scale);
 }
 
 }  // namespace
@@ -165,7 +161,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "scales all gradients down together when their common L2 norm exceeds max_norm",
      .create = Create},
     NoOps(),
-    std::array{kit::NumberOption(OptionType::kFloat, "max_norm", "", 1e-30, 1e30,
-                                 "largest L2 norm of all gradients of a step together")});
+    std::array{kit::FloatOption("max_norm", "", 1e-30, 1e30,
+                                "largest L2 norm of all gradients of a step together")});
 
 }  // namespace engine::clip_norm

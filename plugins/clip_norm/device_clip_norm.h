@@ -2,8 +2,11 @@
 // leave it, so nothing waits for them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <new>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/ext/accelerator.h"
@@ -25,11 +28,44 @@ class DeviceClipNorm final : public GradientHook {
   HookTraits traits() const noexcept override {
     return {.stage = HookStage::kReduced, .scope = HookScope::kGlobal};
   }
-  Status Setup(uint32_t parameter_count) noexcept override;
-  Status BeginStep(uint64_t step) noexcept override;
-  Status Observe(const GradientView& gradient) noexcept override;
-  Status Apply(const GradientView& gradient) noexcept override;
-  std::span<float> Observed() noexcept override;
+
+  Status Setup(uint32_t parameter_count) noexcept override {
+    void* memory = nullptr;
+    ENGINE_RETURN_IF_ERROR(device_.Allocate(sizeof(float), &memory));
+    sum_ = static_cast<float*>(memory);
+    return CatchNoMemory([&] { seen_.reserve(parameter_count); });
+  }
+
+  Status BeginStep(uint64_t) noexcept override {
+    seen_.clear();
+    is_added_up_ = is_scaled_ = false;
+    return {};
+  }
+
+  // Every step shows the same spans, so that only the first one needs memory for them.
+  Status Observe(const GradientView& gradient) noexcept override {
+    stream_ = gradient.stream;
+    return CatchNoMemory([&] {
+      seen_.push_back({gradient.parameter,
+                       gradient.offset,
+                       {.arrays = {gradient.data, gradient.scale}, .count = gradient.count}});
+    });
+  }
+
+  Status Apply(const GradientView& gradient) noexcept override {
+    stream_ = gradient.stream;
+    ENGINE_RETURN_IF_ERROR(AddUp());
+    if (is_scaled_) return {};
+    is_scaled_ = true;
+    return scale_.Run(
+        {.spans = spans_, .numbers = {&max_norm_, 1}, .shared = sum_, .stream = stream_});
+  }
+
+  // An error shows again in Apply.
+  std::span<float> Observed() noexcept override {
+    if (!AddUp().ok()) is_added_up_ = false;
+    return {sum_, 1};
+  }
 
  private:
   struct Seen {
@@ -38,7 +74,31 @@ class DeviceClipNorm final : public GradientHook {
     FlatSpan span;
   };
 
-  Status AddUp() noexcept;
+  template <typename Body>
+  static Status CatchNoMemory(Body body) noexcept {
+    try {
+      body();
+    } catch (const std::bad_alloc&) {
+      return Status::Error(StatusCode::kResourceExhausted,
+                           "clip_norm has no memory for the list of gradients");
+    }
+    return {};
+  }
+
+  // By place, so that the order of Observe does not matter: transfers end in another order on each
+  // rank, and their factors must not differ.
+  Status AddUp() noexcept {
+    if (is_added_up_) return {};
+    std::sort(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) {
+      return std::tie(a.parameter, a.offset) < std::tie(b.parameter, b.offset);
+    });
+    spans_.clear();
+    ENGINE_RETURN_IF_ERROR(CatchNoMemory([&] {
+      for (const Seen& seen : seen_) spans_.push_back(seen.span);
+    }));
+    is_added_up_ = true;
+    return square_.Run({.spans = spans_, .shared = sum_, .stream = stream_});
+  }
 
   const float max_norm_;
   Device& device_;

@@ -1,11 +1,11 @@
 // clip_value: limits every element of the reduced gradient to [-threshold, threshold]
 // (torch.nn.utils.clip_grad_value_).
 #include <cstdint>
-#include <new>
 #include <span>
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "kit/target_clones.h"
 
@@ -57,9 +57,7 @@ class ClipValue final : public GradientHook {
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel* kernel = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_value", "clip_value", &kernel));
-  *out = new (std::nothrow) ClipValue(options, kernel);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for a hook");
+  return kit::Make<ClipValue>(out, options, kernel);
 }
 
 }  // namespace
@@ -71,7 +69,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
                     .doc = "limits every element of a gradient to [-threshold, threshold]",
                     .create = Create},
                    NoOps(),
-                   std::array{kit::NumberOption(OptionType::kFloat, "threshold", "", 1e-30, 1e30,
-                                                "largest absolute value of an element")});
+                   std::array{kit::FloatOption("threshold", "", 1e-30, 1e30,
+                                               "largest absolute value of an element")});
 
 }  // namespace engine::clip_value

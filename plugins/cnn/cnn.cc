@@ -43,18 +43,19 @@ class Cnn final : public Model {
 };
 
 }  // namespace
-}  // namespace engine::cnn
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "cnn",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kModel,
+     .kind = PluginKind::kModel,
      .doc = "convolutions with batch norm over images, max pooling, a fully connected layer",
-     .create = engine::kit::Create<engine::cnn::Cnn>},
-    engine::NoOps(),
+     .create = kit::Create<Cnn>},
+    NoOps(),
     std::array{
-        engine::kit::IntsOption("channels", "32,64", 1, 1 << 16, "of each convolution"),
-        engine::kit::BoolOption(
+        kit::IntsOption("channels", "32,64", 1, 1 << 16, "of each convolution"),
+        kit::BoolOption(
             "sync_batch_norm", "true",
             "statistics over the batch of all ranks, so that their number makes no difference"),
-        engine::kit::LossOption()});
+        kit::LossOption()});
+
+}  // namespace engine::cnn

@@ -21,8 +21,8 @@ constexpr uint32_t kStages = Bit(TransferKind::kReduceScatter) | Bit(TransferKin
 // With servers pushes go in ready order and wait for no pull, which is what
 // kit::StaticTransferOrder asks for; pulls stand in a list of their own. The first group is asked
 // for when it is ready, and each other one when a forward task is ready that waits for groups
-// before it only, so none is held back for ever. Pulls with which a step opens stand in no list:
-// groups of the step before may still be held back for forward tasks that wait for them.
+// before it only, so none is held back for ever. Pulls with which a step opens are free: groups of
+// the step before may still be held back for forward tasks that wait for them.
 class DearScheduler final : public Scheduler {
  public:
   DearScheduler(Host& host, const Options& options) noexcept
@@ -48,14 +48,17 @@ class DearScheduler final : public Scheduler {
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("dear_sched", [&] {
-      tasks_.assign(tasks.size(), {});
-      for (const TaskInfo& task : tasks) tasks_[task.id].queue = QueueOf(task);
+      held_for_.assign(tasks.size(), kit::kNoTask);
       compute_.Reset(tasks, kit::ComputeOrder{.sharded = sharded_});
-      opening_.Reset(tasks.size());
       const kit::StaticTransferOrder order{.gathers_by_need = true};
-      io_.Reset(tasks, order, [](const TaskInfo& task) { return QueueOf(task) == Queue::kIo; });
-      pulls_.Reset(tasks, order,
-                   [](const TaskInfo& task) { return QueueOf(task) == Queue::kPulls; });
+      io_.Reset(tasks, order, [](const TaskInfo& task) {
+        if (kit::IsOpeningPull(task)) return kit::Standing::kFree;
+        return kit::IsPull(task) ? kit::Standing::kElsewhere : kit::Standing::kListed;
+      });
+      pulls_.Reset(tasks, order, [](const TaskInfo& task) {
+        const bool listed = kit::IsPull(task) && !kit::IsOpeningPull(task);
+        return listed ? kit::Standing::kListed : kit::Standing::kElsewhere;
+      });
       if (holds_back_) FindReleases(tasks);
       Forget();
     });
@@ -89,38 +92,15 @@ class DearScheduler final : public Scheduler {
       if (held_list().AtBegin()) released_by_ = kit::kNoTask;
       return kit::Run(task);
     }
-    const uint32_t task = lane == Lane::kIo ? opening_.Pop() : compute_.Pop();
+    const uint32_t task = lane == Lane::kIo ? io_.PopFree() : compute_.Pop();
     return task == kit::kNoTask ? kit::Hold() : kit::Run(task);
   }
 
  private:
-  enum class Queue : uint8_t { kCompute, kIo, kPulls, kOpening };
-  struct Task {
-    Queue queue = Queue::kCompute;
-    uint32_t released_by = kit::kNoTask;  // the forward task that a gather is held back for
-  };
-  static Queue QueueOf(const TaskInfo& task) noexcept {
-    if (task.lane == Lane::kCompute) return Queue::kCompute;
-    if (kit::IsOpeningPull(task)) return Queue::kOpening;
-    return kit::IsPull(task) ? Queue::kPulls : Queue::kIo;
-  }
-
   void Take(uint32_t task) noexcept {
-    switch (tasks_[task].queue) {
-      case Queue::kCompute:
-        compute_.Insert(task);
-        Release(task);
-        break;
-      case Queue::kIo:
-        io_.MarkReady(task);
-        break;
-      case Queue::kPulls:
-        pulls_.MarkReady(task);
-        break;
-      case Queue::kOpening:
-        opening_.Push(task);
-        break;
-    }
+    if (io_.Take(task) || pulls_.Take(task)) return;
+    compute_.Insert(task);
+    Release(task);
   }
 
   // The list with gathers, or pulls.
@@ -141,10 +121,9 @@ class DearScheduler final : public Scheduler {
       const TaskInfo* gather = info_of[id];
       if (!kit::IsGather(*gather) && !kit::IsPull(*gather)) continue;
       if (before) {
-        tasks_[id].released_by =
-            before->needed_by == gather->needed_by
-                ? tasks_[before->id].released_by
-                : forward_at.try_emplace(before->needed_by, kit::kNoTask).first->second;
+        held_for_[id] = before->needed_by == gather->needed_by
+                            ? held_for_[before->id]
+                            : forward_at.try_emplace(before->needed_by, kit::kNoTask).first->second;
       }
       before = gather;
     }
@@ -153,16 +132,15 @@ class DearScheduler final : public Scheduler {
   // A forward task is ready only after its gathers are done, which all stand before the head.
   void Release(uint32_t task) noexcept {
     const uint32_t head = held_list().head();
-    if (head != kit::kNoTask && tasks_[head].released_by == task) released_by_ = task;
+    if (head != kit::kNoTask && held_for_[head] == task) released_by_ = task;
   }
   bool HeadIsReleased() noexcept {
-    const uint32_t needs = tasks_[held_list().head()].released_by;
+    const uint32_t needs = held_for_[held_list().head()];
     return needs == kit::kNoTask || needs == released_by_ || flushing_;
   }
 
   void Forget() noexcept {
     compute_.Clear();
-    opening_.Clear();
     io_.Clear();
     pulls_.Clear();
     released_by_ = kit::kNoTask;
@@ -174,17 +152,12 @@ class DearScheduler final : public Scheduler {
   bool sharded_ = false;
   bool served_ = false;
   bool holds_back_ = false;
-  std::vector<Task> tasks_;
+  std::vector<uint32_t> held_for_;  // by task: the forward task that a gather waits for
   kit::ReadySet compute_;
-  kit::ReadyQueue opening_;
   kit::TransferList io_, pulls_;
   uint32_t released_by_ = kit::kNoTask;  // the last such task of this pass that became ready
   bool flushing_ = false;
 };
-
-Status Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::Make<DearScheduler>(out, host, options);
-}
 
 }  // namespace
 
@@ -193,7 +166,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.2.0",
      .kind = PluginKind::kScheduler,
      .doc = "reduce-scatters gradients during backward, gathers during the next forward pass",
-     .create = Create},
+     .create = kit::Create<DearScheduler>},
     NoOps(),
     std::array{kit::IntOption("group_bytes", "-1", kit::kByDevice, 1 << 30,
                               "gradients that become ready one after another are a group as "

@@ -2,7 +2,6 @@
 // ready; computes in order of arrival. A step takes F + max(B, C), and the time of the last unit.
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "engine/plugin.h"
 #include "kit/options.h"
@@ -35,57 +34,32 @@ class FifoScheduler final : public Scheduler {
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("fifo_sched", [&] {
-      queue_of_.resize(tasks.size());
-      for (const TaskInfo& task : tasks) queue_of_[task.id] = QueueOf(task);
       compute_.Reset(tasks.size());
-      pulls_.Reset(tasks.size());
-      io_.Reset(tasks, kit::StaticTransferOrder(),
-                [](const auto& task) { return !kit::IsPull(task); });
+      io_.Reset(tasks, kit::StaticTransferOrder(), [](const TaskInfo& task) {
+        return kit::IsPull(task) ? kit::Standing::kFree : kit::Standing::kListed;
+      });
     });
   }
 
   void On(const SchedulerEvent& event) noexcept override {
-    if (event.kind == EventKind::kTaskReady) {
-      switch (queue_of_[event.task]) {
-        case Queue::kCompute:
-          compute_.Push(event.task);
-          break;
-        case Queue::kPulls:
-          pulls_.Push(event.task);
-          break;
-        case Queue::kIo:
-          io_.MarkReady(event.task);
-          break;
-      }
-    } else if (event.kind == EventKind::kError) {
+    if (event.kind == EventKind::kTaskReady && !io_.Take(event.task)) compute_.Push(event.task);
+    if (event.kind == EventKind::kError) {
       compute_.Clear();
-      pulls_.Clear();
       io_.Clear();
     }
   }
 
   Action Next(Lane lane) noexcept override {
     if (lane == Lane::kIo && io_.HeadIsReady()) return kit::Run(io_.Pop());
-    const uint32_t task = (lane == Lane::kIo ? pulls_ : compute_).Pop();
+    const uint32_t task = lane == Lane::kIo ? io_.PopFree() : compute_.Pop();
     return task == kit::kNoTask ? kit::Hold() : kit::Run(task);
   }
 
  private:
-  enum class Queue : uint8_t { kCompute, kIo, kPulls };
-  static Queue QueueOf(const TaskInfo& task) noexcept {
-    if (task.lane == Lane::kCompute) return Queue::kCompute;
-    return kit::IsPull(task) ? Queue::kPulls : Queue::kIo;
-  }
-
   const kit::UnitRules units_;
-  std::vector<Queue> queue_of_;  // by task
-  kit::ReadyQueue compute_, pulls_;
+  kit::ReadyQueue compute_;
   kit::TransferList io_;
 };
-
-Status Create(Host&, const Options& options, Object** out) noexcept {
-  return kit::Make<FifoScheduler>(out, options);
-}
 
 }  // namespace
 
@@ -94,7 +68,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.3.0",
      .kind = PluginKind::kScheduler,
      .doc = "sends each gradient as soon as it is ready, in ready order",
-     .create = Create},
+     .create = kit::Create<FifoScheduler>},
     NoOps(),
     std::array{
         kit::IntOption("first_bytes", "1048576", 0, 1 << 30,

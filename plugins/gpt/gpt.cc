@@ -151,20 +151,20 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 }
 
 }  // namespace
-}  // namespace engine::gpt
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "gpt",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kModel,
+     .kind = PluginKind::kModel,
      .doc = "GPT-2 over the tokens of the data",
-     .create = engine::gpt::Create},
-    engine::NoOps(),
-    std::array{
-        engine::kit::IntOption("layers", "4", 1, 1024, "blocks of attention and mlp"),
-        engine::kit::IntOption("width", "128", 1, 1 << 20, "of a position: a multiple of heads"),
-        engine::kit::IntOption("heads", "4", 1, 1 << 16, "of attention"),
-        engine::kit::BoolOption("tied", "true",
-                                "the head multiplies with the token table, as in GPT-2; false "
-                                "gives it a matrix of its own"),
-        engine::kit::LossOption()});
+     .create = Create},
+    NoOps(),
+    std::array{kit::IntOption("layers", "4", 1, 1024, "blocks of attention and mlp"),
+               kit::IntOption("width", "128", 1, 1 << 20, "of a position: a multiple of heads"),
+               kit::IntOption("heads", "4", 1, 1 << 16, "of attention"),
+               kit::BoolOption("tied", "true",
+                               "the head multiplies with the token table, as in GPT-2; false "
+                               "gives it a matrix of its own"),
+               kit::LossOption()});
+
+}  // namespace engine::gpt

@@ -35,15 +35,15 @@ class Mlp final : public Model {
 };
 
 }  // namespace
-}  // namespace engine::mlp
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "mlp",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kModel,
+     .kind = PluginKind::kModel,
      .doc = "fully connected layers over the flattened input",
-     .create = engine::kit::Create<engine::mlp::Mlp>},
-    engine::NoOps(),
-    std::array{engine::kit::IntsOption("hidden", "", 1, 1 << 20, "widths of the hidden layers"),
-               engine::kit::OpOption("activation", "relu", "any op with one input"),
-               engine::kit::LossOption()});
+     .create = kit::Create<Mlp>},
+    NoOps(),
+    std::array{kit::IntsOption("hidden", "", 1, 1 << 20, "widths of the hidden layers"),
+               kit::OpOption("activation", "relu", "any op with one input"), kit::LossOption()});
+
+}  // namespace engine::mlp

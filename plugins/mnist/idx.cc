@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstring>
 #include <utility>
 
-#include "kit/dataset.h"
+#include "kit/file.h"
 
 namespace engine::mnist {
 namespace {
@@ -87,6 +86,8 @@ Status ReadMagic(Content& content, int32_t dimensions) {
       .WithContext("%d instead of %d", magic[3], dimensions);
 }
 
+// Extents come from the file: their product is bounded by what the file can hold before anything is
+// allocated, and must not overflow on the way there.
 Result<Shape> ReadExtents(Content& content, int32_t dimensions) {
   Shape shape;
   int64_t count = 1;
@@ -104,6 +105,7 @@ Result<Shape> ReadExtents(Content& content, int32_t dimensions) {
   return shape;
 }
 
+// By chunks: memory grows with what is there, not with what the header says.
 Status ReadValues(Content& content, int64_t count, std::vector<uint8_t>* values) {
   constexpr int64_t kChunkBytes = 1 << 20;
   for (int64_t done = 0; done < count;) {

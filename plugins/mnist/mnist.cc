@@ -8,6 +8,7 @@
 
 #include "engine/plugin.h"
 #include "idx.h"
+#include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
 #include "kit/options.h"
@@ -54,35 +55,25 @@ Status Load(const std::string& images_path, const std::string& labels_path, Labe
   return CheckLabels(labels_path, data->labels);
 }
 
-class Mnist final : public Dataset {
+class Mnist final : public kit::ReadDataset {
  public:
   explicit Mnist(const Options& options)
-      : images_(options.String("images")),
+      : ReadDataset("mnist " + std::string(options.String("images")),
+                    {.name = "image", .shape = {}, .content = TensorContent::kImage},
+                    {.name = "label", .shape = {}, .dtype = DType::kInt32, .classes = kClasses}),
+        images_(options.String("images")),
         labels_(options.String("labels")),
         eval_images_(options.String("eval_images")),
         eval_labels_(options.String("eval_labels")),
-        holdout_(options.Float("holdout")),
-        name_("mnist " + images_) {}
-
-  DatasetInfo info() const noexcept override {
-    const size_t tensors = opened_ ? 1 : 0;
-    return {.name = name_,
-            .inputs = {&image_, tensors},
-            .targets = {&label_, tensors},
-            .train_samples = train_,
-            .held_out_samples = held_out_,
-            .digest = digest_};
-  }
-
-  Status Open(uint64_t) noexcept override {
-    return kit::CatchNoMemory([this] { return Read(); });
+        holdout_(options.Float("holdout")) {
+    knows_samples_ = false;  // their size is in the files
   }
 
   Status Fill(const FillCall& call) const noexcept override {
     const bool train = call.split == Split::kTrain, shared = eval_images_.empty();
     const LabelledImages& from = train || shared ? data_ : eval_data_;
-    const int64_t first = !train && shared ? train_ : 0;
-    const int64_t pixels = image_.shape.Count();
+    const int64_t first = !train && shared ? train_samples_ : 0;
+    const int64_t pixels = input_.shape.Count();
     auto* out = static_cast<float*>(call.tensors[0]);
     auto* label = static_cast<int32_t*>(call.tensors[1]);
     for (const int64_t index : call.indices) {
@@ -98,10 +89,10 @@ class Mnist final : public Dataset {
 
  private:
   // What is held out are the last of the images, unless it has files of its own.
-  Status Read() {
+  Status Read() override {
     ENGINE_RETURN_IF_ERROR(Load(images_, labels_, &data_));
     if (eval_images_.empty()) {
-      held_out_ = kit::HoldoutCount(data_.size(), holdout_);
+      held_out_samples_ = kit::HoldoutCount(data_.size(), holdout_);
     } else {
       ENGINE_RETURN_IF_ERROR(Load(eval_images_, eval_labels_, &eval_data_));
       if (!(eval_data_.ImageShape() == data_.ImageShape())) {
@@ -110,33 +101,28 @@ class Mnist final : public Dataset {
                              "those of %s",
                              eval_images_.c_str(), images_.c_str());
       }
-      held_out_ = eval_data_.size();
+      held_out_samples_ = eval_data_.size();
     }
-    train_ = data_.size() - (eval_images_.empty() ? held_out_ : 0);
-    if (train_ == 0) {
+    train_samples_ = data_.size() - (eval_images_.empty() ? held_out_samples_ : 0);
+    if (train_samples_ == 0) {
       return Status::Error(StatusCode::kBadData,
                            "%s: its %" PRId64 " images are all held out; lower data.mnist.holdout",
                            images_.c_str(), data_.size());
     }
-    image_.shape = data_.ImageShape();
+    input_.shape = data_.ImageShape();
     kit::Digest digest;
-    digest.Add(data_.images.values.data(), static_cast<size_t>(train_ * image_.shape.Count()));
-    digest.Add(data_.labels.values.data(), static_cast<size_t>(train_));
+    digest.Add(data_.images.values.data(),
+               static_cast<size_t>(train_samples_ * input_.shape.Count()));
+    digest.Add(data_.labels.values.data(), static_cast<size_t>(train_samples_));
     digest_ = digest.Text();
-    opened_ = true;
+    knows_samples_ = true;
     return {};
   }
 
   // Constant after Open.
   const std::string images_, labels_, eval_images_, eval_labels_;
   const double holdout_;
-  const std::string name_;
-  SampleTensor image_{.name = "image", .shape = {}, .content = TensorContent::kImage};
-  SampleTensor label_{.name = "label", .shape = {}, .dtype = DType::kInt32, .classes = kClasses};
   LabelledImages data_, eval_data_;
-  int64_t train_ = 0, held_out_ = 0;
-  std::string digest_;
-  bool opened_ = false;
 };
 
 Status Create(Host&, const Options& options, Object** out) noexcept {
@@ -145,28 +131,25 @@ Status Create(Host&, const Options& options, Object** out) noexcept {
     return Status::Error(StatusCode::kConfig,
                          "data.mnist needs both eval_images and eval_labels, or none of them");
   }
-  *out = new Mnist(options);
-  return {};
+  return kit::Make<Mnist>(out, options);
 }
 
 }  // namespace
-}  // namespace engine::mnist
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "mnist",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kDataset,
+     .kind = PluginKind::kDataset,
      .doc = "images and labels in IDX files, plain or gzip",
-     .create = engine::mnist::Create},
-    engine::NoOps(),
+     .create = Create},
+    NoOps(),
     std::array{
-        engine::kit::PathOption("images", engine::kit::Path::kRequired,
-                                "file of images to train on"),
-        engine::kit::PathOption("labels", engine::kit::Path::kRequired, "file of their labels"),
-        engine::kit::PathOption("eval_images", engine::kit::Path::kOptional,
-                                "file of images to hold out"),
-        engine::kit::PathOption("eval_labels", engine::kit::Path::kOptional,
-                                "file of their labels"),
-        engine::kit::NumberOption(
-            engine::OptionType::kFloat, "holdout", "0.1", 0, 1,
+        kit::PathOption("images", kit::Path::kRequired, "file of images to train on"),
+        kit::PathOption("labels", kit::Path::kRequired, "file of their labels"),
+        kit::PathOption("eval_images", kit::Path::kOptional, "file of images to hold out"),
+        kit::PathOption("eval_labels", kit::Path::kOptional, "file of their labels"),
+        kit::FloatOption(
+            "holdout", "0.1", 0, 1,
             "without eval_images: the share of the images, at their end, that is held out")});
+
+}  // namespace engine::mnist

@@ -8,6 +8,8 @@
 namespace engine::net {
 namespace {
 
+// A layer without an op is a residual block: what its two lists of layers make of x is added up; an
+// empty list gives x itself.
 Result<ModelValue> Chain(ModelBuilder& builder, std::span<const LayerSpec> layers, ModelValue x) {
   for (const LayerSpec& layer : layers) {
     if (!layer.op.empty()) {
@@ -42,17 +44,18 @@ class Net final : public Model {
 };
 
 }  // namespace
-}  // namespace engine::net
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "net",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kModel,
+     .kind = PluginKind::kModel,
      .doc = "a list of layers, each fed by the one before it",
-     .create = engine::kit::Create<engine::net::Net>},
-    engine::NoOps(),
-    std::array{engine::OptionSpec{.name = "layer",
-                                  .type = engine::OptionType::kLayers,
-                                  .doc = "one op, or a residual block; the last one has to give "
-                                         "the number of classes of the data"},
-               engine::kit::LossOption()});
+     .create = kit::Create<Net>},
+    NoOps(),
+    std::array{OptionSpec{.name = "layer",
+                          .type = OptionType::kLayers,
+                          .doc = "one op, or a residual block; the last one has to give "
+                                 "the number of classes of the data"},
+               kit::LossOption()});
+
+}  // namespace engine::net

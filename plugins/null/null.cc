@@ -35,6 +35,8 @@ Status CopyOwn(const Transfer& transfer, const RankInfo& ranks, Device* device) 
   return transfer.stream ? transfer.stream->Synchronize(transfer.timeout_ms) : Status();
 }
 
+// A work is complete when Submit returns: there is no thread, nothing waits, and an abort has
+// nothing to end.
 class NullCommunicator final : public Communicator {
  public:
   NullCommunicator(const RankInfo& ranks, Device* accelerator)

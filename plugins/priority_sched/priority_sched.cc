@@ -130,10 +130,6 @@ class PriorityScheduler final : public Scheduler {
   uint64_t used_bytes_ = 0;  // of transfers that were started and are not done
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::Make<PriorityScheduler>(out, host, options);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -141,7 +137,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "2.2.0",
      .kind = PluginKind::kScheduler,
      .doc = "sends first what the next forward pass needs first, in slices, few at a time",
-     .create = Create},
+     .create = kit::Create<PriorityScheduler>},
     NoOps(),
     std::array{
         kit::IntOption("slice_bytes", "-1", kit::kByDevice, 1 << 30,

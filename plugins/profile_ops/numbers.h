@@ -4,18 +4,12 @@
 
 #include <cstdint>
 
+#include "engine/dataset.h"
+
 namespace engine::profile_ops {
 
-// Of splitmix64 (Steele, Lea, Flood 2014): every bit of the result depends on every bit of `x`.
-constexpr uint64_t Mix(uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 constexpr uint64_t Hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d = 0) noexcept {
-  return Mix(Mix(Mix(Mix(a) ^ b) ^ c) ^ d);
+  return RandomBits({a, b, c, d});
 }
 
 // Gradient of parameter `i` for one sample: a whole number from -8 to 7, so that sums over samples

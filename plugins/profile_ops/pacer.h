@@ -1,7 +1,9 @@
 // Makes work last as long as it should.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace engine::profile_ops {
 
@@ -12,7 +14,14 @@ class Pacer {
   using Clock = std::chrono::steady_clock;
 
   // Sleeps, and uses no processor, until `duration` has passed since `start`.
-  void Fill(Clock::time_point start, Clock::duration duration) noexcept;
+  void Fill(Clock::time_point start, Clock::duration duration) {
+    // What is made up for. More is not the clock's fault but that of a machine without a free
+    // processor, and shall be seen.
+    constexpr Clock::duration kMostLate = std::chrono::milliseconds(1);
+    const Clock::time_point end = start + duration - late_;
+    std::this_thread::sleep_until(end);
+    late_ = std::clamp(Clock::now() - end, Clock::duration(0), kMostLate);
+  }
 
  private:
   Clock::duration late_{0};

@@ -7,6 +7,7 @@
 #include <new>
 #include <string_view>
 
+#include "kit/create.h"
 #include "kit/options.h"
 #include "pacer.h"
 #include "profile_layer.h"
@@ -18,40 +19,26 @@ constexpr double kLongest = 1e9;           // microseconds
 constexpr double kLargestLayer = 1 << 30;  // parameters
 
 constexpr std::array kOptions = {
-    kit::NumberOption(OptionType::kFloat, "time_scale", "1", 0, 1000, "factor of all times"),
-    kit::NumberOption(OptionType::kFloat, "size_scale", "1", 1e-9, 1000,
-                      "factor of all numbers of parameters"),
-    kit::NumberOption(
-        OptionType::kFloat, "jitter", "0", 0, 0.999,
+    kit::FloatOption("time_scale", "1", 0, 1000, "factor of all times"),
+    kit::FloatOption("size_scale", "1", 1e-9, 1000, "factor of all numbers of parameters"),
+    kit::FloatOption(
+        "jitter", "0", 0, 0.999,
         "each time is multiplied by a number from 1 - jitter to 1 + jitter: a function "
         "of seed, rank, layer and step"),
-    OptionSpec{.scope = "profile_layer",
-               .name = "forward_us",
-               .type = OptionType::kFloat,
-               .min = 0,
-               .max = kLongest,
-               .doc = "how long the forward pass takes"},
-    OptionSpec{.scope = "profile_layer",
-               .name = "backward_us",
-               .type = OptionType::kFloat,
-               .min = 0,
-               .max = kLongest,
-               .doc = "how long the backward pass takes; the gradient is ready at its end"},
-    OptionSpec{.scope = "profile_layer",
-               .name = "parameters",
-               .type = OptionType::kInt,
-               .min = 1,
-               .max = kLargestLayer,
-               .doc = "number of float32 parameters"},
-    OptionSpec{.scope = "profile_layer",
-               .name = "id",
-               .type = OptionType::kInt,
-               .default_value = "0",
-               .min = 0,
-               .max = kLargestLayer,
-               .doc = "layers of different ids have different gradients and jitter"},
+    kit::Attribute("profile_layer", kit::FloatOption("forward_us", "", 0, kLongest,
+                                                     "how long the forward pass takes")),
+    kit::Attribute("profile_layer",
+                   kit::FloatOption("backward_us", "", 0, kLongest,
+                                    "how long the backward pass takes; the gradient is ready at "
+                                    "its end")),
+    kit::Attribute("profile_layer", kit::IntOption("parameters", "", 1, kLargestLayer,
+                                                   "number of float32 parameters")),
+    kit::Attribute("profile_layer",
+                   kit::IntOption("id", "0", 0, kLargestLayer,
+                                  "layers of different ids have different gradients and jitter")),
 };
 
+// Ops share the pacer and, as ops do, run on the compute lane alone: it needs no lock.
 class ProfileOpLibrary final : public OpLibrary {
  public:
   ProfileOpLibrary(const Options& options, int32_t rank) noexcept
@@ -102,18 +89,17 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
                          "profile_ops works in the memory of a CPU; choose it beside an op plugin "
                          "with the device cpu, such as cpu_ops");
   }
-  *out = new (std::nothrow) ProfileOpLibrary(options, host.rank_info().rank);
-  if (*out != nullptr) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for profile_ops");
+  return kit::Make<ProfileOpLibrary>(out, options, host.rank_info().rank);
 }
 
 }  // namespace
-}  // namespace engine::profile_ops
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "profile_ops",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kOps,
+     .kind = PluginKind::kOps,
      .doc = "layers of a measured profile: sleeps instead of arithmetic, to measure schedulers",
-     .create = engine::profile_ops::Create},
-    std::array<engine::OpName, 1>{"profile_layer"}, engine::profile_ops::kOptions);
+     .create = Create},
+    std::array<OpName, 1>{"profile_layer"}, kOptions);
+
+}  // namespace engine::profile_ops

@@ -1,7 +1,6 @@
 #include "profile_layer.h"
 
 #include <chrono>
-#include <span>
 
 #include "numbers.h"
 
@@ -26,6 +25,7 @@ void FillGradient(uint32_t key, float rows, bool accumulate, int64_t count,
   }
 }
 
+// Where the two share memory (OpSignature::passes_gradient) there is nothing to do.
 void PassGradient(const TensorView& from, bool accumulate, const TensorView& to) noexcept {
   if (to.data == nullptr || to.data == from.data) return;
   for (int64_t i = 0; i < from.count(); ++i) {

@@ -1,4 +1,3 @@
-#include "kit/options.h"
 // resnet: a residual net over images (He et al., arXiv:1512.03385), with torchvision's structure and
 // names of parameters.
 #include <string>
@@ -125,25 +124,26 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 }
 
 }  // namespace
-}  // namespace engine::resnet
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "resnet",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kModel,
+     .kind = PluginKind::kModel,
      .doc = "a residual net over images: ResNet-18, 34, 50 and the like",
-     .create = engine::resnet::Create},
-    engine::NoOps(),
+     .create = Create},
+    NoOps(),
     std::array{
-        engine::kit::IntsOption("blocks", "2,2,2,2", 1, 1024,
-                                "of each stage, which has twice the channels of the one before"),
-        engine::kit::BoolOption("bottleneck", "false",
-                                "blocks of 1x1, 3x3 and 1x1 with four times the channels"),
-        engine::kit::IntOption("width", "64", 1, 1 << 16, "channels of the first stage"),
-        engine::kit::EnumOption("stem", "IMAGENET", "IMAGENET|CIFAR",
-                                "7x7 with stride 2, then max pooling 3x3 with stride 2; or "
-                                "3x3, for small images"),
-        engine::kit::BoolOption(
+        kit::IntsOption("blocks", "2,2,2,2", 1, 1024,
+                        "of each stage, which has twice the channels of the one before"),
+        kit::BoolOption("bottleneck", "false",
+                        "blocks of 1x1, 3x3 and 1x1 with four times the channels"),
+        kit::IntOption("width", "64", 1, 1 << 16, "channels of the first stage"),
+        kit::EnumOption("stem", "IMAGENET", "IMAGENET|CIFAR",
+                        "7x7 with stride 2, then max pooling 3x3 with stride 2; or "
+                        "3x3, for small images"),
+        kit::BoolOption(
             "sync_batch_norm", "true",
             "statistics over the batch of all ranks, so that their number makes no difference"),
-        engine::kit::LossOption()});
+        kit::LossOption()});
+
+}  // namespace engine::resnet

@@ -26,8 +26,8 @@ struct TailFirst {
 };
 
 // Pulls stand behind all pushes and wait for their ends, so no push waits for a pull of its step:
-// kit::StaticTransferOrder has the argument why that is enough. Pulls with which a step opens stand
-// in no list, because those that close the step before may not be done yet.
+// kit::StaticTransferOrder has the argument why that is enough. Pulls with which a step opens are
+// free, because those that close the step before may not be done yet.
 class SequentialScheduler final : public Scheduler {
  public:
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
@@ -47,14 +47,13 @@ class SequentialScheduler final : public Scheduler {
         tasks_[task.id] = {.lane = task.lane,
                            .is_forward = task.kind == TaskKind::kForward,
                            .is_tail = tail,
-                           .is_pull = kit::IsPull(task),
-                           .opens_step = opens};
+                           .is_pull = kit::IsPull(task)};
         tail_count_ += tail;
       }
       compute_.Reset(tasks, TailFirst());
-      opening_.Reset(tasks.size());
-      io_.Reset(tasks, kit::StaticTransferOrder(),
-                [](const auto& task) { return !kit::IsOpeningPull(task); });
+      io_.Reset(tasks, kit::StaticTransferOrder(), [](const TaskInfo& task) {
+        return kit::IsOpeningPull(task) ? kit::Standing::kFree : kit::Standing::kListed;
+      });
       Forget();
     });
   }
@@ -62,13 +61,7 @@ class SequentialScheduler final : public Scheduler {
   void On(const SchedulerEvent& event) noexcept override {
     switch (event.kind) {
       case EventKind::kTaskReady:
-        if (tasks_[event.task].opens_step) {
-          opening_.Push(event.task);
-        } else if (tasks_[event.task].lane == Lane::kIo) {
-          io_.MarkReady(event.task);
-        } else {
-          compute_.Insert(event.task);
-        }
+        if (!io_.Take(event.task)) compute_.Insert(event.task);
         break;
       case EventKind::kTaskDone:
         if (tasks_[event.task].is_tail) --tail_left_;
@@ -101,7 +94,6 @@ class SequentialScheduler final : public Scheduler {
     bool is_forward = false;
     bool is_tail = false;  // a transfer after the end of backward, or after one
     bool is_pull = false;
-    bool opens_step = false;  // a pull of the head
   };
 
   bool IsFirstStage(uint32_t task) const noexcept {
@@ -109,7 +101,7 @@ class SequentialScheduler final : public Scheduler {
   }
 
   Action NextTransfer() noexcept {
-    const uint32_t opening = opening_.Pop();
+    const uint32_t opening = io_.PopFree();
     if (opening != kit::kNoTask) return kit::Run(opening);
     if (!transfers_may_start_ || !io_.HeadIsReady()) return kit::Hold();
     if (tasks_[io_.head()].is_pull && first_stages_ > 0) return kit::Hold();
@@ -121,7 +113,6 @@ class SequentialScheduler final : public Scheduler {
 
   void Forget() noexcept {
     compute_.Clear();
-    opening_.Clear();
     io_.Clear();
     tail_left_ = 0;
     first_stages_ = 0;
@@ -131,7 +122,6 @@ class SequentialScheduler final : public Scheduler {
   std::vector<Task> tasks_;
   int64_t tail_count_ = 0;  // tasks
   kit::ReadySet compute_;
-  kit::ReadyQueue opening_;
   kit::TransferList io_;
   // Tasks of the step whose backward has ended that are not done. Until it has ended, less than 0
   // where nothing is sent: by those that are.
@@ -140,10 +130,6 @@ class SequentialScheduler final : public Scheduler {
   bool transfers_may_start_ = false;
 };
 
-Status Create(Host&, const Options&, Object** out) noexcept {
-  return kit::Make<SequentialScheduler>(out);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
@@ -151,7 +137,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
                     .version = "1.2.0",
                     .kind = PluginKind::kScheduler,
                     .doc = "overlaps nothing: transfers after backward, the next step after them",
-                    .create = Create},
+                    .create = kit::Create<SequentialScheduler>},
                    NoOps(), NoOptions());
 
 }  // namespace engine::sequential_sched

@@ -8,12 +8,12 @@
 // Nesterov's form: Sutskever et al., "On the importance of initialization and momentum in deep
 // learning", 2013.
 #include <cstdint>
-#include <new>
 #include <span>
 #include <string_view>
 
 #include "engine/plugin.h"
 #include "kit/accelerator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "kit/target_clones.h"
 
@@ -117,9 +117,7 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
     return Status::Error(StatusCode::kConfig,
                          "nesterov needs a momentum: set momentum, e.g. to 0.9");
   }
-  *out = new (std::nothrow) Sgd(options, kernel);
-  if (*out) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for an optimizer");
+  return kit::Make<Sgd>(out, options, kernel);
 }
 
 }  // namespace
@@ -131,11 +129,11 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "stochastic gradient descent with momentum and weight decay",
      .create = Create},
     NoOps(),
-    std::array{kit::NumberOption(OptionType::kFloat, "momentum", "0", 0, 1,
-                                 "share of the last step's direction that is kept"),
-               kit::BoolOption("nesterov", "false",
-                               "look ahead along the momentum before the gradient is applied"),
-               kit::NumberOption(OptionType::kFloat, "weight_decay", "0", 0, 1,
-                                 "added to the gradient as this share of the parameter")});
+    std::array{
+        kit::FloatOption("momentum", "0", 0, 1, "share of the last step's direction that is kept"),
+        kit::BoolOption("nesterov", "false",
+                        "look ahead along the momentum before the gradient is applied"),
+        kit::FloatOption("weight_decay", "0", 0, 1,
+                         "added to the gradient as this share of the parameter")});
 
 }  // namespace engine::sgd

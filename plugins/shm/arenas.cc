@@ -1,3 +1,6 @@
+// mutex_ is held while peers are told, so notices leave in the order in which arenas come and go,
+// and that of an arena leaves before Allocate returns: no transfer can name it sooner. Only notices
+// tell peers; the memory itself stays as long as one process maps it.
 #include "arenas.h"
 
 #include <exception>
@@ -24,6 +27,8 @@ Status Arenas::Allocate(uint64_t size_bytes, void** out) noexcept {
   }
 }
 
+// All peers hear of it or, as far as they have been told, that it is gone again. Numbers are not
+// used twice, so nobody takes a later arena for it.
 Status Arenas::Announce(const Arena& arena) noexcept {
   const ArenaNotice notice{.arena = arena.number, .size_bytes = arena.segment->size()};
   for (const auto& peer : peers_) {
@@ -40,6 +45,7 @@ Status Arenas::Announce(const Arena& arena) noexcept {
   return {};
 }
 
+// A peer unmaps it when it reads the notice, the next time that it meets a number it does not know.
 void Arenas::Free(void* data) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = arenas_.find(static_cast<const uint8_t*>(data));

@@ -1,3 +1,7 @@
+// A transfer is its opening round and, unless the bytes travelled with that, more rounds. Which way
+// it goes follows from the openings alone: all ranks have seen all of them, they agree
+// (CheckOpenings), and `own` of each says who offers its buffers. So all ranks choose the same way,
+// and with it the same number of rounds, without a word more.
 #include "collectives.h"
 
 #include <algorithm>
@@ -156,6 +160,8 @@ int64_t Collectives::PieceElements(const Transfer& transfer) const noexcept {
   return std::max<int64_t>(wanted / Bytes(transfer, Parts(transfer, world_size_)), 1);
 }
 
+// One piece ahead: while peers read the stage of one piece, the next is written into another. A
+// stage is written again only when all have read it (AwaitWritable; invariant 2 of control.h).
 Status Collectives::RunPieces(const Transfer& transfer, const WaitLimits& limits) noexcept {
   const int64_t step = PieceElements(transfer);
   Piece last{0, 0};
@@ -312,6 +318,7 @@ Status Collectives::TakeSlices(const Transfer& transfer, Piece piece, uint32_t r
 
 // ---- Direct.
 
+// The round at the end: until all ranks are done, none may let its user write into the buffers.
 Status Collectives::RunDirect(const Transfer& transfer, const WaitLimits& limits) noexcept {
   ENGINE_RETURN_IF_ERROR(FindPlaces(transfer));
   if (transfer.kind == TransferKind::kAllReduce) {
@@ -354,6 +361,8 @@ Status Collectives::FindPlaces(const Transfer& transfer) noexcept {
   return {};
 }
 
+// Each rank reads its slice of all sources and writes it into all targets. Slices share no byte, so
+// in place nobody overwrites what another has yet to read.
 void Collectives::ReduceDirect(const Transfer& transfer) noexcept {
   const auto count = static_cast<size_t>(SliceOf({0, transfer.count}, rank_).count);
   if (world_size_ == 2) {

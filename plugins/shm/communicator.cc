@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
-#include <string_view>
 #include <utility>
 
 #include "kit/communicator.h"
@@ -39,8 +37,8 @@ SpinTimes SpinTimesFor(const RankInfo& ranks, int64_t spin_us) noexcept {
 
 }  // namespace
 
-Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(
-    Host& host, const ShmSettings& settings) noexcept {
+Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(Host& host,
+                                                                 const ShmSettings& settings) {
   const RankInfo ranks = host.rank_info();
   if (ranks.one_host == 0 || ranks.local_world_size != ranks.world_size) {
     return Status::Error(StatusCode::kConfig,
@@ -48,15 +46,11 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(
                          "this one: use tcp",
                          ranks.local_world_size, ranks.world_size);
   }
-  try {
-    auto mesh = std::make_unique<Mesh>();
-    if (ranks.world_size > 1) {
-      ENGINE_ASSIGN_OR_RETURN(mesh, Meet(host, settings.rendezvous));
-    }
-    return std::unique_ptr<ShmCommunicator>(new ShmCommunicator(host, settings, std::move(mesh)));
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start shm: %s", error.what());
+  auto mesh = std::make_unique<Mesh>();
+  if (ranks.world_size > 1) {
+    ENGINE_ASSIGN_OR_RETURN(mesh, Meet(host, settings.rendezvous));
   }
+  return std::unique_ptr<ShmCommunicator>(new ShmCommunicator(host, settings, std::move(mesh)));
 }
 
 ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
@@ -83,6 +77,8 @@ ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
   worker_ = std::make_unique<Worker>(mesh_->control(), [this] { queue_->RunPending(); });
 }
 
+// Abort ends every wait of the queue with an error. Drain returns when no thread is inside of it,
+// and only then do the parts go that such a thread uses; works may live longer, with their pool.
 ShmCommunicator::~ShmCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   if (queue_) queue_->Drain();

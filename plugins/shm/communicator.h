@@ -25,8 +25,7 @@ struct ShmSettings {
 class ShmCommunicator final : public Communicator {
  public:
   // Collective unless the world is one.
-  static Result<std::unique_ptr<ShmCommunicator>> Create(Host& host,
-                                                         const ShmSettings& settings) noexcept;
+  static Result<std::unique_ptr<ShmCommunicator>> Create(Host& host, const ShmSettings& settings);
   ~ShmCommunicator() override;
 
   // kSharedMemoryId: a SharedMemory.

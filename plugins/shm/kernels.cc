@@ -2,6 +2,7 @@
 
 namespace engine::shm {
 
+// All tables give the same bits: ranks need not choose alike.
 const kit::KernelTable& KernelsOfThisProcessor() noexcept {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -1,3 +1,5 @@
+// Compiled with -mavx2 and its like (CMakeLists.txt): nothing may be in here but the loops of the
+// kit, which have internal linkage, or the linker could give these instructions to other files.
 #include "kernels.h"
 
 namespace engine::shm {

@@ -27,6 +27,9 @@ Result<uint8_t*> Peer::Place(uint32_t arena, uint64_t offset, uint64_t size_byte
   return found->second->data() + offset;
 }
 
+// mutex_ is held. Notices come in the order in which the peer sent them, and an arena that cannot be
+// announced is not given out there: who has read all that are there knows every arena that an
+// opening of the peer can name.
 Status Peer::ReadNotices() noexcept {
   ArenaNotice notice;
   kit::UniqueFd descriptor;

@@ -1,27 +1,20 @@
 // shm: collectives between the ranks of one host through memory that all of them map.
 #include "engine/plugin.h"
 
-#include <exception>
-
 #include "communicator.h"
+#include "kit/communicator.h"
 #include "kit/options.h"
 
 namespace engine::shm {
 namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (host.rank_info().is_server != 0) {
-    return Status::Error(StatusCode::kConfig,
-                         "communicator 'shm' has no servers: drop --servers or choose one that "
-                         "has, such as zmq_ps");
-  }
-  const ShmSettings settings{
-      .rendezvous = {.timeout_ms = options.Int("rendezvous_timeout_ms"),
-                     .chunk_bytes = static_cast<size_t>(options.Int("chunk_kb")) << 10},
-      .spin_us = options.Int("spin_us")};
-  ENGINE_ASSIGN_OR_RETURN(auto communicator, ShmCommunicator::Create(host, settings));
-  *out = communicator.release();
-  return {};
+  return kit::CreateCommunicator(host, "shm", out, [&] {
+    return ShmCommunicator::Create(
+        host, {.rendezvous = {.timeout_ms = options.Int("rendezvous_timeout_ms"),
+                              .chunk_bytes = static_cast<size_t>(options.Int("chunk_kb")) << 10},
+               .spin_us = options.Int("spin_us")});
+  });
 }
 
 }  // namespace

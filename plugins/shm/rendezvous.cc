@@ -3,7 +3,6 @@
 #include <sys/random.h>
 
 #include <cstring>
-#include <exception>
 #include <new>
 #include <string>
 #include <utility>
@@ -21,6 +20,9 @@ struct Hello {
   char listener[64] = {};  // of the lower rank
 };
 
+// Nobody waits in a circle: names are published before anybody connects, so every listener is
+// there; a rank connects to all lower ones first, which takes no answer (connections wait in the
+// backlog), and accepts the higher ones before it reads the answers of the lower.
 class Rendezvous {
  public:
   Rendezvous(Host& host, const RendezvousSettings& settings)
@@ -172,13 +174,8 @@ class Rendezvous {
 
 }  // namespace
 
-Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings) noexcept {
-  try {
-    return Rendezvous(host, settings).Run();
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot connect the ranks: %s",
-                         error.what());
-  }
+Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings) {
+  return Rendezvous(host, settings).Run();
 }
 
 }  // namespace engine::shm

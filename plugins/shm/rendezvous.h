@@ -31,6 +31,6 @@ struct Mesh {
 };
 
 // Collective. kRendezvous names ranks that do not come in time.
-Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings) noexcept;
+Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings);
 
 }  // namespace engine::shm

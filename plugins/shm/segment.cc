@@ -54,6 +54,8 @@ Result<std::unique_ptr<Segment>> Segment::Create(size_t size_bytes, const char* 
   return data ? Make(std::move(descriptor), data, size_bytes) : NoMemory(size_bytes);
 }
 
+// The size is that of the memory, not what the peer says of it; sealed, it stays what it is. So no
+// access within `size_bytes` can end in SIGBUS, whatever the peer does.
 Result<std::unique_ptr<Segment>> Segment::Map(kit::UniqueFd descriptor,
                                               size_t size_bytes) noexcept {
   struct stat about = {};

@@ -1,3 +1,5 @@
+// Messages of SOCK_SEQPACKET: each arrives whole or not at all, and the kernel hangs up for a
+// process that dies. No descriptor here blocks; who waits polls, with a deadline.
 #include "socket.h"
 
 #include <poll.h>
@@ -7,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace engine::shm {
 namespace {
@@ -27,6 +28,8 @@ Result<Socket> Make() noexcept {
   return Status::Error(StatusCode::kResourceExhausted, "no socket: %s", std::strerror(errno));
 }
 
+// An abstract name has no permissions: every process of this network namespace may connect. The
+// kernel says whose process it is, and that cannot be forged.
 bool SameUser(int descriptor) noexcept {
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -66,6 +69,8 @@ Result<Socket> Socket::Accept(kit::Clock::time_point deadline) noexcept {
   return Status::Error(StatusCode::kTimeout, "no connection in time");
 }
 
+// The message holds a reference to what is attached until it is received or thrown away, so the
+// sender may close its descriptor at once.
 bool Socket::Send(const void* data, size_t size, int attached) const noexcept {
   iovec bytes{const_cast<void*>(data), size};
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
@@ -85,6 +90,8 @@ bool Socket::Send(const void* data, size_t size, int attached) const noexcept {
          static_cast<ssize_t>(size);
 }
 
+// A message of another size, or one that was cut, is of nobody we know; a descriptor that came
+// along is closed, so nobody can fill this process's table.
 Socket::Outcome Socket::Receive(void* data, size_t size, kit::UniqueFd* attached) const noexcept {
   attached->Close();
   iovec bytes{data, size};
@@ -119,6 +126,7 @@ Status Socket::ReceiveBy(kit::Clock::time_point deadline, void* data, size_t siz
   return Status::Error(StatusCode::kTimeout, "no answer in time");
 }
 
+// Seen at once, even while messages of the peer are left to read.
 bool Socket::HungUp() const noexcept {
   pollfd state{descriptor_.get(), POLLRDHUP, 0};
   return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR));

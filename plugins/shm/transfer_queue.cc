@@ -138,6 +138,8 @@ void TransferQueue::Want(QueuedWork& work) noexcept {
 
 // ---- The end.
 
+// The failure is raised: the worker ends transfer after transfer at once. A waiter that runs the
+// head is `inside_` until it uses nothing of this object any more.
 void TransferQueue::Drain() noexcept {
   Lock lock(mutex_);
   while (head_ || inside_ > 0) {

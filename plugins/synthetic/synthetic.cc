@@ -9,8 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/dataset.h"
 #include "engine/plugin.h"
+#include "kit/create.h"
+#include "kit/dataset.h"
 #include "kit/options.h"
 
 namespace engine::synthetic {
@@ -60,32 +61,19 @@ class Rule {
   std::vector<float> weights_;
 };
 
-class Synthetic final : public Dataset {
+class Synthetic final : public kit::ReadDataset {
  public:
   Synthetic(const Options& options, const Shape& shape)
-      : samples_(options.Int("samples")),
-        eval_samples_(options.Int("eval_samples")),
-        input_{.name = "input",
-               .shape = shape,
-               .content = shape.ndim == 3 ? TensorContent::kImage : TensorContent::kNumbers},
-        target_{.name = "class",
-                .shape = {},
-                .dtype = DType::kInt32,
-                .classes = options.Int("classes")} {}
-
-  DatasetInfo info() const noexcept override {
-    return {.name = "synthetic",
-            .inputs = {&input_, 1},
-            .targets = {&target_, 1},
-            .train_samples = samples_,
-            .held_out_samples = eval_samples_,
-            .digest = {}};
-  }
-
-  Status Open(uint64_t seed) noexcept override {
-    seed_ = seed;
-    rule_.emplace(input_.shape.Count(), target_.classes, seed);
-    return {};
+      : ReadDataset("synthetic",
+                    {.name = "input",
+                     .shape = shape,
+                     .content = shape.ndim == 3 ? TensorContent::kImage : TensorContent::kNumbers},
+                    {.name = "class",
+                     .shape = {},
+                     .dtype = DType::kInt32,
+                     .classes = options.Int("classes")}) {
+    train_samples_ = options.Int("samples");
+    held_out_samples_ = options.Int("eval_samples");
   }
 
   Status Fill(const FillCall& call) const noexcept override {
@@ -103,11 +91,12 @@ class Synthetic final : public Dataset {
   }
 
  private:
-  // Constant after Open.
-  const int64_t samples_, eval_samples_;
-  const SampleTensor input_, target_;
-  uint64_t seed_ = 1;
-  std::optional<const Rule> rule_;
+  Status Read() override {
+    rule_.emplace(input_.shape.Count(), target_.classes, seed_);
+    return {};
+  }
+
+  std::optional<const Rule> rule_;  // constant after Open
 };
 
 Status Create(Host&, const Options& options, Object** out) noexcept {
@@ -127,21 +116,21 @@ Status Create(Host&, const Options& options, Object** out) noexcept {
     count *= extent;
     shape[shape.ndim++] = extent;
   }
-  *out = new Synthetic(options, shape);
-  return {};
+  return kit::Make<Synthetic>(out, options, shape);
 }
 
 }  // namespace
-}  // namespace engine::synthetic
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
     {.name = "synthetic",
      .version = "1.0.0",
-     .kind = engine::PluginKind::kDataset,
+     .kind = PluginKind::kDataset,
      .doc = "random numbers with a rule behind them that can be learned; nothing is read",
-     .create = engine::synthetic::Create},
-    engine::NoOps(),
-    std::array{engine::kit::IntOption("samples", "1024", 1, 1e12, "to train on"),
-               engine::kit::IntOption("eval_samples", "256", 0, 1e12, "to evaluate on"),
-               engine::kit::IntsOption("shape", "32", 1, 1 << 30, "of one sample"),
-               engine::kit::IntOption("classes", "10", 2, 1 << 20, "of the targets")});
+     .create = Create},
+    NoOps(),
+    std::array{kit::IntOption("samples", "1024", 1, 1e12, "to train on"),
+               kit::IntOption("eval_samples", "256", 0, 1e12, "to evaluate on"),
+               kit::IntsOption("shape", "32", 1, 1 << 30, "of one sample"),
+               kit::IntOption("classes", "10", 2, 1 << 20, "of the targets")});
+
+}  // namespace engine::synthetic

@@ -1,7 +1,6 @@
 #include "communicator.h"
 
 #include <chrono>
-#include <exception>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,17 +23,13 @@ int LanesOf(const Connections* connections) {
 
 }  // namespace
 
-Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::Create(
-    Host& host, const NetworkSettings& settings) noexcept {
-  try {
-    std::unique_ptr<Connections> connections;
-    if (host.rank_info().world_size > 1) {
-      ENGINE_ASSIGN_OR_RETURN(connections, Connections::Open(host, settings));
-    }
-    return std::unique_ptr<TcpCommunicator>(new TcpCommunicator(host, std::move(connections)));
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start tcp: %s", error.what());
+Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::Create(Host& host,
+                                                                 const NetworkSettings& settings) {
+  std::unique_ptr<Connections> connections;
+  if (host.rank_info().world_size > 1) {
+    ENGINE_ASSIGN_OR_RETURN(connections, Connections::Open(host, settings));
   }
+  return std::unique_ptr<TcpCommunicator>(new TcpCommunicator(host, std::move(connections)));
 }
 
 TcpCommunicator::TcpCommunicator(Host& host, std::unique_ptr<Connections> connections)
@@ -74,6 +69,7 @@ Status TcpCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   return queues_.Submit(transfer, out);
 }
 
+// One thread at a time for each lane (kit/lanes.h): channel and collectives of a lane need no lock.
 Status TcpCommunicator::Run(int lane, kit::PooledWork& work) noexcept {
   return lanes_[static_cast<size_t>(lane)]->collectives.Run(work);
 }

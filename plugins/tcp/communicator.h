@@ -22,7 +22,7 @@ class TcpCommunicator final : public Communicator, private kit::Transport {
  public:
   // Collective unless the world is one.
   static Result<std::unique_ptr<TcpCommunicator>> Create(Host& host,
-                                                         const NetworkSettings& settings) noexcept;
+                                                         const NetworkSettings& settings);
   ~TcpCommunicator() override;
 
   void* Query(std::string_view id) noexcept override;

@@ -21,10 +21,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <iterator>
-#include <span>
 #include <sstream>
 #include <utility>
 
@@ -66,14 +64,10 @@ int ReadAnswer(const kit::UniqueFd& socket, const kit::UniqueFd& stop, Mac* answ
 }  // namespace
 
 Result<std::unique_ptr<Connections>> Connections::Open(Host& host,
-                                                       const NetworkSettings& settings) noexcept {
-  try {
-    std::unique_ptr<Connections> connections(new Connections(host, settings));
-    ENGINE_RETURN_IF_ERROR(connections->Run());
-    return connections;
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kRendezvous, "cannot connect the ranks: %s", error.what());
-  }
+                                                       const NetworkSettings& settings) {
+  std::unique_ptr<Connections> connections(new Connections(host, settings));
+  ENGINE_RETURN_IF_ERROR(connections->Run());
+  return connections;
 }
 
 Connections::Connections(Host& host, const NetworkSettings& settings)

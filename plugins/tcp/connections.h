@@ -34,8 +34,7 @@ class Connections {
  public:
   // Collective, with a deadline. kRendezvous names the ranks that are missing; kConfig when the
   // settings name no usable address, or differ from those of another rank.
-  static Result<std::unique_ptr<Connections>> Open(Host& host,
-                                                   const NetworkSettings& settings) noexcept;
+  static Result<std::unique_ptr<Connections>> Open(Host& host, const NetworkSettings& settings);
   ~Connections();
 
   const RankInfo& ranks() const noexcept { return ranks_; }

@@ -26,6 +26,7 @@ std::string Hex(const Mac& bytes) {
 
 }  // namespace
 
+// Nobody makes a Key without a token of its own, so sodium_init comes before all other calls.
 Result<std::string> Key::NewToken() {
   if (sodium_init() < 0) {
     return Status::Error(StatusCode::kInternal, "libsodium cannot be initialized");
@@ -64,6 +65,8 @@ bool Key::Proves(const Hello& hello) const noexcept {
          Equal(hello.proof, MacOf(&hello, offsetof(Hello, proof), bytes_));
 }
 
+// The letter is under the MAC, and the nonce of the hello with it: nobody on the way can turn one
+// answer into the other, or give an old one.
 Mac Key::Answer(const Hello& hello, bool taken) const noexcept {
   unsigned char text[sizeof(hello) + 1];
   std::memcpy(text, &hello, sizeof(hello));

@@ -1,36 +1,25 @@
 // tcp: collectives over TCP.
 #include "engine/plugin.h"
 
-#include <exception>
 #include <string>
 
 #include "communicator.h"
+#include "kit/communicator.h"
 #include "kit/options.h"
 
 namespace engine::tcp {
 namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (host.rank_info().is_server != 0) {
-    return Status::Error(StatusCode::kConfig,
-                         "communicator 'tcp' has no servers: drop --servers or choose one that "
-                         "has, such as zmq_ps");
-  }
-  try {
-    const NetworkSettings settings{
-        .lanes = static_cast<int>(options.Int("io_threads")),
-        .interface = std::string(options.String("interface")),
-        .hostname = std::string(options.String("hostname")),
-        .congestion_control = std::string(options.String("congestion_control")),
-        .key_file = std::string(options.String("key_file")),
-        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
-    };
-    ENGINE_ASSIGN_OR_RETURN(auto communicator, TcpCommunicator::Create(host, settings));
-    *out = communicator.release();
-    return {};
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start tcp: %s", error.what());
-  }
+  return kit::CreateCommunicator(host, "tcp", out, [&] {
+    return TcpCommunicator::Create(
+        host, {.lanes = static_cast<int>(options.Int("io_threads")),
+               .interface = std::string(options.String("interface")),
+               .hostname = std::string(options.String("hostname")),
+               .congestion_control = std::string(options.String("congestion_control")),
+               .key_file = std::string(options.String("key_file")),
+               .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")});
+  });
 }
 
 }  // namespace

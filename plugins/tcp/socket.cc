@@ -9,7 +9,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -121,6 +120,8 @@ Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& ho
   return listener;
 }
 
+// That a window fits into the send buffer is what channel.cc builds on when it says that nobody
+// blocks in a write; hence an error and not a slower run.
 Status Prepare(const kit::UniqueFd& socket, const CongestionControl& congestion_control) {
   const int on = 1, window = kWindowBytes;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

@@ -1,38 +1,18 @@
 #include "text_files.h"
 
 #include <algorithm>
+#include <boost/locale/utf.hpp>
 #include <cinttypes>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "kit/dataset.h"
+#include "kit/file.h"
 
 namespace engine::text {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The length of the UTF-8 sequence that `text` begins with, or 0. Unicode 15, table 3-7: the second
-// byte alone tells overlong forms, surrogates and what lies beyond U+10FFFF.
-size_t SequenceLength(std::string_view text) noexcept {
-  const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first < 0xc2   ? 0
-                        : first < 0xe0 ? 2
-                        : first < 0xf0 ? 3
-                        : first < 0xf5 ? 4
-                                       : 0;
-  if (length == 0 || text.size() < length) return 0;
-  const uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  const uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (size_t i = 2; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  return length;
-}
 
 // The content of a file; kBadData when it is larger than `limit_bytes`.
 Result<std::string> ReadFile(const std::string& path, int64_t limit_bytes) {
@@ -86,6 +66,8 @@ Result<std::vector<std::string>> ListFiles(const fs::path& folder) {
   return paths;
 }
 
+// In the order of sorted paths, so that all ranks, and a run that goes on, see one and the same
+// text.
 Result<std::vector<std::string>> ReadFolder(const std::string& folder) {
   ENGINE_ASSIGN_OR_RETURN(const auto paths, ListFiles(folder));
   std::vector<std::string> contents;
@@ -110,10 +92,10 @@ Result<std::vector<std::string>> ReadFolder(const std::string& folder) {
 }  // namespace
 
 bool IsText(std::string_view content) noexcept {
-  while (!content.empty()) {
-    const size_t length = content.front() == '\0' ? 0 : SequenceLength(content);
-    if (length == 0) return false;
-    content.remove_prefix(length);
+  using Utf8 = boost::locale::utf::utf_traits<char>;
+  for (const char *next = content.begin(), *end = content.end(); next != end;) {
+    const boost::locale::utf::code_point point = Utf8::decode(next, end);
+    if (point == 0 || !boost::locale::utf::is_valid_codepoint(point)) return false;
   }
   return true;
 }

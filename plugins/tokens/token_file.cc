@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <span>
 
 namespace engine::tokens {
 namespace {
@@ -11,6 +10,7 @@ constexpr int32_t kMagic = 20240520, kVersion = 1;
 constexpr int32_t kMagicOfLlama3 = 20240801;
 constexpr int32_t kMagicOfExamples = 20240522;  // HellaSwag and the like
 
+// Little-endian on every processor; the address need not be aligned.
 int32_t ReadInt32(const uint8_t* bytes) {
   return static_cast<int32_t>(uint32_t{bytes[0]} | uint32_t{bytes[1]} << 8 |
                               uint32_t{bytes[2]} << 16 | uint32_t{bytes[3]} << 24);
@@ -42,6 +42,8 @@ Status CheckMagic(const std::string& path, int32_t magic, int32_t version) {
 
 }  // namespace
 
+// `count` comes from the file: it is believed only when exactly so many bytes follow, so that no
+// slice of the tokens reaches beyond the mapping.
 Result<TokenFile> TokenFile::Open(const std::string& path) {
   ENGINE_ASSIGN_OR_RETURN(kit::MappedFile file, kit::MappedFile::Open(path));
   const uint8_t* header = file.bytes().data();
@@ -64,6 +66,8 @@ Result<TokenFile> TokenFile::Open(const std::string& path) {
   return TokenFile(path, std::move(file), count);
 }
 
+// The loop only takes the largest, so that it vectorises; which token was wrong is looked for
+// later.
 Status TokenFile::Read(int64_t begin, int64_t count, int32_t vocabulary, int32_t* tokens) const {
   const uint8_t* bytes = BytesOf(begin, count).data();
   int32_t largest = 0;

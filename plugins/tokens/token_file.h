@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "kit/dataset.h"
+#include "kit/file.h"
 
 namespace engine::tokens {
 

@@ -85,7 +85,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "only the largest elements of gradients travel; the rest is added to the next ones",
      .create = Create},
     NoOps(),
-    std::array{kit::NumberOption(OptionType::kFloat, "ratio", "0.01", 1e-6, 1,
-                                 "elements of each gradient that travel, of all; at least one")});
+    std::array{kit::FloatOption("ratio", "0.01", 1e-6, 1,
+                                "elements of each gradient that travel, of all; at least one")});
 
 }  // namespace engine::topk

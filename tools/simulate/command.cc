@@ -126,40 +126,31 @@ void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
       ->required()
       ->type_name("RATE");
   app->add_option("--goodput", flags->goodput, "Share of the rate that is payload")
-      ->capture_default_str()
       ->check(CLI::Range(0.01, 1.0));
   app->add_option("--unfairness", flags->unfairness,
                   "How unequally transfers share a link: 0: not at all; 1: up to 4 to 1")
-      ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
   app->add_option("--latency", flags->latency, "Of a message between two ranks, wake-up included")
-      ->capture_default_str()
       ->type_name("TIME");
   app->add_option("--message-cost", flags->message_cost, "Time that each message costs its host")
-      ->capture_default_str()
       ->type_name("TIME");
   app->add_option("--copy-rate", flags->copy_rate,
                   "Bytes a host sends and adds up in a second: 2gb (default: no limit)")
       ->type_name("BYTES");
   app->add_option("--burst", flags->burst, "Bucket of a link that tc-tbf limits")
-      ->capture_default_str()
       ->type_name("BYTES");
   app->add_option("--ticket-latency", flags->ticket_latency,
                   "Until the others hear which transfer rank 0 has started")
-      ->capture_default_str()
       ->type_name("TIME");
   app->add_option("--in-flight", flags->in_flight,
                   "Transfers that run at once (tcp.io_threads); 0: all")
-      ->capture_default_str()
       ->check(CLI::Range(0, 4096));
   app->add_option("--servers", flags->servers,
                   "Parameter servers of their own, each with such a link; 0: those inside of the "
                   "ranks, if the configuration has them update")
-      ->capture_default_str()
       ->check(CLI::Range(0, 4096));
   app->add_option("--pattern", flags->pattern,
                   "exchange: every rank with every other, as tcp here; ring")
-      ->capture_default_str()
       ->check(CLI::IsMember({"exchange", "ring"}));
 }
 
@@ -175,37 +166,26 @@ void AddSimulateCommand(CLI::App& app, const command::Environment& environment, 
                    "(engine run --trace), whose times are taken")
       ->required()
       ->type_name("CONFIG|TRACE");
-  simulate
-      ->add_option("--plugins", flags->config.plugins,
-                   "Plugins, each for the role it fills: --plugins priority_sched")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAME,...");
+  command::AddPlugins(simulate, "--plugins", &flags->config.plugins,
+                      "Plugins, each for the role it fills: --plugins priority_sched");
   command::AddOverrides(simulate, "--set", &flags->config.overrides,
                         "Override a key: --set priority_sched.slice_bytes=65536; can be repeated");
   command::AddPluginFolders(simulate, "--plugin-path", &flags->config.plugin.folders);
-  simulate
-      ->add_option("--schedulers", flags->schedulers,
-                   "Compare these: --schedulers fifo_sched,priority_sched (default: the "
-                   "configured one)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAME,...");
-  simulate->add_option("--ranks", flags->ranks, "Numbers of ranks: 2,4,8, or 2..4096 in doubles")
-      ->capture_default_str();
+  command::AddPlugins(simulate, "--schedulers", &flags->schedulers,
+                      "Compare these: --schedulers fifo_sched,priority_sched (default: the "
+                      "configured one)");
+  simulate->option_defaults()->always_capture_default();
+  simulate->add_option("--ranks", flags->ranks, "Numbers of ranks: 2,4,8, or 2..4096 in doubles");
   AddNetworkFlags(simulate, flags.get());
   simulate->add_option("--steps", flags->steps, "Steps to simulate for each prediction")
-      ->capture_default_str()
       ->check(CLI::Range(5, 100000));
   simulate
       ->add_option("--measured-steps", flags->measured_steps,
                    "Steps to run for the times of the compute")
-      ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   simulate->add_flag("--json", flags->json, "For programs");
   simulate->callback([flags, &environment, exit_code] {
-    const Status status = Predict(*flags, environment);
-    if (!status.ok()) *exit_code = command::ReportError(status);
+    *exit_code = command::ReportError(Predict(*flags, environment));
   });
 }
 

@@ -1,4 +1,3 @@
-#include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,12 +8,10 @@
 namespace engine::simulate {
 namespace {
 
-__attribute__((format(printf, 2, 3))) void Append(std::string* text, const char* format, ...) {
+template <typename... Values>
+void Append(std::string* text, const char* format, Values... values) {
   char line[512];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(line, sizeof(line), format, args);
-  va_end(args);
+  std::snprintf(line, sizeof(line), format, values...);
   *text += line;
 }
 

@@ -1,5 +1,6 @@
 #include "tools/simulate/local_profiler.h"
 
+#include "core/base/deadline.h"
 #include "core/exec/executor.h"
 #include "core/train/run_model.h"
 
@@ -11,6 +12,27 @@ constexpr size_t kSpans = 1 << 18;
 constexpr int64_t kWarmUpSteps = 2;
 
 }  // namespace
+
+Status LocalStore::Set(std::string_view key, std::string_view value) {
+  const std::lock_guard lock(mutex_);
+  values_.insert_or_assign(std::string(key), std::string(value));
+  changed_.notify_all();
+  return {};
+}
+
+// Threads of a plugin, such as servers inside of the rank, may wait for each other.
+Result<std::string> LocalStore::Get(std::string_view key, int64_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  const bool there = changed_.wait_until(lock, base::DeadlineIn(timeout_ms),
+                                         [&] { return values_.contains(key); });
+  if (!there) return base::StoreTimeout(key, timeout_ms);
+  return values_.find(key)->second;
+}
+
+Result<bool> LocalStore::Has(std::string_view key) {
+  const std::lock_guard lock(mutex_);
+  return values_.contains(key);
+}
 
 Result<std::unique_ptr<LocalProfiler>> LocalProfiler::Create(const config::Config& config,
                                                              base::LogSink log) {

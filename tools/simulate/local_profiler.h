@@ -2,18 +2,37 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "app/config/config.h"
 #include "app/data/dataset_source.h"
-#include "app/launch/memory_store.h"
 #include "core/plugin/rank_plugins.h"
 #include "tools/simulate/compute_times.h"
 
 namespace engine::simulate {
+
+// The store of a world of one: nobody else posts.
+class LocalStore final : public base::Store {
+ public:
+  Status Set(std::string_view key, std::string_view value) override;
+  Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
+  Result<bool> Has(std::string_view key) override;
+  Status Post(std::string_view) override { return {}; }
+  void Listen(std::function<void(std::string_view)>) override {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string, std::less<>> values_;  // guarded by mutex_
+};
 
 class LocalProfiler {
  public:
@@ -33,16 +52,14 @@ class LocalProfiler {
 
  private:
   LocalProfiler(const config::Config& config, base::LogSink log)
-      : config_(config),
-        store_(std::make_shared<launch::MemoryTable>(), abort_),
-        data_(config.run(), context_) {
+      : config_(config), data_(config.run(), context_) {
     context_.log = std::move(log);
   }
 
   const config::Config& config_;
   std::atomic<int> stop_{0};
   base::AbortSignal abort_;
-  launch::MemoryStore store_;
+  LocalStore store_;
   base::RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
   data::DatasetSource data_;
   std::unique_ptr<plugin::RankPlugins> plugins_;

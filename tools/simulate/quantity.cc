@@ -12,10 +12,6 @@ namespace {
 
 constexpr double kMost = 1e18;
 
-Status Wrong(const char* flag, const std::string& text, const char* what) {
-  return Status::Error(StatusCode::kInvalidArgument, "%s: '%s' is no %s", flag, text.c_str(), what);
-}
-
 constexpr int32_t kFewestRanks = 2, kMostRanks = 4096;
 
 bool ParseRankCount(const std::string& text, int32_t* ranks) {
@@ -27,29 +23,32 @@ bool ParseRankCount(const std::string& text, int32_t* ranks) {
 }  // namespace
 
 Result<double> ParseBitRate(const char* flag, const std::string& text) {
-  const double rate = command::ParseAmount(
-      text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}}, 1, kMost);
-  if (!std::isnan(rate)) return rate;
-  return Wrong(flag, text, "rate of a link; write 375mbit (bit, kbit, mbit, gbit)");
+  return command::ParseAmount(flag, text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}},
+                              1, kMost, "rate of a link; write 375mbit (bit, kbit, mbit, gbit)");
 }
 
 Result<int64_t> ParseTime(const char* flag, const std::string& text) {
-  const double time =
-      command::ParseAmount(text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, 0, kMost);
-  if (!std::isnan(time)) return std::llround(time);
-  return Wrong(flag, text, "time; write 50us (ns, us, ms, s)");
+  ENGINE_ASSIGN_OR_RETURN(
+      const double time,
+      command::ParseAmount(flag, text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, 0, kMost,
+                           "time; write 50us (ns, us, ms, s)"));
+  return std::llround(time);
 }
 
 Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  const double bytes = command::ParseAmount(
-      text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}}, 0, kMost);
-  if (!std::isnan(bytes)) return std::llround(bytes);
-  return Wrong(flag, text, "number of bytes; write 256kb (b, kb, mb, gb)");
+  ENGINE_ASSIGN_OR_RETURN(
+      const double bytes,
+      command::ParseAmount(flag, text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}},
+                           0, kMost, "number of bytes; write 256kb (b, kb, mb, gb)"));
+  return std::llround(bytes);
 }
 
 Result<std::vector<int32_t>> ParseRanks(const char* flag, const std::string& text) {
   const auto wrong = [&] {
-    return Wrong(flag, text, "number of ranks; write 2,4,8 or 2..4096 (2 to 4096, ascending)");
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "%s '%s' is no number of ranks; write 2,4,8 or 2..4096 (2 to 4096, "
+                         "ascending)",
+                         flag, text.c_str());
   };
   std::vector<int32_t> ranks;
   const size_t dots = text.find("..");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace engine::simulate {
 double ServedLinkBytes(const NetworkModel& model, uint64_t size_bytes, int32_t ranks) {

@@ -1,22 +1,11 @@
 #include "tools/simulate/step_model.h"
 
-#include <span>
-#include <string_view>
-
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "engine/ext/accelerator.h"
 #include "engine/ext/parameter_server.h"
 
 namespace engine::simulate {
-namespace {
-
-Status NoStore() {
-  return Status::Error(StatusCode::kUnsupported, "a simulated rank has no store");
-}
-
-}  // namespace
-
 void SimulatedHost::Log(LogLevel level, std::string_view message) noexcept {
   if (level < LogLevel::kWarning) return;
   try {
@@ -24,17 +13,6 @@ void SimulatedHost::Log(LogLevel level, std::string_view message) noexcept {
   } catch (const std::bad_alloc&) {
     // A warning less.
   }
-}
-
-Status SimulatedHost::StoreSet(std::string_view, std::span<const uint8_t>) noexcept {
-  return NoStore();
-}
-Status SimulatedHost::StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
-                               void*) noexcept {
-  return NoStore();
-}
-Status SimulatedHost::StoreHas(std::string_view, bool*) noexcept {
-  return NoStore();
 }
 
 Result<std::unique_ptr<StepModel>> StepModel::Create(LocalProfiler& rank, int64_t samples) {

@@ -23,14 +23,22 @@ class SimulatedHost final : public Host {
   Device* device() const noexcept override { return nullptr; }
   void Log(LogLevel level, std::string_view message) noexcept override;
   void Metric(std::string_view, double) noexcept override {}
-  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override;
+  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override {
+    return NoStore();
+  }
   Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
-                  void*) noexcept override;
-  Status StoreHas(std::string_view, bool*) noexcept override;
+                  void*) noexcept override {
+    return NoStore();
+  }
+  Status StoreHas(std::string_view, bool*) noexcept override { return NoStore(); }
 
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
+  static Status NoStore() noexcept {
+    return Status::Error(StatusCode::kUnsupported, "a simulated rank has no store");
+  }
+
   const RankInfo rank_;
   std::vector<std::string> warnings_;
 };

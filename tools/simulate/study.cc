@@ -1,6 +1,5 @@
 #include "tools/simulate/study.h"
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>

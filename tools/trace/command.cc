@@ -2,10 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,21 +25,18 @@ struct TraceFlags {
 // "375mbit", "45 MB/s": bytes per second.
 Result<double> ParseBandwidth(std::string text) {
   std::erase(text, ' ');
-  const double bandwidth = command::ParseAmount(text,
-                                                {{"bit", 1.0 / 8},
-                                                 {"kbit", 1e3 / 8},
-                                                 {"mbit", 1e6 / 8},
-                                                 {"gbit", 1e9 / 8},
-                                                 {"b/s", 1},
-                                                 {"kb/s", 1e3},
-                                                 {"mb/s", 1e6},
-                                                 {"gb/s", 1e9}},
-                                                1e-9, 1e18);
-  if (!std::isnan(bandwidth)) return bandwidth;
-  return Status::Error(StatusCode::kInvalidArgument,
-                       "--bandwidth %s is no bandwidth; write 375mbit or 45MB/s (units: bit, kbit, "
-                       "mbit, gbit, kB/s, MB/s, GB/s)",
-                       text.c_str());
+  return command::ParseAmount("--bandwidth", text,
+                              {{"bit", 1.0 / 8},
+                               {"kbit", 1e3 / 8},
+                               {"mbit", 1e6 / 8},
+                               {"gbit", 1e9 / 8},
+                               {"b/s", 1},
+                               {"kb/s", 1e3},
+                               {"mb/s", 1e6},
+                               {"gb/s", 1e9}},
+                              1e-9, 1e18,
+                              "bandwidth; write 375mbit or 45MB/s (units: bit, kbit, mbit, gbit, "
+                              "kB/s, MB/s, GB/s)");
 }
 
 // "A..B" or "A".
@@ -93,10 +88,7 @@ void AddTraceCommand(CLI::App& app, int* exit_code) {
   summary->add_option("--steps", flags->steps, "Only these steps (default: steady ones)")
       ->type_name("A..B");
   summary->add_flag("--json", flags->json, "For machines");
-  summary->callback([flags, exit_code] {
-    const Status status = Summarize(*flags);
-    *exit_code = status.ok() ? 0 : command::ReportError(status);
-  });
+  summary->callback([flags, exit_code] { *exit_code = command::ReportError(Summarize(*flags)); });
 }
 
 }  // namespace engine::trace

@@ -67,7 +67,7 @@ Inversions FindInversions(const TimelineIndex& index, TransferStart start,
       others.push_back({PhasesOf(*other->span).wire_ns, other->span->end_ns});
     }
     if (others.empty()) continue;
-    one.longest_ns = LengthWithin(Union(std::move(others)), {victim.ready_ns, victim.start_ns});
+    one.longest_ns = LengthWithin(Union(others), {victim.ready_ns, victim.start_ns});
     one.rank = index.timeline().rank;
     one.step = victim.span->step;
     result.Add(one);

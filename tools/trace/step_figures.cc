@@ -1,5 +1,7 @@
 #include "tools/trace/step_figures.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 namespace engine::trace {
@@ -8,71 +10,55 @@ namespace {
 Intervals Cover(const std::vector<const Span*>& spans) {
   std::vector<Interval> intervals;
   for (const Span* span : spans) intervals.push_back({span->begin_ns, span->end_ns});
-  return Union(std::move(intervals));
+  return Union(intervals);
+}
+
+// Compute tasks of these kinds.
+Intervals Cover(const TimelineIndex& index, std::initializer_list<TaskKind> kinds) {
+  std::vector<const Span*> spans = index.compute();
+  std::erase_if(spans, [&](const Span* span) {
+    return std::ranges::find(kinds, index.TaskOf(*span).kind) == kinds.end();
+  });
+  return Cover(spans);
 }
 
 }  // namespace
 
-void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load) {
-  const double n = world_size;
-  const auto bytes = static_cast<double>(task.size_bytes);
-  double both = 0;
-  switch (task.transfer) {
+double BusFactor(TransferKind kind, int ranks) {
+  const double n = ranks;
+  switch (kind) {
     case TransferKind::kAllReduce:
-      both = bytes * 2 * (n - 1) / n;
-      break;
+      return 2 * (n - 1) / n;
     case TransferKind::kReduceScatter:
     case TransferKind::kAllGather:
-      both = bytes * (n - 1) / n;
-      break;
-    case TransferKind::kBroadcast:
-      both = n > 1 ? bytes : 0;
-      break;
-    case TransferKind::kPush:
-      load->out += bytes;
-      break;
-    case TransferKind::kPull:
-      load->in += bytes;
-      break;
-    case TransferKind::kBarrier:
-      break;
+      return (n - 1) / n;
+    default:
+      return 1;
   }
-  load->out += both;
-  load->in += both;
+}
+
+void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load) {
+  const auto bytes = static_cast<double>(task.size_bytes);
+  if (task.transfer == TransferKind::kPush) load->out += bytes;
+  if (task.transfer == TransferKind::kPull) load->in += bytes;
+  if (task.transfer >= TransferKind::kBarrier || world_size <= 1) return;
+  load->out += bytes * BusFactor(task.transfer, world_size);
+  load->in += bytes * BusFactor(task.transfer, world_size);
 }
 
 bool MovesUnit(const TraceTask& task) {
   return task.kind == TaskKind::kTransfer && task.unit != UINT32_MAX;
 }
 
-StepMeter::StepMeter(const TimelineIndex& index) : index_(index) {
-  std::vector<const Span*> forward, backward, hooks, update;
-  for (const Span* span : index.compute()) {
-    switch (index.TaskOf(*span).kind) {
-      case TaskKind::kForward:
-        forward.push_back(span);
-        break;
-      case TaskKind::kBackward:
-        backward.push_back(span);
-        break;
-      case TaskKind::kUpdate:
-        update.push_back(span);
-        break;
-      case TaskKind::kAccumulate:
-      case TaskKind::kHook:
-      case TaskKind::kTransfer:
-        hooks.push_back(span);
-        break;
-    }
-  }
-  forward_ = Cover(forward);
-  backward_ = Cover(backward);
-  hooks_ = Cover(hooks);
-  update_ = Cover(update);
-  waits_ = Cover(index.waits());
-  communication_ = Cover(index.transfers());
-  covered_waits_ = Intersection(waits_, communication_);
-}
+StepMeter::StepMeter(const TimelineIndex& index)
+    : index_(index),
+      forward_(Cover(index, {TaskKind::kForward})),
+      backward_(Cover(index, {TaskKind::kBackward})),
+      hooks_(Cover(index, {TaskKind::kAccumulate, TaskKind::kHook, TaskKind::kTransfer})),
+      update_(Cover(index, {TaskKind::kUpdate})),
+      waits_(Cover(index.waits())),
+      communication_(Cover(index.transfers())),
+      covered_waits_(Intersection(waits_, communication_)) {}
 
 StepFigures StepMeter::Measure(uint64_t step, const Interval& window) const {
   const auto within = [&](const Intervals& intervals) {
@@ -102,7 +88,7 @@ StepFigures StepMeter::Measure(uint64_t step, const Interval& window) const {
     AddLinkBytes(info, index_.timeline().world_size, &load);
     wire.push_back({PhasesOf(*span).wire_ns, span->end_ns});
   }
-  const double seconds = static_cast<double>(Length(Union(std::move(wire)))) / 1e9;
+  const double seconds = static_cast<double>(Length(Union(wire))) / 1e9;
   if (seconds > 0) {
     figures.algorithm_bandwidth = bytes / seconds;
     figures.bus_bandwidth = load.larger() / seconds;

@@ -34,9 +34,12 @@ struct LinkLoad {
   double larger() const { return out > in ? out : in; }
 };
 
-// Adds what a rank sends and receives at least for a transfer of `task`. Of collectives as
-// nccl-tests count it, both ways: size times 2(n-1)/n for an all-reduce, (n-1)/n for reduce-scatter
-// and all-gather, 1 for a broadcast. A push sends its size, a pull receives it.
+// Bytes on the busiest link / bytes of the result, as nccl-tests define busbw / algbw: 2(n-1)/n for
+// an all-reduce, (n-1)/n for reduce-scatter and all-gather, else 1.
+double BusFactor(TransferKind kind, int ranks);
+
+// Adds what a rank sends and receives at least for a transfer of `task`: a collective its size times
+// BusFactor both ways, a push its size one way, a pull the other way.
 void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load);
 
 // Whether it moves a unit of the scheduler's plan, not a few numbers.

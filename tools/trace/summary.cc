@@ -1,7 +1,6 @@
 #include "tools/trace/summary.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace engine::trace {
 namespace {
@@ -70,7 +69,7 @@ class Summarizer {
         busy.push_back(moving);
       }
     }
-    return Union(std::move(busy));
+    return Union(busy);
   }
 
   // By step, what the link of a rank carries.

@@ -89,7 +89,8 @@ TEST_F(BenchCollectives, RefusesWhatCannotTakePart) {
   EXPECT_THAT(Refusal(Bench({"--a", "./libmine.so"}), 79), HasSubstr("libmine.so"));
   EXPECT_THAT(Refusal(Bench({"--a", "tcp", "--a-set", "io_thread=1"}), 78),
               HasSubstr("did you mean 'io_threads'"));
-  EXPECT_THAT(Refusal(Bench({"--a", "tcp", "--min-bytes", "4X"}), 2), HasSubstr("--min-bytes 4X"));
+  EXPECT_THAT(Refusal(Bench({"--a", "tcp", "--min-bytes", "4X"}), 2),
+              HasSubstr("--min-bytes '4X'"));
 }
 
 TEST_F(BenchCollectives, RanksMayComeFromALauncher) {

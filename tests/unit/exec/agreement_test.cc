@@ -235,9 +235,9 @@ TEST(Agreement, ARankThatStartsNothingIsReported) {
 // Nothing of it is under way in the communicator, whose Abort would end it.
 TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
   Hub hub(2, 0, 1);
-  auto table = std::make_shared<launch::MemoryTable>();
+  auto table = std::make_shared<test::MemoryTable>();
   base::AbortSignal abort;
-  launch::MemoryStore store(table, abort);
+  test::MemoryStore store(table, abort);
   Rig rig;
   rig.store = &store;
   rig.options = TestOptions(1, 2, 600000);

@@ -7,16 +7,16 @@
 #include <thread>
 #include <vector>
 
-#include "app/launch/memory_store.h"
+#include "tests/support/memory_store.h"
 
 namespace engine::test {
 
 // What `run` gives for each rank, on threads that share a store.
 template <typename Outcome>
 std::vector<Outcome> RunRanks(int size, const std::function<Outcome(int rank, base::Store&)>& run) {
-  auto table = std::make_shared<launch::MemoryTable>();
+  auto table = std::make_shared<test::MemoryTable>();
   std::deque<base::AbortSignal> aborts(static_cast<size_t>(size));
-  std::deque<launch::MemoryStore> stores;
+  std::deque<test::MemoryStore> stores;
   for (base::AbortSignal& abort : aborts) stores.emplace_back(table, abort);
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   std::vector<std::thread> threads;

@@ -46,7 +46,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/config", {"core", "app/plugins"}},
       {"app/data", {"core"}},
       {"app/launch", {"core"}},
-      {"app/checkpoint", {"core"}},
+      {"app/checkpoint", {"core", "kit"}},
       {"app/command", {"core", "app/config", "app/launch"}},
       {"tools/trace", above({})},
       {"app/run", above({"tools/trace"})},

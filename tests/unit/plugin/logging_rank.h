@@ -6,15 +6,15 @@
 #include <string>
 #include <string_view>
 
-#include "app/launch/memory_store.h"
 #include "core/base/rank_context.h"
+#include "tests/support/memory_store.h"
 
 namespace engine::plugin {
 
 struct LoggingRank {
   std::string log;  // what plugins say, a line each, without their names
   base::AbortSignal abort;
-  launch::MemoryStore store{std::make_shared<launch::MemoryTable>(), abort};
+  test::MemoryStore store{std::make_shared<test::MemoryTable>(), abort};
   std::atomic<int> stop{0};
   base::RankContext context{.info = {.rank = 1, .world_size = 2, .local_world_size = 1},
                             .store = store,

@@ -1,5 +1,5 @@
-// The tables against the sums that were published with them, the bounds against numbers worked out
-// by hand, and the files of configs/ against the code that wrote them.
+// The tables against the sums that were published with them, and the files of configs/ against the
+// code that wrote them.
 #include "bench/profile/profile.h"
 
 #include <gmock/gmock.h>
@@ -27,9 +27,6 @@ TEST(ProfileTest, Vgg16AddsUpToItsMeasuredTotals) {
   EXPECT_NEAR(facts.forward_seconds, 82.9e-3, 1e-9);
   EXPECT_NEAR(facts.backward_seconds, 111.6e-3, 0.05e-3);
   EXPECT_NEAR(static_cast<double>(facts.gradient_bytes), 553.5e6, 0.1e6);
-  EXPECT_EQ(facts.largest_layer_bytes, 411'050'000);
-  EXPECT_EQ(facts.first_layer_bytes, 160'000);
-  EXPECT_EQ(facts.layers, 16);
 }
 
 TEST(ProfileTest, Resnet50AddsUpToItsMeasuredTotals) {
@@ -37,12 +34,10 @@ TEST(ProfileTest, Resnet50AddsUpToItsMeasuredTotals) {
   EXPECT_NEAR(facts.forward_seconds, 63.3e-3, 1e-9);
   EXPECT_NEAR(facts.backward_seconds, 64.8e-3, 0.05e-3);
   EXPECT_NEAR(static_cast<double>(facts.gradient_bytes), 102.2e6, 0.1e6);
-  EXPECT_EQ(facts.first_layer_bytes, 270'000);
-  EXPECT_EQ(facts.layers, 18);
 }
 
 TEST(ProfileTest, NamesOfLayersAreUnique) {
-  for (const std::string& name : ProfileNames()) {
+  for (const std::string name : {"vgg16", "resnet50"}) {
     const auto profile = FindProfile(name);
     ASSERT_TRUE(profile.ok());
     std::set<std::string> names;
@@ -60,22 +55,6 @@ TEST(ProfileTest, ScalesApplyToTimesAndBytes) {
               static_cast<double>(full.gradient_bytes) / 16, 16 * 4);
 }
 
-// 3 ranks, 1 MB: each sends 4/3 MB, which takes 0.5 s at 21.333 Mbit/s.
-TEST(ProfileTest, BoundsFollowFromTimesAndBytes) {
-  const ProfileFacts facts = {
-      .forward_seconds = 0.2, .backward_seconds = 0.4, .gradient_bytes = 1'000'000};
-  const ScheduleBounds bounds = Bounds(facts, 3, 8e6 * 4 / 3 / 0.5);
-  EXPECT_NEAR(bounds.communication_seconds, 0.5, 1e-9);
-  EXPECT_NEAR(bounds.ratio, 0.5 / 0.6, 1e-9);
-  EXPECT_NEAR(bounds.no_overlap, 1.1, 1e-9);
-  EXPECT_NEAR(bounds.backward_overlap, 0.7, 1e-9);
-  EXPECT_NEAR(bounds.full_overlap, 0.6, 1e-9);
-  const ScheduleBounds slow = Bounds(facts, 3, 8e6 * 4 / 3 / 2);
-  EXPECT_NEAR(slow.backward_overlap, 2.2, 1e-9);
-  EXPECT_NEAR(slow.full_overlap, 2, 1e-9);
-  EXPECT_EQ(Bounds(facts, 1, 1e6).communication_seconds, 0);
-}
-
 TEST(ProfileTest, UnknownNamesAndWrongScalesAreNamed) {
   const auto unknown = ProfileConfig("vgg19", {});
   ASSERT_FALSE(unknown.ok());
@@ -90,7 +69,7 @@ TEST(ProfileTest, UnknownNamesAndWrongScalesAreNamed) {
 }
 
 TEST(ProfileTest, FilesOfConfigsAreWhatTheCodeWrites) {
-  for (const std::string& name : ProfileNames()) {
+  for (const std::string name : {"vgg16", "resnet50"}) {
     const std::string path = ENGINE_TEST_SOURCE_DIR "/configs/profile_" + name + ".pbtxt";
     std::ifstream stream(path);
     const std::string file{std::istreambuf_iterator<char>(stream), {}};

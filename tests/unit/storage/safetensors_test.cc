@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/checkpoint/digest.h"
+#include "kit/digest.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::checkpoint {
@@ -85,7 +85,7 @@ TEST(Safetensors, TheFileIsLengthPaddedHeaderAndData) {
   const std::string described = R"("a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]},)"
                                 R"("b":{"data_offsets":[8,9],"dtype":"U8","shape":[1]}})";
   const std::string data = std::string(reinterpret_cast<char*>(values.data()), 8) + "\x09";
-  Digest digest;
+  kit::Digest digest;
   digest.Add(("{" + described).data(), described.size() + 1);
   digest.Add(data.data(), data.size());
   const std::string header =

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "app/launch/memory_store.h"
+#include "tests/support/memory_store.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/single_rank.h"
 
@@ -159,7 +159,7 @@ TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
 
 TEST(RunStart, IsPublishedForRanksThatComeLater) {
   base::AbortSignal abort;
-  launch::MemoryStore store(std::make_shared<launch::MemoryTable>(), abort);
+  test::MemoryStore store(std::make_shared<test::MemoryTable>(), abort);
   EXPECT_EQ(train::PublishedRunStart(store, 1).status().code(), StatusCode::kTimeout);
   ASSERT_TRUE(train::PublishRunStart(store, {.step = 17, .first_batch = 9}).ok());
   const auto point = train::PublishedRunStart(store, 1000);

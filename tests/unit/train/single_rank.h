@@ -11,10 +11,10 @@
 
 #include "app/config/config.h"
 #include "app/launch/log.h"
-#include "app/launch/memory_store.h"
 #include "core/exec/executor.h"
 #include "core/plugin/rank_plugins.h"
 #include "core/train/run_model.h"
+#include "tests/support/memory_store.h"
 
 namespace engine::test {
 
@@ -109,12 +109,12 @@ class SingleRank {
 
  private:
   explicit SingleRank(config::Config config)
-      : config_(std::move(config)), store_(std::make_shared<launch::MemoryTable>(), abort_) {}
+      : config_(std::move(config)), store_(std::make_shared<test::MemoryTable>(), abort_) {}
 
   const config::Config config_;
   std::atomic<int> stop_{0};
   base::AbortSignal abort_;
-  launch::MemoryStore store_;
+  test::MemoryStore store_;
   base::RankContext context_{.info = {}, .store = store_, .abort = abort_, .stop_requested = stop_};
   std::unique_ptr<plugin::RankPlugins> plugins_;
 };

@@ -25,8 +25,6 @@ class LifoScheduler final : public engine::Scheduler {
 
   engine::Status Begin(std::span<const engine::TaskInfo> tasks) noexcept override {
     return kit::NoThrow("lifo_sched", [&] {
-      lane_of_.resize(tasks.size());
-      for (const engine::TaskInfo& task : tasks) lane_of_[task.id] = task.lane;
       compute_.reserve(tasks.size());
       compute_.clear();
       io_.Reset(tasks, kit::StaticTransferOrder());
@@ -35,11 +33,7 @@ class LifoScheduler final : public engine::Scheduler {
 
   void On(const engine::SchedulerEvent& event) noexcept override {
     if (event.kind == engine::EventKind::kTaskReady) {
-      if (lane_of_[event.task] == engine::Lane::kIo) {
-        io_.MarkReady(event.task);
-      } else {
-        compute_.push_back(event.task);
-      }
+      if (!io_.Take(event.task)) compute_.push_back(event.task);
     } else if (event.kind == engine::EventKind::kError) {
       compute_.clear();
       io_.Clear();
@@ -58,8 +52,7 @@ class LifoScheduler final : public engine::Scheduler {
 
  private:
   const int64_t fuse_bytes_;
-  std::vector<engine::Lane> lane_of_;  // by task
-  std::vector<uint32_t> compute_;      // a stack
+  std::vector<uint32_t> compute_;  // a stack
   kit::TransferList io_;
 };
 

@@ -1,0 +1,34 @@
+// The create function of a plugin. Compiled into the plugin that includes it and no part of the ABI.
+#pragma once
+
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "engine/host.h"
+#include "engine/options.h"
+#include "engine/status.h"
+
+namespace engine::kit {
+
+// *out = a Made of `args`, or kResourceExhausted.
+template <typename Made, typename... Args>
+Status Make(Object** out, Args&&... args) noexcept {
+  *out = new (std::nothrow) Made(std::forward<Args>(args)...);
+  if (*out) return {};
+  return Status::Error(StatusCode::kResourceExhausted, "no memory for the object of a plugin");
+}
+
+// For PluginInfo::create: a Made of host and options, or of what its constructor takes of the two.
+template <typename Made>
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  if constexpr (std::is_constructible_v<Made, Host&, const Options&>) {
+    return Make<Made>(out, host, options);
+  } else if constexpr (std::is_constructible_v<Made, const Options&>) {
+    return Make<Made>(out, options);
+  } else {
+    return Make<Made>(out);
+  }
+}
+
+}  // namespace engine::kit
