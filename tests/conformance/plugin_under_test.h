@@ -3,18 +3,38 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/plugin.h"
+#include "tests/support/memory_host.h"
 
 namespace engine::test {
+
+// What a test cannot go on without: an error fails the test and leaves it.
+inline void Must(const Status& status) {
+  if (status.ok()) return;
+  ADD_FAILURE() << status.message();
+  throw std::runtime_error("the test cannot go on");
+}
+template <typename T>
+T Must(Result<T> result) {
+  Must(result.status());
+  return std::move(*result);
+}
+
+// Of a plugin of this build.
+inline std::string PluginPath(const std::string& name) {
+  return ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so";
+}
 
 // The libraries that a suite judges: those of the environment variable ENGINE_CONFORMANCE_PLUGINS
 // (paths with ':' between them) if there are any, else the named plugins of this build.
@@ -27,33 +47,9 @@ inline std::vector<std::string> PluginPaths(const std::vector<std::string>& name
     }
   }
   if (!paths.empty()) return paths;
-  for (const std::string& name : names) {
-    paths.push_back(ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so");
-  }
+  for (const std::string& name : names) paths.push_back(PluginPath(name));
   return paths;
 }
-
-// A world of one without store and device.
-class SingleHost final : public Host {
- public:
-  RankInfo rank_info() const noexcept override { return {}; }
-  Device* device() const noexcept override { return nullptr; }
-  void Log(LogLevel, std::string_view) noexcept override {}
-  void Metric(std::string_view, double) noexcept override {}
-  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override {
-    return NoStore();
-  }
-  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
-                  void*) noexcept override {
-    return NoStore();
-  }
-  Status StoreHas(std::string_view, bool*) noexcept override { return NoStore(); }
-
- private:
-  static Status NoStore() noexcept {
-    return Status::Error(StatusCode::kUnsupported, "this host is alone and has no store");
-  }
-};
 
 // The published values of one scope (empty: the plugin's own, else an op's attributes), with some
 // of them given as text.
@@ -140,5 +136,21 @@ class PluginUnderTest {
 
   const PluginHeader* header_;
 };
+
+// The object of a plugin, for a world of one unless there is a host.
+template <typename T>
+std::unique_ptr<T> CreateFrom(const std::string& path, const OptionValues::Overrides& options = {},
+                              Host* host = nullptr) {
+  static MemoryHost single_host;
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
+  return Must(plugin.Create<T>(host ? *host : single_host, options));
+}
+
+inline void ExpectDescribed(const std::string& path, PluginKind kind) {
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
+  EXPECT_EQ(plugin.header().kind, kind);
+  EXPECT_TRUE(path.ends_with("/libengine_" + plugin.name() + ".so")) << path;
+  EXPECT_NE(plugin.header().doc.view(), "");
+}
 
 }  // namespace engine::test

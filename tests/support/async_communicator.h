@@ -18,11 +18,8 @@
 
 namespace engine::test {
 
-class AsyncWork final : public Work {
+class AsyncWork final : public HubWork {
  public:
-  WorkState state() const noexcept override { return work_.state(); }
-  int64_t started_ns() const noexcept override { return 0; }
-  Status WaitHost(int64_t timeout_ms) noexcept override { return work_.WaitHost(timeout_ms); }
   // A stream goes on behind a transfer that has failed, as it does with NCCL, but not before what
   // the transfer has waited for.
   Status WaitStream(Stream* stream) noexcept override {
@@ -30,25 +27,19 @@ class AsyncWork final : public Work {
     auto* const queue = static_cast<AsyncStream*>(stream);
     if (place_.capture != nullptr) return queue->Join(place_);
     return queue->Queue([this]() -> Status {
-      (void)work_.WaitHost(kTimeoutMs);
+      (void)WaitHost(kTimeoutMs);
       if (ready_ != nullptr) (void)ready_->Wait(kTimeoutMs);
       return {};
     });
   }
-  void OnDone(void (*callback)(void*), void* context) noexcept override {
-    work_.OnDone(callback, context);
-  }
-  void Release() noexcept override {}
 
-  void End(const Status& status) { work_.End(status); }
   void SetReady(std::shared_ptr<AsyncPoint> ready) { ready_ = std::move(ready); }
   void EndRecorded(AsyncCapture::Place place) {
     place_ = std::move(place);
-    work_.End({});
+    End({});
   }
 
  private:
-  HubWork work_;
   std::shared_ptr<AsyncPoint> ready_;
   AsyncCapture::Place place_;  // of one that was recorded
 };

@@ -8,9 +8,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <thread>
+
+#include "tests/support/probe_process.h"
 
 namespace engine::testing {
 namespace {
@@ -18,23 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPoll = std::chrono::milliseconds(2);
-
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& string : strings) pointers.push_back(string.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-std::vector<std::string> Variables(const std::map<std::string, std::string>& environment) {
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
-  for (const char* name : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "ASAN_OPTIONS",
-                           "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
-    if (const char* value = std::getenv(name)) variables.push_back(std::string(name) + "=" + value);
-  }
-  return variables;
-}
 
 std::string ReadAll(int fd) {
   std::string text;
@@ -52,25 +36,12 @@ EngineProcess::EngineProcess(const std::string& folder, std::vector<std::string>
                              const std::map<std::string, std::string>& environment)
     : out_(memfd_create("stdout", MFD_CLOEXEC)), err_(memfd_create("stderr", MFD_CLOEXEC)) {
   arguments.insert(arguments.begin(), ENGINE_TEST_BINARY);
-  std::vector<std::string> variables = Variables(environment);
-  std::vector<char*> argv = Pointers(arguments), envp = Pointers(variables);
   EXPECT_TRUE(out_ >= 0 && err_ >= 0);
-  pid_ = fork();
-  if (pid_ == 0) {
-    setpgid(0, 0);
-    dup2(out_, STDOUT_FILENO);
-    dup2(err_, STDERR_FILENO);
-    if (chdir(folder.c_str()) == 0) execve(argv[0], argv.data(), envp.data());
-    _exit(127);
-  }
-  setpgid(pid_, pid_);  // in both, so that it holds for whoever is first
+  pid_ = StartProgram(std::move(arguments), environment, folder, out_, err_);
 }
 
 EngineProcess::~EngineProcess() {
-  if (pid_ > 0) {
-    kill(-pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
+  KillProgram(pid_);
   close(out_);
   close(err_);
 }
@@ -92,9 +63,7 @@ Outcome EngineProcess::Wait(std::chrono::seconds timeout) {
     waitpid(pid_, &status, 0);
   }
   pid_ = -1;
-  return {.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
-          .out = ReadAll(out_),
-          .err = ReadAll(err_)};
+  return {.exit_code = ExitCodeOf(status), .out = ReadAll(out_), .err = ReadAll(err_)};
 }
 
 Outcome RunEngine(const std::string& folder, std::vector<std::string> arguments,

@@ -17,11 +17,11 @@
 
 #include "engine/communicator.h"
 #include "engine/host.h"
-#include "tests/support/bfloat16.h"
+#include "kit/reduce.h"
 
 namespace engine::test {
 
-class HubWork final : public Work {
+class HubWork : public Work {
  public:
   WorkState state() const noexcept override {
     const std::lock_guard lock(mutex_);
@@ -254,50 +254,46 @@ class Hub {
   }
 
   // What the first rank says is done for all: mixed-up transfers give wrong sums, as they would in
-  // the wild. Gathers move any type, sums are of float32 or bfloat16.
+  // the wild.
   static Status Carry(const Rendezvous& rendezvous) {
     const Transfer& first = rendezvous[0].transfer;
-    if (first.kind == TransferKind::kAllGather) return CarryGather(rendezvous);
-    if (first.dtype == DType::kBFloat16) return CarrySumOfBFloat16(rendezvous);
-    const auto ranks = static_cast<int64_t>(rendezvous.size());
-    const auto in = [&](int64_t rank) {
-      return static_cast<const float*>(rendezvous[static_cast<size_t>(rank)].transfer.send);
-    };
-    const auto out = [&](int64_t rank) {
-      return static_cast<float*>(rendezvous[static_cast<size_t>(rank)].transfer.recv);
-    };
     int64_t count = first.count;
     for (const Pending& other : rendezvous) count = std::min(count, other.transfer.count);
-    std::vector<float> result(static_cast<size_t>(count * ranks));
+    if (count == 0) return {};
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(first.dtype);
     switch (first.kind) {
       case TransferKind::kAllReduce:
-        for (int64_t r = 0; r < ranks; ++r) {
-          for (int64_t i = 0; i < count; ++i) result[static_cast<size_t>(i)] += in(r)[i];
-        }
-        for (int64_t r = 0; r < ranks; ++r) std::copy_n(result.data(), count, out(r));
-        break;
       case TransferKind::kReduceScatter:
-        for (int64_t r = 0; r < ranks; ++r) {
-          for (int64_t i = 0; i < count * ranks; ++i) result[static_cast<size_t>(i)] += in(r)[i];
-        }
-        for (int64_t r = 0; r < ranks; ++r) std::copy_n(result.data() + r * count, count, out(r));
-        break;
-      case TransferKind::kBroadcast:
-        return CarryBroadcast(rendezvous, count);
+        CarrySum(rendezvous, static_cast<size_t>(count), bytes);
+        return {};
       case TransferKind::kAllGather:
-      case TransferKind::kBarrier:
-      case TransferKind::kPush:
-      case TransferKind::kPull:
-        break;
+        CarryGather(rendezvous, bytes);
+        return {};
+      case TransferKind::kBroadcast:
+        return CarryBroadcast(rendezvous, bytes);
+      default:
+        return {};
     }
-    return {};
   }
 
-  static Status CarryGather(const Rendezvous& rendezvous) {
-    int64_t count = rendezvous[0].transfer.count;
-    for (const Pending& other : rendezvous) count = std::min(count, other.transfer.count);
-    const size_t bytes = static_cast<size_t>(count) * SizeOf(rendezvous[0].transfer.dtype);
-    if (bytes == 0) return {};
+  // In the order of ranks; 16-bit numbers are rounded once.
+  static void CarrySum(const Rendezvous& rendezvous, size_t count, size_t bytes) {
+    const Transfer& first = rendezvous[0].transfer;
+    const bool scatters = first.kind == TransferKind::kReduceScatter;
+    const size_t parts = scatters ? rendezvous.size() : 1;
+    const kit::ReduceKernels& kernels = kit::kReduceKernels.For(first.dtype, first.reduction);
+    std::vector<char> sum(parts * count * kernels.accumulator_bytes), result(parts * bytes);
+    kernels.load(sum.data(), first.send, parts * count);
+    for (size_t r = 1; r < rendezvous.size(); ++r) {
+      kernels.fold(sum.data(), rendezvous[r].transfer.send, parts * count);
+    }
+    kernels.store(result.data(), sum.data(), parts * count);
+    for (size_t r = 0; r < rendezvous.size(); ++r) {
+      std::memcpy(rendezvous[r].transfer.recv, result.data() + (scatters ? r * bytes : 0), bytes);
+    }
+  }
+
+  static void CarryGather(const Rendezvous& rendezvous, size_t bytes) {
     std::vector<char> result(bytes * rendezvous.size());
     for (size_t r = 0; r < rendezvous.size(); ++r) {
       std::memcpy(result.data() + r * bytes, rendezvous[r].transfer.send, bytes);
@@ -305,44 +301,18 @@ class Hub {
     for (const Pending& pending : rendezvous) {
       std::memcpy(pending.transfer.recv, result.data(), result.size());
     }
-    return {};
   }
 
-  // An all-reduce or a reduce-scatter, added up in float32 and rounded once.
-  static Status CarrySumOfBFloat16(const Rendezvous& rendezvous) {
-    const bool scatters = rendezvous[0].transfer.kind == TransferKind::kReduceScatter;
-    const auto part = static_cast<size_t>(rendezvous[0].transfer.count);
-    std::vector<uint16_t> result(part * (scatters ? rendezvous.size() : 1));
-    for (size_t i = 0; i < result.size(); ++i) {
-      float sum = 0;
-      for (const Pending& pending : rendezvous) {
-        sum += FromBFloat16(static_cast<const uint16_t*>(pending.transfer.send)[i]);
-      }
-      result[i] = ToBFloat16(sum);
-    }
-    for (size_t r = 0; r < rendezvous.size(); ++r) {
-      std::memcpy(rendezvous[r].transfer.recv, result.data() + (scatters ? r * part : 0),
-                  part * sizeof(uint16_t));
-    }
-    return {};
-  }
-
-  static Status CarryBroadcast(const Rendezvous& rendezvous, int64_t count) {
+  static Status CarryBroadcast(const Rendezvous& rendezvous, size_t bytes) {
     const int root = rendezvous[0].transfer.root;
-    const void* data = nullptr;
-    bool found = false;
-    for (const Pending& pending : rendezvous) {
-      if (pending.rank != root) continue;
-      data = pending.transfer.send;
-      found = true;
-    }
-    if (!found) {
+    const auto from = std::find_if(rendezvous.begin(), rendezvous.end(),
+                                   [&](const Pending& pending) { return pending.rank == root; });
+    if (from == rendezvous.end()) {
       return Status::Error(StatusCode::kPeerLost, "the root of a broadcast has left")
           .WithRank(root);
     }
     for (const Pending& pending : rendezvous) {
-      if (pending.rank == root) continue;
-      std::memcpy(pending.transfer.recv, data, static_cast<size_t>(count) * sizeof(float));
+      if (pending.rank != root) std::memcpy(pending.transfer.recv, from->transfer.send, bytes);
     }
     return {};
   }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,11 +46,13 @@ class MemoryStoreTable {
   std::map<std::string, std::string, std::less<>> values_;  // guarded by mutex_
 };
 
-// The host of one rank; keeps what it is told. Thread-safe.
+// The host of one rank, by default of a world of one; keeps what it is told. Thread-safe.
 class MemoryHost final : public Host {
  public:
-  MemoryHost(const RankInfo& ranks, std::shared_ptr<MemoryStoreTable> store,
-             Device* device = nullptr)
+  explicit MemoryHost(
+      const RankInfo& ranks = {},
+      std::shared_ptr<MemoryStoreTable> store = std::make_shared<MemoryStoreTable>(),
+      Device* device = nullptr)
       : ranks_(ranks), store_(std::move(store)), device_(device) {}
 
   RankInfo rank_info() const noexcept override { return ranks_; }
@@ -110,16 +113,15 @@ class MemoryHost final : public Host {
   std::map<std::string, double> metrics_;  // guarded by mutex_
 };
 
-// One host per rank, all on one machine.
-inline std::vector<std::unique_ptr<MemoryHost>> MakeMemoryHosts(int world_size) {
+// One host per rank, all on one machine; `device` says which device a rank has, if any.
+inline std::vector<std::unique_ptr<MemoryHost>> MakeMemoryHosts(
+    int world_size, const std::function<Device*(int rank)>& device = {}) {
   auto store = std::make_shared<MemoryStoreTable>();
   std::vector<std::unique_ptr<MemoryHost>> hosts;
   for (int rank = 0; rank < world_size; ++rank) {
-    hosts.push_back(std::make_unique<MemoryHost>(RankInfo{.rank = rank,
-                                                          .world_size = world_size,
-                                                          .local_rank = rank,
-                                                          .local_world_size = world_size},
-                                                 store));
+    const RankInfo ranks{
+        .rank = rank, .world_size = world_size, .local_rank = rank, .local_world_size = world_size};
+    hosts.push_back(std::make_unique<MemoryHost>(ranks, store, device ? device(rank) : nullptr));
   }
   return hosts;
 }

@@ -32,35 +32,49 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-ProbeProcess::ProbeProcess(std::vector<std::string> command,
-                           const std::map<std::string, std::string>& environment) {
+int StartProgram(std::vector<std::string> command,
+                 const std::map<std::string, std::string>& environment, const std::string& folder,
+                 int out, int err) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   for (const char* name : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "ASAN_OPTIONS",
-                           "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+                           "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
     if (const char* value = std::getenv(name)) variables.push_back(std::string(name) + "=" + value);
   }
   std::vector<char*> argv = Pointers(command), envp = Pointers(variables);
-  int pair[2];
-  EXPECT_EQ(pipe2(pair, O_CLOEXEC), 0);
-  pid_ = fork();
-  if (pid_ == 0) {
+  const pid_t pid = fork();
+  if (pid == 0) {
     setpgid(0, 0);
-    dup2(pair[1], STDOUT_FILENO);
-    dup2(pair[1], STDERR_FILENO);
-    execve(argv[0], argv.data(), envp.data());
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    if (chdir(folder.c_str()) == 0) execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }
-  setpgid(pid_, pid_);  // in both, so that it holds for whoever is first
+  setpgid(pid, pid);  // in both, so that it holds for whoever is first
+  return pid;
+}
+
+void KillProgram(int pid) {
+  if (pid <= 0) return;
+  kill(-pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+}
+
+int ExitCodeOf(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+ProbeProcess::ProbeProcess(std::vector<std::string> command,
+                           const std::map<std::string, std::string>& environment) {
+  int pair[2];
+  EXPECT_EQ(pipe2(pair, O_CLOEXEC), 0);
+  pid_ = StartProgram(std::move(command), environment, ".", pair[1], pair[1]);
   close(pair[1]);
   pipe_ = pair[0];
 }
 
 ProbeProcess::~ProbeProcess() {
-  if (pid_ > 0) {
-    kill(-pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
+  KillProgram(pid_);
   close(pipe_);
 }
 
@@ -101,7 +115,7 @@ int ProbeProcess::Wait() {
     pid_ = -1;
     while (ReadSome(0)) {
     }
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return ExitCodeOf(status);
   }
   return -1;
 }

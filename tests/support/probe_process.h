@@ -9,6 +9,18 @@ namespace engine {
 
 inline constexpr int kDeadlineMs = 30000;  // that only a bug reaches
 
+// Starts `command` in `folder` as the leader of a process group of its own, with `environment` and
+// little else, and its output in two open files.
+int StartProgram(std::vector<std::string> command,
+                 const std::map<std::string, std::string>& environment, const std::string& folder,
+                 int out, int err);
+
+// Kills what is left of its process group, if it is > 0.
+void KillProgram(int pid);
+
+// Of what waitpid said: exit code, or 128 + signal.
+int ExitCodeOf(int status);
+
 class ProbeProcess {
  public:
   // `environment` is added to a minimal one. The process leads a process group of its own.

@@ -98,38 +98,28 @@ class Chain {
   bool failed_ = false;
 };
 
-class CommunicatorChain : public ::testing::TestWithParam<Worlds> {
- protected:
-  static void Run(int in_flight) {
-    for (int size = GetParam().least; size <= GetParam().most; ++size) Run(size, in_flight);
-  }
+class CommunicatorChain : public ::testing::TestWithParam<Worlds> {};
 
- private:
-  static void Run(int world_size, int in_flight) {
-    SCOPED_TRACE(std::to_string(world_size) + " ranks");
-    std::deque<Chain> chains;  // outlive the threads that call back
-    for (int rank = 0; rank < world_size; ++rank) chains.emplace_back(rank, world_size, in_flight);
-    World world(GetParam().path, world_size);
-    ASSERT_TRUE(world.ok());
-    const bool moves_data = world.moves_data();
-    RunRanks(world_size, [&](int rank) {
-      Chain& chain = chains[static_cast<size_t>(rank)];
-      chain.Start(world.rank(rank), moves_data);
-      EXPECT_TRUE(chain.Finish()) << "rank " << rank;
-    });
-  }
-};
-
-TEST_P(CommunicatorChain, EachTransferIsSubmittedByTheCallbackOfTheOneBefore) {
-  Run(1);
+void RunChains(int world_size, int in_flight) {
+  std::deque<Chain> chains;  // outlive the threads that call back
+  for (int rank = 0; rank < world_size; ++rank) chains.emplace_back(rank, world_size, in_flight);
+  World world(CommunicatorChain::GetParam().path, world_size);
+  const bool moves_data = world.moves_data();
+  RunRanks(world_size, [&](int rank) {
+    Chain& chain = chains[static_cast<size_t>(rank)];
+    chain.Start(world.rank(rank), moves_data);
+    EXPECT_TRUE(chain.Finish()) << "rank " << rank;
+  });
 }
 
-TEST_P(CommunicatorChain, TwoChainsInterleave) {
-  Run(2);
-}
-
-TEST_P(CommunicatorChain, AsManyChainsAsBuffersInterleave) {
-  Run(6);
+// One chain, two, and as many as there are buffers.
+TEST_P(CommunicatorChain, EachTransferIsSubmittedByTheCallbackOfAnEarlierOne) {
+  for (const int in_flight : {1, 2, 6}) {
+    for (int size = GetParam().least; size <= GetParam().most; ++size) {
+      SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(in_flight) + " in flight");
+      RunChains(size, in_flight);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(OneRank, CommunicatorChain,

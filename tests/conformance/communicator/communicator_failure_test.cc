@@ -1,6 +1,7 @@
 // What every communicator must do when something goes wrong between ranks that are threads.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <latch>
 #include <thread>
@@ -12,8 +13,21 @@ namespace {
 
 class CommunicatorFailure : public ::testing::TestWithParam<std::string> {
  protected:
-  // Nothing fails where nothing is waited for.
-  static bool NeverWaits(World& world) { return world.ok() && !world.moves_data(); }
+  void SetUp() override {
+    traits_ = World(GetParam(), 2).rank(0).traits();
+    if (traits_.no_op != 0) GTEST_SKIP() << "nothing fails where nothing is waited for";
+  }
+
+  CommunicatorTraits traits_;
+};
+
+// Where all ranks must submit in one order.
+class CommunicatorOrder : public CommunicatorFailure {
+ protected:
+  void SetUp() override {
+    CommunicatorFailure::SetUp();
+    if (traits_.ordered == 0) GTEST_SKIP() << "any order will do";
+  }
 };
 
 using Clock = std::chrono::steady_clock;
@@ -26,8 +40,6 @@ const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
 TEST_P(CommunicatorFailure, AbortFailsPendingAndLaterTransfersWithTheFirstReason) {
   for (int size = 2; size <= 3; ++size) {
     World world(GetParam(), size);
-    ASSERT_TRUE(world.ok());
-    if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
     RunRanks(size, [&](int rank) {
       if (rank != size - 1) return;  // never submit, so that the last one stays pending
       std::vector<TransferBuffers> buffers;
@@ -63,8 +75,6 @@ TEST_P(CommunicatorFailure, AbortFailsPendingAndLaterTransfersWithTheFirstReason
 TEST_P(CommunicatorFailure, AnAbortElsewhereEndsEveryRank) {
   constexpr int kSize = 3;
   World world(GetParam(), kSize);
-  ASSERT_TRUE(world.ok());
-  if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
   std::latch submitted(kSize);
   const auto start = Clock::now();
   RunRanks(kSize, [&](int rank) {
@@ -89,8 +99,6 @@ TEST_P(CommunicatorFailure, ARankThatNeverSubmitsIsATimeoutThatNamesIt) {
   constexpr int64_t kTimeoutMs = 200;
   for (const int size : {2, 4}) {
     World world(GetParam(), size);
-    ASSERT_TRUE(world.ok());
-    if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
     const auto start = Clock::now();
     RunRanks(size - 1, [&](int rank) {
       TransferBuffers buffers({.count = 1000}, rank, size);
@@ -111,8 +119,6 @@ TEST_P(CommunicatorFailure, ARankThatNeverSubmitsIsATimeoutThatNamesIt) {
 
 TEST_P(CommunicatorFailure, DestructionWithWorkInFlightFailsIt) {
   World world(GetParam(), 2);
-  ASSERT_TRUE(world.ok());
-  if (NeverWaits(world)) GTEST_SKIP() << "nothing is ever pending";
   std::vector<TransferBuffers> buffers;
   std::vector<Work*> works;
   for (uint64_t i = 0; i < 5; ++i) {
@@ -131,30 +137,29 @@ TEST_P(CommunicatorFailure, DestructionWithWorkInFlightFailsIt) {
 
 // Where the library lets its rendezvous deadline be set.
 TEST_P(CommunicatorFailure, CreationWithoutAllRanksFailsByItsDeadlineAndNamesTheMissing) {
-  const auto plugin = PluginUnderTest::Load(GetParam());
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  bool has_option = false;
-  for (const OptionSpec& spec : plugin->option_specs()) {
-    has_option = has_option || spec.name.view() == "rendezvous_timeout_ms";
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(GetParam()));
+  const auto sets_deadline = [](const OptionSpec& spec) {
+    return spec.name.view() == "rendezvous_timeout_ms";
+  };
+  const auto options = plugin.option_specs();
+  if (std::none_of(options.begin(), options.end(), sets_deadline)) {
+    GTEST_SKIP() << "no option rendezvous_timeout_ms";
   }
-  if (!has_option) GTEST_SKIP() << "no option rendezvous_timeout_ms";
-  const auto hosts = MakeRankHosts(3);
   const auto start = Clock::now();
-  RunRanks(2, [&](int rank) {
-    const auto created = plugin->Create<Communicator>(*hosts[static_cast<size_t>(rank)],
-                                                      {{"rendezvous_timeout_ms", "200"}});
-    ASSERT_FALSE(created.ok());
-    const Status& status = created.status();
-    EXPECT_TRUE(status.code() == StatusCode::kRendezvous || status.code() == StatusCode::kTimeout)
-        << status.message();
-    EXPECT_EQ(status.rank(), 2);
-    EXPECT_THAT(status.message(), ::testing::HasSubstr("rank 2"));
+  const auto errors = World::CreationErrors(GetParam(), 2, 3, [](int) {
+    return OptionValues::Overrides{{"rendezvous_timeout_ms", "200"}};
   });
+  for (const Status& error : errors) {
+    EXPECT_TRUE(error.code() == StatusCode::kRendezvous || error.code() == StatusCode::kTimeout)
+        << error.message();
+    EXPECT_EQ(error.rank(), 2);
+    EXPECT_THAT(error.message(), ::testing::HasSubstr("rank 2"));
+  }
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
 
 // The engine keeps the order the same on all ranks; if it did not, no rank may get a wrong result.
-TEST_P(CommunicatorFailure, TransfersInDifferentOrderAreAnErrorAndNeverAWrongResult) {
+TEST_P(CommunicatorOrder, TransfersInDifferentOrderAreAnErrorAndNeverAWrongResult) {
   const TransferCase cases[][2] = {
       {{.count = 1000}, {.count = 1001}},
       {{.count = 1000}, {.dtype = DType::kInt32, .count = 1000}},
@@ -163,9 +168,6 @@ TEST_P(CommunicatorFailure, TransfersInDifferentOrderAreAnErrorAndNeverAWrongRes
   };
   for (const auto& pair : cases) {
     World world(GetParam(), 2);
-    ASSERT_TRUE(world.ok());
-    if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
-    if (!world.rank(0).traits().ordered) GTEST_SKIP() << "any order will do";
     RunRanks(2, [&](int rank) {
       TransferBuffers buffers(pair[rank], rank, 2);
       buffers.Fill();
@@ -178,13 +180,10 @@ TEST_P(CommunicatorFailure, TransfersInDifferentOrderAreAnErrorAndNeverAWrongRes
 }
 
 // What cannot be told apart by size or kind is told apart by its key.
-TEST_P(CommunicatorFailure, DifferentKeysAreRefusedOnEveryRank) {
+TEST_P(CommunicatorOrder, DifferentKeysAreRefusedOnEveryRank) {
   for (int size = 2; size <= 3; ++size) {
     for (const int64_t count : {1, 300007}) {
       World world(GetParam(), size);
-      ASSERT_TRUE(world.ok());
-      if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
-      if (!world.rank(0).traits().ordered) GTEST_SKIP() << "any order will do";
       RunRanks(size, [&](int rank) {
         TransferBuffers buffers({.count = count}, rank, size);
         buffers.Fill();
@@ -199,12 +198,9 @@ TEST_P(CommunicatorFailure, DifferentKeysAreRefusedOnEveryRank) {
   }
 }
 
-TEST_P(CommunicatorFailure, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
+TEST_P(CommunicatorOrder, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
   for (int size = 2; size <= 3; ++size) {
     World world(GetParam(), size);
-    ASSERT_TRUE(world.ok());
-    if (NeverWaits(world)) GTEST_SKIP() << "ranks never meet";
-    if (!world.rank(0).traits().ordered) GTEST_SKIP() << "any order will do";
     RunRanks(size, [&](int rank) {
       TransferBuffers first({.count = 5000}, rank, size), second({.count = 5000}, rank, size);
       Transfer transfers[] = {first.MakeTransfer(0, 1), second.MakeTransfer(1, 2)};
@@ -229,9 +225,10 @@ TEST_P(CommunicatorFailure, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorFailure);
-INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure,
-                         ::testing::ValuesIn(PluginPaths({CONNECTING_COMMUNICATORS})),
-                         NameOfLibrary);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorOrder);
+const auto kLibraries = ::testing::ValuesIn(PluginPaths({CONNECTING_COMMUNICATORS}));
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure, kLibraries, NameOfLibrary);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorOrder, kLibraries, NameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

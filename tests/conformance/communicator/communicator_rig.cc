@@ -1,75 +1,78 @@
 #include "tests/conformance/communicator/communicator_rig.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <thread>
+
+#include "bench/support/folder_host.h"
+#include "kit/float16.h"
 
 namespace engine::test {
 namespace {
 
 constexpr uint8_t kGarbage = 0xa5;
 
-// The 16-bit formats, for the small whole numbers that are used here: all of them are exact.
-uint16_t EncodeFloat16(double value) {
-  if (value == 0) return 0;
-  int exponent = 0;
-  const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
-  const auto bits = static_cast<uint16_t>((fraction * 2 - 1) * 1024);
-  return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | ((exponent - 1 + 15) << 10) | bits);
+// Elements of a type of the host as values, and back.
+template <typename T, typename Convert>
+std::vector<uint8_t> EncodeAs(const std::vector<float>& values, const Convert& convert) {
+  std::vector<uint8_t> bytes(values.size() * sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto element = static_cast<T>(convert(values[i]));
+    std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));
+  }
+  return bytes;
 }
 
-double DecodeFloat16(uint16_t bits) {
-  if ((bits & 0x7fff) == 0) return 0;
-  const double magnitude = std::ldexp(1 + (bits & 0x3ff) / 1024.0, ((bits >> 10) & 31) - 15);
-  return bits & 0x8000 ? -magnitude : magnitude;
+template <typename T, typename Convert>
+std::vector<float> DecodeAs(const uint8_t* data, size_t count, const Convert& convert) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    T element;
+    std::memcpy(&element, data + i * sizeof(T), sizeof(T));
+    values[i] = static_cast<float>(convert(element));
+  }
+  return values;
 }
 
-template <typename T>
-void Put(uint8_t* data, int64_t index, T value) {
-  std::memcpy(data + static_cast<size_t>(index) * sizeof(T), &value, sizeof(T));
-}
-
-template <typename T>
-T Take(const uint8_t* data, int64_t index) {
-  T value;
-  std::memcpy(&value, data + static_cast<size_t>(index) * sizeof(T), sizeof(T));
-  return value;
-}
-
-void Encode(DType dtype, uint8_t* data, int64_t index, double value) {
+// Whole numbers that are exact in every dtype.
+std::vector<uint8_t> Encode(DType dtype, const std::vector<float>& values) {
   switch (dtype) {
     case DType::kFloat32:
-      return Put(data, index, static_cast<float>(value));
+      return EncodeAs<float>(values, std::identity());
     case DType::kInt32:
-      return Put(data, index, static_cast<int32_t>(value));
+      return EncodeAs<int32_t>(values, std::identity());
     case DType::kUint8:
-      return Put(data, index, static_cast<uint8_t>(value));
+      return EncodeAs<uint8_t>(values, std::identity());
     case DType::kBFloat16:
-      return Put(data, index,
-                 static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16));
+      return EncodeAs<uint16_t>(values, [](float x) { return kit::ToBFloat16(x); });
     case DType::kFloat16:
-      return Put(data, index, EncodeFloat16(value));
+      return EncodeAs<uint16_t>(values, [](float x) { return kit::ToFloat16(x); });
   }
+  return {};
 }
 
-double Decode(DType dtype, const uint8_t* data, int64_t index) {
+std::vector<float> Decode(DType dtype, const uint8_t* data, size_t count) {
   switch (dtype) {
     case DType::kFloat32:
-      return Take<float>(data, index);
+      return DecodeAs<float>(data, count, std::identity());
     case DType::kInt32:
-      return Take<int32_t>(data, index);
+      return DecodeAs<int32_t>(data, count, std::identity());
     case DType::kUint8:
-      return Take<uint8_t>(data, index);
+      return DecodeAs<uint8_t>(data, count, std::identity());
     case DType::kBFloat16:
-      return std::bit_cast<float>(uint32_t{Take<uint16_t>(data, index)} << 16);
+      return DecodeAs<uint16_t>(data, count, [](uint16_t x) { return kit::FromBFloat16(x); });
     case DType::kFloat16:
-      return DecodeFloat16(Take<uint16_t>(data, index));
+      return DecodeAs<uint16_t>(data, count, [](uint16_t x) { return kit::FromFloat16(x); });
   }
-  return NAN;
+  return {};
 }
 
 // Sums of four ranks' digits are exact in every dtype: 8 bits in the small ones, 20 in the others.
@@ -85,43 +88,28 @@ void RunRanks(int world_size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<std::unique_ptr<MemoryHost>> MakeRankHosts(int world_size) {
-  const auto store = std::make_shared<MemoryStoreTable>();
-  std::vector<std::unique_ptr<MemoryHost>> hosts;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RankInfo ranks{
-        .rank = rank, .world_size = world_size, .local_rank = rank, .local_world_size = world_size};
-    hosts.push_back(std::make_unique<MemoryHost>(ranks, store, DeviceOfRank(rank)));
-  }
-  return hosts;
-}
-
 World::World(const std::string& path, int world_size, const OptionValues::Overrides& options)
-    : hosts_(MakeRankHosts(world_size)), communicators_(static_cast<size_t>(world_size)) {
-  const auto plugin = PluginUnderTest::Load(path);
-  if (!plugin.ok()) {
-    ADD_FAILURE() << plugin.status().message();
-    return;
-  }
-  std::vector<Status> errors(static_cast<size_t>(world_size));
-  RunRanks(world_size, [&](int r) {
-    const auto i = static_cast<size_t>(r);
-    auto created = plugin->Create<Communicator>(*hosts_[i], options);
-    if (created.ok()) {
-      communicators_[i] = std::move(*created);
-    } else {
-      errors[i] = created.status();
-    }
-  });
-  for (int r = 0; r < world_size; ++r) {
-    const Status& error = errors[static_cast<size_t>(r)];
-    EXPECT_TRUE(error.ok()) << "rank " << r << ": " << error.message();
-  }
+    : World(world_size) {
+  const std::vector<Status> errors = CreateRanks(path, world_size, [&](int) { return options; });
+  for (const Status& error : errors) Must(error);
 }
 
-bool World::ok() const {
-  return std::all_of(communicators_.begin(), communicators_.end(),
-                     [](const auto& communicator) { return communicator != nullptr; });
+std::vector<Status> World::CreationErrors(const std::string& path, int present, int world_size,
+                                          const OptionsOfRank& options) {
+  return World(world_size).CreateRanks(path, present, options);
+}
+
+std::vector<Status> World::CreateRanks(const std::string& path, int present,
+                                       const OptionsOfRank& options) {
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
+  std::vector<Status> errors(static_cast<size_t>(present));
+  RunRanks(present, [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    auto created = plugin.Create<Communicator>(*hosts_[r], options(rank));
+    errors[r] = created.status();
+    if (created.ok()) communicators_[r] = std::move(*created);
+  });
+  return errors;
 }
 
 std::string TransferCase::Words() const {
@@ -135,24 +123,26 @@ std::string TransferCase::Words() const {
 }
 
 // One byte more than is moved, so that there is an address where nothing is.
-TransferBuffers::TransferBuffers(const TransferCase& transfer_case, int rank, int world_size)
+TransferBuffers::TransferBuffers(const TransferCase& transfer_case, int rank, int world_size,
+                                 SharedMemory* shared)
     : case_(transfer_case),
       rank_(rank),
       world_size_(world_size),
       sends_from_recv_(case_.in_place && case_.kind != TransferKind::kReduceScatter),
       receives_into_send_(case_.in_place && case_.kind == TransferKind::kReduceScatter),
-      send_(rank, static_cast<size_t>(SendCount()) * SizeOf(case_.dtype) + 1),
-      recv_(rank, static_cast<size_t>(RecvCount()) * SizeOf(case_.dtype) + 1) {
+      send_(rank, static_cast<size_t>(SendCount()) * SizeOf(case_.dtype) + 1, shared),
+      recv_(rank, static_cast<size_t>(RecvCount()) * SizeOf(case_.dtype) + 1, shared) {
   const size_t own_slice = static_cast<size_t>(rank * case_.count) * SizeOf(case_.dtype);
   if (receives_into_send_) received_at_ = own_slice;
   if (sends_from_recv_ && case_.kind == TransferKind::kAllGather) sent_at_ = own_slice;
 }
 
 void TransferBuffers::Fill() {
+  std::vector<float> input(static_cast<size_t>(SendCount()));
+  for (size_t i = 0; i < input.size(); ++i) input[i] = Input(rank_, static_cast<int64_t>(i));
+  const std::vector<uint8_t> encoded = Encode(case_.dtype, input);
   std::vector<uint8_t> bytes(sent().size(), kGarbage);
-  for (int64_t i = 0; i < SendCount(); ++i) {
-    Encode(case_.dtype, bytes.data() + sent_at_, i, Input(rank_, i));
-  }
+  std::copy(encoded.begin(), encoded.end(), bytes.data() + sent_at_);
   sent().Set(bytes);
   DeviceBytes& other = sends_from_recv_ ? send_ : recv_;
   other.Set(std::vector<uint8_t>(other.size(), kGarbage));
@@ -173,10 +163,11 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
 }
 
 ::testing::AssertionResult TransferBuffers::Check() const {
-  if (!Receives()) return ::testing::AssertionSuccess();
   const std::vector<uint8_t> bytes = received().Get();
+  const std::vector<float> output =
+      Decode(case_.dtype, bytes.data() + received_at_, static_cast<size_t>(RecvCount()));
   for (int64_t i = 0; i < RecvCount(); ++i) {
-    const double got = Decode(case_.dtype, bytes.data() + received_at_, i), expected = Expected(i);
+    const float got = output[static_cast<size_t>(i)], expected = Expected(i);
     if (got == expected) continue;
     auto failure = ::testing::AssertionFailure();
     failure << case_.Words() << ", rank " << rank_ << " of " << world_size_ << ": element " << i
@@ -193,29 +184,25 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
   return ::testing::AssertionSuccess();
 }
 
-double TransferBuffers::Input(int rank, int64_t index) const {
-  const int bits = DigitBits(case_.dtype);
-  const int64_t largest = (1 << bits) - 1;
+float TransferBuffers::Input(int rank, int64_t index) const {
   if (case_.reduction == Reduction::kSum) {
-    return static_cast<double>((index % largest + 1) << (rank * bits));
+    const int bits = DigitBits(case_.dtype);
+    const int64_t digit = index % ((1 << bits) - 1) + 1;
+    return static_cast<float>(digit << (rank * bits));
   }
   // Each rank wins at some index.
-  return static_cast<double>((rank + index) % world_size_ * 16 + index % 16);
+  return static_cast<float>((rank + index) % world_size_ * 16 + index % 16);
 }
 
-double TransferBuffers::Expected(int64_t index) const {
-  switch (case_.kind) {
-    case TransferKind::kAllGather:
-      return Input(static_cast<int>(index / case_.count), index % case_.count);
-    case TransferKind::kBroadcast:
-      return Input(case_.root, index);
-    default:
-      break;
+float TransferBuffers::Expected(int64_t index) const {
+  if (case_.kind == TransferKind::kAllGather) {
+    return Input(static_cast<int>(index / case_.count), index % case_.count);
   }
+  if (case_.kind == TransferKind::kBroadcast) return Input(case_.root, index);
   if (case_.kind == TransferKind::kReduceScatter) index += rank_ * case_.count;
-  double result = Input(0, index);
+  float result = Input(0, index);
   for (int r = 1; r < world_size_; ++r) {
-    const double input = Input(r, index);
+    const float input = Input(r, index);
     if (case_.reduction == Reduction::kSum) result += input;
     if (case_.reduction == Reduction::kMax) result = std::max(result, input);
     if (case_.reduction == Reduction::kMin) result = std::min(result, input);
@@ -233,10 +220,6 @@ int64_t TransferBuffers::RecvCount() const {
   return case_.kind == TransferKind::kAllGather ? case_.count * world_size_ : case_.count;
 }
 
-bool TransferBuffers::Receives() const {
-  return case_.kind != TransferKind::kBarrier;
-}
-
 Status SubmitAndWait(Communicator& communicator, const Transfer& transfer) {
   Work* work = nullptr;
   ENGINE_RETURN_IF_ERROR(communicator.Submit(transfer, &work));
@@ -245,12 +228,71 @@ Status SubmitAndWait(Communicator& communicator, const Transfer& transfer) {
   return status;
 }
 
+void ExpectRight(World& world, int rank, TransferBuffers& buffers, uint64_t sequence) {
+  buffers.Fill();
+  const Status status = SubmitAndWait(world.rank(rank), buffers.MakeTransfer(sequence));
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(buffers.Check());
+}
+
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
   Work* work = nullptr;
   const Status status = communicator.Submit(transfer, &work);
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(work == nullptr, !status.ok());
   return work;
+}
+
+pid_t RankProcess::Start() const {
+  const pid_t child = fork();
+  if (child == 0) _exit(Run());
+  EXPECT_GT(child, 0);
+  return child;
+}
+
+int RankProcess::Run() const {
+  bench::FolderHost host(
+      {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size}, folder,
+      DeviceOfRank(rank));
+  const auto plugin = PluginUnderTest::Load(path);
+  if (!plugin.ok()) return static_cast<int>(plugin.status().code());
+  const auto created = plugin->Create<Communicator>(host, options);
+  if (!created.ok()) return static_cast<int>(created.status().code());
+  Communicator& communicator = **created;
+  if (communicator.traits().no_op) return kMeasuresOnly;
+  auto* const shared = static_cast<SharedMemory*>(communicator.Query(kSharedMemoryId));
+  std::vector<TransferBuffers> buffers;
+  for (int i = 0; i < 4; ++i) {
+    buffers.emplace_back(TransferCase{.count = 40000 * i + 1, .in_place = true}, rank, size,
+                         i % 2 == 0 ? nullptr : shared);
+  }
+  uint64_t sequence = 0;
+  for (int step = 0; step < 10000; ++step) {
+    Work* works[4] = {};
+    Status status;
+    for (size_t i = 0; i < 4 && status.ok(); ++i) {
+      Transfer transfer = buffers[i].MakeTransfer(sequence++);
+      transfer.timeout_ms = timeout_ms;
+      status = communicator.Submit(transfer, &works[i]);
+    }
+    if (signal != 0 && step == 5) raise(signal);
+    for (Work* work : works) {  // all: until a work is terminal its buffers are in use
+      if (!work) continue;
+      const Status waited = work->WaitHost(20000);
+      if (status.ok()) status = waited;
+      work->Release();
+    }
+    if (!status.ok()) {
+      return status.rank() == blames ? static_cast<int>(status.code()) : kBlamesAnother;
+    }
+  }
+  return kStalled;
+}
+
+int EndOf(pid_t process) {
+  int status = 0;
+  EXPECT_EQ(waitpid(process, &status, 0), process);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 int64_t MonotonicNs() {

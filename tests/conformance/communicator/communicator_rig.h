@@ -3,8 +3,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/types.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -21,16 +23,20 @@ namespace engine::test {
 // Runs body(rank) on `world_size` threads.
 void RunRanks(int world_size, const std::function<void(int rank)>& body);
 
-// One host per rank, all on one machine, each with the device of its rank (device_bytes.h).
-std::vector<std::unique_ptr<MemoryHost>> MakeRankHosts(int world_size);
+// What a rank of a world is created with.
+using OptionsOfRank = std::function<OptionValues::Overrides(int rank)>;
 
-// The communicators of all ranks of one world.
+// The communicators of all ranks of one world; each rank has the device of device_bytes.h.
 class World {
  public:
-  World(const std::string& path, int world_size, const OptionValues::Overrides& options = {});
+  explicit World(const std::string& path, int world_size,
+                 const OptionValues::Overrides& options = {});
+
+  // What the first `present` ranks are told when their communicators are created.
+  static std::vector<Status> CreationErrors(const std::string& path, int present, int world_size,
+                                            const OptionsOfRank& options);
 
   int size() const { return static_cast<int>(hosts_.size()); }
-  bool ok() const;  // all ranks have one; failures are reported by the constructor
   Communicator& rank(int rank) { return *communicators_[static_cast<size_t>(rank)]; }
   MemoryHost& host(int rank) { return *hosts_[static_cast<size_t>(rank)]; }
   void Destroy(int rank) { communicators_[static_cast<size_t>(rank)].reset(); }
@@ -38,6 +44,11 @@ class World {
   bool moves_data() { return size() == 1 || rank(0).traits().no_op == 0; }
 
  private:
+  explicit World(int world_size)
+      : hosts_(MakeMemoryHosts(world_size, DeviceOfRank)), communicators_(hosts_.size()) {}
+  std::vector<Status> CreateRanks(const std::string& path, int present,
+                                  const OptionsOfRank& options);
+
   std::vector<std::unique_ptr<MemoryHost>> hosts_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
@@ -56,14 +67,16 @@ struct TransferCase {
 
 // One rank's buffers of a case. Input elements encode (rank, index): in a sum every rank has digits
 // of its own, so a wrong sum says which rank was missed. They lie on the rank's device if it has
-// one.
+// one, or in `shared`.
 class TransferBuffers {
  public:
-  TransferBuffers(const TransferCase& transfer_case, int rank, int world_size);
+  TransferBuffers(const TransferCase& transfer_case, int rank, int world_size,
+                  SharedMemory* shared = nullptr);
 
   // Fills the input, and the output with something else.
   void Fill();
   Transfer MakeTransfer(uint64_t sequence, uint64_t key = 0);
+  const TransferCase& transfer_case() const { return case_; }
   // Reports the first wrong element.
   ::testing::AssertionResult Check() const;
 
@@ -71,11 +84,10 @@ class TransferBuffers {
   // In place one of the two holds both.
   DeviceBytes& sent() { return sends_from_recv_ ? recv_ : send_; }
   const DeviceBytes& received() const { return receives_into_send_ ? send_ : recv_; }
-  double Input(int rank, int64_t index) const;
-  double Expected(int64_t index) const;
+  float Input(int rank, int64_t index) const;
+  float Expected(int64_t index) const;
   int64_t SendCount() const;
   int64_t RecvCount() const;
-  bool Receives() const;
 
   const TransferCase case_;
   const int rank_, world_size_;
@@ -87,8 +99,34 @@ class TransferBuffers {
 // Submits `transfer` and waits; the error of either.
 Status SubmitAndWait(Communicator& communicator, const Transfer& transfer);
 
+// Submits a transfer of `buffers` after filling them, waits, and looks at the result.
+void ExpectRight(World& world, int rank, TransferBuffers& buffers, uint64_t sequence);
+
 // Submits `transfer`; null and a failure when that is refused.
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
+
+// A rank that is a process of its own: it all-reduces, several buffers at a time, some of them in
+// shared memory where the communicator offers that, until something fails.
+struct RankProcess {
+  // Exit codes beside those of StatusCode.
+  enum : int { kBlamesAnother = 100, kMeasuresOnly, kStalled };
+
+  std::string path;
+  std::filesystem::path folder;  // of the store of all ranks
+  int rank = 0, size = 2;
+  int blames = 1;  // whom a failure has to name
+  OptionValues::Overrides options;
+  int64_t timeout_ms = 20000;
+  int signal = 0;  // that it sends itself with transfers under way
+
+  pid_t Start() const;
+
+ private:
+  int Run() const;
+};
+
+// Waits for its end: exit code, or 128 + signal.
+int EndOf(pid_t process);
 
 // The clock of Work::started_ns.
 int64_t MonotonicNs();

@@ -7,7 +7,6 @@
 
 #include "engine/op.h"
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/support/memory_host.h"
 
 namespace engine::test {
 namespace {
@@ -27,8 +26,7 @@ Status Open(const char* path, int rank, RankDevice* out) {
   if (plugin.header().kind != PluginKind::kOps) {
     return Status::Error(StatusCode::kPlugin, "%s is no op plugin", path);
   }
-  out->host = std::make_unique<MemoryHost>(RankInfo{.local_rank = rank},
-                                           std::make_shared<MemoryStoreTable>());
+  out->host = std::make_unique<MemoryHost>(RankInfo{.local_rank = rank});
   ENGINE_ASSIGN_OR_RETURN(out->library, plugin.Create<OpLibrary>(*out->host));
   if (out->library->device() == nullptr) {
     return Status::Error(StatusCode::kPlugin, "%s brings no device", path);
@@ -61,24 +59,19 @@ Device* DeviceOfRank(int rank) {
   return found != nullptr ? found->library->device() : nullptr;
 }
 
-DeviceBytes::DeviceBytes(int rank, size_t size_bytes)
-    : rank_(rank), size_(size_bytes), data_(Allocate(DeviceOfRank(rank), size_bytes)) {}
-
-std::unique_ptr<uint8_t, DeviceBytes::Delete> DeviceBytes::Allocate(Device* device,
-                                                                    size_t size_bytes) {
-  if (device == nullptr) return {new uint8_t[size_bytes](), Delete{nullptr}};
-  void* memory = nullptr;
-  const Status status = device->Allocate(size_bytes, &memory);
-  ENGINE_CHECK(status.ok(), "%s", status.message());
-  return {static_cast<uint8_t*>(memory), Delete{device}};
-}
-
-void DeviceBytes::Delete::operator()(uint8_t* memory) const {
-  if (device == nullptr) {
-    delete[] memory;
-  } else {
-    device->Free(memory);
+DeviceBytes::DeviceBytes(int rank, size_t size_bytes, SharedMemory* shared)
+    : rank_(rank), size_(size_bytes) {
+  Device* const device = DeviceOfRank(rank);
+  if (device == nullptr && shared == nullptr) {
+    data_ = {new uint8_t[size_bytes](), std::default_delete<uint8_t[]>()};
+    return;
   }
+  void* memory = nullptr;
+  const Status status =
+      shared ? shared->Allocate(size_bytes, &memory) : device->Allocate(size_bytes, &memory);
+  ENGINE_CHECK(status.ok(), "%s", status.message());
+  data_ = {static_cast<uint8_t*>(memory),
+           [=](uint8_t* data) { shared ? shared->Free(data) : device->Free(data); }};
 }
 
 void DeviceBytes::Set(const std::vector<uint8_t>& bytes) {

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "engine/device.h"
+#include "engine/ext/shared_memory.h"
 
 namespace engine::test {
 
@@ -16,11 +18,11 @@ namespace engine::test {
 // Ends the process when there is no such plugin or no device. Thread-safe.
 Device* DeviceOfRank(int rank);
 
-// Bytes on the device of a rank, not initialised, else zeroes in host memory. Movable: data()
-// stays.
+// Bytes on the device of a rank, not initialised, else zeroes in host memory, which may be that of
+// `shared`. Movable: data() stays.
 class DeviceBytes {
  public:
-  DeviceBytes(int rank, size_t size_bytes);
+  DeviceBytes(int rank, size_t size_bytes, SharedMemory* shared = nullptr);
 
   uint8_t* data() const { return data_.get(); }  // for transfers
   size_t size() const { return size_; }
@@ -30,17 +32,11 @@ class DeviceBytes {
   std::vector<uint8_t> Get() const;
 
  private:
-  struct Delete {
-    Device* device;  // null: host memory
-    void operator()(uint8_t* memory) const;
-  };
-
-  static std::unique_ptr<uint8_t, Delete> Allocate(Device* device, size_t size_bytes);
   void Copy(void* target, const void* source) const;
 
   int rank_;
   size_t size_;
-  std::unique_ptr<uint8_t, Delete> data_;
+  std::unique_ptr<uint8_t, std::function<void(uint8_t*)>> data_;
 };
 
 }  // namespace engine::test

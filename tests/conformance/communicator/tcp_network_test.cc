@@ -9,11 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "plugins/tcp/handshake.h"
 #include "plugins/tcp/wire.h"
 #include "tests/conformance/communicator/communicator_rig.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::test {
 namespace {
@@ -40,7 +40,6 @@ std::vector<int> Connections() {
 TEST(TcpNetwork, KnowsWhenATransferStarted) {
   for (int size = 1; size <= 3; ++size) {
     World world(kLibrary, size);
-    ASSERT_TRUE(world.ok());
     RunRanks(size, [&](int rank) {
       TransferBuffers buffers({.count = 10}, rank, size);
       Work* const work = MustSubmit(world.rank(rank), buffers.MakeTransfer(0));
@@ -54,7 +53,6 @@ TEST(TcpNetwork, KnowsWhenATransferStarted) {
 // One rank sees it, the other hears of it: both say what each of them submitted.
 TEST(TcpNetwork, AMismatchNamesBothSides) {
   World world(kLibrary, 2);
-  ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) {
     TransferBuffers buffers({.count = rank == 0 ? 1000 : 1001}, rank, 2);
     Transfer transfer = buffers.MakeTransfer(0);
@@ -69,7 +67,6 @@ TEST(TcpNetwork, AMismatchNamesBothSides) {
 // Ranks that have lost count meet all the same.
 TEST(TcpNetwork, AnotherSequenceIsAMismatchAndNotATimeout) {
   World world(kLibrary, 2);
-  ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) {
     TransferBuffers buffers({.count = 10}, rank, 2);
     const Status status =
@@ -83,7 +80,6 @@ TEST(TcpNetwork, AnotherSequenceIsAMismatchAndNotATimeout) {
 // Why no write blocks for good.
 TEST(TcpNetwork, TheSendBufferTakesAWindowWhateverWasSentBefore) {
   World world(kLibrary, 3, {{"io_threads", "1"}});
-  ASSERT_TRUE(world.ok());
   uint64_t sequence = 0;
   for (const int64_t count : {1, 2000, 20000, 300007}) {
     RunRanks(3, [&](int rank) {
@@ -104,7 +100,6 @@ TEST(TcpNetwork, TheSendBufferTakesAWindowWhateverWasSentBefore) {
 
 TEST(TcpNetwork, UsesTheCongestionControlThatIsAskedFor) {
   World world(kLibrary, 2, {{"congestion_control", "reno"}});  // which every Linux has
-  ASSERT_TRUE(world.ok());
   EXPECT_TRUE(Connections().empty()) << "connections are made when they are needed";
   RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
   const std::vector<int> connections = Connections();
@@ -118,16 +113,13 @@ TEST(TcpNetwork, UsesTheCongestionControlThatIsAskedFor) {
 }
 
 TEST(TcpNetwork, AnUnknownCongestionControlIsAnErrorOfTheConfiguration) {
-  const auto plugin = PluginUnderTest::Load(kLibrary);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  const auto hosts = MakeMemoryHosts(2);
-  RunRanks(2, [&](int rank) {
-    const auto created = plugin->Create<Communicator>(*hosts[static_cast<size_t>(rank)],
-                                                      {{"congestion_control", "carrier_pigeon"}});
-    ASSERT_FALSE(created.ok());
-    EXPECT_EQ(created.status().code(), StatusCode::kConfig) << created.status().message();
-    EXPECT_THAT(created.status().message(), HasSubstr("'carrier_pigeon'"));
+  const auto errors = World::CreationErrors(kLibrary, 2, 2, [](int) {
+    return OptionValues::Overrides{{"congestion_control", "carrier_pigeon"}};
   });
+  for (const Status& error : errors) {
+    EXPECT_EQ(error.code(), StatusCode::kConfig) << error.message();
+    EXPECT_THAT(error.message(), HasSubstr("'carrier_pigeon'"));
+  }
 }
 
 // A connection from outside of the run to the port of a rank, as its record in the store has it.
@@ -151,7 +143,6 @@ int ConnectFromOutside(World& world, int rank) {
 // them come before the ranks have connected.
 TEST(TcpNetwork, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
   World world(kLibrary, 3);
-  ASSERT_TRUE(world.ok());
   std::vector<int> silent, wrong;
   for (int i = 0; i < 300; ++i) silent.push_back(ConnectFromOutside(world, 0));
   for (int i = 0; i < 40; ++i) {
@@ -163,10 +154,7 @@ TEST(TcpNetwork, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
   RunRanks(3, [&](int rank) {
     for (uint64_t i = 0; i < 4; ++i) {
       TransferBuffers buffers({.count = 50000}, rank, 3);
-      buffers.Fill();
-      const Status status = SubmitAndWait(world.rank(rank), buffers.MakeTransfer(i));
-      EXPECT_TRUE(status.ok()) << status.message();
-      EXPECT_TRUE(buffers.Check());
+      ExpectRight(world, rank, buffers, i);
     }
   });
   for (const int fd : wrong) {
@@ -177,45 +165,30 @@ TEST(TcpNetwork, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
   for (const int fd : silent) close(fd);
 }
 
-class KeyFile {
- public:
-  explicit KeyFile(const std::string& content) {
-    path_ = (std::filesystem::temp_directory_path() / "tcp_key.XXXXXX").string();
-    close(mkstemp(path_.data()));
-    std::ofstream(path_) << content;
-  }
-  ~KeyFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 TEST(TcpNetwork, RanksWithOneKeyFileMeet) {
-  const KeyFile key(std::string(32, 'k'));
-  World world(kLibrary, 2, {{"key_file", key.path()}});
-  ASSERT_TRUE(world.ok());
+  const engine::testing::TempFolder folder;
+  World world(kLibrary, 2, {{"key_file", folder.Write("key", std::string(32, 'k'))}});
   RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
 }
 
 TEST(TcpNetwork, RanksWithDifferentKeyFilesDoNot) {
-  const KeyFile one(std::string(32, 'k')), other(std::string(32, 'x')), too_short("k");
-  const auto plugin = PluginUnderTest::Load(kLibrary);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  const auto create = [&](Host& host, const std::string& path) {
-    const auto created = plugin->Create<Communicator>(host, {{"key_file", path}});
-    return created.ok() ? Status() : created.status();
+  const engine::testing::TempFolder folder;
+  const auto errors = [](const std::string& key, const std::string& other) {
+    return World::CreationErrors(kLibrary, 2, 2, [&](int rank) {
+      return OptionValues::Overrides{{"key_file", rank == 0 ? key : other}};
+    });
   };
-  const auto hosts = MakeMemoryHosts(2);
-  EXPECT_EQ(create(*hosts[0], too_short.path()).code(), StatusCode::kMissingInput);
-  EXPECT_EQ(create(*hosts[0], too_short.path() + ".none").code(), StatusCode::kMissingInput);
-  RunRanks(2, [&](int rank) {
-    const Status status =
-        create(*hosts[static_cast<size_t>(rank)], rank == 0 ? one.path() : other.path());
-    EXPECT_EQ(status.code(), StatusCode::kConfig) << status.message();
-    EXPECT_EQ(status.rank(), 1 - rank);
-    EXPECT_THAT(status.message(), HasSubstr("key_file"));
-  });
+  for (const Status& error : errors(folder.Write("short", "k"), folder / "none")) {
+    EXPECT_EQ(error.code(), StatusCode::kMissingInput) << error.message();
+  }
+  const auto differ = errors(folder.Write("key", std::string(32, 'k')),
+                             folder.Write("other", std::string(32, 'x')));
+  for (int rank = 0; rank < 2; ++rank) {
+    const Status& error = differ[static_cast<size_t>(rank)];
+    EXPECT_EQ(error.code(), StatusCode::kConfig) << error.message();
+    EXPECT_EQ(error.rank(), 1 - rank);
+    EXPECT_THAT(error.message(), HasSubstr("key_file"));
+  }
 }
 
 TEST(TcpNetwork, SpeaksIPv6) {
@@ -228,14 +201,12 @@ TEST(TcpNetwork, SpeaksIPv6) {
   close(probe);
   if (!usable) GTEST_SKIP() << "this machine has no IPv6";
   World world(kLibrary, 2, {{"hostname", "::1"}});
-  ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
 }
 
 // Of connections that nobody needs there is none: a broadcast has two, to and from its root.
 TEST(TcpNetwork, OnlyPairsThatATransferUsesAreConnected) {
   World world(kLibrary, 3, {{"io_threads", "1"}});
-  ASSERT_TRUE(world.ok());
   RunRanks(3, [&](int rank) {
     TransferBuffers buffers({.kind = TransferKind::kBroadcast, .count = 10, .root = 1}, rank, 3);
     EXPECT_TRUE(SubmitAndWait(world.rank(rank), buffers.MakeTransfer(0)).ok());

@@ -30,18 +30,14 @@ using Bytes = std::vector<std::vector<uint8_t>>;  // of each tensor
 class DatasetConformance : public ::testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Dataset> Make() {
-    auto plugin = PluginUnderTest::Load(GetParam());
-    EXPECT_TRUE(plugin.ok()) << plugin.status().message();
-    EXPECT_EQ(plugin->header().kind, PluginKind::kDataset);
-    auto made = plugin->Create<Dataset>(host_, OptionsFor(plugin->name()));
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    return std::move(*made);
+    ExpectDescribed(GetParam(), PluginKind::kDataset);
+    const std::string name = Must(PluginUnderTest::Load(GetParam())).name();
+    return CreateFrom<Dataset>(GetParam(), OptionsFor(name));
   }
 
   std::unique_ptr<Dataset> MakeOpen(uint64_t seed = 3) {
     auto dataset = Make();
-    const Status status = dataset->Open(seed);
-    EXPECT_TRUE(status.ok()) << status.message();
+    Must(dataset->Open(seed));
     return dataset;
   }
 
@@ -69,9 +65,7 @@ class DatasetConformance : public ::testing::TestWithParam<std::string> {
       bytes.emplace_back(size + kMargin, kMarginFill);
       memory.push_back(bytes.back().data());
     }
-    const Status status =
-        dataset.Fill({.split = split, .epoch = epoch, .indices = indices, .tensors = memory});
-    EXPECT_TRUE(status.ok()) << status.message();
+    Must(dataset.Fill({.split = split, .epoch = epoch, .indices = indices, .tensors = memory}));
     for (std::vector<uint8_t>& tensor : bytes) {
       EXPECT_EQ(std::count(tensor.end() - kMargin, tensor.end(), kMarginFill),
                 std::ptrdiff_t{kMargin});
@@ -111,7 +105,6 @@ class DatasetConformance : public ::testing::TestWithParam<std::string> {
     return {{"path", folder_.path().native()}};
   }
 
-  SingleHost host_;
   engine::testing::TempFolder folder_;
 };
 

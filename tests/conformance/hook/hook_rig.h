@@ -1,11 +1,8 @@
 // A hook and the gradients of one step.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -27,17 +24,8 @@ inline OptionValues::Overrides RequiredOptions(const PluginUnderTest& plugin) {
 
 inline std::unique_ptr<GradientHook> MakeHook(const std::string& path,
                                               OptionValues::Overrides options = {}) {
-  static SingleHost host;
-  auto plugin = PluginUnderTest::Load(path);
-  if (!plugin.ok()) {
-    ADD_FAILURE() << plugin.status().message();
-    return nullptr;
-  }
-  options.merge(RequiredOptions(*plugin));
-  auto hook = plugin->Create<GradientHook>(host, options);
-  if (hook.ok()) return std::move(*hook);
-  ADD_FAILURE() << hook.status().message();
-  return nullptr;
+  options.merge(RequiredOptions(Must(PluginUnderTest::Load(path))));
+  return CreateFrom<GradientHook>(path, options);
 }
 
 struct Gradient {
@@ -47,15 +35,6 @@ struct Gradient {
 
   double Value(size_t i) const { return double{data[i]} * scale; }
 };
-
-inline GradientView View(std::vector<Gradient>& gradients, size_t parameter) {
-  Gradient& gradient = gradients[parameter];
-  return {.parameter = static_cast<uint32_t>(parameter),
-          .name = gradient.name,
-          .data = gradient.data.data(),
-          .count = static_cast<int64_t>(gradient.data.size()),
-          .scale = &gradient.scale};
-}
 
 // Gradients of odd sizes, one of them empty, each with a scale of its own.
 inline std::vector<Gradient> RandomGradients(uint32_t seed) {
@@ -72,17 +51,6 @@ inline std::vector<Gradient> RandomGradients(uint32_t seed) {
   return gradients;
 }
 
-// One step of one hook, with Observe and Apply in the order given.
-inline Status RunHook(GradientHook& hook, std::vector<Gradient>& gradients, uint64_t step,
-                      const std::vector<size_t>& order) {
-  ENGINE_RETURN_IF_ERROR(hook.BeginStep(step));
-  if (hook.traits().scope == HookScope::kGlobal) {
-    for (size_t p : order) ENGINE_RETURN_IF_ERROR(hook.Observe(View(gradients, p)));
-  }
-  for (size_t p : order) ENGINE_RETURN_IF_ERROR(hook.Apply(View(gradients, p)));
-  return {};
-}
-
 // A part of one gradient, as it is shown to hooks; each has a scale of its own.
 struct GradientSpan {
   size_t parameter = 0;
@@ -90,6 +58,14 @@ struct GradientSpan {
   int64_t count = 0;
   float scale = 1;
 };
+
+inline std::vector<GradientSpan> WholeSpans(const std::vector<Gradient>& gradients) {
+  std::vector<GradientSpan> spans;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    spans.push_back({p, 0, static_cast<int64_t>(gradients[p].data.size()), gradients[p].scale});
+  }
+  return spans;
+}
 
 // The spans of all gradients, cut at random, in random order.
 inline std::vector<GradientSpan> RandomSpans(const std::vector<Gradient>& gradients,
@@ -108,12 +84,13 @@ inline std::vector<GradientSpan> RandomSpans(const std::vector<Gradient>& gradie
 }
 
 inline GradientView View(std::vector<Gradient>& gradients, GradientSpan& span) {
-  GradientView view = View(gradients, span.parameter);
-  view.data += span.offset;
-  view.offset = span.offset;
-  view.count = span.count;
-  view.scale = &span.scale;
-  return view;
+  Gradient& gradient = gradients[span.parameter];
+  return {.parameter = static_cast<uint32_t>(span.parameter),
+          .name = gradient.name,
+          .data = gradient.data.data() + span.offset,
+          .offset = span.offset,
+          .count = span.count,
+          .scale = &span.scale};
 }
 
 inline Status ObserveAll(GradientHook& hook, std::vector<Gradient>& gradients,
@@ -122,15 +99,23 @@ inline Status ObserveAll(GradientHook& hook, std::vector<Gradient>& gradients,
   return {};
 }
 
-// One step of one hook on spans. The scales of `spans` are then those of the result.
-inline Status RunHookOnSpans(GradientHook& hook, std::vector<Gradient>& gradients, uint64_t step,
-                             std::span<GradientSpan> spans) {
+// One step of one hook. The scales of `spans` are then those of the result.
+inline Status RunHook(GradientHook& hook, std::vector<Gradient>& gradients, uint64_t step,
+                      std::span<GradientSpan> spans) {
   ENGINE_RETURN_IF_ERROR(hook.BeginStep(step));
   if (hook.traits().scope == HookScope::kGlobal) {
     ENGINE_RETURN_IF_ERROR(ObserveAll(hook, gradients, spans));
   }
   for (GradientSpan& span : spans) ENGINE_RETURN_IF_ERROR(hook.Apply(View(gradients, span)));
   return {};
+}
+
+// The same on whole gradients.
+inline Status RunHook(GradientHook& hook, std::vector<Gradient>& gradients, uint64_t step) {
+  std::vector<GradientSpan> spans = WholeSpans(gradients);
+  const Status status = RunHook(hook, gradients, step, spans);
+  for (const GradientSpan& span : spans) gradients[span.parameter].scale = span.scale;
+  return status;
 }
 
 // One step of a global hook with sharded updates: instance r is shown the spans of shares[r] only,
@@ -161,12 +146,6 @@ inline Status RunHookSharded(std::span<const std::unique_ptr<GradientHook>> rank
     }
   }
   return {};
-}
-
-inline std::vector<size_t> InOrder(const std::vector<Gradient>& gradients) {
-  std::vector<size_t> order(gradients.size());
-  std::iota(order.begin(), order.end(), 0);
-  return order;
 }
 
 }  // namespace engine::test

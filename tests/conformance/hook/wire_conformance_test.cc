@@ -1,8 +1,7 @@
 // What every hook that says how gradients travel must hold to. ENGINE_CONFORMANCE_PLUGINS as in
 // hook_conformance_test.cc.
-#include <gtest/gtest.h>
-
 #include <cmath>
+#include <numeric>
 
 #include "tests/conformance/hook/wire_rig.h"
 
@@ -23,31 +22,12 @@ class WireConformance : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     hook_ = MakeHook(GetParam());
-    ASSERT_TRUE(hook_);
     if (hook_->traits().stage != HookStage::kWire) GTEST_SKIP() << "gradients travel as they are";
     wire_ = WireOf(*hook_);
     ASSERT_NE(wire_, nullptr) << "no " << kWireFormatId;
     ASSERT_TRUE(hook_->Setup(1).ok() && hook_->BeginStep(1).ok());
   }
   bool packed() const { return wire_->wire_traits().kind == WireKind::kPacked; }
-
-  // What `format` makes of a span.
-  static std::vector<uint8_t> Pack(WireFormat& format, WireSpan& span, uint8_t fill = 0) {
-    WireBytesOf bytes(format, span.count(), fill);
-    const Status status = format.Pack(span.Call(bytes.data()));
-    EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_TRUE(bytes.margin_is_whole());
-    return bytes.bytes();
-  }
-  static std::vector<float> Unpack(WireFormat& format, const std::vector<uint8_t>& bytes,
-                                   std::vector<float> before, uint32_t accumulate = 0) {
-    WireSpan span(format, std::move(before));
-    WireBytesOf wire(format, span.count());
-    std::memcpy(wire.data(), bytes.data(), bytes.size());
-    const Status status = format.Unpack(span.Call(wire.data(), accumulate));
-    EXPECT_TRUE(status.ok()) << status.message();
-    return span.gradient;
-  }
 
   std::unique_ptr<GradientHook> hook_;
   WireFormat* wire_ = nullptr;
@@ -126,8 +106,8 @@ TEST_P(WireConformance, RemembersOnlyInItsStates) {
   resumed = spans;
   std::mt19937 random(8);
   for (uint32_t step = 1; step <= 10; ++step) {
-    auto fresh = MakeHook(GetParam());
-    ASSERT_TRUE(fresh && fresh->Setup(1).ok());
+    const auto fresh = MakeHook(GetParam());
+    Must(fresh->Setup(1));
     ASSERT_TRUE(hook_->BeginStep(step).ok() && fresh->BeginStep(step).ok());
     std::vector<size_t> order(spans.size());
     std::iota(order.begin(), order.end(), 0);

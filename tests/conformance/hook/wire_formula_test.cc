@@ -1,10 +1,10 @@
 // cast_bf16, cast_fp16 and topk against formulas in double precision.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "tests/conformance/hook/wire_rig.h"
 
@@ -13,9 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr char kBf16[] = ENGINE_TEST_PLUGIN_DIR "/libengine_cast_bf16.so";
-constexpr char kFp16[] = ENGINE_TEST_PLUGIN_DIR "/libengine_cast_fp16.so";
-constexpr char kTopK[] = ENGINE_TEST_PLUGIN_DIR "/libengine_topk.so";
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A format of 1 sign, `exponent_bits` and `fraction_bits`, as IEEE 754 has them.
@@ -56,21 +53,21 @@ struct SmallFloat {
   }
 };
 
-constexpr SmallFloat kFormats[] = {{kBf16, 8, 7}, {kFp16, 5, 10}};
+constexpr SmallFloat kFormats[] = {{"cast_bf16", 8, 7}, {"cast_fp16", 5, 10}};
 
 class Cast {
  public:
-  explicit Cast(const char* path) : hook_(MakeHook(path)), wire_(WireOf(*hook_)) {}
+  explicit Cast(const char* plugin) : hook_(MakeHook(PluginPath(plugin))), wire_(WireOf(*hook_)) {}
 
   std::vector<uint16_t> Narrow(std::vector<float> values) const {
     WireSpan span(*wire_, std::move(values));
-    WireBytesOf bytes(*wire_, span.count());
-    EXPECT_TRUE(wire_->Pack(span.Call(bytes.data())).ok());
+    const std::vector<uint8_t> bytes = Pack(*wire_, span);
     WireBytesOf pieces(*wire_, span.count());
     ForEachPiece(span, pieces, [&](const WireCall& call) { return wire_->Pack(call); });
-    EXPECT_EQ(pieces.bytes(), bytes.bytes());
-    const auto* const halves = reinterpret_cast<const uint16_t*>(bytes.data());
-    return {halves, halves + span.count()};
+    EXPECT_EQ(pieces.bytes(), bytes);
+    std::vector<uint16_t> halves(bytes.size() / sizeof(uint16_t));
+    std::memcpy(halves.data(), bytes.data(), bytes.size());
+    return halves;
   }
   std::vector<float> Widen(const std::vector<uint16_t>& halves) const {
     WireSpan span(*wire_, std::vector<float>(halves.size()));
@@ -155,12 +152,9 @@ TEST(WireCast, RoundsToNearestAndTiesToEven) {
 
 TEST(WireCast, RoundsFloatsOfAllExponents) {
   std::mt19937 random(3);
-  std::vector<float> values = {0.0f,
-                               -0.0f,
-                               kInfinity,
-                               -kInfinity,
-                               std::numeric_limits<float>::max(),
-                               std::numeric_limits<float>::denorm_min()};
+  using Limits = std::numeric_limits<float>;
+  std::vector<float> values = {0.0f,       -0.0f,         kInfinity,
+                               -kInfinity, Limits::max(), Limits::denorm_min()};
   for (uint32_t exponent = 0; exponent < 255; ++exponent) {
     for (int i = 0; i < 400; ++i) {
       const uint32_t bits = exponent << 23 | (random() & 0x807fffff);
@@ -195,15 +189,12 @@ struct Sent {
 class TopKTest : public testing::Test {
  protected:
   void Make(const std::string& ratio) {
-    hook_ = MakeHook(kTopK, {{"ratio", ratio}});
-    ASSERT_TRUE(hook_);
+    hook_ = MakeHook(PluginPath("topk"), {{"ratio", ratio}});
     wire_ = WireOf(*hook_);
   }
-  Sent Pack(WireSpan& span) {
-    WireBytesOf bytes(*wire_, span.count());
-    EXPECT_TRUE(wire_->Pack(span.Call(bytes.data())).ok());
-    EXPECT_TRUE(bytes.margin_is_whole());
-    const auto kept = static_cast<size_t>(wire_->PackedBytes(span.count())) / 8;
+  Sent Send(WireSpan& span) {
+    const std::vector<uint8_t> bytes = Pack(*wire_, span);
+    const size_t kept = bytes.size() / 8;
     Sent sent{std::vector<uint32_t>(kept), std::vector<float>(kept)};
     std::memcpy(sent.indices.data(), bytes.data(), 4 * kept);
     std::memcpy(sent.values.data(), bytes.data() + 4 * kept, 4 * kept);
@@ -242,7 +233,7 @@ TEST_F(TopKTest, SendsTheLargestAndOfEqualOnesTheFirst) {
           if (kind == 3) x = bits % 7 == 0 ? std::bit_cast<float>(bits & 0xbfffffff) : 0;
         }
         WireSpan span(*wire_, values);
-        const Sent sent = Pack(span);
+        const Sent sent = Send(span);
         const auto kept = std::max<size_t>(
             1, static_cast<size_t>(std::llround(std::stod(ratio) * double(count))));
         ASSERT_EQ(sent.indices, Largest(values, kept));
@@ -264,7 +255,7 @@ TEST_F(TopKTest, WhatIsSentAndWhatIsKeptAreTheGradientAndWhatWasKept) {
       span.gradient[i] = normal(random);
       expected[i] += span.gradient[i];
     }
-    const Sent sent = Pack(span);
+    const Sent sent = Send(span);
     std::vector<float> found = span.states[0];
     for (size_t i = 0; i < sent.indices.size(); ++i) {
       ASSERT_EQ(found[sent.indices[i]], 0) << "sent and kept";
@@ -281,7 +272,7 @@ TEST_F(TopKTest, SendsWhatIsNotFiniteFirst) {
   values[40] = -kInfinity;
   values[77] = std::nanf("");
   WireSpan span(*wire_, values);
-  const Sent sent = Pack(span);
+  const Sent sent = Send(span);
   EXPECT_EQ(sent.indices, (std::vector<uint32_t>{40, 77}));
   EXPECT_TRUE(std::isnan(sent.values[1]));
   EXPECT_EQ(span.states[0][77], 0);

@@ -75,4 +75,22 @@ struct WireSpan {
   }
 };
 
+// What a format makes of a span; nothing but the wire is written.
+inline std::vector<uint8_t> Pack(WireFormat& format, WireSpan& span, uint8_t fill = 0) {
+  WireBytesOf bytes(format, span.count(), fill);
+  Must(format.Pack(span.Call(bytes.data())));
+  EXPECT_TRUE(bytes.margin_is_whole());
+  return bytes.bytes();
+}
+
+// What becomes of `before` with these bytes.
+inline std::vector<float> Unpack(WireFormat& format, const std::vector<uint8_t>& bytes,
+                                 std::vector<float> before, uint32_t accumulate = 0) {
+  WireSpan span(format, std::move(before));
+  WireBytesOf wire(format, span.count());
+  std::memcpy(wire.data(), bytes.data(), bytes.size());
+  Must(format.Unpack(span.Call(wire.data(), accumulate)));
+  return span.gradient;
+}
+
 }  // namespace engine::test

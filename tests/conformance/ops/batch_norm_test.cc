@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "tests/conformance/ops/op_rig.h"
 #include "tests/support/replica_threads.h"
@@ -26,17 +25,6 @@ OpCase Case(const Shape& x, const char* momentum = "0.1", const char* sync = "tr
           .reference = ReferenceBatchNorm(kEps)};
 }
 
-// `tolerance` is relative to the largest wanted value.
-void ExpectNear(const std::vector<float>& got, const Values& want, double tolerance,
-                const std::string& what) {
-  ASSERT_EQ(got.size(), want.size()) << what;
-  double largest = 0;
-  for (double value : want) largest = std::max(largest, std::abs(value));
-  for (size_t i = 0; i < want.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(got[i]), want[i], tolerance * largest) << what << " at " << i;
-  }
-}
-
 Values Doubles(const std::vector<float>& values) {
   return {values.begin(), values.end()};
 }
@@ -52,49 +40,30 @@ class BatchNorm : public ::testing::TestWithParam<std::string> {
     return problem;
   }
 
-  MadeOp Make(const LoadedOps& ops, const OpCase& op_case) const {
-    Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    return made.ok() ? std::move(*made) : MadeOp{};
-  }
+  static LoadedOps Load(int threads = 1) { return LoadedOps::Load(GetParam(), threads); }
 
   RunResult Run(const OpCase& op_case, const Problem& problem, const RunOptions& options = {},
                 int threads = 1) const {
-    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
-    MadeOp made = Make(ops, op_case);
-    RunResult result = RunOp(ops, made, op_case, problem, options);
-    EXPECT_TRUE(result.status.ok()) << result.status.message();
-    EXPECT_TRUE(result.guards_intact);
-    return result;
+    const LoadedOps ops = Load(threads);
+    MadeOp made = MakeOp(ops, op_case);
+    return RunChecked(ops, made, op_case, problem, options);
   }
 
   Problem NewProblem(const OpCase& op_case, int64_t samples, uint64_t seed = 1) const {
-    const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
-    return MakePositive(op_case, Make(ops, op_case), samples, seed);
+    const LoadedOps ops = Load();
+    return MakePositive(op_case, MakeOp(ops, op_case), samples, seed);
   }
 
-  // One rank per part, each a thread with a library of its own.
   std::vector<RunResult> RunRanks(const OpCase& op_case, const Problem& problem,
                                   const std::vector<int64_t>& cuts, ReplicaThreads* replicas,
                                   bool training = true) const {
-    std::vector<RunResult> results(cuts.size() - 1);
-    std::vector<std::thread> ranks;
-    for (size_t rank = 0; rank < results.size(); ++rank) {
-      ranks.emplace_back([&, rank] {
-        const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
-        MadeOp made = Make(ops, op_case);
-        results[rank] =
-            RunOp(ops, made, op_case, PartOf(problem, cuts[rank], cuts[rank + 1]),
-                  {.training = training, .replicas = replicas->rank(static_cast<int32_t>(rank))});
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-    for (const RunResult& result : results) {
-      EXPECT_TRUE(result.status.ok()) << result.status.message();
-    }
-    return results;
+    return RunParts([] { return Load(); }, op_case, problem, cuts, replicas, training);
   }
 };
+
+Statistics OfChannels(const Tensor& x) {
+  return Statistics(x, Statistics::Of::kChannels);
+}
 
 // What running statistics become.
 Values Followed(const Values& before, const Values& batch, double momentum) {
@@ -105,10 +74,9 @@ Values Followed(const Values& before, const Values& batch, double momentum) {
   return after;
 }
 
-Values Unbiased(const ChannelStatistics& statistics) {
+Values Unbiased(const Statistics& statistics) {
   Values variance = statistics.variance;
-  const auto n = static_cast<double>(statistics.count);
-  for (double& value : variance) value *= n / (n - 1);
+  for (double& value : variance) value *= statistics.count / (statistics.count - 1);
   return variance;
 }
 
@@ -123,7 +91,7 @@ TEST_P(BatchNorm, RunningStatisticsFollowTheBatch) {
       const OpCase op_case = Case(x, momentum);
       const Problem problem = NewProblem(op_case, x[0]);
       const RunResult result = Run(op_case, problem);
-      const ChannelStatistics batch(problem.inputs[kX]);
+      const Statistics batch = OfChannels(problem.inputs[kX]);
       const double share = std::strtod(momentum, nullptr);
       ExpectNear(After(result, kRunningMean),
                  Followed(problem.inputs[kRunningMean].values, batch.mean, share), 1e-6, "mean");
@@ -140,8 +108,8 @@ TEST_P(BatchNorm, EvaluationUsesRunningStatistics) {
     for (int64_t samples : {6, 1, 0}) {
       const Problem problem = NewProblem(op_case, samples);
       const RunResult result = Run(op_case, problem, {.training = false});
-      ExpectNear(result.output, ReferenceBatchNormEvaluation(kEps).forward(problem.inputs), 1e-6,
-                 "y");
+      ExpectNear(result.outputs[0], ReferenceBatchNormEvaluation(kEps).forward(problem.inputs),
+                 1e-6, "y");
       EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
       EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
     }
@@ -153,10 +121,10 @@ TEST_P(BatchNorm, OneValueOfAChannelHasNoVariance) {
   const OpCase op_case = Case(Shape{4, 5}, "0.25");
   const Problem problem = NewProblem(op_case, 1);
   const RunResult result = Run(op_case, problem);
-  EXPECT_EQ(Doubles(result.output), problem.inputs[kBias].values);
+  EXPECT_EQ(Doubles(result.outputs[0]), problem.inputs[kBias].values);
   EXPECT_EQ(result.gradients[kX], std::vector<float>(5, 0.0f));
   EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
-  EXPECT_EQ(Doubles(result.gradients[kBias]), problem.output_gradient.values);
+  EXPECT_EQ(Doubles(result.gradients[kBias]), problem.output_gradients[0].values);
   ExpectNear(After(result, kRunningMean),
              Followed(problem.inputs[kRunningMean].values, problem.inputs[kX].values, 0.25), 1e-6,
              "mean");
@@ -206,7 +174,7 @@ class HardValues {
 };
 
 // The mean to float rounding and to a ten-millionth of the deviation, the variance to a millionth.
-void ExpectStatistics(const RunResult& result, const ChannelStatistics& batch) {
+void ExpectStatistics(const RunResult& result, const Statistics& batch) {
   const Values variance = Unbiased(batch);
   for (size_t c = 0; c < variance.size(); ++c) {
     const double deviation = std::sqrt(variance[c]);
@@ -228,49 +196,17 @@ TEST_P(BatchNorm, KeepsItsPrecision) {
       Problem problem = NewProblem(op_case, 61);
       problem.inputs[kX].values = HardValues(kind).Make(problem.inputs[kX].shape());
       const RunResult result = Run(op_case, problem, {}, threads);
-      const ChannelStatistics batch(problem.inputs[kX]);
+      const Statistics batch = OfChannels(problem.inputs[kX]);
       ExpectStatistics(result, batch);
-      ExpectNear(result.output, op_case.reference.forward(problem.inputs), 2e-6, "y");
+      ExpectNear(result.outputs[0], op_case.reference.forward(problem.inputs), 2e-6, "y");
       const std::vector<Values> gradients =
-          op_case.reference.backward(problem.inputs, problem.output_gradient.values);
+          op_case.reference.backward(problem.inputs, problem.output_gradients[0].values);
       ExpectNear(result.gradients[kX], gradients[kX], 5e-6, "dx");
       // A sum of terms that cancel: relative to what is summed.
       for (size_t c = 0; c < gradients[kWeight].size(); ++c) {
         ASSERT_NEAR(result.gradients[kWeight][c], gradients[kWeight][c], 2e-4) << "dweight " << c;
       }
       ExpectNear(result.gradients[kBias], gradients[kBias], 1e-5, "dbias");
-    }
-  }
-}
-
-TEST_P(BatchNorm, RanksShareTheStatisticsOfTheirBatch) {
-  const std::vector<std::vector<int64_t>> splits = {
-      {0, 5, 9}, {0, 0, 9}, {0, 9, 9}, {0, 1, 9}, {0, 4, 4, 9}, {0, 1, 3, 9}, {0, 0, 0, 9}};
-  const OpCase op_case = Case(Shape{9, 5, 3, 19});
-  const Problem problem = NewProblem(op_case, 9);
-  const RunResult whole = Run(op_case, problem);
-  for (const std::vector<int64_t>& cuts : splits) {
-    SCOPED_TRACE(::testing::PrintToString(cuts));
-    ReplicaThreads replicas(static_cast<int32_t>(cuts.size()) - 1);
-    const std::vector<RunResult> ranks = RunRanks(op_case, problem, cuts, &replicas);
-    EXPECT_EQ(replicas.gathers(), 2);
-    std::vector<float> y, dx;
-    Values dweight(19, 0.0), dbias(19, 0.0);
-    for (const RunResult& rank : ranks) {
-      y.insert(y.end(), rank.output.begin(), rank.output.end());
-      dx.insert(dx.end(), rank.gradients[kX].begin(), rank.gradients[kX].end());
-      for (size_t c = 0; c < dweight.size(); ++c) {
-        dweight[c] += static_cast<double>(rank.gradients[kWeight][c]);
-        dbias[c] += static_cast<double>(rank.gradients[kBias][c]);
-      }
-      EXPECT_EQ(rank.parameters, ranks[0].parameters);
-    }
-    ExpectNear(y, Doubles(whole.output), 1e-6, "y");
-    ExpectNear(dx, Doubles(whole.gradients[kX]), 1e-6, "dx");
-    ExpectNear(whole.gradients[kWeight], dweight, 1e-6, "dweight");
-    ExpectNear(whole.gradients[kBias], dbias, 1e-6, "dbias");
-    for (size_t input : {kRunningMean, kRunningVar}) {
-      ExpectNear(After(ranks[0], input), Doubles(After(whole, input)), 1e-6, "running");
     }
   }
 }
@@ -282,12 +218,13 @@ TEST_P(BatchNorm, RanksKeepTheirPrecisionTogether) {
   problem.inputs[kX].values = HardValues("large mean").Make(problem.inputs[kX].shape());
   ReplicaThreads replicas(3);
   const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 13, 14, 40}, &replicas);
-  const ChannelStatistics batch(problem.inputs[kX]);
+  EXPECT_EQ(replicas.gathers(), 2) << "one in each pass";
+  const Statistics batch = OfChannels(problem.inputs[kX]);
   ExpectStatistics(ranks[1], batch);
   const Values y = op_case.reference.forward(problem.inputs);
-  ExpectNear(ranks[0].output,
-             Values(y.begin(), y.begin() + static_cast<ptrdiff_t>(ranks[0].output.size())), 2e-6,
-             "y");
+  ExpectNear(ranks[0].outputs[0],
+             Values(y.begin(), y.begin() + static_cast<ptrdiff_t>(ranks[0].outputs[0].size())),
+             2e-6, "y");
 }
 
 TEST_P(BatchNorm, OneValueOnAllRanksTogether) {
@@ -295,7 +232,7 @@ TEST_P(BatchNorm, OneValueOnAllRanksTogether) {
   const Problem problem = NewProblem(op_case, 1);
   ReplicaThreads replicas(2);
   const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 1, 1}, &replicas);
-  EXPECT_EQ(Doubles(ranks[0].output), problem.inputs[kBias].values);
+  EXPECT_EQ(Doubles(ranks[0].outputs[0]), problem.inputs[kBias].values);
   EXPECT_EQ(ranks[1].parameters, ranks[0].parameters);
   EXPECT_EQ(Doubles(After(ranks[1], kRunningVar)), problem.inputs[kRunningVar].values);
 }
@@ -314,27 +251,27 @@ TEST_P(BatchNorm, NoSamplesOnAnyRank) {
 TEST_P(BatchNorm, WithoutSyncNothingIsGathered) {
   const OpCase op_case = Case(Shape{6, 2, 2, 5}, "0.1", "false");
   const Problem problem = NewProblem(op_case, 6);
-  ReplicaThreads replicas(2, ReplicaThreads::Milliseconds(50));
+  ReplicaThreads replicas(2, 50);
   const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 2, 6}, &replicas);
   EXPECT_EQ(replicas.gathers(), 0);
   const Problem first = PartOf(problem, 0, 2);
-  ExpectNear(ranks[0].output, op_case.reference.forward(first.inputs), 1e-5, "y");
+  ExpectNear(ranks[0].outputs[0], op_case.reference.forward(first.inputs), 1e-5, "y");
   EXPECT_NE(ranks[0].parameters, ranks[1].parameters);
 }
 
 TEST_P(BatchNorm, EvaluationGathersNothing) {
   const OpCase op_case = Case(Shape{6, 2, 2, 5});
-  ReplicaThreads replicas(2, ReplicaThreads::Milliseconds(50));
+  ReplicaThreads replicas(2, 50);
   RunRanks(op_case, NewProblem(op_case, 6), {0, 2, 6}, &replicas, false);
   EXPECT_EQ(replicas.gathers(), 0);
 }
 
 TEST_P(BatchNorm, ARankThatIsMissingIsTheErrorOfTheCall) {
   const OpCase op_case = Case(Shape{6, 5});
-  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
-  MadeOp made = Make(ops, op_case);
+  const LoadedOps ops = Load();
+  MadeOp made = MakeOp(ops, op_case);
   const Problem problem = MakePositive(op_case, made, 6, 1);
-  ReplicaThreads replicas(2, ReplicaThreads::Milliseconds(20));
+  ReplicaThreads replicas(2, 20);
   const RunResult result = RunOp(ops, made, op_case, problem, {.replicas = replicas.rank(0)});
   EXPECT_EQ(result.status.code(), StatusCode::kTimeout);
   EXPECT_EQ(result.status.rank(), 1);
@@ -347,8 +284,8 @@ TEST_P(BatchNorm, NotANumberStaysInItsChannel) {
   Problem problem = NewProblem(op_case, 5);
   problem.inputs[kX].values[7 * 4 + 3] = NAN;
   const RunResult result = Run(op_case, problem);
-  for (size_t i = 0; i < result.output.size(); ++i) {
-    ASSERT_EQ(std::isnan(result.output[i]), i % 7 == 3) << i;
+  for (size_t i = 0; i < result.outputs[0].size(); ++i) {
+    ASSERT_EQ(std::isnan(result.outputs[0][i]), i % 7 == 3) << i;
   }
   for (size_t c = 0; c < 7; ++c) {
     EXPECT_EQ(std::isnan(After(result, kRunningMean)[c]), c == 3);

@@ -3,54 +3,36 @@
 // grid against the formula, forward and all gradients.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "tests/conformance/ops/op_rig.h"
-#include "tests/conformance/ops/reference_image_ops.h"
+#include "tests/conformance/ops/reference_ops.h"
 
 namespace engine::test {
 namespace {
 
-double LargestDifference(const std::vector<float>& got, const Values& want) {
-  if (got.size() != want.size()) return INFINITY;
-  double difference = 0, largest = 1e-3;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(got[i]) - want[i]));
-    largest = std::max(largest, std::abs(want[i]));
-    if (std::isnan(got[i])) return INFINITY;
-  }
-  return difference / largest;
-}
-
 class ConvPaths : public ::testing::TestWithParam<std::string> {
  protected:
   void Check(const ReferenceWindow& window, const Shape& x, int64_t channels, int threads = 1) {
-    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
-    SCOPED_TRACE("kernel " + std::to_string(window.kernel) + " stride " +
-                 std::to_string(window.stride) + " padding " + std::to_string(window.padding) +
-                 " x " + std::to_string(x[0]) + " " + std::to_string(x[1]) + " " +
-                 std::to_string(x[2]) + " " + std::to_string(x[3]) + " to " +
-                 std::to_string(channels));
+    const std::string sizes[] = {std::to_string(window.kernel), std::to_string(window.stride),
+                                 std::to_string(window.padding), std::to_string(channels)};
     const OpCase op_case = {.name = "Conv2d",
                             .op = "conv2d",
-                            .attributes = {{"kernel", std::to_string(window.kernel)},
-                                           {"stride", std::to_string(window.stride)},
-                                           {"padding", std::to_string(window.padding)},
-                                           {"channels", std::to_string(channels)}},
+                            .attributes = {{"kernel", sizes[0]},
+                                           {"stride", sizes[1]},
+                                           {"padding", sizes[2]},
+                                           {"channels", sizes[3]}},
                             .inputs = {{x, DType::kFloat32, 1}},
                             .reference = ReferenceConv2d(window)};
-    Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    const Problem problem = MakeProblem(op_case, made->signature, x[0], 7);
-    const RunResult result = RunOp(ops, *made, op_case, problem);
-    ASSERT_TRUE(result.status.ok()) << result.status.message();
-    EXPECT_TRUE(result.guards_intact);
-    EXPECT_LT(LargestDifference(result.output, op_case.reference.forward(problem.inputs)), 1e-5);
+    SCOPED_TRACE("kernel, stride, padding, channels " + ::testing::PrintToString(sizes) + " of x " +
+                 ::testing::PrintToString(std::vector(x.dims, x.dims + x.ndim)));
+    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
+    MadeOp made = MakeOp(ops, op_case);
+    const Problem problem = MakeProblem(op_case, made.signature, x[0], 7);
+    const RunResult result = RunChecked(ops, made, op_case, problem);
+    ExpectNear(result.outputs[0], op_case.reference.forward(problem.inputs), 1e-5, "y", 1e-8);
     const std::vector<Values> want =
-        op_case.reference.backward(problem.inputs, problem.output_gradient.values);
+        op_case.reference.backward(problem.inputs, problem.output_gradients[0].values);
     for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_LT(LargestDifference(result.gradients[i], want[i]), 1e-5) << "input " << i;
+      ExpectNear(result.gradients[i], want[i], 1e-5, "input " + std::to_string(i), 1e-8);
     }
   }
 };

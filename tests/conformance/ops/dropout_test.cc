@@ -1,4 +1,5 @@
-// The random masks of dropout: what they are a function of, and that they look random.
+// The random masks of dropout look random. That they are those of the formula, in forward and
+// backward, for any number of threads and of ranks, is in ops_conformance_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,25 +22,20 @@ class Dropout : public ::testing::TestWithParam<std::string> {
             .reference = {}};
   }
 
-  // x of ones, so that y tells what is kept.
+  // x of ones, so that y tells what is kept, or of `value`.
   RunResult Run(const Shape& x, const std::string& rate, const RunOptions& options = {},
-                int threads = 1) const {
-    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
+                double value = 1) const {
+    const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
     const OpCase op_case = Case(x, rate);
-    Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    Problem problem = MakeProblem(op_case, made->signature, x[0], 1);
-    for (Values* values : {&problem.inputs[0].values, &problem.output_gradient.values}) {
-      std::fill(values->begin(), values->end(), 1.0);
-    }
-    RunResult result = RunOp(ops, *made, op_case, problem, options);
-    EXPECT_TRUE(result.status.ok()) << result.status.message();
-    return result;
+    MadeOp made = MakeOp(ops, op_case);
+    Problem problem = MakeProblem(op_case, made.signature, x[0], 1);
+    problem.inputs[0].values.assign(problem.inputs[0].values.size(), value);
+    problem.output_gradients[0].values.assign(problem.output_gradients[0].values.size(), 1);
+    return RunChecked(ops, made, op_case, problem, options);
   }
 
-  Mask MaskOf(const Shape& x, const std::string& rate, const RandomKey& key,
-              int threads = 1) const {
-    Mask mask = Run(x, rate, {.random = key}, threads).output;
+  Mask MaskOf(const Shape& x, const std::string& rate, const RandomKey& key) const {
+    Mask mask = Run(x, rate, {.random = key}).outputs[0];
     const auto scale = static_cast<float>(1.0 / (1.0 - std::strtod(rate.c_str(), nullptr)));
     const auto is_either = [&](float value) { return value == 0.0f || value == scale; };
     EXPECT_TRUE(std::all_of(mask.begin(), mask.end(), is_either));
@@ -119,32 +115,6 @@ TEST_P(Dropout, PatternsOfNeighboursAreAllThere) {
   EXPECT_NEAR(chi_square, 255, kSigmas * std::sqrt(510.0));
 }
 
-TEST_P(Dropout, AnyCutOfTheBatchHasTheSameMask) {
-  for (const Shape& sample : {Shape{1, 3, 7}, Shape{1, 1}, Shape{1, 2, 2, 128}}) {
-    Shape whole = sample;
-    whole[0] = 24;
-    const Mask mask = MaskOf(whole, "0.4", {.first_sample = 0});
-    const auto size = static_cast<size_t>(sample.Count());
-    for (int64_t cut : {1, 2, 5, 8, 23}) {
-      Mask parts;
-      for (int64_t begin = 0; begin < 24; begin += cut) {
-        Shape part = sample;
-        part[0] = std::min(cut, 24 - begin);
-        const Mask own = MaskOf(part, "0.4", {.first_sample = static_cast<uint64_t>(begin)});
-        parts.insert(parts.end(), own.begin(), own.end());
-      }
-      EXPECT_EQ(parts, mask) << size << " elements a sample, parts of " << cut;
-    }
-  }
-}
-
-TEST_P(Dropout, ManyThreadsMakeTheSameMask) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the OpenMP runtime is not instrumented: its barriers look like races";
-#endif
-  EXPECT_EQ(MaskOf(kMany, "0.4", {}, 3), MaskOf(kMany, "0.4", {}, 1));
-}
-
 TEST_P(Dropout, PositionsBeyondFourBillionAreOthers) {
   const Shape x{2, 1001};
   const RandomKey far{.first_sample = uint64_t{1} << 40};
@@ -154,33 +124,22 @@ TEST_P(Dropout, PositionsBeyondFourBillionAreOthers) {
   EXPECT_EQ(next, Mask(mask.begin() + 1001, mask.end()));
 }
 
-TEST_P(Dropout, BackwardHasTheMaskOfForward) {
-  const RunResult result = Run(Shape{7, 33}, "0.3");
-  EXPECT_EQ(result.gradients[0], result.output);
-}
-
 TEST_P(Dropout, EvaluationChangesNothing) {
   for (const char* rate : {"0", "0.5"}) {
     for (const bool in_place : {false, true}) {
       const RunResult result = Run(Shape{7, 33}, rate, {.in_place = in_place, .training = false});
-      EXPECT_EQ(result.output, std::vector<float>(size_t{7} * 33, 1.0f));
+      EXPECT_EQ(result.outputs[0], std::vector<float>(size_t{7} * 33, 1.0f));
     }
   }
 }
 
 TEST_P(Dropout, WhatIsDroppedIsZeroWhateverItWas) {
-  const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
-  const OpCase op_case = Case(Shape{64}, "0.5");
-  Result<MadeOp> made = MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs);
-  ASSERT_TRUE(made.ok()) << made.status().message();
-  Problem problem = MakeProblem(op_case, made->signature, 64, 1);
-  std::fill(problem.inputs[0].values.begin(), problem.inputs[0].values.end(), NAN);
-  const RunResult result = RunOp(ops, *made, op_case, problem);
+  const RunResult result = Run(Shape{64}, "0.5", {}, NAN);
   const auto is_zero = [](float value) { return value == 0.0f; };
   const auto is_nan = [](float value) { return std::isnan(value); };
-  const auto zeros = std::count_if(result.output.begin(), result.output.end(), is_zero);
+  const auto zeros = std::count_if(result.outputs[0].begin(), result.outputs[0].end(), is_zero);
   EXPECT_GT(zeros, 0);
-  EXPECT_EQ(zeros + std::count_if(result.output.begin(), result.output.end(), is_nan), 64);
+  EXPECT_EQ(zeros + std::count_if(result.outputs[0].begin(), result.outputs[0].end(), is_nan), 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Dropout, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),

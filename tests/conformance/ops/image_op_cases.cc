@@ -1,6 +1,6 @@
 // Cases of the ops of convolution nets.
 #include "tests/conformance/ops/op_cases.h"
-#include "tests/conformance/ops/reference_image_ops.h"
+#include "tests/conformance/ops/reference_ops.h"
 
 namespace engine::test {
 namespace {
@@ -11,13 +11,11 @@ OptionValues::Overrides Attributes(const ReferenceWindow& window) {
           {"padding", std::to_string(window.padding)}};
 }
 
-std::string Name(const std::string& op, const ReferenceWindow& window, const Shape& x) {
-  std::string name = op;
+std::string Name(std::string name, const ReferenceWindow& window, const Shape& x) {
   name.append("K").append(std::to_string(window.kernel));
   name.append("S").append(std::to_string(window.stride));
   name.append("P").append(std::to_string(window.padding));
-  for (int32_t i = 0; i < x.ndim; ++i) name.append("x").append(std::to_string(x[i]));
-  return name;
+  return NameOf(name, x);
 }
 
 void AddConv(const ReferenceWindow& window, const Shape& x, int64_t channels, bool bias,
@@ -56,25 +54,20 @@ void AddConvs(std::vector<OpCase>* cases) {
 }
 
 void AddPools(std::vector<OpCase>* cases) {
-  const struct {
-    ReferenceWindow window;
-    Shape x;
-  } pools[] = {{{1, 1, 0}, Shape{1, 1, 1, 1}},    {{2, 2, 0}, Shape{5, 4, 6, 16}},
-               {{2, 2, 0}, Shape{2, 5, 7, 5}},    {{3, 2, 1}, Shape{3, 8, 7, 33}},
-               {{3, 1, 1}, Shape{2, 5, 4, 3}},    {{3, 3, 2}, Shape{2, 7, 5, 16}},
-               {{2, 3, 0}, Shape{2, 8, 6, 17}},   {{5, 2, 2}, Shape{2, 3, 2, 4}},
-               {{2, 2, 0}, Shape{16, 20, 20, 8}}, {{3, 2, 1}, Shape{16, 20, 20, 16}}};
-  for (const auto& pool : pools) {
-    cases->push_back({Name("MaxPool", pool.window, pool.x),
-                      "max_pool",
-                      Attributes(pool.window),
-                      {{pool.x, DType::kFloat32, 1}},
-                      ReferenceMaxPool(pool.window)});
-    cases->push_back({Name("AvgPool", pool.window, pool.x),
-                      "avg_pool",
-                      Attributes(pool.window),
-                      {{pool.x, DType::kFloat32, 1}},
-                      ReferenceAvgPool(pool.window)});
+  const auto add = [&](const char* name, const char* op, const ReferenceWindow& window,
+                       const Shape& x, const ReferenceOp& reference) {
+    cases->push_back(
+        {Name(name, window, x), op, Attributes(window), {{x, DType::kFloat32, 1}}, reference});
+  };
+  const std::pair<ReferenceWindow, Shape> pools[] = {
+      {{1, 1, 0}, Shape{1, 1, 1, 1}},    {{2, 2, 0}, Shape{5, 4, 6, 16}},
+      {{2, 2, 0}, Shape{2, 5, 7, 5}},    {{3, 2, 1}, Shape{3, 8, 7, 33}},
+      {{3, 1, 1}, Shape{2, 5, 4, 3}},    {{3, 3, 2}, Shape{2, 7, 5, 16}},
+      {{2, 3, 0}, Shape{2, 8, 6, 17}},   {{5, 2, 2}, Shape{2, 3, 2, 4}},
+      {{2, 2, 0}, Shape{16, 20, 20, 8}}, {{3, 2, 1}, Shape{16, 20, 20, 16}}};
+  for (const auto& [window, x] : pools) {
+    add("MaxPool", "max_pool", window, x, ReferenceMaxPool(window));
+    add("AvgPool", "avg_pool", window, x, ReferenceAvgPool(window));
   }
 }
 
@@ -83,20 +76,16 @@ void AddPools(std::vector<OpCase>* cases) {
 void AddImageOps(std::vector<OpCase>* cases) {
   AddConvs(cases);
   AddPools(cases);
-  for (const Shape& x : {Shape{3, 5, 7}, Shape{5, 4, 3, 33}, Shape{70, 8, 8, 16}}) {
-    cases->push_back({"GlobalAvgPool" + std::to_string(x.Count()),
-                      "global_avg_pool",
-                      {},
-                      {{x, DType::kFloat32, 1}},
-                      ReferenceGlobalAvgPool()});
-  }
-  for (const Shape& x : {Shape{3, 1, 4, 5}, Shape{5, 3, 5, 7}, Shape{9, 33, 16, 16}}) {
-    cases->push_back({"ToChannelsLast" + std::to_string(x.Count()),
-                      "to_channels_last",
-                      {},
-                      {{x, DType::kFloat32, 1}},
-                      ReferenceToChannelsLast()});
-  }
+  const auto add = [&](const char* name, const char* op, const std::vector<Shape>& shapes,
+                       const ReferenceOp& reference) {
+    for (const Shape& x : shapes) {
+      cases->push_back({NameOf(name, x), op, {}, {{x, DType::kFloat32, 1}}, reference});
+    }
+  };
+  add("GlobalAvgPool", "global_avg_pool", {Shape{3, 5, 7}, Shape{5, 4, 3, 33}, Shape{70, 8, 8, 16}},
+      ReferenceGlobalAvgPool());
+  add("ToChannelsLast", "to_channels_last",
+      {Shape{3, 1, 4, 5}, Shape{5, 3, 5, 7}, Shape{9, 33, 16, 16}}, ReferenceToChannelsLast());
 }
 
 }  // namespace engine::test

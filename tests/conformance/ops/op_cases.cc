@@ -41,33 +41,26 @@ void AddLinear(std::vector<OpCase>* cases) {
 }
 
 void AddElementwise(std::vector<OpCase>* cases) {
-  const struct {
-    const char* name;
-    const char* op;
-    ReferenceOp reference;
-  } functions[] = {{"Relu", "relu", ReferenceRelu()},
-                   {"Gelu", "gelu", ReferenceGelu()},
-                   {"Tanh", "tanh", ReferenceTanh()}};
-  for (const auto& function : functions) {
-    const std::string name = function.name;
-    cases->push_back({name + "Vector", function.op, {}, {Batched(Shape{33})}, function.reference});
-    cases->push_back(
-        {name + "Odd", function.op, {}, {Batched(Shape{3, 1, 7})}, function.reference});
-    cases->push_back(
-        {name + "Large", function.op, {}, {Batched(Shape{160, 257})}, function.reference});
-  }
+  const auto add = [&](const char* name, const char* op, const std::vector<Shape>& shapes,
+                       const ReferenceOp& reference) {
+    for (const Shape& shape : shapes) {
+      cases->push_back({NameOf(name, shape), op, {}, {Batched(shape)}, reference});
+    }
+  };
+  const std::vector<Shape> shapes = {Shape{33}, Shape{3, 1, 7}, Shape{160, 257}};
+  add("Relu", "relu", shapes, ReferenceRelu());
+  add("Gelu", "gelu", shapes, ReferenceGelu());
+  add("Tanh", "tanh", shapes, ReferenceTanh());
+  add("Flatten", "flatten", {Shape{3, 2, 7}, Shape{5}}, ReferenceFlatten());
   for (const Shape& shape : {Shape{7}, Shape{3, 5, 7}, Shape{160, 257}}) {
-    const std::string size = std::to_string(shape.Count());
-    cases->push_back({"Add" + size, "add", {}, {Batched(shape), Batched(shape)}, ReferenceAdd()});
-    cases->push_back({.name = "Accumulate" + size,
+    cases->push_back(
+        {NameOf("Add", shape), "add", {}, {Batched(shape), Batched(shape)}, ReferenceAdd()});
+    cases->push_back({.name = NameOf("Accumulate", shape),
                       .op = "accumulate",
                       .inputs = {{shape, DType::kFloat32, 0}, {shape, DType::kFloat32, 0}},
                       .reference = ReferenceAdd(),
                       .always_in_place = true});
   }
-  cases->push_back(
-      {"FlattenThreeDims", "flatten", {}, {Batched(Shape{3, 2, 7})}, ReferenceFlatten()});
-  cases->push_back({"FlattenVector", "flatten", {}, {Batched(Shape{5})}, ReferenceFlatten()});
 }
 
 void AddLayerNorm(std::vector<OpCase>* cases) {
@@ -151,7 +144,54 @@ void AddLoss(std::vector<OpCase>* cases) {
   loss("LossWide", Shape{3, 120000}, -1);  // more than a block can hold
 }
 
+// With few values per channel, epsilon is large: else what is measured is rounding over a deviation
+// that may be as small.
+void AddBatchNorm(const Shape& x, const char* epsilon, std::vector<OpCase>* cases) {
+  for (const bool sync : {true, false}) {
+    cases->push_back({.name = NameOf(sync ? "BatchNorm" : "BatchNormAlone", x),
+                      .op = "batch_norm",
+                      .attributes = {{"epsilon", epsilon}, {"sync", sync ? "true" : "false"}},
+                      .inputs = {{x, DType::kFloat32, 1}},
+                      .reference = ReferenceBatchNorm(std::strtod(epsilon, nullptr)),
+                      .mixes_samples = !sync});
+  }
+}
+
+void AddDropout(const Shape& x, const char* rate, uint32_t batched, std::vector<OpCase>* cases) {
+  RandomKey key;
+  if (batched == 0) key.first_sample = 0;  // all ranks have the same
+  std::string name = NameOf("Dropout", x);
+  name.append("At").append(std::to_string(static_cast<int>(std::strtod(rate, nullptr) * 1000)));
+  if (batched == 0) name.append("Unbatched");
+  cases->push_back({.name = name,
+                    .op = "dropout",
+                    .attributes = {{"rate", rate}},
+                    .inputs = {{x, DType::kFloat32, batched}},
+                    .reference = ReferenceDropout(std::strtod(rate, nullptr), key)});
+}
+
+void AddTrainingOps(std::vector<OpCase>* cases) {
+  AddBatchNorm(Shape{7, 1}, "0.1", cases);
+  AddBatchNorm(Shape{9, 5}, "0.1", cases);
+  AddBatchNorm(Shape{3, 2, 33}, "0.1", cases);
+  AddBatchNorm(Shape{5, 3, 4, 20}, "1e-3", cases);
+  AddBatchNorm(Shape{4, 7, 5, 16}, "1e-3", cases);
+  AddBatchNorm(Shape{16, 9, 11, 35}, "1e-5", cases);  // several threads, several blocks
+  AddDropout(Shape{33}, "0.5", 1, cases);
+  AddDropout(Shape{5, 7}, "0.1", 1, cases);
+  AddDropout(Shape{5, 7}, "0.75", 0, cases);
+  AddDropout(Shape{6, 3, 5, 4}, "0", 1, cases);
+  AddDropout(Shape{4, 3, 3}, "0.999", 1, cases);
+  AddDropout(Shape{160, 257}, "0.2", 1, cases);
+}
+
 }  // namespace
+
+std::string NameOf(const std::string& op, const Shape& x) {
+  std::string name = op;
+  for (int32_t i = 0; i < x.ndim; ++i) name.append("x").append(std::to_string(x[i]));
+  return name;
+}
 
 OpCase InBFloat16(OpCase op_case, bool keeps_float32) {
   if (keeps_float32 && op_case.op == "accumulate") return op_case;

@@ -37,7 +37,8 @@ const std::vector<OpCase>& OpCases();
 
 // Those of the ops of convolution nets, a part of OpCases().
 void AddImageOps(std::vector<OpCase>* cases);
-// Those of batch_norm and dropout, a part of OpCases().
-void AddTrainingOps(std::vector<OpCase>* cases);
+
+// "Relux3x7": of an op and the shape of its input.
+std::string NameOf(const std::string& op, const Shape& x);
 
 }  // namespace engine::test

@@ -1,16 +1,15 @@
 #include "tests/conformance/ops/op_rig.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstring>
 #include <random>
-#include <stdexcept>
+#include <thread>
 
 #include "engine/ext/accelerator.h"
 #include "tests/support/bfloat16.h"
+#include "tests/support/replica_threads.h"
 
 namespace engine::test {
 namespace {
@@ -18,10 +17,6 @@ namespace {
 constexpr size_t kGuardBytes = 256;
 constexpr int64_t kTimeoutMs = 10'000;
 constexpr std::byte kPoison{0xff};  // four of them are a NaN, and -1
-
-void Check(const Status& status) {
-  ASSERT_TRUE(status.ok()) << status.message();
-}
 
 template <typename T>
 void Put(T value, size_t i, std::vector<std::byte>* bytes) {
@@ -133,8 +128,9 @@ class CallMemory {
         options_(options),
         staged_replicas_(options.replicas, device) {
     for (const Tensor& input : problem.inputs) inputs_.push_back(View(input, true));
-    AddOutput(problem.output_gradient, OutputAlias(op_case));
-    for (const Tensor& gradient : problem.other_gradients) AddOutput(gradient, -1);
+    for (const Tensor& gradient : problem.output_gradients) {
+      AddOutput(gradient, outputs_.empty() ? OutputAlias(op_case) : -1);
+    }
     for (size_t i = 0; i < problem.inputs.size(); ++i) {
       const bool is_parameter = i >= op_case.inputs.size() || (op_case.parameters >> i & 1u) != 0;
       AddGradient(i, problem.inputs[i], is_parameter);
@@ -142,7 +138,7 @@ class CallMemory {
     if (AcceleratorOf(device) != nullptr) AddScalars();
     saved_ = Add(static_cast<size_t>(signature.saved_bytes));
     workspace_ = Add(static_cast<size_t>(signature.workspace_bytes));
-    Check(device->CreateStream(&raw_stream_));
+    Must(device->CreateStream(&raw_stream_));
     stream_.reset(raw_stream_);
   }
 
@@ -303,9 +299,9 @@ class CallMemory {
 DeviceMemory::DeviceMemory(Device* device, size_t size_bytes)
     : device_(device), size_bytes_(size_bytes) {
   Stream* stream = nullptr;
-  Check(device_->CreateStream(&stream));
+  Must(device_->CreateStream(&stream));
   stream_.reset(stream);
-  Check(device_->Allocate(size_bytes_ + kGuardBytes, &data_));
+  Must(device_->Allocate(size_bytes_ + kGuardBytes, &data_));
   Poison();
 }
 
@@ -319,14 +315,14 @@ void DeviceMemory::Poison() {
 }
 
 void DeviceMemory::Write(const void* source, size_t size_bytes) {
-  Check(device_->Copy(data_, source, size_bytes, stream_.get()));
-  Check(stream_->Synchronize(kTimeoutMs));
+  Must(device_->Copy(data_, source, size_bytes, stream_.get()));
+  Must(stream_->Synchronize(kTimeoutMs));
 }
 
 std::vector<std::byte> DeviceMemory::ReadAll() const {
   std::vector<std::byte> bytes(size_bytes_ + kGuardBytes);
-  Check(device_->Copy(bytes.data(), data_, bytes.size(), stream_.get()));
-  Check(stream_->Synchronize(kTimeoutMs));
+  Must(device_->Copy(bytes.data(), data_, bytes.size(), stream_.get()));
+  Must(stream_->Synchronize(kTimeoutMs));
   return bytes;
 }
 
@@ -351,16 +347,14 @@ bool HasBFloat16(const PluginUnderTest& plugin) {
 }
 
 LoadedOps LoadedOps::Load(const std::string& path, const Settings& settings) {
-  Result<PluginUnderTest> plugin = PluginUnderTest::Load(path);
-  if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
-  auto host = std::make_shared<SingleHost>();
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
+  auto host = std::make_shared<MemoryHost>();
   OptionValues::Overrides options = {{"threads", std::to_string(settings.threads)},
                                      {"tune", settings.tune ? "time" : "off"},
                                      {"tune_file", ""}};
   if (settings.activation == DType::kBFloat16) options["precision"] = "bf16";
-  auto library = plugin->Create<OpLibrary>(*host, options);
-  if (!library.ok()) throw std::runtime_error(library.status().message());
-  return {std::move(*plugin), std::move(host), std::move(*library)};
+  std::shared_ptr<OpLibrary> library = Must(plugin.Create<OpLibrary>(*host, options));
+  return {plugin, std::move(host), std::move(library)};
 }
 
 Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
@@ -374,6 +368,10 @@ Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
   return made;
 }
 
+MadeOp MakeOp(const LoadedOps& ops, const OpCase& op_case) {
+  return Must(MakeOp(ops, op_case.op, op_case.attributes, op_case.inputs));
+}
+
 Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t samples,
                     uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -385,28 +383,26 @@ Problem MakeProblem(const OpCase& op_case, const OpSignature& signature, int64_t
     const TensorSpec spec{signature.parameters[i].shape, signature.parameters[i].dtype, 0};
     problem.inputs.push_back(RandomTensor(spec, op_case, random));
   }
-  problem.output_gradient =
-      RandomTensor(WithSamples(signature.outputs[0], samples), op_case, random);
-  if (signature.is_loss != 0) problem.output_gradient.values = {1, 0, 0};
-  for (int32_t i = 1; i < signature.output_count; ++i) {
-    problem.other_gradients.push_back(
+  for (int32_t i = 0; i < signature.output_count; ++i) {
+    problem.output_gradients.push_back(
         RandomTensor(WithSamples(signature.outputs[i], samples), op_case, random));
   }
+  if (signature.is_loss != 0) problem.output_gradients[0].values = {1, 0, 0};
   return problem;
 }
 
 Values Problem::AllGradients() const {
-  Values all = output_gradient.values;
-  for (const Tensor& other : other_gradients) {
-    all.insert(all.end(), other.values.begin(), other.values.end());
+  Values all;
+  for (const Tensor& gradient : output_gradients) {
+    all.insert(all.end(), gradient.values.begin(), gradient.values.end());
   }
   return all;
 }
 
 std::vector<float> RunResult::AllOutputs() const {
-  std::vector<float> all = output;
-  for (const std::vector<float>& other : other_outputs) {
-    all.insert(all.end(), other.begin(), other.end());
+  std::vector<float> all;
+  for (const std::vector<float>& output : outputs) {
+    all.insert(all.end(), output.begin(), output.end());
   }
   return all;
 }
@@ -422,8 +418,9 @@ Problem PartOf(const Problem& problem, int64_t begin, int64_t end) {
   };
   Problem part;
   for (const Tensor& input : problem.inputs) part.inputs.push_back(cut(input));
-  part.output_gradient = cut(problem.output_gradient);
-  for (const Tensor& other : problem.other_gradients) part.other_gradients.push_back(cut(other));
+  for (const Tensor& gradient : problem.output_gradients) {
+    part.output_gradients.push_back(cut(gradient));
+  }
   return part;
 }
 
@@ -434,12 +431,11 @@ RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const
   RunResult result;
   result.status = made.op->Forward(call);
   if (!result.status.ok()) return result;
-  Check(memory.stream()->Synchronize(kTimeoutMs));
+  Must(memory.stream()->Synchronize(kTimeoutMs));
   result.status = FaultOf(ops.library->device());
   if (!result.status.ok()) return result;
-  result.output = memory.Output(0);
-  for (size_t i = 1; i < static_cast<size_t>(made.signature.output_count); ++i) {
-    result.other_outputs.push_back(memory.Output(i));
+  for (size_t i = 0; i < static_cast<size_t>(made.signature.output_count); ++i) {
+    result.outputs.push_back(memory.Output(i));
   }
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
     if (problem.inputs[i].spec.batched == 0) result.parameters.push_back(memory.Input(i));
@@ -449,12 +445,51 @@ RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const
   memory.AfterForward();
   result.status = made.op->Backward(call);
   if (!result.status.ok()) return result;
-  Check(memory.stream()->Synchronize(kTimeoutMs));
+  Must(memory.stream()->Synchronize(kTimeoutMs));
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
     result.gradients.push_back(memory.Gradient(i));
   }
   result.guards_intact = memory.guards_intact();
   return result;
+}
+
+RunResult RunChecked(const LoadedOps& ops, MadeOp& made, const OpCase& op_case,
+                     const Problem& problem, const RunOptions& options) {
+  RunResult result = RunOp(ops, made, op_case, problem, options);
+  EXPECT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_TRUE(result.guards_intact) << "something was written behind a tensor";
+  return result;
+}
+
+std::vector<RunResult> RunParts(const std::function<LoadedOps()>& load, const OpCase& op_case,
+                                const Problem& problem, const std::vector<int64_t>& cuts,
+                                ReplicaThreads* replicas, bool training) {
+  std::vector<RunResult> results(cuts.size() - 1);
+  std::vector<std::jthread> ranks;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      const LoadedOps ops = load();
+      MadeOp made = MakeOp(ops, op_case);
+      RunOptions options{.training = training};
+      options.random.first_sample += static_cast<uint64_t>(cuts[rank]);
+      if (replicas) options.replicas = replicas->rank(static_cast<int32_t>(rank));
+      results[rank] =
+          RunChecked(ops, made, op_case, PartOf(problem, cuts[rank], cuts[rank + 1]), options);
+    });
+  }
+  ranks.clear();  // waits
+  return results;
+}
+
+void ExpectNear(const std::vector<float>& got, const Values& want, double relative,
+                const std::string& what, double absolute) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double largest = 0;
+  for (double value : want) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(static_cast<double>(got[i]), want[i], relative * largest + absolute)
+        << what << ", element " << i;
+  }
 }
 
 std::string LibraryName(const std::string& path) {

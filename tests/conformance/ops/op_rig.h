@@ -3,15 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/conformance/ops/op_cases.h"
-#include "tests/conformance/ops/reference_training_ops.h"
+#include "tests/conformance/ops/reference_ops.h"
 #include "tests/conformance/plugin_under_test.h"
 
 namespace engine::test {
+
+class ReplicaThreads;
 
 // Memory of a device with a guard behind it. Starts as NaN, in guard and content.
 class DeviceMemory {
@@ -40,7 +43,7 @@ class DeviceMemory {
 // A library with its root object.
 struct LoadedOps {
   PluginUnderTest plugin;
-  std::shared_ptr<SingleHost> host;
+  std::shared_ptr<MemoryHost> host;
   std::shared_ptr<OpLibrary> library;
 
   struct Settings {
@@ -68,12 +71,13 @@ Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
                       const OptionValues::Overrides& attributes,
                       std::span<const TensorSpec> inputs);
 
+MadeOp MakeOp(const LoadedOps& ops, const OpCase& op_case);  // an error fails the test
+
 // Inputs (data, then parameters) for `samples` of a case's full batch, and gradients of the
 // outputs. Values are such as their dtype holds exactly.
 struct Problem {
   std::vector<Tensor> inputs;
-  Tensor output_gradient;               // of output 0
-  std::vector<Tensor> other_gradients;  // of the other outputs
+  std::vector<Tensor> output_gradients;
 
   // One behind the other, as a ReferenceOp takes them.
   Values AllGradients() const;
@@ -101,8 +105,7 @@ struct RunOptions {
 
 struct RunResult {
   Status status;
-  std::vector<float> output;                      // 0
-  std::vector<std::vector<float>> other_outputs;  // those behind it
+  std::vector<std::vector<float>> outputs;
   std::vector<std::vector<float>> gradients;  // one per input; empty where none, and in evaluation
   // Those of the op and of other ops among its inputs, after Forward.
   std::vector<std::vector<float>> parameters;
@@ -114,6 +117,19 @@ struct RunResult {
 // Forward, then Backward unless it is an evaluation.
 RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const Problem& problem,
                 const RunOptions& options = {});
+
+// The same where nothing may go wrong.
+RunResult RunChecked(const LoadedOps& ops, MadeOp& made, const OpCase& op_case,
+                     const Problem& problem, const RunOptions& options = {});
+
+// Ranks that are threads, each with a library of its own and the samples [cuts[r], cuts[r + 1]).
+std::vector<RunResult> RunParts(const std::function<LoadedOps()>& load, const OpCase& op_case,
+                                const Problem& problem, const std::vector<int64_t>& cuts,
+                                ReplicaThreads* replicas, bool training = true);
+
+// `relative` is to the largest wanted value.
+void ExpectNear(const std::vector<float>& got, const Values& want, double relative,
+                const std::string& what, double absolute = 0);
 
 // "libengine_x" of a path, as a part of a test's name.
 std::string LibraryName(const std::string& path);

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <optional>
 #include <set>
-#include <stdexcept>
 #include <thread>
 
 #include "tests/conformance/ops/op_rig.h"
@@ -50,9 +49,7 @@ void AddParams(const std::string& path, const PluginUnderTest& plugin, std::vect
 std::vector<Param> Params() {
   std::vector<Param> params;
   for (const std::string& path : PluginPaths({"cpu_ops"})) {
-    const Result<PluginUnderTest> plugin = PluginUnderTest::Load(path);
-    if (!plugin.ok()) throw std::runtime_error(plugin.status().message());
-    AddParams(path, *plugin, &params);
+    AddParams(path, Must(PluginUnderTest::Load(path)), &params);
   }
   return params;
 }
@@ -68,19 +65,8 @@ struct Tolerance {
   }
 };
 
-void ExpectNear(const std::vector<float>& got, const Values& want, const Tolerance& tolerance,
-                const std::string& what) {
-  ASSERT_EQ(got.size(), want.size()) << what;
-  double largest = 0;
-  for (double value : want) largest = std::max(largest, std::abs(value));
-  const double bound = tolerance.relative * largest + tolerance.absolute;
-  for (size_t i = 0; i < want.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(got[i]), want[i], bound) << what << ", element " << i;
-  }
-}
-
 void ExpectSame(const RunResult& a, const RunResult& b) {
-  EXPECT_EQ(a.AllOutputs(), b.AllOutputs());
+  EXPECT_EQ(a.outputs, b.outputs);
   EXPECT_EQ(a.gradients, b.gradients);
 }
 
@@ -90,18 +76,12 @@ class OpConformance : public ::testing::TestWithParam<Param> {
 
   void Use(int threads, bool tune = false) {
     ops_.emplace(Load(threads, tune));
-    made_.emplace(Make(*ops_));
+    made_.emplace(MakeOp(*ops_, op_case()));
   }
 
   static LoadedOps Load(int threads, bool tune = false) {
     return LoadedOps::Load(GetParam().path,
                            {.threads = threads, .activation = GetParam().activation, .tune = tune});
-  }
-
-  MadeOp Make(const LoadedOps& ops) const {
-    Result<MadeOp> made = MakeOp(ops, op_case().op, op_case().attributes, op_case().inputs);
-    if (!made.ok()) throw std::runtime_error(made.status().message());
-    return std::move(*made);
   }
 
   const OpCase& op_case() const { return GetParam().op_case; }
@@ -119,11 +99,8 @@ class OpConformance : public ::testing::TestWithParam<Param> {
   }
   Problem NewProblem() const { return NewProblem(full_batch()); }
 
-  RunResult RunChecked(const Problem& problem, const RunOptions& options = {}) {
-    RunResult result = RunOp(*ops_, *made_, op_case(), problem, options);
-    EXPECT_TRUE(result.status.ok()) << result.status.message();
-    EXPECT_TRUE(result.guards_intact) << "something was written behind a tensor";
-    return result;
+  RunResult Run(const Problem& problem, const RunOptions& options = {}) {
+    return RunChecked(*ops_, *made_, op_case(), problem, options);
   }
 
   // Bit i: whether input i has a gradient that the caller wants.
@@ -145,7 +122,8 @@ class OpConformance : public ::testing::TestWithParam<Param> {
 
   static void ExpectNearEnough(const std::vector<float>& got, const Values& want,
                                const std::string& what) {
-    ExpectNear(got, want, Tolerance::Of(GetParam().activation), what);
+    const Tolerance tolerance = Tolerance::Of(GetParam().activation);
+    ExpectNear(got, want, tolerance.relative, what, tolerance.absolute);
   }
 
   std::optional<LoadedOps> ops_;
@@ -211,14 +189,14 @@ TEST_P(OpConformance, FormulaAgreesWithFiniteDifferences) {
 
 TEST_P(OpConformance, MatchesTheFormula) {
   const Problem problem = NewProblem();
-  ExpectMatchesFormula(RunChecked(problem), problem, 0);
+  ExpectMatchesFormula(Run(problem), problem, 0);
 }
 
 TEST_P(OpConformance, MatchesTheFormulaWithFewerSamples) {
   for (int64_t samples = full_batch() - 1; batched() && samples > 0; samples /= 3) {
     SCOPED_TRACE(std::to_string(samples) + " samples");
     const Problem problem = NewProblem(samples);
-    ExpectMatchesFormula(RunChecked(problem), problem, 0);
+    ExpectMatchesFormula(Run(problem), problem, 0);
   }
 }
 
@@ -231,9 +209,9 @@ TEST_P(OpConformance, MatchesTheFormulaWithWhatWasMeasured) {
   Use(1, true);
   for (const uint32_t accumulate : {0u, signature().accumulates}) {
     const RunOptions add{.accumulate = accumulate};
-    const RunResult first = RunChecked(problem, add);
+    const RunResult first = Run(problem, add);
     ExpectMatchesFormula(first, problem, accumulate);
-    ExpectSame(RunChecked(problem, add), first);
+    ExpectSame(Run(problem, add), first);
   }
 }
 
@@ -244,10 +222,8 @@ TEST_P(OpConformance, GradientsOfSomeOutputsMayBeMissing) {
     for (const uint32_t accumulate : {0u, signature().accumulates}) {
       Problem problem = NewProblem();
       const RunOptions options{.accumulate = accumulate, .missing = 1u << output};
-      const RunResult result = RunChecked(problem, options);
-      Values& gradient = output == 0
-                             ? problem.output_gradient.values
-                             : problem.other_gradients[static_cast<size_t>(output) - 1].values;
+      const RunResult result = Run(problem, options);
+      Values& gradient = problem.output_gradients[static_cast<size_t>(output)].values;
       std::fill(gradient.begin(), gradient.end(), 0.0);
       ExpectMatchesFormula(result, problem, accumulate);
     }
@@ -257,20 +233,20 @@ TEST_P(OpConformance, GradientsOfSomeOutputsMayBeMissing) {
 TEST_P(OpConformance, AddsToGradientsThatItAccumulates) {
   const Problem problem = NewProblem();
   const RunOptions options{.accumulate = signature().accumulates};
-  ExpectMatchesFormula(RunChecked(problem, options), problem, options.accumulate);
+  ExpectMatchesFormula(Run(problem, options), problem, options.accumulate);
   for (uint32_t input = 0; input < problem.inputs.size(); ++input) {
     const RunOptions one{.accumulate = signature().accumulates & 1u << input};
-    ExpectMatchesFormula(RunChecked(problem, one), problem, one.accumulate);
+    ExpectMatchesFormula(Run(problem, one), problem, one.accumulate);
   }
 }
 
 TEST_P(OpConformance, NoSamplesGiveNoGradient) {
   if (!batched()) return;  // nothing of this op depends on the number of samples
   const Problem problem = NewProblem(0);
-  const RunResult written = RunChecked(problem);
-  const RunResult added = RunChecked(problem, {.accumulate = signature().accumulates});
+  const RunResult written = Run(problem);
+  const RunResult added = Run(problem, {.accumulate = signature().accumulates});
   if (signature().is_loss != 0) {
-    EXPECT_EQ(written.output, (std::vector<float>{0, 0, 0}));
+    EXPECT_EQ(written.outputs[0], (std::vector<float>{0, 0, 0}));
   } else {
     EXPECT_THAT(written.AllOutputs(), IsEmpty());
   }
@@ -287,10 +263,10 @@ TEST_P(OpConformance, NoSamplesGiveNoGradient) {
 // order.
 TEST_P(OpConformance, GradientsThatNobodyWantsAreNotNeeded) {
   const Problem problem = NewProblem();
-  const RunResult all = RunChecked(problem);
+  const RunResult all = Run(problem);
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
-    const RunResult one = RunChecked(problem, {.wanted = 1u << i});
-    const RunResult others = RunChecked(problem, {.wanted = ~(1u << i)});
+    const RunResult one = Run(problem, {.wanted = 1u << i});
+    const RunResult others = Run(problem, {.wanted = ~(1u << i)});
     for (size_t j = 0; j < problem.inputs.size(); ++j) {
       const std::string what = std::to_string(i) + ", " + std::to_string(j);
       const Values none, wanted(all.gradients[j].begin(), all.gradients[j].end());
@@ -302,26 +278,26 @@ TEST_P(OpConformance, GradientsThatNobodyWantsAreNotNeeded) {
 
 TEST_P(OpConformance, BackwardReadsOnlyWhatItDeclares) {
   const Problem problem = NewProblem();
-  ExpectSame(RunChecked(problem, {.hide_undeclared = true}), RunChecked(problem));
+  ExpectSame(Run(problem, {.hide_undeclared = true}), Run(problem));
 }
 
 TEST_P(OpConformance, WorksInPlaceWhereItSaysSo) {
   const Problem problem = NewProblem();
-  const RunResult apart = RunChecked(problem);
-  ExpectSame(RunChecked(problem, {.in_place = true}), apart);
-  const RunResult shared = RunChecked(problem, {.share_gradient = true});
+  const RunResult apart = Run(problem);
+  ExpectSame(Run(problem, {.in_place = true}), apart);
+  const RunResult shared = Run(problem, {.share_gradient = true});
   ExpectSame(shared, apart);
-  ExpectSame(RunChecked(problem, {.gradient_in_place = true}), apart);
+  ExpectSame(Run(problem, {.gradient_in_place = true}), apart);
 }
 
 TEST_P(OpConformance, RunsAreBitwiseEqual) {
   const Problem problem = NewProblem();
-  const RunResult first = RunChecked(problem);
-  const RunResult second = RunChecked(problem);
+  const RunResult first = Run(problem);
+  const RunResult second = Run(problem);
   ExpectSame(second, first);
   EXPECT_EQ(second.parameters, first.parameters);
   Use(1);
-  ExpectSame(RunChecked(problem), first);
+  ExpectSame(Run(problem), first);
 }
 
 TEST_P(OpConformance, SeveralThreadsMatchTheFormulaAndRunsAreBitwiseEqual) {
@@ -330,9 +306,9 @@ TEST_P(OpConformance, SeveralThreadsMatchTheFormulaAndRunsAreBitwiseEqual) {
 #endif
   Use(3);
   const Problem problem = NewProblem();
-  const RunResult first = RunChecked(problem);
+  const RunResult first = Run(problem);
   ExpectMatchesFormula(first, problem, 0);
-  ExpectSame(RunChecked(problem), first);
+  ExpectSame(Run(problem), first);
 }
 
 // Without buffers nothing but outputs, gradients and saved bytes is written; with them, only
@@ -341,7 +317,7 @@ TEST_P(OpConformance, ParametersAreLeftAlone) {
   const Problem problem = NewProblem();
   const size_t data = op_case().inputs.size();
   for (const bool training : {true, false}) {
-    const RunResult result = RunChecked(problem, {.training = training});
+    const RunResult result = Run(problem, {.training = training});
     const size_t given =
         result.parameters.size() - static_cast<size_t>(signature().parameter_count);
     for (int32_t i = 0; i < signature().parameter_count; ++i) {
@@ -372,61 +348,47 @@ Values Together(const std::vector<std::vector<float>>& parts, bool batched) {
 TEST_P(OpConformance, RanksTogetherEqualOneRank) {
   if (!batched() || op_case().mixes_samples) return;
   const Problem problem = NewProblem();
-  const RunResult whole = RunChecked(problem);
-  const int64_t cut = full_batch() * 2 / 3;
-  const std::vector<int64_t> cuts = {0, cut, cut, full_batch()};  // rank 1 has nothing
-  ReplicaThreads replicas(3);
-  std::vector<RunResult> parts(3);
-  std::vector<std::thread> ranks;
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      const LoadedOps ops = Load(1);
-      MadeOp made = Make(ops);
-      RunOptions options;
-      options.random.first_sample += static_cast<uint64_t>(cuts[rank]);
-      if (signature().uses_replicas != 0) options.replicas = replicas.rank(static_cast<int>(rank));
-      parts[rank] =
-          RunOp(ops, made, op_case(), PartOf(problem, cuts[rank], cuts[rank + 1]), options);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  for (const RunResult& part : parts) ASSERT_TRUE(part.status.ok()) << part.status.message();
-  EXPECT_EQ(replicas.gathers() > 0, signature().uses_replicas != 0);
-
-  const auto together = [&](const auto& member, bool is_batched) {
-    std::vector<std::vector<float>> values;
-    for (const RunResult& part : parts) values.push_back(member(part));
-    return Together(values, is_batched);
-  };
-  ExpectNearEnough(whole.output,
-                   together([](const RunResult& part) { return part.output; },
-                            signature().outputs[0].batched != 0),
-                   "output");
-  for (size_t i = 0; i < whole.other_outputs.size(); ++i) {
-    ExpectNearEnough(whole.other_outputs[i],
-                     together([i](const RunResult& part) { return part.other_outputs[i]; }, true),
-                     "another output");
-  }
-  for (size_t i = 0; i < problem.inputs.size(); ++i) {
-    ExpectNearEnough(whole.gradients[i],
-                     together([i](const RunResult& part) { return part.gradients[i]; },
-                              problem.inputs[i].spec.batched != 0),
-                     "gradient of input " + std::to_string(i));
-  }
-  for (size_t i = 0; i < whole.parameters.size(); ++i) {
-    const std::vector<float>& after = parts[0].parameters[i];
-    ExpectNearEnough(whole.parameters[i], Values(after.begin(), after.end()), "parameter");
-    EXPECT_EQ(parts[1].parameters[i], after);
-    EXPECT_EQ(parts[2].parameters[i], after);
+  const RunResult whole = Run(problem);
+  const int64_t all = full_batch(), cut = all * 2 / 3;
+  const std::vector<int64_t> splits[] = {{0, cut, cut, all}, {0, 0, 1, all}};
+  for (const std::vector<int64_t>& cuts : splits) {
+    SCOPED_TRACE(::testing::PrintToString(cuts));
+    ReplicaThreads replicas(3);
+    const std::vector<RunResult> parts =
+        RunParts([] { return Load(1); }, op_case(), problem, cuts,
+                 signature().uses_replicas != 0 ? &replicas : nullptr);
+    EXPECT_EQ(replicas.gathers() > 0, signature().uses_replicas != 0);
+    const auto expect = [&](const std::vector<float>& wanted, const auto& member, bool is_batched,
+                            const std::string& what) {
+      std::vector<std::vector<float>> values;
+      for (const RunResult& part : parts) values.push_back(member(part));
+      ExpectNearEnough(wanted, Together(values, is_batched), what);
+    };
+    for (size_t i = 0; i < whole.outputs.size(); ++i) {
+      expect(
+          whole.outputs[i], [i](const RunResult& part) { return part.outputs[i]; },
+          signature().outputs[i].batched != 0, "output");
+    }
+    for (size_t i = 0; i < problem.inputs.size(); ++i) {
+      expect(
+          whole.gradients[i], [i](const RunResult& part) { return part.gradients[i]; },
+          problem.inputs[i].spec.batched != 0, "gradient of input " + std::to_string(i));
+    }
+    for (size_t i = 0; i < whole.parameters.size(); ++i) {
+      const std::vector<float>& after = parts[0].parameters[i];
+      ExpectNearEnough(whole.parameters[i], Values(after.begin(), after.end()), "parameter");
+      EXPECT_EQ(parts[1].parameters[i], after);
+      EXPECT_EQ(parts[2].parameters[i], after);
+    }
   }
 }
 
 TEST_P(OpConformance, InstancesOfSeveralRanksDoNotMeet) {
   const Problem problem = NewProblem();
-  const RunResult alone = RunChecked(problem);
+  const RunResult alone = Run(problem);
   const auto rank = [&] {
     const LoadedOps ops = Load(1);
-    MadeOp made = Make(ops);
+    MadeOp made = MakeOp(ops, op_case());
     for (int i = 0; i < 3; ++i) ExpectSame(RunOp(ops, made, op_case(), problem), alone);
   };
   std::thread other(rank);

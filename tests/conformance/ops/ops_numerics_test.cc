@@ -17,16 +17,14 @@ class OpNumerics : public ::testing::TestWithParam<std::string> {
  protected:
   // The result of `op` with these values as input 0; further inputs as given.
   RunResult RunOn(const OpCase& op_case, const std::vector<Values>& values) const {
-    Result<MadeOp> made = MakeOp(ops_, op_case.op, op_case.attributes, op_case.inputs);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    Problem problem = MakeProblem(op_case, made->signature, op_case.inputs[0].shape[0], 1);
+    MadeOp made = MakeOp(ops_, op_case);
+    Problem problem = MakeProblem(op_case, made.signature, op_case.inputs[0].shape[0], 1);
     for (size_t i = 0; i < values.size(); ++i) problem.inputs[i].values = values[i];
-    if (made->signature.is_loss == 0) {
-      std::fill(problem.output_gradient.values.begin(), problem.output_gradient.values.end(), 1.0);
+    if (made.signature.is_loss == 0) {
+      std::fill(problem.output_gradients[0].values.begin(),
+                problem.output_gradients[0].values.end(), 1.0);
     }
-    RunResult result = RunOp(ops_, *made, op_case, problem);
-    EXPECT_TRUE(result.status.ok()) << result.status.message();
-    return result;
+    return RunChecked(ops_, made, op_case, problem);
   }
 
   const LoadedOps ops_ = LoadedOps::Load(GetParam(), 1);
@@ -57,7 +55,7 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
     for (size_t i = 0; i < x.size(); ++i) {
       // Relative, but for gelu's tail, where y vanishes beside x.
       const double scale = std::max(std::abs(want[i]), std::min(std::abs(x[i]), 1.0));
-      EXPECT_NEAR(result.output[i], want[i], 4e-7 * scale) << function.op << "(" << x[i] << ")";
+      EXPECT_NEAR(result.outputs[0][i], want[i], 4e-7 * scale) << function.op << "(" << x[i] << ")";
       EXPECT_NEAR(result.gradients[0][i], slopes[i], 2e-6) << function.op << "'(" << x[i] << ")";
     }
   }
@@ -66,8 +64,8 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
 TEST_P(OpNumerics, NotANumberIsNotHidden) {
   for (const char* op : {"relu", "gelu", "tanh"}) {
     const RunResult result = RunOn(Elementwise(op, 3, ReferenceRelu()), {{1, NAN, 1}});
-    EXPECT_FALSE(std::isnan(result.output[0])) << op;
-    EXPECT_TRUE(std::isnan(result.output[1])) << op;
+    EXPECT_FALSE(std::isnan(result.outputs[0][0])) << op;
+    EXPECT_TRUE(std::isnan(result.outputs[0][1])) << op;
   }
 }
 
@@ -83,9 +81,9 @@ TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
                                             -kInfinity, 0, 0,   // a class ruled out: log 2
                                             -3e4, -3e4, -3e4},  // equal: log 3, first is "it"
                                            {0, 1, 1, 0}});
-  EXPECT_NEAR(result.output[0], 1e4 + std::log(2.0) + std::log(3.0), 1e-2);
-  EXPECT_EQ(result.output[1], 4);
-  EXPECT_EQ(result.output[2], 3);
+  EXPECT_NEAR(result.outputs[0][0], 1e4 + std::log(2.0) + std::log(3.0), 1e-2);
+  EXPECT_EQ(result.outputs[0][1], 4);
+  EXPECT_EQ(result.outputs[0][2], 3);
   const std::vector<float> want = {0, 0, 0, 1, -1, 0, 0, -0.5, 0.5, -2.0f / 3, 1.0f / 3, 1.0f / 3};
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_NEAR(result.gradients[0][i], want[i], 2e-3) << "element " << i;
@@ -103,7 +101,7 @@ TEST_P(OpNumerics, LayerNormKeepsItsPrecisionAroundALargeMean) {
   const Values want = op_case.reference.forward(
       {Tensor{op_case.inputs[0], x}, Tensor{{Shape{4}}, weight}, Tensor{{Shape{4}}, bias}});
   for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_NEAR(result.output[i], want[i], 1e-5 * std::abs(want[i])) << "element " << i;
+    EXPECT_NEAR(result.outputs[0][i], want[i], 1e-5 * std::abs(want[i])) << "element " << i;
   }
 }
 

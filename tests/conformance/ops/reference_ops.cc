@@ -4,16 +4,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/conformance/ops/reference_terms.h"
+
 namespace engine::test {
 namespace {
-
-size_t At(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
-Values Zeros(const Tensor& like) {
-  return Values(At(like.shape().Count()), 0.0);
-}
 
 // y = f(x) and dx = dy * slope(x).
 ReferenceOp Elementwise(double (*f)(double), double (*slope)(double)) {
@@ -45,83 +39,53 @@ double GeluSlope(double x) {
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner;
 }
 
-Values LinearForward(const std::vector<Tensor>& inputs) {
-  const Tensor& x = inputs[0];
-  const int64_t units = inputs[1].shape()[0], width = x.width();
-  Values y(At(x.rows() * units));
-  for (int64_t r = 0; r < x.rows(); ++r) {
-    for (int64_t u = 0; u < units; ++u) {
-      double sum = inputs.size() > 2 ? inputs[2].values[At(u)] : 0.0;
-      for (int64_t k = 0; k < width; ++k) {
-        sum += x.values[At(r * width + k)] * inputs[1].values[At(u * width + k)];
-      }
-      y[At(r * units + u)] = sum;
-    }
+// The affine part of a norm is by channel; `statistics` are those of x, or others.
+Values NormForward(const std::vector<Tensor>& inputs, const Statistics& statistics,
+                   double epsilon) {
+  Values y = inputs[0].values;
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t group = statistics.GroupOf(i), channel = i % statistics.width;
+    const double normal =
+        (y[i] - statistics.mean[group]) / std::sqrt(statistics.variance[group] + epsilon);
+    y[i] = normal * inputs[1].values[channel] + inputs[2].values[channel];
   }
   return y;
 }
 
-std::vector<Values> LinearBackward(const std::vector<Tensor>& inputs, const Values& dy) {
+std::vector<Values> NormBackward(const std::vector<Tensor>& inputs, const Values& dy,
+                                 const Statistics& statistics, double epsilon) {
   const Tensor& x = inputs[0];
-  const int64_t units = inputs[1].shape()[0], width = x.width();
-  std::vector<Values> gradients;
-  for (const Tensor& input : inputs) gradients.push_back(Zeros(input));
-  for (int64_t r = 0; r < x.rows(); ++r) {
-    for (int64_t u = 0; u < units; ++u) {
-      const double g = dy[At(r * units + u)];
-      for (int64_t k = 0; k < width; ++k) {
-        gradients[0][At(r * width + k)] += g * inputs[1].values[At(u * width + k)];
-        gradients[1][At(u * width + k)] += g * x.values[At(r * width + k)];
-      }
-      if (inputs.size() > 2) gradients[2][At(u)] += g;
-    }
+  const Values& weight = inputs[1].values;
+  const auto deviation = [&](size_t group) {
+    return std::sqrt(statistics.variance[group] + epsilon);
+  };
+  const auto normal = [&](size_t i) {
+    const size_t group = statistics.GroupOf(i);
+    return (x.values[i] - statistics.mean[group]) / deviation(group);
+  };
+  Values dx(dy.size()), dweight(weight.size(), 0.0), dbias(weight.size(), 0.0);
+  Values mean(statistics.mean.size(), 0.0), slope(mean.size(), 0.0);  // of dy * weight, by group
+  for (size_t i = 0; i < dy.size(); ++i) {
+    const size_t group = statistics.GroupOf(i), channel = i % statistics.width;
+    dweight[channel] += dy[i] * normal(i);
+    dbias[channel] += dy[i];
+    mean[group] += dy[i] * weight[channel] / statistics.count;
+    slope[group] += dy[i] * weight[channel] * normal(i) / statistics.count;
   }
-  return gradients;
+  for (size_t i = 0; i < dy.size(); ++i) {
+    const size_t group = statistics.GroupOf(i), channel = i % statistics.width;
+    dx[i] = (dy[i] * weight[channel] - mean[group] - normal(i) * slope[group]) / deviation(group);
+  }
+  return {dx, dweight, dbias, {}, {}};
 }
 
-// The normalised rows of x, and 1 / deviation of each.
-struct Normalised {
-  Values values;
-  Values scales;
-
-  Normalised(const Tensor& x, double epsilon) : values(x.values), scales(At(x.rows())) {
-    const int64_t width = x.width();
-    for (int64_t r = 0; r < x.rows(); ++r) {
-      double mean = 0, variance = 0;
-      for (int64_t i = 0; i < width; ++i) mean += x.values[At(r * width + i)] / double(width);
-      for (int64_t i = 0; i < width; ++i) {
-        variance += std::pow(x.values[At(r * width + i)] - mean, 2) / double(width);
-      }
-      scales[At(r)] = 1.0 / std::sqrt(variance + epsilon);
-      for (int64_t i = 0; i < width; ++i) {
-        values[At(r * width + i)] = (x.values[At(r * width + i)] - mean) * scales[At(r)];
-      }
-    }
-  }
-};
-
-std::vector<Values> LayerNormBackward(const std::vector<Tensor>& inputs, const Values& dy,
-                                      double epsilon) {
-  const Tensor& x = inputs[0];
-  const int64_t width = x.width();
-  const Normalised normalised(x, epsilon);
-  std::vector<Values> gradients = {Zeros(x), Zeros(inputs[1]), Zeros(inputs[2])};
-  for (int64_t r = 0; r < x.rows(); ++r) {
-    double mean = 0, slope = 0;
-    for (int64_t i = 0; i < width; ++i) {
-      const double n = normalised.values[At(r * width + i)], d = dy[At(r * width + i)];
-      mean += d * inputs[1].values[At(i)] / double(width);
-      slope += d * inputs[1].values[At(i)] * n / double(width);
-      gradients[1][At(i)] += d * n;
-      gradients[2][At(i)] += d;
-    }
-    for (int64_t i = 0; i < width; ++i) {
-      const size_t at = At(r * width + i);
-      gradients[0][at] = normalised.scales[At(r)] *
-                         (dy[at] * inputs[1].values[At(i)] - mean - normalised.values[at] * slope);
-    }
-  }
-  return gradients;
+ReferenceOp ReferenceNorm(Statistics::Of of, double epsilon) {
+  return {[=](const std::vector<Tensor>& inputs) {
+            return NormForward(inputs, Statistics(inputs[0], of), epsilon);
+          },
+          [=](const std::vector<Tensor>& inputs, const Values& dy) {
+            return NormBackward(inputs, dy, Statistics(inputs[0], of), epsilon);
+          }};
 }
 
 // One head of one sample: where its q, k and v are, and its probabilities.
@@ -214,7 +178,7 @@ Values LossForward(const std::vector<Tensor>& inputs) {
 
 std::vector<Values> LossBackward(const std::vector<Tensor>& inputs, const Values& dy) {
   const int64_t width = inputs[0].width();
-  Values dx = Zeros(inputs[0]);
+  Values dx(inputs[0].values.size(), 0.0);
   for (size_t row = 0; row < inputs[1].values.size(); ++row) {
     const auto target = static_cast<int64_t>(inputs[1].values[row]);
     if (target < 0) continue;
@@ -227,19 +191,66 @@ std::vector<Values> LossBackward(const std::vector<Tensor>& inputs, const Values
   return {dx, {}};
 }
 
+uint64_t Finalise(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+  return bits ^ (bits >> 31);
+}
+
+uint64_t Mix(uint64_t bits) {
+  return Finalise(bits + 0x9e3779b97f4a7c15u);
+}
+
+// Whether element `position` of the batch of all ranks is kept. The function is the same in all op
+// libraries, so that a run on other devices sees the same masks: a stream of 64-bit numbers for each seed, step and node, and half of one for each position.
+bool DropoutKeeps(double rate, const RandomKey& key, uint64_t position) {
+  const uint64_t stream = Mix(Mix(Mix(key.seed) ^ key.step) ^ key.node);
+  const uint64_t start = Mix(stream), increment = Mix(stream ^ 1) | 1;
+  const uint64_t word = Finalise(start + position / 2 * increment);
+  const uint64_t half = position % 2 == 0 ? word & 0xffffffffu : word >> 32;
+  return static_cast<double>(half) >= std::round(rate * 0x1p32);
+}
+
 }  // namespace
 
+Statistics::Statistics(const Tensor& x, Of by)
+    : of(by),
+      width(At(x.width())),
+      count(double(by == Of::kRows ? x.width() : x.rows())),
+      mean(At(by == Of::kRows ? x.rows() : x.width()), 0.0),
+      variance(mean) {
+  for (size_t i = 0; i < x.values.size(); ++i) mean[GroupOf(i)] += x.values[i] / count;
+  for (size_t i = 0; i < x.values.size(); ++i) {
+    variance[GroupOf(i)] += std::pow(x.values[i] - mean[GroupOf(i)], 2) / count;
+  }
+}
+
 ReferenceOp ReferenceLinear() {
-  return {LinearForward, LinearBackward};
+  const auto shape = [](const std::vector<Tensor>& inputs) {
+    return Shape{inputs[0].rows(), inputs[1].shape()[0]};
+  };
+  return SumOfTerms(shape, [](const std::vector<Tensor>& inputs, auto terms) {
+    const size_t rows = At(inputs[0].rows()), width = At(inputs[0].width());
+    const size_t units = At(inputs[1].shape()[0]);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t u = 0; u < units; ++u) {
+        if (inputs.size() > 2) terms.Add(2, u, r * units + u);
+        for (size_t k = 0; k < width; ++k) {
+          terms.Multiply(r * width + k, u * width + k, r * units + u);
+        }
+      }
+    }
+  });
 }
 
 // Inputs are x, then weight and bias of each of the two layers.
 ReferenceOp ReferenceMlp() {
   // The inputs of the two layers; `before` becomes what gelu is applied to.
   using Inputs = std::vector<Tensor>;
-  const auto layers = [](const Inputs& inputs, Values* before) {
+  const ReferenceOp linear = ReferenceLinear();
+  const auto layers = [=](const Inputs& inputs, Values* before) {
     const Inputs fc(inputs.begin(), inputs.begin() + 3);
-    *before = LinearForward(fc);
+    *before = linear.forward(fc);
     Tensor hidden = inputs[0];
     hidden.spec.shape[-1] = inputs[1].shape()[0];
     hidden.values.resize(before->size());
@@ -248,14 +259,14 @@ ReferenceOp ReferenceMlp() {
   };
   return {[=](const Inputs& inputs) {
             Values before;
-            return LinearForward(layers(inputs, &before).second);
+            return linear.forward(layers(inputs, &before).second);
           },
           [=](const Inputs& inputs, const Values& dy) {
             Values before;
             const auto [fc, proj] = layers(inputs, &before);
-            std::vector<Values> behind = LinearBackward(proj, dy);
+            std::vector<Values> behind = linear.backward(proj, dy);
             for (size_t i = 0; i < before.size(); ++i) behind[0][i] *= GeluSlope(before[i]);
-            std::vector<Values> all = LinearBackward(fc, behind[0]);
+            std::vector<Values> all = linear.backward(fc, behind[0]);
             all.insert(all.end(), behind.begin() + 1, behind.end());
             return all;
           }};
@@ -276,33 +287,22 @@ ReferenceOp ReferenceTanh() {
 }
 
 ReferenceOp ReferenceAdd() {
-  return {[](const std::vector<Tensor>& inputs) {
-            Values y = inputs[0].values;
-            for (size_t i = 0; i < y.size(); ++i) y[i] += inputs[1].values[i];
-            return y;
-          },
-          [](const std::vector<Tensor>&, const Values& dy) {
-            return std::vector<Values>{dy, dy};
-          }};
+  return SumOfTerms(LikeInput, [](const std::vector<Tensor>& inputs, auto terms) {
+    for (size_t i = 0; i < inputs[0].values.size(); ++i) {
+      terms.Add(0, i, i);
+      terms.Add(1, i, i);
+    }
+  });
 }
 
 ReferenceOp ReferenceFlatten() {
-  return {[](const std::vector<Tensor>& inputs) { return inputs[0].values; },
-          [](const std::vector<Tensor>&, const Values& dy) { return std::vector<Values>{dy}; }};
+  return SumOfTerms(LikeInput, [](const std::vector<Tensor>& inputs, auto terms) {
+    for (size_t i = 0; i < inputs[0].values.size(); ++i) terms.Add(0, i, i);
+  });
 }
 
 ReferenceOp ReferenceLayerNorm(double epsilon) {
-  return {[epsilon](const std::vector<Tensor>& inputs) {
-            Values y = Normalised(inputs[0], epsilon).values;
-            for (size_t i = 0; i < y.size(); ++i) {
-              const size_t column = i % At(inputs[0].width());
-              y[i] = y[i] * inputs[1].values[column] + inputs[2].values[column];
-            }
-            return y;
-          },
-          [epsilon](const std::vector<Tensor>& inputs, const Values& dy) {
-            return LayerNormBackward(inputs, dy, epsilon);
-          }};
+  return ReferenceNorm(Statistics::Of::kRows, epsilon);
 }
 
 ReferenceOp ReferenceAddLayerNorm(double epsilon) {
@@ -312,52 +312,62 @@ ReferenceOp ReferenceAddLayerNorm(double epsilon) {
     for (size_t i = 0; i < norm[0].values.size(); ++i) norm[0].values[i] += inputs[1].values[i];
     return norm;
   };
-  return {[epsilon](const std::vector<Tensor>& inputs) {
+  const ReferenceOp layer_norm = ReferenceLayerNorm(epsilon);
+  return {[=](const std::vector<Tensor>& inputs) {
             const std::vector<Tensor> norm = kSum(inputs);
             Values both = norm[0].values;
-            const Values y = ReferenceLayerNorm(epsilon).forward(norm);
+            const Values y = layer_norm.forward(norm);
             both.insert(both.end(), y.begin(), y.end());
             return both;
           },
-          [epsilon](const std::vector<Tensor>& inputs, const Values& dy) {
+          [=](const std::vector<Tensor>& inputs, const Values& dy) {
             const auto half = dy.begin() + static_cast<ptrdiff_t>(dy.size() / 2);
-            std::vector<Values> of_norm =
-                LayerNormBackward(kSum(inputs), Values(half, dy.end()), epsilon);
+            std::vector<Values> of_norm = layer_norm.backward(kSum(inputs), Values(half, dy.end()));
             Values& dx = of_norm[0];
             for (size_t i = 0; i < dx.size(); ++i) dx[i] += dy[i];
             return std::vector<Values>{dx, dx, of_norm[1], of_norm[2]};
           }};
 }
 
-ReferenceOp ReferenceEmbedding() {
-  // The index, in the table of `input`, of element (i, c) of the output.
-  static constexpr auto kIndex = [](const std::vector<Tensor>& inputs, size_t input, int64_t i,
-                                    int64_t c) {
-    const int64_t row =
-        input == 1 ? static_cast<int64_t>(inputs[0].values[At(i)]) : i % inputs[0].shape()[1];
-    return At(row * inputs[input].width() + c);
-  };
-  return {[](const std::vector<Tensor>& inputs) {
-            const int64_t width = inputs[1].width(), count = inputs[0].shape().Count();
-            Values y(At(count * width), 0.0);
-            for (size_t input = 1; input < inputs.size(); ++input) {
-              for (int64_t i = 0; i < count * width; ++i) {
-                y[At(i)] += inputs[input].values[kIndex(inputs, input, i / width, i % width)];
-              }
-            }
-            return y;
+ReferenceOp ReferenceBatchNorm(double epsilon) {
+  return ReferenceNorm(Statistics::Of::kChannels, epsilon);
+}
+
+ReferenceOp ReferenceBatchNormEvaluation(double epsilon) {
+  return {[epsilon](const std::vector<Tensor>& inputs) {
+            Statistics running(inputs[0], Statistics::Of::kChannels);
+            running.mean = inputs[3].values;
+            running.variance = inputs[4].values;
+            return NormForward(inputs, running, epsilon);
           },
-          [](const std::vector<Tensor>& inputs, const Values& dy) {
-            const int64_t width = inputs[1].width();
-            std::vector<Values> gradients = {{}};
-            for (size_t input = 1; input < inputs.size(); ++input) {
-              gradients.push_back(Zeros(inputs[input]));
-              for (int64_t i = 0; i < static_cast<int64_t>(dy.size()); ++i) {
-                gradients[input][kIndex(inputs, input, i / width, i % width)] += dy[At(i)];
-              }
-            }
-            return gradients;
-          }};
+          {}};
+}
+
+ReferenceOp ReferenceDropout(double rate, const RandomKey& key) {
+  return SumOfTerms(LikeInput, [=](const std::vector<Tensor>& inputs, auto terms) {
+    const uint64_t first = key.first_sample * At(inputs[0].shape().Count(1));
+    for (size_t i = 0; i < inputs[0].values.size(); ++i) {
+      if (DropoutKeeps(rate, key, first + i)) terms.Add(0, i, i, 1 / (1 - rate));
+    }
+  });
+}
+
+// Rows of a table, and of a second one by position.
+ReferenceOp ReferenceEmbedding() {
+  const auto shape = [](const std::vector<Tensor>& inputs) {
+    return Shape{inputs[0].shape().Count(), inputs[1].width()};
+  };
+  return SumOfTerms(shape, [](const std::vector<Tensor>& inputs, auto terms) {
+    const size_t width = At(inputs[1].width());
+    for (size_t i = 0; i < inputs[0].values.size(); ++i) {
+      const auto row = static_cast<size_t>(inputs[0].values[i]);
+      const size_t position = i % At(inputs[0].shape()[1]);
+      for (size_t c = 0; c < width; ++c) {
+        terms.Add(1, row * width + c, i * width + c);
+        if (inputs.size() > 2) terms.Add(2, position * width + c, i * width + c);
+      }
+    }
+  });
 }
 
 ReferenceOp ReferenceAttention(int64_t heads, bool causal) {
@@ -377,7 +387,7 @@ ReferenceOp ReferenceAttention(int64_t heads, bool causal) {
             return y;
           },
           [heads, causal](const std::vector<Tensor>& inputs, const Values& dy) {
-            Values dqkv = Zeros(inputs[0]);
+            Values dqkv(inputs[0].values.size(), 0.0);
             for (int64_t i = 0; i < inputs[0].shape()[0] * heads; ++i) {
               ReferenceHead head(inputs[0], i / heads, i % heads, heads, causal);
               HeadBackward(head, inputs[0], dy, dqkv);

@@ -1,8 +1,5 @@
 // What every optimizer must hold to. ENGINE_CONFORMANCE_PLUGINS=<library>[:<library>...] judges
 // others than those of this build.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <set>
 
@@ -15,18 +12,11 @@ constexpr size_t kCount = 1003;  // prime to every vector width
 
 class OptimizerConformance : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    optimizer_ = MakeOptimizer(GetParam());
-    ASSERT_TRUE(optimizer_);
-  }
-  std::unique_ptr<Optimizer> optimizer_;
+  const std::unique_ptr<Optimizer> optimizer_ = CreateFrom<Optimizer>(GetParam());
 };
 
 TEST_P(OptimizerConformance, DescribesItself) {
-  auto plugin = PluginUnderTest::Load(GetParam());
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  EXPECT_EQ(plugin->header().kind, PluginKind::kOptimizer);
-  EXPECT_THAT(GetParam(), testing::EndsWith("/libengine_" + plugin->name() + ".so"));
+  ExpectDescribed(GetParam(), PluginKind::kOptimizer);
   const OptimizerTraits traits = optimizer_->traits();
   ASSERT_GE(traits.state_count, 0);
   ASSERT_LE(traits.state_count, kMaxOptimizerStates);

@@ -62,15 +62,6 @@ class DeviceArrays {
   std::vector<void*> owned_;
 };
 
-std::unique_ptr<Optimizer> Make(const DeviceCase& made, Host& host) {
-  auto plugin = PluginUnderTest::Load(ENGINE_TEST_PLUGIN_DIR "/libengine_" +
-                                      std::string(made.plugin) + ".so");
-  EXPECT_TRUE(plugin.ok()) << plugin.status().message();
-  auto optimizer = plugin->Create<Optimizer>(host, made.options);
-  EXPECT_TRUE(optimizer.ok()) << optimizer.status().message();
-  return std::move(*optimizer);
-}
-
 // A span and its factors, on the host and on the device.
 struct SpanUnderTest {
   std::unique_ptr<OptimizerRig> rig;
@@ -85,8 +76,9 @@ TEST_P(OptimizerOnDevice, UpdatesManySpansAsOnTheHost) {
   AsyncAccelerator device;
   DeviceArrays arrays(device);
   MemoryHost device_host({}, std::make_shared<MemoryStoreTable>(), &device);
-  SingleHost single_host;
-  const auto on_host = Make(GetParam(), single_host), on_device = Make(GetParam(), device_host);
+  const std::string path = PluginPath(GetParam().plugin);
+  const auto on_host = CreateFrom<Optimizer>(path, GetParam().options);
+  const auto on_device = CreateFrom<Optimizer>(path, GetParam().options, &device_host);
   EXPECT_EQ(on_host->Query(kSpanUpdatesId), nullptr);
   auto* const spans = static_cast<SpanUpdates*>(on_device->Query(kSpanUpdatesId));
   ASSERT_NE(spans, nullptr);
@@ -126,13 +118,10 @@ TEST_P(OptimizerOnDevice, UpdatesManySpansAsOnTheHost) {
           RandomFloats(count, step * 1000 + static_cast<uint32_t>(s));
       arrays.Write(all[s].gradient, gradient);
       calls.push_back(all[s].call);
-      ASSERT_TRUE(all[s]
-                      .rig
-                      ->Update(gradient, step,
-                               {.gradient_scale = kScale,
-                                .learning_rate = rate * all[s].rate_scale,
-                                .weight_decay_scale = all[s].decay_scale})
-                      .ok());
+      Must(all[s].rig->Update(gradient, step,
+                              {.gradient_scale = kScale,
+                               .learning_rate = rate * all[s].rate_scale,
+                               .weight_decay_scale = all[s].decay_scale}));
     }
     // Together, and one by one.
     if (step != 3) {

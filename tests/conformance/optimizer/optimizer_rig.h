@@ -1,8 +1,6 @@
 // An optimizer with one parameter and its states.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <memory>
 #include <random>
@@ -12,20 +10,6 @@
 #include "tests/conformance/plugin_under_test.h"
 
 namespace engine::test {
-
-inline std::unique_ptr<Optimizer> MakeOptimizer(const std::string& path,
-                                                const OptionValues::Overrides& options = {}) {
-  static SingleHost host;
-  auto plugin = PluginUnderTest::Load(path);
-  if (!plugin.ok()) {
-    ADD_FAILURE() << plugin.status().message();
-    return nullptr;
-  }
-  auto optimizer = plugin->Create<Optimizer>(host, options);
-  if (optimizer.ok()) return std::move(*optimizer);
-  ADD_FAILURE() << optimizer.status().message();
-  return nullptr;
-}
 
 inline std::vector<float> RandomFloats(size_t count, uint32_t seed) {
   std::mt19937 random(seed);

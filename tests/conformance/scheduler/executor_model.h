@@ -1,13 +1,15 @@
-// A small model of the executor: offers tasks of overlapping steps, takes actions, and lets what
-// runs end in an order that the caller's random numbers decide.
+// Drives the engine's own step loop, with tasks that end in an order that the caller's random
+// numbers decide, and keeps what the scheduler starts.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "core/exec/step_loop.h"
 #include "engine/scheduler.h"
 #include "tests/conformance/scheduler/step_graph.h"
 
@@ -32,7 +34,7 @@ struct Trace {
 
 struct RunOptions {
   uint32_t steps = 4;
-  uint32_t timing_seed = 1;      // when transfers end, when lanes are asked, when batches come
+  uint32_t timing_seed = 1;      // when tasks end, when lanes are asked, when batches come
   uint32_t flush_seed = 1;       // after which steps there is a flush: the same on all ranks
   bool flush_always = false;     // after every step, and each has the same timing
   size_t stop_after = SIZE_MAX;  // gives the run up with an error when so many tasks are done
@@ -40,10 +42,10 @@ struct RunOptions {
   std::function<bool(uint32_t task, uint32_t step)> may_end;  // of what runs; null: all may
 };
 
-class ExecutorModel {
+class ExecutorModel final : private exec::StepLoop::Calls {
  public:
   ExecutorModel(Scheduler& scheduler, const StepGraph& graph)
-      : scheduler_(scheduler), graph_(graph) {}
+      : scheduler_(scheduler), graph_(graph.graph()) {}
 
   // Runs steps, the last of which ends with a flush, and returns what the scheduler did wrong, or
   // "". Every run is a new one for the executor but not for the scheduler.
@@ -56,50 +58,55 @@ class ExecutorModel {
   bool Turn();
   std::string Outcome() const;
 
-  bool WasStarted(uint32_t task, uint32_t step) const;
-  bool WasDone(uint32_t task, uint32_t step) const { return progress_[task].steps_done > step; }
+  bool WasStarted(uint32_t task, uint32_t step) const { return started_[task] > step; }
+  bool WasDone(uint32_t task, uint32_t step) const { return done_[task] > step; }
 
   // Of the scheduler, in all On and Next so far.
-  uint64_t allocations() const { return allocations_; }
+  uint64_t allocations() const { return scheduler_.allocations; }
 
  private:
-  enum class State { kWaiting, kReady, kStarted };
-  struct Progress {
-    State state = State::kWaiting;
-    uint32_t steps_done = 0;  // so the instance at hand is that of step `steps_done`
+  // The scheduler under test, and what there is to see of it.
+  struct Watched final : Scheduler {
+    explicit Watched(Scheduler& watched) : scheduler(watched) {}
+    SchedulerTraits traits() const noexcept override { return scheduler.traits(); }
+    Status Plan(const ModelInfo&, PlanSink&) noexcept override { return {}; }
+    Status Begin(std::span<const TaskInfo>) noexcept override { return {}; }
+    void On(const SchedulerEvent& event) noexcept override;
+    Action Next(Lane lane) noexcept override;
+
+    Scheduler& scheduler;
+    uint64_t allocations = 0;
+    bool backward_ended = false;  // of the latest step
   };
 
-  void Send(EventKind kind, uint32_t task = 0);
-  Action Ask(Lane lane);
-  bool Asks(Lane lane) const { return lane == Lane::kCompute || options_.tickets == nullptr; }
-  void AskIo();
+  // Whatever the loop calls gives it up for this turn.
+  int64_t Now() override { return 0; }
+  Status Run(const exec::Task& task) override;
+  Status Wait() override;
+
+  void Start(uint32_t task);
+  void StartTransfers();
   void FollowTickets();
-  void AskCompute();
-  void Start(Lane lane, uint32_t task);
-  bool CanBecomeReady(uint32_t task) const;
-  void OfferReady(std::vector<uint32_t> candidates);
-  void End(uint32_t task);
-  void EndHead();
-  bool NextFromOutside();
+  bool Compute();
   void BeginStep();
-  bool AllDone(uint32_t steps) const { return done_ == size_t{steps} * progress_.size(); }
   size_t FindEndable();
   std::string GiveUp();
+  bool AtEnd() const {
+    return flushing_ && steps_begun_ == options_.steps && loop_->TailDone() && running_.empty();
+  }
 
-  Scheduler& scheduler_;
-  const StepGraph& graph_;
-  uint64_t allocations_ = 0;
+  Watched scheduler_;
+  const exec::TaskGraph& graph_;
   // Of the run under way:
+  std::optional<exec::StepLoop> loop_;
   RunOptions options_;
   std::mt19937 timing_, flushes_;
-  std::vector<Progress> progress_;  // by task
-  std::vector<uint32_t> running_;   // on both lanes
+  std::vector<uint32_t> started_, done_;  // by task: how often
+  std::vector<uint32_t> running_;         // on both lanes
   bool compute_is_busy_ = false;
   uint32_t steps_begun_ = 0;
-  size_t head_left_ = 0;         // tasks of the latest step before kBackwardEnd
-  bool backward_ended_ = false;  // of the latest step
   bool flushing_ = false;
-  size_t done_ = 0;  // tasks
+  size_t done_count_ = 0;
   size_t next_ticket_ = 0, known_tickets_ = 0;
   Trace* trace_ = nullptr;
   std::string problem_;  // the first one

@@ -1,6 +1,5 @@
 // What every scheduler must hold to. ENGINE_CONFORMANCE_PLUGINS=<library>[:<library>...] judges
 // others than those of this build.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
@@ -12,11 +11,7 @@ namespace {
 class SchedulerConformance : public testing::TestWithParam<std::string> {};
 
 TEST_P(SchedulerConformance, DescribesItself) {
-  auto plugin = PluginUnderTest::Load(GetParam());
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  EXPECT_EQ(plugin->header().kind, PluginKind::kScheduler);
-  EXPECT_THAT(GetParam(), testing::EndsWith("/libengine_" + plugin->name() + ".so"));
-  EXPECT_NE(plugin->header().doc.view(), "");
+  ExpectDescribed(GetParam(), PluginKind::kScheduler);
 }
 
 // Steps overlap, batches come early or late, flushes at any moment: no task is lost, started early
@@ -25,12 +20,8 @@ TEST_P(SchedulerConformance, RunsEveryTaskOnceAndOnlyWhenItIsReady) {
   for (uint32_t seed = 1; seed <= 1000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SchedulerRig rig = SchedulerRig::Random(GetParam(), seed);
-    ASSERT_TRUE(rig.ok());
-    Trace trace;
     for (uint32_t run = 0; run < 2; ++run) {
-      ASSERT_EQ(rig.executor->Run({.timing_seed = seed + run, .flush_seed = seed + run}, &trace),
-                "")
-          << "in run " << run;
+      const Trace trace = rig.Run({.timing_seed = seed + run, .flush_seed = seed + run});
       ASSERT_EQ(trace.compute.size() + trace.io.size(), 4 * rig.graph.tasks().size());
     }
   }
@@ -40,9 +31,7 @@ TEST_P(SchedulerConformance, TakesTheSameOrderInEveryStep) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SchedulerRig rig = SchedulerRig::Random(GetParam(), seed);
-    ASSERT_TRUE(rig.ok());
-    Trace trace;
-    ASSERT_EQ(rig.executor->Run({.timing_seed = seed, .flush_always = true}, &trace), "");
+    const Trace trace = rig.Run({.timing_seed = seed, .flush_always = true});
     for (uint32_t step = 1; step < 4; ++step) {
       ASSERT_EQ(Trace::OfStep(trace.compute, step), Trace::OfStep(trace.compute, 0));
       ASSERT_EQ(Trace::OfStep(trace.io, step), Trace::OfStep(trace.io, 0));
@@ -55,11 +44,7 @@ TEST_P(SchedulerConformance, TwoInstancesDecideAlike) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SchedulerRig one = SchedulerRig::Random(GetParam(), seed);
     SchedulerRig other = SchedulerRig::Random(GetParam(), seed);
-    ASSERT_TRUE(one.ok() && other.ok());
-    Trace trace_of_one, trace_of_other;
-    ASSERT_EQ(one.executor->Run({.timing_seed = seed}, &trace_of_one), "");
-    ASSERT_EQ(other.executor->Run({.timing_seed = seed}, &trace_of_other), "");
-    ASSERT_TRUE(trace_of_one == trace_of_other);
+    ASSERT_TRUE(one.Run({.timing_seed = seed}) == other.Run({.timing_seed = seed}));
   }
 }
 
@@ -71,12 +56,11 @@ TEST_P(SchedulerConformance, RanksStartTransfersInOneOrder) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SchedulerRig rank0 = SchedulerRig::Random(GetParam(), seed);
     SchedulerRig rank1 = SchedulerRig::Random(GetParam(), seed);
-    ASSERT_TRUE(rank0.ok() && rank1.ok());
     if (rank0.graph.model_info().communicator.ordered == 0) continue;
-    Trace trace0, trace1;
-    ASSERT_EQ(rank0.executor->Run({.timing_seed = seed}, &trace0), "");
-    const std::vector<Started>* tickets = rank1.leads() ? &trace0.io : nullptr;
-    ASSERT_EQ(rank1.executor->Run({.timing_seed = seed + 5000, .tickets = tickets}, &trace1), "");
+    const Trace trace0 = rank0.Run({.timing_seed = seed});
+    const bool leads = rank1.scheduler->traits().order == TransferOrder::kLeader;
+    const Trace trace1 =
+        rank1.Run({.timing_seed = seed + 5000, .tickets = leads ? &trace0.io : nullptr});
     ASSERT_EQ(trace0.io, trace1.io);
     ASSERT_EQ(trace0.compute.size(), trace1.compute.size());
   }
@@ -86,11 +70,9 @@ TEST_P(SchedulerConformance, DoesNotAllocateAfterTheFirstStep) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SchedulerRig rig = SchedulerRig::Random(GetParam(), seed);
-    ASSERT_TRUE(rig.ok());
-    Trace trace;
-    ASSERT_EQ(rig.executor->Run({.steps = 1, .timing_seed = seed}, &trace), "");
+    rig.Run({.steps = 1, .timing_seed = seed});
     const uint64_t of_first_step = rig.executor->allocations();
-    ASSERT_EQ(rig.executor->Run({.steps = 6, .timing_seed = seed + 1}, &trace), "");
+    rig.Run({.steps = 6, .timing_seed = seed + 1});
     ASSERT_EQ(rig.executor->allocations(), of_first_step);
   }
 }
@@ -100,24 +82,16 @@ TEST_P(SchedulerConformance, ForgetsPendingTasksAfterAnError) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SchedulerRig failing = SchedulerRig::Random(GetParam(), seed);
     SchedulerRig fresh = SchedulerRig::Random(GetParam(), seed);
-    ASSERT_TRUE(failing.ok() && fresh.ok());
-    Trace trace, expected;
     const size_t stop_after = 1 + seed * 7919 % (3 * failing.graph.tasks().size());
-    ASSERT_EQ(failing.executor->Run({.timing_seed = seed, .stop_after = stop_after}, &trace), "");
-    ASSERT_EQ(failing.executor->Run({.timing_seed = seed + 1}, &trace), "");
-    ASSERT_EQ(fresh.executor->Run({.timing_seed = seed + 1}, &expected), "");
-    ASSERT_TRUE(trace == expected);
+    failing.Run({.timing_seed = seed, .stop_after = stop_after});
+    ASSERT_TRUE(failing.Run({.timing_seed = seed + 1}) == fresh.Run({.timing_seed = seed + 1}));
   }
 }
 
 TEST_P(SchedulerConformance, PlansNothingForAModelWithoutTrainableParameters) {
   ModelSketch model;
   model.layers.resize(1);
-  SchedulerRig rig(GetParam(), model);
-  ASSERT_TRUE(rig.ok());
-  Trace trace;
-  EXPECT_EQ(rig.executor->Run({.steps = 3}, &trace), "");
-  EXPECT_EQ(trace.io.size(), 3u);  // the statistics
+  EXPECT_EQ(SchedulerRig(GetParam(), model).Run({.steps = 3}).io.size(), 3u);  // the statistics
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugins, SchedulerConformance,
@@ -126,8 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Plugins, SchedulerConformance,
 
 // Without this, DoesNotAllocateAfterTheFirstStep could pass because it is blind.
 TEST(AllocationCounter, SeesThePluginsAllocations) {
-  auto scheduler = MakeScheduler(SchedulerPath("fifo_sched"));
-  ASSERT_TRUE(scheduler);
+  const auto scheduler = CreateFrom<Scheduler>(PluginPath("fifo_sched"));
   const std::vector<TaskInfo> tasks(1);
   const AllocationCounter counter;
   ASSERT_TRUE(scheduler->Begin(tasks).ok());

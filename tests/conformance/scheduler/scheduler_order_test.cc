@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
-#include "tests/conformance/scheduler/event_player.h"
+#include "tests/conformance/scheduler/scheduler_rig.h"
 
 namespace engine::test {
 namespace {
@@ -29,8 +30,7 @@ std::vector<TaskInfo> Tasks(std::vector<TaskInfo> tasks) {
 }
 
 TEST(FifoSched, TakesTasksInOrderOfArrival) {
-  auto scheduler = MakeScheduler(SchedulerPath("fifo_sched"));
-  ASSERT_TRUE(scheduler);
+  const auto scheduler = CreateFrom<Scheduler>(PluginPath("fifo_sched"));
   const auto tasks = Tasks({{.kind = TaskKind::kUpdate, .sequence = 3},
                             {.kind = TaskKind::kBackward, .priority = 5, .sequence = 2},
                             {.kind = TaskKind::kAccumulate, .sequence = 1},
@@ -45,8 +45,7 @@ class ByNeed : public testing::TestWithParam<const char*> {
  protected:
   // The order taken when all tasks are ready, which must not depend on the order of the offers.
   std::vector<uint32_t> Order(std::vector<TaskInfo> infos, bool sharded = false) {
-    auto scheduler = MakeScheduler(SchedulerPath(GetParam()));
-    if (!scheduler) return {};
+    const auto scheduler = CreateFrom<Scheduler>(PluginPath(GetParam()));
     ModelInfo info;
     info.communicator.kinds = UINT32_MAX;
     info.sharded = sharded ? 1 : 0;
@@ -55,7 +54,7 @@ class ByNeed : public testing::TestWithParam<const char*> {
     const auto tasks = Tasks(std::move(infos));
     EXPECT_TRUE(scheduler->Begin(tasks).ok());
     std::vector<uint32_t> offered(tasks.size());
-    for (uint32_t id = 0; id < offered.size(); ++id) offered[id] = id;
+    std::iota(offered.begin(), offered.end(), 0);
     const std::vector<uint32_t> order = OrderTaken(*scheduler, offered);
     std::mt19937 random(7);
     for (int pass = 1; pass <= 50; ++pass) {
@@ -115,11 +114,9 @@ class Backward : public testing::TestWithParam<std::pair<const char*, std::vecto
 
 TEST_P(Backward, HasOneOrderOnEveryPass) {
   const auto& [name, expected] = GetParam();
-  SchedulerRig rig(SchedulerPath(name), TwoSums());
-  ASSERT_TRUE(rig.ok());
+  SchedulerRig rig(PluginPath(name), TwoSums());
   for (uint32_t pass = 1; pass <= 20; ++pass) {
-    Trace trace;
-    ASSERT_EQ(rig.executor->Run({.steps = 1, .timing_seed = pass}, &trace), "");
+    const Trace trace = rig.Run({.steps = 1, .timing_seed = pass});
     EXPECT_THAT(BackwardOrder(rig, trace), testing::ElementsAreArray(expected)) << "pass " << pass;
   }
 }

@@ -34,11 +34,15 @@ ModelInfo InfoOf(const std::vector<ParameterInfo>& parameters) {
 std::vector<PlannedUnit> Units(const std::string& name, const OptionValues::Overrides& options,
                                const ModelInfo& info) {
   PlanRecorder plan;
-  auto scheduler = MakeScheduler(SchedulerPath(name), options);
-  if (!scheduler) return {};
-  EXPECT_TRUE(scheduler->Plan(info, plan).ok());
+  Must(CreateFrom<Scheduler>(PluginPath(name), options)->Plan(info, plan));
   EXPECT_EQ(plan.Problem(info), "");
   return plan.units();
+}
+
+std::vector<PlannedUnit> Units(const std::string& name, const OptionValues::Overrides& options,
+                               const Sizes& sizes_bytes) {
+  const auto parameters = ChainOf(sizes_bytes);
+  return Units(name, options, InfoOf(parameters));
 }
 
 std::vector<std::vector<uint32_t>> Parameters(const std::vector<PlannedUnit>& units) {
@@ -59,9 +63,8 @@ std::vector<uint64_t> Bytes(const std::vector<PlannedUnit>& units) {
 class Fusion : public testing::TestWithParam<std::pair<const char*, const char*>> {
  protected:
   std::vector<std::vector<uint32_t>> Fuse(const std::string& bytes, const Sizes& sizes_bytes) {
-    const auto parameters = ChainOf(sizes_bytes);
     const auto [name, option] = GetParam();
-    return Parameters(Units(name, {{option, bytes}}, InfoOf(parameters)));
+    return Parameters(Units(name, {{option, bytes}}, sizes_bytes));
   }
 };
 
@@ -80,32 +83,29 @@ INSTANTIATE_TEST_SUITE_P(Plugins, Fusion,
                                          std::pair("priority_sched", "fuse_bytes")));
 
 TEST(SequentialSched, SendsInLargeUnits) {
-  const auto parameters = ChainOf(Sizes(3000, 4096));
-  EXPECT_THAT(Bytes(Units("sequential_sched", {}, InfoOf(parameters))),
+  EXPECT_THAT(Bytes(Units("sequential_sched", {}, Sizes(3000, 4096))),
               ElementsAre(4 << 20, 4 << 20, 3000 * 4096 - (8 << 20)));
 }
 
 TEST(FifoSched, BeginsWithASmallUnit) {
-  const auto parameters = ChainOf(Sizes(9, 400));
-  const auto info = InfoOf(parameters);
-  EXPECT_THAT(Bytes(Units("fifo_sched", {{"first_bytes", "800"}, {"fuse_bytes", "1600"}}, info)),
-              ElementsAre(800, 1600, 1200));
-  EXPECT_THAT(Bytes(Units("fifo_sched", {{"first_bytes", "800"}, {"fuse_bytes", "0"}}, info)),
-              SizeIs(9));
+  const auto bytes = [](const char* fuse_bytes) {
+    const OptionValues::Overrides options = {{"first_bytes", "800"}, {"fuse_bytes", fuse_bytes}};
+    return Bytes(Units("fifo_sched", options, Sizes(9, 400)));
+  };
+  EXPECT_THAT(bytes("1600"), ElementsAre(800, 1600, 1200));
+  EXPECT_THAT(bytes("0"), SizeIs(9));
 }
 
 TEST(FifoSched, CutsLargeGradientsOnlyIfAsked) {
-  const auto parameters = ChainOf({64000, 12800});
-  const auto info = InfoOf(parameters);
-  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}}, info)),
+  const Sizes sizes = {64000, 12800};
+  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}}, sizes)),
               ElementsAre(64000, 12800));
-  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, info)),
+  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, sizes)),
               ElementsAre(21376, 21312, 21312, 12800));  // multiples of 64 bytes
 }
 
 TEST(PrioritySched, GivesTheUnitsThatAreNeededFirstTheLargestPriority) {
-  const auto parameters = ChainOf({4000, 4000, 4000});
-  const auto units = Units("priority_sched", {{"fuse_bytes", "0"}}, InfoOf(parameters));
+  const auto units = Units("priority_sched", {{"fuse_bytes", "0"}}, Sizes(3, 4000));
   ASSERT_THAT(units, SizeIs(3));
   EXPECT_LT(units[0].priority, units[1].priority);
   EXPECT_LT(units[1].priority, units[2].priority);
@@ -120,9 +120,8 @@ TEST(PrioritySched, KeepsWhatIsNeededFirstApart) {
 }
 
 TEST(PrioritySched, JoinsWhatIsReadyBeforeALargeGradientWithItsFirstSlice) {
-  const auto parameters = ChainOf({400, 64000, 400, 400});
   const auto units = Units("priority_sched", {{"slice_bytes", "25600"}, {"fuse_bytes", "6400"}},
-                           InfoOf(parameters));
+                           Sizes{400, 64000, 400, 400});
   EXPECT_THAT(Parameters(units), ElementsAre(ElementsAre(0, 1), ElementsAre(1), ElementsAre(1),
                                              ElementsAre(2), ElementsAre(3)));
 }
@@ -163,8 +162,8 @@ TEST(Accelerators, GetLargeUnitsByDefault) {
 }
 
 TEST(DearSched, SplitsEveryGroupIntoTwoStages) {
-  const auto parameters = ChainOf({4000, 4000, 4000, 9000, 400});
-  const auto units = Units("dear_sched", {{"group_bytes", "8000"}}, InfoOf(parameters));
+  const auto units =
+      Units("dear_sched", {{"group_bytes", "8000"}}, Sizes{4000, 4000, 4000, 9000, 400});
   EXPECT_THAT(Parameters(units), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4)));
   for (const PlannedUnit& unit : units) {
     EXPECT_EQ(unit.stages, UnitStages::kReduceScatterAllGather);
@@ -176,9 +175,7 @@ TEST(DearSched, RefusesACommunicatorWithoutTheTwoStages) {
   ModelInfo info = InfoOf(parameters);
   info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter);
   PlanRecorder plan;
-  auto scheduler = MakeScheduler(SchedulerPath("dear_sched"));
-  ASSERT_TRUE(scheduler);
-  const Status status = scheduler->Plan(info, plan);
+  const Status status = CreateFrom<Scheduler>(PluginPath("dear_sched"))->Plan(info, plan);
   EXPECT_EQ(status.code(), StatusCode::kConfig);
   EXPECT_THAT(status.message(), HasSubstr("choose another communicator"));
 }
@@ -214,27 +211,6 @@ TEST(Plans, HoldTheirLimitsForRandomModels) {
   }
 }
 
-// A host of one rank that keeps what is logged.
-class LogKeeper final : public Host {
- public:
-  explicit LogKeeper(int32_t rank) : rank_(rank) {}
-  RankInfo rank_info() const noexcept override { return {.rank = rank_, .world_size = 2}; }
-  Device* device() const noexcept override { return nullptr; }
-  void Log(LogLevel, std::string_view message) noexcept override { lines.emplace_back(message); }
-  void Metric(std::string_view, double) noexcept override {}
-  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override { return {}; }
-  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
-                  void*) noexcept override {
-    return {};
-  }
-  Status StoreHas(std::string_view, bool*) noexcept override { return {}; }
-
-  std::vector<std::string> lines;
-
- private:
-  const int32_t rank_;
-};
-
 class GlobalGate : public testing::TestWithParam<const char*> {
  protected:
   std::vector<std::string> Said(int32_t rank, UpdateGate gate, bool sharded, int32_t world_size = 2,
@@ -245,11 +221,10 @@ class GlobalGate : public testing::TestWithParam<const char*> {
     info.sharded = sharded ? 1 : 0;
     info.world_size = world_size;
     info.served = served ? 1 : 0;
-    LogKeeper host(rank);
-    auto scheduler = MakeScheduler(SchedulerPath(GetParam()), {}, &host);
+    MemoryHost host({.rank = rank, .world_size = 2});
     PlanRecorder plan;
-    EXPECT_TRUE(scheduler && scheduler->Plan(info, plan).ok());
-    return host.lines;
+    Must(CreateFrom<Scheduler>(PluginPath(GetParam()), {}, &host)->Plan(info, plan));
+    return host.log();
   }
 };
 

@@ -4,7 +4,7 @@
 
 #include <deque>
 
-#include "tests/conformance/scheduler/event_player.h"
+#include "tests/conformance/scheduler/scheduler_rig.h"
 
 namespace engine::test {
 namespace {
@@ -18,94 +18,65 @@ ModelSketch ThreeLayers() {
 }
 
 // Units of 4000 bytes, two of which may be under way.
-SchedulerRig PriorityRig(const ModelSketch& model) {
-  return SchedulerRig(SchedulerPath("priority_sched"), model, nullptr,
-                      {{"fuse_bytes", "0"}, {"slice_bytes", "4000"}, {"credit_bytes", "8000"}});
+EventPlayer Play(const ModelSketch& model) {
+  return EventPlayer("priority_sched", model,
+                     {{"fuse_bytes", "0"}, {"slice_bytes", "4000"}, {"credit_bytes", "8000"}});
 }
 
 TEST(PrioritySched, SendsFirstWhatIsNeededFirst) {
-  SchedulerRig rig = PriorityRig(ModelSketch::Chain({1000, 1000, 1000, 1000}));
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
+  EventPlayer play = Play(ModelSketch::Chain({1000, 1000, 1000, 1000}));
   for (int step = 1; step <= 3; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
-    play.Ready({"unit1", "unit0", "unit2"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("unit2", "unit1"));
-    play.Ready({"unit3"});
-    EXPECT_THAT(play.TakeIo(), IsEmpty());
-    play.Ready({"statistics"});  // they do not wait for credit
-    EXPECT_THAT(play.TakeIo(), ElementsAre("statistics"));
-    play.Done({"statistics"});
-    EXPECT_THAT(play.TakeIo(), IsEmpty());
-    play.Done({"unit1"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("unit3"));
-    play.Done({"unit3", "unit2"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("unit0"));
+    EXPECT_THAT(play.Ready({"unit1", "unit0", "unit2"}), ElementsAre("unit2", "unit1"));
+    EXPECT_THAT(play.Ready({"unit3"}), IsEmpty());
+    EXPECT_THAT(play.Ready({"statistics"}), ElementsAre("statistics"));  // need no credit
+    EXPECT_THAT(play.Done({"statistics"}), IsEmpty());
+    EXPECT_THAT(play.Done({"unit1"}), ElementsAre("unit3"));
+    EXPECT_THAT(play.Done({"unit3", "unit2"}), ElementsAre("unit0"));
     play.Done({"unit0"});
   }
 }
 
 TEST(PrioritySched, NeverSkipsTheHeadForASmallerOne) {
-  SchedulerRig rig = PriorityRig(ModelSketch::Chain({1000, 10, 1000}));  // unit1 is small
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"unit0"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit0"));
-  play.Ready({"unit1"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit1"));
-  play.Ready({"unit2"});  // 4000 + 40 + 4000 bytes are too many
-  EXPECT_THAT(play.TakeIo(), IsEmpty());
-  play.Done({"unit1"});
-  play.Ready({"unit1"});  // of less need than unit2, but it would fit
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit2"));
+  EventPlayer play = Play(ModelSketch::Chain({1000, 10, 10, 1000}));  // unit1 and unit2 are small
+  EXPECT_THAT(play.Ready({"unit0"}), ElementsAre("unit0"));
+  EXPECT_THAT(play.Ready({"unit2"}), ElementsAre("unit2"));
+  EXPECT_THAT(play.Ready({"unit3"}), IsEmpty());  // 4000 + 40 + 4000 bytes are too many
+  EXPECT_THAT(play.Ready({"unit1"}), IsEmpty());  // of less need than unit3, but it would fit
+  EXPECT_THAT(play.Done({"unit2"}), ElementsAre("unit3"));
 }
 
 TEST(PrioritySched, SendsAloneWhatIsLargerThanTheCredit) {
-  SchedulerRig rig(SchedulerPath("priority_sched"), ThreeLayers(), nullptr,
-                   {{"fuse_bytes", "0"}, {"credit_bytes", "100"}});
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"unit0", "unit1"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit1"));
-  play.Done({"unit1"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit0"));
+  EventPlayer play("priority_sched", ThreeLayers(), {{"fuse_bytes", "0"}, {"credit_bytes", "100"}});
+  EXPECT_THAT(play.Ready({"unit0", "unit1"}), ElementsAre("unit1"));
+  EXPECT_THAT(play.Done({"unit1"}), ElementsAre("unit0"));
 }
 
 // On other ranks than 0, which are not asked but told.
 TEST(PrioritySched, CountsWhatRank0Started) {
-  SchedulerRig rig = PriorityRig(ModelSketch::Chain({1000, 1000, 1000, 1000}));
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"unit0", "unit1", "unit2", "unit3"});
-  play.Started({"unit0", "unit3"});
+  EventPlayer play = Play(ModelSketch::Chain({1000, 1000, 1000, 1000}));
+  play.Tell(EventKind::kTaskReady, {"unit0", "unit1", "unit2", "unit3"});
+  play.Tell(EventKind::kTaskStarted, {"unit0", "unit3"});
   EXPECT_THAT(play.TakeIo(), IsEmpty());  // their bytes are the credit
-  play.Done({"unit0"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit2"));
+  EXPECT_THAT(play.Done({"unit0"}), ElementsAre("unit2"));
 }
 
 TEST(PrioritySched, SendsInReadyOrderWhenUpdatesWaitForAllGradients) {
   ModelSketch model = ThreeLayers();
   model.global_hook = true;
-  SchedulerRig rig = PriorityRig(model);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"unit2", "unit0", "unit1"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit0", "unit1"));
+  EventPlayer play = Play(model);
+  EXPECT_THAT(play.Ready({"unit2", "unit0", "unit1"}), ElementsAre("unit0", "unit1"));
 }
 
 TEST(PrioritySched, GathersByNeedWhenShardedUpdatesWaitForAllGradients) {
   ModelSketch model = ThreeLayers();
   model.global_hook = model.sharded = true;
-  SchedulerRig rig = PriorityRig(model);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"scatter2", "scatter0", "scatter1"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("scatter0", "scatter1"));
-  play.Done({"scatter0", "scatter1"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("scatter2"));
+  EventPlayer play = Play(model);
+  EXPECT_THAT(play.Ready({"scatter2", "scatter0", "scatter1"}),
+              ElementsAre("scatter0", "scatter1"));
+  EXPECT_THAT(play.Done({"scatter0", "scatter1"}), ElementsAre("scatter2"));
   play.Done({"scatter2"});
-  play.Ready({"gather0", "gather1", "gather2"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("gather2", "gather1"));
+  EXPECT_THAT(play.Ready({"gather0", "gather1", "gather2"}), ElementsAre("gather2", "gather1"));
 }
 
 // 64 KiB that the next forward pass needs first become ready while 8 MiB that it needs later are
@@ -114,36 +85,24 @@ TEST(PrioritySched, LetsAnUrgentGradientWaitForNoMoreThanCreditAndOneSlice) {
   constexpr uint64_t kUrgent = 64 << 10, kSlice = 256 << 10, kCredit = 512 << 10;
   for (size_t slices_before = 0; slices_before <= 32; ++slices_before) {
     SCOPED_TRACE(std::to_string(slices_before) + " slices left before");
-    SchedulerRig rig(SchedulerPath("priority_sched"),
-                     ModelSketch::Chain({kUrgent / 4, (8 << 20) / 4}));
-    ASSERT_TRUE(rig.ok());
-    ASSERT_EQ(rig.plan.units().size(), 33u);
-    ASSERT_EQ(rig.plan.units().back().size_bytes(), kUrgent);
-    std::deque<uint32_t> link;
-    const auto start = [&] {
-      for (Action action = rig.scheduler->Next(Lane::kIo); action.kind == ActionKind::kRun;
-           action = rig.scheduler->Next(Lane::kIo)) {
-        link.push_back(action.task);
-      }
+    EventPlayer play("priority_sched", ModelSketch::Chain({kUrgent / 4, (8 << 20) / 4}));
+    ASSERT_EQ(play.units().size(), 33u);
+    ASSERT_EQ(play.units().back().size_bytes(), kUrgent);
+    std::deque<std::string> link;
+    const auto start = [&](const EventPlayer::Names& names) {
+      link.insert(link.end(), names.begin(), names.end());
     };
     const auto leave = [&] {
-      rig.scheduler->On({.kind = EventKind::kTaskDone, .task = link.front()});
+      const std::string first = link.front();
       link.pop_front();
-      start();
+      start(play.Done({first}));
     };
-    const auto offer = [&](uint32_t unit) {
-      rig.scheduler->On(
-          {.kind = EventKind::kTaskReady, .task = rig.graph.Find("unit" + std::to_string(unit))});
-    };
-    for (uint32_t unit = 0; unit < 32; ++unit) offer(unit);
-    start();
+    for (int unit = 0; unit < 32; ++unit) start(play.Ready({"unit" + std::to_string(unit)}));
     for (size_t i = 0; i < slices_before; ++i) leave();
-    offer(32);
-    start();
-    const uint32_t urgent = rig.graph.Find("unit32");
+    start(play.Ready({"unit32"}));
     uint64_t waited = 0;
-    while (!link.empty() && link.front() != urgent) {
-      waited += rig.graph.tasks()[link.front()].size_bytes;
+    while (!link.empty() && link.front() != "unit32") {
+      waited += play.task(link.front()).size_bytes;
       leave();
     }
     ASSERT_FALSE(link.empty());

@@ -1,10 +1,10 @@
-// A scheduler that has planned and begun a step graph.
+// A scheduler that has planned and begun a step graph, and two ways to drive it: by a model of the
+// executor, and event by event.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/conformance/scheduler/executor_model.h"
@@ -12,42 +12,19 @@
 
 namespace engine::test {
 
-inline std::string SchedulerPath(const std::string& name) {
-  return ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so";
-}
-
-inline std::unique_ptr<Scheduler> MakeScheduler(const std::string& path,
-                                                const OptionValues::Overrides& options = {},
-                                                Host* host = nullptr) {
-  static SingleHost single_host;
-  auto plugin = PluginUnderTest::Load(path);
-  if (!plugin.ok()) {
-    ADD_FAILURE() << plugin.status().message();
-    return nullptr;
-  }
-  auto scheduler = plugin->Create<Scheduler>(host ? *host : single_host, options);
-  if (scheduler.ok()) return std::move(*scheduler);
-  ADD_FAILURE() << scheduler.status().message();
-  return nullptr;
-}
-
 struct SchedulerRig {
   SchedulerRig(const std::string& path, const ModelSketch& model, std::mt19937* shuffle = nullptr,
                const OptionValues::Overrides& options = {})
-      : SchedulerRig(MakeScheduler(path, options), model, shuffle) {}
+      : SchedulerRig(CreateFrom<Scheduler>(path, options), model, shuffle) {}
 
   SchedulerRig(std::unique_ptr<Scheduler> its_scheduler, const ModelSketch& model,
                std::mt19937* shuffle = nullptr)
       : scheduler(std::move(its_scheduler)), graph(model, shuffle) {
-    if (!scheduler) return;
     const ModelInfo info = graph.model_info();
-    const Status planned = scheduler->Plan(info, plan);
-    EXPECT_TRUE(planned.ok()) << planned.message();
-    const std::string problem = plan.Problem(info);
-    EXPECT_EQ(problem, "");
-    if (problem.empty()) graph.Complete(plan.units());
-    const Status begun = scheduler->Begin(graph.tasks());
-    EXPECT_TRUE(begun.ok()) << begun.message();
+    Must(scheduler->Plan(info, plan));
+    MustBeFine(plan.Problem(info));
+    graph.Complete(plan.units());
+    Must(scheduler->Begin(graph.tasks()));
     executor = std::make_unique<ExecutorModel>(*scheduler, graph);
   }
 
@@ -58,13 +35,72 @@ struct SchedulerRig {
     return SchedulerRig(path, model, &random);
   }
 
-  bool ok() const { return executor && !testing::Test::HasFailure(); }
-  bool leads() const { return scheduler->traits().order == TransferOrder::kLeader; }
+  // Runs steps, in which the scheduler may make no mistake.
+  Trace Run(const RunOptions& options) {
+    Trace trace;
+    MustBeFine(executor->Run(options, &trace));
+    return trace;
+  }
+  static void MustBeFine(const std::string& problem) {
+    if (!problem.empty()) Must(Status::Error(StatusCode::kPlugin, "%s", problem.c_str()));
+  }
 
   std::unique_ptr<Scheduler> scheduler;
   StepGraph graph;
   PlanRecorder plan;
   std::unique_ptr<ExecutorModel> executor;
+};
+
+// Plays events by the names of tasks, for tests that say in which order what shall happen.
+class EventPlayer {
+ public:
+  using Names = std::vector<std::string>;
+
+  EventPlayer(const std::string& scheduler, const ModelSketch& model,
+              const OptionValues::Overrides& options = {})
+      : rig_(PluginPath(scheduler), model, nullptr, options) {}
+
+  // The events of these tasks, and then the transfers that the scheduler starts.
+  Names Ready(const Names& names) {
+    Tell(EventKind::kTaskReady, names);
+    return TakeIo();
+  }
+  Names Done(const Names& names) {
+    Tell(EventKind::kTaskDone, names);
+    return TakeIo();
+  }
+  Names Send(EventKind kind) {
+    rig_.scheduler->On({.kind = kind});
+    return TakeIo();
+  }
+
+  // The events alone.
+  void Tell(EventKind kind, const Names& names) {
+    for (const std::string& name : names) {
+      rig_.scheduler->On({.kind = kind, .task = rig_.graph.Find(name)});
+    }
+  }
+
+  // What a lane is told to run until it is told to hold.
+  Names TakeIo() { return Take(Lane::kIo); }
+  Names TakeCompute() { return Take(Lane::kCompute); }
+
+  const std::vector<PlannedUnit>& units() const { return rig_.plan.units(); }
+  const TaskInfo& task(const std::string& name) const {
+    return rig_.graph.tasks()[rig_.graph.Find(name)];
+  }
+
+ private:
+  Names Take(Lane lane) {
+    Names names;
+    for (Action action = rig_.scheduler->Next(lane); action.kind == ActionKind::kRun;
+         action = rig_.scheduler->Next(lane)) {
+      names.emplace_back(rig_.graph.tasks().at(action.task).name);
+    }
+    return names;
+  }
+
+  SchedulerRig rig_;
 };
 
 }  // namespace engine::test

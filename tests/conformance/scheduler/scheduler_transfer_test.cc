@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tests/conformance/scheduler/event_player.h"
+#include "tests/conformance/scheduler/scheduler_rig.h"
 
 namespace engine::test {
 namespace {
@@ -24,10 +24,8 @@ const OptionValues::Overrides kGroups = {{"group_bytes", "0"}};
 TEST(SequentialSched, OverlapsNothing) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    SchedulerRig rig = SchedulerRig::Random(SchedulerPath("sequential_sched"), seed);
-    ASSERT_TRUE(rig.ok());
-    Trace trace;
-    ASSERT_EQ(rig.executor->Run({.timing_seed = seed}, &trace), "");
+    SchedulerRig rig = SchedulerRig::Random(PluginPath("sequential_sched"), seed);
+    const Trace trace = rig.Run({.timing_seed = seed});
     const auto& tasks = rig.graph.tasks();
     const auto of_tail = [&](const TaskInfo& task) {
       return task.kind == TaskKind::kTransfer && !rig.graph.is_head(task.id);
@@ -41,21 +39,17 @@ TEST(SequentialSched, OverlapsNothing) {
         ASSERT_EQ(transfers_before, started.step * tail)
             << task.name << " was started beside transfers of another step";
       }
-      transfers_before += task.kind == TaskKind::kTransfer;
       if (task.kind != TaskKind::kTransfer) continue;
+      ++transfers_before;
       ASSERT_TRUE(started.backward_ended) << task.name << " was started before backward ended";
     }
   }
 }
 
 TEST(SequentialSched, HoldsTheNextForwardPassUntilTheLastUpdateIsDone) {
-  SchedulerRig rig(SchedulerPath("sequential_sched"), ThreeLayers());
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"statistics", "unit0"});
-  EXPECT_THAT(play.TakeIo(), IsEmpty());
-  play.Send(EventKind::kBackwardEnd);
-  EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "unit0"));
+  EventPlayer play("sequential_sched", ThreeLayers());
+  EXPECT_THAT(play.Ready({"statistics", "unit0"}), IsEmpty());
+  EXPECT_THAT(play.Send(EventKind::kBackwardEnd), ElementsAre("statistics", "unit0"));
   play.Done({"statistics", "unit0"});
   play.Ready({"update0", "forward0"});
   EXPECT_THAT(play.TakeCompute(), ElementsAre("update0"));
@@ -66,34 +60,26 @@ TEST(SequentialSched, HoldsTheNextForwardPassUntilTheLastUpdateIsDone) {
 // ---- fifo_sched
 
 TEST(FifoSched, SendsInReadyOrderWhateverArrivesFirst) {
-  SchedulerRig rig(SchedulerPath("fifo_sched"), ThreeLayers(), nullptr, kEachAlone);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"unit1", "unit0"});
-  EXPECT_THAT(play.TakeIo(), IsEmpty());  // the statistics are first
-  play.Ready({"statistics"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "unit0", "unit1"));
-  play.Ready({"unit2"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("unit2"));
+  EventPlayer play("fifo_sched", ThreeLayers(), kEachAlone);
+  EXPECT_THAT(play.Ready({"unit1", "unit0"}), IsEmpty());  // the statistics are first
+  EXPECT_THAT(play.Ready({"statistics"}), ElementsAre("statistics", "unit0", "unit1"));
+  EXPECT_THAT(play.Ready({"unit2"}), ElementsAre("unit2"));
 }
 
 TEST(FifoSched, GathersInTheOrderOfUnits) {
   ModelSketch model = ThreeLayers();
   model.sharded = true;
-  SchedulerRig rig(SchedulerPath("fifo_sched"), model, nullptr, kEachAlone);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"statistics", "scatter0", "gather1", "scatter1", "gather0", "scatter2", "gather2"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "scatter0", "scatter1", "scatter2",
-                                         "gather0", "gather1", "gather2"));
+  EventPlayer play("fifo_sched", model, kEachAlone);
+  EXPECT_THAT(play.Ready({"statistics", "scatter0", "gather1", "scatter1", "gather0", "scatter2",
+                          "gather2"}),
+              ElementsAre("statistics", "scatter0", "scatter1", "scatter2", "gather0", "gather1",
+                          "gather2"));
 }
 
 // The point of not waiting for the end of backward.
 TEST(FifoSched, SendsDuringBackward) {
-  SchedulerRig rig(SchedulerPath("fifo_sched"), ThreeLayers(), nullptr, kEachAlone);
-  ASSERT_TRUE(rig.ok());
-  Trace trace;
-  ASSERT_EQ(rig.executor->Run({.timing_seed = 1}, &trace), "");
+  SchedulerRig rig(PluginPath("fifo_sched"), ThreeLayers(), nullptr, kEachAlone);
+  const Trace trace = rig.Run({.timing_seed = 1});
   EXPECT_TRUE(std::any_of(trace.all.begin(), trace.all.end(), [&](const Started& started) {
     return rig.graph.tasks()[started.task].unit == 0 && !started.backward_ended;
   }));
@@ -103,69 +89,52 @@ TEST(FifoSched, SendsDuringBackward) {
 
 class Dear : public testing::TestWithParam<bool> {
  protected:
-  static ModelSketch Model() {
-    ModelSketch model = ThreeLayers();
+  static EventPlayer Play(ModelSketch model) {
     model.sharded = GetParam();
-    return model;
+    return EventPlayer("dear_sched", model, kGroups);
   }
 };
 
 TEST_P(Dear, GathersOneGroupAheadOfTheForwardPass) {
-  SchedulerRig rig(SchedulerPath("dear_sched"), Model(), nullptr, kGroups);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
+  EventPlayer play = Play(ThreeLayers());
   for (int step = 1; step <= 3; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     play.Send(EventKind::kStepBegin);
-    play.Ready({"statistics", "scatter1", "gather0", "scatter0"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "scatter0", "scatter1"));
-    play.Ready({"gather1", "scatter2", "gather2"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("scatter2", "gather2"));  // of the first layer
-    play.Send(EventKind::kStepBegin);
-    EXPECT_THAT(play.TakeIo(), IsEmpty());
-    play.Ready({"forward0"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("gather1"));
-    play.Ready({"forward1"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("gather0"));
-    play.Ready({"forward2"});
-    EXPECT_THAT(play.TakeIo(), IsEmpty());
+    EXPECT_THAT(play.Ready({"statistics", "scatter1", "gather0", "scatter0"}),
+                ElementsAre("statistics", "scatter0", "scatter1"));
+    EXPECT_THAT(play.Ready({"gather1", "scatter2", "gather2"}),
+                ElementsAre("scatter2", "gather2"));  // of the first layer
+    EXPECT_THAT(play.Send(EventKind::kStepBegin), IsEmpty());
+    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre("gather1"));
+    EXPECT_THAT(play.Ready({"forward1"}), ElementsAre("gather0"));
+    EXPECT_THAT(play.Ready({"forward2"}), IsEmpty());
     EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0", "forward1", "forward2"));
   }
 }
 
 // With two groups the forward task that released the last gather is the one that releases it again.
 TEST_P(Dear, HoldsBackInEveryStep) {
-  ModelSketch model = ModelSketch::Chain({1000, 1000});
-  model.sharded = GetParam();
-  SchedulerRig rig(SchedulerPath("dear_sched"), model, nullptr, kGroups);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
+  EventPlayer play = Play(ModelSketch::Chain({1000, 1000}));
   for (int step = 1; step <= 3; ++step) {
-    play.Ready({"statistics", "scatter0", "scatter1", "gather0", "gather1"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("statistics", "scatter0", "scatter1", "gather1"));
-    play.Ready({"forward0"});
-    EXPECT_THAT(play.TakeIo(), ElementsAre("gather0"));
+    EXPECT_THAT(play.Ready({"statistics", "scatter0", "scatter1", "gather0", "gather1"}),
+                ElementsAre("statistics", "scatter0", "scatter1", "gather1"));
+    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre("gather0"));
     play.Ready({"forward1"});
     EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0", "forward1"));
   }
 }
 
 TEST_P(Dear, HoldsNothingBackFromAFlush) {
-  SchedulerRig rig(SchedulerPath("dear_sched"), Model(), nullptr, kGroups);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  const std::vector<std::string> scatters = {"statistics", "scatter0", "scatter1", "scatter2"};
-  play.Ready(scatters);
-  play.Ready({"gather0", "gather1"});
-  EXPECT_EQ(play.TakeIo(), scatters);
+  EventPlayer play = Play(ThreeLayers());
+  const EventPlayer::Names scatters = {"statistics", "scatter0", "scatter1", "scatter2"};
+  EXPECT_EQ(play.Ready(scatters), scatters);
+  EXPECT_THAT(play.Ready({"gather0", "gather1"}), IsEmpty());
   play.Send(EventKind::kFlush);
-  play.Ready({"gather2"});
-  EXPECT_THAT(play.TakeIo(), ElementsAre("gather2", "gather1", "gather0"));
+  EXPECT_THAT(play.Ready({"gather2"}), ElementsAre("gather2", "gather1", "gather0"));
   // But from the next forward pass.
   play.Send(EventKind::kStepBegin);
   play.Ready(scatters);
-  play.Ready({"gather0", "gather1", "gather2"});
-  EXPECT_EQ(play.TakeIo().back(), "gather2");
+  EXPECT_THAT(play.Ready({"gather0", "gather1", "gather2"}), ElementsAre("gather2"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Chains, Dear, testing::Bool());
@@ -173,11 +142,10 @@ INSTANTIATE_TEST_SUITE_P(Chains, Dear, testing::Bool());
 TEST(DearSched, HoldsNothingBackWhenUpdatesWaitForAllGradients) {
   ModelSketch model = ThreeLayers();
   model.global_hook = true;
-  SchedulerRig rig(SchedulerPath("dear_sched"), model, nullptr, kGroups);
-  ASSERT_TRUE(rig.ok());
-  EventPlayer play(rig);
-  play.Ready({"statistics", "scatter0", "scatter1", "scatter2", "gather0", "gather1", "gather2"});
-  EXPECT_EQ(play.TakeIo().size(), 7u);
+  EventPlayer play("dear_sched", model, kGroups);
+  EXPECT_THAT(play.Ready({"statistics", "scatter0", "scatter1", "scatter2", "gather0", "gather1",
+                          "gather2"}),
+              testing::SizeIs(7));
 }
 
 // ---- all
@@ -187,12 +155,9 @@ TEST(ExecutorModel, OverlapsSteps) {
   for (const char* name : {"fifo_sched", "priority_sched", "dear_sched"}) {
     size_t overlaps = 0;
     for (uint32_t seed = 1; seed <= 50; ++seed) {
-      SchedulerRig rig = SchedulerRig::Random(SchedulerPath(name), seed);
-      ASSERT_TRUE(rig.ok());
-      Trace trace;
-      ASSERT_EQ(rig.executor->Run({.timing_seed = seed}, &trace), "");
+      SchedulerRig rig = SchedulerRig::Random(PluginPath(name), seed);
       uint32_t newest = 0;
-      for (const Started& started : trace.all) {
+      for (const Started& started : rig.Run({.timing_seed = seed}).all) {
         overlaps += started.step < newest;
         newest = std::max(newest, started.step);
       }

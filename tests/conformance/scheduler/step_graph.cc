@@ -49,6 +49,7 @@ void StepGraph::AddForwardAndBackward() {
     const SketchLayer& layer = model_.layers[i];
     AddTask(TaskKind::kForward, "forward" + std::to_string(i), layer.inputs);
     drafts_[i].info.priority = layer.priority;
+    drafts_[i].opens_step = true;
     for (size_t input : layer.inputs) consumers[input].push_back(i);
     for (size_t p : layer.parameters) first_user[p] = std::min(first_user[p], i);
   }
@@ -164,7 +165,7 @@ void StepGraph::AddServed(const std::vector<PlannedUnit>& units) {
 
 void StepGraph::OpenStep(const PlannedUnit& unit, size_t push, size_t pull) {
   drafts_[pull].place = -1;
-  drafts_[pull].is_head = true;
+  drafts_[pull].is_head = drafts_[pull].opens_step = true;
   drafts_[pull].carried = {push};
   for (size_t forward : ForwardOf(unit.spans.front().parameter)) {
     drafts_[forward].waits_for.push_back(pull);
@@ -226,6 +227,7 @@ std::vector<StepGraph::Group> StepGraph::MakeGroups(const std::vector<PlannedUni
 }
 
 void StepGraph::AddTail(const std::vector<PlannedUnit>& units, std::vector<Group>& groups) {
+  if (groups.empty()) return;  // nothing is trained
   for (Group& group : groups) {
     if (model_.span_hook) Step(group, TaskKind::kHook, "span_hook");
   }
@@ -275,9 +277,13 @@ std::vector<size_t> StepGraph::LastOfAll(const std::vector<Group>& groups) const
 void StepGraph::Carry(const std::vector<Group>& groups) {
   for (const Group& group : groups) {
     for (uint32_t parameter : group.parameters) {
+      for (size_t last : group.waits_for) {
+        drafts_[last].completes.push_back(static_cast<int32_t>(parameter));
+      }
       for (size_t forward : ForwardOf(parameter)) {
-        std::vector<size_t>& carried = drafts_[forward].carried;
-        carried.insert(carried.end(), group.waits_for.begin(), group.waits_for.end());
+        Draft& reader = drafts_[forward];
+        reader.reads.push_back(static_cast<int32_t>(parameter));
+        reader.carried.insert(reader.carried.end(), group.waits_for.begin(), group.waits_for.end());
       }
     }
   }
@@ -298,28 +304,29 @@ void StepGraph::AssignIds() {
     if (draft.info.needed_by != UINT32_MAX) draft.info.needed_by = id_of[draft.info.needed_by];
   }
   if (shuffle_) std::shuffle(id_of.begin(), id_of.end(), *shuffle_);
-  tasks_.resize(drafts_.size());
-  waits_for_.resize(drafts_.size());
-  dependents_.resize(drafts_.size());
-  is_head_.resize(drafts_.size());
+  graph_.tasks.resize(drafts_.size());
   for (size_t i = 0; i < drafts_.size(); ++i) {
-    const uint32_t id = drafts_[i].info.id = id_of[i];
-    tasks_[id] = drafts_[i].info;
-    is_head_[id] = drafts_[i].is_head;
-    for (size_t j : drafts_[i].waits_for) {
-      waits_for_[id].same_step.push_back(id_of[j]);
-      dependents_[id_of[j]].same_step.push_back(id);
-    }
-    for (size_t j : drafts_[i].carried) {
-      waits_for_[id].other_step.push_back(id_of[j]);
-      dependents_[id_of[j]].other_step.push_back(id);
-    }
+    Draft& draft = drafts_[i];
+    exec::Task& task = graph_.tasks[id_of[i]];
+    task.info = draft.info;
+    task.info.id = id_of[i];
+    task.name = draft.info.name;
+    task.reads = draft.reads;
+    task.completes = draft.completes;
+    task.opens_step = draft.opens_step;
+    task.tail = !draft.is_head && (statistics_ == 0 || i != statistics_);
+    task.dependency_count = static_cast<int32_t>(draft.waits_for.size());
+    task.carried_count = static_cast<int32_t>(draft.carried.size());
+    for (size_t j : draft.waits_for) graph_.tasks[id_of[j]].successors.push_back(id_of[i]);
+    for (size_t j : draft.carried) graph_.tasks[id_of[j]].next_successors.push_back(id_of[i]);
   }
+  for (const exec::Task& task : graph_.tasks) graph_.infos.push_back(task.info);
+  if (statistics_ != 0) graph_.statistics = id_of[statistics_];
 }
 
 uint32_t StepGraph::Find(const std::string& name) const {
-  for (const TaskInfo& task : tasks_) {
-    if (task.name == name) return task.id;
+  for (const exec::Task& task : graph_.tasks) {
+    if (task.name == name) return task.info.id;
   }
   ENGINE_CHECK(false, "there is no task '%s'", name.c_str());
 }

@@ -18,16 +18,11 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/task_graph.h"
 #include "engine/scheduler.h"
 #include "tests/conformance/scheduler/model_sketch.h"
 
 namespace engine::test {
-
-// Tasks that wait for one task, or for which it waits, ascending.
-struct Links {
-  std::vector<uint32_t> same_step;
-  std::vector<uint32_t> other_step;  // of the next step, or of the one before
-};
 
 class StepGraph {
  public:
@@ -40,11 +35,10 @@ class StepGraph {
   // Adds what follows from the plan; called once, after Plan.
   void Complete(const std::vector<PlannedUnit>& units);
 
-  const std::vector<TaskInfo>& tasks() const { return tasks_; }  // by id
-  const Links& waits_for(uint32_t id) const { return waits_for_[id]; }
-  const Links& dependents(uint32_t id) const { return dependents_[id]; }
+  const exec::TaskGraph& graph() const { return graph_; }
+  const std::vector<TaskInfo>& tasks() const { return graph_.infos; }  // by id
   // Whether the task belongs to what ends with kBackwardEnd.
-  bool is_head(uint32_t id) const { return is_head_[id]; }
+  bool is_head(uint32_t id) const { return !graph_.tasks[id].tail && id != graph_.statistics; }
   // The id of the task with this name; dies if there is none.
   uint32_t Find(const std::string& name) const;
 
@@ -53,7 +47,8 @@ class StepGraph {
     TaskInfo info;
     int64_t place = 0;  // the draft after which it stands in the order of a single thread
     std::vector<size_t> waits_for, carried;  // drafts of the same step, of the step before
-    bool is_head = false;
+    std::vector<int32_t> reads, completes;   // parameters, as in exec::Task
+    bool is_head = false, opens_step = false;
   };
   // What hooks and updates work on at once: a unit, or a whole parameter.
   struct Group {
@@ -91,9 +86,7 @@ class StepGraph {
   std::vector<size_t> ordinal_of_;      // by parameter
   std::vector<size_t> gradient_ready_;  // by parameter: the last draft before its transfer
   size_t statistics_ = 0;               // draft; 0: none
-  std::vector<TaskInfo> tasks_;
-  std::vector<Links> waits_for_, dependents_;
-  std::vector<bool> is_head_;
+  exec::TaskGraph graph_;
 };
 
 }  // namespace engine::test

@@ -54,7 +54,7 @@ TEST(OutOfTreePlugins, NeedNothingOfTheInstallationButHeadersAndCMakeFiles) {
 
 // y = 1.7159 tanh(2/3 x) and its gradient by central differences.
 TEST(TanhOps, ComputesScaledTanhAndItsGradient) {
-  SingleHost host;
+  MemoryHost host;
   auto plugin = PluginUnderTest::Load(ExamplePath("tanh_ops"));
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
   ASSERT_EQ(plugin->ops().size(), 1u);

@@ -62,7 +62,7 @@ class BatchNormGolden : public ::testing::TestWithParam<Layer> {
   // x, and the gradient of y, with these parameters.
   RunResult Run(Tensor x, Tensor dy, const std::vector<Tensor>& parameters, bool training) {
     x.spec.batched = dy.spec.batched = 1;
-    Problem problem{{x}, dy};
+    Problem problem{{x}, {dy}};
     problem.inputs.insert(problem.inputs.end(), parameters.begin(), parameters.end());
     RunResult result = RunOp(ops_, made_, case_, problem, {.training = training});
     EXPECT_TRUE(result.status.ok()) << result.status.message();
@@ -84,7 +84,7 @@ TEST_P(BatchNormGolden, TwoStepsAndAnEvaluation) {
     SCOPED_TRACE("step " + step);
     const RunResult result = Run(Stored(step + "x"), Stored(step + "dy"), parameters, true);
     ASSERT_EQ(result.parameters.size(), parameters.size());
-    ExpectNear(result.output, Stored(step + "y"), 5e-7, "y");
+    ExpectNear(result.outputs[0], Stored(step + "y"), 5e-7, "y");
     ExpectNear(result.gradients[0], Stored(step + "dx"), 2e-6, "dx");
     ExpectNear(result.gradients[1], Stored(step + "dweight"), 1e-6, "dweight");
     ExpectNear(result.gradients[2], Stored(step + "dbias"), 1e-6, "dbias");
@@ -95,7 +95,7 @@ TEST_P(BatchNormGolden, TwoStepsAndAnEvaluation) {
     }
   }
   const RunResult result = Run(Stored("x"), Stored("y"), parameters, false);
-  ExpectNear(result.output, Stored("y"), 5e-7, "y in evaluation");
+  ExpectNear(result.outputs[0], Stored("y"), 5e-7, "y in evaluation");
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -255,7 +255,7 @@ TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
 
 TEST(Agreement, TicketsAreReadOnlyWhole) {
   base::AbortSignal abort;
-  launch::MemoryStore store(std::make_shared<launch::MemoryTable>(), abort);
+  test::MemoryStore store(std::make_shared<test::MemoryTable>(), abort);
   exec::TaskGraph graph;
   graph.tasks.resize(1);
   exec::OrderAgreement order(graph, {.rank = 1, .world_size = 2}, {}, /*leads=*/true, &store);

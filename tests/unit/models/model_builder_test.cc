@@ -16,7 +16,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 6, kSamples = 4;
@@ -97,12 +96,6 @@ class ModelBuilderTest : public ::testing::Test {
             .learning_rate = 0.5f};
   }
 
-  std::string Refusal(const FunctionModel::Body& body, StatusCode code, bool with_loss = true) {
-    const Status status = Build(body, kSamples, with_loss).status();
-    EXPECT_EQ(status.code(), code) << status.message();
-    return status.message();
-  }
-
   std::unique_ptr<SingleRank> rank_;
   const std::array<SampleTensor, 2> inputs_{
       {{.name = "a", .shape = {kWidth}}, {.name = "b", .shape = {kWidth}}}};
@@ -175,32 +168,38 @@ TEST_F(ModelBuilderTest, WhatAModelMayNotDo) {
   const auto layer = [](ModelBuilder& builder) {
     return *kit::Apply(builder, "layer", "linear", {0}, {kit::Int("units", 4)});
   };
-  EXPECT_THAT(Refusal([](ModelBuilder&) { return Status(); }, StatusCode::kPlugin),
-              HasSubstr("has no output"));
-  EXPECT_THAT(Refusal([&](ModelBuilder& builder) { return builder.Output("x", layer(builder)); },
-                      StatusCode::kPlugin),
-              HasSubstr("has no loss"));
-  EXPECT_THAT(Refusal([&](ModelBuilder& builder) { return builder.Loss(layer(builder)); },
-                      StatusCode::kConfig),
-              HasSubstr("'layer' is no loss"));
-  EXPECT_THAT(
-      Refusal([](ModelBuilder& builder) { return builder.Output("x", 99); }, StatusCode::kPlugin),
-      HasSubstr("an output that is not there"));
-  EXPECT_THAT(Refusal([](ModelBuilder& builder) { return builder.Output("x", 2); },
-                      StatusCode::kPlugin, false),
-              HasSubstr("not there"));
-  ModelValue value = 0;
-  EXPECT_THAT(Refusal([&](ModelBuilder& b) { return b.Parameter("no.such", nullptr, &value); },
-                      StatusCode::kConfig),
-              HasSubstr("'no.such'"));
-  // The first error stays, whatever a model makes of it.
-  EXPECT_THAT(Refusal(
-                  [](ModelBuilder& builder) {
-                    (void)kit::Apply(builder, "", "liner", {0});
-                    return builder.Output("x", 0);
-                  },
-                  StatusCode::kConfig),
-              AllOf(HasSubstr("'liner'"), HasSubstr("did you mean 'linear'")));
+  const struct {
+    FunctionModel::Body body;
+    StatusCode code;
+    const char* said;
+    bool with_loss = true;
+  } cases[] = {
+      {[](ModelBuilder&) { return Status(); }, StatusCode::kPlugin, "has no output"},
+      {[&](ModelBuilder& builder) { return builder.Output("x", layer(builder)); },
+       StatusCode::kPlugin, "has no loss"},
+      {[&](ModelBuilder& builder) { return builder.Loss(layer(builder)); }, StatusCode::kConfig,
+       "'layer' is no loss"},
+      {[](ModelBuilder& builder) { return builder.Output("x", 99); }, StatusCode::kPlugin,
+       "an output that is not there"},
+      {[](ModelBuilder& builder) { return builder.Output("x", 2); }, StatusCode::kPlugin,
+       "not there", false},
+      {[](ModelBuilder& builder) {
+         ModelValue value = 0;
+         return builder.Parameter("no.such", nullptr, &value);
+       },
+       StatusCode::kConfig, "'no.such'"},
+      // The first error stays, whatever a model makes of it.
+      {[](ModelBuilder& builder) {
+         (void)kit::Apply(builder, "", "liner", {0});
+         return builder.Output("x", 0);
+       },
+       StatusCode::kConfig, "did you mean 'linear'"},
+  };
+  for (const auto& [body, code, said, with_loss] : cases) {
+    const Status status = Build(body, kSamples, with_loss).status();
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr(said));
+  }
 }
 
 }  // namespace
