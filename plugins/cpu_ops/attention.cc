@@ -3,7 +3,6 @@
 // (B, heads, T).
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "attention_head.h"
@@ -104,8 +103,6 @@ class AttentionOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) AttentionOp(context, attributes);
-}
+const OpFactory kMakeAttention = kit::NewOp<AttentionOp>;
 
 }  // namespace engine::cpu_ops

@@ -19,7 +19,6 @@
 // 1/deviation}.
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <span>
 
 #include "batch_norm_memory.h"
@@ -241,8 +240,6 @@ class BatchNormOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeBatchNorm(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) BatchNormOp(context, attributes);
-}
+const OpFactory kMakeBatchNorm = kit::NewOp<BatchNormOp>;
 
 }  // namespace engine::cpu_ops

@@ -1,6 +1,6 @@
-// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). With one channel
-// that is another shape for the same memory.
-#include <new>
+// to_channels_last: (B, C, H, W), planes as datasets have them, to (B, H, W, C). flatten: (B, ...)
+// to (B, product of the rest), for which all are positions of one channel. With one channel the
+// result is another shape for the same memory.
 #include <span>
 
 #include "kit/image_op_shapes.h"
@@ -11,12 +11,16 @@
 namespace engine::cpu_ops {
 namespace {
 
-class ToChannelsLastOp final : public CpuOp {
+template <bool kFlattens>
+class ReshapeOp final : public CpuOp {
  public:
   using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferToChannelsLast(Inferring(inputs, signature)));
+    const kit::Inference inference = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(kFlattens ? kit::InferFlatten(inference)
+                                     : kit::InferToChannelsLast(inference));
+    if (kFlattens) return {};
     channels_ = inputs[0].shape[1];
     positions_ = inputs[0].shape.Count(2);
     if (channels_ > 1) {
@@ -64,13 +68,12 @@ class ToChannelsLastOp final : public CpuOp {
   }
 
  private:
-  int64_t channels_ = 0, positions_ = 0;
+  int64_t channels_ = 1, positions_ = 0;
 };
 
 }  // namespace
 
-Op* MakeToChannelsLast(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ToChannelsLastOp(context);
-}
+const OpFactory kMakeFlatten = kit::NewOp<ReshapeOp<true>>;
+const OpFactory kMakeToChannelsLast = kit::NewOp<ReshapeOp<false>>;
 
 }  // namespace engine::cpu_ops

@@ -95,8 +95,6 @@ class Conv2dOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeConv2d(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) Conv2dOp(context, attributes);
-}
+const OpFactory kMakeConv2d = kit::NewOp<Conv2dOp>;
 
 }  // namespace engine::cpu_ops

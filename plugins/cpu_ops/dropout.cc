@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -146,8 +145,6 @@ class DropoutOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeDropout(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) DropoutOp(context, attributes);
-}
+const OpFactory kMakeDropout = kit::NewOp<DropoutOp>;
 
 }  // namespace engine::cpu_ops

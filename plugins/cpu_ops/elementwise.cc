@@ -1,6 +1,5 @@
 // relu, gelu, tanh: y = f(x). add: y = a + b.
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -73,19 +72,15 @@ CPU_OPS_KERNEL void Add(const float* a, const float* b, float* y, int64_t begin,
   for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
 }
 
-struct Function {
-  ForwardKernel forward;
-  BackwardKernel backward;
-  bool backward_reads_output;  // else the input; an op that reads its input is not done in place
-};
-
+// `kReadsOutput`: the derivative is computed from y, else from x; an op that reads its input is not
+// done in place.
+template <ForwardKernel kForward, BackwardKernel kBackward, bool kReadsOutput>
 class ElementwiseOp final : public CpuOp {
  public:
-  ElementwiseOp(const OpContext& context, const Function& function) noexcept
-      : CpuOp(context), function_(function) {}
+  using CpuOp::CpuOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferFunction(Inferring(inputs, signature), function_.backward_reads_output);
+    return kit::InferFunction(Inferring(inputs, signature), kReadsOutput);
   }
 
  protected:
@@ -93,24 +88,20 @@ class ElementwiseOp final : public CpuOp {
     const float* x = call.inputs[0].f32();
     float* y = call.outputs[0].f32();
     ForElements(call.outputs[0].count(),
-                [&](int64_t begin, int64_t end) { function_.forward(x, y, begin, end); });
+                [&](int64_t begin, int64_t end) { kForward(x, y, begin, end); });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    const float* read = (function_.backward_reads_output ? call.outputs : call.inputs)[0].f32();
+    const float* read = (kReadsOutput ? call.outputs : call.inputs)[0].f32();
     const float* dy = call.output_grads[0].f32();
     float* dx = call.input_grads[0].f32();
     const bool sum = Accumulates(call, 0);
-    ForElements(call.input_grads[0].count(), [&](int64_t begin, int64_t end) {
-      function_.backward(read, dy, dx, sum, begin, end);
-    });
+    ForElements(call.input_grads[0].count(),
+                [&](int64_t begin, int64_t end) { kBackward(read, dy, dx, sum, begin, end); });
     return {};
   }
-
- private:
-  const Function function_;
 };
 
 class AddOp final : public CpuOp {
@@ -142,10 +133,6 @@ class AddOp final : public CpuOp {
   }
 };
 
-Op* MakeElementwise(const OpContext& context, const Function& function) noexcept {
-  return new (std::nothrow) ElementwiseOp(context, function);
-}
-
 }  // namespace
 
 void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept {
@@ -161,20 +148,9 @@ void PassGradient(const TensorView& source, const TensorView& target, bool sum) 
   });
 }
 
-Op* MakeRelu(const OpContext& context, const Options&) noexcept {
-  return MakeElementwise(context, {ReluForward, ReluBackward, true});
-}
-
-Op* MakeGelu(const OpContext& context, const Options&) noexcept {
-  return MakeElementwise(context, {GeluForward, GeluBackward, false});
-}
-
-Op* MakeTanh(const OpContext& context, const Options&) noexcept {
-  return MakeElementwise(context, {TanhForward, TanhBackward, true});
-}
-
-Op* MakeAdd(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) AddOp(context);
-}
+const OpFactory kMakeRelu = kit::NewOp<ElementwiseOp<ReluForward, ReluBackward, true>>;
+const OpFactory kMakeGelu = kit::NewOp<ElementwiseOp<GeluForward, GeluBackward, false>>;
+const OpFactory kMakeTanh = kit::NewOp<ElementwiseOp<TanhForward, TanhBackward, true>>;
+const OpFactory kMakeAdd = kit::NewOp<AddOp>;
 
 }  // namespace engine::cpu_ops

@@ -1,6 +1,5 @@
 // y[b, t] = weight[token[b, t]] (+ positions[t]).
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -98,8 +97,6 @@ class EmbeddingOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeEmbedding(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) EmbeddingOp(context, attributes);
-}
+const OpFactory kMakeEmbedding = kit::NewOp<EmbeddingOp>;
 
 }  // namespace engine::cpu_ops

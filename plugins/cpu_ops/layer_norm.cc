@@ -2,7 +2,6 @@
 // Hinton, arXiv:1607.06450). Saved for backward: {mean, 1 / deviation} of each row.
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -194,8 +193,6 @@ class LayerNormOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) LayerNormOp(context, attributes);
-}
+const OpFactory kMakeLayerNorm = kit::NewOp<LayerNormOp>;
 
 }  // namespace engine::cpu_ops

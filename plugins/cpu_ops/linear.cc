@@ -5,7 +5,6 @@
 #include <dnnl.h>
 
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "columns.h"
@@ -120,12 +119,7 @@ class TiedLinearOp final : public LinearOp {
 
 }  // namespace
 
-Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) OwnedLinearOp(context, attributes);
-}
-
-Op* MakeTiedLinear(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) TiedLinearOp(context);
-}
+const OpFactory kMakeLinear = kit::NewOp<OwnedLinearOp>;
+const OpFactory kMakeTiedLinear = kit::NewOp<TiedLinearOp>;
 
 }  // namespace engine::cpu_ops

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -153,8 +152,6 @@ class SoftmaxCrossEntropyOp final : public CpuOp {
 
 }  // namespace
 
-Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) SoftmaxCrossEntropyOp(context);
-}
+const OpFactory kMakeSoftmaxCrossEntropy = kit::NewOp<SoftmaxCrossEntropyOp>;
 
 }  // namespace engine::cpu_ops

@@ -1,35 +1,20 @@
-// The makers of the ops, one per op name, and what several ops share. A maker returns null when
-// memory is out.
+// What makes the ops, and what several of them share.
 #pragma once
 
 #include "cpu_op.h"
-#include "engine/options.h"
+#include "kit/op_library.h"
 
 namespace engine::cpu_ops {
 
-using OpFactory = Op* (*)(const OpContext& context, const Options& attributes) noexcept;
+using OpFactory = kit::OpFactory<OpContext>;
 
 // For an op whose input gradient equals its output gradient: copies or adds `source` to `target`,
 // or does nothing when they are the same memory.
 void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept;
 
-Op* MakeAdd(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeAvgPool(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeBatchNorm(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeConv2d(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeDropout(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeEmbedding(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeFlatten(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeGelu(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeGlobalAvgPool(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeMaxPool(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeRelu(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeTanh(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeTiedLinear(const OpContext& context, const Options& attributes) noexcept;
-Op* MakeToChannelsLast(const OpContext& context, const Options& attributes) noexcept;
+extern const OpFactory kMakeAdd, kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeConv2d,
+    kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool, kMakeLayerNorm,
+    kMakeLinear, kMakeMaxPool, kMakeRelu, kMakeSoftmaxCrossEntropy, kMakeTanh, kMakeTiedLinear,
+    kMakeToChannelsLast;
 
 }  // namespace engine::cpu_ops

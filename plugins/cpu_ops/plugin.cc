@@ -16,39 +16,28 @@
 namespace engine::cpu_ops {
 namespace {
 
-struct OpEntry {
-  OpName name;
-  OpFactory make;
-};
-
 // "accumulate" is what the core uses to add gradients; add may always be done in place.
-constexpr OpEntry kOps[] = {
-    {"linear", MakeLinear},
-    {"tied_linear", MakeTiedLinear},
-    {"relu", MakeRelu},
-    {"gelu", MakeGelu},
-    {"tanh", MakeTanh},
-    {"add", MakeAdd},
-    {"layer_norm", MakeLayerNorm},
-    {"batch_norm", MakeBatchNorm},
-    {"dropout", MakeDropout},
-    {"embedding", MakeEmbedding},
-    {"attention", MakeAttention},
-    {"flatten", MakeFlatten},
-    {"to_channels_last", MakeToChannelsLast},
-    {"conv2d", MakeConv2d},
-    {"max_pool", MakeMaxPool},
-    {"avg_pool", MakeAvgPool},
-    {"global_avg_pool", MakeGlobalAvgPool},
-    {"softmax_cross_entropy", MakeSoftmaxCrossEntropy},
-    {"accumulate", MakeAdd},
+constexpr kit::OpEntry<OpContext> kOps[] = {
+    {"linear", &kMakeLinear},
+    {"tied_linear", &kMakeTiedLinear},
+    {"relu", &kMakeRelu},
+    {"gelu", &kMakeGelu},
+    {"tanh", &kMakeTanh},
+    {"add", &kMakeAdd},
+    {"layer_norm", &kMakeLayerNorm},
+    {"batch_norm", &kMakeBatchNorm},
+    {"dropout", &kMakeDropout},
+    {"embedding", &kMakeEmbedding},
+    {"attention", &kMakeAttention},
+    {"flatten", &kMakeFlatten},
+    {"to_channels_last", &kMakeToChannelsLast},
+    {"conv2d", &kMakeConv2d},
+    {"max_pool", &kMakeMaxPool},
+    {"avg_pool", &kMakeAvgPool},
+    {"global_avg_pool", &kMakeGlobalAvgPool},
+    {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
+    {"accumulate", &kMakeAdd},
 };
-
-constexpr auto OpNames() noexcept {
-  std::array<OpName, std::size(kOps)> names;
-  for (size_t i = 0; i < names.size(); ++i) names[i] = kOps[i].name;
-  return names;
-}
 
 constexpr auto kOptions = kit::WithOpAttributes(std::array{
     kit::IntOption("threads", "0", 0, 256,
@@ -62,15 +51,7 @@ class CpuOpLibrary final : public OpLibrary {
   Device* device() noexcept override { return &device_; }
 
   Status CreateOp(std::string_view name, const Options& attributes, Op** out) noexcept override {
-    for (const OpEntry& entry : kOps) {
-      if (entry.name.view() != name) continue;
-      *out = entry.make({.name = entry.name.text, .threads = threads_}, attributes);
-      if (*out != nullptr) return {};
-      return Status::Error(StatusCode::kResourceExhausted, "no memory for an op '%s'",
-                           entry.name.text);
-    }
-    return Status::Error(StatusCode::kInvalidArgument, "cpu_ops has no op '%.*s'",
-                         static_cast<int>(name.size()), name.data());
+    return kit::CreateOp("cpu_ops", kOps, name, OpContext{.threads = threads_}, attributes, out);
   }
 
  private:
@@ -105,4 +86,4 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::De
      .doc = "ops in float32 on the CPU (oneDNN and own kernels), deterministic for a fixed number "
             "of threads",
      .create = engine::cpu_ops::Create},
-    engine::cpu_ops::OpNames(), engine::cpu_ops::kOptions);
+    engine::kit::NamesOf(engine::cpu_ops::kOps), engine::cpu_ops::kOptions);

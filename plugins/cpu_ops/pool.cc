@@ -1,12 +1,12 @@
 // max_pool, avg_pool: the largest or the mean of each window of a channels-last plane, (B, H, W, C)
 // to (B, H', W', C). What is padded is no element of a window for the maximum and a zero for the
-// mean, as in PyTorch.
+// mean, as in PyTorch. global_avg_pool: the mean over all positions, (B, ..., C) to (B, C), which
+// are the one window of a plane of one row.
 //
 // Backward gathers: each input looks for the windows that it is in. So every gradient is written
 // once, by one thread, in a fixed order.
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <span>
 
 #include "conv_axis.h"
@@ -21,6 +21,7 @@ struct PoolShape {
   Window window;
   int64_t height, width, channels;  // of the input
   int64_t output_height, output_width;
+  float scale;  // of the sum over a window, for a mean
 };
 
 struct Span {
@@ -93,10 +94,6 @@ CPU_OPS_INLINE Float16 Gather(const PoolShape& shape, const InputWindows& input,
     }
   }
   return sum;
-}
-
-CPU_OPS_INLINE void StoreGradient(float* dx, Float16 gradient, int64_t lanes, bool sum) noexcept {
-  Store(dx, sum ? gradient + Load(dx, lanes) : gradient, lanes);
 }
 
 // Comparisons of whole vectors would be taken apart into lanes, as this is lowered before a kernel
@@ -190,7 +187,6 @@ CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const float* dy, const u
 CPU_OPS_KERNEL void AvgForward(const PoolShape& shape, const float* x, float* y, int64_t begin,
                                int64_t end) {
   const int64_t channels = shape.channels;
-  const float scale = 1.0f / static_cast<float>(shape.window.kernel * shape.window.kernel);
   ForWindows(shape, begin, end,
              [&](int64_t position, int64_t corner, Span rows, Span columns) CPU_OPS_INLINE_LAMBDA {
                for (int64_t c = 0; c < channels; c += kLanes) {
@@ -201,7 +197,7 @@ CPU_OPS_KERNEL void AvgForward(const PoolShape& shape, const float* x, float* y,
                      sum += Load(x + (corner + i * shape.width + j) * channels + c, lanes);
                    }
                  }
-                 Store(y + position * channels + c, sum * scale, lanes);
+                 Store(y + position * channels + c, sum * shape.scale, lanes);
                }
              });
 }
@@ -209,109 +205,90 @@ CPU_OPS_KERNEL void AvgForward(const PoolShape& shape, const float* x, float* y,
 CPU_OPS_KERNEL void AvgBackward(const PoolShape& shape, const float* dy, float* dx, bool sum,
                                 int64_t begin, int64_t end) {
   const int64_t channels = shape.channels;
-  const float scale = 1.0f / static_cast<float>(shape.window.kernel * shape.window.kernel);
   ForInputs(shape, begin, end,
             [&](int64_t position, const InputWindows& input) CPU_OPS_INLINE_LAMBDA {
               for (int64_t c = 0; c < channels; c += kLanes) {
                 const int64_t lanes = LanesAt(c, channels);
-                const Float16 gradient =
+                const Float16 sum_over_windows =
                     Gather(shape, input, [&](int64_t window, int64_t) CPU_OPS_INLINE_LAMBDA {
                       return Load(dy + window * channels + c, lanes);
                     });
-                StoreGradient(dx + position * channels + c, gradient * scale, lanes, sum);
+                Float16 gradient = sum_over_windows * shape.scale;
+                float* target = dx + position * channels + c;
+                if (sum) gradient += Load(target, lanes);
+                Store(target, gradient, lanes);
               }
             });
 }
 
-class PoolOp : public CpuOp {
+enum class Kind { kMax, kAverage, kGlobalAverage };
+
+template <Kind kKind>
+class PoolOp final : public CpuOp {
  public:
-  PoolOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), shape_{.window = kit::PoolWindow(attributes)} {}
+  PoolOp(const OpContext& context, const Options& attributes) noexcept : CpuOp(context) {
+    if constexpr (kKind != Kind::kGlobalAverage) shape_.window = kit::PoolWindow(attributes);
+  }
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferPool(Inferring(inputs, signature), shape_.window));
+    const kit::Inference inference = Inferring(inputs, signature);
+    if constexpr (kKind == Kind::kGlobalAverage) {
+      ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(inference));
+      const Shape& x = inputs[0].shape;
+      const int64_t positions = x.Count(1, -1);
+      shape_ = {
+          {.kernel = positions}, 1, positions, x[-1], 1, 1, 1.0f / static_cast<float>(positions)};
+      return {};
+    }
+    ENGINE_RETURN_IF_ERROR(kit::InferPool(inference, shape_.window));
     const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
-    shape_ = {shape_.window, x[1], x[2], x[3], y[1], y[2]};
+    const int64_t taps = shape_.window.kernel * shape_.window.kernel;
+    shape_ = {shape_.window, x[1], x[2], x[3], y[1], y[2], 1.0f / static_cast<float>(taps)};
+    if (kKind == Kind::kMax) signature->saved_bytes = y.Count();  // a tap each
     return {};
   }
 
  protected:
-  const PoolShape& shape() const noexcept { return shape_; }
-
-  // body(begin, end) over output rows, or input rows, of all samples.
-  template <typename Body>
-  void ForOutputRows(const OpCall& call, const Body& body) const noexcept {
+  Status DoForward(const OpCall& call) noexcept override {
+    const float* x = call.inputs[0].f32();
+    float* y = call.outputs[0].f32();
+    const int64_t rows_of_window = std::min(shape_.window.kernel, shape_.height);
     ForRows(call.inputs[0].shape[0] * shape_.output_height,
-            shape_.window.kernel * shape_.width * shape_.channels, body);
+            rows_of_window * shape_.width * shape_.channels, [&](int64_t begin, int64_t end) {
+              if constexpr (kKind == Kind::kMax) {
+                MaxForward(shape_, x, y, static_cast<uint8_t*>(call.saved), begin, end);
+              } else {
+                AvgForward(shape_, x, y, begin, end);
+              }
+            });
+    return {};
   }
-  template <typename Body>
-  void ForInputRows(const OpCall& call, const Body& body) const noexcept {
-    ForRows(call.inputs[0].shape[0] * shape_.height, shape_.width * shape_.channels, body);
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const float* dy = call.output_grads[0].f32();
+    float* dx = call.input_grads[0].f32();
+    const bool sum = Accumulates(call, 0);
+    ForRows(call.inputs[0].shape[0] * shape_.height, shape_.width * shape_.channels,
+            [&](int64_t begin, int64_t end) {
+              if constexpr (kKind == Kind::kMax) {
+                const auto* taps = static_cast<const uint8_t*>(call.saved);
+                MaxBackward(shape_, dy, taps, dx, sum, begin, end);
+              } else {
+                AvgBackward(shape_, dy, dx, sum, begin, end);
+              }
+            });
+    return {};
   }
 
  private:
-  PoolShape shape_;
-};
-
-class MaxPoolOp final : public PoolOp {
- public:
-  using PoolOp::PoolOp;
-
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(PoolOp::Infer(inputs, signature));
-    signature->saved_bytes = signature->outputs[0].shape.Count();  // a tap each
-    return {};
-  }
-
- protected:
-  Status DoForward(const OpCall& call) noexcept override {
-    ForOutputRows(call, [&](int64_t begin, int64_t end) {
-      MaxForward(shape(), call.inputs[0].f32(), call.outputs[0].f32(),
-                 static_cast<uint8_t*>(call.saved), begin, end);
-    });
-    return {};
-  }
-
-  Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
-    ForInputRows(call, [&](int64_t begin, int64_t end) {
-      MaxBackward(shape(), call.output_grads[0].f32(), static_cast<const uint8_t*>(call.saved),
-                  call.input_grads[0].f32(), Accumulates(call, 0), begin, end);
-    });
-    return {};
-  }
-};
-
-class AvgPoolOp final : public PoolOp {
- public:
-  using PoolOp::PoolOp;
-
- protected:
-  Status DoForward(const OpCall& call) noexcept override {
-    ForOutputRows(call, [&](int64_t begin, int64_t end) {
-      AvgForward(shape(), call.inputs[0].f32(), call.outputs[0].f32(), begin, end);
-    });
-    return {};
-  }
-
-  Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
-    ForInputRows(call, [&](int64_t begin, int64_t end) {
-      AvgBackward(shape(), call.output_grads[0].f32(), call.input_grads[0].f32(),
-                  Accumulates(call, 0), begin, end);
-    });
-    return {};
-  }
+  PoolShape shape_ = {};
 };
 
 }  // namespace
 
-Op* MakeMaxPool(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) MaxPoolOp(context, attributes);
-}
-
-Op* MakeAvgPool(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) AvgPoolOp(context, attributes);
-}
+const OpFactory kMakeMaxPool = kit::NewOp<PoolOp<Kind::kMax>>;
+const OpFactory kMakeAvgPool = kit::NewOp<PoolOp<Kind::kAverage>>;
+const OpFactory kMakeGlobalAvgPool = kit::NewOp<PoolOp<Kind::kGlobalAverage>>;
 
 }  // namespace engine::cpu_ops

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <memory>
-#include <new>
 #include <span>
 
 #include "cudnn_attention.h"
@@ -165,8 +164,6 @@ class AttentionOp final : public CudaOp {
 
 }  // namespace
 
-Op* MakeAttention(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) AttentionOp(context, attributes);
-}
+const OpFactory kMakeAttention = kit::NewOp<AttentionOp>;
 
 }  // namespace engine::cuda_ops

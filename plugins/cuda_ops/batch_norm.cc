@@ -16,7 +16,6 @@
 // The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 #include "kernels/batch_norm.h"
 
-#include <new>
 #include <span>
 
 #include "kit/image_op_shapes.h"
@@ -167,8 +166,6 @@ class BatchNormOp final : public CudaOp {
 
 }  // namespace
 
-Op* MakeBatchNorm(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) BatchNormOp(context, attributes);
-}
+const OpFactory kMakeBatchNorm = kit::NewOp<BatchNormOp>;
 
 }  // namespace engine::cuda_ops

@@ -25,9 +25,6 @@ Status BlasStatus(cublasStatus_t status, const char* what) noexcept {
       "%s: %s", what, cublasLtGetStatusString(status));
 }
 
-#define CUDA_OPS_RETURN_IF_BLAS_ERROR(expression, what) \
-  ENGINE_RETURN_IF_ERROR(BlasStatus((expression), what))
-
 // Of a, b, d, bias and aux.
 using Alignments = std::array<uint32_t, 5>;
 
@@ -43,24 +40,6 @@ Alignments AlignmentsOf(const MatrixOperands& operands) noexcept {
 
 cudaDataType_t TypeOf(DType dtype) noexcept {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
-cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) noexcept {
-  switch (epilogue) {
-    case Epilogue::kNone:
-      return CUBLASLT_EPILOGUE_DEFAULT;
-    case Epilogue::kBias:
-      return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::kGeluBias:
-      return CUBLASLT_EPILOGUE_GELU_BIAS;
-    case Epilogue::kGeluAuxBias:
-      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::kGeluGradient:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::kBiasGradient:  // the first factor here is the second there
-      return CUBLASLT_EPILOGUE_BGRADB;
-  }
-  return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 bool HasAux(Epilogue epilogue) noexcept {
@@ -117,7 +96,7 @@ Blas::Blas(CudaDevice& device, const Settings& settings) noexcept
 
 Blas::~Blas() {
   plans_.clear();
-  if (workspace_ != nullptr) device_.Free(workspace_);
+  device_.Free(workspace_);
   if (handle_ != nullptr) static_cast<void>(cublasLtDestroy(handle_));
 }
 
@@ -126,7 +105,7 @@ Status Blas::Create(CudaDevice& device, const Settings& settings,
   ENGINE_RETURN_IF_ERROR(device.Use());
   std::unique_ptr<Blas> blas(new (std::nothrow) Blas(device, settings));
   if (blas == nullptr) return Status::Error(StatusCode::kResourceExhausted, "memory is out");
-  CUDA_OPS_RETURN_IF_BLAS_ERROR(cublasLtCreate(&blas->handle_), "setting up cuBLASLt");
+  ENGINE_RETURN_IF_ERROR(BlasStatus(cublasLtCreate(&blas->handle_), "setting up cuBLASLt"));
   *out = std::move(blas);
   return {};
 }
@@ -216,17 +195,16 @@ Status Blas::MakePlan(Plan* plan) noexcept {
   const MatrixProduct& product = plan->product;
   const cudaDataType_t factors = TypeOf(product.factors), result = TypeOf(product.result);
   const bool tf32 = settings_.tf32 && product.factors == DType::kFloat32;
-  CUDA_OPS_RETURN_IF_BLAS_ERROR(
-      cublasLtMatmulDescCreate(
-          &plan->description, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-      "describing a matrix product");
+  const cublasComputeType_t compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  ENGINE_RETURN_IF_ERROR(
+      BlasStatus(cublasLtMatmulDescCreate(&plan->description, compute, CUDA_R_32F),
+                 "describing a matrix product"));
   const auto transposed = [](bool is) -> int32_t { return is ? CUBLAS_OP_T : CUBLAS_OP_N; };
   ENGINE_RETURN_IF_ERROR(
       Set(plan->description, CUBLASLT_MATMUL_DESC_TRANSA, transposed(product.b_transposed)));
   ENGINE_RETURN_IF_ERROR(
       Set(plan->description, CUBLASLT_MATMUL_DESC_TRANSB, transposed(product.a_transposed)));
-  ENGINE_RETURN_IF_ERROR(
-      Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(product.epilogue)));
+  ENGINE_RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue));
   if (product.epilogue != Epilogue::kNone) {
     ENGINE_RETURN_IF_ERROR(
         Set(plan->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(result)));
@@ -253,8 +231,8 @@ Status Blas::MakePlan(Plan* plan) noexcept {
 
 Status Blas::Propose(Plan* plan) noexcept {
   cublasLtMatmulPreference_t raw = nullptr;
-  CUDA_OPS_RETURN_IF_BLAS_ERROR(cublasLtMatmulPreferenceCreate(&raw),
-                                "asking cuBLASLt for algorithms");
+  ENGINE_RETURN_IF_ERROR(
+      BlasStatus(cublasLtMatmulPreferenceCreate(&raw), "asking cuBLASLt for algorithms"));
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
                         decltype([](cublasLtMatmulPreference_t preference) {
                           static_cast<void>(cublasLtMatmulPreferenceDestroy(preference));
@@ -283,7 +261,7 @@ Status Blas::Propose(Plan* plan) noexcept {
       status == CUBLAS_STATUS_ARCH_MISMATCH) {
     return {};
   }
-  CUDA_OPS_RETURN_IF_BLAS_ERROR(status, "asking cuBLASLt for algorithms");
+  ENGINE_RETURN_IF_ERROR(BlasStatus(status, "asking cuBLASLt for algorithms"));
   const size_t wanted = settings_.tune == Tune::kTime ? kCandidates : 1;
   for (int i = 0; i < count && plan->candidates.size() < wanted; ++i) {
     if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= kWorkspaceBytes) {
@@ -305,7 +283,7 @@ std::string Blas::KeyOf(const Plan& plan) const noexcept {
            static_cast<long long>(product.m), static_cast<long long>(product.n),
            static_cast<long long>(product.k), product.a_transposed ? 't' : 'n',
            product.b_transposed ? 't' : 'n', Name(product.factors), Name(product.result),
-           settings_.tf32 ? " tf32" : "", static_cast<int>(EpilogueOf(product.epilogue)),
+           settings_.tf32 ? " tf32" : "", static_cast<int>(product.epilogue),
            product.sum ? " added" : "", a, b, d, bias, aux);
   return key;
 }

@@ -19,14 +19,15 @@
 
 namespace engine::cuda_ops {
 
-// What is done to a product before it is stored, or beside it.
+// What is done to a product before it is stored, or beside it; the numbers are cuBLASLt's.
 enum class Epilogue : int32_t {
-  kNone = 0,
-  kBias = 1,          // + bias (n)
-  kGeluBias = 2,      // gelu(product + bias), the approximation with tanh
-  kGeluAuxBias = 3,   // the same; `aux` (m, n) gets product + bias
-  kGeluGradient = 4,  // product * gelu'(aux), with the `aux` of before
-  kBiasGradient = 5,  // `bias` (m) gets the sums of op(a) over k
+  kNone = CUBLASLT_EPILOGUE_DEFAULT,
+  kBias = CUBLASLT_EPILOGUE_BIAS,           // + bias (n)
+  kGeluBias = CUBLASLT_EPILOGUE_GELU_BIAS,  // gelu(product + bias), the approximation with tanh
+  kGeluAuxBias = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,  // the same; `aux` (m, n) gets product + bias
+  kGeluGradient = CUBLASLT_EPILOGUE_DGELU,         // product * gelu'(aux), with the `aux` of before
+  // `bias` (m) gets the sums of op(a) over k: the first factor here is the second there.
+  kBiasGradient = CUBLASLT_EPILOGUE_BGRADB,
 };
 
 // d (m, n) = op(a) (m, k) op(b) (k, n), all dense and row-major. Sums are float32.

@@ -2,7 +2,6 @@
 // to (B, product of the rest), for which all are positions of one channel. With one channel the
 // result is another shape for the same memory, but a float32 batch of a bfloat16 run is rounded on
 // the way.
-#include <new>
 #include <span>
 
 #include "kernels/channels.h"
@@ -12,18 +11,18 @@
 namespace engine::cuda_ops {
 namespace {
 
+template <bool kFlattens>
 class ReshapeOp final : public CudaOp {
  public:
-  ReshapeOp(const OpContext& context, bool flattens) noexcept
-      : CudaOp(context), flattens_(flattens) {}
+  using CudaOp::CudaOp;
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
-    ENGINE_RETURN_IF_ERROR(flattens_ ? kit::InferFlatten(inference)
+    ENGINE_RETURN_IF_ERROR(kFlattens ? kit::InferFlatten(inference)
                                      : kit::InferToChannelsLast(inference));
     const Shape& x = inputs[0].shape;
-    channels_ = flattens_ ? 1 : x[1];
-    positions_ = x.Count(flattens_ ? 1 : 2);
+    channels_ = kFlattens ? 1 : x[1];
+    positions_ = x.Count(kFlattens ? 1 : 2);
     is_view_ = signature->output_is_view_of == 0;
     return {};
   }
@@ -55,19 +54,13 @@ class ReshapeOp final : public CudaOp {
     });
   }
 
-  const bool flattens_;
   int64_t channels_ = 0, positions_ = 0;
   bool is_view_ = false;
 };
 
 }  // namespace
 
-Op* MakeFlatten(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ReshapeOp(context, true);
-}
-
-Op* MakeToChannelsLast(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ReshapeOp(context, false);
-}
+const OpFactory kMakeFlatten = kit::NewOp<ReshapeOp<true>>;
+const OpFactory kMakeToChannelsLast = kit::NewOp<ReshapeOp<false>>;
 
 }  // namespace engine::cuda_ops

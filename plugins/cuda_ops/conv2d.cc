@@ -194,8 +194,6 @@ class Conv2dOp final : public CudaOp {
 
 }  // namespace
 
-Op* MakeConv2d(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) Conv2dOp(context, attributes);
-}
+const OpFactory kMakeConv2d = kit::NewOp<Conv2dOp>;
 
 }  // namespace engine::cuda_ops

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <span>
 
 #include "engine/ext/accelerator.h"
@@ -71,8 +70,6 @@ class DropoutOp final : public CudaOp {
 
 }  // namespace
 
-Op* MakeDropout(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) DropoutOp(context, attributes);
-}
+const OpFactory kMakeDropout = kit::NewOp<DropoutOp>;
 
 }  // namespace engine::cuda_ops

@@ -1,7 +1,6 @@
 // relu, gelu, tanh: y = f(x). add, accumulate: y = a + b.
 #include "kernels/elementwise.h"
 
-#include <new>
 #include <span>
 #include <string_view>
 
@@ -93,20 +92,9 @@ Status PassGradient(const TensorView& source, const TensorView& target, bool sum
                   "passing a gradient on");
 }
 
-Op* MakeRelu(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ElementwiseOp<ReluFunction, true>(context);
-}
-
-Op* MakeGelu(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ElementwiseOp<GeluFunction, false>(context);
-}
-
-Op* MakeTanh(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) ElementwiseOp<TanhFunction, true>(context);
-}
-
-Op* MakeAdd(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) AddOp(context);
-}
+const OpFactory kMakeRelu = kit::NewOp<ElementwiseOp<ReluFunction, true>>;
+const OpFactory kMakeGelu = kit::NewOp<ElementwiseOp<GeluFunction, false>>;
+const OpFactory kMakeTanh = kit::NewOp<ElementwiseOp<TanhFunction, true>>;
+const OpFactory kMakeAdd = kit::NewOp<AddOp>;
 
 }  // namespace engine::cuda_ops

@@ -1,7 +1,6 @@
 // y[b, t] = weight[token[b, t]] (+ positions[t]).
 #include "kernels/embedding.h"
 
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -73,8 +72,6 @@ class EmbeddingOp final : public CudaOp {
 
 }  // namespace
 
-Op* MakeEmbedding(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) EmbeddingOp(context, attributes);
-}
+const OpFactory kMakeEmbedding = kit::NewOp<EmbeddingOp>;
 
 }  // namespace engine::cuda_ops

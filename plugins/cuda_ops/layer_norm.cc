@@ -3,7 +3,6 @@
 // layer_norm of that. Saved for backward: mean and 1 / deviation of each row.
 #include "kernels/layer_norm.h"
 
-#include <new>
 #include <span>
 
 #include "kernels/bias.h"
@@ -12,167 +11,73 @@
 namespace engine::cuda_ops {
 namespace {
 
-// What both have in common: weight and bias are the inputs `weight` and `weight` + 1.
-class NormOp : public CudaOp {
+// kAdds: add_layer_norm. Inputs are x, in it the addend, weight and bias.
+template <bool kAdds>
+class NormOp final : public CudaOp {
  public:
-  NormOp(const OpContext& context, const Options& attributes, int32_t weight) noexcept
-      : CudaOp(context),
-        epsilon_(static_cast<float>(attributes.Float("epsilon"))),
-        weight_(weight) {}
+  NormOp(const OpContext& context, const Options& attributes) noexcept
+      : CudaOp(context), epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
 
- protected:
-  // Memory for rows like those of `x`.
-  void Reserve(const Shape& x, OpSignature* signature) const noexcept {
-    const int64_t rows = x.Count(0, -1), width = x[-1];
+  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    const kit::Inference inference = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(kAdds ? kit::InferAddLayerNorm(inference)
+                                 : kit::InferLayerNorm(inference));
+    const int64_t rows = Rows(inputs[kX].shape), width = inputs[kX].shape[-1];
     signature->saved_bytes = rows * static_cast<int64_t>(sizeof(RowStatistics));
     signature->workspace_bytes = 2 * Parts(rows) * width * static_cast<int64_t>(sizeof(float));
-  }
-
-  template <typename T>
-  LayerNormForward<T> ForwardOf(const OpCall& call, const Shape& shape) const noexcept {
-    return {.x = nullptr,
-            .addend = nullptr,
-            .sum = nullptr,
-            .weight = Parameter(call, weight_),
-            .bias = Parameter(call, weight_ + 1),
-            .y = nullptr,
-            .statistics = static_cast<RowStatistics*>(call.saved),
-            .rows = shape.Count(0, -1),
-            .width = shape[-1],
-            .epsilon = epsilon_};
-  }
-
-  // `x` is what is normalised, `dx` gets its gradient, or null.
-  template <typename T>
-  Status BackwardOf(const OpCall& call, const TensorView& x, const TensorView& dy, const T* dsum,
-                    T* dx, bool sum, cudaStream_t stream) const noexcept {
-    const auto weight = static_cast<size_t>(weight_);
-    const bool parameters = WantsGradient(call, weight) || WantsGradient(call, weight + 1);
-    const int64_t rows = x.shape.Count(0, -1), width = x.shape[-1];
-    if (rows == 0) {
-      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, weight_, stream));
-      return ZeroGradient(call, weight_ + 1, stream);
-    }
-    const LayerNormBackward<T> backward = {
-        .x = As<const T>(x),
-        .weight = Parameter(call, weight_),
-        .dy = As<const T>(dy),
-        .dsum = dsum,
-        .statistics = static_cast<const RowStatistics*>(call.saved),
-        .dx = dx,
-        .sum = sum,
-        .partials = parameters ? static_cast<float*>(call.workspace) : nullptr,
-        .rows = rows,
-        .width = width,
-        .parts = Parts(rows)};
-    ENGINE_RETURN_IF_ERROR(Launched(LaunchLayerNormGradient(backward, stream), "backward"));
-    for (int32_t i = 0; i < 2; ++i) {
-      ENGINE_RETURN_IF_ERROR(AddParts(call, i, backward.parts, stream));
-    }
     return {};
   }
 
- private:
-  static const float* Parameter(const OpCall& call, int32_t input) noexcept {
-    return call.inputs[static_cast<size_t>(input)].f32();
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    return WithElement(activation(), [&](auto element) {
+      using T = decltype(element);
+      const TensorView& x = call.inputs[kX];
+      const LayerNormForward<T> forward = {
+          .x = As<const T>(x),
+          .addend = kAdds ? As<const T>(call.inputs[kAddend]) : nullptr,
+          .sum = kAdds ? As<T>(call.outputs[kSum]) : nullptr,
+          .weight = call.inputs[kWeight].f32(),
+          .bias = call.inputs[kBias].f32(),
+          .y = As<T>(call.outputs[kY]),
+          .statistics = static_cast<RowStatistics*>(call.saved),
+          .rows = Rows(x.shape),
+          .width = x.shape[-1],
+          .epsilon = epsilon_};
+      return Launched(LaunchLayerNorm(forward, stream), "forward");
+    });
   }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    return WithElement(activation(), [&](auto element) {
+      using T = decltype(element);
+      if constexpr (kAdds) {
+        return BackwardOfSum<T>(call, stream);
+      } else {
+        return BackwardInto<T>(call, WantsGradient(call, kX) ? kX : kNone, stream);
+      }
+    });
+  }
+
+ private:
+  static constexpr int32_t kX = 0, kAddend = 1, kWeight = kAdds ? 2 : 1, kBias = kWeight + 1;
+  static constexpr int32_t kSum = 0, kY = kAdds ? 1 : 0;  // outputs
+  static constexpr int32_t kNone = -1;
+
+  static int64_t Rows(const Shape& x) noexcept { return x.Count(0, -1); }
   int64_t Parts(int64_t rows) const noexcept {
     return LayerNormParts(rows, device().multiprocessors());
   }
 
-  // Of the weight (0) or the bias (1), whose partial sums alternate.
-  Status AddParts(const OpCall& call, int32_t which, int64_t parts,
-                  cudaStream_t stream) const noexcept {
-    const int32_t input = weight_ + which;
-    if (!WantsGradient(call, static_cast<size_t>(input))) return {};
-    const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
-    const int64_t width = gradient.count();
-    return Launched(
-        LaunchAddParts(static_cast<const float*>(call.workspace) + which * width, parts, 2 * width,
-                       width, gradient.f32(), Accumulates(call, input), stream),
-        "backward");
-  }
-
-  const float epsilon_;
-  const int32_t weight_;
-};
-
-class LayerNormOp final : public NormOp {
- public:
-  LayerNormOp(const OpContext& context, const Options& attributes) noexcept
-      : NormOp(context, attributes, 1) {}
-
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferLayerNorm(Inferring(inputs, signature)));
-    Reserve(inputs[kX].shape, signature);
-    return {};
-  }
-
- protected:
-  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
-      auto forward = ForwardOf<T>(call, call.inputs[kX].shape);
-      forward.x = As<const T>(call.inputs[kX]);
-      forward.y = As<T>(call.outputs[0]);
-      return Launched(LaunchLayerNorm(forward, stream), "forward");
-    });
-  }
-
-  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
-      T* const dx = WantsGradient(call, kX) ? As<T>(call.input_grads[kX]) : nullptr;
-      return BackwardOf<T>(call, call.inputs[kX], call.output_grads[0], nullptr, dx,
-                           Accumulates(call, kX), stream);
-    });
-  }
-
- private:
-  static constexpr int32_t kX = 0;
-};
-
-class AddLayerNormOp final : public NormOp {
- public:
-  AddLayerNormOp(const OpContext& context, const Options& attributes) noexcept
-      : NormOp(context, attributes, 2) {}
-
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferAddLayerNorm(Inferring(inputs, signature)));
-    Reserve(inputs[kA].shape, signature);
-    return {};
-  }
-
- protected:
-  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
-      auto forward = ForwardOf<T>(call, call.inputs[kA].shape);
-      forward.x = As<const T>(call.inputs[kA]);
-      forward.addend = As<const T>(call.inputs[kB]);
-      forward.sum = As<T>(call.outputs[kSum]);
-      forward.y = As<T>(call.outputs[kY]);
-      return Launched(LaunchLayerNorm(forward, stream), "forward");
-    });
-  }
-
   // Both inputs have the same gradient: one is computed, the other copied, unless they share their
   // memory.
-  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(),
-                       [&](auto element) { return BackwardAs<decltype(element)>(call, stream); });
-  }
-
- private:
-  static constexpr int32_t kA = 0, kB = 1, kWeight = 2, kSum = 0, kY = 1;
-
   template <typename T>
-  Status BackwardAs(const OpCall& call, cudaStream_t stream) noexcept {
+  Status BackwardOfSum(const OpCall& call, cudaStream_t stream) const noexcept {
     // Only the sum was of use: its gradient is what its inputs get.
     if (call.output_grads[kY].data == nullptr) return PassSum(call, stream);
     const int32_t first = FirstTarget(call);
     ENGINE_RETURN_IF_ERROR(BackwardInto<T>(call, first, stream));
-    if (first < 0 || !WantsGradient(call, static_cast<size_t>(1 - first))) return {};
+    if (first == kNone || !WantsGradient(call, static_cast<size_t>(1 - first))) return {};
     const TensorView& from = call.input_grads[static_cast<size_t>(first)];
     const TensorView& to = call.input_grads[static_cast<size_t>(1 - first)];
     if (!Accumulates(call, first) || from.data == to.data) {
@@ -184,42 +89,69 @@ class AddLayerNormOp final : public NormOp {
     return BackwardInto<T>(again, 1 - first, stream);
   }
 
-  // An input that wants a gradient, rather one whose gradient is written, not added to; or -1.
+  // An input that wants a gradient, rather one whose gradient is written, not added to.
   static int32_t FirstTarget(const OpCall& call) noexcept {
-    const bool a = WantsGradient(call, kA), b = WantsGradient(call, kB);
-    if (a && b) return Accumulates(call, kA) ? kB : kA;
-    return a ? kA : (b ? kB : -1);
+    const bool x = WantsGradient(call, kX), addend = WantsGradient(call, kAddend);
+    if (x && addend) return Accumulates(call, kX) ? kAddend : kX;
+    return x ? kX : (addend ? kAddend : kNone);
   }
 
-  // The gradients of the parameters and of `input`, if that is not -1.
+  // The gradients of the parameters and of `input`.
   template <typename T>
-  Status BackwardInto(const OpCall& call, int32_t input, cudaStream_t stream) noexcept {
-    T* const dx = input < 0 ? nullptr : As<T>(call.input_grads[static_cast<size_t>(input)]);
-    return BackwardOf<T>(call, call.outputs[kSum], call.output_grads[kY],
-                         As<const T>(call.output_grads[kSum]), dx,
-                         input >= 0 && Accumulates(call, input), stream);
+  Status BackwardInto(const OpCall& call, int32_t input, cudaStream_t stream) const noexcept {
+    const TensorView& normalised = kAdds ? call.outputs[kSum] : call.inputs[kX];
+    const int64_t rows = Rows(normalised.shape), width = normalised.shape[-1];
+    if (rows == 0) {
+      ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
+      return ZeroGradient(call, kBias, stream);
+    }
+    const bool parameters = WantsGradient(call, kWeight) || WantsGradient(call, kBias);
+    const LayerNormBackward<T> backward = {
+        .x = As<const T>(normalised),
+        .weight = call.inputs[kWeight].f32(),
+        .dy = As<const T>(call.output_grads[kY]),
+        .dsum = kAdds ? As<const T>(call.output_grads[kSum]) : nullptr,
+        .statistics = static_cast<const RowStatistics*>(call.saved),
+        .dx = input == kNone ? nullptr : As<T>(call.input_grads[static_cast<size_t>(input)]),
+        .sum = input != kNone && Accumulates(call, input),
+        .partials = parameters ? static_cast<float*>(call.workspace) : nullptr,
+        .rows = rows,
+        .width = width,
+        .parts = Parts(rows)};
+    ENGINE_RETURN_IF_ERROR(Launched(LaunchLayerNormGradient(backward, stream), "backward"));
+    ENGINE_RETURN_IF_ERROR(AddParts(call, kWeight, backward.parts, stream));
+    return AddParts(call, kBias, backward.parts, stream);
+  }
+
+  // Partial sums of the weight and of the bias alternate.
+  Status AddParts(const OpCall& call, int32_t input, int64_t parts,
+                  cudaStream_t stream) const noexcept {
+    if (!WantsGradient(call, static_cast<size_t>(input))) return {};
+    const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
+    const int64_t width = gradient.count();
+    const auto* const partials = static_cast<const float*>(call.workspace);
+    return Launched(LaunchAddParts(partials + (input - kWeight) * width, parts, 2 * width, width,
+                                   gradient.f32(), Accumulates(call, input), stream),
+                    "backward");
   }
 
   static Status PassSum(const OpCall& call, cudaStream_t stream) noexcept {
-    for (int32_t input : {kA, kB}) {
+    for (int32_t input : {kX, kAddend}) {
       if (!WantsGradient(call, static_cast<size_t>(input))) continue;
       ENGINE_RETURN_IF_ERROR(PassGradient(call.output_grads[kSum],
                                           call.input_grads[static_cast<size_t>(input)],
                                           Accumulates(call, input), stream));
     }
     ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
-    return ZeroGradient(call, kWeight + 1, stream);
+    return ZeroGradient(call, kBias, stream);
   }
+
+  const float epsilon_;
 };
 
 }  // namespace
 
-Op* MakeLayerNorm(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) LayerNormOp(context, attributes);
-}
-
-Op* MakeAddLayerNorm(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) AddLayerNormOp(context, attributes);
-}
+const OpFactory kMakeLayerNorm = kit::NewOp<NormOp<false>>;
+const OpFactory kMakeAddLayerNorm = kit::NewOp<NormOp<true>>;
 
 }  // namespace engine::cuda_ops

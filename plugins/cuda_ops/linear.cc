@@ -5,7 +5,6 @@
 // In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved.
 #include <algorithm>
 #include <functional>
-#include <new>
 #include <span>
 #include <utility>
 
@@ -344,16 +343,8 @@ class MlpOp final : public ProductOp {
 
 }  // namespace
 
-Op* MakeLinear(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) OwnedLinearOp(context, attributes);
-}
-
-Op* MakeMlp(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) MlpOp(context, attributes);
-}
-
-Op* MakeTiedLinear(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) TiedLinearOp(context);
-}
+const OpFactory kMakeLinear = kit::NewOp<OwnedLinearOp>;
+const OpFactory kMakeMlp = kit::NewOp<MlpOp>;
+const OpFactory kMakeTiedLinear = kit::NewOp<TiedLinearOp>;
 
 }  // namespace engine::cuda_ops

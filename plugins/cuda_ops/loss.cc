@@ -4,7 +4,6 @@
 // but for its factor when it knows the loss, and writes it.
 #include "kernels/loss.h"
 
-#include <new>
 #include <span>
 
 #include "ops.h"
@@ -77,8 +76,6 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
 
 }  // namespace
 
-Op* MakeSoftmaxCrossEntropy(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) SoftmaxCrossEntropyOp(context);
-}
+const OpFactory kMakeSoftmaxCrossEntropy = kit::NewOp<SoftmaxCrossEntropyOp>;
 
 }  // namespace engine::cuda_ops

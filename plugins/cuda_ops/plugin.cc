@@ -19,54 +19,31 @@
 namespace engine::cuda_ops {
 namespace {
 
-struct OpEntry {
-  OpName name;
-  OpFactory make;
-};
-
 // The ops of cpu_ops, and two that models take in the place of several of them: add_layer_norm,
 // mlp.
-constexpr OpEntry kOps[] = {
-    {"linear", MakeLinear},
-    {"tied_linear", MakeTiedLinear},
-    {"mlp", MakeMlp},
-    {"relu", MakeRelu},
-    {"gelu", MakeGelu},
-    {"tanh", MakeTanh},
-    {"add", MakeAdd},
-    {"layer_norm", MakeLayerNorm},
-    {"add_layer_norm", MakeAddLayerNorm},
-    {"batch_norm", MakeBatchNorm},
-    {"dropout", MakeDropout},
-    {"embedding", MakeEmbedding},
-    {"attention", MakeAttention},
-    {"flatten", MakeFlatten},
-    {"to_channels_last", MakeToChannelsLast},
-    {"conv2d", MakeConv2d},
-    {"max_pool", MakeMaxPool},
-    {"avg_pool", MakeAvgPool},
-    {"global_avg_pool", MakeGlobalAvgPool},
-    {"softmax_cross_entropy", MakeSoftmaxCrossEntropy},
-    {"accumulate", MakeAdd},
+constexpr kit::OpEntry<OpContext> kOps[] = {
+    {"linear", &kMakeLinear},
+    {"tied_linear", &kMakeTiedLinear},
+    {"mlp", &kMakeMlp},
+    {"relu", &kMakeRelu},
+    {"gelu", &kMakeGelu},
+    {"tanh", &kMakeTanh},
+    {"add", &kMakeAdd},
+    {"layer_norm", &kMakeLayerNorm},
+    {"add_layer_norm", &kMakeAddLayerNorm},
+    {"batch_norm", &kMakeBatchNorm},
+    {"dropout", &kMakeDropout},
+    {"embedding", &kMakeEmbedding},
+    {"attention", &kMakeAttention},
+    {"flatten", &kMakeFlatten},
+    {"to_channels_last", &kMakeToChannelsLast},
+    {"conv2d", &kMakeConv2d},
+    {"max_pool", &kMakeMaxPool},
+    {"avg_pool", &kMakeAvgPool},
+    {"global_avg_pool", &kMakeGlobalAvgPool},
+    {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
+    {"accumulate", &kMakeAdd},
 };
-
-constexpr auto OpNames() noexcept {
-  std::array<OpName, std::size(kOps)> names;
-  for (size_t i = 0; i < names.size(); ++i) names[i] = kOps[i].name;
-  return names;
-}
-
-constexpr OptionSpec Positive(const FixedString<32>& scope, const FixedString<32>& name,
-                              const FixedString<64>& default_value,
-                              const FixedString<160>& doc) noexcept {
-  return {.scope = scope,
-          .name = name,
-          .type = OptionType::kFloat,
-          .default_value = default_value,
-          .min = 1e-12,
-          .max = 1,
-          .doc = doc};
-}
 
 constexpr std::array kOwnOptions = {
     kit::IntOption("device", "-1", -1, 1023,
@@ -77,25 +54,22 @@ constexpr std::array kOwnOptions = {
     kit::EnumOption("tune", "time", "time|bits|off",
                     "algorithm of a product; time: the fastest, measured once for tune_file; "
                     "bits: cuBLASLt's first that does not split sums; off: its first"),
-    OptionSpec{.name = "tune_file",
-               .default_value = "cuda_ops_tune.txt",
-               .doc = "where the choices of tune=time are kept, for all ranks of a host; empty: "
-                      "nowhere"},
+    kit::StringOption("tune_file", "cuda_ops_tune.txt",
+                      "where the choices of tune=time are kept, for all ranks of a host; empty: "
+                      "nowhere"),
     kit::EnumOption("attention", "auto", "auto|cudnn|own",
                     "kernels of attention in bf16; auto: cuDNN's where it has a plan, backward "
                     "only if not deterministic"),
     kit::BoolOption("deterministic", "true",
                     "whether a run repeats to the bit; false: cuDNN may add up gradients of "
                     "attention in any order"),
-    OptionSpec{.scope = "mlp",
-               .name = "units",
-               .type = OptionType::kInt,
-               .min = 1,
-               .max = kit::kMaxExtent,
-               .doc = "size of the last dimension between the two layers"},
-    Positive("mlp", "init_scale", "0.02", "standard deviation of the initial weights of fc"),
-    Positive("mlp", "proj_init_scale", "0.02", "standard deviation of the initial weights of proj"),
-    Positive("add_layer_norm", "epsilon", "1e-5", "added to the variance")};
+    kit::Attribute("mlp", kit::IntOption("units", "", 1, kit::kMaxExtent,
+                                         "size of the last dimension between the two layers")),
+    kit::FloatAttribute("mlp", "init_scale", "0.02", 1e-12, 1,
+                        "standard deviation of the initial weights of fc"),
+    kit::FloatAttribute("mlp", "proj_init_scale", "0.02", 1e-12, 1,
+                        "standard deviation of the initial weights of proj"),
+    kit::FloatAttribute("add_layer_norm", "epsilon", "1e-5", 1e-12, 1, "added to the variance")};
 
 constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 
@@ -111,22 +85,13 @@ class CudaOpLibrary final : public OpLibrary {
   Device* device() noexcept override { return device_.get(); }
 
   Status CreateOp(std::string_view name, const Options& attributes, Op** out) noexcept override {
-    for (const OpEntry& entry : kOps) {
-      if (entry.name.view() != name) continue;
-      ENGINE_RETURN_IF_ERROR(device_->Use());
-      *out = entry.make({.name = entry.name.text,
-                         .device = device_.get(),
-                         .blas = blas_.get(),
-                         .cudnn = &cudnn_,
-                         .precision = precision_,
-                         .attention = &attention_},
-                        attributes);
-      if (*out != nullptr) return {};
-      return Status::Error(StatusCode::kResourceExhausted, "no memory for an op '%s'",
-                           entry.name.text);
-    }
-    return Status::Error(StatusCode::kInvalidArgument, "cuda_ops has no op '%.*s'",
-                         static_cast<int>(name.size()), name.data());
+    ENGINE_RETURN_IF_ERROR(device_->Use());
+    const OpContext context = {.device = device_.get(),
+                               .blas = blas_.get(),
+                               .cudnn = &cudnn_,
+                               .precision = precision_,
+                               .attention = &attention_};
+    return kit::CreateOp("cuda_ops", kOps, name, context, attributes, out);
   }
 
  private:
@@ -177,4 +142,4 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::De
      .doc = "ops in float32, tf32 or bfloat16 on an NVIDIA GPU (cuBLASLt, cuDNN and own kernels), "
             "deterministic by default",
      .create = engine::cuda_ops::Create},
-    engine::cuda_ops::OpNames(), engine::cuda_ops::kOptions);
+    engine::kit::NamesOf(engine::cuda_ops::kOps), engine::cuda_ops::kOptions);

@@ -4,7 +4,6 @@
 // are the one window of a plane of one row. Saved for backward of max_pool: the tap of each output.
 #include "kernels/pool.h"
 
-#include <new>
 #include <span>
 
 #include "kit/image_op_shapes.h"
@@ -13,16 +12,18 @@
 namespace engine::cuda_ops {
 namespace {
 
+enum class Kind { kMax, kAverage, kGlobalAverage };
+
+template <Kind kKind>
 class PoolOp final : public CudaOp {
  public:
-  enum class Kind { kMax, kAverage, kGlobalAverage };
-
-  PoolOp(const OpContext& context, Kind kind, const kit::Window& window) noexcept
-      : CudaOp(context), kind_(kind), window_(window) {}
+  PoolOp(const OpContext& context, const Options& attributes) noexcept : CudaOp(context) {
+    if constexpr (kKind != Kind::kGlobalAverage) window_ = kit::PoolWindow(attributes);
+  }
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
-    if (kind_ == Kind::kGlobalAverage) {
+    if constexpr (kKind == Kind::kGlobalAverage) {
       ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(inference));
       const Shape& x = inputs[0].shape;
       const int64_t positions = x.Count(1, -1);
@@ -31,7 +32,7 @@ class PoolOp final : public CudaOp {
     }
     ENGINE_RETURN_IF_ERROR(kit::InferPool(inference, window_));
     const Shape& y = signature->outputs[0].shape;
-    const bool is_max = kind_ == Kind::kMax;
+    const bool is_max = kKind == Kind::kMax;
     SetShape(window_, inputs[0].shape, y, is_max ? 0 : window_.kernel * window_.kernel);
     if (is_max) signature->saved_bytes = y.Count();  // a tap each
     return {};
@@ -79,23 +80,14 @@ class PoolOp final : public CudaOp {
     return shape;
   }
 
-  const Kind kind_;
-  const kit::Window window_;
+  kit::Window window_;
   PoolShape shape_;
 };
 
 }  // namespace
 
-Op* MakeMaxPool(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) PoolOp(context, PoolOp::Kind::kMax, kit::PoolWindow(attributes));
-}
-
-Op* MakeAvgPool(const OpContext& context, const Options& attributes) noexcept {
-  return new (std::nothrow) PoolOp(context, PoolOp::Kind::kAverage, kit::PoolWindow(attributes));
-}
-
-Op* MakeGlobalAvgPool(const OpContext& context, const Options&) noexcept {
-  return new (std::nothrow) PoolOp(context, PoolOp::Kind::kGlobalAverage, {});
-}
+const OpFactory kMakeMaxPool = kit::NewOp<PoolOp<Kind::kMax>>;
+const OpFactory kMakeAvgPool = kit::NewOp<PoolOp<Kind::kAverage>>;
+const OpFactory kMakeGlobalAvgPool = kit::NewOp<PoolOp<Kind::kGlobalAverage>>;
 
 }  // namespace engine::cuda_ops

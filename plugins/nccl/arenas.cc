@@ -1,9 +1,8 @@
 #include "arenas.h"
 
-#include <chrono>
 #include <exception>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include "cuda_error.h"
 #include "kit/deadline.h"
@@ -92,26 +91,18 @@ Status Arenas::Register(void* data, uint64_t size_bytes, Arena* arena) noexcept 
   if ((symmetric_ ? call.CommWindowRegister == nullptr : call.CommRegister == nullptr)) return {};
   const kit::Clock::time_point deadline = kit::DeadlineIn(kRegisterMs);
   bool begun = false;
-  for (;;) {
-    {
-      const std::lock_guard lock(comm_.mutex());
-      if (comm_.aborted()) {
-        return Status::Error(StatusCode::kAborted, "the communicator has failed");
-      }
-      if (comm_.busy()) ENGINE_RETURN_IF_ERROR(comm_.Poll());
-      if (!begun && !comm_.busy()) {
-        begun = true;
-        ENGINE_RETURN_IF_ERROR(comm_.Register(data, size_bytes, symmetric_, &arena->registration));
-      }
-      if (begun && !comm_.busy()) return {};
+  const auto step = [&]() -> Result<bool> {
+    if (!std::exchange(begun, true)) {
+      ENGINE_RETURN_IF_ERROR(comm_.Register(data, size_bytes, symmetric_, &arena->registration));
     }
-    if (kit::Clock::now() >= deadline) {
-      return Status::Error(StatusCode::kTimeout, "NCCL did not register %llu bytes within %lld ms",
-                           static_cast<unsigned long long>(size_bytes),
-                           static_cast<long long>(kRegisterMs));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+    return !comm_.busy();
+  };
+  return comm_.Drive("registering memory", step, [&]() -> Status {
+    if (kit::Clock::now() < deadline) return {};
+    return Status::Error(StatusCode::kTimeout, "NCCL did not register %llu bytes within %lld ms",
+                         static_cast<unsigned long long>(size_bytes),
+                         static_cast<long long>(kRegisterMs));
+  });
 }
 
 void Arenas::Free(void* data) noexcept {

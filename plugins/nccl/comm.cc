@@ -89,11 +89,11 @@ Status Comm::Track(ncclResult_t result, const char* what) noexcept {
   return library_->ToStatus(result, what, comm_);
 }
 
-Status Comm::Poll() noexcept {
+Status Comm::Poll(const char* what) noexcept {
   if (aborted()) return {};
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = library_->functions().CommGetAsyncError(comm_, &state);
-  return Track(asked == ncclSuccess ? state : asked, "a transfer between GPUs failed");
+  return Track(asked == ncclSuccess ? state : asked, what);
 }
 
 Status Comm::Register(void* memory, size_t size_bytes, bool symmetric, Registration* out) noexcept {

@@ -2,14 +2,16 @@
 // NCCL, and until it has ended no other may be made.
 //
 // NCCL allows one thread at a time in a communicator, and abort only while none is there. So every
-// function but mutex() is called with mutex() held. Nothing waits while it is held.
+// function but mutex() and Drive() is called with mutex() held. Nothing waits while it is held.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "engine/communicator.h"
@@ -25,7 +27,7 @@ class Comm {
     ncclWindow_t window = nullptr;
   };
 
-  // Takes `comm`, which is ready, over.
+  // Takes `comm` over, which may still be connecting: busy.
   Comm(std::shared_ptr<const Library> library, ncclComm_t comm) noexcept
       : library_(std::move(library)), comm_(comm) {}
   ~Comm() { Abort(); }
@@ -45,8 +47,28 @@ class Comm {
   // communicator's: barriers are sums of it.
   Status Start(std::span<const Transfer> transfers, void* token, cudaStream_t stream) noexcept;
 
-  // Asks for errors that came up by themselves, and whether what was under way has ended.
-  Status Poll() noexcept;
+  // Asks for errors that came up by themselves, and whether what was under way (`what`) has ended.
+  Status Poll(const char* what = "a transfer between GPUs failed") noexcept;
+
+  // For calls that need time: calls step(), a Result<bool>() with the mutex held, whenever NCCL is
+  // not busy, until it says true; in between, without the mutex, check(), a Status() that may give
+  // up. kAborted: the communicator was aborted meanwhile.
+  template <typename Step, typename Check>
+  Status Drive(const char* what, const Step& step, const Check& check) {
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (aborted()) return Status::Error(StatusCode::kAborted, "the communicator has failed");
+        if (busy_) ENGINE_RETURN_IF_ERROR(Poll(what));
+        if (!busy_) {
+          ENGINE_ASSIGN_OR_RETURN(const bool done, step());
+          if (done) return {};
+        }
+      }
+      ENGINE_RETURN_IF_ERROR(check());
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
 
   // Makes `memory` known, so that NCCL need not copy. `symmetric`: as a window, which all ranks
   // must do at the same time; busy after it. Not busy and not aborted before.
@@ -75,7 +97,7 @@ class Comm {
   const std::shared_ptr<const Library> library_;
   std::mutex mutex_;
   ncclComm_t comm_;  // these three guarded by mutex_
-  bool busy_ = false;
+  bool busy_ = true;
   ncclComm_t child_ = nullptr;  // while a split keeps comm_ busy, a thread of NCCL's writes it
 };
 

@@ -1,11 +1,9 @@
 #include "communicator.h"
 
-#include <chrono>
 #include <exception>
 #include <mutex>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "cuda_error.h"
@@ -93,20 +91,22 @@ Result<NcclCommunicator::Token> NcclCommunicator::MakeToken(const GpuStream& str
 void NcclCommunicator::Close() noexcept {
   const kit::Clock::time_point deadline = kit::DeadlineIn(kCloseMs);
   bool begun = false;
-  for (;;) {
-    {
-      const std::lock_guard lock(comm_->mutex());
-      if (comm_->aborted()) return;
-      Status status = comm_->busy() ? comm_->Poll() : Status();
-      if (status.ok() && !comm_->busy()) {
-        if (begun) return comm_->Destroy();
-        begun = true;
-        status = comm_->Finish();
-      }
-      if (!status.ok() || kit::Clock::now() >= deadline) return comm_->Abort();
+  const auto step = [&]() -> Result<bool> {
+    if (begun) {
+      comm_->Destroy();
+      return true;
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
+    begun = true;
+    ENGINE_RETURN_IF_ERROR(comm_->Finish());
+    return false;
+  };
+  const Status status = comm_->Drive("the end of the communicator", step, [&]() -> Status {
+    if (kit::Clock::now() < deadline) return {};
+    return Status::Error(StatusCode::kTimeout, "the communicator did not end");
+  });
+  if (status.ok()) return;
+  const std::lock_guard lock(comm_->mutex());
+  comm_->Abort();
 }
 
 void* NcclCommunicator::Query(std::string_view id) noexcept {

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 namespace engine::nccl {
@@ -40,8 +39,7 @@ Result<std::unique_ptr<Comm>> Rendezvous::Meet() {
   } else {
     ENGINE_ASSIGN_OR_RETURN(ids.front(), MakeId());
   }
-  ENGINE_ASSIGN_OR_RETURN(const ncclComm_t comm, Begin(std::move(ids)));
-  return std::make_unique<Comm>(library_, comm);
+  return Connect(std::move(ids));
 }
 
 // An older NCCL would not look at it.
@@ -98,41 +96,30 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
   return ids;
 }
 
-Result<ncclComm_t> Rendezvous::Begin(std::vector<ncclUniqueId> ids) {
+Result<std::unique_ptr<Comm>> Rendezvous::Connect(std::vector<ncclUniqueId> ids) {
   ncclConfig_t config = MakeConfig(settings_);
   const Functions& call = library_->functions();
   const int ranks = ranks_.world_size, id_count = static_cast<int>(ids.size());
-  ncclComm_t comm = nullptr;
+  ncclComm_t made = nullptr;
   const ncclResult_t begun =
       id_count > 1
-          ? call.CommInitRankScalable(&comm, ranks, ranks_.rank, id_count, ids.data(), &config)
-          : call.CommInitRankConfig(&comm, ranks, ids.front(), ranks_.rank, &config);
-  Status status = library_->ToStatus(begun, "beginning a communicator", comm);
-  if (status.ok()) status = AwaitReady(comm);
-  if (status.ok()) return comm;
-  if (comm != nullptr) (void)call.CommAbort(comm);
-  return status;
-}
-
-Status Rendezvous::AwaitReady(ncclComm_t comm) {
+          ? call.CommInitRankScalable(&made, ranks, ranks_.rank, id_count, ids.data(), &config)
+          : call.CommInitRankConfig(&made, ranks, ids.front(), ranks_.rank, &config);
+  auto comm = std::make_unique<Comm>(library_, made);  // aborts what does not become ready
+  ENGINE_RETURN_IF_ERROR(library_->ToStatus(begun, "beginning a communicator", made));
+  const auto is_ready = []() -> Result<bool> { return true; };
   kit::Clock::time_point next_look = kit::Clock::now() + kLookAround;
-  for (;;) {
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = library_->functions().CommGetAsyncError(comm, &state);
-    const ncclResult_t result = asked == ncclSuccess ? state : asked;
-    if (result == ncclSuccess) return {};
-    ENGINE_RETURN_IF_ERROR(library_->ToStatus(result, "connecting the GPUs of all ranks", comm));
+  ENGINE_RETURN_IF_ERROR(comm->Drive("connecting the GPUs of all ranks", is_ready, [&]() -> Status {
     const kit::Clock::time_point now = kit::Clock::now();
     if (now >= rendezvous_.deadline()) {
-      return DidNotConnect(ranks_.rank, ranks_.world_size, settings_.rendezvous_timeout_ms);
+      return DidNotConnect(ranks_.rank, ranks, settings_.rendezvous_timeout_ms);
     }
-    if (ranks_.world_size > 1 && now >= next_look) {
-      bool here = false;
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(rendezvous_.prefix(), &here));
-      next_look = now + kLookAround;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+    if (ranks == 1 || now < next_look) return {};
+    next_look = now + kLookAround;
+    bool here = false;
+    return host_.StoreHas(rendezvous_.prefix(), &here);
+  }));
+  return comm;
 }
 
 Status DidNotConnect(int32_t rank, int32_t size, int64_t timeout_ms) noexcept {

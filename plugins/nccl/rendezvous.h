@@ -46,8 +46,7 @@ class Rendezvous {
   Status CheckPolicy();
   Result<ncclUniqueId> MakeId();
   Result<std::vector<ncclUniqueId>> ShareIds();
-  Result<ncclComm_t> Begin(std::vector<ncclUniqueId> ids);
-  Status AwaitReady(ncclComm_t comm);
+  Result<std::unique_ptr<Comm>> Connect(std::vector<ncclUniqueId> ids);
 
   Host& host_;
   const std::shared_ptr<const Library> library_;

@@ -1,11 +1,8 @@
 #include "split.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cinttypes>
 #include <cstdio>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -59,7 +56,9 @@ Result<std::unique_ptr<Comm>> Split::Begin(Comm& parent, Pipeline& pipeline, int
   std::unique_ptr<Comm> child;
   if (made == nullptr) return child;
   child = std::make_unique<Comm>(parent.shared_library(), made);
-  ENGINE_RETURN_IF_ERROR(AwaitReady(*child));
+  const auto is_ready = []() -> Result<bool> { return true; };
+  ENGINE_RETURN_IF_ERROR(
+      child->Drive("splitting a communicator", is_ready, [this] { return GiveUp(); }));
   return child;
 }
 
@@ -68,44 +67,23 @@ Status Split::AwaitChild(Comm& parent, Pipeline& pipeline, int32_t color, int32_
                          ncclComm_t* child) {
   ncclConfig_t config = MakeConfig(settings_);
   config.splitShare = 0;  // they work at the same time
-  for (bool begun = false;;) {
-    {
-      const std::lock_guard lock(parent.mutex());
-      if (parent.aborted()) return failure_.reason();
-      if (parent.busy()) ENGINE_RETURN_IF_ERROR(parent.Poll());
-      if (!begun && !parent.busy() && !pipeline.has_waiting()) {
-        begun = true;
-        ENGINE_RETURN_IF_ERROR(parent.Split(color, key, config));
-      }
-      if (begun && !parent.busy()) {
-        *child = parent.TakeChild();
-        return {};
-      }
-    }
-    ENGINE_RETURN_IF_ERROR(Pause());
-  }
+  bool begun = false;
+  const auto step = [&]() -> Result<bool> {
+    if (!begun && pipeline.has_waiting()) return false;
+    if (!std::exchange(begun, true)) ENGINE_RETURN_IF_ERROR(parent.Split(color, key, config));
+    if (parent.busy()) return false;
+    *child = parent.TakeChild();  // with the mutex: an abort would take it too
+    return true;
+  };
+  const Status status = parent.Drive("splitting a communicator", step, [this] { return GiveUp(); });
+  return !status.ok() && failure_.raised() ? failure_.reason() : status;
 }
 
-// Nobody else knows of it yet, but a lock is due.
-Status Split::AwaitReady(Comm& child) {
-  for (;;) {
-    {
-      const std::lock_guard lock(child.mutex());
-      ENGINE_RETURN_IF_ERROR(child.Poll());
-      if (!child.busy()) return {};
-    }
-    ENGINE_RETURN_IF_ERROR(Pause());
-  }
-}
-
-Status Split::Pause() {
+Status Split::GiveUp() {
   if (failure_.raised()) return failure_.reason();
-  if (kit::Clock::now() >= deadline_) {
-    return DidNotConnect(parents_.names[static_cast<size_t>(parents_.rank)], parents_.size(),
-                         settings_.rendezvous_timeout_ms);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return {};
+  if (kit::Clock::now() < deadline_) return {};
+  return DidNotConnect(parents_.names[static_cast<size_t>(parents_.rank)], parents_.size(),
+                       settings_.rendezvous_timeout_ms);
 }
 
 }  // namespace engine::nccl

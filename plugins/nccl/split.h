@@ -36,8 +36,7 @@ class Split {
  private:
   Status AwaitChild(Comm& parent, Pipeline& pipeline, int32_t color, int32_t key,
                     ncclComm_t* child);
-  Status AwaitReady(Comm& child);
-  Status Pause();
+  Status GiveUp();  // or not
 
   Host& host_;
   const kit::Members& parents_;

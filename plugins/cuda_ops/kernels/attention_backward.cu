@@ -103,32 +103,6 @@ struct KeyGradients {
   float dv[BackwardTiles<kHeadSize>::kRowTiles][kHeadSize / 8][4];
 };
 
-// Hides scores from the exponential where hidden(row, column): a pass of its own, as few tiles have
-// any that are. Row and column are those of lane 0; LaneRow and LaneColumn are to be added.
-template <int kRowTiles, int kColumnTiles, typename Hidden>
-__device__ inline void HideScores(float (&scores)[kRowTiles][kColumnTiles][4],
-                                  const Hidden& hidden) {
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (hidden(16 * r + AccumulatorRow(0, i), 8 * n + AccumulatorColumn(0, i))) {
-          scores[r][n][i] = -INFINITY;
-        }
-      }
-    }
-  }
-}
-
-__device__ inline int32_t LaneRow() {
-  return AccumulatorRow(Lane(), 0);
-}
-__device__ inline int32_t LaneColumn() {
-  return AccumulatorColumn(Lane(), 0);
-}
-
 // What the warps of a block see of one tile of queries.
 struct QueryTile {
   const Bf16 *q, *dy;
@@ -271,14 +245,7 @@ __device__ inline void VisitKeys(
   if (shape.causal && first_key >= first_query + 16 * kRowTiles) return;  // none is visible
   float p[kRowTiles][kColumnTiles][4], ds[kRowTiles][kColumnTiles][4];
   MultiplyRows<kHeadSize>(p, q, own_row, k, strip);
-  if (first_key + Tiles::kStrip > shape.length ||
-      (shape.causal && first_key + Tiles::kStrip > first_query + 1)) {
-    const int32_t left = shape.length - first_key - LaneColumn();              // keys
-    const int32_t ahead = first_query + LaneRow() - first_key - LaneColumn();  // queries of keys
-    HideScores(p, [&](int query, int key) {
-      return key >= left || (shape.causal && key - query > ahead);
-    });
-  }
+  MaskScores(p, first_query, first_key, shape);
   MultiplyRows<kHeadSize>(ds, dy, own_row, v, strip);
   const float scale = arguments.scale * kLog2E;
 #pragma unroll

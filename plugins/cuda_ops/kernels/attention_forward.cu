@@ -38,25 +38,6 @@ struct ForwardBlock {
   static_assert(kSharedBytes <= kSharedLimit, "every device has so much");
 };
 
-// Hides from the warp's scores keys that a query must not see: those behind the last, and, when
-// causal, those behind the query.
-template <int kRowTiles, int kColumnTiles>
-__device__ inline void MaskScores(float (&scores)[kRowTiles][kColumnTiles][4], int32_t first_query,
-                                  int32_t first_key, const AttentionShape& shape) {
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int32_t query = first_query + 16 * r + AccumulatorRow(Lane(), i);
-        const int32_t key = first_key + 8 * n + AccumulatorColumn(Lane(), i);
-        if (key >= shape.length || (shape.causal && key > query)) scores[r][n][i] = -INFINITY;
-      }
-    }
-  }
-}
-
 // Scores become exp(score - largest), with what was summed up so far brought to the new largest.
 // `scale` is that of scores, for powers of 2. The first tile of keys has one that the row sees, so
 // `largest` is finite from then on.
@@ -141,9 +122,7 @@ __device__ inline void VisitKeys(const Bf16* queries, int own_row, const Bf16* k
   if (shape.causal && first_key >= first_query + 16 * kRowTiles) return;  // none is visible
   float scores[kRowTiles][kKeys / 8][4];
   MultiplyRows<kHeadSize>(scores, queries, own_row, keys, 0);
-  if (first_key + kKeys > shape.length || (shape.causal && first_key + kKeys > first_query + 1)) {
-    MaskScores(scores, first_query, first_key, shape);
-  }
+  MaskScores(scores, first_query, first_key, shape);
   ExponentiateScores<kHeadSize>(scores, arguments.scale * kLog2E, state);
   MultiplyColumns<kHeadSize>(state->sums, scores, values, 0);
 }

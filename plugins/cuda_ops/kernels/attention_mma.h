@@ -5,6 +5,7 @@
 // `own_row` of the tiles that the block owns. `right` is a tile that all warps visit.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/attention_tiles.h"
@@ -143,6 +144,31 @@ __device__ inline void MultiplyColumns(float (&sums)[kRowTiles][kColumns / 8][4]
       for (int r = 0; r < kRowTiles; ++r) {
         MultiplyAdd(sums[r][n], left[r], factors[0], factors[1]);
         MultiplyAdd(sums[r][n + 1], left[r], factors[2], factors[3]);
+      }
+    }
+  }
+}
+
+// Hides from the warp's scores (rows are queries from `first_query` on, columns keys from
+// `first_key` on) the keys that a query must not see: those behind the last, and, when causal, those
+// behind the query. A pass of its own, as few tiles have any. What depends on the lane is in `left`
+// and `ahead`, the rest are constants.
+template <int kRowTiles, int kColumnTiles>
+__device__ inline void MaskScores(float (&scores)[kRowTiles][kColumnTiles][4], int32_t first_query,
+                                  int32_t first_key, const AttentionShape& shape) {
+  const int32_t end = first_key + 8 * kColumnTiles;
+  if (end <= shape.length && (!shape.causal || end <= first_query + 1)) return;
+  const int32_t column = AccumulatorColumn(Lane(), 0), row = AccumulatorRow(Lane(), 0);
+  const int32_t left = shape.length - first_key - column;        // keys
+  const int32_t ahead = first_query + row - first_key - column;  // queries of keys
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int query = 16 * r + AccumulatorRow(0, i), key = 8 * n + AccumulatorColumn(0, i);
+        if (key >= left || (shape.causal && key - query > ahead)) scores[r][n][i] = -INFINITY;
       }
     }
   }

@@ -1,11 +1,8 @@
 #include "kernels/dropout.h"
-#include "kernels/element.h"
-#include "kernels/launch.h"
+#include "kernels/packs.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-constexpr int kThreads = 256;
 
 // kPack divides `count`.
 template <typename T, int kPack>

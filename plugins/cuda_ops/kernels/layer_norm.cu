@@ -3,9 +3,8 @@
 // packs t, t + threads, ...
 #include <initializer_list>
 
-#include "kernels/element.h"
-#include "kernels/launch.h"
 #include "kernels/layer_norm.h"
+#include "kernels/packs.h"
 #include "kernels/reduce.h"
 
 namespace engine::cuda_ops {
@@ -20,40 +19,27 @@ constexpr int kGradientThreads = kGradientWarps * kWarp;
 constexpr int kBlocksPerMultiprocessor = 3;
 constexpr int kMinRows = 32;  // of one part
 
-template <typename T, int kPack>
-__device__ void LoadFloats(const T* source, float (&target)[kPack]) {
-  const auto pack = *reinterpret_cast<const Pack<T, kPack>*>(source);
-  for (int j = 0; j < kPack; ++j) target[j] = ToFloat(pack.at[j]);
-}
-
-template <typename T, int kPack>
-__device__ void StoreFloats(const float (&source)[kPack], T* target) {
-  Pack<T, kPack> pack;
-  for (int j = 0; j < kPack; ++j) pack.at[j] = FromFloat<T>(source[j]);
-  *reinterpret_cast<Pack<T, kPack>*>(target) = pack;
-}
-
 // What is normalised: x, or x + addend as it is stored, which is stored.
 template <typename T, int kPack>
 __device__ void LoadRow(const LayerNormForward<T>& call, int64_t index, float (&values)[kPack]) {
-  LoadFloats<T, kPack>(call.x + index, values);
+  LoadFloats<kPack>(call.x + index, values);
   if (call.addend == nullptr) return;
   float addend[kPack];
-  LoadFloats<T, kPack>(call.addend + index, addend);
+  LoadFloats<kPack>(call.addend + index, addend);
   for (int j = 0; j < kPack; ++j) values[j] = ToFloat(FromFloat<T>(values[j] + addend[j]));
-  StoreFloats<T, kPack>(values, call.sum + index);
+  PutPack<kPack>(call.sum + index, values, false);
 }
 
 template <typename T, int kPack>
 __device__ void StoreNormalized(const LayerNormForward<T>& call, int64_t row, int64_t column,
                                 RowStatistics statistics, const float (&values)[kPack]) {
   float weight[kPack], bias[kPack], y[kPack];
-  LoadFloats<float, kPack>(call.weight + column, weight);
-  LoadFloats<float, kPack>(call.bias + column, bias);
+  LoadFloats<kPack>(call.weight + column, weight);
+  LoadFloats<kPack>(call.bias + column, bias);
   for (int j = 0; j < kPack; ++j) {
     y[j] = (values[j] - statistics.mean) * statistics.inverse_deviation * weight[j] + bias[j];
   }
-  StoreFloats<T, kPack>(y, call.y + row * call.width + column);
+  PutPack<kPack>(call.y + row * call.width + column, y, false);
 }
 
 __device__ float InverseDeviation(float squares, int64_t width, float epsilon) {
@@ -114,7 +100,7 @@ __global__ void ForwardByBlock(const LayerNormForward<T> call) {
   statistics.mean = BlockReduce(sum, AddFloats(), 0.0f, scratch) / static_cast<float>(call.width);
   float squares = 0;
   for (int64_t column = begin; column < call.width; column += kStride) {
-    LoadFloats<T, kPack>(stored + column, values);
+    LoadFloats<kPack>(stored + column, values);
     for (int j = 0; j < kPack; ++j) {
       const float difference = values[j] - statistics.mean;
       squares += difference * difference;
@@ -123,7 +109,7 @@ __global__ void ForwardByBlock(const LayerNormForward<T> call) {
   statistics.inverse_deviation =
       InverseDeviation(BlockReduce(squares, AddFloats(), 0.0f, scratch), call.width, call.epsilon);
   for (int64_t column = begin; column < call.width; column += kStride) {
-    LoadFloats<T, kPack>(stored + column, values);
+    LoadFloats<kPack>(stored + column, values);
     StoreNormalized<T, kPack>(call, row, column, statistics, values);
   }
   if (threadIdx.x == 0 && call.statistics != nullptr) call.statistics[row] = statistics;
@@ -148,10 +134,10 @@ __device__ void StoreGradient(const LayerNormBackward<T>& call, int64_t index,
     for (int j = 0; j < kPack; ++j) dx[j] += ToFloat(dsum.at[j]);
   }
   if (call.sum) {
-    LoadFloats<T, kPack>(call.dx + index, before);
+    LoadFloats<kPack>(call.dx + index, before);
     for (int j = 0; j < kPack; ++j) dx[j] += before[j];
   }
-  StoreFloats<T, kPack>(dx, call.dx + index);
+  PutPack<kPack>(call.dx + index, dx, false);
 }
 
 // Block b is part b of the rows; its warps take turns. A lane adds up what its columns get.
@@ -175,12 +161,10 @@ __global__ void __launch_bounds__(kGradientThreads, kBlocksPerMultiprocessor)
       const int column = (i * kWarp + lane) * kPack;
       if (column >= call.width) continue;
       float weight[kPack];
-      LoadFloats<T, kPack>(call.x + row * call.width + column, n[i]);
-      LoadFloats<T, kPack>(call.dy + row * call.width + column, g[i]);
-      LoadFloats<float, kPack>(call.weight + column, weight);
-      if (adds) {
-        dsum[i] = *reinterpret_cast<const Pack<T, kPack>*>(call.dsum + row * call.width + column);
-      }
+      LoadFloats<kPack>(call.x + row * call.width + column, n[i]);
+      LoadFloats<kPack>(call.dy + row * call.width + column, g[i]);
+      LoadFloats<kPack>(call.weight + column, weight);
+      if (adds) dsum[i] = LoadPack<kPack>(call.dsum + row * call.width + column);
       for (int j = 0; j < kPack; ++j) {
         n[i][j] = (n[i][j] - statistics.mean) * statistics.inverse_deviation;
         dweight[i][j] += g[i][j] * n[i][j];
@@ -236,9 +220,9 @@ __global__ void InputGradientByBlock(const LayerNormBackward<T> call) {
   const RowStatistics statistics = call.statistics[row];
   float n[kPack], g[kPack], weight[kPack];
   const auto load = [&](int64_t column) {
-    LoadFloats<T, kPack>(call.x + first + column, n);
-    LoadFloats<T, kPack>(call.dy + first + column, g);
-    LoadFloats<float, kPack>(call.weight + column, weight);
+    LoadFloats<kPack>(call.x + first + column, n);
+    LoadFloats<kPack>(call.dy + first + column, g);
+    LoadFloats<kPack>(call.weight + column, weight);
     for (int j = 0; j < kPack; ++j) {
       n[j] = (n[j] - statistics.mean) * statistics.inverse_deviation;
       g[j] *= weight[j];
@@ -259,9 +243,7 @@ __global__ void InputGradientByBlock(const LayerNormBackward<T> call) {
   for (int64_t column = begin; column < call.width; column += kStride) {
     load(column);
     Pack<T, kPack> dsum = {};
-    if (call.dsum != nullptr) {
-      dsum = *reinterpret_cast<const Pack<T, kPack>*>(call.dsum + first + column);
-    }
+    if (call.dsum != nullptr) dsum = LoadPack<kPack>(call.dsum + first + column);
     StoreGradient<T, kPack>(call, first + column, statistics, means, n, g, dsum);
   }
 }

@@ -43,6 +43,12 @@ __device__ inline void StorePack(T* to, const Pack<T, kCount>& pack) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
+template <int kCount, typename T>
+__device__ inline void LoadFloats(const T* from, float (&values)[kCount]) {
+  const auto pack = LoadPack<kCount>(from);
+  for (int j = 0; j < kCount; ++j) values[j] = ToFloat(pack.at[j]);
+}
+
 // Elements become `values`, or have them added.
 template <int kCount, typename T>
 __device__ inline void PutPack(T* to, const float (&values)[kCount], bool sum) {

@@ -59,7 +59,7 @@ Results RunOp(const AttentionShape& full, const Settings& settings) {
   const OptionValue values[] = {
       {.name = "heads", .type = OptionType::kInt, .integer = full.heads},
       {.name = "causal", .type = OptionType::kBool, .integer = full.causal}};
-  const std::unique_ptr<Op> op(MakeAttention({.name = "attention",
+  const std::unique_ptr<Op> op(kMakeAttention({.name = "attention",
                                               .device = device.get(),
                                               .precision = Precision::kBFloat16,
                                               .attention = &plans},

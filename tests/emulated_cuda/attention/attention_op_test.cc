@@ -25,7 +25,7 @@ class OpRun {
     const OptionValue values[] = {
         {.name = "heads", .type = OptionType::kInt, .integer = shape.heads},
         {.name = "causal", .type = OptionType::kBool, .integer = shape.causal ? 1 : 0}};
-    op_.reset(MakeAttention({.name = "attention",
+    op_.reset(kMakeAttention({.name = "attention",
                              .device = device_.get(),
                              .precision = kIsBf16 ? Precision::kBFloat16 : Precision::kFloat32},
                             Options(values)));
