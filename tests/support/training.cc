@@ -96,6 +96,12 @@ std::map<std::string, std::vector<uint8_t>> TensorsOf(const std::string& checkpo
   return tensors;
 }
 
+std::vector<float> FloatsOf(const std::vector<uint8_t>& bytes) {
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
 std::vector<double> LossesOf(const std::string& metrics) {
   std::vector<double> losses;
   std::ifstream file(metrics);
@@ -104,6 +110,16 @@ std::vector<double> LossesOf(const std::string& metrics) {
     if (object["event"] == "step") losses.push_back(object["loss"]);
   }
   return losses;
+}
+
+nlohmann::json LastEvent(const std::string& metrics, const std::string& event) {
+  nlohmann::json last;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_discarded() && object["event"] == event) last = object;
+  }
+  return last;
 }
 
 void ExpectSameLosses(const std::vector<double>& actual, const std::vector<double>& expected,
@@ -118,10 +134,8 @@ void ExpectSameTensors(const std::string& actual, const std::string& expected, d
   const auto all = TensorsOf(actual);
   for (const auto& [name, bytes] : TensorsOf(expected)) {
     ASSERT_TRUE(all.contains(name)) << name;
-    ASSERT_EQ(all.at(name).size(), bytes.size()) << name;
-    std::vector<float> a(bytes.size() / sizeof(float)), b(a.size());
-    std::memcpy(a.data(), all.at(name).data(), bytes.size());
-    std::memcpy(b.data(), bytes.data(), bytes.size());
+    const std::vector<float> a = FloatsOf(all.at(name)), b = FloatsOf(bytes);
+    ASSERT_EQ(a.size(), b.size()) << name;
     float largest = 0;
     for (float value : b) largest = std::max(largest, std::abs(value));
     for (size_t i = 0; i < a.size(); ++i) {

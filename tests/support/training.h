@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,14 @@ inline Training TrainWithThreads(const std::string& config_text, int ranks,
 // The tensors of a checkpoint, parameters and optimizer states, as bytes.
 std::map<std::string, std::vector<uint8_t>> TensorsOf(const std::string& checkpoint);
 
+// The numbers of a float32 tensor.
+std::vector<float> FloatsOf(const std::vector<uint8_t>& bytes);
+
 // The losses of the steps in a file of metrics.
 std::vector<double> LossesOf(const std::string& metrics);
+
+// The last event of a kind in a file of metrics, which may end within a line; null: none.
+nlohmann::json LastEvent(const std::string& metrics, const std::string& event);
 
 // The test fails where two lists differ by more than `tolerance`, relative to the expected value.
 void ExpectSameLosses(const std::vector<double>& actual, const std::vector<double>& expected,

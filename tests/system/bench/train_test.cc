@@ -1,8 +1,5 @@
 // Comparisons of whole runs, with runs that take milliseconds.
-#include <signal.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/system/cli/cli_test.h"
@@ -12,7 +9,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+
+constexpr char kCommand[] = "bench train run.pbtxt -n 2 --warmup 2 --steps ";
+const std::string kShort = std::string(kCommand) + "8 --blocks 1 --quiet ";
 
 class BenchTrain : public CliTest {
  protected:
@@ -22,34 +21,21 @@ class BenchTrain : public CliTest {
   }
   // Everything that is needed while it runs lies below tmp/, and nothing of it stays.
   void TearDown() override {
-    std::vector<std::string> left;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "tmp")) {
-      left.push_back(entry.path().native());
-    }
-    EXPECT_THAT(left, IsEmpty());
+    EXPECT_TRUE(std::filesystem::is_empty(folder_ / "tmp"));
     CliTest::TearDown();
   }
 
-  std::unique_ptr<EngineProcess> Start(std::vector<std::string> more) const {
-    std::vector<std::string> arguments = {"bench", "train",    "run.pbtxt", "-n",
-                                          "2",     "--warmup", "2"};
-    if (std::find(more.begin(), more.end(), "--steps") == more.end()) {
-      arguments.insert(arguments.end(), {"--steps", "8"});
-    }
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return std::make_unique<EngineProcess>(
-        folder_.path().native(), arguments,
-        std::map<std::string, std::string>{{"TMPDIR", folder_ / "tmp"}});
+  Outcome Bench(const std::string& words) const {
+    return Run(words, {{"TMPDIR", folder_ / "tmp"}});
   }
-  Outcome Bench(const std::vector<std::string>& more) const { return Start(more)->Wait(); }
 };
 
 TEST_F(BenchTrain, WritesAllItsReports) {
-  const Outcome outcome = Bench({"--a", "tcp,fifo_sched", "--b", "tcp,priority_sched", "--blocks",
-                                 "1", "--baseline-null", "--out", "out"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("equal at every step of every run"),
-                                 HasSubstr("computation F + B"), HasSubstr("not separable")));
+  const Outcome outcome = Bench(std::string(kCommand) +
+                                "8 --a tcp,fifo_sched --b tcp,priority_sched --blocks 1 "
+                                "--baseline-null --out out");
+  EXPECT_THAT(Output(outcome), AllOf(HasSubstr("equal at every step of every run"),
+                                     HasSubstr("computation F + B"), HasSubstr("not separable")));
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 5) << outcome.err;
 
   const auto json = nlohmann::json::parse(Read("out/results.json"));
@@ -70,60 +56,49 @@ TEST_F(BenchTrain, WritesAllItsReports) {
 
 #ifdef ENGINE_TEST_ZMQ_PS
 TEST_F(BenchTrain, BothSidesHaveServers) {
-  const Outcome outcome =
-      Bench({"--servers", "2", "--a", "zmq_ps,fifo_sched", "--b", "zmq_ps,priority_sched",
-             "--blocks", "1", "--quiet", "--format", "json"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto json = nlohmann::json::parse(outcome.out);
+  const auto json = nlohmann::json::parse(Output(
+      Bench(kShort + "--servers 2 --a zmq_ps,fifo_sched --b zmq_ps,priority_sched --format json")));
   EXPECT_EQ(json["request"]["servers"], 2);
   EXPECT_EQ(json["runs"].size(), 4u);
 }
 #endif
 
 TEST_F(BenchTrain, AControlComparesAWithItself) {
-  const Outcome outcome = Bench({"--aa", "--blocks", "1", "--quiet", "--format", "json"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Outcome outcome = Bench(kShort + "--aa --format json");
+  const auto json = nlohmann::json::parse(Output(outcome));
   EXPECT_EQ(outcome.err, "");
-  const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["request"]["a_against_itself"], true);
   EXPECT_THAT(json["conclusion"].get<std::string>(), HasSubstr("control passed"));
 }
 
 TEST_F(BenchTrain, GivesNoConclusionOnDifferentLosses) {
-  const Outcome outcome =
-      Bench({"--b-set", "train.learning_rate.base=0.1", "--blocks", "1", "--quiet"});
+  const Outcome outcome = Bench(kShort + "--b-set train.learning_rate.base=0.1");
   EXPECT_EQ(outcome.exit_code, 65);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("no conclusion: A and B do not compute the same thing"),
                                  HasSubstr("in run 1 (A)"), HasSubstr("in run 2 (B)")));
   EXPECT_THAT(outcome.out, HasSubstr("differ at step"));
 }
 
-TEST_F(BenchTrain, RefusesBeforeItRunsAnything) {
-  EXPECT_THAT(Refusal(Bench({"--b", "no_such"}), 79),
-              AllOf(HasSubstr("side B"), HasSubstr("no_such")));
-  EXPECT_THAT(Refusal(Bench({"--b-set", "train.steppes=1"}), 78),
-              AllOf(HasSubstr("side B"), HasSubstr("steppes")));
-  EXPECT_THAT(Refusal(Bench({"--b", "priority_sched", "--out", "run.pbtxt/out"}), 203),
-              HasSubstr("run.pbtxt/out"));
-  EXPECT_THAT(Refusal(Bench({}), 2), HasSubstr("A and B are the same"));
-  EXPECT_THAT(Refusal(Bench({"--aa", "--b", "fifo_sched"}), 2), HasSubstr("--aa"));
-  EXPECT_THAT(Refusal(Bench({"--b", "fifo_sched", "--profile", "x"}), 2), HasSubstr("--profile"));
-}
-
-TEST_F(BenchTrain, AFailingRunIsNamed) {
-  const Outcome outcome = Bench(
-      {"--b-set", "data.mnist.images=nothing", "--b-set", "data.mnist.labels=nothing", "--quiet"});
-  EXPECT_THAT(Refusal(outcome, 66), AllOf(HasSubstr("a run of B failed"), HasSubstr("nothing")));
-}
-
-TEST_F(BenchTrain, ARunThatDoesNotEndIsStopped) {
-  const Outcome outcome =
-      Bench({"--b", "priority_sched", "--steps", "900000", "--timeout", "0.5", "--quiet"});
-  EXPECT_THAT(Refusal(outcome, 202), HasSubstr("not done within"));
+TEST_F(BenchTrain, RefusesWhatCannotBeCompared) {
+  const std::vector<Mistake> mistakes = {
+      {"8 --b no_such", 79, AllOf(HasSubstr("side B"), HasSubstr("no_such"))},
+      {"8 --b-set train.steppes=1", 78, AllOf(HasSubstr("side B"), HasSubstr("steppes"))},
+      {"8 --b priority_sched --out run.pbtxt/out", 203, HasSubstr("run.pbtxt/out")},
+      {"8", 2, HasSubstr("A and B are the same")},
+      {"8 --aa --b fifo_sched", 2, HasSubstr("--aa")},
+      {"8 --b fifo_sched --profile x", 2, HasSubstr("--profile")},
+      {"8 --quiet --b-set data.mnist.images=nothing --b-set data.mnist.labels=nothing", 66,
+       AllOf(HasSubstr("a run of B failed"), HasSubstr("nothing"))},
+      {"900000 --quiet --b priority_sched --timeout 0.5", 202, HasSubstr("not done within")},
+  };
+  for (const auto& [steps, exit_code, sentence] : mistakes) {
+    EXPECT_THAT(Refusal(Bench(kCommand + steps), exit_code), sentence) << steps;
+  }
 }
 
 TEST_F(BenchTrain, CtrlCLeavesNothingBehind) {
-  auto process = Start({"--b", "priority_sched", "--steps", "900000"});
+  auto process =
+      Start(std::string(kCommand) + "900000 --b priority_sched", {{"TMPDIR", folder_ / "tmp"}});
   // The bench, the launcher of a run, its ranks.
   Await("a run", [&] {
     for (const int child : process->Children()) {

@@ -28,158 +28,112 @@ class BadInput : public CliTest {
   }
 
   std::string RefusedData(int exit_code) {
-    const std::string sentence = Refusal(Run({"run", "mnist.pbtxt", "-n", "2"}), exit_code);
-    ExpectUntouched();
-    return sentence;
-  }
-  void ExpectUntouched() const {
+    const std::string sentence = Refusal(Run("run mnist.pbtxt -n 2"), exit_code);
     EXPECT_EQ(Read("model.safetensors"), "an earlier model");
     EXPECT_EQ(Read("run.jsonl"), "earlier metrics\n");
+    return sentence;
   }
 };
 
 TEST_F(BadInput, TheFilesThatTheOtherTestsBreakAreGood) {
-  const Outcome outcome = Run({"run", "mnist.pbtxt", "-n", "2"});
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  Output(Run("run mnist.pbtxt -n 2"));
   EXPECT_NE(Read("model.safetensors"), "an earlier model");
   EXPECT_THAT(Read("run.jsonl"), StartsWith("{\"event\":\"step\""));
 }
 
-TEST_F(BadInput, TruncatedIdx) {
-  const std::string images = IdxImages(20);
-  folder_.Write("images.idx", images.substr(0, images.size() - 1));
-  EXPECT_THAT(RefusedData(65), HasSubstr("images.idx"));
-  const std::string packed = Gzip(images);
-  folder_.Write("images.idx", packed.substr(0, packed.size() / 2));
-  EXPECT_THAT(RefusedData(65), HasSubstr("images.idx"));
-  folder_.Write("images.idx", "");
-  EXPECT_THAT(RefusedData(65), HasSubstr("images.idx"));
-}
-
 TEST_F(BadInput, WrongIdx) {
-  folder_.Write("images.idx", IdxLabels(20));
-  EXPECT_THAT(RefusedData(65), HasSubstr("images.idx"));
-  folder_.Write("images.idx", "just some text, which is no image");
-  EXPECT_THAT(RefusedData(65), HasSubstr("images.idx"));
-  folder_.Write("images.idx", IdxImages(20));
+  const std::string images = IdxImages(20), packed = Gzip(images);
+  for (const std::string& wrong :
+       {images.substr(0, images.size() - 1), packed.substr(0, packed.size() / 2), std::string(),
+        IdxLabels(20), std::string("just some text, which is no image")}) {
+    folder_.Write("images.idx", wrong);
+    EXPECT_THAT(RefusedData(65), HasSubstr("images.idx")) << wrong.size() << " bytes";
+  }
+  folder_.Write("images.idx", images);
   folder_.Write("labels.idx", IdxLabels(19));
   EXPECT_THAT(RefusedData(65), AllOf(HasSubstr("19"), HasSubstr("20")));
-}
-
-TEST_F(BadInput, MissingData) {
   std::filesystem::remove(folder_ / "labels.idx");
   EXPECT_THAT(RefusedData(66), HasSubstr("labels.idx"));
 }
 
-TEST_F(BadInput, MissingConfiguration) {
-  EXPECT_THAT(Refusal(Run({"run", "nothing.pbtxt"}), 66), HasSubstr("nothing.pbtxt"));
-}
-
 TEST_F(BadInput, UnknownKeyIsFoundByLineAndColumn) {
-  folder_.Write("wrong.pbtxt", std::string(CliTest::kConfig) + "output { metrix: \"a\" }\n");
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"run"}, {"config", "check"}, {"config", "print"}}) {
-    std::vector<std::string> arguments = command;
-    arguments.push_back("wrong.pbtxt");
-    const Outcome outcome = Run(arguments);
+  folder_.Write("wrong.pbtxt", std::string(kConfig) + "output { metrix: \"a\" }\n");
+  for (const std::string command : {"run", "config check", "config print"}) {
+    const Outcome outcome = Run(command + " wrong.pbtxt");
     EXPECT_EQ(outcome.exit_code, 78);
     EXPECT_EQ(outcome.out, "");
-    EXPECT_THAT(outcome.err, StartsWith("engine: wrong.pbtxt:6:10: unknown key 'metrix'"));
-    EXPECT_THAT(outcome.err, HasSubstr("did you mean 'metrics'?"));
+    EXPECT_THAT(outcome.err, AllOf(StartsWith("engine: wrong.pbtxt:6:10: unknown key 'metrix'"),
+                                   HasSubstr("did you mean 'metrics'?")));
   }
 }
 
-TEST_F(BadInput, WrongOverrides) {
-  const auto refusal = [&](const char* set, int exit_code) {
-    return Refusal(RunConfig({"--set", set}), exit_code);
-  };
-  EXPECT_THAT(refusal("train.stepps=3", 78), HasSubstr("did you mean 'steps'?"));
-  EXPECT_THAT(refusal("train.steps=many", 78), HasSubstr("--set train.steps=many"));
-  EXPECT_THAT(refusal("train.steps=0", 78), HasSubstr("--set train.steps=0"));
-  EXPECT_THAT(refusal("train", 78), HasSubstr("--set train"));
-  EXPECT_THAT(refusal("sgd.momentum=2", 78), HasSubstr("momentum"));
-}
-
-TEST_F(BadInput, AModelThatDoesNotFitItsData) {
+TEST_F(BadInput, WrongConfigurationsAreRefused) {
   folder_.Write("text.txt", std::string(1000, 'x'));
-  EXPECT_THAT(Refusal(RunConfig({"--set", "model.gpt.width=16"}), 78), HasSubstr("model.gpt"));
-  EXPECT_THAT(
-      Refusal(RunConfig({"--set", "data.text.path=text.txt", "--set", "model.gpt.width=15"}), 78),
-      HasSubstr("the width 15 must be a multiple of the number of heads, 4"));
+  ExpectRefused({
+      {"run nothing.pbtxt", 66, HasSubstr("nothing.pbtxt")},
+      {"run run.pbtxt --set train.stepps=3", 78, HasSubstr("did you mean 'steps'?")},
+      {"run run.pbtxt --set train.steps=many", 78, HasSubstr("--set train.steps=many")},
+      {"run run.pbtxt --set train.steps=0", 78, HasSubstr("--set train.steps=0")},
+      {"run run.pbtxt --set train", 78, HasSubstr("--set train")},
+      {"run run.pbtxt --set sgd.momentum=2", 78, HasSubstr("momentum")},
+      {"run run.pbtxt --set model.gpt.width=16", 78, HasSubstr("model.gpt")},
+      {"run run.pbtxt --set data.text.path=text.txt --set model.gpt.width=15", 78,
+       HasSubstr("the width 15 must be a multiple of the number of heads, 4")},
+  });
 }
 
-TEST_F(BadInput, Plugins) {
-  EXPECT_THAT(Refusal(RunConfig({"--plugins", "gluu"}), 79), HasSubstr("gluu"));
-  EXPECT_THAT(Refusal(RunConfig({"--plugins", "tcp,null"}), 79),
-              AllOf(HasSubstr("'tcp' and 'null'"), HasSubstr("communicator")));
-  folder_.Write("few.pbtxt",
-                "model { mlp { hidden: [16] } } data { synthetic {} }\n"
-                "train { steps: 1 global_batch: 8 }\n"
-                "plugins: [\"tcp\", \"fifo_sched\", \"cpu_ops\"]\n");
-  EXPECT_THAT(Refusal(Run({"run", "few.pbtxt"}), 79), HasSubstr("optimizer"));
+TEST_F(BadInput, WrongPluginsAreRefused) {
+  std::string few = kConfig;
+  few.erase(few.find(", \"sgd\""), std::string(", \"sgd\"").size());
+  folder_.Write("few.pbtxt", few);
   folder_.Write("folder/libengine_broken.so", "no library");
-  EXPECT_THAT(Refusal(RunConfig({"--plugin-path", "folder", "--plugins", "broken"}), 79),
-              HasSubstr("libengine_broken.so"));
-  EXPECT_THAT(Refusal(Run({"plugins", "gluu"}), 79), HasSubstr("gluu"));
+  ExpectRefused({
+      {"run run.pbtxt --plugins gluu", 79, HasSubstr("gluu")},
+      {"run run.pbtxt --plugins tcp,null", 79,
+       AllOf(HasSubstr("'tcp' and 'null'"), HasSubstr("communicator"))},
+      {"run few.pbtxt", 79, HasSubstr("optimizer")},
+      {"run run.pbtxt --plugin-path folder --plugins broken", 79, HasSubstr("libengine_broken.so")},
+      {"plugins gluu", 79, HasSubstr("gluu")},
+  });
 }
 
 TEST_F(BadInput, UsageIsExplained) {
-  for (const std::vector<std::string>& arguments : {std::vector<std::string>{},
-                                                    {"rum"},
-                                                    {"run", "-n", "0"},
-                                                    {"run", "-n", "two"},
-                                                    {"run", "--no-such-flag"},
-                                                    {"run", "--launcher", "smoke"},
-                                                    {"run", "a", "b"},
-                                                    {"config"},
-                                                    {"sample"},
-                                                    {"eval", "x", "--bytes", "1"}}) {
-    const Outcome outcome = Run(arguments);
-    EXPECT_EQ(outcome.exit_code, 2) << ::testing::PrintToString(arguments);
-    EXPECT_THAT(outcome.err, HasSubstr("--help")) << ::testing::PrintToString(arguments);
+  for (const char* words :
+       {"", "rum", "run -n 0", "run -n two", "run --no-such-flag", "run --launcher smoke",
+        "run a b", "config", "sample", "eval x --bytes 1"}) {
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.exit_code, 2) << words;
+    EXPECT_THAT(outcome.err, HasSubstr("--help")) << words;
     EXPECT_EQ(outcome.out, "");
   }
 }
 
 TEST_F(BadInput, RanksThatDisagreeWithTheLauncher) {
-  const std::map<std::string, std::string> torchrun = {{"RANK", "0"},
-                                                       {"WORLD_SIZE", "2"},
-                                                       {"LOCAL_RANK", "0"},
-                                                       {"LOCAL_WORLD_SIZE", "2"},
-                                                       {"MASTER_ADDR", "127.0.0.1"},
-                                                       {"MASTER_PORT", "1"}};
-  EXPECT_THAT(Refusal(Run({"run", "run.pbtxt", "-n", "3"}, torchrun), 2),
+  const Variables torchrun = TorchrunRank(0, 2, 1);
+  EXPECT_THAT(Refusal(Run("run run.pbtxt -n 3", torchrun), 2),
               AllOf(HasSubstr("-n 3"), HasSubstr("torchrun")));
-  EXPECT_EQ(Run({"run", "run.pbtxt", "-n", "2", "--launcher", "none"}, torchrun).exit_code, 0);
+  Output(Run("run run.pbtxt -n 2 --launcher none", torchrun));
 }
 
 TEST_F(BadInput, OutputsThatCannotBeWrittenAreFoundBeforeTraining) {
   folder_.Write("file", "");
-  const auto refusal = [&](const std::string& set) {
-    return Refusal(RunConfig({"-n", "2", "--set", set}), 203);
-  };
   // Nothing, not even root, can make files in /proc.
-  for (const char* path : {"file/model", "/proc/model", "/proc/none/model", "."}) {
-    EXPECT_THAT(refusal(std::string("output.checkpoint=") + path), HasSubstr("output.checkpoint"));
-    EXPECT_THAT(refusal(std::string("output.metrics=") + path), HasSubstr("output.metrics"));
+  for (const std::string path : {"file/model", "/proc/model", "/proc/none/model", "."}) {
+    for (const std::string output : {"output.checkpoint", "output.metrics"}) {
+      ExpectRefused({{"run run.pbtxt -n 2 --set " + output + "=" + path, 203, HasSubstr(output)}});
+    }
   }
-  EXPECT_THAT(refusal("output.checkpoint=/dev/null"), HasSubstr("it is no regular file"));
+  ExpectRefused({{"run run.pbtxt -n 2 --set output.checkpoint=/dev/null", 203,
+                  HasSubstr("it is no regular file")}});
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
-TEST_F(BadInput, AFullDiskEndsTheRunAndLeavesTheOldCheckpoint) {
-  folder_.Write("model.safetensors", "an earlier model");
-  const Outcome outcome = RunConfig({"-n", "2", "-q", "--set", "output.metrics=/dev/full", "--set",
-                                     "output.checkpoint=model.safetensors"});
-  EXPECT_THAT(Refusal(outcome, 203), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
-  EXPECT_EQ(Read("model.safetensors"), "an earlier model");
-}
-
-TEST_F(BadInput, ADivergedRunEndsAndLeavesTheOldCheckpoint) {
-  const Outcome outcome = RunConfig({"-n", "2", "-q", "--set", "train.learning_rate.base=1e38",
-                                     "--set", "output.checkpoint=model.safetensors"});
-  EXPECT_THAT(Refusal(outcome, 78),
-              AllOf(HasSubstr("training diverged"), HasSubstr("train.learning_rate.base")));
+TEST_F(BadInput, AFailedRunLeavesTheOldCheckpoint) {
+  const std::string run = "run run.pbtxt -n 2 -q --set output.checkpoint=model.safetensors --set ";
+  ExpectRefused({{run + "output.metrics=/dev/full", 203,
+                  AllOf(HasSubstr("/dev/full"), HasSubstr("No space left"))},
+                 {run + "train.learning_rate.base=1e38", 78,
+                  AllOf(HasSubstr("training diverged"), HasSubstr("train.learning_rate.base"))}});
   EXPECT_EQ(Read("model.safetensors"), "an earlier model");
 }
 
@@ -188,19 +142,16 @@ class BadCheckpoint : public CliTest {
   void SetUp() override {
     CliTest::SetUp();
     folder_.Write("text.txt", std::string(400, 'x'));
-    const Outcome outcome = RunConfig(
-        {"-q", "--set", "output.checkpoint=model.safetensors", "--set", "data.text.path=text.txt",
-         "--set", "data.text.context=8", "--set", "model.gpt.width=16", "--set",
-         "model.gpt.layers=1", "--set", "train.evaluate_every=-1"});
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    Output(
+        RunConfig("-q --set output.checkpoint=model.safetensors --set data.text.path=text.txt "
+                  "--set data.text.context=8 --set model.gpt.width=16 --set model.gpt.layers=1 "
+                  "--set train.evaluate_every=-1"));
     bytes_ = Read("model.safetensors");
   }
 
-  void ExpectRefused(const std::string& file, int exit_code, const std::string& reason) {
-    for (const char* command : {"eval", "sample"}) {
-      EXPECT_THAT(Refusal(Run({command, file}), exit_code),
-                  AllOf(HasSubstr(file), HasSubstr(reason)))
-          << command;
+  void ExpectRefusedFile(const std::string& file, int exit_code, const std::string& reason) const {
+    for (const std::string command : {"eval ", "sample "}) {
+      ExpectRefused({{command + file, exit_code, AllOf(HasSubstr(file), HasSubstr(reason))}});
     }
   }
 
@@ -208,44 +159,34 @@ class BadCheckpoint : public CliTest {
 };
 
 TEST_F(BadCheckpoint, TheFileThatTheOtherTestsBreakIsGood) {
-  EXPECT_EQ(Run({"eval", "model.safetensors"}).exit_code, 0);
-  const Outcome sample = Run({"sample", "model.safetensors", "--bytes", "5", "--prompt", "abc"});
-  EXPECT_EQ(sample.exit_code, 0) << sample.err;
-  EXPECT_THAT(sample.out, StartsWith("abc"));
-  EXPECT_EQ(sample.out.size(), 3u + 5u + 1u);
+  Output(Run("eval model.safetensors"));
+  const std::string sample = Output(Run("sample model.safetensors --bytes 5 --prompt abc"));
+  EXPECT_THAT(sample, StartsWith("abc"));
+  EXPECT_EQ(sample.size(), 3u + 5u + 1u);
 }
 
-TEST_F(BadCheckpoint, TruncatedAnywhere) {
+TEST_F(BadCheckpoint, DamagedMissingOrOfAnotherProgram) {
   for (const size_t size :
        {size_t{0}, size_t{7}, size_t{100}, bytes_.size() / 2, bytes_.size() - 1}) {
     folder_.Write("cut.safetensors", bytes_.substr(0, size));
-    ExpectRefused("cut.safetensors", 65, "");
+    ExpectRefusedFile("cut.safetensors", 65, "");
   }
-}
-
-TEST_F(BadCheckpoint, AFlippedBitIsFoundByTheDigest) {
   bytes_[bytes_.size() - 5] ^= 1;
   folder_.Write("bit.safetensors", bytes_);
-  ExpectRefused("bit.safetensors", 65, "digest");
-}
-
-TEST_F(BadCheckpoint, NoSafetensorsAtAll) {
-  ExpectRefused("run.pbtxt", 65, "");
-  ExpectRefused("nothing.safetensors", 66, "");
-}
-
-TEST_F(BadCheckpoint, SafetensorsOfAnotherProgram) {
+  ExpectRefusedFile("bit.safetensors", 65, "digest");
+  ExpectRefusedFile("run.pbtxt", 65, "");
+  ExpectRefusedFile("nothing.safetensors", 66, "");
   const std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  std::string bytes(8, '\0');
-  bytes[0] = static_cast<char>(header.size());
-  folder_.Write("other.safetensors", bytes + header + std::string(4, '\0'));
-  ExpectRefused("other.safetensors", 65, "not a checkpoint of this engine");
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  folder_.Write("other.safetensors", length + header + std::string(4, '\0'));
+  ExpectRefusedFile("other.safetensors", 65, "not a checkpoint of this engine");
 }
 
 TEST_F(BadCheckpoint, MissingText) {
   std::filesystem::remove(folder_ / "text.txt");
-  EXPECT_THAT(Refusal(Run({"eval", "model.safetensors"}), 66), HasSubstr("text.txt"));
-  EXPECT_EQ(Run({"sample", "model.safetensors", "--bytes", "1"}).exit_code, 0);
+  ExpectRefused({{"eval model.safetensors", 66, HasSubstr("text.txt")}});
+  Output(Run("sample model.safetensors --bytes 1"));
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <cstring>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -38,6 +38,10 @@ struct Scenario {
 void Say(const std::string& line) {
   std::string text = line + "\n";
   if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::abort();
+}
+
+Status Await(base::RankContext& context, const std::string& key) {
+  return context.store.Get(key, kForeverMs).status();
 }
 
 // Every rank reads what its neighbour wrote.
@@ -89,7 +93,7 @@ Status Lossy(base::RankContext& context, const Scenario& scenario) {
     context.AllowLosses();
     ENGINE_RETURN_IF_ERROR(context.store.Set("allowed", ""));
   }
-  ENGINE_RETURN_IF_ERROR(context.store.Get("allowed", kForeverMs).status());
+  ENGINE_RETURN_IF_ERROR(Await(context, "allowed"));
   if (rank == scenario.rank) {
     if (incarnation < scenario.deaths) {
       (void)context.store.Set("victim/" + std::to_string(incarnation), std::to_string(getpid()));
@@ -98,12 +102,12 @@ Status Lossy(base::RankContext& context, const Scenario& scenario) {
     Say("incarnation " + std::to_string(incarnation));
     return context.store.Set("alive", "");
   }
-  if (rank != 0) return context.store.Get("finish", kForeverMs).status();
+  if (rank != 0) return Await(context, "finish");
   for (int death = 0; death < scenario.deaths && death <= scenario.restarts; ++death) {
     ENGINE_RETURN_IF_ERROR(AwaitEnd(context, "victim/" + std::to_string(death)));
   }
   if (scenario.deaths <= scenario.restarts) {
-    ENGINE_RETURN_IF_ERROR(context.store.Get("alive", kForeverMs).status());
+    ENGINE_RETURN_IF_ERROR(Await(context, "alive"));
   }
   return context.store.Set("finish", "");
 }
@@ -115,13 +119,13 @@ Status Serve(base::RankContext& context, const Scenario& scenario) {
       " servers, one host " + std::to_string(info.one_host));
   ENGINE_RETURN_IF_ERROR(context.store.Set("serving/" + std::to_string(info.rank), ""));
   if (scenario.name == "server-kill" && info.rank == scenario.rank) {
-    ENGINE_RETURN_IF_ERROR(context.store.Get("waiting/0", kForeverMs).status());
+    ENGINE_RETURN_IF_ERROR(Await(context, "waiting/0"));
     raise(SIGKILL);
   }
   if (scenario.name == "server-stay") {
     for (;;) pause();
   }
-  ENGINE_RETURN_IF_ERROR(context.store.Get(launch::kRanksLeftKey, kForeverMs).status());
+  ENGINE_RETURN_IF_ERROR(Await(context, launch::kRanksLeftKey));
   Say("served " + std::to_string(context.stop_requested.load()));
   return {};
 }
@@ -134,28 +138,27 @@ Status Body(base::RankContext& context, const Scenario& scenario) {
   if (scenario.name == "server-stay") return {};
   if (scenario.name == "server-kill") {
     ENGINE_RETURN_IF_ERROR(context.store.Set("waiting/" + std::to_string(context.info.rank), ""));
-    return context.store.Get("never", kForeverMs).status();
+    return Await(context, "never");
   }
   if (scenario.name == "wait") return WaitForStop(context);
   if (scenario.name == "deaf") {
     for (;;) pause();
   }
   ENGINE_RETURN_IF_ERROR(Ring(context));
-  const std::string mine = std::to_string(context.info.rank);
   if (context.info.rank == scenario.rank) {
     // Not before all others are where they shall be hit.
     for (int other = 0; other < context.info.world_size; ++other) {
-      if (other == scenario.rank) continue;
-      ENGINE_RETURN_IF_ERROR(
-          context.store.Get("waiting/" + std::to_string(other), kForeverMs).status());
+      if (other != scenario.rank) {
+        ENGINE_RETURN_IF_ERROR(Await(context, "waiting/" + std::to_string(other)));
+      }
     }
     return Misbehave(scenario.name);
   }
-  Status status = context.store.Set("waiting/" + mine, "");
+  Status status = context.store.Set("waiting/" + std::to_string(context.info.rank), "");
   if (scenario.name == "stuck") {
     for (;;) pause();
   }
-  if (status.ok()) status = context.store.Get("never", kForeverMs).status();
+  if (status.ok()) status = Await(context, "never");
   if (scenario.name == "tidy") {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     Say("tidied");
@@ -168,43 +171,30 @@ int Main(int argc, char** argv) {
   launch::LaunchFlags flags;
   launch::LaunchOptions options;
   options.server_leave_ms = 300;
+  options.grace_ms = 700;
   options.notice = [](const std::string& sentence) { Say("notice: " + sentence); };
   std::string serve;
   int index = 0;
-  for (int i = 1; i < argc; ++i) {
-    std::string arg = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : "";
-    if (arg == "-n") {
-      flags.world_size = std::atoi(value), ++i;
-    } else if (arg == "--threads") {
-      flags.threads = true;
-    } else if (arg == "--rendezvous-ms") {
-      options.rendezvous_timeout_ms = std::atoi(value), ++i;
-    } else if (arg == "--servers") {
-      flags.servers = std::atoi(value), ++i;
-    } else if (arg == "--serve-at") {
-      flags.serve_at = value, ++i;
-    } else if (arg == "--key-file") {
-      flags.key_file = value, ++i;
-    } else if (arg == "--restarts") {
-      flags.restarts = scenario.restarts = std::atoi(value), ++i;
-    } else if (arg == "--deaths") {
-      scenario.deaths = std::atoi(value), ++i;
-    } else if (arg == "--serve") {
-      serve = value, ++i;
-    } else if (arg == "--index") {
-      index = std::atoi(value), ++i;
-    } else if (scenario.name.empty()) {
-      scenario.name = arg;
-    } else {
-      scenario.rank = std::atoi(arg.c_str());
-    }
-  }
+  CLI::App app;
+  app.add_option("scenario", scenario.name)->required();
+  app.add_option("rank", scenario.rank);
+  app.add_option("-n", flags.world_size);
+  app.add_flag("--threads", flags.threads);
+  app.add_option("--rendezvous-ms", options.rendezvous_timeout_ms);
+  app.add_option("--servers", flags.servers);
+  app.add_option("--serve-at", flags.serve_at);
+  app.add_option("--key-file", flags.key_file);
+  app.add_option("--restarts", flags.restarts);
+  app.add_option("--deaths", scenario.deaths);
+  app.add_option("--serve", serve);
+  app.add_option("--index", index);
+  CLI11_PARSE(app, argc, argv);
+  scenario.restarts = flags.restarts;
   std::map<std::string, std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (const char* equals = std::strchr(*entry, '=')) {
-      environment[std::string(*entry, equals - *entry)] = equals + 1;
-    }
+    const std::string variable = *entry;
+    const size_t equals = variable.find('=');
+    environment[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   launch::LaunchOutcome outcome{{}, 2};
   Result<launch::LaunchPlan> plan = serve.empty()

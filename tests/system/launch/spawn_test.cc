@@ -1,172 +1,196 @@
-// Ranks as processes: how their ends become one outcome, and that nothing is left behind.
+// Ranks and servers as processes: how their ends become one outcome, and that nothing is left
+// behind.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+#include <map>
 #include <set>
 #include <thread>
 
-#include "tests/support/probe_process.h"
+#include "tests/system/launch/probe_test.h"
 
 namespace engine {
 namespace {
 
-using testing::HasSubstr;
-
-class Spawn : public testing::Test {
- protected:
-  void SetUp() override { AdoptOrphans(); }
-  void TearDown() override { EXPECT_TRUE(AwaitNoDescendants()); }
-
-  static std::vector<std::string> Probe(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), LAUNCH_PROBE);
-    return arguments;
-  }
-
-  // The one line of the outcome.
-  static std::string ErrorOf(ProbeProcess& process) {
-    std::vector<std::string> lines = process.ReadLines("error: ", 1);
-    EXPECT_EQ(lines.size(), 1u) << process.output();
-    return lines.empty() ? "" : lines[0];
-  }
-};
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using Spawn = ProbeTest;
 
 TEST_F(Spawn, RanksAreProcessesThatShareAStore) {
-  ProbeProcess process(Probe({"ring", "-n", "4"}));
+  ProbeProcess& process = Start("ring -n 4");
   EXPECT_EQ(process.Wait(), 0) << process.output();
-  std::vector<std::string> pids = process.ReadLines("pid ", 4);
+  const std::vector<std::string> pids = process.ReadLines("pid ", 4);
   EXPECT_EQ(std::set<std::string>(pids.begin(), pids.end()).size(), 4u);
 }
 
 TEST_F(Spawn, OneRankIsAProcessToo) {
-  ProbeProcess process(Probe({"ring"}));
-  int launcher = process.pid();
+  ProbeProcess& process = Start("ring");
+  const int launcher = process.pid();
   EXPECT_EQ(process.Wait(), 0) << process.output();
-  EXPECT_NE(process.ReadLines("pid ", 1)[0], std::to_string(launcher));
+  EXPECT_NE(LineOf(process, "pid "), std::to_string(launcher));
 }
 
-TEST_F(Spawn, AnErrorOfOneRankEndsAll) {
-  ProbeProcess process(Probe({"fail", "1", "-n", "3"}));
-  EXPECT_EQ(process.Wait(), 65);
-  EXPECT_EQ(ErrorOf(process), "rank 1: a planned failure");
+TEST_F(Spawn, ServersAreProcessesBesideTheRanks) {
+  ProbeProcess& process = Start("ring -n 2 --servers 2");
+  EXPECT_EQ(process.Wait(), 0) << process.output();
+  EXPECT_EQ(process.ReadLines("pid ", 2).size(), 2u);
+  EXPECT_THAT(process.output(), AllOf(HasSubstr("server 0 pid "), HasSubstr("server 1 pid ")));
+  EXPECT_EQ(process.ReadLines("run of 2 ranks, 2 servers, one host 1", 2).size(), 2u);
+  EXPECT_EQ(process.ReadLines("served 0", 2).size(), 2u);
 }
 
-TEST_F(Spawn, AnExceptionOfOneRankEndsAll) {
-  ProbeProcess process(Probe({"throw", "0", "-n", "2"}));
-  EXPECT_EQ(process.Wait(), 70);
-  EXPECT_THAT(ErrorOf(process), HasSubstr("rank 0: an exception left"));
+struct End {
+  std::string words;
+  int exit_code;
+  std::string error;  // a regular expression
+};
+
+class SpawnEnds : public ProbeTest, public ::testing::WithParamInterface<End> {};
+
+TEST_P(SpawnEnds, WithTheCodeAndTheSentenceOfTheFirstFailure) {
+  ProbeProcess& process = Start(GetParam().words);
+  EXPECT_EQ(process.Wait(), GetParam().exit_code) << process.output();
+  EXPECT_THAT(ErrorOf(process), MatchesRegex(GetParam().error));
+  EXPECT_THAT(process.output(), Not(HasSubstr("notice: ")));
 }
 
-TEST_F(Spawn, ARankThatExitsSilentlyHasFailed) {
-  ProbeProcess process(Probe({"exit", "2", "-n", "3"}));
-  EXPECT_EQ(process.Wait(), 200);
-  std::string error = ErrorOf(process);
-  EXPECT_THAT(error, HasSubstr("rank 2: its process (pid "));
-  EXPECT_THAT(error, HasSubstr("ended with exit code 3 without a result"));
-}
+const std::string kKilled = ": its process \\(pid [0-9]+\\) was killed by signal 9 \\(Killed\\).*";
 
-TEST_F(Spawn, AKilledRankIsNamedWithItsSignal) {
-  for (const char* victim : {"0", "1", "2"}) {
-    ProbeProcess process(Probe({"kill", victim, "-n", "3"}));
-    EXPECT_EQ(process.Wait(), 137);
-    std::string error = ErrorOf(process);
-    EXPECT_THAT(error, HasSubstr(std::string("rank ") + victim + ": its process (pid "));
-    EXPECT_THAT(error, HasSubstr("was killed by signal 9 (Killed)"));
-  }
-}
-
-TEST_F(Spawn, ACrashIsNamedWithItsSignal) {
-  ProbeProcess process(Probe({"abort", "1", "-n", "2"}));
-  EXPECT_EQ(process.Wait(), 134);
-  EXPECT_THAT(ErrorOf(process), HasSubstr("was killed by signal 6 (Aborted)"));
-}
+INSTANTIATE_TEST_SUITE_P(
+    All, SpawnEnds,
+    ::testing::Values(
+        End{"fail 1 -n 3", 65, "rank 1: a planned failure"},
+        End{"fail 1 -n 3 --threads", 65, "rank 1: a planned failure"},
+        End{"throw 0 -n 2", 70, "rank 0: an exception left.*"},
+        End{"exit 2 -n 3", 200,
+            "rank 2: its process \\(pid [0-9]+\\) ended with exit code 3 without a result.*"},
+        End{"kill 0 -n 3", 137, "rank 0" + kKilled}, End{"kill 1 -n 3", 137, "rank 1" + kKilled},
+        End{"kill 2 -n 3", 137, "rank 2" + kKilled},
+        End{"abort 1 -n 2", 134, "rank 1: .* was killed by signal 6 \\(Aborted\\).*"},
+        // Ranks that do not listen are killed.
+        End{"stuck 0 -n 3", 203, "rank 0: the first failure"},
+        End{"server-kill 0 -n 2 --servers 2", 137, "server 0" + kKilled},
+        End{"server-kill 1 -n 2 --servers 2", 137, "server 1" + kKilled},
+        End{"server-stay -n 2 --servers 1", 202,
+            "server 0: it did not leave within 300 ms after the last rank"},
+        // A run may survive the loss of a rank, but not of rank 0.
+        End{"lossy 0 --deaths 1 --restarts 5 -n 3 --servers 1", 137, "rank 0" + kKilled}));
 
 TEST_F(Spawn, AKillFromOutsideIsNamedToo) {
-  ProbeProcess process(Probe({"wait", "-n", "3"}));
-  std::vector<std::string> pids = process.ReadLines("pid ", 3);
-  kill(std::stoi(pids[1]), SIGKILL);
-  EXPECT_EQ(process.Wait(), 137);
-  EXPECT_THAT(ErrorOf(process), HasSubstr("(pid " + pids[1] + ") was killed by signal 9"));
+  ProbeProcess& ranks = Start("wait -n 3");
+  const std::string rank = ranks.ReadLines("pid ", 3).at(1);
+  kill(std::stoi(rank), SIGKILL);
+  EXPECT_EQ(ranks.Wait(), 137);
+  EXPECT_THAT(ErrorOf(ranks), HasSubstr("(pid " + rank + ") was killed by signal 9"));
+  ProbeProcess& served = Start("wait -n 2 --servers 1");
+  served.ReadLines("pid ", 2);
+  const std::string server = LineOf(served, "server 0 pid ");
+  kill(std::stoi(server), SIGKILL);
+  EXPECT_EQ(served.Wait(), 137);
+  EXPECT_THAT(ErrorOf(served), HasSubstr("server 0: its process (pid " + server + ")"));
 }
 
 TEST_F(Spawn, RanksThatListenMayFinishWhatTheyDo) {
-  ProbeProcess process(Probe({"tidy", "1", "-n", "3"}));
+  ProbeProcess& process = Start("tidy 1 -n 3");
   EXPECT_EQ(process.Wait(), 203);
   EXPECT_EQ(process.ReadLines("tidied", 2).size(), 2u);
 }
 
-TEST_F(Spawn, RanksThatDoNotListenAreKilled) {
-  ProbeProcess process(Probe({"stuck", "0", "-n", "3"}));
-  EXPECT_EQ(process.Wait(), 203);
-  EXPECT_EQ(ErrorOf(process), "rank 0: the first failure");
-}
-
 TEST_F(Spawn, ChildrenDieWithAKilledLauncher) {
-  ProbeProcess process(Probe({"deaf", "-n", "3"}));
+  ProbeProcess& process = Start("deaf -n 3");
   process.ReadLines("pid ", 3);
   kill(process.pid(), SIGKILL);
   EXPECT_EQ(process.Wait(), 137);
   EXPECT_TRUE(AwaitNoDescendants());
 }
 
-TEST_F(Spawn, AStopSignalToTheLauncherReachesEveryRank) {
-  for (int signal : {SIGINT, SIGTERM}) {
-    ProbeProcess process(Probe({"wait", "-n", "3"}));
-    process.ReadLines("pid ", 3);
-    kill(process.pid(), signal);
-    EXPECT_EQ(process.Wait(), 128 + signal) << process.output();
-    EXPECT_EQ(process.ReadLines("stop " + std::to_string(signal), 3).size(), 3u);
-    EXPECT_THAT(ErrorOf(process), HasSubstr("stopped after step 7"));
+enum class To { kLauncher, kGroup, kLastRank, kServer };  // the group: as a terminal does it
+
+struct Stop {
+  const char* words;
+  size_t ranks;
+  To to;
+  int signal;
+};
+
+class SpawnStops : public ProbeTest, public ::testing::WithParamInterface<Stop> {};
+
+TEST_P(SpawnStops, EveryRankAndThenTheServers) {
+  const auto& [words, ranks, to, signal] = GetParam();
+  const bool has_server = std::string(words).find("--servers") != std::string::npos;
+  ProbeProcess& process = Start(words);
+  const std::vector<std::string> pids = process.ReadLines("pid ", ranks);
+  std::map<To, int> targets = {{To::kLauncher, process.pid()},
+                               {To::kGroup, -process.pid()},
+                               {To::kLastRank, std::stoi(pids.back())}};
+  if (has_server) targets[To::kServer] = std::stoi(LineOf(process, "server 0 pid "));
+  kill(targets.at(to), signal);
+  EXPECT_EQ(process.Wait(), 128 + signal) << process.output();
+  EXPECT_EQ(process.ReadLines("stop " + std::to_string(signal), ranks).size(), ranks);
+  EXPECT_THAT(ErrorOf(process), HasSubstr("stopped after step 7"));
+  if (has_server) {
+    EXPECT_THAT(process.output(), HasSubstr("served 0\n"));
   }
 }
 
-TEST_F(Spawn, ACtrlCOfTheTerminalReachesAllAtOnce) {
-  ProbeProcess process(Probe({"wait", "-n", "2"}));
-  process.ReadLines("pid ", 2);
-  kill(-process.pid(), SIGINT);
-  EXPECT_EQ(process.Wait(), 130) << process.output();
-  EXPECT_EQ(process.ReadLines("stop 2", 2).size(), 2u);
-}
-
-TEST_F(Spawn, AStopSignalToOneRankReachesEveryRank) {
-  ProbeProcess process(Probe({"wait", "-n", "3"}));
-  std::vector<std::string> pids = process.ReadLines("pid ", 3);
-  kill(std::stoi(pids[2]), SIGTERM);
-  EXPECT_EQ(process.Wait(), 143) << process.output();
-  EXPECT_EQ(process.ReadLines("stop 15", 3).size(), 3u);
-}
+INSTANTIATE_TEST_SUITE_P(All, SpawnStops,
+                         ::testing::Values(Stop{"wait -n 3", 3, To::kLauncher, SIGINT},
+                                           Stop{"wait -n 3", 3, To::kLauncher, SIGTERM},
+                                           Stop{"wait -n 2", 2, To::kGroup, SIGINT},
+                                           Stop{"wait -n 3", 3, To::kLastRank, SIGTERM},
+                                           Stop{"wait -n 2 --threads", 2, To::kLauncher, SIGINT},
+                                           Stop{"wait -n 2 --servers 1", 2, To::kLauncher, SIGINT},
+                                           Stop{"wait -n 2 --servers 1", 2, To::kGroup, SIGINT},
+                                           Stop{"wait -n 2 --servers 1", 2, To::kServer, SIGTERM}));
 
 TEST_F(Spawn, ASecondStopSignalKills) {
-  ProbeProcess process(Probe({"deaf", "-n", "2"}));
-  process.ReadLines("pid ", 2);
-  kill(process.pid(), SIGTERM);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // two, not one pending twice
-  kill(process.pid(), SIGTERM);
-  EXPECT_EQ(process.Wait(), 143);
-  EXPECT_THAT(ErrorOf(process), HasSubstr("stopped at once by a second SIGTERM"));
-}
-
-TEST_F(Spawn, ThreadsEndTheSameWay) {
-  ProbeProcess failing(Probe({"fail", "1", "-n", "3", "--threads"}));
-  EXPECT_EQ(failing.Wait(), 65);
-  EXPECT_EQ(ErrorOf(failing), "rank 1: a planned failure");
-  ProbeProcess stopped(Probe({"wait", "-n", "2", "--threads"}));
-  stopped.ReadLines("pid ", 2);
-  kill(stopped.pid(), SIGINT);
-  EXPECT_EQ(stopped.Wait(), 130);
-  ProbeProcess killed(Probe({"deaf", "-n", "2", "--threads"}));
-  killed.ReadLines("pid ", 2);
-  kill(killed.pid(), SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  kill(killed.pid(), SIGINT);
-  EXPECT_EQ(killed.Wait(), 130);
+  for (const std::string words : {"deaf -n 2", "deaf -n 2 --servers 2", "deaf -n 2 --threads"}) {
+    ProbeProcess& process = Start(words);
+    process.ReadLines("pid ", 2);
+    if (words.ends_with("--servers 2")) process.ReadLines("server ", 2);
+    kill(process.pid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // two, not one pending twice
+    kill(process.pid(), SIGTERM);
+    EXPECT_EQ(process.Wait(), 143) << words;
+    if (words.ends_with("--threads")) continue;  // nobody is left to say it
+    EXPECT_THAT(ErrorOf(process), HasSubstr("stopped at once by a second SIGTERM"));
+  }
 }
 
 TEST_F(Spawn, TooFewDescriptorsIsASentence) {
   ProbeProcess process({"/bin/sh", "-c", "ulimit -n 24; exec \"$0\" ring -n 40", LAUNCH_PROBE});
   EXPECT_EQ(process.Wait(), 203) << process.output();
   EXPECT_THAT(ErrorOf(process), HasSubstr("raise the limit (ulimit -n)"));
+}
+
+TEST_F(Spawn, ALostRankDoesNotEndARunThatSurvivesIt) {
+  ProbeProcess& process = Start("lossy 2 --deaths 1 -n 3 --servers 1");
+  EXPECT_EQ(process.Wait(), 0) << process.output();
+  EXPECT_THAT(LineOf(process, "notice: "),
+              MatchesRegex("rank 2" + kKilled + "; the run goes on without it"));
+  EXPECT_THAT(process.output(), AllOf(HasSubstr("served 0\n"), Not(HasSubstr("error: "))));
+}
+
+TEST_F(Spawn, ALostRankIsStartedAgain) {
+  ProbeProcess& process = Start("lossy 1 --deaths 2 --restarts 3 -n 3 --servers 1");
+  EXPECT_EQ(process.Wait(), 0) << process.output();
+  EXPECT_THAT(process.ReadLines("notice: ", 2),
+              ::testing::ElementsAre(HasSubstr("(Killed); started again (1 of 3)"),
+                                     HasSubstr("(Killed); started again (2 of 3)")));
+  EXPECT_THAT(process.output(), HasSubstr("incarnation 2\n"));
+}
+
+TEST_F(Spawn, RestartsRunOut) {
+  ProbeProcess& process = Start("lossy 1 --deaths 9 --restarts 1 -n 2");
+  EXPECT_EQ(process.Wait(), 0) << process.output();
+  EXPECT_THAT(
+      process.ReadLines("notice: ", 2),
+      ::testing::ElementsAre(HasSubstr("started again (1 of 1)"),
+                             HasSubstr("the run goes on without it, after all of its 1 restart")));
+  EXPECT_THAT(process.output(), Not(HasSubstr("incarnation")));
 }
 
 }  // namespace

@@ -6,17 +6,17 @@
 //   link_probe own RATE                      two linked hosts with a sleeping process in the first;
 //                                            prints "host NAME", "sleeper PID", and waits
 //   link_probe refuse                        tries it as a user without rights; prints "error TEXT"
-#include <arpa/inet.h>
-#include <netinet/in.h>
+//
+// What fails is printed as "failed WHAT: WHY".
 #include <netinet/tcp.h>
-#include <sys/socket.h>
+#include <spawn.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio.hpp>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,169 +25,127 @@
 namespace engine::bench {
 namespace {
 
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using asio::ip::udp;
 using Clock = std::chrono::steady_clock;
+using Words = std::vector<std::string>;
 constexpr int kPings = 101;
-
-[[noreturn]] void Fail(const char* what) {
-  std::printf("failed %s: %s\n", what, strerror(errno));
-  std::exit(1);
-}
-
-int Require(int result, const char* what) {
-  if (result < 0) Fail(what);
-  return result;
-}
-
-sockaddr_in AddressOf(const char* address, const char* port) {
-  sockaddr_in where{};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(static_cast<uint16_t>(std::atoi(port)));
-  if (inet_pton(AF_INET, address, &where.sin_addr) != 1) Fail("address");
-  return where;
-}
-
-void SetDeadline(int fd) {
-  const timeval limit{.tv_sec = 20, .tv_usec = 0};
-  Require(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), "deadline");
-  Require(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), "deadline");
-  const int yes = 1;
-  Require(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes), "no delay");
-}
-
-void ReceiveAll(int fd, void* data, size_t size) {
-  if (recv(fd, data, size, MSG_WAITALL) != static_cast<ssize_t>(size)) Fail("receive");
-}
-
-void SendAll(int fd, const std::vector<char>& data) {
-  for (size_t sent = 0; sent < data.size();) {
-    const ssize_t count = send(fd, data.data() + sent, data.size() - sent, MSG_NOSIGNAL);
-    if (count <= 0) Fail("send");
-    sent += static_cast<size_t>(count);
-  }
-}
 
 double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
 
-// Echoes the pings; then takes everything up to the end of the stream, and says so.
-int Serve(const char* port) {
-  const int listener = Require(socket(AF_INET, SOCK_STREAM, 0), "socket");
-  const int yes = 1;
-  Require(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "reuse");
-  const sockaddr_in where = AddressOf("0.0.0.0", port);
-  Require(bind(listener, reinterpret_cast<const sockaddr*>(&where), sizeof where), "bind");
-  Require(listen(listener, 1), "listen");
-  std::printf("ready\n");
-  std::fflush(stdout);
-  const int peer = Require(accept(listener, nullptr, nullptr), "accept");
-  SetDeadline(peer);
-  char ping = 0;
-  for (int i = 0; i < kPings; ++i) {
-    ReceiveAll(peer, &ping, 1);
-    SendAll(peer, {ping});
-  }
-  std::vector<char> buffer(size_t{256} << 10);
-  ssize_t count = 0;
-  while ((count = recv(peer, buffer.data(), buffer.size(), 0)) > 0) {
-  }
-  Require(static_cast<int>(count), "receive");
-  SendAll(peer, {ping});
-  return 0;
+uint16_t Port(const std::string& text) {
+  return static_cast<uint16_t>(std::stoi(text));
 }
 
-double MedianRoundTrip(int fd) {
+// Echoes the pings; then takes everything up to the end of the stream, and says so.
+void Serve(const Words& words) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context, {tcp::v4(), Port(words[1])});
+  std::cout << "ready" << std::endl;
+  tcp::socket peer = acceptor.accept();
+  peer.set_option(tcp::no_delay(true));
+  char ping = 0;
+  for (int i = 0; i < kPings; ++i) {
+    asio::read(peer, asio::buffer(&ping, 1));
+    asio::write(peer, asio::buffer(&ping, 1));
+  }
+  std::vector<char> taken(size_t{256} << 10);
+  boost::system::error_code end;
+  while (!end) peer.read_some(asio::buffer(taken), end);
+  if (end != asio::error::eof) throw boost::system::system_error(end, "receive");
+  asio::write(peer, asio::buffer(&ping, 1));
+}
+
+double MedianRoundTrip(tcp::socket& socket) {
   std::vector<double> times;
   for (int i = 0; i < kPings; ++i) {
     char ping = 1;
     const auto start = Clock::now();
-    SendAll(fd, {ping});
-    ReceiveAll(fd, &ping, 1);
+    asio::write(socket, asio::buffer(&ping, 1));
+    asio::read(socket, asio::buffer(&ping, 1));
     times.push_back(Seconds(start));
   }
   std::nth_element(times.begin(), times.begin() + kPings / 2, times.end());
   return times[kPings / 2];
 }
 
-int Send(const char* address, const char* port, size_t bytes) {
-  const int fd = Require(socket(AF_INET, SOCK_STREAM, 0), "socket");
-  SetDeadline(fd);
-  const sockaddr_in where = AddressOf(address, port);
-  Require(connect(fd, reinterpret_cast<const sockaddr*>(&where), sizeof where), "connect");
-  std::printf("rtt_us %.1f\n", 1e6 * MedianRoundTrip(fd));
+void Send(const Words& words) {
+  asio::io_context context;
+  tcp::socket socket(context);
+  socket.connect({asio::ip::make_address(words[1]), Port(words[2])});
+  socket.set_option(tcp::no_delay(true));
+  std::cout << "rtt_us " << 1e6 * MedianRoundTrip(socket) << '\n';
   char congestion[32] = {};
   socklen_t length = sizeof congestion;
-  Require(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, &length), "congestion");
-  std::printf("congestion %s\n", congestion);
+  getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, congestion, &length);
+  std::cout << "congestion " << congestion << '\n';
+  const std::vector<char> bytes(std::stoul(words[3]), 'x');
   const auto start = Clock::now();
-  SendAll(fd, std::vector<char>(bytes, 'x'));
-  Require(shutdown(fd, SHUT_WR), "shutdown");
+  asio::write(socket, asio::buffer(bytes));
+  socket.shutdown(tcp::socket::shutdown_send);
   char done = 0;
-  ReceiveAll(fd, &done, 1);
-  std::printf("seconds %.6f\n", Seconds(start));
-  return 0;
+  asio::read(socket, asio::buffer(&done, 1));
+  std::cout << "seconds " << Seconds(start) << '\n';
 }
 
-int Flood(const char* address, const char* port, int count) {
-  const int fd = Require(socket(AF_INET, SOCK_DGRAM, 0), "socket");
-  const sockaddr_in where = AddressOf(address, port);
+void Flood(const Words& words) {
+  asio::io_context context;
+  udp::socket socket(context, udp::v4());
+  const udp::endpoint to(asio::ip::make_address(words[1]), Port(words[2]));
   const std::vector<char> datagram(1400, 'x');
-  for (int i = 0; i < count; ++i) {
+  for (int i = std::stoi(words[3]); i > 0; --i) {
     // ENOBUFS and ECONNREFUSED are as good as sent: nobody listens, and full queues are the point.
-    (void)sendto(fd, datagram.data(), datagram.size(), 0, reinterpret_cast<const sockaddr*>(&where),
-                 sizeof where);
+    boost::system::error_code ignored;
+    socket.send_to(asio::buffer(datagram), to, 0, ignored);
   }
-  return 0;
 }
 
-pid_t StartSleeper(const LinkedHosts& hosts) {
-  std::vector<std::string> command = hosts.CommandPrefix(0);
+void Own(const Words& words) {
+  const auto hosts = LinkedHosts::Create({.rate = words[1]});
+  if (!hosts.ok()) throw std::runtime_error(hosts.status().message());
+  for (int i = 0; i < (*hosts)->hosts(); ++i) {
+    std::cout << "host " << (*hosts)->CommandPrefix(i).back() << '\n';
+  }
+  Words command = (*hosts)->CommandPrefix(0);
   command.insert(command.end(), {"sleep", "1000"});
   std::vector<char*> argv;
-  for (std::string& argument : command) argv.push_back(argument.data());
+  for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const pid_t pid = Require(fork(), "fork");
-  if (pid == 0) {
-    execvp(argv[0], argv.data());
-    _exit(127);
+  pid_t sleeper = 0;
+  if (posix_spawnp(&sleeper, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
+    throw std::runtime_error("spawn");
   }
-  return pid;
-}
-
-int Own(const char* rate) {
-  auto hosts = LinkedHosts::Create({.rate = rate});
-  if (!hosts.ok()) {
-    std::printf("error %s\n", hosts.status().message());
-    return 1;
-  }
-  for (int i = 0; i < (*hosts)->hosts(); ++i) {
-    std::printf("host %s\n", (*hosts)->CommandPrefix(i).back().c_str());
-  }
-  std::printf("sleeper %d\n", StartSleeper(**hosts));
-  std::fflush(stdout);
+  std::cout << "sleeper " << sleeper << std::endl;
   pause();
-  return 0;
 }
 
-int Refuse() {
+void Refuse(const Words&) {
   constexpr uid_t kNobody = 65534;
-  Require(setresuid(kNobody, kNobody, kNobody), "setresuid");
+  if (setresuid(kNobody, kNobody, kNobody) != 0) throw std::runtime_error("setresuid");
   const auto hosts = LinkedHosts::Create({});
-  std::printf("error %s\n", hosts.ok() ? "" : hosts.status().message());
-  return 0;
+  std::cout << "error " << (hosts.ok() ? "" : hosts.status().message()) << '\n';
 }
 
-int Main(const std::vector<const char*>& arguments) {
-  const std::string mode = arguments.size() > 1 ? arguments[1] : "";
-  if (mode == "serve" && arguments.size() == 3) return Serve(arguments[2]);
-  if (mode == "send" && arguments.size() == 5) {
-    return Send(arguments[2], arguments[3], static_cast<size_t>(std::atoll(arguments[4])));
+int Main(const Words& words) {
+  struct Mode {
+    std::string name;
+    size_t words;
+    void (*run)(const Words&);
+  };
+  for (const Mode& mode : {Mode{"serve", 2, Serve}, Mode{"send", 4, Send}, Mode{"flood", 4, Flood},
+                           Mode{"own", 2, Own}, Mode{"refuse", 1, Refuse}}) {
+    if (words.size() != mode.words || words[0] != mode.name) continue;
+    try {
+      mode.run(words);
+      return 0;
+    } catch (const std::exception& error) {
+      std::cout << "failed " << error.what() << '\n';
+      return 1;
+    }
   }
-  if (mode == "flood" && arguments.size() == 5) {
-    return Flood(arguments[2], arguments[3], std::atoi(arguments[4]));
-  }
-  if (mode == "own" && arguments.size() == 3) return Own(arguments[2]);
-  if (mode == "refuse" && arguments.size() == 2) return Refuse();
   return 2;
 }
 
@@ -195,5 +153,5 @@ int Main(const std::vector<const char*>& arguments) {
 }  // namespace engine::bench
 
 int main(int argc, char** argv) {
-  return engine::bench::Main({argv, argv + argc});
+  return engine::bench::Main({argv + 1, argv + argc});
 }

@@ -7,55 +7,42 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <thread>
 
 #include "bench/link/program.h"
+#include "tests/support/engine_process.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/probe_process.h"
-#include "tests/system/link/why_not.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/words.h"
+#include "tests/system/link/link_test.h"
 
 namespace engine::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
+using engine::testing::Await;
+using engine::testing::ReadWhole;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
-class LinkedHostsTest : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::string reason = WhyNoNamespaces();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-  }
+using LinkedHostsTest = LinkTest;
 
-  static std::unique_ptr<LinkedHosts> Make(const LinkOptions& options) {
-    auto hosts = LinkedHosts::Create(options);
-    EXPECT_TRUE(hosts.ok()) << hosts.status().message();
-    return hosts.ok() ? std::move(*hosts) : nullptr;
-  }
-
-  static LinkCounters Count(const LinkedHosts& hosts) {
-    const auto counters = hosts.Counters();
-    EXPECT_TRUE(counters.ok()) << counters.status().message();
-    return counters.ok() ? *counters : LinkCounters();
-  }
-};
-
-std::vector<std::string> ProbeOn(const LinkedHosts& hosts, int host,
-                                 const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = hosts.CommandPrefix(host);
-  command.push_back(ENGINE_LINK_PROBE);
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return command;
+std::unique_ptr<LinkedHosts> Make(const LinkOptions& options) {
+  return ValueOf(LinkedHosts::Create(options));
 }
 
-bool NamespaceExists(const std::string& name) {
-  return fs::exists(fs::path("/run/netns") / name);
+// A command on one of the hosts.
+std::vector<std::string> On(const LinkedHosts& hosts, int host, const std::string& words) {
+  std::vector<std::string> command = hosts.CommandPrefix(host);
+  for (const std::string& word : Words(words)) command.push_back(word);
+  return command;
+}
+std::vector<std::string> ProbeOn(const LinkedHosts& hosts, int host, const std::string& words) {
+  return On(hosts, host, ENGINE_LINK_PROBE " " + words);
 }
 
 std::vector<std::string> EntriesOf(const char* folder, pid_t owner) {
@@ -76,36 +63,18 @@ std::vector<std::string> FilesOf(pid_t owner) {
   return EntriesOf("/etc/netns", owner);
 }
 
-bool IsAlive(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(stat), {}};
-  const size_t end = text.rfind(')');
-  return end != std::string::npos && text.substr(end + 2, 1) != "Z";
-}
-
 // Processes that have both words in their arguments.
 std::vector<pid_t> ProcessesWith(const std::string& first, const std::string& second) {
   std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const pid_t pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0) continue;
-    std::ifstream stream(entry.path() / "cmdline");
-    const std::string text{std::istreambuf_iterator<char>(stream), {}};
+    const std::string text = ReadWhole(entry.path() / "cmdline");
     if (text.find(first) != std::string::npos && text.find(second) != std::string::npos) {
       found.push_back(pid);
     }
   }
   return found;
-}
-
-template <typename Condition>
-bool Eventually(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kDeadlineMs);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 TEST(LinkRateTest, ReadsTheUnitsOfTc) {
@@ -119,10 +88,9 @@ TEST(LinkRateTest, ReadsTheUnitsOfTc) {
 TEST(LinkRateTest, RefusesWhatIsNotARate) {
   for (const char* text : {"", "fast", "100", "mbit", "-1mbit", "0mbit", "1mbyte", "5 mbit", "1bit",
                            "nanmbit", "infgbit", "1e30gbit"}) {
-    const auto rate = ParseRate(text);
-    ASSERT_FALSE(rate.ok()) << text;
-    EXPECT_EQ(rate.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(rate.status().message(), HasSubstr("such as 375mbit"));
+    EXPECT_THAT(ParseRate(text),
+                FailsWith(StatusCode::kInvalidArgument, HasSubstr("such as 375mbit")))
+        << text;
   }
 }
 
@@ -131,38 +99,33 @@ TEST(LinkOptionsTest, WrongOnesAreRefusedBeforeAnythingIsMade) {
        {LinkOptions{.hosts = 0}, LinkOptions{.hosts = kMaxLinkedHosts + 1},
         LinkOptions{.rate = "fast"}, LinkOptions{.burst_bytes = 100},
         LinkOptions{.limit_bytes = 100}}) {
-    const auto hosts = LinkedHosts::Create(options);
-    ASSERT_FALSE(hosts.ok());
-    EXPECT_EQ(hosts.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(LinkedHosts::Create(options), FailsWith(StatusCode::kInvalidArgument));
   }
   EXPECT_THAT(NamespacesOf(getpid()), IsEmpty());
 }
 
 TEST_F(LinkedHostsTest, WithoutRootOneSentenceSaysWhatToDo) {
   ProbeProcess probe({ENGINE_LINK_PROBE, "refuse"});
-  const auto lines = probe.ReadLines("error ", 1);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0], HasSubstr("need root"));
   EXPECT_EQ(probe.Wait(), 0);
+  EXPECT_THAT(probe.output(), HasSubstr("need root"));
 }
 
 // 100 Mbit/s carry 4 MB in 335 ms, less what fits into the two buckets on the way.
 TEST_F(LinkedHostsTest, TransfersRunAtTheRateOfTheLink) {
   constexpr double kBytes = 4e6;
   auto hosts = Make({.hosts = 2, .rate = "100mbit", .burst_bytes = 64 << 10});
-  ASSERT_NE(hosts, nullptr);
   const LinkFacts& facts = hosts->facts();
   EXPECT_EQ(facts.bits_per_second, 100e6);
-  const LinkCounters before = Count(*hosts);
-  ProbeProcess server(ProbeOn(*hosts, 1, {"serve", "7000"}));
+  const LinkCounters before = ValueOf(hosts->Counters());
+  ProbeProcess server(ProbeOn(*hosts, 1, "serve 7000"));
   ASSERT_EQ(server.ReadLines("ready", 1).size(), 1u);
-  ProbeProcess client(ProbeOn(*hosts, 0, {"send", hosts->Address(1), "7000", "4000000"}));
+  ProbeProcess client(ProbeOn(*hosts, 0, "send " + hosts->Address(1) + " 7000 4000000"));
   const auto rtt = client.ReadLines("rtt_us ", 1);
   const auto congestion = client.ReadLines("congestion ", 1);
   const auto seconds = client.ReadLines("seconds ", 1);
   ASSERT_EQ(client.Wait(), 0) << client.output();
   ASSERT_EQ(server.Wait(), 0) << server.output();
-  const LinkCounters counted = Difference(before, Count(*hosts));
+  const LinkCounters counted = Difference(before, ValueOf(hosts->Counters()));
 
   const double goodput = 8 * kBytes / std::atof(seconds.at(0).c_str());
   RecordProperty("goodput", std::to_string(goodput));
@@ -180,40 +143,29 @@ TEST_F(LinkedHostsTest, TransfersRunAtTheRateOfTheLink) {
 
 TEST_F(LinkedHostsTest, ALinkThatIsTooShortOfBufferCountsItsDrops) {
   auto hosts = Make({.hosts = 2, .rate = "1mbit", .burst_bytes = 4 << 10, .limit_bytes = 8 << 10});
-  ASSERT_NE(hosts, nullptr);
-  EXPECT_EQ(Count(*hosts).dropped_packets, 0u);
-  ProbeProcess flood(ProbeOn(*hosts, 0, {"flood", hosts->Address(1), "7001", "500"}));
+  EXPECT_EQ(ValueOf(hosts->Counters()).dropped_packets, 0u);
+  ProbeProcess flood(ProbeOn(*hosts, 0, "flood " + hosts->Address(1) + " 7001 500"));
   ASSERT_EQ(flood.Wait(), 0) << flood.output();
-  EXPECT_GT(Count(*hosts).dropped_packets, 0u);
+  EXPECT_GT(ValueOf(hosts->Counters()).dropped_packets, 0u);
 }
 
 TEST_F(LinkedHostsTest, AHostSeesTheOthersAndNotTheMachine) {
   auto hosts = Make({.hosts = 3, .rate = "1gbit"});
-  ASSERT_NE(hosts, nullptr);
-  std::vector<std::string> command = hosts->CommandPrefix(2);
-  command.insert(command.end(), {FindProgram("ip"), "-br", "-4", "address"});
-  const auto addresses = RunProgram(command);
-  ASSERT_TRUE(addresses.ok()) << addresses.status().message();
-  EXPECT_THAT(*addresses, HasSubstr("eth0"));
-  EXPECT_THAT(*addresses, HasSubstr(hosts->Address(2) + "/24"));
-  command = hosts->CommandPrefix(2);
-  command.insert(command.end(), {FindProgram("ip"), "route"});
-  const auto routes = RunProgram(command);
-  ASSERT_TRUE(routes.ok()) << routes.status().message();
-  EXPECT_THAT(*routes, Not(HasSubstr("default")));
+  const std::string ip = FindProgram("ip");
+  EXPECT_THAT(ValueOf(RunProgram(On(*hosts, 2, ip + " -br -4 address"))),
+              AllOf(HasSubstr("eth0"), HasSubstr(hosts->Address(2) + "/24")));
+  EXPECT_THAT(ValueOf(RunProgram(On(*hosts, 2, ip + " route"))), Not(HasSubstr("default")));
 }
 
 // Communicators publish the address that their host's name stands for.
 TEST_F(LinkedHostsTest, TheNameOfAHostIsItsAddressOnTheLink) {
   auto hosts = Make({.hosts = 2});
-  ASSERT_NE(hosts, nullptr);
   char own[256] = {};
   ASSERT_EQ(gethostname(own, sizeof own - 1), 0);
   const auto address_of = [&](const std::string& name) {
-    std::vector<std::string> command = hosts->CommandPrefix(1);
-    command.insert(command.end(), {FindProgram("getent"), "ahostsv4", name});
-    const auto output = RunProgram(command);
-    return output.ok() ? output->substr(0, output->find(' ')) : output.status().message();
+    const std::string output =
+        ValueOf(RunProgram(On(*hosts, 1, FindProgram("getent") + " ahostsv4 " + name)));
+    return output.substr(0, output.find(' '));
   };
   EXPECT_EQ(address_of(own), hosts->Address(1));
   EXPECT_EQ(address_of("host0"), hosts->Address(0));
@@ -222,12 +174,10 @@ TEST_F(LinkedHostsTest, TheNameOfAHostIsItsAddressOnTheLink) {
 
 TEST_F(LinkedHostsTest, TwoSetsOfHostsDoNotMeet) {
   auto first = Make({.hosts = 2}), second = Make({.hosts = 2});
-  ASSERT_NE(first, nullptr);
-  ASSERT_NE(second, nullptr);
   EXPECT_EQ(NamespacesOf(getpid()).size(), 6u);
-  ProbeProcess server(ProbeOn(*first, 1, {"serve", "7000"}));
+  ProbeProcess server(ProbeOn(*first, 1, "serve 7000"));
   ASSERT_EQ(server.ReadLines("ready", 1).size(), 1u);
-  ProbeProcess client(ProbeOn(*second, 0, {"send", second->Address(1), "7000", "1000"}));
+  ProbeProcess client(ProbeOn(*second, 0, "send " + second->Address(1) + " 7000 1000"));
   EXPECT_EQ(client.Wait(), 1);
   EXPECT_THAT(client.output(), HasSubstr("failed connect"));
   first.reset();
@@ -236,11 +186,8 @@ TEST_F(LinkedHostsTest, TwoSetsOfHostsDoNotMeet) {
 
 TEST_F(LinkedHostsTest, NothingIsLeftBehindAProcessThatStillRuns) {
   auto hosts = Make({.hosts = 2});
-  ASSERT_NE(hosts, nullptr);
-  std::vector<std::string> command = hosts->CommandPrefix(0);
-  command.insert(command.end(), {"sleep", "1000"});
-  ProbeProcess sleeper(command);
-  ASSERT_TRUE(Eventually([&] { return !ProcessesWith("sleep", "1000").empty(); }));
+  ProbeProcess sleeper(On(*hosts, 0, "sleep 1000"));
+  Await("the sleeper", [&] { return !ProcessesWith("sleep", "1000").empty(); });
   hosts.reset();
   EXPECT_THAT(NamespacesOf(getpid()), IsEmpty());
   EXPECT_EQ(sleeper.Wait(), 128 + SIGKILL);
@@ -264,7 +211,7 @@ class EndOfOwnerTest : public LinkedHostsTest {
   }
 
   bool AllGone() const {
-    return Eventually([&] {
+    return Await("the end of all", [&] {
       return NamespacesOf(pid_).empty() && FilesOf(pid_).empty() && !IsAlive(sleeper_) &&
              ProcessesWith("engine-link-guard", hosts_[0]).empty();
     });
@@ -295,8 +242,8 @@ TEST_F(EndOfOwnerTest, WhatIsLeftWhenTheGuardWasKilledGoesWithTheNextOne) {
   ASSERT_EQ(kill(guards[0], SIGKILL), 0);
   ASSERT_EQ(kill(pid_, SIGKILL), 0);
   EXPECT_EQ(owner_->Wait(), 128 + SIGKILL);
-  ASSERT_TRUE(NamespaceExists(hosts_[0]));
-  ASSERT_NE(Make({.hosts = 1}), nullptr);
+  ASSERT_TRUE(fs::exists("/run/netns/" + hosts_[0]));
+  Make({.hosts = 1});
   EXPECT_TRUE(AllGone());
 }
 

@@ -4,12 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
+#include "tests/system/train/run_test.h"
 #include "tests/unit/data/cifar10_bytes.h"
 #include "tests/unit/data/token_bytes.h"
 
@@ -19,14 +17,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr double kTolerance = 1e-5;  // as sums of another number of ranks are rounded elsewhere
+using ImageRun = RunTest;
 
-TEST(ImageRun, AugmentedImagesAreThoseOfOneRank) {
-  TempFolder folder;
-  WriteCifar(folder);
+TEST_F(ImageRun, AugmentedImagesAreThoseOfOneRank) {
+  WriteCifar(folder_);
   // 20 images in steps of 6, the last one of 2.
   const std::string config = "seed: 3 model { mlp { hidden: [8] } } data { cifar10 { path: \"" +
-                             folder.path().native() +
+                             folder_.path().native() +
                              "\" } }\n"
                              "train { steps: 12 global_batch: 6 learning_rate { base: 0.01 } }\n"
                              "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n"
@@ -34,16 +31,15 @@ TEST(ImageRun, AugmentedImagesAreThoseOfOneRank) {
   const std::vector<std::string> augmented = {"data.augment.crop_padding=4",
                                               "data.augment.flip=true"};
   const Training one = TrainWithThreads(config, 1, augmented);
-  const Training three = TrainWithThreads(config, 3, augmented);
   ASSERT_EQ(one.losses.size(), 12u);
-  ExpectSameLosses(three.losses, one.losses, kTolerance, "three ranks");
+  ExpectSameRun(TrainWithThreads(config, 3, augmented), one, kRounding, "three ranks");
   ASSERT_EQ(one.evaluations.size(), 1u);
   EXPECT_EQ(one.evaluations[0].targets, 4);
   const Training plain = TrainWithThreads(config, 1);
   for (size_t i = 0; i < 12; ++i) EXPECT_NE(plain.losses[i], one.losses[i]) << "step " << i + 1;
 }
 
-class TokenRun : public ::testing::Test {
+class TokenRun : public RunTest {
  protected:
   void SetUp() override {
     std::mt19937 random(11);
@@ -62,7 +58,6 @@ class TokenRun : public ::testing::Test {
            "plugins: [\"tcp\", \"fifo_sched\", \"adamw\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
   }
 
-  TempFolder folder_;
   std::vector<int> tokens_;
 };
 
@@ -75,23 +70,17 @@ TEST_F(TokenRun, EndsWithTheStepThatHasSeenTheTokens) {
   EXPECT_LT(one.losses.back(), one.losses.front()) << "only five tokens occur";
   ASSERT_EQ(one.evaluations.size(), 1u);
   EXPECT_EQ(one.evaluations[0].targets, 16);
-  ExpectSameLosses(TrainWithThreads(config, 2).losses, one.losses, kTolerance, "two ranks");
+  ExpectSameRun(TrainWithThreads(config, 2), one, kRounding, "two ranks");
   EXPECT_EQ(TrainWithThreads(config, 1, {"train.tokens=321"}).losses.size(), 9u);
   EXPECT_EQ(TrainWithThreads(config, 1, {"train.tokens=353"}).losses.size(), 10u);
 }
 
 TEST_F(TokenRun, GoesOnToTheSameEnd) {
   const std::string config = Config();
-  const auto with = [&](const char* name, const char* tokens) {
-    return std::vector<std::string>{"output.checkpoint=" + (folder_ / name),
-                                    std::string("train.tokens=") + tokens};
-  };
-  TrainWithThreads(config, 2, with("whole", "320"));
-  EXPECT_EQ(TrainWithThreads(config, 2, with("part", "200")).losses.size(), 6u);
-  const Training rest =
-      TrainWithThreads(config, {.ranks = 2, .resume = folder_ / "part"}, with("part", "320"));
-  EXPECT_EQ(rest.losses.size(), 3u);
-  EXPECT_EQ(TensorsOf(folder_ / "part"), TensorsOf(folder_ / "whole"));
+  Train(config, {2}, "whole");
+  EXPECT_EQ(Train(config, {2}, "part", {"train.tokens=200"}).losses.size(), 6u);
+  EXPECT_EQ(GoOn(config, 2, "part").losses.size(), 3u);
+  EXPECT_EQ(Tensors("part"), Tensors("whole"));
 }
 
 TEST_F(TokenRun, ATokenThatIsNoneEndsItAsBadData) {

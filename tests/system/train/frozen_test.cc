@@ -9,13 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
+#include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
 
-using Tensors = std::map<std::string, std::vector<uint8_t>>;
+using TensorMap = std::map<std::string, std::vector<uint8_t>>;
 
 constexpr char kRun[] =
     "seed: 3 data { synthetic { samples: 40 shape: 8 classes: 4 } }\n"
@@ -28,7 +27,7 @@ constexpr char kNet[] =
     "  layer { name: \"second\" linear { units: 6 } } layer { relu {} }\n"
     "  layer { name: \"last\" linear { units: 4 } } } %s }\n";
 
-class Frozen : public ::testing::Test {
+class Frozen : public RunTest {
  protected:
   static std::string Net(const char* of_first_layer, const char* of_model) {
     char text[512];
@@ -36,17 +35,15 @@ class Frozen : public ::testing::Test {
     return text + std::string(kRun);
   }
 
-  Tensors Train(const std::string& config, int ranks, std::vector<std::string> more = {}) {
-    more.push_back("output.checkpoint=" + (folder_ / "model"));
-    TrainWithThreads(config, ranks, more);
-    return TensorsOf(folder_ / "model");
+  TensorMap Trained(const std::string& config, int ranks,
+                    const std::vector<std::string>& more = {}) {
+    Train(config, {ranks}, "model", more);
+    return Tensors("model");
   }
-
-  TempFolder folder_;
 };
 
 // Of a run that may not change `names`, and must change what else there is.
-void ExpectFrozen(const Tensors& trained, const Tensors& initial,
+void ExpectFrozen(const TensorMap& trained, const TensorMap& initial,
                   const std::vector<std::string>& names) {
   for (const auto& [name, bytes] : initial) {
     if (name.starts_with("optimizer/")) continue;
@@ -58,18 +55,19 @@ void ExpectFrozen(const Tensors& trained, const Tensors& initial,
 }
 
 TEST_F(Frozen, KeepTheirValuesAndHaveNoStates) {
-  const Tensors initial = Train(Net("", ""), 1, {"train.steps=1", "train.learning_rate.base=0"});
+  const TensorMap initial =
+      Trained(Net("", ""), 1, {"train.steps=1", "train.learning_rate.base=0"});
   ASSERT_EQ(initial.size(), 3u * 6) << "three layers, each with two parameters and their states";
   const std::vector<std::string> first = {"first.weight", "first.bias"};
   for (const int ranks : {1, 3}) {
-    for (const char* sharded : {"false", "true"}) {
-      const std::vector<std::string> more = {std::string("train.shard_optimizer=") + sharded};
-      SCOPED_TRACE(std::to_string(ranks) + " ranks, sharded: " + sharded);
-      ExpectFrozen(Train(Net("", ""), ranks, more), initial, {});
-      ExpectFrozen(Train(Net("trainable: false", ""), ranks, more), initial, first);
-      ExpectFrozen(Train(Net("", "frozen: \"first\""), ranks, more), initial, first);
+    for (const bool sharded : {false, true}) {
+      const std::vector<std::string> more = {Sharded(sharded)};
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, " + Sharded(sharded));
+      ExpectFrozen(Trained(Net("", ""), ranks, more), initial, {});
+      ExpectFrozen(Trained(Net("trainable: false", ""), ranks, more), initial, first);
+      ExpectFrozen(Trained(Net("", "frozen: \"first\""), ranks, more), initial, first);
       // In the middle: gradients go through it.
-      ExpectFrozen(Train(Net("", "frozen: \"second.w\" frozen: \"last.bias\""), ranks, more),
+      ExpectFrozen(Trained(Net("", "frozen: \"second.w\" frozen: \"last.bias\""), ranks, more),
                    initial, {"second.weight", "last.bias"});
     }
   }
@@ -78,18 +76,17 @@ TEST_F(Frozen, KeepTheirValuesAndHaveNoStates) {
 // Frozen layers are constants for the others, which become what they become when they alone are
 // trained: whoever freezes by `trainable` or by `frozen` gets the same.
 TEST_F(Frozen, ByLayerAndByNameAreTheSame) {
-  const Tensors by_layer = Train(Net("trainable: false", ""), 2);
-  EXPECT_EQ(Train(Net("", "frozen: \"first.\""), 2), by_layer);
-  EXPECT_NE(Train(Net("", ""), 2), by_layer);
+  const TensorMap by_layer = Trained(Net("trainable: false", ""), 2);
+  EXPECT_EQ(Trained(Net("", "frozen: \"first.\""), 2), by_layer);
+  EXPECT_NE(Trained(Net("", ""), 2), by_layer);
 }
 
 TEST_F(Frozen, GoOnFromACheckpointToTheBit) {
   const std::string config = Net("trainable: false", "frozen: \"last.bias\"");
-  const Tensors whole = Train(config, 2);
-  Train(config, 2, {"train.steps=3"});
-  TrainWithThreads(config, {.ranks = 2, .resume = folder_ / "model"},
-                   {"output.checkpoint=" + (folder_ / "model")});
-  EXPECT_EQ(TensorsOf(folder_ / "model"), whole);
+  const TensorMap whole = Trained(config, 2);
+  Train(config, {2}, "model", {"train.steps=3"});
+  GoOn(config, 2, "model");
+  EXPECT_EQ(Tensors("model"), whole);
 }
 
 }  // namespace

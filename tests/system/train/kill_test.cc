@@ -11,7 +11,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -21,10 +20,9 @@
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/retention.h"
-#include "tests/support/engine_process.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/probe_process.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
+#include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
@@ -43,7 +41,7 @@ constexpr char kConfig[] =
 
 constexpr size_t kKeep = 2;
 
-class Kill : public ::testing::Test {
+class Kill : public RunTest {
  protected:
   void SetUp() override {
     AdoptOrphans();
@@ -85,11 +83,9 @@ class Kill : public ::testing::Test {
     ASSERT_TRUE(AwaitNoDescendants());
   }
 
-  // The step of a file that must be whole.
-  static int64_t StepOf(const std::string& path) {
-    const auto opened = checkpoint::OpenCheckpoint(path);
-    EXPECT_TRUE(opened.ok()) << opened.status().message();
-    return opened.ok() ? opened->info.step : -1;
+  // Of a file that must be whole.
+  static checkpoint::CheckpointInfo InfoOf(const std::string& path) {
+    return ValueOf(checkpoint::OpenCheckpoint(path)).info;
   }
 
   // Of the checkpoints with a number, by that number.
@@ -107,25 +103,20 @@ class Kill : public ::testing::Test {
 
   // The last checkpoint that the run has said to be written.
   int64_t LastReported() const {
-    int64_t step = 0;
-    std::ifstream file(folder_ / "run.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto object = nlohmann::json::parse(line, nullptr, false);
-      if (!object.is_discarded() && object["event"] == "checkpoint") step = object["step"];
-    }
-    return step;
+    const nlohmann::json last = LastEvent(folder_ / "run.jsonl", "checkpoint");
+    return last.is_null() ? 0 : last["step"].get<int64_t>();
   }
 
   // What a kill must leave behind.
   void CheckFiles() {
     const int64_t reported = LastReported();
-    const int64_t step = fs::exists(path_) ? StepOf(path_) : 0;
+    const int64_t step = fs::exists(path_) ? InfoOf(path_).step : 0;
     EXPECT_GE(step, reported) << "a finished checkpoint is lost";
     EXPECT_GE(step, last_) << "the run went back";
     last_ = step;
     const auto numbered = Numbered();
     for (const auto& [number, path] : numbered) {
-      EXPECT_EQ(StepOf(path), number) << path;
+      EXPECT_EQ(InfoOf(path).step, number) << path;
       EXPECT_LE(number, step) << path;
     }
     EXPECT_LE(numbered.size(), kKeep);
@@ -133,19 +124,10 @@ class Kill : public ::testing::Test {
     const size_t different = numbered.size() + (linked ? 0 : 1);
     EXPECT_GE(different, std::min(kKeep, different_)) << "there were more checkpoints before";
     different_ = different;
-    while_writing_ += HasTemporaryFile() ? 1 : 0;
-    before_linking_ += linked ? 0 : 1;
-  }
-
-  bool HasTemporaryFile() const {
-    return std::any_of(fs::directory_iterator(folder_.path()), fs::directory_iterator(),
-                       [](const fs::directory_entry& entry) {
-                         return entry.path().filename().native().starts_with(".model");
-                       });
   }
 
   void RunToTheEnd(const std::vector<std::string>& arguments) {
-    const Outcome outcome = RunEngine(folder_.path().native(), arguments);
+    const Outcome outcome = Engine(arguments);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   }
 
@@ -156,22 +138,16 @@ class Kill : public ::testing::Test {
       CheckFiles();
     }
     ASSERT_FALSE(HasFailure());
-    // What the kills have met, for whoever wants to know; it is another in every run.
-    RecordProperty("while_writing", while_writing_);
-    RecordProperty("before_linking", before_linking_);
-    RecordProperty("steps", std::to_string(last_));
     const std::string steps = "train.steps=" + std::to_string(last_ + 5);
     RunToTheEnd(Arguments({"--set", steps}));
     RunToTheEnd({"run", "run.pbtxt", "-q", "-n", "2", "--set", steps, "--set",
                  "output.checkpoint=whole/w", "--set", "output.keep_checkpoints=1", "--set",
                  "train.checkpoint_every=0", "--set", "output.metrics=whole/m"});
-    EXPECT_TRUE(TensorsOf(path_) == TensorsOf(folder_ / "whole/w"));
-    const auto killed = checkpoint::OpenCheckpoint(path_),
-               whole = checkpoint::OpenCheckpoint(folder_ / "whole/w");
-    ASSERT_TRUE(killed.ok() && whole.ok());
-    EXPECT_EQ(killed->info.step, last_ + 5);
-    EXPECT_EQ(killed->info.position.epoch, whole->info.position.epoch);
-    EXPECT_EQ(killed->info.position.samples, whole->info.position.samples);
+    EXPECT_TRUE(Tensors("model.safetensors") == Tensors("whole/w"));
+    const auto killed = InfoOf(path_), whole = InfoOf(folder_ / "whole/w");
+    EXPECT_EQ(killed.step, last_ + 5);
+    EXPECT_EQ(killed.position.epoch, whole.position.epoch);
+    EXPECT_EQ(killed.position.samples, whole.position.samples);
     CheckFiles();
     ExpectNothingElse();
   }
@@ -190,12 +166,10 @@ class Kill : public ::testing::Test {
                                                        numbered(last_)));
   }
 
-  TempFolder folder_;
   const std::string path_ = folder_ / "model.safetensors";
   std::mt19937 random_{59};
   int64_t last_ = 0;      // the step of the newest checkpoint
   size_t different_ = 0;  // checkpoints, under whatever names
-  int while_writing_ = 0, before_linking_ = 0;
 };
 
 TEST_F(Kill, FiveTimes) {

@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/support/engine_process.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {
@@ -38,14 +38,19 @@ class RealData : public ::testing::Test {
     EngineProcess process(folder_.path().native(), arguments);
     const Outcome outcome = process.Wait(kLongest);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    nlohmann::json last;
-    std::istringstream lines(ReadWhole(folder_ / "run.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      const auto object = nlohmann::json::parse(line);
-      if (object["event"] == "evaluation") last = object;
-    }
-    EXPECT_FALSE(last.is_null()) << "no evaluation";
-    return last;
+    return LastEvent(folder_ / "run.jsonl", "evaluation");
+  }
+
+  // Trains on MNIST; the test is skipped without it.
+  void ExpectAccuracy(const std::string& config, double accuracy) {
+    const std::string mnist = Find("mnist10k");
+    if (mnist.empty()) GTEST_SKIP() << "ENGINE_TEST_DATA has no mnist10k";
+    const auto evaluation =
+        Train(config, {"data.mnist.images=" + mnist + "/t10k-images-idx3-ubyte.gz",
+                       "data.mnist.labels=" + mnist + "/t10k-labels-idx1-ubyte.gz"});
+    ASSERT_FALSE(evaluation.is_null());
+    EXPECT_EQ(evaluation["targets"], 1000);
+    EXPECT_GE(evaluation["accuracy"], accuracy);
   }
 
   static constexpr auto kLongest = std::chrono::seconds(900);
@@ -57,23 +62,11 @@ using CnnTest = RealData;
 using ShakespeareTest = RealData;
 
 TEST_F(MnistTest, NinetyFivePercentOfHeldOutImagesWithTwoRanks) {
-  const std::string mnist = Find("mnist10k");
-  if (mnist.empty()) GTEST_SKIP() << "ENGINE_TEST_DATA has no mnist10k";
-  const auto evaluation =
-      Train("mlp_mnist.pbtxt", {"data.mnist.images=" + mnist + "/t10k-images-idx3-ubyte.gz",
-                                "data.mnist.labels=" + mnist + "/t10k-labels-idx1-ubyte.gz"});
-  EXPECT_EQ(evaluation["targets"], 1000);
-  EXPECT_GE(evaluation["accuracy"], 0.95);
+  ExpectAccuracy("mlp_mnist.pbtxt", 0.95);
 }
 
 TEST_F(CnnTest, NinetySevenPercentOfHeldOutImagesWithTwoRanks) {
-  const std::string mnist = Find("mnist10k");
-  if (mnist.empty()) GTEST_SKIP() << "ENGINE_TEST_DATA has no mnist10k";
-  const auto evaluation =
-      Train("cnn_mnist.pbtxt", {"data.mnist.images=" + mnist + "/t10k-images-idx3-ubyte.gz",
-                                "data.mnist.labels=" + mnist + "/t10k-labels-idx1-ubyte.gz"});
-  EXPECT_EQ(evaluation["targets"], 1000);
-  EXPECT_GE(evaluation["accuracy"], 0.97);
+  ExpectAccuracy("cnn_mnist.pbtxt", 0.97);
 }
 
 TEST_F(ShakespeareTest, BelowOnePointNineNatsPerByte) {

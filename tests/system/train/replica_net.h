@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
+#include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 
@@ -37,47 +36,18 @@ inline constexpr char kReplicaNet[] =
     "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] sgd { momentum: 0.9 }\n"
     "cpu_ops { threads: 1 }\n";
 
-inline const std::vector<std::string> kSchedulers = {"sequential_sched", "fifo_sched",
-                                                     "priority_sched", "dear_sched"};
-
-inline std::string With(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
-inline std::string NetWith(const std::string& communicator, const std::string& scheduler) {
-  return With(With(kReplicaNet, "\"tcp\"", std::string("\"").append(communicator).append("\"")),
-              "\"fifo_sched\"", std::string("\"").append(scheduler).append("\""));
-}
-
-class ReplicaRuns : public ::testing::Test {
+class ReplicaRuns : public RunTest {
  protected:
-  std::string CheckpointAt(const std::string& name) const {
-    return "output.checkpoint=" + (folder_ / name);
-  }
-
   // The run of one rank, which the others are compared with.
-  Training TrainAlone(const std::string& config) {
-    return TrainWithThreads(config, 1, {CheckpointAt("one")});
-  }
+  Training TrainAlone(const std::string& config) { return Train(config, {1}, "one"); }
 
-  void ExpectSameRun(const Training& run, const std::string& checkpoint, const Training& one,
-                     const std::string& what) {
-    ASSERT_TRUE(run.status.ok()) << what << ": " << run.status.message();
-    ExpectSameLosses(run.losses, one.losses, kReplicaTolerance, what);
-    EXPECT_EQ(run.samples, one.samples) << what;
-    ASSERT_EQ(run.evaluations.size(), one.evaluations.size()) << what;
-    for (size_t i = 0; i < one.evaluations.size(); ++i) {
-      EXPECT_EQ(run.evaluations[i].targets, one.evaluations[i].targets) << what;
-      EXPECT_NEAR(run.evaluations[i].loss, one.evaluations[i].loss,
-                  kReplicaTolerance * one.evaluations[i].loss)
-          << what;
-    }
-    ExpectSameTensors(folder_ / checkpoint, folder_ / "one", kReplicaTolerance);
+  // With `overrides` the members train as one rank did.
+  void ExpectEqualsOne(const Training& one, const std::string& config, const Members& members,
+                       const std::vector<std::string>& overrides) {
+    SCOPED_TRACE(std::to_string(members.ranks) + " ranks" + ::testing::PrintToString(overrides));
+    ExpectSameRun(Train(config, members, "several", overrides), one, kReplicaTolerance, "run");
+    ExpectNearTensors("several", "one", kReplicaTolerance);
   }
-
-  TempFolder folder_;
 };
 
 }  // namespace engine::testing

@@ -6,15 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
+#include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
 
 // Arithmetic whose gradients depend on the parameters, with pauses between: a stale or torn
 // parameter shows in the weights of all later steps.
-std::string Config(int steps, const std::string& scheduler) {
+std::string Config(const std::string& scheduler) {
   std::string text = "seed: 5 model { net {\n";
   for (int block = 0; block < 4; ++block) {
     text +=
@@ -25,9 +24,7 @@ std::string Config(int steps, const std::string& scheduler) {
   return text +
          "layer { linear { units: 4 } } } }\n"
          "data { synthetic { samples: 64 eval_samples: 8 shape: 12 classes: 4 } }\n"
-         "train { steps: " +
-         std::to_string(steps) +
-         " global_batch: 7 learning_rate { base: 0.001 } evaluate_every: 400 }\n"
+         "train { steps: 1000 global_batch: 7 learning_rate { base: 0.001 } evaluate_every: 400 }\n"
          "plugins: [\"tcp\", \"" +
          scheduler +
          "\", \"sgd\", \"cpu_ops\", \"profile_ops\"]\n"
@@ -52,34 +49,17 @@ const std::vector<Variant> kVariants = {
     {"dear_sched", {"train.shard_optimizer=true"}},
 };
 
-class SchedulerParity : public ::testing::Test {
- protected:
-  Training Train(const Variant& variant, int steps, const std::string& checkpoint) {
-    std::vector<std::string> overrides = variant.overrides;
-    overrides.push_back("output.checkpoint=" + (folder_ / checkpoint));
-    return TrainWithThreads(Config(steps, variant.name), 2, overrides);
-  }
-
-  TempFolder folder_;
-};
+using SchedulerParity = RunTest;
 
 TEST_F(SchedulerParity, AllGiveTheBitsOfTheSequentialOneAfterAThousandSteps) {
-  constexpr int kSteps = 1000;
-  const Training expected = Train({"sequential_sched", {}}, kSteps, "expected");
-  ASSERT_TRUE(expected.status.ok()) << expected.status.message();
-  ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kSteps));
-  const auto tensors = TensorsOf(folder_ / "expected");
+  const Training expected = Train(Config("sequential_sched"), {2}, "expected");
+  ASSERT_EQ(expected.losses.size(), 1000u);
   for (const Variant& variant : kVariants) {
-    const Training run = Train(variant, kSteps, "run");
+    const Training run = Train(Config(variant.name), {2}, "run", variant.overrides);
     const std::string what =
         std::string(variant.name) + " " + ::testing::PrintToString(variant.overrides);
-    ASSERT_TRUE(run.status.ok()) << what << ": " << run.status.message();
-    EXPECT_EQ(run.losses, expected.losses) << what;
-    EXPECT_EQ(TensorsOf(folder_ / "run"), tensors) << what;
-    ASSERT_EQ(run.evaluations.size(), expected.evaluations.size()) << what;
-    for (size_t i = 0; i < run.evaluations.size(); ++i) {
-      EXPECT_EQ(run.evaluations[i].loss, expected.evaluations[i].loss) << what;
-    }
+    ExpectSameRun(run, expected, 0, what);
+    EXPECT_EQ(Tensors("run"), Tensors("expected")) << what;
   }
 }
 

@@ -3,16 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tests/support/engine_process.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
+#include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
@@ -21,47 +18,30 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr char kHead[] =
+constexpr char kConfig[] =
     "seed: 3 model { mlp { hidden: [48, 32] } }\n"
     "data { synthetic { samples: 200 eval_samples: 20 shape: 16 classes: 4 } }\n"
     "train { steps: 60 global_batch: 24 learning_rate { base: 0.05 } }\n"
-    "sgd { momentum: 0.9 weight_decay: 0.001 } cpu_ops { threads: 1 }\n";
+    "sgd { momentum: 0.9 weight_decay: 0.001 } cpu_ops { threads: 1 }\n"
+    "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n";
 
-std::string Config(const std::string& hook, const std::string& scheduler = "fifo_sched",
-                   const std::string& communicator = "tcp") {
-  return std::string(kHead)
-      .append("plugins: [\"")
-      .append(communicator)
-      .append("\", \"")
-      .append(scheduler)
-      .append("\", \"sgd\", \"cpu_ops\"")
-      .append(hook.empty() ? "" : std::string(", \"").append(hook).append("\""))
-      .append("]\n");
+std::string Hook(const std::string& hook, const std::string& scheduler = "fifo_sched",
+                 const std::string& communicator = "tcp") {
+  return Plugins(communicator, scheduler, "sgd", "," + hook);
 }
 
 void ExpectAllRanksEqual(const Training& training) {
   ASSERT_FALSE(training.parameters.empty());
   ASSERT_FALSE(training.parameters[0].empty());
-  for (size_t r = 1; r < training.parameters.size(); ++r) {
-    const auto& one = training.parameters[0];
-    const auto& other = training.parameters[r];
-    ASSERT_EQ(one.size(), other.size());
-    EXPECT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0) << "rank " << r;
-  }
+  EXPECT_THAT(training.parameters, Each(training.parameters[0]));
 }
 
-class WireRun : public ::testing::Test {
+class WireRun : public RunTest {
  protected:
-  std::vector<std::string> WithCheckpoint(const std::string& name,
-                                          std::vector<std::string> more = {}) const {
-    more.push_back("output.checkpoint=" + (folder_ / name));
-    more.push_back("train.checkpoint_every=30");
-    return more;
-  }
-
   // Bytes of gradients in a step, of all ranks, as the trace has them.
-  uint64_t GradientBytes(const std::string& config) {
-    TrainWithThreads(config, 2, {"output.trace=" + (folder_ / "trace.json"), "train.steps=3"});
+  uint64_t GradientBytes(const std::string& plugins) {
+    TrainWithThreads(kConfig, 2,
+                     {plugins, "output.trace=" + (folder_ / "trace.json"), "train.steps=3"});
     std::ifstream file(folder_ / "trace.json");
     uint64_t bytes = 0;
     const auto trace = nlohmann::json::parse(file);
@@ -74,12 +54,10 @@ class WireRun : public ::testing::Test {
     }
     return bytes;
   }
-
-  TempFolder folder_;
 };
 
 struct Variant {
-  const char* scheduler;
+  std::string scheduler;
   std::vector<std::string> overrides;
 };
 const std::vector<Variant> kVariants = {
@@ -92,31 +70,28 @@ const std::vector<Variant> kVariants = {
 // Of 20 steps; the sums of two ranks are rounded once, wherever a scheduler cuts gradients.
 TEST_F(WireRun, CastsTrainAsFloat32DoesUnderAllSchedulers) {
   struct Cast {
-    const char* hook;
+    std::string hook;
     double tolerance;
   };
   for (const int ranks : {2, 3}) {
-    const Training plain =
-        TrainWithThreads(Config(""), ranks, WithCheckpoint("plain", {"train.steps=20"}));
+    const Training plain = Train(kConfig, {ranks}, "plain", {"train.steps=20"});
     for (const Cast& cast : {Cast{"cast_bf16", 0.05}, Cast{"cast_fp16", 0.01}}) {
       std::map<std::string, std::vector<uint8_t>> first;
-      for (Variant variant : kVariants) {
-        for (const char* shard : {"false", "true"}) {
-          SCOPED_TRACE(std::string(cast.hook) + ", " + variant.scheduler + ", ranks " +
-                       std::to_string(ranks) + ", sharded " + shard);
-          std::vector<std::string> overrides = WithCheckpoint("run", variant.overrides);
-          overrides.push_back(std::string("train.shard_optimizer=").append(shard));
-          overrides.push_back("train.steps=20");
-          const Training run =
-              TrainWithThreads(Config(cast.hook, variant.scheduler), ranks, overrides);
+      for (const Variant& variant : kVariants) {
+        for (const bool sharded : {false, true}) {
+          SCOPED_TRACE(cast.hook + ", " + variant.scheduler + ", ranks " + std::to_string(ranks) +
+                       ", " + Sharded(sharded));
+          std::vector<std::string> overrides = variant.overrides;
+          overrides.insert(overrides.end(), {Hook(cast.hook, variant.scheduler), Sharded(sharded),
+                                             "train.steps=20"});
+          const Training run = Train(kConfig, {ranks}, "run", overrides);
           ExpectAllRanksEqual(run);
-          const auto tensors = TensorsOf(folder_ / "run");
-          EXPECT_NE(tensors, TensorsOf(folder_ / "plain")) << "rounding must show";
-          ExpectSameTensors(folder_ / "run", folder_ / "plain", cast.tolerance);
+          EXPECT_NE(Tensors("run"), Tensors("plain")) << "rounding must show";
+          ExpectNearTensors("run", "plain", cast.tolerance);
           ExpectSameLosses(run.losses, plain.losses, cast.tolerance, "losses");
-          if (first.empty()) first = tensors;
+          if (first.empty()) first = Tensors("run");
           if (ranks == 2) {
-            EXPECT_EQ(tensors, first);
+            EXPECT_EQ(Tensors("run"), first);
           }
         }
       }
@@ -126,10 +101,11 @@ TEST_F(WireRun, CastsTrainAsFloat32DoesUnderAllSchedulers) {
 
 TEST_F(WireRun, TopKGivesAllRanksTheSameBitsUnderAllSchedulers) {
   for (const int ranks : {2, 3}) {
-    for (Variant variant : kVariants) {
-      SCOPED_TRACE(std::string(variant.scheduler) + ", ranks " + std::to_string(ranks));
-      const Training run =
-          TrainWithThreads(Config("topk", variant.scheduler), ranks, variant.overrides);
+    for (const Variant& variant : kVariants) {
+      SCOPED_TRACE(variant.scheduler + ", ranks " + std::to_string(ranks));
+      std::vector<std::string> overrides = variant.overrides;
+      overrides.push_back(Hook("topk", variant.scheduler));
+      const Training run = TrainWithThreads(kConfig, ranks, overrides);
       ExpectAllRanksEqual(run);
       EXPECT_LT(run.losses.back(), run.losses.front());
     }
@@ -138,8 +114,8 @@ TEST_F(WireRun, TopKGivesAllRanksTheSameBitsUnderAllSchedulers) {
 
 TEST_F(WireRun, SharedMemoryAndSocketsGiveTheSameBits) {
   for (const char* hook : {"cast_bf16", "topk"}) {
-    const Training sockets = TrainWithThreads(Config(hook), 2);
-    const Training shared = TrainWithThreads(Config(hook, "fifo_sched", "shm"), 2);
+    const Training sockets = TrainWithThreads(kConfig, 2, {Hook(hook)});
+    const Training shared = TrainWithThreads(kConfig, 2, {Hook(hook, "fifo_sched", "shm")});
     ASSERT_FALSE(sockets.parameters.empty());
     EXPECT_EQ(sockets.parameters, shared.parameters) << hook;
     EXPECT_EQ(sockets.losses, shared.losses) << hook;
@@ -147,21 +123,20 @@ TEST_F(WireRun, SharedMemoryAndSocketsGiveTheSameBits) {
 }
 
 TEST_F(WireRun, TheTraceShowsTheBytesThatTravel) {
-  const uint64_t plain = GradientBytes(Config(""));
+  const uint64_t plain = GradientBytes(Plugins("tcp", "fifo_sched"));
   ASSERT_GT(plain, 0u);
-  EXPECT_EQ(2 * GradientBytes(Config("cast_bf16")), plain);
-  EXPECT_EQ(2 * GradientBytes(Config("cast_fp16")), plain);
+  EXPECT_EQ(2 * GradientBytes(Hook("cast_bf16")), plain);
+  EXPECT_EQ(2 * GradientBytes(Hook("cast_fp16")), plain);
   // 1 % of the elements, 8 bytes each, of two ranks; and what the small ones are rounded up to.
-  EXPECT_LT(GradientBytes(Config("topk")), plain / 4);
+  EXPECT_LT(GradientBytes(Hook("topk")), plain / 4);
 }
 
 // With a twentieth of the elements in each step the loss comes down to about where it does with
 // all of them.
 TEST_F(WireRun, TopKConverges) {
-  const std::vector<std::string> longer = {"train.steps=300"};
-  const Training plain = TrainWithThreads(Config(""), 2, longer);
+  const Training plain = TrainWithThreads(kConfig, 2, {"train.steps=300"});
   const Training sparse =
-      TrainWithThreads(Config("topk").append("topk { ratio: 0.05 }\n"), 2, longer);
+      TrainWithThreads(kConfig, 2, {"train.steps=300", Hook("topk"), "topk.ratio=0.05"});
   ASSERT_EQ(plain.losses.size(), sparse.losses.size());
   ASSERT_EQ(sparse.evaluations.size(), 1u);
   const double first = plain.losses.front(), last = plain.losses.back();
@@ -170,120 +145,103 @@ TEST_F(WireRun, TopKConverges) {
 }
 
 TEST_F(WireRun, AResumedRunIsTheUninterruptedOneToTheBit) {
-  for (const char* hook : {"topk", "cast_bf16"}) {
+  for (const std::string hook : {"topk", "cast_bf16"}) {
     for (const int ranks : {1, 2, 3}) {
-      SCOPED_TRACE(std::string(hook) + ", ranks " + std::to_string(ranks));
-      const Training whole = TrainWithThreads(Config(hook), ranks, WithCheckpoint("whole"));
-      const auto expected = TensorsOf(folder_ / "whole");
-      TrainWithThreads(Config(hook), {.ranks = ranks, .dies_after = 40}, WithCheckpoint("part"),
-                       /*expect_ok=*/false);
-      EXPECT_NE(TensorsOf(folder_ / "part"), expected);
-      const Training rest = TrainWithThreads(
-          Config(hook), {.ranks = ranks, .resume = folder_ / "part"}, WithCheckpoint("part"));
-      EXPECT_EQ(TensorsOf(folder_ / "part"), expected);
-      EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 30, whole.losses.end()));
+      SCOPED_TRACE(hook + ", ranks " + std::to_string(ranks));
+      const Training whole = Train(kConfig, {ranks}, "whole", {Hook(hook)});
+      const auto expected = Tensors("whole");
+      Interrupt(kConfig, ranks, "part", {Hook(hook)});
+      EXPECT_NE(Tensors("part"), expected);
+      const Training rest = GoOn(kConfig, ranks, "part", {Hook(hook)});
+      EXPECT_EQ(Tensors("part"), expected);
+      EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 10, whole.losses.end()));
       for (const auto& [name, bytes] : expected) {
         if (name.starts_with("optimizer/") || name.starts_with("hook/")) continue;
         for (int rank = 0; rank < 3; ++rank) {
           const bool stored =
               expected.contains("hook/topk/residual/" + std::to_string(rank) + "/" + name);
-          EXPECT_EQ(stored, std::string(hook) == "topk" && ranks > 1 && rank < ranks) << name;
+          EXPECT_EQ(stored, hook == "topk" && ranks > 1 && rank < ranks) << name;
         }
       }
     }
   }
 }
 
-std::vector<float> Floats(const std::vector<uint8_t>& bytes) {
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
 // One step that sends everything, with what was kept before and without.
 TEST_F(WireRun, AnotherNumberOfRanksGoesOnWithTheSumOfWhatWasNotSent) {
-  TrainWithThreads(Config("topk"), {.ranks = 2, .dies_after = 40}, WithCheckpoint("two"), false);
-  const auto two = TensorsOf(folder_ / "two");
-  const Training rest = TrainWithThreads(
-      Config("topk"), {.ranks = 3, .resume = folder_ / "two"},
-      WithCheckpoint("three", {"topk.ratio=1", "train.steps=31", "sgd.momentum=0",
-                               "sgd.weight_decay=0", "train.learning_rate.base=1"}));
+  Interrupt(kConfig, 2, "two", {Hook("topk")});
+  std::vector<std::string> one_step = {"train.steps=11", "sgd.momentum=0", "sgd.weight_decay=0",
+                                       "train.learning_rate.base=1"};
+  const Members three_ranks{.ranks = 3, .resume = folder_ / "two"};
+  Train(kConfig, three_ranks, "plain", one_step);
+  one_step.insert(one_step.end(), {Hook("topk"), "topk.ratio=1"});
+  const Training rest = Train(kConfig, three_ranks, "three", one_step);
   ASSERT_EQ(rest.losses.size(), 1u);
   ExpectAllRanksEqual(rest);
-  const Training without = TrainWithThreads(
-      Config(""), {.ranks = 3, .resume = folder_ / "two"},
-      WithCheckpoint("plain", {"train.steps=31", "sgd.momentum=0", "sgd.weight_decay=0",
-                               "train.learning_rate.base=1"}));
-  const auto three = TensorsOf(folder_ / "three");
-  const auto plain = TensorsOf(folder_ / "plain");
+  const auto two = Tensors("two"), three = Tensors("three");
   double largest = 0;
-  for (const auto& [name, bytes] : plain) {
+  for (const auto& [name, bytes] : Tensors("plain")) {
     if (name.starts_with("optimizer/")) continue;
     // The step was larger by what two ranks had kept, over 24 samples.
-    const auto first = Floats(two.at("hook/topk/residual/0/" + name));
-    const auto second = Floats(two.at("hook/topk/residual/1/" + name));
-    const auto with = Floats(three.at(name)), base = Floats(bytes);
+    const auto first = FloatsOf(two.at("hook/topk/residual/0/" + name));
+    const auto second = FloatsOf(two.at("hook/topk/residual/1/" + name));
+    const auto with = FloatsOf(three.at(name)), base = FloatsOf(bytes);
     for (size_t i = 0; i < base.size(); ++i) {
       const double kept = (double{first[i]} + second[i]) / 24;
       largest = std::max(largest, std::abs(kept));
       ASSERT_NEAR(base[i] - with[i], kept, 1e-5) << name << " at " << i;
     }
-    for (const char* rank : {"0/", "1/", "2/"}) {
-      EXPECT_THAT(Floats(three.at(std::string("hook/topk/residual/").append(rank) + name)),
-                  Each(0.0f));
+    for (const std::string rank : {"0/", "1/", "2/"}) {
+      EXPECT_THAT(FloatsOf(three.at("hook/topk/residual/" + rank + name)), Each(0.0f));
     }
   }
   EXPECT_GT(largest, 1e-3) << "something must have been kept";
 }
 
 TEST_F(WireRun, WhatDoesNotGoTogetherIsRefusedInASentence) {
-  folder_.Write("run.pbtxt", Config("topk"));
-  const auto refuses = [&](std::vector<std::string> more, const std::string& sentence) {
-    std::vector<std::string> arguments = {"run", "run.pbtxt", "-n", "2"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = RunEngine(folder_.path().native(), arguments);
-    EXPECT_EQ(outcome.exit_code, 78) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr(sentence));
+  const auto refuses = [&](const std::string& plugins, bool sharded, const char* sentence) {
+    const Training run =
+        TrainWithThreads(kConfig, {.ranks = 2}, {plugins, Sharded(sharded)}, /*expect_ok=*/false);
+    EXPECT_EQ(run.exit_code, 78);
+    EXPECT_THAT(run.status.message(), HasSubstr(sentence));
   };
-  refuses({"--set", "train.shard_optimizer=true"},
+  refuses(Hook("topk"), true,
           "hook 'topk' packs whole gradients, and train.shard_optimizer gives each rank a part of "
           "each: set it to false or choose another hook");
-  refuses({"--plugins", "cast_bf16,topk"},
+  refuses(Hook("topk,cast_bf16"), false,
           "hooks 'topk' and 'cast_bf16' both say in which form gradients travel: choose one");
 }
 
 // float16 ends at 65504. The run ends with the step after that, and keeps no checkpoint of it.
 TEST_F(WireRun, AnOverflowEndsTheRun) {
-  folder_.Write("run.pbtxt", Config("cast_fp16"));
-  const Outcome outcome = RunEngine(folder_.path().native(),
-                                    {"run", "run.pbtxt", "-n", "2", "--set", "train.loss_scale=1e7",
-                                     "--set", "output.checkpoint=model"});
-  EXPECT_EQ(outcome.exit_code, 78) << outcome.err;
-  EXPECT_THAT(outcome.err,
+  const Training run = TrainWithThreads(
+      kConfig, {.ranks = 2},
+      {Hook("cast_fp16"), "train.loss_scale=1e7", "output.checkpoint=" + (folder_ / "model")},
+      /*expect_ok=*/false);
+  EXPECT_EQ(run.exit_code, 78);
+  EXPECT_THAT(run.status.message(),
               AllOf(HasSubstr("the loss of step 2 is not finite"), HasSubstr("train.loss_scale")));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "model"));
 }
 
 // Warnings are of the log of rank 0.
 TEST_F(WireRun, StatesThatCannotGoOnAreNamed) {
-  folder_.Write("run.pbtxt", Config("topk"));
-  TrainWithThreads(Config("topk"), {.ranks = 2, .dies_after = 40}, WithCheckpoint("two"), false);
-  const auto warns = [&](const std::string& file, const std::string& ranks,
-                         std::vector<std::string> more, const std::string& sentence) {
-    folder_.Write("other.pbtxt", Config(more.empty() ? "topk" : ""));
-    const Outcome outcome =
-        RunEngine(folder_.path().native(), {"run", more.empty() ? "run.pbtxt" : "other.pbtxt", "-n",
-                                            ranks, "--resume", file, "--set", "train.steps=31"});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr(sentence));
+  Interrupt(kConfig, 2, "packed", {Hook("topk")});
+  Interrupt(kConfig, 2, "plain");
+  const auto warns = [&](const std::string& checkpoint, int ranks, const std::string& plugins,
+                         const char* sentence) {
+    ::testing::internal::CaptureStderr();
+    Train(kConfig, {.ranks = ranks, .resume = folder_ / checkpoint}, "run",
+          {plugins, "train.steps=11"});
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(sentence));
   };
-  warns("two", "3", {},
+  warns("packed", 3, Hook("topk"),
         "the state of hook 'topk' in the checkpoint is that of 2 ranks, and this run has 3: rank 0 "
         "goes on with their sum");
-  warns("two", "2", {"without"},
+  warns("packed", 2, Plugins("tcp", "fifo_sched"),
         "this run has no use for the state of hook 'topk' in the checkpoint: it is dropped");
-  TrainWithThreads(Config(""), {.ranks = 2, .dies_after = 40}, WithCheckpoint("plain"), false);
-  warns("plain", "2", {}, "the checkpoint has no state of hook 'topk': it begins with zeros");
+  warns("plain", 2, Hook("topk"),
+        "the checkpoint has no state of hook 'topk': it begins with zeros");
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_status.h"
+
 namespace engine::bench {
 namespace {
 
@@ -36,21 +38,18 @@ trace::RankTimeline Timeline(int rank, const std::vector<int64_t>& step_ms) {
 
 TEST(MeasureSteps, TakesTheSlowestRankOfEachStep) {
   const trace::Trace trace{{}, {Timeline(0, {50, 4, 6, 5}), Timeline(1, {60, 5, 4, 5})}};
-  const auto steps = MeasureSteps(trace, 3);
-  ASSERT_TRUE(steps.ok()) << steps.status().message();
-  EXPECT_THAT(steps->step_seconds, ElementsAre(DoubleEq(5e-3), DoubleEq(6e-3), DoubleEq(5e-3)));
-  EXPECT_DOUBLE_EQ(steps->forward_seconds, 1e-3);
-  EXPECT_DOUBLE_EQ(steps->backward_seconds, 2e-3);
-  EXPECT_DOUBLE_EQ(steps->waited_seconds, 0.5e-3);
-  EXPECT_EQ(steps->bytes_per_step, 1000);
+  const auto steps = ValueOf(MeasureSteps(trace, 3));
+  EXPECT_THAT(steps.step_seconds, ElementsAre(DoubleEq(5e-3), DoubleEq(6e-3), DoubleEq(5e-3)));
+  EXPECT_DOUBLE_EQ(steps.forward_seconds, 1e-3);
+  EXPECT_DOUBLE_EQ(steps.backward_seconds, 2e-3);
+  EXPECT_DOUBLE_EQ(steps.waited_seconds, 0.5e-3);
+  EXPECT_EQ(steps.bytes_per_step, 1000);
 }
 
 TEST(MeasureSteps, ARankWithoutAStepIsAnError) {
   const trace::Trace trace{{}, {Timeline(0, {5, 5, 5}), Timeline(1, {5, 5})}};
-  const auto steps = MeasureSteps(trace, 3);
-  ASSERT_FALSE(steps.ok());
-  EXPECT_EQ(steps.status().code(), StatusCode::kBadData);
-  EXPECT_THAT(steps.status().message(), HasSubstr("rank 1 holds 2 of 3 measured steps"));
+  EXPECT_THAT(MeasureSteps(trace, 3),
+              FailsWith(StatusCode::kBadData, HasSubstr("rank 1 holds 2 of 3 measured steps")));
   EXPECT_FALSE(MeasureSteps({}, 1).ok());
 }
 

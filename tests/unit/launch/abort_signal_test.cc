@@ -24,36 +24,21 @@ TEST(AbortSignal, TheFirstReasonStays) {
   EXPECT_STREQ(abort.reason().message(), "first");
 }
 
-TEST(AbortSignal, CallsEachListenerOnce) {
+TEST(AbortSignal, CallsEachListenerOnceAndALateOneAtOnce) {
   base::AbortSignal abort;
   std::vector<std::string> calls;
-  abort.Listen(
-      [&](const Status& reason) { calls.push_back(std::string("a ") + reason.message()); });
-  abort.Listen(
-      [&](const Status& reason) { calls.push_back(std::string("b ") + reason.message()); });
+  const auto listen = [&](const std::string& name) {
+    return abort.Listen(
+        [&calls, name](const Status& reason) { calls.push_back(name + " " + reason.message()); });
+  };
+  listen("a");
+  const int forgotten = listen("forgotten");
+  listen("b");
+  abort.Forget(forgotten);
   abort.Raise(Reason("x"));
   abort.Raise(Reason("y"));
-  EXPECT_EQ(calls, (std::vector<std::string>{"a x", "b x"}));
-}
-
-TEST(AbortSignal, CallsALateListenerAtOnce) {
-  base::AbortSignal abort;
-  abort.Raise(Reason("x"));
-  int calls = 0;
-  abort.Listen([&](const Status& reason) {
-    ++calls;
-    EXPECT_STREQ(reason.message(), "x");
-  });
-  EXPECT_EQ(calls, 1);
-}
-
-TEST(AbortSignal, AForgottenListenerIsNotCalled) {
-  base::AbortSignal abort;
-  int calls = 0;
-  int token = abort.Listen([&](const Status&) { ++calls; });
-  abort.Forget(token);
-  abort.Raise(Reason("x"));
-  EXPECT_EQ(calls, 0);
+  listen("late");
+  EXPECT_EQ(calls, (std::vector<std::string>{"a x", "b x", "late x"}));
 }
 
 TEST(AbortSignal, AListenerMayUseTheSignal) {

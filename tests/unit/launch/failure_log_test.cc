@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "tests/support/expect_status.h"
+
 namespace engine::launch {
 namespace {
 
@@ -17,34 +19,40 @@ TEST(FailureLog, IsOkWithoutFailures) {
   EXPECT_EQ(failures.Outcome(SIGTERM).exit_code, 0);  // asked to stop, but the work was done
 }
 
+struct Ends {
+  int rank;
+  int exit_code;
+  const char* message;
+};
+void ExpectOutcome(const FailureLog& failures, const Ends& expected, int signal = 0) {
+  const LaunchOutcome outcome = failures.Outcome(signal);
+  EXPECT_EQ(outcome.status.rank(), expected.rank);
+  EXPECT_EQ(outcome.exit_code, expected.exit_code);
+  EXPECT_STREQ(outcome.status.message(), expected.message);
+}
+
 TEST(FailureLog, TheFirstPrimaryCauseWins) {
   FailureLog failures;
   failures.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 2"));
   failures.AddReport(1, Error(StatusCode::kInterrupted, "stopped"));
   failures.AddReport(2, Error(StatusCode::kBadData, "bad file"));
   failures.AddReport(3, Error(StatusCode::kConfig, "later"));
-  LaunchOutcome outcome = failures.Outcome(SIGINT);
-  EXPECT_EQ(outcome.status.code(), StatusCode::kBadData);
-  EXPECT_EQ(outcome.status.rank(), 2);
-  EXPECT_EQ(outcome.exit_code, 65);
+  ExpectOutcome(failures, {2, 65, "bad file"}, SIGINT);
 }
 
 TEST(FailureLog, ALossIsPrimaryWhateverItsCode) {
-  FailureLog failures;
-  failures.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 1"));
-  failures.AddLoss(1, Error(StatusCode::kPeerLost, "killed"), 137);
-  LaunchOutcome outcome = failures.Outcome(0);
-  EXPECT_STREQ(outcome.status.message(), "killed");
-  EXPECT_EQ(outcome.status.rank(), 1);
-  EXPECT_EQ(outcome.exit_code, 137);
+  for (const int lost : {1, ServerId(0)}) {
+    FailureLog failures;
+    failures.AddReport(0, Error(StatusCode::kPeerLost, "left alone").WithRank(lost));
+    failures.AddLoss(lost, Error(StatusCode::kPeerLost, "killed"), 137);
+    ExpectOutcome(failures, {lost, 137, "killed"});
+  }
 }
 
 TEST(FailureLog, ASecondaryFailureIsBetterThanNothing) {
   FailureLog failures;
   failures.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 1").WithRank(1));
-  LaunchOutcome outcome = failures.Outcome(0);
-  EXPECT_EQ(outcome.status.rank(), 1);  // whom the status blames, not who says it
-  EXPECT_EQ(outcome.exit_code, 200);
+  ExpectOutcome(failures, {1, 200, "lost rank 1"});  // whom the status blames, not who says it
 }
 
 TEST(FailureLog, InterruptedExitsWithTheSignal) {
@@ -56,27 +64,13 @@ TEST(FailureLog, InterruptedExitsWithTheSignal) {
   EXPECT_EQ(failures.Outcome(0).exit_code, 130);
 }
 
-TEST(AbortReason, IsSecondaryAndNamesTheRank) {
-  Status reason = AbortReason(Error(StatusCode::kConfig, "wrong key").WithRank(3));
-  EXPECT_EQ(reason.code(), StatusCode::kAborted);
-  EXPECT_EQ(reason.rank(), 3);
-  EXPECT_STREQ(reason.message(), "rank 3 failed: wrong key");
-  EXPECT_EQ(AbortReason(Error(StatusCode::kPeerLost, "gone")).code(), StatusCode::kPeerLost);
-}
-
-TEST(AbortReason, NamesAServer) {
-  Status reason = AbortReason(Error(StatusCode::kPeerLost, "killed").WithRank(ServerId(1)));
-  EXPECT_STREQ(reason.message(), "server 1 failed: killed");
-  EXPECT_EQ(ServerOfId(reason.rank()), 1);
-}
-
-TEST(FailureLog, BlamesAServer) {
-  FailureLog failures;
-  failures.AddReport(2, Error(StatusCode::kPeerLost, "left alone").WithRank(ServerId(0)));
-  failures.AddLoss(ServerId(0), Error(StatusCode::kPeerLost, "killed"), 137);
-  const LaunchOutcome outcome = failures.Outcome(0);
-  EXPECT_EQ(outcome.status.rank(), ServerId(0));
-  EXPECT_EQ(outcome.exit_code, 137);
+TEST(AbortReason, IsSecondaryAndNamesTheMember) {
+  const Status rank = AbortReason(Error(StatusCode::kConfig, "wrong key").WithRank(3));
+  EXPECT_EQ(rank.rank(), 3);
+  EXPECT_THAT(rank, FailsWith(StatusCode::kAborted, "rank 3 failed: wrong key"));
+  const Status server = AbortReason(Error(StatusCode::kPeerLost, "killed").WithRank(ServerId(1)));
+  EXPECT_EQ(ServerOfId(server.rank()), 1);
+  EXPECT_THAT(server, FailsWith(StatusCode::kPeerLost, "server 1 failed: killed"));
 }
 
 }  // namespace

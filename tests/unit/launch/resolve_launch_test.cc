@@ -4,14 +4,17 @@
 
 #include "app/launch/launch.h"
 #include "app/launch/launcher_environment.h"
+#include "tests/support/expect_status.h"
 
 namespace engine::launch {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Mode = LaunchPlan::Mode;
+using Variables = EnvironmentVariables;
 
-const EnvironmentVariables kTorchrun = {
+const Variables kTorchrun = {
     {"RANK", "3"},
     {"WORLD_SIZE", "4"},
     {"LOCAL_RANK", "1"},
@@ -22,12 +25,12 @@ const EnvironmentVariables kTorchrun = {
     {"TORCHELASTIC_RESTART_COUNT", "0"},
     {"TORCHELASTIC_USE_AGENT_STORE", "True"},
 };
-const EnvironmentVariables kOpenMpi = {
+const Variables kOpenMpi = {
     {"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
     {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
     {"PMIX_NAMESPACE", "1918763009"},
 };
-const EnvironmentVariables kSlurm = {
+const Variables kSlurm = {
     {"SLURM_PROCID", "5"},
     {"SLURM_NTASKS", "6"},
     {"SLURM_LOCALID", "1"},
@@ -37,108 +40,92 @@ const EnvironmentVariables kSlurm = {
     {"SLURM_STEP_ID", "0"},
 };
 
-EnvironmentVariables operator+(EnvironmentVariables a, const EnvironmentVariables& b) {
+Variables operator+(Variables a, const Variables& b) {
   for (const auto& [name, value] : b) a[name] = value;
   return a;
 }
 
-EnvironmentVariables Without(EnvironmentVariables environment, const char* name) {
+Variables Without(Variables environment, const char* name) {
   environment.erase(name);
   return environment;
 }
 
-LaunchPlan Plan(const LaunchFlags& flags, const EnvironmentVariables& environment) {
-  Result<LaunchPlan> plan = ResolveLaunch(flags, environment);
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  return plan.ok() ? *plan : LaunchPlan{};
+LaunchPlan Plan(const LaunchFlags& flags, const Variables& environment) {
+  return ValueOf(ResolveLaunch(flags, environment));
 }
 
-std::string Refusal(const LaunchFlags& flags, const EnvironmentVariables& environment) {
-  Result<LaunchPlan> plan = ResolveLaunch(flags, environment);
-  EXPECT_FALSE(plan.ok());
-  EXPECT_EQ(plan.status().code(), StatusCode::kInvalidArgument);
+// A plan of that mode for that rank, of as many ranks.
+MATCHER_P3(Is, mode, rank, world_size, "") {
+  return arg.mode == mode && arg.info.rank == rank && arg.info.world_size == world_size;
+}
+MATCHER_P2(IsLocal, rank, world_size, "") {
+  return arg.info.local_rank == rank && arg.info.local_world_size == world_size;
+}
+
+std::string Refusal(const LaunchFlags& flags, const Variables& environment) {
+  const Result<LaunchPlan> plan = ResolveLaunch(flags, environment);
+  EXPECT_THAT(plan, FailsWith(StatusCode::kInvalidArgument));
   return plan.status().message();
 }
 
-TEST(ResolveLaunch, WithoutAnythingIsOneRank) {
-  LaunchPlan plan = Plan({}, {{"PATH", "/bin"}});
-  EXPECT_EQ(plan.mode, Mode::kSpawn);
-  EXPECT_EQ(plan.info.world_size, 1);
-}
-
 TEST(ResolveLaunch, FlagsSpawnOrStartThreads) {
-  LaunchPlan plan = Plan({.world_size = 3}, {});
-  EXPECT_EQ(plan.mode, Mode::kSpawn);
-  EXPECT_EQ(plan.info.world_size, 3);
-  EXPECT_EQ(plan.info.local_world_size, 3);
-  plan = Plan({.world_size = 2, .threads = true}, {});
-  EXPECT_EQ(plan.mode, Mode::kThreads);
-  EXPECT_EQ(plan.info.world_size, 2);
+  EXPECT_THAT(Plan({}, {{"PATH", "/bin"}}), Is(Mode::kSpawn, 0, 1));
+  EXPECT_THAT(Plan({.world_size = 3}, {}), AllOf(Is(Mode::kSpawn, 0, 3), IsLocal(0, 3)));
+  EXPECT_THAT(Plan({.world_size = 2, .threads = true}, {}), Is(Mode::kThreads, 0, 2));
 }
 
 TEST(ResolveLaunch, Torchrun) {
-  LaunchPlan plan = Plan({}, kTorchrun);
-  EXPECT_EQ(plan.mode, Mode::kJoin);
-  EXPECT_EQ(plan.info.rank, 3);
-  EXPECT_EQ(plan.info.world_size, 4);
-  EXPECT_EQ(plan.info.local_rank, 1);
-  EXPECT_EQ(plan.info.local_world_size, 2);
+  const LaunchPlan plan = Plan({}, kTorchrun);
+  EXPECT_THAT(plan, AllOf(Is(Mode::kJoin, 3, 4), IsLocal(1, 2)));
   EXPECT_EQ(plan.rendezvous, "n0:29501");  // the agent holds 29500
   EXPECT_EQ(plan.job, "none.0");
   EXPECT_EQ(plan.source, "torchrun");
-  plan = Plan({}, kTorchrun + EnvironmentVariables{{"TORCHELASTIC_USE_AGENT_STORE", "False"}});
-  EXPECT_EQ(plan.rendezvous, "n0:29500");
-  plan = Plan({}, kTorchrun + EnvironmentVariables{{"MASTER_ADDR", "fe80::1"}});
-  EXPECT_EQ(plan.rendezvous, "[fe80::1]:29501");
+  const auto meets_at = [](const Variables& more) { return Plan({}, kTorchrun + more).rendezvous; };
+  EXPECT_EQ(meets_at({{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), "n0:29500");
+  EXPECT_EQ(meets_at({{"MASTER_ADDR", "fe80::1"}}), "[fe80::1]:29501");
 }
 
 TEST(ResolveLaunch, TorchNamesWithoutLocalOnes) {
-  LaunchPlan plan = Plan(
+  const LaunchPlan plan = Plan(
       {}, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "5000"}});
-  EXPECT_EQ(plan.info.local_rank, 0);
-  EXPECT_EQ(plan.info.local_world_size, 1);
+  EXPECT_THAT(plan, IsLocal(0, 1));
   EXPECT_EQ(plan.rendezvous, "n0:5000");
 }
 
 TEST(ResolveLaunch, OpenMpiOnOneHost) {
-  LaunchPlan plan = Plan({}, kOpenMpi);
-  EXPECT_EQ(plan.mode, Mode::kJoin);
-  EXPECT_EQ(plan.info.rank, 1);
+  const LaunchPlan plan = Plan({}, kOpenMpi);
+  EXPECT_THAT(plan, Is(Mode::kJoin, 1, 2));
   EXPECT_EQ(plan.rendezvous, "unix:engine-" + std::to_string(getuid()) + "-1918763009");
   EXPECT_EQ(plan.source, "Open MPI");
-  plan = Plan({}, Without(kOpenMpi, "PMIX_NAMESPACE") +
-                      EnvironmentVariables{{"OMPI_MCA_orte_hnp_uri", "77.0;tcp://x:1"}});
-  EXPECT_EQ(plan.job, "77.0");
+  EXPECT_EQ(Plan({}, Without(kOpenMpi, "PMIX_NAMESPACE") +
+                         Variables{{"OMPI_MCA_orte_hnp_uri", "77.0;tcp://x:1"}})
+                .job,
+            "77.0");
 }
 
 TEST(ResolveLaunch, OpenMpiOnSeveralHostsNeedsAnAddress) {
-  EnvironmentVariables hosts = kOpenMpi + EnvironmentVariables{{"OMPI_COMM_WORLD_SIZE", "4"}};
-  std::string message = Refusal({}, hosts);
-  EXPECT_THAT(message, HasSubstr("Open MPI started 4 ranks, 2 of them on this host"));
-  EXPECT_THAT(message, HasSubstr("--rendezvous HOST:PORT"));
+  Variables hosts = kOpenMpi + Variables{{"OMPI_COMM_WORLD_SIZE", "4"}};
+  EXPECT_THAT(Refusal({}, hosts),
+              AllOf(HasSubstr("Open MPI started 4 ranks, 2 of them on this host"),
+                    HasSubstr("--rendezvous HOST:PORT")));
   EXPECT_EQ(Plan({.rendezvous = "n0:1234"}, hosts).rendezvous, "n0:1234");
-  EXPECT_EQ(Plan({}, hosts + EnvironmentVariables{{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "99"}})
-                .rendezvous,
+  EXPECT_EQ(Plan({}, hosts + Variables{{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "99"}}).rendezvous,
             "n0:99");
 }
 
 TEST(ResolveLaunch, Slurm) {
   LaunchPlan plan = Plan({.rendezvous = "n0:1"}, kSlurm);
-  EXPECT_EQ(plan.info.rank, 5);
-  EXPECT_EQ(plan.info.world_size, 6);
-  EXPECT_EQ(plan.info.local_rank, 1);
-  EXPECT_EQ(plan.info.local_world_size, 2);
+  EXPECT_THAT(plan, AllOf(Is(Mode::kJoin, 5, 6), IsLocal(1, 2)));
   EXPECT_EQ(plan.job, "17.0");
   EXPECT_THAT(Refusal({}, kSlurm), HasSubstr("--rendezvous"));
-  plan = Plan(
-      {}, kSlurm + EnvironmentVariables{{"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "6"}});
+  plan = Plan({}, kSlurm + Variables{{"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "6"}});
   EXPECT_EQ(plan.rendezvous, "unix:engine-" + std::to_string(getuid()) + "-17.0");
   // Inside a batch script nothing was started by srun.
   EXPECT_EQ(Plan({.world_size = 2}, Without(kSlurm, "SLURM_STEP_ID")).mode, Mode::kSpawn);
 }
 
 TEST(ResolveLaunch, PmiNeedsAnAddress) {
-  EnvironmentVariables pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
+  Variables pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
   EXPECT_THAT(Refusal({}, pmi), HasSubstr("--rendezvous"));
   EXPECT_EQ(Plan({.rendezvous = "n0:1"}, pmi).source, "PMI");
 }
@@ -149,48 +136,69 @@ TEST(ResolveLaunch, InnerLaunchersHideTheOnesThatStartedThem) {
 }
 
 TEST(ResolveLaunch, SourcesThatDisagreeAreNamed) {
-  EnvironmentVariables plain = {
+  Variables plain = {
       {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "5000"}};
-  std::string message = Refusal({}, plain + kOpenMpi);
-  EXPECT_THAT(message, HasSubstr("torchrun (RANK=0, WORLD_SIZE=2)"));
-  EXPECT_THAT(message, HasSubstr("Open MPI (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2)"));
+  EXPECT_THAT(Refusal({}, plain + kOpenMpi),
+              AllOf(HasSubstr("torchrun (RANK=0, WORLD_SIZE=2)"),
+                    HasSubstr("Open MPI (OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2)")));
   EXPECT_EQ(Plan({.launcher = "openmpi"}, plain + kOpenMpi).info.rank, 1);
   EXPECT_EQ(Plan({.launcher = "torchrun"}, plain + kOpenMpi).info.rank, 0);
-  EnvironmentVariables agreeing = plain + EnvironmentVariables{{"RANK", "1"}};
+  Variables agreeing = plain + Variables{{"RANK", "1"}};
   EXPECT_EQ(Plan({}, agreeing + kOpenMpi).info.rank, 1);
 }
 
 TEST(ResolveLaunch, FlagsThatContradictTheLauncher) {
-  std::string message = Refusal({.world_size = 2}, kTorchrun);
-  EXPECT_THAT(message, HasSubstr("-n 2"));
-  EXPECT_THAT(message, HasSubstr("torchrun (RANK=3, WORLD_SIZE=4)"));
+  EXPECT_THAT(Refusal({.world_size = 2}, kTorchrun),
+              AllOf(HasSubstr("-n 2"), HasSubstr("torchrun (RANK=3, WORLD_SIZE=4)")));
   EXPECT_EQ(Plan({.world_size = 4}, kTorchrun).mode, Mode::kJoin);
   EXPECT_THAT(Refusal({.threads = true}, kTorchrun), HasSubstr("--threads"));
-  LaunchPlan plan = Plan({.world_size = 2, .launcher = "none"}, kTorchrun);
-  EXPECT_EQ(plan.mode, Mode::kSpawn);
-  EXPECT_EQ(plan.info.world_size, 2);
+  EXPECT_THAT(Plan({.world_size = 2, .launcher = "none"}, kTorchrun), Is(Mode::kSpawn, 0, 2));
+}
+
+struct Wrong {
+  LaunchFlags flags;
+  Variables environment;
+  std::string sentence;
+};
+
+void ExpectRefused(const std::vector<Wrong>& cases) {
+  for (const auto& [flags, environment, sentence] : cases) {
+    EXPECT_THAT(Refusal(flags, environment), HasSubstr(sentence));
+  }
 }
 
 TEST(ResolveLaunch, IncompleteOrWrongVariables) {
-  EXPECT_THAT(Refusal({}, {{"RANK", "0"}}), HasSubstr("RANK is set and WORLD_SIZE is not"));
-  EXPECT_THAT(Refusal({}, {{"WORLD_SIZE", "2"}}), HasSubstr("WORLD_SIZE is set and RANK is not"));
-  EXPECT_THAT(Refusal({}, Without(kTorchrun, "MASTER_ADDR")), HasSubstr("MASTER_ADDR"));
-  for (const char* rank : {"4", "-1", "x", "1x", "99999999999"}) {
-    EXPECT_THAT(Refusal({}, kTorchrun + EnvironmentVariables{{"RANK", rank}}),
-                HasSubstr(std::string("RANK=") + rank));
+  ExpectRefused({
+      {{}, {{"RANK", "0"}}, "RANK is set and WORLD_SIZE is not"},
+      {{}, {{"WORLD_SIZE", "2"}}, "WORLD_SIZE is set and RANK is not"},
+      {{}, Without(kTorchrun, "MASTER_ADDR"), "MASTER_ADDR"},
+      {{}, kTorchrun + Variables{{"LOCAL_RANK", "2"}}, "LOCAL_WORLD_SIZE"},
+      {{}, kTorchrun + Variables{{"MASTER_PORT", "65535"}}, "MASTER_PORT=65535"},
+  });
+  for (const std::string rank : {"4", "-1", "x", "1x", "99999999999"}) {
+    ExpectRefused({{{}, kTorchrun + Variables{{"RANK", rank}}, "RANK=" + rank}});
   }
-  EXPECT_THAT(Refusal({}, kTorchrun + EnvironmentVariables{{"LOCAL_RANK", "2"}}),
-              HasSubstr("LOCAL_WORLD_SIZE"));
-  EXPECT_THAT(Refusal({}, kTorchrun + EnvironmentVariables{{"MASTER_PORT", "65535"}}),
-              HasSubstr("MASTER_PORT=65535"));
 }
 
 TEST(ResolveLaunch, WrongFlags) {
-  EXPECT_THAT(Refusal({.world_size = -1}, {}), HasSubstr("-n -1"));
-  EXPECT_THAT(Refusal({.launcher = "mpi"}, {}), HasSubstr("--launcher mpi is unknown"));
-  EXPECT_THAT(Refusal({.launcher = "slurm"}, {}), HasSubstr("--launcher slurm"));
-  EXPECT_THAT(Refusal({.rendezvous = "n0:1"}, {}), HasSubstr("--rendezvous n0:1"));
-  EXPECT_THAT(Refusal({.rendezvous = "n0"}, kTorchrun), HasSubstr("has no port"));
+  ExpectRefused({
+      {{.world_size = -1}, {}, "-n -1"},
+      {{.launcher = "mpi"}, {}, "--launcher mpi is unknown"},
+      {{.launcher = "slurm"}, {}, "--launcher slurm"},
+      {{.rendezvous = "n0:1"}, {}, "--rendezvous n0:1"},
+      {{.rendezvous = "n0"}, kTorchrun, "has no port"},
+      {{.serve_at = "n0:1"}, {}, "add --servers N"},
+      {{.servers = 1, .serve_at = "n0"}, {}, "has no port"},
+      {{.servers = 1, .serve_at = "unix:a"}, {}, "HOST:PORT"},
+      {{.threads = true, .servers = 1, .serve_at = "n0:1"}, {}, "drop --threads"},
+      {{.servers = 1, .key_file = "key"}, {}, "add --serve-at"},
+      {{.key_file = "key"}, kTorchrun, "add --servers N"},
+      {{.restarts = 1}, {}, "add -n N"},
+      {{.world_size = 2, .threads = true, .restarts = 1}, {}, "--threads makes threads"},
+      {{.restarts = 1}, kTorchrun, "drop --restarts"},
+      {{.servers = 1, .serve_at = "n0:1"}, kTorchrun, "drop --serve-at"},
+      {{.servers = -1}, {}, "--servers -1"},
+  });
 }
 
 TEST(ResolveLaunch, Servers) {
@@ -212,30 +220,13 @@ TEST(ResolveLaunch, Servers) {
   EXPECT_EQ(Plan({}, kOpenMpi).info.one_host, 1u);
 }
 
-TEST(ResolveLaunch, ServerFlagsThatMeanNothing) {
-  EXPECT_THAT(Refusal({.serve_at = "n0:1"}, {}), HasSubstr("add --servers N"));
-  EXPECT_THAT(Refusal({.servers = 1, .serve_at = "n0"}, {}), HasSubstr("has no port"));
-  EXPECT_THAT(Refusal({.servers = 1, .serve_at = "unix:a"}, {}), HasSubstr("HOST:PORT"));
-  EXPECT_THAT(Refusal({.threads = true, .servers = 1, .serve_at = "n0:1"}, {}),
-              HasSubstr("drop --threads"));
-  EXPECT_THAT(Refusal({.servers = 1, .key_file = "key"}, {}), HasSubstr("add --serve-at"));
-  EXPECT_THAT(Refusal({.key_file = "key"}, kTorchrun), HasSubstr("add --servers N"));
-  EXPECT_THAT(Refusal({.restarts = 1}, {}), HasSubstr("add -n N"));
-  EXPECT_THAT(Refusal({.world_size = 2, .threads = true, .restarts = 1}, {}),
-              HasSubstr("--threads makes threads"));
-  EXPECT_THAT(Refusal({.restarts = 1}, kTorchrun), HasSubstr("drop --restarts"));
-  EXPECT_THAT(Refusal({.servers = 1, .serve_at = "n0:1"}, kTorchrun), HasSubstr("drop --serve-at"));
-  EXPECT_THAT(Refusal({.servers = -1}, {}), HasSubstr("--servers -1"));
-}
-
 TEST(ResolveServe, IsOneServerOfARunElsewhere) {
-  const Result<LaunchPlan> plan = ResolveServe("n0:5000", 3, "key");
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->mode, Mode::kServe);
-  EXPECT_EQ(plan->info.rank, 3);
-  EXPECT_EQ(plan->info.is_server, 1u);
-  EXPECT_EQ(plan->rendezvous, "n0:5000");
-  EXPECT_EQ(plan->key_file, "key");
+  const auto plan = ValueOf(ResolveServe("n0:5000", 3, "key"));
+  EXPECT_EQ(plan.mode, Mode::kServe);
+  EXPECT_EQ(plan.info.rank, 3);
+  EXPECT_EQ(plan.info.is_server, 1u);
+  EXPECT_EQ(plan.rendezvous, "n0:5000");
+  EXPECT_EQ(plan.key_file, "key");
   EXPECT_FALSE(ResolveServe("n0", 0, "").ok());
   EXPECT_FALSE(ResolveServe("n0:5000", -1, "").ok());
 }

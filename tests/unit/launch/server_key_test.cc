@@ -6,8 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <fstream>
-
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::launch {
@@ -19,10 +18,9 @@ using Side = ServerKey::Side;
 class ServerKeyTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& text, mode_t mode) {
-    const std::string path = folder_ / "key";
-    std::ofstream(path) << text;
-    EXPECT_EQ(chmod(path.c_str(), mode), 0);
-    return path;
+    folder_.Write("key", text);
+    EXPECT_EQ(chmod(path().c_str(), mode), 0);
+    return path();
   }
   std::string path() { return folder_ / "key"; }
 
@@ -30,8 +28,7 @@ class ServerKeyTest : public ::testing::Test {
 };
 
 TEST_F(ServerKeyTest, IsMadeOnceForItsOwnerOnly) {
-  const auto made = ServerKey::LoadOrCreate(path());
-  ASSERT_TRUE(made.ok()) << made.status().message();
+  const auto made = ValueOf(ServerKey::LoadOrCreate(path()));
   struct stat info {};
   ASSERT_EQ(stat(path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777u, 0600u);
@@ -40,10 +37,10 @@ TEST_F(ServerKeyTest, IsMadeOnceForItsOwnerOnly) {
   const auto loaded = ServerKey::Load(path());
   ASSERT_TRUE(again.ok() && loaded.ok());
   const std::string nonce = ServerKey::MakeNonce();
-  EXPECT_EQ(made->Prove(Side::kMember, nonce, nonce, -2),
+  EXPECT_EQ(made.Prove(Side::kMember, nonce, nonce, -2),
             again->Prove(Side::kMember, nonce, nonce, -2));
   EXPECT_TRUE(
-      loaded->Check(made->Prove(Side::kStore, nonce, nonce, -3), Side::kStore, nonce, nonce, -3));
+      loaded->Check(made.Prove(Side::kStore, nonce, nonce, -3), Side::kStore, nonce, nonce, -3));
 }
 
 TEST_F(ServerKeyTest, AProofIsOfOneSideOneMemberAndOneChallenge) {
@@ -66,10 +63,8 @@ TEST_F(ServerKeyTest, AProofIsOfOneSideOneMemberAndOneChallenge) {
 
 TEST_F(ServerKeyTest, RefusesAFileThatOthersMayRead) {
   for (mode_t mode : {0640u, 0604u, 0620u}) {
-    const auto key = ServerKey::Load(Write(std::string(64, 'a') + "\n", mode));
-    ASSERT_FALSE(key.ok());
-    EXPECT_EQ(key.status().code(), StatusCode::kConfig);
-    EXPECT_THAT(key.status().message(), HasSubstr("others than its owner"));
+    EXPECT_THAT(ServerKey::Load(Write(std::string(64, 'a') + "\n", mode)),
+                FailsWith(StatusCode::kConfig, HasSubstr("others than its owner")));
   }
 }
 
@@ -77,18 +72,15 @@ TEST_F(ServerKeyTest, RefusesWhatIsNoKey) {
   for (const std::string& text :
        {std::string(), std::string("secret\n"), std::string(63, 'a'), std::string(64, 'g'),
         std::string(66, 'a'), std::string(64, 'a') + "\n\n"}) {
-    const auto key = ServerKey::Load(Write(text, 0600));
-    ASSERT_FALSE(key.ok()) << text;
-    EXPECT_EQ(key.status().code(), StatusCode::kBadData);
-    EXPECT_THAT(key.status().message(), ::testing::Not(HasSubstr("secret")));
+    EXPECT_THAT(ServerKey::Load(Write(text, 0600)),
+                FailsWith(StatusCode::kBadData, ::testing::Not(HasSubstr("secret"))))
+        << text;
   }
   EXPECT_TRUE(ServerKey::Load(Write(std::string(64, 'a'), 0600)).ok());
 }
 
 TEST_F(ServerKeyTest, AMissingFileIsNamed) {
-  const auto key = ServerKey::Load(path());
-  EXPECT_EQ(key.status().code(), StatusCode::kMissingInput);
-  EXPECT_THAT(key.status().message(), HasSubstr(path()));
+  EXPECT_THAT(ServerKey::Load(path()), FailsWith(StatusCode::kMissingInput, HasSubstr(path())));
   EXPECT_EQ(ServerKey::LoadOrCreate(folder_ / "no/such/key").status().code(), StatusCode::kStorage);
 }
 

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -108,6 +107,8 @@ struct SocketRank {
       : client(std::move(socket), {member, world_size, job, "the server", -1, std::move(key)},
                abort, [this](int signal, bool) { stop = signal; }) {}
 
+  Status Join() { return client.Join(base::DeadlineIn(kLongMs)); }
+
   base::AbortSignal abort;
   std::atomic<int> stop{0};
   StoreClient client;
@@ -118,6 +119,25 @@ inline Status Await(base::AbortSignal& abort) {
   base::TimePoint deadline = base::DeadlineIn(kLongMs);
   while (!abort.raised() && !base::Passed(deadline)) std::this_thread::yield();
   return abort.reason();
+}
+
+// Of a connection without a client.
+inline void SendRaw(const base::UniqueFd& socket, const std::string& bytes) {
+  EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
+}
+inline Message ReadMessage(const base::UniqueFd& socket) {
+  char buffer[4096];
+  const ssize_t size = recv(socket.get(), buffer, sizeof(buffer), 0);
+  MessageReader reader;
+  reader.Append(buffer, size < 0 ? 0 : static_cast<size_t>(size));
+  Message message;
+  EXPECT_TRUE(*reader.Next(&message));
+  return message;
+}
+
+inline Message Hello(int member, int32_t world_size = 0, uint32_t version = kProtocolVersion,
+                     const std::string& job = "job") {
+  return {MessageKind::kHello, version, member, world_size, job, ""};
 }
 
 }  // namespace engine::launch

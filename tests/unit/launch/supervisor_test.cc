@@ -6,17 +6,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "tests/support/expect_status.h"
 #include "tests/unit/launch/socket_run.h"
 
 namespace engine::launch {
 namespace {
 
 using testing::HasSubstr;
-
-void SendRaw(const base::UniqueFd& socket, const std::string& bytes) {
-  ASSERT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(bytes.size()));
-}
 
 bool ClosedByPeer(const base::UniqueFd& socket) {
   pollfd entry{socket.get(), POLLIN, 0};
@@ -31,8 +27,8 @@ class TwoRanks : public testing::Test {
  protected:
   void SetUp() override {
     run_.Start();
-    ASSERT_TRUE(a_.client.Join(base::DeadlineIn(kLongMs)).ok());
-    ASSERT_TRUE(b_.client.Join(base::DeadlineIn(kLongMs)).ok());
+    ASSERT_THAT(a_.Join(), IsOk());
+    ASSERT_THAT(b_.Join(), IsOk());
   }
 
   SocketRun run_{2};
@@ -85,34 +81,21 @@ TEST_F(TwoRanks, AStopReachesAllAndIsNoFailure) {
 
 TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
   run_.Finish();
-  Status reason = Await(a_.abort);
-  EXPECT_EQ(reason.code(), StatusCode::kPeerLost);
-  EXPECT_THAT(reason.message(), HasSubstr("the server"));
+  EXPECT_THAT(Await(a_.abort), FailsWith(StatusCode::kPeerLost, HasSubstr("the server")));
   EXPECT_FALSE(a_.client.heard());
-}
-
-TEST(Supervisor, ARankThatVanishesIsLost) {
-  SocketRun run(2);
-  SocketRank a(run.Connect(), 0, 2);
-  base::UniqueFd raw = run.Connect();
-  SendRaw(raw, Encode({MessageKind::kHello, kProtocolVersion, 1, 2, "job", ""}));
-  run.Start();
-  ASSERT_TRUE(a.client.Join(base::DeadlineIn(kLongMs)).ok());
-  raw.reset();
-  EXPECT_EQ(Await(a.abort).code(), StatusCode::kPeerLost);
-  EXPECT_EQ(run.Finish().Outcome().status.rank(), 1);
 }
 
 TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {
   SocketRun run(2);
   SocketRank a(run.Connect(), 0, 2);
-  base::UniqueFd raw = run.Connect();
-  SendRaw(raw, Encode({MessageKind::kHello, kProtocolVersion, 1, 2, "job", ""}));
+  const base::UniqueFd raw = run.Connect();
+  SendRaw(raw, Encode(Hello(1, 2)));
   run.Start();
-  ASSERT_TRUE(a.client.Join(base::DeadlineIn(kLongMs)).ok());
+  ASSERT_THAT(a.Join(), IsOk());
   SendRaw(raw, Encode({MessageKind::kWelcome, 0, 0, 0, "", ""}));  // only a server says that
   EXPECT_EQ(Await(a.abort).rank(), 1);
   EXPECT_TRUE(ClosedByPeer(raw));
+  EXPECT_EQ(run.Finish().Outcome().status.rank(), 1);
 }
 
 TEST(Supervisor, APendingConnectionDisturbsNothing) {
@@ -123,9 +106,9 @@ TEST(Supervisor, APendingConnectionDisturbsNothing) {
   SendRaw(http, "GET / HTTP/1.1\r\n\r\n");
   SendRaw(early, Encode({MessageKind::kSet, 1, 0, 0, "k", "v"}));  // before kHello
   SendRaw(bomb, std::string("\xff\xff\xff\x03", 4));
-  SendRaw(other, Encode({MessageKind::kHello, kProtocolVersion, 0, 1, "another job", ""}));
+  SendRaw(other, Encode(Hello(0, 1, kProtocolVersion, "another job")));
   run.Start();
-  ASSERT_TRUE(a.client.Join(base::DeadlineIn(kLongMs)).ok());
+  ASSERT_THAT(a.Join(), IsOk());
   for (const base::UniqueFd* socket : {&http, &early, &bomb, &other}) {
     EXPECT_TRUE(ClosedByPeer(*socket));
   }
@@ -135,26 +118,20 @@ TEST(Supervisor, APendingConnectionDisturbsNothing) {
 }
 
 // The refused rank and the run both say why.
-void ExpectRefused(int rank, int world_size, uint32_t version, const char* why) {
+void ExpectRefused(const Message& hello, const char* why) {
   SocketRun run(2);
   base::UniqueFd raw = run.Connect();
   SocketRank a(run.Connect(), 0, 2);
   run.Start();
   std::thread joining([&] {
-    Status status = a.client.Join(base::DeadlineIn(kLongMs));
+    Status status = a.Join();
     EXPECT_THAT(status.message(), HasSubstr(why));
     a.client.Leave(status);
   });
   // Refusals are decided by comparison with a rank 0 that is there.
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  SendRaw(raw, Encode({MessageKind::kHello, version, rank, world_size, "job", ""}));
-  MessageReader reader;
-  Message message;
-  char buffer[512];
-  ssize_t size = recv(raw.get(), buffer, sizeof(buffer), 0);
-  ASSERT_GT(size, 0);
-  reader.Append(buffer, static_cast<size_t>(size));
-  ASSERT_TRUE(*reader.Next(&message));
+  SendRaw(raw, Encode(hello));
+  const Message message = ReadMessage(raw);
   EXPECT_EQ(message.kind, MessageKind::kRefused);
   EXPECT_THAT(message.value, HasSubstr(why));
   joining.join();
@@ -163,31 +140,11 @@ void ExpectRefused(int rank, int world_size, uint32_t version, const char* why) 
   EXPECT_EQ(outcome.exit_code, 201);
 }
 
-TEST(Supervisor, RefusesAnotherWorldSize) {
-  ExpectRefused(1, 4, kProtocolVersion, "rank 1 was started as one of 4 ranks");
-}
-
-TEST(Supervisor, RefusesASecondProcessForARank) {
-  ExpectRefused(0, 2, kProtocolVersion, "two processes say that they are rank 0");
-}
-
-TEST(Supervisor, RefusesARankThatCannotBe) {
-  ExpectRefused(-1, 2, kProtocolVersion, "there is no rank -1 among 2 ranks");
-}
-
-TEST(Supervisor, RefusesAnotherProtocol) {
-  ExpectRefused(1, 2, kProtocolVersion + 1, "start all members from the same build");
-}
-
-TEST(Supervisor, NamesExactlyTheMissingRanks) {
-  SocketRun run(4, /*rendezvous_timeout_ms=*/50);
-  SocketRank a(run.Connect(), 0, 4), c(run.Connect(), 2, 4);
-  run.Start();
-  Status status = a.client.Join(base::DeadlineIn(kLongMs));
-  EXPECT_THAT(status.message(), HasSubstr("ranks 1, 3 did not join at the test"));
-  EXPECT_FALSE(c.client.Join(base::DeadlineIn(kLongMs)).ok());
-  EXPECT_EQ(a.client.cause().code(), StatusCode::kRendezvous);
-  EXPECT_EQ(run.Finish().Outcome().exit_code, 201);
+TEST(Supervisor, RefusesRanksThatDoNotBelongToTheRun) {
+  ExpectRefused(Hello(1, 4), "rank 1 was started as one of 4 ranks");
+  ExpectRefused(Hello(0, 2), "two processes say that they are rank 0");
+  ExpectRefused(Hello(-1, 2), "there is no rank -1 among 2 ranks");
+  ExpectRefused(Hello(1, 2, kProtocolVersion + 1), "start all members from the same build");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "plugins/profile_ops/numbers.h"
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/memory_host.h"
 
 namespace engine::test {
@@ -49,12 +50,9 @@ class Layer {
   Layer(const Attributes& attributes, const Attributes& options = {}, int64_t rows = 4,
         int64_t columns = 3, int32_t rank = 0)
       : rows_(rows), columns_(columns), host_({.rank = rank, .world_size = 8}, nullptr, &device_) {
-    auto plugin = PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]);
-    EXPECT_TRUE(plugin.ok()) << plugin.status().message();
-    auto library = plugin->Create<OpLibrary>(host_, options);
-    EXPECT_TRUE(library.ok()) << library.status().message();
-    library_ = std::move(*library);
-    const OptionValues values(plugin->option_specs(), "profile_layer", attributes);
+    const auto plugin = ValueOf(PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]));
+    library_ = ValueOf(plugin.Create<OpLibrary>(host_, options));
+    const OptionValues values(plugin.option_specs(), "profile_layer", attributes);
     Op* op = nullptr;
     status_ = library_->CreateOp("profile_layer", values.options(), &op);
     op_.reset(op);
@@ -141,19 +139,15 @@ TEST(ProfileLayerTest, HasTheParametersItIsToldAndTheShapeOfItsInput) {
 
 TEST(ProfileLayerTest, TooManyParametersAreRefused) {
   const Layer layer(Of("1000000000"), {{"size_scale", "2"}});
-  EXPECT_EQ(layer.status().code(), StatusCode::kConfig);
-  EXPECT_THAT(layer.status().message(), HasSubstr("size_scale"));
+  EXPECT_THAT(layer.status(), FailsWith(StatusCode::kConfig, HasSubstr("size_scale")));
 }
 
 TEST(ProfileLayerTest, WorksOnlyBesideACpuDevice) {
-  const auto plugin = PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  const auto plugin = ValueOf(PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]));
   TypedDevice cuda("cuda");
   for (Device* device : {static_cast<Device*>(&cuda), static_cast<Device*>(nullptr)}) {
     MemoryHost host({}, nullptr, device);
-    const auto library = plugin->Create<OpLibrary>(host);
-    ASSERT_FALSE(library.ok());
-    EXPECT_EQ(library.status().code(), StatusCode::kConfig);
+    EXPECT_THAT(plugin.Create<OpLibrary>(host), FailsWith(StatusCode::kConfig));
   }
 }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_status.h"
+
 namespace engine::simulate {
 namespace {
 
@@ -12,6 +14,9 @@ using ::testing::HasSubstr;
 // Tasks without dependencies: only their times matter here.
 class GraphOfNames {
  public:
+  GraphOfNames() = default;
+  explicit GraphOfNames(const std::string& forward) { Add(TaskKind::kForward, forward); }
+
   uint32_t Add(TaskKind kind, const std::string& name, std::vector<exec::TaskSpan> spans = {}) {
     const auto id = static_cast<uint32_t>(graph.tasks.size());
     exec::Task task{.info = {.id = id, .kind = kind, .sequence = id}, .name = name};
@@ -55,13 +60,20 @@ class GraphOfNames {
   exec::TaskGraph graph;
 };
 
+// From steps of tasks that last so long.
+ComputeTimes Learned(const GraphOfNames& names, int steps, const std::vector<int64_t>& durations,
+                     int64_t gap_ns = 0, int64_t between_ns = 0) {
+  ComputeTimes times;
+  EXPECT_THAT(times.Learn(names.Record(steps, durations, gap_ns, between_ns), names.graph, 1),
+              IsOk());
+  return times;
+}
+
 TEST(ComputeTimesTest, NamedTasksLastAsTheyDid) {
-  GraphOfNames recorded;
-  recorded.Add(TaskKind::kForward, "forward fc");
+  GraphOfNames recorded("forward fc");
   recorded.Add(TaskKind::kTransfer, "transfer fc");
   recorded.Add(TaskKind::kBackward, "backward fc");
-  ComputeTimes times;
-  ASSERT_TRUE(times.Learn(recorded.Record(5, {100, 5000, 300}), recorded.graph, 1).ok());
+  const ComputeTimes times = Learned(recorded, 5, {100, 5000, 300});
 
   GraphOfNames other;  // another plan: other ids
   other.Add(TaskKind::kBackward, "backward fc");
@@ -74,8 +86,7 @@ TEST(ComputeTimesTest, UpdatesScaleWithTheirElements) {
   GraphOfNames recorded;
   recorded.Add(TaskKind::kUpdate, "update a", {{.parameter = 0, .count = 100}});
   recorded.Add(TaskKind::kUpdate, "update b", {{.parameter = 1, .count = 100}});
-  ComputeTimes times;
-  ASSERT_TRUE(times.Learn(recorded.Record(3, {1000, 4000}), recorded.graph, 1).ok());
+  const ComputeTimes times = Learned(recorded, 3, {1000, 4000});
 
   GraphOfNames other;
   other.Add(TaskKind::kUpdate, "update a[0..]", {{.parameter = 0, .count = 30}});
@@ -98,8 +109,7 @@ TEST(ComputeTimesTest, HooksAreToldApart) {
     task.hook_work = work;
     task.tail = true;
   }
-  ComputeTimes times;
-  ASSERT_TRUE(times.Learn(recorded.Record(3, {10, 20, 5}), recorded.graph, 1).ok());
+  const ComputeTimes times = Learned(recorded, 3, {10, 20, 5});
   EXPECT_THAT(*times.For(recorded.graph), ElementsAre(10, 20, 5));
 }
 
@@ -117,66 +127,51 @@ TEST(ComputeTimesTest, UnpackingTakesItsTimeForEachRank) {
     return names;
   };
   for (const int32_t recorded : {1, 2}) {
-    ComputeTimes times;
-    ASSERT_TRUE(
-        times.Learn(unpack(recorded).Record(3, {100 * recorded}), unpack(recorded).graph, 1).ok());
+    const ComputeTimes times = Learned(unpack(recorded), 3, {100 * recorded});
     EXPECT_THAT(*times.For(unpack(4).graph), ElementsAre(400)) << recorded;
   }
 }
 
 TEST(ComputeTimesTest, OutliersAndWarmUpDoNotCount) {
-  GraphOfNames recorded;
-  recorded.Add(TaskKind::kForward, "forward fc");
+  const GraphOfNames recorded("forward fc");
   trace::RankTimeline timeline = recorded.Record(7, {100});
   for (trace::Span& span : timeline.spans) {
     if (span.kind == trace::SpanKind::kTask && (span.step <= 2 || span.step == 5))
       span.end_ns += 9000;
   }
   ComputeTimes times;
-  ASSERT_TRUE(times.Learn(timeline, recorded.graph, 3).ok());
+  ASSERT_THAT(times.Learn(timeline, recorded.graph, 3), IsOk());
   EXPECT_THAT(*times.For(recorded.graph), ElementsAre(100));
 }
 
 TEST(ComputeTimesTest, RanksAreAveraged) {
-  GraphOfNames recorded;
-  recorded.Add(TaskKind::kForward, "forward fc");
-  ComputeTimes times;
-  ASSERT_TRUE(times.Learn(recorded.Record(3, {100}), recorded.graph, 1).ok());
-  ASSERT_TRUE(times.Learn(recorded.Record(3, {140}), recorded.graph, 1).ok());
+  const GraphOfNames recorded("forward fc");
+  ComputeTimes times = Learned(recorded, 3, {100});
+  ASSERT_THAT(times.Learn(recorded.Record(3, {140}), recorded.graph, 1), IsOk());
   EXPECT_THAT(*times.For(recorded.graph), ElementsAre(120));
 }
 
 TEST(ComputeTimesTest, OverheadsAreTheGaps) {
-  GraphOfNames recorded;
-  recorded.Add(TaskKind::kForward, "forward fc");
+  GraphOfNames recorded("forward fc");
   recorded.Add(TaskKind::kBackward, "backward fc");
-  ComputeTimes times;
-  ASSERT_TRUE(times.Learn(recorded.Record(5, {100, 300}, 7, 50), recorded.graph, 1).ok());
+  const ComputeTimes times = Learned(recorded, 5, {100, 300}, 7, 50);
   EXPECT_EQ(times.task_overhead_ns(), 7);
   EXPECT_EQ(times.step_overhead_ns(), 50);
 }
 
 TEST(ComputeTimesTest, AnotherModelIsRefused) {
-  GraphOfNames recorded, other;
-  recorded.Add(TaskKind::kForward, "forward fc1");
-  other.Add(TaskKind::kForward, "forward fc2");
-  ComputeTimes times;
-  Status status = times.Learn(recorded.Record(3, {100}), other.graph, 1);
-  EXPECT_EQ(status.code(), StatusCode::kBadData);
-  EXPECT_THAT(status.message(),
-              HasSubstr("'forward fc1' where the configuration gives 'forward fc2'"));
-  ASSERT_TRUE(times.Learn(recorded.Record(3, {100}), recorded.graph, 1).ok());
-  status = times.For(other.graph).status();
-  EXPECT_THAT(status.message(), HasSubstr("the time of 'forward fc2'"));
+  const GraphOfNames recorded("forward fc1"), other("forward fc2");
+  EXPECT_THAT(ComputeTimes().Learn(recorded.Record(3, {100}), other.graph, 1),
+              FailsWith(StatusCode::kBadData,
+                        HasSubstr("'forward fc1' where the configuration gives 'forward fc2'")));
+  EXPECT_THAT(Learned(recorded, 3, {100}).For(other.graph).status().message(),
+              HasSubstr("the time of 'forward fc2'"));
 }
 
 TEST(ComputeTimesTest, TooFewStepsAreRefused) {
-  GraphOfNames recorded;
-  recorded.Add(TaskKind::kForward, "forward fc");
-  ComputeTimes times;
-  const Status status = times.Learn(recorded.Record(2, {100}), recorded.graph, 3);
-  EXPECT_EQ(status.code(), StatusCode::kBadData);
-  EXPECT_THAT(status.message(), HasSubstr("'forward fc' from step 3 on"));
+  const GraphOfNames recorded("forward fc");
+  EXPECT_THAT(ComputeTimes().Learn(recorded.Record(2, {100}), recorded.graph, 3),
+              FailsWith(StatusCode::kBadData, HasSubstr("'forward fc' from step 3 on")));
 }
 
 }  // namespace

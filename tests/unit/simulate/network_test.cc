@@ -28,6 +28,20 @@ void SubmitAll(Network& network, const std::vector<uint64_t>& sizes) {
   for (uint64_t size : sizes) network.Submit(id++, TransferKind::kAllReduce, size, 0);
 }
 
+NetworkModel Sharing(int32_t max_in_flight) {
+  NetworkModel model = PlainLink();
+  model.max_in_flight = max_in_flight;
+  return model;
+}
+
+// Of transfers that two ranks submit at once.
+std::vector<std::pair<uint32_t, int64_t>> EndsOf(const NetworkModel& model,
+                                                 const std::vector<uint64_t>& sizes) {
+  Network network(model, 2, false);
+  SubmitAll(network, sizes);
+  return Ends(network);
+}
+
 TEST(NetworkTest, OneAtATimeInOrder) {
   Network network(PlainLink(), 2, false);
   SubmitAll(network, {1000, 500});
@@ -36,54 +50,32 @@ TEST(NetworkTest, OneAtATimeInOrder) {
   EXPECT_EQ(network.in_flight(), 0);
 }
 
-// 500 of each pass in the first 1000 ns, then the longer one has the link to itself.
 TEST(NetworkTest, TransfersShareTheLink) {
-  NetworkModel model = PlainLink();
-  model.max_in_flight = 2;
-  Network network(model, 2, false);
-  SubmitAll(network, {1000, 500});
-  EXPECT_THAT(Ends(network), ElementsAre(Pair(1, 1000), Pair(0, 1500)));
+  // 500 of each pass in the first 1000 ns, then the longer one has the link to itself.
+  EXPECT_THAT(EndsOf(Sharing(2), {1000, 500}), ElementsAre(Pair(1, 1000), Pair(0, 1500)));
+  // Until 600 the first two share; then the third, in the lane of the first, and the second.
+  EXPECT_THAT(EndsOf(Sharing(2), {300, 1000, 100}),
+              ElementsAre(Pair(0, 600), Pair(2, 800), Pair(1, 1400)));
+  // Without a bound all share.
+  EXPECT_THAT(EndsOf(Sharing(0), {100, 100, 100, 100}),
+              ElementsAre(Pair(0, 400), Pair(1, 400), Pair(2, 400), Pair(3, 400)));
 }
 
 // Whoever gets more, the link carries the same, and the same again in the next run.
 TEST(NetworkTest, UnfairSharesAddUpAndRepeat) {
-  NetworkModel model = PlainLink();
-  model.max_in_flight = 4;
+  NetworkModel model = Sharing(4);
   model.unfairness = 1;
-  const auto ends = [&] {
-    Network network(model, 2, false);
-    SubmitAll(network, {1000, 1000, 1000, 1000});
-    return Ends(network);
-  };
-  const auto first = ends();
+  const auto first = EndsOf(model, {1000, 1000, 1000, 1000});
   ASSERT_EQ(first.size(), 4);
   EXPECT_LT(first.front().second, 3990);
   EXPECT_GT(first.front().second, 1000);
   EXPECT_NEAR(static_cast<double>(first.back().second), 4000, 4);
-  EXPECT_EQ(ends(), first);
-}
-
-TEST(NetworkTest, ThirdOfTwoLanesWaitsForTheFirst) {
-  NetworkModel model = PlainLink();
-  model.max_in_flight = 2;
-  Network network(model, 2, false);
-  SubmitAll(network, {300, 1000, 100});
-  // Until 600 the first two share; then the third, in the lane of the first, and the second.
-  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 600), Pair(2, 800), Pair(1, 1400)));
-}
-
-TEST(NetworkTest, WithoutABoundAllShare) {
-  NetworkModel model = PlainLink();
-  model.max_in_flight = 0;
-  Network network(model, 2, false);
-  SubmitAll(network, {100, 100, 100, 100});
-  EXPECT_THAT(Ends(network), ElementsAre(Pair(0, 400), Pair(1, 400), Pair(2, 400), Pair(3, 400)));
+  EXPECT_EQ(EndsOf(model, {1000, 1000, 1000, 1000}), first);
 }
 
 TEST(NetworkTest, LatencyOfOneIsHiddenBehindTheBytesOfAnother) {
-  NetworkModel model = PlainLink();
+  NetworkModel model = Sharing(2);
   model.latency_ns = 100;
-  model.max_in_flight = 2;
   Network network(model, 2, false);
   SubmitAll(network, {1000});
   network.Submit(1, TransferKind::kAllReduce, 1000, 500);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_status.h"
+
 namespace engine::simulate {
 namespace {
 
@@ -15,8 +17,7 @@ TEST(QuantityTest, BitRates) {
   for (const char* text :
        {"", "375", "mbit", "-1mbit", "0mbit", "1 mbit", "375mbits", "1e300gbit"}) {
     const auto rate = ParseBitRate("--bandwidth", text);
-    ASSERT_EQ(rate.status().code(), StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(rate.status().message(), HasSubstr("--bandwidth"));
+    EXPECT_THAT(rate, FailsWith(StatusCode::kInvalidArgument, HasSubstr("--bandwidth"))) << text;
     EXPECT_THAT(rate.status().message(), HasSubstr("375mbit"));
   }
 }

@@ -6,37 +6,27 @@
 namespace engine::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class SimulateCommandTest : public CliTest {
- protected:
-  Outcome Simulate(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "simulate");
-    return Run(std::move(arguments));
-  }
-};
+using SimulateCommandTest = CliTest;
 
 TEST_F(SimulateCommandTest, ComparesSchedulersFromAConfiguration) {
   const Outcome outcome =
-      Simulate({"run.pbtxt", "--ranks", "2,8", "--bandwidth", "10mbit", "--schedulers",
-                "sequential_sched,fifo_sched", "--measured-steps", "2"});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      Run("simulate run.pbtxt --ranks 2,8 --bandwidth 10mbit "
+          "--schedulers sequential_sched,fifo_sched --measured-steps 2");
   EXPECT_EQ(outcome.err, "");
-  EXPECT_THAT(outcome.out, HasSubstr("10 Mbit/s each way, of which 0.956 payload; exchange"));
-  EXPECT_THAT(outcome.out, HasSubstr("\nsequential_sched\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("\nfifo_sched\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("fastest first"));
+  EXPECT_THAT(Output(outcome),
+              AllOf(HasSubstr("10 Mbit/s each way, of which 0.956 payload; exchange"),
+                    HasSubstr("\nsequential_sched\n"), HasSubstr("\nfifo_sched\n"),
+                    HasSubstr("ranks   step ms"), HasSubstr("fastest first")));
 }
 
 TEST_F(SimulateCommandTest, TakesTheTimesOfATrace) {
-  ASSERT_EQ(RunConfig({"-n", "2", "--trace", "run.json"}).exit_code, 0);
-  const auto simulate = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"run.json", "--ranks", "2..16", "--bandwidth", "1gbit", "--json"});
-    return Simulate(more);
-  };
-  const Outcome outcome = simulate({});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto json = nlohmann::json::parse(outcome.out);
+  Output(RunConfig("-n 2 --trace run.json"));
+  const std::string command = "simulate run.json --ranks 2..16 --bandwidth 1gbit --json";
+  const std::string out = Output(Run(command));
+  const auto json = nlohmann::json::parse(out);
   ASSERT_EQ(json["schedulers"].size(), 1);
   EXPECT_EQ(json["schedulers"][0]["name"], "fifo_sched");
   const auto& rows = json["schedulers"][0]["predictions"];
@@ -44,24 +34,21 @@ TEST_F(SimulateCommandTest, TakesTheTimesOfATrace) {
   EXPECT_EQ(rows[1]["samples_per_rank"], 4);
   EXPECT_LT(rows[1]["step_seconds"], rows[4]["step_seconds"]);
   // Nothing is measured, so nothing differs.
-  EXPECT_EQ(simulate({}).out, outcome.out);
-  const Outcome other = simulate({"--schedulers", "sequential_sched"});
-  EXPECT_THAT(other.out, HasSubstr("\"sequential_sched\"")) << other.err;
+  EXPECT_EQ(Output(Run(command)), out);
+  EXPECT_THAT(Output(Run(command + " --schedulers sequential_sched")),
+              HasSubstr("\"sequential_sched\""));
 }
 
 TEST_F(SimulateCommandTest, RefusesWhatItCannotUse) {
-  EXPECT_EQ(Simulate({"run.pbtxt"}).exit_code, 2);  // no --bandwidth
-  EXPECT_THAT(Refusal(Simulate({"run.pbtxt", "--bandwidth", "fast"}), 2), HasSubstr("375mbit"));
-  EXPECT_THAT(Refusal(Simulate({"run.pbtxt", "--bandwidth", "1gbit", "--ranks", "4097"}), 2),
-              HasSubstr("2..4096"));
-  EXPECT_THAT(Refusal(Simulate({"gone.pbtxt", "--bandwidth", "1gbit"}), 66),
-              HasSubstr("gone.pbtxt"));
-  EXPECT_THAT(
-      Refusal(Simulate({"run.pbtxt", "--bandwidth", "1gbit", "--schedulers", "fifo_shed"}), 79),
-      HasSubstr("fifo_sched"));
+  EXPECT_EQ(Run("simulate run.pbtxt").exit_code, 2);  // no --bandwidth
   folder_.Write("broken.json", "{ \"traceEvents\": []");
-  EXPECT_THAT(Refusal(Simulate({"broken.json", "--bandwidth", "1gbit"}), 65),
-              HasSubstr("broken.json"));
+  ExpectRefused({
+      {"simulate run.pbtxt --bandwidth fast", 2, HasSubstr("375mbit")},
+      {"simulate run.pbtxt --bandwidth 1gbit --ranks 4097", 2, HasSubstr("2..4096")},
+      {"simulate gone.pbtxt --bandwidth 1gbit", 66, HasSubstr("gone.pbtxt")},
+      {"simulate run.pbtxt --bandwidth 1gbit --schedulers fifo_shed", 79, HasSubstr("fifo_sched")},
+      {"simulate broken.json --bandwidth 1gbit", 65, HasSubstr("broken.json")},
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::checkpoint {
@@ -15,15 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::ReadWhole;
-using testing::TempFolder;
-
-size_t FilesIn(const TempFolder& folder) {
-  size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    count += entry.exists() ? 1 : 0;
-  }
-  return count;
-}
 
 Status WriteText(const std::string& path, std::string_view text) {
   ENGINE_ASSIGN_OR_RETURN(auto file, AtomicFile::Create(path));
@@ -31,97 +23,93 @@ Status WriteText(const std::string& path, std::string_view text) {
   return file->Commit();
 }
 
-TEST(AtomicFile, ReplacesTheTargetOnlyWhenItIsCommitted) {
-  TempFolder folder;
-  const std::string path = folder.Write("model", "old");
-  {
-    auto file = AtomicFile::Create(path);
-    ASSERT_TRUE(file.ok()) << file.status().message();
-    ASSERT_TRUE((*file)->Write("new", 3).ok());
-    EXPECT_EQ(ReadWhole(path), "old");
+class AtomicFileTest : public ::testing::Test {
+ protected:
+  std::ptrdiff_t Files() const {
+    return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
   }
-  EXPECT_EQ(ReadWhole(path), "old");
-  EXPECT_EQ(FilesIn(folder), 1u) << "the temporary file is still there";
-  ASSERT_TRUE(WriteText(path, "new").ok());
-  EXPECT_EQ(ReadWhole(path), "new");
-  EXPECT_EQ(FilesIn(folder), 1u);
+
+  const testing::TempFolder folder_;
+  const std::string path_ = folder_ / "model";
+};
+
+TEST_F(AtomicFileTest, ReplacesTheTargetOnlyWhenItIsCommitted) {
+  folder_.Write("model", "old");
+  {
+    const auto file = ValueOf(AtomicFile::Create(path_));
+    ASSERT_THAT(file->Write("new", 3), IsOk());
+    EXPECT_EQ(ReadWhole(path_), "old");
+  }
+  EXPECT_EQ(ReadWhole(path_), "old");
+  EXPECT_EQ(Files(), 1) << "the temporary file is still there";
+  ASSERT_TRUE(WriteText(path_, "new").ok());
+  EXPECT_EQ(ReadWhole(path_), "new");
+  EXPECT_EQ(Files(), 1);
 }
 
-TEST(AtomicFile, RemovesWhatAKilledWriterLeftAndKeepsWhatALivingOneWrites) {
-  TempFolder folder;
-  const std::string path = folder / "model";
-  const std::string abandoned = folder.Write(".model.tmp.1.1", "half");
-  const std::string other = folder.Write(".model2.tmp.1.1", "of another target");
-  auto living = AtomicFile::Create(path);
-  ASSERT_TRUE(living.ok());
+TEST_F(AtomicFileTest, RemovesWhatAKilledWriterLeftAndKeepsWhatALivingOneWrites) {
+  const std::string abandoned = folder_.Write(".model.tmp.1.1", "half");
+  const std::string other = folder_.Write(".model2.tmp.1.1", "of another target");
+  const auto living = ValueOf(AtomicFile::Create(path_));
   EXPECT_FALSE(std::filesystem::exists(abandoned));
-  std::thread([&] { EXPECT_TRUE(WriteText(path, "first").ok()); }).join();
-  ASSERT_TRUE((*living)->Write("second", 6).ok());
-  EXPECT_TRUE((*living)->Commit().ok());
-  EXPECT_EQ(ReadWhole(path), "second");
+  std::thread([&] { EXPECT_TRUE(WriteText(path_, "first").ok()); }).join();
+  ASSERT_TRUE(living->Write("second", 6).ok());
+  EXPECT_TRUE(living->Commit().ok());
+  EXPECT_EQ(ReadWhole(path_), "second");
   EXPECT_TRUE(std::filesystem::exists(other));
-  EXPECT_EQ(FilesIn(folder), 2u);
+  EXPECT_EQ(Files(), 2);
 }
 
-TEST(AtomicFile, ParallelWritersOfOneTargetLeaveOneOfTheContents) {
-  TempFolder folder;
-  const std::string path = folder / "model";
+TEST_F(AtomicFileTest, ParallelWritersOfOneTargetLeaveOneOfTheContents) {
   std::vector<std::thread> writers;
   for (char name : {'a', 'b', 'c', 'd'}) {
-    writers.emplace_back([&path, name] {
+    writers.emplace_back([this, name] {
       for (int i = 0; i < 10; ++i) {
-        const Status status = WriteText(path, std::string(1000, name));
-        EXPECT_TRUE(status.ok()) << status.message();
+        EXPECT_THAT(WriteText(path_, std::string(1000, name)), IsOk());
       }
     });
   }
   for (std::thread& writer : writers) writer.join();
-  const std::string content = ReadWhole(path);
+  const std::string content = ReadWhole(path_);
   EXPECT_EQ(content, std::string(1000, content[0]));
-  EXPECT_EQ(FilesIn(folder), 1u);
+  EXPECT_EQ(Files(), 1);
 }
 
-TEST(AtomicFile, NamesPathAndReasonWhenItCannotBeCreated) {
-  TempFolder folder;
-  folder.Write("file", "");
-  for (const std::string& path : {folder / "no/such/folder/model", folder / "file/model",
-                                  std::string(folder / "name") + std::string(300, 'x')}) {
-    const Status status = WriteText(path, "x");
-    EXPECT_EQ(status.code(), StatusCode::kStorage);
-    EXPECT_THAT(status.message(), HasSubstr("cannot write '" + path + "': create failed: "));
+TEST_F(AtomicFileTest, NamesPathAndReasonWhenItCannotBeCreated) {
+  folder_.Write("file", "");
+  for (const std::string& path : {folder_ / "no/such/folder/model", folder_ / "file/model",
+                                  std::string(folder_ / "name") + std::string(300, 'x')}) {
+    EXPECT_THAT(
+        WriteText(path, "x"),
+        FailsWith(StatusCode::kStorage, HasSubstr("cannot write '" + path + "': create failed: ")));
   }
-  for (const std::string& path : {std::string(), folder / "", std::string("/")}) {
+  for (const std::string& path : {std::string(), folder_ / "", std::string("/")}) {
     EXPECT_EQ(WriteText(path, "x").code(), StatusCode::kStorage) << path;
   }
 }
 
-TEST(AtomicFile, AFolderInTheWayStaysAndNothingElseIsLeft) {
-  TempFolder folder;
-  folder.Write("model/inside", "kept");
-  const Status status = WriteText(folder / "model", "x");
-  EXPECT_EQ(status.code(), StatusCode::kStorage);
-  EXPECT_THAT(status.message(), HasSubstr("rename failed"));
-  EXPECT_EQ(ReadWhole(folder / "model/inside"), "kept");
-  EXPECT_EQ(FilesIn(folder), 1u);
+TEST_F(AtomicFileTest, AFolderInTheWayStaysAndNothingElseIsLeft) {
+  folder_.Write("model/inside", "kept");
+  EXPECT_THAT(WriteText(path_, "x"), FailsWith(StatusCode::kStorage, HasSubstr("rename failed")));
+  EXPECT_EQ(ReadWhole(folder_ / "model/inside"), "kept");
+  EXPECT_EQ(Files(), 1);
 }
 
 // A limit on the size of files stands for a full disk: write() stops in the middle, then fails.
-TEST(AtomicFile, AFullDiskLeavesTheOldFile) {
-  TempFolder folder;
-  const std::string path = folder.Write("model", "old");
+TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFile) {
+  folder_.Write("model", "old");
   struct rlimit saved {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &saved), 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   struct rlimit limit = {10000, saved.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  const Status status = WriteText(path, std::string(20000, 'x'));
+  const Status status = WriteText(path_, std::string(20000, 'x'));
   setrlimit(RLIMIT_FSIZE, &saved);
   std::signal(SIGXFSZ, old_handler);
 
-  EXPECT_EQ(status.code(), StatusCode::kStorage);
-  EXPECT_THAT(status.message(), HasSubstr("write failed: File too large"));
-  EXPECT_EQ(ReadWhole(path), "old");
-  EXPECT_EQ(FilesIn(folder), 1u);
+  EXPECT_THAT(status, FailsWith(StatusCode::kStorage, HasSubstr("write failed: File too large")));
+  EXPECT_EQ(ReadWhole(path_), "old");
+  EXPECT_EQ(Files(), 1);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::checkpoint {
@@ -33,6 +34,13 @@ struct Case {
 std::string Tensor(const std::string& description) {
   return R"({"t":{)" + description + "}}";
 }
+std::string Typed(const std::string& dtype, const std::string& shape = "[1]",
+                  const std::string& offsets = "[0,4]") {
+  return Tensor(R"("dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets);
+}
+std::string Bytes(const std::string& shape, const std::string& offsets) {
+  return Typed("U8", shape, offsets);
+}
 
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
@@ -51,39 +59,32 @@ const std::vector<Case>& Cases() {
       {"has null where 't'", R"({"t":null})"},
       {"an object where 't'", Tensor(R"("dtype":{})")},
       {"a list where 't'", Tensor(R"("shape":[[1]])")},
-      {"has \"1\" where its shape", Tensor(R"("dtype":"U8","shape":"1","data_offsets":[0,1])"), 1},
+      {"has \"1\" where its shape", Bytes(R"("1")", "[0,1]"), 1},
       {"dtype [\"F32\"]", Tensor(R"("dtype":["F32"],"shape":[],"data_offsets":[0,4])"), 4},
       {"unknown key 'strides'", Tensor(R"("dtype":"F32","strides":[1])")},
       {"'dtype' is there twice", Tensor(R"("dtype":"F32","dtype":"F32")")},
       {"lacks dtype, shape or data_offsets", Tensor("")},
       {"lacks dtype, shape or data_offsets", Tensor(R"("dtype":"F32","shape":[])")},
-      {"not two positions", Tensor(R"("dtype":"U8","shape":[],"data_offsets":[0])")},
-      {"not two positions", Tensor(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,1])"), 1},
-      {"dtype \"F8_E4M3\"", Tensor(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1},
-      {"dtype \"f32\"", Tensor(R"("dtype":"f32","shape":[1],"data_offsets":[0,4])"), 4},
-      {"has -1 where its shape", Tensor(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1},
-      {"has 1.5 where its shape", Tensor(R"("dtype":"U8","shape":[1.5],"data_offsets":[0,1])"), 1},
-      {"integer of 63 bits",
-       Tensor(R"("dtype":"U8","shape":[18446744073709551616],"data_offsets":[0,0])")},
-      {"integer of 63 bits",
-       Tensor(R"("dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,0])")},
-      {"extents is too large",
-       Tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])")},
-      {"extents is too large",
-       Tensor(R"("dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0])")},
-      {"extents is too large",
-       Tensor(R"("dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0])")},
+      {"not two positions", Bytes("[]", "[0]")},
+      {"not two positions", Bytes("[1]", "[0,1,1]"), 1},
+      {"dtype \"F8_E4M3\"", Typed("F8_E4M3", "[1]", "[0,1]"), 1},
+      {"dtype \"f32\"", Typed("f32"), 4},
+      {"has -1 where its shape", Bytes("[-1]", "[0,1]"), 1},
+      {"has 1.5 where its shape", Bytes("[1.5]", "[0,1]"), 1},
+      {"integer of 63 bits", Bytes("[18446744073709551616]", "[0,0]")},
+      {"integer of 63 bits", Bytes("[9223372036854775808]", "[0,0]")},
+      {"extents is too large", Typed("F32", "[4294967296,4294967296]", "[0,0]")},
+      {"extents is too large", Typed("F32", "[4611686018427387904]", "[0,0]")},
+      {"extents is too large", Bytes("[0,4294967296,4294967296]", "[0,0]")},
       {"more than 6 dimensions", Tensor(R"("dtype":"U8","shape":[1,1,1,1,1,1,1])")},
-      {"shape needs 8", Tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4},
-      {"shape needs 0", Tensor(R"("dtype":"F32","shape":[0],"data_offsets":[0,4])"), 4},
-      {"outside of the 4 bytes", Tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), 4},
-      {"outside of the 4 bytes", Tensor(R"("dtype":"U8","shape":[1],"data_offsets":[2,1])"), 4},
-      {"outside of the 4 bytes",
-       Tensor(R"("dtype":"U8","shape":[4],"data_offsets":[18446744073709551612,0])"), 4},
-      {"cover 4 of 5", Tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), 5},
+      {"shape needs 8", Typed("F32", "[2]"), 4},
+      {"shape needs 0", Typed("F32", "[0]"), 4},
+      {"outside of the 4 bytes", Typed("F32", "[2]", "[0,8]"), 4},
+      {"outside of the 4 bytes", Bytes("[1]", "[2,1]"), 4},
+      {"outside of the 4 bytes", Bytes("[4]", "[18446744073709551612,0]"), 4},
+      {"cover 4 of 5", Typed("F32"), 5},
       {"cover 0 of 5", "{}", 5},
-      {"a hole in the data before tensor 't'",
-       Tensor(R"("dtype":"U8","shape":[1],"data_offsets":[1,2])"), 2},
+      {"a hole in the data before tensor 't'", Bytes("[1]", "[1,2]"), 2},
       {"'b' overlaps",
        R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
        R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
@@ -114,9 +115,8 @@ TEST(SafetensorsAbuse, EachHeaderIsRefusedWithItsReason) {
   for (const Case& c : Cases()) {
     const std::string path = folder.Write("file", FileOf(c.header, std::string(c.data_bytes, 'x')));
     const auto file = SafetensorsFile::Open(path);
-    ASSERT_FALSE(file.ok()) << c.header.substr(0, 200);
-    EXPECT_EQ(file.status().code(), StatusCode::kBadData);
-    EXPECT_THAT(file.status().message(), HasSubstr(c.reason)) << c.header.substr(0, 200);
+    EXPECT_THAT(file, FailsWith(StatusCode::kBadData, HasSubstr(c.reason)))
+        << c.header.substr(0, 200);
     EXPECT_THAT(file.status().message(), HasSubstr(path));
   }
 }
@@ -126,10 +126,8 @@ TEST(SafetensorsAbuse, HeaderLengthsThatLie) {
   for (const uint64_t length :
        {uint64_t{3}, uint64_t{100'000'001}, uint64_t{1} << 63, ~uint64_t{0}}) {
     const std::string content = std::string(reinterpret_cast<const char*>(&length), 8) + "{}";
-    const auto file = SafetensorsFile::Open(folder.Write("file", content));
-    ASSERT_FALSE(file.ok());
-    EXPECT_EQ(file.status().code(), StatusCode::kBadData);
-    EXPECT_THAT(file.status().message(), HasSubstr("the header would have"));
+    EXPECT_THAT(SafetensorsFile::Open(folder.Write("file", content)),
+                FailsWith(StatusCode::kBadData, HasSubstr("the header would have")));
   }
 }
 
@@ -161,9 +159,9 @@ class DamagedFile : public ::testing::Test {
 
 TEST_F(DamagedFile, EveryTruncationIsRefused) {
   for (size_t size = 0; size < content_.size(); ++size) {
-    const auto file = SafetensorsFile::Open(folder_.Write("cut", content_.substr(0, size)));
-    ASSERT_FALSE(file.ok()) << size << " of " << content_.size() << " bytes";
-    EXPECT_EQ(file.status().code(), StatusCode::kBadData);
+    EXPECT_THAT(SafetensorsFile::Open(folder_.Write("cut", content_.substr(0, size))),
+                FailsWith(StatusCode::kBadData))
+        << size << " of " << content_.size() << " bytes";
   }
   EXPECT_FALSE(SafetensorsFile::Open(folder_.Write("cut", content_ + "x")).ok());
 }
@@ -179,9 +177,9 @@ TEST_F(DamagedFile, EveryFlippedBitIsRefused) {
     if (i >= digest_key && i < digest_key + 6) continue;
     std::string damaged = content_;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
-    const auto file = SafetensorsFile::Open(folder_.Write("damaged", damaged));
-    ASSERT_FALSE(file.ok()) << "byte " << i;
-    EXPECT_EQ(file.status().code(), StatusCode::kBadData);
+    EXPECT_THAT(SafetensorsFile::Open(folder_.Write("damaged", damaged)),
+                FailsWith(StatusCode::kBadData))
+        << "byte " << i;
   }
 }
 
@@ -196,13 +194,10 @@ TEST(Safetensors, FilesOfOtherProgramsAreRead) {
   const std::string data = "abc" + std::string(reinterpret_cast<const char*>(&value), 4);
   for (int spaces = 0; spaces < 8; ++spaces) {
     const std::string path = folder.Write("file", FileOf(header + std::string(spaces, ' '), data));
-    const auto file = SafetensorsFile::Open(path);
-    ASSERT_TRUE(file.ok()) << file.status().message();
-    auto found = (*file)->Find("f");
-    ASSERT_TRUE(found.ok());
-    EXPECT_EQ(*found->f32(), 1.5f);
-    ASSERT_EQ((*file)->tensors().size(), 3u);
-    EXPECT_EQ((*file)->tensors()[0].name, "u");
+    const auto file = ValueOf(SafetensorsFile::Open(path));
+    EXPECT_EQ(*ValueOf(file->Find("f")).f32(), 1.5f);
+    ASSERT_EQ(file->tensors().size(), 3u);
+    EXPECT_EQ(file->tensors()[0].name, "u");
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kit/digest.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::checkpoint {
@@ -20,12 +21,6 @@ using testing::TempFolder;
 
 TensorView View(std::vector<float>& values, const Shape& shape) {
   return {values.data(), shape, DType::kFloat32};
-}
-
-std::unique_ptr<SafetensorsFile> OpenOrFail(const std::string& path) {
-  auto file = SafetensorsFile::Open(path);
-  EXPECT_TRUE(file.ok()) << file.status().message();
-  return file.ok() ? std::move(*file) : nullptr;
 }
 
 TEST(Safetensors, WhatIsWrittenIsReadBack) {
@@ -48,17 +43,15 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
   const Status written = WriteSafetensors(path, tensors, metadata);
   ASSERT_TRUE(written.ok()) << written.message();
 
-  const auto file = OpenOrFail(path);
-  ASSERT_TRUE(file);
+  const auto file = ValueOf(SafetensorsFile::Open(path));
   ASSERT_EQ(file->tensors().size(), tensors.size());
   for (const NamedTensor& tensor : tensors) {
-    auto found = file->Find(tensor.name);
-    ASSERT_TRUE(found.ok()) << found.status().message();
-    EXPECT_EQ(found->dtype, tensor.view.dtype) << tensor.name;
-    EXPECT_TRUE(found->shape == tensor.view.shape) << tensor.name;
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(found->data) % SizeOf(found->dtype), 0u) << tensor.name;
+    const auto found = ValueOf(file->Find(tensor.name));
+    EXPECT_EQ(found.dtype, tensor.view.dtype) << tensor.name;
+    EXPECT_TRUE(found.shape == tensor.view.shape) << tensor.name;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(found.data) % SizeOf(found.dtype), 0u) << tensor.name;
     if (tensor.view.count() > 0) {
-      EXPECT_EQ(std::memcmp(found->data, tensor.view.data, tensor.view.size_bytes()), 0)
+      EXPECT_EQ(std::memcmp(found.data, tensor.view.data, tensor.view.size_bytes()), 0)
           << tensor.name;
     }
   }
@@ -66,9 +59,8 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(file->metadata().at("note"), "line\nline");
   EXPECT_THAT(file->metadata().at("digest"), ::testing::MatchesRegex("xxh3_128:[0-9a-f]+"));
 
-  const Status missing = file->Find("nothing").status();
-  EXPECT_EQ(missing.code(), StatusCode::kBadData);
-  EXPECT_THAT(missing.message(), HasSubstr("'nothing'"));
+  EXPECT_THAT(file->Find("nothing").status(),
+              FailsWith(StatusCode::kBadData, HasSubstr("'nothing'")));
 }
 
 // The layout that other programs rely on, byte by byte.
@@ -79,7 +71,7 @@ TEST(Safetensors, TheFileIsLengthPaddedHeaderAndData) {
   uint8_t byte = 9;
   const std::vector<NamedTensor> tensors = {{"b", {&byte, {1}, DType::kUint8}},
                                             {"a", View(values, {2})}};
-  ASSERT_TRUE(WriteSafetensors(path, tensors, {}).ok());
+  ASSERT_THAT(WriteSafetensors(path, tensors, {}), IsOk());
   const std::string content = ReadWhole(path);
 
   const std::string described = R"("a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]},)"
@@ -102,9 +94,8 @@ TEST(Safetensors, TheFileIsLengthPaddedHeaderAndData) {
 
 TEST(Safetensors, NoTensorsAtAllIsAFile) {
   TempFolder folder;
-  ASSERT_TRUE(WriteSafetensors(folder / "none", {}, {{"k", "v"}}).ok());
-  const auto file = OpenOrFail(folder / "none");
-  ASSERT_TRUE(file);
+  ASSERT_THAT(WriteSafetensors(folder / "none", {}, {{"k", "v"}}), IsOk());
+  const auto file = ValueOf(SafetensorsFile::Open(folder / "none"));
   EXPECT_TRUE(file->tensors().empty());
   EXPECT_EQ(file->metadata().at("k"), "v");
 }
@@ -113,10 +104,9 @@ TEST(Safetensors, WhatWasReadCanBeWrittenAgain) {
   TempFolder folder;
   std::vector<float> values = {1, 2};
   const std::vector<NamedTensor> tensors = {{"a", View(values, {2})}};
-  ASSERT_TRUE(WriteSafetensors(folder / "first", tensors, {{"k", "v"}}).ok());
-  const auto first = OpenOrFail(folder / "first");
-  ASSERT_TRUE(first);
-  ASSERT_TRUE(WriteSafetensors(folder / "second", first->tensors(), first->metadata()).ok());
+  ASSERT_THAT(WriteSafetensors(folder / "first", tensors, {{"k", "v"}}), IsOk());
+  const auto first = ValueOf(SafetensorsFile::Open(folder / "first"));
+  ASSERT_THAT(WriteSafetensors(folder / "second", first->tensors(), first->metadata()), IsOk());
   EXPECT_EQ(ReadWhole(folder / "first"), ReadWhole(folder / "second"));
 }
 
@@ -135,8 +125,8 @@ TEST(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
   };
   for (const auto& tensors : wrong) {
     const Status status = WriteSafetensors(path, tensors, {});
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << tensors[0].name;
-    EXPECT_THAT(status.message(), HasSubstr(path));
+    EXPECT_THAT(status, FailsWith(StatusCode::kInvalidArgument, HasSubstr(path)))
+        << tensors[0].name;
   }
   EXPECT_EQ(WriteSafetensors(path, {}, {{"k", "\xff"}}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ReadWhole(path), "old");
@@ -146,23 +136,19 @@ TEST(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
 TEST(Safetensors, TheGoldenFilesAreRead) {
   const std::string folder = ENGINE_TEST_SOURCE_DIR "/tests/golden/";
   for (const char* name : {"mlp.safetensors", "gpt.safetensors"}) {
-    const auto file = OpenOrFail(folder + name);
-    ASSERT_TRUE(file);
-    const auto loss = file->Find("loss");
-    ASSERT_TRUE(loss.ok()) << loss.status().message();
-    EXPECT_EQ(loss->shape.ndim, 0);
-    EXPECT_FLOAT_EQ(*loss->f32(), std::stof(file->metadata().at("loss")));
-    const auto target = file->Find("target");
-    ASSERT_TRUE(target.ok()) << target.status().message();
-    EXPECT_EQ(target->dtype, DType::kInt32);
+    const auto file = ValueOf(SafetensorsFile::Open(folder + name));
+    const auto loss = ValueOf(file->Find("loss"));
+    EXPECT_EQ(loss.shape.ndim, 0);
+    EXPECT_FLOAT_EQ(*loss.f32(), std::stof(file->metadata().at("loss")));
+    const auto target = ValueOf(file->Find("target"));
+    EXPECT_EQ(target.dtype, DType::kInt32);
   }
 }
 
 TEST(Safetensors, AMissingFileIsMissingInput) {
   TempFolder folder;
-  const Status status = SafetensorsFile::Open(folder / "nothing").status();
-  EXPECT_EQ(status.code(), StatusCode::kMissingInput);
-  EXPECT_THAT(status.message(), HasSubstr(folder / "nothing"));
+  EXPECT_THAT(SafetensorsFile::Open(folder / "nothing").status(),
+              FailsWith(StatusCode::kMissingInput, HasSubstr(folder / "nothing")));
   EXPECT_EQ(WriteSafetensors(folder / "no/model", {}, {}).code(), StatusCode::kStorage);
 }
 

@@ -1,14 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/support/expect_status.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/trace/made_trace.h"
 #include "tools/trace/trace_format.h"
 
@@ -16,22 +16,18 @@ namespace engine::trace {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string TextOf(const Trace& trace) {
   std::string text;
-  const Status status = FormatTrace(trace, [&](std::string_view piece) {
-    text += piece;
-    return Status();
-  });
-  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_THAT(FormatTrace(trace,
+                          [&](std::string_view piece) {
+                            text += piece;
+                            return Status();
+                          }),
+              IsOk());
   return text;
-}
-
-Trace TwoRanks(uint64_t steps) {
-  Trace trace{.metadata = {{"config", "a: 1\nb: \"x\"\n"}, {"scheduler", "none"}}, .ranks = {}};
-  trace.ranks = {TwoLayerRun(0, steps), TwoLayerRun(1, steps)};
-  return trace;
 }
 
 // Times of events in whole nanoseconds.
@@ -72,16 +68,11 @@ const json* Slice(const json& root, int rank, const std::string& name, uint64_t 
   return nullptr;
 }
 
-class TraceFile : public testing::Test {
+class TraceFile : public ::testing::Test {
  protected:
-  ~TraceFile() override { unlink(path_.c_str()); }
-  void Write(const std::string& text) { std::ofstream(path_, std::ios::binary) << text; }
-  Status ReadError() {
-    const auto trace = ReadTrace(path_);
-    return trace.ok() ? Status() : trace.status();
-  }
-  const std::string path_ =
-      testing::TempDir() + "engine-trace-format-test-" + std::to_string(getpid()) + ".json";
+  Result<Trace> Read(const std::string& text) { return ReadTrace(folder_.Write("trace", text)); }
+
+  const engine::testing::TempFolder folder_;
 };
 
 TEST(FormatTrace, GivesEachRankAProcessAndEachLaneRows) {
@@ -95,8 +86,8 @@ TEST(FormatTrace, GivesEachRankAProcessAndEachLaneRows) {
   // Transfer a is submitted while transfer b is under way, so there are two rows.
   for (int rank : {0, 1}) {
     EXPECT_THAT(names[rank + 1],
-                testing::ElementsAre("rank " + std::to_string(rank), "steps", "compute", "waits",
-                                     "transfers 1", "transfers 2"));
+                ::testing::ElementsAre("rank " + std::to_string(rank), "steps", "compute", "waits",
+                                       "transfers 1", "transfers 2"));
   }
 }
 
@@ -200,22 +191,16 @@ TEST_F(TraceFile, IsReadBackWithoutLoss) {
   timeline.spans[1].ready_ns = 0;
   timeline.spans[2].wire_ns = 0;
   timeline.spans.push_back({SpanKind::kFlush, kNoTask, 9, 0, -7, 0, -3});
-  Write(TextOf(trace));
-  const auto read = ReadTrace(path_);
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(read->metadata, trace.metadata);
-  ASSERT_EQ(read->ranks.size(), 2u);
-  EXPECT_TRUE(read->ranks[0] == trace.ranks[0]);
-  EXPECT_TRUE(read->ranks[1] == trace.ranks[1]);
+  const Trace read = ValueOf(Read(TextOf(trace)));
+  EXPECT_EQ(read.metadata, trace.metadata);
+  EXPECT_TRUE(read.ranks == trace.ranks);
 }
 
 TEST_F(TraceFile, MayHaveNamesThatAreNoText) {
   Trace trace = TwoRanks(1);
   trace.ranks[0].tasks[0].name = "bad \xff\xfe";
-  Write(TextOf(trace));
-  const auto read = ReadTrace(path_);
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_THAT(read->ranks[0].tasks[0].name, HasSubstr("bad "));
+  const Trace read = ValueOf(Read(TextOf(trace)));
+  EXPECT_THAT(read.ranks[0].tasks[0].name, HasSubstr("bad "));
 }
 
 TEST(FormatTrace, HandsOnPiecesAndTheErrorOfTheSink) {
@@ -256,26 +241,23 @@ TEST_F(TraceFile, OfAnotherKindIsRefusedWithASentence) {
       {"{\"engine\":{\"format\":1,\"metadata\":{},\"ranks\":[7]}}", "'rank' is missing"},
   };
   for (const auto& [text, why] : cases) {
-    Write(text);
-    const Status status = ReadError();
-    EXPECT_EQ(status.code(), StatusCode::kBadData) << text;
-    EXPECT_THAT(status.message(), HasSubstr(path_ + " is no trace of the engine")) << text;
-    EXPECT_THAT(status.message(), HasSubstr(why)) << text;
+    EXPECT_THAT(Read(text),
+                FailsWith(StatusCode::kBadData,
+                          AllOf(HasSubstr((folder_ / "trace") + " is no trace of the engine"),
+                                HasSubstr(why))))
+        << text;
   }
 }
 
 TEST_F(TraceFile, ThatIsNotThereIsMissingInput) {
-  EXPECT_EQ(ReadError().code(), StatusCode::kMissingInput);
-  const auto folder = ReadTrace(testing::TempDir());
-  ASSERT_FALSE(folder.ok());
-  EXPECT_EQ(folder.status().code(), StatusCode::kMissingInput);
+  EXPECT_THAT(ReadTrace(folder_ / "none"), FailsWith(StatusCode::kMissingInput));
+  EXPECT_THAT(ReadTrace(folder_.path()), FailsWith(StatusCode::kMissingInput));
 }
 
 TEST_F(TraceFile, ThatIsCutOffIsRefused) {
   const std::string text = TextOf(TwoRanks(1));
   for (size_t size = 0; size + 2 < text.size(); size += 1 + size % 397) {
-    Write(text.substr(0, size));
-    EXPECT_EQ(ReadError().code(), StatusCode::kBadData) << size << " of " << text.size();
+    EXPECT_THAT(Read(text.substr(0, size)), FailsWith(StatusCode::kBadData)) << size;
   }
 }
 
@@ -292,8 +274,7 @@ TEST_F(TraceFile, WithChangedCharactersIsRefusedOrInRange) {
       changed[begin + random() % (text.size() - begin)] =
           kCharacters[random() % kCharacters.size()];
     }
-    Write(changed);
-    const auto read = ReadTrace(path_);
+    const auto read = Read(changed);
     if (!read.ok()) {
       ++refused;
       EXPECT_EQ(read.status().code(), StatusCode::kBadData);
@@ -304,6 +285,42 @@ TEST_F(TraceFile, WithChangedCharactersIsRefusedOrInRange) {
     }
   }
   EXPECT_GT(refused, 80);
+}
+
+// What a file holds is the same text.
+TEST(SerializeTimeline, IsReadBackWholeOrNotAtAll) {
+  const RankTimeline timeline = TwoLayerRun(1, 2);
+  const std::string text = SerializeTimeline(timeline);
+  const auto parsed = ValueOf(ParseTimeline(text));
+  EXPECT_TRUE(parsed == timeline);
+  for (size_t size = 0; size < text.size(); ++size) {
+    const auto cut = ParseTimeline(std::string_view(text).substr(0, size));
+    ASSERT_EQ(cut.status().code(), StatusCode::kBadData) << size << " of " << text.size();
+  }
+  EXPECT_FALSE(ParseTimeline(text + "x").ok());
+  EXPECT_FALSE(ParseTimeline(std::string(100000, '[')).ok());
+}
+
+TEST(CheckTimeline, NamesWhatIsWrong) {
+  const auto message = [](const std::function<void(RankTimeline&)>& change) {
+    RankTimeline timeline = TwoLayerRun(1, 1);
+    change(timeline);
+    const Status status = CheckTimeline(timeline);
+    EXPECT_NE(status.ok(), status.code() == StatusCode::kBadData);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message([](RankTimeline&) {}), "");
+  EXPECT_THAT(message([](auto& t) { t.rank = 2; }), HasSubstr("no rank 2 in a run of 2"));
+  EXPECT_THAT(message([](auto& t) { t.clock_offset_ns = INT64_MIN; }),
+              HasSubstr("clock of rank 1"));
+  EXPECT_THAT(message([](auto& t) { t.tasks[2].kind = TaskKind(6); }),
+              HasSubstr("task 2 of rank 1"));
+  EXPECT_THAT(message([](auto& t) { t.tasks[2].depends_on = {2}; }), HasSubstr("task 2 of rank 1"));
+  EXPECT_THAT(message([](auto& t) { t.tasks[2].depends_on_last = {8}; }), HasSubstr("task 2"));
+  EXPECT_THAT(message([](auto& t) { t.spans[1].task = 8; }), HasSubstr("span 1 of rank 1"));
+  EXPECT_THAT(message([](auto& t) { t.spans[1].task = kNoTask; }), HasSubstr("span 1 of rank 1"));
+  EXPECT_THAT(message([](auto& t) { t.spans[1].end_ns = 0; }), HasSubstr("impossible times"));
+  EXPECT_THAT(message([](auto& t) { t.spans[1].wire_ns = INT64_MAX; }), HasSubstr("impossible"));
 }
 
 }  // namespace

@@ -123,6 +123,11 @@ inline RankTimeline TwoLayerRun(int32_t rank, uint64_t steps, uint64_t bytes = 3
   return std::move(run.timeline);
 }
 
+inline Trace TwoRanks(uint64_t steps) {
+  return {.metadata = {{"config", "a: 1\nb: \"x\"\n"}, {"scheduler", "none"}},
+          .ranks = {TwoLayerRun(0, steps), TwoLayerRun(1, steps)}};
+}
+
 inline bool operator==(const Span& a, const Span& b) {
   return a.kind == b.kind && a.task == b.task && a.step == b.step && a.ready_ns == b.ready_ns &&
          a.begin_ns == b.begin_ns && a.wire_ns == b.wire_ns && a.end_ns == b.end_ns;

@@ -2,34 +2,30 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "app/launch/launch.h"
+#include "tests/support/expect_status.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/trace/made_trace.h"
 #include "tools/trace/trace_format.h"
 
 namespace engine::trace {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 launch::LaunchOutcome RunThreads(int world_size,
                                  const std::function<Status(base::RankContext&)>& body) {
-  launch::LaunchPlan plan;
-  plan.mode = launch::LaunchPlan::Mode::kThreads;
-  plan.info.world_size = world_size;
-  return launch::Launch(plan, {}, body);
+  return launch::Launch(
+      {.mode = launch::LaunchPlan::Mode::kThreads, .info = {.world_size = world_size}}, {}, body);
 }
 
-class WriteRunTraceTest : public testing::Test {
+class WriteRunTraceTest : public ::testing::Test {
  protected:
-  ~WriteRunTraceTest() override { std::filesystem::remove(path_); }
-  const std::string path_ =
-      testing::TempDir() + "engine-write-trace-test-" + std::to_string(getpid()) + ".json";
+  const engine::testing::TempFolder folder_;
+  const std::string path_ = folder_ / "trace.json";
 };
 
 TEST_F(WriteRunTraceTest, BringsAllRanksIntoOneFile) {
@@ -40,15 +36,14 @@ TEST_F(WriteRunTraceTest, BringsAllRanksIntoOneFile) {
       return run::WriteRunTrace(path_, rank, std::move(own),
                                 {{"from", "rank " + std::to_string(rank.info.rank)}}, 10000);
     });
-    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
-    const auto trace = ReadTrace(path_);
-    ASSERT_TRUE(trace.ok()) << trace.status().message();
-    EXPECT_THAT(trace->metadata, testing::ElementsAre(testing::Pair("from", "rank 0")));
-    ASSERT_EQ(trace->ranks.size(), static_cast<size_t>(world_size));
+    ASSERT_THAT(outcome.status, IsOk());
+    const auto trace = ValueOf(ReadTrace(path_));
+    EXPECT_THAT(trace.metadata, ::testing::ElementsAre(::testing::Pair("from", "rank 0")));
+    ASSERT_EQ(trace.ranks.size(), static_cast<size_t>(world_size));
     for (int rank = 0; rank < world_size; ++rank) {
       RankTimeline expected = TwoLayerRun(rank, static_cast<uint64_t>(rank) + 2);
       expected.world_size = world_size;
-      EXPECT_TRUE(trace->ranks[static_cast<size_t>(rank)] == expected) << rank;
+      EXPECT_TRUE(trace.ranks[static_cast<size_t>(rank)] == expected) << rank;
     }
   }
 }
@@ -59,10 +54,9 @@ TEST_F(WriteRunTraceTest, SendsLargeTimelinesInParts) {
   const launch::LaunchOutcome outcome = RunThreads(2, [&](base::RankContext& rank) {
     return run::WriteRunTrace(path_, rank, rank.info.rank == 1 ? large : RankTimeline(), {}, 20000);
   });
-  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
-  const auto trace = ReadTrace(path_);
-  ASSERT_TRUE(trace.ok()) << trace.status().message();
-  EXPECT_TRUE(trace->ranks.at(1) == large);
+  ASSERT_THAT(outcome.status, IsOk());
+  const auto trace = ValueOf(ReadTrace(path_));
+  EXPECT_TRUE(trace.ranks.at(1) == large);
 }
 
 // Rank 1 is a host of its own, whose clock is behind by an hour.
@@ -76,14 +70,13 @@ TEST_F(WriteRunTraceTest, MeasuresTheClocksOfOtherHosts) {
     }
     return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 10000, false, &clock);
   });
-  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
-  const auto trace = ReadTrace(path_);
-  ASSERT_TRUE(trace.ok()) << trace.status().message();
-  const RankTimeline& moved = trace->ranks.at(1);
+  ASSERT_THAT(outcome.status, IsOk());
+  const auto trace = ValueOf(ReadTrace(path_));
+  const RankTimeline& moved = trace.ranks.at(1);
   EXPECT_GT(moved.clock_error_ns, 0);
   EXPECT_LE(std::abs(moved.clock_offset_ns - kBehindNs), moved.clock_error_ns);
-  EXPECT_EQ(trace->ranks.at(2).clock_offset_ns, 0);
-  EXPECT_EQ(trace->ranks.at(2).clock_error_ns, 0);
+  EXPECT_EQ(trace.ranks.at(2).clock_offset_ns, 0);
+  EXPECT_EQ(trace.ranks.at(2).clock_error_ns, 0);
 }
 
 TEST_F(WriteRunTraceTest, DoesNotWaitForARankThatDoesNotCome) {
@@ -91,8 +84,7 @@ TEST_F(WriteRunTraceTest, DoesNotWaitForARankThatDoesNotCome) {
     if (rank.info.rank == 1) return {};
     return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 30);
   });
-  EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(outcome.status.message(), HasSubstr("trace/1/host"));
+  EXPECT_THAT(outcome.status, FailsWith(StatusCode::kTimeout, HasSubstr("trace/1/host")));
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
@@ -101,8 +93,7 @@ TEST_F(WriteRunTraceTest, EndsWhenARankFails) {
     if (rank.info.rank == 2) return Status::Error(StatusCode::kDevice, "rank 2 broke");
     return run::WriteRunTrace(path_, rank, RankTimeline(), {}, 600000);
   });
-  EXPECT_EQ(outcome.status.code(), StatusCode::kDevice);
-  EXPECT_THAT(outcome.status.message(), HasSubstr("rank 2 broke"));
+  EXPECT_THAT(outcome.status, FailsWith(StatusCode::kDevice, HasSubstr("rank 2 broke")));
 }
 
 TEST_F(WriteRunTraceTest, SaysWhatCannotBeWritten) {

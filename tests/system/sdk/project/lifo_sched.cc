@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/options.h"
 #include "kit/scheduler.h"
 #include "kit/unit_planner.h"
 
@@ -63,17 +64,12 @@ engine::Status Create(engine::Host&, const engine::Options& options,
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    engine::DescribePlugin({.name = "lifo_sched",
-                            .version = "1.1.0",
-                            .kind = engine::PluginKind::kScheduler,
-                            .doc = "runs first what became ready last",
-                            .create = Create},
-                           engine::NoOps(),
-                           std::array{engine::OptionSpec{
-                               .name = "fuse_bytes",
-                               .type = engine::OptionType::kInt,
-                               .default_value = "65536",
-                               .min = 0,
-                               .max = 1 << 30,
-                               .doc = "gradients travel together until they are so many bytes"}});
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = engine::DescribePlugin(
+    {.name = "lifo_sched",
+     .version = "1.1.0",
+     .kind = engine::PluginKind::kScheduler,
+     .doc = "runs first what became ready last",
+     .create = Create},
+    engine::NoOps(),
+    std::array{kit::IntOption("fuse_bytes", "65536", 0, 1 << 30,
+                              "gradients travel together until they are so many bytes")});

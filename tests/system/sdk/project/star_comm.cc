@@ -26,6 +26,7 @@
 #include "engine/plugin.h"
 #include "kit/communicator.h"
 #include "kit/lanes.h"
+#include "kit/options.h"
 #include "kit/reduce.h"
 #include "kit/rendezvous.h"
 #include "kit/unique_fd.h"
@@ -276,22 +277,15 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "star_comm",
-                    .version = "1.0.0",
-                    .kind = PluginKind::kCommunicator,
-                    .doc = "adds up on rank 0, over TCP; for few ranks and small models",
-                    .create = Create},
-                   NoOps(),
-                   std::array{OptionSpec{.name = "address",
-                                         .type = OptionType::kString,
-                                         .default_value = "127.0.0.1",
-                                         .doc = "numeric IPv4 address at which rank 0 listens"},
-                              OptionSpec{.name = "rendezvous_timeout_ms",
-                                         .type = OptionType::kInt,
-                                         .default_value = "30000",
-                                         .min = 1,
-                                         .max = 3600000,
-                                         .doc = "for all ranks to connect"}});
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "star_comm",
+     .version = "1.0.0",
+     .kind = PluginKind::kCommunicator,
+     .doc = "adds up on rank 0, over TCP; for few ranks and small models",
+     .create = Create},
+    NoOps(),
+    std::array{
+        kit::StringOption("address", "127.0.0.1", "numeric IPv4 address at which rank 0 listens"),
+        kit::IntOption("rendezvous_timeout_ms", "30000", 1, 3600000, "for all ranks to connect")});
 
 }  // namespace engine::star_comm

@@ -1,6 +1,7 @@
-// Whether tests with network namespaces can run here.
+// Tests with network namespaces.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,5 +22,14 @@ inline std::string WhyNoNamespaces() {
   waitpid(child, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? "" : "may not make network namespaces";
 }
+
+// Skipped where they cannot run.
+class LinkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = WhyNoNamespaces();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
 
 }  // namespace engine::bench
