@@ -12,7 +12,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
-  VectorNet net;
+  Net net(FakeOps(), kSamples, {kWidth});
   ModelValue h = net.Apply("", "scale", {Net::kX});
   h = net.Apply("", "shift", {h});
   h = net.Apply("", "scale", {h});

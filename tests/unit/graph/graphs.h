@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "core/graph/program.h"
 #include "tests/unit/exec/fake_ops.h"
 #include "tests/unit/exec/net.h"
 
@@ -13,8 +15,21 @@ namespace engine::test {
 constexpr int64_t kWidth = 3, kSamples = 4;
 constexpr size_t kTensorBytes = kWidth * kSamples * sizeof(float);
 
-struct VectorNet : Net {
-  VectorNet() : Net(FakeOps(), kSamples, {kWidth}) {}
+// A net and its program.
+class ProgramTest : public testing::Test {
+ protected:
+  void Finish(ModelValue logits, const std::vector<std::string>& frozen = {}) {
+    graph = net.Finish(logits, frozen);
+    program = graph::Differentiate(graph);
+  }
+  void FinishForInference(ModelValue logits) {
+    graph = net.FinishForInference(logits);
+    program = graph::ForwardProgram(graph);
+  }
+
+  Net net{FakeOps(), kSamples, {kWidth}};
+  graph::Graph graph;
+  graph::Program program;
 };
 
 // x -> op "l0" -> op "l1" -> ...

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <utility>
 
 #include "tests/unit/graph/graphs.h"
 
@@ -13,16 +12,15 @@ namespace {
 constexpr size_t kSlot = 64;  // one tensor of graphs.h, aligned
 static_assert(kTensorBytes <= kSlot);
 
-class MemoryPlanTest : public testing::Test {
+class MemoryPlanTest : public ProgramTest {
  protected:
-  // Ends the net and plans it.
   void Plan(ModelValue logits) {
-    graph = net.Finish(logits);
-    PlanProgram(graph::Differentiate(graph));
+    Finish(logits);
+    PlanProgram();
   }
   void PlanForInference(ModelValue logits) {
-    graph = net.FinishForInference(logits);
-    PlanProgram(graph::ForwardProgram(graph));
+    FinishForInference(logits);
+    PlanProgram();
   }
   ModelValue Leaf(const std::string& name) { return net.Apply(name, "scale", {Net::kX}); }
 
@@ -40,15 +38,11 @@ class MemoryPlanTest : public testing::Test {
     return all.empty() ? graph::kNone : all[0];
   }
 
-  VectorNet net;
-  graph::Graph graph;
-  graph::Program program;
   graph::MemoryPlan plan;
 
  private:
   // The lifetimes of two storages that share bytes do not meet.
-  void PlanProgram(graph::Program planned) {
-    program = std::move(planned);
+  void PlanProgram() {
     plan = graph::PlanMemory(graph, program);
     for (const graph::Storage& a : plan.storages) {
       if (a.kind != graph::StorageKind::kArena) continue;

@@ -10,124 +10,110 @@
 namespace engine::test {
 namespace {
 
-// "forward a", "backward b", "add b": the instructions as words.
-std::vector<std::string> Words(const graph::Graph& graph, const graph::Program& program) {
-  const char* const kinds[] = {"forward ", "backward ", "add "};
-  std::vector<std::string> words;
-  for (const graph::Instruction& instruction : program.instructions) {
-    words.push_back(kinds[static_cast<int>(instruction.kind)] + graph.nodes[instruction.node].name);
+class Differentiate : public ProgramTest {
+ protected:
+  // h is used by the residual sum and by op f.
+  void FinishResidual(const std::string& op) {
+    const ModelValue h = net.Apply("stem", "scale", {Net::kX});
+    Finish(net.Apply("sum", "add", {h, net.Apply("f", op, {h})}));
   }
-  return words;
-}
 
-const graph::Instruction& BackwardOf(const graph::Graph& graph, const graph::Program& program,
-                                     const std::string& name) {
-  for (const graph::Instruction& instruction : program.instructions) {
-    if (instruction.kind == graph::InstructionKind::kBackward &&
-        graph.nodes[instruction.node].name == name) {
-      return instruction;
+  // "forward a", "backward b", "add b": the instructions as words.
+  std::vector<std::string> Words() const {
+    const char* const kinds[] = {"forward ", "backward ", "add "};
+    std::vector<std::string> words;
+    for (const graph::Instruction& instruction : program.instructions) {
+      words.push_back(kinds[static_cast<int>(instruction.kind)] +
+                      graph.nodes[instruction.node].name);
     }
+    return words;
   }
-  ADD_FAILURE() << "no backward of " << name;
-  return program.instructions[0];
-}
+
+  const graph::Instruction& BackwardOf(const std::string& name) const {
+    for (const graph::Instruction& instruction : program.instructions) {
+      if (instruction.kind == graph::InstructionKind::kBackward &&
+          graph.nodes[instruction.node].name == name) {
+        return instruction;
+      }
+    }
+    ADD_FAILURE() << "no backward of " << name;
+    return program.instructions[0];
+  }
+};
 
 using List = std::vector<std::string>;
 
-TEST(Differentiate, GoesBackwardsOnceThroughAChain) {
-  VectorNet net;
-  const graph::Graph graph = net.Finish(Chain(net, "scale", 3));
-  const graph::Program program = graph::Differentiate(graph);
-  EXPECT_EQ(Words(graph, program),
-            (List{"forward l0", "forward l1", "forward l2", "forward loss", "backward loss",
-                  "backward l2", "backward l1", "backward l0"}));
+TEST_F(Differentiate, GoesBackwardsOnceThroughAChain) {
+  Finish(Chain(net, "scale", 3));
+  EXPECT_EQ(Words(), (List{"forward l0", "forward l1", "forward l2", "forward loss",
+                           "backward loss", "backward l2", "backward l1", "backward l0"}));
   EXPECT_EQ(program.forward_count, 4);
   EXPECT_EQ(program.users_of_parameter,
             (std::vector<std::vector<int32_t>>{{0, 7}, {1, 6}, {2, 5}}));
   // Nobody wants the gradient of the data.
-  EXPECT_EQ(BackwardOf(graph, program, "l0").input_grads[0], graph::kNone);
-  EXPECT_NE(BackwardOf(graph, program, "l1").input_grads[0], graph::kNone);
+  EXPECT_EQ(BackwardOf("l0").input_grads[0], graph::kNone);
+  EXPECT_NE(BackwardOf("l1").input_grads[0], graph::kNone);
 }
 
-TEST(Differentiate, AFrozenStartNeedsNoWork) {
-  VectorNet net;
-  const graph::Graph graph = net.Finish(Chain(net, "scale", 4), {"l0", "l1.weight"});
-  const graph::Program program = graph::Differentiate(graph);
-  EXPECT_EQ(Words(graph, program),
-            (List{"forward l0", "forward l1", "forward l2", "forward l3", "forward loss",
-                  "backward loss", "backward l3", "backward l2"}));
-  EXPECT_EQ(BackwardOf(graph, program, "l2").input_grads[0], graph::kNone);
+TEST_F(Differentiate, AFrozenStartNeedsNoWork) {
+  Finish(Chain(net, "scale", 4), {"l0", "l1.weight"});
+  EXPECT_EQ(Words(), (List{"forward l0", "forward l1", "forward l2", "forward l3", "forward loss",
+                           "backward loss", "backward l3", "backward l2"}));
+  EXPECT_EQ(BackwardOf("l2").input_grads[0], graph::kNone);
   EXPECT_EQ(program.of_parameter[0], graph::kNone);
   EXPECT_EQ(program.of_parameter[1], graph::kNone);
   EXPECT_TRUE(program.users_of_parameter[0].empty());
   EXPECT_NE(program.of_parameter[2], graph::kNone);
 }
 
-TEST(Differentiate, AFrozenMiddleOnlyPassesTheGradientOn) {
-  VectorNet net;
-  const graph::Graph graph = net.Finish(Chain(net, "scale", 3), {"l1"});
-  const graph::Program program = graph::Differentiate(graph);
-  const graph::Instruction& frozen = BackwardOf(graph, program, "l1");
+TEST_F(Differentiate, AFrozenMiddleOnlyPassesTheGradientOn) {
+  Finish(Chain(net, "scale", 3), {"l1"});
+  const graph::Instruction& frozen = BackwardOf("l1");
   EXPECT_NE(frozen.input_grads[0], graph::kNone);
   EXPECT_EQ(frozen.input_grads[1], graph::kNone);
 }
 
-TEST(Differentiate, LayersFreezeToo) {
-  VectorNet net;
+TEST_F(Differentiate, LayersFreezeToo) {
   const ModelValue h = net.Apply("a", "scale", {Net::kX}, {}, {.trainable = 0});
-  const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}, {}, {.priority = 3}));
-  EXPECT_EQ(graph::Differentiate(graph).of_parameter[0], graph::kNone);
+  Finish(net.Apply("b", "scale", {h}, {}, {.priority = 3}));
+  EXPECT_EQ(program.of_parameter[0], graph::kNone);
   EXPECT_EQ(graph.nodes[NodeNamed(graph, "b")].priority, 3);
 }
 
-TEST(Differentiate, WhatTheLossDoesNotReachIsLeftOut) {
-  VectorNet net;
+TEST_F(Differentiate, WhatTheLossDoesNotReachIsLeftOut) {
   const ModelValue h = net.Apply("a", "scale", {Net::kX});
   net.Apply("dead", "scale", {h});
-  const graph::Graph graph = net.Finish(net.Apply("b", "scale", {h}));
-  const graph::Program program = graph::Differentiate(graph);
+  Finish(net.Apply("b", "scale", {h}));
   EXPECT_EQ(program.of_parameter[1], graph::kNone);
-  EXPECT_EQ(Words(graph, program), (List{"forward a", "forward dead", "forward b", "forward loss",
-                                         "backward loss", "backward b", "backward a"}));
+  EXPECT_EQ(Words(), (List{"forward a", "forward dead", "forward b", "forward loss",
+                           "backward loss", "backward b", "backward a"}));
 }
 
-// h is used by the residual sum and by op f.
-graph::Graph Residual(const std::string& op) {
-  VectorNet net;
-  const ModelValue h = net.Apply("stem", "scale", {Net::kX});
-  const ModelValue f = net.Apply("f", op, {h});
-  return net.Finish(net.Apply("sum", "add", {h, f}));
-}
-
-TEST(Differentiate, AnOpThatCanAddsToTheGradientThatIsThere) {
-  const graph::Graph graph = Residual("scale");
-  const graph::Program program = graph::Differentiate(graph);
-  const graph::Instruction& f = BackwardOf(graph, program, "f");
+TEST_F(Differentiate, AnOpThatCanAddsToTheGradientThatIsThere) {
+  FinishResidual("scale");
+  const graph::Instruction& f = BackwardOf("f");
   EXPECT_EQ(f.accumulate, 1u);
-  EXPECT_EQ(f.input_grads[0], BackwardOf(graph, program, "sum").input_grads[0]);
-  EXPECT_EQ(f.input_grads[0], BackwardOf(graph, program, "stem").output_grads[0]);
+  EXPECT_EQ(f.input_grads[0], BackwardOf("sum").input_grads[0]);
+  EXPECT_EQ(f.input_grads[0], BackwardOf("stem").output_grads[0]);
 }
 
-TEST(Differentiate, AnOpThatCannotWritesAPartThatIsAdded) {
-  const graph::Graph graph = Residual("scale_slow");
-  const graph::Program program = graph::Differentiate(graph);
-  EXPECT_EQ(Words(graph, program),
+TEST_F(Differentiate, AnOpThatCannotWritesAPartThatIsAdded) {
+  FinishResidual("scale_slow");
+  EXPECT_EQ(Words(),
             (List{"forward stem", "forward f", "forward sum", "forward loss", "backward loss",
                   "backward sum", "backward f", "add f", "backward stem"}));
-  const graph::Instruction& f = BackwardOf(graph, program, "f");
+  const graph::Instruction& f = BackwardOf("f");
   const graph::Instruction& add = program.instructions[7];
   EXPECT_EQ(f.accumulate, 0u);
   EXPECT_TRUE(program.gradients[f.input_grads[0]].partial);
   EXPECT_EQ(add.source, f.input_grads[0]);
-  EXPECT_EQ(add.target, BackwardOf(graph, program, "stem").output_grads[0]);
+  EXPECT_EQ(add.target, BackwardOf("stem").output_grads[0]);
 }
 
-TEST(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
-  VectorNet net;
+TEST_F(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
   const ModelValue h = net.Apply("stem", "scale", {Net::kX});
-  const graph::Graph graph = net.Finish(net.Apply("twice", "add", {h, h}));
-  const graph::Program program = graph::Differentiate(graph);
-  const graph::Instruction& twice = BackwardOf(graph, program, "twice");
+  Finish(net.Apply("twice", "add", {h, h}));
+  const graph::Instruction& twice = BackwardOf("twice");
   EXPECT_NE(twice.input_grads[0], graph::kNone);
   EXPECT_EQ(twice.input_grads[1],
             graph::kNone);  // it equals the gradient of the sum, which is added
@@ -137,11 +123,9 @@ TEST(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
   EXPECT_EQ(add.target, twice.input_grads[0]);
 }
 
-TEST(ForwardProgram, HasNoGradients) {
-  VectorNet net;
-  const graph::Graph graph = net.FinishForInference(Chain(net, "scale", 2));
-  const graph::Program program = graph::ForwardProgram(graph);
-  EXPECT_EQ(Words(graph, program), (List{"forward l0", "forward l1"}));
+TEST_F(Differentiate, AForwardProgramHasNoGradients) {
+  FinishForInference(Chain(net, "scale", 2));
+  EXPECT_EQ(Words(), (List{"forward l0", "forward l1"}));
   EXPECT_TRUE(program.gradients.empty());
   EXPECT_EQ(program.of_parameter, (std::vector<graph::GradientId>{graph::kNone, graph::kNone}));
 }
