@@ -120,23 +120,33 @@ TEST_P(BatchNorm, EvaluationUsesRunningStatistics) {
 TEST_P(BatchNorm, OneValueOfAChannelHasNoVariance) {
   const OpCase op_case = Case(Shape{4, 5}, "0.25");
   const Problem problem = NewProblem(op_case, 1);
-  const RunResult result = Run(op_case, problem);
-  EXPECT_EQ(Doubles(result.outputs[0]), problem.inputs[kBias].values);
-  EXPECT_EQ(result.gradients[kX], std::vector<float>(5, 0.0f));
-  EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
-  EXPECT_EQ(Doubles(result.gradients[kBias]), problem.output_gradients[0].values);
-  ExpectNear(After(result, kRunningMean),
-             Followed(problem.inputs[kRunningMean].values, problem.inputs[kX].values, 0.25), 1e-6,
-             "mean");
-  EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+  ReplicaThreads replicas(2);
+  std::vector<RunResult> results = RunRanks(op_case, problem, {0, 1, 1}, &replicas);
+  EXPECT_EQ(results[1].parameters, results[0].parameters);
+  results[1] = Run(op_case, problem);
+  for (const RunResult& result : results) {  // with a second rank that has none, and alone
+    EXPECT_EQ(Doubles(result.outputs[0]), problem.inputs[kBias].values);
+    EXPECT_EQ(result.gradients[kX], std::vector<float>(5, 0.0f));
+    EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
+    EXPECT_EQ(Doubles(result.gradients[kBias]), problem.output_gradients[0].values);
+    ExpectNear(After(result, kRunningMean),
+               Followed(problem.inputs[kRunningMean].values, problem.inputs[kX].values, 0.25), 1e-6,
+               "mean");
+    EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+  }
 }
 
 TEST_P(BatchNorm, NoSamplesLeaveRunningStatistics) {
   const OpCase op_case = Case(Shape{4, 2, 2, 5});
   const Problem problem = NewProblem(op_case, 0);
-  const RunResult result = Run(op_case, problem);
-  EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
-  EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+  ReplicaThreads replicas(2);
+  std::vector<RunResult> results = RunRanks(op_case, problem, {0, 0, 0}, &replicas);
+  results.push_back(Run(op_case, problem));
+  for (const RunResult& result : results) {
+    EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
+    EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
+    EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+  }
 }
 
 // Values at which a sum of squares, or a float mean, would lose most digits. With momentum 1 the
@@ -225,27 +235,6 @@ TEST_P(BatchNorm, RanksKeepTheirPrecisionTogether) {
   ExpectNear(ranks[0].outputs[0],
              Values(y.begin(), y.begin() + static_cast<ptrdiff_t>(ranks[0].outputs[0].size())),
              2e-6, "y");
-}
-
-TEST_P(BatchNorm, OneValueOnAllRanksTogether) {
-  const OpCase op_case = Case(Shape{4, 5});
-  const Problem problem = NewProblem(op_case, 1);
-  ReplicaThreads replicas(2);
-  const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 1, 1}, &replicas);
-  EXPECT_EQ(Doubles(ranks[0].outputs[0]), problem.inputs[kBias].values);
-  EXPECT_EQ(ranks[1].parameters, ranks[0].parameters);
-  EXPECT_EQ(Doubles(After(ranks[1], kRunningVar)), problem.inputs[kRunningVar].values);
-}
-
-TEST_P(BatchNorm, NoSamplesOnAnyRank) {
-  const OpCase op_case = Case(Shape{4, 5});
-  const Problem problem = NewProblem(op_case, 0);
-  ReplicaThreads replicas(2);
-  for (const RunResult& rank : RunRanks(op_case, problem, {0, 0, 0}, &replicas)) {
-    EXPECT_EQ(rank.gradients[kWeight], std::vector<float>(5, 0.0f));
-    EXPECT_EQ(Doubles(After(rank, kRunningMean)), problem.inputs[kRunningMean].values);
-    EXPECT_EQ(Doubles(After(rank, kRunningVar)), problem.inputs[kRunningVar].values);
-  }
 }
 
 TEST_P(BatchNorm, WithoutSyncNothingIsGathered) {

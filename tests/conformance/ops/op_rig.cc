@@ -90,12 +90,6 @@ Accelerator* AcceleratorOf(Device* device) {
   return static_cast<Accelerator*>(device->Query(kAcceleratorId));
 }
 
-// What a device that works on its own found wrong with the data.
-Status FaultOf(Device* device) {
-  Accelerator* const accelerator = AcceleratorOf(device);
-  return accelerator == nullptr ? Status() : accelerator->Fault();
-}
-
 // The replicas of an op on an accelerator, over others that work on host memory.
 class StagedReplicas final : public Replicas {
  public:
@@ -174,9 +168,7 @@ class CallMemory {
   }
 
   std::vector<float> Input(size_t input) { return Content(inputs_[input]); }
-
   std::vector<float> Output(size_t output) { return Content(outputs_[output]); }
-
   std::vector<float> Gradient(size_t input) {
     const TensorView& view = input_gradients_[input];
     return view.data == nullptr ? std::vector<float>{} : Content(view);
@@ -432,7 +424,9 @@ RunResult RunOp(const LoadedOps& ops, MadeOp& made, const OpCase& op_case, const
   result.status = made.op->Forward(call);
   if (!result.status.ok()) return result;
   Must(memory.stream()->Synchronize(kTimeoutMs));
-  result.status = FaultOf(ops.library->device());
+  // What a device that works on its own found wrong with the data.
+  Accelerator* const accelerator = AcceleratorOf(ops.library->device());
+  if (accelerator != nullptr) result.status = accelerator->Fault();
   if (!result.status.ok()) return result;
   for (size_t i = 0; i < static_cast<size_t>(made.signature.output_count); ++i) {
     result.outputs.push_back(memory.Output(i));
