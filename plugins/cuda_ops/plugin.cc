@@ -65,11 +65,11 @@ constexpr std::array kOwnOptions = {
                     "attention in any order"),
     kit::Attribute("mlp", kit::IntOption("units", "", 1, kit::kMaxExtent,
                                          "size of the last dimension between the two layers")),
-    kit::FloatAttribute("mlp", "init_scale", "0.02", 1e-12, 1,
-                        "standard deviation of the initial weights of fc"),
-    kit::FloatAttribute("mlp", "proj_init_scale", "0.02", 1e-12, 1,
-                        "standard deviation of the initial weights of proj"),
-    kit::FloatAttribute("add_layer_norm", "epsilon", "1e-5", 1e-12, 1, "added to the variance")};
+    kit::Attribute("mlp", kit::FloatOption("init_scale", "0.02", 1e-12, 1,
+                                           "standard deviation of the initial weights of fc")),
+    kit::Attribute("mlp", kit::FloatOption("proj_init_scale", "0.02", 1e-12, 1,
+                                           "standard deviation of the initial weights of proj")),
+    kit::Attribute("add_layer_norm", kit::kEpsilon)};
 
 constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 
