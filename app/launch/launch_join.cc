@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>

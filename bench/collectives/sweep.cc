@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "bench/collectives/rendezvous.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tools/trace/intervals.h"
 #include "tools/trace/step_figures.h"
