@@ -113,6 +113,8 @@ class MemoryHost final : public Host {
   std::map<std::string, double> metrics_;  // guarded by mutex_
 };
 
+using SingleHost = MemoryHost;  // where it is that of a world of one
+
 // One host per rank, all on one machine; `device` says which device a rank has, if any.
 inline std::vector<std::unique_ptr<MemoryHost>> MakeMemoryHosts(
     int world_size, const std::function<Device*(int rank)>& device = {}) {

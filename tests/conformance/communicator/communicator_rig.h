@@ -36,6 +36,7 @@ class World {
   static std::vector<Status> CreationErrors(const std::string& path, int present, int world_size,
                                             const OptionsOfRank& options);
 
+  bool ok() const { return !communicators_.empty(); }  // or the constructor has failed the test
   int size() const { return static_cast<int>(hosts_.size()); }
   Communicator& rank(int rank) { return *communicators_[static_cast<size_t>(rank)]; }
   MemoryHost& host(int rank) { return *hosts_[static_cast<size_t>(rank)]; }

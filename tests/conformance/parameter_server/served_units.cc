@@ -17,7 +17,7 @@ float Noise(uint64_t key, uint64_t rank, uint64_t step, uint64_t index) {
 }  // namespace
 
 std::unique_ptr<Optimizer> OptimizerChoice::Make() const {
-  static MemoryHost host;
+  static SingleHost host;
   const auto plugin = PluginUnderTest::Load(
       std::string(ENGINE_TEST_PLUGIN_DIR "/libengine_").append(name).append(".so"));
   if (!plugin.ok()) {

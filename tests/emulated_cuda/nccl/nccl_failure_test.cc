@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
 
 TEST(NcclCreation, WithoutTheLibraryIsOneSentence) {
-  MemoryHost host;
+  SingleHost host;
   const Status status = ErrorOfCreation(host, {{"library", "libno_such_nccl.so.2"}});
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("'libno_such_nccl.so.2'"), HasSubstr("2.19.0"),
@@ -22,7 +22,7 @@ TEST(NcclCreation, WithoutTheLibraryIsOneSentence) {
 }
 
 TEST(NcclCreation, WithALibraryThatIsNotNcclIsOneSentence) {
-  MemoryHost host;
+  SingleHost host;
   const Status status = ErrorOfCreation(host, {{"library", "libm.so.6"}});
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("'libm.so.6' is not NCCL"), HasSubstr("2.19.0")));
@@ -30,7 +30,7 @@ TEST(NcclCreation, WithALibraryThatIsNotNcclIsOneSentence) {
 
 TEST(NcclCreation, WithAnOldLibrarySaysWhichIsWantedAndWhichWasFound) {
   const Fault fault("version=21803");
-  MemoryHost host;
+  SingleHost host;
   const Status status = ErrorOfCreation(host, {});
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("2.19.0"), HasSubstr("2.18.3"),
@@ -38,7 +38,7 @@ TEST(NcclCreation, WithAnOldLibrarySaysWhichIsWantedAndWhichWasFound) {
 }
 
 TEST(NcclCreation, MinimumAboveMaximumIsAConfigurationError) {
-  MemoryHost host;
+  SingleHost host;
   EXPECT_EQ(ErrorOfCreation(host, {{"min_ctas", "8"}, {"max_ctas", "4"}}).code(),
             StatusCode::kConfig);
 }

@@ -45,7 +45,7 @@ TEST(NcclLoad, SaysWhatIsMissingOnAMachineWithoutADriver) {
   if (std::ifstream("/proc/driver/nvidia/version").good()) GTEST_SKIP() << "there is a driver here";
   const auto plugin = PluginUnderTest::Load(NCCL_PLUGIN);
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  MemoryHost host;
+  SingleHost host;
   const Status status = plugin->Create<Communicator>(host).status();
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(),

@@ -60,7 +60,7 @@ TEST(NcclRendezvous, TellsNcclTheCtaPolicyOrSaysThatItIsTooOld) {
       {"version=22707", "zero", StatusCode::kPlugin}};
   for (const auto& [faults, policy, code] : cases) {
     const Fault fault(faults);
-    MemoryHost host;
+    SingleHost host;
     const Status status = ErrorOfCreation(host, {{"cta_policy", policy}});
     EXPECT_EQ(status.code(), code) << faults << ": " << status.message();
   }

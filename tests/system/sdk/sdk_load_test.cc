@@ -43,7 +43,7 @@ TEST(OutOfTreePlugins, NeedNothingOfTheInstallationButHeadersAndCMakeFiles) {
 
 // y = 1.7159 tanh(2/3 x) and its gradient by central differences.
 TEST(TanhOps, ComputesScaledTanhAndItsGradient) {
-  MemoryHost host;
+  SingleHost host;
   auto plugin = PluginUnderTest::Load(ExamplePath("tanh_ops"));
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
   ASSERT_EQ(plugin->ops().size(), 1u);

@@ -51,7 +51,7 @@ struct OpenedDataset {
 // With the published defaults of the options that are not given.
 inline Result<OpenedDataset> OpenDataset(const std::string& plugin, const DatasetOptions& options,
                                          uint64_t seed = 1) {
-  static test::MemoryHost host;
+  static test::SingleHost host;
   ENGINE_ASSIGN_OR_RETURN(const auto library,
                           test::PluginUnderTest::Load(test::PluginPaths({plugin})[0]));
   ENGINE_ASSIGN_OR_RETURN(auto made, library.Create<Dataset>(host, options));

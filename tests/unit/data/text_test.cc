@@ -125,7 +125,7 @@ TEST_F(Text, TheDigestTellsWhetherRanksReadTheSame) {
 }
 
 TEST_F(Text, SaysWhatASampleIsBeforeItIsOpened) {
-  test::MemoryHost host;
+  test::SingleHost host;
   const auto library = test::PluginUnderTest::Load(test::PluginPaths({"text"})[0]);
   ASSERT_TRUE(library.ok()) << library.status().message();
   const auto made = library->Create<Dataset>(host, {{"path", "/not/there"}, {"context", "7"}});

@@ -18,7 +18,7 @@ using Names = std::vector<std::string>;
 // The graph with a parameter in each of a, b, c, d, under the scheduler of a plugin, which sends
 // every gradient on its own.
 struct Leaves {
-  MemoryHost host;
+  SingleHost host;
   Rig rig;
 
   Status Make(const std::string& scheduler) {
