@@ -49,6 +49,11 @@ void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<floa
   }
 }
 
+// Whether ops read a rounded copy of it.
+bool IsCopied(const graph::Graph& graph, const graph::Parameter& parameter) {
+  return graph.values[parameter.value].spec.dtype != DType::kFloat32;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(graph::Graph graph, graph::Program program,
@@ -82,9 +87,9 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   stream_.reset(stream);
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
-  const bool copies =
-      std::any_of(graph_.parameters.begin(), graph_.parameters.end(),
-                  [this](const graph::Parameter& parameter) { return IsCopied(parameter); });
+  const bool copies = std::any_of(
+      graph_.parameters.begin(), graph_.parameters.end(),
+      [this](const graph::Parameter& parameter) { return IsCopied(graph_, parameter); });
   ENGINE_CHECK(!copies || accelerator_ != nullptr, "ops read rounded parameters on the host");
   const struct {
     graph::DeviceBuffer* buffer;
@@ -107,10 +112,6 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   return SetLossScale(1);
 }
 
-bool ModelMemory::IsCopied(const graph::Parameter& parameter) const {
-  return graph_.values[parameter.value].spec.dtype != DType::kFloat32;
-}
-
 Status ModelMemory::SetLossScale(float scale) {
   const float seed_gradient[3] = {scale, 0, 0};
   ENGINE_RETURN_IF_ERROR(
@@ -129,8 +130,8 @@ void* ModelMemory::AddressOf(graph::StorageId id) const {
       return inputs_.bytes() + storage.offset;
     case graph::StorageKind::kParameter: {
       const int64_t offset = layout_.offset[storage.index];
-      return IsCopied(graph_.parameters[storage.index]) ? copy_at(offset)
-                                                        : parameters_.f32() + offset;
+      return IsCopied(graph_, graph_.parameters[storage.index]) ? copy_at(offset)
+                                                                : parameters_.f32() + offset;
     }
     case graph::StorageKind::kParameterGradient:
       return gradients_.f32() + layout_.offset[storage.index];
@@ -239,24 +240,6 @@ TensorView ModelMemory::parameter(int32_t index) const {
           .dtype = DType::kFloat32};
 }
 
-Result<std::vector<graph::DeviceBuffer>> ModelMemory::Zeros(int32_t buffers, int64_t elements,
-                                                            const char* what) const {
-  std::vector<graph::DeviceBuffer> made(static_cast<size_t>(buffers));
-  for (graph::DeviceBuffer& buffer : made) {
-    const size_t size_bytes = static_cast<size_t>(elements) * sizeof(float);
-    ENGINE_ASSIGN_OR_RETURN(buffer,
-                            graph::DeviceBuffer::Create(device_, size_bytes, stream_.get(), what));
-  }
-  return made;
-}
-
-TensorView ModelMemory::ViewIn(float* arena, int32_t parameter) const {
-  if (arena == nullptr || program_.of_parameter[parameter] == graph::kNone) return {};
-  TensorView view = this->parameter(parameter);
-  view.data = arena + layout_.offset[parameter];
-  return view;
-}
-
 TensorView ModelMemory::logits() const {
   return calls_.ViewOfValue(graph_.logits);
 }
@@ -266,6 +249,24 @@ Result<TensorView> ModelMemory::output(const std::string& name) const {
     if (output.name == name) return calls_.ViewOfValue(output.value);
   }
   return Status::Error(StatusCode::kConfig, "the model has no output '%s'", name.c_str());
+}
+
+Result<std::vector<graph::DeviceBuffer>> Zeros(const ModelMemory& memory, int32_t buffers,
+                                               int64_t elements, const char* what) {
+  std::vector<graph::DeviceBuffer> made(static_cast<size_t>(buffers));
+  for (graph::DeviceBuffer& buffer : made) {
+    const size_t size_bytes = static_cast<size_t>(elements) * sizeof(float);
+    ENGINE_ASSIGN_OR_RETURN(
+        buffer, graph::DeviceBuffer::Create(memory.device(), size_bytes, memory.stream(), what));
+  }
+  return made;
+}
+
+TensorView ViewIn(const ModelMemory& memory, float* arena, int32_t parameter) {
+  if (arena == nullptr || memory.program().of_parameter[parameter] == graph::kNone) return {};
+  TensorView view = memory.parameter(parameter);
+  view.data = arena + memory.layout().offset[parameter];
+  return view;
 }
 
 }  // namespace engine::exec

@@ -70,12 +70,6 @@ class ModelMemory {
   Stream* stream() const { return stream_.get(); }
 
   TensorView parameter(int32_t index) const;
-  // `buffers` times `elements` float32 zeros, for `what`.
-  Result<std::vector<graph::DeviceBuffer>> Zeros(int32_t buffers, int64_t elements,
-                                                 const char* what) const;
-  // Of what is kept for each trained element, in the layout of gradients: the part of a parameter.
-  // Null data for one that is not trained, or a null `arena`.
-  TensorView ViewIn(float* arena, int32_t parameter) const;
   float* parameters() const { return parameters_.f32(); }  // layout().total_count elements
   float* gradients() const { return gradients_.f32(); }    // layout().trainable_count elements
   // The copy that ops read of the parameters from element `offset`, or null: see RefreshCopies.
@@ -100,8 +94,6 @@ class ModelMemory {
   ModelMemory(graph::Graph graph, graph::Program program, FlatLayout layout, Device& device,
               uint64_t seed);
   Status Allocate(SharedMemory* shared);
-  // Whether ops read a rounded copy of it.
-  bool IsCopied(const graph::Parameter& parameter) const;
   void* AddressOf(graph::StorageId storage) const;
 
   graph::Graph graph_;
@@ -119,5 +111,13 @@ class ModelMemory {
   graph::DeviceBuffer scalars_;  // two StepScalars, of an accelerator
   BoundCalls calls_;             // last: it uses all of the above
 };
+
+// `buffers` times `elements` float32 zeros beside a model, for `what`.
+Result<std::vector<graph::DeviceBuffer>> Zeros(const ModelMemory& memory, int32_t buffers,
+                                               int64_t elements, const char* what);
+
+// Of what is kept for each trained element, in the layout of gradients: the part of a parameter. Null
+// data for one that is not trained, or a null `arena`.
+TensorView ViewIn(const ModelMemory& memory, float* arena, int32_t parameter);
 
 }  // namespace engine::exec

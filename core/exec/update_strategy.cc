@@ -22,8 +22,8 @@ Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
     states.shift_.push_back(elements - (unit.offset + rank.rank * part));
     elements += part;
   }
-  ENGINE_ASSIGN_OR_RETURN(states.buffers_,
-                          memory.Zeros(traits.state_count, elements, "the state of the optimizer"));
+  ENGINE_ASSIGN_OR_RETURN(
+      states.buffers_, Zeros(memory, traits.state_count, elements, "the state of the optimizer"));
   return states;
 }
 
@@ -79,7 +79,7 @@ Status UpdateStrategy::Broadcast(BlockingTransfers& transfers, int64_t from) {
 
 Status UpdateStrategy::AllocateCollected(int64_t count) {
   ENGINE_ASSIGN_OR_RETURN(
-      collected_, memory_->Zeros(optimizer_.state_count, count, "collecting optimizer states"));
+      collected_, Zeros(*memory_, optimizer_.state_count, count, "collecting optimizer states"));
   return {};
 }
 
@@ -88,7 +88,7 @@ TensorView UpdateStrategy::state(int32_t parameter, int32_t index) const {
   float* arena = nullptr;
   if (states_.count() > 0 && !in_parts_) arena = states_.At(index, graph::kNone, 0);
   if (options_.rank.rank == 0 && !collected_.empty()) arena = collected_[index].f32();
-  return memory_->ViewIn(arena, parameter);
+  return ViewIn(*memory_, arena, parameter);
 }
 
 void ReducedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const {

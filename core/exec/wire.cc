@@ -113,6 +113,8 @@ Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions&
   return choice;
 }
 
+// Follows from the layout and the options of the hook alone, so all ranks come to the same bytes
+// without asking each other.
 Result<WireLayout> PlanWire(const WireChoice& choice, const FlatLayout& layout,
                             int32_t world_size) {
   WireLayout wire{.hook = choice.hook, .traits = choice.format->wire_traits()};
@@ -139,9 +141,9 @@ Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const Execu
       wire->wire_,
       graph::DeviceBuffer::Create(memory.device(), static_cast<size_t>(wire->layout_.total_bytes),
                                   memory.stream(), "gradients as they travel", shared));
-  ENGINE_ASSIGN_OR_RETURN(
-      wire->states_, memory.Zeros(wire->layout_.traits.state_count, memory.layout().trainable_count,
-                                  "the state of a hook"));
+  ENGINE_ASSIGN_OR_RETURN(wire->states_,
+                          Zeros(memory, wire->layout_.traits.state_count,
+                                memory.layout().trainable_count, "the state of a hook"));
   return wire;
 }
 
@@ -151,6 +153,8 @@ size_t Wire::CallsFor(const Task& task) const {
   return at_once ? std::min<size_t>(1, task.spans.size()) : task.spans.size();
 }
 
+// Of span `i`, or of all from it to the last one. What travels as elements lies at the same offset as
+// in the arena, so a part of a unit needs no bookkeeping.
 WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
   const FlatLayout& layout = memory_.layout();
   const auto begin_of = [&layout](const TaskSpan& span) {
@@ -203,6 +207,7 @@ Status Wire::Unpack(const Task& task, Stream* stream) {
   return {};
 }
 
+// In place: Pack has written what this rank gives, and nobody reads it again before the transfer ends.
 void Wire::Describe(const Task& task, Transfer* transfer) const {
   const uint32_t unit = task.info.unit;
   transfer->dtype = layout_.dtype();
@@ -211,7 +216,8 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   CutForRank(rank_, transfer);
 }
 
-// In pieces, so that only rank 0 needs memory for all of it.
+// In pieces, so that only rank 0 needs memory for all of it. The stream is waited for before the next
+// piece overwrites the scratch.
 Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
   if (state_count() == 0) return {};
   const bool keeps = rank_.rank == 0;
@@ -221,7 +227,7 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
   collected_.assign(keeps ? static_cast<size_t>(state_count() * ranks) : 0,
                     std::vector<float>(static_cast<size_t>(total)));
   ENGINE_ASSIGN_OR_RETURN(const std::vector<graph::DeviceBuffer> scratch,
-                          memory_.Zeros(1, piece * ranks, "collecting the state of a hook"));
+                          Zeros(memory_, 1, piece * ranks, "collecting the state of a hook"));
   for (int32_t s = 0; s < state_count(); ++s) {
     for (int64_t begin = 0; begin < total; begin += piece) {
       const int64_t count = std::min(piece, total - begin);
@@ -247,9 +253,10 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
 TensorView Wire::state_of(int32_t parameter, int32_t rank, int32_t index) const {
   if (collected_.empty()) return {};
   std::vector<float>& state = collected_[static_cast<size_t>(index * rank_.world_size + rank)];
-  return memory_.ViewIn(state.data(), parameter);
+  return ViewIn(memory_, state.data(), parameter);
 }
 
+// Rank r has element r * count / n and those behind it, as MPI and NCCL have it for both kinds.
 void CutForRank(const RankInfo& rank, Transfer* transfer) {
   if (transfer->kind == TransferKind::kAllReduce) return;
   transfer->count /= rank.world_size;

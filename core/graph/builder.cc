@@ -8,6 +8,7 @@
 namespace engine::graph {
 namespace {
 
+// With storage of their own, as the factory takes them: it completes them by defaults and checks them.
 std::vector<plugin::OwnedOption> Own(std::span<const OptionValue> values) {
   std::vector<plugin::OwnedOption> owned;
   for (const OptionValue& value : values) {
@@ -36,6 +37,8 @@ std::string ShapeText(const Shape& shape) {
 
 }  // namespace
 
+// Shapes of a graph are those of the largest batch; a step with fewer samples uses the first of each
+// batched tensor.
 GraphBuilder::GraphBuilder(const ModelRequest& request, OpFactory factory)
     : request_(request), factory_(std::move(factory)) {
   ENGINE_CHECK(request.max_samples >= 1, "max_samples is %lld",
@@ -66,6 +69,7 @@ bool GraphBuilder::Offers(std::string_view op, std::span<const OptionValue> attr
   return factory_(std::string(op), Own(attributes)).ok();
 }
 
+// Of what a model gives nothing is trusted: values are checked before they are used as indices.
 Status GraphBuilder::Apply(const LayerSpec& layer, std::span<const ModelValue> inputs,
                            std::span<ModelValue> outputs) noexcept {
   for (const ModelValue input : inputs) {
@@ -160,7 +164,8 @@ ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted
   return value;
 }
 
-// Fills in op and signature of a node that has name and inputs.
+// Fills in op and signature of a node that has name and inputs. The signature comes from a plugin: its
+// counts are checked before arrays of the SDK, which have fixed sizes, are read by them.
 Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
   auto made = factory_(node->op_name, Own(layer.attributes));
   if (!made.ok()) return made.status().WithContext("layer '%s'", node->name.c_str());

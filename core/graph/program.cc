@@ -25,7 +25,8 @@ class Differentiator {
   }
 
  private:
-  // A value wants a gradient if a trainable parameter is upstream of it.
+  // A value wants a gradient if a trainable parameter is upstream of it. One pass is enough: producers
+  // stand before the nodes that read them.
   void FindWanted() {
     for (const Parameter& parameter : graph_.parameters)
       wanted_[parameter.value] = parameter.trainable;

@@ -180,7 +180,7 @@ struct World {
     result->parameters = ParametersOf(memory);
     const bool has_state = executor.wire() != nullptr && executor.wire()->state_count() > 0;
     for (int32_t p = 0; p < 5 && has_state; ++p) {
-      const TensorView state = memory.ViewIn(executor.wire()->state(0), p);
+      const TensorView state = exec::ViewIn(memory, executor.wire()->state(0), p);
       result->state.insert(result->state.end(), state.f32(), state.f32() + state.count());
     }
     for (const exec::Task& task : executor.tasks().tasks) {
