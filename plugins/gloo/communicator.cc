@@ -395,15 +395,21 @@ Status GlooCommunicator::LookAt(int number, kit::Clock::time_point now,
         .WithContext("%s", what.c_str());
   }
   if (!first && now < deadline) return {};
-  std::vector<bool> there(static_cast<size_t>(ranks_.world_size));
-  there[static_cast<size_t>(ranks_.rank)] = true;
-  const Status status = Compare(number, kit::IdOf(transfer), &there);
+  if (first) lane.there.assign(static_cast<size_t>(ranks_.world_size), false);
+  lane.there[static_cast<size_t>(ranks_.rank)] = true;
+  const Status status = Compare(number, kit::IdOf(transfer), &lane.there);
   if (!status.ok()) return status.WithContext("%s", what.c_str());
-  // Until then peers may have begun it later, or end it.
+  // Until then peers may have begun it later. One that was there counts also when it has failed
+  // since, as it does for the same reason at the same time.
   if (now < deadline + kLateness) return {};
+  return Overdue(number, transfer).WithContext("%s", what.c_str());
+}
+
+// Blames the first rank that was never there, from the one on that this rank waits for.
+Status GlooCommunicator::Overdue(int number, const Transfer& transfer) const noexcept {
+  const std::vector<bool>& there = lanes_[static_cast<size_t>(number)]->there;
   const int32_t peer = FirstMissing(there, std::max(WaitingFor(number), 0));
-  return Status::Error(StatusCode::kTimeout,
-                       "%s: not done within %lld ms: still waiting for rank %d", what.c_str(),
+  return Status::Error(StatusCode::kTimeout, "not done within %lld ms: still waiting for rank %d",
                        static_cast<long long>(transfer.timeout_ms - kGraceMs), peer)
       .WithRank(peer);
 }
@@ -422,7 +428,7 @@ Status GlooCommunicator::Compare(int number, const kit::TransferId& own,
     // One that is ahead or behind is in another transfer by right.
     if (theirs.sequence == own.sequence && !kit::Agree(own, theirs))
       return kit::Disagreement(own, theirs, peer);
-    (*there)[static_cast<size_t>(peer)] = theirs.sequence >= own.sequence;
+    if (theirs.sequence >= own.sequence) (*there)[static_cast<size_t>(peer)] = true;
   }
   return {};
 }

@@ -40,6 +40,7 @@ class GlooCommunicator final : public Communicator, private kit::Transport {
   struct Lane {
     std::shared_ptr<InterruptibleContext> context;  // all ranks, connected
     std::vector<std::byte> scratch;                 // of reduce-scatters
+    std::vector<bool> there;  // of the watcher: ranks that were seen in the transfer, or beyond it
 
     std::mutex mutex;  // guards the rest
     bool running = false;
@@ -64,6 +65,7 @@ class GlooCommunicator final : public Communicator, private kit::Transport {
   Status LookAt(int number, kit::Clock::time_point now, kit::Clock::time_point* next);
   // OK unless a peer is in something else; adds the peers that are in the transfer or beyond it.
   Status Compare(int number, const kit::TransferId& own, std::vector<bool>* there) noexcept;
+  Status Overdue(int number, const Transfer& transfer) const noexcept;
   // The rank to blame for broken connections, -1 if there are none.
   int32_t Lost() noexcept;
   std::string StallKey(int number, int32_t rank) const;

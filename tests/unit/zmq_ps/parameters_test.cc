@@ -23,7 +23,7 @@ TEST(Parameters, AreKeptByAnyNumberOfServers) {
             Prepare(cluster.client(worker), worker, units, cluster.optimizer(), &weights);
         if (status.ok()) status = Train(cluster, worker, units, 1, 4, &weights);
         EXPECT_TRUE(status.ok()) << status.message();
-        EXPECT_THAT(weights, ::testing::Each(-2.0f * static_cast<float>(workers + 1)));
+        EXPECT_EQ(weights, Weights(weights.size(), -2.0f * static_cast<float>(workers + 1)));
       });
     }
   }
