@@ -90,8 +90,7 @@ bool ExecutorModel::Compute() {
   const bool is_last = steps_begun_ == options_.steps;
   if (flushing_ && is_last) return false;
   if (timing_() % 4 != 0 && FindEndable() > 0) return false;
-  const bool flushes = !flushing_ && (options_.flush_always || steps_begun_ == options_.steps ||
-                                      flushes_() % 3 == 0);
+  const bool flushes = !flushing_ && (options_.flush_always || is_last || flushes_() % 3 == 0);
   if (flushes) {
     flushing_ = true;
     loop_->BeginFlush();

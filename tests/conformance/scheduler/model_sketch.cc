@@ -56,6 +56,14 @@ ModelSketch ModelSketch::Random(std::mt19937& random) {
     }
     if (uses_priority) layer.priority = static_cast<int32_t>(Draw(random, -2, 2));
   }
+  // What the loss does not reach would not be trained.
+  SketchLayer& loss = model.layers.back();
+  for (size_t i = 0; i + 1 < model.layers.size(); ++i) {
+    const auto reads = [i](const SketchLayer& layer) {
+      return std::count(layer.inputs.begin(), layer.inputs.end(), i) > 0;
+    };
+    if (std::none_of(model.layers.begin(), model.layers.end(), reads)) loss.inputs.push_back(i);
+  }
   DrawHooksAndGate(random, &model);
   return model;
 }

@@ -267,7 +267,8 @@ void StepGraph::Meet(std::vector<Group>& groups, size_t task) {
 }
 
 std::vector<size_t> StepGraph::LastOfAll(const std::vector<Group>& groups) const {
-  std::vector<size_t> all = {statistics_};
+  std::vector<size_t> all;
+  if (statistics_ != 0) all.push_back(statistics_);
   for (const Group& group : groups) {
     all.insert(all.end(), group.waits_for.begin(), group.waits_for.end());
   }
