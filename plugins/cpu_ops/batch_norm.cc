@@ -23,8 +23,8 @@
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"
+#include "cpu_op.h"
 #include "kit/image_op_shapes.h"
-#include "ops.h"
 #include "parallel.h"
 #include "replica_sums.h"
 

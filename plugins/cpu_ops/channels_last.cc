@@ -3,8 +3,8 @@
 // result is another shape for the same memory.
 #include <span>
 
+#include "cpu_op.h"
 #include "kit/image_op_shapes.h"
-#include "ops.h"
 #include "parallel.h"
 #include "small_gemm.h"
 
@@ -55,6 +55,7 @@ class ReshapeOp final : public CpuOp {
     const float* dy = call.output_grads[0].f32();
     const int64_t size = channels_ * positions_;
     const int32_t parts = PartCount(dx.count(), kElementGrain);
+    // What is added to goes by way of planes of the thread's own: a transposition writes.
     ForEachPart(parts, dx.shape[0], 1, [&](int32_t part, int64_t begin, int64_t end) {
       float* planes = static_cast<float*>(call.workspace) + part * size;
       for (int64_t i = begin; i < end; ++i) {

@@ -6,9 +6,9 @@
 #include <new>
 #include <span>
 
-#include "columns.h"
+#include "channel_kernels.h"
 #include "conv_pass.h"
-#include "ops.h"
+#include "cpu_op.h"
 
 namespace engine::cpu_ops {
 namespace {

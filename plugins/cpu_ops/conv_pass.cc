@@ -76,6 +76,7 @@ int64_t ConvPass::block_count(int64_t samples) const noexcept {
   return (samples + block - 1) / block;
 }
 
+// A slot of the workspace has the panels that one thread packs: all where blocks of samples share them.
 size_t ConvPass::workspace_bytes(int64_t samples) const noexcept {
   const int64_t panels = block_count(samples) > 1 ? panel_count() : 1;
   return static_cast<size_t>(panels * panel_floats()) * sizeof(float);
@@ -163,6 +164,8 @@ void ConvPass::Pack(const float* weight, const Panel& panel, float* packed) cons
   }
 }
 
+// Every target is in one pair of runs, so it is written once; adding nothing may be left out, but not
+// writing zeros.
 void ConvPass::RunPanel(const Call& call, const Panel& panel, int64_t begin,
                         int64_t end) const noexcept {
   for (const AxisRun& row : rows_.runs) {

@@ -4,6 +4,8 @@
 
 namespace engine::cpu_ops {
 
+// OpenMP's number of threads belongs to the calling thread: a rank that is a thread of this process
+// does not disturb the others.
 Status CpuOp::Forward(const OpCall& call) noexcept {
   omp_set_num_threads(context_.threads);
   return DoForward(call);

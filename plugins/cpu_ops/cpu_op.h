@@ -1,4 +1,4 @@
-// What the ops of this plugin share: the base class, and the checks of Infer.
+// What the ops of this plugin share, and what makes them.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "engine/op.h"
 #include "kit/op.h"
+#include "kit/op_library.h"
 #include "kit/op_shapes.h"
 
 namespace engine::cpu_ops {
@@ -52,5 +53,21 @@ inline void ZeroGradient(const OpCall& call, int32_t input) noexcept {
   const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];
   std::memset(gradient.data, 0, gradient.size_bytes());
 }
+
+using OpFactory = kit::OpFactory<OpContext>;
+
+// For an op whose input gradient equals its output gradient: copies or adds `source` to `target`,
+// or does nothing when they are the same memory.
+void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept;
+// The same for the gradient of `input`, unless nobody wants it.
+void PassGradient(const OpCall& call, const TensorView& source, int32_t input) noexcept;
+
+// y[i] = a[i] + b[i] for i in [begin, end), on the calling thread. y may be a.
+void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end);
+
+extern const OpFactory kMakeAdd, kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeConv2d,
+    kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool, kMakeLayerNorm,
+    kMakeLinear, kMakeMaxPool, kMakeRelu, kMakeSoftmaxCrossEntropy, kMakeTanh, kMakeTiedLinear,
+    kMakeToChannelsLast;
 
 }  // namespace engine::cpu_ops

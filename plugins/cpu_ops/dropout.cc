@@ -21,7 +21,7 @@
 #include <cstring>
 #include <span>
 
-#include "ops.h"
+#include "cpu_op.h"
 #include "parallel.h"
 #include "simd.h"
 

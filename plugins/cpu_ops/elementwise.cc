@@ -2,7 +2,7 @@
 #include <cstring>
 #include <span>
 
-#include "ops.h"
+#include "cpu_op.h"
 #include "parallel.h"
 #include "simd.h"
 
@@ -63,14 +63,10 @@ CPU_OPS_KERNEL void GeluForward(const float* x, float* y, int64_t begin, int64_t
 }
 
 CPU_OPS_KERNEL void GeluBackward(const float* x, const float* dy, float* dx, bool sum,
-                                 int64_t begin,
-                                 int64_t end){CPU_OPS_BACKWARD_LOOP(dy[i] * GeluDerivative(x[i]))}
-#undef CPU_OPS_BACKWARD_LOOP
-
-CPU_OPS_KERNEL void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end) {
-#pragma omp simd
-  for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+                                 int64_t begin, int64_t end) {
+  CPU_OPS_BACKWARD_LOOP(dy[i] * GeluDerivative(x[i]))
 }
+#undef CPU_OPS_BACKWARD_LOOP
 
 // `kReadsOutput`: the derivative is computed from y, else from x; an op that reads its input is not
 // done in place.
@@ -123,17 +119,17 @@ class AddOp final : public CpuOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    for (int32_t input = 0; input < 2; ++input) {
-      if (WantsGradient(call, static_cast<size_t>(input))) {
-        PassGradient(call.output_grads[0], call.input_grads[static_cast<size_t>(input)],
-                     Accumulates(call, input));
-      }
-    }
+    for (const int32_t input : {0, 1}) PassGradient(call, call.output_grads[0], input);
     return {};
   }
 };
 
 }  // namespace
+
+CPU_OPS_KERNEL void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+}
 
 void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept {
   if (source.data == target.data) return;
@@ -146,6 +142,11 @@ void PassGradient(const TensorView& source, const TensorView& target, bool sum) 
       std::memcpy(dx + begin, dy + begin, static_cast<size_t>(end - begin) * sizeof(float));
     }
   });
+}
+
+void PassGradient(const OpCall& call, const TensorView& source, int32_t input) noexcept {
+  const auto i = static_cast<size_t>(input);
+  if (WantsGradient(call, i)) PassGradient(source, call.input_grads[i], Accumulates(call, input));
 }
 
 const OpFactory kMakeRelu = kit::NewOp<ElementwiseOp<ReluForward, ReluBackward, true>>;

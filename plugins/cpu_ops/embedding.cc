@@ -2,22 +2,11 @@
 #include <cstring>
 #include <span>
 
-#include "ops.h"
+#include "cpu_op.h"
 #include "parallel.h"
-#include "simd.h"
 
 namespace engine::cpu_ops {
 namespace {
-
-CPU_OPS_KERNEL void AddRow(const float* source, float* target, int64_t begin, int64_t end) {
-#pragma omp simd
-  for (int64_t i = begin; i < end; ++i) target[i] += source[i];
-}
-
-CPU_OPS_KERNEL void SumOfRows(const float* a, const float* b, float* target, int64_t width) {
-#pragma omp simd
-  for (int64_t i = 0; i < width; ++i) target[i] = a[i] + b[i];
-}
 
 class EmbeddingOp final : public CpuOp {
  public:
@@ -40,7 +29,7 @@ class EmbeddingOp final : public CpuOp {
       for (int64_t i = begin; i < end; ++i) {
         const float* row = table + tokens[i] * given_.width;
         if (positions != nullptr) {
-          SumOfRows(row, positions + i % length * given_.width, y + i * given_.width, given_.width);
+          Add(row, positions + i % length * given_.width, y + i * given_.width, 0, given_.width);
         } else {
           std::memcpy(y + i * given_.width, row, static_cast<size_t>(given_.width) * sizeof(float));
         }
@@ -86,8 +75,8 @@ class EmbeddingOp final : public CpuOp {
     ForEachPart(PartCount(count * given_.width, kElementGrain), given_.width, kLine,
                 [&](int32_t, int64_t begin, int64_t end) {
                   for (int64_t i = 0; i < count; ++i) {
-                    AddRow(dy + i * given_.width, target + target_row(i) * given_.width, begin,
-                           end);
+                    float* const row = target + target_row(i) * given_.width;
+                    Add(row, dy + i * given_.width, row, begin, end);
                   }
                 });
   }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "ops.h"
+#include "cpu_op.h"
 #include "parallel.h"
 #include "simd.h"
 
@@ -150,6 +150,7 @@ class LayerNormOp final : public CpuOp {
     const bool parameters = WantsGradient(call, kWeight) || WantsGradient(call, kBias);
     const int64_t row_count = shape.Count(0, -1);
     const int32_t parts = PartCount(row_count * rows.width, kElementGrain);
+    // Each part has partial sums of its own, which are added up in the order of parts.
     ForEachPart(parts, row_count, 1, [&](int32_t part, int64_t begin, int64_t end) {
       float* partial = nullptr;
       if (parameters) {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <span>
 
-#include "columns.h"
-#include "ops.h"
+#include "channel_kernels.h"
+#include "cpu_op.h"
 #include "parallel.h"
 
 namespace engine::cpu_ops {

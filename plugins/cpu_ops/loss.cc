@@ -6,7 +6,7 @@
 #include <limits>
 #include <span>
 
-#include "ops.h"
+#include "cpu_op.h"
 #include "parallel.h"
 #include "simd.h"
 
@@ -84,6 +84,7 @@ class SoftmaxCrossEntropyOp final : public CpuOp {
       }
       tallies[part] = tally;
     });
+    // In doubles and in the order of parts: the same bits in every run.
     Tally total;
     for (int32_t part = 0; part < parts; ++part) {
       total.loss += tallies[part].loss;

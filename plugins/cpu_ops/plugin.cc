@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "cpu_device.h"
+#include "cpu_op.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
-#include "ops.h"
 
 namespace engine::cpu_ops {
 namespace {

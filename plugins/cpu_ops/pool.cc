@@ -10,7 +10,7 @@
 #include <span>
 
 #include "conv_axis.h"
-#include "ops.h"
+#include "cpu_op.h"
 #include "parallel.h"
 #include "simd.h"
 
@@ -79,21 +79,19 @@ CPU_OPS_INLINE void ForInputs(const PoolShape& shape, int64_t begin, int64_t end
   }
 }
 
-// Sum over the windows of an input of gradient(window position, tap).
-template <typename Gradient>
-CPU_OPS_INLINE Float16 Gather(const PoolShape& shape, const InputWindows& input,
-                              const Gradient& gradient) noexcept {
+// Calls body(window position, tap) for the windows of an input.
+template <typename Body>
+CPU_OPS_INLINE void ForWindowsOf(const PoolShape& shape, const InputWindows& input,
+                                 const Body& body) noexcept {
   const Window& window = shape.window;
-  Float16 sum = {};
   for (int64_t i = input.rows.begin; i < input.rows.end; ++i) {
     const int64_t tap_row = input.y + window.padding - i * window.stride;
     for (int64_t j = input.columns.begin; j < input.columns.end; ++j) {
       const int64_t tap_column = input.x + window.padding - j * window.stride;
-      sum += gradient((input.sample * shape.output_height + i) * shape.output_width + j,
-                      tap_row * window.kernel + tap_column);
+      body((input.sample * shape.output_height + i) * shape.output_width + j,
+           tap_row * window.kernel + tap_column);
     }
   }
-  return sum;
 }
 
 // Comparisons of whole vectors would be taken apart into lanes, as this is lowered before a kernel
@@ -161,27 +159,19 @@ CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const float* x, float* y,
 CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const float* dy, const uint8_t* taps,
                                 float* dx, bool sum, int64_t begin, int64_t end) {
   const int64_t channels = shape.channels;
-  const Window& window = shape.window;
-  ForInputs(
-      shape, begin, end, [&](int64_t position, const InputWindows& input) CPU_OPS_INLINE_LAMBDA {
-        float* gradient = dx + position * channels;
-        if (!sum) std::memset(gradient, 0, static_cast<size_t>(channels) * sizeof(float));
-        for (int64_t i = input.rows.begin; i < input.rows.end; ++i) {
-          const int64_t tap_row = input.y + window.padding - i * window.stride;
-          for (int64_t j = input.columns.begin; j < input.columns.end; ++j) {
-            const int64_t tap_column = input.x + window.padding - j * window.stride;
-            const auto tap = static_cast<uint8_t>(tap_row * window.kernel + tap_column);
-            const int64_t at =
-                ((input.sample * shape.output_height + i) * shape.output_width + j) * channels;
-            const float* g = dy + at;
-            const uint8_t* chosen = taps + at;
+  ForInputs(shape, begin, end,
+            [&](int64_t position, const InputWindows& input) CPU_OPS_INLINE_LAMBDA {
+              float* gradient = dx + position * channels;
+              if (!sum) std::memset(gradient, 0, static_cast<size_t>(channels) * sizeof(float));
+              ForWindowsOf(shape, input, [&](int64_t window, int64_t number) CPU_OPS_INLINE_LAMBDA {
+                const auto tap = static_cast<uint8_t>(number);
+                const float* g = dy + window * channels;
+                const uint8_t* chosen = taps + window * channels;
 #pragma omp simd
-            for (int64_t c = 0; c < channels; ++c) {
-              gradient[c] += chosen[c] == tap ? g[c] : 0.0f;
-            }
-          }
-        }
-      });
+                for (int64_t c = 0; c < channels; ++c)
+                  gradient[c] += chosen[c] == tap ? g[c] : 0.0f;
+              });
+            });
 }
 
 CPU_OPS_KERNEL void AvgForward(const PoolShape& shape, const float* x, float* y, int64_t begin,
@@ -209,11 +199,11 @@ CPU_OPS_KERNEL void AvgBackward(const PoolShape& shape, const float* dy, float* 
             [&](int64_t position, const InputWindows& input) CPU_OPS_INLINE_LAMBDA {
               for (int64_t c = 0; c < channels; c += kLanes) {
                 const int64_t lanes = LanesAt(c, channels);
-                const Float16 sum_over_windows =
-                    Gather(shape, input, [&](int64_t window, int64_t) CPU_OPS_INLINE_LAMBDA {
-                      return Load(dy + window * channels + c, lanes);
-                    });
-                Float16 gradient = sum_over_windows * shape.scale;
+                Float16 gradient = {};
+                ForWindowsOf(shape, input, [&](int64_t window, int64_t) CPU_OPS_INLINE_LAMBDA {
+                  gradient += Load(dy + window * channels + c, lanes);
+                });
+                gradient *= shape.scale;
                 float* target = dx + position * channels + c;
                 if (sum) gradient += Load(target, lanes);
                 Store(target, gradient, lanes);

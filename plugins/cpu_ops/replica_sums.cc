@@ -41,6 +41,7 @@ Status ReplicaSums::Merge(const OpCall& call, int64_t channels, const ChannelSum
     own[2 + 2 * channels + c] = static_cast<float>(moments.second[c]);
   }
   ENGINE_RETURN_IF_ERROR(replicas.Gather(own, row_size_, rows_.get(), call.stream));
+  // From what was sent, also of this rank: every rank adds up the same floats.
   *count = 0.0;
   Zero(moments, channels);
   for (int32_t rank = 0; rank < replicas.size(); ++rank) {

@@ -35,10 +35,21 @@ using Float4 = float __attribute__((vector_size(16)));
 
 constexpr int64_t kLanes = 16;
 
-CPU_OPS_INLINE Float16 Load(const float* source) noexcept {
-  Float16 lanes;
+// The lanes at `source`: of any of the vectors above, or a float.
+template <typename T>
+CPU_OPS_INLINE T LoadAs(const float* source) noexcept {
+  T lanes;
   std::memcpy(&lanes, source, sizeof lanes);
   return lanes;
+}
+
+template <typename T>
+CPU_OPS_INLINE void StoreAs(float* target, T lanes) noexcept {
+  std::memcpy(target, &lanes, sizeof lanes);
+}
+
+CPU_OPS_INLINE Float16 Load(const float* source) noexcept {
+  return LoadAs<Float16>(source);
 }
 
 // The first `count` <= kLanes floats at `source`, and `rest` in the other lanes.
@@ -51,26 +62,13 @@ CPU_OPS_INLINE Float16 Load(const float* source, int64_t count, float rest = 0.0
 }
 
 CPU_OPS_INLINE void Store(float* target, Float16 lanes) noexcept {
-  std::memcpy(target, &lanes, sizeof lanes);
+  StoreAs(target, lanes);
 }
 
 CPU_OPS_INLINE void Store(float* target, Float16 lanes, int64_t count) noexcept {
   if (count == kLanes) [[likely]]
     return Store(target, lanes);
   std::memcpy(target, &lanes, static_cast<size_t>(count) * sizeof(float));
-}
-
-// The lanes at `source`: of any of the vectors above, or a float.
-template <typename T>
-CPU_OPS_INLINE T LoadAs(const float* source) noexcept {
-  T lanes;
-  std::memcpy(&lanes, source, sizeof lanes);
-  return lanes;
-}
-
-template <typename T>
-CPU_OPS_INLINE void StoreAs(float* target, T lanes) noexcept {
-  std::memcpy(target, &lanes, sizeof lanes);
 }
 
 // Calls body(T{}, i) once for all columns i .. i + lanes of T of a row of `width`, with the widest
@@ -96,16 +94,10 @@ CPU_OPS_INLINE Float16 Larger(Float16 a, Float16 b) noexcept {
 template <typename Combine>
 CPU_OPS_INLINE float Fold(Float16 lanes, const Combine& combine) noexcept {
   float half[kLanes];
-  std::memcpy(half, &lanes, sizeof lanes);
-  Float8 low, high;
-  std::memcpy(&low, half, sizeof low);
-  std::memcpy(&high, half + 8, sizeof high);
-  const Float8 eight = combine(low, high);
-  std::memcpy(half, &eight, sizeof eight);
-  Float4 first, second;
-  std::memcpy(&first, half, sizeof first);
-  std::memcpy(&second, half + 4, sizeof second);
-  const Float4 four = combine(first, second);
+  Store(half, lanes);
+  const Float8 eight = combine(LoadAs<Float8>(half), LoadAs<Float8>(half + 8));
+  StoreAs(half, eight);
+  const Float4 four = combine(LoadAs<Float4>(half), LoadAs<Float4>(half + 4));
   return combine(combine(four[0], four[2]), combine(four[1], four[3]));
 }
 

@@ -1,7 +1,5 @@
 #include "small_gemm.h"
 
-#include <cstring>
-
 #include "simd.h"
 
 namespace engine::cpu_ops {
@@ -16,7 +14,7 @@ CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, b
     Vector row[kColumns];
 #pragma GCC unroll 2
     for (int j = 0; j < kColumns; ++j) {
-      std::memcpy(&row[j], b.data + p * b.row_stride + j * kWidth, sizeof(Vector));
+      row[j] = LoadAs<Vector>(b.data + p * b.row_stride + j * kWidth);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
@@ -30,12 +28,8 @@ CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, b
 #pragma GCC unroll 2
     for (int j = 0; j < kColumns; ++j) {
       float* target = c.data + i * c.row_stride + j * kWidth;
-      if (sum) {
-        Vector before;
-        std::memcpy(&before, target, sizeof(Vector));
-        accumulators[i][j] += before;
-      }
-      std::memcpy(target, &accumulators[i][j], sizeof(Vector));
+      if (sum) accumulators[i][j] += LoadAs<Vector>(target);
+      StoreAs(target, accumulators[i][j]);
     }
   }
 }
@@ -80,7 +74,7 @@ CPU_OPS_KERNEL void Multiply(int64_t m, int64_t n, int64_t k, StridedMatrix a, R
 // Four rows of four columns, through registers: a plain loop over one side would gather.
 CPU_OPS_INLINE void TransposeBlock(RowMatrix source, float* target, int64_t stride) noexcept {
   Float4 row[4];
-  for (int i = 0; i < 4; ++i) std::memcpy(&row[i], source.data + i * source.row_stride, 16);
+  for (int i = 0; i < 4; ++i) row[i] = LoadAs<Float4>(source.data + i * source.row_stride);
   const Float4 low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
   const Float4 low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
   const Float4 high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
@@ -89,7 +83,7 @@ CPU_OPS_INLINE void TransposeBlock(RowMatrix source, float* target, int64_t stri
                             __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
                             __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
                             __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
-  for (int j = 0; j < 4; ++j) std::memcpy(target + j * stride, &column[j], 16);
+  for (int j = 0; j < 4; ++j) StoreAs(target + j * stride, column[j]);
 }
 
 }  // namespace

@@ -1,16 +1,15 @@
 // Self-attention over qkv (B, T, 3C): queries, keys and values side by side, each cut into heads of
 // C / heads columns (the layout of GPT-2). Saved for backward: log-sum-exp of each row of scores,
 // (B, heads, T).
+#include "kernels/attention.h"
+
 #include <algorithm>
 #include <initializer_list>
 #include <memory>
 #include <span>
 
+#include "cuda_op.h"
 #include "cudnn_attention.h"
-#include "kernels/attention_backward.h"
-#include "kernels/attention_forward.h"
-#include "kernels/attention_plain.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -32,7 +31,7 @@ class AttentionOp final : public CudaOp {
       if (*pass != nullptr) scratch_bytes_ = std::max(scratch_bytes_, (*pass)->workspace_bytes());
     }
     signature->saved_bytes = row_bytes;
-    signature->workspace_bytes = Aligned(row_bytes) + scratch_bytes_;
+    signature->workspace_bytes = AlignedBytes(row_bytes) + scratch_bytes_;
     signature->backward_reads_outputs = 1;
     return {};
   }
@@ -58,8 +57,7 @@ class AttentionOp final : public CudaOp {
                                          static_cast<__nv_bfloat16*>(y), log_sums, stream),
                       "flash attention");
     }
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       return Launched(LaunchPlainAttentionForward(shape, As<const T>(qkv), static_cast<T*>(y),
                                                   log_sums, stream),
                       "attention");
@@ -80,10 +78,9 @@ class AttentionOp final : public CudaOp {
       return Launched(LaunchFlashBackward(shape, BackwardCall<__nv_bfloat16>(call), stream),
                       "gradient of flash attention");
     }
-    return WithElement(activation(), [&](auto element) {
-      return Launched(
-          LaunchPlainAttentionBackward(shape, BackwardCall<decltype(element)>(call), stream),
-          "gradient of attention");
+    return WithElement(activation(), [&]<typename T>(T) {
+      return Launched(LaunchPlainAttentionBackward(shape, BackwardCall<T>(call), stream),
+                      "gradient of attention");
     });
   }
 
@@ -138,11 +135,10 @@ class AttentionOp final : public CudaOp {
   }
 
   // The workspace: a number for each row of scores, then scratch of cuDNN.
-  static int64_t Aligned(int64_t size_bytes) noexcept { return (size_bytes + 255) / 256 * 256; }
   void* Scratch(const OpCall& call) const noexcept {
     const Shape& qkv = call.inputs[0].shape;
     return static_cast<std::byte*>(call.workspace) +
-           Aligned(qkv[0] * heads_ * qkv[1] * static_cast<int64_t>(sizeof(float)));
+           AlignedBytes(qkv[0] * heads_ * qkv[1] * static_cast<int64_t>(sizeof(float)));
   }
 
   template <typename T>

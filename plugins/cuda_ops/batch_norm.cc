@@ -18,8 +18,8 @@
 
 #include <span>
 
+#include "cuda_op.h"
 #include "kit/image_op_shapes.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -50,13 +50,11 @@ class BatchNormOp final : public CudaOp {
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(),
-                       [&](auto element) { return ForwardOf<decltype(element)>(call, stream); });
+    return WithElement(activation(), [&]<typename T>(T) { return ForwardOf<T>(call, stream); });
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(),
-                       [&](auto element) { return BackwardOf<decltype(element)>(call, stream); });
+    return WithElement(activation(), [&]<typename T>(T) { return BackwardOf<T>(call, stream); });
   }
 
  private:
@@ -85,7 +83,7 @@ class BatchNormOp final : public CudaOp {
     return {};
   }
 
-  // A double travels as two floats.
+  // A double travels as two floats: a gather moves bits and adds nothing.
   template <typename Sums>
   Status Gather(const OpCall& call, const SumsOf<Sums>& sums) const noexcept {
     if (sums.ranks == 1) return {};

@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "cuda_error.h"
-
 namespace engine::cuda_ops {
 namespace {
 
@@ -110,6 +108,7 @@ Status Blas::Create(CudaDevice& device, const Settings& settings,
   return {};
 }
 
+// The mutex is recursive: in_steps, which is measured here, comes back for its plain product.
 Result<bool> Blas::Fuses(const MatrixProduct& product, const MatrixOperands& operands,
                          cudaStream_t stream, const InSteps& in_steps) noexcept {
   const std::lock_guard lock(mutex_);
@@ -163,6 +162,8 @@ int32_t Blas::measured() noexcept {
   return measured_;
 }
 
+// With the mutex, as all below. Plans are few (one per layer and pass), so they are searched one by
+// one; they never go, so a Plan* stays valid.
 Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
                   Plan** out) noexcept {
   const Alignments alignments = AlignmentsOf(operands);
@@ -229,6 +230,7 @@ Status Blas::MakePlan(Plan* plan) noexcept {
   return layout(&plan->d, result, m, n);
 }
 
+// The alignments are promises about later operands too: a plan is for operands that keep them.
 Status Blas::Propose(Plan* plan) noexcept {
   cublasLtMatmulPreference_t raw = nullptr;
   ENGINE_RETURN_IF_ERROR(

@@ -14,8 +14,6 @@
 #include <sstream>
 #include <utility>
 
-#include "cuda_error.h"
-
 namespace engine::cuda_ops {
 namespace {
 
@@ -68,6 +66,7 @@ void TuneFile::Say(LogLevel level, const char* what) noexcept {
   if (host_ != nullptr) host_->Log(level, "cuda_ops.tune_file '" + path_ + "' " + what);
 }
 
+// Reads the file each time: another rank may have appended since, and this happens once a shape.
 bool TuneFile::Find(std::string_view key, cublasLtMatmulAlgo_t* out) noexcept {
   std::ostringstream content;
   content << std::ifstream(path_, std::ios::binary).rdbuf();
@@ -107,6 +106,7 @@ void TuneFile::Keep(std::string_view key, cublasLtMatmulAlgo_t* choice) noexcept
   if (!std::exchange(said_measuring_, true)) {
     Say(LogLevel::kInfo, "gets the fastest algorithms of matrix products, which are measured now");
   }
+  // One write() with O_APPEND, so that lines of several ranks do not mix.
   const std::string line = prefix_ + LineOf(key, *choice);
   const int file = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   const ssize_t written = file < 0 ? -1 : write(file, line.data(), line.size());

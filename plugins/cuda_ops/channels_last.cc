@@ -4,9 +4,9 @@
 // the way.
 #include <span>
 
+#include "cuda_op.h"
 #include "kernels/channels.h"
 #include "kit/image_op_shapes.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {

@@ -8,21 +8,16 @@
 #include <new>
 #include <span>
 
+#include "cuda_op.h"
 #include "cudnn_convolution.h"
-#include "kernels/bias.h"
 #include "kernels/channels.h"
 #include "kit/image_op_shapes.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
 
 // What one convolution may take as scratch.
 constexpr int64_t kCudnnScratchLimit = int64_t{512} << 20;
-
-constexpr size_t Aligned(size_t size_bytes) noexcept {
-  return (size_bytes + 255) / 256 * 256;
-}
 
 class Conv2dOp final : public CudaOp {
  public:
@@ -37,16 +32,14 @@ class Conv2dOp final : public CudaOp {
     if (x[0] > 0) ENGINE_RETURN_IF_ERROR(PlanFor(x[0], kCudnnScratchLimit, &plan));
     scratch_bytes_ = plan == nullptr ? 0 : plan->workspace_bytes();
     partial_bytes_ = PartialBytes(x[0]);
-    signature->workspace_bytes =
-        static_cast<int64_t>(2 * filter_bytes() + partial_bytes_) + scratch_bytes_;
+    signature->workspace_bytes = 2 * filter_bytes() + partial_bytes_ + scratch_bytes_;
     return {};
   }
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (Samples(call) == 0) return {};
-    return WithElement(activation(),
-                       [&](auto element) { return ForwardOf<decltype(element)>(call, stream); });
+    return WithElement(activation(), [&]<typename T>(T) { return ForwardOf<T>(call, stream); });
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -54,8 +47,7 @@ class Conv2dOp final : public CudaOp {
       ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
       return bias_ ? ZeroGradient(call, kBias, stream) : Status();
     }
-    return WithElement(activation(),
-                       [&](auto element) { return BackwardOf<decltype(element)>(call, stream); });
+    return WithElement(activation(), [&]<typename T>(T) { return BackwardOf<T>(call, stream); });
   }
 
  private:
@@ -85,7 +77,7 @@ class Conv2dOp final : public CudaOp {
               .tensor_cores = precision() != Precision::kFloat32};
   }
 
-  // Made by the first call with so many samples.
+  // Made by the first call with so many samples. Ops are called by one thread at a time.
   Status PlanFor(int64_t samples, int64_t scratch_limit, const CudnnConvolution** plan) noexcept {
     try {
       std::unique_ptr<CudnnConvolution>& own = plans_[samples];
@@ -104,8 +96,8 @@ class Conv2dOp final : public CudaOp {
     }
   }
 
-  size_t filter_bytes() const noexcept {
-    return Aligned(static_cast<size_t>(taps() * channels_) * SizeOf(activation()));
+  int64_t filter_bytes() const noexcept {
+    return AlignedBytes(taps() * channels_ * static_cast<int64_t>(SizeOf(activation())));
   }
   // Rows of the weight as a matrix.
   int64_t taps() const noexcept { return kernel_ * kernel_ * shape_.channels; }
@@ -115,8 +107,9 @@ class Conv2dOp final : public CudaOp {
   int64_t Parts(int64_t samples) const noexcept {
     return ColumnParts(Rows(samples), channels_, device().multiprocessors());
   }
-  size_t PartialBytes(int64_t samples) const noexcept {
-    return bias_ ? Aligned(static_cast<size_t>(Parts(samples) * channels_) * sizeof(float)) : 0;
+  int64_t PartialBytes(int64_t samples) const noexcept {
+    const int64_t count = bias_ ? Parts(samples) * channels_ : 0;
+    return AlignedBytes(count * static_cast<int64_t>(sizeof(float)));
   }
 
   Workspace WorkspaceOf(const OpCall& call) const noexcept {
@@ -188,7 +181,7 @@ class Conv2dOp final : public CudaOp {
   const bool bias_ = given_.bias;
   ConvolutionShape shape_;     // but for the samples
   int64_t scratch_bytes_ = 0;  // of cuDNN, for a full batch
-  size_t partial_bytes_ = 0;
+  int64_t partial_bytes_ = 0;
   std::map<int64_t, std::unique_ptr<CudnnConvolution>> plans_;  // by samples
 };
 

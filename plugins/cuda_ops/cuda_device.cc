@@ -1,19 +1,17 @@
 #include "cuda_device.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "cuda_error.h"
 #include "cuda_flat_math.h"
 #include "cuda_kit/driver.h"
-#include "staging.h"
+#include "cuda_kit/wait.h"
 
 namespace engine::cuda_ops {
 
@@ -25,34 +23,12 @@ constexpr size_t kLargest = size_t{1} << 46;
 
 constexpr int64_t kMemoryTimeoutMs = 60'000;
 
-cudaStream_t Native(Stream* stream) noexcept {
-  return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
-}
-
-// Asks `query` until it is no longer cudaErrorNotReady; kTimeout names `what`. Most waits are
-// short, so it spins first.
 // Makes the GPU the current one first: else the runtime would set up the first GPU of the machine
 // for a thread that has called it for nothing else.
 template <typename Query>
 Status Poll(int32_t ordinal, const Query& query, int64_t timeout_ms, const char* what) noexcept {
   CUDA_OPS_RETURN_IF_ERROR(cudaSetDevice(ordinal), "choosing the GPU");
-  using Clock = std::chrono::steady_clock;
-  constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
-  const auto begin = Clock::now();
-  const auto deadline =
-      begin + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, kYearMs));
-  for (;;) {
-    const cudaError_t error = query();
-    if (error != cudaErrorNotReady) return ToStatus(error, what);
-    const auto now = Clock::now();
-    if (now >= deadline) {
-      return Status::Error(StatusCode::kTimeout, "%s did not end within %lld ms", what,
-                           static_cast<long long>(timeout_ms));
-    }
-    if (now - begin > std::chrono::microseconds(200)) {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
+  return cuda_kit::WaitFor(query, timeout_ms, what);
 }
 
 }  // namespace
@@ -83,6 +59,72 @@ struct MemoryOrder {
     if (cudaEventRecord(used, other) == cudaSuccess) (void)cudaStreamWaitEvent(stream, used, 0);
   }
 };
+
+// Copies from ordinary host memory to the device that end for the caller when the call returns, and
+// for the device later: through a ring of pinned buffers.
+class StagingRing {
+ public:
+  StagingRing() = default;
+  ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+
+  // Queues the copy on `stream`. Waits only when all buffers are under way. Pinned memory is
+  // allocated at the first copies. Not on a stream that is being recorded. [any-thread]
+  Status Copy(void* target, const void* source, size_t size_bytes, cudaStream_t stream) noexcept;
+
+ private:
+  static constexpr size_t kSlotBytes = size_t{4} << 20;
+  static constexpr int kSlots = 4;
+  struct Slot {
+    void* memory = nullptr;
+    cudaEvent_t done = nullptr;  // the last copy from it
+  };
+  Status Prepare(Slot* slot) noexcept;
+
+  std::mutex mutex_;
+  Slot slots_[kSlots];  // guarded by mutex_, as next_
+  int next_ = 0;
+};
+
+StagingRing::~StagingRing() {
+  for (Slot& slot : slots_) {
+    if (slot.done != nullptr) (void)cudaEventSynchronize(slot.done);
+    if (slot.done != nullptr) (void)cudaEventDestroy(slot.done);
+    if (slot.memory != nullptr) (void)cudaFreeHost(slot.memory);
+  }
+}
+
+// With the mutex. The event says that the device has read the slot: only then is it overwritten.
+Status StagingRing::Prepare(Slot* slot) noexcept {
+  if (slot->memory == nullptr) {
+    CUDA_OPS_RETURN_IF_ERROR(cudaMallocHost(&slot->memory, kSlotBytes), "pinned staging memory");
+  }
+  if (slot->done == nullptr) {
+    CUDA_OPS_RETURN_IF_ERROR(cudaEventCreateWithFlags(&slot->done, cudaEventDisableTiming),
+                             "an event of the staging memory");
+    return {};
+  }
+  CUDA_OPS_RETURN_IF_ERROR(cudaEventSynchronize(slot->done), "an earlier copy to the device");
+  return {};
+}
+
+Status StagingRing::Copy(void* target, const void* source, size_t size_bytes,
+                         cudaStream_t stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (size_t begin = 0; begin < size_bytes; begin += kSlotBytes) {
+    const size_t part = std::min(kSlotBytes, size_bytes - begin);
+    Slot& slot = slots_[next_];
+    next_ = (next_ + 1) % kSlots;
+    ENGINE_RETURN_IF_ERROR(Prepare(&slot));
+    std::memcpy(slot.memory, static_cast<const std::byte*>(source) + begin, part);
+    CUDA_OPS_RETURN_IF_ERROR(cudaMemcpyAsync(static_cast<std::byte*>(target) + begin, slot.memory,
+                                             part, cudaMemcpyHostToDevice, stream),
+                             "a copy to the device");
+    CUDA_OPS_RETURN_IF_ERROR(cudaEventRecord(slot.done, stream), "a copy to the device");
+  }
+  return {};
+}
 
 namespace {
 
@@ -218,7 +260,7 @@ Status CudaDevice::Setup() noexcept {
 
 CudaDevice::~CudaDevice() {
   (void)Use();
-  math_.reset();
+  math_.reset();  // its memory is of the arena, which goes last
   staging_.reset();
   if (order_ != nullptr) (void)order_->Finish(ordinal_);
   if (arena_ != nullptr) (void)cudaMemPoolDestroy(arena_);
@@ -238,6 +280,7 @@ void* CudaDevice::Query(std::string_view id) noexcept {
   return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
 }
 
+// Waits for the memory stream: others do not follow it, and may use the memory at once.
 Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
   ENGINE_RETURN_IF_ERROR(Use());
   cudaError_t error = cudaErrorMemoryAllocation;
@@ -254,6 +297,7 @@ Status CudaDevice::Allocate(size_t size_bytes, void** out) noexcept {
                        size_bytes, ordinal_, description_);
 }
 
+// Under the lock, as the event `used` is recorded and waited for once per stream.
 void CudaDevice::Free(void* memory) noexcept {
   if (memory == nullptr) return;
   (void)Use();
@@ -262,6 +306,7 @@ void CudaDevice::Free(void* memory) noexcept {
   (void)cudaFreeAsync(memory, order_->stream);
 }
 
+// From ordinary memory by the ring: for such a copy the runtime may wait for the stream first.
 Status CudaDevice::Copy(void* target, const void* source, size_t size_bytes,
                         Stream* stream) noexcept {
   if (size_bytes == 0) return {};
@@ -309,12 +354,14 @@ void CudaDevice::FreeHost(void* memory) noexcept {
   if (memory != nullptr) (void)cudaFreeHost(memory);
 }
 
+// Of this thread alone: others may allocate and copy meanwhile, this one may not.
 Status CudaDevice::BeginRecording(Stream* stream) noexcept {
   ENGINE_RETURN_IF_ERROR(Use());
   return ToStatus(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal),
                   "recording a CUDA graph");
 }
 
+// An error here, of a recording that something has spoiled, leaves the stream usable again.
 Status CudaDevice::EndRecording(Stream* stream, Recording** out) noexcept {
   cudaGraph_t graph = nullptr;
   CUDA_OPS_RETURN_IF_ERROR(cudaStreamEndCapture(Native(stream), &graph), "recording a CUDA graph");
@@ -325,6 +372,7 @@ Status CudaDevice::EndRecording(Stream* stream, Recording** out) noexcept {
   return Wrap<CudaRecording>("CUDA graph", out, made);
 }
 
+// Kernels write `code` last, behind a fence for the system; the host reads it first.
 Status CudaDevice::Fault() noexcept {
   const DeviceFault& fault = *fault_host_;
   if (fault.code == DeviceFault::kNone) return {};

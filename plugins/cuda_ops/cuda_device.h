@@ -8,15 +8,27 @@
 #include <memory>
 #include <string_view>
 
+#include "cuda_kit/error.h"
 #include "engine/device.h"
 #include "engine/ext/accelerator.h"
 #include "kernels/fault.h"
 
+// Returns from a function that gives a Status, unless `expression`, a cudaError_t, is a success.
+#define CUDA_OPS_RETURN_IF_ERROR(expression, what) \
+  ENGINE_RETURN_IF_ERROR(::engine::cuda_kit::ToStatus((expression), what))
+
 namespace engine::cuda_ops {
+
+using cuda_kit::ToStatus;
 
 class StagingRing;
 class CudaFlatMath;
 struct MemoryOrder;
+
+// Null: the default stream.
+inline cudaStream_t Native(Stream* stream) noexcept {
+  return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
+}
 
 class CudaDevice final : public Device, public Accelerator {
  public:

@@ -3,16 +3,13 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <span>
+
 #include "cuda_device.h"
-#include "cuda_error.h"
 #include "kit/accelerator.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-cudaStream_t Native(Stream* stream) noexcept {
-  return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
-}
 
 template <typename T>
 T* Array(const FlatSpan& span, size_t i) noexcept {
@@ -30,8 +27,25 @@ KernelSpan SpanOf(const FlatSpan& span) noexcept {
           .weight_decay = span.numbers[kit::kWeightDecay]};
 }
 
+// Calls start(table) for tables of all spans but empty ones, as many as it takes; `table` is an empty
+// one, `chunk` the elements of a block.
+template <typename Table, typename ToSpan, typename Start>
+Status ForTables(std::span<const FlatSpan> spans, Table table, int64_t chunk, const ToSpan& to_span,
+                 const Start& start) noexcept {
+  for (const FlatSpan& span : spans) {
+    if (span.count == 0) continue;
+    if (table.full()) {
+      ENGINE_RETURN_IF_ERROR(start(table));
+      table.count = table.blocks = 0;
+    }
+    table.Add(to_span(span), chunk);
+  }
+  return table.count == 0 ? Status() : start(table);
+}
+
 }  // namespace
 
+// In the order of streams: what still reads the partial sums does so before they go.
 CudaFlatMath::~CudaFlatMath() {
   device_.Free(partials_);
 }
@@ -71,27 +85,12 @@ Status CudaFlatMath::AdamW(const FlatCall& call) noexcept {
                        .adamw = true});
 }
 
-// One kernel for as many spans as its parameters have room for.
 Status CudaFlatMath::Update(const FlatCall& call, const KernelRule& rule) noexcept {
-  KernelSpans table;
-  int32_t blocks = 0;
-  const auto launch = [&]() -> Status {
-    if (blocks == 0) return {};
-    const cudaError_t error = LaunchUpdate(table, blocks, rule, &call.scalars->update_step,
-                                           &call.scalars->learning_rate, Native(call.stream));
-    table.count = 0;
-    blocks = 0;
-    return ToStatus(error, "an update of parameters");
-  };
-  for (const FlatSpan& span : call.spans) {
-    if (span.count == 0) continue;
-    if (table.count == kMaxUpdateSpans) ENGINE_RETURN_IF_ERROR(launch());
-    table.at[table.count] = SpanOf(span);
-    table.first_block[table.count] = blocks;
-    ++table.count;
-    blocks += static_cast<int32_t>((span.count + kUpdateBlock - 1) / kUpdateBlock);
-  }
-  return launch();
+  return ForTables(call.spans, UpdateSpans(), kUpdateBlock, SpanOf, [&](const UpdateSpans& table) {
+    return ToStatus(LaunchUpdate(table, rule, &call.scalars->update_step,
+                                 &call.scalars->learning_rate, Native(call.stream)),
+                    "an update of parameters");
+  });
 }
 
 // Blocks write their sums one behind the other, whatever kernel they belong to; the last kernel
@@ -99,31 +98,25 @@ Status CudaFlatMath::Update(const FlatCall& call, const KernelRule& rule) noexce
 Status CudaFlatMath::SumOfSquares(const FlatCall& call) noexcept {
   int64_t total = 0;
   for (const FlatSpan& span : call.spans) total += span.count;
-  const int64_t chunk = SquareChunk(total, static_cast<int64_t>(call.spans.size()));
-  if (chunk == 0) {
+  SquareSpans empty;
+  empty.chunk = SquareChunk(total, static_cast<int64_t>(call.spans.size()));
+  if (empty.chunk == 0) {
     return Status::Error(StatusCode::kUnsupported, "a sum over %zu spans", call.spans.size());
   }
-  int64_t used = 0;
-  SquareSpans table;
-  table.chunk = chunk;
-  const auto launch = [&]() -> Status {
-    if (table.count == 0) return {};
-    const cudaError_t error = LaunchSquares(table, partials_ + used, Native(call.stream));
-    used += table.blocks;
-    table.count = table.blocks = 0;
-    return ToStatus(error, "a sum of squares");
+  const auto square_span = [](const FlatSpan& span) -> SquareSpan {
+    return {Array<float>(span, 0), Array<float>(span, 1), span.count};
   };
-  for (const FlatSpan& span : call.spans) {
-    if (span.count == 0) continue;
-    if (table.count == kMaxSquareSpans) ENGINE_RETURN_IF_ERROR(launch());
-    table.at[table.count] = {Array<float>(span, 0), Array<float>(span, 1), span.count};
-    table.first_block[table.count++] = table.blocks;
-    table.blocks += static_cast<int32_t>((span.count + chunk - 1) / chunk);
-  }
-  ENGINE_RETURN_IF_ERROR(launch());
+  int64_t used = 0;
+  ENGINE_RETURN_IF_ERROR(
+      ForTables(call.spans, empty, empty.chunk, square_span, [&](const SquareSpans& table) {
+        const cudaError_t error = LaunchSquares(table, partials_ + used, Native(call.stream));
+        used += table.blocks;
+        return ToStatus(error, "a sum of squares");
+      }));
   return ToStatus(LaunchSum(partials_, used, call.shared, Native(call.stream)), "a sum of squares");
 }
 
+// The sum of squares lies at call.shared, on the device: the host does not see it.
 Status CudaFlatMath::ClipNorm(const FlatCall& call) noexcept {
   ScaleTable table;
   for (size_t i = 0; i < call.spans.size(); ++i) {

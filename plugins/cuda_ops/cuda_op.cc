@@ -1,19 +1,13 @@
 #include "cuda_op.h"
 
 namespace engine::cuda_ops {
-namespace {
-
-cudaStream_t StreamOf(const OpCall& call) noexcept {
-  return static_cast<cudaStream_t>(call.stream->native());
-}
-
-}  // namespace
 
 Status CudaOp::Forward(const OpCall& call) noexcept {
   ENGINE_RETURN_IF_ERROR(device().Use());
-  return DoForward(call, StreamOf(call));
+  return DoForward(call, Native(call.stream));
 }
 
+// Of an op with several outputs some gradients may be missing, but not all.
 Status CudaOp::Backward(const OpCall& call) noexcept {
   const auto is_missing = [](const TensorView& gradient) {
     return gradient.data == nullptr && gradient.count() > 0;
@@ -24,7 +18,7 @@ Status CudaOp::Backward(const OpCall& call) noexcept {
     return kit::NoOutputGradient(name());
   }
   ENGINE_RETURN_IF_ERROR(device().Use());
-  return DoBackward(call, StreamOf(call));
+  return DoBackward(call, Native(call.stream));
 }
 
 Status CudaOp::Launched(cudaError_t error, const char* kernel) const noexcept {

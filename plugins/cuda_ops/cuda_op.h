@@ -1,4 +1,4 @@
-// What the ops of this plugin share: the base class, and the checks of Infer.
+// What the ops of this plugin share, and what makes them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,9 +8,9 @@
 #include <span>
 
 #include "cuda_device.h"
-#include "cuda_error.h"
 #include "engine/op.h"
 #include "kit/op.h"
+#include "kit/op_library.h"
 #include "kit/op_shapes.h"
 
 namespace engine::cuda_ops {
@@ -84,6 +84,12 @@ T* As(const TensorView& view) noexcept {
   return static_cast<T*>(view.data);
 }
 
+// Parts of saved memory and of workspaces begin at multiples of this.
+constexpr int64_t AlignedBytes(int64_t bytes) noexcept {
+  constexpr int64_t kAlignment = 256;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 using kit::Accumulates;
 using kit::WantsGradient;
 
@@ -95,5 +101,20 @@ template <typename Function>
 auto WithElement(DType dtype, Function&& function) noexcept {
   return dtype == DType::kBFloat16 ? function(__nv_bfloat16{}) : function(float{});
 }
+
+using OpFactory = kit::OpFactory<OpContext>;
+
+// For an op whose input gradient equals its output gradient: copies or adds `source` to `target`,
+// or does nothing when they are the same memory. Both are activations.
+Status PassGradient(const TensorView& source, const TensorView& target, bool sum,
+                    cudaStream_t stream) noexcept;
+// The same for the gradient of `input`, unless nobody wants it.
+Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
+                    cudaStream_t stream) noexcept;
+
+extern const OpFactory kMakeAdd, kMakeAddLayerNorm, kMakeAttention, kMakeAvgPool, kMakeBatchNorm,
+    kMakeConv2d, kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool,
+    kMakeLayerNorm, kMakeLinear, kMakeMaxPool, kMakeMlp, kMakeRelu, kMakeSoftmaxCrossEntropy,
+    kMakeTanh, kMakeTiedLinear, kMakeToChannelsLast;
 
 }  // namespace engine::cuda_ops

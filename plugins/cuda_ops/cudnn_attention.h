@@ -12,7 +12,7 @@
 #include "cudnn_plan.h"
 #include "engine/host.h"
 #include "engine/options.h"
-#include "kernels/attention_shape.h"
+#include "kernels/attention.h"
 
 namespace engine::cuda_ops {
 

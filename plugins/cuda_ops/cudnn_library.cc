@@ -68,7 +68,7 @@ Status Cudnn::Open() noexcept {
   if (handle_ != nullptr) return {};
   ENGINE_RETURN_IF_ERROR(Load());
   cudnnHandle_t handle = nullptr;
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(*this, functions_.cudnnCreate(&handle), "starting cuDNN");
+  ENGINE_RETURN_IF_ERROR(ToStatus(functions_.cudnnCreate(&handle), "starting cuDNN"));
   handle_ = handle;
   return {};
 }

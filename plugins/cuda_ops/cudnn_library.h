@@ -63,10 +63,3 @@ class Cudnn {
 };
 
 }  // namespace engine::cuda_ops
-
-// Returns from a function that gives a Status, unless `expression`, a cudnnStatus_t, is a success.
-#define CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn, expression, what)                                  \
-  do {                                                                                           \
-    const cudnnStatus_t cuda_ops_status = (expression);                                          \
-    if (cuda_ops_status != CUDNN_STATUS_SUCCESS) return (cudnn).ToStatus(cuda_ops_status, what); \
-  } while (false)

@@ -179,7 +179,8 @@ Descriptor Describe(const CudnnFunctions& api, const CudnnGraph& graph, cudnnHan
   return described;
 }
 
-// Whether the engine of a configuration is one that `limits` allow.
+// Whether the engine of a configuration is one that `limits` allow. Get fills the descriptor `engine`,
+// which has to exist before.
 bool IsAllowed(const CudnnFunctions& api, const Descriptor& of, const EngineLimits& limits) {
   const Descriptor engine(api, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
@@ -260,6 +261,7 @@ CudnnPlan::~CudnnPlan() {
 
 Status CudnnPlan::Run(const GraphMemory& memory, void* workspace,
                       cudaStream_t stream) const noexcept {
+  // On the stack: the step path allocates nothing. Virtual tensors are in no memory and have no id.
   std::array<int64_t, kMaxGraphTensors> ids;
   std::array<const void*, kMaxGraphTensors> data;
   size_t count = 0;
@@ -274,7 +276,7 @@ Status CudnnPlan::Run(const GraphMemory& memory, void* workspace,
   pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(), size)
       .Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, data.data(), size)
       .Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &workspace);
-  CUDA_OPS_RETURN_IF_CUDNN_ERROR(cudnn_, pack.Finalize().status(), "arguments of a plan");
+  ENGINE_RETURN_IF_ERROR(cudnn_.ToStatus(pack.Finalize().status(), "arguments of a plan"));
   ENGINE_RETURN_IF_ERROR(cudnn_.Use(stream));
   return cudnn_.ToStatus(cudnn_.functions().cudnnBackendExecute(cudnn_.handle(), plan_, pack.get()),
                          "running a plan");

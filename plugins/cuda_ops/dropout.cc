@@ -8,8 +8,8 @@
 #include <cmath>
 #include <span>
 
+#include "cuda_op.h"
 #include "engine/ext/accelerator.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -56,8 +56,7 @@ class DropoutOp final : public CudaOp {
         .sample_size = batched_ ? static_cast<uint64_t>(source.shape.Count(1)) : 0,
         .threshold = static_cast<uint32_t>(threshold),
         .scale = static_cast<float>(1.0 / (1.0 - rate_))};
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       return Launched(
           LaunchDropout(mask, As<const T>(source), As<T>(target), sum, source.count(), stream),
           "mask");

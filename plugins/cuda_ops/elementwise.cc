@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "ops.h"
+#include "cuda_op.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -23,8 +23,7 @@ class ElementwiseOp final : public CudaOp {
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
-    return WithElement(y.dtype, [&](auto element) {
-      using T = decltype(element);
+    return WithElement(y.dtype, [&]<typename T>(T) {
       return Launched(LaunchFunction<Function>(As<const T>(x), As<T>(y), y.count(), stream),
                       "forward");
     });
@@ -34,8 +33,7 @@ class ElementwiseOp final : public CudaOp {
     if (!WantsGradient(call, 0)) return {};
     const TensorView& read = (kReadsOutput ? call.outputs : call.inputs)[0];
     const TensorView &dy = call.output_grads[0], &dx = call.input_grads[0];
-    return WithElement(dx.dtype, [&](auto element) {
-      using T = decltype(element);
+    return WithElement(dx.dtype, [&]<typename T>(T) {
       return Launched(
           LaunchFunctionGradient<Function>(As<const T>(read), As<const T>(dy), As<T>(dx),
                                            Accumulates(call, 0), dx.count(), stream),
@@ -46,8 +44,7 @@ class ElementwiseOp final : public CudaOp {
 
 cudaError_t Add(const TensorView& a, const TensorView& b, const TensorView& y,
                 cudaStream_t stream) noexcept {
-  return WithElement(y.dtype, [&](auto element) {
-    using T = decltype(element);
+  return WithElement(y.dtype, [&]<typename T>(T) {
     return LaunchSum(As<const T>(a), As<const T>(b), As<T>(y), y.count(), stream);
   });
 }
@@ -68,13 +65,8 @@ class AddOp final : public CudaOp {
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    for (int32_t input = 0; input < 2; ++input) {
-      if (!WantsGradient(call, static_cast<size_t>(input))) continue;
-      ENGINE_RETURN_IF_ERROR(PassGradient(call.output_grads[0],
-                                          call.input_grads[static_cast<size_t>(input)],
-                                          Accumulates(call, input), stream));
-    }
-    return {};
+    ENGINE_RETURN_IF_ERROR(PassGradient(call, call.output_grads[0], 0, stream));
+    return PassGradient(call, call.output_grads[0], 1, stream);
   }
 
  private:
@@ -83,6 +75,7 @@ class AddOp final : public CudaOp {
 
 }  // namespace
 
+// Same memory, where the op is done in place or the gradients are one: nothing is to be moved.
 Status PassGradient(const TensorView& source, const TensorView& target, bool sum,
                     cudaStream_t stream) noexcept {
   if (source.data == target.data || target.count() == 0) return {};
@@ -90,6 +83,13 @@ Status PassGradient(const TensorView& source, const TensorView& target, bool sum
   return ToStatus(cudaMemcpyAsync(target.data, source.data, target.size_bytes(),
                                   cudaMemcpyDeviceToDevice, stream),
                   "passing a gradient on");
+}
+
+Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
+                    cudaStream_t stream) noexcept {
+  const auto i = static_cast<size_t>(input);
+  if (!WantsGradient(call, i)) return {};
+  return PassGradient(source, call.input_grads[i], Accumulates(call, input), stream);
 }
 
 const OpFactory kMakeRelu = kit::NewOp<ElementwiseOp<ReluFunction, true>>;

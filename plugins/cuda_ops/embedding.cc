@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "ops.h"
+#include "cuda_op.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -25,8 +25,7 @@ class EmbeddingOp final : public CudaOp {
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& tokens = call.inputs[kTokens];
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       const EmbeddingForward<T> forward = {
           .tokens = tokens.i32(),
           .table = As<const T>(call.inputs[kWeight]),
@@ -43,10 +42,10 @@ class EmbeddingOp final : public CudaOp {
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& tokens = call.inputs[kTokens];
+    // Kernels only add: of the table they touch the rows of this batch.
     ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
     ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kPositions, stream));
-    return WithElement(activation(), [&](auto element) -> Status {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) -> Status {
       const auto* const dy = As<const T>(call.output_grads[0]);
       if (WantsGradient(call, kWeight)) {
         const EmbeddingScratch scratch(call.workspace, tokens.count(), given_.width,

@@ -5,8 +5,8 @@
 
 #include <span>
 
-#include "kernels/bias.h"
-#include "ops.h"
+#include "cuda_op.h"
+#include "kernels/channels.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -30,8 +30,7 @@ class NormOp final : public CudaOp {
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       const TensorView& x = call.inputs[kX];
       const LayerNormForward<T> forward = {
           .x = As<const T>(x),
@@ -49,8 +48,7 @@ class NormOp final : public CudaOp {
   }
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       if constexpr (kAdds) {
         return BackwardOfSum<T>(call, stream);
       } else {
@@ -137,10 +135,7 @@ class NormOp final : public CudaOp {
 
   static Status PassSum(const OpCall& call, cudaStream_t stream) noexcept {
     for (int32_t input : {kX, kAddend}) {
-      if (!WantsGradient(call, static_cast<size_t>(input))) continue;
-      ENGINE_RETURN_IF_ERROR(PassGradient(call.output_grads[kSum],
-                                          call.input_grads[static_cast<size_t>(input)],
-                                          Accumulates(call, input), stream));
+      ENGINE_RETURN_IF_ERROR(PassGradient(call, call.output_grads[kSum], input, stream));
     }
     ENGINE_RETURN_IF_ERROR(ZeroGradient(call, kWeight, stream));
     return ZeroGradient(call, kBias, stream);

@@ -9,20 +9,13 @@
 #include <utility>
 
 #include "blas.h"
-#include "kernels/bias.h"
+#include "cuda_op.h"
 #include "kernels/channels.h"
 #include "kernels/elementwise.h"
 #include "kernels/flat_math.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-constexpr int64_t kAlignment = 256;  // of parts of saved memory and workspace
-
-int64_t Aligned(int64_t bytes) noexcept {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 // What all have in common: linear layers with x (rows, width), W (units, width) and b (units) as
 // products, with what can be done in their epilogues done there.
@@ -36,12 +29,12 @@ class ProductOp : public CudaOp {
   };
 
   // Of so many activations.
-  int64_t AlignedBytes(int64_t count) const noexcept {
-    return Aligned(count * static_cast<int64_t>(SizeOf(activation())));
+  int64_t ActivationBytes(int64_t count) const noexcept {
+    return AlignedBytes(count * static_cast<int64_t>(SizeOf(activation())));
   }
   // Of the workspace of ParameterGradients.
   int64_t SumsBytes(int64_t rows, int64_t units) const noexcept {
-    return Aligned((Parts(rows, units) + 1) * units * static_cast<int64_t>(sizeof(float)));
+    return AlignedBytes((Parts(rows, units) + 1) * units * static_cast<int64_t>(sizeof(float)));
   }
 
   // y = what `epilogue` makes of x W^T.
@@ -59,7 +52,8 @@ class ProductOp : public CudaOp {
                     nullptr, stream);
   }
 
-  // Of the weight and the bias, as far as they are wanted.
+  // Of the weight and the bias, as far as they are wanted. Workspace: sums (units), then the partial
+  // sums (parts, units) of which they are made.
   Status ParameterGradients(const OpCall& call, const Layer& layer, const void* x, const void* dy,
                             void* workspace, cudaStream_t stream) const noexcept {
     const auto weight = static_cast<size_t>(layer.weight), bias = static_cast<size_t>(layer.bias);
@@ -108,9 +102,9 @@ class ProductOp : public CudaOp {
 
   Status SumRows(const void* x, int64_t rows, int64_t width, float* partials, float* target,
                  bool sum, cudaStream_t stream) const noexcept {
-    return WithElement(activation(), [&](auto element) {
-      return Launched(LaunchColumnSums(static_cast<const decltype(element)*>(x), rows, width,
-                                       partials, Parts(rows, width), target, sum, stream),
+    return WithElement(activation(), [&]<typename T>(T) {
+      return Launched(LaunchColumnSums(static_cast<const T*>(x), rows, width, partials,
+                                       Parts(rows, width), target, sum, stream),
                       "the gradient of the bias");
     });
   }
@@ -119,8 +113,8 @@ class ProductOp : public CudaOp {
   Status Multiply(const MatrixProduct& product, const MatrixOperands& operands, float* partials,
                   cudaStream_t stream) const noexcept {
     const auto in_steps = [&](const MatrixOperands& scratch) {
-      return WithElement(activation(), [&](auto element) {
-        return MultiplyInSteps<decltype(element)>(product, scratch, partials, stream);
+      return WithElement(activation(), [&]<typename T>(T) {
+        return MultiplyInSteps<T>(product, scratch, partials, stream);
       });
     };
     // The library's gelu is made for bfloat16: it may take the machine's approximate tanh.
@@ -177,7 +171,7 @@ class LinearOp : public ProductOp {
   void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) noexcept {
     rounds_x_ = !IsActivation(x);
     const int64_t rows = x.shape.Count(0, -1);
-    signature->saved_bytes = rounds_x_ ? AlignedBytes(rows * x.shape[-1]) : 0;
+    signature->saved_bytes = rounds_x_ ? ActivationBytes(rows * x.shape[-1]) : 0;
     signature->workspace_bytes = std::max(signature->saved_bytes, SumsBytes(rows, units));
     if (rounds_x_) signature->backward_reads_inputs = 1u << kWeight;
   }
@@ -324,7 +318,7 @@ class MlpOp final : public ProductOp {
     return {fc.rows, fc.units, fc.width, kProj, kProj + 1};
   }
 
-  int64_t HiddenBytes(int64_t rows) const noexcept { return AlignedBytes(rows * units_); }
+  int64_t HiddenBytes(int64_t rows) const noexcept { return ActivationBytes(rows * units_); }
   void* Behind(void* memory, const Layer& fc) const noexcept {
     return static_cast<char*>(memory) + HiddenBytes(fc.rows);
   }

@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "ops.h"
+#include "cuda_op.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -31,8 +31,7 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
     auto* const losses = static_cast<RowLoss*>(call.workspace);
     const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
     const bool writes_gradient = call.training != 0 && IsInPlace(call);
-    ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&]<typename T>(T) {
       return Launched(
           LaunchRowLosses(As<const T>(logits), targets.i32(), targets.count(), logits.shape[-1],
                           losses, static_cast<float*>(call.saved),
@@ -47,8 +46,7 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (!WantsGradient(call, kLogits)) return {};
     const TensorView &logits = call.inputs[kLogits], &targets = call.inputs[kTargets];
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       if (IsInPlace(call)) {
         const TensorView& gradient = call.input_grads[kLogits];
         return Launched(LaunchScaleLossGradient(call.output_grads[0].f32(), As<T>(gradient),

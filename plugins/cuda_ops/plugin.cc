@@ -10,11 +10,11 @@
 
 #include "blas.h"
 #include "cuda_device.h"
+#include "cuda_op.h"
 #include "cudnn_attention.h"
 #include "cudnn_library.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {

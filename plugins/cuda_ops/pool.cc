@@ -6,8 +6,8 @@
 
 #include <span>
 
+#include "cuda_op.h"
 #include "kit/image_op_shapes.h"
-#include "ops.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -40,8 +40,7 @@ class PoolOp final : public CudaOp {
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       return Launched(LaunchPool(ShapeOf(call), As<const T>(call.inputs[0]), As<T>(call.outputs[0]),
                                  static_cast<uint8_t*>(call.saved), stream),
                       "forward");
@@ -50,8 +49,7 @@ class PoolOp final : public CudaOp {
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    return WithElement(activation(), [&](auto element) {
-      using T = decltype(element);
+    return WithElement(activation(), [&]<typename T>(T) {
       return Launched(LaunchPoolGradient(ShapeOf(call), As<const T>(call.output_grads[0]),
                                          static_cast<const uint8_t*>(call.saved),
                                          As<T>(call.input_grads[0]), Accumulates(call, 0), stream),

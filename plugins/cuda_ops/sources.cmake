@@ -21,14 +21,12 @@ set(CUDA_OPS_HOST_SOURCES
   linear.cc
   loss.cc
   plugin.cc
-  pool.cc
-  staging.cc)
+  pool.cc)
 set(CUDA_OPS_KERNEL_SOURCES
   kernels/attention_backward.cu
   kernels/attention_forward.cu
   kernels/attention_plain.cu
   kernels/batch_norm.cu
-  kernels/bias.cu
   kernels/channels.cu
   kernels/dropout.cu
   kernels/elementwise.cu

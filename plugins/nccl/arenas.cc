@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "cuda_error.h"
 #include "kit/deadline.h"
 
 namespace engine::nccl {
@@ -15,6 +14,7 @@ constexpr int64_t kRegisterMs = 30000;
 
 }  // namespace
 
+// mutex_ is the outer lock: GiveBack takes that of comm_.
 void Arenas::Clear() noexcept {
   (void)UseGpu(gpu_);
   const std::lock_guard lock(mutex_);
@@ -43,6 +43,7 @@ Status Arenas::Allocate(uint64_t size_bytes, void** out) noexcept {
   return {};
 }
 
+// Nodes of a map do not move, so NCCL may write to *kept after the lock is released.
 Status Arenas::Keep(void* data, const Arena& arena, Arena** kept) noexcept {
   try {
     const std::lock_guard lock(mutex_);
@@ -53,6 +54,7 @@ Status Arenas::Keep(void* data, const Arena& arena, Arena** kept) noexcept {
   }
 }
 
+// NCCL's own memory first, as it registers no other.
 Status Arenas::Obtain(uint64_t size_bytes, void** out, Arena* arena) noexcept {
   const Library& library = comm_.library();
   const Functions& call = library.functions();
@@ -105,6 +107,7 @@ Status Arenas::Register(void* data, uint64_t size_bytes, Arena* arena) noexcept 
   });
 }
 
+// Out of the map first: of two calls for one address one finds nothing.
 void Arenas::Free(void* data) noexcept {
   if (data == nullptr) return;
   Arena arena;

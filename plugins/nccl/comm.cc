@@ -84,6 +84,7 @@ Status Comm::Start(std::span<const Transfer> transfers, void* token, cudaStream_
   return status.ok() ? ended : status;
 }
 
+// In progress is no error: the mutex is released, and whoever comes next has to Poll first.
 Status Comm::Track(ncclResult_t result, const char* what) noexcept {
   busy_ = result == ncclInProgress;
   return library_->ToStatus(result, what, comm_);
@@ -106,6 +107,7 @@ Status Comm::Register(void* memory, size_t size_bytes, bool symmetric, Registrat
   return Track(call.CommRegister(comm_, memory, size_bytes, &out->handle), "registering memory");
 }
 
+// The results are of no use: the memory goes in any case.
 void Comm::Deregister(const Registration& registration) noexcept {
   if (aborted()) return;
   const Functions& call = library_->functions();

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "cuda_error.h"
 #include "engine/ext/recorded_transfers.h"
 #include "kit/communicator.h"
 #include "split.h"
@@ -19,38 +18,33 @@ constexpr int64_t kCloseMs = 2000;
 
 }  // namespace
 
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
-    Host& host, const NcclSettings& settings) noexcept {
-  try {
-    ENGINE_ASSIGN_OR_RETURN(const int32_t gpu, ChooseGpu(host));
-    ENGINE_RETURN_IF_ERROR(UseGpu(gpu));
-    ENGINE_ASSIGN_OR_RETURN(std::shared_ptr<const Library> library,
-                            Library::Open(settings.library));
-    if (settings.symmetric && library->functions().CommWindowRegister == nullptr) {
-      return Status::Error(StatusCode::kPlugin,
-                           "the option symmetric of nccl needs NCCL 2.27 or later, and '%s' is "
-                           "%s: install a newer one, or set symmetric to false",
-                           library->name().c_str(), VersionText(library->version()).c_str());
-    }
-    ENGINE_ASSIGN_OR_RETURN(GpuStream stream, GpuStream::Create());
-    ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
-    Rendezvous rendezvous(host, std::move(library), settings.comm);
-    ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, rendezvous.Meet());
-    host.Log(LogLevel::kDebug, std::string("NCCL ")
-                                   .append(VersionText(comm->library().version()).c_str())
-                                   .append(" of ")
-                                   .append(settings.library)
-                                   .append(", GPU ")
-                                   .append(std::to_string(gpu)));
-    return std::unique_ptr<NcclCommunicator>(
-        new NcclCommunicator(host, settings, gpu, std::move(stream), std::move(token),
-                             std::move(comm), rendezvous.members()));
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start nccl: %s", error.what());
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Host& host,
+                                                                   const Settings& settings) {
+  ENGINE_ASSIGN_OR_RETURN(const int32_t gpu, ChooseGpu(host));
+  ENGINE_RETURN_IF_ERROR(UseGpu(gpu));
+  ENGINE_ASSIGN_OR_RETURN(std::shared_ptr<const Library> library, Library::Open(settings.library));
+  if (settings.symmetric && library->functions().CommWindowRegister == nullptr) {
+    return Status::Error(StatusCode::kPlugin,
+                         "the option symmetric of nccl needs NCCL 2.27 or later, and '%s' is "
+                         "%s: install a newer one, or set symmetric to false",
+                         library->name().c_str(), VersionText(library->version()).c_str());
   }
+  ENGINE_ASSIGN_OR_RETURN(GpuStream stream, GpuStream::Create());
+  ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
+  Rendezvous rendezvous(host, std::move(library), settings);
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, rendezvous.Meet());
+  host.Log(LogLevel::kDebug, std::string("NCCL ")
+                                 .append(VersionText(comm->library().version()).c_str())
+                                 .append(" of ")
+                                 .append(settings.library)
+                                 .append(", GPU ")
+                                 .append(std::to_string(gpu)));
+  return std::unique_ptr<NcclCommunicator>(
+      new NcclCommunicator(host, settings, gpu, std::move(stream), std::move(token),
+                           std::move(comm), rendezvous.members()));
 }
 
-NcclCommunicator::NcclCommunicator(Host& host, const NcclSettings& settings, int32_t gpu,
+NcclCommunicator::NcclCommunicator(Host& host, const Settings& settings, int32_t gpu,
                                    GpuStream stream, Token token, std::unique_ptr<Comm> comm,
                                    kit::Members members)
     : host_(host),
@@ -64,6 +58,7 @@ NcclCommunicator::NcclCommunicator(Host& host, const NcclSettings& settings, int
       pipeline_(std::make_unique<Pipeline>(gpu, *comm_, stream_, token_.get(), failure_,
                                            LivenessCheck(host, members_, failure_))) {}
 
+// The watchdog uses all of the rest, so it goes first; arenas are known to NCCL until Close.
 NcclCommunicator::~NcclCommunicator() {
   pipeline_.reset();
   (void)UseGpu(gpu_);
@@ -141,6 +136,7 @@ Status NcclCommunicator::Check(const Transfer& transfer) const noexcept {
   return kit::CheckTransfer(data, ranks, "nccl", TransferKind::kBarrier);
 }
 
+// One stream is waited for by the whole group: its work has one ready event.
 Status NcclCommunicator::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
   if (transfers.empty()) {
@@ -190,7 +186,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::MakeGroup(int32_t co
   ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
   ENGINE_ASSIGN_OR_RETURN(GpuStream stream, GpuStream::Create());
   ENGINE_ASSIGN_OR_RETURN(Token token, MakeToken(stream));
-  nccl::Split split(host_, members_, splits_++, settings_.comm, failure_);
+  nccl::Split split(host_, members_, splits_++, settings_, failure_);
   ENGINE_ASSIGN_OR_RETURN(kit::Members group, split.Meet(color, key));
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, split.Begin(*comm_, *pipeline_, color, key));
   if (comm == nullptr) return std::unique_ptr<NcclCommunicator>();

@@ -20,17 +20,10 @@
 
 namespace engine::nccl {
 
-struct NcclSettings {
-  std::string library = "libnccl.so.2";
-  CommSettings comm;
-  bool symmetric = false;
-};
-
 class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers {
  public:
   // Collective unless the world is one.
-  static Result<std::unique_ptr<NcclCommunicator>> Create(Host& host,
-                                                          const NcclSettings& settings) noexcept;
+  static Result<std::unique_ptr<NcclCommunicator>> Create(Host& host, const Settings& settings);
   ~NcclCommunicator() override;
 
   // kSharedMemoryId: a SharedMemory, of the GPU. kSubGroupsId and kGroupedTransfersId where NCCL
@@ -48,8 +41,8 @@ class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers 
   };
   using Token = std::unique_ptr<void, FreeGpuMemory>;
 
-  NcclCommunicator(Host& host, const NcclSettings& settings, int32_t gpu, GpuStream stream,
-                   Token token, std::unique_ptr<Comm> comm, kit::Members members);
+  NcclCommunicator(Host& host, const Settings& settings, int32_t gpu, GpuStream stream, Token token,
+                   std::unique_ptr<Comm> comm, kit::Members members);
   static Result<Token> MakeToken(const GpuStream& stream) noexcept;
   Status Split(int32_t color, int32_t key, Communicator** out) noexcept override;
   Result<std::unique_ptr<NcclCommunicator>> MakeGroup(int32_t color, int32_t key);
@@ -58,7 +51,7 @@ class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers 
   void Close() noexcept;
 
   Host& host_;
-  const NcclSettings settings_;
+  const Settings settings_;
   const kit::Members members_;
   const int32_t gpu_;
   const GpuStream stream_;

@@ -1,14 +1,11 @@
 #include "gpu.h"
 
-#include <chrono>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "cuda_error.h"
 #include "cuda_kit/driver.h"
+#include "cuda_kit/wait.h"
 #include "engine/ext/accelerator.h"
-#include "kit/deadline.h"
 
 namespace engine::nccl {
 
@@ -29,12 +26,14 @@ Result<int32_t> ChooseGpu(Host& host) noexcept {
   return host.rank_info().local_rank % count;
 }
 
+// The current GPU is a property of the thread: every entry point and the watchdog set it.
 Status UseGpu(int32_t ordinal) noexcept {
   int current = -1;
   if (cudaGetDevice(&current) == cudaSuccess && current == ordinal) return {};
   return ToStatus(cudaSetDevice(ordinal), "choosing a GPU");
 }
 
+// Of the highest priority: thread blocks of a transfer start before those of compute that wait.
 Result<GpuStream> GpuStream::Create() noexcept {
   int least = 0, greatest = 0;
   ENGINE_RETURN_IF_ERROR(
@@ -52,16 +51,8 @@ GpuStream::~GpuStream() {
 }
 
 Status GpuStream::Drain(int64_t timeout_ms) const noexcept {
-  const kit::Clock::time_point deadline = kit::DeadlineIn(timeout_ms);
-  for (;;) {
-    const cudaError_t error = cudaStreamQuery(stream_);
-    if (error != cudaErrorNotReady) return ToStatus(error, "work of the GPU");
-    if (kit::Clock::now() >= deadline) {
-      return Status::Error(StatusCode::kTimeout, "work of the GPU did not end within %lld ms",
-                           static_cast<long long>(timeout_ms));
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  return cuda_kit::WaitFor([this] { return cudaStreamQuery(stream_); }, timeout_ms,
+                           "work of the GPU");
 }
 
 }  // namespace engine::nccl

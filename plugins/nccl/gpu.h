@@ -5,10 +5,13 @@
 
 #include <cstdint>
 
+#include "cuda_kit/error.h"
 #include "engine/host.h"
 #include "engine/status.h"
 
 namespace engine::nccl {
+
+using cuda_kit::ToStatus;
 
 // The ordinal of the GPU whose memory is moved: that of the host's device. kUnsupported when the
 // ops run elsewhere. A host without a device (plugins that are made before their ops, tests) has

@@ -32,6 +32,7 @@ Result<std::shared_ptr<const Library>> Library::Open(const std::string& name) no
   }
 }
 
+// Never closed: what it has registered with the CUDA runtime would be left behind.
 Status Library::Load() noexcept {
   const kit::Text least = VersionText(kLeastVersion);
   void* const handle = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -49,6 +49,7 @@ Result<kit::Values> LivenessCheck::Gather() {
                            &failure_);
 }
 
+// What is read here was complete before `failed` was set (Publish).
 Status LivenessCheck::OthersFailure() {
   std::string rank, end;
   if (!Has(members_.prefix + "/failed") || !Get(members_.prefix + "/failed", &rank)) return {};
@@ -92,6 +93,7 @@ Status LivenessCheck::Investigate(const Status& error, uint64_t submitted,
 void LivenessCheck::Publish(const Status& reason, bool by_caller) noexcept {
   if (members_.size() == 1 || heard_) return;
   try {
+    // In this order: who finds `failed` finds the end that it names, and `roll` makes all look.
     const std::string text = by_caller ? "" : kit::CauseText(reason);
     const std::string rank = std::to_string(members_.rank);
     if (!kit::SetText(host_, members_.prefix + "/end/" + rank, text).ok())

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_error.h"
 #include "kit/describe.h"
 #include "kit/thread.h"
 
@@ -56,6 +55,8 @@ Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token
   watchdog_ = kit::StartThread("nccl_watchdog", [this] { Loop(); });
 }
 
+// stop_ and rung_ are set with the mutex of the bell: the watchdog either sees them before it
+// sleeps, or is woken.
 Pipeline::~Pipeline() {
   {
     const std::lock_guard lock(bell_mutex_);
@@ -76,6 +77,7 @@ Status Pipeline::Submit(const Transfer& transfer, Work** out) noexcept {
   return Add(work, out);
 }
 
+// A work of the pool is nobody else's until Enqueue, so nothing here needs a lock.
 Result<GpuWork*> Pipeline::Take(const Transfer& transfer) noexcept {
   ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
   ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, pool_->Take(transfer));
@@ -103,6 +105,8 @@ Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) no
   return Add(work, out);
 }
 
+// sleeping_ is read after the work was appended under the mutex of comm_; see Sleep for the other
+// half of that order.
 Status Pipeline::Add(GpuWork* work, Work** out) noexcept {
   Status status = MarkReady(work);
   bool queued = false;
@@ -126,6 +130,8 @@ Status Pipeline::Add(GpuWork* work, Work** out) noexcept {
   return status;
 }
 
+// In the thread of Submit: recorded later, the event would stand for work that the user has queued
+// behind it too. On a stream that is recorded it makes the transfer part of the recording.
 Status Pipeline::MarkReady(GpuWork* work) noexcept {
   Stream* const stream = work->transfer().stream;
   auto* const producer = stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
@@ -142,6 +148,7 @@ Status Pipeline::MarkReady(GpuWork* work) noexcept {
   return {};
 }
 
+// With the mutex of comm_: one order of numbers, of the list and of launches.
 Status Pipeline::Enqueue(GpuWork* work) noexcept {
   work->number_ = submitted_++;
   if (tail_ != nullptr) tail_->next = work;
@@ -157,6 +164,7 @@ Status Pipeline::Enqueue(GpuWork* work) noexcept {
 Status Pipeline::LaunchWaiting() noexcept {
   while (launching_ != nullptr && !comm_.busy()) {
     if (begun_) {
+      // NCCL has queued its kernels: behind them is the end, and only then may anybody wait for it.
       ENGINE_RETURN_IF_ERROR(ToStatus(cudaEventRecord(launching_->end_event(), stream_),
                                       "marking the end of a transfer"));
       launching_->SetLaunched();
@@ -207,6 +215,7 @@ void Pipeline::Pass() noexcept {
   Status status = Advance(&ended);
   const kit::Clock::time_point now = kit::Clock::now();
   if (ended != nullptr) {
+    // Completed without any lock: its callback may submit the next transfer.
     awaited_since_ = now;
     next_look_ = now + kLook;
     return ended->Complete({});
@@ -237,6 +246,8 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
     due_ = next_deadline_;
   }
   if (head == nullptr) return {};
+  // Without the mutex: this thread alone takes works from the list, so `head` stays what it is. The
+  // event of a recorded transfer is a place in a recording, which nobody may query.
   const cudaError_t state = !head->launched() ? cudaErrorNotReady
                             : head->recorded_ ? cudaSuccess
                                               : cudaEventQuery(head->end_event());
@@ -322,6 +333,7 @@ void Pipeline::EndAll() noexcept {
   }
   // An abort lets the stream run on; what does not end now waits for a stream of the user's.
   if (list != nullptr) (void)drain_.Drain(kDrainMs);
+  // `next` is read before Complete: after it the work may be in use again.
   while (list != nullptr) {
     GpuWork* const work = list;
     list = Next(work);

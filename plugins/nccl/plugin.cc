@@ -24,16 +24,16 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
   }
   const std::string_view policy = options.String("cta_policy");
   try {
-    const NcclSettings settings{
+    const Settings settings{
         .library = std::string(options.String("library")),
-        .comm = {.rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
-                 .min_ctas = static_cast<int>(min_ctas),
-                 .max_ctas = static_cast<int>(max_ctas),
-                 .cta_policy = policy == "zero"         ? 2
-                               : policy == "efficiency" ? 1
-                                                        : 0,
-                 .ranks_per_id = options.Int("ranks_per_id")},
         .symmetric = options.Bool("symmetric"),
+        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
+        .min_ctas = static_cast<int>(min_ctas),
+        .max_ctas = static_cast<int>(max_ctas),
+        .cta_policy = policy == "zero"         ? 2
+                      : policy == "efficiency" ? 1
+                                               : 0,
+        .ranks_per_id = options.Int("ranks_per_id"),
     };
     ENGINE_ASSIGN_OR_RETURN(auto communicator, NcclCommunicator::Create(host, settings));
     *out = communicator.release();

@@ -13,7 +13,7 @@ constexpr auto kLookAround = std::chrono::milliseconds(100);
 
 }  // namespace
 
-ncclConfig_t MakeConfig(const CommSettings& settings) noexcept {
+ncclConfig_t MakeConfig(const Settings& settings) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (settings.min_ctas > 0) config.minCTAs = settings.min_ctas;
@@ -22,8 +22,7 @@ ncclConfig_t MakeConfig(const CommSettings& settings) noexcept {
   return config;
 }
 
-Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library,
-                       const CommSettings& settings)
+Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library, const Settings& settings)
     : host_(host),
       library_(std::move(library)),
       settings_(settings),
@@ -42,7 +41,7 @@ Result<std::unique_ptr<Comm>> Rendezvous::Meet() {
   return Connect(std::move(ids));
 }
 
-// An older NCCL would not look at it.
+// An older NCCL would not look at it, and ranks would run with another policy than was asked for.
 Status Rendezvous::CheckPolicy() {
   const int policy = settings_.cta_policy;
   const int least = policy > 1 ? 22800 : policy > 0 ? 22700 : 0;
@@ -68,6 +67,7 @@ Result<std::vector<ncclUniqueId>> Rendezvous::ShareIds() {
   const bool scales = library_->functions().CommInitRankScalable != nullptr;
   const int64_t count = scales ? (ranks + settings_.ranks_per_id - 1) / settings_.ranks_per_id : 1;
   std::string own = std::to_string(library_->version());
+  // Of the ranks r, those at which r * count / ranks has just grown: `count` of them, rank 0 first.
   if (ranks_.rank * count % ranks < count) {
     ENGINE_ASSIGN_OR_RETURN(const ncclUniqueId id, MakeId());
     own.append(" ").append(id.internal, sizeof(id.internal));

@@ -18,7 +18,9 @@
 
 namespace engine::nccl {
 
-struct CommSettings {
+struct Settings {
+  std::string library = "libnccl.so.2";
+  bool symmetric = false;  // memory for transfers
   int64_t rendezvous_timeout_ms = 30000;
   int min_ctas = 0;  // thread blocks per transfer; 0: NCCL decides
   int max_ctas = 0;
@@ -27,14 +29,14 @@ struct CommSettings {
 };
 
 // What NCCL is told of a communicator.
-ncclConfig_t MakeConfig(const CommSettings& settings) noexcept;
+ncclConfig_t MakeConfig(const Settings& settings) noexcept;
 
 // kRendezvous: all have come, and NCCL did not connect the one named `rank`.
 Status DidNotConnect(int32_t rank, int32_t size, int64_t timeout_ms) noexcept;
 
 class Rendezvous {
  public:
-  Rendezvous(Host& host, std::shared_ptr<const Library> library, const CommSettings& settings);
+  Rendezvous(Host& host, std::shared_ptr<const Library> library, const Settings& settings);
 
   // Collective unless the world is one. kRendezvous names the first rank that is missing.
   Result<std::unique_ptr<Comm>> Meet();
@@ -50,7 +52,7 @@ class Rendezvous {
 
   Host& host_;
   const std::shared_ptr<const Library> library_;
-  const CommSettings settings_;
+  const Settings settings_;
   const RankInfo ranks_;
   kit::Rendezvous rendezvous_;
 };

@@ -10,7 +10,7 @@
 
 namespace engine::nccl {
 
-Split::Split(Host& host, const kit::Members& parents, uint64_t number, const CommSettings& settings,
+Split::Split(Host& host, const kit::Members& parents, uint64_t number, const Settings& settings,
              const kit::Failure& failure)
     : host_(host),
       parents_(parents),
@@ -19,6 +19,7 @@ Split::Split(Host& host, const kit::Members& parents, uint64_t number, const Com
       failure_(failure),
       deadline_(kit::DeadlineIn(settings.rendezvous_timeout_ms)) {}
 
+// The order in a group is that of NCCL: by key, and of equal keys by rank in the parent.
 Result<kit::Members> Split::Meet(int32_t color, int32_t key) {
   kit::Values values{std::to_string(color).append(" ").append(std::to_string(key))};
   if (parents_.size() > 1) {

@@ -22,7 +22,7 @@ class Split {
  public:
   // Split number `number` of the communicator of `parents`. Borrows all; a failure of the
   // communicator ends every wait in here.
-  Split(Host& host, const kit::Members& parents, uint64_t number, const CommSettings& settings,
+  Split(Host& host, const kit::Members& parents, uint64_t number, const Settings& settings,
         const kit::Failure& failure);
 
   // Waits for all ranks, and gives those of this rank's colour; for kNoColor none. kRendezvous
@@ -41,7 +41,7 @@ class Split {
   Host& host_;
   const kit::Members& parents_;
   const std::string prefix_;
-  const CommSettings settings_;
+  const Settings settings_;
   const kit::Failure& failure_;
   const kit::Clock::time_point deadline_;
 };

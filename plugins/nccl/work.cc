@@ -2,10 +2,11 @@
 
 #include <utility>
 
-#include "cuda_error.h"
+#include "gpu.h"
 
 namespace engine::nccl {
 
+// Events are made once per work of the pool, and used again: a step makes none.
 Result<std::unique_ptr<kit::PooledWork>> GpuWork::Make() {
   auto work = std::make_unique<GpuWork>();
   for (cudaEvent_t* event : {&work->ready_event_, &work->end_event_}) {

@@ -25,12 +25,11 @@
 #define blockIdx (::emulated_cuda_thread->block_index)
 #define blockDim (::emulated_cuda_thread->block_size)
 #define gridDim (::emulated_cuda_thread->grid_size)
-constexpr int warpSize = 32;
 
 // Barriers.
 
 inline void __syncthreads() {
-  emulated_cuda_block_barrier("__syncthreads", 0);
+  emulated_cuda_block_barrier();
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   emulated_cuda_warp_exchange("__syncwarp", mask, nullptr, 0);
@@ -85,20 +84,6 @@ inline void CheckRow(const void* row) {
 }
 
 }  // namespace emulated_cuda
-
-// CUDA has these for pairs of arithmetic types, and gives the common type.
-template <typename A, typename B,
-          typename = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
-constexpr std::common_type_t<A, B> min(A a, B b) {
-  using T = std::common_type_t<A, B>;
-  return static_cast<T>(b) < static_cast<T>(a) ? static_cast<T>(b) : static_cast<T>(a);
-}
-template <typename A, typename B,
-          typename = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
-constexpr std::common_type_t<A, B> max(A a, B b) {
-  using T = std::common_type_t<A, B>;
-  return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(b) : static_cast<T>(a);
-}
 
 // What kernels/launch.h and kernels/mma.h declare for a device.
 

@@ -54,12 +54,14 @@ TEST(EmulatedMma, ProductOfFragments) {
   const auto draw = [&] {
     return __bfloat162float(__float2bfloat16_rn(static_cast<float>(random() % 2001) / 500 - 2));
   };
-  for (auto& row : a)
-    for (float& value : row) value = draw();
-  for (auto& row : b)
-    for (float& value : row) value = draw();
-  for (auto& row : c)
-    for (float& value : row) value = draw();
+  const auto fill = [&](auto& matrix) {
+    for (auto& row : matrix) {
+      for (float& value : row) value = draw();
+    }
+  };
+  fill(a);
+  fill(b);
+  fill(c);
   std::vector<uint32_t> a_words(128), b_words(64);
   std::vector<float> d(128);
   for (int lane = 0; lane < 32; ++lane) {

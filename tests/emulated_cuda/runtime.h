@@ -60,8 +60,8 @@ extern __thread const EmulatedCudaThread* emulated_cuda_thread
 // Ends the process with a sentence, and where the kernel is that this thread runs, if any.
 [[noreturn]] void emulated_cuda_fail(const char* what);
 
-// __syncthreads and its relatives. Returns how many threads gave true.
-int emulated_cuda_block_barrier(const char* function, int predicate);
+// __syncthreads.
+void emulated_cuda_block_barrier();
 
 // The rendezvous of the 32 lanes of a warp: each gives up to kEmulatedCudaSlot bytes and gets those of
 // all, one slot per lane, which stay until its next rendezvous but one. All lanes must have called the
@@ -78,12 +78,8 @@ void emulated_cuda_copy_async(void* shared, const void* global, size_t size_byte
 void emulated_cuda_commit_copies();
 void emulated_cuda_wait_for_copies(int pending);
 
-// Bytes of device memory that are allocated, of all devices.
-uint64_t emulated_cuda_live_bytes();
 // Whether [pointer, pointer + size_bytes) is within one allocation of a device.
 int emulated_cuda_is_device_range(const void* pointer, size_t size_bytes);
-// Ends the process with a sentence if something was written beside an allocation.
-void emulated_cuda_check_guards();
 
 }  // extern "C"
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/attention_forward.h"
+#include "kernels/attention.h"
 #include "kernels/attention_mma.h"
 
 namespace engine::cuda_ops {

@@ -10,21 +10,10 @@
 
 #include "kernels/attention_tiles.h"
 #include "kernels/element.h"
+#include "kernels/functions.h"
 #include "kernels/mma.h"
 
 namespace engine::cuda_ops {
-
-constexpr float kLog2E = 1.4426950408889634f;
-
-__device__ inline float PowerOf2(float x) {
-#ifdef ENGINE_EMULATED_CUDA
-  return exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
 
 __device__ inline uint32_t PackBf16(float low, float high) {
 #ifdef ENGINE_EMULATED_CUDA

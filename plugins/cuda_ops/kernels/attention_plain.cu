@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/attention_plain.h"
+#include "kernels/attention.h"
 #include "kernels/element.h"
 #include "kernels/reduce.h"
 
@@ -168,7 +168,7 @@ __global__ void PlainForward(AttentionShape shape, float scale, const T* qkv, T*
       const float correction = expf(largest[r] - new_largest);
       const float weight = expf(score - new_largest);
       largest[r] = new_largest;
-      total[r] = total[r] * correction + WarpReduce(weight, AddFloats());
+      total[r] = total[r] * correction + WarpReduce(weight, AddNumbers());
       weights[r * kWarp + LaneOf()] = weight;
       Multiply(sums + r * size, correction, size);
     }
@@ -196,7 +196,7 @@ __device__ inline void WriteDeltas(const PlainRows<const T>& y, const float* dy,
     for (int d = LaneOf(); d < shape.head_size; d += kWarp) {
       sum += ToFloat(y.at(first + r)[d]) * dy[r * shape.head_size + d];
     }
-    sum = WarpReduce(sum, AddFloats());
+    sum = WarpReduce(sum, AddNumbers());
     if (LaneOf() == 0) delta[first + r] = sum;
   }
 }

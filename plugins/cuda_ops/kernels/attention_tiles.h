@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/attention_shape.h"
+#include "kernels/attention.h"
 
 namespace engine::cuda_ops {
 

@@ -54,7 +54,7 @@ cudaError_t LaunchFunctionGradient(const T* read, const T* dy, T* dx, bool sum, 
 
 template <typename T>
 cudaError_t LaunchSum(const T* a, const T* b, T* y, int64_t count, cudaStream_t stream) noexcept {
-  return LaunchMap<AddFloats>(a, b, y, false, count, stream);
+  return LaunchMap<AddNumbers>(a, b, y, false, count, stream);
 }
 
 #define CUDA_OPS_INSTANTIATE_FUNCTION(Function, T)                                                \

@@ -49,13 +49,10 @@ struct SpanUpdate {
 };
 
 // Elements [begin, end) of the calling block are its span's; a block never has two spans.
-__global__ void UpdateKernel(const KernelSpans spans, const KernelRule rule, const uint64_t* step,
+__global__ void UpdateKernel(const UpdateSpans spans, const KernelRule rule, const uint64_t* step,
                              const float* learning_rate) {
   __shared__ AdamWCoefficients folded;
-  int index = 0;
-  while (index + 1 < spans.count && spans.first_block[index + 1] <= static_cast<int>(blockIdx.x)) {
-    ++index;
-  }
+  const int32_t index = spans.IndexOf(blockIdx.x);
   const KernelSpan& span = spans.at[index];
   const float rate = *learning_rate * span.learning_rate_scale;
   if (rule.adamw && threadIdx.x == 0) {
@@ -77,10 +74,7 @@ __global__ void UpdateKernel(const KernelSpans spans, const KernelRule rule, con
 
 __global__ void SquaresKernel(const SquareSpans spans, double* partials) {
   __shared__ double scratch[kWarp];
-  int index = 0;
-  while (index + 1 < spans.count && spans.first_block[index + 1] <= static_cast<int>(blockIdx.x)) {
-    ++index;
-  }
+  const int32_t index = spans.IndexOf(blockIdx.x);
   const SquareSpan& span = spans.at[index];
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) - spans.first_block[index]) * spans.chunk;
   const int64_t end = begin + spans.chunk < span.count ? begin + spans.chunk : span.count;
@@ -89,7 +83,7 @@ __global__ void SquaresKernel(const SquareSpans spans, double* partials) {
     const double x = span.data[i];
     sum += x * x;
   }
-  sum = BlockReduce(sum, AddDoubles(), 0.0, scratch);
+  sum = BlockReduce(sum, AddNumbers(), 0.0, scratch);
   const double scale = *span.scale;
   if (threadIdx.x == 0) partials[blockIdx.x] = sum * scale * scale;
 }
@@ -99,7 +93,7 @@ __global__ void SumKernel(const double* partials, int64_t count, float* sum) {
   __shared__ double scratch[kWarp];
   double total = 0;
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) total += partials[i];
-  total = BlockReduce(total, AddDoubles(), 0.0, scratch);
+  total = BlockReduce(total, AddNumbers(), 0.0, scratch);
   if (threadIdx.x == 0) *sum = static_cast<float>(total);
 }
 
@@ -136,11 +130,10 @@ __global__ void ConvertKernel(const From* source, To* target, int64_t count) {
 
 }  // namespace
 
-cudaError_t LaunchUpdate(const KernelSpans& spans, int32_t blocks, const KernelRule& rule,
-                         const uint64_t* step, const float* learning_rate,
-                         cudaStream_t stream) noexcept {
-  return Launch(UpdateKernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, spans,
-                rule, step, learning_rate);
+cudaError_t LaunchUpdate(const UpdateSpans& spans, const KernelRule& rule, const uint64_t* step,
+                         const float* learning_rate, cudaStream_t stream) noexcept {
+  return Launch(UpdateKernel, dim3(static_cast<unsigned>(spans.blocks)), dim3(kThreads), 0, stream,
+                spans, rule, step, learning_rate);
 }
 
 cudaError_t LaunchSquares(const SquareSpans& spans, double* partials,

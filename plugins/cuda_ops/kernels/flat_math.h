@@ -52,13 +52,30 @@ struct KernelSpan {
   float weight_decay;
 };
 
-constexpr int kMaxUpdateSpans = 40;  // a kernel's parameters have at most 4 KiB
-struct KernelSpans {
-  KernelSpan at[kMaxUpdateSpans];
-  int32_t first_block[kMaxUpdateSpans];  // of the grid
-  int32_t count = 0;
+// Spans of one kernel, each with blocks of its own.
+template <typename Span, int kMost>
+struct SpanTable {
+  Span at[kMost];
+  int32_t first_block[kMost];  // of the grid
+  int32_t count = 0, blocks = 0;
+
+  bool full() const { return count == kMost; }
+  // `chunk`: elements of a block.
+  void Add(const Span& span, int64_t chunk) {
+    at[count] = span;
+    first_block[count++] = blocks;
+    blocks += static_cast<int32_t>((span.count + chunk - 1) / chunk);
+  }
+  // The span of a block.
+  __host__ __device__ int32_t IndexOf(unsigned block) const {
+    int32_t index = 0;
+    while (index + 1 < count && first_block[index + 1] <= static_cast<int32_t>(block)) ++index;
+    return index;
+  }
 };
-constexpr int64_t kUpdateBlock = 4096;  // elements of one block
+
+using UpdateSpans = SpanTable<KernelSpan, 40>;  // a kernel's parameters have at most 4 KiB
+constexpr int64_t kUpdateBlock = 4096;          // elements of one block
 
 struct KernelRule {
   float beta1 = 0, beta2 = 0, epsilon = 0;  // AdamW
@@ -68,9 +85,8 @@ struct KernelRule {
 };
 
 // `step` and `learning_rate` are device memory.
-cudaError_t LaunchUpdate(const KernelSpans& spans, int32_t blocks, const KernelRule& rule,
-                         const uint64_t* step, const float* learning_rate,
-                         cudaStream_t stream) noexcept;
+cudaError_t LaunchUpdate(const UpdateSpans& spans, const KernelRule& rule, const uint64_t* step,
+                         const float* learning_rate, cudaStream_t stream) noexcept;
 
 // Spans of one kernel that adds up squares; every block has `chunk` elements of one of them.
 struct SquareSpan {
@@ -78,12 +94,7 @@ struct SquareSpan {
   const float* scale;
   int64_t count;
 };
-constexpr int kMaxSquareSpans = 100;
-struct SquareSpans {
-  SquareSpan at[kMaxSquareSpans];
-  int32_t first_block[kMaxSquareSpans];
-  int32_t count = 0;
-  int32_t blocks = 0;
+struct SquareSpans : SpanTable<SquareSpan, 100> {
   int64_t chunk = 0;
 };
 constexpr int64_t kMaxPartials = 1 << 16;

@@ -7,12 +7,23 @@
 
 namespace engine::cuda_ops {
 
+constexpr float kLog2E = 1.4426950408889634f;
+
+// 2^x, on a GPU in one instruction.
+__host__ __device__ inline float PowerOf2(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
 // exp(x), on a GPU in two instructions: wrong by at most about 1e-7 (2 + |x|) of itself.
 __host__ __device__ inline float QuickExp(float x) {
 #ifdef __CUDA_ARCH__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
+  return PowerOf2(x * kLog2E);
 #else
   return expf(x);
 #endif

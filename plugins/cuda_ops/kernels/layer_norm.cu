@@ -63,7 +63,7 @@ __global__ void ForwardByWarp(const LayerNormForward<T> call) {
     for (int j = 0; j < kPack; ++j) sum += values[i][j];
   }
   RowStatistics statistics;
-  statistics.mean = WarpReduce(sum, AddFloats()) / static_cast<float>(call.width);
+  statistics.mean = WarpReduce(sum, AddNumbers()) / static_cast<float>(call.width);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
@@ -74,7 +74,7 @@ __global__ void ForwardByWarp(const LayerNormForward<T> call) {
     }
   }
   statistics.inverse_deviation =
-      InverseDeviation(WarpReduce(squares, AddFloats()), call.width, call.epsilon);
+      InverseDeviation(WarpReduce(squares, AddNumbers()), call.width, call.epsilon);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int column = (i * kWarp + lane) * kPack;
@@ -97,7 +97,7 @@ __global__ void ForwardByBlock(const LayerNormForward<T> call) {
     for (int j = 0; j < kPack; ++j) sum += values[j];
   }
   RowStatistics statistics;
-  statistics.mean = BlockReduce(sum, AddFloats(), 0.0f, scratch) / static_cast<float>(call.width);
+  statistics.mean = BlockReduce(sum, AddNumbers(), 0.0f, scratch) / static_cast<float>(call.width);
   float squares = 0;
   for (int64_t column = begin; column < call.width; column += kStride) {
     LoadFloats<kPack>(stored + column, values);
@@ -107,7 +107,7 @@ __global__ void ForwardByBlock(const LayerNormForward<T> call) {
     }
   }
   statistics.inverse_deviation =
-      InverseDeviation(BlockReduce(squares, AddFloats(), 0.0f, scratch), call.width, call.epsilon);
+      InverseDeviation(BlockReduce(squares, AddNumbers(), 0.0f, scratch), call.width, call.epsilon);
   for (int64_t column = begin; column < call.width; column += kStride) {
     LoadFloats<kPack>(stored + column, values);
     StoreNormalized<T, kPack>(call, row, column, statistics, values);
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kGradientThreads, kBlocksPerMultiprocessor)
     }
     if (call.dx == nullptr) continue;
     const auto width = static_cast<float>(call.width);
-    const RowMeans means = {WarpReduce(sum, AddFloats()) / width,
-                            WarpReduce(dot, AddFloats()) / width};
+    const RowMeans means = {WarpReduce(sum, AddNumbers()) / width,
+                            WarpReduce(dot, AddNumbers()) / width};
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int column = (i * kWarp + lane) * kPack;
@@ -238,8 +238,8 @@ __global__ void InputGradientByBlock(const LayerNormBackward<T> call) {
   }
   const auto width = static_cast<float>(call.width);
   RowMeans means;
-  means.gradient = BlockReduce(sum, AddFloats(), 0.0f, scratch) / width;
-  means.slope = BlockReduce(dot, AddFloats(), 0.0f, scratch) / width;
+  means.gradient = BlockReduce(sum, AddNumbers(), 0.0f, scratch) / width;
+  means.slope = BlockReduce(dot, AddNumbers(), 0.0f, scratch) / width;
   for (int64_t column = begin; column < call.width; column += kStride) {
     load(column);
     Pack<T, kPack> dsum = {};

@@ -46,7 +46,7 @@ struct RowScan {
   __device__ void Combine(float* scratch) {
     const float largest = BlockReduce(sum.largest, MaxFloats(), -INFINITY, scratch);
     sum.Raise(largest);
-    sum.factor = BlockReduce(sum.factor, AddFloats(), 0.0f, scratch);
+    sum.factor = BlockReduce(sum.factor, AddNumbers(), 0.0f, scratch);
     beaten = BlockReduce(beaten, MaxFloats(), 0.0f, scratch);
   }
 };
@@ -137,9 +137,9 @@ __global__ void SumLossesKernel(const RowLoss* losses, int64_t rows, float* out)
     targets += own.tally > 0 ? 1 : 0;
     correct += own.tally > 1 ? 1 : 0;
   }
-  loss = BlockReduce(loss, AddDoubles(), 0.0, scratch);
-  targets = BlockReduce(targets, AddDoubles(), 0.0, scratch);
-  correct = BlockReduce(correct, AddDoubles(), 0.0, scratch);
+  loss = BlockReduce(loss, AddNumbers(), 0.0, scratch);
+  targets = BlockReduce(targets, AddNumbers(), 0.0, scratch);
+  correct = BlockReduce(correct, AddNumbers(), 0.0, scratch);
   if (threadIdx.x != 0) return;
   out[0] = static_cast<float>(loss);
   out[1] = static_cast<float>(targets);

@@ -19,19 +19,11 @@ struct ExponentialSum {
   float largest = -INFINITY;
   float factor = 0;
 
-  // The exponent of x beside the largest.
-  __host__ __device__ static float Relative(float x, float largest) {
-    return expf(x - (largest == -INFINITY ? 0.0f : largest));
-  }
-  // Also of a NaN, which stays.
+  // A NaN does not become the largest: it shows in the sum.
   __host__ __device__ void Raise(float to) {
     if (!(to > largest)) return;
-    factor *= Relative(largest, to);
+    factor *= expf(largest - to);
     largest = to;
-  }
-  __host__ __device__ void Add(float x) {
-    Raise(x);
-    factor += Relative(x, largest);
   }
 };
 

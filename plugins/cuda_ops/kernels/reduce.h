@@ -5,11 +5,11 @@
 
 namespace engine::cuda_ops {
 
-struct AddFloats {
-  __device__ float operator()(float a, float b) const { return a + b; }
-};
-struct AddDoubles {
-  __device__ double operator()(double a, double b) const { return a + b; }
+struct AddNumbers {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 struct MaxFloats {
   __device__ float operator()(float a, float b) const { return a > b ? a : b; }

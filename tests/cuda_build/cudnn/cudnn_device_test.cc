@@ -2,13 +2,10 @@
 // models. Part of cuda_attention_device (tests/gpu).
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <memory>
 #include <vector>
 
 #include "cudnn_attention.h"
-#include "kernels/attention_backward.h"
-#include "kernels/attention_forward.h"
 #include "tests/emulated_cuda/attention/attention_values.h"
 
 namespace engine::cuda_ops::test {
@@ -16,16 +13,6 @@ namespace {
 
 // Both round to bfloat16, each in its way.
 constexpr double kBf16Difference = 8e-3, kFloatDifference = 1e-5;
-
-// The root of the mean square of the difference, in that of what is wanted.
-double Difference(const Doubles& got, const Doubles& want) {
-  double squares = 0, errors = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    squares += want[i] * want[i];
-    errors += (got[i] - want[i]) * (got[i] - want[i]);
-  }
-  return std::sqrt(errors / squares);
-}
 
 class CudnnAttentionDevice : public ::testing::TestWithParam<AttentionShape> {
  protected:

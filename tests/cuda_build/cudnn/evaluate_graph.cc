@@ -1,11 +1,12 @@
 #include "tests/cuda_build/cudnn/evaluate_graph.h"
 
 #include <cuda_bf16.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "engine/status.h"
 
 namespace engine::cuda_ops::test {
 namespace {
@@ -18,11 +19,13 @@ struct Values {
   void* data;
   cudnnDataType_t type;  // of `data`
 
+  int64_t extent(size_t d) const { return tensor->extents[d]; }
+  int64_t stride(size_t d) const { return tensor->strides[d]; }
   int64_t Offset(const Index& index) const {
     int64_t offset = 0;
     for (size_t d = 0; d < 4; ++d) {
       const int64_t extent = tensor->extents[d];
-      EXPECT_TRUE(index[d] < extent || extent == 1) << "dimension " << d;
+      ENGINE_CHECK(index[d] < extent || extent == 1, "an index is outside of a tensor");
       offset += (extent == 1 ? 0 : index[d]) * tensor->strides[d];
     }
     return offset;
@@ -57,6 +60,32 @@ void ForEach(const GraphExtents& extents, const Function& function) {
   }
 }
 
+// Calls multiply(element of x, of the filters, of y) for all that meet in a convolution of x (samples,
+// channels, height, width) with filters (output channels, channels, height, width). The numbers lie
+// as the tensors do.
+template <typename Multiply>
+void ForProducts(const GraphOperation& of, const Values& x, const Values& filters, const Values& y,
+                 double* x_numbers, double* filter_numbers, double* y_numbers,
+                 const Multiply& multiply) {
+  ForEach({y.extent(0), y.extent(2), y.extent(3), filters.extent(2)}, [&](const Index& i) {
+    const auto [sample, row, column, r] = i;
+    const int64_t h = row * of.stride - of.padding + r;
+    if (h < 0 || h >= x.extent(2)) return;
+    for (int64_t s = 0; s < filters.extent(3); ++s) {
+      const int64_t w = column * of.stride - of.padding + s;
+      if (w < 0 || w >= x.extent(3)) continue;
+      double* const from = x_numbers + x.Offset({sample, 0, h, w});
+      for (int64_t k = 0; k < filters.extent(0); ++k) {
+        double* const filter = filter_numbers + filters.Offset({k, 0, r, s});
+        double* const to = y_numbers + y.Offset({sample, k, row, column});
+        for (int64_t c = 0; c < x.extent(1); ++c) {
+          multiply(from[c * x.stride(1)], filter[c * filters.stride(1)], *to);
+        }
+      }
+    }
+  });
+}
+
 double Map(int mode, double x, double b, double t) {
   switch (mode) {
     case CUDNN_POINTWISE_ADD:
@@ -78,7 +107,7 @@ double Map(int mode, double x, double b, double t) {
     case CUDNN_POINTWISE_BINARY_SELECT:
       return t != 0 ? x : b;
     default:
-      ADD_FAILURE() << "no pointwise operation " << mode;
+      ENGINE_CHECK(false, "a pointwise operation that the test does not know");
       return NAN;
   }
 }
@@ -94,14 +123,13 @@ struct Evaluation {
       void* data = memory[i];
       cudnnDataType_t type = CUDNN_DATA_DOUBLE;
       if (tensor.storage == GraphStorage::kMemory) {
-        EXPECT_NE(data, nullptr) << "tensor " << i << " has no memory";
+        ENGINE_CHECK(data != nullptr, "a tensor of a graph has no memory");
         if (numbers == GraphNumbers::kTyped) type = tensor.type;
-        EXPECT_TRUE(type == CUDNN_DATA_DOUBLE || type == CUDNN_DATA_FLOAT ||
-                    type == CUDNN_DATA_BFLOAT16);
+        ENGINE_CHECK(
+            type == CUDNN_DATA_DOUBLE || type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_BFLOAT16,
+            "a type that the test does not know");
       } else {
-        int64_t count = 1;
-        for (size_t d = 0; d < 4; ++d) count += (tensor.extents[d] - 1) * tensor.strides[d];
-        own[i].assign(static_cast<size_t>(count),
+        own[i].assign(static_cast<size_t>(CountOf(tensor)),
                       tensor.storage == GraphStorage::kScalar ? tensor.value : NAN);
         data = own[i].data();
       }
@@ -113,9 +141,44 @@ struct Evaluation {
   double Read(int tensor, const Index& i) const { return tensor < 0 ? NAN : at(tensor).Load(i); }
 
   void Run(const GraphOperation& of) const {
+    if (of.kind >= GraphKind::kConvolution) return Convolve(of);
     const Values& x = at(of.x);
     const Values& y = at(of.y);
     ForEach(y.tensor->extents, [&](const Index& i) { y.Store(i, Element(of, x, i)); });
+  }
+
+  // Memory that beta = 0 makes meaningless is not read: it may hold NaN.
+  void Convolve(const GraphOperation& of) const {
+    const bool of_data = of.kind == GraphKind::kConvolutionData;
+    const bool of_filters = of.kind == GraphKind::kConvolutionFilter;
+    const Values& result = at(of.y);
+    const Values& x = of_data ? result : at(of.x);
+    const Values& filters = of_filters ? result : at(of.b);
+    const Values& y = of_data ? at(of.x) : of_filters ? at(of.b) : result;
+    const auto numbers_of = [&](const Values& of_tensor) {
+      std::vector<double> numbers(static_cast<size_t>(CountOf(*of_tensor.tensor)));
+      if (&of_tensor == &result) return numbers;  // sums, from 0 on
+      ForEach(of_tensor.tensor->extents, [&](const Index& i) {
+        numbers[static_cast<size_t>(of_tensor.Offset(i))] = of_tensor.Load(i);
+      });
+      return numbers;
+    };
+    std::vector<double> xs = numbers_of(x), fs = numbers_of(filters), ys = numbers_of(y);
+    const auto run = [&](const auto& multiply) {
+      ForProducts(of, x, filters, y, xs.data(), fs.data(), ys.data(), multiply);
+    };
+    if (of_data) {
+      run([](double& dx, double filter, double dy) { dx += dy * filter; });
+    } else if (of_filters) {
+      run([](double in, double& dfilter, double dy) { dfilter += in * dy; });
+    } else {
+      run([](double in, double filter, double& out) { out += in * filter; });
+    }
+    const std::vector<double>& sums = of_data ? xs : of_filters ? fs : ys;
+    ForEach(result.tensor->extents, [&](const Index& i) {
+      const double before = of.beta == 0 ? 0 : of.beta * result.Load(i);
+      result.Store(i, sums[static_cast<size_t>(result.Offset(i))] + before);
+    });
   }
 
   double Element(const GraphOperation& of, const Values& x, const Index& i) const {
@@ -132,7 +195,7 @@ struct Evaluation {
     for (int64_t k = 0; k < x.tensor->extents[3]; ++k) {
       const double value = x.Load({i[0], i[1], i[2], k});
       if (is_product) {
-        EXPECT_EQ(x.tensor->extents[3], at(of.b).tensor->extents[2]);
+        ENGINE_CHECK(x.tensor->extents[3] == at(of.b).tensor->extents[2], "factors do not fit");
         result += value * Read(of.b, {i[0], i[1], k, i[3]});
       } else {
         result = is_max ? std::max(result, value) : result + value;
@@ -143,6 +206,12 @@ struct Evaluation {
 };
 
 }  // namespace
+
+int64_t CountOf(const GraphTensor& tensor) {
+  int64_t count = 1;
+  for (size_t d = 0; d < 4; ++d) count += (tensor.extents[d] - 1) * tensor.strides[d];
+  return count;
+}
 
 void EvaluateGraph(const CudnnGraph& graph, const GraphMemory& memory, GraphNumbers numbers,
                    const std::function<void()>& between) {

@@ -10,7 +10,10 @@ namespace engine::cuda_ops::test {
 // What `memory` holds: doubles, or numbers of the types of the tensors (float32 and bfloat16).
 enum class GraphNumbers { kDoubles, kTyped };
 
-// The test fails at what it does not know. `between` is called after each operation.
+// Elements from the first to the last.
+int64_t CountOf(const GraphTensor& tensor);
+
+// Ends the process at what it does not know. `between` is called after each operation.
 void EvaluateGraph(
     const CudnnGraph& graph, const GraphMemory& memory, GraphNumbers numbers,
     const std::function<void()>& between = [] {});

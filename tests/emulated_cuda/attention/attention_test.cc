@@ -5,62 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <type_traits>
 #include <vector>
 
-#include "kernels/attention_backward.h"
-#include "kernels/attention_forward.h"
-#include "kernels/attention_plain.h"
 #include "tests/emulated_cuda/attention/attention_values.h"
 #include "tests/emulated_cuda/attention/reference_attention.h"
 
 namespace engine::cuda_ops::test {
 namespace {
-
-// One problem and the results of a set of kernels.
-template <typename T>
-struct Problem {
-  AttentionShape shape;
-  std::vector<T> qkv, dy, before;  // `before`: what dqkv is added to
-
-  explicit Problem(const AttentionShape& of) : shape(of) {
-    const int64_t count = int64_t{shape.batch} * shape.length * shape.width();
-    qkv = RandomValues<T>(3 * count, 1.0, 1);
-    dy = RandomValues<T>(count, 1.0, 2);
-    before = RandomValues<T>(3 * count, 1.0, 3);
-  }
-};
-
-template <typename T>
-struct Results {
-  std::vector<T> y, dqkv;
-  std::vector<float> log_sums;
-};
-
-enum class Kernels { kFlash, kPlain };
-
-template <typename T>
-Results<T> Compute(const Problem<T>& problem, Kernels kernels, bool sum = false) {
-  const AttentionShape& shape = problem.shape;
-  const auto rows = Size(int64_t{shape.batch} * shape.heads * shape.length);
-  const Array<T> qkv(problem.qkv), dy(problem.dy), y(problem.dy.size());
-  const Array<T> untouched(problem.qkv.size()), added(problem.before);
-  const Array<T>& dqkv = sum ? added : untouched;
-  const Array<float> log_sums(rows), delta(rows);
-  const AttentionBackwardCall<T> call = {
-      qkv.data(), y.data(), log_sums.data(), dy.data(), dqkv.data(), delta.data(), sum};
-  if (kernels == Kernels::kPlain) {
-    EXPECT_EQ(LaunchPlainAttentionForward(shape, qkv.data(), y.data(), log_sums.data(), nullptr),
-              cudaSuccess);
-    EXPECT_EQ(LaunchPlainAttentionBackward(shape, call, nullptr), cudaSuccess);
-  } else if constexpr (std::is_same_v<T, Bf16>) {
-    EXPECT_EQ(LaunchFlashForward(shape, qkv.data(), y.data(), log_sums.data(), nullptr),
-              cudaSuccess);
-    EXPECT_EQ(LaunchFlashBackward(shape, call, nullptr), cudaSuccess);
-  }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  return {y.Read(), dqkv.Read(), log_sums.Read()};
-}
 
 // `tolerance` is of the root of the mean square of what is wanted, and eight times that of any one
 // element.
@@ -68,15 +19,13 @@ template <typename T>
 void ExpectNear(const std::vector<T>& got, const Doubles& want, double tolerance,
                 const char* what) {
   ASSERT_EQ(got.size(), want.size());
-  double squares = 0, errors = 0, largest = 0;
+  double largest = 0;
   for (size_t i = 0; i < want.size(); ++i) {
-    const double error = Value(got[i]) - want[i];
+    const double error = std::abs(Value(got[i]) - want[i]);
     ASSERT_FALSE(std::isnan(error)) << what << ", element " << i;
-    squares += want[i] * want[i];
-    errors += error * error;
-    largest = std::max(largest, std::abs(error) / (1 + std::abs(want[i])));
+    largest = std::max(largest, error / (1 + std::abs(want[i])));
   }
-  EXPECT_LE(std::sqrt(errors), tolerance * std::sqrt(squares) + 1e-7) << what;
+  EXPECT_LE(Difference(ToDoubles(got), want), tolerance) << what;
   EXPECT_LE(largest, 8 * tolerance) << what;
 }
 

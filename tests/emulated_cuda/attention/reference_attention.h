@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/attention_shape.h"
+#include "kernels/attention.h"
 
 namespace engine::cuda_ops::test {
 

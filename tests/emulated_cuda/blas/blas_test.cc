@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/emulated_cuda/device_array.h"
 #include "tests/emulated_cuda/runtime.h"
 #include "tests/support/bfloat16.h"
 #include "tests/support/temp_folder.h"
@@ -27,30 +28,24 @@ using Values = std::vector<double>;
 // Device memory with numbers in float32 or bfloat16.
 class DeviceNumbers {
  public:
-  DeviceNumbers(CudaDevice& device, DType dtype, const Values& values)
-      : device_(device), dtype_(dtype), count_(values.size()) {
-    EXPECT_TRUE(device.Allocate(bytes(), &data_).ok());
-    std::vector<char> raw(bytes());
-    for (size_t i = 0; i < count_; ++i) {
+  DeviceNumbers(DType dtype, const Values& values)
+      : dtype_(dtype), memory_(values.size() * SizeOf(dtype)) {
+    std::vector<char> raw(values.size() * SizeOf(dtype));
+    for (size_t i = 0; i < values.size(); ++i) {
       const auto value = static_cast<float>(values[i]);
       const uint16_t half = test::ToBFloat16(value);
       std::memcpy(&raw[i * SizeOf(dtype)],
                   dtype == DType::kFloat32 ? static_cast<const void*>(&value) : &half,
                   SizeOf(dtype));
     }
-    EXPECT_EQ(cudaMemcpy(data_, raw.data(), raw.size(), cudaMemcpyDefault), cudaSuccess);
+    memory_.Write(raw);
   }
-  ~DeviceNumbers() { device_.Free(data_); }
-  DeviceNumbers(const DeviceNumbers&) = delete;
-  DeviceNumbers& operator=(const DeviceNumbers&) = delete;
 
-  void* data() const { return data_; }
-  size_t bytes() const { return count_ * SizeOf(dtype_); }
+  void* data() const { return memory_.data(); }
   Values Read() const {
-    std::vector<char> raw(bytes());
-    EXPECT_EQ(cudaMemcpy(raw.data(), data_, raw.size(), cudaMemcpyDefault), cudaSuccess);
-    Values values(count_);
-    for (size_t i = 0; i < count_; ++i) {
+    const std::vector<char> raw = memory_.Read();
+    Values values(raw.size() / SizeOf(dtype_));
+    for (size_t i = 0; i < values.size(); ++i) {
       float value = 0;
       uint16_t half = 0;
       std::memcpy(dtype_ == DType::kFloat32 ? static_cast<void*>(&value) : &half,
@@ -61,10 +56,8 @@ class DeviceNumbers {
   }
 
  private:
-  CudaDevice& device_;
   const DType dtype_;
-  const size_t count_;
-  void* data_ = nullptr;
+  emulated_cuda::Array<char> memory_;
 };
 
 // Numbers that both types hold exactly.
@@ -111,6 +104,19 @@ class BlasTest : public ::testing::Test {
             Numbers(product.m + product.n, 3), Numbers(product.m * product.n, 4)};
   }
 
+  // The same on the device; d and aux hold what is there before.
+  struct OnDevice {
+    OnDevice(const MatrixProduct& product, const Operands& of)
+        : a(product.factors, of.a),
+          b(product.factors, of.b),
+          d(product.result, of.before),
+          bias(product.result, of.bias),
+          aux(product.result, of.before),
+          pointers{a.data(), b.data(), d.data(), bias.data(), aux.data()} {}
+    const DeviceNumbers a, b, d, bias, aux;
+    const MatrixOperands pointers;
+  };
+
   // The product, before gelu or its gradient.
   static Values Expected(const MatrixProduct& product, const Operands& operands) {
     const auto [m, n, k] = std::tuple{product.m, product.n, product.k};
@@ -141,21 +147,16 @@ class BlasTest : public ::testing::Test {
   // Whether there is an algorithm; if so, the result is looked at.
   bool Check(const MatrixProduct& product) {
     const Operands operands = OperandsOf(product);
-    const DeviceNumbers a(*device_, product.factors, operands.a);
-    const DeviceNumbers b(*device_, product.factors, operands.b);
-    const DeviceNumbers bias(*device_, product.result, operands.bias);
-    const DeviceNumbers d(*device_, product.result, operands.before);
-    const DeviceNumbers aux(*device_, product.result, operands.before);
-    const MatrixOperands pointers = {a.data(), b.data(), d.data(), bias.data(), aux.data()};
-    const Result<bool> supported = blas_->Fuses(product, pointers, native(), nullptr);
+    const OnDevice on_device(product, operands);
+    const Result<bool> supported = blas_->Fuses(product, on_device.pointers, native(), nullptr);
     EXPECT_TRUE(supported.ok()) << supported.status().message();
     if (!supported.ok() || !*supported) return false;
-    const Status status = blas_->Multiply(product, pointers, native());
+    const Status status = blas_->Multiply(product, on_device.pointers, native());
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_TRUE(stream_->Synchronize(10'000).ok());
     Values want = Expected(product, operands);
     if (product.epilogue == Epilogue::kGeluAuxBias) {
-      ExpectNear(aux.Read(), want, product.result, "aux");
+      ExpectNear(on_device.aux.Read(), want, product.result, "aux");
     }
     for (size_t i = 0; i < want.size(); ++i) {
       const double x = operands.before[i];
@@ -169,9 +170,9 @@ class BlasTest : public ::testing::Test {
       Values sums = Expected({product.m, 1, product.k, product.a_transposed},
                              {operands.a, Values(operands.b.size(), 1)});
       sums.insert(sums.end(), operands.bias.begin() + product.m, operands.bias.end());
-      ExpectNear(bias.Read(), sums, product.result, "bias");
+      ExpectNear(on_device.bias.Read(), sums, product.result, "bias");
     }
-    ExpectNear(d.Read(), want, product.result, "d");
+    ExpectNear(on_device.d.Read(), want, product.result, "d");
     return true;
   }
 
@@ -235,8 +236,8 @@ TEST_F(BlasTest, Tf32RoundsFactors) {
   const double fine = 1 + 0x1p-20;
   for (const bool tf32 : {false, true}) {
     Use({.tf32 = tf32});
-    const DeviceNumbers a(*device_, DType::kFloat32, {fine}), b(*device_, DType::kFloat32, {1}),
-        d(*device_, DType::kFloat32, {0});
+    const DeviceNumbers a(DType::kFloat32, {fine}), b(DType::kFloat32, {1}),
+        d(DType::kFloat32, {0});
     ASSERT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
     ASSERT_TRUE(stream_->Synchronize(10'000).ok());
     EXPECT_EQ(d.Read()[0], tf32 ? 1.0 : fine);
@@ -267,14 +268,12 @@ TEST_F(BlasTest, TheFileDecidesAndElseTheFirstProposal) {
   for (Values* values : {&operands.a, &operands.b}) {  // whose sums depend on their order
     for (double& value : *values) value = std::sin(100 * value);
   }
-  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
-  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
-  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
+  const OnDevice on_device(product, operands);
   const auto multiply = [&](const Blas::Settings& settings) {
     Use(settings);
-    EXPECT_TRUE(blas_->Multiply(product, {a.data(), b.data(), d.data()}, native()).ok());
+    EXPECT_TRUE(blas_->Multiply(product, on_device.pointers, native()).ok());
     EXPECT_TRUE(stream_->Synchronize(10'000).ok());
-    return d.Read();
+    return on_device.d.Read();
   };
   const std::string measured = folder_ / "measured.txt";
   multiply({.tune = Tune::kTime, .tune_file = measured});
@@ -306,10 +305,7 @@ TEST_F(BlasTest, AnEpilogueIsLeftToTheLibraryUnlessStepsAreFaster) {
   const MatrixProduct product = {
       .m = 8, .n = 8, .k = 5000, .epilogue = Epilogue::kBiasGradient, .sum = true};
   const Operands operands = OperandsOf(product);
-  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
-  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
-  const DeviceNumbers bias(*device_, DType::kFloat32, operands.bias);
-  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
+  const OnDevice on_device(product, operands);
   const auto fuses = [&](Tune tune, const char* file, int milliseconds) {
     Use({.tune = tune, .tune_file = folder_ / file});
     const auto steps = [&](const MatrixOperands&) {
@@ -320,14 +316,14 @@ TEST_F(BlasTest, AnEpilogueIsLeftToTheLibraryUnlessStepsAreFaster) {
       EXPECT_EQ(emulated_cuda::Enqueue(native(), sleep), cudaSuccess);
       return Status();
     };
-    return blas_->Fuses(product, {a.data(), b.data(), d.data(), bias.data()}, native(), steps);
+    return blas_->Fuses(product, on_device.pointers, native(), steps);
   };
   EXPECT_TRUE(*fuses(Tune::kOff, "", 0));
   EXPECT_TRUE(*fuses(Tune::kTime, "slow", 20));
   EXPECT_TRUE(*fuses(Tune::kTime, "slow", 0)) << "the file has been asked";
   EXPECT_FALSE(*fuses(Tune::kTime, "fast", 0));
   EXPECT_FALSE(*fuses(Tune::kTime, "fast", 20));
-  EXPECT_EQ(d.Read(), operands.before);
+  EXPECT_EQ(on_device.d.Read(), operands.before);
 }
 
 // The device has not come to the point where the memory is no longer used.
@@ -348,21 +344,19 @@ TEST_F(BlasTest, NothingIsMeasuredInARecording) {
   Use({.tune = Tune::kTime});
   const MatrixProduct product = {.m = 5, .n = 7, .k = 3};
   const Operands operands = OperandsOf(product);
-  const DeviceNumbers a(*device_, DType::kFloat32, operands.a);
-  const DeviceNumbers b(*device_, DType::kFloat32, operands.b);
-  const DeviceNumbers d(*device_, DType::kFloat32, operands.before);
-  const MatrixOperands pointers = {a.data(), b.data(), d.data()};
-  ASSERT_TRUE(*blas_->Fuses(product, pointers, native(), nullptr));  // allocates the workspace
+  const OnDevice on_device(product, operands);
+  ASSERT_TRUE(
+      *blas_->Fuses(product, on_device.pointers, native(), nullptr));  // allocates the workspace
   ASSERT_TRUE(device_->BeginRecording(stream_.get()).ok());
-  EXPECT_TRUE(blas_->Multiply(product, pointers, native()).ok());
+  EXPECT_TRUE(blas_->Multiply(product, on_device.pointers, native()).ok());
   Recording* recording = nullptr;
   ASSERT_TRUE(device_->EndRecording(stream_.get(), &recording).ok());
   const std::unique_ptr<Recording> owned(recording);
   EXPECT_EQ(blas_->measured(), 0);
-  EXPECT_EQ(d.Read(), operands.before);
+  EXPECT_EQ(on_device.d.Read(), operands.before);
   ASSERT_TRUE(recording->Launch(stream_.get()).ok());
   ASSERT_TRUE(stream_->Synchronize(10'000).ok());
-  ExpectNear(d.Read(), Expected(product, operands), DType::kFloat32, "d");
+  ExpectNear(on_device.d.Read(), Expected(product, operands), DType::kFloat32, "d");
 }
 
 }  // namespace

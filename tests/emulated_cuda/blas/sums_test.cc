@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/bias.h"
+#include "kernels/channels.h"
 #include "kernels/embedding.h"
 #include "kernels/flat_math.h"
 #include "kernels/layer_norm.h"
@@ -84,18 +84,18 @@ TEST(CudaSums, UpdatesHaveTheSameBitsInPacksAndOneByOne) {
     const DeviceArray<float> words(std::vector<float>{0.5f, 1e-2f});  // scale, learning rate
     const DeviceArray<uint64_t> step(std::vector<uint64_t>{7});
     const DeviceArray<__nv_bfloat16> rounded(Numbers(room, 5));
-    KernelSpans spans = {};
-    spans.at[0] = {value.data() + offset,
-                   g.data() + offset,
-                   {m.data() + offset, v.data() + offset},
-                   rounded.data() + offset,
-                   words.data(),
-                   static_cast<int64_t>(count),
-                   2.0f,
-                   0.1f};
-    spans.count = 1;
+    UpdateSpans spans;
+    spans.Add({value.data() + offset,
+               g.data() + offset,
+               {m.data() + offset, v.data() + offset},
+               rounded.data() + offset,
+               words.data(),
+               static_cast<int64_t>(count),
+               2.0f,
+               0.1f},
+              kUpdateBlock);
     const KernelRule rule = {0.9f, 0.95f, 1e-8f, 0, true, false};
-    ASSERT_EQ(LaunchUpdate(spans, 2, rule, step.data(), words.data() + 1, nullptr), cudaSuccess);
+    ASSERT_EQ(LaunchUpdate(spans, rule, step.data(), words.data() + 1, nullptr), cudaSuccess);
     const std::vector<float> got = value.Read(), got_m = m.Read(), got_v = v.Read();
     const auto got_rounded = rounded.Read();
     const AdamWCoefficients folded = FoldAdamW(1e-2f * 2.0f, 0.1f, 0.9f, 0.95f, 7);

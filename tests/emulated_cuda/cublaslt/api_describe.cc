@@ -4,7 +4,7 @@
 #include <new>
 #include <span>
 
-#include "tests/emulated_cuda/cublaslt/describe.h"
+#include "tests/emulated_cuda/cublaslt/problem.h"
 
 using emulated_cuda::MatmulDescription;
 using emulated_cuda::MatmulPreference;

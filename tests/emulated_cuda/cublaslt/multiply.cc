@@ -1,46 +1,36 @@
-#include "tests/emulated_cuda/cublaslt/multiply.h"
+// The arithmetic of cublasLtMatmul on the host.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <vector>
+
+#include "tests/emulated_cuda/cublaslt/problem.h"
+#include "tests/support/bfloat16.h"
 
 namespace emulated_cuda {
 namespace {
 
 using Matrix = std::vector<float>;  // column-major, without gaps
 
-uint32_t Bits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return bits;
-}
-float FromBits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 float Load(const void* data, uint32_t type, int64_t index) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];
-  return FromBits(static_cast<uint32_t>(static_cast<const uint16_t*>(data)[index]) << 16);
+  return engine::test::FromBFloat16(static_cast<const uint16_t*>(data)[index]);
 }
 
 void Store(void* data, uint32_t type, int64_t index, float value) {
   if (type == CUDA_R_32F) {
     static_cast<float*>(data)[index] = value;
-    return;
+  } else {
+    static_cast<uint16_t*>(data)[index] = engine::test::ToBFloat16(value);
   }
-  const uint32_t bits = Bits(value);
-  // To nearest, ties to even; a NaN stays one.
-  const uint32_t rounded = std::isnan(value) ? bits | 0x400000u : bits + 0x7fff + (bits >> 16 & 1);
-  static_cast<uint16_t*>(data)[index] = static_cast<uint16_t>(rounded >> 16);
 }
 
 // To nearest, ties away from zero (cvt.rna.tf32.f32 of PTX).
 float ToTf32(float value) {
-  return std::isfinite(value) ? FromBits((Bits(value) + 0x1000u) & ~0x1fffu) : value;
+  const uint32_t rounded = (std::bit_cast<uint32_t>(value) + 0x1000u) & ~0x1fffu;
+  return std::isfinite(value) ? std::bit_cast<float>(rounded) : value;
 }
 
 // op(data), rows x columns, without gaps.

@@ -14,7 +14,6 @@ namespace {
 
 // Few, so that a grid that is made as large as the device stays small.
 constexpr int kMultiprocessors = 4;
-constexpr int kSharedPerBlock = static_cast<int>(emulated_cuda::kMaxSharedBytes);
 constexpr int kDriverVersion = 13000;
 
 bool Exists(int device) {
@@ -59,97 +58,21 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (!Exists(device)) return Leave(cudaErrorInvalidDevice);
   std::memset(properties, 0, sizeof *properties);
   std::snprintf(properties->name, sizeof properties->name, "Emulated GPU (no hardware)");
-  properties->uuid.bytes[0] = static_cast<char>(device + 1);
-  properties->totalGlobalMem = Memory::kDeviceBytes;
-  properties->sharedMemPerBlock = 48 << 10;
-  properties->sharedMemPerBlockOptin = kSharedPerBlock;
-  properties->sharedMemPerMultiprocessor = kSharedPerBlock + 1024;
-  properties->reservedSharedMemPerBlock = 1024;
-  properties->regsPerBlock = properties->regsPerMultiprocessor = 65536;
-  properties->warpSize = static_cast<int>(emulated_cuda::kWarpSize);
-  properties->maxThreadsPerBlock = 1024;
-  properties->maxThreadsPerMultiProcessor = 2048;
-  properties->maxBlocksPerMultiProcessor = 32;
-  for (int i = 0; i < 3; ++i) {
-    properties->maxThreadsDim[i] = i < 2 ? 1024 : 64;
-    properties->maxGridSize[i] = i < 1 ? 2147483647 : 65535;
-  }
   properties->major = 9;
   properties->minor = 0;
   properties->multiProcessorCount = kMultiprocessors;
-  properties->l2CacheSize = 50 << 20;
-  properties->asyncEngineCount = 3;
-  properties->concurrentKernels = 1;
-  properties->unifiedAddressing = 1;
-  properties->canMapHostMemory = 1;
-  properties->memoryPoolsSupported = 1;
-  properties->streamPrioritiesSupported = 1;
-  properties->pciBusID = device + 1;
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   EMULATED_CUDA_ENTER();
   if (!Exists(device)) return Leave(cudaErrorInvalidDevice);
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-    case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY:
-      *value = 1024;
-      break;
-    case cudaDevAttrMaxBlockDimZ:
-      *value = 64;
-      break;
-    case cudaDevAttrMaxGridDimX:
-      *value = 2147483647;
-      break;
-    case cudaDevAttrMaxGridDimY:
-    case cudaDevAttrMaxGridDimZ:
-      *value = 65535;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = 48 << 10;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = kSharedPerBlock;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = kSharedPerBlock + 1024;
-      break;
-    case cudaDevAttrWarpSize:
-      *value = 32;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = kMultiprocessors;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = 2048;
-      break;
-    case cudaDevAttrMaxRegistersPerBlock:
-      *value = 65536;
-      break;
-    case cudaDevAttrL2CacheSize:
-      *value = 50 << 20;
-      break;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
-      break;
-    case cudaDevAttrPciBusId:
-      *value = device + 1;
-      break;
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrStreamPrioritiesSupported:
-    case cudaDevAttrConcurrentKernels:
-      *value = 1;
-      break;
-    default:
-      *value = 0;
-      break;
+  if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) {
+    *value = static_cast<int>(emulated_cuda::kMaxSharedBytes);
+  } else if (attribute == cudaDevAttrMultiProcessorCount) {
+    *value = kMultiprocessors;
+  } else {
+    return Leave(cudaErrorInvalidValue);  // nobody has asked for it yet
   }
   return cudaSuccess;
 }
@@ -168,9 +91,5 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaGetLastError() {
-  return emulated_cuda::LastError(true);
-}
-
-cudaError_t cudaPeekAtLastError() {
-  return emulated_cuda::LastError(false);
+  return emulated_cuda::LastError();
 }

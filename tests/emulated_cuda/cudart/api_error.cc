@@ -1,4 +1,5 @@
-// Names of errors. The texts of the real runtime are longer; only some of them are the same here.
+// Names of the errors that the emulated runtime gives or tests ask for. The texts of the real runtime
+// are longer; only some of them are the same here.
 #include <cuda_runtime_api.h>
 
 namespace {
@@ -9,65 +10,34 @@ struct ErrorName {
   const char* text;
 };
 
+#define EMULATED_CUDA_ERROR(error, text) \
+  { error, #error, text }
 constexpr ErrorName kErrors[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
-    {cudaErrorCudartUnloading, "cudaErrorCudartUnloading", "driver shutting down"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
-     "invalid configuration argument"},
-    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch value"},
-    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
-     "invalid memcpy direction"},
-    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
-     "CUDA driver version is insufficient for CUDA runtime version"},
-    {cudaErrorStubLibrary, "cudaErrorStubLibrary", "CUDA driver is a stub library"},
-    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorInvalidKernelImage, "cudaErrorInvalidKernelImage", "invalid kernel image"},
-    {cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized", "device uninitialized"},
-    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
-     "no kernel image for device"},
-    {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "eccuncorrectable"},
-    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported", "peer access unsupported"},
-    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {cudaErrorIllegalState, "cudaErrorIllegalState", "illegal state"},
-    {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "symbol not found"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
-     "an illegal memory access was encountered"},
-    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "launch out of resources"},
-    {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "launch timeout"},
-    {cudaErrorAssert, "cudaErrorAssert", "assert"},
-    {cudaErrorHardwareStackError, "cudaErrorHardwareStackError", "hardware stack error"},
-    {cudaErrorIllegalInstruction, "cudaErrorIllegalInstruction", "illegal instruction"},
-    {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
-    {cudaErrorInvalidAddressSpace, "cudaErrorInvalidAddressSpace", "invalid address space"},
-    {cudaErrorInvalidPc, "cudaErrorInvalidPc", "invalid pc"},
-    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorNotPermitted, "cudaErrorNotPermitted", "not permitted"},
-    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
-    {cudaErrorSystemNotReady, "cudaErrorSystemNotReady", "system not ready"},
-    {cudaErrorSystemDriverMismatch, "cudaErrorSystemDriverMismatch", "system driver mismatch"},
-    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
-     "stream capture unsupported"},
-    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
-     "stream capture invalidated"},
-    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge", "stream capture merge"},
-    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
-     "stream capture unmatched"},
-    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "stream capture unjoined"},
-    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
-     "stream capture isolation"},
-    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit", "stream capture implicit"},
-    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent", "captured event"},
-    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
-     "stream capture wrong thread"},
-    {cudaErrorTimeout, "cudaErrorTimeout", "timeout"},
-    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
+    EMULATED_CUDA_ERROR(cudaSuccess, "no error"),
+    EMULATED_CUDA_ERROR(cudaErrorInvalidValue, "invalid argument"),
+    EMULATED_CUDA_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    EMULATED_CUDA_ERROR(cudaErrorCudartUnloading, "driver shutting down"),
+    EMULATED_CUDA_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    EMULATED_CUDA_ERROR(cudaErrorInsufficientDriver,
+                        "CUDA driver version is insufficient for CUDA runtime version"),
+    EMULATED_CUDA_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    EMULATED_CUDA_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    EMULATED_CUDA_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    EMULATED_CUDA_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    EMULATED_CUDA_ERROR(cudaErrorIllegalState, "illegal state"),
+    EMULATED_CUDA_ERROR(cudaErrorNotReady, "device not ready"),
+    EMULATED_CUDA_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    EMULATED_CUDA_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureUnsupported, "stream capture unsupported"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureInvalidated, "stream capture invalidated"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureMerge, "stream capture merge"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureUnmatched, "stream capture unmatched"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureUnjoined, "stream capture unjoined"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureIsolation, "stream capture isolation"),
+    EMULATED_CUDA_ERROR(cudaErrorCapturedEvent, "captured event"),
+    EMULATED_CUDA_ERROR(cudaErrorStreamCaptureWrongThread, "stream capture wrong thread"),
 };
+#undef EMULATED_CUDA_ERROR
 
 const ErrorName* Find(cudaError_t error) {
   for (const ErrorName& known : kErrors) {

@@ -1,4 +1,4 @@
-// Kernels: those of tests/emulated_cuda/language.h run, those that nvcc compiled do nothing.
+// Kernels, which tests/emulated_cuda/language.h starts.
 #include <memory>
 
 #include "tests/emulated_cuda/cudart/process.h"
@@ -62,14 +62,6 @@ cudaError_t Launch(cudaStream_t stream, const EmulatedCudaKernel& launch) {
   return Process::Get().Submit(stream, [kernel] { return kernel->Run(); });
 }
 
-struct PushedConfiguration {
-  dim3 grid;
-  dim3 block;
-  size_t shared_bytes = 0;
-  cudaStream_t stream = nullptr;
-};
-thread_local PushedConfiguration t_pushed;
-
 }  // namespace
 
 cudaError_t emulated_cuda_launch(cudaStream_t stream, const EmulatedCudaKernel* kernel) {
@@ -80,77 +72,3 @@ cudaError_t emulated_cuda_launch(cudaStream_t stream, const EmulatedCudaKernel* 
   }
   return Leave(Launch(stream, *kernel));
 }
-
-cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void**, size_t shared_bytes,
-                             cudaStream_t stream) {
-  EMULATED_CUDA_ENTER();
-  if (!IsShape(grid, block, shared_bytes)) return Leave(cudaErrorInvalidConfiguration);
-  if (const cudaError_t error = CheckStream(stream)) return Leave(error);
-  return Leave(Process::Get().Submit(stream, [] { return cudaSuccess; }));
-}
-
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-  EMULATED_CUDA_ENTER();
-  const bool too_much = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
-                        (value < 0 || static_cast<size_t>(value) > kMaxSharedBytes);
-  return Leave(function && !too_much ? cudaSuccess : cudaErrorInvalidValue);
-}
-
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
-  EMULATED_CUDA_ENTER();
-  if (!function) return Leave(cudaErrorInvalidDeviceFunction);
-  *attributes = {};
-  attributes->maxThreadsPerBlock = 1024;
-  attributes->numRegs = 32;
-  attributes->binaryVersion = attributes->ptxVersion = 90;
-  return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks,
-                                                                   const void* function,
-                                                                   int block_size,
-                                                                   size_t shared_bytes, unsigned) {
-  EMULATED_CUDA_ENTER();
-  if (!function || block_size <= 0) return Leave(cudaErrorInvalidValue);
-  *blocks = block_size <= 1024 && shared_bytes <= kMaxSharedBytes ? 1 : 0;
-  return cudaSuccess;
-}
-
-// What the host code calls that nvcc writes.
-extern "C" {
-
-void** __cudaRegisterFatBinary(void*) {
-  static void* handle = nullptr;
-  return &handle;
-}
-void __cudaRegisterFatBinaryEnd(void**) {}
-void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
-                            dim3*, int*) {}
-void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-char __cudaInitModule(void**) {
-  return 1;
-}
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
-                                     CUstream_st* stream) {
-  t_pushed = {grid, block, shared_bytes, stream};
-  return 0;
-}
-cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes,
-                                       void* stream) {
-  *grid = t_pushed.grid;
-  *block = t_pushed.block;
-  *shared_bytes = t_pushed.shared_bytes;
-  *static_cast<cudaStream_t*>(stream) = t_pushed.stream;
-  return cudaSuccess;
-}
-cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
-  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
-  return cudaSuccess;
-}
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
-                               size_t shared_bytes, cudaStream_t stream) {
-  return cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, stream);
-}
-
-}  // extern "C"

@@ -214,16 +214,6 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
       stream, [data, &process] { return process.memory.Free(data, Place::kDevice); }));
 }
 
-uint64_t emulated_cuda_live_bytes() {
-  uint64_t sum = 0;
-  for (int i = 0; i < Process::Get().device_count; ++i) sum += Process::Get().memory.live_bytes(i);
-  return sum;
-}
-
 int emulated_cuda_is_device_range(const void* pointer, size_t size_bytes) {
   return Process::Get().memory.DeviceReaches(pointer, size_bytes);
-}
-
-void emulated_cuda_check_guards() {
-  Process::Get().memory.CheckGuards();
 }

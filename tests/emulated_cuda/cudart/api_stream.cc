@@ -38,19 +38,14 @@ cudaError_t LaunchExecutable(Executable& executable) {
 
 }  // namespace
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int) {
   EMULATED_CUDA_ENTER();
-  return Leave(Process::Get().CreateStream(flags, priority, out));
+  return Leave(Process::Get().CreateStream(flags, out));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
   EMULATED_CUDA_ENTER();
-  return Leave(Process::Get().CreateStream(flags, 0, out));
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* out) {
-  EMULATED_CUDA_ENTER();
-  return Leave(Process::Get().CreateStream(cudaStreamDefault, 0, out));
+  return Leave(Process::Get().CreateStream(flags, out));
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/emulated_cuda/cudart/fail.h"
+#include "tests/support/bfloat16.h"
 
 __thread const EmulatedCudaThread* emulated_cuda_thread = nullptr;
 
@@ -73,12 +74,9 @@ struct ThreadVariables {
 };
 
 float FromBf16(const unsigned char* bytes) {
-  uint16_t high;
-  std::memcpy(&high, bytes, 2);
-  const uint32_t bits = static_cast<uint32_t>(high) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
+  uint16_t bits;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return engine::test::FromBFloat16(bits);
 }
 
 }  // namespace
@@ -164,8 +162,7 @@ void Block::Prepare(const uint3& index) {
     fibers_.Start(i, RunThread, &thread);
   }
   for (Warp& warp : warps_) warp.arrived = 0;
-  barrier_.arrived = 0;
-  barrier_.count = 0;
+  at_barrier_ = 0;
   PoisonShared();
   if (kernel_->checked) accesses_.BeginBlock();
 }
@@ -192,30 +189,15 @@ void Block::RunThread(void* thread_pointer) {
   thread.kernel->run(thread.kernel->arguments);
 }
 
-int Block::Barrier(const char* function, bool predicate) {
-  Thread& thread = current();
-  if (barrier_.arrived == 0) barrier_.function = function;
-  if (!IsSame(barrier_.function, function)) {
-    Fail("thread %s is at %s, others of its block at %s: %s",
-         Text(thread.view.thread_index).c_str(), function, barrier_.function, Where().c_str());
-  }
-  const uint32_t side = barrier_.rendezvous % 2;
-  barrier_.count += predicate ? 1 : 0;
-  if (++barrier_.arrived == count_) {
-    ReleaseBarrier();
+void Block::Barrier() {
+  if (++at_barrier_ == count_) {
+    ++barriers_;
+    at_barrier_ = 0;
+    for (uint32_t i = 0; i < count_; ++i) threads_[i].state = State::kReady;
   } else {
-    thread.state = State::kAtBarrier;
+    current().state = State::kAtBarrier;
   }
   fibers_.Suspend();
-  return static_cast<int>(barrier_.results[side]);
-}
-
-void Block::ReleaseBarrier() {
-  barrier_.results[barrier_.rendezvous % 2] = barrier_.count;
-  ++barrier_.rendezvous;
-  barrier_.arrived = 0;
-  barrier_.count = 0;
-  for (uint32_t i = 0; i < count_; ++i) threads_[i].state = State::kReady;
 }
 
 template <typename Complete>
@@ -307,7 +289,7 @@ void Block::Access(const void* address, size_t size_bytes, bool write, bool alig
   const dim3& grid = kernel_->grid;
   const Thread& thread = current();
   const Moment now = {1 + index_.x + grid.x * (index_.y + grid.y * index_.z), thread.index,
-                      barrier_.rendezvous, WarpOf(thread).barriers};
+                      barriers_, WarpOf(thread).barriers};
   Moment other;
   const char* const error = accesses_.Access(address, size_bytes, write, now, &other);
   if (!error) return;
@@ -382,17 +364,18 @@ void Block::FailDeadlock() const {
     in_warp += state == State::kInWarp;
     if (state == State::kInWarp) warp_function = warps_[i / kWarpSize].function;
   }
-  Fail("deadlock: %u threads have ended, %u wait at %s, %u in functions of warps (%s): %s", ended,
-       at_barrier, at_barrier > 0 ? barrier_.function : "a barrier", in_warp, warp_function,
-       Where().c_str());
+  Fail(
+      "deadlock: %u threads have ended, %u wait at __syncthreads, %u in functions of warps (%s): "
+      "%s",
+      ended, at_barrier, in_warp, warp_function, Where().c_str());
 }
 
 }  // namespace emulated_cuda
 
 using emulated_cuda::Block;
 
-int emulated_cuda_block_barrier(const char* function, int predicate) {
-  return Block::Current().Barrier(function, predicate != 0);
+void emulated_cuda_block_barrier() {
+  Block::Current().Barrier();
 }
 const unsigned char* emulated_cuda_warp_exchange(const char* function, unsigned mask,
                                                  const void* value, size_t size_bytes) {

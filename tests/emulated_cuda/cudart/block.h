@@ -31,7 +31,7 @@ class Block {
 
   // Called by the threads of the block, on their fibers:
   static Block& Current();
-  int Barrier(const char* function, bool predicate);
+  void Barrier();
   const unsigned char* Exchange(const char* function, unsigned mask, const void* value,
                                 size_t size_bytes);
   void MultiplyAdd(float* d, const uint32_t* a, uint32_t b0, uint32_t b1);
@@ -73,13 +73,6 @@ class Block {
     alignas(64) std::array<std::array<Slot, kWarpSize>, 2> values;
     std::array<Product, 2> products;
   };
-  struct BlockBarrier {
-    const char* function = nullptr;
-    uint32_t arrived = 0;
-    uint32_t count = 0;  // of true predicates
-    std::array<uint32_t, 2> results{};
-    uint32_t rendezvous = 0;
-  };
 
   static void RunThread(void* thread);
   Thread& current() const { return *current_; }
@@ -88,7 +81,6 @@ class Block {
   template <typename Complete>
   uint32_t Meet(const char* function, unsigned mask, const void* value, size_t size_bytes,
                 Complete complete);
-  void ReleaseBarrier();
   static void Multiply(const std::array<Slot, kWarpSize>& factors, Product* product);
 
   void Prepare(const uint3& index);
@@ -107,7 +99,8 @@ class Block {
   const EmulatedCudaKernel* kernel_ = nullptr;
   uint32_t count_ = 0;  // threads of a block
   uint3 index_{};
-  BlockBarrier barrier_;
+  uint32_t at_barrier_ = 0;  // threads
+  uint32_t barriers_ = 0;    // counts
   Thread* current_ = nullptr;
   AccessCheck accesses_;
   unsigned char* static_shared_ = nullptr;

@@ -85,11 +85,6 @@ std::vector<Allocation> Memory::All() const {
   return all;
 }
 
-void Memory::CheckGuards() const {
-  std::lock_guard lock(mutex_);
-  for (const auto& [data, allocation] : allocations_) CheckGuards(allocation);
-}
-
 void Memory::CheckGuards(const Allocation& allocation) {
   const auto check = [&](const unsigned char* guard) {
     for (size_t i = 0; i < kGuardBytes; ++i) {
@@ -100,11 +95,6 @@ void Memory::CheckGuards(const Allocation& allocation) {
   };
   check(allocation.data - kGuardBytes);
   check(allocation.data + allocation.size_bytes);
-}
-
-uint64_t Memory::live_bytes(int device) const {
-  std::lock_guard lock(mutex_);
-  return live_bytes_[static_cast<size_t>(device)];
 }
 
 }  // namespace emulated_cuda

@@ -40,10 +40,6 @@ class Memory {
   bool DeviceReaches(const void* pointer, size_t size_bytes) const;
   // In the order of addresses.
   std::vector<Allocation> All() const;
-  // Ends the process if any guard was written to.
-  void CheckGuards() const;
-
-  uint64_t live_bytes(int device) const;
 
   static constexpr uint64_t kDeviceBytes = uint64_t{8} << 30;
   static constexpr size_t kGuardBytes = 256;  // on both sides of every allocation

@@ -11,12 +11,8 @@
 namespace emulated_cuda {
 
 Order Order::FromEnvironment() {
-  const char* text = std::getenv("EMULATED_CUDA_ORDER");
-  return Parse(text ? text : "ascending");
-}
-
-Order Order::Parse(const char* text) {
-  const std::string value = text;
+  const char* const given = std::getenv("EMULATED_CUDA_ORDER");
+  const std::string value = given ? given : "ascending";
   const std::string shuffled = "shuffled:";
   Order order;
   if (value == "descending") {
@@ -25,7 +21,8 @@ Order Order::Parse(const char* text) {
     order.kind_ = Kind::kShuffled;
     order.seed_ = std::strtoull(value.c_str() + shuffled.size(), nullptr, 10);
   } else if (value != "ascending") {
-    Fail("EMULATED_CUDA_ORDER is '%s': must be ascending, descending or shuffled:<seed>", text);
+    Fail("EMULATED_CUDA_ORDER is '%s': must be ascending, descending or shuffled:<seed>",
+         value.c_str());
   }
   return order;
 }

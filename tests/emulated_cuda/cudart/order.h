@@ -12,9 +12,6 @@ namespace emulated_cuda {
 class Order {
  public:
   static Order FromEnvironment();
-  static Order Parse(const char* text);
-
-  bool descending() const { return kind_ == Kind::kDescending; }
 
   // The numbers from 0 to count - 1 in this order; `salt` makes shuffled ones different.
   void Fill(size_t count, uint64_t salt, std::vector<uint32_t>* out) const;

@@ -28,21 +28,8 @@ const char* FaultText() {
 
 // After these a device does nothing any more.
 bool IsSticky(int error) {
-  switch (error) {
-    case cudaErrorECCUncorrectable:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-      return true;
-    default:
-      return false;
-  }
+  return error == cudaErrorIllegalAddress || error == cudaErrorLaunchTimeout ||
+         error == cudaErrorMisalignedAddress || error == cudaErrorLaunchFailure;
 }
 
 thread_local cudaError_t t_last_error = cudaSuccess;
@@ -78,9 +65,9 @@ cudaError_t Leave(cudaError_t error) {
   return error;
 }
 
-cudaError_t LastError(bool reset) {
+cudaError_t LastError() {
   const cudaError_t error = t_last_error;
-  if (reset && !IsSticky(error)) t_last_error = cudaSuccess;
+  if (!IsSticky(error)) t_last_error = cudaSuccess;
   return error;
 }
 
@@ -116,12 +103,11 @@ std::shared_ptr<CUstream_st> Process::FindLocked(cudaStream_t stream) {
   return found == streams_.end() ? nullptr : found->second;
 }
 
-cudaError_t Process::CreateStream(unsigned flags, int priority, cudaStream_t* out) {
+cudaError_t Process::CreateStream(unsigned flags, cudaStream_t* out) {
+  if (flags != cudaStreamNonBlocking) Fail("a stream that waits for the default stream is made");
   std::lock_guard lock(mutex_);
   auto stream = std::make_shared<CUstream_st>();
   stream->device = CurrentDevice();
-  stream->flags = flags;
-  stream->priority = priority;
   stream->queue = std::make_shared<Queue>(&devices[static_cast<size_t>(stream->device)]);
   *out = stream.get();
   streams_[*out] = std::move(stream);
@@ -138,21 +124,6 @@ cudaError_t Process::DestroyStream(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// The default stream and the streams that were made without cudaStreamNonBlocking wait for each
-// other.
-void Process::OrderWithLegacy(CUstream_st& stream) {
-  CUstream_st& legacy = *legacy_[static_cast<size_t>(stream.device)];
-  if (&stream != &legacy) {
-    if ((stream.flags & cudaStreamNonBlocking) != 0 || !legacy.queue->used()) return;
-    stream.queue->PushWait(legacy.queue->PushPoint());
-    return;
-  }
-  for (const auto& [handle, other] : streams_) {
-    const bool waits = other->device == stream.device && !(other->flags & cudaStreamNonBlocking);
-    if (waits && other->queue->used()) legacy.queue->PushWait(other->queue->PushPoint());
-  }
-}
-
 cudaError_t Process::Submit(cudaStream_t handle, Task task) {
   std::lock_guard lock(mutex_);
   const std::shared_ptr<CUstream_st> stream = FindLocked(handle);
@@ -162,7 +133,6 @@ cudaError_t Process::Submit(cudaStream_t handle, Task task) {
     AddNode(*stream, std::move(task));
     return cudaSuccess;
   }
-  OrderWithLegacy(*stream);
   stream->queue->Push(std::move(task));
   return cudaSuccess;
 }
@@ -185,7 +155,6 @@ cudaError_t Process::Synchronize(cudaStream_t handle) {
       return cudaErrorStreamCaptureUnsupported;
     }
     device = stream->device;
-    OrderWithLegacy(*stream);
     point = stream->queue->PushPoint();
   }
   point->Wait();
@@ -228,7 +197,6 @@ cudaError_t Process::Record(cudaEvent_t event, cudaStream_t handle) {
     return cudaSuccess;
   }
   event->capture = nullptr;
-  OrderWithLegacy(*stream);
   event->point = stream->queue->PushPoint();
   return cudaSuccess;
 }

@@ -18,8 +18,6 @@
 
 struct CUstream_st {
   int device = 0;
-  unsigned flags = 0;
-  int priority = 0;
   std::shared_ptr<emulated_cuda::Queue> queue;
   // Guarded by the mutex of the process:
   std::shared_ptr<emulated_cuda::Capture> capture;
@@ -59,7 +57,8 @@ class Process {
   // Null for a stream that does not exist (any more). Null, cudaStreamLegacy: the default stream of
   // the current device.
   std::shared_ptr<CUstream_st> Find(cudaStream_t stream);
-  cudaError_t CreateStream(unsigned flags, int priority, cudaStream_t* out);
+  // Of the kind that neither waits for the default stream nor is waited for; others are not emulated.
+  cudaError_t CreateStream(unsigned flags, cudaStream_t* out);
   cudaError_t DestroyStream(cudaStream_t stream);
 
   // Queues or records.
@@ -90,7 +89,6 @@ class Process {
   Process();
 
   std::shared_ptr<CUstream_st> FindLocked(cudaStream_t stream);
-  void OrderWithLegacy(CUstream_st& stream);
   void AddNode(CUstream_st& stream, Task task);
   cudaError_t Join(CUstream_st& stream, CUevent_st& event);
   std::vector<std::shared_ptr<CUstream_st>> StreamsIn(const Capture& capture);
@@ -108,7 +106,7 @@ cudaError_t EnterWithoutDevice(const char* function);
 cudaError_t Enter(const char* function);
 // At its end: keeps an error for cudaGetLastError.
 cudaError_t Leave(cudaError_t error);
-cudaError_t LastError(bool reset);
+cudaError_t LastError();  // forgets it
 
 int& CurrentDevice();
 

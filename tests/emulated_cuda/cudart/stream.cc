@@ -74,11 +74,6 @@ void Queue::Close() {
   changed_.notify_all();
 }
 
-bool Queue::used() const {
-  std::lock_guard lock(mutex_);
-  return started_;
-}
-
 bool Queue::idle() const {
   std::lock_guard lock(mutex_);
   return open_ == 0;

@@ -47,7 +47,6 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::shared_ptr<Point> PushPoint();
   void PushWait(std::shared_ptr<Point> point);
   void Close();
-  bool used() const;
   bool idle() const;
 
  private:

@@ -6,10 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include "tests/emulated_cuda/nccl/arithmetic.h"
+#include "kit/reduce.h"
 #include "tests/emulated_cuda/runtime.h"
 
 using fake_nccl::Call;
@@ -20,6 +21,38 @@ using fake_nccl::Slot;
 using fake_nccl::SplitRequest;
 
 namespace {
+
+// The element that ncclDataType_t `type` is; nothing for one that the fake does not know.
+std::optional<engine::DType> ElementOf(int32_t type) {
+  switch (type) {
+    case ncclFloat32:
+      return engine::DType::kFloat32;
+    case ncclInt32:
+      return engine::DType::kInt32;
+    case ncclUint8:
+      return engine::DType::kUint8;
+    case ncclBfloat16:
+      return engine::DType::kBFloat16;
+    case ncclFloat16:
+      return engine::DType::kFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// target = sources[0] op sources[1] op ..., from left to right.
+void Reduce(const Call& call, const uint8_t* const* sources, int ranks, size_t count,
+            uint8_t* target) {
+  const auto reduction = call.operation == ncclMax   ? engine::Reduction::kMax
+                         : call.operation == ncclMin ? engine::Reduction::kMin
+                                                     : engine::Reduction::kSum;
+  const engine::kit::ReduceKernels& kernels =
+      engine::kit::kReduceKernels.For(*ElementOf(call.type), reduction);
+  std::vector<uint8_t> sums(count * kernels.accumulator_bytes);
+  kernels.load(sums.data(), sources[0], count);
+  for (int r = 1; r < ranks; ++r) kernels.fold(sums.data(), sources[r], count);
+  kernels.store(target, sums.data(), count);
+}
 
 // FNV-1a over what ranks must have alike.
 uint64_t DigestOf(const std::vector<Operation>& operations) {
@@ -90,7 +123,7 @@ ncclResult_t ncclComm::Collective(Kind kind, const void* send, void* recv, size_
   const Inside inside(*this);
   fake_nccl::Group& group = fake_nccl::CurrentGroup();
   if (phase_ != Phase::kReady) return group.Refuse(ncclInvalidArgument);  // before it was ready
-  if (fake_nccl::SizeOf(type) == 0 || operation > ncclMin || operation == ncclProd) {
+  if (!ElementOf(type) || operation > ncclMin || operation == ncclProd) {
     return group.Refuse(ncclInvalidArgument);
   }
   if (faults_.refuse.Is(rank_, calls_)) return group.Refuse(ncclInvalidUsage);
@@ -279,7 +312,7 @@ void ncclComm::Forget(void* operations) {
 
 void ncclComm::Run(const Operation& operation) {
   const Call& call = operation.call;
-  const size_t size = fake_nccl::SizeOf(static_cast<ncclDataType_t>(call.type));
+  const size_t size = engine::SizeOf(*ElementOf(call.type));
   const size_t bytes = call.count * size;
   const auto kind = static_cast<Kind>(call.kind);
   if (operation.absent) {
@@ -316,9 +349,7 @@ void ncclComm::Run(const Operation& operation) {
           if (slice != rank_) break;
           [[fallthrough]];
         case Kind::kAllReduce:
-          fake_nccl::Reduce(static_cast<ncclDataType_t>(call.type),
-                            static_cast<ncclRedOp_t>(call.operation), sources, ranks_, part / size,
-                            to);
+          Reduce(call, sources, ranks_, part / size, to);
           break;
       }
       if (!Meet()) return;  // stages may be written again

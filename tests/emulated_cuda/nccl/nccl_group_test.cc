@@ -1,15 +1,12 @@
 // Several transfers in one launch.
 #include <gmock/gmock.h>
 
-#include <numeric>
-
 #include "engine/ext/grouped_transfers.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Status TrySubmit(Communicator& communicator, std::span<const Transfer> transfers, Work** work) {
@@ -195,28 +192,6 @@ TEST(NcclGroup, OfWhichOneHangsIsATimeoutOfAll) {
     EXPECT_EQ(status.rank(), -1);
     EXPECT_THAT(status.message(), HasSubstr("group of 3 transfers of 24 kB in all (unit 3, "
                                             "sequence 40) was not done within 300 ms"));
-  });
-}
-
-TEST(NcclGroup, ARankThatDoesNotSubmitItIsNamed) {
-  World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
-  Sums sums({10, 20}, 200);
-  const Status status = RunGroup(world.rank(0), sums.transfers);
-  EXPECT_EQ(status.code(), StatusCode::kTimeout);
-  EXPECT_EQ(status.rank(), 1);
-}
-
-TEST(NcclGroup, AnErrorOfNcclEndsItOnAllRanks) {
-  const Fault fault("error=0@2");
-  OnRanks(2, [&](World& world, int rank) {
-    Status status;
-    for (int i = 0; i < 100000 && status.ok(); ++i) {
-      Sums sums({10, 20});
-      status = RunGroup(world.rank(rank), sums.transfers);
-    }
-    EXPECT_EQ(status.code(), StatusCode::kDevice) << status.message();
-    EXPECT_THAT(status.message(), HasSubstr("unhandled system error"));
   });
 }
 

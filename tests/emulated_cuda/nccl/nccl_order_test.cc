@@ -1,8 +1,4 @@
 // Order between the streams of a user and transfers, and of transfers among themselves.
-#include <latch>
-#include <mutex>
-#include <numeric>
-
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {
@@ -68,45 +64,6 @@ TEST(NcclOrder, AWorldOfOneCopiesInOrderToo) {
   }
 }
 
-TEST(NcclOrder, TransfersEndAndCallBackInTheOrderOfSubmission) {
-  constexpr size_t kCount = 60;
-  struct Ends {
-    std::mutex mutex;
-    std::vector<size_t> order;
-  };
-  using End = std::pair<Ends*, size_t>;
-  World world(kNcclPlugin, 3);
-  ASSERT_TRUE(world.ok());
-  RunRanks(3, [&](int rank) {
-    Ends ends;
-    std::vector<End> contexts(kCount);
-    std::vector<float> data(100);
-    std::vector<Work*> works;
-    for (size_t i = 0; i < kCount; ++i) {
-      contexts[i] = {&ends, i};
-      Transfer transfer = InPlace(data, i);
-      transfer.count = static_cast<int64_t>(i % 4) * 30;
-      works.push_back(MustSubmit(world.rank(rank), transfer));
-      works.back()->OnDone(
-          [](void* context) {
-            const auto& [all, number] = *static_cast<End*>(context);
-            const std::lock_guard lock(all->mutex);
-            all->order.push_back(number);
-          },
-          &contexts[i]);
-    }
-    for (Work* work : works) EXPECT_TRUE(work->WaitHost(30000).ok());
-    ASSERT_TRUE(Eventually([&] {
-      const std::lock_guard lock(ends.mutex);
-      return ends.order.size() == kCount;
-    }));
-    for (Work* work : works) work->Release();
-    std::vector<size_t> expected(kCount);
-    std::iota(expected.begin(), expected.end(), 0);
-    EXPECT_EQ(ends.order, expected) << "rank " << rank;
-  });
-}
-
 TEST(NcclOrder, TheRootOfABroadcastNeedsNoPlaceToReceive) {
   World world(kNcclPlugin, 2);
   ASSERT_TRUE(world.ok());
@@ -120,36 +77,6 @@ TEST(NcclOrder, TheRootOfABroadcastNeedsNoPlaceToReceive) {
                                          .count = 10});
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(data, std::vector<float>(10, 5.0f));
-  });
-}
-
-// As the core makes one for ops that see all ranks.
-TEST(NcclOrder, ASecondCommunicatorOfTheSameRanksIsIndependent) {
-  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  const auto hosts = MakeMemoryHosts(2);
-  RunRanks(2, [&](int rank) {
-    const auto i = static_cast<size_t>(rank);
-    auto first = plugin->Create<Communicator>(*hosts[i]);
-    ASSERT_TRUE(first.ok()) << first.status().message();
-    auto second = plugin->Create<Communicator>(*hosts[i]);
-    ASSERT_TRUE(second.ok()) << second.status().message();
-    // In another order on each rank: they share nothing.
-    Communicator* const order[2] = {first->get(), second->get()};
-    std::vector<float> data[2] = {std::vector<float>(50, 1), std::vector<float>(70, 2)};
-    Work* works[2] = {};
-    for (const size_t n : {i, 1 - i}) {
-      works[n] = MustSubmit(*order[n], InPlace(data[n], 0));
-    }
-    for (const size_t n : {0, 1}) {
-      EXPECT_TRUE(works[n]->WaitHost(30000).ok());
-      works[n]->Release();
-    }
-    EXPECT_EQ(data[0], std::vector<float>(50, 2));
-    EXPECT_EQ(data[1], std::vector<float>(70, 4));
-    second->reset();
-    const Status status = SubmitAndWait(**first, InPlace(data[0], 1));
-    EXPECT_TRUE(status.ok()) << status.message();
   });
 }
 

@@ -44,17 +44,27 @@ inline const char kNcclPlugin[] = ENGINE_TEST_PLUGIN_DIR "/libengine_nccl.so";
 class TestStream final : public Stream {
  public:
   // Of the GPU of a rank.
-  explicit TestStream(int rank);
-  ~TestStream() override;
+  explicit TestStream(int rank) {
+    EXPECT_EQ(cudaSetDevice(rank), cudaSuccess);
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+  }
+  ~TestStream() override { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
 
   Status Record(Event*) noexcept override { return {}; }
   Status Wait(Event*) noexcept override { return {}; }
-  Status Synchronize(int64_t) noexcept override;
+  Status Synchronize(int64_t) noexcept override {
+    return cudaStreamSynchronize(stream_) == cudaSuccess
+               ? Status()
+               : Status::Error(StatusCode::kDevice, "the fake runtime failed");
+  }
   void* native() noexcept override { return stream_; }
-  cudaStream_t get() const { return stream_; }
 
   // Queues work that lasts until `gate` is true.
-  void Hold(std::atomic<bool>* gate);
+  void Hold(std::atomic<bool>* gate) {
+    Do([gate] {
+      while (!gate->load()) std::this_thread::yield();
+    });
+  }
   // Queues the filling of `data` with `value`.
   void Fill(std::vector<float>* data, float value) {
     Do([=] { data->assign(data->size(), value); });
@@ -65,7 +75,11 @@ class TestStream final : public Stream {
   }
 
  private:
-  void Do(std::function<void()> work);
+  void Do(std::function<void()> work) {
+    using Work = std::function<void()>;
+    const auto run = [](void* kept) { (*std::unique_ptr<Work>(static_cast<Work*>(kept)))(); };
+    EXPECT_EQ(cudaLaunchHostFunc(stream_, run, new Work(std::move(work))), cudaSuccess);
+  }
 
   cudaStream_t stream_ = nullptr;
 };
@@ -78,7 +92,11 @@ class Fault {
 };
 
 // What Create of rank 0 in a world of one says.
-Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options);
+inline Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options) {
+  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
+  if (!plugin.ok()) return plugin.status();
+  return plugin->Create<Communicator>(host, options).status();
+}
 
 // Runs body(world, rank) for all ranks of a world.
 template <typename Body>

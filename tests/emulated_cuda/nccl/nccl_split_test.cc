@@ -1,8 +1,6 @@
 // Communicators of some of the ranks, split from that of all.
 #include <gmock/gmock.h>
 
-#include <numeric>
-
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/sub_groups.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
@@ -10,7 +8,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Child = std::unique_ptr<Communicator>;
 
@@ -153,27 +150,24 @@ TEST(NcclSplit, ParentAndChildWorkAtTheSameTime) {
   });
 }
 
-TEST(NcclSplit, AnAbortOfTheParentDoesNothingToTheChild) {
-  OnRanks(2, [&](World& world, int rank) {
-    const Child child = MustSplit(world.rank(rank), 0, rank);
-    ASSERT_NE(child, nullptr);
-    world.rank(rank).Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
-    EXPECT_STREQ(ErrorOfSplit(world.rank(rank)).message(), "the disk is full");
-    ExpectSum(*child, 1, 2);
-    world.Destroy(rank);
-    ExpectSum(*child, 2, 4);
-  });
-}
-
-TEST(NcclSplit, AnAbortOfTheChildDoesNothingToTheParent) {
-  OnRanks(2, [&](World& world, int rank) {
-    Child child = MustSplit(world.rank(rank), 0, rank);
-    ASSERT_NE(child, nullptr);
-    child->Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
-    ExpectSum(world.rank(rank), 1, 2);
-    child.reset();
-    ExpectSum(world.rank(rank), 2, 4);
-  });
+TEST(NcclSplit, AnAbortOfParentOrChildDoesNothingToTheOther) {
+  for (const bool of_parent : {true, false}) {
+    OnRanks(2, [&](World& world, int rank) {
+      Child child = MustSplit(world.rank(rank), 0, rank);
+      ASSERT_NE(child, nullptr);
+      Communicator& aborted = of_parent ? world.rank(rank) : *child;
+      Communicator& other = of_parent ? *child : world.rank(rank);
+      aborted.Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
+      EXPECT_STREQ(ErrorOfSplit(aborted).message(), "the disk is full");
+      ExpectSum(other, 1, 2);
+      if (of_parent) {
+        world.Destroy(rank);
+      } else {
+        child.reset();
+      }
+      ExpectSum(other, 2, 4);
+    });
+  }
 }
 
 // Of the group they would be 0 and 1.
@@ -216,16 +210,6 @@ TEST(NcclSplit, ARankThatDoesNotComeIsNamedAtTheDeadline) {
           << "the order of ranks is broken";
     });
   }
-}
-
-TEST(NcclSplit, ThatNcclDoesNotEndIsGivenUpAtTheDeadline) {
-  const Fault fault("split");
-  const Promptly promptly;
-  OnRanks(2, {{"rendezvous_timeout_ms", kDeadlineMs}}, [&](World& world, int rank) {
-    const Status status = ErrorOfSplit(world.rank(rank));
-    EXPECT_EQ(status.code(), StatusCode::kRendezvous) << status.message();
-    EXPECT_THAT(status.message(), HasSubstr("all 2 ranks have come"));
-  });
 }
 
 TEST(NcclSplit, ARankThatAbortsMeanwhileEndsItForAll) {

@@ -44,7 +44,8 @@ struct Shared {
 // A view of it by one rank.
 class Segment {
  public:
-  // Makes a new one under a name that nobody has; empty on failure.
+  // Makes a new one under a name that nobody has, which begins with this process; empty on failure.
+  // What killed processes have left is removed first.
   static std::string MakeName();
   // Null when there is none of that name.
   static std::unique_ptr<Segment> Join(const std::string& name, int rank);

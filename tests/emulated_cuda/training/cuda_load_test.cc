@@ -1,5 +1,5 @@
-// The real cuda_ops on a machine without a GPU: that it loads, shows one symbol, needs no driver to
-// be loaded, and says in one sentence why it cannot be used. No fakes.
+// The plugins for GPUs as they are delivered, without fakes: what they need, what they show, and what
+// they say on a machine without a GPU.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
@@ -7,68 +7,71 @@
 #include <cstdio>
 #include <string>
 
-#include "tests/support/engine_process.h"
-#include "tests/support/temp_folder.h"
+#include "tests/conformance/plugin_under_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::string OutputOf(const std::string& command) {
-  std::string text;
+  std::string output;
   FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return text;
+  if (pipe == nullptr) return output;
   std::array<char, 4096> buffer;
   while (const size_t size = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    text.append(buffer.data(), size);
+    output.append(buffer.data(), size);
   }
   EXPECT_EQ(pclose(pipe), 0) << command;
-  return text;
+  return output;
 }
 
-TEST(CudaLoad, ShowsTheDescriptorAndNothingElse) {
-  const std::string symbols = OutputOf(NM " -D --defined-only " CUDA_PLUGIN);
-  EXPECT_THAT(symbols, HasSubstr(" engine_plugin_v1"));
+class CudaLoad : public ::testing::TestWithParam<const char*> {
+ protected:
+  const std::string path_ = PluginPaths({GetParam()}).front();
+};
+
+TEST_P(CudaLoad, ShowsTheDescriptorAndNothingElse) {
+  const std::string symbols = OutputOf(NM " -D --defined-only --format=posix " + path_);
   EXPECT_EQ(std::count(symbols.begin(), symbols.end(), '\n'), 1) << symbols;
+  EXPECT_EQ(symbols.rfind("engine_plugin_v1 ", 0), 0u) << symbols;
 }
 
-TEST(CudaLoad, NeedsTheRuntimeAndNoDriver) {
-  const std::string needed = OutputOf(READELF " -d " CUDA_PLUGIN);
+TEST_P(CudaLoad, NeedsTheRuntimeAndNeitherTheDriverNorWhatIsOpenedAtRunTime) {
+  const std::string needed = OutputOf(READELF " -d " + path_);
   EXPECT_THAT(needed, HasSubstr("[libcudart.so."));
-  EXPECT_THAT(needed, HasSubstr("[libcublasLt.so."));
   for (const char* absent : {"[libcuda.so", "[libcudnn", "[libnccl", "[libcublas.so"}) {
     EXPECT_THAT(needed, Not(HasSubstr(absent)));
   }
 }
 
-TEST(CudaLoad, LoadsAndUnloads) {
-  void* library = dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+TEST_P(CudaLoad, LoadsAndUnloads) {
+  void* library = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
-  EXPECT_NE(dlsym(library, "engine_plugin_v1"), nullptr);
   EXPECT_EQ(dlclose(library), 0);
-  EXPECT_EQ(dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_NOLOAD), nullptr) << "it stays in memory";
+  EXPECT_EQ(dlopen(path_.c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr) << "it stays in memory";
 }
 
-// Where there is a driver this is not the place to run it: tests/gpu is.
-TEST(CudaLoad, WithoutADriverARunEndsWithOneSentence) {
+// Where there is a driver this is not the place to run them: tests/gpu is.
+TEST_P(CudaLoad, SaysWhatIsMissingOnAMachineWithoutADriver) {
   if (void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
     dlclose(driver);
     GTEST_SKIP() << "this machine has a driver";
   }
-  TempFolder folder;
-  folder.Write("run.pbtxt",
-               "model { mlp { hidden: [16] } } data { synthetic {} }\n"
-               "train { steps: 1 global_batch: 8 }\n"
-               "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cuda_ops\"]\n");
-  const Outcome outcome = RunEngine(folder.path(), {"run", "run.pbtxt"});
-  EXPECT_EQ(outcome.exit_code, 79);
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("needs an NVIDIA driver for CUDA"));
-  EXPECT_THAT(outcome.err, HasSubstr("or choose cpu_ops"));
+  const auto plugin = PluginUnderTest::Load(path_);
+  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  SingleHost host;
+  const Status status = plugin->Create<Object>(host).status();
+  EXPECT_EQ(status.code(), StatusCode::kPlugin);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr(GetParam()), HasSubstr("needs an NVIDIA driver for CUDA"),
+                    HasSubstr("install the driver, or choose")));
 }
 
+INSTANTIATE_TEST_SUITE_P(, CudaLoad, ::testing::Values(CUDA_PLUGINS),
+                         [](const auto& test) { return std::string(test.param); });
+
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -1,11 +1,11 @@
 // Training with the ops of cuda_ops on emulated CUDA: what comes out is what cpu_ops gives, the
 // same bits come out whatever the way, and what goes wrong is told in one sentence.
-#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "tests/emulated_cuda/engine_runs.h"
+#include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {
@@ -30,14 +30,6 @@ class CudaTraining : public EngineRuns {
     more.insert(more.begin(), {"--plugins", "cuda_ops", "--set", "cuda_ops.tune=off"});
     return more;
   }
-
-  static void ExpectNear(const std::vector<double>& got, const std::vector<double>& want,
-                         double tolerance) {
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i])) << "loss " << i;
-    }
-  }
 };
 
 TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
@@ -45,9 +37,11 @@ TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
     SCOPED_TRACE(config);
     const std::vector<double> expected = Losses(config, {});
     EXPECT_LT(expected.back(), expected.front());
-    ExpectNear(Losses(config, Cuda()), expected, 3e-4);
-    ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=tf32"})), expected, 5e-3);
-    ExpectNear(Losses(config, Cuda({"--set", "cuda_ops.precision=bf16"})), expected, 2e-2);
+    for (const auto& [precision, tolerance] :
+         {std::pair("float32", 3e-4), std::pair("tf32", 5e-3), std::pair("bf16", 2e-2)}) {
+      const std::string set = std::string("cuda_ops.precision=").append(precision);
+      ExpectSameLosses(Losses(config, Cuda({"--set", set})), expected, tolerance, precision);
+    }
   }
 }
 
@@ -83,29 +77,22 @@ TEST_F(CudaTraining, RecordedStepsAreRefusedWhereTheyCannotBe) {
 }
 
 TEST_F(CudaTraining, MicroBatchesAddUp) {
-  ExpectNear(Losses("gpt.pbtxt", Cuda({"--set", "train.micro_batches=2"})),
-             Losses("gpt.pbtxt", Cuda()), 1e-4);
+  ExpectSameLosses(Losses("gpt.pbtxt", Cuda({"--set", "train.micro_batches=2"})),
+                   Losses("gpt.pbtxt", Cuda()), 1e-4, "micro-batches");
 }
 
+// A checkpoint does not know the device: it goes on on the CPU too.
 TEST_F(CudaTraining, AResumedRunGivesTheBitsOfTheUninterruptedOne) {
   const Words whole = {"--set", "train.evaluate_every=-1"};
-  const std::vector<double> expected = Losses("gpt.pbtxt", Cuda(whole));
+  const Words resumed = {"--set", "train.evaluate_every=-1", "--resume", "half.safetensors"};
+  const std::vector<double> on_gpu = Losses("gpt.pbtxt", Cuda(whole));
+  const std::vector<double> on_cpu = Losses("gpt.pbtxt", whole);
   Losses("gpt.pbtxt", Cuda({"--set", "train.evaluate_every=-1", "--set", "train.steps=3", "--set",
                             "output.checkpoint=half.safetensors"}));
-  const std::vector<double> rest = Losses(
-      "gpt.pbtxt", Cuda({"--set", "train.evaluate_every=-1", "--resume", "half.safetensors"}));
-  ASSERT_EQ(rest.size(), 3u);
-  EXPECT_EQ(rest, std::vector<double>(expected.begin() + 3, expected.end()));
-}
-
-// A checkpoint does not know the device.
-TEST_F(CudaTraining, ACheckpointOfTheGpuGoesOnOnTheCpu) {
-  const std::vector<double> expected = Losses("gpt.pbtxt", {"--set", "train.evaluate_every=-1"});
-  Losses("gpt.pbtxt", Cuda({"--set", "train.evaluate_every=-1", "--set", "train.steps=3", "--set",
-                            "output.checkpoint=half.safetensors"}));
-  const std::vector<double> rest =
-      Losses("gpt.pbtxt", {"--set", "train.evaluate_every=-1", "--resume", "half.safetensors"});
-  ExpectNear(rest, std::vector<double>(expected.begin() + 3, expected.end()), 1e-4);
+  const std::vector<double> rest = Losses("gpt.pbtxt", Cuda(resumed));
+  EXPECT_EQ(rest, std::vector<double>(on_gpu.begin() + 3, on_gpu.end()));
+  ExpectSameLosses(Losses("gpt.pbtxt", resumed),
+                   std::vector<double>(on_cpu.begin() + 3, on_cpu.end()), 1e-4, "on the CPU");
 }
 
 TEST_F(CudaTraining, ACommunicatorOfHostMemoryIsRefused) {

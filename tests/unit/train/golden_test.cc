@@ -1,8 +1,9 @@
-// Both models against the numbers of tests/golden/make_golden.py: logits, loss, every gradient, and
-// ten steps of training with each recipe.
+// Models against the numbers of tests/golden/make_golden.py and make_conv_golden.py: logits, loss,
+// every gradient, and ten steps of training with each recipe.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -15,12 +16,44 @@
 namespace engine::test {
 namespace {
 
-constexpr char kMlp[] =
-    "model { mlp { hidden: [16, 16] } } data { synthetic {} }\n"
-    "train { steps: 10 global_batch: 7 }\n";
-constexpr char kGpt[] =
-    "model { gpt { layers: 2 width: 16 heads: 2 } } data { text { path: \"none\" } }\n"
-    "train { steps: 10 global_batch: 3 }\n";
+const struct Model {
+  std::string name, config;
+  ModelInputs inputs;
+} kModels[] = {{"mlp",
+                "model { mlp { hidden: [16, 16] } } data { synthetic {} }\n"
+                "train { steps: 10 global_batch: 7 }\n",
+                {.input_shape = {12}, .target_shape = {}, .classes = 5, .max_samples = 7}},
+               {"gpt",
+                "model { gpt { layers: 2 width: 16 heads: 2 } } data { text { path: \"none\" } }\n"
+                "train { steps: 10 global_batch: 3 }\n",
+                {.input_shape = {8},
+                 .input_dtype = DType::kInt32,
+                 .target_shape = {8},
+                 .classes = 17,
+                 .max_samples = 3}},
+               {"conv",
+                R"(
+model { net {
+  layer { to_channels_last {} }
+  layer { conv2d { channels: 20 kernel: 3 } }
+  layer { relu {} }
+  layer { max_pool { kernel: 3 stride: 2 padding: 1 } }
+  layer { conv2d { channels: 33 kernel: 3 stride: 2 bias: false } }
+  layer { relu {} }
+  layer { avg_pool { kernel: 2 stride: 1 } }
+  layer { residual { layer { conv2d { channels: 33 kernel: 3 } } } }
+  layer { global_avg_pool {} }
+  layer { linear { units: 4 } }
+} }
+data { synthetic {} } train { steps: 10 global_batch: 5 }
+)",
+                {.input_shape = {3, 9, 8}, .target_shape = {}, .classes = 4, .max_samples = 5}}};
+
+const Model& ModelOf(const std::string& name) {
+  return *std::find_if(std::begin(kModels), std::end(kModels),
+                       [&](const Model& model) { return model.name == name; });
+}
+
 constexpr char kClip[] = "clip_norm { max_norm: 0.5 }\n";
 
 struct Recipe {
@@ -40,14 +73,17 @@ struct Tolerances {
   double final_factor;             // of final_tolerance; 0: not compared
 };
 
+bool IsBFloat16UnderTest() {
+  return OpsOptionsUnderTest().find("bf16") != std::string::npos;
+}
+
 // Float32 gives each loss to about 1e-6. The scale of clip_norm is exact where PyTorch's is 2e-6
 // less. A device sums in another order and its exponentials are wrong by 1e-7 (2 + |x|): AdamW,
 // which divides by the gradient, makes 4e-5 of the norms out of that. Numbers of bfloat16 have a
 // relative error of 2^-9 after each op; after that many the sign of a small gradient is chance, and
 // where AdamW has moved a parameter too.
 Tolerances TolerancesUnderTest() {
-  if (OpsOptionsUnderTest().find("bf16") != std::string::npos)
-    return {4e-2, 4e-3, 6e-2, 4e-2, 0, 0};
+  if (IsBFloat16UnderTest()) return {4e-2, 4e-3, 6e-2, 4e-2, 0, 0};
   if (OpsUnderTest() == "cpu_ops") return {1e-5, 1e-5, 2e-5, 1e-5, 1e-4, 1};
   return {1e-5, 1e-5, 2e-5, 5e-5, 5e-4, 5};
 }
@@ -58,14 +94,14 @@ const Recipe kRecipes[] = {
      1e-5},
     {"adamw", "gpt", "", "adamw", "adamw { weight_decay: 0.1 }", 0.01f, 1e-4},
     {"adamw_clip", "gpt", ", \"clip_norm\"", "adamw", "adamw { weight_decay: 0.1 }", 0.01f, 0},
+    {"sgd", "conv", "", "sgd", "sgd { momentum: 0.9 weight_decay: 0.01 }", 0.1f, 1e-5},
     {"sgd_clip", "gpt", ", \"clip_norm\"", "sgd", "sgd { momentum: 0.9 }", 0.1f, 0},
 };
 
 std::string ConfigOf(const Recipe& recipe, const char* scheduler) {
-  const std::string model = recipe.model == std::string("mlp") ? kMlp : kGpt;
-  return model + kClip + OpsOptionsUnderTest() + recipe.options + "\nplugins: [\"null\", \"" +
-         scheduler + "\", \"" + recipe.optimizer + "\", \"" + OpsUnderTest() + "\"" + recipe.hooks +
-         "]\n";
+  return ModelOf(recipe.model).config + kClip + OpsOptionsUnderTest() + recipe.options +
+         "\nplugins: [\"null\", \"" + scheduler + "\", \"" + recipe.optimizer + "\", \"" +
+         OpsUnderTest() + "\"" + recipe.hooks + "]\n";
 }
 
 // A model with the initial parameters of its file, and the one batch of that file.
@@ -75,12 +111,7 @@ class Golden {
     ENGINE_ASSIGN_OR_RETURN(file_, checkpoint::SafetensorsFile::Open(
                                        GoldenFile(std::string(recipe.model) + ".safetensors")));
     ENGINE_ASSIGN_OR_RETURN(rank_, SingleRank::Make(ConfigOf(recipe, scheduler)));
-    const bool mlp = recipe.model == std::string("mlp");
-    const ModelInputs inputs{.input_shape = mlp ? Shape{12} : Shape{8},
-                             .input_dtype = mlp ? DType::kFloat32 : DType::kInt32,
-                             .target_shape = mlp ? Shape{} : Shape{8},
-                             .classes = mlp ? 5 : 17,
-                             .max_samples = mlp ? 7 : 3};
+    const ModelInputs& inputs = ModelOf(recipe.model).inputs;
     samples_ = inputs.max_samples;
     ENGINE_ASSIGN_OR_RETURN(executor_, rank_->MakeExecutor(inputs));
     for (size_t i = 0; i < memory().graph().parameters.size(); ++i) {
@@ -143,7 +174,14 @@ class Golden {
   int64_t samples_ = 0;
 };
 
-class GoldenModel : public ::testing::TestWithParam<Recipe> {};
+class GoldenModel : public ::testing::TestWithParam<Recipe> {
+ protected:
+  void SetUp() override {
+    if (IsBFloat16UnderTest() && GetParam().model == std::string("conv")) {
+      GTEST_SKIP() << "rounded values have another largest, which gets the gradient of max_pool";
+    }
+  }
+};
 
 std::string NameOf(const ::testing::TestParamInfo<Recipe>& info) {
   return std::string(info.param.model) + "_" + info.param.name;

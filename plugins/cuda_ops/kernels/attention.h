@@ -1,5 +1,8 @@
-// What the kernels of attention work on.
+// The kernels of attention, and what they work on.
 #pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
@@ -48,5 +51,41 @@ struct AttentionBackwardCall {
   float* delta = nullptr;  // scratch, (batch, heads, length): sum over a row of y dy
   bool sum = false;        // add to dqkv
 };
+
+// Flash attention in bfloat16: any length, causal or not.
+
+// Whether the flash kernels know heads of this size. They also want qkv, y and their gradients to
+// be aligned to 16 bytes.
+constexpr bool IsFlashHeadSize(int64_t head_size) noexcept {
+  return head_size == 64 || head_size == 128;
+}
+
+// y = softmax(q k' / sqrt(head_size)) v. log_sums (batch, heads, length), unless null, becomes the
+// logarithm of the sum of the exponentials of each row of scores.
+// FlashAttention-2 (Dao, arXiv:2307.08691): a block owns a tile of queries and visits tiles of
+// keys.
+cudaError_t LaunchFlashForward(const AttentionShape& shape, const __nv_bfloat16* qkv,
+                               __nv_bfloat16* y, float* log_sums, cudaStream_t stream) noexcept;
+
+// Without atomics, so in one order: a block owns a tile of keys and visits tiles of queries for dk
+// and dv; another owns a tile of queries and visits tiles of keys for dq. Both recompute the
+// probabilities.
+cudaError_t LaunchFlashBackward(const AttentionShape& shape,
+                                const AttentionBackwardCall<__nv_bfloat16>& call,
+                                cudaStream_t stream) noexcept;
+
+// The largest head of the kernels below: what the rows of one warp take in shared memory.
+constexpr int64_t kMaxPlainHeadSize = 1024;
+
+// The same in float or bfloat16, for other heads and other alignments.
+
+template <typename T>
+cudaError_t LaunchPlainAttentionForward(const AttentionShape& shape, const T* qkv, T* y,
+                                        float* log_sums, cudaStream_t stream) noexcept;
+
+template <typename T>
+cudaError_t LaunchPlainAttentionBackward(const AttentionShape& shape,
+                                         const AttentionBackwardCall<T>& call,
+                                         cudaStream_t stream) noexcept;
 
 }  // namespace engine::cuda_ops
