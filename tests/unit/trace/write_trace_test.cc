@@ -50,7 +50,7 @@ TEST_F(WriteRunTraceTest, BringsAllRanksIntoOneFile) {
 
 TEST_F(WriteRunTraceTest, SendsLargeTimelinesInParts) {
   RankTimeline large = TwoLayerRun(1, 1);
-  large.tasks[0].name.assign(9 << 20, 'x');
+  large.tasks[0].name.assign(5 << 20, 'x');  // two parts
   const launch::LaunchOutcome outcome = RunThreads(2, [&](base::RankContext& rank) {
     return run::WriteRunTrace(path_, rank, rank.info.rank == 1 ? large : RankTimeline(), {}, 20000);
   });
