@@ -8,10 +8,10 @@
 #include "app/cli/commands.h"
 #include "app/data/dataset_source.h"
 #include "app/launch/log.h"
+#include "app/model/model_graph.h"
 #include "app/run/generate.h"
 #include "app/run/training.h"
 #include "core/train/evaluate.h"
-#include "core/train/run_model.h"
 
 namespace engine::cli {
 namespace {
@@ -23,14 +23,14 @@ struct TrainedModel {
 };
 
 Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
-                               const config::Config& config, const graph::ModelRequest& request,
+                               const config::Config& config, const model::ModelRequest& request,
                                base::RankContext& rank) {
   TrainedModel model;
   rank.log = launch::MemberLog(rank.info);
   ENGINE_ASSIGN_OR_RETURN(model.plugins, plugin::RankPlugins::Create(config.plugins(), rank));
-  const graph::OpFactory& factory = model.plugins->op_factory();
+  const plugin::OpFactory& factory = model.plugins->op_factory();
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
-                          train::BuildGraph(config.run(), rank, request, factory));
+                          model::BuildGraph(config.run(), rank, request, factory));
   exec::FlatLayout layout = exec::InferenceLayout(graph);
   graph::Program program = graph::ForwardProgram(graph);
   ENGINE_ASSIGN_OR_RETURN(
@@ -80,7 +80,7 @@ int SampleCommand(const CheckpointFlags& flags, const command::Environment& envi
         }
         ENGINE_ASSIGN_OR_RETURN(
             const TrainedModel model,
-            LoadModel(checkpoint, config, train::RequestFor(data.info(), 1, false), rank));
+            LoadModel(checkpoint, config, model::RequestFor(data.info(), 1, false), rank));
         const run::GenerateOptions options{.bytes = flags.bytes,
                                            .temperature = flags.temperature,
                                            .top_k = flags.top_k,
@@ -104,7 +104,7 @@ int EvalCommand(const CheckpointFlags& flags, const command::Environment& enviro
         const int64_t at_once = run.train.SamplesAtOnce(batch);
         ENGINE_ASSIGN_OR_RETURN(
             const TrainedModel model,
-            LoadModel(checkpoint, config, train::RequestFor(data.info(), at_once, true), rank));
+            LoadModel(checkpoint, config, model::RequestFor(data.info(), at_once, true), rank));
         ENGINE_ASSIGN_OR_RETURN(
             const train::EvaluationReport report,
             train::EvaluateModel(*model.memory, nullptr, data,

@@ -9,11 +9,11 @@
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/retention.h"
 #include "app/data/dataset_source.h"
+#include "app/model/model_graph.h"
 #include "app/run/generate.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
 #include "core/train/agree.h"
-#include "core/train/run_model.h"
 
 namespace engine::run {
 namespace {
@@ -65,10 +65,10 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
 Status ShowText(const config::Config& config, base::RankContext& rank, RunObserver& observer,
                 train::Trainer& trainer) {
   const train::RunConfig& run = config.run();
-  const graph::OpFactory& ops = trainer.plugins().op_factory();
+  const plugin::OpFactory& ops = trainer.plugins().op_factory();
   ENGINE_ASSIGN_OR_RETURN(
       graph::Graph graph,
-      train::BuildGraph(run, rank, train::RequestFor(trainer.data(), 1, false), ops));
+      model::BuildGraph(run, rank, model::RequestFor(trainer.data(), 1, false), ops));
   exec::FlatLayout layout = exec::InferenceLayout(graph);
   graph::Program program = graph::ForwardProgram(graph);
   ENGINE_ASSIGN_OR_RETURN(
@@ -100,9 +100,14 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
                                                     const std::string& resume) {
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
-  train::TrainerParts parts{.data = std::make_unique<data::DatasetSource>(run, rank),
-                            .observer = observer,
-                            .metrics = std::move(metrics)};
+  train::TrainerParts parts{
+      .data = std::make_unique<data::DatasetSource>(run, rank),
+      .build_graph =
+          [&](const DatasetInfo& data, int64_t samples, const plugin::OpFactory& ops) {
+            return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
+          },
+      .observer = observer,
+      .metrics = std::move(metrics)};
   if (!resume.empty()) {
     parts.restore = [&, resume](exec::Executor& executor, const train::RunState& now) {
       return Restore(resume, run, rank, executor, now);

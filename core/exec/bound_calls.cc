@@ -32,7 +32,7 @@ void BoundCalls::AddView(std::vector<TensorView>* views, const TensorView& view,
   views->push_back(view);
 }
 
-Status BoundCalls::Bind(const graph::OpFactory& factory) {
+Status BoundCalls::Bind(const plugin::OpFactory& factory) {
   bound_.resize(memory_.program_.instructions.size());
   for (size_t k = 0; k < bound_.size(); ++k) {
     const graph::Instruction& instruction = memory_.program_.instructions[k];
@@ -55,7 +55,7 @@ Status BoundCalls::Bind(const graph::OpFactory& factory) {
 }
 
 // target += source, by the op that every library of ops has for it. In place.
-Status BoundCalls::BindAdd(const graph::OpFactory& factory, const graph::Instruction& instruction,
+Status BoundCalls::BindAdd(const plugin::OpFactory& factory, const graph::Instruction& instruction,
                            Bound* bound) {
   const graph::ValueId of = memory_.program_.gradients[instruction.target].of;
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Op> op, factory("accumulate", {}));

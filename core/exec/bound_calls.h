@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "core/graph/builder.h"
 #include "core/graph/program.h"
 #include "engine/op.h"
 
@@ -28,7 +27,7 @@ class BoundCalls {
   explicit BoundCalls(const ModelMemory& memory) : memory_(memory) {}
 
   // `factory` makes the op "accumulate". [setup]
-  Status Bind(const graph::OpFactory& factory);
+  Status Bind(const plugin::OpFactory& factory);
   // kConfig names the layer and the parameter of a backward instruction that cannot add to a
   // gradient (CallContext::adds). [setup]
   Status CheckCanAdd() const;
@@ -56,7 +55,7 @@ class BoundCalls {
   };
 
   TensorView ViewOfGradient(graph::GradientId gradient) const;
-  Status BindAdd(const graph::OpFactory& factory, const graph::Instruction& instruction,
+  Status BindAdd(const plugin::OpFactory& factory, const graph::Instruction& instruction,
                  Bound* bound);
   void BindNode(const graph::Instruction& instruction, Bound* bound);
   void AddView(std::vector<TensorView>* views, const TensorView& view, graph::ValueId of);

@@ -28,7 +28,7 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
       updates_(UpdateStrategy::Choose(plugins, options_)) {}
 
 Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,
-                                                   const graph::OpFactory& factory,
+                                                   const plugin::OpFactory& factory,
                                                    base::Store* store,
                                                    const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(plugins, store, options));
@@ -36,7 +36,7 @@ Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::P
   return executor;
 }
 
-Status Executor::Plan(graph::Graph graph, const graph::OpFactory& factory) {
+Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
   if (options_.record_steps && (!on_accelerator_ || options_.micro_batches > 1)) {
     return Status::Error(StatusCode::kConfig,
                          "train.record_steps is for GPUs, without train.micro_batches: set it to "
@@ -70,7 +70,7 @@ Result<UpdateGate> Executor::CheckHooks() const {
   return gate;
 }
 
-Status Executor::MakeMemory(graph::Graph graph, const graph::OpFactory& factory) {
+Status Executor::MakeMemory(graph::Graph graph, const plugin::OpFactory& factory) {
   ENGINE_ASSIGN_OR_RETURN(const UpdateGate gate, CheckHooks());
   graph::Program program = graph::Differentiate(graph);
   ENGINE_RETURN_IF_ERROR(updates_->Check(graph, program));

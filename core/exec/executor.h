@@ -35,7 +35,7 @@ class Executor {
   // other about the order of transfers and may be null in a world of one. kPlugin when the
   // scheduler's plan is unusable, kConfig when plugins do not go together.
   static Result<std::unique_ptr<Executor>> Create(graph::Graph graph, plugin::PluginSet& plugins,
-                                                  const graph::OpFactory& factory,
+                                                  const plugin::OpFactory& factory,
                                                   base::Store* store,
                                                   const ExecutorOptions& options);
 
@@ -90,9 +90,9 @@ class Executor {
 
  private:
   Executor(plugin::PluginSet& plugins, base::Store* store, const ExecutorOptions& options);
-  Status Plan(graph::Graph graph, const graph::OpFactory& factory);
+  Status Plan(graph::Graph graph, const plugin::OpFactory& factory);
   Result<UpdateGate> CheckHooks() const;
-  Status MakeMemory(graph::Graph graph, const graph::OpFactory& factory);
+  Status MakeMemory(graph::Graph graph, const plugin::OpFactory& factory);
   void MakeTasks();
   Status CheckTransfers() const;
   Status MakeReplicas();

@@ -58,7 +58,7 @@ bool IsCopied(const graph::Graph& graph, const graph::Parameter& parameter) {
 
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(graph::Graph graph, graph::Program program,
                                                          FlatLayout layout, Device& device,
-                                                         const graph::OpFactory& factory,
+                                                         const plugin::OpFactory& factory,
                                                          uint64_t seed, SharedMemory* shared) {
   std::unique_ptr<ModelMemory> memory(
       new ModelMemory(std::move(graph), std::move(program), std::move(layout), device, seed));

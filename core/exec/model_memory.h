@@ -9,7 +9,6 @@
 #include "core/exec/bound_calls.h"
 #include "core/exec/layout.h"
 #include "core/exec/step.h"
-#include "core/graph/builder.h"
 #include "core/graph/device_buffer.h"
 #include "core/graph/memory_plan.h"
 #include "engine/ext/accelerator.h"
@@ -24,8 +23,8 @@ class ModelMemory {
   // fit.
   static Result<std::unique_ptr<ModelMemory>> Create(graph::Graph graph, graph::Program program,
                                                      FlatLayout layout, Device& device,
-                                                     const graph::OpFactory& factory, uint64_t seed,
-                                                     SharedMemory* shared = nullptr);
+                                                     const plugin::OpFactory& factory,
+                                                     uint64_t seed, SharedMemory* shared = nullptr);
 
   // Tells an accelerator what changes from step to step. Does nothing on other devices.
   // [compute-lane]

@@ -1,6 +1,7 @@
 // The plugins of one run: what is known of their files, which were chosen, and one rank's objects.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,11 @@ struct OwnedOption {
 
 // Borrowed views of `owned`, for a call across the boundary.
 std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned);
+
+// Makes the op `name` with `attributes` (those not given have their defaults). kConfig names the op
+// or attribute that is unknown.
+using OpFactory = std::function<Result<std::unique_ptr<Op>>(
+    const std::string& name, const std::vector<OwnedOption>& attributes)>;
 
 // A plugin with the values of its options, all of them, in the order they are published.
 struct PluginChoice {

@@ -30,8 +30,6 @@ class RankPlugins {
   // the set, and once in a run. [setup]
   Result<Communicator*> ReplicaCommunicator();
 
-  using OpFactory = std::function<Result<std::unique_ptr<Op>>(
-      const std::string& name, const std::vector<OwnedOption>& attributes)>;
   // Makes ops of the selected op plugins; attributes that are not given get their published
   // defaults.
   const OpFactory& op_factory() const { return op_factory_; }

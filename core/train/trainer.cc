@@ -6,7 +6,6 @@
 
 #include "core/train/agree.h"
 #include "core/train/evaluate.h"
-#include "core/train/run_model.h"
 
 namespace engine::train {
 namespace {
@@ -86,10 +85,8 @@ Status Trainer::Agree(const char* what, const std::string& value) {
 // The memory holds the samples of one micro-batch, the largest that this rank ever has.
 Status Trainer::MakeExecutor() {
   const int64_t at_once = config_.train.SamplesAtOnce(Batches(Split::kTrain).MaxSamples());
-  ENGINE_ASSIGN_OR_RETURN(
-      graph::Graph graph,
-      BuildGraph(config_, rank_, RequestFor(data(), at_once, true), plugins_->op_factory()));
-  ENGINE_RETURN_IF_ERROR(ScaleParameters(config_.train.groups, &graph));
+  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
+                          parts_.build_graph(data(), at_once, plugins_->op_factory()));
   if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(exec::CheckHasRowTables(graph));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
   const bool gathers = rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr;

@@ -28,6 +28,10 @@ struct RunState {
 // What the program around a trainer does for it. Called on the thread of the rank.
 struct TrainerParts {
   std::unique_ptr<BatchSource> data;  // not opened yet
+  // The graph of the model up to its loss, for steps of at most `samples` samples on a rank.
+  std::function<Result<graph::Graph>(const DatasetInfo& data, int64_t samples,
+                                     const plugin::OpFactory& ops)>
+      build_graph;
   // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
   // and says where that stood. Of a rank that takes the place of a lost one only what it gives
   // counts. Null: the run begins with its first step.

@@ -1,8 +1,8 @@
 #include "tools/simulate/local_profiler.h"
 
+#include "app/model/model_graph.h"
 #include "core/base/deadline.h"
 #include "core/exec/executor.h"
-#include "core/train/run_model.h"
 
 namespace engine::simulate {
 namespace {
@@ -45,8 +45,8 @@ Result<std::unique_ptr<LocalProfiler>> LocalProfiler::Create(const config::Confi
 
 Result<graph::Graph> LocalProfiler::BuildGraph(int64_t samples) {
   const int64_t at_once = config().train.SamplesAtOnce(samples);
-  return engine::train::BuildGraph(
-      config(), context_, train::RequestFor(data_.info(), at_once, true), plugins_->op_factory());
+  return model::BuildGraph(config(), context_, model::RequestFor(data_.info(), at_once, true),
+                           plugins_->op_factory());
 }
 
 Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t steps) {

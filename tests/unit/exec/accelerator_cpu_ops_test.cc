@@ -6,7 +6,7 @@
 namespace engine::test {
 namespace {
 
-graph::Graph Perceptron(const graph::OpFactory& ops, int64_t max_samples) {
+graph::Graph Perceptron(const plugin::OpFactory& ops, int64_t max_samples) {
   using kit::Float, kit::Int;
   Net net(ops, max_samples, {.name = "x", .shape = {kAsyncWidth}},
           {.name = "target", .shape = {}, .dtype = DType::kInt32});

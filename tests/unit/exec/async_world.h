@@ -71,7 +71,7 @@ struct AsyncWorld {
   // In the place of the small ops and the model of them: ops of a plugin, and a model.
   std::string op_library;
   OptionValues::Overrides op_library_options;
-  std::function<graph::Graph(const graph::OpFactory& ops, int64_t max_samples)> model;
+  std::function<graph::Graph(const plugin::OpFactory& ops, int64_t max_samples)> model;
   int32_t least_target = -2;  // of three
   // In the place of the steps.
   std::function<Status(const AsyncRank&, exec::Executor&)> body;
@@ -94,7 +94,7 @@ struct AsyncWorld {
     return nullptr;
   }
 
-  graph::OpFactory Ops(const AsyncRank& rank, std::atomic<int>* in_place) const {
+  plugin::OpFactory Ops(const AsyncRank& rank, std::atomic<int>* in_place) const {
     return [this, rank, in_place](
                const std::string& name,
                const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
@@ -116,7 +116,8 @@ struct AsyncWorld {
     };
   }
 
-  graph::OpFactory LibraryOps(const AsyncRank& rank, Host& host, plugin::PluginSet* plugins) const {
+  plugin::OpFactory LibraryOps(const AsyncRank& rank, Host& host,
+                               plugin::PluginSet* plugins) const {
     auto library = Load<OpLibrary>(op_library, host, op_library_options);
     if (on_device) library = std::make_unique<AsyncOpLibrary>(*rank.device, std::move(library));
     OpLibrary* const made = library.get();
@@ -141,7 +142,7 @@ struct AsyncWorld {
   }
 
   // Ops that can and cannot add to a gradient, a value with three uses, and rounded parameters.
-  graph::Graph Model(const graph::OpFactory& ops) const {
+  graph::Graph Model(const plugin::OpFactory& ops) const {
     if (model) return model(ops, kAsyncSamples / micro_batches);
     Net net(ops, kAsyncSamples / micro_batches, {kAsyncWidth});
     ModelValue h = net.Apply("noise", "noise", {Net::kX});
@@ -212,7 +213,7 @@ struct AsyncWorld {
     plugins.scheduler = Load<Scheduler>(
         scheduler, host,
         {{"first_bytes", fuse_bytes}, {"fuse_bytes", fuse_bytes}, {"slice_bytes", slice_bytes}});
-    const graph::OpFactory ops =
+    const plugin::OpFactory ops =
         op_library.empty() ? Ops(self, &in_place) : LibraryOps(self, host, &plugins);
     exec::ExecutorOptions options = Options(rank);
     options.replicas = gatherer.get();

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/graph/builder.h"
+#include "app/model/graph_builder.h"
 
 namespace engine::test {
 
@@ -227,7 +227,7 @@ class AccumulateOp final : public Op {
   }
 };
 
-inline graph::OpFactory FakeOps() {
+inline plugin::OpFactory FakeOps() {
   return [](const std::string& name,
             const std::vector<plugin::OwnedOption>&) -> Result<std::unique_ptr<Op>> {
     if (name == "scale") return std::unique_ptr<Op>(new ScaleOp(true));

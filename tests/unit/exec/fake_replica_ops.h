@@ -75,7 +75,7 @@ class CenterOp final : public FakeOp {
 };
 
 // The ops "center" and "center_alone", and those of FakeOps.
-inline graph::OpFactory ReplicaOps() {
+inline plugin::OpFactory ReplicaOps() {
   return [](const std::string& name,
             const std::vector<plugin::OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
     if (name == "center") return std::unique_ptr<Op>(new CenterOp(true));

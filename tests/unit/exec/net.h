@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/graph/builder.h"
+#include "app/model/graph_builder.h"
 #include "kit/model.h"
 
 namespace engine::test {
@@ -15,13 +15,13 @@ namespace engine::test {
 // With one input and one target: by default a number for each element of the input.
 class Net {
  public:
-  Net(graph::OpFactory ops, int64_t max_samples, const SampleTensor& input,
+  Net(plugin::OpFactory ops, int64_t max_samples, const SampleTensor& input,
       const SampleTensor& target)
       : input_(input),
         target_(target),
         request_{.inputs = {&input_, 1}, .targets = {&target_, 1}, .max_samples = max_samples},
         builder_(request_, std::move(ops)) {}
-  Net(graph::OpFactory ops, int64_t max_samples, const Shape& input, DType dtype = DType::kFloat32)
+  Net(plugin::OpFactory ops, int64_t max_samples, const Shape& input, DType dtype = DType::kFloat32)
       : Net(std::move(ops), max_samples, {.name = "x", .shape = input, .dtype = dtype},
             {.name = "target", .shape = input, .dtype = DType::kInt32}) {}
   Net(const Net&) = delete;
@@ -66,8 +66,8 @@ class Net {
   }
 
   const SampleTensor input_, target_;
-  graph::ModelRequest request_;
-  graph::GraphBuilder builder_;  // borrows the above
+  model::ModelRequest request_;
+  model::GraphBuilder builder_;  // borrows the above
 };
 
 }  // namespace engine::test

@@ -264,7 +264,7 @@ inline std::vector<float> StatesOf(const exec::Executor& executor, int32_t index
 
 struct Rig {
   exec::ExecutorOptions options = TestOptions(0, 1, 1000);
-  graph::OpFactory ops = FakeOps();
+  plugin::OpFactory ops = FakeOps();
   base::Store* store = nullptr;
   HostDevice device;
   plugin::PluginSet plugins;

@@ -54,7 +54,7 @@ class LookupOp final : public Op {
   }
 };
 
-graph::OpFactory OpsWithLookup() {
+plugin::OpFactory OpsWithLookup() {
   return [](const std::string& name,
             const std::vector<plugin::OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
     if (name == "lookup") return std::unique_ptr<Op>(new LookupOp());

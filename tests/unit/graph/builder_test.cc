@@ -1,8 +1,7 @@
-#include "core/graph/builder.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "app/model/graph_builder.h"
 #include "tests/unit/graph/graphs.h"
 
 namespace engine::test {
@@ -27,8 +26,8 @@ TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
 
 TEST(GraphBuilder, InputsAreBatched) {
   const SampleTensor input{.name = "x", .shape = {2, 3}, .dtype = DType::kInt32};
-  const graph::ModelRequest request{.inputs = {&input, 1}, .max_samples = 7};
-  const graph::GraphBuilder builder(request, FakeOps());
+  const model::ModelRequest request{.inputs = {&input, 1}, .max_samples = 7};
+  const model::GraphBuilder builder(request, FakeOps());
   EXPECT_TRUE(builder.Spec(0).shape == (Shape{7, 2, 3}));
   EXPECT_EQ(builder.Spec(0).dtype, DType::kInt32);
   EXPECT_EQ(builder.Spec(0).batched, 1u);
@@ -38,8 +37,8 @@ TEST(GraphBuilder, InputsAreBatched) {
 Status Refusal(const std::string& name, const std::string& op,
                const std::vector<std::string>& frozen = {}) {
   const SampleTensor input{.name = "x", .shape = {2}};
-  const graph::ModelRequest request{.inputs = {&input, 1}, .with_loss = false, .frozen = frozen};
-  graph::GraphBuilder builder(request, FakeOps());
+  const model::ModelRequest request{.inputs = {&input, 1}, .with_loss = false, .frozen = frozen};
+  model::GraphBuilder builder(request, FakeOps());
   EXPECT_TRUE(kit::Apply(builder, "a", "scale", {0}).ok());
   (void)kit::Apply(builder, name, op, {0});
   (void)builder.Output("x", 0);

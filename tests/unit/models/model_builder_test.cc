@@ -71,7 +71,7 @@ class ModelBuilderTest : public ::testing::Test {
 
   Result<graph::Graph> Build(const FunctionModel::Body& body, int64_t samples = kSamples,
                              bool with_loss = true) {
-    return graph::BuildModel(
+    return model::BuildModel(
         FunctionModel(body),
         {.inputs = inputs_, .targets = targets_, .max_samples = samples, .with_loss = with_loss},
         rank_->ops());

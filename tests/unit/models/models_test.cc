@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "app/model/model_graph.h"
 #include "core/graph/memory_plan.h"
-#include "core/train/run_model.h"
 #include "kit/op.h"
 #include "tests/unit/train/single_rank.h"
 
@@ -361,7 +361,7 @@ TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
   std::vector<train::ParameterGroup> groups = {
       {"", 2, 1}, {"block1.attn", 8, 0.5}, {"block1.", 4, 3}};
   for (graph::Parameter& parameter : graph.parameters) parameter.learning_rate_scale = 0.5f;
-  ASSERT_TRUE(train::ScaleParameters(groups, &graph).ok());
+  ASSERT_TRUE(model::ScaleParameters(groups, &graph).ok());
   for (const graph::Parameter& parameter : graph.parameters) {
     const bool attention = parameter.name.starts_with("block1.attn");
     const bool block = parameter.name.starts_with("block1.");
@@ -370,7 +370,7 @@ TEST_F(ModelsTest, TheGroupWithTheLongestPrefixScalesAParameter) {
     EXPECT_EQ(parameter.DecayScale(), parameter.decay ? parameter.weight_decay_scale : 0);
   }
   groups.push_back({"blok", 1, 1});
-  const Status refused = train::ScaleParameters(groups, &graph);
+  const Status refused = model::ScaleParameters(groups, &graph);
   EXPECT_EQ(refused.code(), StatusCode::kConfig);
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("'blok'"), HasSubstr("embedding.weight")));
 }

@@ -11,9 +11,9 @@
 
 #include "app/config/config.h"
 #include "app/launch/log.h"
+#include "app/model/model_graph.h"
 #include "core/exec/executor.h"
 #include "core/plugin/rank_plugins.h"
-#include "core/train/run_model.h"
 #include "tests/support/memory_store.h"
 
 namespace engine::test {
@@ -50,21 +50,21 @@ class SingleRank {
 
   const config::Config& config() const { return config_; }
   plugin::PluginSet& plugins() { return plugins_->set(); }
-  const graph::OpFactory& ops() const { return plugins_->op_factory(); }
+  const plugin::OpFactory& ops() const { return plugins_->op_factory(); }
 
   Result<graph::Graph> BuildGraph(const ModelInputs& inputs) { return BuildGraph(inputs, ops()); }
-  Result<graph::Graph> BuildGraph(const ModelInputs& inputs, const graph::OpFactory& factory) {
+  Result<graph::Graph> BuildGraph(const ModelInputs& inputs, const plugin::OpFactory& factory) {
     const SampleTensor input{
         .name = "input", .shape = inputs.input_shape, .dtype = inputs.input_dtype};
     const SampleTensor target{.name = "target",
                               .shape = inputs.target_shape,
                               .dtype = DType::kInt32,
                               .classes = inputs.classes};
-    const graph::ModelRequest request{.inputs = {&input, 1},
+    const model::ModelRequest request{.inputs = {&input, 1},
                                       .targets = {&target, 1},
                                       .max_samples = inputs.max_samples,
                                       .with_loss = inputs.with_loss};
-    return engine::train::BuildGraph(config_.run(), context_, request, factory);
+    return model::BuildGraph(config_.run(), context_, request, factory);
   }
 
   // For training; parameters are not initialised.

@@ -12,12 +12,7 @@
 #include "core/plugin/plugin_set.h"
 #include "engine/model.h"
 
-namespace engine::graph {
-
-// Makes the op `name` with `attributes` (those not given have their defaults). kConfig names the op
-// or attribute that is unknown.
-using OpFactory = std::function<Result<std::unique_ptr<Op>>(
-    const std::string& name, const std::vector<plugin::OwnedOption>& attributes)>;
+namespace engine::model {
 
 struct ModelRequest {
   std::span<const SampleTensor> inputs, targets;  // of the data, borrowed
@@ -30,7 +25,7 @@ struct ModelRequest {
 class GraphBuilder final : public ModelBuilder {
  public:
   // `request` is borrowed.
-  GraphBuilder(const ModelRequest& request, OpFactory factory);
+  GraphBuilder(const ModelRequest& request, plugin::OpFactory factory);
 
   ModelData data() const noexcept override;
   TensorSpec Spec(ModelValue value) const noexcept override;
@@ -43,28 +38,30 @@ class GraphBuilder final : public ModelBuilder {
   Status Loss(ModelValue value) noexcept override;
 
   // Hands the graph over, or the first error.
-  Result<Graph> Finish();
+  Result<graph::Graph> Finish();
 
  private:
   bool IsUsable(ModelValue value) const;
   bool IsLoss(ModelValue value) const;
   Status Keep(const Status& status);
-  ValueId AddValue(Value value);
-  ValueId AddParameter(std::string name, const ParameterSpec& wanted, const LayerSpec& layer);
+  graph::ValueId AddValue(graph::Value value);
+  graph::ValueId AddParameter(std::string name, const ParameterSpec& wanted,
+                              const LayerSpec& layer);
   Status AddNode(const LayerSpec& layer, std::span<const ModelValue> inputs,
                  std::span<ModelValue> outputs);
-  Status MakeOp(const LayerSpec& layer, Node* node) const;
+  Status MakeOp(const LayerSpec& layer, graph::Node* node) const;
   Status Freeze();
 
   const ModelRequest& request_;
-  const OpFactory factory_;
-  Graph graph_;
-  std::vector<ValueId> losses_;
+  const plugin::OpFactory factory_;
+  graph::Graph graph_;
+  std::vector<graph::ValueId> losses_;
   Status status_;  // the first error
 };
 
 // The graph that `model` builds of the ops that `factory` makes. kConfig when the model does not fit
 // the data or the ops, kPlugin when it breaks its contract.
-Result<Graph> BuildModel(const Model& model, const ModelRequest& request, const OpFactory& factory);
+Result<graph::Graph> BuildModel(const Model& model, const ModelRequest& request,
+                                const plugin::OpFactory& factory);
 
-}  // namespace engine::graph
+}  // namespace engine::model

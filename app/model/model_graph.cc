@@ -1,4 +1,4 @@
-#include "core/train/run_model.h"
+#include "app/model/model_graph.h"
 
 #include <algorithm>
 #include <memory>
@@ -7,16 +7,16 @@
 #include "core/plugin/create_object.h"
 #include "core/plugin/plugin_host.h"
 
-namespace engine::train {
+namespace engine::model {
 namespace {
 
-bool Fits(const ParameterGroup& group, const graph::Parameter& parameter) {
+bool Fits(const train::ParameterGroup& group, const graph::Parameter& parameter) {
   return parameter.name.starts_with(group.prefix);
 }
 
 }  // namespace
 
-graph::ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
+ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, bool with_loss) {
   return {.inputs = info.inputs,
           .targets = info.targets,
           .max_samples = max_samples,
@@ -24,18 +24,20 @@ graph::ModelRequest RequestFor(const DatasetInfo& info, int64_t max_samples, boo
 }
 
 // The model and its host are gone when the graph is built: a graph keeps nothing of either.
-Result<graph::Graph> BuildGraph(const RunConfig& config, base::RankContext& rank,
-                                graph::ModelRequest request, const graph::OpFactory& ops) {
+Result<graph::Graph> BuildGraph(const train::RunConfig& config, base::RankContext& rank,
+                                ModelRequest request, const plugin::OpFactory& ops) {
   const plugin::PluginChoice& choice = config.plugins.model;
   plugin::PluginHost host(choice.entry.name, rank, nullptr, nullptr);
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, plugin::Create<Model>(choice, host));
   request.frozen = config.train.frozen;
-  return graph::BuildModel(*model, request, ops);
+  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, BuildModel(*model, request, ops));
+  ENGINE_RETURN_IF_ERROR(ScaleParameters(config.train.groups, &graph));
+  return graph;
 }
 
-Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* graph) {
+Status ScaleParameters(std::span<const train::ParameterGroup> groups, graph::Graph* graph) {
   std::vector<graph::Parameter>& parameters = graph->parameters;
-  for (const ParameterGroup& group : groups) {
+  for (const train::ParameterGroup& group : groups) {
     const auto fits = [&](const graph::Parameter& parameter) { return Fits(group, parameter); };
     if (std::any_of(parameters.begin(), parameters.end(), fits)) continue;
     return Status::Error(
@@ -43,8 +45,8 @@ Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* gra
         group.prefix.c_str(), parameters.empty() ? "" : parameters[0].name.c_str());
   }
   for (graph::Parameter& parameter : parameters) {
-    const ParameterGroup* closest = nullptr;
-    for (const ParameterGroup& group : groups) {
+    const train::ParameterGroup* closest = nullptr;
+    for (const train::ParameterGroup& group : groups) {
       if (!Fits(group, parameter)) continue;
       if (closest == nullptr || group.prefix.size() > closest->prefix.size()) closest = &group;
     }
@@ -55,4 +57,4 @@ Status ScaleParameters(std::span<const ParameterGroup> groups, graph::Graph* gra
   return {};
 }
 
-}  // namespace engine::train
+}  // namespace engine::model

@@ -1,11 +1,19 @@
 // Values come in this order: tensors of the samples, inputs first, then what each op gives, behind
 // the parameters that it wants. So a node never reads a value that a later one makes.
-#include "core/graph/builder.h"
+#include "app/model/graph_builder.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace engine::graph {
+namespace engine::model {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+using graph::ValueKind;
+
 namespace {
 
 // With storage of their own, as the factory takes them: it completes them by defaults and checks them.
@@ -39,7 +47,7 @@ std::string ShapeText(const Shape& shape) {
 
 // Shapes of a graph are those of the largest batch; a step with fewer samples uses the first of each
 // batched tensor.
-GraphBuilder::GraphBuilder(const ModelRequest& request, OpFactory factory)
+GraphBuilder::GraphBuilder(const ModelRequest& request, plugin::OpFactory factory)
     : request_(request), factory_(std::move(factory)) {
   ENGINE_CHECK(request.max_samples >= 1, "max_samples is %lld",
                static_cast<long long>(request.max_samples));
@@ -137,7 +145,7 @@ Status GraphBuilder::Keep(const Status& status) {
   return status_;
 }
 
-ValueId GraphBuilder::AddValue(Value value) {
+ValueId GraphBuilder::AddValue(graph::Value value) {
   graph_.values.push_back(std::move(value));
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
@@ -271,7 +279,7 @@ Result<Graph> GraphBuilder::Finish() {
 }
 
 Result<Graph> BuildModel(const Model& model, const ModelRequest& request,
-                         const OpFactory& factory) {
+                         const plugin::OpFactory& factory) {
   if (request.inputs.empty()) {
     return Status::Error(StatusCode::kPlugin, "the dataset has samples without any input");
   }
@@ -280,4 +288,4 @@ Result<Graph> BuildModel(const Model& model, const ModelRequest& request,
   return builder.Finish();
 }
 
-}  // namespace engine::graph
+}  // namespace engine::model
