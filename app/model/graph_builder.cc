@@ -132,7 +132,7 @@ bool GraphBuilder::IsUsable(ModelValue value) const {
 
 // Output 0 of an op that is a loss, with the numbers of one.
 bool GraphBuilder::IsLoss(ModelValue value) const {
-  const Value& of = graph_.values[value];
+  const graph::Value& of = graph_.values[value];
   return of.producer != kNone && graph_.nodes[of.producer].signature.is_loss != 0 &&
          graph_.nodes[of.producer].outputs[0] == value && of.spec.dtype == DType::kFloat32 &&
          of.spec.shape == Shape{3};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/graph/program.h"
+#include "core/plugin/plugin_set.h"
 #include "engine/op.h"
 
 namespace engine::exec {

@@ -11,6 +11,7 @@
 #include "core/exec/step.h"
 #include "core/graph/device_buffer.h"
 #include "core/graph/memory_plan.h"
+#include "core/plugin/plugin_set.h"
 #include "engine/ext/accelerator.h"
 
 namespace engine::exec {
