@@ -1,4 +1,6 @@
 // Order between the streams of a user and transfers, and of transfers among themselves.
+#include <mutex>
+
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
 
 namespace engine::test {
@@ -62,6 +64,44 @@ TEST(NcclOrder, AWorldOfOneCopiesInOrderToo) {
     EXPECT_TRUE(work->WaitHost(30000).ok());
     work->Release();
   }
+}
+
+TEST(NcclOrder, TransfersCallBackInTheOrderOfSubmission) {
+  World world(kNcclPlugin, 3);
+  ASSERT_TRUE(world.ok());
+  RunRanks(3, [&](int rank) {
+    struct Ends {
+      std::mutex mutex;
+      std::vector<const void*> order;
+    } ends;
+    struct End {
+      Ends& all;
+    };
+    std::vector<End> contexts(60, End{ends});
+    std::vector<const void*> expected;
+    std::vector<float> data(100);
+    std::vector<Work*> works;
+    for (End& context : contexts) {
+      Transfer transfer = InPlace(data, works.size());
+      transfer.count = static_cast<int64_t>(works.size() % 4) * 30;
+      works.push_back(MustSubmit(world.rank(rank), transfer));
+      works.back()->OnDone(
+          [](void* end) {
+            Ends& all = static_cast<End*>(end)->all;
+            const std::lock_guard lock(all.mutex);
+            all.order.push_back(end);
+          },
+          &context);
+      expected.push_back(&context);
+    }
+    for (Work* work : works) EXPECT_TRUE(work->WaitHost(30000).ok());
+    EXPECT_TRUE(Eventually([&] {
+      const std::lock_guard lock(ends.mutex);
+      return ends.order == expected;
+    })) << "rank "
+        << rank;
+    for (Work* work : works) work->Release();
+  });
 }
 
 TEST(NcclOrder, TheRootOfABroadcastNeedsNoPlaceToReceive) {
