@@ -33,15 +33,13 @@ struct Bound {
   size_t lines;
 };
 
-// What is there may shrink only. Wanted are 6,000 lines in core, 50,000 in the product, 42,000 in the
-// tests, and 8 % comments: lower the bound with each step towards it.
 TEST(Sizes, StayBelowTheirBounds) {
-  const Bound bounds[] = {{{"core"}, 8670},
+  const Bound bounds[] = {{{"core"}, 6000},
                           {{"interfaces/engine"}, 1300},
-                          {kProduct, 52650},
-                          {{"tests"}, 46363},
-                          {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 9200},
-                          {{"tests/emulated_cuda"}, 8100}};
+                          {kProduct, 50000},
+                          {{"tests"}, 42000},
+                          {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 8500},
+                          {{"tests/emulated_cuda"}, 7000}};
   for (const Bound& bound : bounds) {
     const size_t lines = LinesOfCode(FilesBelow(bound.folders));
     EXPECT_LE(lines, bound.lines) << testing::PrintToString(bound.folders);
@@ -60,7 +58,6 @@ TEST(Sizes, NoClassHasMoreThan30MemberFunctions) {
   for (const std::string& file : FilesBelow(kProduct)) {
     for (const ClassSize& one : ClassesIn(TextOf(file))) {
       largest = std::max(largest, one.functions);
-      if (file.starts_with("core/exec/") && one.name == "Executor") continue;  // being taken apart
       EXPECT_LE(one.functions, 30) << one.name << " in " << file;
     }
   }
@@ -117,7 +114,7 @@ double ShareOfComments(const std::vector<std::string>& folders) {
 }
 
 TEST(Comments, StandWhereTheCodeIs) {
-  EXPECT_GE(ShareOfComments({"core", "plugins"}), 0.074)
+  EXPECT_GE(ShareOfComments({"core", "plugins"}), 0.08)
       << "state the invariants of threads, locks and formats beside them";
 }
 
