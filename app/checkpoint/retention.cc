@@ -34,6 +34,12 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder.native();
 }
 
+std::string NumberOf(int64_t step) {
+  char number[32];
+  std::snprintf(number, sizeof number, ".%06lld", static_cast<long long>(step));
+  return number;
+}
+
 // The step in a second name of `path`; -1 when `name` is none.
 int64_t StepInName(const std::string& path, const std::string& name) {
   const std::string stem = fs::path(path).stem().native() + ".";
@@ -58,11 +64,16 @@ Result<std::vector<Numbered>> FindNumbered(const std::string& path) {
 }  // namespace
 
 std::string NameAtStep(const std::string& path, int64_t step) {
-  const fs::path whole(path);
-  char number[32];
-  std::snprintf(number, sizeof number, ".%06lld", static_cast<long long>(step));
-  const std::string name = whole.stem().native() + number + whole.extension().native();
-  return (whole.parent_path() / name).native();
+  fs::path file(path);
+  const std::string ending = file.extension().native();
+  return file.replace_extension().native() + NumberOf(step) + ending;
+}
+
+std::string FirstName(const std::string& path, int64_t step) {
+  std::string first = path;
+  const size_t at = path.rfind(NumberOf(step));
+  if (at != std::string::npos) first.erase(at, NumberOf(step).size());
+  return NameAtStep(first, step) == path ? first : path;
 }
 
 Status CheckCanKeep(const std::string& path, int64_t keep) {

@@ -12,6 +12,9 @@ namespace engine::checkpoint {
 // and step 100.
 std::string NameAtStep(const std::string& path, int64_t step);
 
+// "model.safetensors" of its second name at `step`; any other path as it is.
+std::string FirstName(const std::string& path, int64_t step);
+
 // Whether the folder of `path` can hold several checkpoints, which takes a file system with hard
 // links: to be asked before a run. Always OK with keep = 1. kStorage.
 Status CheckCanKeep(const std::string& path, int64_t keep);

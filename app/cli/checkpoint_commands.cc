@@ -52,6 +52,7 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
   const config::ConfigRequest request{
       .text = checkpoint->info.config,
       .origin = "configuration in " + flags.file,
+      .is_data = true,
       .overrides = flags.overrides,
       .plugin_folders = command::PluginFolders(flags.plugin, environment)};
   const auto config = config::Config::Load(request);

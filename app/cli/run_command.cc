@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/retention.h"
 #include "app/cli/commands.h"
 #include "app/cli/progress.h"
 #include "app/launch/log.h"
@@ -48,10 +49,15 @@ Result<config::Config> LoadRunConfig(const RunFlags& flags, const command::Envir
                           checkpoint::OpenCheckpoint(flags.resume));
   if (!flags.config.file.empty())
     return command::LoadConfig(flags.config, environment, communicators);
+  // It goes on writing to the file that the user has named.
+  std::vector<std::string> overrides = {"output.checkpoint=" +
+                                        checkpoint::FirstName(flags.resume, checkpoint.info.step)};
+  overrides.insert(overrides.end(), flags.config.overrides.begin(), flags.config.overrides.end());
   return config::Config::Load(
       {.text = checkpoint.info.config,
        .origin = "configuration in " + flags.resume,
-       .overrides = flags.config.overrides,
+       .is_data = true,
+       .overrides = overrides,
        .plugins = flags.config.plugins,
        .default_plugins = communicators,
        .plugin_folders = command::PluginFolders(flags.config.plugin, environment)});
@@ -89,6 +95,10 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   const auto config = LoadRunConfig(flags, environment, plan->info);
   if (!config.ok()) return command::ReportError(config.status());
   const config::OutputOptions& output = config->output();
+  for (const std::string& key : output.dropped) {
+    PrintNotice(flags.resume + ": what its configuration says of " + key +
+                " does not count; give --set " + key + "=FILE to write one");
+  }
   for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint, true),
                                  PrepareOutput("output.metrics", output.metrics, false),
                                  PrepareOutput("output.trace", output.trace, true)}) {

@@ -110,6 +110,18 @@ OutputOptions ReadOutput(const proto::Output& output) {
           .sample_bytes = output.sample_bytes()};
 }
 
+void DropOutputs(const Document& document, OutputOptions* output) {
+  const Cursor block = document.At("output");
+  const auto drop = [&](const char* key, std::string* path) {
+    if (path->empty() || document.Origin(block, block.Field(key)) == "--set") return;
+    output->dropped.push_back(std::string("output.") + key);
+    path->clear();
+  };
+  drop("checkpoint", &output->checkpoint);
+  drop("metrics", &output->metrics);
+  drop("trace", &output->trace);
+}
+
 }  // namespace
 
 Result<Config> Config::Load(const ConfigRequest& request) {
@@ -125,6 +137,7 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(const proto::Config proto, ToProto(document));
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
+  if (request.is_data) DropOutputs(document, &config.output_);
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));

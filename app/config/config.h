@@ -17,6 +17,7 @@ struct OutputOptions {
   std::string checkpoint;  // empty: none is written; so are the others
   int64_t keep_checkpoints = 1;
   std::string metrics, trace;
+  std::vector<std::string> dropped;  // keys of the above that ConfigRequest::is_data had
   int64_t sample_bytes = 0;
 };
 
@@ -30,6 +31,9 @@ inline constexpr size_t kMaxConfigBytes = 16 << 20;
 struct ConfigRequest {
   std::string text;    // content of the file
   std::string origin;  // its name for messages; "built-in default" for the built-in
+  // The text stands in a checkpoint or comes from another process. Then it chooses plugins by name
+  // alone, among those that the user has, and no file to write: kPlugin names a plugin by path.
+  bool is_data = false;
   // What plugins and folders of plugins in the text are relative to; empty: the current directory,
   // as for all other files and for everything in `overrides` and `plugins`.
   std::string base_folder;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "app/config/engine.pb.h"
+#include "app/plugins/descriptor.h"
 #include "app/plugins/roles.h"
 
 namespace engine::config {
@@ -48,22 +49,41 @@ void AddDefaults(const std::vector<DefaultPlugin>& defaults, Discovery* found) {
   }
 }
 
+// Data may name a file as the plugin that it had, but it does not choose the library: the one that
+// the user gives, or has, under that name counts.
+Result<plugins::PluginFile> FindForData(const plugins::PluginCatalog& catalog,
+                                        const std::string& file) {
+  auto found = catalog.Find(plugins::PluginNameOfFile(file));
+  if (found.ok()) return found;
+  return Status::Error(StatusCode::kPlugin,
+                       "'%s' is a file, and data may not choose a library: give --plugins %s if "
+                       "you trust it",
+                       file.c_str(), file.c_str());
+}
+
 Status FindChosen(const ConfigRequest& request, const Document& document, Discovery* found) {
   const Cursor root = document.Root();
   const auto* field = root.Field("plugins");
-  for (const std::string& name : document.List("plugins")) {
-    const int index = static_cast<int>(found->plugins.size());
-    const bool is_path = name.find('/') != std::string::npos;
+  const std::vector<std::string> names = document.List("plugins");
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    const bool is_path = names[i].find('/') != std::string::npos;
     const bool in_text = document.Origin(root, field, index) != "--set";
+    const bool by_data = is_path && in_text && request.is_data;
+    const auto gives = [&](const std::string& given) {
+      return plugins::PluginNameOfFile(given) == plugins::PluginNameOfFile(names[i]);
+    };
+    if (by_data && std::any_of(request.plugins.begin(), request.plugins.end(), gives)) continue;
     const std::string written =
-        is_path ? plugins::AbsolutePath(name, in_text ? request.base_folder : "") : name;
-    const auto entry = found->catalog.Find(written);
+        is_path && !by_data ? plugins::AbsolutePath(names[i], in_text ? request.base_folder : "")
+                            : names[i];
+    auto entry = by_data ? FindForData(found->catalog, written) : found->catalog.Find(written);
     if (!entry.ok()) {
       return document.Error(root, field, index, entry.status().message(), StatusCode::kPlugin);
     }
-    found->plugins.push_back(written);
+    found->plugins.push_back(by_data ? entry->name : written);
     found->flags.emplace_back();
-    found->chosen.push_back(*entry);
+    found->chosen.push_back(*std::move(entry));
   }
   for (const std::string& name : request.plugins) {
     const auto entry = found->catalog.Find(name);
@@ -92,6 +112,7 @@ Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const S
   const bool in_text = document.Origin(root, root.Field("plugin_path"), 0) != "--set";
   Discovery found;
   for (const std::string& folder : document.List("plugin_path")) {
+    if (request.is_data && in_text) break;
     found.plugin_path.push_back(plugins::AbsolutePath(folder, in_text ? request.base_folder : ""));
   }
   std::vector<std::string> folders = found.plugin_path;

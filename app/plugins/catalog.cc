@@ -4,6 +4,9 @@
 
 #include "app/plugins/catalog.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -36,7 +39,26 @@ Result<ElfSymbol> FindDescriptor(const ElfFile& elf) {
       symbols.front().name.c_str(), ENGINE_ABI_MAJOR_TEXT);
 }
 
+// Whoever can replace a library runs code as its user: refuses one that others than its user and
+// root may write, or that lies where others may put another in its place.
+Status CheckWriters(const fs::path& path) {
+  struct stat of {};
+  if (stat(path.c_str(), &of) != 0) return {};  // whoever opens it says why
+  const bool foreign = of.st_uid != 0 && of.st_uid != geteuid();
+  for (fs::path at = path; (of.st_mode & S_IWOTH) == 0 || S_ISDIR(of.st_mode);) {
+    // What lies in a folder with this bit, such as /tmp, only its owner can replace.
+    const bool sticky = (of.st_mode & S_ISVTX) != 0 && !(foreign && at == path.parent_path());
+    if ((of.st_mode & S_IWOTH) != 0 && !sticky) break;
+    if (at == at.root_path() || stat(at.parent_path().c_str(), &of) != 0) return {};
+    at = at.parent_path();
+  }
+  return Status::Error(StatusCode::kPlugin,
+                       "everybody may replace it: take the right to write away from others, from "
+                       "the file and from its folders (chmod o-w)");
+}
+
 Status ReadDescriptor(PluginFile* entry) {
+  ENGINE_RETURN_IF_ERROR(CheckWriters(entry->path));
   ENGINE_ASSIGN_OR_RETURN(const ElfFile elf, ElfFile::Open(entry->path));
   ENGINE_ASSIGN_OR_RETURN(const ElfSymbol symbol, FindDescriptor(elf));
   ENGINE_ASSIGN_OR_RETURN(const auto bytes, elf.Content(symbol));

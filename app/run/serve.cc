@@ -66,6 +66,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
   ENGINE_ASSIGN_OR_RETURN(std::string text, server.store.Get(kConfigKey, timeout_ms));
   return config::Config::Load({.text = std::move(text),
                                .origin = "configuration of the run",
+                               .is_data = true,
                                .plugin_folders = plugin_folders});
 }
 

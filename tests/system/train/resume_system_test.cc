@@ -77,16 +77,20 @@ TEST_F(Resume, WithoutAConfigurationTheCommandTakesThatOfTheCheckpoint) {
     arguments.insert(arguments.begin(), {"run", "-q", "-n", "2"});
     const Outcome outcome = Engine(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.err;
   };
   const std::string constant = "train.learning_rate.schedule=constant";
   run({"mlp.pbtxt", "--set", constant, "--set", "output.checkpoint=whole"});
   run({"mlp.pbtxt", "--set", constant, "--set", "output.checkpoint=part", "--set", "train.steps=10",
        "--set", "output.metrics=part.jsonl"});
   EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 10u);
-  // It writes to the file that it reads, and appends its metrics.
-  run({"--resume", "part", "--set", "train.steps=20"});
+  // It writes to the file that it reads, and to no other that only the checkpoint names.
+  EXPECT_THAT(run({"--resume", "part", "--set", "train.steps=15"}),
+              HasSubstr("give --set output.metrics=FILE"));
+  EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 10u);
+  run({"--resume", "part", "--set", "train.steps=20", "--set", "output.metrics=part.jsonl"});
   EXPECT_EQ(Tensors("part"), Tensors("whole"));
-  EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 20u);
+  EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 15u);
 }
 
 TEST_F(Resume, WhatCannotBeContinuedIsRefused) {

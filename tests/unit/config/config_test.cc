@@ -308,5 +308,39 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
   }
 }
 
+// Of a checkpoint, which may come from anybody.
+TEST_F(ConfigTest, DataChoosesNeitherLibrariesNorFilesToWrite) {
+  plugin::PluginFolder good, evil;
+  for (const char* name : {"test_comm", "test_opt", "test_ops"}) good.Add(name);
+  const std::string file = evil.Add("test_sched");
+  ConfigRequest request{.origin = "x.safetensors",
+                        .is_data = true,
+                        .plugin_folders = {good.path(), ENGINE_DATA_AND_MODELS_DIR}};
+  const auto refusal = [&](const std::string& line) {
+    request.text = std::string(kModel) + kRun + line;
+    const auto config = Config::Load(request);
+    EXPECT_EQ(config.status().code(), StatusCode::kPlugin) << line;
+    return std::string(config.status().message());
+  };
+  const std::string others = "plugins: \"test_comm\" plugins: \"test_opt\" plugins: \"test_ops\" ";
+  EXPECT_THAT(refusal(others + "plugins: \"" + file + "\""),
+              AllOf(HasSubstr("data may not choose a library"), HasSubstr("--plugins " + file)));
+  EXPECT_THAT(refusal("plugin_path: \"" + evil.path() + "\" plugins: \"test_sched\" " + others),
+              HasSubstr("was not found"));
+  EXPECT_FALSE(evil.Initialised("test_sched"));
+
+  request.plugins = {file};
+  request.overrides = {"output.trace=mine.json"};
+  request.text = std::string(kModel) + kRun + "test_opt { state_bits: 32 } " + others +
+                 "plugins: \"" + file +
+                 "\" output { checkpoint: \"a\" metrics: \"b\" trace: \"c\" }";
+  const auto config = Config::Load(request);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->plugins().scheduler.entry.path, file) << "the user names it";
+  EXPECT_EQ(config->output().checkpoint + config->output().metrics, "");
+  EXPECT_EQ(config->output().trace, "mine.json");
+  EXPECT_THAT(config->output().dropped, ElementsAre("output.checkpoint", "output.metrics"));
+}
+
 }  // namespace
 }  // namespace engine::config

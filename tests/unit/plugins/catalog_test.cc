@@ -88,6 +88,18 @@ TEST_F(ReadPluginFileTest, RefusesWhatIsNoLibrary) {
   EXPECT_THAT(Refusal(executable), HasSubstr("is it an engine plugin?"));
 }
 
+TEST_F(ReadPluginFileTest, RefusesWhatEverybodyMayReplace) {
+  const std::string file = folder_.Add("test_sched");
+  for (const std::string& shared : {file, folder_.path()}) {
+    std::filesystem::permissions(shared, std::filesystem::perms::others_write,
+                                 std::filesystem::perm_options::add);
+    EXPECT_THAT(Refusal(file), HasSubstr("everybody may replace it"));
+    std::filesystem::permissions(shared, std::filesystem::perms::others_write,
+                                 std::filesystem::perm_options::remove);
+  }
+  EXPECT_TRUE(ReadPluginFile(file).problem.ok());
+}
+
 TEST_F(ReadPluginFileTest, RefusesAnotherProcessor) {
   const std::string file = folder_.Add("test_hook");
   const std::string good = testing::ReadWhole(file);

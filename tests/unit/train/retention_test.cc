@@ -43,6 +43,10 @@ TEST(NameAtStep, StandsBeforeTheEnding) {
   EXPECT_EQ(checkpoint::NameAtStep("model.safetensors", 100), "model.000100.safetensors");
   EXPECT_EQ(checkpoint::NameAtStep("/a.b/model", 7), "/a.b/model.000007");
   EXPECT_EQ(checkpoint::NameAtStep("out/.m.x.st", 12345678), "out/.m.x.12345678.st");
+  for (const char* first : {"model.safetensors", "/a.b/model", "out/.m.x.st"}) {
+    EXPECT_EQ(checkpoint::FirstName(checkpoint::NameAtStep(first, 100), 100), first);
+    EXPECT_EQ(checkpoint::FirstName(first, 100), first);
+  }
 }
 
 TEST_F(Retention, KeepsTheNewest) {
