@@ -317,12 +317,12 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
     const auto whole = [&](int64_t offset, int64_t count, const float* values) {
       return copy(states.At(s, graph::kNone, offset), values, count);
     };
-    // Where the tensor at [offset, offset + count) meets this rank's part of each unit.
+    // Where the tensor at [offset, offset + count) meets this rank's part of each bucket.
     const auto part = [&](int64_t offset, int64_t count, const float* values) -> Status {
-      for (size_t u = 0; u < memory.layout().units.size(); ++u) {
-        const exec::UnitLayout& unit = memory.layout().units[u];
-        const int64_t size = unit.count / rank.world_size;
-        const int64_t first = unit.offset + rank.rank * size;
+      for (size_t u = 0; u < memory.layout().buckets.size(); ++u) {
+        const exec::BucketLayout& bucket = memory.layout().buckets[u];
+        const int64_t size = bucket.count / rank.world_size;
+        const int64_t first = bucket.offset + rank.rank * size;
         const int64_t begin = std::max(offset, first);
         const int64_t end = std::min(offset + count, first + size);
         if (begin >= end) continue;

@@ -49,8 +49,8 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path);
 Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory);
 
 // State `index` of the optimizer of all parameters, in host memory and in the layout of
-// memory.layout(): trainable_count elements, units with their padding (zeros). For units that are
-// kept elsewhere: &states[unit.offset] is what ParameterClient::Store wants. kBadData when the
+// memory.layout(): trainable_count elements, buckets with their padding (zeros). For buckets that are
+// kept elsewhere: &states[bucket.offset] is what ParameterClient::Store wants. kBadData when the
 // format of the states is another, or a parameter's state is missing or has another shape.
 Result<std::vector<float>> ReadStates(const OpenedCheckpoint& checkpoint,
                                       const exec::ModelMemory& memory,

@@ -212,8 +212,8 @@ std::vector<std::string> Choices(const OptionSpec& spec) {
 
 std::string DescribeRange(const OptionSpec& spec) {
   if (HasRange(spec)) {
-    const char* unit = spec.type == OptionType::kString ? " bytes" : "";
-    return NumberText(spec.min) + " .. " + NumberText(spec.max) + unit;
+    const char* bucket = spec.type == OptionType::kString ? " bytes" : "";
+    return NumberText(spec.min) + " .. " + NumberText(spec.max) + bucket;
   }
   return Join(Choices(spec), " | ");
 }

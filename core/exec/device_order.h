@@ -3,7 +3,7 @@
 //
 //   compute    | forward  backward ......  local hooks, packing | forward of the next step
 //                   |        | |    |                                ^        ^
-//   transfers       statistics unit unit  unit            (gathers of parameters)
+//   transfers       statistics bucket bucket  bucket            (gathers of parameters)
 //                   |          |    |     |                          |
 //   updates        scales     hooks, updates ........................
 //

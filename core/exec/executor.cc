@@ -280,7 +280,7 @@ trace::RankTimeline Executor::Timeline() const {
                               .kind = task.info.kind,
                               .lane = task.info.lane,
                               .transfer = task.info.transfer,
-                              .unit = task.info.unit,
+                              .bucket = task.info.bucket,
                               .needed_by = task.info.needed_by,
                               .size_bytes = task.info.size_bytes});
   }

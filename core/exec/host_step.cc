@@ -43,12 +43,12 @@ Result<StepResult> HostStep::Read() {
 }
 
 // Keys say what moves, and are the same on all ranks and in every step: of a task of this plan, or of
-// a unit at the servers (ServedUpdates).
+// a bucket at the servers (ServedUpdates).
 Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
   Transfer transfer{.kind = task.info.transfer,
                     .key = base::HashOf({parts_.tasks.digest, task.info.id}) | 1,
                     .priority = task.info.priority,
-                    .unit = task.info.unit,
+                    .bucket = task.info.bucket,
                     .stream = StreamOf(task),
                     .timeout_ms = parts_.options.timeout_ms};
   if (task.data == TransferData::kStatistics) {
@@ -214,7 +214,7 @@ Status HostStep::RunUpdate(const Task& task) {
                     .weight_decay_scale = parameter.DecayScale(),
                     .step = tail_.step,
                     .stream = StreamOf(task)};
-    for (int32_t s = 0; s < states.count(); ++s) call.states[s] = states.At(s, span.unit, offset);
+    for (int32_t s = 0; s < states.count(); ++s) call.states[s] = states.At(s, span.bucket, offset);
     call.value_bf16 = memory.copy_at(offset);
     const Status status = Update(call, parameter, scale);
     if (status.ok()) continue;

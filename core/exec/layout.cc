@@ -1,9 +1,9 @@
-// A scheduler's plan becomes offsets: units one behind the other in the order of the plan, in a unit
-// its spans, each from a multiple of a cache line on, or, where each rank gets a part of the unit,
-// from a multiple of that for all ranks. A unit that ends inside of a parameter ends without
+// A scheduler's plan becomes offsets: buckets one behind the other in the order of the plan, in a bucket
+// its spans, each from a multiple of a cache line on, or, where each rank gets a part of the bucket,
+// from a multiple of that for all ranks. A bucket that ends inside of a parameter ends without
 // padding, so that the parameter stays contiguous; such cuts are only where ranks can share them.
 //
-//   | unit 0 | unit 1 | ... | not trained | buffers |
+//   | bucket 0 | bucket 1 | ... | not trained | buffers |
 //   '---- trainable_count ---'            '- buffer_begin
 #include "core/exec/layout.h"
 
@@ -27,35 +27,35 @@ class LayoutSink final : public PlanSink {
   // Both are borrowed. FlatLayout::parameters is there already.
   LayoutSink(const ModelInfo& model, FlatLayout* layout)
       : model_(model), layout_(*layout), covered_(model.parameters.size(), 0) {
-    layout_.units_of.resize(covered_.size());
+    layout_.buckets_of.resize(covered_.size());
   }
 
-  void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
-               UnitStages stages) noexcept override {
-    if (model_.sharded != 0) stages = UnitStages::kReduceScatterAllGather;
-    if (model_.served != 0) stages = UnitStages::kAllReduce;
-    // Each rank gets the same number of elements of a unit that is scattered.
+  void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
+                 BucketStages stages) noexcept override {
+    if (model_.sharded != 0) stages = BucketStages::kReduceScatterAllGather;
+    if (model_.served != 0) stages = BucketStages::kAllReduce;
+    // Each rank gets the same number of elements of a bucket that is scattered.
     const int64_t multiple =
-        stages == UnitStages::kAllReduce ? kAlignElements : model_.slice_multiple;
+        stages == BucketStages::kAllReduce ? kAlignElements : model_.slice_multiple;
     int64_t& end = layout_.trainable_count;
     const int64_t offset = end;
-    if (spans.empty()) Reject("an empty unit");
-    for (const UnitSpan& span : spans) {
+    if (spans.empty()) Reject("an empty bucket");
+    for (const BucketSpan& span : spans) {
       if (!problem_.ok() || !Accept(span, spans.size() == 1)) return;
       end = offset + RoundUp(end - offset, multiple);
       if (span.offset == 0) layout_.offset[layout_.parameters[span.parameter]] = end;
       end += span.count;
       covered_[span.parameter] += span.count;
       last_ = span.parameter;
-      layout_.units_of[span.parameter].push_back(static_cast<int32_t>(layout_.units.size()));
+      layout_.buckets_of[span.parameter].push_back(static_cast<int32_t>(layout_.buckets.size()));
     }
     if (!problem_.ok() || !AcceptEnd()) return;
     if (IsComplete(last_)) end = offset + RoundUp(end - offset, multiple);
-    layout_.units.push_back({.offset = offset,
-                             .count = end - offset,
-                             .priority = priority,
-                             .stages = stages,
-                             .spans = {spans.begin(), spans.end()}});
+    layout_.buckets.push_back({.offset = offset,
+                               .count = end - offset,
+                               .priority = priority,
+                               .stages = stages,
+                               .spans = {spans.begin(), spans.end()}});
   }
 
   Status Finish() {
@@ -67,7 +67,7 @@ class LayoutSink final : public PlanSink {
     layout_.trainable_count = RoundUp(layout_.trainable_count, kAlignElements);
     if (problem_.ok()) return {};
     return Status::Error(StatusCode::kPlugin,
-                         "its plan has %s; units must cover every parameter once and in order",
+                         "its plan has %s; buckets must cover every parameter once and in order",
                          problem_.message());
   }
 
@@ -79,12 +79,12 @@ class LayoutSink final : public PlanSink {
   bool IsComplete(uint32_t position) const { return covered_[position] == CountOf(position); }
 
   // A span begins a parameter, or goes on exactly where the span before it ended.
-  bool Accept(const UnitSpan& span, bool is_only_one) {
+  bool Accept(const BucketSpan& span, bool is_only_one) {
     if (span.parameter >= covered_.size())
       return Reject("parameter %u, which does not exist", span.parameter);
     const int64_t covered = covered_[span.parameter], count = CountOf(span.parameter);
     if (model_.parameters[span.parameter].alone != 0 && !(is_only_one && span.count == count)) {
-      return Reject("'%s' in parts or beside others, although it must be a unit of its own",
+      return Reject("'%s' in parts or beside others, although it must be a bucket of its own",
                     NameOf(span.parameter).c_str());
     }
     const bool continues = span.offset == covered && (covered == 0 || last_ == span.parameter);
@@ -93,7 +93,7 @@ class LayoutSink final : public PlanSink {
                   Long(span.count), NameOf(span.parameter).c_str(), Long(covered), Long(count));
   }
 
-  // A unit ends inside of a parameter only where all ranks can share what there is so far.
+  // A bucket ends inside of a parameter only where all ranks can share what there is so far.
   bool AcceptEnd() {
     if (IsComplete(last_) || covered_[last_] % model_.slice_multiple == 0) return true;
     return Reject("a cut of '%s' after %lld elements, which is no multiple of %lld",
@@ -134,7 +134,7 @@ bool IsReadRounded(const graph::Graph& graph, int32_t parameter) {
   return graph.values[graph.parameters[parameter].value].spec.dtype == DType::kBFloat16;
 }
 
-// A unit of parameters that ops read in both ways would have to be gathered in float32. So those
+// A bucket of parameters that ops read in both ways would have to be gathered in float32. So those
 // that are read rounded come first, and whatever a scheduler fuses, the first of the others does
 // not travel with them.
 void PutRoundedFirst(const graph::Graph& graph, std::vector<ParameterInfo>* parameters) {
@@ -187,12 +187,12 @@ Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
   Status planned = scheduler.Plan(numbered, sink);
   if (planned.ok()) planned = sink.Finish();
   ENGINE_RETURN_IF_ERROR(planned.WithContext("scheduler '%s'", scheduler_name.c_str()));
-  for (UnitLayout& unit : layout.units) {
+  for (BucketLayout& bucket : layout.buckets) {
     const bool rounded =
-        std::all_of(unit.spans.begin(), unit.spans.end(), [&](const UnitSpan& span) {
+        std::all_of(bucket.spans.begin(), bucket.spans.end(), [&](const BucketSpan& span) {
           return IsReadRounded(graph, layout.parameters[span.parameter]);
         });
-    if (rounds && rounded) unit.gathered = DType::kBFloat16;
+    if (rounds && rounded) bucket.gathered = DType::kBFloat16;
   }
   PlaceRest(graph, &layout);
   return layout;

@@ -1,6 +1,6 @@
 // There is no order among ranks: a push ends when the servers have the bytes, whatever other ranks
 // do, and a pull is held at the server until it may be answered. A pull becomes ready when the push
-// of its unit has ended: if both could be started together, a scheduler that starts one transfer at
+// of its bucket has ended: if both could be started together, a scheduler that starts one transfer at
 // a time could wait for a push that it has not started.
 //
 // Rows: two lists, of even and odd steps. Those of step t+1 are chosen while pushes of step t, which
@@ -22,8 +22,8 @@ constexpr int32_t kValues = -1;  // ParameterClient::Store: the parameters, no s
 constexpr const char* kOnRanks = "let the ranks update (its option update), or drop it";
 
 // 0: its elements travel all together.
-int64_t RowOf(const UnitLayout& unit, const std::vector<int64_t>& row_elements) {
-  return row_elements.empty() ? 0 : row_elements[unit.spans[0].parameter];
+int64_t RowOf(const BucketLayout& bucket, const std::vector<int64_t>& row_elements) {
+  return row_elements.empty() ? 0 : row_elements[bucket.spans[0].parameter];
 }
 
 }  // namespace
@@ -61,11 +61,11 @@ Status CheckHasRowTables(const graph::Graph& graph) {
                        "its head, which reads every row, set 'tied' of the model to false");
 }
 
-std::vector<UnitChain> ServedChains(const FlatLayout& layout,
-                                    const std::vector<int64_t>& row_elements) {
-  std::vector<UnitChain> chains;
-  for (const UnitLayout& unit : layout.units) {
-    const bool table = RowOf(unit, row_elements) > 0;
+std::vector<BucketChain> ServedChains(const FlatLayout& layout,
+                                      const std::vector<int64_t>& row_elements) {
+  std::vector<BucketChain> chains;
+  for (const BucketLayout& bucket : layout.buckets) {
+    const bool table = RowOf(bucket, row_elements) > 0;
     chains.push_back({.gradients = {{TransferKind::kPush, "push "}},
                       .parameters = {{TransferKind::kPull, table ? "pull rows of " : "pull "}},
                       .opens_step = table});
@@ -136,23 +136,23 @@ void ServedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* op
 
 Status ServedUpdates::Prepare(ModelMemory& memory) {
   memory_ = &memory;
-  for (const UnitLayout& unit : memory.layout().units) {
-    const int64_t row = RowOf(unit, row_elements_);
-    const int64_t count = row > 0 ? unit.spans[0].count : unit.count;
-    spans_.push_back(SpansOf(unit, count));
-    units_.push_back({.count = count, .spans = spans_.back(), .row = row});
+  for (const BucketLayout& bucket : memory.layout().buckets) {
+    const int64_t row = RowOf(bucket, row_elements_);
+    const int64_t count = row > 0 ? bucket.spans[0].count : bucket.count;
+    spans_.push_back(SpansOf(bucket, count));
+    buckets_.push_back({.count = count, .spans = spans_.back(), .row = row});
   }
   return {};
 }
 
 // The padding behind a tensor belongs to its span, and stays zero.
-std::vector<ServedSpan> ServedUpdates::SpansOf(const UnitLayout& unit, int64_t count) const {
+std::vector<ServedSpan> ServedUpdates::SpansOf(const BucketLayout& bucket, int64_t count) const {
   const FlatLayout& layout = memory_->layout();
-  std::vector<ServedSpan> spans(unit.spans.size());
+  std::vector<ServedSpan> spans(bucket.spans.size());
   int64_t end = count;
   for (size_t i = spans.size(); i-- > 0;) {
-    const int32_t index = layout.parameters[unit.spans[i].parameter];
-    const int64_t begin = layout.offset[index] + unit.spans[i].offset - unit.offset;
+    const int32_t index = layout.parameters[bucket.spans[i].parameter];
+    const int64_t begin = layout.offset[index] + bucket.spans[i].offset - bucket.offset;
     spans[i] = {.count = end - begin,
                 .weight_decay_scale = memory_->graph().parameters[index].DecayScale()};
     end = begin;
@@ -163,10 +163,10 @@ std::vector<ServedSpan> ServedUpdates::SpansOf(const UnitLayout& unit, int64_t c
 // Keys follow from the digest of the tasks, so ranks that differ in anything that matters are refused
 // by the servers.
 Status ServedUpdates::Begin(const TaskGraph& tasks) {
-  for (size_t u = 0; u < units_.size(); ++u) {
-    units_[u].key = base::HashOf({tasks.digest, UINT64_MAX, u}) | 1;
+  for (size_t u = 0; u < buckets_.size(); ++u) {
+    buckets_[u].key = base::HashOf({tasks.digest, UINT64_MAX, u}) | 1;
   }
-  return client_.Register(units_, *plugins_.optimizer, options_.timeout_ms)
+  return client_.Register(buckets_, *plugins_.optimizer, options_.timeout_ms)
       .WithContext("telling the servers what they keep");
 }
 
@@ -193,16 +193,16 @@ Status ServedUpdates::BeginBackward(const StepInput& input, float weight) {
 }
 
 void ServedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer) const {
-  const ServedUnit& unit = units_[task.info.unit];
-  const int64_t offset = memory_->layout().units[task.info.unit].offset;
-  transfer->key = unit.key;
-  transfer->count = unit.count;
+  const ServedBucket& bucket = buckets_[task.info.bucket];
+  const int64_t offset = memory_->layout().buckets[task.info.bucket].offset;
+  transfer->key = bucket.key;
+  transfer->count = bucket.count;
   if (task.info.transfer == TransferKind::kPush) {
     transfer->send = memory_->gradients() + offset;
   } else {
     transfer->recv = memory_->parameters() + offset;
   }
-  if (unit.row == 0) return;
+  if (bucket.row == 0) return;
   const std::vector<int32_t>& rows = rows_[step % 2];
   transfer->rows = rows.data();
   transfer->row_count = static_cast<int64_t>(rows.size());
@@ -213,19 +213,19 @@ Status ServedUpdates::Settle(BlockingTransfers& /*transfers*/) {
 }
 
 Status ServedUpdates::Store(int32_t state, const float* arena) {
-  for (size_t u = 0; u < units_.size(); ++u) {
-    const float* const data = arena + memory_->layout().units[u].offset;
-    ENGINE_RETURN_IF_ERROR(client_.Store(units_[u].key, state, data, options_.timeout_ms)
+  for (size_t u = 0; u < buckets_.size(); ++u) {
+    const float* const data = arena + memory_->layout().buckets[u].offset;
+    ENGINE_RETURN_IF_ERROR(client_.Store(buckets_[u].key, state, data, options_.timeout_ms)
                                .WithContext("giving the servers what they keep"));
   }
   return {};
 }
 
 Status ServedUpdates::Load(int32_t state, float* arena, bool tables_only) {
-  for (size_t u = 0; u < units_.size(); ++u) {
-    if (tables_only && units_[u].row == 0) continue;
-    float* const data = arena + memory_->layout().units[u].offset;
-    ENGINE_RETURN_IF_ERROR(client_.Load(units_[u].key, state, data, options_.timeout_ms)
+  for (size_t u = 0; u < buckets_.size(); ++u) {
+    if (tables_only && buckets_[u].row == 0) continue;
+    float* const data = arena + memory_->layout().buckets[u].offset;
+    ENGINE_RETURN_IF_ERROR(client_.Load(buckets_[u].key, state, data, options_.timeout_ms)
                                .WithContext("reading what the servers keep"));
   }
   if (state == kValues) rows_stale_ = false;
@@ -242,7 +242,7 @@ Status ServedUpdates::SetState(int32_t index, std::span<const float> arena) {
                                 memory_->stream());
 }
 
-// States first: once a unit has values, other ranks go on. If rank 0 fails before, they wait in Load
+// States first: once a bucket has values, other ranks go on. If rank 0 fails before, they wait in Load
 // until their deadline, and no server has made an update. A rank that takes the place of a lost
 // one gets what servers have. What is not trained does not lie at servers.
 Status ServedUpdates::ShareParameters(BlockingTransfers& transfers) {

@@ -24,9 +24,9 @@ std::vector<int64_t> RowElements(const graph::Graph& graph);
 // For ExecutorOptions::sparse_pull: kConfig when no parameter that is trained is a row table.
 Status CheckHasRowTables(const graph::Graph& graph);
 
-// `row_elements`: by parameter of the layout, each row table a unit of its own; empty: there is none.
-std::vector<UnitChain> ServedChains(const FlatLayout& layout,
-                                    const std::vector<int64_t>& row_elements);
+// `row_elements`: by parameter of the layout, each row table a bucket of its own; empty: there is none.
+std::vector<BucketChain> ServedChains(const FlatLayout& layout,
+                                      const std::vector<int64_t>& row_elements);
 
 class ServedUpdates final : public UpdateStrategy {
  public:
@@ -63,13 +63,13 @@ class ServedUpdates final : public UpdateStrategy {
   ServedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
       : UpdateStrategy(plugins, options, /*in_parts=*/false), client_(client) {}
   Status Refuse(const std::string& what, const char* advice) const;
-  std::vector<ServedSpan> SpansOf(const UnitLayout& unit, int64_t count) const;
+  std::vector<ServedSpan> SpansOf(const BucketLayout& bucket, int64_t count) const;
   Status Store(int32_t state, const float* arena);
   Status Load(int32_t state, float* arena, bool tables_only = false);
 
   ParameterClient& client_;
   std::vector<int64_t> row_elements_;           // as for ServedChains
-  std::vector<ServedUnit> units_;               // a table has no padding
+  std::vector<ServedBucket> buckets_;           // a table has no padding
   std::vector<std::vector<ServedSpan>> spans_;  // what those refer to
   std::vector<int32_t> rows_[2];                // of the batches of even and odd steps: ascending
   bool rows_stale_ = false;                     // rows were not pulled since servers updated them

@@ -1,5 +1,5 @@
-// Rank r of n has elements [r * count / n, (r + 1) * count / n) of each unit. Its float32 parameters
-// are right there only, between steps, where a unit is gathered rounded: the others have but copies
+// Rank r of n has elements [r * count / n, (r + 1) * count / n) of each bucket. Its float32 parameters
+// are right there only, between steps, where a bucket is gathered rounded: the others have but copies
 // in bfloat16, until Settle gathers the float32 ones for whoever looks at parameters.
 #include "core/exec/sharded_updates.h"
 
@@ -11,10 +11,10 @@
 
 namespace engine::exec {
 
-std::vector<UnitChain> ShardedChains(const FlatLayout& layout) {
-  return std::vector<UnitChain>(layout.units.size(),
-                                {.gradients = {{TransferKind::kReduceScatter, "scatter "}},
-                                 .parameters = {{TransferKind::kAllGather, "gather "}}});
+std::vector<BucketChain> ShardedChains(const FlatLayout& layout) {
+  return std::vector<BucketChain>(layout.buckets.size(),
+                                  {.gradients = {{TransferKind::kReduceScatter, "scatter "}},
+                                   .parameters = {{TransferKind::kAllGather, "gather "}}});
 }
 
 Status CheckCanShard(const plugin::PluginSet& plugins, const ExecutorOptions& options) {
@@ -37,58 +37,59 @@ Status CheckCanShard(const plugin::PluginSet& plugins, const ExecutorOptions& op
 // In place, like gradients: the part of this rank is what it has just updated.
 void ShardedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer) const {
   if (task.data == TransferData::kGradients) return UpdateStrategy::Describe(task, step, transfer);
-  const UnitLayout& unit = memory_->layout().units[task.info.unit];
-  transfer->dtype = unit.gathered;
-  transfer->send = transfer->recv = unit.gathered == DType::kBFloat16
-                                        ? memory_->copy_at(unit.offset)
-                                        : memory_->parameters() + unit.offset;
-  transfer->count = unit.count;
+  const BucketLayout& bucket = memory_->layout().buckets[task.info.bucket];
+  transfer->dtype = bucket.gathered;
+  transfer->send = transfer->recv = bucket.gathered == DType::kBFloat16
+                                        ? memory_->copy_at(bucket.offset)
+                                        : memory_->parameters() + bucket.offset;
+  transfer->count = bucket.count;
   CutForRank(options_.rank, transfer);
 }
 
 // Parts that other ranks have updated come without what ops read of them, or as nothing but that.
 Status ShardedUpdates::TakeParameters(const Task& task) {
-  const UnitLayout& unit = memory_->layout().units[task.info.unit];
-  if (unit.gathered == DType::kBFloat16) return {};
-  return memory_->RefreshCopies(unit.offset, unit.count);
+  const BucketLayout& bucket = memory_->layout().buckets[task.info.bucket];
+  if (bucket.gathered == DType::kBFloat16) return {};
+  return memory_->RefreshCopies(bucket.offset, bucket.count);
 }
 
-Transfer ShardedUpdates::GatherOf(const UnitLayout& unit, float* whole) const {
+Transfer ShardedUpdates::GatherOf(const BucketLayout& bucket, float* whole) const {
   Transfer gather{.kind = TransferKind::kAllGather,
                   .send = whole,
                   .recv = whole,
-                  .count = unit.count,
+                  .count = bucket.count,
                   .stream = memory_->stream()};
   CutForRank(options_.rank, &gather);
   return gather;
 }
 
-// Of units that are gathered rounded each rank has its own part in float32.
+// Of buckets that are gathered rounded each rank has its own part in float32.
 Status ShardedUpdates::Settle(BlockingTransfers& transfers) {
   stale_ = false;
   std::vector<Transfer> together;
-  for (const UnitLayout& unit : memory_->layout().units) {
-    if (unit.gathered == DType::kFloat32) continue;
-    together.push_back(GatherOf(unit, memory_->parameters() + unit.offset));
+  for (const BucketLayout& bucket : memory_->layout().buckets) {
+    if (bucket.gathered == DType::kFloat32) continue;
+    together.push_back(GatherOf(bucket, memory_->parameters() + bucket.offset));
   }
   return transfers.RunTogether(together).WithContext("gathering parameters");
 }
 
-// One unit after the other, so that ranks that keep nothing need room for the largest alone.
+// One bucket after the other, so that ranks that keep nothing need room for the largest alone.
 Status ShardedUpdates::CollectStates(BlockingTransfers& transfers) {
   const bool keeps = options_.rank.rank == 0;
   const FlatLayout& layout = memory_->layout();
   int64_t largest = 0;
-  for (const UnitLayout& unit : layout.units) largest = std::max(largest, unit.count);
+  for (const BucketLayout& bucket : layout.buckets) largest = std::max(largest, bucket.count);
   ENGINE_RETURN_IF_ERROR(AllocateCollected(keeps ? layout.trainable_count : largest));
-  for (size_t u = 0; u < layout.units.size(); ++u) {
-    const UnitLayout& unit = layout.units[u];
-    const int64_t own = unit.offset + options_.rank.rank * (unit.count / options_.rank.world_size);
+  for (size_t u = 0; u < layout.buckets.size(); ++u) {
+    const BucketLayout& bucket = layout.buckets[u];
+    const int64_t own =
+        bucket.offset + options_.rank.rank * (bucket.count / options_.rank.world_size);
     std::vector<Transfer> together;
     for (int32_t s = 0; s < states_.count(); ++s) {
-      together.push_back(GatherOf(unit, collected_[s].f32() + (keeps ? unit.offset : 0)));
+      together.push_back(GatherOf(bucket, collected_[s].f32() + (keeps ? bucket.offset : 0)));
       together.back().send = states_.At(s, static_cast<int32_t>(u), own);
-      together.back().unit = static_cast<uint32_t>(u);
+      together.back().bucket = static_cast<uint32_t>(u);
     }
     ENGINE_RETURN_IF_ERROR(
         transfers.RunTogether(together).WithContext("collecting optimizer states"));

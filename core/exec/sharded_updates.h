@@ -1,4 +1,4 @@
-// Every rank keeps the optimizer states of its part of each unit, and updates that (ZeRO stage 1):
+// Every rank keeps the optimizer states of its part of each bucket, and updates that (ZeRO stage 1):
 //
 //   REDUCE_SCATTER, hooks and UPDATE of this rank's part, ALL_GATHER of parameters, or of their
 //   rounded copies where ops read those
@@ -11,7 +11,7 @@
 
 namespace engine::exec {
 
-std::vector<UnitChain> ShardedChains(const FlatLayout& layout);
+std::vector<BucketChain> ShardedChains(const FlatLayout& layout);
 // kConfig names the hook or the optimizer that needs whole gradients.
 Status CheckCanShard(const plugin::PluginSet& plugins, const ExecutorOptions& options);
 
@@ -39,10 +39,10 @@ class ShardedUpdates final : public UpdateStrategy {
   Status CollectStates(BlockingTransfers& transfers) override;
 
  private:
-  // An all-gather of a unit in place.
-  Transfer GatherOf(const UnitLayout& unit, float* whole) const;
+  // An all-gather of a bucket in place.
+  Transfer GatherOf(const BucketLayout& bucket, float* whole) const;
 
-  bool stale_ = false;  // parts of other ranks of units that are gathered rounded
+  bool stale_ = false;  // parts of other ranks of buckets that are gathered rounded
 };
 
 }  // namespace engine::exec

@@ -1,9 +1,9 @@
 // Ids are the order in which one thread would run a step. Of what comes here:
 //
 //   [PULL of rows]  forward ...  [micro-batches]  TRANSFER(statistics)
-//   backward, [ADD], ACCUMULATE(p), local hooks(p), [PACK(unit)], first TRANSFER(unit)   as complete
+//   backward, [ADD], ACCUMULATE(p), local hooks(p), [PACK(bucket)], first TRANSFER(bucket)   as complete
 //
-// A first transfer stands behind the instruction that completes the last gradient of its unit, so
+// A first transfer stands behind the instruction that completes the last gradient of its bucket, so
 // that a scheduler that goes by ids sends while the backward pass goes on.
 #include "core/exec/task_graph.h"
 
@@ -19,11 +19,12 @@ namespace engine::exec {
 namespace {
 
 // What does not wait for the network: forward and backward instructions, the gradient of each
-// parameter as soon as it is complete, and the first transfer of each unit.
+// parameter as soon as it is complete, and the first transfer of each bucket.
 class Head {
  public:
   Head(TaskGraphBuilder* tasks, const graph::MemoryPlan& plan) : t_(*tasks), plan_(plan) {
-    for (const UnitLayout& unit : t_.layout.units) unit_waits_.push_back(unit.spans.size());
+    for (const BucketLayout& bucket : t_.layout.buckets)
+      bucket_waits_.push_back(bucket.spans.size());
   }
 
   void Add() {
@@ -43,11 +44,11 @@ class Head {
 
  private:
   void AddOpening() {
-    for (size_t u = 0; u < t_.layout.units.size(); ++u) {
-      const UnitChain& chain = t_.options.chains[u];
+    for (size_t u = 0; u < t_.layout.buckets.size(); ++u) {
+      const BucketChain& chain = t_.options.chains[u];
       if (!chain.opens_step) continue;
       t_.AddTransfer(TransferData::kParameters, static_cast<int32_t>(u), chain.parameters[0]);
-      t_.pull[t_.layout.units[u].spans[0].parameter] = t_.LastId();
+      t_.pull[t_.layout.buckets[u].spans[0].parameter] = t_.LastId();
     }
   }
 
@@ -132,27 +133,27 @@ class Head {
     }
     t_.sent[position] = t_.LastId();
     if (t_.options.alone) return;
-    for (const int32_t unit : t_.layout.units_of[position]) {
-      if (--unit_waits_[unit] == 0) AddFirstStage(unit);
+    for (const int32_t bucket : t_.layout.buckets_of[position]) {
+      if (--bucket_waits_[bucket] == 0) AddFirstStage(bucket);
     }
   }
 
-  void AddFirstStage(int32_t unit) {
+  void AddFirstStage(int32_t bucket) {
     std::vector<int32_t> waits;
-    for (const int32_t position : t_.ParametersOf(unit)) waits.push_back(t_.sent[position]);
+    for (const int32_t position : t_.ParametersOf(bucket)) waits.push_back(t_.sent[position]);
     if (t_.options.wire != nullptr) {
-      t_.AddWireHook(HookWork::kPack, unit).spans = t_.SpansOf(unit, /*own_part=*/false);
+      t_.AddWireHook(HookWork::kPack, bucket).spans = t_.SpansOf(bucket, /*own_part=*/false);
       t_.After(waits);
       waits = {t_.LastId()};
     }
-    t_.AddTransfer(TransferData::kGradients, unit, t_.options.chains[unit].gradients[0]);
-    t_.unit_task[unit] = t_.LastId();
+    t_.AddTransfer(TransferData::kGradients, bucket, t_.options.chains[bucket].gradients[0]);
+    t_.bucket_task[bucket] = t_.LastId();
     t_.After(waits);
   }
 
   TaskGraphBuilder& t_;
   const graph::MemoryPlan& plan_;
-  std::vector<size_t> unit_waits_;        // per unit: spans not placed yet
+  std::vector<size_t> bucket_waits_;      // per bucket: spans not placed yet
   int32_t last_gather_ = graph::kNone;    // the last task that gathers
   int32_t micro_batches_ = graph::kNone;  // the task of all but the first
 };
@@ -162,7 +163,7 @@ uint64_t DigestOf(const std::vector<Task>& tasks) {
   for (const Task& task : tasks) {
     const TaskInfo& info = task.info;
     digest = base::HashOf(task.name, digest);
-    digest = base::HashOf({static_cast<uint64_t>(info.kind), info.unit, info.size_bytes,
+    digest = base::HashOf({static_cast<uint64_t>(info.kind), info.bucket, info.size_bytes,
                            static_cast<uint64_t>(info.transfer), static_cast<uint64_t>(task.data)},
                           digest);
   }
@@ -179,7 +180,7 @@ TaskGraph BuildTaskGraph(const graph::Graph& graph, const graph::Program& progra
                            .layout = layout,
                            .options = options,
                            .all = std::vector<int32_t>(layout.parameters.size()),
-                           .unit_task = std::vector<int32_t>(layout.units.size(), graph::kNone),
+                           .bucket_task = std::vector<int32_t>(layout.buckets.size(), graph::kNone),
                            .sent = std::vector<int32_t>(layout.parameters.size(), graph::kNone),
                            .pull = std::vector<int32_t>(layout.parameters.size(), graph::kNone)};
   std::iota(builder.all.begin(), builder.all.end(), 0);

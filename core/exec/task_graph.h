@@ -13,17 +13,17 @@ namespace engine::exec {
 
 struct WireLayout;  // core/exec/wire.h
 
-constexpr uint32_t kNoUnit = UINT32_MAX;
+constexpr uint32_t kNoBucket = UINT32_MAX;
 
-// One transfer of a unit; `verb` begins the name of its task.
+// One transfer of a bucket; `verb` begins the name of its task.
 struct TransferStage {
   TransferKind kind = TransferKind::kAllReduce;
   const char* verb = "";
 };
 
-// What a unit goes through: transfers of its gradients, the first one as soon as they are complete
+// What a bucket goes through: transfers of its gradients, the first one as soon as they are complete
 // on this rank; hooks and updates, unless servers make them; transfers of its parameters.
-struct UnitChain {
+struct BucketChain {
   std::vector<TransferStage> gradients;
   std::vector<TransferStage> parameters;  // at most one
   bool opens_step = false;                // that one begins the next step: what it brings depends
@@ -36,7 +36,7 @@ enum class HookWork { kApply, kObserve, kAllObserved, kPack, kUnpack };
 // A part of one parameter that a task works on, in elements.
 struct TaskSpan {
   int32_t parameter = graph::kNone;  // position in FlatLayout::parameters
-  int32_t unit = graph::kNone;       // that it lies in; kNone: perhaps in several
+  int32_t bucket = graph::kNone;     // that it lies in; kNone: perhaps in several
   int64_t offset = 0;                // elements of the parameter
   int64_t count = 0;
 };
@@ -73,19 +73,19 @@ struct Task {
 // numbers):
 //
 //   forward ... TRANSFER(statistics), backward, [ADD], ACCUMULATE(p), local hooks(p),
-//   TRANSFER(unit), ..., reduced hooks, UPDATE, [TRANSFER(unit) of parameters]
+//   TRANSFER(bucket), ..., reduced hooks, UPDATE, [TRANSFER(bucket) of parameters]
 //
 // With micro-batches the forward tasks are those of the first one and the backward tasks those of
 // the last one. Between them stands one task of kind kForward without an instruction, which
 // computes the rest of both; the transfer of the statistics waits for it.
 //
-// With a hook of HookStage::kWire there is a PACK(unit) before the first transfer of a unit's
-// gradients and an UNPACK(unit) after the last one.
+// With a hook of HookStage::kWire there is a PACK(bucket) before the first transfer of a bucket's
+// gradients and an UNPACK(bucket) after the last one.
 //
 // With one rank nothing travels: there are no transfers, and all hooks and updates wait for is a
 // complete gradient.
 //
-// Reduced hooks and updates work on one unit if the optimizer's gate and the hook's scope allow it,
+// Reduced hooks and updates work on one bucket if the optimizer's gate and the hook's scope allow it,
 // else on one parameter; or on everything at once where no forward task could begin sooner
 // otherwise (MakeGroups). A global hook stands between: OBSERVE of everything, [ALL_REDUCE of what
 // was observed, when sharded], one task when all is observed, then APPLY. The forward tasks of the
@@ -105,9 +105,9 @@ struct TaskGraphOptions {
   std::vector<HookTraits> hooks;
   std::vector<std::string> hook_names;
   UpdateGate gate = UpdateGate::kSpan;  // of the optimizer
-  std::vector<UnitChain> chains;        // by unit; not used when `alone`
+  std::vector<BucketChain> chains;      // by bucket; not used when `alone`
   bool updates = true;                  // on ranks; else servers make them
-  bool own_part = false;                // each rank updates its part of a unit
+  bool own_part = false;                // each rank updates its part of a bucket
   bool alone = false;                   // nothing travels
   bool accelerator = false;             // what compute tasks do is queued on a device
   bool asynchronous = false;            // no transfer waits for other ranks: no statistics of them

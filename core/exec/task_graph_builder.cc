@@ -36,36 +36,36 @@ Task& TaskGraphBuilder::AddHook(size_t hook, HookWork work, const std::string& o
   return task;
 }
 
-Task& TaskGraphBuilder::AddWireHook(HookWork work, int32_t unit) {
+Task& TaskGraphBuilder::AddWireHook(HookWork work, int32_t bucket) {
   const std::string verb = work == HookWork::kPack ? "pack " : "unpack ";
-  Task& task = AddHook(static_cast<size_t>(options.wire->hook), work, verb + NameOfUnit(unit));
-  task.info.unit = static_cast<uint32_t>(unit);
+  Task& task = AddHook(static_cast<size_t>(options.wire->hook), work, verb + NameOfBucket(bucket));
+  task.info.bucket = static_cast<uint32_t>(bucket);
   return task;
 }
 
-Task& TaskGraphBuilder::AddTransfer(TransferData data, int32_t unit, const TransferStage& stage) {
-  Task& task =
-      Add(TaskKind::kTransfer, unit == graph::kNone ? stage.verb : stage.verb + NameOfUnit(unit));
+Task& TaskGraphBuilder::AddTransfer(TransferData data, int32_t bucket, const TransferStage& stage) {
+  Task& task = Add(TaskKind::kTransfer,
+                   bucket == graph::kNone ? stage.verb : stage.verb + NameOfBucket(bucket));
   task.info.lane = Lane::kIo;
   task.info.transfer = stage.kind;
   task.data = data;
-  if (unit == graph::kNone) return task;
-  const UnitLayout& of = layout.units[unit];
-  task.info.unit = static_cast<uint32_t>(unit);
+  if (bucket == graph::kNone) return task;
+  const BucketLayout& of = layout.buckets[bucket];
+  task.info.bucket = static_cast<uint32_t>(bucket);
   task.info.priority = of.priority;
   task.info.size_bytes =
       options.wire != nullptr && data == TransferData::kGradients
-          ? static_cast<uint64_t>(options.wire->unit_bytes[unit])
+          ? static_cast<uint64_t>(options.wire->bucket_bytes[bucket])
           : static_cast<uint64_t>(of.count) *
                 (data == TransferData::kParameters ? SizeOf(of.gathered) : sizeof(float));
   task.opens_step = task_of_instruction.empty();
   task.tail = !task.opens_step;
-  if (task.tail) task.info.needed_by = NeededBy(ParametersOf(unit));
+  if (task.tail) task.info.needed_by = NeededBy(ParametersOf(bucket));
   return task;
 }
 
-std::string TaskGraphBuilder::NameOfUnit(int32_t unit) const {
-  const std::vector<UnitSpan>& spans = layout.units[unit].spans;
+std::string TaskGraphBuilder::NameOfBucket(int32_t bucket) const {
+  const std::vector<BucketSpan>& spans = layout.buckets[bucket].spans;
   const graph::Parameter& first = ParameterAt(static_cast<int32_t>(spans[0].parameter));
   std::string name = first.name;
   if (spans[0].count < first.shape.Count()) {
@@ -77,9 +77,9 @@ std::string TaskGraphBuilder::NameOfUnit(int32_t unit) const {
   return name;
 }
 
-std::vector<int32_t> TaskGraphBuilder::ParametersOf(int32_t unit) const {
+std::vector<int32_t> TaskGraphBuilder::ParametersOf(int32_t bucket) const {
   std::vector<int32_t> positions;
-  for (const UnitSpan& span : layout.units[unit].spans) {
+  for (const BucketSpan& span : layout.buckets[bucket].spans) {
     positions.push_back(static_cast<int32_t>(span.parameter));
   }
   return positions;
@@ -94,18 +94,18 @@ uint32_t TaskGraphBuilder::NeededBy(const std::vector<int32_t>& positions) const
   return first;
 }
 
-std::vector<TaskSpan> TaskGraphBuilder::SpansOf(int32_t unit, bool own_part) const {
-  const UnitLayout& of = layout.units[unit];
+std::vector<TaskSpan> TaskGraphBuilder::SpansOf(int32_t bucket, bool own_part) const {
+  const BucketLayout& of = layout.buckets[bucket];
   const int64_t part = own_part ? of.count / options.world_size : of.count;
   const int64_t begin = of.offset + (own_part ? options.rank * part : 0);
   std::vector<TaskSpan> spans;
-  for (const UnitSpan& span : of.spans) {
+  for (const BucketSpan& span : of.spans) {
     const int64_t parameter = layout.offset[layout.parameters[span.parameter]];
     const int64_t from = std::max(begin, parameter + span.offset);
     const int64_t to = std::min(begin + part, parameter + span.offset + span.count);
     if (from >= to) continue;
     spans.push_back({.parameter = static_cast<int32_t>(span.parameter),
-                     .unit = unit,
+                     .bucket = bucket,
                      .offset = from - parameter,
                      .count = to - from});
   }

@@ -9,7 +9,7 @@
 
 namespace engine::exec {
 
-// The first four are borrowed; vectors of units and parameters have their size.
+// The first four are borrowed; vectors of buckets and parameters have their size.
 struct TaskGraphBuilder {
   const graph::Graph& graph;
   const graph::Program& program;
@@ -18,15 +18,15 @@ struct TaskGraphBuilder {
 
   std::vector<int32_t> all;  // parameters: positions in the layout
   std::vector<int32_t> task_of_instruction;
-  std::vector<int32_t> unit_task;  // per unit: the last one of the chain of its gradients
-  std::vector<int32_t> sent;       // per parameter: the last task before its transfer
-  std::vector<int32_t> pull;       // per parameter: of its rows, which begins a step; or kNone
+  std::vector<int32_t> bucket_task;  // per bucket: the last one of the chain of its gradients
+  std::vector<int32_t> sent;         // per parameter: the last task before its transfer
+  std::vector<int32_t> pull;         // per parameter: of its rows, which begins a step; or kNone
   TaskGraph result;
 
   Task& Add(TaskKind kind, std::string name);
   Task& AddHook(size_t hook, HookWork work, const std::string& on);
-  Task& AddTransfer(TransferData data, int32_t unit, const TransferStage& stage);
-  Task& AddWireHook(HookWork work, int32_t unit);
+  Task& AddTransfer(TransferData data, int32_t bucket, const TransferStage& stage);
+  Task& AddWireHook(HookWork work, int32_t bucket);
   // The task made last waits for `earlier`: one task, or each of several, perhaps named twice.
   void After(int32_t earlier);
   void After(const std::vector<int32_t>& earlier);
@@ -41,16 +41,16 @@ struct TaskGraphBuilder {
   TaskSpan WholeOf(int32_t position) const {
     return {.parameter = position, .count = ParameterAt(position).shape.Count()};
   }
-  std::string NameOfUnit(int32_t unit) const;
-  std::vector<int32_t> ParametersOf(int32_t unit) const;
+  std::string NameOfBucket(int32_t bucket) const;
+  std::vector<int32_t> ParametersOf(int32_t bucket) const;
   // The first forward task that reads one of them.
   uint32_t NeededBy(const std::vector<int32_t>& positions) const;
-  // The spans of a unit, or what this rank updates of them.
-  std::vector<TaskSpan> SpansOf(int32_t unit, bool own_part) const;
+  // The spans of a bucket, or what this rank updates of them.
+  std::vector<TaskSpan> SpansOf(int32_t bucket, bool own_part) const;
 };
 
 // Adds what waits for the network, so it comes last in sequence: transfers of gradients after the
-// first of each unit, reduced hooks, updates, transfers of parameters; and what the next step waits
+// first of each bucket, reduced hooks, updates, transfers of parameters; and what the next step waits
 // for.
 void AddTail(TaskGraphBuilder* tasks);
 

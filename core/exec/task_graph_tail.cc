@@ -1,6 +1,6 @@
-// The tail, unit by unit or parameter by parameter:
+// The tail, bucket by bucket or parameter by parameter:
 //
-//   [TRANSFER(unit)] [UNPACK(unit)] -> reduced hooks -> UPDATE -> [TRANSFER(unit) of parameters]
+//   [TRANSFER(bucket)] [UNPACK(bucket)] -> reduced hooks -> UPDATE -> [TRANSFER(bucket) of parameters]
 //
 // Groups carry what comes next through the chain: each stage waits for the `waits` of its group and
 // becomes them. Where all must have come by, as for a global hook, one task waits for those of all
@@ -17,19 +17,19 @@
 namespace engine::exec {
 namespace {
 
-// What hooks and updates work on at once: a unit, a whole parameter, or everything.
+// What hooks and updates work on at once: a bucket, a whole parameter, or everything.
 struct Group {
   std::string name;
   std::vector<TaskSpan> spans;      // of this rank
   std::vector<int32_t> parameters;  // positions: of the spans of all ranks
   std::vector<int32_t> waits;       // what its next task waits for
   int32_t first_scale = 0;
-  int32_t unit = graph::kNone;  // of groups that are units; else as TaskInfo has it: kNoUnit
+  int32_t bucket = graph::kNone;  // of groups that are buckets; else as TaskInfo has it: kNoBucket
 };
 
 class Tail {
  public:
-  explicit Tail(TaskGraphBuilder* tasks) : t_(*tasks), unit_count_(t_.unit_task.size()) {}
+  explicit Tail(TaskGraphBuilder* tasks) : t_(*tasks), bucket_count_(t_.bucket_task.size()) {}
 
   void Add() {
     if (!t_.options.alone) AddGathersOfGradients();
@@ -40,28 +40,28 @@ class Tail {
 
  private:
   void AddGathersOfGradients() {
-    for (size_t u = 0; u < unit_count_; ++u) {
+    for (size_t u = 0; u < bucket_count_; ++u) {
       const std::vector<TransferStage>& stages = t_.options.chains[u].gradients;
       for (size_t s = 1; s < stages.size(); ++s) {
         t_.AddTransfer(TransferData::kGradients, static_cast<int32_t>(u), stages[s]);
         Follow(u);
       }
     }
-    for (size_t u = 0; u < unit_count_ && t_.options.wire != nullptr; ++u) AddUnpack(u);
+    for (size_t u = 0; u < bucket_count_ && t_.options.wire != nullptr; ++u) AddUnpack(u);
   }
 
-  // The task made last is the next one of the chain of a unit's gradients.
-  void Follow(size_t unit) {
-    t_.After(t_.unit_task[unit]);
-    t_.unit_task[unit] = t_.LastId();
+  // The task made last is the next one of the chain of a bucket's gradients.
+  void Follow(size_t bucket) {
+    t_.After(t_.bucket_task[bucket]);
+    t_.bucket_task[bucket] = t_.LastId();
   }
 
   void AddUnpack(size_t u) {
-    const auto unit = static_cast<int32_t>(u);
-    Task& task = t_.AddWireHook(HookWork::kUnpack, unit);
-    task.spans = t_.SpansOf(unit, t_.options.own_part);
+    const auto bucket = static_cast<int32_t>(u);
+    Task& task = t_.AddWireHook(HookWork::kUnpack, bucket);
+    task.spans = t_.SpansOf(bucket, t_.options.own_part);
     task.blocks = t_.options.wire->packed() ? t_.options.world_size : 1;
-    task.info.needed_by = t_.NeededBy(t_.ParametersOf(unit));
+    task.info.needed_by = t_.NeededBy(t_.ParametersOf(bucket));
     task.tail = true;
     Follow(u);
   }
@@ -85,21 +85,21 @@ class Tail {
     }
   }
 
-  // When what holds the unit is updated: a group of its own, one of everything, or none, as servers
+  // When what holds the bucket is updated: a group of its own, one of everything, or none, as servers
   // have done it.
   void AddTransfersOfParameters() {
-    if (unit_count_ == 0 || t_.options.chains[0].parameters.empty()) return;
+    if (bucket_count_ == 0 || t_.options.chains[0].parameters.empty()) return;
     const std::vector<Group> updated = std::exchange(groups_, {});
-    for (size_t u = 0; u < unit_count_; ++u) {
-      const auto unit = static_cast<int32_t>(u);
-      const UnitChain& chain = t_.options.chains[u];
+    for (size_t u = 0; u < bucket_count_; ++u) {
+      const auto bucket = static_cast<int32_t>(u);
+      const BucketChain& chain = t_.options.chains[u];
       if (!chain.opens_step) {
-        t_.AddTransfer(TransferData::kParameters, unit, chain.parameters[0]);
-        t_.After(updated.empty() ? std::vector<int32_t>{t_.unit_task[u]}
+        t_.AddTransfer(TransferData::kParameters, bucket, chain.parameters[0]);
+        t_.After(updated.empty() ? std::vector<int32_t>{t_.bucket_task[u]}
                                  : updated[std::min(u, updated.size() - 1)].waits);
-        t_.unit_task[u] = t_.LastId();
+        t_.bucket_task[u] = t_.LastId();
       }
-      AddUnitGroup(unit, {t_.unit_task[u]});
+      AddBucketGroup(bucket, {t_.bucket_task[u]});
     }
   }
 
@@ -122,7 +122,7 @@ class Tail {
   void Step(Group& group, Task& task) {
     task.spans = group.spans;
     task.first_scale = group.first_scale;
-    task.info.unit = static_cast<uint32_t>(group.unit);
+    task.info.bucket = static_cast<uint32_t>(group.bucket);
     task.info.needed_by = t_.NeededBy(group.parameters);
     task.tail = true;
     t_.After(group.waits);
@@ -166,8 +166,8 @@ class Tail {
                            .waits = Arrivals(position)});
       }
     } else {
-      for (size_t u = 0; u < unit_count_; ++u) {
-        AddUnitGroup(static_cast<int32_t>(u), {statistics, t_.unit_task[u]});
+      for (size_t u = 0; u < bucket_count_; ++u) {
+        AddBucketGroup(static_cast<int32_t>(u), {statistics, t_.bucket_task[u]});
       }
     }
   }
@@ -181,7 +181,7 @@ class Tail {
       append(Arrivals(position), &all.waits);
       if (!t_.options.own_part) all.spans.push_back(t_.WholeOf(position));
     }
-    for (size_t u = 0; u < unit_count_ && t_.options.own_part; ++u) {
+    for (size_t u = 0; u < bucket_count_ && t_.options.own_part; ++u) {
       append(t_.SpansOf(static_cast<int32_t>(u), /*own_part=*/true), &all.spans);
     }
     groups_.push_back(std::move(all));
@@ -191,18 +191,18 @@ class Tail {
   std::vector<int32_t> Arrivals(int32_t position) const {
     if (t_.options.alone) return {t_.sent[position]};
     std::vector<int32_t> arrivals = {static_cast<int32_t>(t_.result.statistics)};
-    for (const int32_t unit : t_.layout.units_of[position]) {
-      arrivals.push_back(t_.unit_task[unit]);
+    for (const int32_t bucket : t_.layout.buckets_of[position]) {
+      arrivals.push_back(t_.bucket_task[bucket]);
     }
     return arrivals;
   }
 
-  void AddUnitGroup(int32_t unit, std::vector<int32_t> waits) {
-    groups_.push_back({.name = t_.NameOfUnit(unit),
-                       .spans = t_.SpansOf(unit, t_.options.own_part),
-                       .parameters = t_.ParametersOf(unit),
+  void AddBucketGroup(int32_t bucket, std::vector<int32_t> waits) {
+    groups_.push_back({.name = t_.NameOfBucket(bucket),
+                       .spans = t_.SpansOf(bucket, t_.options.own_part),
+                       .parameters = t_.ParametersOf(bucket),
                        .waits = std::move(waits),
-                       .unit = unit});
+                       .bucket = bucket});
   }
 
   // Forward tasks, and transfers that open a step, wait for the last task of the step before that
@@ -240,7 +240,7 @@ class Tail {
   }
 
   TaskGraphBuilder& t_;
-  const size_t unit_count_;
+  const size_t bucket_count_;
   std::vector<Group> groups_;
 };
 

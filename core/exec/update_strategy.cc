@@ -13,13 +13,13 @@ namespace engine::exec {
 Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
                                                 const OptimizerTraits& traits, bool sharded,
                                                 const RankInfo& rank) {
-  // Every unit has the same number of elements for each rank, so all ranks keep equally much.
+  // Every bucket has the same number of elements for each rank, so all ranks keep equally much.
   OptimizerStates states;
   int64_t elements = sharded ? 0 : memory.layout().trainable_count;
-  for (size_t u = 0; u < memory.layout().units.size() && sharded; ++u) {
-    const UnitLayout& unit = memory.layout().units[u];
-    const int64_t part = unit.count / rank.world_size;
-    states.shift_.push_back(elements - (unit.offset + rank.rank * part));
+  for (size_t u = 0; u < memory.layout().buckets.size() && sharded; ++u) {
+    const BucketLayout& bucket = memory.layout().buckets[u];
+    const int64_t part = bucket.count / rank.world_size;
+    states.shift_.push_back(elements - (bucket.offset + rank.rank * part));
     elements += part;
   }
   ENGINE_ASSIGN_OR_RETURN(
@@ -51,9 +51,9 @@ Status UpdateStrategy::Prepare(ModelMemory& memory) {
 
 // In place: nobody reads a gradient between its transfer and the tasks behind it.
 void UpdateStrategy::Describe(const Task& task, uint64_t /*step*/, Transfer* transfer) const {
-  const UnitLayout& unit = memory_->layout().units[task.info.unit];
-  transfer->send = transfer->recv = memory_->gradients() + unit.offset;
-  transfer->count = unit.count;
+  const BucketLayout& bucket = memory_->layout().buckets[task.info.bucket];
+  transfer->send = transfer->recv = memory_->gradients() + bucket.offset;
+  transfer->count = bucket.count;
   CutForRank(options_.rank, transfer);
 }
 
@@ -96,13 +96,13 @@ void ReducedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* o
 }
 
 // What is packed has no sum on its way, so there is nothing to scatter: every rank gets all blocks.
-std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire) {
+std::vector<BucketChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire) {
   constexpr TransferStage kGather{TransferKind::kAllGather, "gather "};
-  std::vector<UnitChain> chains;
-  for (const UnitLayout& unit : layout.units) {
+  std::vector<BucketChain> chains;
+  for (const BucketLayout& bucket : layout.buckets) {
     if (wire != nullptr && wire->packed()) {
       chains.push_back({.gradients = {{TransferKind::kAllGather, "transfer "}}});
-    } else if (unit.stages == UnitStages::kAllReduce) {
+    } else if (bucket.stages == BucketStages::kAllReduce) {
       chains.push_back({.gradients = {{TransferKind::kAllReduce, "transfer "}}});
     } else {
       chains.push_back({.gradients = {{TransferKind::kReduceScatter, "scatter "}, kGather}});

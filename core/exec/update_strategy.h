@@ -1,8 +1,8 @@
-// How the gradients of all ranks become new parameters: what a unit goes through (UnitChain), and
+// How the gradients of all ranks become new parameters: what a bucket goes through (BucketChain), and
 // what lies where meanwhile. One strategy for a run; each is the only one that knows its mode.
 //
 //   ReducedUpdates  every rank has the sum and updates all parameters
-//   ShardedUpdates  every rank updates its part of each unit (ZeRO stage 1)
+//   ShardedUpdates  every rank updates its part of each bucket (ZeRO stage 1)
 //   ServedUpdates   servers update, behind a communicator that is a ParameterClient
 #pragma once
 
@@ -23,17 +23,17 @@ namespace engine::exec {
 
 class ServedUpdates;
 
-// The memory of the optimizer: all of it, or this rank's part of each unit (ZeRO stage 1).
+// The memory of the optimizer: all of it, or this rank's part of each bucket (ZeRO stage 1).
 class OptimizerStates {
  public:
-  // When `sharded`, rank r of n keeps elements [r * count / n, (r + 1) * count / n) of each unit.
+  // When `sharded`, rank r of n keeps elements [r * count / n, (r + 1) * count / n) of each bucket.
   static Result<OptimizerStates> Create(const ModelMemory& memory, const OptimizerTraits& traits,
                                         bool sharded, const RankInfo& rank);
 
-  // State `index` of the element at `offset` of the arena, which belongs to `unit` and, when
+  // State `index` of the element at `offset` of the arena, which belongs to `bucket` and, when
   // sharded, to this rank.
-  float* At(int32_t index, int32_t unit, int64_t offset) const {
-    return buffers_[index].f32() + offset + (sharded() ? shift_[unit] : 0);
+  float* At(int32_t index, int32_t bucket, int64_t offset) const {
+    return buffers_[index].f32() + offset + (sharded() ? shift_[bucket] : 0);
   }
 
   int32_t count() const { return static_cast<int32_t>(buffers_.size()); }
@@ -43,7 +43,7 @@ class OptimizerStates {
  private:
   std::vector<graph::DeviceBuffer> buffers_;
   // Parts of a rank lie one behind the other, so an offset in the arena of the layout is moved by
-  // what other ranks have before it: one number for each unit. Empty: all is here.
+  // what other ranks have before it: one number for each bucket. Empty: all is here.
   std::vector<int64_t> shift_;
 };
 
@@ -96,7 +96,7 @@ class UpdateStrategy {
   const OptimizerStates& states() const { return states_; }
 
  protected:
-  // `in_parts`: a rank keeps the states of its part of each unit.
+  // `in_parts`: a rank keeps the states of its part of each bucket.
   UpdateStrategy(plugin::PluginSet& plugins, const ExecutorOptions& options, bool in_parts)
       : plugins_(plugins),
         options_(options),
@@ -129,6 +129,6 @@ class ReducedUpdates final : public UpdateStrategy {
   void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override;
 };
 
-std::vector<UnitChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire);
+std::vector<BucketChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire);
 
 }  // namespace engine::exec

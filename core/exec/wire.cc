@@ -1,10 +1,10 @@
 // What travels, the same on all ranks:
 //
 //   kCast:   the elements of the arena, each of SizeOf(dtype) bytes, in the same order
-//   kPacked: unit = block of rank 0, block of rank 1, ...    block = packed span, ...
+//   kPacked: bucket = block of rank 0, block of rank 1, ...    block = packed span, ...
 //            each packed span begins at a multiple of 16 bytes
 //
-// One arena for all of it. A packed unit is gathered in place: each rank packs its own block, and
+// One arena for all of it. A packed bucket is gathered in place: each rank packs its own block, and
 // all unpack the blocks in the order of ranks, the first as it is, so all come to the same bits.
 #include "core/exec/wire.h"
 
@@ -18,7 +18,7 @@ namespace engine::exec {
 namespace {
 
 constexpr int64_t kSpanAlign = 16;
-constexpr int64_t kUnitAlign = 64;  // a cache line
+constexpr int64_t kBucketAlign = 64;  // a cache line
 // Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
 constexpr int64_t kGatheredAtOnce = 1 << 20;
 
@@ -51,11 +51,11 @@ Status CheckTraits(const WireTraits& traits, const std::string& name) {
   return {};
 }
 
-// Where the packed spans of a unit lie in the block of a rank, and its size.
-Result<int64_t> PlanBlock(const WireChoice& choice, const UnitLayout& unit, WireLayout* wire) {
+// Where the packed spans of a bucket lie in the block of a rank, and its size.
+Result<int64_t> PlanBlock(const WireChoice& choice, const BucketLayout& bucket, WireLayout* wire) {
   int64_t block = 0;
   std::vector<int64_t>& begins = wire->span_begin.emplace_back();
-  for (const UnitSpan& span : unit.spans) {
+  for (const BucketSpan& span : bucket.spans) {
     const int64_t bytes = choice.format->PackedBytes(span.count);
     if (bytes <= 0) {
       return Status::Error(
@@ -65,7 +65,7 @@ Result<int64_t> PlanBlock(const WireChoice& choice, const UnitLayout& unit, Wire
     begins.push_back(block);
     block += RoundUp(bytes, kSpanAlign);
   }
-  return RoundUp(block, kUnitAlign);
+  return RoundUp(block, kBucketAlign);
 }
 
 // Without memory of its own while all is well: this is on the step path.
@@ -119,15 +119,15 @@ Result<WireLayout> PlanWire(const WireChoice& choice, const FlatLayout& layout,
                             int32_t world_size) {
   WireLayout wire{.hook = choice.hook, .traits = choice.format->wire_traits()};
   const auto element = static_cast<int64_t>(SizeOf(wire.dtype()));
-  for (const UnitLayout& unit : layout.units) {
-    wire.unit_begin.push_back(wire.packed() ? wire.total_bytes : unit.offset * element);
-    int64_t bytes = unit.count * element;
+  for (const BucketLayout& bucket : layout.buckets) {
+    wire.bucket_begin.push_back(wire.packed() ? wire.total_bytes : bucket.offset * element);
+    int64_t bytes = bucket.count * element;
     if (wire.packed()) {
-      ENGINE_ASSIGN_OR_RETURN(const int64_t block, PlanBlock(choice, unit, &wire));
+      ENGINE_ASSIGN_OR_RETURN(const int64_t block, PlanBlock(choice, bucket, &wire));
       bytes = block * world_size;
     }
-    wire.unit_bytes.push_back(bytes);
-    wire.total_bytes = wire.unit_begin.back() + bytes;
+    wire.bucket_bytes.push_back(bytes);
+    wire.total_bytes = wire.bucket_begin.back() + bytes;
   }
   return wire;
 }
@@ -147,14 +147,14 @@ Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const Execu
   return wire;
 }
 
-// On an accelerator every call is work of its own, so a cast gets all of a unit at once.
+// On an accelerator every call is work of its own, so a cast gets all of a bucket at once.
 size_t Wire::CallsFor(const Task& task) const {
   const bool at_once = memory_.accelerator() != nullptr && !layout_.packed();
   return at_once ? std::min<size_t>(1, task.spans.size()) : task.spans.size();
 }
 
 // Of span `i`, or of all from it to the last one. What travels as elements lies at the same offset as
-// in the arena, so a part of a unit needs no bookkeeping.
+// in the arena, so a part of a bucket needs no bookkeeping.
 WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
   const FlatLayout& layout = memory_.layout();
   const auto begin_of = [&layout](const TaskSpan& span) {
@@ -178,15 +178,16 @@ WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
 }
 
 // Where span `span` of what `rank` has packed lies.
-std::byte* Wire::PackedAt(uint32_t unit, int32_t rank, size_t span) const {
-  const int64_t block = layout_.unit_bytes[unit] / rank_.world_size;
-  return wire_.bytes() + layout_.unit_begin[unit] + rank * block + layout_.span_begin[unit][span];
+std::byte* Wire::PackedAt(uint32_t bucket, int32_t rank, size_t span) const {
+  const int64_t block = layout_.bucket_bytes[bucket] / rank_.world_size;
+  return wire_.bytes() + layout_.bucket_begin[bucket] + rank * block +
+         layout_.span_begin[bucket][span];
 }
 
 Status Wire::Pack(const Task& task, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
     WireCall call = CallOf(task, i, stream);
-    if (layout_.packed()) call.wire = PackedAt(task.info.unit, rank_.rank, i);
+    if (layout_.packed()) call.wire = PackedAt(task.info.bucket, rank_.rank, i);
     ENGINE_RETURN_IF_ERROR(Named(call, format_.Pack(call)));
   }
   return {};
@@ -198,7 +199,7 @@ Status Wire::Unpack(const Task& task, Stream* stream) {
     WireCall call = CallOf(task, i, stream);
     if (!layout_.packed()) ENGINE_RETURN_IF_ERROR(Named(call, format_.Unpack(call)));
     for (int32_t rank = 0; rank < rank_.world_size && layout_.packed(); ++rank) {
-      call.wire = PackedAt(task.info.unit, rank, i);
+      call.wire = PackedAt(task.info.bucket, rank, i);
       call.accumulate = rank > 0 ? 1 : 0;
       const Status status = format_.Unpack(call).WithContext("what came from rank %d", rank);
       ENGINE_RETURN_IF_ERROR(Named(call, status));
@@ -209,10 +210,10 @@ Status Wire::Unpack(const Task& task, Stream* stream) {
 
 // In place: Pack has written what this rank gives, and nobody reads it again before the transfer ends.
 void Wire::Describe(const Task& task, Transfer* transfer) const {
-  const uint32_t unit = task.info.unit;
+  const uint32_t bucket = task.info.bucket;
   transfer->dtype = layout_.dtype();
-  transfer->send = transfer->recv = wire_.bytes() + layout_.unit_begin[unit];
-  transfer->count = layout_.unit_bytes[unit] / static_cast<int64_t>(SizeOf(transfer->dtype));
+  transfer->send = transfer->recv = wire_.bytes() + layout_.bucket_begin[bucket];
+  transfer->count = layout_.bucket_bytes[bucket] / static_cast<int64_t>(SizeOf(transfer->dtype));
   CutForRank(rank_, transfer);
 }
 

@@ -31,14 +31,14 @@ struct WireChoice {
 // kConfig when it does not go with the rest, kPlugin when the hook has no proper format. [setup]
 Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions& options);
 
-// How the units of a layout lie on the wire. The same on all ranks.
+// How the buckets of a layout lie on the wire. The same on all ranks.
 struct WireLayout {
   int32_t hook = graph::kNone;  // index in the chain
   WireTraits traits;
   int64_t total_bytes = 0;
-  std::vector<int64_t> unit_begin;  // bytes, by unit
-  std::vector<int64_t> unit_bytes;  // what travels of its gradients, as in TaskInfo::size_bytes
-  std::vector<std::vector<int64_t>> span_begin;  // kPacked, by unit: bytes in the block of a rank
+  std::vector<int64_t> bucket_begin;  // bytes, by bucket
+  std::vector<int64_t> bucket_bytes;  // what travels of its gradients, as in TaskInfo::size_bytes
+  std::vector<std::vector<int64_t>> span_begin;  // kPacked, by bucket: bytes in the block of a rank
 
   bool packed() const { return traits.kind == WireKind::kPacked; }
   DType dtype() const { return packed() ? DType::kUint8 : traits.dtype; }  // of what travels
@@ -81,7 +81,7 @@ class Wire {
       : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
   size_t CallsFor(const Task& task) const;
   WireCall CallOf(const Task& task, size_t i, Stream* stream) const;
-  std::byte* PackedAt(uint32_t unit, int32_t rank, size_t span) const;
+  std::byte* PackedAt(uint32_t bucket, int32_t rank, size_t span) const;
 
   WireFormat& format_;
   const WireLayout layout_;

@@ -17,7 +17,7 @@ struct TraceTask {
   TaskKind kind = TaskKind::kForward;
   Lane lane = Lane::kCompute;
   TransferKind transfer = TransferKind::kAllReduce;  // kTransfer
-  uint32_t unit = UINT32_MAX;                        // kTransfer
+  uint32_t bucket = UINT32_MAX;                      // kTransfer
   uint32_t needed_by = UINT32_MAX;                   // see TaskInfo
   uint64_t size_bytes = 0;                           // kTransfer
   std::vector<uint32_t> depends_on;                  // tasks of the same step, and

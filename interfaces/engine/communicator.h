@@ -17,9 +17,9 @@ enum class TransferKind : int32_t {
   kAllGather = 2,      // recv = the `count` elements of every rank, in rank order
   kBroadcast = 3,      // recv = send of rank `root`
   kBarrier = 4,        // no data; done when every rank has submitted it
-  kPush = 5,  // send = this rank's gradients of a served unit; done when servers have them,
+  kPush = 5,  // send = this rank's gradients of a served bucket; done when servers have them,
               // whatever other ranks do
-  kPull = 6,  // recv = the parameters of a served unit: see ParameterClient
+  kPull = 6,  // recv = the parameters of a served bucket: see ParameterClient
 };
 
 constexpr const char* Name(TransferKind kind) noexcept {
@@ -51,16 +51,17 @@ struct Transfer {
   uint64_t key = 0;   // what is moved, the same on all ranks: equal keys have equal buffers, count
                       // and kind in every step, so an implementation may keep what it prepared, and
                       // one that sees the key of a peer refuses another; 0 = unknown
-  int32_t priority = 0;           // larger is more urgent; an implementation may ignore it
-  uint32_t unit = UINT32_MAX;     // of the scheduler's plan, for messages; UINT32_MAX: none
-  uint64_t sequence = 0;          // position in the order of submission, the same on all ranks
-  Stream* stream = nullptr;       // device work that `send` waits for; null: `send` is ready now
-  const int32_t* rows = nullptr;  // kPush, kPull of a unit with rows: only these `row_count` ones,
-  int64_t row_count = 0;          // ascending, are read from `send` or written to `recv`, which
-                                  // hold the whole unit; null: all. Borrowed like the buffers
-  int64_t timeout_ms = 30000;     // > 0; the Work fails with kTimeout when it is not done so long
-                                  // after Submit, or after `stream` has come to it and transfers
-                                  // before it have ended
+  int32_t priority = 0;          // larger is more urgent; an implementation may ignore it
+  uint32_t bucket = UINT32_MAX;  // of the scheduler's plan, for messages; UINT32_MAX: none
+  uint64_t sequence = 0;         // position in the order of submission, the same on all ranks
+  Stream* stream = nullptr;      // device work that `send` waits for; null: `send` is ready now
+  const int32_t* rows =
+      nullptr;                 // kPush, kPull of a bucket with rows: only these `row_count` ones,
+  int64_t row_count = 0;       // ascending, are read from `send` or written to `recv`, which
+                               // hold the whole bucket; null: all. Borrowed like the buffers
+  int64_t timeout_ms = 30000;  // > 0; the Work fails with kTimeout when it is not done so long
+                               // after Submit, or after `stream` has come to it and transfers
+                               // before it have ended
 };
 
 enum class WorkState : int32_t { kPending = 0, kDone = 1, kFailed = 2 };

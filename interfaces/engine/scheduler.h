@@ -31,8 +31,8 @@ enum class TaskKind : int32_t {
   kBackward = 1,
   kAccumulate = 2,  // the gradient of a parameter is complete on this rank
   kHook = 3,        // one hook on one or several gradients (or the global part of a hook)
-  kTransfer = 4,    // one unit
-  kUpdate = 5,      // of a unit, of a parameter, or of all
+  kTransfer = 4,    // one bucket
+  kUpdate = 5,      // of a bucket, of a parameter, or of all
 };
 
 constexpr const char* Name(TaskKind kind) noexcept {
@@ -46,11 +46,12 @@ struct TaskInfo {
   uint32_t id = 0;
   TaskKind kind = TaskKind::kForward;
   Lane lane = Lane::kCompute;
-  int32_t priority = 0;        // larger first; from the model, 0 unless the user set it on a layer
-  uint32_t sequence = 0;       // position in the order in which a single thread would run the step
-  uint32_t unit = UINT32_MAX;  // kTransfer: which unit of the plan; UINT32_MAX = a few numbers (the
-                               // statistics of the step, sums of hooks) that all updates wait for
-  uint64_t size_bytes = 0;     // kTransfer: payload of one rank
+  int32_t priority = 0;   // larger first; from the model, 0 unless the user set it on a layer
+  uint32_t sequence = 0;  // position in the order in which a single thread would run the step
+  uint32_t bucket =
+      UINT32_MAX;           // kTransfer: which bucket of the plan; UINT32_MAX = a few numbers (the
+                            // statistics of the step, sums of hooks) that all updates wait for
+  uint64_t size_bytes = 0;  // kTransfer: payload of one rank
   TransferKind transfer = TransferKind::kAllReduce;  // kTransfer
   uint32_t needed_by = UINT32_MAX;  // what comes after the end of backward: sequence of the first
                                     // forward task of the next step that reads one of its
@@ -62,7 +63,7 @@ struct ParameterInfo {
   uint32_t id = 0;         // its position in ModelInfo::parameters
   uint32_t first_use = 0;  // sequence of the first forward task that reads it
   uint32_t ready = 0;      // position in the step where its gradient becomes complete
-  uint32_t alone = 0;      // 1: it must be a unit of its own, and whole (only some of its rows
+  uint32_t alone = 0;      // 1: it must be a bucket of its own, and whole (only some of its rows
                            // travel in a step, or it keeps parameters of two types apart)
   int64_t count = 0;       // float32 elements
   std::string_view name;
@@ -76,38 +77,39 @@ struct ModelInfo {
   CommunicatorTraits communicator;
   UpdateGate gate = UpdateGate::kSpan;  // of optimizer and hooks together
   int32_t world_size = 1;
-  int64_t slice_multiple = 1;  // elements: where a unit ends inside of a parameter, the elements of
-                               // that parameter so far must be a multiple of this
-  uint32_t sharded = 0;      // 1: every unit is reduce-scattered, each rank updates its part of the
-                             // parameters, and they are gathered, whatever UnitStages says
-  uint32_t served = 0;       // 1: every unit is pushed to servers, which update it, and pulled from
-                             // them, whatever UnitStages says
+  int64_t slice_multiple =
+      1;                 // elements: where a bucket ends inside of a parameter, the elements of
+                         // that parameter so far must be a multiple of this
+  uint32_t sharded = 0;  // 1: every bucket is reduce-scattered, each rank updates its part of the
+                         // parameters, and they are gathered, whatever BucketStages says
+  uint32_t served = 0;   // 1: every bucket is pushed to servers, which update it, and pulled from
+                         // them, whatever BucketStages says
   uint32_t accelerator = 0;  // 1: gradients lie in the memory of an accelerator (accelerator.h):
-                             // links between such are fast, so large units cost less
+                             // links between such are fast, so large buckets cost less
 };
 
 // A part of one parameter's gradient.
-struct UnitSpan {
+struct BucketSpan {
   uint32_t parameter = 0;
   uint32_t reserved = 0;
   int64_t offset = 0;  // elements
   int64_t count = 0;
 };
 
-// How the sum of a unit's gradients comes about.
-enum class UnitStages : int32_t {
+// How the sum of a bucket's gradients comes about.
+enum class BucketStages : int32_t {
   kAllReduce = 0,
   kReduceScatterAllGather = 1,  // two transfers; the second may be held back until it is needed
 };
 
-// Receives the units of a plan, in the order in which their gradients shall lie in memory. The
-// spans of a unit must be contiguous in that order, and together the units must cover every
+// Receives the buckets of a plan, in the order in which their gradients shall lie in memory. The
+// spans of a bucket must be contiguous in that order, and together the buckets must cover every
 // parameter exactly once. The core checks this.
 class PlanSink {
  public:
-  // The next unit. `priority` is handed to the communicator; larger is more urgent. [setup]
-  virtual void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
-                       UnitStages stages) noexcept = 0;
+  // The next bucket. `priority` is handed to the communicator; larger is more urgent. [setup]
+  virtual void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
+                         BucketStages stages) noexcept = 0;
 
  protected:
   ~PlanSink() = default;

@@ -34,10 +34,10 @@ __attribute__((format(printf, 1, 2))) inline Text Format(const char* format, ...
   return text;
 }
 
-// "unit 3, sequence 17", "sequence 17"
-inline Text Position(uint32_t unit, uint64_t sequence) noexcept {
-  if (unit == Transfer().unit) return Format("sequence %" PRIu64, sequence);
-  return Format("unit %" PRIu32 ", sequence %" PRIu64, unit, sequence);
+// "bucket 3, sequence 17", "sequence 17"
+inline Text Position(uint32_t bucket, uint64_t sequence) noexcept {
+  if (bucket == Transfer().bucket) return Format("sequence %" PRIu64, sequence);
+  return Format("bucket %" PRIu32 ", sequence %" PRIu64, bucket, sequence);
 }
 
 // "1.2 MB"
@@ -48,11 +48,11 @@ inline Text SizeText(double bytes) noexcept {
   return Format("%.3g %s", bytes, units[unit]);
 }
 
-// "all-reduce of 1.2 MB (unit 3, sequence 17)", "barrier (sequence 3)"; of several "group of 3
-// transfers of 5.2 MB in all (unit 3, sequence 17)", with the position of the first.
+// "all-reduce of 1.2 MB (bucket 3, sequence 17)", "barrier (sequence 3)"; of several "group of 3
+// transfers of 5.2 MB in all (bucket 3, sequence 17)", with the position of the first.
 inline Text Describe(std::span<const Transfer> transfers) noexcept {
   const Transfer& first = transfers.front();
-  const Text position = Position(first.unit, first.sequence);
+  const Text position = Position(first.bucket, first.sequence);
   if (first.kind == TransferKind::kBarrier) return Format("barrier (%.64s)", position.c_str());
   double bytes = 0;
   for (const Transfer& one : transfers) bytes += static_cast<double>(SizeBytes(one));
@@ -97,14 +97,14 @@ inline bool Agree(const TransferId& a, const TransferId& b) noexcept {
          a.sequence == b.sequence && a.key == b.key && a.count == b.count;
 }
 
-// "all-reduce of 300000 float32 (unit 3, sequence 17)"; says so when `id` is none that IdOf makes.
-inline Text Describe(const TransferId& id, uint32_t unit = Transfer().unit) noexcept {
+// "all-reduce of 300000 float32 (bucket 3, sequence 17)"; says so when `id` is none that IdOf makes.
+inline Text Describe(const TransferId& id, uint32_t bucket = Transfer().bucket) noexcept {
   if (id.kind > static_cast<uint8_t>(TransferKind::kPull) ||
       id.dtype > static_cast<uint8_t>(DType::kFloat16)) {
     return Format("something that is no transfer");
   }
   const auto kind = static_cast<TransferKind>(id.kind);
-  const Text position = Position(unit, id.sequence);
+  const Text position = Position(bucket, id.sequence);
   if (kind == TransferKind::kBarrier) return Format("barrier (%.64s)", position.c_str());
   return Format("%s of %" PRId64 " %s (%.64s)", Name(kind), id.count,
                 Name(static_cast<DType>(id.dtype)), position.c_str());
@@ -113,7 +113,7 @@ inline Text Describe(const TransferId& id, uint32_t unit = Transfer().unit) noex
 // kInvalidArgument blames `rank`, which submitted `theirs` where this one submitted `own`. What
 // Describe does not show is said, too: "... with another key".
 inline Status Disagreement(const TransferId& own, const TransferId& theirs, int32_t rank,
-                           uint32_t their_unit = Transfer().unit) noexcept {
+                           uint32_t their_bucket = Transfer().bucket) noexcept {
   const char* const hidden = own.key != theirs.key               ? " with another key"
                              : own.reduction != theirs.reduction ? " with another reduction"
                              : own.root != theirs.root           ? " with another root"
@@ -121,7 +121,7 @@ inline Status Disagreement(const TransferId& own, const TransferId& theirs, int3
   return Status::Error(StatusCode::kInvalidArgument,
                        "rank %d submitted %s%s instead: all ranks must submit the same transfers "
                        "in the same order",
-                       rank, Describe(theirs, their_unit).c_str(), hidden)
+                       rank, Describe(theirs, their_bucket).c_str(), hidden)
       .WithRank(rank);
 }
 

@@ -2,7 +2,7 @@
 // ABI: a scheduler may as well be written without it.
 //
 // Everything here allocates in Reset only, so On and Next of a scheduler made of these parts never
-// do. What Reset throws, NoThrow catches. unit_planner.h has the part for Plan.
+// do. What Reset throws, NoThrow catches. bucket_planner.h has the part for Plan.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Status NoThrow(const char* plugin, Body&& body) noexcept {
 
 // Whether every parameter of the next forward pass waits for every gradient, so that no gradient is
 // needed sooner than another. Rank 0 says so, for schedulers that promise more: call it once. Never
-// with servers: they update each unit by itself.
+// with servers: they update each bucket by itself.
 inline bool SayIfAllWait(const ModelInfo& model, Host& host) noexcept {
   const bool all_wait =
       model.gate == UpdateGate::kGlobal && model.sharded == 0 && model.served == 0;
@@ -56,13 +56,13 @@ inline bool SayIfAllWait(const ModelInfo& model, Host& host) noexcept {
   return all_wait;
 }
 
-// The second stage of a unit.
+// The second stage of a bucket.
 inline bool IsGather(const TaskInfo& task) noexcept {
-  return task.kind == TaskKind::kTransfer && task.unit != UINT32_MAX &&
+  return task.kind == TaskKind::kTransfer && task.bucket != UINT32_MAX &&
          task.transfer == TransferKind::kAllGather;
 }
 
-// The second stage of a unit that servers update.
+// The second stage of a bucket that servers update.
 inline bool IsPull(const TaskInfo& task) noexcept {
   return task.kind == TaskKind::kTransfer && task.transfer == TransferKind::kPull;
 }
@@ -93,7 +93,7 @@ struct BySequence {
 //
 // Why a list in this order cannot deadlock although nothing overtakes its head: no transfer waits
 // for one that stands later in it.
-//  * The statistics wait for forward tasks, the first stage of a unit (all-reduce, reduce-scatter)
+//  * The statistics wait for forward tasks, the first stage of a bucket (all-reduce, reduce-scatter)
 //    for backward, accumulate and local hook tasks: for no transfer of their step.
 //  * A sum of what hooks observed waits for the statistics, for all first stages and for sums of
 //    earlier hooks. All have smaller sequence numbers. It waits for no gather: sums exist in

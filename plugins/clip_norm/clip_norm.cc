@@ -88,7 +88,7 @@ class ClipNorm final : public GradientHook {
     const double sum = SumOfSeen();
     const bool is_large = sum >= kLarge;
     shared_sums_[0] = is_large ? 0 : static_cast<float>(sum);
-    shared_sums_[1] = is_large ? static_cast<float>(sum / kLargeUnit) : 0;
+    shared_sums_[1] = is_large ? static_cast<float>(sum / kLargeBucket) : 0;
     sums_are_shared_ = true;
     return shared_sums_;
   }
@@ -107,10 +107,10 @@ class ClipNorm final : public GradientHook {
   };
 
   // The square of a norm exceeds the range of float32 long before the norm does. So the first
-  // number holds sums below kLarge, the second one larger sums in units of kLargeUnit: enough for
+  // number holds sums below kLarge, the second one larger sums in buckets of kLargeBucket: enough for
   // 2^32 elements of the largest float32.
   static constexpr double kLarge = 0x1p64;
-  static constexpr double kLargeUnit = 0x1p160;
+  static constexpr double kLargeBucket = 0x1p160;
 
   static Status NoMemory() noexcept {
     return Status::Error(StatusCode::kResourceExhausted,
@@ -131,7 +131,7 @@ class ClipNorm final : public GradientHook {
   // The same on all ranks: of sums that were reduced with the same bits, or of all gradients.
   double Factor() noexcept {
     const double sum =
-        sums_are_shared_ ? shared_sums_[0] + shared_sums_[1] * kLargeUnit : SumOfSeen();
+        sums_are_shared_ ? shared_sums_[0] + shared_sums_[1] * kLargeBucket : SumOfSeen();
     const double norm = std::sqrt(sum);
     return norm > max_norm_ ? max_norm_ / norm : 1;
   }

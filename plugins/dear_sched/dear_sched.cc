@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
-#include "kit/unit_planner.h"
 
 namespace engine::dear_sched {
 namespace {
@@ -40,10 +40,10 @@ class DearScheduler final : public Scheduler {
     sharded_ = model.sharded != 0;
     // Else all forward tasks wait for all gathers, and none can be held back for a forward task.
     holds_back_ = !kit::SayIfAllWait(model, host_);
-    return kit::PlanUnits("dear_sched", model,
-                          {.fuse_bytes = kit::BytesFor(model, group_bytes_, 4 << 20),
-                           .stages = UnitStages::kReduceScatterAllGather},
-                          sink);
+    return kit::PlanBuckets("dear_sched", model,
+                            {.fuse_bytes = kit::BytesFor(model, group_bytes_, 4 << 20),
+                             .stages = BucketStages::kReduceScatterAllGather},
+                            sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {

@@ -1,12 +1,12 @@
 // fifo_sched: sends each gradient as soon as it is ready, in the order in which gradients become
-// ready; computes in order of arrival. A step takes F + max(B, C), and the time of the last unit.
+// ready; computes in order of arrival. A step takes F + max(B, C), and the time of the last bucket.
 #include <cstdint>
 #include <span>
 
 #include "engine/plugin.h"
+#include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
-#include "kit/unit_planner.h"
 
 namespace engine::fifo_sched {
 namespace {
@@ -16,20 +16,20 @@ namespace {
 //
 // With servers pushes go in that order and each pull is asked for as soon as it is ready, beside
 // them: it costs the other direction of the link only, and no push waits for it, which is all that
-// StaticTransferOrder asks for. All units have one priority, so servers answer in order of arrival.
+// StaticTransferOrder asks for. All buckets have one priority, so servers answer in order of arrival.
 class FifoScheduler final : public Scheduler {
  public:
   explicit FifoScheduler(const Options& options) noexcept
-      : units_{.first_bytes = options.Int("first_bytes"),
-               .fuse_bytes = options.Int("fuse_bytes"),
-               .slice_bytes = options.Int("slice_bytes")} {}
+      : buckets_{.first_bytes = options.Int("first_bytes"),
+                 .fuse_bytes = options.Int("fuse_bytes"),
+                 .slice_bytes = options.Int("slice_bytes")} {}
 
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
 
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    kit::UnitRules units = units_;
-    units.fuse_bytes = kit::BytesFor(model, units.fuse_bytes, 4 << 20);
-    return kit::PlanUnits("fifo_sched", model, units, sink);
+    kit::BucketRules buckets = buckets_;
+    buckets.fuse_bytes = kit::BytesFor(model, buckets.fuse_bytes, 4 << 20);
+    return kit::PlanBuckets("fifo_sched", model, buckets, sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
@@ -56,7 +56,7 @@ class FifoScheduler final : public Scheduler {
   }
 
  private:
-  const kit::UnitRules units_;
+  const kit::BucketRules buckets_;
   kit::ReadyQueue compute_;
   kit::TransferList io_;
 };
@@ -72,7 +72,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     NoOps(),
     std::array{
         kit::IntOption("first_bytes", "1048576", 0, 1 << 30,
-                       "like fuse_bytes, for the first unit, if less: so that the first "
+                       "like fuse_bytes, for the first bucket, if less: so that the first "
                        "transfer starts early"),
         kit::IntOption("fuse_bytes", "-1", kit::kByDevice, 1 << 30,
                        "gradients that become ready one after another travel together until "

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
-#include "kit/unit_planner.h"
 
 namespace engine::priority_sched {
 namespace {
@@ -22,7 +22,7 @@ struct MostUrgentFirst {
   bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept { return Key(a) < Key(b); }
   std::tuple<bool, bool, uint32_t, uint32_t, uint32_t> Key(const TaskInfo& task) const noexcept {
     const bool by_need = !all_wait || kit::IsGather(task);
-    return {task.unit != UINT32_MAX, !kit::IsPull(task), by_need ? task.needed_by : 0,
+    return {task.bucket != UINT32_MAX, !kit::IsPull(task), by_need ? task.needed_by : 0,
             task.sequence, task.id};
   }
 };
@@ -30,7 +30,7 @@ struct MostUrgentFirst {
 // With servers credit is for pushes. A pull takes none and is started as soon as it is ready: until
 // other ranks have pushed it costs nothing, then the other direction of the link, and by
 // Transfer::priority the server sends first what is needed first. If pulls took credit, each rank
-// could spend all of it on pulls of units for which another rank has no credit left to push, for
+// could spend all of it on pulls of buckets for which another rank has no credit left to push, for
 // the same reason. So pushes wait for the ends of pushes only, which is all that
 // kit::StaticTransferOrder asks for.
 class PriorityScheduler final : public Scheduler {
@@ -49,19 +49,19 @@ class PriorityScheduler final : public Scheduler {
     sharded_ = model.sharded != 0;
     const bool by_need = !kit::SayIfAllWait(model, host_);
     credit_bytes_ = static_cast<uint64_t>(
-        kit::BytesFor(model, credit_option_, 512 << 10, 4 * kit::kAcceleratorUnitBytes));
-    return kit::PlanUnits("priority_sched", model,
-                          {.fuse_bytes = kit::BytesFor(model, fuse_bytes_, 64 << 10),
-                           .slice_bytes = kit::BytesFor(model, slice_bytes_, 256 << 10),
-                           .by_need = by_need},
-                          sink);
+        kit::BytesFor(model, credit_option_, 512 << 10, 4 * kit::kAcceleratorBucketBytes));
+    return kit::PlanBuckets("priority_sched", model,
+                            {.fuse_bytes = kit::BytesFor(model, fuse_bytes_, 64 << 10),
+                             .slice_bytes = kit::BytesFor(model, slice_bytes_, 256 << 10),
+                             .by_need = by_need},
+                            sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("priority_sched", [&] {
       tasks_.assign(tasks.size(), {});
       for (const TaskInfo& task : tasks) {
-        const bool takes_credit = task.unit != UINT32_MAX && !kit::IsPull(task);
+        const bool takes_credit = task.bucket != UINT32_MAX && !kit::IsPull(task);
         tasks_[task.id] = {task.lane, takes_credit ? task.size_bytes : 0};
       }
       compute_.Reset(tasks, kit::ComputeOrder{.sharded = sharded_});

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/bucket_planner.h"
 #include "kit/scheduler.h"
-#include "kit/unit_planner.h"
 
 namespace engine::sequential_sched {
 namespace {
 
 // So big that the start of a transfer costs little beside its bytes: a baseline that pays for each
 // small gradient alone would flatter the others.
-constexpr int64_t kHostUnitBytes = 4 << 20;
+constexpr int64_t kHostBucketBytes = 4 << 20;
 
 // What comes after transfers first, so that forward tasks, which wait for it, are never in front of
 // it; else the order of a single thread.
@@ -33,8 +33,8 @@ class SequentialScheduler final : public Scheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
 
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    const int64_t fuse_bytes = kit::BytesFor(model, kit::kByDevice, kHostUnitBytes);
-    return kit::PlanUnits("sequential_sched", model, {.fuse_bytes = fuse_bytes}, sink);
+    const int64_t fuse_bytes = kit::BytesFor(model, kit::kByDevice, kHostBucketBytes);
+    return kit::PlanBuckets("sequential_sched", model, {.fuse_bytes = fuse_bytes}, sink);
   }
 
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {

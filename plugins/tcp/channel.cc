@@ -42,7 +42,7 @@ Channel::Channel(Connections& connections, int lane)
 
 void Channel::Open(kit::PooledWork& work) noexcept {
   header_.id = kit::IdOf(work.transfer());
-  header_.unit = work.transfer().unit;
+  header_.bucket = work.transfer().bucket;
   work_ = &work;
   for (Link& link : links_) link.sent_header = link.received_header = false;
 }
@@ -97,7 +97,7 @@ Status Channel::CheckHeader(int peer, const TransferHeader& theirs) const noexce
         .WithRank(peer);
   }
   if (kit::Agree(theirs.id, header_.id)) return {};
-  return kit::Disagreement(header_.id, theirs.id, peer, theirs.unit);
+  return kit::Disagreement(header_.id, theirs.id, peer, theirs.bucket);
 }
 
 }  // namespace engine::tcp

@@ -26,7 +26,7 @@ constexpr size_t kPartBytes = kWindowBytes / 2;
 struct TransferHeader {
   kit::TransferId id;
   uint32_t magic = 0x33706374;  // of this format
-  uint32_t unit = 0;            // for messages
+  uint32_t bucket = 0;          // for messages
 };
 static_assert(sizeof(TransferHeader) == 40);
 

@@ -236,7 +236,7 @@ void Channel::Attach(Request& request, Message* message) {
     const auto* const send = static_cast<const char*>(work.transfer().send);
     message->body = Borrow(request, send + ByteOffset(request, own_part), spec.bytes());
   } else if (work.operation == Operation::kRegister) {
-    const auto spans = SpansOf(*work.unit, spec.offset, spec.count);
+    const auto spans = SpansOf(*work.bucket, spec.offset, spec.count);
     message->body.rebuild(spans.data(), spans.size() * sizeof(spans[0]));
   }
 }

@@ -14,8 +14,8 @@ Text Describe(const SliceSpec& spec, uint64_t sequence) noexcept {
     return kit::Format("%s (sequence %" PRIu64 ")", kind, sequence);
   }
   if (IsServed(spec.operation)) {
-    return kit::Format("%s of unit %016" PRIx64 " (%" PRIu64 " %s)", kind, spec.tensor, spec.total,
-                       Name(spec.dtype));
+    return kit::Format("%s of bucket %016" PRIx64 " (%" PRIu64 " %s)", kind, spec.tensor,
+                       spec.total, Name(spec.dtype));
   }
   return kit::Format("%s of %" PRIu64 " %s (%sroot %" PRIu32 ", sequence %" PRIu64 ")", kind,
                      spec.total, Name(spec.dtype), reduction, spec.root, sequence);

@@ -1,5 +1,5 @@
 // A step is what BeginStep said last, under mutex_; pushes and pulls take it when they are submitted.
-// Units are constant after Register, which comes before everything else, and need no lock.
+// Buckets are constant after Register, which comes before everything else, and need no lock.
 #include "parameter_client.h"
 
 #include <algorithm>
@@ -35,21 +35,21 @@ ServedParameters::ServedParameters(const ParameterTraits& traits, uint64_t slice
       serve_(std::move(serve)) {}
 
 Status ServedParameters::Check(const Transfer& transfer) const noexcept {
-  const Unit* const unit = units_.Find(transfer.key);
-  if (!unit) return Invalid(transfer, "is of no unit that was registered");
-  if (transfer.count != unit->count || transfer.dtype != DType::kFloat32) {
+  const Bucket* const bucket = buckets_.Find(transfer.key);
+  if (!bucket) return Invalid(transfer, "is of no bucket that was registered");
+  if (transfer.count != bucket->count || transfer.dtype != DType::kFloat32) {
     return Invalid(transfer, "is not what was registered under this key");
   }
   const bool is_push = transfer.kind == TransferKind::kPush;
   if (is_push ? !transfer.send : !transfer.recv) return Invalid(transfer, "has no buffer");
   // A pull before the first step is of what is there.
   if (is_push && step().step == 0) return Invalid(transfer, "is of no step: BeginStep comes first");
-  return transfer.rows ? CheckRows(transfer, *unit) : Status();
+  return transfer.rows ? CheckRows(transfer, *bucket) : Status();
 }
 
-Status ServedParameters::CheckRows(const Transfer& transfer, const Unit& unit) const noexcept {
-  if (unit.row == 0) return Invalid(transfer, "names rows of a unit that has none");
-  const int64_t rows = unit.count / unit.row;
+Status ServedParameters::CheckRows(const Transfer& transfer, const Bucket& bucket) const noexcept {
+  if (bucket.row == 0) return Invalid(transfer, "names rows of a bucket that has none");
+  const int64_t rows = bucket.count / bucket.row;
   if (transfer.row_count < 0 || transfer.row_count > rows) {
     return Invalid(transfer, "names more rows than there are");
   }
@@ -61,7 +61,7 @@ Status ServedParameters::CheckRows(const Transfer& transfer, const Unit& unit) c
 // A pull before the first step has step 0: it asks for what is there.
 void ServedParameters::Prepare(TransferWork* work) const noexcept {
   const ServedStep now = step();
-  work->unit = units_.Find(work->transfer().key);
+  work->bucket = buckets_.Find(work->transfer().key);
   work->served = {.step = now.step, .rows = work->transfer().rows ? 0 : -1};
   if (work->operation != Operation::kPush) return;
   work->served.learning_rate = now.learning_rate;
@@ -76,24 +76,24 @@ Status ServedParameters::Ask(Question question) noexcept {
     return Status::Error(StatusCode::kInvalidArgument, "a timeout of %" PRId64 " ms",
                          question.timeout_ms);
   }
-  const Unit* const unit = question.unit;
-  const Transfer transfer{.kind = unit ? TransferKind::kPush : TransferKind::kBarrier,
+  const Bucket* const bucket = question.bucket;
+  const Transfer transfer{.kind = bucket ? TransferKind::kPush : TransferKind::kBarrier,
                           .send = question.send,
                           .recv = question.recv,
-                          .count = unit ? unit->count : 0,
-                          .key = unit ? unit->key : 0,
+                          .count = bucket ? bucket->count : 0,
+                          .key = bucket ? bucket->key : 0,
                           .priority = INT32_MAX,
                           .timeout_ms = question.timeout_ms};
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_.Take(transfer));
   work->operation = question.operation;
-  work->unit = unit;
+  work->bucket = bucket;
   work->served.state = question.state;
   // Step 0: what was pushed so far.
   const bool whole_step =
       question.operation == Operation::kLoad && traits_.mode == UpdateMode::kSync;
   if (whole_step) work->served.step = step().step;
-  work->served.digest = units_.digest();
-  if (unit) work->served.row = static_cast<uint64_t>(unit->row);
+  work->served.digest = buckets_.digest();
+  if (bucket) work->served.row = static_cast<uint64_t>(bucket->row);
   Status status = worker_.Submit(work);
   if (status.ok()) {
     status = work->WaitHost(question.timeout_ms + kWorkerGraceMs);
@@ -105,39 +105,39 @@ Status ServedParameters::Ask(Question question) noexcept {
   return status;
 }
 
-Status ServedParameters::Register(std::span<const ServedUnit> units, Optimizer& optimizer,
+Status ServedParameters::Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
                                   int64_t timeout_ms) noexcept {
   if (registered_) {
-    return Status::Error(StatusCode::kInvalidArgument, "units are registered once only");
+    return Status::Error(StatusCode::kInvalidArgument, "buckets are registered once only");
   }
   try {
-    ENGINE_ASSIGN_OR_RETURN(units_, UnitTable::Create(units, slice_bytes_));
+    ENGINE_ASSIGN_OR_RETURN(buckets_, BucketTable::Create(buckets, slice_bytes_));
     registered_ = true;
     states_ = optimizer.traits().state_count;
     if (serve_) serve_(optimizer);
   } catch (const std::exception& error) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot register: %s", error.what());
   }
-  for (const auto& [key, unit] : units_.all()) {
+  for (const auto& [key, bucket] : buckets_.all()) {
     ENGINE_RETURN_IF_ERROR(
-        Ask({.operation = Operation::kRegister, .unit = &unit, .timeout_ms = timeout_ms}));
+        Ask({.operation = Operation::kRegister, .bucket = &bucket, .timeout_ms = timeout_ms}));
   }
-  // Also to servers that keep nothing of these units, so that they compare them all.
+  // Also to servers that keep nothing of these buckets, so that they compare them all.
   return Ask({.operation = Operation::kLastStep, .timeout_ms = timeout_ms});
 }
 
 Status ServedParameters::Exchange(Operation operation, uint64_t key, int32_t state,
                                   const float* send, float* recv, int64_t timeout_ms) noexcept {
-  const Unit* const unit = units_.Find(key);
-  if (!unit) {
-    return Status::Error(StatusCode::kInvalidArgument, "unit %016" PRIx64 " was not registered",
+  const Bucket* const bucket = buckets_.Find(key);
+  if (!bucket) {
+    return Status::Error(StatusCode::kInvalidArgument, "bucket %016" PRIx64 " was not registered",
                          key);
   }
   if (state >= states_) {
     return Status::Error(StatusCode::kInvalidArgument, "the optimizer has no state %d", state);
   }
   return Ask({.operation = operation,
-              .unit = unit,
+              .bucket = bucket,
               .state = std::max(state, -1),
               .send = send,
               .recv = recv,

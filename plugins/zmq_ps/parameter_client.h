@@ -6,8 +6,8 @@
 #include <mutex>
 #include <span>
 
+#include "buckets.h"
 #include "engine/ext/parameter_server.h"
-#include "units.h"
 #include "work.h"
 #include "worker.h"
 
@@ -20,13 +20,13 @@ class ServedParameters final : public ParameterClient {
   ServedParameters(const ParameterTraits& traits, uint64_t slice_bytes, Worker& worker,
                    Works& works, std::function<void(Optimizer&)> serve);
 
-  // Whether a push or a pull is one of a registered unit, in a step: kInvalidArgument. [io-lane]
+  // Whether a push or a pull is one of a registered bucket, in a step: kInvalidArgument. [io-lane]
   Status Check(const Transfer& transfer) const noexcept;
   // Says what the requests of a transfer that was checked carry. [io-lane]
   void Prepare(TransferWork* work) const noexcept;
 
   ParameterTraits traits() const noexcept override { return traits_; }
-  Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
+  Status Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
                   int64_t timeout_ms) noexcept override;
   Status Store(uint64_t key, int32_t state, const float* data,
                int64_t timeout_ms) noexcept override;
@@ -37,7 +37,7 @@ class ServedParameters final : public ParameterClient {
  private:
   struct Question {
     Operation operation;
-    const Unit* unit = nullptr;
+    const Bucket* bucket = nullptr;
     int32_t state = -1;
     const float* send = nullptr;
     float* recv = nullptr;
@@ -46,7 +46,7 @@ class ServedParameters final : public ParameterClient {
   };
 
   Status CheckRegistered() const noexcept;
-  Status CheckRows(const Transfer& transfer, const Unit& unit) const noexcept;
+  Status CheckRows(const Transfer& transfer, const Bucket& bucket) const noexcept;
   Status Ask(Question question) noexcept;
   Status Exchange(Operation operation, uint64_t key, int32_t state, const float* send, float* recv,
                   int64_t timeout_ms) noexcept;
@@ -58,7 +58,7 @@ class ServedParameters final : public ParameterClient {
   Works& works_;
   const std::function<void(Optimizer&)> serve_;
 
-  UnitTable units_;  // constant after Register
+  BucketTable buckets_;  // constant after Register
   bool registered_ = false;
   int32_t states_ = 0;  // of the optimizer
 

@@ -67,7 +67,7 @@ Status ParameterStore::AskTable(PendingRequest& pending) {
   switch (header.spec.operation) {
     case Operation::kRegister:
       ENGINE_RETURN_IF_ERROR(table_->Register(header, ArrayOf<ServedSpan>(body)));
-      return CheckUnits(header.worker, header.served.digest);
+      return CheckBuckets(header.worker, header.served.digest);
     case Operation::kStore:
       return table_->Store(header, body);
     case Operation::kPush:
@@ -77,18 +77,18 @@ Status ParameterStore::AskTable(PendingRequest& pending) {
       return table_->Pull(header, rows);
     default:  // Operation::kLastStep
       header.served.step = std::min(table_->LastStep(header.worker), kMaxStep);
-      return CheckUnits(header.worker, header.served.digest);
+      return CheckBuckets(header.worker, header.served.digest);
   }
 }
 
-// Cells are compared one by one, by the table; this finds units that only one of two ranks has.
-Status ParameterStore::CheckUnits(uint32_t worker, uint64_t digest) {
-  if (!units_) units_ = {worker, digest};
-  if (units_->second == digest) return {};
+// Cells are compared one by one, by the table; this finds buckets that only one of two ranks has.
+Status ParameterStore::CheckBuckets(uint32_t worker, uint64_t digest) {
+  if (!buckets_) buckets_ = {worker, digest};
+  if (buckets_->second == digest) return {};
   return Blame(worker,
-               "rank %u registers other units than rank %u: parameters of a run are the same on "
+               "rank %u registers other buckets than rank %u: parameters of a run are the same on "
                "all ranks",
-               worker, units_->first);
+               worker, buckets_->first);
 }
 
 // Catches up with what came before there was a table: ranks that left, and requests, of each rank in

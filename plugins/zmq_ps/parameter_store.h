@@ -39,7 +39,7 @@ class ParameterStore {
  private:
   void Ask(PendingRequest& pending);
   Status AskTable(PendingRequest& pending);
-  Status CheckUnits(uint32_t worker, uint64_t digest);
+  Status CheckBuckets(uint32_t worker, uint64_t digest);
   std::optional<Status> FindLost(const Header& header) const;
   void RefuseLost();
   Status Late(const Header& header) const;
@@ -47,8 +47,8 @@ class ParameterStore {
   const std::optional<ParameterTraits> traits_;
   std::vector<Session>& sessions_;
   Offload& offload_;
-  std::unique_ptr<Table> table_;                        // null while it has no optimizer
-  std::optional<std::pair<uint32_t, uint64_t>> units_;  // who registered first, and its digest
+  std::unique_ptr<Table> table_;                          // null while it has no optimizer
+  std::optional<std::pair<uint32_t, uint64_t>> buckets_;  // who registered first, and its digest
 };
 
 }  // namespace engine::zmq_ps

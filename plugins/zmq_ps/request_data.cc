@@ -10,7 +10,7 @@ namespace engine::zmq_ps {
 namespace {
 
 size_t RowBytes(const Request& request) {
-  return request.work->unit->granule() * sizeof(float);
+  return request.work->bucket->granule() * sizeof(float);
 }
 
 // Rows ascend, and so do slices: each slice has a part of the list, found by bisection. It may be
@@ -20,7 +20,7 @@ void FindRows(Request* request) {
   const SliceSpec& spec = request->header.spec;
   const int32_t* const rows = work.transfer().rows;
   const int32_t* const end = rows + work.transfer().row_count;
-  const uint64_t row = work.unit->granule();
+  const uint64_t row = work.bucket->granule();
   request->rows = std::lower_bound(rows, end, static_cast<int32_t>(spec.offset / row));
   const int32_t* const last =
       std::lower_bound(request->rows, end, static_cast<int32_t>((spec.offset + spec.count) / row));

@@ -122,16 +122,16 @@ Status ServedCell::CheckAgrees(uint32_t worker, uint64_t step, float learning_ra
   const auto first_worker = static_cast<uint32_t>(other - sources_.begin());
   if (step != first.step) {
     return Blame(worker,
-                 "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
+                 "rank %u pushed step %" PRIu64 " of bucket %016" PRIx64
                  ", but rank %u pushed step %" PRIu64 ": all ranks must take the same steps",
-                 worker, step, spec_.id.unit, first_worker, first.step);
+                 worker, step, spec_.id.bucket, first_worker, first.step);
   }
   if (learning_rate == first.learning_rate) return {};
   return Blame(worker,
-               "rank %u pushed step %" PRIu64 " of unit %016" PRIx64
+               "rank %u pushed step %" PRIu64 " of bucket %016" PRIx64
                " with learning rate %.9g, but rank %u with %.9g: all ranks must have the same "
                "schedule",
-               worker, step, spec_.id.unit, static_cast<double>(learning_rate), first_worker,
+               worker, step, spec_.id.bucket, static_cast<double>(learning_rate), first_worker,
                static_cast<double>(first.learning_rate));
 }
 
@@ -242,8 +242,9 @@ void ServedCell::Finish() {
   if (task_.status.ok()) {
     Updated();
   } else {
-    Fail(task_.status.WithContext("the update of slice %u of unit %016" PRIx64 " at step %" PRIu64,
-                                  spec_.id.slice, spec_.id.unit, task_.step));
+    Fail(task_.status.WithContext("the update of slice %u of bucket %016" PRIx64
+                                  " at step %" PRIu64,
+                                  spec_.id.slice, spec_.id.bucket, task_.step));
   }
   task_.inputs.clear();
 }

@@ -1,4 +1,4 @@
-// A slice of a served unit at its server: values, states, and who has pushed what.
+// A slice of a served bucket at its server: values, states, and who has pushed what.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ bool CellSpec::operator==(const CellSpec& other) const noexcept {
 }
 
 Status Wrong(const Header& request, const char* what) {
-  return Blame(request.worker, "rank %u, slice %u of unit %016" PRIx64 ": %s", request.worker,
+  return Blame(request.worker, "rank %u, slice %u of bucket %016" PRIx64 ": %s", request.worker,
                request.slice, request.key, what);
 }
 
@@ -67,7 +67,7 @@ const char* ObjectionToRows(std::span<const int32_t> rows, int64_t first, int64_
 
 Status CheckRows(const Header& request, const CellSpec& cell, std::span<const int32_t> rows) {
   if (!request.served.sparse()) return {};
-  if (cell.row == 0) return Wrong(request, "rows of a unit that has no rows");
+  if (cell.row == 0) return Wrong(request, "rows of a bucket that has no rows");
   const auto first = static_cast<int64_t>(cell.slice.offset / cell.row);
   const auto count = static_cast<int64_t>(cell.slice.count / cell.row);
   const char* const objection = ObjectionToRows(rows, first, first + count);

@@ -1,4 +1,4 @@
-// What ranks say of a cell, a slice of a unit at its server, and the checks of it.
+// What ranks say of a cell, a slice of a bucket at its server, and the checks of it.
 #pragma once
 
 #include <compare>
@@ -14,13 +14,13 @@
 namespace engine::zmq_ps {
 
 struct CellId {
-  uint64_t unit = 0;  // ServedUnit::key
+  uint64_t bucket = 0;  // ServedBucket::key
   uint32_t slice = 0;
   auto operator<=>(const CellId&) const = default;
 };
 
 inline CellId CellOf(const Header& request) noexcept {
-  return {.unit = request.key, .slice = request.slice};
+  return {.bucket = request.key, .slice = request.slice};
 }
 
 // What all ranks say alike of a cell when they register it.
@@ -48,7 +48,7 @@ Status CheckRows(const Header& request, const CellSpec& cell, std::span<const in
 // Numbers of a push, and that its data has the size it must have.
 Status CheckPush(const Header& push, const CellSpec& cell, std::span<const int32_t> rows,
                  size_t data_bytes);
-// kInvalidArgument: "rank 1, slice 2 of unit 000000000000002a: <what>"
+// kInvalidArgument: "rank 1, slice 2 of bucket 000000000000002a: <what>"
 Status Wrong(const Header& request, const char* what);
 
 }  // namespace engine::zmq_ps

@@ -5,7 +5,7 @@
 //   a task has run       Finished(task), then NextWork    on the thread that has the table
 //   now and then         TakeReady(&answers)              pulls that can be answered
 //
-// A unit is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
+// A bucket is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
 // other: tasks of several cells may run at once, those of one cell run one after the other, in the
 // order in which their pushes came.
 #include "table.h"
@@ -65,10 +65,10 @@ Status Table::Register(const Header& request, std::vector<ServedSpan> spans) {
     const ServedCell& cell = *found->second;
     if (cell.spec() == spec) return {};
     return Blame(request.worker,
-                 "rank %u describes slice %u of unit %016" PRIx64
+                 "rank %u describes slice %u of bucket %016" PRIx64
                  " as %s, but rank %u as %s, or with other sizes or weight decay: all ranks must "
                  "train the same model with the same scheduler and slice_bytes",
-                 request.worker, spec.id.slice, spec.id.unit, Describe(spec).c_str(),
+                 request.worker, spec.id.slice, spec.id.bucket, Describe(spec).c_str(),
                  cell.first_worker(), Describe(cell.spec()).c_str());
   }
   if (cells_.size() >= kMaxCells) {

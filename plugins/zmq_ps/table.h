@@ -31,7 +31,7 @@ class Table {
   Table& operator=(const Table&) = delete;
 
   // What lies in a cell. The first description counts; another one is refused, with a sentence that
-  // names both ranks and the unit. kConfig: the optimizer needs more of a gradient than a slice.
+  // names both ranks and the bucket. kConfig: the optimizer needs more of a gradient than a slice.
   // No memory of the size of a cell is taken before it is stored.
   Status Register(const Header& request, std::vector<ServedSpan> spans);
 

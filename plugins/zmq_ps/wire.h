@@ -6,7 +6,7 @@
 //            | ServedSpan ...                       PUSH of kRegister
 //            | request(u64) ...                     ACK
 //            | text                                 of the status, REFUSAL and LEAVE
-//   rows    := row(i32) ...                         ascending; which rows of the unit the body holds, or is to hold
+//   rows    := row(i32) ...                         ascending; which rows of the bucket the body holds, or is to hold
 #pragma once
 
 #include <cstddef>
@@ -83,8 +83,8 @@ struct ServedFields {
   uint64_t step = 0;        // kPush, kPull, kLoad; and of the answer to kLastStep
   float learning_rate = 0;  // kPush
   float weight = 0;         // kPush
-  uint64_t row = 0;         // kRegister: elements; 0: the unit has no rows
-  uint64_t digest = 0;      // kRegister, kLastStep: of all units of the rank
+  uint64_t row = 0;         // kRegister: elements; 0: the bucket has no rows
+  uint64_t digest = 0;      // kRegister, kLastStep: of all buckets of the rank
   int32_t state = -1;       // kStore, kLoad: of the optimizer; -1: values
   int32_t rows = -1;        // kPush, kPull: how many are in the frame `rows`; -1: the whole slice
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "buckets.h"
 #include "describe.h"
 #include "engine/communicator.h"
 #include "kit/work.h"
-#include "units.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
@@ -57,9 +57,9 @@ class TransferWork final : public kit::PooledWork {
 
   // What is asked for; constant once the work is submitted.
   Operation operation = Operation::kAllReduce;
-  ServedFields served;         // but for the number of rows of each request
-  const Unit* unit = nullptr;  // of a served operation that is about one
-  uint64_t order = 0;          // of transfers that are matched by their position: which one
+  ServedFields served;             // but for the number of rows of each request
+  const Bucket* bucket = nullptr;  // of a served operation that is about one
+  uint64_t order = 0;              // of transfers that are matched by their position: which one
 
   // Operation::kLastStep: the least of what servers said. Constant when the work is terminal.
   uint64_t last_step = kMaxStep;
@@ -75,7 +75,7 @@ class TransferWork final : public kit::PooledWork {
   void Reset() noexcept {
     operation = OperationOf(transfer().kind);
     served = {};
-    unit = nullptr;
+    bucket = nullptr;
     order = 0;
     last_step = kMaxStep;
     memory_uses.store(1, std::memory_order_relaxed);

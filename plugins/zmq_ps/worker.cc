@@ -267,7 +267,7 @@ void Worker::TakeInbox() {
   }
 }
 
-// Cut by key and size alone, so that every rank cuts alike and a slice of a unit stays at its
+// Cut by key and size alone, so that every rank cuts alike and a slice of a bucket stays at its
 // server. Transfers that are matched by position begin at another server each time.
 void Worker::Begin(TransferWork* work) {
   active_.insert(work);
@@ -281,7 +281,7 @@ void Worker::Begin(TransferWork* work) {
   if (work->operation == Operation::kLastStep) {
     CutForAll(rule_, &slices_);
   } else {
-    Cut(matched, header.round, rule_, &slices_, work->unit ? work->unit->granule() : 1);
+    Cut(matched, header.round, rule_, &slices_, work->bucket ? work->bucket->granule() : 1);
   }
   work->requests.clear();
   work->requests.resize(slices_.size());

@@ -6,7 +6,7 @@
 namespace engine::test {
 namespace {
 
-// Calls copy(first element, number of elements) for the rows of a transfer, or for the whole unit.
+// Calls copy(first element, number of elements) for the rows of a transfer, or for the whole bucket.
 template <typename Copy>
 void ForEachPart(const Transfer& transfer, int64_t row, const Copy& copy) {
   if (transfer.rows == nullptr) return copy(0, transfer.count);
@@ -31,27 +31,28 @@ ParameterTable::~ParameterTable() {
   thread_.join();
 }
 
-Status ParameterTable::Register(int rank, std::span<const ServedUnit> units, Optimizer& optimizer) {
+Status ParameterTable::Register(int rank, std::span<const ServedBucket> buckets,
+                                Optimizer& optimizer) {
   const Lock lock(mutex_);
   ENGINE_RETURN_IF_ERROR(At(rank).ended);
   if (std::exchange(optimizer_, optimizer_ ? optimizer_ : &optimizer) != nullptr) {
-    ENGINE_CHECK(units.size() == units_.size(), "ranks register different units");
+    ENGINE_CHECK(buckets.size() == buckets_.size(), "ranks register different buckets");
     return {};
   }
-  for (const ServedUnit& served : units) {
-    Unit unit{.count = served.count,
-              .row = served.row,
-              .spans = {served.spans.begin(), served.spans.end()},
-              .value = std::vector<float>(static_cast<size_t>(served.count))};
-    unit.states.assign(static_cast<size_t>(optimizer.traits().state_count), unit.value);
-    units_.emplace(served.key, std::move(unit));
+  for (const ServedBucket& served : buckets) {
+    Bucket bucket{.count = served.count,
+                  .row = served.row,
+                  .spans = {served.spans.begin(), served.spans.end()},
+                  .value = std::vector<float>(static_cast<size_t>(served.count))};
+    bucket.states.assign(static_cast<size_t>(optimizer.traits().state_count), bucket.value);
+    buckets_.emplace(served.key, std::move(bucket));
   }
   return {};
 }
 
 std::vector<float>& ParameterTable::Array(uint64_t key, int32_t state) {
-  Unit& unit = units_.at(key);
-  return state < 0 ? unit.value : unit.states.at(static_cast<size_t>(state));
+  Bucket& bucket = buckets_.at(key);
+  return state < 0 ? bucket.value : bucket.states.at(static_cast<size_t>(state));
 }
 
 Status ParameterTable::Store(int rank, uint64_t key, int32_t state, const float* data) {
@@ -59,7 +60,7 @@ Status ParameterTable::Store(int rank, uint64_t key, int32_t state, const float*
   ENGINE_RETURN_IF_ERROR(At(rank).ended);
   std::vector<float>& array = Array(key, state);
   std::copy_n(data, array.size(), array.data());
-  if (state < 0) units_.at(key).stored = true;
+  if (state < 0) buckets_.at(key).stored = true;
   changed_.notify_all();
   return {};
 }
@@ -69,10 +70,10 @@ Status ParameterTable::Load(int rank, uint64_t key, int32_t state, float* data,
   Lock lock(mutex_);
   const uint64_t step = settings_.mode == UpdateMode::kSync ? At(rank).step.step : 0;
   const bool came = changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
-    return !At(rank).ended.ok() || IsReady(rank, units_.at(key), step);
+    return !At(rank).ended.ok() || IsReady(rank, buckets_.at(key), step);
   });
   ENGINE_RETURN_IF_ERROR(At(rank).ended);
-  if (!came) return Status::Error(StatusCode::kTimeout, "a unit has not got its values");
+  if (!came) return Status::Error(StatusCode::kTimeout, "a bucket has not got its values");
   const std::vector<float>& array = Array(key, state);
   std::copy_n(array.data(), array.size(), data);
   return {};
@@ -81,8 +82,8 @@ Status ParameterTable::Load(int rank, uint64_t key, int32_t state, float* data,
 Status ParameterTable::LastStep(int rank, uint64_t* step) {
   const Lock lock(mutex_);
   ENGINE_RETURN_IF_ERROR(At(rank).ended);
-  *step = units_.empty() ? 0 : UINT64_MAX;
-  for (auto& [key, unit] : units_) *step = std::min(*step, unit.pushed[rank]);
+  *step = buckets_.empty() ? 0 : UINT64_MAX;
+  for (auto& [key, bucket] : buckets_) *step = std::min(*step, bucket.pushed[rank]);
   return {};
 }
 
@@ -97,7 +98,7 @@ Status ParameterTable::BeginStep(int rank, const ServedStep& step) {
 Status ParameterTable::Submit(int rank, const Transfer& transfer, Work** out) {
   const Lock lock(mutex_);
   ENGINE_RETURN_IF_ERROR(At(rank).ended);
-  ENGINE_CHECK(transfer.count == units_.at(transfer.key).count, "a transfer of another size");
+  ENGINE_CHECK(transfer.count == buckets_.at(transfer.key).count, "a transfer of another size");
   const auto now = Clock::now();
   std::uniform_int_distribution<int64_t> delay_us(0, settings_.max_delay_us);
   works_.emplace_back();
@@ -133,21 +134,21 @@ void ParameterTable::Drain() {
 }
 
 // The last step that counts for `rank`: of one that has not pushed, the one before the run.
-uint64_t ParameterTable::Progress(int rank, const Unit& unit) const {
-  const auto found = unit.pushed.find(rank);
-  if (found != unit.pushed.end() && found->second > 0) return found->second;
+uint64_t ParameterTable::Progress(int rank, const Bucket& bucket) const {
+  const auto found = bucket.pushed.find(rank);
+  if (found != bucket.pushed.end() && found->second > 0) return found->second;
   return first_step_ == 0 ? 0 : first_step_ - 1;
 }
 
 // Whether a pull of `step` may be answered.
-bool ParameterTable::IsReady(int rank, const Unit& unit, uint64_t step) const {
-  if (!unit.stored) return false;
-  if (settings_.mode == UpdateMode::kSync) return unit.updated >= step;
+bool ParameterTable::IsReady(int rank, const Bucket& bucket, uint64_t step) const {
+  if (!bucket.stored) return false;
+  if (settings_.mode == UpdateMode::kSync) return bucket.updated >= step;
   if (step == 0) return true;
-  if (Progress(rank, unit) < step) return false;
+  if (Progress(rank, bucket) < step) return false;
   if (settings_.mode == UpdateMode::kAsync) return true;
   for (int other = 0; other < settings_.world_size; ++other) {
-    const bool behind = Progress(other, unit) + static_cast<uint64_t>(settings_.staleness) < step;
+    const bool behind = Progress(other, bucket) + static_cast<uint64_t>(settings_.staleness) < step;
     if (behind && ranks_[static_cast<size_t>(other)].ended.ok()) return false;
   }
   return true;
@@ -191,30 +192,31 @@ void ParameterTable::Loop() {
 std::optional<Status> ParameterTable::Try(const Request& request, Clock::time_point now) {
   if (request.due > now) return std::nullopt;
   const Transfer& transfer = request.transfer;
-  Unit& unit = units_.at(transfer.key);
-  if (transfer.kind == TransferKind::kPush && unit.stored) return Apply(request, unit);
-  if (transfer.kind == TransferKind::kPull && IsReady(request.rank, unit, request.step.step)) {
+  Bucket& bucket = buckets_.at(transfer.key);
+  if (transfer.kind == TransferKind::kPush && bucket.stored) return Apply(request, bucket);
+  if (transfer.kind == TransferKind::kPull && IsReady(request.rank, bucket, request.step.step)) {
     auto* const data = static_cast<float*>(transfer.recv);
-    ForEachPart(transfer, unit.row, [&](int64_t at, int64_t count) {
-      std::copy_n(unit.value.data() + at, count, data + at);
+    ForEachPart(transfer, bucket.row, [&](int64_t at, int64_t count) {
+      std::copy_n(bucket.value.data() + at, count, data + at);
     });
     return Status();
   }
   if (now < request.deadline) return std::nullopt;
-  return Status::Error(StatusCode::kTimeout, "%s of unit %llu was not done in time",
+  return Status::Error(StatusCode::kTimeout, "%s of bucket %llu was not done in time",
                        Name(transfer.kind), static_cast<unsigned long long>(transfer.key));
 }
 
 // A push, and the update that it makes, or completes.
-Status ParameterTable::Apply(const Request& request, Unit& unit) {
+Status ParameterTable::Apply(const Request& request, Bucket& bucket) {
   const auto* const data = static_cast<const float*>(request.transfer.send);
-  Push push{.gradient = std::vector<float>(static_cast<size_t>(unit.count)), .step = request.step};
-  ForEachPart(request.transfer, unit.row, [&](int64_t at, int64_t count) {
+  Push push{.gradient = std::vector<float>(static_cast<size_t>(bucket.count)),
+            .step = request.step};
+  ForEachPart(request.transfer, bucket.row, [&](int64_t at, int64_t count) {
     std::copy_n(data + at, count, push.gradient.data() + at);
   });
-  const uint64_t step = unit.pushed[request.rank] = request.step.step;
-  if (settings_.mode != UpdateMode::kSync) return Update(unit, push);
-  std::map<int, Push>& all = unit.gathered[step];
+  const uint64_t step = bucket.pushed[request.rank] = request.step.step;
+  if (settings_.mode != UpdateMode::kSync) return Update(bucket, push);
+  std::map<int, Push>& all = bucket.gathered[step];
   all.emplace(request.rank, std::move(push));
   if (all.size() < ranks_.size()) return {};
   Push sum = std::move(all.at(0));
@@ -223,24 +225,24 @@ Status ParameterTable::Apply(const Request& request, Unit& unit) {
     for (size_t i = 0; i < sum.gradient.size(); ++i) sum.gradient[i] += other.gradient[i];
     sum.step.weight += other.step.weight;
   }
-  unit.gathered.erase(step);
-  return Update(unit, sum);
+  bucket.gathered.erase(step);
+  return Update(bucket, sum);
 }
 
-Status ParameterTable::Update(Unit& unit, const Push& push) {
+Status ParameterTable::Update(Bucket& bucket, const Push& push) {
   const bool sync = settings_.mode == UpdateMode::kSync;
-  unit.updated = sync ? push.step.step : std::max(unit.updated + 1, push.step.step);
+  bucket.updated = sync ? push.step.step : std::max(bucket.updated + 1, push.step.step);
   int64_t offset = 0;
-  for (const ServedSpan& span : unit.spans) {
-    UpdateCall call{.value = unit.value.data() + offset,
+  for (const ServedSpan& span : bucket.spans) {
+    UpdateCall call{.value = bucket.value.data() + offset,
                     .gradient = push.gradient.data() + offset,
                     .count = span.count,
                     .gradient_scale = 1 / std::max(push.step.weight, 1.0f),
                     .learning_rate = push.step.learning_rate,
                     .weight_decay_scale = span.weight_decay_scale,
-                    .step = unit.updated};
-    for (size_t i = 0; i < unit.states.size(); ++i) {
-      call.states[i] = unit.states[i].data() + offset;
+                    .step = bucket.updated};
+    for (size_t i = 0; i < bucket.states.size(); ++i) {
+      call.states[i] = bucket.states[i].data() + offset;
     }
     ENGINE_RETURN_IF_ERROR(optimizer_->Update(call));
     offset += span.count;

@@ -41,7 +41,7 @@ class ParameterTable {
   ParameterTraits traits() const { return {settings_.mode, settings_.staleness}; }
 
   // ParameterClient of `rank`.
-  Status Register(int rank, std::span<const ServedUnit> units, Optimizer& optimizer);
+  Status Register(int rank, std::span<const ServedBucket> buckets, Optimizer& optimizer);
   Status Store(int rank, uint64_t key, int32_t state, const float* data);
   Status Load(int rank, uint64_t key, int32_t state, float* data, int64_t timeout_ms);
   Status LastStep(int rank, uint64_t* step);
@@ -64,7 +64,7 @@ class ParameterTable {
     std::vector<float> gradient;  // dense
     ServedStep step;
   };
-  struct Unit {
+  struct Bucket {
     int64_t count = 0, row = 0;
     std::vector<ServedSpan> spans;
     bool stored = false;
@@ -88,20 +88,20 @@ class ParameterTable {
 
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   std::vector<float>& Array(uint64_t key, int32_t state);
-  bool IsReady(int rank, const Unit& unit, uint64_t step) const;
-  uint64_t Progress(int rank, const Unit& unit) const;
+  bool IsReady(int rank, const Bucket& bucket, uint64_t step) const;
+  uint64_t Progress(int rank, const Bucket& bucket) const;
 
   void Loop();
   std::optional<Status> Try(const Request& request, Clock::time_point now);
-  Status Apply(const Request& push, Unit& unit);
-  Status Update(Unit& unit, const Push& push);
+  Status Apply(const Request& push, Bucket& bucket);
+  Status Update(Bucket& bucket, const Push& push);
 
   const TableSettings settings_;
   std::mt19937 random_;  // guarded by mutex_, as all below
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> ranks_;
-  std::map<uint64_t, Unit> units_;
+  std::map<uint64_t, Bucket> buckets_;
   Optimizer* optimizer_ = nullptr;
   uint64_t first_step_ = 0;  // of the run; 0: none has begun
   std::list<Request> requests_;

@@ -64,9 +64,9 @@ class ServedClient final : public ParameterClient {
   ServedClient(ParameterTable& table, int rank) : table_(table), rank_(rank) {}
 
   ParameterTraits traits() const noexcept override { return table_.traits(); }
-  Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
+  Status Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
                   int64_t) noexcept override {
-    return table_.Register(rank_, units, optimizer);
+    return table_.Register(rank_, buckets, optimizer);
   }
   Status Store(uint64_t key, int32_t state, const float* data, int64_t) noexcept override {
     return table_.Store(rank_, key, state, data);

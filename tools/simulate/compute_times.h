@@ -1,4 +1,4 @@
-// How long compute tasks take, learned from what was recorded, for graphs with other units.
+// How long compute tasks take, learned from what was recorded, for graphs with other buckets.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace engine::simulate {
 
 // Forward, backward and accumulate tasks are the same under every plan: they are known by name, and
-// last as long as their median. Hooks and updates work on the units of a plan: what is kept is the
+// last as long as their median. Hooks and updates work on the buckets of a plan: what is kept is the
 // time per element of each parameter.
 class ComputeTimes {
  public:
@@ -59,7 +59,7 @@ class ComputeTimes {
   Mean task_overhead_, step_overhead_;
 };
 
-// Whether it works on the units of a plan: reduced hooks and updates, which are told apart by what
+// Whether it works on the buckets of a plan: reduced hooks and updates, which are told apart by what
 // they do, and not by name.
 bool IsTail(const exec::Task& task);
 

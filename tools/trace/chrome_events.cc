@@ -133,7 +133,7 @@ class RankEvents {
     const TraceTask& task = index_.TaskOf(span);
     const std::vector<TraceTask>& tasks = index_.timeline().tasks;
     Json args = {{"transfer", Name(task.transfer)}, {"bytes", task.size_bytes}};
-    if (task.unit != UINT32_MAX) args["unit"] = task.unit;
+    if (task.bucket != UINT32_MAX) args["bucket"] = task.bucket;
     if (task.needed_by != UINT32_MAX) args["needed_by"] = task.needed_by;
     if (task.needed_by < tasks.size()) args["needed_by_task"] = tasks[task.needed_by].name;
     Slice(name, span, extent, row, args);

@@ -26,7 +26,7 @@ std::vector<Candidate> Candidates(const TimelineIndex& index, TransferStart star
     const bool is_pull = task.transfer == TransferKind::kPull;
     // When a server sends the first byte of a pull is not known here.
     const bool known = start == TransferStart::kSubmission || (span->wire_ns != 0 && !is_pull);
-    if (!MovesUnit(task) || !known) continue;
+    if (!MovesBucket(task) || !known) continue;
     const TransferPhases phases = PhasesOf(*span);
     const int64_t start_ns = start == TransferStart::kSubmission ? phases.begin_ns : phases.wire_ns;
     candidates.push_back({span, phases.ready_ns, start_ns, {span->step, task.needed_by}, is_pull});

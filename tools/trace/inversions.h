@@ -10,7 +10,7 @@ namespace engine::trace {
 
 // A transfer is more urgent than another when it belongs to an earlier step, or to the same and is
 // needed by an earlier forward task. It is overtaken when a less urgent one is started after it was
-// ready and before it is started itself. Only transfers of units count.
+// ready and before it is started itself. Only transfers of buckets count.
 struct Inversions {
   uint64_t overtaken = 0;        // transfers
   uint64_t overtaken_bytes = 0;  // their payload

@@ -46,8 +46,8 @@ void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load) {
   load->in += bytes * BusFactor(task.transfer, world_size);
 }
 
-bool MovesUnit(const TraceTask& task) {
-  return task.kind == TaskKind::kTransfer && task.unit != UINT32_MAX;
+bool MovesBucket(const TraceTask& task) {
+  return task.kind == TaskKind::kTransfer && task.bucket != UINT32_MAX;
 }
 
 StepMeter::StepMeter(const TimelineIndex& index)
@@ -82,7 +82,7 @@ StepFigures StepMeter::Measure(uint64_t step, const Interval& window) const {
   std::vector<Interval> wire;
   for (uint32_t task = 0; task < index_.timeline().tasks.size(); ++task) {
     const TraceTask& info = index_.timeline().tasks[task];
-    const Span* span = MovesUnit(info) ? index_.Find(task, step) : nullptr;
+    const Span* span = MovesBucket(info) ? index_.Find(task, step) : nullptr;
     if (span == nullptr) continue;
     bytes += static_cast<double>(info.size_bytes);
     AddLinkBytes(info, index_.timeline().world_size, &load);

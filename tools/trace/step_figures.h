@@ -23,7 +23,7 @@ struct StepFigures {
   double other = 0;    // what is left: the engine itself
   double communication = 0;
   std::optional<double> overlap;  // 1 - exposed / communication
-  // Of the transfers of units that belong to the step, bytes per second while any was on the wire.
+  // Of the transfers of buckets that belong to the step, bytes per second while any was on the wire.
   std::optional<double> algorithm_bandwidth, bus_bandwidth;
 };
 
@@ -42,8 +42,8 @@ double BusFactor(TransferKind kind, int ranks);
 // BusFactor both ways, a push its size one way, a pull the other way.
 void AddLinkBytes(const TraceTask& task, int32_t world_size, LinkLoad* load);
 
-// Whether it moves a unit of the scheduler's plan, not a few numbers.
-bool MovesUnit(const TraceTask& task);
+// Whether it moves a bucket of the scheduler's plan, not a few numbers.
+bool MovesBucket(const TraceTask& task);
 
 // Borrows `index`.
 class StepMeter {

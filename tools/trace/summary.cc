@@ -49,7 +49,7 @@ class Summarizer {
     summary_.step_p90_ns = Quantile(lengths, 0.9);
   }
 
-  // While the link of the first rank was sending a unit. A collective: from when all ranks had
+  // While the link of the first rank was sending a bucket. A collective: from when all ranks had
   // begun with it to when all were done. A push has nothing to do with other ranks, and a pull
   // sends nothing.
   Intervals LinkBusy() const {
@@ -57,7 +57,7 @@ class Summarizer {
     const std::vector<TraceTask>& tasks = ranks_[0].timeline().tasks;
     for (uint64_t step : choice_.steps) {
       for (uint32_t task = 0; task < tasks.size(); ++task) {
-        if (!MovesUnit(tasks[task]) || tasks[task].transfer == TransferKind::kPull) continue;
+        if (!MovesBucket(tasks[task]) || tasks[task].transfer == TransferKind::kPull) continue;
         const bool alone = tasks[task].transfer == TransferKind::kPush;
         Interval moving{INT64_MIN, INT64_MIN};
         for (size_t i = 0; i < (alone ? 1 : ranks_.size()); ++i) {
@@ -79,7 +79,7 @@ class Summarizer {
     for (uint64_t step : choice_.steps) {
       LinkLoad load;
       for (uint32_t task = 0; task < timeline.tasks.size(); ++task) {
-        if (!MovesUnit(timeline.tasks[task]) || ranks_[0].Find(task, step) == nullptr) continue;
+        if (!MovesBucket(timeline.tasks[task]) || ranks_[0].Find(task, step) == nullptr) continue;
         AddLinkBytes(timeline.tasks[task], timeline.world_size, &load);
       }
       loads.push_back(load);
@@ -120,7 +120,7 @@ class Summarizer {
       summary_.first_byte_by_rank.push_back(first_byte.overtaken);
       for (const Span* span : rank.transfers()) {
         summary_.first_byte_known =
-            summary_.first_byte_known || (span->wire_ns != 0 && MovesUnit(rank.TaskOf(*span)));
+            summary_.first_byte_known || (span->wire_ns != 0 && MovesBucket(rank.TaskOf(*span)));
       }
     }
   }

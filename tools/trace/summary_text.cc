@@ -110,7 +110,7 @@ std::string Efficiency(const TraceSummary& summary) {
                         Bytes(summary.link_bytes), summary.goodput / 1e6, summary.goodput * 8 / 1e6,
                         summary.goodput_given ? "as given" : "measured; see --bandwidth");
   } else {
-    text += "link      no bytes of units were moved\n";
+    text += "link      no bytes of buckets were moved\n";
   }
   text += fmt::format("bounds    F + B = {} ms, C = {} ms", Ms(summary.compute_ns),
                       Ms(summary.ideal_ns));

@@ -41,7 +41,7 @@ class TimelineIndex {
   const Span* Find(uint32_t task, uint64_t step) const;
   // Of what a task depends on, in its step and the step before: what ended last, or null.
   const Span* LastDependency(const Span& span) const;
-  // Of a pull: the push of its unit that it comes after, or null.
+  // Of a pull: the push of its bucket that it comes after, or null.
   const Span* PushOf(const Span& pull) const;
   // From `span` back over dependencies that ended last to the first transfer, or null.
   const Span* SourceTransfer(const Span& span) const;

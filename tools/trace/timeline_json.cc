@@ -73,7 +73,7 @@ OrderedJson ToJson(const TraceTask& task) {
                       {"kind", Name(task.kind)},
                       {"lane", task.lane == Lane::kIo ? "io" : "compute"},
                       {"transfer", Name(task.transfer)}};
-  if (task.unit != UINT32_MAX) json["unit"] = task.unit;
+  if (task.bucket != UINT32_MAX) json["bucket"] = task.bucket;
   if (task.needed_by != UINT32_MAX) json["needed_by"] = task.needed_by;
   json["size_bytes"] = task.size_bytes;
   if (!task.depends_on.empty()) json["depends_on"] = task.depends_on;
@@ -87,7 +87,9 @@ TraceTask ReadTask(const Json& json) {
   task.kind = Named(json, "kind", TaskKind::kUpdate);
   task.lane = Field<std::string>(json, "lane") == "io" ? Lane::kIo : Lane::kCompute;
   task.transfer = Named(json, "transfer", TransferKind::kPull);
-  if (json.contains("unit")) task.unit = Field<uint32_t>(json, "unit");
+  for (const char* const key : {"bucket", "unit"}) {  // "unit" in traces of before
+    if (json.contains(key)) task.bucket = Field<uint32_t>(json, key);
+  }
   if (json.contains("needed_by")) task.needed_by = Field<uint32_t>(json, "needed_by");
   task.size_bytes = Field<uint64_t>(json, "size_bytes");
   task.depends_on = Ids(json, "depends_on");

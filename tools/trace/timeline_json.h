@@ -2,7 +2,7 @@
 //
 //   timeline = {"rank", "world_size", "clock_offset_ns", "clock_error_ns", "dropped",
 //               "tasks": [task*], "spans": [span*]}
-//   task     = {"name", "kind", "lane", "transfer", "unit"?, "needed_by"?, "size_bytes",
+//   task     = {"name", "kind", "lane", "transfer", "bucket"?, "needed_by"?, "size_bytes",
 //               "depends_on"?, "depends_on_last"?}
 //   span     = kind, task, step, begin, ready, wire, length     seven numbers of one flat list
 //

@@ -11,7 +11,7 @@ namespace engine::trace {
 
 enum class CauseKind : int32_t {
   kLateRank = 0,  // another rank had the transfer ready, or submitted it, later than this one; of
-                  // a pull: pushed the unit later than this one asked for it
+                  // a pull: pushed the bucket later than this one asked for it
   kWire = 1,      // the bytes took their time
   kQueue = 2,     // the transfer was ready, but others had the link or the credit
   kHeld = 3,      // something was ready, and nothing was under way

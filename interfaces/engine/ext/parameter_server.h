@@ -5,12 +5,12 @@
 // bytes only, and the ranks update.
 //
 //   rank                                  server (a member of the run, or part of a rank)
-//   Register(units)                  ->   knows the units
-//   rank 0: Store(unit, values)      ->   has values
-//   others: Load(unit)               <-
+//   Register(buckets)                  ->   knows the buckets
+//   rank 0: Store(bucket, values)      ->   has values
+//   others: Load(bucket)               <-
 //   BeginStep(t)
-//   kPush(unit)                      ->   adds up (sync), or updates at once
-//   kPull(unit)                      <-   when the update mode allows it
+//   kPush(bucket)                      ->   adds up (sync), or updates at once
+//   kPull(bucket)                      <-   when the update mode allows it
 #pragma once
 
 #include <cstdint>
@@ -43,14 +43,14 @@ struct ParameterTraits {
   int32_t staleness = 0;  // kBounded: steps
 };
 
-// A part of a unit that belongs to one parameter.
+// A part of a bucket that belongs to one parameter.
 struct ServedSpan {
   int64_t count = 0;             // elements
   float weight_decay_scale = 1;  // see UpdateCall
   uint32_t reserved = 0;
 };
 
-struct ServedUnit {
+struct ServedBucket {
   uint64_t key = 0;                   // Transfer::key of its pushes and pulls; never 0
   int64_t count = 0;                  // float32 elements
   std::span<const ServedSpan> spans;  // in order; together `count` elements
@@ -75,10 +75,10 @@ class ParameterClient {
   // that differ from the first. `optimizer` is for a server that is part of this rank: it is used
   // until the communicator is gone, and the other ranks' Register waits for it. Before anything
   // below; once. [setup]
-  virtual Status Register(std::span<const ServedUnit> units, Optimizer& optimizer,
+  virtual Status Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
                           int64_t timeout_ms) noexcept = 0;
 
-  // Gives a unit its values (`state` < 0) or one of the states of its optimizer: zero until then.
+  // Gives a bucket its values (`state` < 0) or one of the states of its optimizer: zero until then.
   // Rank 0 does it before the first step of a run, states first: whoever loads or pulls values
   // waits for the values, and then goes on. Blocks at most `timeout_ms`. [setup]
   virtual Status Store(uint64_t key, int32_t state, const float* data,
@@ -101,7 +101,7 @@ class ParameterClient {
 };
 
 // UpdateCall::step is that of ServedStep when updates are made once a step (kSync); else the number
-// of updates of the unit, at least the step.
+// of updates of the bucket, at least the step.
 //
 // Of a member with RankInfo::is_server. Its communicator moves nothing else: traits() is empty and
 // Submit fails.

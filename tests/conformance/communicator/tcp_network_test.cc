@@ -56,11 +56,11 @@ TEST(TcpNetwork, AMismatchNamesBothSides) {
   RunRanks(2, [&](int rank) {
     TransferBuffers buffers({.count = rank == 0 ? 1000 : 1001}, rank, 2);
     Transfer transfer = buffers.MakeTransfer(0);
-    transfer.unit = rank == 0 ? 40 : 41;
+    transfer.bucket = rank == 0 ? 40 : 41;
     const Status status = SubmitAndWait(world.rank(rank), transfer);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("(unit 40, sequence 0)"));
-    EXPECT_THAT(status.message(), HasSubstr("(unit 41, sequence 0)"));
+    EXPECT_THAT(status.message(), HasSubstr("(bucket 40, sequence 0)"));
+    EXPECT_THAT(status.message(), HasSubstr("(bucket 41, sequence 0)"));
   });
 }
 

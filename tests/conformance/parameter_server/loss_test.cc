@@ -13,23 +13,23 @@ constexpr auto kPromptly = std::chrono::seconds(5);
 
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
 
-// One step of one rank over all units, waited for.
-Status StepOf(Members& members, int rank, const std::vector<TestUnit>& units, uint64_t step) {
+// One step of one rank over all buckets, waited for.
+Status StepOf(Members& members, int rank, const std::vector<TestBucket>& buckets, uint64_t step) {
   ENGINE_RETURN_IF_ERROR(members.Begin(rank, step));
   std::vector<float> value;
-  for (const TestUnit& unit : units) {
-    ENGINE_RETURN_IF_ERROR(members.Push(rank, unit, unit.Filled(1)));
+  for (const TestBucket& bucket : buckets) {
+    ENGINE_RETURN_IF_ERROR(members.Push(rank, bucket, bucket.Filled(1)));
   }
-  for (const TestUnit& unit : units) {
-    ENGINE_RETURN_IF_ERROR(members.Pull(rank, unit, &value));
+  for (const TestBucket& bucket : buckets) {
+    ENGINE_RETURN_IF_ERROR(members.Pull(rank, bucket, &value));
   }
   return {};
 }
 
-Status PushStep(Members& members, int rank, const std::vector<TestUnit>& units, uint64_t step) {
+Status PushStep(Members& members, int rank, const std::vector<TestBucket>& buckets, uint64_t step) {
   ENGINE_RETURN_IF_ERROR(members.Begin(rank, step));
-  for (const TestUnit& unit : units) {
-    ENGINE_RETURN_IF_ERROR(members.Push(rank, unit, unit.Filled(1)));
+  for (const TestBucket& bucket : buckets) {
+    ENGINE_RETURN_IF_ERROR(members.Push(rank, bucket, bucket.Filled(1)));
   }
   return {};
 }
@@ -40,26 +40,26 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedBounded);
 TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
   for (const uint64_t before : {uint64_t{0}, uint64_t{70}}) {  // the steps of an earlier run
     Members members(GetParam(), 3);
-    const auto units = SmallUnits();
-    ASSERT_TRUE(members.Start(units));
+    const auto buckets = SmallBuckets();
+    ASSERT_TRUE(members.Start(buckets));
     const auto staleness = static_cast<uint64_t>(members.traits().staleness);
     for (uint64_t step = 1; step <= staleness; ++step) {
-      ASSERT_OK(StepOf(members, 0, units, before + step));
+      ASSERT_OK(StepOf(members, 0, buckets, before + step));
     }
     uint64_t fast = staleness;
     for (uint64_t slow = 1; slow <= 3; ++slow) {
       ++fast;
-      ASSERT_OK(PushStep(members, 0, units, before + fast));
+      ASSERT_OK(PushStep(members, 0, buckets, before + fast));
       std::vector<float> values[2];
-      Work* const pulls[] = {members.SubmitPull(0, units[0], &values[0]),
-                             members.SubmitPull(0, units[1], &values[1])};
+      Work* const pulls[] = {members.SubmitPull(0, buckets[0], &values[0]),
+                             members.SubmitPull(0, buckets[1], &values[1])};
       const auto pending = [&](int i) { return pulls[i]->state() == WorkState::kPending; };
-      ASSERT_OK(PushStep(members, 2, units, before + slow));
+      ASSERT_OK(PushStep(members, 2, buckets, before + slow));
       EXPECT_TRUE(pending(0) && pending(1)) << "rank 1 has not begun step " << slow;
       ASSERT_OK(members.Begin(1, before + slow));
-      ASSERT_OK(members.Push(1, units[1], units[1].Filled(1)));
-      EXPECT_TRUE(pending(0)) << "rank 1 has not pushed this unit";
-      ASSERT_OK(members.Push(1, units[0], units[0].Filled(1)));
+      ASSERT_OK(members.Push(1, buckets[1], buckets[1].Filled(1)));
+      EXPECT_TRUE(pending(0)) << "rank 1 has not pushed this bucket";
+      ASSERT_OK(members.Push(1, buckets[0], buckets[0].Filled(1)));
       ASSERT_OK(Finish(pulls[0]));
       ASSERT_OK(Finish(pulls[1]));
     }
@@ -71,14 +71,14 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsyncLoss);
 
 TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
   Members members(GetParam(), 3);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
   const auto staleness = static_cast<uint64_t>(members.traits().staleness);
-  for (uint64_t step = 1; step <= staleness; ++step) ASSERT_OK(StepOf(members, 0, units, step));
-  ASSERT_OK(PushStep(members, 0, units, staleness + 1));
+  for (uint64_t step = 1; step <= staleness; ++step) ASSERT_OK(StepOf(members, 0, buckets, step));
+  ASSERT_OK(PushStep(members, 0, buckets, staleness + 1));
   std::vector<float> value;
-  Work* const pull = members.SubmitPull(0, units[0], &value);
-  ASSERT_OK(StepOf(members, 1, units, 1));
+  Work* const pull = members.SubmitPull(0, buckets[0], &value);
+  ASSERT_OK(StepOf(members, 1, buckets, 1));
   if (GetParam().mode == UpdateMode::kBounded) {
     EXPECT_EQ(pull->state(), WorkState::kPending) << "rank 2 has not pushed";
   }
@@ -90,13 +90,13 @@ TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
   for (const bool gives_up : {false, true}) {
     SCOPED_TRACE(gives_up ? "gives up" : "leaves");
     Members members(GetParam(), 3);
-    const auto units = SmallUnits();
-    ASSERT_TRUE(members.Start(units));
-    for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, 1));
+    const auto buckets = SmallBuckets();
+    ASSERT_TRUE(members.Start(buckets));
+    for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, buckets, 1));
     if (gives_up) members.communicator(1).Abort(kReason);
     if (!gives_up) members.Leave(1);
     for (uint64_t step = 2; step <= 8; ++step) {
-      for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, units, step));
+      for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, buckets, step));
     }
     OnRanks(3, [&](int rank) {
       if (rank == 1) return;
@@ -109,36 +109,36 @@ TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
 
 TEST_P(ServedAsyncLoss, AnotherTakesThePlaceOfOneThatLeft) {
   Members members(GetParam(), 2);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
   for (uint64_t step = 1; step <= 3; ++step) {
-    for (int rank = 0; rank < 2; ++rank) ASSERT_OK(StepOf(members, rank, units, step));
+    for (int rank = 0; rank < 2; ++rank) ASSERT_OK(StepOf(members, rank, buckets, step));
   }
   members.Leave(1);
-  for (uint64_t step = 4; step <= 8; ++step) ASSERT_OK(StepOf(members, 0, units, step));
+  for (uint64_t step = 4; step <= 8; ++step) ASSERT_OK(StepOf(members, 0, buckets, step));
 
   ASSERT_TRUE(members.Rejoin(1));
-  const auto served = ServedUnits(units);
+  const auto served = ServedBuckets(buckets);
   ASSERT_OK(members.client(1).Register(served, members.optimizer(1), kTimeoutMs));
   uint64_t last = 0;
   ASSERT_OK(members.client(1).LastStep(kTimeoutMs, &last));
   EXPECT_EQ(last, 3u);
-  std::vector<float> loaded, expected = units[0].Values();
+  std::vector<float> loaded, expected = buckets[0].Values();
   for (int update = 0; update < 3 + 8; ++update) {
     for (float& value : expected) value -= 0.125f;
   }
-  ASSERT_OK(members.Load(1, units[0], -1, &loaded));
+  ASSERT_OK(members.Load(1, buckets[0], -1, &loaded));
   EXPECT_TRUE(SameBits(loaded, expected));
   // Rank 0 is not held by steps that it has made long ago.
   for (uint64_t step = 4; step <= 7; ++step) {
-    ASSERT_OK(StepOf(members, 1, units, step));
-    ASSERT_OK(StepOf(members, 0, units, step + 5));
+    ASSERT_OK(StepOf(members, 1, buckets, step));
+    ASSERT_OK(StepOf(members, 0, buckets, step + 5));
     for (int update = 0; update < 2; ++update) {
       for (float& value : expected) value -= 0.125f;
     }
   }
   for (int rank = 0; rank < 2; ++rank) {
-    ASSERT_OK(members.Load(rank, units[0], -1, &loaded));
+    ASSERT_OK(members.Load(rank, buckets[0], -1, &loaded));
     EXPECT_TRUE(SameBits(loaded, expected)) << "rank " << rank;
   }
 }
@@ -146,24 +146,24 @@ TEST_P(ServedAsyncLoss, AnotherTakesThePlaceOfOneThatLeft) {
 // A step of which a part had arrived is pushed again, and that part is not applied twice.
 TEST_P(ServedAsyncLoss, APushIsAppliedOnceAlthoughItsRankCameBack) {
   Members members(GetParam(), 2);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  ASSERT_OK(StepOf(members, 1, units, 1));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
+  ASSERT_OK(StepOf(members, 1, buckets, 1));
   ASSERT_OK(members.Begin(1, 2));
-  ASSERT_OK(members.Push(1, units[0], units[0].Filled(1)));
+  ASSERT_OK(members.Push(1, buckets[0], buckets[0].Filled(1)));
   members.Leave(1);
   ASSERT_TRUE(members.Rejoin(1));
-  const auto served = ServedUnits(units);
+  const auto served = ServedBuckets(buckets);
   ASSERT_OK(members.client(1).Register(served, members.optimizer(1), kTimeoutMs));
   uint64_t last = 0;
   ASSERT_OK(members.client(1).LastStep(kTimeoutMs, &last));
   EXPECT_EQ(last, 1u);
-  ASSERT_OK(StepOf(members, 1, units, 2));
-  for (const TestUnit& unit : units) {
-    std::vector<float> loaded, expected = unit.Values();
+  ASSERT_OK(StepOf(members, 1, buckets, 2));
+  for (const TestBucket& bucket : buckets) {
+    std::vector<float> loaded, expected = bucket.Values();
     for (float& value : expected) value = value - 0.125f - 0.125f;
-    ASSERT_OK(members.Load(1, unit, -1, &loaded));
-    EXPECT_TRUE(SameBits(loaded, expected)) << "unit " << unit.key;
+    ASSERT_OK(members.Load(1, bucket, -1, &loaded));
+    EXPECT_TRUE(SameBits(loaded, expected)) << "bucket " << bucket.key;
   }
 }
 
@@ -173,13 +173,13 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsyncInside);
 // It may take parameters with it, as a server is part of it: then the others end and say so.
 TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
   Members members(GetParam(), 3);
-  std::vector<TestUnit> units;
-  for (uint64_t key = 1; key <= 16; ++key) units.push_back(PlainUnit(key, 1000));
-  ASSERT_TRUE(members.Start(units));
-  for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, units, 1));
+  std::vector<TestBucket> buckets;
+  for (uint64_t key = 1; key <= 16; ++key) buckets.push_back(PlainBucket(key, 1000));
+  ASSERT_TRUE(members.Start(buckets));
+  for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, buckets, 1));
   members.Leave(1);
   for (const int rank : {0, 2}) {
-    const Status status = StepOf(members, rank, units, 2);
+    const Status status = StepOf(members, rank, buckets, 2);
     if (status.ok()) continue;
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
     EXPECT_EQ(status.rank(), 1) << status.message();
@@ -191,12 +191,12 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSyncLoss);
 
 TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
   Members members(GetParam(), 3);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, units, 1));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, buckets, 1));
   std::vector<float> values[2];
-  Work* const pulls[] = {members.SubmitPull(0, units[0], &values[0]),
-                         members.SubmitPull(1, units[1], &values[1])};
+  Work* const pulls[] = {members.SubmitPull(0, buckets[0], &values[0]),
+                         members.SubmitPull(1, buckets[1], &values[1])};
   const auto start = Clock::now();
   members.Leave(2);
   for (Work* pull : pulls) {
@@ -209,17 +209,17 @@ TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
 
 TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
   Members members(GetParam(), 3);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, units, 1));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
+  for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, buckets, 1));
   std::vector<float> value;
-  const Status status = Finish(members.SubmitPull(0, units[0], &value, nullptr, 300));
+  const Status status = Finish(members.SubmitPull(0, buckets[0], &value, nullptr, 300));
   EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
   EXPECT_EQ(status.rank(), 1) << status.message();
   const Transfer push{.kind = TransferKind::kPush,
                       .send = value.data(),
-                      .count = units[0].count(),
-                      .key = units[0].key};
+                      .count = buckets[0].count(),
+                      .key = buckets[0].key};
   EXPECT_EQ(TryTransfer(members.communicator(0), push).code(), StatusCode::kTimeout)
       << "a failed communicator fails every later call";
 }
@@ -229,32 +229,32 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAbort);
 
 // Pulls that wait for rank 1, in every mode: in one that does not wait for others, for a push of
 // the own rank that never comes.
-std::vector<Work*> PullsThatWait(Members& members, const std::vector<TestUnit>& units,
+std::vector<Work*> PullsThatWait(Members& members, const std::vector<TestBucket>& buckets,
                                  std::vector<std::vector<float>>* values) {
-  values->resize(units.size());
+  values->resize(buckets.size());
   const ParameterTraits traits = members.traits();
   const bool bounded = traits.mode == UpdateMode::kBounded;
   const uint64_t held = 1 + (bounded ? static_cast<uint64_t>(traits.staleness) : 0);
   const bool waits_for_others = traits.mode != UpdateMode::kAsync;
-  for (uint64_t step = 1; step < held; ++step) EXPECT_OK(StepOf(members, 0, units, step));
+  for (uint64_t step = 1; step < held; ++step) EXPECT_OK(StepOf(members, 0, buckets, step));
   if (waits_for_others) {
-    EXPECT_OK(PushStep(members, 0, units, held));
+    EXPECT_OK(PushStep(members, 0, buckets, held));
   } else {
     EXPECT_OK(members.Begin(0, held));
   }
   std::vector<Work*> pulls;
-  for (size_t i = 0; i < units.size(); ++i) {
-    pulls.push_back(members.SubmitPull(0, units[i], &(*values)[i]));
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    pulls.push_back(members.SubmitPull(0, buckets[i], &(*values)[i]));
   }
   return pulls;
 }
 
 TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
   Members members(GetParam(), 2);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
   std::vector<std::vector<float>> values;
-  const std::vector<Work*> pulls = PullsThatWait(members, units, &values);
+  const std::vector<Work*> pulls = PullsThatWait(members, buckets, &values);
   for (Work* pull : pulls) {
     ASSERT_NE(pull, nullptr);
     EXPECT_EQ(pull->state(), WorkState::kPending);
@@ -265,7 +265,7 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
     communicator.Abort(kReason);
     communicator.Abort(Status::Error(StatusCode::kInternal, "a later reason"));
   }).join();
-  const std::vector<float> gradient = units[0].Filled(1);
+  const std::vector<float> gradient = buckets[0].Filled(1);
   for (Work* pull : pulls) {
     const Status status = pull->WaitHost(20000);
     EXPECT_STREQ(status.message(), kReason.message());
@@ -276,13 +276,13 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
     const Status later = TryTransfer(communicator, {.kind = kind,
                                                     .send = gradient.data(),
                                                     .recv = values[0].data(),
-                                                    .count = units[0].count(),
-                                                    .key = units[0].key});
+                                                    .count = buckets[0].count(),
+                                                    .key = buckets[0].key});
     EXPECT_STREQ(later.message(), kReason.message()) << Name(kind);
   }
   uint64_t last = 0;
-  EXPECT_STREQ(members.Load(0, units[0], -1, &values[0]).message(), kReason.message());
-  EXPECT_STREQ(members.client(0).Store(units[0].key, -1, gradient.data(), kTimeoutMs).message(),
+  EXPECT_STREQ(members.Load(0, buckets[0], -1, &values[0]).message(), kReason.message());
+  EXPECT_STREQ(members.client(0).Store(buckets[0].key, -1, gradient.data(), kTimeoutMs).message(),
                kReason.message());
   EXPECT_STREQ(members.client(0).LastStep(kTimeoutMs, &last).message(), kReason.message());
   EXPECT_LT(Clock::now() - start, kPromptly);
@@ -291,22 +291,22 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
 TEST_P(ServedAbort, EndsALoadThatWaits) {
   Members members(GetParam(), 2);
   ASSERT_TRUE(members.ok());
-  const TestUnit unit = PlainUnit(31, 10);
-  ASSERT_TRUE(members.Register({unit}));
+  const TestBucket bucket = PlainBucket(31, 10);
+  ASSERT_TRUE(members.Register({bucket}));
   const auto start = Clock::now();
   std::thread aborts([&] { members.communicator(1).Abort(kReason); });
   std::vector<float> got;
-  EXPECT_STREQ(members.Load(1, unit, -1, &got).message(), kReason.message());
+  EXPECT_STREQ(members.Load(1, bucket, -1, &got).message(), kReason.message());
   aborts.join();
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
 
 TEST_P(ServedAbort, DestructionEndsWhatIsPending) {
   Members members(GetParam(), 2);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
   std::vector<std::vector<float>> values;
-  const std::vector<Work*> pulls = PullsThatWait(members, units, &values);
+  const std::vector<Work*> pulls = PullsThatWait(members, buckets, &values);
   for (Work* pull : pulls) ASSERT_NE(pull, nullptr);
   const auto start = Clock::now();
   members.Leave(0);
@@ -326,7 +326,7 @@ TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
     Members members(GetParam(), 2);
     ASSERT_TRUE(members.ok());
     if (registers) {
-      ASSERT_TRUE(members.Start(SmallUnits()));
+      ASSERT_TRUE(members.Start(SmallBuckets()));
     }
     for (int rank = 0; rank < 2; ++rank) members.Leave(rank);
     for (int index = 0; index < GetParam().servers; ++index) EXPECT_OK(members.Served(index));
@@ -335,7 +335,7 @@ TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
 
 TEST_P(ServedMembers, AServerMovesNothingElse) {
   Members members(GetParam(), 1);
-  ASSERT_TRUE(members.Start(SmallUnits()));
+  ASSERT_TRUE(members.Start(SmallBuckets()));
   for (int index = 0; index < GetParam().servers; ++index) {
     EXPECT_EQ(members.server(index).traits().kinds, 0u);
     EXPECT_EQ(members.server(index).Query(kParameterClientId), nullptr);
@@ -348,16 +348,16 @@ TEST_P(ServedMembers, AServerMovesNothingElse) {
 
 TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName) {
   Members members(GetParam(), 2);
-  std::vector<TestUnit> units;
-  for (uint64_t key = 1; key <= 16; ++key) units.push_back(PlainUnit(key, 1000));
-  ASSERT_TRUE(members.Start(units));
-  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, units, 1));
+  std::vector<TestBucket> buckets;
+  for (uint64_t key = 1; key <= 16; ++key) buckets.push_back(PlainBucket(key, 1000));
+  ASSERT_TRUE(members.Start(buckets));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, buckets, 1));
   const int last = GetParam().servers - 1;
   const auto start = Clock::now();
   members.server(last).Abort(kReason);
   EXPECT_STREQ(members.Served(last).message(), kReason.message());
   EXPECT_LT(Clock::now() - start, kPromptly);
-  const Status lost = PushStep(members, 0, units, 2);
+  const Status lost = PushStep(members, 0, buckets, 2);
   EXPECT_EQ(lost.code(), StatusCode::kPeerLost) << lost.message();
   EXPECT_EQ(ServerOfId(lost.rank()), last) << lost.message();
 }

@@ -97,23 +97,23 @@ ParameterClient& Members::client(int rank) {
   return ::testing::AssertionSuccess();
 }
 
-::testing::AssertionResult Members::Register(const std::vector<TestUnit>& units) {
-  const std::vector<ServedUnit> served = ServedUnits(units);
+::testing::AssertionResult Members::Register(const std::vector<TestBucket>& buckets) {
+  const std::vector<ServedBucket> served = ServedBuckets(buckets);
   return OnAll(
       [&](int rank) { return client(rank).Register(served, optimizer(rank), kTimeoutMs); });
 }
 
-::testing::AssertionResult Members::Start(const std::vector<TestUnit>& units) {
-  if (const auto registered = Register(units); !registered) return registered;
+::testing::AssertionResult Members::Start(const std::vector<TestBucket>& buckets) {
+  if (const auto registered = Register(buckets); !registered) return registered;
   return OnAll([&](int rank) -> Status {
-    for (const TestUnit& unit : units) {
-      const std::vector<float> values = unit.Values();
+    for (const TestBucket& bucket : buckets) {
+      const std::vector<float> values = bucket.Values();
       if (rank == 0) {
-        ENGINE_RETURN_IF_ERROR(client(0).Store(unit.key, -1, values.data(), kTimeoutMs));
+        ENGINE_RETURN_IF_ERROR(client(0).Store(bucket.key, -1, values.data(), kTimeoutMs));
         continue;
       }
       std::vector<float> loaded;
-      ENGINE_RETURN_IF_ERROR(Load(rank, unit, -1, &loaded));
+      ENGINE_RETURN_IF_ERROR(Load(rank, bucket, -1, &loaded));
       const auto same = SameBits(loaded, values);
       if (!same) return Status::Error(StatusCode::kInternal, "load: %s", same.message());
     }
@@ -142,14 +142,14 @@ Status Members::Begin(int rank, uint64_t step, float learning_rate, float weight
   return client(rank).BeginStep({.step = step, .learning_rate = learning_rate, .weight = weight});
 }
 
-Work* Members::Submit(int rank, TransferKind kind, const TestUnit& unit, const float* send,
+Work* Members::Submit(int rank, TransferKind kind, const TestBucket& bucket, const float* send,
                       float* recv, const std::vector<int32_t>* rows, int64_t timeout_ms) {
   Work* work = nullptr;
   const Transfer transfer{.kind = kind,
                           .send = send,
                           .recv = recv,
-                          .count = unit.count(),
-                          .key = unit.key,
+                          .count = bucket.count(),
+                          .key = bucket.key,
                           .rows = rows != nullptr ? rows->data() : nullptr,
                           .row_count = rows != nullptr ? static_cast<int64_t>(rows->size()) : 0,
                           .timeout_ms = timeout_ms};
@@ -157,31 +157,31 @@ Work* Members::Submit(int rank, TransferKind kind, const TestUnit& unit, const f
   return work;
 }
 
-Work* Members::SubmitPush(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+Work* Members::SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
                           const std::vector<int32_t>* rows) {
-  return Submit(rank, TransferKind::kPush, unit, gradient.data(), nullptr, rows, kTimeoutMs);
+  return Submit(rank, TransferKind::kPush, bucket, gradient.data(), nullptr, rows, kTimeoutMs);
 }
 
-Work* Members::SubmitPull(int rank, const TestUnit& unit, std::vector<float>* value,
+Work* Members::SubmitPull(int rank, const TestBucket& bucket, std::vector<float>* value,
                           const std::vector<int32_t>* rows, int64_t timeout_ms) {
-  value->resize(static_cast<size_t>(unit.count()));
-  return Submit(rank, TransferKind::kPull, unit, nullptr, value->data(), rows, timeout_ms);
+  value->resize(static_cast<size_t>(bucket.count()));
+  return Submit(rank, TransferKind::kPull, bucket, nullptr, value->data(), rows, timeout_ms);
 }
 
-Status Members::Push(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+Status Members::Push(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
                      const std::vector<int32_t>* rows) {
-  return Finish(SubmitPush(rank, unit, gradient, rows));
+  return Finish(SubmitPush(rank, bucket, gradient, rows));
 }
 
-Status Members::Pull(int rank, const TestUnit& unit, std::vector<float>* value,
+Status Members::Pull(int rank, const TestBucket& bucket, std::vector<float>* value,
                      const std::vector<int32_t>* rows) {
-  return Finish(SubmitPull(rank, unit, value, rows));
+  return Finish(SubmitPull(rank, bucket, value, rows));
 }
 
-Status Members::Load(int rank, const TestUnit& unit, int32_t state, std::vector<float>* data,
+Status Members::Load(int rank, const TestBucket& bucket, int32_t state, std::vector<float>* data,
                      int64_t timeout_ms) {
-  data->assign(static_cast<size_t>(unit.count()), -77);
-  return client(rank).Load(unit.key, state, data->data(), timeout_ms);
+  data->assign(static_cast<size_t>(bucket.count()), -77);
+  return client(rank).Load(bucket.key, state, data->data(), timeout_ms);
 }
 
 Status Finish(Work* work) {

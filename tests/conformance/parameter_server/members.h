@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/conformance/parameter_server/served_units.h"
+#include "tests/conformance/parameter_server/served_buckets.h"
 #include "tests/conformance/parameter_server/served_world.h"
 
 namespace engine::test {
@@ -35,11 +35,11 @@ class Members {
   Optimizer& optimizer(int rank) { return *At(rank).optimizer; }
   Communicator& server(int index) { return *servers_[static_cast<size_t>(index)]->communicator; }
 
-  // Every rank registers the units: at the same time, because a server inside of a rank has its
+  // Every rank registers the buckets: at the same time, because a server inside of a rank has its
   // optimizer from there.
-  [[nodiscard]] ::testing::AssertionResult Register(const std::vector<TestUnit>& units);
+  [[nodiscard]] ::testing::AssertionResult Register(const std::vector<TestBucket>& buckets);
   // ... and rank 0 stores their values and the others load them.
-  [[nodiscard]] ::testing::AssertionResult Start(const std::vector<TestUnit>& units);
+  [[nodiscard]] ::testing::AssertionResult Start(const std::vector<TestBucket>& buckets);
 
   // Destroys what the rank has.
   void Leave(int rank);
@@ -52,16 +52,16 @@ class Members {
   // Begins a step for one rank.
   Status Begin(int rank, uint64_t step, float learning_rate = 0.125f, float weight = 1);
   // Submits; null and a failure when that is refused.
-  Work* SubmitPush(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+  Work* SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
                    const std::vector<int32_t>* rows = nullptr);
-  Work* SubmitPull(int rank, const TestUnit& unit, std::vector<float>* value,
+  Work* SubmitPull(int rank, const TestBucket& bucket, std::vector<float>* value,
                    const std::vector<int32_t>* rows = nullptr, int64_t timeout_ms = kTimeoutMs);
   // ... and waits.
-  Status Push(int rank, const TestUnit& unit, const std::vector<float>& gradient,
+  Status Push(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
               const std::vector<int32_t>* rows = nullptr);
-  Status Pull(int rank, const TestUnit& unit, std::vector<float>* value,
+  Status Pull(int rank, const TestBucket& bucket, std::vector<float>* value,
               const std::vector<int32_t>* rows = nullptr);
-  Status Load(int rank, const TestUnit& unit, int32_t state, std::vector<float>* data,
+  Status Load(int rank, const TestBucket& bucket, int32_t state, std::vector<float>* data,
               int64_t timeout_ms = kTimeoutMs);
 
  private:
@@ -81,8 +81,8 @@ class Members {
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   ::testing::AssertionResult OnAll(const std::function<Status(int rank)>& body);
   Status MakeRank(int rank);
-  Work* Submit(int rank, TransferKind kind, const TestUnit& unit, const float* send, float* recv,
-               const std::vector<int32_t>* rows, int64_t timeout_ms);
+  Work* Submit(int rank, TransferKind kind, const TestBucket& bucket, const float* send,
+               float* recv, const std::vector<int32_t>* rows, int64_t timeout_ms);
   void StartServer(int index, std::promise<Status>* made);
 
   const OptimizerChoice choice_;

@@ -24,24 +24,24 @@ TEST_P(ServedSetup, TheModeIsTheOneAskedFor) {
   }
 }
 
-TEST_P(ServedSetup, UnitsThatDifferAreRefused) {
-  const TestUnit first = PlainUnit(31, 100, 10), second = PlainUnit(32, 50);
-  TestUnit longer = first, decayed = first, split = first, rows = first, renamed = first;
+TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
+  const TestBucket first = PlainBucket(31, 100, 10), second = PlainBucket(32, 50);
+  TestBucket longer = first, decayed = first, split = first, rows = first, renamed = first;
   longer.spans[0].count = 110;
   decayed.spans[0].weight_decay_scale = 0;
   split.spans = {{.count = 60}, {.count = 40}};
   rows.row = 20;
   renamed.key = 33;
-  const std::pair<const char*, std::vector<TestUnit>> differing[] = {
+  const std::pair<const char*, std::vector<TestBucket>> differing[] = {
       {"count", {longer, second}}, {"decay", {decayed, second}},
       {"spans", {split, second}},  {"row", {rows, second}},
-      {"key", {renamed, second}},  {"one more", {first, second, PlainUnit(34, 5)}},
+      {"key", {renamed, second}},  {"one more", {first, second, PlainBucket(34, 5)}},
       {"one less", {first}}};
-  for (const auto& [what, units] : differing) {
+  for (const auto& [what, buckets] : differing) {
     Members members(GetParam(), 2);
     ASSERT_TRUE(members.ok());
-    const std::vector<TestUnit> agreed = {first, second};
-    const std::vector<ServedUnit> served[] = {ServedUnits(agreed), ServedUnits(units)};
+    const std::vector<TestBucket> agreed = {first, second};
+    const std::vector<ServedBucket> served[] = {ServedBuckets(agreed), ServedBuckets(buckets)};
     Status results[2];
     OnRanks(2, [&](int rank) {
       results[rank] =
@@ -56,22 +56,22 @@ TEST_P(ServedSetup, UnitsThatDifferAreRefused) {
   }
 }
 
-TEST_P(ServedSetup, UnitsThatMakeNoSenseAreRefused) {
-  TestUnit rest = PlainUnit(31, 100);
+TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
+  TestBucket rest = PlainBucket(31, 100);
   rest.row = 30;
-  const std::vector<TestUnit> sets[] = {
-      {PlainUnit(0, 10)}, {PlainUnit(31, 10), PlainUnit(31, 10)}, {rest}};
-  for (const auto& units : sets) {
+  const std::vector<TestBucket> sets[] = {
+      {PlainBucket(0, 10)}, {PlainBucket(31, 10), PlainBucket(31, 10)}, {rest}};
+  for (const auto& buckets : sets) {
     Members members(GetParam(), 1);
     ASSERT_TRUE(members.ok());
-    const auto served = ServedUnits(units);
+    const auto served = ServedBuckets(buckets);
     const Status refused = members.client(0).Register(served, members.optimizer(0), kTimeoutMs);
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
   }
   Members members(GetParam(), 1);
   ASSERT_TRUE(members.ok());
   const ServedSpan span{.count = 9};
-  const ServedUnit gap{.key = 31, .count = 10, .spans = {&span, 1}};
+  const ServedBucket gap{.key = 31, .count = 10, .spans = {&span, 1}};
   const Status refused = members.client(0).Register({&gap, 1}, members.optimizer(0), kTimeoutMs);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
 }
@@ -79,22 +79,23 @@ TEST_P(ServedSetup, UnitsThatMakeNoSenseAreRefused) {
 TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
   Members members(GetParam(), 3, DemandingOptimizers()[1]);
   ASSERT_TRUE(members.ok());
-  const auto units = AwkwardUnits();
-  const auto served = ServedUnits(units);
+  const auto buckets = AwkwardBuckets();
+  const auto served = ServedBuckets(buckets);
   OnRanks(3, [&](int rank) {
     EXPECT_OK(members.client(rank).Register(served, members.optimizer(rank), kTimeoutMs));
     std::vector<float> got;
-    for (const TestUnit& unit : units) {
+    for (const TestBucket& bucket : buckets) {
       if (rank == 0) {
-        EXPECT_OK(members.client(0).Store(unit.key, 0, unit.Gradient(40, 1).data(), kTimeoutMs));
-        EXPECT_OK(members.client(0).Store(unit.key, -1, unit.Values().data(), kTimeoutMs));
+        EXPECT_OK(
+            members.client(0).Store(bucket.key, 0, bucket.Gradient(40, 1).data(), kTimeoutMs));
+        EXPECT_OK(members.client(0).Store(bucket.key, -1, bucket.Values().data(), kTimeoutMs));
       }
-      EXPECT_OK(members.Load(rank, unit, -1, &got));
-      EXPECT_TRUE(SameBits(got, unit.Values())) << "rank " << rank;
-      EXPECT_OK(members.Load(rank, unit, 0, &got));
-      EXPECT_TRUE(SameBits(got, unit.Gradient(40, 1))) << "rank " << rank;
-      EXPECT_OK(members.Load(rank, unit, 1, &got));
-      EXPECT_TRUE(SameBits(got, unit.Filled(0))) << "a state is zero until it is stored";
+      EXPECT_OK(members.Load(rank, bucket, -1, &got));
+      EXPECT_TRUE(SameBits(got, bucket.Values())) << "rank " << rank;
+      EXPECT_OK(members.Load(rank, bucket, 0, &got));
+      EXPECT_TRUE(SameBits(got, bucket.Gradient(40, 1))) << "rank " << rank;
+      EXPECT_OK(members.Load(rank, bucket, 1, &got));
+      EXPECT_TRUE(SameBits(got, bucket.Filled(0))) << "a state is zero until it is stored";
     }
   });
 }
@@ -103,40 +104,40 @@ TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
   const OptimizerChoice sgd = DemandingOptimizers()[0];
   Members members(GetParam(), 1, sgd);
   ASSERT_TRUE(members.ok());
-  const TestUnit unit = PlainUnit(31, 777);
-  const ServedUnit served = unit.Served();
+  const TestBucket bucket = PlainBucket(31, 777);
+  const ServedBucket served = bucket.Served();
   ASSERT_OK(members.client(0).Register({&served, 1}, members.optimizer(0), kTimeoutMs));
 
-  ReferenceUnit reference(unit, sgd.Make());
-  const Contribution before{unit.Gradient(0, 100)};
+  ReferenceBucket reference(bucket, sgd.Make());
+  const Contribution before{bucket.Gradient(0, 100)};
   reference.Update({&before, 1}, 0.5f, 100);
-  ASSERT_OK(members.client(0).Store(unit.key, 0, reference.states()[0].data(), kTimeoutMs));
-  ASSERT_OK(members.client(0).Store(unit.key, -1, reference.value().data(), kTimeoutMs));
+  ASSERT_OK(members.client(0).Store(bucket.key, 0, reference.states()[0].data(), kTimeoutMs));
+  ASSERT_OK(members.client(0).Store(bucket.key, -1, reference.value().data(), kTimeoutMs));
 
-  const Contribution after{unit.Gradient(0, 101)};
+  const Contribution after{bucket.Gradient(0, 101)};
   reference.Update({&after, 1}, 0.25f, 101);
   ASSERT_OK(members.Begin(0, 101, 0.25f));
-  ASSERT_OK(members.Push(0, unit, after.gradient));
+  ASSERT_OK(members.Push(0, bucket, after.gradient));
   std::vector<float> got;
-  ASSERT_OK(members.Pull(0, unit, &got));
+  ASSERT_OK(members.Pull(0, bucket, &got));
   EXPECT_TRUE(SameBits(got, reference.value()));
-  ASSERT_OK(members.Load(0, unit, 0, &got));
+  ASSERT_OK(members.Load(0, bucket, 0, &got));
   EXPECT_TRUE(SameBits(got, reference.states()[0]));
 }
 
 TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
   Members members(GetParam(), 2);
   ASSERT_TRUE(members.ok());
-  const TestUnit unit = PlainUnit(31, 10);
-  ASSERT_TRUE(members.Register({unit}));
+  const TestBucket bucket = PlainBucket(31, 10);
+  ASSERT_TRUE(members.Register({bucket}));
   std::vector<float> got;
-  EXPECT_EQ(members.Load(1, unit, -1, &got, 100).code(), StatusCode::kTimeout);
+  EXPECT_EQ(members.Load(1, bucket, -1, &got, 100).code(), StatusCode::kTimeout);
 }
 
 TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
   Members members(GetParam(), 2);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
   uint64_t last = 99;
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_OK(members.client(rank).LastStep(kTimeoutMs, &last));
@@ -145,9 +146,9 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
   for (uint64_t step = 1; step <= 3; ++step) {
     for (int rank = 0; rank < 2; ++rank) {
       ASSERT_OK(members.Begin(rank, step));
-      ASSERT_OK(members.Push(rank, units[0], units[0].Gradient(rank, step)));
+      ASSERT_OK(members.Push(rank, buckets[0], buckets[0].Gradient(rank, step)));
       if (rank == 1 && step == 3) break;
-      ASSERT_OK(members.Push(rank, units[1], units[1].Gradient(rank, step)));
+      ASSERT_OK(members.Push(rank, buckets[1], buckets[1].Gradient(rank, step)));
     }
     ASSERT_OK(members.client(0).LastStep(kTimeoutMs, &last));
     EXPECT_EQ(last, step);
@@ -157,8 +158,8 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
 }
 
 TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
-  const TestUnit unit = PlainUnit(31, 10);
-  const ServedUnit served = unit.Served();
+  const TestBucket bucket = PlainBucket(31, 10);
+  const ServedBucket served = bucket.Served();
   std::vector<float> data(10);
   uint64_t last = 0;
   const auto transfer = [&](Members& members, TransferKind kind) {
@@ -182,9 +183,9 @@ TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
        [&](auto& m, auto& c) {
          return c.Register({&served, 1}, m.optimizer(0), kTimeoutMs);
        }},
-      {"Store of no unit", kAfterRegister,
+      {"Store of no bucket", kAfterRegister,
        [&](auto&, auto& c) { return c.Store(99, -1, data.data(), 1000); }},
-      {"Load of no unit", kAfterRegister,
+      {"Load of no bucket", kAfterRegister,
        [&](auto&, auto& c) { return c.Load(99, -1, data.data(), 1000); }},
       {"Store of no state", kAfterRegister,
        [&](auto&, auto& c) { return c.Store(31, 0, data.data(), 1000); }},
@@ -197,7 +198,7 @@ TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
     Members members(GetParam(), 1);
     ASSERT_TRUE(members.ok());
     if (registered) {
-      ASSERT_TRUE(members.Start({unit}));
+      ASSERT_TRUE(members.Start({bucket}));
     }
     const Status refused = call(members, members.client(0));
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << what << ": " << refused.message();
@@ -208,20 +209,20 @@ TEST_P(ServedSetup, StepsFollowEachOther) {
   for (const uint64_t first : {uint64_t{1}, uint64_t{100}}) {
     for (const uint64_t wrong : {first, first + 2, first - 1}) {
       Members members(GetParam(), 1);
-      ASSERT_TRUE(members.Start({PlainUnit(31, 10)}));
+      ASSERT_TRUE(members.Start({PlainBucket(31, 10)}));
       ASSERT_OK(members.Begin(0, first));
       EXPECT_EQ(members.Begin(0, wrong).code(), StatusCode::kInvalidArgument)
           << wrong << " after " << first;
     }
     Members members(GetParam(), 1);
-    ASSERT_TRUE(members.Start({PlainUnit(31, 10)}));
+    ASSERT_TRUE(members.Start({PlainBucket(31, 10)}));
     ASSERT_OK(members.Begin(0, first));
     EXPECT_OK(members.Begin(0, first + 1));
   }
 }
 
 TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
-  const TestUnit plain = PlainUnit(31, 10), rows = PlainUnit(32, 12, 3);
+  const TestBucket plain = PlainBucket(31, 10), rows = PlainBucket(32, 12, 3);
   std::vector<float> data(100);
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
                              one = {1};
@@ -252,7 +253,7 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
         {"count + 1", longer},
         {"count - 1", shorter},
         {"int32", whole},
-        {"rows of a unit without", with_rows(base, one)},
+        {"rows of a bucket without", with_rows(base, one)},
         {"descending rows", with_rows(sparse, descending)},
         {"row 4 of 4", with_rows(sparse, beyond)},
         {"row -1", with_rows(sparse, negative)},
@@ -272,8 +273,8 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
 TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
   const bool ordered = members.communicator(0).traits().ordered != 0;
   OnRanks(kRanks, [&](int rank) {
     std::vector<float> sum(1000), sent(500), pulled;
@@ -295,14 +296,14 @@ TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
                                          {.kind = TransferKind::kBarrier, .key = 503}};
       for (size_t i = 0; i < 3; ++i) transfers[i].sequence = (step - 1) * 3 + i;
       if (!ordered) std::rotate(transfers.begin(), transfers.begin() + rank, transfers.end());
-      const std::vector<float> gradient = units[0].Gradient(rank, step);
-      Work* const push = members.SubmitPush(rank, units[0], gradient);
+      const std::vector<float> gradient = buckets[0].Gradient(rank, step);
+      Work* const push = members.SubmitPush(rank, buckets[0], gradient);
       std::vector<Work*> works(3);
       for (size_t i = 0; i < 3; ++i) {
         ASSERT_OK(members.communicator(rank).Submit(transfers[i], &works[i]));
       }
       ASSERT_OK(Finish(push));
-      Work* const pull = members.SubmitPull(rank, units[0], &pulled);
+      Work* const pull = members.SubmitPull(rank, buckets[0], &pulled);
       for (Work* work : works) ASSERT_OK(Finish(work));
       ASSERT_OK(Finish(pull));
       EXPECT_TRUE(SameBits(sum, std::vector<float>(1000, 6))) << "all-reduce";

@@ -18,18 +18,18 @@ float WeightOf(int rank, uint64_t step) {
   return static_cast<float>((step * 3 + static_cast<uint64_t>(rank) * 5) % 4 * (step % 5));
 }
 
-// Values of every unit after every step.
+// Values of every bucket after every step.
 class History {
  public:
-  History(const std::vector<TestUnit>& units, const OptimizerChoice& choice, int ranks,
+  History(const std::vector<TestBucket>& buckets, const OptimizerChoice& choice, int ranks,
           uint64_t first_step) {
-    for (const TestUnit& unit : units) {
-      ReferenceUnit reference(unit, choice.Make());
+    for (const TestBucket& bucket : buckets) {
+      ReferenceBucket reference(bucket, choice.Make());
       values_.emplace_back();
       for (uint64_t step = first_step; step < first_step + kSteps; ++step) {
         std::vector<Contribution> contributions;
         for (int rank = 0; rank < ranks; ++rank) {
-          contributions.push_back({unit.Gradient(rank, step), WeightOf(rank, step)});
+          contributions.push_back({bucket.Gradient(rank, step), WeightOf(rank, step)});
         }
         reference.Update(contributions, RateOf(step), step);
         values_.back().push_back(reference.value());
@@ -37,64 +37,64 @@ class History {
       states_.push_back(reference.states());
     }
   }
-  const std::vector<float>& value(size_t unit, uint64_t index) const {
-    return values_[unit][index];
+  const std::vector<float>& value(size_t bucket, uint64_t index) const {
+    return values_[bucket][index];
   }
-  const std::vector<std::vector<float>>& states(size_t unit) const { return states_[unit]; }
+  const std::vector<std::vector<float>>& states(size_t bucket) const { return states_[bucket]; }
 
  private:
-  std::vector<std::vector<std::vector<float>>> values_;  // by unit and step
-  std::vector<std::vector<std::vector<float>>> states_;  // by unit, at the end
+  std::vector<std::vector<std::vector<float>>> values_;  // by bucket and step
+  std::vector<std::vector<std::vector<float>>> states_;  // by bucket, at the end
 };
 
 class ServedSync : public ::testing::TestWithParam<ServedCase> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSync);
 
-// Every rank takes the units in an order of its own.
-void Train(Members& members, int rank, const std::vector<TestUnit>& units, const History& history,
-           uint64_t first_step) {
-  std::vector<std::vector<float>> pulled(units.size()), gradients(units.size());
+// Every rank takes the buckets in an order of its own.
+void Train(Members& members, int rank, const std::vector<TestBucket>& buckets,
+           const History& history, uint64_t first_step) {
+  std::vector<std::vector<float>> pulled(buckets.size()), gradients(buckets.size());
   for (uint64_t step = first_step; step < first_step + kSteps; ++step) {
     ASSERT_OK(members.Begin(rank, step, RateOf(step), WeightOf(rank, step)));
-    std::vector<Work*> pushes(units.size()), pulls(units.size());
-    const auto at = [&](size_t i) { return rank % 2 == 0 ? i : units.size() - 1 - i; };
-    for (size_t i = 0; i < units.size(); ++i) {
-      gradients[at(i)] = units[at(i)].Gradient(rank, step);
-      pushes[at(i)] = members.SubmitPush(rank, units[at(i)], gradients[at(i)]);
+    std::vector<Work*> pushes(buckets.size()), pulls(buckets.size());
+    const auto at = [&](size_t i) { return rank % 2 == 0 ? i : buckets.size() - 1 - i; };
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      gradients[at(i)] = buckets[at(i)].Gradient(rank, step);
+      pushes[at(i)] = members.SubmitPush(rank, buckets[at(i)], gradients[at(i)]);
     }
     Status status;  // the first error; nothing is in flight when this returns
     const auto note = [&status](const Status& error) {
       if (status.ok()) status = error;
     };
-    for (size_t i = 0; i < units.size(); ++i) {
+    for (size_t i = 0; i < buckets.size(); ++i) {
       note(Finish(pushes[at(i)]));
-      pulls[at(i)] = members.SubmitPull(rank, units[at(i)], &pulled[at(i)]);
+      pulls[at(i)] = members.SubmitPull(rank, buckets[at(i)], &pulled[at(i)]);
     }
     for (Work* pull : pulls) note(Finish(pull));
     ASSERT_OK(status);
-    for (size_t i = 0; i < units.size(); ++i) {
+    for (size_t i = 0; i < buckets.size(); ++i) {
       ASSERT_TRUE(SameBits(pulled[i], history.value(i, step - first_step)))
-          << "rank " << rank << ", step " << step << ", unit " << i;
+          << "rank " << rank << ", step " << step << ", bucket " << i;
     }
   }
 }
 
 TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
-  const auto units = AwkwardUnits();
+  const auto buckets = AwkwardBuckets();
   for (const OptimizerChoice& choice : DemandingOptimizers()) {
     const int ranks = choice.name == "sgd" ? 3 : 2;
     const uint64_t first_step = choice.name == "sgd" ? 1 : 101;
-    const History history(units, choice, ranks, first_step);
+    const History history(buckets, choice, ranks, first_step);
     Members members(GetParam(), ranks, choice);
-    ASSERT_TRUE(members.Start(units));
-    OnRanks(ranks, [&](int rank) { Train(members, rank, units, history, first_step); });
+    ASSERT_TRUE(members.Start(buckets));
+    OnRanks(ranks, [&](int rank) { Train(members, rank, buckets, history, first_step); });
     if (HasFailure()) return;
     std::vector<float> got;
-    for (size_t u = 0; u < units.size(); ++u) {
-      ASSERT_OK(members.Load(ranks - 1, units[u], -1, &got));
+    for (size_t u = 0; u < buckets.size(); ++u) {
+      ASSERT_OK(members.Load(ranks - 1, buckets[u], -1, &got));
       EXPECT_TRUE(SameBits(got, history.value(u, kSteps - 1)));
       for (size_t s = 0; s < history.states(u).size(); ++s) {
-        ASSERT_OK(members.Load(ranks - 1, units[u], static_cast<int32_t>(s), &got));
+        ASSERT_OK(members.Load(ranks - 1, buckets[u], static_cast<int32_t>(s), &got));
         EXPECT_TRUE(SameBits(got, history.states(u)[s])) << choice.name << ", state " << s;
       }
     }
@@ -104,9 +104,9 @@ TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
 TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const auto units = SmallUnits();
-  ASSERT_TRUE(members.Start(units));
-  ReferenceUnit reference(units[0], OptimizerChoice{}.Make());
+  const auto buckets = SmallBuckets();
+  ASSERT_TRUE(members.Start(buckets));
+  ReferenceBucket reference(buckets[0], OptimizerChoice{}.Make());
   for (uint64_t step = 1; step <= 3; ++step) {
     std::vector<std::vector<float>> pulled(kRanks);
     std::vector<Work*> pulls;
@@ -116,11 +116,11 @@ TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
       const int rank = (i + static_cast<int>(step)) % kRanks;
       for (Work* pull : pulls) EXPECT_EQ(pull->state(), WorkState::kPending);
       ASSERT_OK(members.Begin(rank, step));
-      ASSERT_OK(members.Push(rank, units[1], units[1].Gradient(rank, step)));
+      ASSERT_OK(members.Push(rank, buckets[1], buckets[1].Gradient(rank, step)));
       for (Work* pull : pulls) EXPECT_EQ(pull->state(), WorkState::kPending);
-      ASSERT_OK(members.Push(rank, units[0], units[0].Gradient(rank, step)));
-      pulls.push_back(members.SubmitPull(rank, units[0], &pulled[static_cast<size_t>(rank)]));
-      all.push_back({units[0].Gradient(i, step)});
+      ASSERT_OK(members.Push(rank, buckets[0], buckets[0].Gradient(rank, step)));
+      pulls.push_back(members.SubmitPull(rank, buckets[0], &pulled[static_cast<size_t>(rank)]));
+      all.push_back({buckets[0].Gradient(i, step)});
     }
     reference.Update(all, 0.125f, step);
     for (Work* pull : pulls) ASSERT_OK(Finish(pull));
@@ -131,14 +131,14 @@ TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
 // What was loaded within a step is that of the whole step.
 TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
   Members members(GetParam(), 2);
-  const TestUnit unit = PlainUnit(31, 100);
-  ASSERT_TRUE(members.Start({unit}));
+  const TestBucket bucket = PlainBucket(31, 100);
+  ASSERT_TRUE(members.Start({bucket}));
   ASSERT_OK(members.Begin(0, 1));
-  ASSERT_OK(members.Push(0, unit, unit.Filled(1)));
-  std::vector<float> loaded, expected = unit.Values();
-  std::thread loads([&] { EXPECT_OK(members.Load(0, unit, -1, &loaded)); });
+  ASSERT_OK(members.Push(0, bucket, bucket.Filled(1)));
+  std::vector<float> loaded, expected = bucket.Values();
+  std::thread loads([&] { EXPECT_OK(members.Load(0, bucket, -1, &loaded)); });
   ASSERT_OK(members.Begin(1, 1));
-  ASSERT_OK(members.Push(1, unit, unit.Filled(3)));
+  ASSERT_OK(members.Push(1, bucket, bucket.Filled(3)));
   loads.join();
   for (float& value : expected) value -= 0.125f * 2;  // the mean of 1 and 3
   EXPECT_TRUE(SameBits(loaded, expected));
@@ -147,20 +147,20 @@ TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
 // Nobody pulls before all of it was pushed, in opposite orders: pushes end on their own.
 TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
   Members members(GetParam(), 2);
-  std::vector<TestUnit> units;
-  for (uint64_t key = 1; key <= 12; ++key) units.push_back(PlainUnit(key, 50000));
-  ASSERT_TRUE(members.Start(units));
+  std::vector<TestBucket> buckets;
+  for (uint64_t key = 1; key <= 12; ++key) buckets.push_back(PlainBucket(key, 50000));
+  ASSERT_TRUE(members.Start(buckets));
   std::vector<float> value;
   for (uint64_t step = 1; step <= 2; ++step) {
     for (int rank = 0; rank < 2; ++rank) {
       ASSERT_OK(members.Begin(rank, step));
-      for (size_t i = 0; i < units.size(); ++i) {
-        const TestUnit& unit = units[rank == 0 ? i : units.size() - 1 - i];
-        ASSERT_OK(members.Push(rank, unit, unit.Filled(1)));
+      for (size_t i = 0; i < buckets.size(); ++i) {
+        const TestBucket& bucket = buckets[rank == 0 ? i : buckets.size() - 1 - i];
+        ASSERT_OK(members.Push(rank, bucket, bucket.Filled(1)));
       }
     }
     for (int rank = 0; rank < 2; ++rank) {
-      for (const TestUnit& unit : units) ASSERT_OK(members.Pull(rank, unit, &value));
+      for (const TestBucket& bucket : buckets) ASSERT_OK(members.Pull(rank, bucket, &value));
     }
   }
 }
@@ -169,31 +169,31 @@ class ServedAsync : public ::testing::TestWithParam<ServedCase> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsync);
 
 TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
-  const auto units = AwkwardUnits();
+  const auto buckets = AwkwardBuckets();
   for (const OptimizerChoice& choice : DemandingOptimizers()) {
-    const History history(units, choice, 1, 1);
+    const History history(buckets, choice, 1, 1);
     Members members(GetParam(), 1, choice);
-    ASSERT_TRUE(members.Start(units));
-    Train(members, 0, units, history, 1);
+    ASSERT_TRUE(members.Start(buckets));
+    Train(members, 0, buckets, history, 1);
   }
 }
 
 TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const TestUnit unit = PlainUnit(31, 5000);
-  ASSERT_TRUE(members.Start({unit}));
-  ReferenceUnit reference(unit, OptimizerChoice{}.Make());
+  const TestBucket bucket = PlainBucket(31, 5000);
+  ASSERT_TRUE(members.Start({bucket}));
+  ReferenceBucket reference(bucket, OptimizerChoice{}.Make());
   std::vector<float> got;
   for (uint64_t step = 1; step <= 4; ++step) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      const Contribution own{unit.Gradient(rank, step), 4};
+      const Contribution own{bucket.Gradient(rank, step), 4};
       reference.Update({&own, 1}, 0.5f, step);
       ASSERT_OK(members.Begin(rank, step, 0.5f, 4));
-      ASSERT_OK(members.Push(rank, unit, own.gradient));
-      ASSERT_OK(members.Pull(rank, unit, &got));
+      ASSERT_OK(members.Push(rank, bucket, own.gradient));
+      ASSERT_OK(members.Pull(rank, bucket, &got));
       ASSERT_TRUE(SameBits(got, reference.value())) << "rank " << rank << ", step " << step;
-      ASSERT_OK(members.Load(rank, unit, -1, &got));
+      ASSERT_OK(members.Load(rank, bucket, -1, &got));
       ASSERT_TRUE(SameBits(got, reference.value())) << "rank " << rank << ", step " << step;
     }
   }
@@ -203,11 +203,11 @@ TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
 TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const TestUnit unit = PlainUnit(31, 200003);
+  const TestBucket bucket = PlainBucket(31, 200003);
   ASSERT_TRUE(members.ok());
-  const std::vector<float> zero = unit.Filled(0);
-  ASSERT_TRUE(members.Register({unit}));
-  ASSERT_OK(members.client(0).Store(unit.key, -1, zero.data(), kTimeoutMs));
+  const std::vector<float> zero = bucket.Filled(0);
+  ASSERT_TRUE(members.Register({bucket}));
+  ASSERT_OK(members.client(0).Store(bucket.key, -1, zero.data(), kTimeoutMs));
   std::latch pulled(kRanks);
   OnRanks(kRanks, [&](int rank) {
     std::vector<float> gradient(zero.size()), value;
@@ -216,8 +216,8 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
         gradient[i] = static_cast<float>((i + step) % 5 + static_cast<size_t>(rank) * 7);
       }
       EXPECT_OK(members.Begin(rank, step, 0.25f, static_cast<float>(1 << rank)));
-      EXPECT_OK(members.Push(rank, unit, gradient));
-      EXPECT_OK(members.Pull(rank, unit, &value));
+      EXPECT_OK(members.Push(rank, bucket, gradient));
+      EXPECT_OK(members.Pull(rank, bucket, &value));
     }
     pulled.arrive_and_wait();
     std::vector<float> expected(zero.size());
@@ -229,7 +229,7 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
         }
       }
     }
-    EXPECT_OK(members.Load(rank, unit, -1, &value));
+    EXPECT_OK(members.Load(rank, bucket, -1, &value));
     EXPECT_TRUE(SameBits(value, expected)) << "rank " << rank;
   });
 }
@@ -249,17 +249,17 @@ std::vector<int32_t> RowsOf(int rank, uint64_t step, int32_t count) {
 TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
   constexpr int kRanks = 2;
   constexpr int32_t kRows = 3001, kRow = 96;
-  const TestUnit dense{
+  const TestBucket dense{
       .key = 41,
       .spans = {{.count = 1001 * kRow, .weight_decay_scale = 0.5f}, {.count = 2000 * kRow}},
       .row = kRow};
-  TestUnit sparse = dense;
+  TestBucket sparse = dense;
   sparse.key = 42;
-  const std::vector<TestUnit> units = {dense, sparse};
+  const std::vector<TestBucket> buckets = {dense, sparse};
   for (const OptimizerChoice& choice : DemandingOptimizers()) {
     Members members(GetParam(), kRanks, choice);
     ASSERT_TRUE(members.ok());
-    ASSERT_TRUE(members.Register(units));
+    ASSERT_TRUE(members.Register(buckets));
     for (const uint64_t key : {dense.key, sparse.key}) {
       ASSERT_OK(members.client(0).Store(key, -1, dense.Values().data(), kTimeoutMs));
     }
@@ -290,22 +290,22 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
 TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
   constexpr int32_t kRows = 5003, kRow = 64;
   Members members(GetParam(), 1);
-  const TestUnit unit = PlainUnit(41, kRows * kRow, kRow);
-  ASSERT_TRUE(members.Start({unit}));
+  const TestBucket bucket = PlainBucket(41, kRows * kRow, kRow);
+  ASSERT_TRUE(members.Start({bucket}));
   ASSERT_OK(members.Begin(0, 1));
-  ASSERT_OK(members.Push(0, unit, unit.Gradient(0, 1)));
+  ASSERT_OK(members.Push(0, bucket, bucket.Gradient(0, 1)));
   std::vector<float> whole;
-  ASSERT_OK(members.Pull(0, unit, &whole));
+  ASSERT_OK(members.Pull(0, bucket, &whole));
   std::vector<std::vector<int32_t>> lists = {{0}, {kRows - 1}, {0, 1, 2, 777, 4000, kRows - 1}, {}};
   for (int32_t row = 0; row < kRows; row += 3) lists.back().push_back(row);
   lists.emplace_back();
   lists.back().reserve(1);  // no row at all
   for (const auto& rows : lists) {
-    std::vector<float> expected = unit.Filled(-9), got = expected;
+    std::vector<float> expected = bucket.Filled(-9), got = expected;
     for (const int32_t row : rows) {
       std::copy_n(whole.data() + row * kRow, kRow, expected.data() + row * kRow);
     }
-    ASSERT_OK(members.Pull(0, unit, &got, &rows));
+    ASSERT_OK(members.Pull(0, bucket, &got, &rows));
     EXPECT_TRUE(SameBits(got, expected)) << rows.size() << " rows";
   }
 }

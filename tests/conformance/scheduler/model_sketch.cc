@@ -79,18 +79,18 @@ ModelSketch ModelSketch::Chain(const std::vector<int64_t>& parameter_counts) {
   return model;
 }
 
-uint64_t PlannedUnit::size_bytes() const {
+uint64_t PlannedBucket::size_bytes() const {
   uint64_t elements = 0;
-  for (const UnitSpan& span : spans) elements += static_cast<uint64_t>(span.count);
+  for (const BucketSpan& span : spans) elements += static_cast<uint64_t>(span.count);
   return elements * sizeof(float);
 }
 
 std::string PlanRecorder::Problem(const ModelInfo& model) const {
   std::vector<int64_t> covered(model.parameters.size(), 0);
-  for (const PlannedUnit& unit : units_) {
-    if (unit.spans.empty()) return "a unit is empty";
-    for (const UnitSpan& span : unit.spans) {
-      if (span.parameter >= covered.size()) return "a unit names an unknown parameter";
+  for (const PlannedBucket& bucket : buckets_) {
+    if (bucket.spans.empty()) return "a bucket is empty";
+    for (const BucketSpan& span : bucket.spans) {
+      if (span.parameter >= covered.size()) return "a bucket names an unknown parameter";
       int64_t& so_far = covered[span.parameter];
       const std::string name = "parameter " + std::to_string(span.parameter);
       if (span.count <= 0) return name + " has an empty span";
@@ -98,25 +98,25 @@ std::string PlanRecorder::Problem(const ModelInfo& model) const {
       so_far += span.count;
       const bool complete = so_far == model.parameters[span.parameter].count;
       if (so_far > model.parameters[span.parameter].count) return name + " is covered twice";
-      if (!complete && &span != &unit.spans.back()) return name + " is left for another";
+      if (!complete && &span != &bucket.spans.back()) return name + " is left for another";
       if (!complete && so_far % model.slice_multiple != 0) {
         return name + " is cut after " + std::to_string(so_far) + " elements";
       }
       // What is left of it must come next.
       const ParameterInfo& parameter = model.parameters[span.parameter];
-      if (parameter.alone != 0 && (unit.spans.size() > 1 || span.count < parameter.count)) {
-        return name + " is not a unit of its own";
+      if (parameter.alone != 0 && (bucket.spans.size() > 1 || span.count < parameter.count)) {
+        return name + " is not a bucket of its own";
       }
       const bool cut_before = span.offset > 0;
-      if (cut_before && &span != &unit.spans.front()) return name + " is interrupted";
+      if (cut_before && &span != &bucket.spans.front()) return name + " is interrupted";
     }
   }
-  uint32_t open = UINT32_MAX;  // the parameter in whose middle the unit before ended
-  for (const PlannedUnit& unit : units_) {
-    if (open != UINT32_MAX && unit.spans.front().parameter != open) {
+  uint32_t open = UINT32_MAX;  // the parameter in whose middle the bucket before ended
+  for (const PlannedBucket& bucket : buckets_) {
+    if (open != UINT32_MAX && bucket.spans.front().parameter != open) {
       return "parameter " + std::to_string(open) + " is interrupted by another";
     }
-    const UnitSpan& last = unit.spans.back();
+    const BucketSpan& last = bucket.spans.back();
     const bool complete = last.offset + last.count == model.parameters[last.parameter].count;
     open = complete ? UINT32_MAX : last.parameter;
   }

@@ -36,10 +36,10 @@ struct ModelSketch {
   static ModelSketch Chain(const std::vector<int64_t>& parameter_counts);
 };
 
-struct PlannedUnit {
-  std::vector<UnitSpan> spans;
+struct PlannedBucket {
+  std::vector<BucketSpan> spans;
   int32_t priority = 0;
-  UnitStages stages = UnitStages::kAllReduce;
+  BucketStages stages = BucketStages::kAllReduce;
 
   uint64_t size_bytes() const;
 };
@@ -47,17 +47,17 @@ struct PlannedUnit {
 // Keeps a plan.
 class PlanRecorder final : public PlanSink {
  public:
-  void AddUnit(std::span<const UnitSpan> spans, int32_t priority,
-               UnitStages stages) noexcept override {
-    units_.push_back({{spans.begin(), spans.end()}, priority, stages});
+  void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
+                 BucketStages stages) noexcept override {
+    buckets_.push_back({{spans.begin(), spans.end()}, priority, stages});
   }
-  // Empty when the units lie in memory one after another, cover every parameter exactly once, and
+  // Empty when the buckets lie in memory one after another, cover every parameter exactly once, and
   // end inside of a parameter only where they may.
   std::string Problem(const ModelInfo& model) const;
-  const std::vector<PlannedUnit>& units() const { return units_; }
+  const std::vector<PlannedBucket>& buckets() const { return buckets_; }
 
  private:
-  std::vector<PlannedUnit> units_;
+  std::vector<PlannedBucket> buckets_;
 };
 
 }  // namespace engine::test

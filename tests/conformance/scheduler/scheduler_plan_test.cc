@@ -31,32 +31,32 @@ ModelInfo InfoOf(const std::vector<ParameterInfo>& parameters) {
   return info;
 }
 
-std::vector<PlannedUnit> Units(const std::string& name, const OptionValues::Overrides& options,
-                               const ModelInfo& info) {
+std::vector<PlannedBucket> Buckets(const std::string& name, const OptionValues::Overrides& options,
+                                   const ModelInfo& info) {
   PlanRecorder plan;
   Must(CreateFrom<Scheduler>(PluginPath(name), options)->Plan(info, plan));
   EXPECT_EQ(plan.Problem(info), "");
-  return plan.units();
+  return plan.buckets();
 }
 
-std::vector<PlannedUnit> Units(const std::string& name, const OptionValues::Overrides& options,
-                               const Sizes& sizes_bytes) {
+std::vector<PlannedBucket> Buckets(const std::string& name, const OptionValues::Overrides& options,
+                                   const Sizes& sizes_bytes) {
   const auto parameters = ChainOf(sizes_bytes);
-  return Units(name, options, InfoOf(parameters));
+  return Buckets(name, options, InfoOf(parameters));
 }
 
-std::vector<std::vector<uint32_t>> Parameters(const std::vector<PlannedUnit>& units) {
+std::vector<std::vector<uint32_t>> Parameters(const std::vector<PlannedBucket>& buckets) {
   std::vector<std::vector<uint32_t>> parameters;
-  for (const PlannedUnit& unit : units) {
+  for (const PlannedBucket& bucket : buckets) {
     parameters.emplace_back();
-    for (const UnitSpan& span : unit.spans) parameters.back().push_back(span.parameter);
+    for (const BucketSpan& span : bucket.spans) parameters.back().push_back(span.parameter);
   }
   return parameters;
 }
 
-std::vector<uint64_t> Bytes(const std::vector<PlannedUnit>& units) {
+std::vector<uint64_t> Bytes(const std::vector<PlannedBucket>& buckets) {
   std::vector<uint64_t> bytes;
-  for (const PlannedUnit& unit : units) bytes.push_back(unit.size_bytes());
+  for (const PlannedBucket& bucket : buckets) bytes.push_back(bucket.size_bytes());
   return bytes;
 }
 
@@ -64,17 +64,17 @@ class Fusion : public testing::TestWithParam<std::pair<const char*, const char*>
  protected:
   std::vector<std::vector<uint32_t>> Fuse(const std::string& bytes, const Sizes& sizes_bytes) {
     const auto [name, option] = GetParam();
-    return Parameters(Units(name, {{option, bytes}}, sizes_bytes));
+    return Parameters(Buckets(name, {{option, bytes}}, sizes_bytes));
   }
 };
 
-TEST_P(Fusion, JoinsGradientsUntilAUnitIsBigEnough) {
+TEST_P(Fusion, JoinsGradientsUntilABucketIsBigEnough) {
   EXPECT_THAT(
       Fuse("1000", {400, 400, 400, 4, 5000, 996, 4, 5000}),
       ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4), ElementsAre(5, 6), ElementsAre(7)));
 }
 
-TEST_P(Fusion, OfZeroBytesIsOneUnitPerParameter) {
+TEST_P(Fusion, OfZeroBytesIsOneBucketPerParameter) {
   EXPECT_THAT(Fuse("0", {4, 4000, 4}), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
 }
 
@@ -82,15 +82,15 @@ INSTANTIATE_TEST_SUITE_P(Plugins, Fusion,
                          testing::Values(std::pair("fifo_sched", "fuse_bytes"),
                                          std::pair("priority_sched", "fuse_bytes")));
 
-TEST(SequentialSched, SendsInLargeUnits) {
-  EXPECT_THAT(Bytes(Units("sequential_sched", {}, Sizes(3000, 4096))),
+TEST(SequentialSched, SendsInLargeBuckets) {
+  EXPECT_THAT(Bytes(Buckets("sequential_sched", {}, Sizes(3000, 4096))),
               ElementsAre(4 << 20, 4 << 20, 3000 * 4096 - (8 << 20)));
 }
 
-TEST(FifoSched, BeginsWithASmallUnit) {
+TEST(FifoSched, BeginsWithASmallBucket) {
   const auto bytes = [](const char* fuse_bytes) {
     const OptionValues::Overrides options = {{"first_bytes", "800"}, {"fuse_bytes", fuse_bytes}};
-    return Bytes(Units("fifo_sched", options, Sizes(9, 400)));
+    return Bytes(Buckets("fifo_sched", options, Sizes(9, 400)));
   };
   EXPECT_THAT(bytes("1600"), ElementsAre(800, 1600, 1200));
   EXPECT_THAT(bytes("0"), SizeIs(9));
@@ -98,43 +98,45 @@ TEST(FifoSched, BeginsWithASmallUnit) {
 
 TEST(FifoSched, CutsLargeGradientsOnlyIfAsked) {
   const Sizes sizes = {64000, 12800};
-  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}}, sizes)),
+  EXPECT_THAT(Bytes(Buckets("fifo_sched", {{"fuse_bytes", "6400"}}, sizes)),
               ElementsAre(64000, 12800));
-  EXPECT_THAT(Bytes(Units("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, sizes)),
-              ElementsAre(21376, 21312, 21312, 12800));  // multiples of 64 bytes
+  EXPECT_THAT(
+      Bytes(Buckets("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, sizes)),
+      ElementsAre(21376, 21312, 21312, 12800));  // multiples of 64 bytes
 }
 
-TEST(PrioritySched, GivesTheUnitsThatAreNeededFirstTheLargestPriority) {
-  const auto units = Units("priority_sched", {{"fuse_bytes", "0"}}, Sizes(3, 4000));
-  ASSERT_THAT(units, SizeIs(3));
-  EXPECT_LT(units[0].priority, units[1].priority);
-  EXPECT_LT(units[1].priority, units[2].priority);
+TEST(PrioritySched, GivesTheBucketsThatAreNeededFirstTheLargestPriority) {
+  const auto buckets = Buckets("priority_sched", {{"fuse_bytes", "0"}}, Sizes(3, 4000));
+  ASSERT_THAT(buckets, SizeIs(3));
+  EXPECT_LT(buckets[0].priority, buckets[1].priority);
+  EXPECT_LT(buckets[1].priority, buckets[2].priority);
 }
 
 // The gradient that is ready last and needed first must not wait for others to be sent.
 TEST(PrioritySched, KeepsWhatIsNeededFirstApart) {
   auto parameters = ChainOf({400, 400, 400, 400, 400});
   parameters[3].first_use = parameters[4].first_use;  // a weight and its bias
-  EXPECT_THAT(Parameters(Units("priority_sched", {}, InfoOf(parameters))),
+  EXPECT_THAT(Parameters(Buckets("priority_sched", {}, InfoOf(parameters))),
               ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4)));
 }
 
 TEST(PrioritySched, JoinsWhatIsReadyBeforeALargeGradientWithItsFirstSlice) {
-  const auto units = Units("priority_sched", {{"slice_bytes", "25600"}, {"fuse_bytes", "6400"}},
-                           Sizes{400, 64000, 400, 400});
-  EXPECT_THAT(Parameters(units), ElementsAre(ElementsAre(0, 1), ElementsAre(1), ElementsAre(1),
-                                             ElementsAre(2), ElementsAre(3)));
+  const auto buckets = Buckets("priority_sched", {{"slice_bytes", "25600"}, {"fuse_bytes", "6400"}},
+                               Sizes{400, 64000, 400, 400});
+  EXPECT_THAT(Parameters(buckets), ElementsAre(ElementsAre(0, 1), ElementsAre(1), ElementsAre(1),
+                                               ElementsAre(2), ElementsAre(3)));
 }
 
 TEST(PrioritySched, HasOnePriorityWhenUpdatesWaitForAllGradients) {
   const auto parameters = ChainOf({4000, 4000, 4000});
   ModelInfo info = InfoOf(parameters);
   info.gate = UpdateGate::kGlobal;
-  for (const PlannedUnit& unit : Units("priority_sched", {}, info)) EXPECT_EQ(unit.priority, 0);
+  for (const PlannedBucket& bucket : Buckets("priority_sched", {}, info))
+    EXPECT_EQ(bucket.priority, 0);
 }
 
 // What is configured stays.
-TEST(Accelerators, GetLargeUnitsByDefault) {
+TEST(Accelerators, GetLargeBucketsByDefault) {
   constexpr int64_t kMiB = 1 << 20;
   const auto parameters = ChainOf(Sizes(60, 3 * kMiB));
   ModelInfo info = InfoOf(parameters);
@@ -155,18 +157,19 @@ TEST(Accelerators, GetLargeUnitsByDefault) {
   for (const Case& one : cases) {
     SCOPED_TRACE(one.scheduler);
     info.accelerator = 0;
-    EXPECT_THAT(Units(one.scheduler, one.options, info), SizeIs(one.on_host));
+    EXPECT_THAT(Buckets(one.scheduler, one.options, info), SizeIs(one.on_host));
     info.accelerator = 1;
-    EXPECT_THAT(Units(one.scheduler, one.options, info), SizeIs(one.on_accelerator));
+    EXPECT_THAT(Buckets(one.scheduler, one.options, info), SizeIs(one.on_accelerator));
   }
 }
 
 TEST(DearSched, SplitsEveryGroupIntoTwoStages) {
-  const auto units =
-      Units("dear_sched", {{"group_bytes", "8000"}}, Sizes{4000, 4000, 4000, 9000, 400});
-  EXPECT_THAT(Parameters(units), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4)));
-  for (const PlannedUnit& unit : units) {
-    EXPECT_EQ(unit.stages, UnitStages::kReduceScatterAllGather);
+  const auto buckets =
+      Buckets("dear_sched", {{"group_bytes", "8000"}}, Sizes{4000, 4000, 4000, 9000, 400});
+  EXPECT_THAT(Parameters(buckets),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4)));
+  for (const PlannedBucket& bucket : buckets) {
+    EXPECT_EQ(bucket.stages, BucketStages::kReduceScatterAllGather);
   }
 }
 
@@ -193,20 +196,20 @@ TEST(Plans, HoldTheirLimitsForRandomModels) {
     for (int64_t count : model.parameter_counts) total += static_cast<uint64_t>(count) * 4;
     const auto least = static_cast<uint64_t>(info.slice_multiple) * 4;
     for (const char* name : {"fifo_sched", "priority_sched"}) {
-      const auto units = Units(name,
-                               {{"slice_bytes", std::to_string(slice_bytes)},
-                                {"fuse_bytes", std::to_string(fuse_bytes)}},
-                               info);
+      const auto buckets = Buckets(name,
+                                   {{"slice_bytes", std::to_string(slice_bytes)},
+                                    {"fuse_bytes", std::to_string(fuse_bytes)}},
+                                   info);
       sent = 0;
-      for (const PlannedUnit& unit : units) {
-        sent += unit.size_bytes();
-        if (info.parameters[unit.spans[0].parameter].alone != 0) continue;  // never cut
-        ASSERT_LE(unit.size_bytes(), std::max(least, static_cast<uint64_t>(slice_bytes))) << name;
+      for (const PlannedBucket& bucket : buckets) {
+        sent += bucket.size_bytes();
+        if (info.parameters[bucket.spans[0].parameter].alone != 0) continue;  // never cut
+        ASSERT_LE(bucket.size_bytes(), std::max(least, static_cast<uint64_t>(slice_bytes))) << name;
       }
       ASSERT_LE(sent, total);  // a parameter that no layer uses is not sent
-      // Cutting is no reason for crumbs: at most twice the units that the bytes make necessary.
+      // Cutting is no reason for crumbs: at most twice the buckets that the bytes make necessary.
       const size_t needed = sent / std::max<uint64_t>(least, static_cast<uint64_t>(slice_bytes));
-      ASSERT_LE(units.size(), 2 * needed + info.parameters.size()) << name;
+      ASSERT_LE(buckets.size(), 2 * needed + info.parameters.size()) << name;
     }
   }
 }

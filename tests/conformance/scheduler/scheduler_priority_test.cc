@@ -12,12 +12,12 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Three layers with one unit each; unit0 is that of the last layer.
+// Three layers with one bucket each; bucket0 is that of the last layer.
 ModelSketch ThreeLayers() {
   return ModelSketch::Chain({1000, 1000, 1000});
 }
 
-// Units of 4000 bytes, two of which may be under way.
+// Buckets of 4000 bytes, two of which may be under way.
 EventPlayer Play(const ModelSketch& model) {
   return EventPlayer("priority_sched", model,
                      {{"fuse_bytes", "0"}, {"slice_bytes", "4000"}, {"credit_bytes", "8000"}});
@@ -27,45 +27,46 @@ TEST(PrioritySched, SendsFirstWhatIsNeededFirst) {
   EventPlayer play = Play(ModelSketch::Chain({1000, 1000, 1000, 1000}));
   for (int step = 1; step <= 3; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
-    EXPECT_THAT(play.Ready({"unit1", "unit0", "unit2"}), ElementsAre("unit2", "unit1"));
-    EXPECT_THAT(play.Ready({"unit3"}), IsEmpty());
+    EXPECT_THAT(play.Ready({"bucket1", "bucket0", "bucket2"}), ElementsAre("bucket2", "bucket1"));
+    EXPECT_THAT(play.Ready({"bucket3"}), IsEmpty());
     EXPECT_THAT(play.Ready({"statistics"}), ElementsAre("statistics"));  // need no credit
     EXPECT_THAT(play.Done({"statistics"}), IsEmpty());
-    EXPECT_THAT(play.Done({"unit1"}), ElementsAre("unit3"));
-    EXPECT_THAT(play.Done({"unit3", "unit2"}), ElementsAre("unit0"));
-    play.Done({"unit0"});
+    EXPECT_THAT(play.Done({"bucket1"}), ElementsAre("bucket3"));
+    EXPECT_THAT(play.Done({"bucket3", "bucket2"}), ElementsAre("bucket0"));
+    play.Done({"bucket0"});
   }
 }
 
 TEST(PrioritySched, NeverSkipsTheHeadForASmallerOne) {
-  EventPlayer play = Play(ModelSketch::Chain({1000, 10, 10, 1000}));  // unit1 and unit2 are small
-  EXPECT_THAT(play.Ready({"unit0"}), ElementsAre("unit0"));
-  EXPECT_THAT(play.Ready({"unit2"}), ElementsAre("unit2"));
-  EXPECT_THAT(play.Ready({"unit3"}), IsEmpty());  // 4000 + 40 + 4000 bytes are too many
-  EXPECT_THAT(play.Ready({"unit1"}), IsEmpty());  // of less need than unit3, but it would fit
-  EXPECT_THAT(play.Done({"unit2"}), ElementsAre("unit3"));
+  EventPlayer play =
+      Play(ModelSketch::Chain({1000, 10, 10, 1000}));  // bucket1 and bucket2 are small
+  EXPECT_THAT(play.Ready({"bucket0"}), ElementsAre("bucket0"));
+  EXPECT_THAT(play.Ready({"bucket2"}), ElementsAre("bucket2"));
+  EXPECT_THAT(play.Ready({"bucket3"}), IsEmpty());  // 4000 + 40 + 4000 bytes are too many
+  EXPECT_THAT(play.Ready({"bucket1"}), IsEmpty());  // of less need than bucket3, but it would fit
+  EXPECT_THAT(play.Done({"bucket2"}), ElementsAre("bucket3"));
 }
 
 TEST(PrioritySched, SendsAloneWhatIsLargerThanTheCredit) {
   EventPlayer play("priority_sched", ThreeLayers(), {{"fuse_bytes", "0"}, {"credit_bytes", "100"}});
-  EXPECT_THAT(play.Ready({"unit0", "unit1"}), ElementsAre("unit1"));
-  EXPECT_THAT(play.Done({"unit1"}), ElementsAre("unit0"));
+  EXPECT_THAT(play.Ready({"bucket0", "bucket1"}), ElementsAre("bucket1"));
+  EXPECT_THAT(play.Done({"bucket1"}), ElementsAre("bucket0"));
 }
 
 // On other ranks than 0, which are not asked but told.
 TEST(PrioritySched, CountsWhatRank0Started) {
   EventPlayer play = Play(ModelSketch::Chain({1000, 1000, 1000, 1000}));
-  play.Tell(EventKind::kTaskReady, {"unit0", "unit1", "unit2", "unit3"});
-  play.Tell(EventKind::kTaskStarted, {"unit0", "unit3"});
+  play.Tell(EventKind::kTaskReady, {"bucket0", "bucket1", "bucket2", "bucket3"});
+  play.Tell(EventKind::kTaskStarted, {"bucket0", "bucket3"});
   EXPECT_THAT(play.TakeIo(), IsEmpty());  // their bytes are the credit
-  EXPECT_THAT(play.Done({"unit0"}), ElementsAre("unit2"));
+  EXPECT_THAT(play.Done({"bucket0"}), ElementsAre("bucket2"));
 }
 
 TEST(PrioritySched, SendsInReadyOrderWhenUpdatesWaitForAllGradients) {
   ModelSketch model = ThreeLayers();
   model.global_hook = true;
   EventPlayer play = Play(model);
-  EXPECT_THAT(play.Ready({"unit2", "unit0", "unit1"}), ElementsAre("unit0", "unit1"));
+  EXPECT_THAT(play.Ready({"bucket2", "bucket0", "bucket1"}), ElementsAre("bucket0", "bucket1"));
 }
 
 TEST(PrioritySched, GathersByNeedWhenShardedUpdatesWaitForAllGradients) {
@@ -86,8 +87,8 @@ TEST(PrioritySched, LetsAnUrgentGradientWaitForNoMoreThanCreditAndOneSlice) {
   for (size_t slices_before = 0; slices_before <= 32; ++slices_before) {
     SCOPED_TRACE(std::to_string(slices_before) + " slices left before");
     EventPlayer play("priority_sched", ModelSketch::Chain({kUrgent / 4, (8 << 20) / 4}));
-    ASSERT_EQ(play.units().size(), 33u);
-    ASSERT_EQ(play.units().back().size_bytes(), kUrgent);
+    ASSERT_EQ(play.buckets().size(), 33u);
+    ASSERT_EQ(play.buckets().back().size_bytes(), kUrgent);
     std::deque<std::string> link;
     const auto start = [&](const EventPlayer::Names& names) {
       link.insert(link.end(), names.begin(), names.end());
@@ -97,11 +98,12 @@ TEST(PrioritySched, LetsAnUrgentGradientWaitForNoMoreThanCreditAndOneSlice) {
       link.pop_front();
       start(play.Done({first}));
     };
-    for (int unit = 0; unit < 32; ++unit) start(play.Ready({"unit" + std::to_string(unit)}));
+    for (int bucket = 0; bucket < 32; ++bucket)
+      start(play.Ready({"bucket" + std::to_string(bucket)}));
     for (size_t i = 0; i < slices_before; ++i) leave();
-    start(play.Ready({"unit32"}));
+    start(play.Ready({"bucket32"}));
     uint64_t waited = 0;
-    while (!link.empty() && link.front() != "unit32") {
+    while (!link.empty() && link.front() != "bucket32") {
       waited += play.task(link.front()).size_bytes;
       leave();
     }

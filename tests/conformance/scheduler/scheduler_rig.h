@@ -23,7 +23,7 @@ struct SchedulerRig {
     const ModelInfo info = graph.model_info();
     Must(scheduler->Plan(info, plan));
     MustBeFine(plan.Problem(info));
-    graph.Complete(plan.units());
+    graph.Complete(plan.buckets());
     Must(scheduler->Begin(graph.tasks()));
     executor = std::make_unique<ExecutorModel>(*scheduler, graph);
   }
@@ -85,7 +85,7 @@ class EventPlayer {
   Names TakeIo() { return Take(Lane::kIo); }
   Names TakeCompute() { return Take(Lane::kCompute); }
 
-  const std::vector<PlannedUnit>& units() const { return rig_.plan.units(); }
+  const std::vector<PlannedBucket>& buckets() const { return rig_.plan.buckets(); }
   const TaskInfo& task(const std::string& name) const {
     return rig_.graph.tasks()[rig_.graph.Find(name)];
   }

@@ -1,12 +1,12 @@
-// Units that are pushed to servers and pulled from them: what each scheduler promises, and that no
+// Buckets that are pushed to servers and pulled from them: what each scheduler promises, and that no
 // rank waits for another for ever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "kit/bucket_planner.h"
 #include "kit/scheduler.h"
-#include "kit/unit_planner.h"
 #include "tests/conformance/scheduler/scheduler_rig.h"
 
 namespace engine::test {
@@ -32,7 +32,7 @@ class ServedRanks {
 
   const std::vector<SchedulerRig*> rigs_;
   const bool asynchronous_;
-  std::vector<uint32_t> push_of_unit_;
+  std::vector<uint32_t> push_of_bucket_;
   std::vector<Trace> traces_;
 };
 
@@ -40,8 +40,8 @@ ServedRanks::ServedRanks(std::vector<SchedulerRig*> rigs, bool asynchronous)
     : rigs_(std::move(rigs)), asynchronous_(asynchronous), traces_(rigs_.size()) {
   for (const TaskInfo& task : rigs_.front()->graph.tasks()) {
     if (task.kind != TaskKind::kTransfer || task.transfer != TransferKind::kPush) continue;
-    push_of_unit_.resize(std::max<size_t>(push_of_unit_.size(), task.unit + 1));
-    push_of_unit_[task.unit] = task.id;
+    push_of_bucket_.resize(std::max<size_t>(push_of_bucket_.size(), task.bucket + 1));
+    push_of_bucket_[task.bucket] = task.id;
   }
 }
 
@@ -58,7 +58,7 @@ bool ServedRanks::MayEnd(size_t rank, uint32_t task, uint32_t step) const {
     if (is_pull) {
       if (asynchronous_ && other != rank) continue;
       const uint32_t pushed = kit::IsOpeningPull(info) ? step - 1 : step;
-      if (!there.WasDone(push_of_unit_[info.unit], pushed)) return false;
+      if (!there.WasDone(push_of_bucket_[info.bucket], pushed)) return false;
     } else if (!there.WasStarted(task, step)) {
       return false;
     }
@@ -140,16 +140,16 @@ TEST_P(ServedConformance, RanksAreAsynchronous) {
   EXPECT_EQ(ServedRanks({&one}, true).Run(2, 6), "");
 }
 
-TEST_P(ServedConformance, PlansATableAsAUnitOfItsOwn) {
+TEST_P(ServedConformance, PlansATableAsABucketOfItsOwn) {
   ModelSketch model = ModelSketch::Chain({100, 1 << 20, 100, 100, 100});
   model.served = true;
   model.tables = {1, 3};
   SchedulerRig rig(GetParam(), model);  // which checks the plan
-  const auto is_table = [&](const PlannedUnit& unit) {
-    return unit.spans.size() == 1 &&
-           rig.graph.model_info().parameters[unit.spans[0].parameter].alone != 0;
+  const auto is_table = [&](const PlannedBucket& bucket) {
+    return bucket.spans.size() == 1 &&
+           rig.graph.model_info().parameters[bucket.spans[0].parameter].alone != 0;
   };
-  EXPECT_EQ(std::count_if(rig.plan.units().begin(), rig.plan.units().end(), is_table), 2);
+  EXPECT_EQ(std::count_if(rig.plan.buckets().begin(), rig.plan.buckets().end(), is_table), 2);
 }
 
 // A server that orders by priority must not turn another order into one by need.
@@ -157,17 +157,17 @@ TEST_P(ServedConformance, HasPrioritiesOnlyIfItOrdersByNeed) {
   ModelSketch model = ModelSketch::Chain({100000, 1000, 200000, 1000});
   model.served = true;
   SchedulerRig rig(GetParam(), model);
-  std::vector<int32_t> by_unit, expected;
-  for (const PlannedUnit& unit : rig.plan.units()) by_unit.push_back(unit.priority);
+  std::vector<int32_t> by_bucket, expected;
+  for (const PlannedBucket& bucket : rig.plan.buckets()) by_bucket.push_back(bucket.priority);
   const bool by_need = GetParam().find("priority_sched") != std::string::npos;
-  for (const PlannedUnit& unit : rig.plan.units()) {
+  for (const PlannedBucket& bucket : rig.plan.buckets()) {
     uint32_t first = UINT32_MAX;
-    for (const UnitSpan& span : unit.spans) {
+    for (const BucketSpan& span : bucket.spans) {
       first = std::min(first, rig.graph.model_info().parameters[span.parameter].first_use);
     }
     expected.push_back(by_need ? -static_cast<int32_t>(first) : 0);
   }
-  EXPECT_EQ(by_unit, expected);
+  EXPECT_EQ(by_bucket, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugins, ServedConformance,
@@ -179,7 +179,7 @@ class PullsTakeCredit final : public Scheduler {
  public:
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    return kit::PlanUnits("test", model, {}, sink);
+    return kit::PlanBuckets("test", model, {}, sink);
   }
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
     tasks_.assign(tasks.begin(), tasks.end());
@@ -226,7 +226,7 @@ TEST(ServedRanks, FindsPullsThatTakeTheCreditOfPushes) {
   EXPECT_GT(stuck, 10u);
 }
 
-// ---- What each of them does, in a chain of three layers with a unit each; unit0 is needed last.
+// ---- What each of them does, in a chain of three layers with a bucket each; bucket0 is needed last.
 
 EventPlayer ThreeServed(const char* name, const OptionValues::Overrides& options,
                         std::vector<size_t> tables = {}) {
@@ -237,7 +237,7 @@ EventPlayer ThreeServed(const char* name, const OptionValues::Overrides& options
 }
 
 TEST(SequentialSched, PullsWhenAllIsPushed) {
-  // Its units are of 4 MiB.
+  // Its buckets are of 4 MiB.
   ModelSketch model = ModelSketch::Chain({1 << 20, 1 << 20});
   model.served = true;
   EventPlayer play("sequential_sched", model);

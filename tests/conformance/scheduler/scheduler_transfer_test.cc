@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Three layers with one unit each; unit0 is that of the last layer.
+// Three layers with one bucket each; bucket0 is that of the last layer.
 ModelSketch ThreeLayers() {
   return ModelSketch::Chain({1000, 1000, 1000});
 }
@@ -48,9 +48,9 @@ TEST(SequentialSched, OverlapsNothing) {
 
 TEST(SequentialSched, HoldsTheNextForwardPassUntilTheLastUpdateIsDone) {
   EventPlayer play("sequential_sched", ThreeLayers());
-  EXPECT_THAT(play.Ready({"statistics", "unit0"}), IsEmpty());
-  EXPECT_THAT(play.Send(EventKind::kBackwardEnd), ElementsAre("statistics", "unit0"));
-  play.Done({"statistics", "unit0"});
+  EXPECT_THAT(play.Ready({"statistics", "bucket0"}), IsEmpty());
+  EXPECT_THAT(play.Send(EventKind::kBackwardEnd), ElementsAre("statistics", "bucket0"));
+  play.Done({"statistics", "bucket0"});
   play.Ready({"update0", "forward0"});
   EXPECT_THAT(play.TakeCompute(), ElementsAre("update0"));
   play.Done({"update0"});
@@ -61,12 +61,12 @@ TEST(SequentialSched, HoldsTheNextForwardPassUntilTheLastUpdateIsDone) {
 
 TEST(FifoSched, SendsInReadyOrderWhateverArrivesFirst) {
   EventPlayer play("fifo_sched", ThreeLayers(), kEachAlone);
-  EXPECT_THAT(play.Ready({"unit1", "unit0"}), IsEmpty());  // the statistics are first
-  EXPECT_THAT(play.Ready({"statistics"}), ElementsAre("statistics", "unit0", "unit1"));
-  EXPECT_THAT(play.Ready({"unit2"}), ElementsAre("unit2"));
+  EXPECT_THAT(play.Ready({"bucket1", "bucket0"}), IsEmpty());  // the statistics are first
+  EXPECT_THAT(play.Ready({"statistics"}), ElementsAre("statistics", "bucket0", "bucket1"));
+  EXPECT_THAT(play.Ready({"bucket2"}), ElementsAre("bucket2"));
 }
 
-TEST(FifoSched, GathersInTheOrderOfUnits) {
+TEST(FifoSched, GathersInTheOrderOfBuckets) {
   ModelSketch model = ThreeLayers();
   model.sharded = true;
   EventPlayer play("fifo_sched", model, kEachAlone);
@@ -81,7 +81,7 @@ TEST(FifoSched, SendsDuringBackward) {
   SchedulerRig rig(PluginPath("fifo_sched"), ThreeLayers(), nullptr, kEachAlone);
   const Trace trace = rig.Run({.timing_seed = 1});
   EXPECT_TRUE(std::any_of(trace.all.begin(), trace.all.end(), [&](const Started& started) {
-    return rig.graph.tasks()[started.task].unit == 0 && !started.backward_ended;
+    return rig.graph.tasks()[started.task].bucket == 0 && !started.backward_ended;
   }));
 }
 

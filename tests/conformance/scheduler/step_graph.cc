@@ -32,10 +32,10 @@ size_t StepGraph::AddTask(TaskKind kind, const std::string& name, std::vector<si
 }
 
 size_t StepGraph::AddTransfer(TransferKind kind, const std::string& name,
-                              std::vector<size_t> waits_for, uint32_t unit, uint64_t size_bytes) {
+                              std::vector<size_t> waits_for, uint32_t bucket, uint64_t size_bytes) {
   const size_t draft = AddTask(TaskKind::kTransfer, name, std::move(waits_for));
   drafts_[draft].info.transfer = kind;
-  drafts_[draft].info.unit = unit;
+  drafts_[draft].info.bucket = bucket;
   drafts_[draft].info.size_bytes = size_bytes;
   return draft;
 }
@@ -111,26 +111,26 @@ ModelInfo StepGraph::model_info() const {
   return info;
 }
 
-void StepGraph::Complete(const std::vector<PlannedUnit>& units) {
+void StepGraph::Complete(const std::vector<PlannedBucket>& buckets) {
   const size_t loss = model_.layers.size() - 1;
   if (!model_.asynchronous && !model_.alone) {
     statistics_ = AddTransfer(TransferKind::kAllReduce, "statistics", {loss});
     drafts_[statistics_].place = static_cast<int64_t>(loss);
   }
   if (model_.served) {
-    AddServed(units);
+    AddServed(buckets);
     AssignIds();
     return;
   }
-  const std::vector<size_t> arrives = model_.alone ? std::vector<size_t>() : AddUnits(units);
-  std::vector<Group> groups = MakeGroups(units, arrives);
-  AddTail(units, groups);
+  const std::vector<size_t> arrives = model_.alone ? std::vector<size_t>() : AddBuckets(buckets);
+  std::vector<Group> groups = MakeGroups(buckets, arrives);
+  AddTail(buckets, groups);
   Carry(groups);
   AssignIds();
 }
 
-bool StepGraph::IsTable(const PlannedUnit& unit) const {
-  return parameters_[unit.spans.front().parameter].alone != 0;
+bool StepGraph::IsTable(const PlannedBucket& bucket) const {
+  return parameters_[bucket.spans.front().parameter].alone != 0;
 }
 
 std::vector<size_t> StepGraph::ForwardOf(uint32_t parameter) const {
@@ -142,45 +142,45 @@ std::vector<size_t> StepGraph::ForwardOf(uint32_t parameter) const {
   return drafts;
 }
 
-void StepGraph::AddServed(const std::vector<PlannedUnit>& units) {
-  const std::vector<size_t> pushes = AddUnits(units);
-  for (uint32_t u = 0; u < units.size(); ++u) {
+void StepGraph::AddServed(const std::vector<PlannedBucket>& buckets) {
+  const std::vector<size_t> pushes = AddBuckets(buckets);
+  for (uint32_t u = 0; u < buckets.size(); ++u) {
     const TaskInfo of_push = drafts_[pushes[u]].info;
-    const bool opens = IsTable(units[u]);
+    const bool opens = IsTable(buckets[u]);
     const size_t pull =
         AddTransfer(TransferKind::kPull, "pull" + std::to_string(u),
                     opens ? std::vector<size_t>() : std::vector{pushes[u]}, u, of_push.size_bytes);
     drafts_[pull].info.priority = of_push.priority;
     if (opens) {
-      OpenStep(units[u], pushes[u], pull);
+      OpenStep(buckets[u], pushes[u], pull);
       continue;
     }
     drafts_[pull].info.needed_by = of_push.needed_by;
-    for (const UnitSpan& span : units[u].spans) {
+    for (const BucketSpan& span : buckets[u].spans) {
       for (size_t forward : ForwardOf(span.parameter)) drafts_[forward].carried.push_back(pull);
     }
   }
   for (Draft& draft : drafts_) SortUnique(&draft.carried);
 }
 
-void StepGraph::OpenStep(const PlannedUnit& unit, size_t push, size_t pull) {
+void StepGraph::OpenStep(const PlannedBucket& bucket, size_t push, size_t pull) {
   drafts_[pull].place = -1;
   drafts_[pull].is_head = drafts_[pull].opens_step = true;
   drafts_[pull].carried = {push};
-  for (size_t forward : ForwardOf(unit.spans.front().parameter)) {
+  for (size_t forward : ForwardOf(bucket.spans.front().parameter)) {
     drafts_[forward].waits_for.push_back(pull);
   }
 }
 
-// Returns by unit the draft after which its gradients are there.
-std::vector<size_t> StepGraph::AddUnits(const std::vector<PlannedUnit>& units) {
+// Returns by bucket the draft after which its gradients are there.
+std::vector<size_t> StepGraph::AddBuckets(const std::vector<PlannedBucket>& buckets) {
   std::vector<size_t> arrives;
-  for (uint32_t u = 0; u < units.size(); ++u) {
+  for (uint32_t u = 0; u < buckets.size(); ++u) {
     const bool scatter =
-        !model_.served && (model_.sharded || units[u].stages != UnitStages::kAllReduce);
+        !model_.served && (model_.sharded || buckets[u].stages != BucketStages::kAllReduce);
     std::vector<size_t> waits_for;
     uint32_t needed_by = UINT32_MAX;
-    for (const UnitSpan& span : units[u].spans) {
+    for (const BucketSpan& span : buckets[u].spans) {
       waits_for.push_back(gradient_ready_[span.parameter]);
       needed_by = std::min(needed_by, parameters_[span.parameter].first_use);
     }
@@ -188,36 +188,36 @@ std::vector<size_t> StepGraph::AddUnits(const std::vector<PlannedUnit>& units) {
     const TransferKind kind = model_.served ? TransferKind::kPush
                               : scatter     ? TransferKind::kReduceScatter
                                             : TransferKind::kAllReduce;
-    const char* const verb = model_.served ? "push" : scatter ? "scatter" : "unit";
+    const char* const verb = model_.served ? "push" : scatter ? "scatter" : "bucket";
     arrives.push_back(
-        AddTransfer(kind, verb + std::to_string(u), waits_for, u, units[u].size_bytes()));
+        AddTransfer(kind, verb + std::to_string(u), waits_for, u, buckets[u].size_bytes()));
     drafts_.back().place = static_cast<int64_t>(place);
     drafts_.back().info.needed_by = needed_by;
-    drafts_.back().info.priority = units[u].priority;
+    drafts_.back().info.priority = buckets[u].priority;
   }
-  for (uint32_t u = 0; u < units.size() && !model_.sharded && !model_.served; ++u) {
-    if (units[u].stages == UnitStages::kAllReduce) continue;
+  for (uint32_t u = 0; u < buckets.size() && !model_.sharded && !model_.served; ++u) {
+    if (buckets[u].stages == BucketStages::kAllReduce) continue;
     const uint32_t needed_by = drafts_[arrives[u]].info.needed_by;
     arrives[u] = AddTransfer(TransferKind::kAllGather, "gather" + std::to_string(u), {arrives[u]},
-                             u, units[u].size_bytes());
+                             u, buckets[u].size_bytes());
     drafts_.back().info.needed_by = needed_by;
-    drafts_.back().info.priority = units[u].priority;
+    drafts_.back().info.priority = buckets[u].priority;
   }
   return arrives;
 }
 
-std::vector<StepGraph::Group> StepGraph::MakeGroups(const std::vector<PlannedUnit>& units,
+std::vector<StepGraph::Group> StepGraph::MakeGroups(const std::vector<PlannedBucket>& buckets,
                                                     const std::vector<size_t>& arrives) const {
-  const bool by_unit = model_.gate != UpdateGate::kTensor && !model_.alone;
-  std::vector<Group> groups(by_unit ? units.size() : parameters_.size());
+  const bool by_bucket = model_.gate != UpdateGate::kTensor && !model_.alone;
+  std::vector<Group> groups(by_bucket ? buckets.size() : parameters_.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g].name = std::to_string(g);
     groups[g].waits_for = {model_.alone ? gradient_ready_[g] : statistics_};
-    if (by_unit) groups[g].unit = static_cast<uint32_t>(g);
+    if (by_bucket) groups[g].bucket = static_cast<uint32_t>(g);
   }
-  for (size_t u = 0; u < units.size(); ++u) {
-    for (const UnitSpan& span : units[u].spans) {
-      Group& group = groups[by_unit ? u : span.parameter];
+  for (size_t u = 0; u < buckets.size(); ++u) {
+    for (const BucketSpan& span : buckets[u].spans) {
+      Group& group = groups[by_bucket ? u : span.parameter];
       if (!model_.alone) group.waits_for.push_back(arrives[u]);
       group.parameters.push_back(span.parameter);
       group.needed_by = std::min(group.needed_by, parameters_[span.parameter].first_use);
@@ -226,7 +226,7 @@ std::vector<StepGraph::Group> StepGraph::MakeGroups(const std::vector<PlannedUni
   return groups;
 }
 
-void StepGraph::AddTail(const std::vector<PlannedUnit>& units, std::vector<Group>& groups) {
+void StepGraph::AddTail(const std::vector<PlannedBucket>& buckets, std::vector<Group>& groups) {
   if (groups.empty()) return;  // nothing is trained
   for (Group& group : groups) {
     if (model_.span_hook) Step(group, TaskKind::kHook, "span_hook");
@@ -246,9 +246,9 @@ void StepGraph::AddTail(const std::vector<PlannedUnit>& units, std::vector<Group
   for (Group& group : groups) {
     if (!model_.sharded) break;
     group.waits_for = {AddTransfer(TransferKind::kAllGather, "gather" + group.name, group.waits_for,
-                                   group.unit, units[group.unit].size_bytes())};
+                                   group.bucket, buckets[group.bucket].size_bytes())};
     drafts_.back().info.needed_by = group.needed_by;
-    drafts_.back().info.priority = units[group.unit].priority;
+    drafts_.back().info.priority = buckets[group.bucket].priority;
   }
 }
 

@@ -1,6 +1,6 @@
 // The tasks of one training step and what each waits for, made from a sketch of a model: forward
 // and backward over a DAG of layers, tied parameters, local, span and global hooks, and for each
-// unit of the plan the chain that core/exec/task_graph.h states:
+// bucket of the plan the chain that core/exec/task_graph.h states:
 //
 //   all-reduce:  ALL_REDUCE -> hooks -> UPDATE
 //   split:       REDUCE_SCATTER -> ALL_GATHER of gradients -> hooks -> UPDATE
@@ -33,7 +33,7 @@ class StepGraph {
 
   ModelInfo model_info() const;
   // Adds what follows from the plan; called once, after Plan.
-  void Complete(const std::vector<PlannedUnit>& units);
+  void Complete(const std::vector<PlannedBucket>& buckets);
 
   const exec::TaskGraph& graph() const { return graph_; }
   const std::vector<TaskInfo>& tasks() const { return graph_.infos; }  // by id
@@ -50,10 +50,10 @@ class StepGraph {
     std::vector<int32_t> reads, completes;   // parameters, as in exec::Task
     bool is_head = false, opens_step = false;
   };
-  // What hooks and updates work on at once: a unit, or a whole parameter.
+  // What hooks and updates work on at once: a bucket, or a whole parameter.
   struct Group {
     std::string name;
-    uint32_t unit = UINT32_MAX;
+    uint32_t bucket = UINT32_MAX;
     uint32_t needed_by = UINT32_MAX;
     std::vector<size_t> waits_for;  // of its next task
     std::vector<uint32_t> parameters;
@@ -61,17 +61,17 @@ class StepGraph {
 
   size_t AddTask(TaskKind kind, const std::string& name, std::vector<size_t> waits_for);
   size_t AddTransfer(TransferKind kind, const std::string& name, std::vector<size_t> waits_for,
-                     uint32_t unit = UINT32_MAX, uint64_t size_bytes = 16);
+                     uint32_t bucket = UINT32_MAX, uint64_t size_bytes = 16);
   void AddForwardAndBackward();
   void AddAccumulate(size_t ordinal, const std::vector<size_t>& backward);
-  bool IsTable(const PlannedUnit& unit) const;
-  void AddServed(const std::vector<PlannedUnit>& units);
-  void OpenStep(const PlannedUnit& unit, size_t push, size_t pull);
+  bool IsTable(const PlannedBucket& bucket) const;
+  void AddServed(const std::vector<PlannedBucket>& buckets);
+  void OpenStep(const PlannedBucket& bucket, size_t push, size_t pull);
   std::vector<size_t> ForwardOf(uint32_t parameter) const;
-  std::vector<size_t> AddUnits(const std::vector<PlannedUnit>& units);
-  std::vector<Group> MakeGroups(const std::vector<PlannedUnit>& units,
+  std::vector<size_t> AddBuckets(const std::vector<PlannedBucket>& buckets);
+  std::vector<Group> MakeGroups(const std::vector<PlannedBucket>& buckets,
                                 const std::vector<size_t>& arrives) const;
-  void AddTail(const std::vector<PlannedUnit>& units, std::vector<Group>& groups);
+  void AddTail(const std::vector<PlannedBucket>& buckets, std::vector<Group>& groups);
   void Step(Group& group, TaskKind kind, const std::string& verb);
   void Meet(std::vector<Group>& groups, size_t task);
   std::vector<size_t> LastOfAll(const std::vector<Group>& groups) const;

@@ -144,7 +144,7 @@ TEST(NcclFailure, ACollectiveThatHangsOnTheGpuIsATimeout) {
     EXPECT_EQ(status.rank(), -1);
     EXPECT_THAT(
         status.message(),
-        AllOf(HasSubstr("all-reduce of 4 kB (unit 3, sequence 2) was not done within 300 ms"),
+        AllOf(HasSubstr("all-reduce of 4 kB (bucket 3, sequence 2) was not done within 300 ms"),
               HasSubstr("all ranks have submitted it")));
   });
 }

@@ -31,7 +31,7 @@ struct Sums {
       transfers.push_back({.send = values.data(),
                            .recv = values.data(),
                            .count = static_cast<int64_t>(values.size()),
-                           .unit = 3,
+                           .bucket = 3,
                            .sequence = 40 + transfers.size(),
                            .timeout_ms = timeout_ms});
     }
@@ -190,7 +190,7 @@ TEST(NcclGroup, OfWhichOneHangsIsATimeoutOfAll) {
     const Status status = RunGroup(world.rank(rank), sums.transfers);
     EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
     EXPECT_EQ(status.rank(), -1);
-    EXPECT_THAT(status.message(), HasSubstr("group of 3 transfers of 24 kB in all (unit 3, "
+    EXPECT_THAT(status.message(), HasSubstr("group of 3 transfers of 24 kB in all (bucket 3, "
                                             "sequence 40) was not done within 300 ms"));
   });
 }

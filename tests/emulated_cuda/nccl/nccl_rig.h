@@ -33,7 +33,7 @@ inline Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t tim
   return {.send = data.data(),
           .recv = data.data(),
           .count = static_cast<int64_t>(data.size()),
-          .unit = 3,
+          .bucket = 3,
           .sequence = sequence,
           .timeout_ms = timeout_ms};
 }

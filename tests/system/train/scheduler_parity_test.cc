@@ -36,7 +36,7 @@ struct Variant {
   std::vector<std::string> overrides;
 };
 
-// Units of a few hundred bytes, so that a step has many of them in every form: cut, fused, alone.
+// Buckets of a few hundred bytes, so that a step has many of them in every form: cut, fused, alone.
 const std::vector<Variant> kVariants = {
     {"fifo_sched", {"fifo_sched.fuse_bytes=1000", "fifo_sched.slice_bytes=600"}},
     {"priority_sched",

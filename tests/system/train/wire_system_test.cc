@@ -47,7 +47,7 @@ class WireRun : public RunTest {
     const auto trace = nlohmann::json::parse(file);
     for (const auto& rank : trace.at("engine").at("ranks")) {
       for (const auto& task : rank.at("tasks")) {
-        if (task.at("kind") == "transfer" && task.contains("unit")) {
+        if (task.at("kind") == "transfer" && task.contains("bucket")) {
           bytes += task.at("size_bytes").get<uint64_t>();
         }
       }

@@ -160,22 +160,22 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
   }
 }
 
-// Everything in one unit, but for what must be alone.
+// Everything in one bucket, but for what must be alone.
 class MixingScheduler final : public RandomScheduler {
  public:
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    std::vector<UnitSpan> mixed;
+    std::vector<BucketSpan> mixed;
     for (const ParameterInfo& parameter : model.parameters) {
-      const UnitSpan span{.parameter = parameter.id, .count = parameter.count};
-      if (parameter.alone != 0) sink.AddUnit({&span, 1}, 0, stages);
+      const BucketSpan span{.parameter = parameter.id, .count = parameter.count};
+      if (parameter.alone != 0) sink.AddBucket({&span, 1}, 0, stages);
       if (parameter.alone == 0) mixed.push_back(span);
     }
-    sink.AddUnit(mixed, 0, stages);
+    sink.AddBucket(mixed, 0, stages);
     return {};
   }
 };
 
-TEST(AcceleratorTest, UnitsAreGatheredRoundedWhenAllOfThemIsReadSo) {
+TEST(AcceleratorTest, BucketsAreGatheredRoundedWhenAllOfThemIsReadSo) {
   AsyncAccelerator device;
   const AsyncWorld world;
   graph::Graph graph = world.Model(world.Ops({.device = &device}, nullptr));
@@ -189,7 +189,7 @@ TEST(AcceleratorTest, UnitsAreGatheredRoundedWhenAllOfThemIsReadSo) {
     std::vector<DType> types;
     const auto layout = exec::MakeLayout(graph, model, scheduler, "test_sched");
     EXPECT_TRUE(layout.ok()) << layout.status().message();
-    for (const exec::UnitLayout& unit : layout->units) types.push_back(unit.gathered);
+    for (const exec::BucketLayout& bucket : layout->buckets) types.push_back(bucket.gathered);
     return types;
   };
   const DType as_it_is = DType::kFloat32, rounded = DType::kBFloat16;
@@ -203,7 +203,7 @@ TEST(AcceleratorTest, UnitsAreGatheredRoundedWhenAllOfThemIsReadSo) {
   EXPECT_EQ(gathered(RandomScheduler()), all_float32) << "nothing is gathered";
 }
 
-// One for each unit on its way there, and one on its way back.
+// One for each bucket on its way there, and one on its way back.
 TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
   for (const bool fuses : {false, true}) {
     AsyncWorld world{.size = 2, .fuse_bytes = fuses ? "1000000" : "0"};
@@ -211,8 +211,8 @@ TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
     world.hooks = {{"cast_bf16", {}}};
     const auto made = world.Run();
     ASSERT_TRUE(made[0].status.ok()) << made[0].status.message();
-    const auto units = fuses ? 1 : 6;
-    EXPECT_EQ(made[0].conversions - before, 2 * units * static_cast<int>(world.steps.size()));
+    const auto buckets = fuses ? 1 : 6;
+    EXPECT_EQ(made[0].conversions - before, 2 * buckets * static_cast<int>(world.steps.size()));
   }
 }
 
@@ -291,7 +291,7 @@ TEST(AcceleratorTest, TransfersBeginBeforeTheDeviceHasEndedTheBackwardPass) {
     AsyncWorld world{.size = 2, .scheduler = scheduler, .steps = std::vector<AsyncStep>(1)};
     world.on_submit = [&](const AsyncRank& self, const Transfer& transfer) {
       const std::lock_guard lock(mutex);
-      if (transfer.unit != UINT32_MAX) ++submitted[self.rank];
+      if (transfer.bucket != UINT32_MAX) ++submitted[self.rank];
       changed.notify_all();
     };
     world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {

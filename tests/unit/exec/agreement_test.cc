@@ -167,7 +167,7 @@ TEST(Agreement, ShardedUpdatesGiveTheSameBitsAndAPartOfTheMemory) {
       const RankResult& result = sharded[static_cast<size_t>(rank)];
       ASSERT_TRUE(result.status.ok()) << result.status.message();
       EXPECT_EQ(result.parameters, whole[0].parameters) << "rank " << rank << " of " << size;
-      // Each rank's share of a unit is a multiple of a cache line: 3 ranks share 48 elements
+      // Each rank's share of a bucket is a multiple of a cache line: 3 ranks share 48 elements
       // evenly.
       const size_t elements = 5 * static_cast<size_t>(size == 2 ? 64 : 48);
       EXPECT_EQ(result.state_bytes, elements * sizeof(float) / static_cast<size_t>(size));
@@ -190,7 +190,7 @@ TEST(Agreement, StatesAreCollectedInGroupsWhereThereAreGroups) {
   }
   EXPECT_EQ(results[0].states, expected[0].states);
   EXPECT_FALSE(results[0].states.empty());
-  EXPECT_EQ(grouped, 2u * 5u * 2u) << "both states of five units on two ranks";
+  EXPECT_EQ(grouped, 2u * 5u * 2u) << "both states of five buckets on two ranks";
 }
 
 // Says that its order is static, and takes another one on each rank.

@@ -29,7 +29,7 @@ class ForwardOrderScheduler final : public RandomScheduler {
     if (waiting_.empty() || under_way_ > 0) return {};
     const auto first = std::min_element(waiting_.begin(), waiting_.end(), [&](auto a, auto b) {
       const auto key = [&](uint32_t task) {
-        return infos_[task].unit == exec::kNoUnit ? 0 : infos_[task].needed_by + 1;
+        return infos_[task].bucket == exec::kNoBucket ? 0 : infos_[task].needed_by + 1;
       };
       return key(a) < key(b);
     });
@@ -70,14 +70,15 @@ TEST(ExecutorTest, ForwardBeginsBeforeAllOfTheLastStepHasArrived) {
 // A plan that says whatever the test wants.
 class PlanningScheduler final : public RandomScheduler {
  public:
-  explicit PlanningScheduler(std::vector<std::vector<UnitSpan>> units) : units_(std::move(units)) {}
+  explicit PlanningScheduler(std::vector<std::vector<BucketSpan>> buckets)
+      : buckets_(std::move(buckets)) {}
   Status Plan(const ModelInfo&, PlanSink& sink) noexcept override {
-    for (const auto& unit : units_) sink.AddUnit(unit, 0, stages);
+    for (const auto& bucket : buckets_) sink.AddBucket(bucket, 0, stages);
     return {};
   }
 
  private:
-  const std::vector<std::vector<UnitSpan>> units_;
+  const std::vector<std::vector<BucketSpan>> buckets_;
 };
 
 graph::Graph TwoParameters(int64_t width = kWidth) {
@@ -86,7 +87,7 @@ graph::Graph TwoParameters(int64_t width = kWidth) {
 }
 
 TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
-  using Span = UnitSpan;
+  using Span = BucketSpan;
   const std::vector<std::pair<std::vector<std::vector<Span>>, std::string>> cases = {
       {{{Span{0, 0, 0, 3}}}, "0 of 3 elements of 'a.weight'"},
       {{{Span{0, 0, 0, 3}, Span{1, 0, 0, 2}}}, "a cut of 'a.weight' after 2 elements"},
@@ -94,11 +95,11 @@ TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
       {{{Span{0, 0, 1, 2}}, {Span{1, 0, 0, 3}}}, "elements 1+2"},
       {{{Span{0, 0, 0, 1}}, {Span{1, 0, 0, 3}}, {Span{0, 0, 1, 2}}}, "a cut of 'b.bias' after 1"},
       {{{Span{2, 0, 0, 3}}}, "parameter 2, which does not exist"},
-      {{{}}, "an empty unit"},
+      {{{}}, "an empty bucket"},
   };
-  for (const auto& [units, message] : cases) {
+  for (const auto& [buckets, message] : cases) {
     Rig rig;
-    const Status status = rig.Make(TwoParameters(), std::make_unique<PlanningScheduler>(units));
+    const Status status = rig.Make(TwoParameters(), std::make_unique<PlanningScheduler>(buckets));
     EXPECT_EQ(status.code(), StatusCode::kPlugin) << message;
     EXPECT_THAT(status.message(), HasSubstr(message));
     EXPECT_THAT(status.message(), HasSubstr("scheduler 'test_sched'"));
@@ -107,14 +108,14 @@ TEST(ExecutorTest, PlansThatDoNotCoverEveryParameterOnceAreRefused) {
 
 constexpr int64_t kWide = 48;  // three slices of 16
 
-TEST(ExecutorTest, SlicedAndFusedUnitsGiveTheSameBits) {
+TEST(ExecutorTest, SlicedAndFusedBucketsGiveTheSameBits) {
   const BatchData batch(kWide);
   Rig plain, sliced;
   ASSERT_TRUE(plain.Make(TwoParameters(kWide)).ok());
-  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 32}},
-                                                    {{0, 0, 32, 16}, {1, 0, 0, kWide}}};
+  const std::vector<std::vector<BucketSpan>> buckets = {{{0, 0, 0, 32}},
+                                                        {{0, 0, 32, 16}, {1, 0, 0, kWide}}};
   ASSERT_TRUE(sliced
-                  .Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units),
+                  .Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(buckets),
                         std::make_unique<FakeCommunicator>())
                   .ok());
   ASSERT_TRUE(plain.Step(batch.Step(1)).ok());
@@ -125,9 +126,10 @@ TEST(ExecutorTest, SlicedAndFusedUnitsGiveTheSameBits) {
 
 TEST(ExecutorTest, CutsThatRanksCannotShareAreRefused) {
   Rig rig;
-  const std::vector<std::vector<UnitSpan>> units = {{{0, 0, 0, 20}},
-                                                    {{0, 0, 20, 28}, {1, 0, 0, kWide}}};
-  const Status status = rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(units));
+  const std::vector<std::vector<BucketSpan>> buckets = {{{0, 0, 0, 20}},
+                                                        {{0, 0, 20, 28}, {1, 0, 0, kWide}}};
+  const Status status =
+      rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(buckets));
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   EXPECT_THAT(status.message(), HasSubstr("after 20 elements, which is no multiple of 16"));
 }
@@ -135,7 +137,7 @@ TEST(ExecutorTest, CutsThatRanksCannotShareAreRefused) {
 TEST(ExecutorTest, SplitSumsGiveTheSameBits) {
   Rig plain, split;
   auto scheduler = std::make_unique<RandomScheduler>(7);
-  scheduler->stages = UnitStages::kReduceScatterAllGather;
+  scheduler->stages = BucketStages::kReduceScatterAllGather;
   ASSERT_TRUE(plain.Make(TangledGraph()).ok());
   ASSERT_TRUE(split.Make(TangledGraph(), std::move(scheduler)).ok());
   EXPECT_EQ(Trained(&split, 3), Trained(&plain, 3));

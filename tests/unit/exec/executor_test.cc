@@ -148,7 +148,7 @@ TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
   for (const trace::Span& record : TaskSpans(*rig.executor, 1)) {
     const TaskInfo& task = rig.executor->tasks().tasks[record.task].info;
     if (task.kind == TaskKind::kBackward) last_backward = std::max(last_backward, record.begin_ns);
-    if (task.kind == TaskKind::kTransfer && task.unit != exec::kNoUnit) {
+    if (task.kind == TaskKind::kTransfer && task.bucket != exec::kNoBucket) {
       first_transfer = std::min(first_transfer, record.begin_ns);
     }
   }

@@ -107,15 +107,15 @@ class FakeCommunicator final : public Communicator {
   std::vector<std::thread> threads_;
 };
 
-// Takes any ready task; with seed 0 the first in sequence. One unit per parameter.
+// Takes any ready task; with seed 0 the first in sequence. One bucket per parameter.
 class RandomScheduler : public Scheduler {
  public:
   explicit RandomScheduler(uint64_t seed = 0) : seed_(seed), random_(seed) {}
   SchedulerTraits traits() const noexcept override { return {}; }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
     for (const ParameterInfo& parameter : model.parameters) {
-      const UnitSpan span{.parameter = parameter.id, .offset = 0, .count = parameter.count};
-      sink.AddUnit({&span, 1}, 0, stages);
+      const BucketSpan span{.parameter = parameter.id, .offset = 0, .count = parameter.count};
+      sink.AddBucket({&span, 1}, 0, stages);
     }
     return {};
   }
@@ -145,7 +145,7 @@ class RandomScheduler : public Scheduler {
     return {.kind = ActionKind::kRun, .task = task};
   }
   std::vector<uint32_t> order;
-  UnitStages stages = UnitStages::kAllReduce;
+  BucketStages stages = BucketStages::kAllReduce;
 
  private:
   static int Index(Lane lane) { return static_cast<int>(lane); }

@@ -39,7 +39,7 @@ exec::TaskGraph OneLayer() {
   return graph;
 }
 
-// Every task takes one unit of time; a transfer ends when there is nothing else to do.
+// Every task takes one bucket of time; a transfer ends when there is nothing else to do.
 class ByHand final : public exec::StepLoop::Calls {
  public:
   explicit ByHand(Scheduler& scheduler) : graph(OneLayer()), loop(graph, scheduler, "by_hand") {

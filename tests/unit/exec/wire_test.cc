@@ -25,7 +25,7 @@ graph::Graph Chain() {
   return ChainModel(kWidth, kSamples);
 }
 
-// Takes ready tasks at random. Units: the first parameter cut in two where that may be, then two
+// Takes ready tasks at random. Buckets: the first parameter cut in two where that may be, then two
 // parameters together, then one by one.
 class CuttingScheduler final : public RandomScheduler {
  public:
@@ -33,24 +33,24 @@ class CuttingScheduler final : public RandomScheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
     const auto whole = [&](uint32_t p) {
-      return UnitSpan{.parameter = p, .count = model.parameters[p].count};
+      return BucketSpan{.parameter = p, .count = model.parameters[p].count};
     };
-    const UnitSpan begin{.parameter = 0, .count = model.slice_multiple};
-    const UnitSpan rest{
+    const BucketSpan begin{.parameter = 0, .count = model.slice_multiple};
+    const BucketSpan rest{
         .parameter = 0, .offset = begin.count, .count = model.parameters[0].count - begin.count};
     const bool cuts = model.gate != UpdateGate::kTensor && rest.count > 0;
     if (cuts) {
-      sink.AddUnit({&begin, 1}, 0, stages);
-      sink.AddUnit({&rest, 1}, 0, stages);
+      sink.AddBucket({&begin, 1}, 0, stages);
+      sink.AddBucket({&rest, 1}, 0, stages);
     } else {
-      const UnitSpan first = whole(0);
-      sink.AddUnit({&first, 1}, 0, stages);
+      const BucketSpan first = whole(0);
+      sink.AddBucket({&first, 1}, 0, stages);
     }
-    const UnitSpan pair[] = {whole(1), whole(2)};
-    sink.AddUnit(pair, 0, stages);
+    const BucketSpan pair[] = {whole(1), whole(2)};
+    sink.AddBucket(pair, 0, stages);
     for (uint32_t p = 3; p < model.parameters.size(); ++p) {
-      const UnitSpan span = whole(p);
-      sink.AddUnit({&span, 1}, 0, stages);
+      const BucketSpan span = whole(p);
+      sink.AddBucket({&span, 1}, 0, stages);
     }
     return {};
   }
@@ -147,7 +147,7 @@ struct RankResult {
 
 struct World {
   int size = 2;
-  UnitStages stages = UnitStages::kAllReduce;
+  BucketStages stages = BucketStages::kAllReduce;
   bool shard = false;
   UpdateGate gate = UpdateGate::kSpan;
   std::function<Hooks()> hooks = NoHooks;
@@ -201,8 +201,8 @@ struct World {
 uint64_t BytesOf(const RankResult& result, TransferKind kind) {
   uint64_t bytes = 0;
   for (const TaskInfo& task : result.tasks) {
-    const bool unit = task.kind == TaskKind::kTransfer && task.unit != exec::kNoUnit;
-    if (unit && task.transfer == kind) bytes += task.size_bytes;
+    const bool bucket = task.kind == TaskKind::kTransfer && task.bucket != exec::kNoBucket;
+    if (bucket && task.transfer == kind) bytes += task.size_bytes;
   }
   return bytes;
 }
@@ -224,12 +224,12 @@ void ExpectSame(const std::vector<RankResult>& results, const std::vector<RankRe
 
 struct Chains {
   const char* name;
-  UnitStages stages;
+  BucketStages stages;
   bool shard;
 };
-constexpr Chains kChains[] = {{"all-reduce", UnitStages::kAllReduce, false},
-                              {"split", UnitStages::kReduceScatterAllGather, false},
-                              {"sharded", UnitStages::kAllReduce, true}};
+constexpr Chains kChains[] = {{"all-reduce", BucketStages::kAllReduce, false},
+                              {"split", BucketStages::kReduceScatterAllGather, false},
+                              {"sharded", BucketStages::kAllReduce, true}};
 
 TEST(Wire, ACastGivesTheBitsOfRoundingBeforeAndAfterInAllChains) {
   for (const Chains& chain : kChains) {
@@ -251,7 +251,8 @@ TEST(Wire, ACastGivesTheBitsOfRoundingBeforeAndAfterInAllChains) {
 }
 
 TEST(Wire, WhatIsPackedGivesTheSumInTheOrderOfRanks) {
-  for (const UnitStages stages : {UnitStages::kAllReduce, UnitStages::kReduceScatterAllGather}) {
+  for (const BucketStages stages :
+       {BucketStages::kAllReduce, BucketStages::kReduceScatterAllGather}) {
     for (const int size : {2, 3}) {
       for (const UpdateGate gate : {UpdateGate::kSpan, UpdateGate::kTensor, UpdateGate::kGlobal}) {
         SCOPED_TRACE("ranks " + std::to_string(size) + ", gate " +
@@ -296,22 +297,22 @@ TEST(Wire, TasksSayWhatReallyTravels) {
     const uint64_t gathers = BytesOf(cast, TransferKind::kAllGather);
     EXPECT_EQ(chain.shard ? gathers : 2 * gathers, BytesOf(plain, TransferKind::kAllGather))
         << "of a sharded run these are parameters";
-    EXPECT_GT(BytesOf(plain, chain.stages == UnitStages::kAllReduce && !chain.shard
+    EXPECT_GT(BytesOf(plain, chain.stages == BucketStages::kAllReduce && !chain.shard
                                  ? TransferKind::kAllReduce
                                  : TransferKind::kReduceScatter),
               0u);
   }
-  World world{.stages = UnitStages::kReduceScatterAllGather, .hooks = Packed};
+  World world{.stages = BucketStages::kReduceScatterAllGather, .hooks = Packed};
   const auto packed = world.Run()[0];
   ASSERT_TRUE(packed.status.ok());
   EXPECT_EQ(BytesOf(packed, TransferKind::kReduceScatter), 0u);
   // Two ranks; spans of 32, 48, 80 + 80 and twice 80 elements, a byte more each, rounded up to 16,
-  // and units to 64.
+  // and buckets to 64.
   EXPECT_EQ(BytesOf(packed, TransferKind::kAllGather), 2u * (192 + 256 + 2 * 336 + 32 + 2 * 384));
 }
 
 TEST(Wire, PackIsOfBackwardAndUnpackComesAfterTheTransfer) {
-  World world{.stages = UnitStages::kReduceScatterAllGather, .hooks = Cast};
+  World world{.stages = BucketStages::kReduceScatterAllGather, .hooks = Cast};
   const auto result = world.Run()[0];
   ASSERT_TRUE(result.status.ok());
   EXPECT_THAT(
@@ -325,7 +326,7 @@ TEST(Wire, PackIsOfBackwardAndUnpackComesAfterTheTransfer) {
     if (result.names[i].find("pack ") == std::string::npos) continue;
     const bool packs = result.names[i].find("unpack") == std::string::npos;
     EXPECT_EQ(result.tasks[i].needed_by == UINT32_MAX, packs) << result.names[i];
-    EXPECT_NE(result.tasks[i].unit, exec::kNoUnit);
+    EXPECT_NE(result.tasks[i].bucket, exec::kNoBucket);
   }
 }
 

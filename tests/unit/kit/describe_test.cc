@@ -12,14 +12,14 @@ namespace {
 TEST(Describe, SaysKindSizeAndPosition) {
   EXPECT_STREQ(Describe(Transfer{.count = 300000, .sequence = 17}).c_str(),
                "all-reduce of 1.2 MB (sequence 17)");
-  EXPECT_STREQ(Describe(Transfer{.count = 10, .unit = 3, .sequence = 17}).c_str(),
-               "all-reduce of 40 B (unit 3, sequence 17)");
+  EXPECT_STREQ(Describe(Transfer{.count = 10, .bucket = 3, .sequence = 17}).c_str(),
+               "all-reduce of 40 B (bucket 3, sequence 17)");
   EXPECT_STREQ(Describe(Transfer{.kind = TransferKind::kBarrier, .sequence = 3}).c_str(),
                "barrier (sequence 3)");
   const Transfer gather{
       .kind = TransferKind::kAllGather, .dtype = DType::kUint8, .count = 7, .sequence = 5};
   EXPECT_STREQ(Describe(gather).c_str(), "all-gather of 7 B (sequence 5)");
-  EXPECT_STREQ(Describe(IdOf(gather), 2).c_str(), "all-gather of 7 uint8 (unit 2, sequence 5)");
+  EXPECT_STREQ(Describe(IdOf(gather), 2).c_str(), "all-gather of 7 uint8 (bucket 2, sequence 5)");
   const Transfer two[] = {gather, gather};
   EXPECT_STREQ(Describe(two).c_str(), "group of 2 transfers of 14 B in all (sequence 5)");
 }
@@ -31,7 +31,7 @@ TEST(Describe, TheLongestTextFits) {
                               .sequence = UINT64_MAX}),
                         UINT32_MAX - 1)
                    .c_str(),
-               "reduce-scatter of 9223372036854775807 bfloat16 (unit 4294967294, sequence "
+               "reduce-scatter of 9223372036854775807 bfloat16 (bucket 4294967294, sequence "
                "18446744073709551615)");
 }
 

@@ -98,7 +98,7 @@ TracedRun MakeTrace(const config::Config& config) {
 
 TEST(StudyTest, EverySchedulerStaysWithinItsBounds) {
   const std::vector<config::Config> configs = LoadAll(kSchedulers);
-  // Traced under the one that cuts gradients into slices, so that all others have other units.
+  // Traced under the one that cuts gradients into slices, so that all others have other buckets.
   const auto studies = ValueOf(RunStudy(configs, MakeTrace(configs[2]), Options({2, 4})));
   ASSERT_EQ(studies.size(), kSchedulers.size());
   for (const SchedulerStudy& study : studies) {

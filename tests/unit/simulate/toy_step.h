@@ -51,7 +51,7 @@ struct ToyStep {
         exec::Task& task = graph.tasks.back();
         task.tail = true;
         task.data = exec::TransferData::kGradients;
-        task.info.unit = static_cast<uint32_t>(transfers.size());
+        task.info.bucket = static_cast<uint32_t>(transfers.size());
         task.info.needed_by = static_cast<uint32_t>(i);
         task.info.size_bytes = static_cast<uint64_t>(model[i].bytes / model[i].slices);
         if (served) task.info.transfer = TransferKind::kPush;
@@ -64,7 +64,7 @@ struct ToyStep {
       exec::Task& task = graph.tasks.back();
       if (served) {
         task.info.transfer = TransferKind::kPull;
-        task.info.unit = graph.tasks[transfer].info.unit;
+        task.info.bucket = graph.tasks[transfer].info.bucket;
         task.info.size_bytes = graph.tasks[transfer].info.size_bytes;
         task.data = exec::TransferData::kParameters;
       }
@@ -149,7 +149,7 @@ class ToySequential : public ToyScheduler {
   }
   Action NextTransfer() noexcept override {
     for (auto it = io_.begin(); it != io_.end(); ++it) {
-      if (backward_ended_ || tasks_[*it].unit == UINT32_MAX) return Take(io_, it);
+      if (backward_ended_ || tasks_[*it].bucket == UINT32_MAX) return Take(io_, it);
     }
     return {};
   }

@@ -125,7 +125,7 @@ TEST(FormatTrace, ShowsQueueCommunicatorAndWire) {
   expect("transfer b", 2, 310, 400);
   EXPECT_EQ(Slice(root, 0, "wire", 2), nullptr);  // not known
   const json& args = (*Slice(root, 0, "transfer a", 1))["args"];
-  EXPECT_EQ(args["unit"], 1);
+  EXPECT_EQ(args["bucket"], 1);
   EXPECT_EQ(args["bytes"], 4096);
   EXPECT_EQ(args["needed_by"], 0);
   EXPECT_EQ(args["needed_by_task"], "forward a");
@@ -186,7 +186,7 @@ TEST_F(TraceFile, IsReadBackWithoutLoss) {
   timeline.clock_error_ns = 55;
   timeline.dropped = 3;
   timeline.tasks[3].transfer = TransferKind::kAllGather;
-  timeline.tasks[3].unit = UINT32_MAX;
+  timeline.tasks[3].bucket = UINT32_MAX;
   timeline.tasks[5].size_bytes = UINT64_MAX;
   timeline.spans[1].ready_ns = 0;
   timeline.spans[2].wire_ns = 0;

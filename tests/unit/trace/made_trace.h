@@ -21,10 +21,10 @@ inline TraceTask MakeTask(const char* name, TaskKind kind, std::vector<uint32_t>
   return task;
 }
 
-inline TraceTask MakeTransfer(const char* name, uint32_t unit, uint64_t bytes, uint32_t needed_by,
+inline TraceTask MakeTransfer(const char* name, uint32_t bucket, uint64_t bytes, uint32_t needed_by,
                               std::vector<uint32_t> depends_on) {
   TraceTask task = MakeTask(name, TaskKind::kTransfer, std::move(depends_on));
-  task.unit = unit;
+  task.bucket = bucket;
   task.size_bytes = bytes;
   task.needed_by = needed_by;
   return task;
@@ -134,7 +134,7 @@ inline bool operator==(const Span& a, const Span& b) {
 }
 inline bool operator==(const TraceTask& a, const TraceTask& b) {
   return a.name == b.name && a.kind == b.kind && a.lane == b.lane && a.transfer == b.transfer &&
-         a.unit == b.unit && a.needed_by == b.needed_by && a.size_bytes == b.size_bytes &&
+         a.bucket == b.bucket && a.needed_by == b.needed_by && a.size_bytes == b.size_bytes &&
          a.depends_on == b.depends_on && a.depends_on_last == b.depends_on_last;
 }
 inline bool operator==(const RankTimeline& a, const RankTimeline& b) {

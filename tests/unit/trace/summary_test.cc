@@ -43,7 +43,7 @@ TEST(Summary, KnowsWhereTheTimeWent) {
     EXPECT_DOUBLE_EQ(figures.other, 0.08 * kMs);
     EXPECT_DOUBLE_EQ(figures.communication, 0.5 * kMs);  // 400-900
     EXPECT_DOUBLE_EQ(*figures.overlap, 1 - 0.29 / 0.5);
-    // Two units of 3 MB in 500 us; of 2 ranks an all-reduce puts its size on the link.
+    // Two buckets of 3 MB in 500 us; of 2 ranks an all-reduce puts its size on the link.
     EXPECT_DOUBLE_EQ(*figures.algorithm_bandwidth, 6e6 / 500e-6);
     EXPECT_DOUBLE_EQ(*figures.bus_bandwidth, 6e6 / 500e-6);
   }
@@ -195,13 +195,13 @@ TEST(Summary, OfATraceWithoutStepsIsRefused) {
   EXPECT_THAT(SummarizeTrace(TwoRanks(0), {}), FailsWith(StatusCode::kBadData));
 }
 
-// Unit u of the next three is needed by forward task u.
-std::vector<TraceTask> ThreeUnits() {
+// Bucket u of the next three is needed by forward task u.
+std::vector<TraceTask> ThreeBuckets() {
   std::vector<TraceTask> tasks;
   for (const char* name : {"f0", "f1", "f2"}) tasks.push_back(MakeTask(name, TaskKind::kForward));
-  for (uint32_t unit = 0; unit < 3; ++unit) {
+  for (uint32_t bucket = 0; bucket < 3; ++bucket) {
     constexpr const char* kNames[] = {"t0", "t1", "t2"};
-    tasks.push_back(MakeTransfer(kNames[unit], unit, 100 << unit, unit, {}));
+    tasks.push_back(MakeTransfer(kNames[bucket], bucket, 100 << bucket, bucket, {}));
   }
   tasks.push_back(MakeTransfer("statistics", UINT32_MAX, 16, UINT32_MAX, {}));
   return tasks;
@@ -209,22 +209,22 @@ std::vector<TraceTask> ThreeUnits() {
 
 TEST(Inversions, AreTransfersOvertakenByLessUrgentOnes) {
   constexpr uint32_t kFirst = 3;
-  TimelineMaker maker(1, 2, ThreeUnits());
+  TimelineMaker maker(1, 2, ThreeBuckets());
   maker.Step(1, 0, 1000);
-  // Unit 0 is ready at 20 and submitted at 90, units 2 and 1 in between. Unit 2 was on its way when
-  // unit 1 became ready, so unit 1 lost nothing; the statistics count for nothing.
+  // Bucket 0 is ready at 20 and submitted at 90, buckets 2 and 1 in between. Bucket 2 was on its way when
+  // bucket 1 became ready, so bucket 1 lost nothing; the statistics count for nothing.
   maker.Move(kFirst + 2, 1, 10, 30, 95, 200).Move(kFirst + 1, 1, 40, 50, 60, 100);
   maker.Move(kFirst + 0, 1, 20, 90, 92, 120).Move(kFirst + 3, 1, 0, 85, 86, 87);
   const TraceSummary summary = Summarize(maker);
   EXPECT_EQ(summary.submission.overtaken, 1u);
   EXPECT_EQ(summary.submission.overtaken_bytes, 100u);
   EXPECT_EQ(summary.submission.bytes, 600u);
-  EXPECT_EQ(summary.submission.longest_ns, 30 * kUs);  // unit 1, of 60-100 what is before 90
+  EXPECT_EQ(summary.submission.longest_ns, 30 * kUs);  // bucket 1, of 60-100 what is before 90
   EXPECT_EQ(summary.submission.longest_bytes, 600u);
   EXPECT_EQ(summary.submission.rank, 1);
   EXPECT_EQ(summary.submission.step, 1u);
   EXPECT_EQ(summary.submission.name, "t0");
-  // On the wire unit 2 came last, so only unit 1 overtook.
+  // On the wire bucket 2 came last, so only bucket 1 overtook.
   EXPECT_TRUE(summary.first_byte_known);
   EXPECT_EQ(summary.first_byte.overtaken, 1u);
   EXPECT_EQ(summary.first_byte.bytes, 200u);
@@ -233,7 +233,7 @@ TEST(Inversions, AreTransfersOvertakenByLessUrgentOnes) {
 }
 
 TEST(Inversions, AnEarlierStepIsMoreUrgent) {
-  TimelineMaker maker(0, 2, ThreeUnits());
+  TimelineMaker maker(0, 2, ThreeBuckets());
   maker.Step(1, 0, 100).Step(2, 100, 200);
   maker.Move(5, 1, 50, 150, 0, 160).Move(3, 2, 120, 130, 0, 140);
   const TraceSummary summary = Summarize(maker);
@@ -243,11 +243,11 @@ TEST(Inversions, AnEarlierStepIsMoreUrgent) {
 }
 
 TEST(Inversions, NoneWhenTheUrgentGoesFirst) {
-  TimelineMaker maker(0, 2, ThreeUnits());
+  TimelineMaker maker(0, 2, ThreeBuckets());
   maker.Step(1, 0, 1000);
   maker.Move(5, 1, 0, 10, 10, 50).Move(3, 1, 20, 50, 50, 90).Move(4, 1, 5, 90, 90, 99);
   const TraceSummary summary = Summarize(maker);
-  EXPECT_EQ(summary.submission.overtaken, 1u);  // unit 1 by unit 2, at 10
+  EXPECT_EQ(summary.submission.overtaken, 1u);  // bucket 1 by bucket 2, at 10
   EXPECT_EQ(summary.submission.name, "t1");
   EXPECT_EQ(summary.submission.bytes, 400u);
 }

@@ -188,9 +188,9 @@ TEST_F(CheckpointTest, EachRankOfAnyNumberFindsItsPartOfTheStates) {
       ASSERT_TRUE(states.ok()) << states.status().message();
       const Status loaded = checkpoint::LoadStates(*opened, **model, traits, rank, *states);
       ASSERT_TRUE(loaded.ok()) << loaded.message();
-      for (size_t u = 0; u < layout.units.size(); ++u) {
-        const int64_t part = layout.units[u].count / world_size;
-        const int64_t begin = layout.units[u].offset + r * part;
+      for (size_t u = 0; u < layout.buckets.size(); ++u) {
+        const int64_t part = layout.buckets[u].count / world_size;
+        const int64_t begin = layout.buckets[u].offset + r * part;
         for (int32_t s = 0; s < traits.state_count; ++s) {
           std::copy_n(states->At(s, static_cast<int32_t>(u), begin), part,
                       together[static_cast<size_t>(s)].begin() + begin);

@@ -28,8 +28,8 @@ class Losses : public ::testing::Test {
     RunWorkers(workers, [&](uint32_t worker) { Begin(worker); });
   }
   void Begin(uint32_t worker) {
-    const Status status =
-        Prepare(cluster_->client(worker), worker, units_, cluster_->optimizer(), &weights_[worker]);
+    const Status status = Prepare(cluster_->client(worker), worker, buckets_, cluster_->optimizer(),
+                                  &weights_[worker]);
     EXPECT_TRUE(status.ok()) << status.message();
   }
   void Kill(uint32_t worker) {
@@ -38,7 +38,7 @@ class Losses : public ::testing::Test {
     cut_ = false;
   }
   Status Steps(uint32_t worker, int first, int last) {
-    return Train(*cluster_, worker, units_, first, last, &weights_[worker]);
+    return Train(*cluster_, worker, buckets_, first, last, &weights_[worker]);
   }
   size_t LinesWith(const std::string& text) const {
     size_t lines = 0;
@@ -47,7 +47,7 @@ class Losses : public ::testing::Test {
   }
 
   std::atomic<bool> cut_{false};
-  const Units units_ = {{1, 3000}, {2, 40000}};
+  const Buckets buckets_ = {{1, 3000}, {2, 40000}};
   std::unique_ptr<Cluster> cluster_;
   std::vector<Weights> weights_;
 };
@@ -125,7 +125,7 @@ TEST_F(Losses, InStepANewProcessIsRefusedBecauseItsRankHasExpired) {
 TEST_F(Losses, WhoWaitsForValuesOfALostRankIsTold) {
   cluster_ = std::make_unique<Cluster>(ClusterSettings{.workers = 2, .update = kAsync});
   ASSERT_TRUE(cluster_->ok());
-  ASSERT_TRUE(Register(cluster_->client(1), units_, cluster_->optimizer()).ok());
+  ASSERT_TRUE(Register(cluster_->client(1), buckets_, cluster_->optimizer()).ok());
   RunWorkers(2, [&](uint32_t worker) {
     if (worker == 0) return cluster_->Destroy(0);
     std::vector<float> values(3000);
@@ -149,11 +149,12 @@ TEST(Loss, OneThatHasExpiredIsRefused) {
     };
     Cluster cluster(settings);
     ASSERT_TRUE(cluster.ok());
-    const Units units = {{1, 50000}};
+    const Buckets buckets = {{1, 50000}};
     RunWorkers(2, [&](uint32_t worker) {
       Weights weights;
-      Status status = Prepare(cluster.client(worker), worker, units, cluster.optimizer(), &weights);
-      if (status.ok()) status = Train(cluster, worker, units, 1, 5, &weights);
+      Status status =
+          Prepare(cluster.client(worker), worker, buckets, cluster.optimizer(), &weights);
+      if (status.ok()) status = Train(cluster, worker, buckets, 1, 5, &weights);
       EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
     });
     EXPECT_GT(proxy->breaks(), 0);

@@ -70,8 +70,8 @@ class Members : public ::testing::Test {
   Status Run(size_t rank, const Transfer& transfer) { return RunTransfer(*ranks_[rank], transfer); }
   Status Register(size_t rank) {
     const ServedSpan span{.count = kCount};
-    const ServedUnit unit{.key = kKey, .count = kCount, .spans = {&span, 1}};
-    return ClientOf(rank)->Register({&unit, 1}, optimizer_, 10000);
+    const ServedBucket bucket{.key = kKey, .count = kCount, .spans = {&span, 1}};
+    return ClientOf(rank)->Register({&bucket, 1}, optimizer_, 10000);
   }
 
   std::shared_ptr<test::MemoryStoreTable> store_ = std::make_shared<test::MemoryStoreTable>();

@@ -11,7 +11,7 @@ constexpr ParameterTraits kSync{.mode = UpdateMode::kSync};
 // The bits of the sums are the business of the conformance suite; keys and several servers are of
 // this one.
 TEST(Parameters, AreKeptByAnyNumberOfServers) {
-  const Units units = {{11, 1}, {12, 3000}, {13, 70001}};
+  const Buckets buckets = {{11, 1}, {12, 3000}, {13, 70001}};
   for (const uint32_t workers : {1u, 3u}) {
     for (const bool encrypt : {false, true}) {
       SCOPED_TRACE(std::to_string(workers) + (encrypt ? " workers, encrypted" : " workers"));
@@ -20,8 +20,8 @@ TEST(Parameters, AreKeptByAnyNumberOfServers) {
       RunWorkers(workers, [&](uint32_t worker) {
         Weights weights;
         Status status =
-            Prepare(cluster.client(worker), worker, units, cluster.optimizer(), &weights);
-        if (status.ok()) status = Train(cluster, worker, units, 1, 4, &weights);
+            Prepare(cluster.client(worker), worker, buckets, cluster.optimizer(), &weights);
+        if (status.ok()) status = Train(cluster, worker, buckets, 1, 4, &weights);
         EXPECT_TRUE(status.ok()) << status.message();
         EXPECT_EQ(weights, Weights(weights.size(), -2.0f * static_cast<float>(workers + 1)));
       });

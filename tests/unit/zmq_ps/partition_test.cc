@@ -77,7 +77,7 @@ TEST(Partition, KeyAloneChoosesTheFirstServer) {
   }
 }
 
-TEST(Partition, SlicesOfUnitsWithRowsAreWholeRows) {
+TEST(Partition, SlicesOfBucketsWithRowsAreWholeRows) {
   for (const int64_t rows : {1, 2, 7, 100, 1001}) {
     constexpr uint64_t kRow = 96;
     std::vector<Slice> slices;

@@ -44,14 +44,14 @@ TEST(Reconnect, EverySumIsRightAlthoughConnectionsBreak) {
 }
 
 TEST(Reconnect, ParametersAreRightAlthoughConnectionsBreak) {
-  const Units units = {{1, 300000}, {2, 5000}};
+  const Buckets buckets = {{1, 300000}, {2, 5000}};
   const ParameterTraits sync{.mode = UpdateMode::kSync};
   RunWithBreaks({.workers = 2, .servers = 2, .update = sync}, 1000000,
                 [&](Cluster& cluster, uint32_t worker) {
                   Weights weights;
-                  Status status =
-                      Prepare(cluster.client(worker), worker, units, cluster.optimizer(), &weights);
-                  if (status.ok()) status = Train(cluster, worker, units, 1, 6, &weights);
+                  Status status = Prepare(cluster.client(worker), worker, buckets,
+                                          cluster.optimizer(), &weights);
+                  if (status.ok()) status = Train(cluster, worker, buckets, 1, 6, &weights);
                   ASSERT_TRUE(status.ok()) << status.message();
                   EXPECT_EQ(weights, Weights(weights.size(), -9.0f));
                 });

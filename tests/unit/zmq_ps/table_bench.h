@@ -57,25 +57,25 @@ class MomentumOptimizer final : public Optimizer {
   uint64_t failing_step = 0;
 };
 
-// Of every unit, slice 1 of 3: longer than a block of the sum, with spans that end within blocks.
+// Of every bucket, slice 1 of 3: longer than a block of the sum, with spans that end within blocks.
 inline const std::vector<ServedSpan> kSpans = {{3000, 1, 0}, {1, 0, 0}, {6999, 0.5f, 0}};
 
 inline Header RequestOf(Operation operation, uint32_t worker, const ServedFields& served = {},
-                        uint64_t unit = 7) {
+                        uint64_t bucket = 7) {
   return {.kind = MessageKind::kPush,
           .worker = worker,
           .slice = 1,
-          .key = unit,
+          .key = bucket,
           .spec = {.operation = operation,
                    .slices = 3,
                    .offset = 5000,
                    .count = 10000,
                    .total = 20000,
-                   .tensor = unit},
+                   .tensor = bucket},
           .served = served};
 }
-inline Header RegistrationOf(uint32_t worker, uint64_t unit = 7) {
-  return RequestOf(Operation::kRegister, worker, {.row = 100}, unit);
+inline Header RegistrationOf(uint32_t worker, uint64_t bucket = 7) {
+  return RequestOf(Operation::kRegister, worker, {.row = 100}, bucket);
 }
 
 // A parameter and its states, updated the plain way.
@@ -159,8 +159,9 @@ class TableBench {
     EXPECT_TRUE(stored.ok()) << stored.message();
   }
 
-  Status Store(int32_t state, const Floats& values, uint64_t unit = 7) {
-    return table.Store(RequestOf(Operation::kStore, 0, {.state = state}, unit), MessageOf(values));
+  Status Store(int32_t state, const Floats& values, uint64_t bucket = 7) {
+    return table.Store(RequestOf(Operation::kStore, 0, {.state = state}, bucket),
+                       MessageOf(values));
   }
   Status TryPush(uint32_t worker, uint64_t step, const Floats& gradient, float weight = 2,
                  float learning_rate = 0.1f) {
@@ -185,8 +186,8 @@ class TableBench {
                    rows, data);
   }
   Status TryPull(uint32_t worker, const ServedFields& served, uint64_t request = 1,
-                 std::span<const int32_t> rows = {}, uint64_t unit = 7) {
-    Header pull = RequestOf(Operation::kPull, worker, served, unit);
+                 std::span<const int32_t> rows = {}, uint64_t bucket = 7) {
+    Header pull = RequestOf(Operation::kPull, worker, served, bucket);
     pull.request = request;
     return table.Pull(pull, rows);
   }

@@ -45,7 +45,7 @@ void PushRowsAndCompare(UpdateMode mode, const std::vector<std::vector<int32_t>>
   bench.ExpectAsPlain();
 }
 
-// Rows 50 to 149 of the unit lie in the cell; -0 and 0 differ.
+// Rows 50 to 149 of the bucket lie in the cell; -0 and 0 differ.
 TEST(TableRows, ArePushedAsADenseGradientOfZerosElsewhere) {
   const std::vector<int32_t> some = {50, 90, 91, 149}, others = {60, 90, 131}, none;
   for (const auto& rows : {std::vector{some, others, none}, std::vector{some, none, none},
@@ -91,7 +91,7 @@ TEST(TableRows, AreCheckedBeforeAnythingIsDone) {
   }
   Says(bench.TryPushRows(0, 1, {60, 61}, Floats(199)), "more or less data than it says");
   ASSERT_TRUE(bench.table.Register(RequestOf(Operation::kRegister, 0, {}, 9), kSpans).ok());
-  Says(bench.TryPull(0, {.rows = 1}, 1, wrong[5], 9), "rows of a unit that has no rows");
+  Says(bench.TryPull(0, {.rows = 1}, 1, wrong[5], 9), "rows of a bucket that has no rows");
 }
 
 TEST(Table, TheFirstDescriptionCounts) {
@@ -120,7 +120,7 @@ TEST(Table, TheFirstDescriptionCounts) {
     const Status status = bench.table.Register(request, spans);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(status.rank(), 1);
-    Says(status, "rank 1 describes slice 1 of unit 0000000000000007");
+    Says(status, "rank 1 describes slice 1 of bucket 0000000000000007");
     Says(status, "but rank 0 as elements 5000 to 15000 of 20000 in 3 slices");
   }
 }
@@ -190,7 +190,7 @@ TEST(Table, AFailedUpdateFailsTheCellAlone) {
   ASSERT_EQ(answers.size(), 2u);
   EXPECT_TRUE(answers[0].status.ok());
   EXPECT_EQ(answers[1].status.code(), StatusCode::kDevice);
-  Says(answers[1].status, "unit 0000000000000007 at step 2: the optimizer does not like step 2");
+  Says(answers[1].status, "bucket 0000000000000007 at step 2: the optimizer does not like step 2");
   EXPECT_EQ(bench.TryPush(0, 3, Floats(kCount)).code(), StatusCode::kDevice);
   EXPECT_EQ(bench.TryPull(0, {}).code(), StatusCode::kDevice);
   EXPECT_EQ(bench.table.NextWork(), nullptr);

@@ -57,10 +57,10 @@ class TaskThreads {
 
 // One cell, and all values that it may have at any time.
 struct Model {
-  Model(uint64_t number_of_unit, const Floats& start)
-      : unit(number_of_unit), plain(start), history{start} {}
+  Model(uint64_t number_of_bucket, const Floats& start)
+      : bucket(number_of_bucket), plain(start), history{start} {}
 
-  uint64_t unit;
+  uint64_t bucket;
   Plain plain;
   std::vector<Floats> history;  // after each update
   uint64_t number = 0;          // of the last update
@@ -79,10 +79,10 @@ struct Worker {
 class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_t>> {
  protected:
   RandomRun() : table_(TraitsOf(mode(), kStaleness), kWorkers, optimizer_), random_(seed()) {
-    for (uint64_t unit = 1; unit <= 4; ++unit) {
-      Model& model = models_.emplace_back(unit, RandomFloats(10000, 1000 + unit));
-      EXPECT_TRUE(table_.Register(RegistrationOf(0, unit), kSpans).ok());
-      const Header store = RequestOf(Operation::kStore, 0, {.state = -1}, unit);
+    for (uint64_t bucket = 1; bucket <= 4; ++bucket) {
+      Model& model = models_.emplace_back(bucket, RandomFloats(10000, 1000 + bucket));
+      EXPECT_TRUE(table_.Register(RegistrationOf(0, bucket), kSpans).ok());
+      const Header store = RequestOf(Operation::kStore, 0, {.state = -1}, bucket);
       EXPECT_TRUE(table_.Store(store, MessageOf(model.plain.values)).ok());
     }
     for (Worker& worker : workers_) BeginStep(worker);
@@ -116,7 +116,7 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
       EndStep(worker);  // one that is a repetition may be the last message of a step
     } else {
       const size_t cell = TakeAny(worker.to_pull);
-      Header pull = RequestOf(Operation::kPull, index, {.step = worker.step}, models_[cell].unit);
+      Header pull = RequestOf(Operation::kPull, index, {.step = worker.step}, models_[cell].bucket);
       pull.request = worker.step * 100 + cell;
       EXPECT_TRUE(table_.Pull(pull, {}).ok());
       ++worker.unanswered;
@@ -127,8 +127,8 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
   void SendPush(uint32_t index, size_t cell) {
     Model& model = models_[cell];
     const uint64_t step = workers_[index].step;
-    const Header push = RequestOf(Operation::kPush, index,
-                                  {.step = step, .learning_rate = 0.01f, .weight = 4}, model.unit);
+    const Header push = RequestOf(
+        Operation::kPush, index, {.step = step, .learning_rate = 0.01f, .weight = 4}, model.bucket);
     const Floats gradient = RandomFloats(10000, step * 100 + cell * 10 + index);
     const Status status = table_.Push(push, {}, MessageOf(gradient));
     EXPECT_TRUE(status.ok()) << status.message();
@@ -246,7 +246,7 @@ TEST_P(RandomRun, EndsWithTheValuesOfAPlainLoop) {
     EXPECT_EQ(table_.LastStep(worker), kSteps);
   }
   for (Model& model : models_) {
-    ASSERT_TRUE(table_.Pull(RequestOf(Operation::kPull, 0, {}, model.unit), {}).ok());
+    ASSERT_TRUE(table_.Pull(RequestOf(Operation::kPull, 0, {}, model.bucket), {}).ok());
     std::vector<PullAnswer> answers;
     table_.TakeReady(&answers);
     ASSERT_EQ(answers.size(), 1u);

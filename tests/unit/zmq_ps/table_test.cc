@@ -36,7 +36,7 @@ TEST(TableSync, RefusesWorkersThatDisagree) {
   const Status step = bench.TryPush(1, 5, Floats(kCount, 1));
   EXPECT_EQ(step.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(step.rank(), 1);
-  Says(step, "rank 1 pushed step 5 of unit 0000000000000007, but rank 2 pushed step 4");
+  Says(step, "rank 1 pushed step 5 of bucket 0000000000000007, but rank 2 pushed step 4");
   const Status rate = bench.TryPush(0, 4, Floats(kCount, 1), 2, 0.25f);
   EXPECT_EQ(rate.code(), StatusCode::kInvalidArgument);
   Says(rate, "with learning rate 0.25, but rank 2 with 0.1");
@@ -67,7 +67,7 @@ TEST(TableSync, AStepAheadOfAnothersIsRefusedAlsoWhileAnUpdateRuns) {
   bench.Push(1, 1, Floats(kCount, 1));
   UpdateTask& task = bench.Due();
   const Status status = bench.TryPush(1, 3, Floats(kCount, 1));
-  Says(status, "rank 1 pushed step 3 of unit 0000000000000007, but rank 0 pushed step 2");
+  Says(status, "rank 1 pushed step 3 of bucket 0000000000000007, but rank 0 pushed step 2");
   bench.End(task);
   bench.Push(1, 2, Floats(kCount, 1));
   bench.RunAll();

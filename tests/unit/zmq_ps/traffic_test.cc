@@ -28,15 +28,15 @@ TEST(Traffic, IsOnePercentMoreThanTheTensorsAtMost) {
   EXPECT_LE(static_cast<double>(traffic.frames_out), 1.01 * static_cast<double>(payload));
 }
 
-// Of a unit with rows, no others travel than those that are named.
+// Of a bucket with rows, no others travel than those that are named.
 TEST(Traffic, IsThatOfTheRowsThatAreNamed) {
   constexpr int64_t kRow = 50, kRows = 400;
   Cluster cluster(
       {.workers = 1, .servers = 1, .update = ParameterTraits{.mode = UpdateMode::kSync}});
   ASSERT_TRUE(cluster.ok());
-  const Units units = {{5, kRow * kRows, kRow}};
+  const Buckets buckets = {{5, kRow * kRows, kRow}};
   Weights weights;
-  ASSERT_TRUE(Prepare(cluster.client(0), 0, units, cluster.optimizer(), &weights).ok());
+  ASSERT_TRUE(Prepare(cluster.client(0), 0, buckets, cluster.optimizer(), &weights).ok());
   ASSERT_TRUE(cluster.client(0).BeginStep({.step = 1, .weight = 1}).ok());
   const Traffic& traffic = cluster.server(0).traffic();
   const uint64_t in = traffic.payload_in, out = traffic.payload_out;

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "engine/plugin.h"
+#include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
-#include "kit/unit_planner.h"
 
 namespace {
 
@@ -21,7 +21,7 @@ class LifoScheduler final : public engine::Scheduler {
   }
 
   engine::Status Plan(const engine::ModelInfo& model, engine::PlanSink& sink) noexcept override {
-    return kit::PlanUnits("lifo_sched", model, {.fuse_bytes = fuse_bytes_}, sink);
+    return kit::PlanBuckets("lifo_sched", model, {.fuse_bytes = fuse_bytes_}, sink);
   }
 
   engine::Status Begin(std::span<const engine::TaskInfo> tasks) noexcept override {

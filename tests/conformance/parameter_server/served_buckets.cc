@@ -1,4 +1,4 @@
-#include "tests/conformance/parameter_server/served_units.h"
+#include "tests/conformance/parameter_server/served_buckets.h"
 
 #include <algorithm>
 #include <cstring>
@@ -35,17 +35,17 @@ std::vector<OptimizerChoice> DemandingOptimizers() {
           {"adamw", {{"weight_decay", "0.05"}}}};
 }
 
-int64_t TestUnit::count() const {
+int64_t TestBucket::count() const {
   int64_t count = 0;
   for (const ServedSpan& span : spans) count += span.count;
   return count;
 }
 
-std::vector<float> TestUnit::Values() const {
+std::vector<float> TestBucket::Values() const {
   return Gradient(255, 0);
 }
 
-std::vector<float> TestUnit::Gradient(int rank, uint64_t step) const {
+std::vector<float> TestBucket::Gradient(int rank, uint64_t step) const {
   std::vector<float> gradient(static_cast<size_t>(count()));
   for (size_t i = 0; i < gradient.size(); ++i) {
     gradient[i] = Noise(key, static_cast<uint64_t>(rank), step, i);
@@ -53,16 +53,16 @@ std::vector<float> TestUnit::Gradient(int rank, uint64_t step) const {
   return gradient;
 }
 
-std::vector<float> TestUnit::Filled(float value) const {
+std::vector<float> TestBucket::Filled(float value) const {
   return std::vector<float>(static_cast<size_t>(count()), value);
 }
 
-TestUnit PlainUnit(uint64_t key, int64_t count, int64_t row) {
+TestBucket PlainBucket(uint64_t key, int64_t count, int64_t row) {
   return {.key = key, .spans = {{.count = count}}, .row = row};
 }
 
-std::vector<TestUnit> AwkwardUnits() {
-  return {PlainUnit(11, 1),
+std::vector<TestBucket> AwkwardBuckets() {
+  return {PlainBucket(11, 1),
           {.key = 12, .spans = {{.count = 2, .weight_decay_scale = 0}, {.count = 1}}},
           {.key = 13,
            .spans = {{.count = 400001},
@@ -70,30 +70,30 @@ std::vector<TestUnit> AwkwardUnits() {
                      {.count = 599995, .weight_decay_scale = 0.5f}}}};
 }
 
-std::vector<TestUnit> SmallUnits() {
-  return {PlainUnit(21, 1000), PlainUnit(22, 333)};
+std::vector<TestBucket> SmallBuckets() {
+  return {PlainBucket(21, 1000), PlainBucket(22, 333)};
 }
 
-std::vector<ServedUnit> ServedUnits(const std::vector<TestUnit>& units) {
-  std::vector<ServedUnit> served;
-  for (const TestUnit& unit : units) served.push_back(unit.Served());
+std::vector<ServedBucket> ServedBuckets(const std::vector<TestBucket>& buckets) {
+  std::vector<ServedBucket> served;
+  for (const TestBucket& bucket : buckets) served.push_back(bucket.Served());
   return served;
 }
 
-ReferenceUnit::ReferenceUnit(const TestUnit& unit, std::shared_ptr<Optimizer> optimizer)
-    : unit_(unit), optimizer_(std::move(optimizer)), value_(unit.Values()) {
-  states_.assign(static_cast<size_t>(optimizer_->traits().state_count), unit.Filled(0));
+ReferenceBucket::ReferenceBucket(const TestBucket& bucket, std::shared_ptr<Optimizer> optimizer)
+    : bucket_(bucket), optimizer_(std::move(optimizer)), value_(bucket.Values()) {
+  states_.assign(static_cast<size_t>(optimizer_->traits().state_count), bucket.Filled(0));
 }
 
-void ReferenceUnit::Update(std::span<const Contribution> ranks, float learning_rate,
-                           uint64_t step) {
+void ReferenceBucket::Update(std::span<const Contribution> ranks, float learning_rate,
+                             uint64_t step) {
   Contribution sum = ranks[0];
   for (const Contribution& rank : ranks.subspan(1)) {
     for (size_t i = 0; i < sum.gradient.size(); ++i) sum.gradient[i] += rank.gradient[i];
     sum.weight += rank.weight;
   }
   int64_t offset = 0;
-  for (const ServedSpan& span : unit_.spans) {
+  for (const ServedSpan& span : bucket_.spans) {
     UpdateCall call{.value = value_.data() + offset,
                     .gradient = sum.gradient.data() + offset,
                     .count = span.count,

@@ -1,4 +1,4 @@
-// Units with values and gradients that are made up, and what an optimizer must make of them.
+// Buckets with values and gradients that are made up, and what an optimizer must make of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,29 +25,29 @@ struct OptimizerChoice {
 // The optimizers that bit-for-bit checks use: with states and weight decay.
 std::vector<OptimizerChoice> DemandingOptimizers();
 
-struct TestUnit {
+struct TestBucket {
   uint64_t key = 0;
   std::vector<ServedSpan> spans;
   int64_t row = 0;
 
   int64_t count() const;
-  ServedUnit Served() const { return {key, count(), spans, row}; }
+  ServedBucket Served() const { return {key, count(), spans, row}; }
   std::vector<float> Values() const;                           // at the start
   std::vector<float> Gradient(int rank, uint64_t step) const;  // in [-1, 1)
   std::vector<float> Filled(float value) const;
 };
 
 // One span of weight decay scale 1.
-TestUnit PlainUnit(uint64_t key, int64_t count, int64_t row = 0);
+TestBucket PlainBucket(uint64_t key, int64_t count, int64_t row = 0);
 
-// Units of awkward sizes; the largest is several spans with different decay.
-std::vector<TestUnit> AwkwardUnits();
+// Buckets of awkward sizes; the largest is several spans with different decay.
+std::vector<TestBucket> AwkwardBuckets();
 // Two small ones.
-std::vector<TestUnit> SmallUnits();
+std::vector<TestBucket> SmallBuckets();
 
 // Borrows the spans.
-std::vector<ServedUnit> ServedUnits(const std::vector<TestUnit>& units);
-std::vector<ServedUnit> ServedUnits(std::vector<TestUnit>&& units) = delete;
+std::vector<ServedBucket> ServedBuckets(const std::vector<TestBucket>& buckets);
+std::vector<ServedBucket> ServedBuckets(std::vector<TestBucket>&& buckets) = delete;
 
 // What one rank brings to an update.
 struct Contribution {
@@ -55,10 +55,10 @@ struct Contribution {
   float weight = 1;
 };
 
-// A unit as one process would train it.
-class ReferenceUnit {
+// A bucket as one process would train it.
+class ReferenceBucket {
  public:
-  ReferenceUnit(const TestUnit& unit, std::shared_ptr<Optimizer> optimizer);
+  ReferenceBucket(const TestBucket& bucket, std::shared_ptr<Optimizer> optimizer);
 
   // One update of the contributions of all ranks, added in rank order.
   void Update(std::span<const Contribution> ranks, float learning_rate, uint64_t step);
@@ -67,7 +67,7 @@ class ReferenceUnit {
   const std::vector<std::vector<float>>& states() const { return states_; }
 
  private:
-  const TestUnit unit_;
+  const TestBucket bucket_;
   const std::shared_ptr<Optimizer> optimizer_;
   std::vector<float> value_;
   std::vector<std::vector<float>> states_;

@@ -1,4 +1,4 @@
-// The units that a rank registered with its servers.
+// The buckets that a rank registered with its servers.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace engine::zmq_ps {
 
-struct Unit {
+struct Bucket {
   uint64_t key = 0;
   int64_t count = 0;  // float32 elements
   int64_t row = 0;    // elements; 0: it has no rows
@@ -22,25 +22,25 @@ struct Unit {
 };
 
 // Constant.
-class UnitTable {
+class BucketTable {
  public:
-  UnitTable() = default;
-  // kInvalidArgument: a key that is 0 or there twice, spans that are not the unit, a row that does
+  BucketTable() = default;
+  // kInvalidArgument: a key that is 0 or there twice, spans that are not the bucket, a row that does
   // not divide it or is longer than a slice.
-  static Result<UnitTable> Create(std::span<const ServedUnit> units, uint64_t slice_bytes);
+  static Result<BucketTable> Create(std::span<const ServedBucket> buckets, uint64_t slice_bytes);
 
   // Null when there is none.
-  const Unit* Find(uint64_t key) const noexcept;
-  // The same for equal units, whatever their order; of others another one, in all likelihood.
+  const Bucket* Find(uint64_t key) const noexcept;
+  // The same for equal buckets, whatever their order; of others another one, in all likelihood.
   uint64_t digest() const noexcept { return digest_; }
-  const std::unordered_map<uint64_t, Unit>& all() const noexcept { return units_; }
+  const std::unordered_map<uint64_t, Bucket>& all() const noexcept { return buckets_; }
 
  private:
-  std::unordered_map<uint64_t, Unit> units_;  // by key
+  std::unordered_map<uint64_t, Bucket> buckets_;  // by key
   uint64_t digest_ = 0;
 };
 
 // The parts of the spans that lie in [offset, offset + count).
-std::vector<ServedSpan> SpansOf(const Unit& unit, uint64_t offset, uint64_t count);
+std::vector<ServedSpan> SpansOf(const Bucket& bucket, uint64_t offset, uint64_t count);
 
 }  // namespace engine::zmq_ps
