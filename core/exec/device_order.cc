@@ -17,15 +17,12 @@
 // waits for earlier pieces, too.
 #include "core/exec/device_order.h"
 
-#include <utility>
-
 namespace engine::exec {
 
-Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(
-    Device& device, Stream* compute, const TaskGraph& graph, bool alone,
-    std::function<Status(const Task& transfer)> on_parameters) {
-  std::unique_ptr<DeviceOrder> order(
-      new DeviceOrder(compute, graph, alone, std::move(on_parameters)));
+Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(Device& device, Stream* compute,
+                                                         const TaskGraph& graph, bool alone,
+                                                         UpdateStrategy& updates) {
+  std::unique_ptr<DeviceOrder> order(new DeviceOrder(compute, graph, alone, updates));
   if (alone) return order;
   for (const Place place : {kUpdates, kTransfers}) {
     Stream* stream = nullptr;
@@ -38,10 +35,10 @@ Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(
 }
 
 DeviceOrder::DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone,
-                         std::function<Status(const Task&)> on_parameters)
+                         UpdateStrategy& updates)
     : graph_(graph),
       alone_(alone),
-      on_parameters_(std::move(on_parameters)),
+      updates_(updates),
       source_(graph.tasks.size(), kCompute),
       waits_(graph.tasks.size()),
       taken_(graph.tasks.size()),
@@ -95,7 +92,7 @@ Status DeviceOrder::Await(size_t point, Place place) {
   ENGINE_RETURN_IF_ERROR(streams_[place]->Wait(points_[point].event.get()));
   if (place != kCompute || point >= graph_.tasks.size()) return {};
   const Task& task = graph_.tasks[point];
-  return task.data == TransferData::kParameters ? on_parameters_(task) : Status();
+  return task.data == TransferData::kParameters ? updates_.TakeParameters(task) : Status();
 }
 
 Status DeviceOrder::Wait(const Task& task) {

@@ -11,11 +11,11 @@
 // carries out; it gives those ends events that are the executor's own.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/exec/task_graph.h"
+#include "core/exec/update_strategy.h"
 #include "engine/device.h"
 
 namespace engine::exec {
@@ -23,11 +23,11 @@ namespace engine::exec {
 class DeviceOrder {
  public:
   // `compute` and `graph` are borrowed. `alone`: with one rank everything is queued on `compute`,
-  // and what follows does nothing. `on_parameters` is called when `compute` waits for a transfer of
-  // parameters: what follows it there is behind the transfer.
-  static Result<std::unique_ptr<DeviceOrder>> Create(
-      Device& device, Stream* compute, const TaskGraph& graph, bool alone,
-      std::function<Status(const Task& transfer)> on_parameters);
+  // and what follows does nothing. `updates`, borrowed too, takes parameters when `compute` waits
+  // for their transfer: what it queues there is behind the transfer.
+  static Result<std::unique_ptr<DeviceOrder>> Create(Device& device, Stream* compute,
+                                                     const TaskGraph& graph, bool alone,
+                                                     UpdateStrategy& updates);
 
   // Where the work of a task is queued, and what a transfer sends is made. [any-thread]
   Stream* StreamOf(const Task& task) const { return streams_[QueuesFor(task)]; }
@@ -60,8 +60,7 @@ class DeviceOrder {
     uint8_t waiting = 0xff;        // bit by place: streams that are behind it already
   };
 
-  DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone,
-              std::function<Status(const Task&)> on_parameters);
+  DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone, UpdateStrategy& updates);
   Place PlaceOf(const Task& task) const;
   Place QueuesFor(const Task& task) const {
     return PlaceOf(task) == kTransfers ? source_[task.info.id] : PlaceOf(task);
@@ -72,7 +71,7 @@ class DeviceOrder {
 
   const TaskGraph& graph_;
   const bool alone_;
-  const std::function<Status(const Task&)> on_parameters_;
+  UpdateStrategy& updates_;
   std::unique_ptr<Stream> own_[2];  // updates, transfers
   Stream* streams_[kPlaces] = {};
   std::vector<Place> source_;                 // by transfer: where what it sends is made

@@ -46,8 +46,7 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
   for (auto& hook : plugins_.hooks) {
     ENGINE_RETURN_IF_ERROR(hook->Setup(static_cast<uint32_t>(memory_->layout().parameters.size())));
   }
-  MakeTasks();
-  ENGINE_RETURN_IF_ERROR(CheckTransfers());
+  ENGINE_RETURN_IF_ERROR(MakeTasks());
   ENGINE_RETURN_IF_ERROR(MakeReplicas());
   ENGINE_RETURN_IF_ERROR(MakeStep());
   return updates_->Begin(tasks_);
@@ -110,22 +109,17 @@ SharedMemory* Executor::MemoryOfTransfers() const {
   return static_cast<SharedMemory*>(plugins_.communicator->Query(kSharedMemoryId));
 }
 
-void Executor::MakeTasks() {
-  TaskGraphOptions options{.hook_names = options_.hook_names,
+// kConfig when the communicator cannot carry out one of them.
+Status Executor::MakeTasks() {
+  TaskGraphOptions options{.run = options_,
                            .gate = updates_->optimizer().gate,
                            .alone = options_.rank.world_size == 1 && !options_.sends_alone,
                            .accelerator = on_accelerator_,
-                           .wire = wire_ == nullptr ? nullptr : &wire_->layout(),
-                           .micro_batches = options_.micro_batches,
-                           .rank = options_.rank.rank,
-                           .world_size = options_.rank.world_size};
+                           .wire = wire_ == nullptr ? nullptr : &wire_->layout()};
   for (const auto& hook : plugins_.hooks) options.hooks.push_back(hook->traits());
   updates_->DescribeTasks(memory_->layout(), &options);
   tasks_ = BuildTaskGraph(memory_->graph(), memory_->program(), memory_->plan(), memory_->layout(),
                           options);
-}
-
-Status Executor::CheckTransfers() const {
   const CommunicatorTraits traits = plugins_.communicator->traits();
   for (const Task& task : tasks_.tasks) {
     if (task.info.kind != TaskKind::kTransfer) continue;

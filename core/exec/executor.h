@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "core/exec/blocking_transfers.h"
 #include "core/exec/executor_options.h"
 #include "core/exec/host_step.h"
 #include "core/exec/order_agreement.h"
@@ -93,8 +92,7 @@ class Executor {
   Status Plan(graph::Graph graph, const plugin::OpFactory& factory);
   Result<UpdateGate> CheckHooks() const;
   Status MakeMemory(graph::Graph graph, const plugin::OpFactory& factory);
-  void MakeTasks();
-  Status CheckTransfers() const;
+  Status MakeTasks();
   Status MakeReplicas();
   Status MakeStep();
   SharedMemory* MemoryOfTransfers() const;

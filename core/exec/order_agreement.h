@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/base/store.h"
-#include "core/exec/step.h"
 #include "core/exec/step_loop.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
@@ -35,10 +34,6 @@ class OrderAgreement {
   // The transfer of the next ticket if it is ready in `loop`, which is told; else kNoTask.
   Result<uint32_t> NextTicket(StepLoop& loop);
 
-  // The digest as numbers that are 0 or 1, so that their sums over ranks are exact.
-  void WriteDigest(float (&bits)[16]) const;
-  // Whether the sums say that all ranks have started the same. kInvalidArgument.
-  Status CheckDigest(const StepStatistics& statistics) const;
   // `failure`, or who has started something else than the others, if that can be what it comes
   // from: waits a moment for the logs of the other ranks that fail.
   Status Explain(Status failure) const;
@@ -55,16 +50,15 @@ class OrderAgreement {
     uint32_t task = 0;
   };
 
-  std::string LogText() const;
-  Status Compare(base::Store& store) const;
+  uint64_t FirstLogged() const;
+  std::string LineOf(uint64_t number) const;
+  Status Compare(int32_t other, const std::string& log) const;
 
   const TaskGraph& graph_;
   const RankInfo rank_;
-  const bool ordered_, measures_only_, leads_;
+  const bool ordered_, leads_;
   base::Store* const store_;
-  std::vector<Issue> log_;  // a ring of the newest
-  uint64_t logged_ = 0;
-  uint64_t digest_ = 0;
+  std::vector<Issue> log_;      // a ring of the newest, by number
   uint64_t sequence_ = 0;       // of the last transfer, over the whole run
   std::deque<Ticket> tickets_;  // of transfers that were not started yet
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/hash.h"
+#include "core/exec/step_runner.h"
 
 namespace engine::exec {
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/step_runner.h"
 #include "core/exec/wire.h"
 
 namespace engine::exec {

@@ -9,11 +9,10 @@ namespace engine::exec {
 
 // What the ranks of a step sum up: the loss op writes the first three, the executor the others.
 struct StepStatistics {
-  float loss_sum = 0;         // over targets
-  float count = 0;            // of targets
-  float correct = 0;          // predictions
-  float stop = 0;             // ranks that were asked to stop
-  float order_bits[16] = {};  // OrderAgreement::WriteDigest of each rank
+  float loss_sum = 0;  // over targets
+  float count = 0;     // of targets
+  float correct = 0;   // predictions
+  float stop = 0;      // ranks that were asked to stop
 };
 
 struct StepInput {

@@ -24,8 +24,7 @@ StepLoop::StepLoop(const TaskGraph& graph, Scheduler& scheduler, std::string sch
       scheduler_name_(std::move(scheduler_name)),
       phase_(graph.tasks.size(), Phase::kDone),
       waits_for_(graph.tasks.size()),
-      ready_ns_(graph.tasks.size()),
-      begin_ns_(graph.tasks.size()) {
+      spans_(graph.tasks.size()) {
   for (const Task& task : graph.tasks) {
     // Nothing precedes the first step.
     waits_for_[task.info.id] = task.dependency_count;
@@ -74,7 +73,6 @@ Status StepLoop::Drive(bool (StepLoop::*done)() const, Calls& calls) {
     ENGINE_RETURN_IF_ERROR(Check(action, Lane::kCompute));
     const Task& task = graph_.tasks[action.task];
     if (task.info.kind == TaskKind::kForward) ENGINE_RETURN_IF_ERROR(CheckVersions(task));
-    Start(action.task, calls.Now());
     ENGINE_RETURN_IF_ERROR(calls.Run(task));
   }
   return {};
@@ -123,9 +121,9 @@ Status StepLoop::CheckVersions(const Task& task) const {
 void StepLoop::MakeReady(uint32_t task, int64_t now_ns) {
   const Task& made = graph_.tasks[task];
   phase_[task] = Phase::kReady;
-  ready_ns_[task] = now_ns;
   // The first of a tail: nothing of the one before it is left.
   if (made.tail && tail_left_ == tail_count_) tail_step_ = step_;
+  spans_[task] = {.task = task, .step = StepOf(made), .ready_ns = now_ns};
   // Its next instance waits for all of it again.
   waits_for_[task] = made.dependency_count + made.carried_count;
   scheduler_.On({.kind = EventKind::kTaskReady, .task = task, .step = StepOf(made)});
@@ -133,7 +131,7 @@ void StepLoop::MakeReady(uint32_t task, int64_t now_ns) {
 
 void StepLoop::Start(uint32_t task, int64_t now_ns) {
   phase_[task] = Phase::kStarted;
-  begin_ns_[task] = now_ns;
+  spans_[task].begin_ns = now_ns;
 }
 
 void StepLoop::Finish(uint32_t id, int64_t now_ns) {
@@ -176,14 +174,6 @@ Status StepLoop::Stalled() const {
 const Task* StepLoop::FirstReady() const {
   const auto ready = std::find(phase_.begin(), phase_.end(), Phase::kReady);
   return ready == phase_.end() ? nullptr : &graph_.tasks[ready - phase_.begin()];
-}
-
-trace::Span StepLoop::SpanOf(uint32_t task) const {
-  return {.kind = trace::SpanKind::kTask,
-          .task = task,
-          .step = StepOf(graph_.tasks[task]),
-          .ready_ns = ready_ns_[task],
-          .begin_ns = begin_ns_[task]};
 }
 
 }  // namespace engine::exec

@@ -18,8 +18,8 @@ class StepLoop {
  public:
   class Calls {
    public:
-    virtual int64_t Now() = 0;
-    // Runs a compute task that was started, calls Finish, and starts what may start then.
+    // Runs a compute task, with Start before it and Finish behind it, and starts what may start
+    // then.
     virtual Status Run(const Task& task) = 0;
     // The scheduler holds what is ready. Returns when something has changed, or the error of
     // Stalled when nothing is under way that could change something.
@@ -60,7 +60,7 @@ class StepLoop {
   const Task* FirstReady() const;
   // Of the newest instance of a task.
   uint64_t StepOf(const Task& task) const { return task.tail ? tail_step_ : step_; }
-  trace::Span SpanOf(uint32_t task) const;
+  const trace::Span& SpanOf(uint32_t task) const { return spans_[task]; }
 
  private:
   enum class Phase : uint8_t { kWaiting, kReady, kStarted, kDone };
@@ -75,7 +75,7 @@ class StepLoop {
   const std::string scheduler_name_;
   std::vector<Phase> phase_;
   std::vector<int32_t> waits_for_;  // of the next instance of a task
-  std::vector<int64_t> ready_ns_, begin_ns_;
+  std::vector<trace::Span> spans_;  // of the newest instance of a task, without its end
   std::vector<int32_t> writers_, writers_left_;  // by parameter: tasks that complete it
   std::vector<uint64_t> version_;                // by parameter: steps whose update is done
   size_t head_count_ = 0, tail_count_ = 0;       // tasks of a step, without the statistics

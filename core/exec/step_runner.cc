@@ -24,6 +24,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/deadline.h"
+#include "engine/ext/grouped_transfers.h"
 
 namespace engine::exec {
 namespace {
@@ -98,21 +99,15 @@ Status StepRunner::Begin(uint64_t step) {
 }
 
 Status StepRunner::RunHead() {
-  {
-    Lock lock(mutex_);
-    loop_.BeginStep(now_step_, step_begin_ns_);
-    Pump(lock);
-  }
-  return Drive(&StepLoop::HeadDone);
+  Lock lock(mutex_);
+  loop_.BeginStep(now_step_, step_begin_ns_);
+  return Drive(lock, &StepLoop::HeadDone);
 }
 
 Status StepRunner::RunTail() {
-  {
-    Lock lock(mutex_);
-    loop_.BeginFlush();
-    Pump(lock);
-  }
-  return Drive(&StepLoop::TailDone);
+  Lock lock(mutex_);
+  loop_.BeginFlush();
+  return Drive(lock, &StepLoop::TailDone);
 }
 
 bool StepRunner::TailDone() const {
@@ -125,11 +120,8 @@ Status StepRunner::ReportReplay(uint32_t task) {
   Transfer nothing = step_.MakeTransfer(parts_.tasks.tasks[task], now_step_);
   nothing.count = 0;
   parts_.order.Number(&nothing, task);
-  const trace::Span span{.kind = trace::SpanKind::kTask,
-                         .task = task,
-                         .step = now_step_,
-                         .ready_ns = step_begin_ns_,
-                         .begin_ns = base::NowNs()};
+  const trace::Span span{
+      .task = task, .step = now_step_, .ready_ns = step_begin_ns_, .begin_ns = base::NowNs()};
   lock.unlock();
   return Submit(span, nothing, nullptr);
 }
@@ -158,18 +150,15 @@ void StepRunner::RecordStep(int64_t now_ns) {
   step_begin_ns_ = 0;
 }
 
-Status StepRunner::Drive(bool (StepLoop::*done)() const) {
-  Lock lock(mutex_);
+// What has become ready may let transfers start.
+Status StepRunner::Drive(Lock& lock, bool (StepLoop::*done)() const) {
+  Pump(lock);
   lock_ = &lock;
   wait_begin_ns_ = 0;
   ENGINE_RETURN_IF_ERROR(failure_.ok() ? loop_.Drive(done, *this) : failure_);
   // For something else than a task: the statistics, the last transfer.
   EndWait(trace::kNoTask, base::NowNs());
   return failure_;
-}
-
-int64_t StepRunner::Now() {
-  return base::NowNs();
 }
 
 // The lane was waiting until now, for `task`.
@@ -185,6 +174,7 @@ void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
 }
 
 Status StepRunner::Run(const Task& task) {
+  loop_.Start(task.info.id, base::NowNs());
   trace::Span span = loop_.SpanOf(task.info.id);
   EndWait(task.info.id, span.begin_ns);
   lock_->unlock();
@@ -401,6 +391,29 @@ void StepRunner::AddTo(trace::RankTimeline* timeline) const {
   const std::lock_guard lock(mutex_);
   timeline->dropped = recorder_.dropped();
   timeline->spans = recorder_.InOrder();
+}
+
+// A number is given under the lock of the runner, and the transfer is submitted without it. Nobody
+// else submits meanwhile: no step is under way (StepRunner::Number checks it), and a rank that
+// follows tickets holds back those of later transfers until this one has its number.
+Status BlockingTransfers::RunAll(std::span<Transfer> transfers, int64_t timeout_ms) {
+  auto* const groups = static_cast<GroupedTransfers*>(communicator_.Query(kGroupedTransfersId));
+  const size_t at_once = groups == nullptr ? 1 : transfers.size();
+  for (; !transfers.empty(); transfers = transfers.subspan(at_once)) {
+    for (Transfer& transfer : transfers.first(at_once)) {
+      transfer.timeout_ms = timeout_ms;
+      runner_.Number(&transfer);
+    }
+    Work* work = nullptr;
+    Status status = at_once == 1 ? communicator_.Submit(transfers[0], &work)
+                                 : groups->SubmitGroup(transfers, &work);
+    if (status.ok()) {
+      status = work->WaitHost(timeout_ms + kGraceMs);
+      work->Release();
+    }
+    if (!status.ok()) return runner_.GiveUp(std::move(status));
+  }
+  return {};
 }
 
 }  // namespace engine::exec

@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,10 +82,9 @@ class StepRunner final : private StepLoop::Calls {
     Work* work = nullptr;
   };
 
-  int64_t Now() override;
   Status Run(const Task& task) override;
   Status Wait() override;
-  Status Drive(bool (StepLoop::*done)() const);
+  Status Drive(Lock& lock, bool (StepLoop::*done)() const);
   void EndWait(uint32_t task, int64_t now_ns);
   void RecordStep(int64_t now_ns);
   void Pump(Lock& lock);
@@ -119,6 +119,27 @@ class StepRunner final : private StepLoop::Calls {
   std::vector<Slot*> free_, ended_;
   size_t calling_ = 0;            // threads in OnDone
   std::condition_variable idle_;  // there is none of those any more
+};
+
+// Transfers outside of a step, each waited for: the beginning of a run, evaluation, checkpoints.
+// [compute-lane] When no step is under way. A transfer that fails ends the run.
+class BlockingTransfers {
+ public:
+  // All is borrowed.
+  BlockingTransfers(Communicator& communicator, StepRunner& runner, int64_t timeout_ms)
+      : communicator_(communicator), runner_(runner), timeout_ms_(timeout_ms) {}
+
+  Status Run(const Transfer& transfer) { return Run(transfer, timeout_ms_); }
+  Status Run(Transfer transfer, int64_t timeout_ms) { return RunAll({&transfer, 1}, timeout_ms); }
+  // In any order; as one group where the communicator has groups. Numbers the transfers.
+  Status RunTogether(std::span<Transfer> transfers) { return RunAll(transfers, timeout_ms_); }
+
+ private:
+  Status RunAll(std::span<Transfer> transfers, int64_t timeout_ms);
+
+  Communicator& communicator_;
+  StepRunner& runner_;
+  const int64_t timeout_ms_;
 };
 
 }  // namespace engine::exec

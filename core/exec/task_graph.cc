@@ -33,7 +33,7 @@ class Head {
     for (int32_t k = 0; k < count; ++k) {
       AddInstruction(k);
       if (k + 1 == t_.program.forward_count) {
-        if (t_.options.micro_batches > 1) AddMicroBatches();
+        if (t_.options.run.micro_batches > 1) AddMicroBatches();
         AddStatistics();
       }
       for (const int32_t position : t_.all) {
@@ -78,7 +78,7 @@ class Head {
   }
 
   bool Gathers(const graph::Node& node) const {
-    return t_.options.world_size > 1 && node.signature.uses_replicas != 0;
+    return t_.options.run.rank.world_size > 1 && node.signature.uses_replicas != 0;
   }
 
   void AfterPulls(int32_t k) {
@@ -91,7 +91,7 @@ class Head {
 
   // It overwrites what any forward task has left, and what any backward task reads.
   void AddMicroBatches() {
-    const int64_t last = t_.options.micro_batches;
+    const int64_t last = t_.options.run.micro_batches;
     Task& task =
         t_.Add(TaskKind::kForward,
                last == 2 ? "micro-batch 2"
@@ -105,7 +105,10 @@ class Head {
   }
 
   void AddStatistics() {
-    const int32_t maker = micro_batches_ != graph::kNone ? micro_batches_ : LossTask();
+    // Forward instructions are in the order of the nodes.
+    const graph::NodeId loss = t_.graph.values[t_.graph.loss].producer;
+    const int32_t maker =
+        micro_batches_ != graph::kNone ? micro_batches_ : t_.task_of_instruction[loss];
     t_.result.tasks[maker].makes_statistics = true;
     if (t_.options.alone || t_.options.asynchronous) return;
     Task& task = t_.AddTransfer(TransferData::kStatistics, graph::kNone,
@@ -113,13 +116,6 @@ class Head {
     task.info.size_bytes = sizeof(StepStatistics);
     t_.result.statistics = task.info.id;
     t_.After(maker);
-  }
-
-  int32_t LossTask() const {
-    const graph::NodeId node = t_.graph.values[t_.graph.loss].producer;
-    int32_t k = 0;
-    while (t_.program.instructions[k].node != node) ++k;
-    return t_.task_of_instruction[k];
   }
 
   void AddLocalPipeline(int32_t position) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/executor_options.h"
 #include "core/exec/layout.h"
 #include "core/graph/memory_plan.h"
 #include "engine/gradient_hook.h"
@@ -102,8 +103,10 @@ struct TaskGraph {
 };
 
 struct TaskGraphOptions {
+  // Borrowed. `run.rank.rank` tells which part is this rank's; nothing else depends on it. With
+  // micro-batches one task computes all but the first forward and the last backward pass.
+  const ExecutorOptions& run;
   std::vector<HookTraits> hooks;
-  std::vector<std::string> hook_names;
   UpdateGate gate = UpdateGate::kSpan;  // of the optimizer
   std::vector<BucketChain> chains;      // by bucket; not used when `alone`
   bool updates = true;                  // on ranks; else servers make them
@@ -112,10 +115,6 @@ struct TaskGraphOptions {
   bool accelerator = false;             // what compute tasks do is queued on a device
   bool asynchronous = false;            // no transfer waits for other ranks: no statistics of them
   const WireLayout* wire = nullptr;     // null: gradients travel as they are
-  int64_t micro_batches = 1;  // > 1: one task computes all but the first forward and the last
-                              // backward pass
-  int32_t rank = 0;           // tells which part is this rank's; nothing else depends on it
-  int32_t world_size = 1;
 };
 
 TaskGraph BuildTaskGraph(const graph::Graph& graph, const graph::Program& program,

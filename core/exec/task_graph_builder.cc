@@ -30,7 +30,7 @@ void TaskGraphBuilder::After(const std::vector<int32_t>& earlier) {
 
 Task& TaskGraphBuilder::AddHook(size_t hook, HookWork work, const std::string& on) {
   const char* verb = work == HookWork::kObserve ? " observe " : " ";
-  Task& task = Add(TaskKind::kHook, options.hook_names[hook] + verb + on);
+  Task& task = Add(TaskKind::kHook, options.run.hook_names[hook] + verb + on);
   task.hook = static_cast<int32_t>(hook);
   task.hook_work = work;
   return task;
@@ -96,8 +96,8 @@ uint32_t TaskGraphBuilder::NeededBy(const std::vector<int32_t>& positions) const
 
 std::vector<TaskSpan> TaskGraphBuilder::SpansOf(int32_t bucket, bool own_part) const {
   const BucketLayout& of = layout.buckets[bucket];
-  const int64_t part = own_part ? of.count / options.world_size : of.count;
-  const int64_t begin = of.offset + (own_part ? options.rank * part : 0);
+  const int64_t part = own_part ? of.count / options.run.rank.world_size : of.count;
+  const int64_t begin = of.offset + (own_part ? options.run.rank.rank * part : 0);
   std::vector<TaskSpan> spans;
   for (const BucketSpan& span : of.spans) {
     const int64_t parameter = layout.offset[layout.parameters[span.parameter]];

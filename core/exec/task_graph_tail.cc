@@ -60,7 +60,7 @@ class Tail {
     const auto bucket = static_cast<int32_t>(u);
     Task& task = t_.AddWireHook(HookWork::kUnpack, bucket);
     task.spans = t_.SpansOf(bucket, t_.options.own_part);
-    task.blocks = t_.options.wire->packed() ? t_.options.world_size : 1;
+    task.blocks = t_.options.wire->packed() ? t_.options.run.rank.world_size : 1;
     task.info.needed_by = t_.NeededBy(t_.ParametersOf(bucket));
     task.tail = true;
     Follow(u);
@@ -106,14 +106,14 @@ class Tail {
   void AddObservation(size_t hook) {
     for (Group& group : groups_) Step(group, t_.AddHook(hook, HookWork::kObserve, group.name));
     if (t_.options.own_part) {
-      const std::string name = "transfer sums of " + t_.options.hook_names[hook];
+      const std::string name = "transfer sums of " + t_.options.run.hook_names[hook];
       Task& sum = t_.AddTransfer(TransferData::kObserved, graph::kNone,
                                  {TransferKind::kAllReduce, name.c_str()});
       sum.hook = static_cast<int32_t>(hook);
       sum.info.size_bytes = sizeof(float);
       AddJoin(sum);
     }
-    Task& task = t_.Add(TaskKind::kHook, t_.options.hook_names[hook] + " has observed all");
+    Task& task = t_.Add(TaskKind::kHook, t_.options.run.hook_names[hook] + " has observed all");
     task.hook = static_cast<int32_t>(hook);
     AddJoin(task);
   }

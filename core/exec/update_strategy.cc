@@ -6,6 +6,7 @@
 
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
+#include "core/exec/step_runner.h"
 #include "core/exec/wire.h"
 
 namespace engine::exec {

@@ -10,7 +10,6 @@
 #include <span>
 #include <vector>
 
-#include "core/exec/blocking_transfers.h"
 #include "core/exec/executor_options.h"
 #include "core/exec/model_memory.h"
 #include "core/exec/step.h"
@@ -21,6 +20,7 @@
 
 namespace engine::exec {
 
+class BlockingTransfers;
 class ServedUpdates;
 
 // The memory of the optimizer: all of it, or this rank's part of each bucket (ZeRO stage 1).

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/exec/step_runner.h"
 #include "core/exec/task_graph.h"
 
 namespace engine::exec {

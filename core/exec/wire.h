@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/exec/blocking_transfers.h"
 #include "core/exec/executor_options.h"
 #include "core/exec/layout.h"
 #include "core/exec/model_memory.h"
@@ -19,6 +18,7 @@
 
 namespace engine::exec {
 
+class BlockingTransfers;
 struct Task;
 
 // The hook that says how gradients travel, if there is one and something travels.

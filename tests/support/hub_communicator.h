@@ -1,6 +1,6 @@
 // Ranks that are threads of one test: transfers of equal sequence numbers meet in a hub, which
-// carries them out one after another on a thread of its own, each after a random delay. It checks
-// nothing, as the fastest backends do not.
+// carries them out one after another on a thread of its own, each after a random delay. Transfers
+// that meet and differ fail on all ranks.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 
 #include "engine/communicator.h"
 #include "engine/host.h"
+#include "kit/describe.h"
 #include "kit/reduce.h"
 
 namespace engine::test {
@@ -76,6 +77,7 @@ struct HubSettings {
   int64_t max_delay_us = 0;
   uint32_t seed = 1;
   HubMatch match = HubMatch::kSequence;
+  bool compares_keys = true;     // of transfers that meet
   bool survives_losses = false;  // transfers are among the ranks that are left
   // A rank that has failed; called without a lock. May be empty.
   std::function<void(int rank, const Status& status)> on_failure;
@@ -205,7 +207,8 @@ class Hub {
       const int64_t delay = delay_us_(random_);
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
-      const Status status = Carry(rendezvous);
+      Status status = CheckIds(rendezvous);
+      if (status.ok()) status = Carry(rendezvous);
       for (const Pending& pending : rendezvous) pending.work->End(status);
       lock.lock();
       busy_ = false;
@@ -253,12 +256,24 @@ class Hub {
     if (settings_.on_failure) settings_.on_failure(rank, status);
   }
 
-  // What the first rank says is done for all: mixed-up transfers give wrong sums, as they would in
-  // the wild.
+  Status CheckIds(const Rendezvous& rendezvous) const {
+    const auto id_of = [this](const Pending& pending) {
+      kit::TransferId id = kit::IdOf(pending.transfer);
+      if (settings_.match == HubMatch::kKey) id.sequence = 0;  // the ranks' own
+      if (!settings_.compares_keys) id.key = 0;
+      return id;
+    };
+    const kit::TransferId first = id_of(rendezvous[0]);
+    for (const Pending& other : rendezvous) {
+      const kit::TransferId id = id_of(other);
+      if (!kit::Agree(first, id)) return kit::Disagreement(first, id, other.rank);
+    }
+    return {};
+  }
+
   static Status Carry(const Rendezvous& rendezvous) {
     const Transfer& first = rendezvous[0].transfer;
-    int64_t count = first.count;
-    for (const Pending& other : rendezvous) count = std::min(count, other.transfer.count);
+    const int64_t count = first.count;
     if (count == 0) return {};
     const size_t bytes = static_cast<size_t>(count) * SizeOf(first.dtype);
     switch (first.kind) {

@@ -51,9 +51,8 @@ class Simulation final : exec::StepLoop::Calls {
     result_.waited_ns.push_back(waited_ns_);
   }
 
-  int64_t Now() override { return now_ns_; }
-
   Status Run(const exec::Task& task) override {
+    loop_.Start(task.info.id, now_ns_);
     ENGINE_RETURN_IF_ERROR(PassTo(now_ns_ + compute_ns_[task.info.id]));
     loop_.Finish(task.info.id, now_ns_);
     ENGINE_RETURN_IF_ERROR(Pump());

@@ -81,9 +81,12 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
     ENGINE_ASSIGN_OR_RETURN(wire, exec::PlanWire(wire_, layout, world_size));
   }
   const exec::WireLayout* const travels = other_form ? &wire : nullptr;
+  const exec::ExecutorOptions run{.rank = {.rank = rank, .world_size = world_size},
+                                  .micro_batches = rank_.config().train.micro_batches,
+                                  .hook_names = rank_.HookNames()};
   plan.graph = exec::BuildTaskGraph(graph_, program_, memory_, layout,
-                                    {.hooks = hooks_,
-                                     .hook_names = rank_.HookNames(),
+                                    {.run = run,
+                                     .hooks = hooks_,
                                      .gate = optimizer_gate_,
                                      .chains = served    ? exec::ServedChains(layout, {})
                                                : sharded ? exec::ShardedChains(layout)
@@ -93,10 +96,7 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
                                      .alone = world_size == 1,
                                      .accelerator = on_accelerator,
                                      .asynchronous = served && asynchronous_,
-                                     .wire = travels,
-                                     .micro_batches = rank_.config().train.micro_batches,
-                                     .rank = rank,
-                                     .world_size = world_size});
+                                     .wire = travels});
   return plan;
 }
 

@@ -35,6 +35,7 @@ Action ExecutorModel::Watched::Next(Lane lane) noexcept {
 }
 
 void ExecutorModel::Start(uint32_t task) {
+  loop_->Start(task, 0);
   const uint32_t step = started_[task]++;
   running_.push_back(task);
   const Started started{step, task, step + 1 < steps_begun_ || scheduler_.backward_ended};
@@ -58,7 +59,6 @@ void ExecutorModel::StartTransfers() {
     const Result<uint32_t> next = loop_->NextTransfer();
     if (!next.ok()) problem_ = next.status().message();
     if (!next.ok() || *next == trace::kNoTask) return;
-    loop_->Start(*next, 0);
     Start(*next);
   }
 }
@@ -70,7 +70,6 @@ void ExecutorModel::FollowTickets() {
   while (next_ticket_ < std::min(known_tickets_, tickets.size())) {
     const uint32_t task = tickets[next_ticket_].task;
     if (!loop_->FollowTransfer(task)) return;
-    loop_->Start(task, 0);
     Start(task);
     ++next_ticket_;
   }

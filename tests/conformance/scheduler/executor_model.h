@@ -80,7 +80,6 @@ class ExecutorModel final : private exec::StepLoop::Calls {
   };
 
   // Whatever the loop calls gives it up for this turn.
-  int64_t Now() override { return 0; }
   Status Run(const exec::Task& task) override;
   Status Wait() override;
 
