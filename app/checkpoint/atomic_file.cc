@@ -33,7 +33,7 @@ void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
        it.increment(ignored)) {
     if (it->path().filename().native().compare(0, prefix.size(), prefix) != 0) continue;
     const char* path = it->path().c_str();
-    const base::UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    const kit::UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && IsNameOf(path, fd.get())) unlink(path);
   }
 }
@@ -41,8 +41,8 @@ void RemoveAbandoned(const std::string& folder, const std::string& prefix) {
 }  // namespace
 
 bool SyncFolder(const std::string& folder) {
-  const base::UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return fd.valid() && (fsync(fd.get()) == 0 || errno == EINVAL);
+  const kit::UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd && (fsync(fd.get()) == 0 || errno == EINVAL);
 }
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
@@ -67,8 +67,8 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) 
 // this ends.
 Status AtomicFile::Open() {
   for (;;) {
-    fd_.reset(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!fd_.valid()) return Error("create");
+    fd_ = kit::UniqueFd(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd_) return Error("create");
     int locked = flock(fd_.get(), LOCK_EX);
     while (locked != 0 && errno == EINTR) locked = flock(fd_.get(), LOCK_EX);
     struct stat info {};
@@ -78,7 +78,7 @@ Status AtomicFile::Open() {
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_.valid()) unlink(temporary_.c_str());
+  if (fd_) unlink(temporary_.c_str());
 }
 
 Status AtomicFile::Write(const void* data, size_t size_bytes) {
@@ -97,7 +97,7 @@ Status AtomicFile::Commit() {
   if (fsync(fd_.get()) != 0) return Error("fsync");
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return Error("rename");
   // From here on the temporary name is gone. An error of close after fsync has nothing to tell.
-  fd_.reset();
+  fd_.Close();
   if (!SyncFolder(folder_)) return Error("fsync the folder of");
   return {};
 }

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "core/base/unique_fd.h"
 #include "engine/status.h"
+#include "kit/unique_fd.h"
 
 namespace engine::checkpoint {
 
@@ -45,7 +45,7 @@ class AtomicFile {
   const std::string path_;
   const std::string folder_;
   const std::string temporary_;
-  base::UniqueFd fd_;
+  kit::UniqueFd fd_;
 };
 
 }  // namespace engine::checkpoint

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
+#include "app/checkpoint/sample_position.h"
 #include "core/exec/executor.h"
 #include "core/exec/model_memory.h"
-#include "core/train/run_length.h"
 #include "engine/status.h"
 
 namespace engine::checkpoint {
@@ -22,9 +22,9 @@ struct CheckpointInfo {
   // What a run that goes on from here is compared with, see PlanResume (app/checkpoint/resume.h).
   uint64_t seed = 0;
   int32_t world_size = 0;
-  int64_t global_batch = 0;        // 0: the file does not say; it cannot be continued
-  std::string data;                // DatasetInfo::digest of the training data
-  train::SamplePosition position;  // in the training data, after `step`
+  int64_t global_batch = 0;  // 0: the file does not say; it cannot be continued
+  std::string data;          // DatasetInfo::digest of the training data
+  SamplePosition position;   // in the training data, after `step`
 };
 
 // Writes every parameter and optimizer state; see WriteSafetensors for what a failure leaves

@@ -25,9 +25,8 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
                          "choose '%s' to continue it",
                          stored.optimizer.c_str(), run.optimizer.c_str(), stored.optimizer.c_str());
   }
-  return train::RunStart{
-      .step = stored.step,
-      .first_batch = train::BatchFrom(stored.position, samples, run.global_batch)};
+  return train::RunStart{.step = stored.step,
+                         .first_batch = BatchAt(stored.position, samples, run.global_batch)};
 }
 
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run) {

@@ -51,13 +51,19 @@ std::string Progress::StepLine(const train::StepReport& report) const {
       Duration(per_step * static_cast<double>(report.steps - report.step)));
 }
 
-Status Progress::OnStart(const train::StartReport& report) {
-  if (!prints_ || quiet_) return {};
-  Print("{} {}, {} parameters, {}: {} samples and {} held out, {} steps of {}, plugins {}\n",
-        report.ranks, report.ranks == 1 ? "rank" : "ranks", Grouped(report.parameters), report.data,
-        Grouped(report.samples), Grouped(report.held_out), Grouped(report.steps),
-        Grouped(report.global_batch), report.plugins);
-  return {};
+void Progress::PrintStart(const train::RunConfig& run, const RankInfo& rank,
+                          train::Trainer& trainer) const {
+  if (!prints_ || quiet_) return;
+  int64_t elements = 0;  // of frozen parameters too
+  for (const graph::Parameter& parameter : trainer.executor().memory().graph().parameters) {
+    if (!parameter.buffer) elements += parameter.shape.Count();
+  }
+  const int32_t ranks = rank.world_size;
+  const DatasetInfo data = trainer.data();
+  Print("{} {}, {} parameters, {}: {} samples and {} held out, {} steps of {}, plugins {}\n", ranks,
+        ranks == 1 ? "rank" : "ranks", Grouped(elements), data.name, Grouped(data.train_samples),
+        Grouped(data.held_out_samples), Grouped(trainer.steps()),
+        Grouped(run.train.GlobalBatch(ranks)), run.plugins.Names());
 }
 
 Status Progress::OnStep(const train::StepReport& report) {

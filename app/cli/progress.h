@@ -17,7 +17,8 @@ class Progress final : public run::RunObserver {
       : prints_(prints), quiet_(quiet), terminal_(terminal), metrics_(metrics) {}
   ~Progress() override { ClearLine(); }
 
-  Status OnStart(const train::StartReport& report) override;
+  // What is going to run. The trainer has been made.
+  void PrintStart(const train::RunConfig& run, const RankInfo& rank, train::Trainer& trainer) const;
   Status OnStep(const train::StepReport& report) override;
   Status OnEvaluation(const train::EvaluationReport& report) override;
   Status OnCheckpoint(int64_t step, const std::string& path) override;

@@ -79,6 +79,7 @@ Status TrainRank(const config::Config& config, const RunFlags& flags,
   };
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                           run::MakeTrainer(config, rank, progress, sink, flags.resume));
+  progress.PrintStart(config.run(), rank.info, *trainer);
   return run::RunTraining(config, rank, progress, *trainer);
 }
 

@@ -17,7 +17,7 @@
 #include "app/config/default_config.h"
 #include "app/launch/exit_code.h"
 #include "app/launch/member.h"
-#include "core/base/unique_fd.h"
+#include "kit/unique_fd.h"
 
 namespace engine::command {
 namespace {
@@ -113,8 +113,8 @@ Status PrepareFolder(const std::string& folder) {
   if (error) return refuse("make the folder", error.message().c_str());
   // Permission bits do not tell: of a read-only file system, or to root.
   std::string probe = folder + "/.engine-probe-XXXXXX";
-  const base::UniqueFd file(mkostemp(probe.data(), O_CLOEXEC));
-  if (!file.valid()) return refuse("write into", strerror(errno));
+  const kit::UniqueFd file(mkostemp(probe.data(), O_CLOEXEC));
+  if (!file) return refuse("write into", strerror(errno));
   unlink(probe.c_str());
   return {};
 }

@@ -86,28 +86,28 @@ bool SameUser(int fd) {
 }
 
 // One attempt; an invalid descriptor with errno set when it failed.
-base::UniqueFd TryConnect(const Address& address, int timeout_ms) {
-  base::UniqueFd fd(
+kit::UniqueFd TryConnect(const Address& address, int timeout_ms) {
+  kit::UniqueFd fd(
       socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return fd;
+  if (!fd) return fd;
   if (connect(fd.get(), Raw(address), address.size) != 0) {
-    if (errno != EINPROGRESS) return base::UniqueFd();
+    if (errno != EINPROGRESS) return kit::UniqueFd();
     pollfd entry{fd.get(), POLLOUT, 0};
     if (poll(&entry, 1, timeout_ms) <= 0) {
       errno = ETIMEDOUT;
-      return base::UniqueFd();
+      return kit::UniqueFd();
     }
     int error = 0;
     socklen_t size = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
       errno = error;
-      return base::UniqueFd();
+      return kit::UniqueFd();
     }
   }
   if (!SameUser(fd.get())) {
     errno = EACCES;
-    return base::UniqueFd();
+    return kit::UniqueFd();
   }
   if (address.storage.ss_family != AF_UNIX) TuneTcp(fd.get());
   return fd;
@@ -161,7 +161,7 @@ Result<bool> IsLoopback(const Endpoint& endpoint) {
   return true;
 }
 
-std::string PeerAddress(const base::UniqueFd& socket) {
+std::string PeerAddress(const kit::UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   char host[NI_MAXHOST], port[NI_MAXSERV];
@@ -175,18 +175,17 @@ std::string PeerAddress(const base::UniqueFd& socket) {
   return std::string(v6 ? "[" : "").append(host).append(v6 ? "]:" : ":").append(port);
 }
 
-Result<base::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {
+Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {
   ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
   int error = 0;
   for (const Address& address : addresses) {
-    base::UniqueFd fd(
+    kit::UniqueFd fd(
         socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int on = 1;
     if (address.storage.ss_family != AF_UNIX) {
       setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     }
-    if (fd.valid() && bind(fd.get(), Raw(address), address.size) == 0 &&
-        listen(fd.get(), kBacklog) == 0) {
+    if (fd && bind(fd.get(), Raw(address), address.size) == 0 && listen(fd.get(), kBacklog) == 0) {
       return fd;
     }
     error = errno;
@@ -201,18 +200,18 @@ Result<base::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& 
                        endpoint.text.c_str(), strerror(error), advice.c_str());
 }
 
-base::UniqueFd AcceptFrom(const base::UniqueFd& listener) {
+kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener) {
   for (;;) {
-    base::UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) return fd;
+    kit::UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) return fd;
     if (!SameUser(fd.get())) continue;
     TuneTcp(fd.get());  // refused by Unix sockets, which need none of it
     return fd;
   }
 }
 
-Result<base::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,
-                                 const base::AbortSignal& cancel, const EndpointLabels& labels) {
+Result<kit::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,
+                                const base::AbortSignal& cancel, const EndpointLabels& labels) {
   Status last;
   do {
     if (cancel.raised()) return cancel.reason();
@@ -221,8 +220,8 @@ Result<base::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadl
       last = addresses.status();
     } else {
       for (const Address& address : *addresses) {
-        base::UniqueFd fd = TryConnect(address, base::RemainingMs(deadline, kConnectAttemptMs));
-        if (fd.valid()) {
+        kit::UniqueFd fd = TryConnect(address, base::RemainingMs(deadline, kConnectAttemptMs));
+        if (fd) {
           fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
           return fd;
         }

@@ -6,8 +6,8 @@
 
 #include "core/base/deadline.h"
 #include "core/base/rank_context.h"
-#include "core/base/unique_fd.h"
 #include "engine/status.h"
+#include "kit/unique_fd.h"
 
 namespace engine::launch {
 
@@ -32,19 +32,18 @@ struct EndpointLabels {
 };
 
 // Binds the address that the host resolves to and no other interface. kRendezvous.
-Result<base::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
+Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
 
 // "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
-std::string PeerAddress(const base::UniqueFd& socket);
+std::string PeerAddress(const kit::UniqueFd& socket);
 
 // The next waiting connection, an invalid descriptor when there is none. A peer of another user
 // on a Unix socket is turned away.
-base::UniqueFd AcceptFrom(const base::UniqueFd& listener);
+kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener);
 
 // Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
 // that is raised.
-Result<base::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,
-                                 const base::AbortSignal& cancel,
-                                 const EndpointLabels& labels = {});
+Result<kit::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,
+                                const base::AbortSignal& cancel, const EndpointLabels& labels = {});
 
 }  // namespace engine::launch

@@ -26,7 +26,7 @@ namespace {
 class ServerThread {
  public:
   ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerListener listener,
-               base::UniqueFd own_rank);
+               kit::UniqueFd own_rank);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
   }
@@ -45,7 +45,7 @@ class ServerThread {
 };
 
 ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
-                           ServerListener listener, base::UniqueFd own_rank)
+                           ServerListener listener, kit::UniqueFd own_rank)
     : options_(options),
       supervisor_(
           {.shape = {plan.info.world_size, plan.info.servers,
@@ -121,8 +121,8 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
-  base::UniqueFd own(pair[0]);
-  ServerThread server(plan, options, std::move(*listener), base::UniqueFd(pair[1]));
+  kit::UniqueFd own(pair[0]);
+  ServerThread server(plan, options, std::move(*listener), kit::UniqueFd(pair[1]));
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   // Its own server tells it when the rendezvous fails.
   (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kRendezvousGraceMs,
@@ -137,7 +137,7 @@ LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options
                             const RankBody& body) {
   const bool server = plan.info.is_server != 0;
   const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
-  Result<base::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
+  Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
   if (!socket.ok()) {
     return Failed(server ? socket.status() : socket.status().WithRank(plan.info.rank));
   }

@@ -29,7 +29,7 @@ inline LaunchOutcome Failed(const Status& status) {
 
 // Where servers from elsewhere join a run.
 struct ServerListener {
-  base::UniqueFd socket;
+  kit::UniqueFd socket;
   std::optional<ServerKey> key;  // that they must know
   bool loopback = false;         // only this host can reach it
 };

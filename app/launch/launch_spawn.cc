@@ -46,7 +46,7 @@ class SpawnedRun {
  private:
   struct Child {
     pid_t pid = -1;
-    base::UniqueFd pidfd;
+    kit::UniqueFd pidfd;
     bool ended = true;    // or not started
     int wait_status = 0;  // once ended
     int incarnation = 0;
@@ -58,7 +58,7 @@ class SpawnedRun {
   Supervisor::Settings MakeSettings(const LaunchPlan& plan);
   Status Start();
   Status StartMember(int member);
-  [[noreturn]] void BeMember(int member, base::UniqueFd socket, pid_t parent);
+  [[noreturn]] void BeMember(int member, kit::UniqueFd socket, pid_t parent);
   void Step();
   void HandleSignals();
   std::string Replace(int rank);
@@ -132,25 +132,25 @@ Status SpawnedRun::StartMember(int member) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     return failed("socketpair", kRaiseFiles);
   }
-  base::UniqueFd ours(pair[0]), theirs(pair[1]);
+  kit::UniqueFd ours(pair[0]), theirs(pair[1]);
   std::fflush(nullptr);  // what is buffered must not be written once per process
   pid_t parent = getpid();
   pid_t pid = fork();
   if (pid < 0) return failed("fork", "raise the limit of processes (ulimit -u)");
   if (pid == 0) {
-    ours.reset();
+    ours.Close();
     BeMember(member, std::move(theirs), parent);
   }
   Child& started = child(member);
   started = Child{.pid = pid, .ended = false, .incarnation = started.incarnation};
   supervisor_.server().Adopt(std::move(ours));
   // glibc 2.36 declares pidfd_open without C linkage.
-  started.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!started.pidfd.valid()) return failed("pidfd_open", kRaiseFiles);
+  started.pidfd = kit::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!started.pidfd) return failed("pidfd_open", kRaiseFiles);
   return {};
 }
 
-void SpawnedRun::BeMember(int member, base::UniqueFd socket, pid_t parent) {
+void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(ExitCode(StatusCode::kPeerLost));  // it died before the prctl
   RankInfo info = LocalInfo(shape_, member);
@@ -255,10 +255,10 @@ void SpawnedRun::HandleLost() {
 bool SpawnedRun::Collect(Child& child, int timeout_ms) {
   if (child.ended) return true;
   pollfd entry{child.pidfd.get(), POLLIN, 0};
-  if (child.pidfd.valid() && poll(&entry, 1, timeout_ms) <= 0) return false;
+  if (child.pidfd && poll(&entry, 1, timeout_ms) <= 0) return false;
   pid_t pid = waitpid(child.pid, &child.wait_status, WNOHANG);
   child.ended = pid == child.pid || (pid < 0 && errno == ECHILD);
-  if (child.ended) child.pidfd.reset();
+  if (child.ended) child.pidfd.Close();
   return child.ended;
 }
 

@@ -68,7 +68,7 @@ class ThreadedRun {
 
 // Runs on the thread of the member, which may outlive the run when it hangs: it shares nothing with
 // it but the connection.
-void RunMember(const RankInfo& info, base::UniqueFd socket, int64_t join_timeout_ms,
+void RunMember(const RankInfo& info, kit::UniqueFd socket, int64_t join_timeout_ms,
                const RankBody& body, std::atomic<bool>& failed_to_join) {
   const std::string name = (info.is_server != 0 ? "server" : "rank") + std::to_string(info.rank);
   pthread_setname_np(pthread_self(), name.c_str());
@@ -92,8 +92,8 @@ Status ThreadedRun::StartMember(int member) {
   };
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failed(strerror(errno));
-  const auto theirs = std::make_shared<base::UniqueFd>(pair[1]);
-  supervisor_.server().Adopt(base::UniqueFd(pair[0]));
+  const auto theirs = std::make_shared<kit::UniqueFd>(pair[1]);
+  supervisor_.server().Adopt(kit::UniqueFd(pair[0]));
   Thread& started = threads_.emplace_back();
   try {
     started.thread =

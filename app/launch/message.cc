@@ -19,9 +19,8 @@ uint32_t GetU32(const char* data) {
 }  // namespace
 
 std::string Encode(const Message& message) {
-  ENGINE_CHECK(
-      message.key.size() <= base::kMaxKeyBytes && message.value.size() <= base::kMaxValueBytes,
-      "key of %zu and value of %zu bytes", message.key.size(), message.value.size());
+  ENGINE_CHECK(message.key.size() <= kMaxKeyBytes && message.value.size() <= kMaxValueBytes,
+               "key of %zu and value of %zu bytes", message.key.size(), message.value.size());
   size_t size = kFixedBytes + message.key.size() + message.value.size();
   std::string out;
   out.reserve(kSizeBytes + size);
@@ -40,7 +39,7 @@ Message EncodeStatus(MessageKind kind, const Status& status) {
   return {.kind = kind,
           .rank = status.rank(),
           .number = static_cast<int32_t>(status.code()),
-          .value = std::string(status.message()).substr(0, base::kMaxKeyBytes)};
+          .value = std::string(status.message()).substr(0, kMaxKeyBytes)};
 }
 
 Status DecodeStatus(const Message& message) {
@@ -63,7 +62,7 @@ Result<bool> MessageReader::Next(Message* out) {
   if (available < kSizeBytes) return false;
   const char* frame = buffer_.data() + begin_;
   size_t size = GetU32(frame);
-  if (size < kFixedBytes || size > kFixedBytes + base::kMaxKeyBytes + max_value_bytes_) {
+  if (size < kFixedBytes || size > kFixedBytes + kMaxKeyBytes + max_value_bytes_) {
     return Status::Error(StatusCode::kBadData, "a frame of %zu bytes", size);
   }
   if (available < kSizeBytes + kFixedBytes) return false;
@@ -74,7 +73,7 @@ Result<bool> MessageReader::Next(Message* out) {
     return Status::Error(StatusCode::kBadData, "a message of unknown kind %u", kind);
   }
   size_t key_size = GetU32(body + 13);
-  if (key_size > base::kMaxKeyBytes || key_size > size - kFixedBytes ||
+  if (key_size > kMaxKeyBytes || key_size > size - kFixedBytes ||
       size - kFixedBytes - key_size > max_value_bytes_) {
     return Status::Error(StatusCode::kBadData, "a key of %zu bytes in a frame of %zu", key_size,
                          size);

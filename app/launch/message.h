@@ -20,12 +20,13 @@
 #include <cstdint>
 #include <string>
 
-#include "core/base/store.h"
 #include "engine/status.h"
 
 namespace engine::launch {
 
 inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kMaxKeyBytes = 4096;
+inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 enum class MessageKind : uint8_t {
   // member -> store: id = version, rank = the member, number = world size or, of a server, 0 for
   // "unknown", key = job or, of a server, nothing
@@ -79,7 +80,7 @@ class MessageReader {
  private:
   std::string buffer_;
   size_t begin_ = 0;  // of the bytes in buffer_ that are not consumed
-  uint32_t max_value_bytes_ = base::kMaxValueBytes;
+  uint32_t max_value_bytes_ = kMaxValueBytes;
 };
 
 }  // namespace engine::launch

@@ -21,7 +21,7 @@ RankProcess::RankProcess(const RankInfo& info, const StopSignals& signals, Secon
   signal_thread_.emplace(signals, [this](int signal) { OnSignal(signal); });
 }
 
-Status RankProcess::Run(base::UniqueFd socket, const StoreClient::Identity& identity,
+Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& identity,
                         int64_t join_timeout_ms, const RankBody& body) {
   base::TimePoint deadline = base::DeadlineIn(join_timeout_ms);
   auto client =

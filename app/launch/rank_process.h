@@ -35,7 +35,7 @@ class RankProcess {
 
   // Joins over `socket`, runs the body, reports how it ended. The store says how many ranks and
   // servers there are, and whether they are on one host. Call once.
-  Status Run(base::UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
+  Status Run(kit::UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
              const RankBody& body);
 
   // The cause of the end of the run as the server knows it; OK if it gave none.

@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "core/base/unique_fd.h"
+#include "kit/unique_fd.h"
 
 namespace engine::launch {
 namespace {
@@ -23,7 +23,7 @@ Status InitializeSodium() {
   return Status::Error(StatusCode::kInternal, "libsodium cannot be initialized");
 }
 
-Status CheckOwner(const base::UniqueFd& fd, const std::string& path) {
+Status CheckOwner(const kit::UniqueFd& fd, const std::string& path) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) {
     return Failure(StatusCode::kMissingInput, path, strerror(errno));
@@ -38,9 +38,9 @@ Status CheckOwner(const base::UniqueFd& fd, const std::string& path) {
 
 // Writes `text` into a new file; another process that makes it at the same time wins.
 Status Create(const std::string& path, std::string_view text) {
-  base::UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd.valid() && errno == EEXIST) return {};
-  if (!fd.valid()) return Failure(StatusCode::kStorage, path, strerror(errno));
+  kit::UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd && errno == EEXIST) return {};
+  if (!fd) return Failure(StatusCode::kStorage, path, strerror(errno));
   const ssize_t size = write(fd.get(), text.data(), text.size());
   if (size == static_cast<ssize_t>(text.size()) && fsync(fd.get()) == 0) return {};
   const int error = size < 0 ? errno : ENOSPC;
@@ -56,8 +56,8 @@ ServerKey::~ServerKey() {
 
 Result<ServerKey> ServerKey::Load(const std::string& path) {
   ENGINE_RETURN_IF_ERROR(InitializeSodium());
-  base::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return Failure(StatusCode::kMissingInput, path, strerror(errno));
+  kit::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return Failure(StatusCode::kMissingInput, path, strerror(errno));
   ENGINE_RETURN_IF_ERROR(CheckOwner(fd, path));
   char text[2 * kBytes + 2];  // one newline, and one byte that must not be there
   const ssize_t size = read(fd.get(), text, sizeof(text));

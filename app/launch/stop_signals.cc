@@ -20,8 +20,8 @@ StopSignals::StopSignals() {
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&wanted, signal);
   }
-  fd_.reset(signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
-  if (!fd_.valid()) throw std::system_error(errno, std::generic_category(), "signalfd");
+  fd_ = kit::UniqueFd(signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_) throw std::system_error(errno, std::generic_category(), "signalfd");
   pthread_sigmask(SIG_BLOCK, &wanted, &previous_mask_);
 }
 
@@ -48,7 +48,7 @@ void StopSignals::Die(int signal) const {
 
 SignalThread::SignalThread(const StopSignals& signals, std::function<void(int)> on_signal)
     : quit_(eventfd(0, EFD_CLOEXEC)) {
-  if (!quit_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (!quit_) throw std::system_error(errno, std::generic_category(), "eventfd");
   thread_ = std::thread([this, &signals, callback = std::move(on_signal)] {
     pthread_setname_np(pthread_self(), "signals");
     pollfd fds[] = {{signals.fd(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};

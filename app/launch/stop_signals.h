@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-#include "core/base/unique_fd.h"
+#include "kit/unique_fd.h"
 
 namespace engine::launch {
 
@@ -29,7 +29,7 @@ class StopSignals {
 
  private:
   sigset_t previous_mask_;
-  base::UniqueFd fd_;
+  kit::UniqueFd fd_;
 };
 
 // Calls `on_signal` for each signal, from a thread of its own. Throws std::system_error when there
@@ -40,7 +40,7 @@ class SignalThread {
   ~SignalThread();
 
  private:
-  base::UniqueFd quit_;
+  kit::UniqueFd quit_;
   std::thread thread_;
 };
 

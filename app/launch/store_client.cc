@@ -26,9 +26,16 @@ bool Plausible(const RunShape& shape) {
          shape.servers <= kMost;
 }
 
+Status CheckSizes(std::string_view key, std::string_view value) {
+  if (key.size() <= kMaxKeyBytes && value.size() <= kMaxValueBytes) return {};
+  return Status::Error(StatusCode::kInvalidArgument,
+                       "a store key of %zu bytes with a value of %zu; the limits are %u and %u",
+                       key.size(), value.size(), kMaxKeyBytes, kMaxValueBytes);
+}
+
 }  // namespace
 
-StoreClient::StoreClient(base::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
+StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
                          std::function<void(int, bool)> on_stop)
     : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
@@ -37,7 +44,7 @@ StoreClient::StoreClient(base::UniqueFd socket, const Identity& identity, base::
               .id = kProtocolVersion,
               .rank = identity_.member,
               .number = identity_.world_size,
-              .key = identity_.job.substr(0, base::kMaxKeyBytes)},
+              .key = identity_.job.substr(0, kMaxKeyBytes)},
              base::DeadlineIn(kReportTimeoutMs));
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
@@ -106,7 +113,7 @@ Result<bool> StoreClient::Has(std::string_view key) {
 }
 
 Status StoreClient::Post(std::string_view text) {
-  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes({}, text));
+  ENGINE_RETURN_IF_ERROR(CheckSizes({}, text));
   if (abort_.raised()) return abort_.reason();
   return Send({.kind = MessageKind::kPost, .value = std::string(text)},
               base::DeadlineIn(kReplyTimeoutMs));
@@ -118,7 +125,7 @@ void StoreClient::Listen(std::function<void(std::string_view)> listener) {
 
 Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
                                      int64_t timeout_ms) {
-  ENGINE_RETURN_IF_ERROR(base::CheckStoreSizes(key, value));
+  ENGINE_RETURN_IF_ERROR(CheckSizes(key, value));
   base::TimePoint deadline = base::DeadlineIn(timeout_ms);
   Message request{.kind = kind, .key = std::string(key), .value = std::string(value)};
   {

@@ -18,7 +18,7 @@
 #include "core/base/deadline.h"
 #include "core/base/rank_context.h"
 #include "core/base/store.h"
-#include "core/base/unique_fd.h"
+#include "kit/unique_fd.h"
 
 namespace engine::launch {
 
@@ -39,7 +39,7 @@ class StoreClient final : public base::Store {
   // client; on_stop is called from the reader thread with the signal by which the user asked to
   // stop, and whether the run has started. When `abort` is raised by this member itself, the server
   // is told at once.
-  StoreClient(base::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
+  StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
               std::function<void(int signal, bool started)> on_stop);
   ~StoreClient() override;
 
@@ -83,7 +83,7 @@ class StoreClient final : public base::Store {
   void Aborted(const Status& cause);
   void ConnectionLost();
 
-  const base::UniqueFd socket_;
+  const kit::UniqueFd socket_;
   const Identity identity_;
   base::AbortSignal& abort_;
   const std::function<void(int, bool)> on_stop_;

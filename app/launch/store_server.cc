@@ -27,7 +27,7 @@ Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string val
 
 }  // namespace
 
-StoreServer::Connection& StoreServer::Add(base::UniqueFd socket, int64_t hello_timeout_ms) {
+StoreServer::Connection& StoreServer::Add(kit::UniqueFd socket, int64_t hello_timeout_ms) {
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
@@ -45,7 +45,7 @@ bool StoreServer::Full() const {
 
 void StoreServer::AddPollFds(std::vector<pollfd>* out) const {
   // While nobody more is accepted, those who wait must not wake the owner again and again.
-  if (listener_.valid() && !Full()) out->push_back({listener_.get(), POLLIN, 0});
+  if (listener_ && !Full()) out->push_back({listener_.get(), POLLIN, 0});
   for (const auto& connection : connections_) {
     short events = POLLIN;
     if (!connection->out.empty()) events |= POLLOUT;
@@ -54,7 +54,7 @@ void StoreServer::AddPollFds(std::vector<pollfd>* out) const {
 }
 
 void StoreServer::Handle() {
-  if (listener_.valid()) Accept();
+  if (listener_) Accept();
   for (auto& connection : connections_) Read(*connection);
   for (auto& connection : connections_) Write(*connection);
   Reap();
@@ -91,15 +91,15 @@ void StoreServer::Flush(int64_t timeout_ms) {
 }
 
 void StoreServer::CloseAll() {
-  listener_.reset();
+  listener_.Close();
   waiters_.clear();
   connections_.clear();
 }
 
 void StoreServer::Accept() {
   while (!Full()) {
-    base::UniqueFd socket = AcceptFrom(listener_);
-    if (!socket.valid()) return;
+    kit::UniqueFd socket = AcceptFrom(listener_);
+    if (!socket) return;
     std::string address = PeerAddress(socket);
     Add(std::move(socket), kHelloTimeoutMs).address = std::move(address);
   }
@@ -231,7 +231,7 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
   const Status status = observer_.OnHello(hello, connection.adopted);
   if (!status.ok()) return Refuse(connection, status.message());
   connection.member = hello.rank;
-  connection.reader.set_max_value_bytes(base::kMaxValueBytes);
+  connection.reader.set_max_value_bytes(kMaxValueBytes);
   if (abort_) Send(connection, *abort_);
   observer_.OnJoined(connection.member);
 }

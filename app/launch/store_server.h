@@ -14,8 +14,8 @@
 #include "app/launch/message.h"
 #include "app/launch/server_key.h"
 #include "core/base/deadline.h"
-#include "core/base/unique_fd.h"
 #include "engine/status.h"
+#include "kit/unique_fd.h"
 
 namespace engine::launch {
 
@@ -45,11 +45,11 @@ class StoreServer {
   explicit StoreServer(Observer& observer) : observer_(observer) {}
 
   // A listening socket whose connections are served from now on.
-  void Listen(base::UniqueFd listener) { listener_ = std::move(listener); }
+  void Listen(kit::UniqueFd listener) { listener_ = std::move(listener); }
   // Servers that come through the listener must prove that they know `key`.
   void RequireProof(ServerKey key) { key_ = std::move(key); }
   // A connection that exists already (one end of a socket pair).
-  void Adopt(base::UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
+  void Adopt(kit::UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
 
   void AddPollFds(std::vector<pollfd>* out) const;
   // Accepts, reads, answers and writes whatever can be done now.
@@ -74,7 +74,7 @@ class StoreServer {
 
  private:
   struct Connection {
-    base::UniqueFd socket;
+    kit::UniqueFd socket;
     MessageReader reader;
     std::string out;
     size_t out_begin = 0;
@@ -97,7 +97,7 @@ class StoreServer {
 
   void Accept();
   bool Full() const;  // of pending connections
-  Connection& Add(base::UniqueFd socket, int64_t hello_timeout_ms);
+  Connection& Add(kit::UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
   void Write(Connection& connection);
   void End(Connection& connection);  // it can neither be read nor written any more
@@ -113,7 +113,7 @@ class StoreServer {
   static void Send(Connection& connection, const Message& message);
 
   Observer& observer_;
-  base::UniqueFd listener_;
+  kit::UniqueFd listener_;
   std::optional<ServerKey> key_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<std::string, std::string> values_;

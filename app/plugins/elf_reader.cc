@@ -44,9 +44,9 @@ Status Truncated() {
 
 Result<ElfFile> ElfFile::Open(const std::string& path) {
   // Without O_NONBLOCK the open of a named pipe would wait for a writer.
-  base::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  kit::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
-  if (!file.valid() || fstat(file.get(), &info) != 0) {
+  if (!file || fstat(file.get(), &info) != 0) {
     return Status::Error(kPlugin, "the file cannot be read: %s", strerror(errno));
   }
   if (!S_ISREG(info.st_mode)) return Status::Error(kPlugin, "this is not a regular file");

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/unique_fd.h"
 #include "engine/status.h"
+#include "kit/unique_fd.h"
 
 namespace engine::plugins {
 
@@ -37,14 +37,14 @@ class ElfFile {
   Result<std::vector<std::byte>> Content(const ElfSymbol& symbol) const;
 
  private:
-  ElfFile(base::UniqueFd file, uint64_t size) : file_(std::move(file)), size_(size) {}
+  ElfFile(kit::UniqueFd file, uint64_t size) : file_(std::move(file)), size_(size) {}
 
   Status ReadHeaders();
   // `count` of T at `offset` of the file.
   template <typename T>
   Result<std::vector<T>> Read(uint64_t offset, uint64_t count) const;
 
-  base::UniqueFd file_;
+  kit::UniqueFd file_;
   uint64_t size_;
   std::vector<Elf64_Shdr> sections_;
 };

@@ -27,7 +27,7 @@ checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo
           .world_size = rank.world_size,
           .global_batch = now.global_batch,
           .data = now.data,
-          .position = now.position};
+          .position = checkpoint::PositionOf(now.batch, now.samples, now.global_batch)};
 }
 
 // Every rank reads the file, and all have it open before rank 0 may replace it by its own.

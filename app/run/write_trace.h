@@ -7,8 +7,8 @@
 #include <string>
 
 #include "core/base/rank_context.h"
-#include "core/trace/timeline.h"
 #include "engine/status.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine::run {
 

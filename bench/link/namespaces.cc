@@ -133,7 +133,7 @@ Status Namespaces::SetHostNames(size_t index, const std::string& lines) {
 }
 
 Namespaces::~Namespaces() {
-  guard_input_.reset();
+  guard_input_.Close();
   WaitForGuard();
   // Only when somebody killed the guard is anything left.
   for (const std::string& name : names_) {
@@ -146,8 +146,8 @@ Status Namespaces::StartGuard() {
   if (pipe2(fds, O_CLOEXEC) != 0) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot make a pipe: %s", strerror(errno));
   }
-  base::UniqueFd read_end(fds[0]);
-  guard_input_.reset(fds[1]);
+  kit::UniqueFd read_end(fds[0]);
+  guard_input_ = kit::UniqueFd(fds[1]);
   const std::vector<std::string> command = ShellCommand(std::string(kGuard) + kRemove, ip_, names_);
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

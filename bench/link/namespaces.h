@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/unique_fd.h"
 #include "engine/status.h"
+#include "kit/unique_fd.h"
 
 namespace engine::bench {
 
@@ -45,7 +45,7 @@ class Namespaces {
   const std::vector<std::string> names_;
   // The guard removes everything when the other end of its standard input is closed: by us, or by
   // the kernel when we end.
-  base::UniqueFd guard_input_;
+  kit::UniqueFd guard_input_;
   pid_t guard_ = -1;
 };
 

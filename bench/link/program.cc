@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "bench/process/process_group.h"
-#include "core/base/unique_fd.h"
+#include "kit/unique_fd.h"
 
 namespace engine::bench {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 // A file in memory, so that a program may write as much as it likes before anybody reads.
 class MemoryFile {
  public:
-  bool valid() const { return fd_.valid(); }
+  bool valid() const { return fd_.get() >= 0; }
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }
   bool Write(const std::string& text) const {
     return write(fd_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -30,7 +30,7 @@ class MemoryFile {
   }
 
  private:
-  const base::UniqueFd fd_{memfd_create("engine_bench", MFD_CLOEXEC)};
+  const kit::UniqueFd fd_{memfd_create("engine_bench", MFD_CLOEXEC)};
 };
 
 }  // namespace

@@ -44,17 +44,17 @@ class Child {
   void Kill();
 
  private:
-  Child(pid_t pid, base::UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+  Child(pid_t pid, kit::UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
   void SetEnd(int wait_status);
 
   pid_t pid_;
-  base::UniqueFd pidfd_;  // moved from: no child
+  kit::UniqueFd pidfd_;  // moved from: no child
   std::optional<ProcessEnd> end_;
 };
 
 // In the child. What fails is written to `failure`, which ends silently when the program starts.
 [[noreturn]] void Exec(const std::vector<char*>& argv, const std::vector<char*>& envp,
-                       const base::UniqueFd (&streams)[3], int failure, pid_t parent) {
+                       const kit::UniqueFd (&streams)[3], int failure, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -75,11 +75,11 @@ Result<Child> Child::Start(const Command& command) {
   const std::vector<char*> argv = Pointers(arguments), envp = Pointers(variables);
   const std::string files[] = {command.input, command.output,
                                command.errors.empty() ? command.output : command.errors};
-  base::UniqueFd streams[3];
+  kit::UniqueFd streams[3];
   for (int i = 0; i < 3; ++i) {
     const int how = i == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_APPEND;
-    streams[i].reset(open(files[i].c_str(), how | O_CLOEXEC, 0644));
-    if (streams[i].valid()) continue;
+    streams[i] = kit::UniqueFd(open(files[i].c_str(), how | O_CLOEXEC, 0644));
+    if (streams[i]) continue;
     return Status::Error(StatusCode::kStorage, "cannot open %s: %s", files[i].c_str(),
                          strerror(errno));
   }
@@ -87,21 +87,21 @@ Result<Child> Child::Start(const Command& command) {
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return Status::Error(StatusCode::kResourceExhausted, "pipe: %s", strerror(errno));
   }
-  base::UniqueFd failure(ends[0]), failure_in_child(ends[1]);
+  kit::UniqueFd failure(ends[0]), failure_in_child(ends[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return Status::Error(StatusCode::kResourceExhausted, "fork: %s", strerror(errno));
   if (pid == 0) Exec(argv, envp, streams, failure_in_child.get(), parent);
   setpgid(pid, pid);  // in both, so that it holds for whoever is first
-  failure_in_child.reset();
+  failure_in_child.Close();
   // glibc 2.36 declares pidfd_open without C linkage.
-  Child child(pid, base::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
+  Child child(pid, kit::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
   int error = 0;
   if (read(failure.get(), &error, sizeof(error)) == sizeof(error)) {
     return Status::Error(StatusCode::kMissingInput, "cannot start %s: %s", argv[0],
                          strerror(error));
   }
-  if (!child.pidfd_.valid()) {
+  if (!child.pidfd_) {
     kill(-pid, SIGKILL);
     waitpid(pid, nullptr, 0);
     return Status::Error(StatusCode::kResourceExhausted, "pidfd_open: %s", strerror(errno));
@@ -122,7 +122,7 @@ bool Child::Collect() {
 }
 
 void Child::Kill() {
-  if (!pidfd_.valid() || Collect()) return;
+  if (!pidfd_ || Collect()) return;
   kill(-pid_, SIGKILL);
   int wait_status = 0;
   if (waitpid(pid_, &wait_status, 0) == pid_) SetEnd(wait_status);

@@ -9,7 +9,7 @@
 #include "bench/process/process_group.h"
 #include "bench/training/order.h"
 #include "bench/training/result.h"
-#include "core/trace/timeline.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine::bench {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/trace/timeline.h"
 #include "engine/status.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine::bench {
 

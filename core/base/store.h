@@ -28,11 +28,11 @@ class Store {
   virtual void Listen(std::function<void(std::string_view)> listener) = 0;
 };
 
-inline constexpr uint32_t kMaxKeyBytes = 4096;
-inline constexpr uint32_t kMaxValueBytes = 64u << 20;
-
-// The errors that every store gives alike.
-Status CheckStoreSizes(std::string_view key, std::string_view value);
-Status StoreTimeout(std::string_view key, int64_t timeout_ms);
+// What every store says of a key that nobody has set.
+inline Status StoreTimeout(std::string_view key, int64_t timeout_ms) {
+  return Status::Error(StatusCode::kTimeout, "no rank set '%.*s' in the store within %lld ms",
+                       static_cast<int>(key.size()), key.data(),
+                       static_cast<long long>(timeout_ms));
+}
 
 }  // namespace engine::base

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/hash.h"
+#include "engine/dataset.h"
 
 namespace engine::exec {
 namespace {
@@ -21,7 +22,7 @@ constexpr int64_t kSetupTimeoutMs = 60000;
 
 // In (0, 1], from the upper 53 bits.
 double Uniform(uint64_t key, uint64_t counter) {
-  return (static_cast<double>(base::Mix(key ^ base::Mix(counter)) >> 11) + 1) * 0x1p-53;
+  return (static_cast<double>(MixBits(key ^ MixBits(counter)) >> 11) + 1) * 0x1p-53;
 }
 
 // Random numbers are a function of a key and a counter, not the state of a generator: a parameter
@@ -238,10 +239,6 @@ TensorView ModelMemory::parameter(int32_t index) const {
   return {.data = parameters_.f32() + layout_.offset[index],
           .shape = graph_.parameters[index].shape,
           .dtype = DType::kFloat32};
-}
-
-TensorView ModelMemory::logits() const {
-  return calls_.ViewOfValue(graph_.logits);
 }
 
 Result<TensorView> ModelMemory::output(const std::string& name) const {

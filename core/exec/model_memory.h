@@ -77,7 +77,8 @@ class ModelMemory {
     return copies_.data() == nullptr ? nullptr : copies_.bytes() + 2 * offset;
   }
   StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
-  TensorView logits() const;  // of the last forward pass: (samples, ..., classes)
+  // Of the last forward pass: (samples, ..., classes).
+  TensorView logits() const { return calls_.ViewOfValue(graph_.logits); }
   // Another output of the model. kConfig when it has none of this name.
   Result<TensorView> output(const std::string& name) const;
 

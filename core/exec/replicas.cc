@@ -13,15 +13,10 @@
 
 #include "core/base/clock.h"
 #include "core/base/hash.h"
+#include "core/exec/step_runner.h"
 #include "engine/ext/accelerator.h"
 
 namespace engine::exec {
-namespace {
-
-// Beyond the deadline of a transfer, for a communicator that does not keep it.
-constexpr int64_t kGraceMs = 5000;
-
-}  // namespace
 
 bool CommunicatorReplicas::CanGather(const CommunicatorTraits& traits) {
   return (traits.kinds & Bit(TransferKind::kAllGather)) != 0 &&

@@ -20,11 +20,11 @@ namespace engine::exec {
 namespace {
 
 constexpr int32_t kValues = -1;  // ParameterClient::Store: the parameters, no state of them
-constexpr const char* kOnRanks = "let the ranks update (its option update), or drop it";
 
 // 0: its elements travel all together.
-int64_t RowOf(const BucketLayout& bucket, const std::vector<int64_t>& row_elements) {
-  return row_elements.empty() ? 0 : row_elements[bucket.spans[0].parameter];
+int64_t RowOf(const FlatLayout& layout, const BucketLayout& bucket,
+              const std::vector<int64_t>& row_elements) {
+  return row_elements.empty() ? 0 : row_elements[layout.parameters[bucket.spans[0].parameter]];
 }
 
 }  // namespace
@@ -32,10 +32,9 @@ int64_t RowOf(const BucketLayout& bucket, const std::vector<int64_t>& row_elemen
 // One that its layer calls so, whose rows the batch itself picks, and which nothing else uses.
 std::vector<int64_t> RowElements(const graph::Graph& graph) {
   std::vector<int64_t> elements(graph.parameters.size());
-  bool any = false;
+  const bool picks = graph.values[graph.input].spec.dtype == DType::kInt32;
   for (size_t i = 0; i < elements.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
-    const bool picks = graph.values[graph.input].spec.dtype == DType::kInt32;
     if (!picks || !parameter.row_table || parameter.shape.ndim != 2) continue;
     int64_t uses = 0;
     bool by_batch = false;
@@ -44,11 +43,9 @@ std::vector<int64_t> RowElements(const graph::Graph& graph) {
       uses += here;
       by_batch = by_batch || (here > 0 && node.inputs[0] == graph.input);
     }
-    if (uses != 1 || !by_batch) continue;
-    elements[i] = parameter.shape[1];
-    any = true;
+    if (uses == 1 && by_batch) elements[i] = parameter.shape[1];
   }
-  return any ? elements : std::vector<int64_t>();
+  return elements;
 }
 
 Status CheckHasRowTables(const graph::Graph& graph) {
@@ -66,20 +63,12 @@ std::vector<BucketChain> ServedChains(const FlatLayout& layout,
                                       const std::vector<int64_t>& row_elements) {
   std::vector<BucketChain> chains;
   for (const BucketLayout& bucket : layout.buckets) {
-    const bool table = RowOf(bucket, row_elements) > 0;
+    const bool table = RowOf(layout, bucket, row_elements) > 0;
     chains.push_back({.gradients = {{TransferKind::kPush, "push "}},
                       .parameters = {{TransferKind::kPull, table ? "pull rows of " : "pull "}},
                       .opens_step = table});
   }
   return chains;
-}
-
-std::unique_ptr<UpdateStrategy> ServedUpdates::Make(plugin::PluginSet& plugins,
-                                                    const ExecutorOptions& options) {
-  auto* const client =
-      static_cast<ParameterClient*>(plugins.communicator->Query(kParameterClientId));
-  if (client == nullptr) return nullptr;
-  return std::unique_ptr<UpdateStrategy>(new ServedUpdates(plugins, options, *client));
 }
 
 Status ServedUpdates::Refuse(const std::string& what, const char* advice) const {
@@ -96,7 +85,7 @@ Status ServedUpdates::Check(const graph::Graph& graph, const graph::Program& pro
     return Refuse("hook '" + options_.hook_names[i] +
                       (stage == HookStage::kWire ? "' sends gradients in another form than float32"
                                                  : "' works on the sums of gradients"),
-                  kOnRanks);
+                  "let the ranks update (its option update), or drop it");
   }
   if (optimizer_.gate != UpdateGate::kSpan) {
     return Refuse("optimizer '" + options_.optimizer_name + "' cannot update a part of a parameter",
@@ -121,10 +110,9 @@ void ServedUpdates::DescribeModel(const graph::Graph& graph, std::span<Parameter
                                   ModelInfo* model) {
   model->served = 1;
   if (!options_.sparse_pull) return;
-  const std::vector<int64_t> elements = RowElements(graph);
-  for (size_t i = 0; i < parameters.size() && !elements.empty(); ++i) {
-    row_elements_.push_back(elements[parameters[i].id]);
-    parameters[i].alone = row_elements_[i] > 0 ? 1 : 0;
+  row_elements_ = RowElements(graph);
+  for (ParameterInfo& parameter : parameters) {
+    parameter.alone = row_elements_[parameter.id] > 0 ? 1 : 0;
   }
 }
 
@@ -137,8 +125,9 @@ void ServedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* op
 
 Status ServedUpdates::Prepare(ModelMemory& memory) {
   memory_ = &memory;
-  for (const BucketLayout& bucket : memory.layout().buckets) {
-    const int64_t row = RowOf(bucket, row_elements_);
+  const FlatLayout& layout = memory.layout();
+  for (const BucketLayout& bucket : layout.buckets) {
+    const int64_t row = RowOf(layout, bucket, row_elements_);
     const int64_t count = row > 0 ? bucket.spans[0].count : bucket.count;
     spans_.push_back(SpansOf(bucket, count));
     buckets_.push_back({.count = count, .spans = spans_.back(), .row = row});

@@ -17,22 +17,20 @@
 namespace engine::exec {
 
 // By parameter of the graph: > 0: a *row table*, of rows of so many elements. A step reads the rows
-// whose numbers are in its batch, Graph::input, and its gradient is zero in all others. Empty: there
-// is none.
+// whose numbers are in its batch, Graph::input, and its gradient is zero in all others.
 std::vector<int64_t> RowElements(const graph::Graph& graph);
 
 // For ExecutorOptions::sparse_pull: kConfig when no parameter that is trained is a row table.
 Status CheckHasRowTables(const graph::Graph& graph);
 
-// `row_elements`: by parameter of the layout, each row table a bucket of its own; empty: there is none.
+// `row_elements`: by parameter of the graph, each row table a bucket of its own; empty: there is none.
 std::vector<BucketChain> ServedChains(const FlatLayout& layout,
                                       const std::vector<int64_t>& row_elements);
 
 class ServedUpdates final : public UpdateStrategy {
  public:
-  // Null when the communicator has no servers.
-  static std::unique_ptr<UpdateStrategy> Make(plugin::PluginSet& plugins,
-                                              const ExecutorOptions& options);
+  ServedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
+      : UpdateStrategy(plugins, options, /*in_parts=*/false), client_(client) {}
 
   Status Check(const graph::Graph& graph, const graph::Program& program) const override;
   void DescribeModel(const graph::Graph& graph, std::span<ParameterInfo> parameters,
@@ -60,8 +58,6 @@ class ServedUpdates final : public UpdateStrategy {
   Result<int64_t> NextStep();
 
  private:
-  ServedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options, ParameterClient& client)
-      : UpdateStrategy(plugins, options, /*in_parts=*/false), client_(client) {}
   Status Refuse(const std::string& what, const char* advice) const;
   std::vector<ServedSpan> SpansOf(const BucketLayout& bucket, int64_t count) const;
   Status Store(int32_t state, const float* arena);

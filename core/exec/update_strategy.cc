@@ -28,15 +28,12 @@ Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
   return states;
 }
 
-size_t OptimizerStates::size_bytes() const {
-  size_t sum = 0;
-  for (const graph::DeviceBuffer& buffer : buffers_) sum += buffer.size_bytes();
-  return sum;
-}
-
 std::unique_ptr<UpdateStrategy> UpdateStrategy::Choose(plugin::PluginSet& plugins,
                                                        const ExecutorOptions& options) {
-  if (auto served = ServedUpdates::Make(plugins, options)) return served;
+  if (void* const client = plugins.communicator->Query(kParameterClientId)) {
+    return std::make_unique<ServedUpdates>(plugins, options,
+                                           *static_cast<ParameterClient*>(client));
+  }
   if (options.shard_optimizer && options.rank.world_size > 1) {
     return std::make_unique<ShardedUpdates>(plugins, options);
   }
@@ -56,10 +53,6 @@ void UpdateStrategy::Describe(const Task& task, uint64_t /*step*/, Transfer* tra
   transfer->send = transfer->recv = memory_->gradients() + bucket.offset;
   transfer->count = bucket.count;
   CutForRank(options_.rank, transfer);
-}
-
-Status UpdateStrategy::ShareParameters(BlockingTransfers& transfers) {
-  return Broadcast(transfers, 0);
 }
 
 // One transfer, with the padding, which is zero on every rank. Rounded copies follow, since ops read

@@ -38,7 +38,10 @@ class OptimizerStates {
 
   int32_t count() const { return static_cast<int32_t>(buffers_.size()); }
   bool sharded() const { return !shift_.empty(); }
-  size_t size_bytes() const;  // on this rank
+  // On this rank; each state is as large as the first.
+  size_t size_bytes() const {
+    return buffers_.empty() ? 0 : buffers_.size() * buffers_[0].size_bytes();
+  }
 
  private:
   std::vector<graph::DeviceBuffer> buffers_;
@@ -81,7 +84,7 @@ class UpdateStrategy {
   virtual Status Settle(BlockingTransfers& /*transfers*/) { return {}; }
 
   // Gives every rank the parameters of rank 0. [setup]
-  virtual Status ShareParameters(BlockingTransfers& transfers);
+  virtual Status ShareParameters(BlockingTransfers& transfers) { return Broadcast(transfers, 0); }
   // Brings states of the optimizer together on rank 0, until Drop. Collective. [compute-lane]
   virtual Status CollectStates(BlockingTransfers& /*transfers*/) { return {}; }
   void DropStates() { collected_.clear(); }

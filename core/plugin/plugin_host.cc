@@ -2,22 +2,10 @@
 
 #include <exception>
 #include <span>
-#include <utility>
 
 #include "core/base/member.h"
 
 namespace engine::plugin {
-PluginHost::PluginHost(std::string plugin, base::RankContext& rank, Device* const* device,
-                       MetricSink metrics)
-    : plugin_(std::move(plugin)), rank_(rank), device_(device), metrics_(std::move(metrics)) {}
-
-RankInfo PluginHost::rank_info() const noexcept {
-  return rank_.info;
-}
-
-Device* PluginHost::device() const noexcept {
-  return device_ != nullptr ? *device_ : nullptr;
-}
 
 // Plugins log from any of their threads; the sink orders lines.
 void PluginHost::Log(LogLevel level, std::string_view message) noexcept {

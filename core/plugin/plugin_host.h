@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/rank_context.h"
 #include "engine/host.h"
@@ -17,11 +18,11 @@ class PluginHost final : public Host {
 
   // Borrows `rank` and `device`, which points to where the device will be known; null for a plugin
   // that works on none. `metrics` may be null.
-  PluginHost(std::string plugin, base::RankContext& rank, Device* const* device,
-             MetricSink metrics);
+  PluginHost(std::string plugin, base::RankContext& rank, Device* const* device, MetricSink metrics)
+      : plugin_(std::move(plugin)), rank_(rank), device_(device), metrics_(std::move(metrics)) {}
 
-  RankInfo rank_info() const noexcept override;
-  Device* device() const noexcept override;
+  RankInfo rank_info() const noexcept override { return rank_.info; }
+  Device* device() const noexcept override { return device_ == nullptr ? nullptr : *device_; }
   void Log(LogLevel level, std::string_view message) noexcept override;
   void Metric(std::string_view name, double value) noexcept override;
   Status StoreSet(std::string_view key, std::span<const uint8_t> value) noexcept override;

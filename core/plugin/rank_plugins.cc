@@ -20,7 +20,10 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
   if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->CreateOps());
   ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.communicator, &plugins->set_.communicator));
   ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.optimizer, &plugins->set_.optimizer));
-  if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->CreateOthers());
+  for (size_t i = 0; i < chosen.hooks.size() && !is_server; ++i) {
+    ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.hooks[i], &plugins->set_.hooks.emplace_back()));
+  }
+  if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.scheduler, &plugins->set_.scheduler));
   plugins->AbortWithRun(*plugins->set_.communicator);
   return plugins;
 }
@@ -51,13 +54,6 @@ Status RankPlugins::CreateOps() {
     return MakeOp(name, attributes);
   };
   return {};
-}
-
-Status RankPlugins::CreateOthers() {
-  for (const PluginChoice& choice : chosen_.hooks) {
-    ENGINE_RETURN_IF_ERROR(Make(choice, &set_.hooks.emplace_back()));
-  }
-  return Make(chosen_.scheduler, &set_.scheduler);
 }
 
 // The listener may run on any thread, at any time until it is forgotten: Communicator::Abort is

@@ -38,7 +38,6 @@ class RankPlugins {
   RankPlugins(const PluginSelection& chosen, base::RankContext& rank)
       : chosen_(chosen), rank_(rank) {}
   Status CreateOps();
-  Status CreateOthers();
   // Makes the object of `choice` in `made`, with a host of its own.
   template <typename T>
   Status Make(const PluginChoice& choice, std::unique_ptr<T>* made);

@@ -5,12 +5,11 @@
 namespace engine::trace {
 
 std::vector<Span> SpanRecorder::InOrder() const {
-  if (recorded_ <= spans_.size()) {
-    return {spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(recorded_)};
-  }
-  std::vector<Span> spans(spans_.size());
-  const auto oldest = spans_.begin() + static_cast<ptrdiff_t>(recorded_ % spans_.size());
-  std::rotate_copy(spans_.begin(), oldest, spans_.end(), spans.begin());
+  std::vector<Span> spans = spans_;
+  if (recorded_ < spans.size()) spans.resize(recorded_);
+  if (dropped() == 0) return spans;
+  const auto oldest = spans.begin() + static_cast<ptrdiff_t>(recorded_ % spans.size());
+  std::rotate(spans.begin(), oldest, spans.end());
   return spans;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -32,12 +31,6 @@ struct RankTimeline {
   uint64_t dropped = 0;          // spans that the ring had no room for
   std::vector<TraceTask> tasks;  // by id
   std::vector<Span> spans;
-};
-
-// A run.
-struct Trace {
-  std::map<std::string, std::string> metadata;
-  std::vector<RankTimeline> ranks;  // ascending by rank
 };
 
 }  // namespace engine::trace

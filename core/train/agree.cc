@@ -23,29 +23,33 @@ std::string Key(std::string_view what, const std::string& leaf) {
   return "agree/" + std::string(what) + "/" + leaf;
 }
 
+// The sentence of `member`, which has `value` where rank 0 has `first`; `who` names all like it.
+Status Differs(const std::string& who, int member, std::string_view what, std::string_view value,
+               std::string_view first) {
+  return Status::Error(StatusCode::kConfig,
+                       "%s: another configuration than rank 0 (%.*s): %s has %s and rank 0 has %s; "
+                       "start all of them with the same",
+                       who.c_str(), static_cast<int>(what.size()), what.data(),
+                       base::MemberName(member).c_str(), Quoted(value).c_str(),
+                       Quoted(first).c_str())
+      .WithRank(member);
+}
+
 // On rank 0: *outcome is OK or the sentence that every rank returns.
 Status Compare(base::RankContext& context, std::string_view what, std::string_view value,
                int64_t timeout_ms, Status* outcome) {
-  std::string odd_ranks, first_value;
-  int first = -1, count = 0;
+  std::string odd_ranks, odd_value;
+  int first = 0;
   for (int rank = 1; rank < context.info.world_size; ++rank) {
-    ENGINE_ASSIGN_OR_RETURN(std::string other,
+    ENGINE_ASSIGN_OR_RETURN(const std::string other,
                             context.store.Get(Key(what, std::to_string(rank)), timeout_ms));
     if (other == value) continue;
-    if (first < 0) {
-      first = rank;
-      first_value = other;
-    }
-    odd_ranks += (count++ > 0 ? ", " : "") + std::to_string(rank);
+    odd_ranks += (first > 0 ? ", " : "") + base::MemberName(rank);
+    if (first > 0) continue;
+    first = rank;
+    odd_value = other;
   }
-  if (first < 0) return {};
-  *outcome = Status::Error(StatusCode::kConfig,
-                           "%s %s with another configuration than rank 0 (%.*s): rank %d has %s "
-                           "and rank 0 has %s; start every rank with the same",
-                           ((count == 1 ? "rank " : "ranks ") + odd_ranks).c_str(),
-                           count == 1 ? "runs" : "run", static_cast<int>(what.size()), what.data(),
-                           first, Quoted(first_value).c_str(), Quoted(value).c_str())
-                 .WithRank(first);
+  if (first > 0) *outcome = Differs(odd_ranks, first, what, odd_value, value);
   return {};
 }
 
@@ -56,12 +60,7 @@ Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
   ENGINE_ASSIGN_OR_RETURN(const std::string first, context.store.Get(Key(what, "0"), timeout_ms));
   if (first == value) return {};
   const int member = base::MemberOf(context.info);
-  return Status::Error(StatusCode::kConfig,
-                       "%s runs with another configuration than rank 0 (%.*s): it has %s and rank "
-                       "0 has %s; start it with the same",
-                       base::MemberName(member).c_str(), static_cast<int>(what.size()), what.data(),
-                       Quoted(value).c_str(), Quoted(first).c_str())
-      .WithRank(member);
+  return Differs(base::MemberName(member), member, what, value, first);
 }
 
 Status PublishAsRankZero(base::RankContext& context, std::string_view what,

@@ -3,20 +3,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "engine/status.h"
 
 namespace engine::train {
-
-struct StartReport {
-  int32_t ranks = 1;
-  int64_t parameters = 0;  // elements, frozen ones included
-  std::string data;        // name of the training data
-  int64_t samples = 0, held_out = 0;
-  int64_t steps = 0, global_batch = 0;
-  std::string plugins;  // names, in the order of their roles
-};
 
 struct StepReport {
   int64_t step = 0;   // from 1
@@ -43,7 +33,6 @@ struct EvaluationReport {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual Status OnStart(const StartReport& report) = 0;
   virtual Status OnStep(const StepReport& report) = 0;
   virtual Status OnEvaluation(const EvaluationReport& report) = 0;
 };

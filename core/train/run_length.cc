@@ -45,19 +45,6 @@ Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
                        static_cast<long long>(start.step), key, goal);
 }
 
-// A run counts its batches from the beginning of the data, in batches of its own size: two runs with
-// other sizes meet in the position alone.
-SamplePosition PositionAt(int64_t step, const RunStart& start, int64_t samples,
-                          int64_t global_batch) {
-  const int64_t batches = start.first_batch + (step - start.step);
-  const int64_t per_epoch = CeilDiv(samples, global_batch);
-  return {.epoch = batches / per_epoch, .samples = batches % per_epoch * global_batch};
-}
-
-int64_t BatchFrom(const SamplePosition& position, int64_t samples, int64_t global_batch) {
-  return position.epoch * CeilDiv(samples, global_batch) + position.samples / global_batch;
-}
-
 Status PublishRunStart(base::Store& store, const RunStart& start) {
   return store.Set(kStoreKey, std::to_string(start.step) + " " + std::to_string(start.first_batch));
 }

@@ -1,4 +1,4 @@
-// Where a run begins, where it ends, and where it stands in its data.
+// Where a run begins, and where it ends.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,11 @@ namespace engine::train {
 struct RunStart {
   int64_t step = 0;         // steps done; the next one is step + 1
   int64_t first_batch = 0;  // BatchRequest::first_step of the next step
+
+  // That of the step after `done`. Batches are numbered as the steps are from here on; how many
+  // came before depends on the size that they had.
+  int64_t BatchAfter(int64_t done) const { return first_batch + (done - step); }
 };
-
-// How far a run has come in its data, whatever the size of its batches.
-struct SamplePosition {
-  int64_t epoch = 0;
-  int64_t samples = 0;  // of its order that have been seen
-};
-
-// The position after `step` of a run that began at `start`, for its checkpoint. Both sizes are at
-// least 1.
-SamplePosition PositionAt(int64_t step, const RunStart& start, int64_t samples,
-                          int64_t global_batch);
-
-// RunStart::first_batch to go on from `position`. With batches of another size than before a part
-// of the first one may have been seen; none is left out.
-int64_t BatchFrom(const SamplePosition& position, int64_t samples, int64_t global_batch);
 
 // What a run trains on, as far as its length depends on it. Each at least 1.
 struct TrainingAmount {

@@ -126,11 +126,9 @@ Status Trainer::FindFirstStep() {
   return {};
 }
 
-// The batches begin with the batch of first_step_: batches are numbered as steps are from the
-// beginning of the run on, which may lie elsewhere in the data than its number of steps says.
 Status Trainer::PlanSteps() {
   BatchRequest batches = Batches(Split::kTrain);
-  batches.first_step = start_.first_batch + first_step_ - (start_.step + 1);
+  batches.first_step = start_.BatchAfter(first_step_ - 1);
   ENGINE_ASSIGN_OR_RETURN(batches_, parts_.data->Batches(batches));
   const auto targets = data().targets;
   const TrainingAmount amount = {
@@ -149,31 +147,15 @@ BatchRequest Trainer::Batches(Split split) const {
 }
 
 RunState Trainer::StateAt(int64_t step) const {
-  const int64_t global_batch = config_.train.GlobalBatch(rank_.info.world_size);
   return {.step = step,
-          .global_batch = global_batch,
+          .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
           .data = std::string(data().digest),
           .samples = data().train_samples,
-          .position = PositionAt(step, start_, data().train_samples, global_batch)};
-}
-
-Status Trainer::ReportStart() {
-  StartReport report{.ranks = rank_.info.world_size,
-                     .data = std::string(data().name),
-                     .samples = data().train_samples,
-                     .held_out = data().held_out_samples,
-                     .steps = steps_,
-                     .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
-                     .plugins = config_.plugins.Names()};
-  for (const graph::Parameter& parameter : executor_->memory().graph().parameters) {
-    if (!parameter.buffer) report.parameters += parameter.shape.Count();
-  }
-  return parts_.observer.OnStart(report);
+          .batch = start_.BatchAfter(step)};
 }
 
 Result<int64_t> Trainer::Run() {
   const TrainOptions& train = config_.train;
-  ENGINE_RETURN_IF_ERROR(ReportStart());
   for (int64_t step = first_step_; step <= steps_; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const bool stop, TrainStep(step));
     if (step == steps_) break;

@@ -22,7 +22,7 @@ struct RunState {
   int64_t global_batch = 0;
   std::string data;     // DatasetInfo::digest of the training data
   int64_t samples = 0;  // of it
-  SamplePosition position;
+  int64_t batch = 0;    // BatchRequest::first_step of the next step
 };
 
 // What the program around a trainer does for it. Called on the thread of the rank.
@@ -71,7 +71,6 @@ class Trainer {
   Status PlanSteps();
   BatchRequest Batches(Split split) const;
   RunState StateAt(int64_t step) const;
-  Status ReportStart();
   Result<bool> TrainStep(int64_t step);
   Result<bool> Report(const exec::StepResult& result);
   Status Settle();

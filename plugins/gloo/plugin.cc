@@ -1,35 +1,24 @@
 // gloo: the collectives of the Gloo library, as its users run them.
 #include "engine/plugin.h"
 
-#include <exception>
 #include <string>
 
 #include "communicator.h"
+#include "kit/communicator.h"
 #include "kit/options.h"
 
 namespace engine::gloo {
 namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (host.rank_info().is_server != 0) {
-    return Status::Error(StatusCode::kConfig,
-                         "communicator 'gloo' has no servers: drop --servers or choose one that "
-                         "has, such as zmq_ps");
-  }
-  try {
-    const Settings settings{
-        .lanes = static_cast<int>(options.Int("io_threads")),
-        .interface = std::string(options.String("interface")),
-        .hostname = std::string(options.String("hostname")),
-        .all_reduce = std::string(options.String("all_reduce")),
-        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
-    };
-    ENGINE_ASSIGN_OR_RETURN(auto communicator, GlooCommunicator::Create(host, settings));
-    *out = communicator.release();
-    return {};
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start gloo: %s", error.what());
-  }
+  return kit::CreateCommunicator(host, "gloo", out, [&] {
+    return GlooCommunicator::Create(
+        host, {.lanes = static_cast<int>(options.Int("io_threads")),
+               .interface = std::string(options.String("interface")),
+               .hostname = std::string(options.String("hostname")),
+               .all_reduce = std::string(options.String("all_reduce")),
+               .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")});
+  });
 }
 
 }  // namespace

@@ -1,46 +1,35 @@
 // nccl: collectives between GPUs.
 #include "engine/plugin.h"
 
-#include <exception>
 #include <string>
 #include <string_view>
 
 #include "communicator.h"
+#include "kit/communicator.h"
 #include "kit/options.h"
 
 namespace engine::nccl {
 namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
-  if (host.rank_info().is_server != 0) {
-    return Status::Error(StatusCode::kConfig,
-                         "communicator 'nccl' has no servers: drop --servers or choose one that "
-                         "has, such as zmq_ps");
-  }
   const int64_t min_ctas = options.Int("min_ctas"), max_ctas = options.Int("max_ctas");
   if (max_ctas > 0 && min_ctas > max_ctas) {
     return Status::Error(StatusCode::kConfig, "nccl: min_ctas %lld is more than max_ctas %lld",
                          static_cast<long long>(min_ctas), static_cast<long long>(max_ctas));
   }
   const std::string_view policy = options.String("cta_policy");
-  try {
-    const Settings settings{
-        .library = std::string(options.String("library")),
-        .symmetric = options.Bool("symmetric"),
-        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
-        .min_ctas = static_cast<int>(min_ctas),
-        .max_ctas = static_cast<int>(max_ctas),
-        .cta_policy = policy == "zero"         ? 2
-                      : policy == "efficiency" ? 1
-                                               : 0,
-        .ranks_per_id = options.Int("ranks_per_id"),
-    };
-    ENGINE_ASSIGN_OR_RETURN(auto communicator, NcclCommunicator::Create(host, settings));
-    *out = communicator.release();
-    return {};
-  } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start nccl: %s", error.what());
-  }
+  return kit::CreateCommunicator(host, "nccl", out, [&] {
+    return NcclCommunicator::Create(host,
+                                    {.library = std::string(options.String("library")),
+                                     .symmetric = options.Bool("symmetric"),
+                                     .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
+                                     .min_ctas = static_cast<int>(min_ctas),
+                                     .max_ctas = static_cast<int>(max_ctas),
+                                     .cta_policy = policy == "zero"         ? 2
+                                                   : policy == "efficiency" ? 1
+                                                                            : 0,
+                                     .ranks_per_id = options.Int("ranks_per_id")});
+  });
 }
 
 }  // namespace

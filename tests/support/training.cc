@@ -20,7 +20,6 @@ namespace {
 class Recorder final : public run::RunObserver {
  public:
   Recorder(Training* training, int64_t dies_after) : training_(training), dies_after_(dies_after) {}
-  Status OnStart(const train::StartReport&) override { return {}; }
   Status OnStep(const train::StepReport& report) override {
     training_->losses.push_back(report.loss);
     training_->samples.push_back(report.samples);

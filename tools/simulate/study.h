@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "core/trace/timeline.h"
 #include "tools/simulate/network.h"
 #include "tools/simulate/simulation.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine::simulate {
 

@@ -10,6 +10,7 @@
 #include "tools/trace/inversions.h"
 #include "tools/trace/steady_steps.h"
 #include "tools/trace/step_figures.h"
+#include "tools/trace/trace_format.h"
 #include "tools/trace/wait_cause.h"
 
 namespace engine::trace {

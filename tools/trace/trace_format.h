@@ -8,13 +8,21 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/status.h"
 #include "tools/trace/timeline_times.h"
 
 namespace engine::trace {
+
+// A run.
+struct Trace {
+  std::map<std::string, std::string> metadata;
+  std::vector<RankTimeline> ranks;  // ascending by rank
+};
 
 // Takes the text of a file piece by piece.
 using TextSink = std::function<Status(std::string_view)>;

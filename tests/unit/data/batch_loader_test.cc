@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/train/run_length.h"
+#include "app/checkpoint/sample_position.h"
 #include "tests/support/allocation_count.h"
 
 namespace engine {
@@ -210,9 +210,9 @@ TEST(SamplePosition, TheSameBatchesGoOnWhereTheyWere) {
   for (const auto& [size, batch] :
        {std::pair<int64_t, int64_t>{64, 16}, {50, 8}, {7, 8}, {9, 1}, {1, 1}}) {
     for (int64_t step = 0; step < 30; ++step) {
-      const train::SamplePosition position = train::PositionAt(step, {}, size, batch);
+      const checkpoint::SamplePosition position = checkpoint::PositionOf(step, size, batch);
       EXPECT_LT(position.samples, size);
-      EXPECT_EQ(train::BatchFrom(position, size, batch), step)
+      EXPECT_EQ(checkpoint::BatchAt(position, size, batch), step)
           << size << " samples, batch " << batch;
     }
   }
@@ -223,10 +223,10 @@ TEST(SamplePosition, OtherBatchesLeaveNoSampleOut) {
   const auto before = Steps(dataset, 2, {.global_batch = 8});
   for (const int64_t other : {1, 3, 4, 7, 16, 50, 100}) {
     for (int64_t step = 1; step < 14; ++step) {
-      const train::SamplePosition position = train::PositionAt(step, {}, 50, 8);
+      const checkpoint::SamplePosition position = checkpoint::PositionOf(step, 50, 8);
       EXPECT_EQ(position.epoch, step / 7);
       EXPECT_EQ(position.samples, step % 7 * 8);
-      const int64_t first = train::BatchFrom(position, 50, other);
+      const int64_t first = checkpoint::BatchAt(position, 50, other);
       const auto after = Steps(dataset, 2, {.global_batch = other, .first_step = first});
       std::vector<int> seen(50);
       for (int64_t s = 0; s < step; ++s) {

@@ -40,8 +40,8 @@ TEST(Endpoint, ConnectsOverAnAbstractSocket) {
   const auto listener = ValueOf(ListenAt(endpoint));
   base::AbortSignal cancel;
   const auto client = ValueOf(ConnectTo(endpoint, base::DeadlineIn(10000), cancel));
-  base::UniqueFd server = AcceptFrom(listener);
-  ASSERT_TRUE(server.valid());
+  kit::UniqueFd server = AcceptFrom(listener);
+  ASSERT_TRUE(server);
   char byte = 'x';
   ASSERT_EQ(send(client.get(), &byte, 1, 0), 1);
   EXPECT_EQ(recv(server.get(), &byte, 1, 0), 1);

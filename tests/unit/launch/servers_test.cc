@@ -57,11 +57,11 @@ TEST(Servers, AreMissedByName) {
 }
 
 // Connections to where `run` listens from now on.
-std::vector<base::UniqueFd> ConnectOverNetwork(SocketRun& run, int count) {
+std::vector<kit::UniqueFd> ConnectOverNetwork(SocketRun& run, int count) {
   const Endpoint endpoint = *ParseEndpoint("unix:engine-test-" + std::to_string(getpid()));
   run.supervisor().server().Listen(ValueOf(ListenAt(endpoint)));
   base::AbortSignal cancel;
-  std::vector<base::UniqueFd> sockets;
+  std::vector<kit::UniqueFd> sockets;
   for (int i = 0; i < count; ++i) {
     sockets.push_back(ValueOf(ConnectTo(endpoint, base::DeadlineIn(kLongMs), cancel)));
   }
@@ -73,7 +73,7 @@ std::string RefusalOf(const Message& hello, bool server_1_is_there = false) {
   Supervisor::Settings settings = SocketRun::SettingsOf({1, 2, true}, kLongMs);
   settings.ranks_may_connect = false;
   SocketRun run(std::move(settings));
-  const base::UniqueFd socket = std::move(ConnectOverNetwork(run, 1)[0]);
+  const kit::UniqueFd socket = std::move(ConnectOverNetwork(run, 1)[0]);
   SocketRank rank(run.Connect(), 0, 1);
   std::optional<SocketRank> server;
   if (server_1_is_there) {
@@ -129,7 +129,7 @@ class GuardedRun : public ::testing::Test {
   const ServerKey other_ = ValueOf(ServerKey::LoadOrCreate(folder_ / "other"));
   SocketRun run_{SocketRun::SettingsOf({1, 1, false}, kLongMs)};
   std::optional<SocketRank> rank_;
-  std::vector<base::UniqueFd> sockets_ = ConnectOverNetwork(run_, 3);  // of servers to be
+  std::vector<kit::UniqueFd> sockets_ = ConnectOverNetwork(run_, 3);  // of servers to be
   size_t joined_ = 0;
 };
 
@@ -150,7 +150,7 @@ TEST_F(GuardedRun, RefusesAnotherKeyAndNone) {
 
 // The answer to one challenge is none to another.
 TEST_F(GuardedRun, AReplayedProofIsRefused) {
-  const base::UniqueFd &first = sockets_[0], &second = sockets_[1];
+  const kit::UniqueFd &first = sockets_[0], &second = sockets_[1];
   const std::string hello = Encode(Hello(ServerId(0)));
   SendRaw(first, hello);
   const Message challenge = ReadMessage(first);

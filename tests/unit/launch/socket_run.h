@@ -45,11 +45,11 @@ class SocketRun {
   ~SocketRun() { Finish(); }
 
   // The rank's end of a new connection. Call before Start.
-  base::UniqueFd Connect() {
+  kit::UniqueFd Connect() {
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    supervisor_.server().Adopt(base::UniqueFd(pair[0]));
-    return base::UniqueFd(pair[1]);
+    supervisor_.server().Adopt(kit::UniqueFd(pair[0]));
+    return kit::UniqueFd(pair[1]);
   }
 
   void Start() {
@@ -102,7 +102,7 @@ class SocketRun {
 
 // One member of a SocketRun.
 struct SocketRank {
-  SocketRank(base::UniqueFd socket, int member, int world_size, const std::string& job = "job",
+  SocketRank(kit::UniqueFd socket, int member, int world_size, const std::string& job = "job",
              std::optional<ServerKey> key = {})
       : client(std::move(socket), {member, world_size, job, "the server", -1, std::move(key)},
                abort, [this](int signal, bool) { stop = signal; }) {}
@@ -122,10 +122,10 @@ inline Status Await(base::AbortSignal& abort) {
 }
 
 // Of a connection without a client.
-inline void SendRaw(const base::UniqueFd& socket, const std::string& bytes) {
+inline void SendRaw(const kit::UniqueFd& socket, const std::string& bytes) {
   EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
 }
-inline Message ReadMessage(const base::UniqueFd& socket) {
+inline Message ReadMessage(const kit::UniqueFd& socket) {
   char buffer[4096];
   const ssize_t size = recv(socket.get(), buffer, sizeof(buffer), 0);
   MessageReader reader;

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-bool ClosedByPeer(const base::UniqueFd& socket) {
+bool ClosedByPeer(const kit::UniqueFd& socket) {
   pollfd entry{socket.get(), POLLIN, 0};
   char byte = 0;
   while (poll(&entry, 1, kLongMs) > 0) {
@@ -88,7 +88,7 @@ TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
 TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {
   SocketRun run(2);
   SocketRank a(run.Connect(), 0, 2);
-  const base::UniqueFd raw = run.Connect();
+  const kit::UniqueFd raw = run.Connect();
   SendRaw(raw, Encode(Hello(1, 2)));
   run.Start();
   ASSERT_THAT(a.Join(), IsOk());
@@ -101,15 +101,15 @@ TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {
 TEST(Supervisor, APendingConnectionDisturbsNothing) {
   SocketRun run(1);
   SocketRank a(run.Connect(), 0, 1);
-  base::UniqueFd http = run.Connect(), early = run.Connect(), bomb = run.Connect(),
-                 other = run.Connect();
+  kit::UniqueFd http = run.Connect(), early = run.Connect(), bomb = run.Connect(),
+                other = run.Connect();
   SendRaw(http, "GET / HTTP/1.1\r\n\r\n");
   SendRaw(early, Encode({MessageKind::kSet, 1, 0, 0, "k", "v"}));  // before kHello
   SendRaw(bomb, std::string("\xff\xff\xff\x03", 4));
   SendRaw(other, Encode(Hello(0, 1, kProtocolVersion, "another job")));
   run.Start();
   ASSERT_THAT(a.Join(), IsOk());
-  for (const base::UniqueFd* socket : {&http, &early, &bomb, &other}) {
+  for (const kit::UniqueFd* socket : {&http, &early, &bomb, &other}) {
     EXPECT_TRUE(ClosedByPeer(*socket));
   }
   EXPECT_FALSE(*a.client.Has("k"));
@@ -120,7 +120,7 @@ TEST(Supervisor, APendingConnectionDisturbsNothing) {
 // The refused rank and the run both say why.
 void ExpectRefused(const Message& hello, const char* why) {
   SocketRun run(2);
-  base::UniqueFd raw = run.Connect();
+  kit::UniqueFd raw = run.Connect();
   SocketRank a(run.Connect(), 0, 2);
   run.Start();
   std::thread joining([&] {

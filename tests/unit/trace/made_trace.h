@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/trace/timeline.h"
+#include "tools/trace/trace_format.h"
 
 namespace engine::trace {
 

@@ -45,8 +45,8 @@ TEST(CheckSameOnAllRanks, NamesTheOddRanksOnAllRanks) {
   });
   for (const std::string& sentence : said) {
     EXPECT_EQ(sentence,
-              "ranks 1, 3 run with another configuration than rank 0 (plugins): rank 1 has 'tcp "
-              "2.0' and rank 0 has 'tcp 1.0'; start every rank with the same");
+              "rank 1, rank 3: another configuration than rank 0 (plugins): rank 1 has 'tcp "
+              "2.0' and rank 0 has 'tcp 1.0'; start all of them with the same");
   }
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_EQ(outcome.status.rank(), 1);
@@ -72,10 +72,9 @@ TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
         const Status other = CheckSameOnAllRanks(context, "plugins", "tcp 2.0", 10000);
         EXPECT_EQ(other.code(), StatusCode::kConfig);
         EXPECT_EQ(other.rank(), 1);
-        EXPECT_STREQ(
-            other.message(),
-            "rank 1 runs with another configuration than rank 0 (plugins): it has 'tcp 2.0' "
-            "and rank 0 has 'tcp 1.0'; start it with the same");
+        EXPECT_STREQ(other.message(),
+                     "rank 1: another configuration than rank 0 (plugins): rank 1 has 'tcp 2.0' "
+                     "and rank 0 has 'tcp 1.0'; start all of them with the same");
         return {};
       });
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
@@ -89,7 +88,7 @@ TEST(CheckSameAsRankZero, AServerIsNamed) {
       });
   EXPECT_EQ(outcome.status.rank(), ServerId(1));
   EXPECT_EQ(outcome.exit_code, 78);
-  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("server 1 runs with another"));
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("server 1: another configuration"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ checkpoint::CheckpointInfo ThisRun(int64_t global_batch) {
 checkpoint::CheckpointInfo Stored(int64_t step, int64_t global_batch) {
   checkpoint::CheckpointInfo info = ThisRun(global_batch);
   info.step = step;
-  info.position = train::PositionAt(step, {}, 50, global_batch);
+  info.position = checkpoint::PositionOf(step, 50, global_batch);
   return info;
 }
 
@@ -50,7 +50,8 @@ TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
     EXPECT_EQ(point->step, 17);
     EXPECT_EQ(point->first_batch, 17);
     EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), run), IsEmpty());
-    const train::SamplePosition position = train::PositionAt(20, *point, 50, 8);
+    const checkpoint::SamplePosition position =
+        checkpoint::PositionOf(point->BatchAfter(20), 50, 8);
     EXPECT_EQ(position.epoch, 2);  // of 7 steps
     EXPECT_EQ(position.samples, 6 * 8);
   }
@@ -67,7 +68,7 @@ TEST(PlanResume, AnotherBatchGoesOnAtTheSamePlaceInTheData) {
   // A checkpoint of that run, and back to 8.
   checkpoint::CheckpointInfo second = ThisRun(16);
   second.step = 19;
-  second.position = train::PositionAt(19, *point, 50, 16);
+  second.position = checkpoint::PositionOf(point->BatchAfter(19), 50, 16);
   EXPECT_EQ(second.position.epoch, 2);
   EXPECT_EQ(second.position.samples, 48);
   const auto third = checkpoint::PlanResume(second, ThisRun(8), 50);
