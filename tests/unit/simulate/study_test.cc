@@ -117,7 +117,9 @@ TEST(StudyTest, EverySchedulerStaysWithinItsBounds) {
   const Prediction& sequential = studies[0].predictions[0];
   EXPECT_GE(sequential.step, sequential.no_overlap());
   EXPECT_EQ(Ranking(studies, 2).front(), "priority_sched");
-  EXPECT_EQ(Ranking(studies, 2).back(), "sequential_sched");
+  for (const SchedulerStudy& study : studies) {  // on so fast a link some gain nothing
+    EXPECT_LE(study.predictions[0].step, sequential.step + 1e-6) << study.scheduler;
+  }
 }
 
 // 1 MB are a dozen messages of tcp and one of a communicator that does not say how it sends.
