@@ -16,6 +16,7 @@
 //   so it is good for batches of as many samples: a step of another size is run as ever. Only one
 //   is kept, of the largest batch seen so far.
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <utility>
 #include <vector>

@@ -11,6 +11,8 @@
 #include "core/exec/host_step.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 
 #include "core/base/hash.h"
 #include "core/exec/step_runner.h"

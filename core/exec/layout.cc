@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <span>
-#include <utility>
 
 namespace engine::exec {
 namespace {

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
-#include <utility>
 
 #include "core/base/deadline.h"
 

@@ -6,7 +6,6 @@
 //   begins with a PULL of those that its batch reads
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>

@@ -13,10 +13,8 @@
 
 #include <condition_variable>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "core/exec/host_step.h"

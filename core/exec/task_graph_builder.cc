@@ -3,6 +3,7 @@
 #include "core/exec/task_graph_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/exec/wire.h"
 

@@ -2,8 +2,6 @@
 // in place, and what is collected for a checkpoint lies in the layout of that arena.
 #include "core/exec/update_strategy.h"
 
-#include <utility>
-
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "core/exec/step_runner.h"

@@ -1,7 +1,6 @@
 // The plugins of one rank with everything they need: hosts, and the end of the run when it comes.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

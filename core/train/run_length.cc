@@ -2,7 +2,6 @@
 
 #include <cinttypes>
 #include <cmath>
-#include <cstdio>
 
 namespace engine::train {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <vector>
 
 namespace engine::trace {
 namespace {
