@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a reader would object to before reading: format, names, sizes of functions and files, headers that need others.
+# What a reader would object to before reading: scripts that do not parse, format, names, sizes of functions and files, headers that need others.
 #   scripts/lint.sh          what CI runs: clang-format, includes, headers alone, clang-tidy's names and sizes of the product
 #   LINT=all scripts/lint.sh         also clang-tidy's other groups (.clang-tidy), which take several times as long
 #   LINT=files scripts/lint.sh FILE...       everything, of these .cc files only
@@ -15,6 +15,7 @@ failed=0
 
 [ $# -gt 0 ] && files=("$@") || mapfile -t files < <(git ls-files '*.h' '*.cc')
 clang-format --dry-run -Werror "${files[@]}" || failed=1
+while read -r script; do bash -n "$script" || failed=1; done < <(git ls-files '*.sh' .ci/run)
 
 product=$(printf '%s\n' "${files[@]}" | grep -E '^(interfaces|core|app|tools|bench|plugins)/.*\.(h|cc)$' || true)
 [ -z "$product" ] || scripts/check_includes.py $product || failed=1

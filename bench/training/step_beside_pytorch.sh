@@ -1,43 +1,31 @@
-#!/ usr / bin / env bash
-#Milliseconds of a training step beside PyTorch(DistributedDataParallel over Gloo) \
-    on this machine,                                                               \
-    in one run.
-#bench / training /                                                  \
-    step_beside_pytorch.sh[MODEL...] mlp cnn resnet18 gpt gpt2_124m; \
-    needs a build in build / release
-#apt - get install python3 - torch libopenblas0 - pthread the peer; \
-    without OpenBLAS it takes 20 times as long
-#One and two ranks with a thread each, each pinned to a core of its own; \
-    gpt2_124m with one rank.The contenders take
-#turns ROUNDS times, STEPS steps each after five that warm up; \
-    medians and deciles over all turns, a step being that of
-#the slowest rank.PyTorch runs at its best settings on this kind of \
-    machine : tuned BLAS and allocator,                             \
-    for images the
-#better of two memory formats.Batch norm sees the batch of its rank, \
-    as DistributedDataParallel has it.
-set - euo pipefail
+#!/usr/bin/env bash
+# Milliseconds of a training step beside PyTorch (DistributedDataParallel over Gloo) on this machine, in one run.
+#   bench/training/step_beside_pytorch.sh [MODEL ...]      mlp cnn resnet18 gpt gpt2_124m; needs a build in build/release
+#   apt-get install python3-torch libopenblas0-pthread  the peer; without OpenBLAS it takes 20 times as long
+# One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
+# turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
+# the slowest rank. PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
+# better of two memory formats. Batch norm sees the batch of its rank, as DistributedDataParallel has it.
+set -euo pipefail
 
-          cd "$(dirname " $0 ")/../.." rounds = ${ROUNDS : -3} steps = ${STEPS : -20} engine =
-${ENGINE : -$PWD / build / release / bin / engine} out =
-    $(mktemp - d) trap 'rm -rf "$out"' EXIT read - ra models < < <
-    "${*:-mlp cnn resnet18 gpt gpt2_124m}"
+cd "$(dirname "$0")/../.."
+rounds=${ROUNDS:-3}
+steps=${STEPS:-20}
+engine=${ENGINE:-$PWD/build/release/bin/engine}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+read -ra models <<<"${*:-mlp cnn resnet18 gpt gpt2_124m}"
 
-    settings() {
-#model->the words after `engine run` local images =
-      "--set data.synthetic.samples=4096 --set data.synthetic.eval_samples=16" local sgd =
-          "--set sgd.momentum=0.9" case $1 in mlp) echo
-      "$images --set data.synthetic.shape=784 --set model.mlp.hidden=1024,1024 --set train.batch_per_rank=64 $sgd";
-  ;
-    cnn) echo "configs/cnn_mnist.pbtxt $images --set data.synthetic.shape=1,28,28 --set model.cnn.sync_batch_norm=false --set train.batch_per_rank=64 $sgd" ;
-    ;
-    resnet18) echo "configs/resnet18_cifar.pbtxt $images --set data.synthetic.shape=3,32,32 --set model.resnet.sync_batch_norm=false --set model.resnet.stem=IMAGENET --set train.batch_per_rank=16 $sgd" ;
-    ;
-    gpt) echo "configs/gpt_text.pbtxt --set data.text.path=$out/text --set data.text.context=128 --set model.gpt.width=256 --set train.batch_per_rank=8" ;
-    ;
-    gpt2_124m) echo "configs/gpt2_124m.pbtxt --set data.tokens.path=$out/tokens.bin --set data.tokens.context=64 --set data.tokens.vocabulary=50257 --set train.batch_per_rank=4" ;
-    ;
-    esac
+settings() {  # model -> the words after `engine run`
+  local images="--set data.synthetic.samples=4096 --set data.synthetic.eval_samples=16"
+  local sgd="--set sgd.momentum=0.9"
+  case $1 in
+    mlp) echo "$images --set data.synthetic.shape=784 --set model.mlp.hidden=1024,1024 --set train.batch_per_rank=64 $sgd" ;;
+    cnn) echo "configs/cnn_mnist.pbtxt $images --set data.synthetic.shape=1,28,28 --set model.cnn.sync_batch_norm=false --set train.batch_per_rank=64 $sgd" ;;
+    resnet18) echo "configs/resnet18_cifar.pbtxt $images --set data.synthetic.shape=3,32,32 --set model.resnet.sync_batch_norm=false --set model.resnet.stem=IMAGENET --set train.batch_per_rank=16 $sgd" ;;
+    gpt) echo "configs/gpt_text.pbtxt --set data.text.path=$out/text --set data.text.context=128 --set model.gpt.width=256 --set train.batch_per_rank=8" ;;
+    gpt2_124m) echo "configs/gpt2_124m.pbtxt --set data.tokens.path=$out/tokens.bin --set data.tokens.context=64 --set data.tokens.vocabulary=50257 --set train.batch_per_rank=4" ;;
+  esac
 }
 optimizer() { case $1 in gpt*) echo adamw ;; *) echo sgd ;; esac; }
 
@@ -60,20 +48,15 @@ steps = [line for line in map(json.loads, open(sys.argv[1])) if line["event"] ==
 print(json.dumps({"peak_bytes": 1024 * int(sys.argv[2]), "seconds": [s["seconds"] for s in steps]}))
 PYTHON
 }
-peer() {
-#name model ranks[option] local rank port =
-                        $((20000 + RANDOM % 10000)) for ((rank = 0; rank < $3; ++rank));
-  do
-    env OPENBLAS_CORETYPE = SkylakeX ATEN_CPU_CAPABILITY = avx512 GLIBC_TUNABLES =
-        glibc.malloc.hugetlb = 1 MALLOC_MMAP_MAX_ = 0 MALLOC_TRIM_THRESHOLD_ =
-            17179869184 MALLOC_TOP_PAD_ = 67108864 GLOO_SOCKET_IFNAME = lo RANK = $rank WORLD_SIZE =
-                "$3" MASTER_ADDR = 127.0.0.1 MASTER_PORT =
-                    $port timeout 300 / usr / bin / python3 bench / peers /
-                            ddp_step.py-- model "$2" --steps
-                            "$steps"
-                            "${@:4}" >>
-                        "$out/$2.$3.$1" &
-                    done wait
+peer() {  # name model ranks [option]
+  local rank port=$((20000 + RANDOM % 10000))
+  for ((rank = 0; rank < $3; ++rank)); do
+    env OPENBLAS_CORETYPE=SkylakeX ATEN_CPU_CAPABILITY=avx512 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 \
+      MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 GLOO_SOCKET_IFNAME=lo \
+      RANK=$rank WORLD_SIZE="$3" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+      timeout 300 /usr/bin/python3 bench/peers/ddp_step.py --model "$2" --steps "$steps" "${@:4}" >>"$out/$2.$3.$1" &
+  done
+  wait
 }
 
 head -c 1000000 /dev/urandom >"$out/text"
@@ -87,26 +70,20 @@ with open(sys.argv[1], "wb") as file:
     array.array("H", [random.randrange(50257) for _ in range(count)]).tofile(file)
 PYTHON
 
-for round in $(seq "$rounds");
-do
-  for
-    model in "${models[@]}";
-do echo "round $round of $rounds: $model" > & 2 ranks = "1 2" if["$model" = gpt2_124m];
-then ranks = 1; fi
-    for n in $ranks;
-do
-  if
-    ["$n" = 1];
-then ours engine "$model" 1 null else ours engine - shm "$model" 2 shm ours engine -
-        tcp "$model" 2 tcp fi peer pytorch
-        "$model"
-        "$n" if["$model" = cnn] ||
-    ["$model" = resnet18];
-then peer pytorch -
-    last
-    "$model"
-    "$n" --channels -
-    last; fi
+for round in $(seq "$rounds"); do
+  for model in "${models[@]}"; do
+    echo "round $round of $rounds: $model" >&2
+    ranks="1 2"
+    if [ "$model" = gpt2_124m ]; then ranks=1; fi
+    for n in $ranks; do
+      if [ "$n" = 1 ]; then
+        ours engine "$model" 1 null
+      else
+        ours engine-shm "$model" 2 shm
+        ours engine-tcp "$model" 2 tcp
+      fi
+      peer pytorch "$model" "$n"
+      if [ "$model" = cnn ] || [ "$model" = resnet18 ]; then peer pytorch-last "$model" "$n" --channels-last; fi
     done
   done
 done
