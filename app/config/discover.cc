@@ -51,9 +51,15 @@ void AddDefaults(const std::vector<DefaultPlugin>& defaults, Discovery* found) {
 
 // Data may name a file as the plugin that it had, but it does not choose the library: the one that
 // the user gives, or has, under that name counts.
-Result<plugins::PluginFile> FindForData(const plugins::PluginCatalog& catalog,
+Result<plugins::PluginFile> FindForData(const ConfigRequest& request,
+                                        const plugins::PluginCatalog& catalog,
                                         const std::string& file) {
-  auto found = catalog.Find(plugins::PluginNameOfFile(file));
+  const std::string name = plugins::PluginNameOfFile(file);
+  const auto given =
+      std::find_if(request.plugins.begin(), request.plugins.end(), [&](const std::string& other) {
+        return !name.empty() && plugins::PluginNameOfFile(other) == name;
+      });
+  auto found = catalog.Find(given != request.plugins.end() ? *given : name);
   if (found.ok()) return found;
   return Status::Error(StatusCode::kPlugin,
                        "'%s' is a file, and data may not choose a library: give --plugins %s if "
@@ -70,14 +76,11 @@ Status FindChosen(const ConfigRequest& request, const Document& document, Discov
     const bool is_path = names[i].find('/') != std::string::npos;
     const bool in_text = document.Origin(root, field, index) != "--set";
     const bool by_data = is_path && in_text && request.is_data;
-    const auto gives = [&](const std::string& given) {
-      return plugins::PluginNameOfFile(given) == plugins::PluginNameOfFile(names[i]);
-    };
-    if (by_data && std::any_of(request.plugins.begin(), request.plugins.end(), gives)) continue;
     const std::string written =
         is_path && !by_data ? plugins::AbsolutePath(names[i], in_text ? request.base_folder : "")
                             : names[i];
-    auto entry = by_data ? FindForData(found->catalog, written) : found->catalog.Find(written);
+    auto entry =
+        by_data ? FindForData(request, found->catalog, written) : found->catalog.Find(written);
     if (!entry.ok()) {
       return document.Error(root, field, index, entry.status().message(), StatusCode::kPlugin);
     }

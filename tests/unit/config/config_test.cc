@@ -327,6 +327,8 @@ TEST_F(ConfigTest, DataChoosesNeitherLibrariesNorFilesToWrite) {
               AllOf(HasSubstr("data may not choose a library"), HasSubstr("--plugins " + file)));
   EXPECT_THAT(refusal("plugin_path: \"" + evil.path() + "\" plugins: \"test_sched\" " + others),
               HasSubstr("was not found"));
+  request.plugins = {"test_opt"};  // has nothing to do with a file without a plugin's name
+  EXPECT_THAT(refusal(others + "plugins: \"/evil/x.so\""), HasSubstr("'/evil/x.so' is a file"));
   EXPECT_FALSE(evil.Initialised("test_sched"));
 
   request.plugins = {file};
