@@ -153,7 +153,6 @@ ValueId GraphBuilder::AddValue(graph::Value value) {
 // A parameter and its value refer to each other, and neither is ever moved in its list.
 ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted,
                                    const LayerSpec& layer) {
-  const bool is_table = !layer.row_table.empty() && wanted.name.view() == layer.row_table;
   const ValueId value = AddValue({.name = name,
                                   .spec = {.shape = wanted.shape, .dtype = wanted.dtype},
                                   .kind = ValueKind::kParameter,
@@ -167,8 +166,7 @@ ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted
                                .learning_rate_scale = layer.learning_rate_scale,
                                .weight_decay_scale = layer.weight_decay_scale,
                                .trainable = layer.trainable != 0 && wanted.trained != 0,
-                               .buffer = wanted.trained == 0,
-                               .row_table = is_table});
+                               .buffer = wanted.trained == 0});
   return value;
 }
 

@@ -15,6 +15,7 @@
 
 #include "core/base/hash.h"
 #include "core/exec/step_runner.h"
+#include "engine/ext/row_table.h"
 
 namespace engine::exec {
 namespace {
@@ -29,21 +30,24 @@ int64_t RowOf(const FlatLayout& layout, const BucketLayout& bucket,
 
 }  // namespace
 
-// One that its layer calls so, whose rows the batch itself picks, and which nothing else uses.
+// One whose rows the batch itself picks, and which nothing else uses.
 std::vector<int64_t> RowElements(const graph::Graph& graph) {
   std::vector<int64_t> elements(graph.parameters.size());
   const bool picks = graph.values[graph.input].spec.dtype == DType::kInt32;
-  for (size_t i = 0; i < elements.size(); ++i) {
-    const graph::Parameter& parameter = graph.parameters[i];
-    if (!picks || !parameter.row_table || parameter.shape.ndim != 2) continue;
-    int64_t uses = 0;
-    bool by_batch = false;
-    for (const graph::Node& node : graph.nodes) {
-      const auto here = std::count(node.inputs.begin(), node.inputs.end(), parameter.value);
-      uses += here;
-      by_batch = by_batch || (here > 0 && node.inputs[0] == graph.input);
+  for (const graph::Node& node : graph.nodes) {
+    const auto* const op = static_cast<const RowTable*>(node.op->Query(kRowTableId));
+    const auto input = static_cast<size_t>(op ? op->table_input() : 0);
+    if (input == 0 || input >= node.inputs.size() || !picks || node.inputs[0] != graph.input) {
+      continue;
     }
-    if (uses == 1 && by_batch) elements[i] = parameter.shape[1];
+    const graph::ValueId table = node.inputs[input];
+    const graph::Value& value = graph.values[table];
+    if (value.kind != graph::ValueKind::kParameter || value.spec.shape.ndim != 2) continue;
+    int64_t uses = 0;
+    for (const graph::Node& other : graph.nodes) {
+      uses += std::count(other.inputs.begin(), other.inputs.end(), table);
+    }
+    if (uses == 1) elements[static_cast<size_t>(value.parameter)] = value.spec.shape[1];
   }
   return elements;
 }
@@ -94,6 +98,7 @@ Status ServedUpdates::Check(const graph::Graph& graph, const graph::Program& pro
   if (options_.shard_optimizer) {
     return Refuse("train.shard_optimizer gives each rank a part of the updates", "set it to false");
   }
+  if (options_.sparse_pull) ENGINE_RETURN_IF_ERROR(CheckHasRowTables(graph));
   if (options_.loss_scale < 1) {
     return Refuse("train.loss_scale is less than 1", "set it to 1 or more");
   }
@@ -193,9 +198,7 @@ void ServedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer
     transfer->recv = memory_->parameters() + offset;
   }
   if (bucket.row == 0) return;
-  const std::vector<int32_t>& rows = rows_[step % 2];
-  transfer->rows = rows.data();
-  transfer->row_count = static_cast<int64_t>(rows.size());
+  client_.SelectRows(bucket.key, rows_[step % 2]);
 }
 
 Status ServedUpdates::Settle(BlockingTransfers& /*transfers*/) {

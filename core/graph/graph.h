@@ -38,7 +38,6 @@ struct Parameter {
   // Its op changes it in the forward pass while it trains, also in a frozen layer: running
   // statistics. It is not trainable, and kept in checkpoints like the others.
   bool buffer = false;
-  bool row_table = false;  // its layer says so (LayerSpec::row_table)
 
   // UpdateCall::weight_decay_scale.
   float DecayScale() const { return decay ? weight_decay_scale : 0; }

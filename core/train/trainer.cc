@@ -87,7 +87,6 @@ Status Trainer::MakeExecutor() {
   const int64_t at_once = config_.train.SamplesAtOnce(Batches(Split::kTrain).MaxSamples());
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
                           parts_.build_graph(data(), at_once, plugins_->op_factory()));
-  if (config_.train.sparse_pull) ENGINE_RETURN_IF_ERROR(exec::CheckHasRowTables(graph));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
   const bool gathers = rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr;
   if (gathers) {

@@ -26,9 +26,6 @@ struct LayerSpec {
   int32_t priority = 0;                     // of its backward op, larger first
   float learning_rate_scale = 1;            // of its parameters, beside those of the run
   float weight_decay_scale = 1;
-  // The parameter of the op ("weight") of which each element of its first input picks a row, and of
-  // which it reads nothing else; empty: none.
-  std::string_view row_table;
 
   // Of layers from a configuration (Layers below) alone: where `op` is empty the layer is a block,
   // whose `residual` layers are added to its input as it is, or as its `shortcut` layers leave it.

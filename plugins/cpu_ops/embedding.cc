@@ -1,17 +1,24 @@
 // y[b, t] = weight[token[b, t]] (+ positions[t]).
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "cpu_op.h"
+#include "engine/ext/row_table.h"
 #include "parallel.h"
 
 namespace engine::cpu_ops {
 namespace {
 
-class EmbeddingOp final : public CpuOp {
+class EmbeddingOp final : public CpuOp, public RowTable {
  public:
   EmbeddingOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), given_(attributes) {}
+
+  void* Query(std::string_view id) noexcept override {
+    return id == kRowTableId ? static_cast<RowTable*>(this) : nullptr;
+  }
+  int32_t table_input() const noexcept override { return kWeight; }
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferEmbedding(Inferring(inputs, signature), given_);

@@ -2,16 +2,23 @@
 #include "kernels/embedding.h"
 
 #include <span>
+#include <string_view>
 
 #include "cuda_op.h"
+#include "engine/ext/row_table.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-class EmbeddingOp final : public CudaOp {
+class EmbeddingOp final : public CudaOp, public RowTable {
  public:
   EmbeddingOp(const OpContext& context, const Options& attributes) noexcept
       : CudaOp(context), given_(attributes) {}
+
+  void* Query(std::string_view id) noexcept override {
+    return id == kRowTableId ? static_cast<RowTable*>(this) : nullptr;
+  }
+  int32_t table_input() const noexcept override { return kWeight; }
 
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferEmbedding(Inferring(inputs, signature), given_));

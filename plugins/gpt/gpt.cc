@@ -116,8 +116,7 @@ class Gpt final : public Model {
         const ModelValue embedded,
         kit::Apply(builder, "embedding", "embedding", {0},
                    {Int("vocabulary", classes), Int("width", settings_.width),
-                    Int("positions", tokens.shape[1]), Float("init_scale", kInitScale)},
-                   {.row_table = "weight"}));
+                    Int("positions", tokens.shape[1]), Float("init_scale", kInitScale)}));
     Blocks blocks(builder, settings_, embedded);
     for (int64_t i = 0; i < settings_.layers; ++i) ENGINE_RETURN_IF_ERROR(blocks.Add(i));
     ENGINE_ASSIGN_OR_RETURN(const ModelValue x, blocks.Norm("norm"));

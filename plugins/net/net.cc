@@ -13,9 +13,7 @@ namespace {
 Result<ModelValue> Chain(ModelBuilder& builder, std::span<const LayerSpec> layers, ModelValue x) {
   for (const LayerSpec& layer : layers) {
     if (!layer.op.empty()) {
-      LayerSpec spec = layer;
-      if (spec.op == "embedding") spec.row_table = "weight";
-      ENGINE_RETURN_IF_ERROR(builder.Apply(spec, std::vector{x}, {&x, 1}));
+      ENGINE_RETURN_IF_ERROR(builder.Apply(layer, std::vector{x}, {&x, 1}));
       continue;
     }
     ENGINE_ASSIGN_OR_RETURN(const ModelValue h,

@@ -115,16 +115,18 @@ Status ZmqPsCommunicator::Submit(const Transfer& transfer, uint64_t order, Work*
   if (alone_failed_.raised()) return alone_failed_.reason();
   ENGINE_RETURN_IF_ERROR(Check(transfer));
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_.Take(transfer));
-  if (Bit(transfer.kind) & kServedKinds) parameters_->Prepare(work);
   work->order = order;
+  Status refused = Bit(transfer.kind) & kServedKinds ? parameters_->Prepare(work) : Status();
+  if (refused.ok() && worker_) refused = worker_->Submit(work);
+  if (!refused.ok()) {
+    work->Complete(refused);
+    work->Release();
+    return refused;
+  }
   if (!worker_) {
     work->MarkStarted();
     kit::CopyOwn(transfer);
     work->Complete({});
-  } else if (const Status refused = worker_->Submit(work); !refused.ok()) {
-    work->Complete(refused);
-    work->Release();
-    return refused;
   }
   *out = work;
   return {};

@@ -44,28 +44,36 @@ Status ServedParameters::Check(const Transfer& transfer) const noexcept {
   if (is_push ? !transfer.send : !transfer.recv) return Invalid(transfer, "has no buffer");
   // A pull before the first step is of what is there.
   if (is_push && step().step == 0) return Invalid(transfer, "is of no step: BeginStep comes first");
-  return transfer.rows ? CheckRows(transfer, *bucket) : Status();
+  return {};
 }
 
-Status ServedParameters::CheckRows(const Transfer& transfer, const Bucket& bucket) const noexcept {
+// Rows wait for one transfer; those that nobody asked for are forgotten.
+Status ServedParameters::TakeRows(TransferWork* work) noexcept {
+  const auto [key, rows] = std::exchange(selected_, {});
+  const Transfer& transfer = work->transfer();
+  if (key != transfer.key) return {};
+  const Bucket& bucket = *work->bucket;
   if (bucket.row == 0) return Invalid(transfer, "names rows of a bucket that has none");
-  const int64_t rows = bucket.count / bucket.row;
-  if (transfer.row_count < 0 || transfer.row_count > rows) {
+  const int64_t count = bucket.count / bucket.row;
+  if (static_cast<int64_t>(rows.size()) > count) {
     return Invalid(transfer, "names more rows than there are");
   }
-  const std::span<const int32_t> named(transfer.rows, static_cast<size_t>(transfer.row_count));
-  if (!ObjectionToRows(named, 0, rows)) return {};
-  return Invalid(transfer, "names rows that do not ascend");
+  if (ObjectionToRows(rows, 0, count)) return Invalid(transfer, "names rows that do not ascend");
+  work->rows = rows;
+  work->served.rows = 0;
+  return {};
 }
 
 // A pull before the first step has step 0: it asks for what is there.
-void ServedParameters::Prepare(TransferWork* work) const noexcept {
+Status ServedParameters::Prepare(TransferWork* work) noexcept {
   const ServedStep now = step();
   work->bucket = buckets_.Find(work->transfer().key);
-  work->served = {.step = now.step, .rows = work->transfer().rows ? 0 : -1};
-  if (work->operation != Operation::kPush) return;
-  work->served.learning_rate = now.learning_rate;
-  work->served.weight = now.weight;
+  work->served = {.step = now.step, .rows = -1};
+  if (work->operation == Operation::kPush) {
+    work->served.learning_rate = now.learning_rate;
+    work->served.weight = now.weight;
+  }
+  return TakeRows(work);
 }
 
 // Asks servers without the caller's Work, and waits for the answer: the waiting thread makes the

@@ -22,8 +22,9 @@ class ServedParameters final : public ParameterClient {
 
   // Whether a push or a pull is one of a registered bucket, in a step: kInvalidArgument. [io-lane]
   Status Check(const Transfer& transfer) const noexcept;
-  // Says what the requests of a transfer that was checked carry. [io-lane]
-  void Prepare(TransferWork* work) const noexcept;
+  // Says what the requests of a transfer that was checked carry; kInvalidArgument for wrong rows.
+  // [io-lane]
+  Status Prepare(TransferWork* work) noexcept;
 
   ParameterTraits traits() const noexcept override { return traits_; }
   Status Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
@@ -32,6 +33,9 @@ class ServedParameters final : public ParameterClient {
                int64_t timeout_ms) noexcept override;
   Status Load(uint64_t key, int32_t state, float* data, int64_t timeout_ms) noexcept override;
   Status LastStep(int64_t timeout_ms, uint64_t* step) noexcept override;
+  void SelectRows(uint64_t key, std::span<const int32_t> rows) noexcept override {
+    selected_ = {key, rows};
+  }
   Status BeginStep(const ServedStep& step) noexcept override;
 
  private:
@@ -46,7 +50,7 @@ class ServedParameters final : public ParameterClient {
   };
 
   Status CheckRegistered() const noexcept;
-  Status CheckRows(const Transfer& transfer, const Bucket& bucket) const noexcept;
+  Status TakeRows(TransferWork* work) noexcept;
   Status Ask(Question question) noexcept;
   Status Exchange(Operation operation, uint64_t key, int32_t state, const float* send, float* recv,
                   int64_t timeout_ms) noexcept;
@@ -60,7 +64,8 @@ class ServedParameters final : public ParameterClient {
 
   BucketTable buckets_;  // constant after Register
   bool registered_ = false;
-  int32_t states_ = 0;  // of the optimizer
+  int32_t states_ = 0;                                      // of the optimizer
+  std::pair<uint64_t, std::span<const int32_t>> selected_;  // of SelectRows; key 0: none
 
   mutable std::mutex mutex_;
   ServedStep step_{.step = 0};  // guarded by mutex_; 0: none was begun

@@ -18,8 +18,8 @@ size_t RowBytes(const Request& request) {
 void FindRows(Request* request) {
   const TransferWork& work = *request->work;
   const SliceSpec& spec = request->header.spec;
-  const int32_t* const rows = work.transfer().rows;
-  const int32_t* const end = rows + work.transfer().row_count;
+  const int32_t* const rows = work.rows.data();
+  const int32_t* const end = rows + work.rows.size();
   const uint64_t row = work.bucket->granule();
   request->rows = std::lower_bound(rows, end, static_cast<int32_t>(spec.offset / row));
   const int32_t* const last =

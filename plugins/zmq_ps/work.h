@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct Request {
   TransferWork* work = nullptr;
   Channel* channel = nullptr;     // of the server that has the slice
   Header header;                  // its number is 0 until it is sent
-  const int32_t* rows = nullptr;  // sparse: of Transfer::rows, those that lie in the slice
+  const int32_t* rows = nullptr;  // sparse: of TransferWork::rows, those that lie in the slice
   bool queued = false;            // to be sent, for the first time or again
   bool done = false;
 
@@ -59,6 +60,7 @@ class TransferWork final : public kit::PooledWork {
   Operation operation = Operation::kAllReduce;
   ServedFields served;             // but for the number of rows of each request
   const Bucket* bucket = nullptr;  // of a served operation that is about one
+  std::span<const int32_t> rows;   // sparse: those that travel
   uint64_t order = 0;              // of transfers that are matched by their position: which one
 
   // Operation::kLastStep: the least of what servers said. Constant when the work is terminal.
@@ -76,6 +78,7 @@ class TransferWork final : public kit::PooledWork {
     operation = OperationOf(transfer().kind);
     served = {};
     bucket = nullptr;
+    rows = {};
     order = 0;
     last_step = kMaxStep;
     memory_uses.store(1, std::memory_order_relaxed);

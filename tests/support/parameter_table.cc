@@ -4,16 +4,13 @@
 #include <utility>
 
 namespace engine::test {
-namespace {
 
-// Calls copy(first element, number of elements) for the rows of a transfer, or for the whole bucket.
 template <typename Copy>
-void ForEachPart(const Transfer& transfer, int64_t row, const Copy& copy) {
-  if (transfer.rows == nullptr) return copy(0, transfer.count);
-  for (int64_t i = 0; i < transfer.row_count; ++i) copy(transfer.rows[i] * row, row);
+void ParameterTable::ForEachPart(const Request& request, const Copy& copy) const {
+  if (!request.rows) return copy(0, request.transfer.count);
+  const int64_t row = buckets_.at(request.transfer.key).row;
+  for (const int32_t number : *request.rows) copy(number * row, row);
 }
-
-}  // namespace
 
 ParameterTable::ParameterTable(TableSettings settings)
     : settings_(std::move(settings)),
@@ -87,6 +84,11 @@ Status ParameterTable::LastStep(int rank, uint64_t* step) {
   return {};
 }
 
+void ParameterTable::SelectRows(int rank, uint64_t key, std::span<const int32_t> rows) {
+  const Lock lock(mutex_);
+  At(rank).rows[key] = rows;
+}
+
 Status ParameterTable::BeginStep(int rank, const ServedStep& step) {
   const Lock lock(mutex_);
   ENGINE_RETURN_IF_ERROR(At(rank).ended);
@@ -102,8 +104,11 @@ Status ParameterTable::Submit(int rank, const Transfer& transfer, Work** out) {
   const auto now = Clock::now();
   std::uniform_int_distribution<int64_t> delay_us(0, settings_.max_delay_us);
   works_.emplace_back();
+  std::optional<std::span<const int32_t>> rows;
+  if (const auto selected = At(rank).rows.extract(transfer.key)) rows = selected.mapped();
   requests_.push_back({.rank = rank,
                        .transfer = transfer,
+                       .rows = rows,
                        .step = At(rank).step,
                        .work = &works_.back(),
                        .due = now + std::chrono::microseconds(delay_us(random_)),
@@ -196,7 +201,7 @@ std::optional<Status> ParameterTable::Try(const Request& request, Clock::time_po
   if (transfer.kind == TransferKind::kPush && bucket.stored) return Apply(request, bucket);
   if (transfer.kind == TransferKind::kPull && IsReady(request.rank, bucket, request.step.step)) {
     auto* const data = static_cast<float*>(transfer.recv);
-    ForEachPart(transfer, bucket.row, [&](int64_t at, int64_t count) {
+    ForEachPart(request, [&](int64_t at, int64_t count) {
       std::copy_n(bucket.value.data() + at, count, data + at);
     });
     return Status();
@@ -211,7 +216,7 @@ Status ParameterTable::Apply(const Request& request, Bucket& bucket) {
   const auto* const data = static_cast<const float*>(request.transfer.send);
   Push push{.gradient = std::vector<float>(static_cast<size_t>(bucket.count)),
             .step = request.step};
-  ForEachPart(request.transfer, bucket.row, [&](int64_t at, int64_t count) {
+  ForEachPart(request, [&](int64_t at, int64_t count) {
     std::copy_n(data + at, count, push.gradient.data() + at);
   });
   const uint64_t step = bucket.pushed[request.rank] = request.step.step;

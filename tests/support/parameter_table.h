@@ -45,6 +45,7 @@ class ParameterTable {
   Status Store(int rank, uint64_t key, int32_t state, const float* data);
   Status Load(int rank, uint64_t key, int32_t state, float* data, int64_t timeout_ms);
   Status LastStep(int rank, uint64_t* step);
+  void SelectRows(int rank, uint64_t key, std::span<const int32_t> rows);
   Status BeginStep(int rank, const ServedStep& step);
 
   // kPush and kPull.
@@ -77,10 +78,12 @@ class ParameterTable {
   struct Rank {
     Status ended;
     ServedStep step{.step = 0};
+    std::map<uint64_t, std::span<const int32_t>> rows;  // by bucket: of its next transfer
   };
   struct Request {
     int rank = 0;
     Transfer transfer;
+    std::optional<std::span<const int32_t>> rows;  // nothing: the whole bucket
     ServedStep step;
     HubWork* work = nullptr;
     Clock::time_point due, deadline;
@@ -92,6 +95,9 @@ class ParameterTable {
   uint64_t Progress(int rank, const Bucket& bucket) const;
 
   void Loop();
+  // Calls copy(first element, number of elements) for what a request moves.
+  template <typename Copy>
+  void ForEachPart(const Request& request, const Copy& copy) const;
   std::optional<Status> Try(const Request& request, Clock::time_point now);
   Status Apply(const Request& push, Bucket& bucket);
   Status Update(Bucket& bucket, const Push& push);

@@ -77,6 +77,9 @@ class ServedClient final : public ParameterClient {
   Status LastStep(int64_t, uint64_t* step) noexcept override {
     return table_.LastStep(rank_, step);
   }
+  void SelectRows(uint64_t key, std::span<const int32_t> rows) noexcept override {
+    table_.SelectRows(rank_, key, rows);
+  }
   Status BeginStep(const ServedStep& step) noexcept override {
     return table_.BeginStep(rank_, step);
   }

@@ -54,7 +54,7 @@ struct ServedBucket {
   uint64_t key = 0;                   // Transfer::key of its pushes and pulls; never 0
   int64_t count = 0;                  // float32 elements
   std::span<const ServedSpan> spans;  // in order; together `count` elements
-  int64_t row = 0;  // > 0: rows of so many elements may be pushed and pulled alone
+  int64_t row = 0;  // > 0: rows of so many elements may be pushed and pulled alone (SelectRows)
 };
 
 // What all pushes of a step carry.
@@ -91,6 +91,11 @@ class ParameterClient {
   // The last step of which every server has all pushes of this rank, 0 if there is none: where one
   // that takes the place of a lost rank goes on (RankInfo::incarnation). After Register. [setup]
   virtual Status LastStep(int64_t timeout_ms, uint64_t* step) noexcept = 0;
+
+  // The push or pull that is submitted next, of the bucket `key`, which has rows, moves these alone:
+  // ascending, read from `send` or written to `recv`, which hold the whole bucket. Borrowed until
+  // that transfer ends. [io-lane]
+  virtual void SelectRows(uint64_t key, std::span<const int32_t> rows) noexcept = 0;
 
   // Pushes and pulls that are submitted from now on are of this step. None of the step before is
   // under way. A pull before the first call gets what is there. [compute-lane]

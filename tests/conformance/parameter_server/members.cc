@@ -150,9 +150,8 @@ Work* Members::Submit(int rank, TransferKind kind, const TestBucket& bucket, con
                           .recv = recv,
                           .count = bucket.count(),
                           .key = bucket.key,
-                          .rows = rows != nullptr ? rows->data() : nullptr,
-                          .row_count = rows != nullptr ? static_cast<int64_t>(rows->size()) : 0,
                           .timeout_ms = timeout_ms};
+  if (rows != nullptr) client(rank).SelectRows(bucket.key, *rows);
   EXPECT_OK(communicator(rank).Submit(transfer, &work));
   return work;
 }

@@ -226,11 +226,6 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
   std::vector<float> data(100);
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
                              one = {1};
-  const auto with_rows = [](Transfer transfer, const std::vector<int32_t>& list) {
-    transfer.rows = list.data();
-    transfer.row_count = static_cast<int64_t>(list.size());
-    return transfer;
-  };
   for (const TransferKind kind : {TransferKind::kPush, TransferKind::kPull}) {
     const Transfer base{.kind = kind,
                         .send = data.data(),
@@ -247,22 +242,23 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
     whole.dtype = DType::kInt32;
     sparse.key = 32;
     sparse.count = 12;
-    const std::pair<const char*, Transfer> wrong[] = {
-        {"unknown key", unknown},
-        {"no key", no_key},
-        {"count + 1", longer},
-        {"count - 1", shorter},
-        {"int32", whole},
-        {"rows of a bucket without", with_rows(base, one)},
-        {"descending rows", with_rows(sparse, descending)},
-        {"row 4 of 4", with_rows(sparse, beyond)},
-        {"row -1", with_rows(sparse, negative)},
-        {"a row twice", with_rows(sparse, twice)},
+    const std::tuple<const char*, Transfer, const std::vector<int32_t>*> wrong[] = {
+        {"unknown key", unknown, nullptr},
+        {"no key", no_key, nullptr},
+        {"count + 1", longer, nullptr},
+        {"count - 1", shorter, nullptr},
+        {"int32", whole, nullptr},
+        {"rows of a bucket without", base, &one},
+        {"descending rows", sparse, &descending},
+        {"row 4 of 4", sparse, &beyond},
+        {"row -1", sparse, &negative},
+        {"a row twice", sparse, &twice},
     };
-    for (const auto& [what, transfer] : wrong) {
+    for (const auto& [what, transfer, rows_of] : wrong) {
       Members members(GetParam(), 1);
       ASSERT_TRUE(members.Start({plain, rows}));
       ASSERT_OK(members.Begin(0, 1));
+      if (rows_of != nullptr) members.client(0).SelectRows(transfer.key, *rows_of);
       const Status refused = TryTransfer(members.communicator(0), transfer);
       EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument)
           << Name(kind) << ", " << what << ": " << refused.message();

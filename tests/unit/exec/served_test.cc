@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/ext/row_table.h"
 #include "tests/support/served_ranks.h"
 #include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
@@ -19,8 +20,12 @@ constexpr int64_t kSamples = 2;
 constexpr int64_t kRows = 9;
 
 // y = table[x], for one number per sample.
-class LookupOp final : public Op {
+class LookupOp final : public Op, public RowTable {
  public:
+  void* Query(std::string_view id) noexcept override {
+    return id == kRowTableId ? static_cast<RowTable*>(this) : nullptr;
+  }
+  int32_t table_input() const noexcept override { return 1; }
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     signature->parameter_count = 1;
     signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes, .decay = 1};
@@ -68,7 +73,7 @@ graph::Graph MakeModel(bool with_table) {
   Net net(OpsWithLookup(), kSamples, with_table ? ids : vector,
           {.name = "target", .shape = {kWidth}, .dtype = DType::kInt32});
   ModelValue h = Net::kX;
-  if (with_table) h = net.Apply("table", "lookup", {h}, {}, {.row_table = "weight"});
+  if (with_table) h = net.Apply("table", "lookup", {h});
   for (const char* name : {"a", "b", "c"}) h = net.Apply(name, "scale", {h});
   return net.Finish(net.Apply("d", "shift", {h}));
 }

@@ -41,15 +41,13 @@ TEST(Traffic, IsThatOfTheRowsThatAreNamed) {
   const Traffic& traffic = cluster.server(0).traffic();
   const uint64_t in = traffic.payload_in, out = traffic.payload_out;
   const std::vector<int32_t> rows = {0, 7, 399};
-  Transfer transfer{.kind = TransferKind::kPush,
-                    .send = weights.data(),
-                    .count = kRow * kRows,
-                    .key = 5,
-                    .rows = rows.data(),
-                    .row_count = 3};
+  Transfer transfer{
+      .kind = TransferKind::kPush, .send = weights.data(), .count = kRow * kRows, .key = 5};
+  cluster.client(0).SelectRows(5, rows);
   ASSERT_TRUE(cluster.Run(0, transfer).ok());
   transfer.kind = TransferKind::kPull;
   transfer.recv = weights.data();
+  cluster.client(0).SelectRows(5, rows);
   ASSERT_TRUE(cluster.Run(0, transfer).ok());
   // What goes out is counted after it has gone.
   const uint64_t expected = out + 3 * kRow * sizeof(float);
