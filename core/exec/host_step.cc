@@ -90,12 +90,9 @@ Status HostStep::Run(const Task& task) {
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
   if (task.gathers) parts_.replicas->Begin(task.info.id);
-  if (task.instruction != graph::kNone) {
-    ENGINE_RETURN_IF_ERROR(parts_.memory.Run(task.instruction, call_context_));
-  } else if (task.info.kind == TaskKind::kForward) {
-    ENGINE_RETURN_IF_ERROR(RunMicroBatches());
-  }
-  // A kAccumulate task without an instruction: the gradient is complete where it is sent from.
+  ENGINE_RETURN_IF_ERROR(task.instruction != graph::kNone
+                             ? parts_.memory.Run(task.instruction, call_context_)
+                             : RunMicroBatches());
   if (!task.makes_statistics) return {};
   // The sum over ranks is made in place, so the own number is taken before it may begin.
   if (!queues()) own_count_ = parts_.memory.statistics()->count;

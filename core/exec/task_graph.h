@@ -48,10 +48,10 @@ enum class TransferData { kStatistics, kObserved, kGradients, kParameters };
 struct Task {
   TaskInfo info;  // info.name points to `name`
   std::string name;
-  int32_t instruction = graph::kNone;  // kForward, kBackward, and kAccumulate tasks that add
-  std::vector<TaskSpan> spans;  // kAccumulate, kHook, kUpdate; of a sharded run: this rank's part
-  std::vector<int32_t> reads;   // kForward: positions in FlatLayout::parameters, the versions of
-                                // which must be those of the step
+  int32_t instruction = graph::kNone;  // kForward but for micro-batches, kBackward, kAccumulate
+  std::vector<TaskSpan> spans;         // kHook, kUpdate; of a sharded run: this rank's part
+  std::vector<int32_t> reads;      // kForward: positions in FlatLayout::parameters, the versions of
+                                   // which must be those of the step
   std::vector<int32_t> completes;  // parameters of which it is among the last tasks of a step
   int32_t hook = graph::kNone;     // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;

@@ -29,7 +29,7 @@ enum class Lane : int32_t { kCompute = 0, kIo = 1 };
 enum class TaskKind : int32_t {
   kForward = 0,
   kBackward = 1,
-  kAccumulate = 2,  // the gradient of a parameter is complete on this rank
+  kAccumulate = 2,  // adds up gradients of a value that several ops read
   kHook = 3,        // one hook on one or several gradients (or the global part of a hook)
   kTransfer = 4,    // one bucket
   kUpdate = 5,      // of a bucket, of a parameter, or of all
