@@ -53,7 +53,7 @@ struct Leaves {
       ends[task.name] = record.end_ns;
     }
     for (const std::string leaf : {"a", "b", "c", "d"}) {
-      EXPECT_EQ(complete.at("all-reduce " + leaf + ".weight"), ends.at("backward " + leaf));
+      EXPECT_EQ(complete.at("transfer " + leaf + ".weight"), ends.at("backward " + leaf));
     }
     return names;
   }
