@@ -76,6 +76,11 @@ class DeviceStep final : public HostStep {
     uint64_t step = 0;  // 0: read, or never written
   };
 
+  Status CopyStatistics() override {
+    return device_.Copy(summed_.data(), parts_.memory.statistics(), sizeof(StepStatistics),
+                        stream_);
+  }
+  StepStatistics* summed() override { return static_cast<StepStatistics*>(summed_.data()); }
   Status TakeStatistics() override;
   Status KeepStatistics(bool add) override;
   Stream* StreamOf(const Task& task) const override { return order_->StreamOf(task); }
@@ -96,6 +101,7 @@ class DeviceStep final : public HostStep {
   const bool alone_;  // all is on one stream
   // gradient_scale_ on the device, a 1 behind it, and kLossNumbers of earlier micro-batches.
   graph::DeviceBuffer scales_;
+  graph::DeviceBuffer summed_;  // StepStatistics
   std::unique_ptr<DeviceOrder> order_;
   Copy copies_[2];
   SpanUpdates* span_updates_ = nullptr;         // null: one call per span
@@ -131,6 +137,8 @@ Status DeviceStep::Prepare() {
   const size_t scales = gradient_scale_.size() + 1 + kLossNumbers;
   ENGINE_ASSIGN_OR_RETURN(scales_,
                           graph::DeviceBuffer::Create(device_, scales * sizeof(float), stream_));
+  ENGINE_ASSIGN_OR_RETURN(summed_,
+                          graph::DeviceBuffer::Create(device_, sizeof(StepStatistics), stream_));
   const float one = 1;
   ENGINE_RETURN_IF_ERROR(device_.Copy(ScaleAt(gradient_scale_.size()), &one, sizeof(one), stream_));
   for (Copy& copy : copies_) {
@@ -214,8 +222,11 @@ Status DeviceStep::Replay() {
   return alone_ ? Status() : runner_->ReportReplay(statistics_task_);
 }
 
+// The scales are of the stream of the updates, and one of them is read here.
 Status DeviceStep::Run(const Task& task) {
   ENGINE_RETURN_IF_ERROR(order_->Wait(task));
+  const bool reads_scale = task.hook_work == HookWork::kPack && parts_.wire->state_count() > 0;
+  if (reads_scale) ENGINE_RETURN_IF_ERROR(order_->WaitTaken());
   ENGINE_RETURN_IF_ERROR(HostStep::Run(task));
   return order_->Mark(task);
 }
@@ -244,7 +255,7 @@ Status DeviceStep::EndTransfer(const Task& task) {
 // On the stream of the updates, which reads the scales.
 Status DeviceStep::TakeStatistics() {
   ENGINE_RETURN_IF_ERROR(accelerator_.math().FillQuotient(
-      &parts_.memory.statistics()->count, 1 / parts_.options.loss_scale, scales_.f32(),
+      &summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
       static_cast<int64_t>(gradient_scale_.size()), order_->updates()));
   if (!recording_) ENGINE_RETURN_IF_ERROR(Collect(order_->updates()));
   return order_->MarkTaken();
@@ -254,8 +265,7 @@ Status DeviceStep::TakeStatistics() {
 Status DeviceStep::Collect(Stream* stream) {
   Copy& copy = copies_[input_.step % 2];
   copy.step = input_.step;
-  ENGINE_RETURN_IF_ERROR(
-      device_.Copy(copy.statistics, parts_.memory.statistics(), sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(device_.Copy(copy.statistics, summed(), sizeof(StepStatistics), stream));
   return stream->Record(copy.copied.get());
 }
 

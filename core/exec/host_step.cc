@@ -2,10 +2,10 @@
 // lock of the runner, on any thread; all else on the thread of the rank.
 // * A local hook gets a 1 of its own for a scale, as it may not scale: the sum would mix scales of
 //   ranks.
-// * Scales and statistics are written in TakeResult, before the updates that read the scales become
-//   ready, and before the head of the step is done; both become known under the lock.
-// * The statistics of this rank are summed up in place. So what the thread of the rank wants to know
-//   of them it takes when the task that makes them is done, before their transfer may begin.
+// * Scales are written in TakeResult, before the tasks that read them become ready, and before the
+//   head of the step is done; both become known under the lock.
+// * Statistics are summed up in a copy, which is the communicator's from the end of the task that
+//   makes them to TakeResult. The thread of the rank reads what the loss op has left.
 // * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
 //   observe are done by then, and none that applies has begun.
 #include "core/exec/host_step.h"
@@ -54,7 +54,7 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
                     .stream = StreamOf(task),
                     .timeout_ms = parts_.options.timeout_ms};
   if (task.data == TransferData::kStatistics) {
-    transfer.send = transfer.recv = parts_.memory.statistics();
+    transfer.send = transfer.recv = summed();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
   } else if (task.data == TransferData::kObserved) {
     const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
@@ -73,10 +73,14 @@ Status HostStep::TakeResult(const Task& task) {
   return task.data == TransferData::kParameters ? parts_.updates.TakeParameters(task) : Status();
 }
 
+Status HostStep::CopyStatistics() {
+  statistics_ = *parts_.memory.statistics();
+  return {};
+}
+
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
-  statistics_ = *parts_.memory.statistics();
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(),
             1 / (count * parts_.options.loss_scale));
@@ -97,8 +101,7 @@ Status HostStep::Run(const Task& task) {
   }
   // A kAccumulate task without an instruction: the gradient is complete where it is sent from.
   if (!task.makes_statistics) return {};
-  // The sum over ranks is made in place, so the own number is taken before it may begin.
-  if (!queues()) own_count_ = parts_.memory.statistics()->count;
+  ENGINE_RETURN_IF_ERROR(CopyStatistics());
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }
 
@@ -157,7 +160,8 @@ Status HostStep::BeginBackward() {
   backward_begun_ = true;
   tail_ = input_;
   for (auto& hook : parts_.plugins.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
-  return parts_.updates.BeginBackward(input_, own_count_);
+  const float own_count = queues() ? 0 : parts_.memory.statistics()->count;
+  return parts_.updates.BeginBackward(input_, own_count);
 }
 
 Status HostStep::RunHook(const Task& task) {
@@ -166,7 +170,7 @@ Status HostStep::RunHook(const Task& task) {
   const char* name = parts_.options.hook_names[task.hook].c_str();
   Stream* const stream = StreamOf(task);
   if (task.hook_work == HookWork::kPack) {
-    return parts_.wire->Pack(task, stream).WithContext("hook '%s'", name);
+    return parts_.wire->Pack(task, ScaleAt(kPackScale), stream).WithContext("hook '%s'", name);
   }
   if (task.hook_work == HookWork::kUnpack) {
     return parts_.wire->Unpack(task, stream).WithContext("hook '%s'", name);

@@ -69,6 +69,10 @@ class HostStep {
   virtual void End() noexcept {}
 
  protected:
+  // Copies the statistics of this rank to where they are summed up: backward may read what the loss
+  // op has made.
+  virtual Status CopyStatistics();
+  virtual StepStatistics* summed() { return &statistics_; }
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
   // Keeps those of the micro-batches so far, or adds what was kept to those of another one.
@@ -101,10 +105,9 @@ class HostStep {
   bool backward_begun_ = false;
   StepInput tail_;  // of the updates at hand
   float local_scale_ = 1;
-  float own_count_ = 0;             // of targets of this rank
   StepStatistics kept_statistics_;  // of earlier micro-batches
-  // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
-  // transfer, before the head of the step is done; read after that.
+  // Of this rank when their transfer begins, of all when it ends, which is before the head of the step
+  // is done; read after that.
   StepStatistics statistics_;
 };
 

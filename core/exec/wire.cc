@@ -185,9 +185,10 @@ std::byte* Wire::PackedAt(uint32_t bucket, int32_t rank, size_t span) const {
          layout_.span_begin[bucket][span];
 }
 
-Status Wire::Pack(const Task& task, Stream* stream) {
+Status Wire::Pack(const Task& task, const float* scale, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
     WireCall call = CallOf(task, i, stream);
+    if (state_count() > 0) call.scale = scale;
     if (layout_.packed()) call.wire = PackedAt(task.info.bucket, rank_.rank, i);
     ENGINE_RETURN_IF_ERROR(Named(call, format_.Pack(call)));
   }

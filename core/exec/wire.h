@@ -59,8 +59,9 @@ class Wire {
                                               const ExecutorOptions& options,
                                               const ModelMemory& memory, SharedMemory* shared);
 
-  // Between the gradients and the wire, for the spans of `task`. [compute-lane]
-  Status Pack(const Task& task, Stream* stream);
+  // Between the gradients and the wire, for the spans of `task`; `scale` as in WireCall.
+  // [compute-lane]
+  Status Pack(const Task& task, const float* scale, Stream* stream);
   Status Unpack(const Task& task, Stream* stream);
   // dtype, buffers and count of a transfer of gradients.
   void Describe(const Task& task, Transfer* transfer) const;

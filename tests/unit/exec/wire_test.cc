@@ -383,7 +383,7 @@ TEST(Wire, FormsThatDoNotGoWithTheRestAreRefused) {
 TEST(Wire, AHookThatBreaksTheContractIsNamed) {
   const Status status = Refusal(List(std::make_unique<RoundingHook>(HookStage::kWire)));
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/1")));
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/2")));
 
   class Empty final : public WireHook {
    public:
