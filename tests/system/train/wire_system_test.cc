@@ -159,7 +159,7 @@ TEST_F(WireRun, AResumedRunIsTheUninterruptedOneToTheBit) {
         if (name.starts_with("optimizer/") || name.starts_with("hook/")) continue;
         for (int rank = 0; rank < 3; ++rank) {
           const bool stored =
-              expected.contains("hook/topk/residual/" + std::to_string(rank) + "/" + name);
+              expected.contains("hook/topk/mean_residual/" + std::to_string(rank) + "/" + name);
           EXPECT_EQ(stored, hook == "topk" && ranks > 1 && rank < ranks) << name;
         }
       }
@@ -182,17 +182,17 @@ TEST_F(WireRun, AnotherNumberOfRanksGoesOnWithTheSumOfWhatWasNotSent) {
   double largest = 0;
   for (const auto& [name, bytes] : Tensors("plain")) {
     if (name.starts_with("optimizer/")) continue;
-    // The step was larger by what two ranks had kept, over 24 samples.
-    const auto first = FloatsOf(two.at("hook/topk/residual/0/" + name));
-    const auto second = FloatsOf(two.at("hook/topk/residual/1/" + name));
+    // The step was larger by what two ranks had kept.
+    const auto first = FloatsOf(two.at("hook/topk/mean_residual/0/" + name));
+    const auto second = FloatsOf(two.at("hook/topk/mean_residual/1/" + name));
     const auto with = FloatsOf(three.at(name)), base = FloatsOf(bytes);
     for (size_t i = 0; i < base.size(); ++i) {
-      const double kept = (double{first[i]} + second[i]) / 24;
+      const double kept = double{first[i]} + second[i];
       largest = std::max(largest, std::abs(kept));
       ASSERT_NEAR(base[i] - with[i], kept, 1e-5) << name << " at " << i;
     }
     for (const std::string rank : {"0/", "1/", "2/"}) {
-      EXPECT_THAT(FloatsOf(three.at("hook/topk/residual/" + rank + name)), Each(0.0f));
+      EXPECT_THAT(FloatsOf(three.at("hook/topk/mean_residual/" + rank + name)), Each(0.0f));
     }
   }
   EXPECT_GT(largest, 1e-3) << "something must have been kept";
@@ -236,12 +236,12 @@ TEST_F(WireRun, StatesThatCannotGoOnAreNamed) {
     EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(sentence));
   };
   warns("packed", 3, Hook("topk"),
-        "the state of hook 'topk' in the checkpoint is that of 2 ranks, and this run has 3: rank 0 "
-        "goes on with their sum");
+        "'mean_residual' of hook 'topk' in the checkpoint is that of 2 ranks, and this run has 3: "
+        "rank 0 goes on with their sum");
   warns("packed", 2, Plugins("tcp", "fifo_sched"),
-        "this run has no use for the state of hook 'topk' in the checkpoint: it is dropped");
+        "this run has no use for 'mean_residual' of hook 'topk' in the checkpoint: it is dropped");
   warns("plain", 2, Hook("topk"),
-        "the checkpoint has no state of hook 'topk': it begins with zeros");
+        "the checkpoint has no 'mean_residual' of hook 'topk': it begins with zeros");
 }
 
 }  // namespace
