@@ -76,13 +76,8 @@ class DeviceStep final : public HostStep {
     uint64_t step = 0;  // 0: read, or never written
   };
 
-  Status CopyStatistics() override {
-    return device_.Copy(summed_.data(), parts_.memory.statistics(), sizeof(StepStatistics),
-                        stream_);
-  }
-  StepStatistics* summed() override { return static_cast<StepStatistics*>(summed_.data()); }
   Status TakeStatistics() override;
-  Status KeepStatistics(bool add) override;
+  Status AddStatistics() override;
   Stream* StreamOf(const Task& task) const override { return order_->StreamOf(task); }
   float* ScaleAt(size_t index) override { return scales_.f32() + index; }
   Status Update(UpdateCall& call, const graph::Parameter& parameter, size_t scale) override;
@@ -99,9 +94,8 @@ class DeviceStep final : public HostStep {
   Device& device_;
   Stream* const stream_;
   const bool alone_;  // all is on one stream
-  // gradient_scale_ on the device, a 1 behind it, and kLossNumbers of earlier micro-batches.
+  // gradient_scale_ on the device, and a 1 behind it.
   graph::DeviceBuffer scales_;
-  graph::DeviceBuffer summed_;  // StepStatistics
   std::unique_ptr<DeviceOrder> order_;
   Copy copies_[2];
   SpanUpdates* span_updates_ = nullptr;         // null: one call per span
@@ -134,11 +128,9 @@ Status CheckRecording(const StepParts& parts) {
 }
 
 Status DeviceStep::Prepare() {
-  const size_t scales = gradient_scale_.size() + 1 + kLossNumbers;
+  const size_t scales = gradient_scale_.size() + 1;
   ENGINE_ASSIGN_OR_RETURN(scales_,
                           graph::DeviceBuffer::Create(device_, scales * sizeof(float), stream_));
-  ENGINE_ASSIGN_OR_RETURN(summed_,
-                          graph::DeviceBuffer::Create(device_, sizeof(StepStatistics), stream_));
   const float one = 1;
   ENGINE_RETURN_IF_ERROR(device_.Copy(ScaleAt(gradient_scale_.size()), &one, sizeof(one), stream_));
   for (Copy& copy : copies_) {
@@ -255,7 +247,7 @@ Status DeviceStep::EndTransfer(const Task& task) {
 // On the stream of the updates, which reads the scales.
 Status DeviceStep::TakeStatistics() {
   ENGINE_RETURN_IF_ERROR(accelerator_.math().FillQuotient(
-      &summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
+      &parts_.memory.summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
       static_cast<int64_t>(gradient_scale_.size()), order_->updates()));
   if (!recording_) ENGINE_RETURN_IF_ERROR(Collect(order_->updates()));
   return order_->MarkTaken();
@@ -265,7 +257,8 @@ Status DeviceStep::TakeStatistics() {
 Status DeviceStep::Collect(Stream* stream) {
   Copy& copy = copies_[input_.step % 2];
   copy.step = input_.step;
-  ENGINE_RETURN_IF_ERROR(device_.Copy(copy.statistics, summed(), sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(
+      device_.Copy(copy.statistics, parts_.memory.summed(), sizeof(StepStatistics), stream));
   return stream->Record(copy.copied.get());
 }
 
@@ -344,11 +337,9 @@ Status DeviceStep::AwaitReport(Status device, uint64_t step) {
                        parts_.options.communicator_name.c_str(), static_cast<long long>(kReportMs));
 }
 
-Status DeviceStep::KeepStatistics(bool add) {
-  StepStatistics* const statistics = parts_.memory.statistics();
-  float* const kept = ScaleAt(gradient_scale_.size() + 1);
-  if (!add) return device_.Copy(kept, statistics, kLossNumbers * sizeof(float), stream_);
-  return accelerator_.math().Add(&statistics->loss_sum, kept, kLossNumbers, stream_);
+Status DeviceStep::AddStatistics() {
+  return accelerator_.math().Add(&parts_.memory.statistics()->loss_sum,
+                                 &parts_.memory.summed()->loss_sum, kLossNumbers, stream_);
 }
 
 // The host's numbers are of no use to the device.

@@ -2,10 +2,10 @@
 // lock of the runner, on any thread; all else on the thread of the rank.
 // * A local hook gets a 1 of its own for a scale, as it may not scale: the sum would mix scales of
 //   ranks.
-// * Scales are written in TakeResult, before the tasks that read them become ready, and before the
-//   head of the step is done; both become known under the lock.
+// * Scales and statistics are written in TakeResult, before the tasks that read the scales become
+//   ready, and before the head of the step is done; both become known under the lock.
 // * Statistics are summed up in a copy, which is the communicator's from the end of the task that
-//   makes them to TakeResult. The thread of the rank reads what the loss op has left.
+//   makes them to TakeResult; the thread of the rank reads what the loss op has left.
 // * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
 //   observe are done by then, and none that applies has begun.
 #include "core/exec/host_step.h"
@@ -54,7 +54,7 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
                     .stream = StreamOf(task),
                     .timeout_ms = parts_.options.timeout_ms};
   if (task.data == TransferData::kStatistics) {
-    transfer.send = transfer.recv = summed();
+    transfer.send = transfer.recv = parts_.memory.summed();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
   } else if (task.data == TransferData::kObserved) {
     const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
@@ -73,14 +73,10 @@ Status HostStep::TakeResult(const Task& task) {
   return task.data == TransferData::kParameters ? parts_.updates.TakeParameters(task) : Status();
 }
 
-Status HostStep::CopyStatistics() {
-  statistics_ = *parts_.memory.statistics();
-  return {};
-}
-
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
+  statistics_ = *parts_.memory.summed();
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(),
             1 / (count * parts_.options.loss_scale));
@@ -135,23 +131,25 @@ Status HostStep::RunMicroBatches() {
   for (int64_t index = 1; index < parts_.options.micro_batches; ++index) {
     ENGINE_RETURN_IF_ERROR(run(forward_count, count));
     ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
-    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/false));
+    ENGINE_RETURN_IF_ERROR(CopyStatistics());
     ENGINE_RETURN_IF_ERROR(run(0, forward_count));
-    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/true));
+    ENGINE_RETURN_IF_ERROR(AddStatistics());
     ENGINE_RETURN_IF_ERROR(runner_->failure());
   }
   return {};
 }
 
-Status HostStep::KeepStatistics(bool add) {
-  StepStatistics* const statistics = parts_.memory.statistics();
-  if (!add) {
-    kept_statistics_ = *statistics;
-    return {};
-  }
-  statistics->loss_sum += kept_statistics_.loss_sum;
-  statistics->count += kept_statistics_.count;
-  statistics->correct += kept_statistics_.correct;
+Status HostStep::CopyStatistics() {
+  ModelMemory& memory = parts_.memory;
+  return memory.device().Copy(memory.summed(), memory.statistics(), sizeof(StepStatistics),
+                              memory.stream());
+}
+
+Status HostStep::AddStatistics() {
+  StepStatistics* const last = parts_.memory.statistics();
+  last->loss_sum += parts_.memory.summed()->loss_sum;
+  last->count += parts_.memory.summed()->count;
+  last->correct += parts_.memory.summed()->correct;
   return {};
 }
 
@@ -160,8 +158,7 @@ Status HostStep::BeginBackward() {
   backward_begun_ = true;
   tail_ = input_;
   for (auto& hook : parts_.plugins.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
-  const float own_count = queues() ? 0 : parts_.memory.statistics()->count;
-  return parts_.updates.BeginBackward(input_, own_count);
+  return parts_.updates.BeginBackward(input_, queues() ? 0 : parts_.memory.statistics()->count);
 }
 
 Status HostStep::RunHook(const Task& task) {

@@ -69,14 +69,10 @@ class HostStep {
   virtual void End() noexcept {}
 
  protected:
-  // Copies the statistics of this rank to where they are summed up: backward may read what the loss
-  // op has made.
-  virtual Status CopyStatistics();
-  virtual StepStatistics* summed() { return &statistics_; }
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
-  // Keeps those of the micro-batches so far, or adds what was kept to those of another one.
-  virtual Status KeepStatistics(bool add);
+  // Adds what CopyStatistics has copied, of earlier micro-batches, to those of the last one.
+  virtual Status AddStatistics();
   virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
   // Behind the last one is a 1, for local hooks.
   virtual float* ScaleAt(size_t index) {
@@ -97,6 +93,7 @@ class HostStep {
  private:
   Status BeginMicroBatch(int64_t index);
   Status RunMicroBatches();
+  Status CopyStatistics();
   Status BeginBackward();
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
@@ -105,9 +102,8 @@ class HostStep {
   bool backward_begun_ = false;
   StepInput tail_;  // of the updates at hand
   float local_scale_ = 1;
-  StepStatistics kept_statistics_;  // of earlier micro-batches
-  // Of this rank when their transfer begins, of all when it ends, which is before the head of the step
-  // is done; read after that.
+  // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
+  // transfer, before the head of the step is done; read after that.
   StepStatistics statistics_;
 };
 

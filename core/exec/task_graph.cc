@@ -141,9 +141,8 @@ class Head {
     if (t_.options.wire != nullptr) {
       t_.AddWireHook(HookWork::kPack, bucket).spans = t_.SpansOf(bucket, /*own_part=*/false);
       t_.After(waits);
-      if (t_.options.wire->traits.state_count > 0) {
+      if (t_.options.wire->traits.state_count > 0)
         t_.After(static_cast<int32_t>(t_.result.statistics));
-      }
       waits = {t_.LastId()};
     }
     t_.AddTransfer(TransferData::kGradients, bucket, t_.options.chains[bucket].gradients[0]);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kWidth = 40;
 constexpr size_t kKept = 2;  // of each parameter
-constexpr float kRate = 8;
+constexpr float kRate = 4;
 constexpr int32_t kMasked = -1;
 
 // loss = sum of (logit - target)^2 / 2 over the targets that count.
@@ -63,16 +63,6 @@ Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
   if (name == "masked_loss") return std::unique_ptr<Op>(new MaskedLossOp);
   return FakeOps()(name, options);
 }
-
-// Every update is half as large; what is packed must not be.
-class HalvingHook final : public PassiveHook {
- public:
-  HalvingHook() : PassiveHook({HookStage::kReduced, HookScope::kSpan}) {}
-  Status Apply(const GradientView& view) noexcept override {
-    *view.scale /= 2;
-    return {};
-  }
-};
 
 // What one rank sees in one step.
 struct Batch {
@@ -150,7 +140,7 @@ class Reference {
         std::sort(order.begin(), order.end(),
                   [&](size_t a, size_t b) { return std::abs(kept[a]) > std::abs(kept[b]); });
         for (size_t j = 0; j < kKept; ++j) {
-          values_[order[j]] -= kRate / 2 * std::exchange(kept[order[j]], 0);
+          values_[order[j]] -= kRate * std::exchange(kept[order[j]], 0);
         }
       }
     }
@@ -197,7 +187,6 @@ class ErrorFeedbackTest : public ::testing::Test {
     const ModelValue scaled = net.Apply("a", "scale", {Net::kX});
     std::vector<std::unique_ptr<GradientHook>> hooks;
     hooks.push_back(CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", "0.05"}}));
-    hooks.push_back(std::make_unique<HalvingHook>());
     ENGINE_RETURN_IF_ERROR(
         rig.Make(net.Finish(net.Apply("b", "shift", {scaled}), {}, "masked_loss"),
                  std::make_unique<LeadScheduler>(first_step + static_cast<uint64_t>(rank)),
