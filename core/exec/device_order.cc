@@ -5,8 +5,7 @@
 // each parameter, and those behind all transfers and updates that read gradients. What tasks share
 // beside tensors is
 //   * the scales of gradients, scratch of reduced hooks, StepScalars of updates: of the updates'
-//     stream alone, which is in order; but a PACK may read a scale behind MarkTaken, and statistics
-//     of the next step, which change it, are behind all of this one;
+//     stream alone, which is in order;
 //   * the statistics and the StepScalars of passes, which the updates' stream reads when the
 //     statistics were summed up: the next step may write to them after MarkTaken.
 //

@@ -77,7 +77,7 @@ class DeviceStep final : public HostStep {
   };
 
   Status TakeStatistics() override;
-  Status AddStatistics() override;
+  Status KeepStatistics(bool add) override;
   Stream* StreamOf(const Task& task) const override { return order_->StreamOf(task); }
   float* ScaleAt(size_t index) override { return scales_.f32() + index; }
   Status Update(UpdateCall& call, const graph::Parameter& parameter, size_t scale) override;
@@ -214,11 +214,8 @@ Status DeviceStep::Replay() {
   return alone_ ? Status() : runner_->ReportReplay(statistics_task_);
 }
 
-// The scales are of the stream of the updates, and one of them is read here.
 Status DeviceStep::Run(const Task& task) {
   ENGINE_RETURN_IF_ERROR(order_->Wait(task));
-  const bool reads_scale = task.hook_work == HookWork::kPack && parts_.wire->state_count() > 0;
-  if (reads_scale) ENGINE_RETURN_IF_ERROR(order_->WaitTaken());
   ENGINE_RETURN_IF_ERROR(HostStep::Run(task));
   return order_->Mark(task);
 }
@@ -337,9 +334,10 @@ Status DeviceStep::AwaitReport(Status device, uint64_t step) {
                        parts_.options.communicator_name.c_str(), static_cast<long long>(kReportMs));
 }
 
-Status DeviceStep::AddStatistics() {
-  return accelerator_.math().Add(&parts_.memory.statistics()->loss_sum,
-                                 &parts_.memory.summed()->loss_sum, kLossNumbers, stream_);
+Status DeviceStep::KeepStatistics(bool add) {
+  StepStatistics *const made = parts_.memory.statistics(), *const sum = parts_.memory.summed();
+  if (!add) return device_.Copy(sum, made, sizeof(StepStatistics), stream_);
+  return accelerator_.math().Add(&sum->loss_sum, &made->loss_sum, kLossNumbers, stream_);
 }
 
 // The host's numbers are of no use to the device.

@@ -5,7 +5,7 @@
 // * Scales and statistics are written in TakeResult, before the tasks that read the scales become
 //   ready, and before the head of the step is done; both become known under the lock.
 // * Statistics are summed up in a copy, which is the communicator's from the end of the task that
-//   makes them to TakeResult; the thread of the rank reads what the loss op has left.
+//   makes them to TakeResult, so the thread of the rank takes what it needs of it before that.
 // * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
 //   observe are done by then, and none that applies has begun.
 #include "core/exec/host_step.h"
@@ -97,7 +97,8 @@ Status HostStep::Run(const Task& task) {
   }
   // A kAccumulate task without an instruction: the gradient is complete where it is sent from.
   if (!task.makes_statistics) return {};
-  ENGINE_RETURN_IF_ERROR(CopyStatistics());
+  ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
+  if (!queues()) own_count_ = parts_.memory.summed()->count;
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }
 
@@ -131,25 +132,23 @@ Status HostStep::RunMicroBatches() {
   for (int64_t index = 1; index < parts_.options.micro_batches; ++index) {
     ENGINE_RETURN_IF_ERROR(run(forward_count, count));
     ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
-    ENGINE_RETURN_IF_ERROR(CopyStatistics());
+    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/index > 1));
     ENGINE_RETURN_IF_ERROR(run(0, forward_count));
-    ENGINE_RETURN_IF_ERROR(AddStatistics());
     ENGINE_RETURN_IF_ERROR(runner_->failure());
   }
   return {};
 }
 
-Status HostStep::CopyStatistics() {
-  ModelMemory& memory = parts_.memory;
-  return memory.device().Copy(memory.summed(), memory.statistics(), sizeof(StepStatistics),
-                              memory.stream());
-}
-
-Status HostStep::AddStatistics() {
-  StepStatistics* const last = parts_.memory.statistics();
-  last->loss_sum += parts_.memory.summed()->loss_sum;
-  last->count += parts_.memory.summed()->count;
-  last->correct += parts_.memory.summed()->correct;
+Status HostStep::KeepStatistics(bool add) {
+  const StepStatistics& made = *parts_.memory.statistics();
+  StepStatistics& sum = *parts_.memory.summed();
+  if (!add) {
+    sum = made;
+    return {};
+  }
+  sum.loss_sum += made.loss_sum;
+  sum.count += made.count;
+  sum.correct += made.correct;
   return {};
 }
 
@@ -158,7 +157,7 @@ Status HostStep::BeginBackward() {
   backward_begun_ = true;
   tail_ = input_;
   for (auto& hook : parts_.plugins.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
-  return parts_.updates.BeginBackward(input_, queues() ? 0 : parts_.memory.statistics()->count);
+  return parts_.updates.BeginBackward(input_, own_count_);
 }
 
 Status HostStep::RunHook(const Task& task) {

@@ -71,8 +71,8 @@ class HostStep {
  protected:
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
-  // Adds what CopyStatistics has copied, of earlier micro-batches, to those of the last one.
-  virtual Status AddStatistics();
+  // Copies what the loss op has made of a micro-batch to where ranks sum up, or adds it there.
+  virtual Status KeepStatistics(bool add);
   virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
   // Behind the last one is a 1, for local hooks.
   virtual float* ScaleAt(size_t index) {
@@ -93,7 +93,6 @@ class HostStep {
  private:
   Status BeginMicroBatch(int64_t index);
   Status RunMicroBatches();
-  Status CopyStatistics();
   Status BeginBackward();
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
@@ -102,6 +101,7 @@ class HostStep {
   bool backward_begun_ = false;
   StepInput tail_;  // of the updates at hand
   float local_scale_ = 1;
+  float own_count_ = 0;  // of targets of this rank
   // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
   // transfer, before the head of the step is done; read after that.
   StepStatistics statistics_;

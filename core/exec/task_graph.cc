@@ -139,10 +139,11 @@ class Head {
     std::vector<int32_t> waits;
     for (const int32_t position : t_.ParametersOf(bucket)) waits.push_back(t_.sent[position]);
     if (t_.options.wire != nullptr) {
-      t_.AddWireHook(HookWork::kPack, bucket).spans = t_.SpansOf(bucket, /*own_part=*/false);
+      Task& pack = t_.AddWireHook(HookWork::kPack, bucket);
+      pack.spans = t_.SpansOf(bucket, /*own_part=*/false);
+      pack.tail = t_.options.wire->traits.state_count > 0;
+      if (pack.tail) waits.push_back(static_cast<int32_t>(t_.result.statistics));
       t_.After(waits);
-      if (t_.options.wire->traits.state_count > 0)
-        t_.After(static_cast<int32_t>(t_.result.statistics));
       waits = {t_.LastId()};
     }
     t_.AddTransfer(TransferData::kGradients, bucket, t_.options.chains[bucket].gradients[0]);

@@ -83,7 +83,8 @@ struct Task {
 //
 // With a hook of HookStage::kWire there is a PACK(bucket) before the first transfer of a bucket's
 // gradients and an UNPACK(bucket) after the last one. If its format has states, each PACK waits for
-// the transfer of the statistics: they are in the unit of the mean, and only now is its divisor known.
+// the transfer of the statistics, as states are in the unit of the mean; so it is of the tail, since a
+// scheduler may hold all transfers until backward has ended.
 //
 // With one rank nothing travels: there are no transfers, and all hooks and updates wait for is a
 // complete gradient.

@@ -22,46 +22,26 @@ namespace {
 
 constexpr int64_t kWidth = 40;
 constexpr size_t kKept = 2;  // of each parameter
-constexpr float kRate = 4;
-constexpr int32_t kMasked = -1;
+constexpr float kRate = 0.5;
 
-// loss = sum of (logit - target)^2 / 2 over the targets that count.
-class MaskedLossOp final : public Op {
- public:
-  Status Infer(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
-    signature->output_count = 1;
-    signature->outputs[0] = {.shape = {3}};
-    signature->differentiable_inputs = 1;
-    signature->is_loss = 1;
-    return {};
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    float* const out = call.outputs[0].f32();
-    std::fill_n(out, 3, 0.0f);
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      out[0] += Error(call, k) * Error(call, k) / 2;
-      out[1] += call.inputs[1].i32()[k] == kMasked ? 0 : 1;
-    }
-    return {};
-  }
-  Status Backward(const OpCall& call) noexcept override {
-    for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      Put(call, 0, k, call.output_grads[0].f32()[0] * Error(call, k));
-    }
-    return {};
-  }
+graph::Graph Product() {
+  Net net(FakeOps(), 256, {kWidth});
+  return net.Finish(net.Apply("b", "scale", {net.Apply("a", "scale", {Net::kX})}));
+}
 
- private:
-  static float Error(const OpCall& call, int64_t k) {
-    const int32_t target = call.inputs[1].i32()[k];
-    return target == kMasked ? 0 : call.inputs[0].f32()[k] - static_cast<float>(target);
-  }
-};
+std::vector<std::unique_ptr<GradientHook>> Only(std::unique_ptr<GradientHook> hook) {
+  std::vector<std::unique_ptr<GradientHook>> hooks;
+  hooks.push_back(std::move(hook));
+  return hooks;
+}
 
-Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
-                                   const std::vector<plugin::OwnedOption>& options) {
-  if (name == "masked_loss") return std::unique_ptr<Op>(new MaskedLossOp);
-  return FakeOps()(name, options);
+std::vector<float> StateOf(const exec::Executor& executor) {
+  std::vector<float> values;
+  for (const int32_t parameter : {0, 1}) {
+    const TensorView state = exec::ViewIn(executor.memory(), executor.wire()->state(0), parameter);
+    values.insert(values.end(), state.f32(), state.f32() + state.count());
+  }
+  return values;
 }
 
 // What one rank sees in one step.
@@ -76,7 +56,7 @@ struct Batch {
     for (int64_t k = 0; k < samples * kWidth; ++k) {
       x.push_back(normal(random));
       const bool counts = random() % 10 >= masked_of_ten;
-      targets.push_back(counts ? static_cast<int32_t>(random() % 4) : kMasked);
+      targets.push_back(counts ? static_cast<int32_t>(random() % 5) - 3 : kMasked);
     }
   }
 };
@@ -94,10 +74,10 @@ struct Phase {
   }
 };
 
-// y = w x + b; the sum of the mean gradients, less what the ranks have not sent.
+// y = b a x, and the loss is the sum of y (target + 1).
 class Reference {
  public:
-  explicit Reference(int ranks) : residuals_(static_cast<size_t>(ranks)) {}
+  explicit Reference(int ranks) : residuals_(static_cast<size_t>(ranks)) { values_.fill(1); }
 
   void Train(const Phase& phase, uint64_t first_step) {
     if (residuals_.size() != static_cast<size_t>(phase.ranks)) {
@@ -114,7 +94,7 @@ class Reference {
   const auto& residuals() const { return residuals_; }
 
  private:
-  using Vector = std::array<double, 2 * kWidth>;  // w, b
+  using Vector = std::array<double, 2 * kWidth>;  // a, b
 
   void Step(const Phase& phase, uint64_t step) {
     std::vector<Vector> gradients;
@@ -125,9 +105,9 @@ class Reference {
       for (size_t k = 0; k < batch.x.size(); ++k) {
         if (batch.targets[k] == kMasked) continue;
         const size_t i = k % kWidth;
-        const double error = values_[i] * batch.x[k] + values_[kWidth + i] - batch.targets[k];
-        gradient[i] += error * batch.x[k];
-        gradient[kWidth + i] += error;
+        const double slope = double{batch.x[k]} * (batch.targets[k] + 1);
+        gradient[i] += slope * values_[kWidth + i];
+        gradient[kWidth + i] += slope * values_[i];
         ++targets;
       }
     }
@@ -146,11 +126,7 @@ class Reference {
     }
   }
 
-  Vector values_ = [] {
-    Vector values{};
-    std::fill_n(values.begin(), kWidth, 1.0);
-    return values;
-  }();
+  Vector values_;
   std::vector<Vector> residuals_;
 };
 
@@ -180,17 +156,12 @@ class ErrorFeedbackTest : public ::testing::Test {
                  Outcome* outcome) {
     Rig rig;
     rig.store = &store;
-    rig.ops = MakeOp;
     rig.options = TestOptions(rank, phase.ranks, 20000);
     rig.options.loss_scale = phase.loss_scale;
-    Net net(MakeOp, 256, {kWidth});
-    const ModelValue scaled = net.Apply("a", "scale", {Net::kX});
-    std::vector<std::unique_ptr<GradientHook>> hooks;
-    hooks.push_back(CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", "0.05"}}));
-    ENGINE_RETURN_IF_ERROR(
-        rig.Make(net.Finish(net.Apply("b", "shift", {scaled}), {}, "masked_loss"),
-                 std::make_unique<LeadScheduler>(first_step + static_cast<uint64_t>(rank)),
-                 std::make_unique<HubCommunicator>(hub, rank), std::move(hooks)));
+    ENGINE_RETURN_IF_ERROR(rig.Make(
+        Product(), std::make_unique<LeadScheduler>(first_step + static_cast<uint64_t>(rank)),
+        std::make_unique<HubCommunicator>(hub, rank),
+        Only(CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", "0.05"}}))));
     exec::Executor& executor = *rig.executor;
     if (first_step > 1) {
       ENGINE_ASSIGN_OR_RETURN(const auto opened, checkpoint::OpenCheckpoint(from_));
@@ -202,11 +173,7 @@ class ErrorFeedbackTest : public ::testing::Test {
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
     ENGINE_RETURN_IF_ERROR(Train(executor, phase, first_step, rank));
     outcome->values = ParametersOf(executor.memory());
-    for (const int32_t parameter : {0, 1}) {
-      const TensorView state =
-          exec::ViewIn(executor.memory(), executor.wire()->state(0), parameter);
-      outcome->residual.insert(outcome->residual.end(), state.f32(), state.f32() + state.count());
-    }
+    outcome->residual = StateOf(executor);
     if (rank > 0) return {};
     return checkpoint::WriteCheckpoint(to_, executor,
                                        {.config = "seed: 1", .world_size = phase.ranks});
@@ -252,6 +219,33 @@ TEST_F(ErrorFeedbackTest, ARunGoesOnWithAnotherBatchLossScaleAndNumberOfRanks) {
                    {.loss_scale = 1024, .samples = {512, 7}},
                    {.loss_scale = 0.125f, .samples = {32}},
                    {.ranks = 3, .loss_scale = 8, .samples = {100, 9}}});
+}
+
+// As a hook has it whose states have changed their meaning, and with it their names.
+class OtherState final : public WireHook {
+ public:
+  WireTraits wire_traits() const noexcept override {
+    return {.state_count = 1, .state_names = {{"residual"}}};
+  }
+  Status Pack(const WireCall&) noexcept override { return {}; }
+  Status Unpack(const WireCall&) noexcept override { return {}; }
+};
+
+TEST_F(ErrorFeedbackTest, AStateOfAnotherNameIsDroppedWithAWarning) {
+  ExpectReference({{.samples = {512, 7}}});
+  Rig rig;
+  ASSERT_THAT(rig.Make(Product(), std::make_unique<RandomScheduler>(),
+                       std::make_unique<FakeCommunicator>(), Only(std::make_unique<OtherState>())),
+              IsOk());
+  const auto opened = ValueOf(checkpoint::OpenCheckpoint(to_));
+  ASSERT_THAT(checkpoint::LoadCheckpoint(opened, *rig.executor, {.rank = 0, .world_size = 1}),
+              IsOk());
+  EXPECT_THAT(StateOf(*rig.executor), ::testing::Each(0));
+  EXPECT_THAT(checkpoint::HookStateWarnings(opened, *rig.executor, 1),
+              ::testing::ElementsAre(
+                  "this run has no use for 'mean_residual' of hook 'hook0' in the checkpoint: it "
+                  "is dropped",
+                  "the checkpoint has no 'residual' of hook 'hook0': it begins with zeros"));
 }
 
 }  // namespace

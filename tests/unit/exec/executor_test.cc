@@ -156,40 +156,6 @@ TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
   EXPECT_EQ(TaskSpans(*rig.executor, 1).size(), rig.executor->tasks().tasks.size());
 }
 
-// Its backward pass reads the count of this rank, which is its own output.
-class ReadingLossOp final : public Op {
- public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return loss_.Infer(inputs, signature);
-  }
-  Status Forward(const OpCall& call) noexcept override { return loss_.Forward(call); }
-  Status Backward(const OpCall& call) noexcept override {
-    EXPECT_EQ(call.outputs[0].f32()[1], static_cast<float>(call.inputs[0].count()));
-    return loss_.Backward(call);
-  }
-
- private:
-  LossOp loss_;
-};
-
-// The communicator writes as soon as it is asked to, which is before the backward pass.
-TEST(ExecutorTest, BackwardReadsWhatTheLossOpHasMadeWhileStatisticsAreSummedUp) {
-  Rig rig;
-  rig.options.rank = {.rank = 0, .world_size = 2};
-  rig.ops = [](const std::string& name, const auto& options) -> Result<std::unique_ptr<Op>> {
-    if (name == "reading_loss") return std::unique_ptr<Op>(new ReadingLossOp);
-    return FakeOps()(name, options);
-  };
-  Net net(rig.ops, kSamples, {kWidth});
-  const Status made =
-      rig.Make(net.Finish(net.Apply("a", "scale", {Net::kX}), {}, "reading_loss"),
-               std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>(2));
-  ASSERT_TRUE(made.ok()) << made.message();
-  const auto result = rig.Step(BatchData().Step(1));
-  ASSERT_TRUE(result.ok()) << result.status().message();
-  EXPECT_EQ(result->statistics.count, 2 * kSamples * kWidth);
-}
-
 TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
   Rig rig;
   ASSERT_TRUE(rig.Make(TangledGraph(), 0, std::chrono::microseconds(100)).ok());

@@ -297,7 +297,7 @@ TEST(Wire, PackSeesTheScaleOfItsStepWhateverHooksMakeOfIt) {
     for (const int64_t samples : {2, 1, 2}) {
       hook.scales.clear();
       const ChainBatch batch(kSamples * kWidth, 1, 0);
-      ASSERT_TRUE(rig.executor->Step(batch.Step(1, samples)).ok());
+      ASSERT_TRUE(rig.Step(batch.Step(1, samples)).ok());
       const float targets = static_cast<float>(samples * kWidth);
       EXPECT_THAT(hook.scales, ::testing::AllOf(::testing::SizeIs(5), Each(1 / (4 * targets))));
     }
