@@ -244,7 +244,7 @@ Status DeviceStep::EndTransfer(const Task& task) {
 // On the stream of the updates, which reads the scales.
 Status DeviceStep::TakeStatistics() {
   ENGINE_RETURN_IF_ERROR(accelerator_.math().FillQuotient(
-      &parts_.memory.summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
+      &summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
       static_cast<int64_t>(gradient_scale_.size()), order_->updates()));
   if (!recording_) ENGINE_RETURN_IF_ERROR(Collect(order_->updates()));
   return order_->MarkTaken();
@@ -254,8 +254,7 @@ Status DeviceStep::TakeStatistics() {
 Status DeviceStep::Collect(Stream* stream) {
   Copy& copy = copies_[input_.step % 2];
   copy.step = input_.step;
-  ENGINE_RETURN_IF_ERROR(
-      device_.Copy(copy.statistics, parts_.memory.summed(), sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(device_.Copy(copy.statistics, summed(), sizeof(StepStatistics), stream));
   return stream->Record(copy.copied.get());
 }
 
@@ -335,7 +334,7 @@ Status DeviceStep::AwaitReport(Status device, uint64_t step) {
 }
 
 Status DeviceStep::KeepStatistics(bool add) {
-  StepStatistics *const made = parts_.memory.statistics(), *const sum = parts_.memory.summed();
+  StepStatistics *const made = parts_.memory.statistics(), *const sum = summed();
   if (!add) return device_.Copy(sum, made, sizeof(StepStatistics), stream_);
   return accelerator_.math().Add(&sum->loss_sum, &made->loss_sum, kLossNumbers, stream_);
 }

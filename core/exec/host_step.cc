@@ -54,7 +54,7 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
                     .stream = StreamOf(task),
                     .timeout_ms = parts_.options.timeout_ms};
   if (task.data == TransferData::kStatistics) {
-    transfer.send = transfer.recv = parts_.memory.summed();
+    transfer.send = transfer.recv = summed();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
   } else if (task.data == TransferData::kObserved) {
     const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
@@ -76,7 +76,7 @@ Status HostStep::TakeResult(const Task& task) {
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
-  statistics_ = *parts_.memory.summed();
+  statistics_ = *summed();
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(),
             1 / (count * parts_.options.loss_scale));
@@ -98,7 +98,7 @@ Status HostStep::Run(const Task& task) {
   // A kAccumulate task without an instruction: the gradient is complete where it is sent from.
   if (!task.makes_statistics) return {};
   ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
-  if (!queues()) own_count_ = parts_.memory.summed()->count;
+  if (!queues()) own_count_ = summed()->count;
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }
 
@@ -141,7 +141,7 @@ Status HostStep::RunMicroBatches() {
 
 Status HostStep::KeepStatistics(bool add) {
   const StepStatistics& made = *parts_.memory.statistics();
-  StepStatistics& sum = *parts_.memory.summed();
+  StepStatistics& sum = *summed();
   if (!add) {
     sum = made;
     return {};

@@ -71,7 +71,8 @@ class HostStep {
  protected:
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
-  // Copies what the loss op has made of a micro-batch to where ranks sum up, or adds it there.
+  StepStatistics* summed() const { return parts_.memory.statistics() + 1; }
+  // Copies what the loss op has made of a micro-batch to `summed`, or adds it there.
   virtual Status KeepStatistics(bool add);
   virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
   // Behind the last one is a 1, for local hooks.

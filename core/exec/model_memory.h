@@ -76,10 +76,9 @@ class ModelMemory {
   void* copy_at(int64_t offset) const {
     return copies_.data() == nullptr ? nullptr : copies_.bytes() + 2 * offset;
   }
-  // What the loss op has left of this rank, and the copy that ranks sum up: backward may read the
-  // former meanwhile.
+  // Two: what the loss op has left of this rank, and the copy that ranks sum up, as backward may read
+  // the former meanwhile.
   StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
-  StepStatistics* summed() const { return statistics() + 1; }
   // Of the last forward pass: (samples, ..., classes).
   TensorView logits() const { return calls_.ViewOfValue(graph_.logits); }
   // Another output of the model. kConfig when it has none of this name.
