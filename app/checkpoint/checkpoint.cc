@@ -100,7 +100,8 @@ std::set<HookState> HookStatesIn(const SafetensorsFile& file) {
     if (!IsHookState(tensor.name)) continue;
     std::istringstream parts(tensor.name.substr(sizeof(kHookPrefix) - 1));
     HookState state;
-    std::getline(std::getline(parts, state.first, '/'), state.second, '/');
+    std::getline(parts, state.first, '/');
+    std::getline(parts, state.second, '/');
     states.insert(std::move(state));
   }
   return states;
