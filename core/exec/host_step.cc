@@ -2,10 +2,10 @@
 // lock of the runner, on any thread; all else on the thread of the rank.
 // * A local hook gets a 1 of its own for a scale, as it may not scale: the sum would mix scales of
 //   ranks.
-// * Scales and statistics are written in TakeResult, before the updates that read the scales become
+// * Scales and statistics are written in TakeResult, before the tasks that read the scales become
 //   ready, and before the head of the step is done; both become known under the lock.
-// * The statistics of this rank are summed up in place. So what the thread of the rank wants to know
-//   of them it takes when the task that makes them is done, before their transfer may begin.
+// * Statistics are summed up in a copy, which is the communicator's from the end of the task that
+//   makes them to TakeResult, so the thread of the rank takes what it needs of it before that.
 // * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
 //   observe are done by then, and none that applies has begun.
 #include "core/exec/host_step.h"
@@ -54,7 +54,7 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
                     .stream = StreamOf(task),
                     .timeout_ms = parts_.options.timeout_ms};
   if (task.data == TransferData::kStatistics) {
-    transfer.send = transfer.recv = parts_.memory.statistics();
+    transfer.send = transfer.recv = summed();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
   } else if (task.data == TransferData::kObserved) {
     const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
@@ -76,7 +76,7 @@ Status HostStep::TakeResult(const Task& task) {
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
-  statistics_ = *parts_.memory.statistics();
+  statistics_ = *summed();
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(),
             1 / (count * parts_.options.loss_scale));
@@ -94,8 +94,8 @@ Status HostStep::Run(const Task& task) {
                              ? parts_.memory.Run(task.instruction, call_context_)
                              : RunMicroBatches());
   if (!task.makes_statistics) return {};
-  // The sum over ranks is made in place, so the own number is taken before it may begin.
-  if (!queues()) own_count_ = parts_.memory.statistics()->count;
+  ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
+  if (!queues()) own_count_ = summed()->count;
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }
 
@@ -129,23 +129,23 @@ Status HostStep::RunMicroBatches() {
   for (int64_t index = 1; index < parts_.options.micro_batches; ++index) {
     ENGINE_RETURN_IF_ERROR(run(forward_count, count));
     ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
-    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/false));
+    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/index > 1));
     ENGINE_RETURN_IF_ERROR(run(0, forward_count));
-    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/true));
     ENGINE_RETURN_IF_ERROR(runner_->failure());
   }
   return {};
 }
 
 Status HostStep::KeepStatistics(bool add) {
-  StepStatistics* const statistics = parts_.memory.statistics();
+  const StepStatistics& made = *parts_.memory.statistics();
+  StepStatistics& sum = *summed();
   if (!add) {
-    kept_statistics_ = *statistics;
+    sum = made;
     return {};
   }
-  statistics->loss_sum += kept_statistics_.loss_sum;
-  statistics->count += kept_statistics_.count;
-  statistics->correct += kept_statistics_.correct;
+  sum.loss_sum += made.loss_sum;
+  sum.count += made.count;
+  sum.correct += made.correct;
   return {};
 }
 
@@ -163,7 +163,7 @@ Status HostStep::RunHook(const Task& task) {
   const char* name = parts_.options.hook_names[task.hook].c_str();
   Stream* const stream = StreamOf(task);
   if (task.hook_work == HookWork::kPack) {
-    return parts_.wire->Pack(task, stream).WithContext("hook '%s'", name);
+    return parts_.wire->Pack(task, ScaleAt(kPackScale), stream).WithContext("hook '%s'", name);
   }
   if (task.hook_work == HookWork::kUnpack) {
     return parts_.wire->Unpack(task, stream).WithContext("hook '%s'", name);

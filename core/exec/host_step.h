@@ -71,7 +71,8 @@ class HostStep {
  protected:
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
-  // Keeps those of the micro-batches so far, or adds what was kept to those of another one.
+  StepStatistics* summed() const { return parts_.memory.statistics() + 1; }
+  // Copies what the loss op has made of a micro-batch to `summed`, or adds it there.
   virtual Status KeepStatistics(bool add);
   virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
   // Behind the last one is a 1, for local hooks.
@@ -101,8 +102,7 @@ class HostStep {
   bool backward_begun_ = false;
   StepInput tail_;  // of the updates at hand
   float local_scale_ = 1;
-  float own_count_ = 0;             // of targets of this rank
-  StepStatistics kept_statistics_;  // of earlier micro-batches
+  float own_count_ = 0;  // of targets of this rank
   // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
   // transfer, before the head of the step is done; read after that.
   StepStatistics statistics_;

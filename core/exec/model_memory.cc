@@ -3,7 +3,7 @@
 //   parameters_   float32, all of the layout         copies_   bfloat16, where ops read those
 //   gradients_    float32, what is trained: written by backward tasks, sent from here
 //   activations_  values, their gradients and what ops save, placed by MemoryPlan
-//   statistics_   the output of the loss op, then what the executor adds
+//   statistics_   the output of the loss op, then what the executor adds; a copy of both
 #include "core/exec/model_memory.h"
 
 #include <algorithm>
@@ -104,7 +104,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
                 {&activations_, plan_.arena_bytes, "activations"},
                 {&workspace_, plan_.workspace_bytes, "the workspace of ops"},
                 {&inputs_, plan_.input_bytes, "batches"},
-                {&statistics_, sizeof(StepStatistics), "statistics"},
+                {&statistics_, 2 * sizeof(StepStatistics), "statistics"},
                 {&seed_gradient_, sizeof(StepStatistics), "statistics"}};
   for (const auto& [buffer, size_bytes, what, lent] : arenas) {
     ENGINE_ASSIGN_OR_RETURN(*buffer,

@@ -14,6 +14,7 @@
 #include "core/base/hash.h"
 #include "core/exec/step.h"
 #include "core/exec/task_graph_builder.h"
+#include "core/exec/wire.h"
 
 namespace engine::exec {
 namespace {
@@ -141,7 +142,10 @@ class Head {
       waits.insert(waits.end(), t_.sent[position].begin(), t_.sent[position].end());
     }
     if (t_.options.wire != nullptr) {
-      t_.AddWireHook(HookWork::kPack, bucket).spans = t_.SpansOf(bucket, /*own_part=*/false);
+      Task& pack = t_.AddWireHook(HookWork::kPack, bucket);
+      pack.spans = t_.SpansOf(bucket, /*own_part=*/false);
+      pack.tail = t_.options.wire->traits.state_count > 0;
+      if (pack.tail) waits.push_back(static_cast<int32_t>(t_.result.statistics));
       t_.After(waits);
       waits = {t_.LastId()};
     }

@@ -180,6 +180,8 @@ int Main(int argc, char** argv) {
   app.add_option("rank", scenario.rank);
   app.add_option("-n", flags.world_size);
   app.add_flag("--threads", flags.threads);
+  app.add_flag_callback("--default-grace",
+                        [&options] { options.grace_ms = launch::LaunchOptions().grace_ms; });
   app.add_option("--rendezvous-ms", options.rendezvous_timeout_ms);
   app.add_option("--servers", flags.servers);
   app.add_option("--serve-at", flags.serve_at);

@@ -93,6 +93,16 @@ TEST_F(Spawn, AKillFromOutsideIsNamedToo) {
   EXPECT_THAT(ErrorOf(served), HasSubstr("server 0: its process (pid " + server + ")"));
 }
 
+// A second and a half, which no load makes ten.
+TEST_F(Spawn, ARankThatHangsIsKilledAfterTheGrace) {
+  const auto begin = std::chrono::steady_clock::now();
+  ProbeProcess& process = Start("stuck 0 -n 2 --default-grace");
+  EXPECT_EQ(process.Wait(), 203) << process.output();
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_GT(elapsed, std::chrono::seconds(1)) << "its time to leave";
+  EXPECT_LT(elapsed, std::chrono::seconds(10));
+}
+
 TEST_F(Spawn, RanksThatListenMayFinishWhatTheyDo) {
   ProbeProcess& process = Start("tidy 1 -n 3");
   EXPECT_EQ(process.Wait(), 203);

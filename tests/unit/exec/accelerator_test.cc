@@ -117,6 +117,20 @@ TEST(AcceleratorTest, GradientsTravelAsBFloat16ToTheBitsOfHostDevices) {
   }
 }
 
+// The scale is in the memory of the device, and of the step that packs; also in a recording.
+TEST(AcceleratorTest, StatesOfAWireFormatAreInTheUnitOfTheMean) {
+  for (const bool record : {false, true}) {
+    for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+      SCOPED_TRACE(std::string(scheduler) + (record ? ", recorded" : ""));
+      AsyncWorld world{.size = 3, .record = record, .scheduler = scheduler};
+      world.hooks = {{"half_sender", {}}, {"clip_value", {{"threshold", "0.1"}}}};
+      world.steps = UnevenSteps();
+      world.steps.insert(world.steps.end(), {{}, {.samples = 1}, {}, {.flush = true}, {}});
+      ExpectSameBits(world.Run(), world.RunOnHost());
+    }
+  }
+}
+
 // Of two parameters ops read rounded copies: those travel, and the float32 values only before
 // somebody looks at them. All are of 48 elements, padded to 64 for two ranks.
 TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {

@@ -42,7 +42,8 @@ exec::TaskGraph OneLayer() {
 // Every task takes one bucket of time; a transfer ends when there is nothing else to do.
 class ByHand final : public exec::StepLoop::Calls {
  public:
-  explicit ByHand(Scheduler& scheduler) : graph(OneLayer()), loop(graph, scheduler, "by_hand") {
+  explicit ByHand(Scheduler& scheduler, exec::TaskGraph made = OneLayer())
+      : graph(std::move(made)), loop(graph, scheduler, "by_hand") {
     EXPECT_TRUE(scheduler.Begin(graph.infos).ok());
   }
   Status Run(const exec::Task& task) override {
@@ -93,6 +94,24 @@ TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
   hand.loop.BeginFlush();
   ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::TailDone, hand).ok());
   EXPECT_EQ(hand.log.back(), "update");
+}
+
+// An edge of the graph is missing, so the next step may read a parameter before its update.
+TEST(StepLoopTest, AForwardTaskThatReadsAnOldParameterEndsTheRun) {
+  exec::TaskGraph graph = OneLayer();
+  graph.tasks.back().next_successors.clear();
+  graph.tasks[0].carried_count = 0;
+  RandomScheduler scheduler;
+  ByHand hand(scheduler, std::move(graph));
+  hand.loop.BeginStep(1, 0);
+  ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::HeadDone, hand).ok());
+  hand.log.clear();
+  hand.loop.BeginStep(2, hand.now);
+  const Status status = hand.loop.Drive(&exec::StepLoop::HeadDone, hand);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_STREQ(status.message(),
+               "'forward' of step 2 would read version 0 of a parameter instead of 1");
+  EXPECT_TRUE(hand.log.empty()) << "it was run";
 }
 
 TEST(StepLoopTest, ATransferIsFollowedOnlyWhenItIsReady) {
