@@ -1,4 +1,7 @@
+#include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +12,7 @@
 #include "app/cli/commands.h"
 #include "app/cli/crash_handler.h"
 #include "app/command/version.h"
+#include "app/launch/exit_code.h"
 #include "bench/cli/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
@@ -207,7 +211,43 @@ static void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+// Where a standard stream is closed, the next file or socket would take its number, and messages
+// would be written into it.
+static void OpenStandardStreams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+}
+
+// A reader that left (a pipe) and a file that may not grow (ulimit -f) are errors of the write.
+static void IgnoreSignalsOfWrites() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
+}
+
+// Libraries do not survive less than this, and say it in their own ways: they abort, or wait.
+static bool LimitsSuffice() {
+  constexpr struct {
+    __rlimit_resource resource;
+    rlim_t least, unit;
+    const char* name;
+    const char* flag;
+  } kLeast[] = {{RLIMIT_NOFILE, 64, 1, "open files", "-n"},
+                {RLIMIT_STACK, 256 << 10, 1 << 10, "KiB of stack", "-s"}};
+  for (const auto& [resource, least, unit, name, flag] : kLeast) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur >= least) continue;
+    std::fprintf(stderr, "engine: the limit of %llu %s is too low: raise it to %llu (ulimit %s)\n",
+                 static_cast<unsigned long long>(limit.rlim_cur / unit), name,
+                 static_cast<unsigned long long>(least / unit), flag);
+    return false;
+  }
+  return true;
+}
+
 int main(int argc, char** argv) {
+  OpenStandardStreams();
+  IgnoreSignalsOfWrites();
+  if (!LimitsSuffice()) return engine::launch::ExitCode(engine::StatusCode::kResourceExhausted);
   KeepFreedMemory();
   const engine::Status installed = engine::cli::InstallCrashHandler();
   if (!installed.ok()) return engine::command::ReportError(installed);

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "app/launch/launch_modes.h"
+#include "app/launch/limits.h"
 
 namespace engine::launch {
 namespace {
@@ -30,13 +31,12 @@ LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
   try {
     return RunMode(plan, options, body);
   } catch (const std::system_error& error) {
-    status = Status::Error(StatusCode::kResourceExhausted,
-                           "cannot start the ranks: %s; raise the limits of this process (ulimit)",
-                           error.what());
+    status =
+        Status::Error(StatusCode::kResourceExhausted, "cannot start the ranks: %s", error.what());
   } catch (const std::bad_alloc&) {
     status = Status::Error(StatusCode::kResourceExhausted, "no memory left to start the ranks");
   }
-  return Failed(status);
+  return Failed(WithLimits(status));
 }
 
 }  // namespace engine::launch
