@@ -16,6 +16,7 @@
 #include "app/command/version.h"
 #include "app/config/default_config.h"
 #include "app/launch/exit_code.h"
+#include "app/launch/log.h"
 #include "app/launch/member.h"
 #include "kit/unique_fd.h"
 
@@ -122,12 +123,8 @@ Status PrepareFolder(const std::string& folder) {
 int ReportError(const Status& status) {
   if (status.ok()) return 0;
   const bool blames = status.rank() != base::kNobody && status.code() != StatusCode::kInterrupted;
-  if (blames) {
-    std::fprintf(stderr, "engine: %s: %s\n", base::MemberName(status.rank()).c_str(),
-                 status.message());
-  } else {
-    std::fprintf(stderr, "engine: %s\n", status.message());
-  }
+  const std::string who = blames ? base::MemberName(status.rank()) + ": " : "";
+  std::fprintf(stderr, "engine: %s%s\n", who.c_str(), launch::Printable(status.message()).c_str());
   return launch::ExitCode(status.code());
 }
 

@@ -170,7 +170,8 @@ class KillMatrix : public ::testing::TestWithParam<Case> {
     const bool over = one.phase == "teardown" && outcome.exit_code == 0;  // it had ended before
     if (over) return;
     if (one.signal == "TERM") {
-      EXPECT_EQ(outcome.exit_code, 143) << outcome.err;
+      const std::vector<int> codes = one.missed() ? std::vector{143, 200, 201} : std::vector{143};
+      EXPECT_THAT(codes, Contains(outcome.exit_code)) << outcome.err;
       EXPECT_THAT(outcome.err, HasSubstr(one.spawned() ? "stopped" : ""));
     } else if (one.role == "launcher") {
       EXPECT_NE(outcome.exit_code, 0) << outcome.err;
