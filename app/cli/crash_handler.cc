@@ -108,7 +108,7 @@ std::string_view MappedFileAt(uintptr_t address, std::span<char> buffer) {
 int MissingResource() {
   if (launch::MemoryIsOut()) return ENOMEM;
   const int fd = dup(report_fd.load());
-  if (fd < 0 && errno == EMFILE) return EMFILE;
+  if (fd < 0) return errno == EMFILE ? EMFILE : 0;
   close(fd);
   const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (child == 0) _exit(0);
@@ -154,12 +154,7 @@ int Report(int number, uintptr_t address, uintptr_t fault) {
   }
   AppendPlugin(fault, line << "engine: crashed with " << name);
   const int missing = MissingResource();
-  if (missing != 0) {
-    line << " for want of "
-         << (missing == ENOMEM   ? "memory"
-             : missing == EMFILE ? "descriptors"
-                                 : "processes");
-  }
+  if (missing != 0) line << " for want of a resource";
   for (const launch::Limit& limit : launch::kLimits) {
     if (limit.error != missing || launch::LimitOf(limit) < 0) continue;
     line << "; raise the limit of this process: " << launch::LimitOf(limit) << " " << limit.name

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,7 +11,7 @@
 #include "app/cli/commands.h"
 #include "app/cli/crash_handler.h"
 #include "app/command/version.h"
-#include "app/launch/exit_code.h"
+#include "app/launch/limits.h"
 #include "bench/cli/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
@@ -224,33 +223,25 @@ static void IgnoreSignalsOfWrites() {
   for (const int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
 }
 
-// Libraries do not survive less than this, and say it in their own ways: they abort, or wait.
-static bool LimitsSuffice() {
-  constexpr struct {
-    __rlimit_resource resource;
-    rlim_t least, unit;
-    const char* name;
-    const char* flag;
-  } kLeast[] = {{RLIMIT_NOFILE, 64, 1, "open files", "-n"},
-                {RLIMIT_STACK, 256 << 10, 1 << 10, "KiB of stack", "-s"}};
-  for (const auto& [resource, least, unit, name, flag] : kLeast) {
-    rlimit limit{};
-    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur >= least) continue;
-    std::fprintf(stderr, "engine: the limit of %llu %s is too low: raise it to %llu (ulimit %s)\n",
-                 static_cast<unsigned long long>(limit.rlim_cur / unit), name,
-                 static_cast<unsigned long long>(least / unit), flag);
-    return false;
+static engine::Status CheckLimits() {
+  for (const engine::launch::Limit& limit : engine::launch::kLimits) {
+    const int64_t now = engine::launch::LimitOf(limit);
+    if (now < 0 || now >= limit.least) continue;
+    return engine::Status::Error(engine::StatusCode::kResourceExhausted,
+                                 "a limit of %lld %s is too low: raise it to %lld (ulimit %s)",
+                                 static_cast<long long>(now), limit.name,
+                                 static_cast<long long>(limit.least), limit.flag);
   }
-  return true;
+  return {};
 }
 
 int main(int argc, char** argv) {
   OpenStandardStreams();
   IgnoreSignalsOfWrites();
-  if (!LimitsSuffice()) return engine::launch::ExitCode(engine::StatusCode::kResourceExhausted);
   KeepFreedMemory();
-  const engine::Status installed = engine::cli::InstallCrashHandler();
-  if (!installed.ok()) return engine::command::ReportError(installed);
+  for (const engine::Status& ready : {CheckLimits(), engine::cli::InstallCrashHandler()}) {
+    if (!ready.ok()) return engine::command::ReportError(ready);
+  }
   const engine::command::Environment environment = engine::cli::ReadEnvironment();
   return engine::cli::CommandLine(environment).Run(argc, argv);
 }

@@ -13,19 +13,22 @@
 namespace engine::launch {
 
 struct Limit {
-  int error;  // of a call that would exceed it
+  int error;  // of a call that would exceed it; -1: none, it crashes
   __rlimit_resource resource;
   rlim_t unit;       // in which `ulimit` counts
   const char* name;  // of so many units
   const char* flag;  // of ulimit
+  int64_t least;     // units without which a run does not even start; 0: any number may do
 };
 
 inline constexpr Limit kLimits[] = {
-    {EMFILE, RLIMIT_NOFILE, 1, "open files", "-n"},
-    {EAGAIN, RLIMIT_NPROC, 1, "processes and threads of this user", "-u"},
-    {ENOMEM, RLIMIT_AS, 1024, "KiB of address space", "-v"},
-    {ENOMEM, RLIMIT_DATA, 1024, "KiB of data", "-d"},
-    {EFBIG, RLIMIT_FSIZE, 1024, "KiB in a file", "-f"},
+    // Libraries do not survive less of these two, and say so in their own ways: they abort, or wait.
+    {EMFILE, RLIMIT_NOFILE, 1, "open files", "-n", 64},
+    {-1, RLIMIT_STACK, 1024, "KiB of stack", "-s", 256},
+    {EAGAIN, RLIMIT_NPROC, 1, "processes and threads of this user", "-u", 0},
+    {ENOMEM, RLIMIT_AS, 1024, "KiB of address space", "-v", 0},
+    {ENOMEM, RLIMIT_DATA, 1024, "KiB of data", "-d", 0},
+    {EFBIG, RLIMIT_FSIZE, 1024, "KiB in a file", "-f", 0},
 };
 
 // In units; -1: there is none. [any-thread], and in a signal handler.

@@ -2,33 +2,20 @@
 
 #include <exception>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/limits.h"
 
 namespace engine::launch {
-namespace {
-
-// As a thread or descriptor that the system refuses ends in the standard library.
-bool WantsResource(const std::exception& error) {
-  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
-  if (of_system == nullptr) return dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  const std::error_code& code = of_system->code();
-  return code == std::errc::resource_unavailable_try_again ||
-         code == std::errc::too_many_files_open || code == std::errc::not_enough_memory;
-}
-
-}  // namespace
-
 Status CallBody(const RankBody& body, base::RankContext& context) {
   try {
     return WithLimits(body(context));
+  } catch (const std::bad_alloc&) {
+    return WithLimits(Status::Error(StatusCode::kResourceExhausted, "no memory left for its work"));
   } catch (const std::exception& error) {
     return WithLimits(
-        Status::Error(WantsResource(error) ? StatusCode::kResourceExhausted : StatusCode::kInternal,
-                      "an exception left its work: %s", error.what()));
+        Status::Error(StatusCode::kInternal, "an exception left its work: %s", error.what()));
   } catch (...) {
     return Status::Error(StatusCode::kInternal, "an unknown exception left its work");
   }

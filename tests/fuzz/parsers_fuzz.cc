@@ -45,49 +45,8 @@ class File {
   const int fd_;
 };
 
-void Config(std::string_view text) {
-  (void)config::Config::Load({.text = std::string(text), .origin = "input", .is_data = true});
-}
-
-void Override(std::string_view text) {
-  (void)config::Config::Load({.text = "", .origin = "input", .overrides = {std::string(text)}});
-}
-
-void Checkpoint(std::string_view content) {
-  (void)checkpoint::OpenCheckpoint(File(content).path());
-}
-
-void CheckpointHeader(std::string_view text) {
-  const auto header = checkpoint::ParseHeader(text, 1 << 20);
-  if (header.ok()) ENGINE_CHECK(checkpoint::FormatHeader(*header).ok());
-}
-
-void TraceFile(std::string_view content) {
-  (void)trace::ReadTrace(File(content).path());
-}
-
-void Timeline(std::string_view text) {
-  (void)trace::ParseTimeline(text);
-}
-
-void Tokens(std::string_view content) {
-  const auto file = tokens::TokenFile::Open(File(content).path());
-  if (!file.ok()) return;
-  std::vector<int32_t> read(static_cast<size_t>(file->size()));
-  (void)file->Read(0, file->size(), 50257, read.data());
-}
-
-void Idx(std::string_view content) {  // plain or gzip
-  for (const int32_t dimensions : {1, 3}) (void)mnist::ReadIdx(File(content).path(), dimensions);
-}
-
-void Cifar(std::string_view content) {
-  const File file(content);
-  const auto mapped = kit::MappedFile::Open(file.path());
-  if (mapped.ok()) (void)cifar10::CheckRecords(file.path(), *mapped);
-}
-
-void Library(std::string_view content) {
+// The symbols of a library, each taken for the descriptor of a plugin.
+void ReadLibrary(std::string_view content) {
   const auto elf = plugins::ElfFile::Open(File(content).path());
   if (!elf.ok()) return;
   const auto symbols = elf->ExportedObjects("");
@@ -99,16 +58,41 @@ void Library(std::string_view content) {
   }
 }
 
-void TcpHello(std::string_view content) {
-  tcp::Hello hello;
-  std::memcpy(&hello, content.data(), std::min(content.size(), sizeof hello));
-  const auto key = tcp::Key::Of(std::string(content), content);
-  if (key.ok()) ENGINE_CHECK(!key->Proves(hello));
-}
-
-constexpr void (*kTargets[])(std::string_view) = {Config,    Override, Checkpoint, CheckpointHeader,
-                                                  TraceFile, Timeline, Tokens,     Idx,
-                                                  Cifar,     Library,  TcpHello};
+using Text = std::string_view;
+constexpr void (*kTargets[])(Text) = {
+    [](Text text) {
+      (void)config::Config::Load({.text = std::string(text), .origin = "input", .is_data = true});
+    },
+    [](Text flag) {
+      (void)config::Config::Load({.origin = "input", .overrides = {std::string(flag)}});
+    },
+    [](Text content) { (void)checkpoint::OpenCheckpoint(File(content).path()); },
+    [](Text text) {
+      const auto header = checkpoint::ParseHeader(text, 1 << 20);
+      if (header.ok()) ENGINE_CHECK(checkpoint::FormatHeader(*header).ok());
+    },
+    [](Text content) { (void)trace::ReadTrace(File(content).path()); },
+    [](Text text) { (void)trace::ParseTimeline(text); },
+    [](Text content) {
+      const auto file = tokens::TokenFile::Open(File(content).path());
+      std::vector<int32_t> read(file.ok() ? static_cast<size_t>(file->size()) : 0);
+      if (file.ok()) (void)file->Read(0, file->size(), 50257, read.data());
+    },
+    [](Text content) {  // plain or gzip
+      for (const int32_t dimensions : {1, 3})
+        (void)mnist::ReadIdx(File(content).path(), dimensions);
+    },
+    [](Text content) {
+      const auto mapped = kit::MappedFile::Open(File(content).path());
+      if (mapped.ok()) (void)cifar10::CheckRecords("input", *mapped);
+    },
+    ReadLibrary,
+    [](Text content) {
+      tcp::Hello hello;
+      std::memcpy(&hello, content.data(), std::min(content.size(), sizeof hello));
+      const auto key = tcp::Key::Of(std::string(content), content);
+      if (key.ok()) ENGINE_CHECK(!key->Proves(hello));
+    }};
 
 }  // namespace
 }  // namespace engine

@@ -88,7 +88,7 @@ TEST_F(Edges, LimitsAreNamed) {
     const char *limit, *words, *sentence;
   } cases[] = {
       // a file has blocks of 512 bytes here
-      {"-n 14", "-n 2", "open files is too low: raise it to 64 (ulimit -n)"},
+      {"-n 14", "-n 2", "a limit of 14 open files is too low: raise it to 64 (ulimit -n)"},
       {"-n 70", "-n 48", "Too many open files; raise the limit of this process: 70 open files"},
       {"-s 128", "-n 2", "128 KiB of stack is too low"},
       {"-v 24000", "-n 2", "24000 KiB of address space (ulimit -v)"},

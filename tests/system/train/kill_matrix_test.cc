@@ -1,27 +1,14 @@
 // Members that are killed, stopped (SIGSTOP) or asked to stop, in every phase of a run, with every
 // communicator and launcher: the exit code, who is named, how long it takes, and what is left.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-
-#include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <memory>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "tests/support/engine_process.h"
-#include "tests/support/probe_process.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/words.h"
+#include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -66,7 +53,7 @@ std::vector<Case> FastCases() {
   size_t stops = 0, others = 0;
   for (const Case& one : AllCases()) {
     const bool stop = one.signal == "STOP";
-    if (stop ? stops++ % 50 == 3 : others++ % 11 == 0) cases.push_back(one);
+    if (stop ? stops++ % 45 == 24 : others++ % 11 == 0) cases.push_back(one);
   }
   return cases;
 }
@@ -78,10 +65,10 @@ std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
   return name + "_" + one.signal;
 }
 
-class KillMatrix : public ::testing::TestWithParam<Case> {
+class KillMatrix : public CliTest, public ::testing::WithParamInterface<Case> {
  protected:
   void SetUp() override {
-    AdoptOrphans();
+    CliTest::SetUp();
     const std::string& phase = GetParam().phase;
     const std::string wide = phase == "checkpoint" ? "3000" : "16";
     const std::string evaluated = phase == "evaluation" ? "60000" : "16";
@@ -101,40 +88,31 @@ class KillMatrix : public ::testing::TestWithParam<Case> {
   // The processes of the run that this test starts itself.
   void StartRun() {
     if (GetParam().spawned()) {
-      const std::string servers = GetParam().role == "server 0" ? " --servers 1" : "";
-      Start("run run.pbtxt -q -n " + std::to_string(kRanks) + servers, {});
-      Await("its members", [&] { return processes_[0]->Children().size() >= Members(); });
+      const bool server = GetParam().role == "server 0";
+      processes_.push_back(
+          Start("run run.pbtxt -q -n 3" + std::string(server ? " --servers 1" : "")));
+      const size_t members = kRanks + (server ? 1 : 0);
+      Await("its members", [&] { return processes_[0]->Children().size() >= members; });
       return;
     }
     const int port = FreePort();
-    for (int r = 0; r < kRanks; ++r) Start("run run.pbtxt -q", TorchrunRank(r, kRanks, port));
+    for (int r = 0; r < kRanks; ++r) {
+      processes_.push_back(Start("run run.pbtxt -q", TorchrunRank(r, kRanks, port)));
+    }
   }
-  void Start(const std::string& words, const Variables& environment) {
-    processes_.push_back(
-        std::make_unique<EngineProcess>(folder_.path().native(), Words(words), environment));
-  }
-  size_t Members() const { return kRanks + (GetParam().role == "server 0" ? 1 : 0); }
 
   void AwaitPhase() {
     const std::string& phase = GetParam().phase;
-    const auto metrics = [&] {
-      return fs::exists(folder_ / "run.jsonl") ? ReadWhole(folder_ / "run.jsonl") : "";
-    };
-    const auto lines = [&](int64_t count) {
-      Await("steps", [&] {
-        const std::string text = metrics();
-        return std::count(text.begin(), text.end(), '\n') >= count;
-      });
-    };
-    if (phase == "step") lines(5);
-    if (phase == "evaluation") lines(1);
+    if (phase == "step") AwaitSteps(5);
+    if (phase == "evaluation") AwaitSteps(1);
     if (phase == "checkpoint") Await("a checkpoint", [&] { return !Temporary().empty(); });
     if (phase == "teardown") {
-      Await("the end", [&] { return metrics().find("\"checkpoint\"") != std::string::npos; });
+      Await("the end",
+            [&] { return Read("run.jsonl").find("\"checkpoint\"") != std::string::npos; });
     }
   }
   std::string Temporary() const {
-    for (const auto& entry : fs::directory_iterator(folder_.path())) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
       const std::string name = entry.path().filename();
       if (name.find(".tmp.") != std::string::npos) return name;
     }
@@ -195,7 +173,6 @@ class KillMatrix : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(Temporary(), "");
   }
 
-  TempFolder folder_;
   std::vector<std::unique_ptr<EngineProcess>> processes_;
 };
 
@@ -218,7 +195,6 @@ TEST_P(KillMatrix, EndsInTimeWithTheRightNameAndLeavesNothing) {
   EXPECT_LT(Clock::now() - begin,
             kNotice + kLoad + (stopped || one.missed() ? kLimit : std::chrono::seconds(0)));
   processes_.clear();  // kills who is still stopped
-  EXPECT_TRUE(AwaitNoDescendants());
   CheckFiles();
 }
 
