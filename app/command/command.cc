@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "app/command/version.h"
@@ -18,28 +16,21 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/log.h"
 #include "app/launch/member.h"
+#include "kit/file.h"
 #include "kit/unique_fd.h"
 
 namespace engine::command {
 namespace {
 
 Result<std::string> ReadConfigFile(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
-    return Status::Error(StatusCode::kMissingInput, "configuration %s: %s", path.c_str(),
-                         strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) > config::kMaxConfigBytes) {
+  const auto file = kit::MappedFile::Open(path);
+  if (file.status().code() == StatusCode::kMissingInput)
+    return file.status().WithContext("configuration");
+  if (!file.ok() || file->bytes().size() > config::kMaxConfigBytes) {
     return Status::Error(StatusCode::kConfig,
                          "configuration %s is not a text file of at most 16 MiB", path.c_str());
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file)
-    return Status::Error(StatusCode::kMissingInput, "configuration %s cannot be read",
-                         path.c_str());
-  return text.str();
+  return std::string(file->bytes().begin(), file->bytes().end());
 }
 
 }  // namespace
