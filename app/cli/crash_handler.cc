@@ -27,14 +27,7 @@
 namespace engine::cli {
 namespace {
 
-constexpr struct {
-  int number;
-  const char* name;
-} kSignals[] = {{SIGSEGV, "SIGSEGV"},
-                {SIGBUS, "SIGBUS"},
-                {SIGFPE, "SIGFPE"},
-                {SIGILL, "SIGILL"},
-                {SIGABRT, "SIGABRT"}};
+constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 // What a signal handler can reach is process-wide by nature: hence mutable statics.
 constinit std::atomic<int> report_fd{2};
@@ -148,11 +141,7 @@ int Report(int number, uintptr_t address, uintptr_t fault) {
         .WriteTo(report_fd.load());
     return launch::ExitCode(StatusCode::kMissingInput);
   }
-  const char* name = "a signal";
-  for (const auto& signal : kSignals) {
-    if (signal.number == number) name = signal.name;
-  }
-  AppendPlugin(fault, line << "engine: crashed with " << name);
+  AppendPlugin(fault, line << "engine: crashed with SIG" << sigabbrev_np(number));
   const int missing = MissingResource();
   if (missing != 0) line << " for want of a resource";
   for (const launch::Limit& limit : launch::kLimits) {
@@ -218,11 +207,10 @@ Status InstallCrashHandler(int fd) {
   action.sa_sigaction = OnCrash;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  for (const auto& signal : kSignals) {
-    if (sigaction(signal.number, &action, nullptr) != 0) {
-      return Status::Error(StatusCode::kInternal, "no handler for %s: %s", signal.name,
-                           std::strerror(errno));
-    }
+  for (const int number : kSignals) {
+    if (sigaction(number, &action, nullptr) == 0) continue;
+    return Status::Error(StatusCode::kInternal, "no handler for SIG%s: %s", sigabbrev_np(number),
+                         std::strerror(errno));
   }
   return {};
 }

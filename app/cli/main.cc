@@ -91,13 +91,7 @@ class CommandLine {
     run->add_option("-n,--ranks", run_.launch.world_size, "Number of ranks on this machine")
         ->check(CLI::Range(1, 4096));
     run->add_flag("--threads", run_.launch.threads, "Ranks are threads of one process");
-    run->add_option("--rendezvous", run_.launch.rendezvous,
-                    "Where rank 0 can be reached, for ranks on several hosts")
-        ->type_name("HOST:PORT");
-    run->add_option(
-           "--launcher", run_.launch.launcher,
-           "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
-        ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+    command::AddLauncher(run, &run_.launch);
     AddServerFlags(run);
     run->add_option("--trace", run_.trace,
                     "Write what all ranks did when, for Perfetto (sets output.trace)")

@@ -56,6 +56,16 @@ void AddPluginFolders(CLI::App* app, const std::string& flag, std::vector<std::s
   app->add_option(flag, *folders, help)->allow_extra_args(false)->type_name("DIR");
 }
 
+void AddLauncher(CLI::App* app, launch::LaunchFlags* flags) {
+  app->add_option("--rendezvous", flags->rendezvous,
+                  "Where rank 0 can be reached, for ranks on several hosts")
+      ->type_name("HOST:PORT");
+  app->add_option(
+         "--launcher", flags->launcher,
+         "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
+      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+}
+
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment) {
   std::vector<std::string> folders = flags.folders;
   const auto listed = environment.variables.find("ENGINE_PLUGIN_PATH");
