@@ -104,7 +104,7 @@ int MissingResource() {
   if (fd < 0) return errno == EMFILE ? EMFILE : 0;
   close(fd);
   const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
-  if (child == 0) _exit(0);
+  if (child == 0) syscall(SYS_exit_group, 0);
   if (child < 0) return EAGAIN;
   waitpid(child, nullptr, 0);
   return 0;

@@ -63,7 +63,7 @@ class CommandLine {
     app_.footer(
         "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin; 200 "
         "peer lost;\n"
-        "201 rendezvous; 202 timeout or stall; 203 storage; 128+n signal n.");
+        "201 rendezvous; 202 timeout or stall; 203 storage or a limit; 128+n signal n.");
     AddRun();
     AddServe();
     AddPlugins();
