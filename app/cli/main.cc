@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +11,7 @@
 #include "app/cli/commands.h"
 #include "app/cli/crash_handler.h"
 #include "app/command/version.h"
+#include "app/launch/limits.h"
 #include "bench/cli/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
@@ -60,7 +63,7 @@ class CommandLine {
     app_.footer(
         "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin; 200 "
         "peer lost;\n"
-        "201 rendezvous; 202 timeout or stall; 203 storage; 128+n signal n.");
+        "201 rendezvous; 202 timeout or stall; 203 storage or a limit; 128+n signal n.");
     AddRun();
     AddServe();
     AddPlugins();
@@ -88,13 +91,7 @@ class CommandLine {
     run->add_option("-n,--ranks", run_.launch.world_size, "Number of ranks on this machine")
         ->check(CLI::Range(1, 4096));
     run->add_flag("--threads", run_.launch.threads, "Ranks are threads of one process");
-    run->add_option("--rendezvous", run_.launch.rendezvous,
-                    "Where rank 0 can be reached, for ranks on several hosts")
-        ->type_name("HOST:PORT");
-    run->add_option(
-           "--launcher", run_.launch.launcher,
-           "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
-        ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+    command::AddLauncher(run, &run_.launch);
     AddServerFlags(run);
     run->add_option("--trace", run_.trace,
                     "Write what all ranks did when, for Perfetto (sets output.trace)")
@@ -207,10 +204,38 @@ static void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+// Where a standard stream is closed, the next file or socket would take its number, and messages
+// would be written into it.
+static void OpenStandardStreams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+}
+
+// A reader that left (a pipe) and a file that may not grow (ulimit -f) are errors of the write.
+static void IgnoreSignalsOfWrites() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
+}
+
+static engine::Status CheckLimits() {
+  for (const engine::launch::Limit& limit : engine::launch::kLimits) {
+    const int64_t now = engine::launch::LimitOf(limit);
+    if (now < 0 || now >= limit.least) continue;
+    return engine::Status::Error(engine::StatusCode::kResourceExhausted,
+                                 "a limit of %lld %s is too low: raise it to %lld (ulimit %s)",
+                                 static_cast<long long>(now), limit.name,
+                                 static_cast<long long>(limit.least), limit.flag);
+  }
+  return {};
+}
+
 int main(int argc, char** argv) {
+  OpenStandardStreams();
+  IgnoreSignalsOfWrites();
   KeepFreedMemory();
-  const engine::Status installed = engine::cli::InstallCrashHandler();
-  if (!installed.ok()) return engine::command::ReportError(installed);
+  for (const engine::Status& ready : {CheckLimits(), engine::cli::InstallCrashHandler()}) {
+    if (!ready.ok()) return engine::command::ReportError(ready);
+  }
   const engine::command::Environment environment = engine::cli::ReadEnvironment();
   return engine::cli::CommandLine(environment).Run(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/atomic_file.h"
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/retention.h"
 #include "app/cli/commands.h"
@@ -36,7 +37,10 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
     return replaced ? refuse("cannot replace", "it is no regular file") : Status();
   }
   const std::string folder = std::filesystem::path(path).parent_path();
-  return command::PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key);
+  ENGINE_RETURN_IF_ERROR(
+      command::PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key));
+  // The name of its temporary file is longer than its own.
+  return replaced ? checkpoint::AtomicFile::Create(path).status().WithContext("%s", key) : Status();
 }
 
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
@@ -85,7 +89,7 @@ Status TrainRank(const config::Config& config, const RunFlags& flags,
 
 // What happens to a run that goes on.
 void PrintNotice(const std::string& sentence) {
-  std::fprintf(stderr, "engine: %s\n", sentence.c_str());
+  std::fprintf(stderr, "engine: %s\n", launch::Printable(sentence).c_str());
 }
 
 }  // namespace

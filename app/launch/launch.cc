@@ -1,9 +1,9 @@
 #include "app/launch/launch.h"
 
-#include <new>
-#include <system_error>
+#include <exception>
 
 #include "app/launch/launch_modes.h"
+#include "app/launch/limits.h"
 
 namespace engine::launch {
 namespace {
@@ -26,17 +26,12 @@ LaunchOutcome RunMode(const LaunchPlan& plan, const LaunchOptions& options, cons
 
 LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
                      const std::function<Status(base::RankContext&)>& body) {
-  Status status;
   try {
     return RunMode(plan, options, body);
-  } catch (const std::system_error& error) {
-    status = Status::Error(StatusCode::kResourceExhausted,
-                           "cannot start the ranks: %s; raise the limits of this process (ulimit)",
-                           error.what());
-  } catch (const std::bad_alloc&) {
-    status = Status::Error(StatusCode::kResourceExhausted, "no memory left to start the ranks");
+  } catch (const std::exception& error) {  // std::system_error, std::bad_alloc
+    return Failed(WithLimits(
+        Status::Error(StatusCode::kResourceExhausted, "cannot start the ranks: %s", error.what())));
   }
-  return Failed(status);
 }
 
 }  // namespace engine::launch

@@ -19,6 +19,7 @@
 
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
+#include "app/launch/limits.h"
 #include "app/launch/supervisor.h"
 
 namespace engine::launch {
@@ -120,23 +121,21 @@ Status SpawnedRun::Start() {
 }
 
 Status SpawnedRun::StartMember(int member) {
-  auto failed = [&](const char* what, const char* advice) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s; %s",
-                         base::MemberName(member).c_str(),
-                         base::IsServer(member) ? shape_.servers : shape_.world_size, what,
-                         strerror(errno), advice);
+  auto failed = [&](const char* what) {
+    return WithLimits(Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s",
+                                    base::MemberName(member).c_str(),
+                                    base::IsServer(member) ? shape_.servers : shape_.world_size,
+                                    what, strerror(errno)));
   };
-  constexpr const char* kRaiseFiles =
-      "the launcher needs 2 descriptors for each rank: raise the limit (ulimit -n)";
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    return failed("socketpair", kRaiseFiles);
+    return failed("socketpair");  // the launcher needs 2 descriptors for each rank
   }
   kit::UniqueFd ours(pair[0]), theirs(pair[1]);
   std::fflush(nullptr);  // what is buffered must not be written once per process
   pid_t parent = getpid();
   pid_t pid = fork();
-  if (pid < 0) return failed("fork", "raise the limit of processes (ulimit -u)");
+  if (pid < 0) return failed("fork");
   if (pid == 0) {
     ours.Close();
     BeMember(member, std::move(theirs), parent);
@@ -146,7 +145,7 @@ Status SpawnedRun::StartMember(int member) {
   supervisor_.server().Adopt(std::move(ours));
   // glibc 2.36 declares pidfd_open without C linkage.
   started.pidfd = kit::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!started.pidfd) return failed("pidfd_open", kRaiseFiles);
+  if (!started.pidfd) return failed("pidfd_open");
   return {};
 }
 
@@ -164,8 +163,10 @@ void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
     status = process.Run(std::move(socket), identity,
                          options_.rendezvous_timeout_ms + kRendezvousGraceMs, body_);
   } catch (const std::exception& error) {
-    // Without a socket left there is no other way to say it than the exit code.
-    status = Status::Error(StatusCode::kResourceExhausted, "%s", error.what());
+    // There is no connection to say it by.
+    status = WithLimits(Status::Error(StatusCode::kResourceExhausted, "%s cannot start: %s",
+                                      base::MemberName(member).c_str(), error.what()));
+    supervisor_.Notice(status.message());
   }
   std::fflush(nullptr);
   _exit(ExitCode(status.code()));
@@ -285,10 +286,14 @@ Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
   }
   int wait_status = lost.wait_status;
   if (!WIFSIGNALED(wait_status)) {
-    return {Status::Error(StatusCode::kPeerLost,
-                          "its process (pid %d) ended with exit code %d without a result", pid,
-                          WEXITSTATUS(wait_status)),
-            kLost};
+    const int code = WEXITSTATUS(wait_status);
+    // What it has said itself, when it could not start or in the crash handler.
+    const bool told = code == ExitCode(StatusCode::kMissingInput) ||
+                      code == ExitCode(StatusCode::kResourceExhausted);
+    return {
+        Status::Error(StatusCode::kPeerLost,
+                      "its process (pid %d) ended with exit code %d without a result", pid, code),
+        told ? code : kLost};
   }
   int signal = WTERMSIG(wait_status);
   if (killed_ && signal == SIGKILL) {

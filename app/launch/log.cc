@@ -20,6 +20,20 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 
 }  // namespace
 
+std::string Printable(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string printable;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte >= 0x20 && byte != 0x7f) || c == '\n' || c == '\t') {
+      printable += c;
+    } else {
+      printable += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return printable;
+}
+
 base::LogSink MemberLog(const RankInfo& info, LogLevel level) {
   const std::string name = base::MemberName(base::MemberOf(info));
   const bool alone = info.world_size == 1 && info.servers == 0;
@@ -29,7 +43,7 @@ base::LogSink MemberLog(const RankInfo& info, LogLevel level) {
   logger->set_pattern("%H:%M:%S.%e %L " + (alone ? "" : "[" + name + "] ") + "%v");
   logger->set_level(ToSpdlog(level));
   return [logger](LogLevel of_line, std::string_view text) {
-    logger->log(ToSpdlog(of_line), spdlog::string_view_t(text.data(), text.size()));
+    logger->log(ToSpdlog(of_line), spdlog::string_view_t(Printable(text)));
   };
 }
 

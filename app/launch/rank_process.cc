@@ -1,16 +1,21 @@
 #include "app/launch/rank_process.h"
 
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "app/launch/deadlines.h"
+#include "app/launch/limits.h"
 
 namespace engine::launch {
 Status CallBody(const RankBody& body, base::RankContext& context) {
   try {
-    return body(context);
+    return WithLimits(body(context));
+  } catch (const std::bad_alloc&) {
+    return WithLimits(Status::Error(StatusCode::kResourceExhausted, "no memory left for its work"));
   } catch (const std::exception& error) {
-    return Status::Error(StatusCode::kInternal, "an exception left its work: %s", error.what());
+    return WithLimits(
+        Status::Error(StatusCode::kInternal, "an exception left its work: %s", error.what()));
   } catch (...) {
     return Status::Error(StatusCode::kInternal, "an unknown exception left its work");
   }

@@ -207,15 +207,7 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
   command::AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
   collectives->add_option("-n,--ranks", flags->launch.world_size, "Number of ranks on this machine")
       ->check(CLI::Range(1, bench::kMaxCheckedRanks));
-  collectives
-      ->add_option("--rendezvous", flags->launch.rendezvous,
-                   "Where rank 0 can be reached, for ranks on several hosts")
-      ->type_name("HOST:PORT");
-  collectives
-      ->add_option("--launcher", flags->launch.launcher,
-                   "Whose environment variables name this rank: auto, none, torchrun, openmpi, "
-                   "slurm, pmi")
-      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+  command::AddLauncher(collectives, &flags->launch);
   collectives->option_defaults()->always_capture_default();
   AddSweepFlags(collectives, flags.get());
   AddLinkFlags(collectives, &flags->link);

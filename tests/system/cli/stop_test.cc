@@ -1,6 +1,4 @@
-// Runs that end before their time: a killed rank, Ctrl-C.
-
-#include <chrono>
+// Runs that end before their time, by Ctrl-C; tests/system/train/kill_matrix_test.cc has the rest.
 
 #include "tests/system/cli/cli_test.h"
 
@@ -10,19 +8,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Stop = CliTest;
-
-TEST_F(Stop, AKilledRankEndsAllAndIsNamedOnce) {
-  folder_.Write("model.safetensors", "an earlier model");
-  auto process = StartLongRun("-n 3 --set output.checkpoint=model.safetensors");
-  const std::vector<int> ranks = process->Children();
-  ASSERT_EQ(ranks.size(), 3u);
-  const auto begin = std::chrono::steady_clock::now();
-  kill(ranks[1], SIGKILL);
-  ExpectKilled(*process, "rank 1");
-  // The contract says 2 s; the rest is for a busy machine.
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-  EXPECT_EQ(Read("model.safetensors"), "an earlier model");
-}
 
 TEST_F(Stop, CtrlCFinishesTheStepAndWritesACheckpoint) {
   for (const std::string ranks : {"-n 2", "-n 2 --threads", ""}) {

@@ -173,7 +173,8 @@ TEST_F(Spawn, ASecondStopSignalKills) {
 TEST_F(Spawn, TooFewDescriptorsIsASentence) {
   ProbeProcess process({"/bin/sh", "-c", "ulimit -n 24; exec \"$0\" ring -n 40", LAUNCH_PROBE});
   EXPECT_EQ(process.Wait(), 203) << process.output();
-  EXPECT_THAT(ErrorOf(process), HasSubstr("raise the limit (ulimit -n)"));
+  EXPECT_THAT(ErrorOf(process),
+              HasSubstr("raise the limit of this process: 24 open files (ulimit -n)"));
 }
 
 TEST_F(Spawn, ALostRankDoesNotEndARunThatSurvivesIt) {
