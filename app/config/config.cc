@@ -70,6 +70,7 @@ train::TrainOptions ReadTrain(const proto::Config& proto) {
       .evaluate_every = train.evaluate_every(),
       .evaluate_samples = train.evaluate_samples(),
       .checkpoint_every = train.checkpoint_every(),
+      .check_ranks_every = train.check_ranks_every(),
       .shard_optimizer = train.shard_optimizer(),
       .sparse_pull = train.sparse_pull(),
       .micro_batches = train.micro_batches(),
