@@ -1,5 +1,6 @@
 #include "core/train/agree.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -8,11 +9,13 @@
 namespace engine::train {
 namespace {
 
-// A sentence quotes values; digests and lists of names fit.
-std::string Quoted(std::string_view value) {
+// Of `value`, a text of lines, the first line in which `other` differs.
+std::string Quoted(std::string_view value, std::string_view other) {
   constexpr size_t kMaxQuoted = 120;
-  std::string text(value.substr(0, kMaxQuoted));
-  return "'" + text + (value.size() > kMaxQuoted ? "...'" : "'");
+  const auto same = std::ranges::mismatch(value, other).in1 - value.begin();
+  const size_t begin = value.substr(0, static_cast<size_t>(same)).rfind('\n') + 1;
+  const std::string line(value.substr(begin, value.find('\n', begin) - begin));
+  return "'" + line.substr(0, kMaxQuoted) + (line.size() > kMaxQuoted ? "...'" : "'");
 }
 
 // store key := "agree/" what "/" (rank | "outcome")
@@ -30,8 +33,8 @@ Status Differs(const std::string& who, int member, std::string_view what, std::s
                        "%s: another configuration than rank 0 (%.*s): %s has %s and rank 0 has %s; "
                        "start all of them with the same",
                        who.c_str(), static_cast<int>(what.size()), what.data(),
-                       base::MemberName(member).c_str(), Quoted(value).c_str(),
-                       Quoted(first).c_str())
+                       base::MemberName(member).c_str(), Quoted(value, first).c_str(),
+                       Quoted(first, value).c_str())
       .WithRank(member);
 }
 

@@ -57,7 +57,7 @@ Trainer::~Trainer() {
 // collective, so all ranks come here in this order; one that fails on the way aborts the run, which
 // ends the waits of the others.
 Status Trainer::Setup() {
-  ENGINE_RETURN_IF_ERROR(Agree("plugins", config_.plugins.Versions()));
+  ENGINE_RETURN_IF_ERROR(Agree("plugins", config_.plugins.versions));
   ENGINE_RETURN_IF_ERROR(Agree("configuration", config_.text));
   ENGINE_RETURN_IF_ERROR(parts_.data->Open());
   ENGINE_RETURN_IF_ERROR(Agree("training data", std::string(data().digest)));

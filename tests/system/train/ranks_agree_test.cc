@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "app/launch/launch.h"
+#include "app/run/training.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
@@ -95,6 +97,39 @@ TEST_F(RanksAgree, RunsInOrderPassEveryCheck) {
            {served, "zmq_ps.update=" + update, "train.sparse_pull=true"});
   }
 #endif
+}
+
+class NoObserver final : public run::RunObserver {
+  Status OnStep(const train::StepReport&) override { return {}; }
+  Status OnEvaluation(const train::EvaluationReport&) override { return {}; }
+  Status OnCheckpoint(int64_t, const std::string&) override { return {}; }
+  Status OnText(const std::string&, const std::string&) override { return {}; }
+};
+
+// Another file of the same name and version, which even does the same.
+TEST_F(RanksAgree, APluginWhoseFileDiffersIsNamedAtTheStart) {
+  const std::string sgd = ReadWhole(ENGINE_TEST_PLUGIN_DIR "/libengine_sgd.so");
+  folder_.Write("libengine_sgd.so", sgd + "x");
+  const auto config_of = [&](const std::vector<std::string>& folders) {
+    return config::Config::Load({.text = kMlp, .origin = "test", .plugin_folders = folders});
+  };
+  const auto usual = config_of({ENGINE_TEST_PLUGIN_DIR});
+  const auto other = config_of({folder_.path(), ENGINE_TEST_PLUGIN_DIR});
+  ASSERT_TRUE(usual.ok() && other.ok()) << other.status().message();
+  NoObserver observer;
+  const launch::LaunchOutcome outcome =
+      launch::Launch({.mode = launch::LaunchPlan::Mode::kThreads, .info = {.world_size = 2}}, {},
+                     [&](base::RankContext& rank) {
+                       const config::Config& config = rank.info.rank == 1 ? *other : *usual;
+                       return run::MakeTrainer(config, rank, observer, nullptr, "").status();
+                     });
+  EXPECT_THAT(
+      outcome.status.message(),
+      ::testing::MatchesRegex(
+          "rank 1: another configuration than rank 0 \\(plugins\\): rank 1 has 'sgd [0-9.]+, "
+          "file xxh3_128:[0-9a-f]+' and rank 0 has 'sgd [0-9.]+, file xxh3_128:[0-9a-f]+'; "
+          "start all of them with the same"));
+  EXPECT_EQ(outcome.exit_code, 78);
 }
 
 TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToEvaluate) {

@@ -66,12 +66,14 @@ TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
   launch::LaunchOutcome outcome =
       RunThreads({.world_size = 2}, [](base::RankContext& context) -> Status {
         ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
-        if (context.info.rank == 0) return {};
+        if (context.info.rank == 0) return PublishAsRankZero(context, "lines", "a 1\nb 2\nc 3\n");
         context.info.incarnation = 1;  // as if another had been here before
         EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000).ok());
         const Status other = CheckSameOnAllRanks(context, "plugins", "tcp 2.0", 10000);
         EXPECT_EQ(other.code(), StatusCode::kConfig);
         EXPECT_EQ(other.rank(), 1);
+        const Status lines = CheckSameOnAllRanks(context, "lines", "a 1\nb 3\nc 4\n", 10000);
+        EXPECT_THAT(lines.message(), testing::HasSubstr("rank 1 has 'b 3' and rank 0 has 'b 2';"));
         EXPECT_STREQ(other.message(),
                      "rank 1: another configuration than rank 0 (plugins): rank 1 has 'tcp 2.0' "
                      "and rank 0 has 'tcp 1.0'; start all of them with the same");
