@@ -135,12 +135,24 @@ TEST_F(RanksAgree, APluginWhoseFileDiffersIsNamedAtTheStart) {
 TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToEvaluate) {
   const Training run = TrainWithThreads(
       "seed: 3 model { mlp { hidden: [4] } } plugin_path: \"" ENGINE_TEST_ODD_FOLDER
-      "\" data { prefetch: 0 slow_data { pause_ms: 1500 } }\n"
+      "\" data { prefetch: 0 odd_data { pause_ms: 1500 } }\n"
       "train { steps: 2 global_batch: 8 learning_rate { base: 0.1 } }\n"
       "communication { timeout_ms: 700 } cpu_ops { threads: 1 }\n"
       "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n",
       2);
   EXPECT_EQ(run.evaluations.size(), 1u);
+}
+
+TEST_F(RanksAgree, WhatADatasetSaysIsCheckedWhereItIsAsked) {
+  folder_.Write("run.pbtxt", "model { mlp { hidden: [4] } } plugin_path: \"" ENGINE_TEST_ODD_FOLDER
+                             "\" data { odd_data {} } train { steps: 2 global_batch: 8 }\n"
+                             "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
+  for (const std::string answer : {"samples", "extents", "dimensions", "digest", "class"}) {
+    const Outcome run = Engine({"run", "run.pbtxt", "--set", "data.odd_data.answer=" + answer});
+    EXPECT_EQ(run.exit_code, 79) << answer << ": " << run.err;
+    EXPECT_THAT(run.err, AllOf(HasSubstr("odd_data: "), HasSubstr("error of its plugin")));
+  }
+  EXPECT_EQ(Engine({"run", "run.pbtxt", "--set", "data.odd_data.answer=empty"}).exit_code, 65);
 }
 
 }  // namespace
