@@ -3,7 +3,7 @@
 // Partial sums are whole numbers below 2^24, so exact, for up to 65,000 ranks.
 //
 // Who differs is found by digests of each tensor, which every rank keeps until the sums are known:
-// by then another step has begun to write.
+// by then another step has begun to write. The 64 bits are a digest of those.
 #include "app/run/replica_check.h"
 
 #include <algorithm>
@@ -29,21 +29,22 @@ class DigestCheck final : public exec::ReplicaCheck {
   Status Take(const exec::ModelMemory& memory, const exec::UpdateStrategy& updates, uint64_t step,
               std::span<float> marks) override {
     taken_ = step;
-    digests_.clear();
+    lines_.clear();
     const graph::Graph& graph = memory.graph();
     const std::vector<int64_t> rows = exec::RowElements(graph);
     const OptimizerTraits& optimizer = updates.optimizer();
     for (int32_t i = 0; i < static_cast<int32_t>(rows.size()); ++i) {
-      const std::string& name = graph.parameters[i].name;
+      const std::string name = "'" + graph.parameters[i].name + "'";
       const bool own = graph.parameters[i].buffer || (config_.train.sparse_pull && rows[i] > 0);
-      if (!own) ENGINE_RETURN_IF_ERROR(Add(memory, memory.parameter(i), name, ""));
+      if (!own) ENGINE_RETURN_IF_ERROR(Add(memory, memory.parameter(i), name));
       for (int32_t s = 0; s < optimizer.state_count; ++s) {
+        const std::string state(optimizer.state_names[s].view());
         ENGINE_RETURN_IF_ERROR(
-            Add(memory, updates.state(i, s), name, optimizer.state_names[s].view()));
+            Add(memory, updates.state(i, s), "state '" + state + "' of " + name));
       }
     }
     kit::Digest all;
-    for (const TensorDigest& tensor : digests_) all.Add(&tensor.digest, sizeof(tensor.digest));
+    all.Add(lines_.data(), lines_.size());
     const auto times = static_cast<float>(rank_.info.rank == 0 ? 1 - rank_.info.world_size : 1);
     for (size_t k = 0; k < marks.size(); ++k) {
       marks[k] = times * static_cast<float>(all.Low64() >> (8 * k) & 255);
@@ -58,13 +59,7 @@ class DigestCheck final : public exec::ReplicaCheck {
   }
 
  private:
-  struct TensorDigest {
-    std::string_view parameter, state;  // empty state: the values
-    uint64_t digest;
-  };
-
-  Status Add(const exec::ModelMemory& memory, const TensorView& tensor, std::string_view parameter,
-             std::string_view state) {
+  Status Add(const exec::ModelMemory& memory, const TensorView& tensor, const std::string& name) {
     if (tensor.data == nullptr) return {};
     const void* data = tensor.data;
     if (memory.accelerator() != nullptr) {
@@ -74,7 +69,7 @@ class DigestCheck final : public exec::ReplicaCheck {
     }
     kit::Digest digest;
     digest.Add(data, tensor.size_bytes());
-    digests_.push_back({parameter, state, digest.Low64()});
+    lines_.append(name).append("\t").append(digest.Text()).append("\n");
     return {};
   }
 
@@ -82,12 +77,8 @@ class DigestCheck final : public exec::ReplicaCheck {
   Status Explain() {
     base::Store& store = rank_.store;
     const auto key = [](const std::string& of) { return "parameters/" + of; };
-    std::string lines, outcome;
-    for (const auto& [parameter, state, digest] : digests_) {
-      if (!state.empty()) lines.append("state '").append(state).append("' of ");
-      lines.append("'").append(parameter).append("'\t" + std::to_string(digest) + "\n");
-    }
-    ENGINE_RETURN_IF_ERROR(store.Set(key(std::to_string(rank_.info.rank)), lines));
+    std::string outcome;
+    ENGINE_RETURN_IF_ERROR(store.Set(key(std::to_string(rank_.info.rank)), lines_));
     const int64_t timeout_ms = config_.communication.timeout_ms;
     if (rank_.info.rank == 0) {
       std::vector<std::string> of_ranks;
@@ -133,10 +124,10 @@ class DigestCheck final : public exec::ReplicaCheck {
 
   const train::RunConfig& config_;
   base::RankContext& rank_;
-  uint64_t taken_ = 0;                 // the step of digests_
-  std::vector<TensorDigest> digests_;  // names are those of graph and optimizer
-  uint64_t same_ = 0;                  // the last step after which all had the same; 0: none yet
-  std::vector<float> copy_;            // of memory of a device
+  uint64_t taken_ = 0;       // the step of lines_
+  uint64_t same_ = 0;        // the last one after which all ranks had the same; 0: none yet
+  std::string lines_;        // a name and a digest of each tensor
+  std::vector<float> copy_;  // of memory of a device
 };
 
 }  // namespace
