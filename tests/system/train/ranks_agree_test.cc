@@ -39,8 +39,8 @@ TEST_F(RanksAgree, OneValueOfOneRankIsFoundAtTheNextCheck) {
 }
 
 TEST_F(RanksAgree, TheMinorityIsNamed) {
-  const Training run = TrainOdd(
-      3, {Odd("adamw"), "odd_rank.step=2", "odd_rank.rank=0", "train.check_ranks_every=2"});
+  const Training run = TrainOdd(3, {Odd("adamw"), "odd_rank.step=2", "odd_rank.rank=0",
+                                    "train.check_ranks_every=2", "train.micro_batches=2"});
   EXPECT_THAT(run.status.message(),
               HasSubstr("ranks diverged: after step 2 rank 0 differs from rank 1 first in "
                         "'linear2.weight': "));
