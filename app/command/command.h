@@ -47,6 +47,8 @@ void AddPluginFolders(
 
 // --rendezvous and --launcher.
 void AddLauncher(CLI::App* app, launch::LaunchFlags* flags);
+// --key-file and --insecure: who may join over a network.
+void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure);
 
 // --plugin-path, then ENGINE_PLUGIN_PATH, then beside the binary, then the install directory.
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);

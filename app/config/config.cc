@@ -70,6 +70,7 @@ train::TrainOptions ReadTrain(const proto::Config& proto) {
       .evaluate_every = train.evaluate_every(),
       .evaluate_samples = train.evaluate_samples(),
       .checkpoint_every = train.checkpoint_every(),
+      .check_ranks_every = train.check_ranks_every(),
       .shard_optimizer = train.shard_optimizer(),
       .sparse_pull = train.sparse_pull(),
       .micro_batches = train.micro_batches(),
@@ -141,6 +142,7 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
+  config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);

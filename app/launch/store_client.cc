@@ -1,14 +1,17 @@
-// Any thread sends, one frame at a time under send_mutex_. The reader thread alone receives and
-// runs Dispatch with all below it. mutex_ guards what they share and is never held while a frame is
-// sent or somebody else is called (abort_, on_stop_, a listener): each of these may call back.
+// Any thread sends, through the outbox, as far as the socket takes it; the reader thread sends the
+// rest. The reader thread alone receives and runs Dispatch with all below it. Nothing waits under
+// send_mutex_. mutex_ guards what the threads share and is never held while a frame is sent or
+// somebody else is called (abort_, on_stop_, a listener): each of these may call back.
 
 #include "app/launch/store_client.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,7 @@ namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kMaxOutboxBytes = kMaxValueBytes;  // of a server that takes nothing
 
 bool Plausible(const RunShape& shape) {
   constexpr int kMost = 1 << 20;
@@ -37,15 +41,19 @@ Status CheckSizes(std::string_view key, std::string_view value) {
 
 StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
                          std::function<void(int, bool)> on_stop)
-    : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
+    : socket_(std::move(socket)),
+      identity_(identity),
+      abort_(abort),
+      on_stop_(std::move(on_stop)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
   // does Join.
   (void)Send({.kind = MessageKind::kHello,
               .id = kProtocolVersion,
               .rank = identity_.member,
               .number = identity_.world_size,
-              .key = identity_.job.substr(0, kMaxKeyBytes)},
-             base::DeadlineIn(kReportTimeoutMs));
+              .key = identity_.job.substr(0, kMaxKeyBytes)});
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
     {
@@ -54,9 +62,7 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
-    if (tell) {
-      (void)Send(EncodeStatus(MessageKind::kFail, reason), base::DeadlineIn(kReportTimeoutMs));
-    }
+    if (tell) (void)Send(EncodeStatus(MessageKind::kFail, reason));
   });
   reader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store");
@@ -115,8 +121,7 @@ Result<bool> StoreClient::Has(std::string_view key) {
 Status StoreClient::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckSizes({}, text));
   if (abort_.raised()) return abort_.reason();
-  return Send({.kind = MessageKind::kPost, .value = std::string(text)},
-              base::DeadlineIn(kReplyTimeoutMs));
+  return Send({.kind = MessageKind::kPost, .value = std::string(text)});
 }
 
 void StoreClient::Listen(std::function<void(std::string_view)> listener) {
@@ -133,8 +138,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     request.id = next_id_++;
     replies_[request.id];
   }
-  // Not the caller's deadline: a frame cut in half would end the connection.
-  Status sent = Send(request, base::DeadlineIn(kReplyTimeoutMs));
+  const Status sent = Send(request);
   std::unique_lock lock(mutex_);
   std::optional<Message>& reply = replies_[request.id];
   if (sent.ok()) {
@@ -150,43 +154,70 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
-  ENGINE_RETURN_IF_ERROR(
-      Send({.kind = MessageKind::kCancel, .id = request.id}, base::DeadlineIn(kReplyTimeoutMs)));
+  ENGINE_RETURN_IF_ERROR(Send({.kind = MessageKind::kCancel, .id = request.id}));
   return base::StoreTimeout(key, timeout_ms);
 }
 
-Status StoreClient::Send(const Message& message, base::TimePoint deadline) {
-  std::string frame = Encode(message);
-  std::lock_guard lock(send_mutex_);
-  size_t begin = 0;
-  while (begin < frame.size()) {
-    ssize_t size = send(socket_.get(), frame.data() + begin, frame.size() - begin,
-                        MSG_NOSIGNAL | MSG_DONTWAIT);
+Status StoreClient::Send(const Message& message) {
+  const std::string frame = Encode(message);
+  const std::lock_guard lock(send_mutex_);
+  if (!outbox_.empty() && outbox_.size() + frame.size() > kMaxOutboxBytes) {
+    return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+  }
+  if (outbox_begin_ > outbox_.size() / 2) outbox_.erase(0, std::exchange(outbox_begin_, 0));
+  outbox_ += frame;
+  return WriteOut();
+}
+
+// Under send_mutex_.
+Status StoreClient::WriteOut() {
+  while (outbox_begin_ < outbox_.size()) {
+    const ssize_t size = send(socket_.get(), outbox_.data() + outbox_begin_,
+                              outbox_.size() - outbox_begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (size > 0) {
-      begin += static_cast<size_t>(size);
+      outbox_begin_ += static_cast<size_t>(size);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      pollfd entry{socket_.get(), POLLOUT, 0};
-      if (!base::Passed(deadline)) {
-        poll(&entry, 1, base::RemainingMs(deadline));
-        continue;
-      }
-      if (begin > 0) shutdown(socket_.get(), SHUT_RDWR);  // half a frame: nothing may follow it
-      return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+      eventfd_write(wake_.get(), 1);
+      return {};
     } else if (errno != EINTR) {
       return Status::Error(StatusCode::kPeerLost, "lost the connection to %s: %s",
                            identity_.server.c_str(), strerror(errno))
           .WithRank(identity_.server_rank);
     }
   }
+  outbox_.clear();
+  outbox_begin_ = 0;
+  if (last_said_) shutdown(socket_.get(), SHUT_WR);
   return {};
+}
+
+// Until there is something to receive, and sends meanwhile. What cannot be sent any more is
+// dropped: the end of what can be received tells of the lost connection.
+void StoreClient::Wait() {
+  pollfd fds[] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  for (;;) {
+    if (poll(fds, std::size(fds), -1) <= 0) continue;
+    if (((fds[0].revents & POLLOUT) | fds[1].revents) != 0) {
+      const std::lock_guard lock(send_mutex_);
+      if (!WriteOut().ok()) outbox_.clear();
+      eventfd_t counted = 0;
+      eventfd_read(wake_.get(), &counted);  // last: what is left waits for POLLOUT alone
+      fds[0].events = outbox_.empty() ? POLLIN : POLLIN | POLLOUT;
+    }
+    if ((fds[0].revents & ~POLLOUT) != 0) return;
+  }
 }
 
 void StoreClient::ReadLoop() {
   MessageReader reader;
   std::vector<char> buffer(kReadBytes);
   for (;;) {
-    ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    const ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      Wait();
+      continue;
+    }
     if (size <= 0) return ConnectionLost();
     reader.Append(buffer.data(), static_cast<size_t>(size));
     Message message;
@@ -212,8 +243,8 @@ bool StoreClient::Handshake(const Message& message) {
     nonce_ = ServerKey::MakeNonce();
     (void)Send(
         {.kind = MessageKind::kProof,
-         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member)},
-        base::DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_,
+                                              identity_.member)});  // if it fails, so does Join
     return true;
   }
   if (message.kind == MessageKind::kProof && identity_.key) {
@@ -259,7 +290,7 @@ bool StoreClient::Dispatch(Message& message) {
       return true;
     case MessageKind::kRefused:
       phase_ = Phase::kRefused;
-      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", message.value.c_str());
+      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", Printable(message.value).c_str());
       return true;
     case MessageKind::kSetDone:
     case MessageKind::kValue:
@@ -298,13 +329,11 @@ void StoreClient::ConnectionLost() {
 }
 
 void StoreClient::AllowLosses() {
-  (void)Send({.kind = MessageKind::kAllowLosses},
-             base::DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kAllowLosses});  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {
-  (void)Send({.kind = MessageKind::kStop, .number = signal},
-             base::DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
 }
 
 void StoreClient::Leave(const Status& status) {
@@ -314,9 +343,13 @@ void StoreClient::Leave(const Status& status) {
   }
   base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
   // Without a connection there is nobody to tell: the server has counted this rank as lost.
-  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status), deadline);
-  (void)Send(Message{}, deadline);  // kBye
-  shutdown(socket_.get(), SHUT_WR);
+  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status));
+  (void)Send(Message{});  // kBye
+  {
+    const std::lock_guard lock(send_mutex_);
+    last_said_ = true;
+    (void)WriteOut();
+  }
   // The server closes when it has read that; closing first could reset the connection under it.
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline,

@@ -18,6 +18,14 @@ Status Refuse(const char* format, Values... values) {
   return Status::Error(StatusCode::kRendezvous, format, values...);
 }
 
+Status TwoProcesses(const Supervisor::Settings& settings, int member) {
+  const bool server = base::IsServer(member);
+  return Refuse("two processes say that they are %s of the run at %s: give every %s",
+                base::MemberName(member).c_str(), settings.place.c_str(),
+                server ? "server its own --index"
+                       : "process its own rank, and every run an address or a run id of its own");
+}
+
 Status CheckServer(const Supervisor::Settings& settings, int server) {
   const int servers = settings.shape.servers;
   if (servers == 0) {
@@ -71,10 +79,10 @@ void Supervisor::Tick() {
     return Fail(base::kNobody,
                 Status::Error(StatusCode::kRendezvous,
                               "%s did not join at %s within %lld ms: check that every rank%s was "
-                              "started and can reach this address",
+                              "started and can reach this address%s",
                               List(Phase::kAbsent).c_str(), settings_.place.c_str(),
                               static_cast<long long>(settings_.rendezvous_timeout_ms),
-                              servers_come ? " and server" : ""));
+                              servers_come ? " and server" : "", last_refusal_.c_str()));
   }
   const bool ranks_gone = std::all_of(phases_.begin(), phases_.begin() + settings_.shape.world_size,
                                       [](Phase phase) { return phase >= Phase::kLeft; });
@@ -132,20 +140,22 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
   }
   Status refusal = server ? CheckServer(settings_, ServerOfId(hello.rank))
                           : CheckRank(settings_, hello, adopted);
+  const bool welcome = refusal.ok() && hello.id == kProtocolVersion;
+  // Rank 0 serves the others, and comes in another way.
+  const bool taken =
+      welcome && (phase(hello.rank) != Phase::kAbsent || (hello.rank == 0 && !adopted));
   if (hello.id != kProtocolVersion) {
     refusal = Refuse(
         "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
         "from the same build",
         base::MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
-  } else if (refusal.ok() && phase(hello.rank) != Phase::kAbsent) {
-    refusal = Refuse("two processes say that they are %s: give every %s",
-                     base::MemberName(hello.rank).c_str(),
-                     server ? "server its own --index" : "process its own rank");
+  } else if (taken) {
+    refusal = TwoProcesses(settings_, hello.rank);
   }
-  // A connection cannot disturb a run that has started, nor one whose ranks come in another way;
-  // otherwise the mistake is this job's own. Whoever starts a server by hand may try again.
-  const bool own_mistake = adopted || (!server && settings_.ranks_may_connect);
-  if (!refusal.ok() && !complete_ && own_mistake) Fail(base::kNobody, refusal);
+  // What is said over the network ends nothing, but for a second process of one job and rank: two
+  // runs have met, and nobody knows whose ranks are here.
+  const bool two_runs = taken && !server && !IsGone(hello.rank) && !base::Passed(two_runs_until_);
+  if (!refusal.ok() && (adopted ? !complete_ : two_runs)) Fail(base::kNobody, refusal);
   return refusal;
 }
 
@@ -157,6 +167,7 @@ void Supervisor::OnJoined(int member) {
     return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
   if (std::ranges::count(phases_, Phase::kAbsent) > 0) return;
   complete_ = true;
+  two_runs_until_ = base::DeadlineIn(kTwoRunsMs);
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
@@ -213,6 +224,7 @@ void Supervisor::ReportSecondaryFailures(bool all) {
 
 // At most one line a second, however many connect.
 void Supervisor::OnRefusedConnection(const std::string& address, const std::string& why) {
+  if (!complete_) last_refusal_ = " (the last one refused was " + address + ": " + why + ")";
   if (!base::Passed(next_refusal_line_at_)) {
     ++unreported_refusals_;
     return;
@@ -224,6 +236,14 @@ void Supervisor::OnRefusedConnection(const std::string& address, const std::stri
   }
   unreported_refusals_ = 0;
   Notice(line);
+}
+
+void Supervisor::OnNoDescriptor() {
+  if (complete_) return;  // only those that are not needed come now
+  Fail(base::kNobody, Status::Error(StatusCode::kResourceExhausted,
+                                    "no descriptor is left to let %s in: raise the limit of open "
+                                    "files of this process (ulimit -n)",
+                                    List(Phase::kAbsent).c_str()));
 }
 
 std::string Supervisor::List(Phase wanted) const {

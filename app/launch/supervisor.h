@@ -73,6 +73,7 @@ class Supervisor final : public StoreServer::Observer {
   void OnBye(int member) override;
   void OnLost(int member) override;
   void OnRefusedConnection(const std::string& address, const std::string& why) override;
+  void OnNoDescriptor() override;
 
  private:
   enum class Phase { kAbsent, kJoined, kLeft, kLost };
@@ -96,7 +97,8 @@ class Supervisor final : public StoreServer::Observer {
   FailureLog failures_;
   std::vector<Phase> phases_;  // by RunShape::Index
   std::vector<SecondaryFailure> secondary_failures_;
-  bool complete_ = false;  // every member has joined
+  bool complete_ = false;                                    // every member has joined
+  base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;
   bool failed_ = false;
   base::TimePoint failed_at_{};
@@ -105,6 +107,7 @@ class Supervisor final : public StoreServer::Observer {
   int stop_signal_ = 0;
   base::TimePoint next_refusal_line_at_{};
   int64_t unreported_refusals_ = 0;
+  std::string last_refusal_;  // of a connection while members were missing
 };
 
 }  // namespace engine::launch

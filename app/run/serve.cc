@@ -56,7 +56,7 @@ class RanksLeftWatch {
 }  // namespace
 
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(train::PublishAsRankZero(rank, kPlugins, config.plugins().Versions()));
+  ENGINE_RETURN_IF_ERROR(train::PublishAsRankZero(rank, kPlugins, config.plugins().versions));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -72,7 +72,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
   ENGINE_RETURN_IF_ERROR(
-      train::CheckSameAsRankZero(server, kPlugins, config.plugins().Versions(),
+      train::CheckSameAsRankZero(server, kPlugins, config.plugins().versions,
                                  config.run().communication.rendezvous_timeout_ms));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));

@@ -11,6 +11,7 @@
 #include "app/data/dataset_source.h"
 #include "app/model/model_graph.h"
 #include "app/run/generate.h"
+#include "app/run/replica_check.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
 #include "core/train/agree.h"
@@ -106,6 +107,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
           [&](const DatasetInfo& data, int64_t samples, const plugin::OpFactory& ops) {
             return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
           },
+      .check = MakeReplicaCheck(run, rank),
       .observer = observer,
       .metrics = std::move(metrics)};
   if (!resume.empty()) {

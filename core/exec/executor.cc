@@ -251,7 +251,8 @@ Status Executor::AllReduce(std::span<float> numbers) {
                                          .send = sums.data(),
                                          .recv = sums.data(),
                                          .count = static_cast<int64_t>(numbers.size()),
-                                         .stream = stream}));
+                                         .stream = stream},
+                                        kArrivalTimeoutMs));
   ENGINE_RETURN_IF_ERROR(device.Copy(numbers.data(), sums.data(), numbers.size_bytes(), stream));
   return stream->Synchronize(options_.device_timeout_ms);
 }

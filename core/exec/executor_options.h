@@ -10,6 +10,10 @@
 
 namespace engine::exec {
 
+// For ranks to come to where they wait for each other, after work of which nobody knows how long it
+// takes: one that is lost is found by the launcher, not by this.
+constexpr int64_t kArrivalTimeoutMs = 24 * 60 * 60 * 1000;
+
 struct ExecutorOptions {
   RankInfo rank;
   uint64_t seed = 1;

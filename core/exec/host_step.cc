@@ -30,7 +30,7 @@ Status HostStep::Begin(const StepInput& input) {
   now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
   backward_begun_ = false;
   ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
-  if (!queues()) parts_.memory.statistics()->stop = input.stop ? 1.0f : 0.0f;
+  if (!queues()) *parts_.memory.statistics() = {.stop = input.stop ? 1.0f : 0.0f};
   parts_.updates.BeginStep(input_);
   return {};
 }
@@ -95,6 +95,12 @@ Status HostStep::Run(const Task& task) {
                              : RunMicroBatches());
   if (!task.makes_statistics) return {};
   ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
+  // Forward tasks have read every parameter that is trained, so all updates of the step before are
+  // done; those of this step wait for gradients, which wait for the loss.
+  if (input_.check != nullptr) {
+    ENGINE_RETURN_IF_ERROR(input_.check->Take(parts_.memory, parts_.updates, input_.step - 1,
+                                              summed()->marks));
+  }
   if (!queues()) own_count_ = summed()->count;
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }

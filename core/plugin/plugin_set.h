@@ -75,11 +75,11 @@ struct PluginSelection {
   std::vector<PluginChoice> hooks;  // in configured order
   PluginChoice dataset, model;
   ResolveOp resolve_op = nullptr;  // for the ops that a model names
+  std::string versions;  // of all, and digests of their files, in lines as members compare them
 
   std::vector<std::string> HookNames() const;
-  // Names of all plugins with spaces between; names and versions as members compare them.
-  std::string Names() const;
-  std::string Versions() const;
+  std::vector<const PluginChoice*> All() const;
+  std::string Names() const;  // of all, with spaces between
 };
 
 // One rank's objects, the device that one of the ops brings among them. They are destroyed in the

@@ -50,7 +50,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/checkpoint", {"core", "kit"}},
       {"app/command", {"core", "kit", "app/config", "app/launch"}},
       {"tools/trace", above({})},
-      {"app/run", above({"tools/trace"})},
+      {"app/run", above({"kit", "tools/trace"})},
       {"tools/simulate", above({"tools/trace", "app/run"})},
       {"bench", above({"kit", "tools/trace", "app/run"})},
       {"app/cli", {"core", "app"}},
