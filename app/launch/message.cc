@@ -69,7 +69,7 @@ Result<bool> MessageReader::Next(Message* out) {
   const char* body = frame + kSizeBytes;
   uint8_t kind = static_cast<uint8_t>(body[0]);
   if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kProof)) {
+      kind > static_cast<uint8_t>(MessageKind::kPing)) {
     return Status::Error(StatusCode::kBadData, "a message of unknown kind %u", kind);
   }
   size_t key_size = GetU32(body + 13);

@@ -24,7 +24,7 @@
 
 namespace engine::launch {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr uint32_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 enum class MessageKind : uint8_t {
@@ -49,6 +49,9 @@ enum class MessageKind : uint8_t {
   kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
   kChallenge = 17,    // store -> server that said kHello: key = challenge (see server_key.h)
   kProof = 18,        // server -> store and back: key = proof
+  // store -> member that has joined: number = ms of silence after which either gives up the other;
+  // and back, nothing
+  kPing = 19,
 };
 
 struct Message {

@@ -14,6 +14,7 @@
 
 #include "app/launch/deadlines.h"
 #include "app/launch/failure_log.h"
+#include "app/launch/silence.h"
 
 namespace engine::launch {
 namespace {
@@ -99,7 +100,7 @@ RunShape StoreClient::shape() const {
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
-  return Request(MessageKind::kSet, key, value, kReplyTimeoutMs).status();
+  return Request(MessageKind::kSet, key, value, reply_timeout_ms()).status();
 }
 
 Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
@@ -108,7 +109,7 @@ Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
 }
 
 Result<bool> StoreClient::Has(std::string_view key) {
-  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, kReplyTimeoutMs));
+  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, reply_timeout_ms()));
   return reply.number != 0;
 }
 
@@ -116,7 +117,7 @@ Status StoreClient::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckSizes({}, text));
   if (abort_.raised()) return abort_.reason();
   return Send({.kind = MessageKind::kPost, .value = std::string(text)},
-              base::DeadlineIn(kReplyTimeoutMs));
+              base::DeadlineIn(reply_timeout_ms()));
 }
 
 void StoreClient::Listen(std::function<void(std::string_view)> listener) {
@@ -134,7 +135,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     replies_[request.id];
   }
   // Not the caller's deadline: a frame cut in half would end the connection.
-  Status sent = Send(request, base::DeadlineIn(kReplyTimeoutMs));
+  Status sent = Send(request, base::DeadlineIn(reply_timeout_ms()));
   std::unique_lock lock(mutex_);
   std::optional<Message>& reply = replies_[request.id];
   if (sent.ok()) {
@@ -151,13 +152,17 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
   ENGINE_RETURN_IF_ERROR(
-      Send({.kind = MessageKind::kCancel, .id = request.id}, base::DeadlineIn(kReplyTimeoutMs)));
+      Send({.kind = MessageKind::kCancel, .id = request.id}, base::DeadlineIn(reply_timeout_ms())));
   return base::StoreTimeout(key, timeout_ms);
 }
 
 Status StoreClient::Send(const Message& message, base::TimePoint deadline) {
-  std::string frame = Encode(message);
-  std::lock_guard lock(send_mutex_);
+  const std::lock_guard lock(send_mutex_);
+  return SendLocked(message, deadline);
+}
+
+Status StoreClient::SendLocked(const Message& message, base::TimePoint deadline) {
+  const std::string frame = Encode(message);
   size_t begin = 0;
   while (begin < frame.size()) {
     ssize_t size = send(socket_.get(), frame.data() + begin, frame.size() - begin,
@@ -182,18 +187,34 @@ Status StoreClient::Send(const Message& message, base::TimePoint deadline) {
 }
 
 void StoreClient::ReadLoop() {
+  const Status ended =
+      Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
+                    identity_.server.c_str())
+          .WithRank(identity_.server_rank);
   MessageReader reader;
   std::vector<char> buffer(kReadBytes);
+  Silence silence;
+  bool has_spoken = false;
   for (;;) {
+    pollfd entry{socket_.get(), POLLIN, 0};
+    if (poll(&entry, 1, kPingMs) <= 0) {
+      // Before it has said anything, the deadline of Join counts.
+      if (has_spoken) silent_ms_ = silence.Look();
+      if (silent_ms_ <= limit_ms_) continue;
+      return ConnectionLost(Silent("it is stopped, hangs or is out of reach"));
+    }
     ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return ConnectionLost();
+    if (size <= 0) return ConnectionLost(ended);
+    has_spoken = true;
+    silence.Heard();
+    silent_ms_ = 0;
     reader.Append(buffer.data(), static_cast<size_t>(size));
     Message message;
     for (;;) {
       Result<bool> next = reader.Next(&message);
       if (next.ok() && !*next) break;
-      if (!next.ok() || !Dispatch(message)) return ConnectionLost();
+      if (!next.ok() || !Dispatch(message)) return ConnectionLost(ended);
     }
   }
 }
@@ -245,6 +266,9 @@ bool StoreClient::Dispatch(Message& message) {
     case MessageKind::kPost:
       posts_.Deliver(message.value);
       return true;
+    case MessageKind::kPing:
+      AnswerPing(message.number);
+      return true;
     default:
       break;
   }
@@ -282,7 +306,30 @@ void StoreClient::Aborted(const Status& cause) {
   abort_.Raise(AbortReason(cause));
 }
 
-void StoreClient::ConnectionLost() {
+// Whoever is sending gives a sign of life by that: the reader does not wait for it.
+void StoreClient::AnswerPing(int32_t limit_ms) {
+  limit_ms_ = limit_ms;
+  if (!send_mutex_.try_lock()) return;
+  const std::lock_guard lock(send_mutex_, std::adopt_lock);
+  (void)SendLocked({.kind = MessageKind::kPing}, base::DeadlineIn(kPingMs));
+}
+
+Status StoreClient::Silent(const char* then) const {
+  return Status::Error(StatusCode::kPeerLost, "lost %s, which gave no sign of life for %lld ms: %s",
+                       identity_.server.c_str(), static_cast<long long>(silent_ms_), then)
+      .WithRank(identity_.server_rank);
+}
+
+Status StoreClient::Explain(const Status& failure) const {
+  const bool secondary = base::IsSecondary(failure.code());
+  const bool says_so = secondary && lost();
+  const bool waited = secondary || failure.code() == StatusCode::kTimeout;
+  return waited && !says_so && silent_ms_ >= kSuspectMs ? Silent(failure.message()) : failure;
+}
+
+// The socket is shut, so that nobody waits for it to take more data.
+void StoreClient::ConnectionLost(const Status& why) {
+  shutdown(socket_.get(), SHUT_RDWR);
   {
     std::lock_guard lock(mutex_);
     bool expected = leaving_ || phase_ == Phase::kRefused;
@@ -292,14 +339,12 @@ void StoreClient::ConnectionLost() {
     changed_.notify_all();
     if (expected) return;
   }
-  abort_.Raise(Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
-                             identity_.server.c_str())
-                   .WithRank(identity_.server_rank));
+  abort_.Raise(why);
 }
 
 void StoreClient::AllowLosses() {
   (void)Send({.kind = MessageKind::kAllowLosses},
-             base::DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
+             base::DeadlineIn(reply_timeout_ms()));  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {
@@ -323,9 +368,9 @@ void StoreClient::Leave(const Status& status) {
                       [this] { return phase_ == Phase::kClosed || phase_ == Phase::kRefused; });
 }
 
-bool StoreClient::heard() const {
+bool StoreClient::lost() const {
   std::lock_guard lock(mutex_);
-  return (welcomed_ || !cause_.ok()) && !lost_;
+  return lost_;
 }
 
 Status StoreClient::cause() const {

@@ -2,6 +2,7 @@
 // and its way to report.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "app/launch/message.h"
 #include "app/launch/message_queue.h"
@@ -67,8 +69,11 @@ class StoreClient final : public base::Store {
 
   // The cause of the end of the run as the server knows it; OK if it gave none.
   Status cause() const;
-  // Whether the server has followed this member to its end, so that it can speak for it.
-  bool heard() const;
+  // Whether the connection ended before this member did.
+  bool lost() const;
+  // Of a failure that only says that something did not come in time: where the server is silent,
+  // that is the cause, and the returned status says so.
+  Status Explain(const Status& failure) const;
 
  private:
   enum class Phase { kJoining, kRunning, kRefused, kClosed };
@@ -76,12 +81,17 @@ class StoreClient final : public base::Store {
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
                           int64_t timeout_ms);
   Status Send(const Message& message, base::TimePoint deadline);
+  Status SendLocked(const Message& message, base::TimePoint deadline);
+  // The server answers at once: this bounds one that is stopped, or a network that is gone.
+  int64_t reply_timeout_ms() const { return limit_ms_ + 2 * kPingMs; }
+  void AnswerPing(int32_t limit_ms);
+  Status Silent(const char* then) const;
   void ReadLoop();
   bool Dispatch(Message& message);  // false when the stream is over
   bool Handshake(const Message& message);
   void Refuse(const std::string& why);
   void Aborted(const Status& cause);
-  void ConnectionLost();
+  void ConnectionLost(const Status& why);
 
   const kit::UniqueFd socket_;
   const Identity identity_;
@@ -90,6 +100,9 @@ class StoreClient final : public base::Store {
   int token_ = 0;
 
   std::mutex send_mutex_;  // one frame at a time
+  // Written by the reader: how long the server may be silent, as it says, and has been.
+  std::atomic<int64_t> limit_ms_{kLivenessTimeoutMs};
+  std::atomic<int64_t> silent_ms_{0};
   MessageQueue posts_;
 
   // The handshake, on the reader's thread.

@@ -112,6 +112,7 @@ void StoreServer::Read(Connection& connection) {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (size <= 0) return End(connection);
+    if (connection.member != base::kNobody) observer_.OnHeard(connection.member);
     connection.reader.Append(read_buffer_.data(), static_cast<size_t>(size));
     Message message;
     for (;;) {
@@ -128,8 +129,14 @@ void StoreServer::Write(Connection& connection) {
     ssize_t size = send(connection.socket.get(), connection.out.data() + connection.out_begin,
                         connection.out.size() - connection.out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      connection.blocked = true;
+      return;
+    }
     if (size < 0) return End(connection);
+    // Room where there was none: it has read, though it may not come to a ping for a while.
+    const bool took = std::exchange(connection.blocked, false);
+    if (took && connection.member != base::kNobody) observer_.OnHeard(connection.member);
     connection.out_begin += static_cast<size_t>(size);
   }
   connection.out.clear();
@@ -175,6 +182,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
   }
   switch (message.kind) {
     case MessageKind::kSet:
+      observer_.OnSet(message.key);
       Put(message.key, message.value);
       return Send(connection, Reply(MessageKind::kSetDone, message.id));
     case MessageKind::kGet:
@@ -190,6 +198,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
       return observer_.OnFail(connection.member, DecodeStatus(message));
     case MessageKind::kAllowLosses:
       return observer_.OnAllowLosses(connection.member);
+    case MessageKind::kPing:
+      return;  // it was heard
     case MessageKind::kStop:
       return observer_.OnStop(message.number);
     case MessageKind::kBye:

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "app/launch/deadlines.h"
+#include "app/launch/exit_code.h"
+#include "app/launch/stop_signals.h"
 
 namespace engine::launch {
 namespace {
@@ -44,6 +46,11 @@ Status CheckRank(const Supervisor::Settings& settings, const Message& hello, boo
   return Refuse("there is no rank %d among %d ranks", hello.rank, ranks);
 }
 
+Message Ping(const LaunchOptions& options) {
+  const int64_t limit_ms = std::min<int64_t>(options.liveness_timeout_ms, INT32_MAX);
+  return {.kind = MessageKind::kPing, .number = static_cast<int32_t>(limit_ms)};
+}
+
 Message WelcomeTo(const RunShape& shape) {
   return {.kind = MessageKind::kWelcome,
           .id = static_cast<uint32_t>(shape.servers),
@@ -55,15 +62,17 @@ Message WelcomeTo(const RunShape& shape) {
 
 Supervisor::Supervisor(Settings settings)
     : settings_(std::move(settings)),
-      rendezvous_deadline_(base::DeadlineIn(settings_.rendezvous_timeout_ms)),
+      rendezvous_deadline_(base::DeadlineIn(settings_.options.rendezvous_timeout_ms)),
       server_(*this),
-      phases_(settings_.shape.members(), Phase::kAbsent) {}
+      members_(settings_.shape) {}
 
 void Supervisor::Notice(const std::string& sentence) const {
-  if (settings_.notice) settings_.notice(sentence);
+  if (settings_.options.notice) settings_.options.notice(sentence);
 }
 
 void Supervisor::Tick() {
+  if (!failed_) CheckLiveness();
+  if (!failed_) CheckLeaving();
   if (failed_) return;
   if (!complete_) {
     if (!base::Passed(rendezvous_deadline_)) return;
@@ -72,28 +81,78 @@ void Supervisor::Tick() {
                 Status::Error(StatusCode::kRendezvous,
                               "%s did not join at %s within %lld ms: check that every rank%s was "
                               "started and can reach this address",
-                              List(Phase::kAbsent).c_str(), settings_.place.c_str(),
-                              static_cast<long long>(settings_.rendezvous_timeout_ms),
+                              members_.List(Phase::kAbsent).c_str(), settings_.place.c_str(),
+                              static_cast<long long>(settings_.options.rendezvous_timeout_ms),
                               servers_come ? " and server" : ""));
   }
-  const bool ranks_gone = std::all_of(phases_.begin(), phases_.begin() + settings_.shape.world_size,
-                                      [](Phase phase) { return phase >= Phase::kLeft; });
+  const bool ranks_gone = members_.RanksAreGone();
   ReportSecondaryFailures(ranks_gone);
   if (failed_ || !ranks_gone) return;
   if (!ranks_gone_) {
     ranks_gone_ = true;
-    servers_deadline_ = base::DeadlineIn(settings_.server_leave_ms);
+    servers_deadline_ = base::DeadlineIn(settings_.options.server_leave_ms);
     server_.Put(kRanksLeftKey, "");
   }
   for (int i = 0; i < settings_.shape.servers && base::Passed(servers_deadline_); ++i) {
-    if (IsGone(ServerId(i))) continue;
-    return Fail(ServerId(i), Status::Error(StatusCode::kTimeout,
-                                           "it did not leave within %lld ms after the last rank",
-                                           static_cast<long long>(settings_.server_leave_ms)));
+    if (members_.IsGone(ServerId(i))) continue;
+    return Fail(
+        ServerId(i),
+        Status::Error(StatusCode::kTimeout, "it did not leave within %lld ms after the last rank",
+                      static_cast<long long>(settings_.options.server_leave_ms)));
   }
 }
 
+// Both ways at the same times: a ping, and a look at who has answered none.
+void Supervisor::CheckLiveness() {
+  if (settings_.options.liveness_timeout_ms == 0 || !base::Passed(next_look_)) return;
+  next_look_ = base::DeadlineIn(kPingMs);
+  server_.Broadcast(Ping(settings_.options));
+  LoseSilent(settings_.options.liveness_timeout_ms, base::kNobody);
+}
+
+// The member that has been silent for longest, if that is long enough, and unless it is `reporter`.
+void Supervisor::LoseSilent(int64_t least_ms, int reporter) {
+  const auto [member, ms] = members_.LongestSilent();
+  if (ms < least_ms || member == reporter) return;
+  if (reporter != base::kNobody && Survives(member)) return;  // a loss, but not why that one fails
+  const Status status = Status::Error(
+      StatusCode::kTimeout,
+      "it gave no sign of life for %lld ms: it is stopped, hangs or is out of reach (the limit is "
+      "communication.timeout_ms)",
+      static_cast<long long>(ms));
+  members_.Set(member, Phase::kLost);
+  if (Survives(member)) return Lose(member, status);
+  failures_.AddLoss(member, status, ExitCode(status.code()));
+  End(status.WithRank(member));
+}
+
+void Supervisor::LeaveWithin(int64_t timeout_ms, const std::string& reason) {
+  leave_deadline_ = base::DeadlineIn(timeout_ms);
+  leave_reason_ = "within " + std::to_string(timeout_ms) + " ms after " + reason;
+  progress_ = false;
+}
+
+void Supervisor::CheckLeaving() {
+  if (!base::Passed(leave_deadline_)) return;
+  if (std::exchange(progress_, false)) {
+    leave_deadline_ = base::DeadlineIn(kProgressTimeoutMs);
+    return;
+  }
+  if (members_.RanksAreGone()) return;  // servers have a deadline of their own
+  const std::string late =
+      members_.SomebodyIsThere() ? members_.Remaining() : members_.List(Phase::kAbsent);
+  const bool asked = stop_signal_ != 0;
+  const Status status = Status::Error(asked ? StatusCode::kInterrupted : StatusCode::kTimeout,
+                                      "%s did not end %s", late.c_str(), leave_reason_.c_str());
+  failures_.AddLoss(base::kNobody, status, asked ? 128 + stop_signal_ : ExitCode(status.code()));
+  End(status);
+}
+
+// Who has waited in vain knows less than the control channel, which knows who is silent.
 void Supervisor::Fail(int member, const Status& status) {
+  const bool waited = status.code() == StatusCode::kTimeout || base::IsSecondary(status.code());
+  if (waited && !failed_ && settings_.options.liveness_timeout_ms > 0)
+    LoseSilent(kSuspectMs, member);
   failures_.AddReport(member, status);
   // After a request to stop, kInterrupted is how a member leaves; the others finish their step.
   if (status.code() == StatusCode::kInterrupted && stop_signal_ != 0) return;
@@ -110,16 +169,18 @@ void Supervisor::End(const Status& cause) {
 void Supervisor::Stop(int signal) {
   if (stop_signal_ != 0) return;
   stop_signal_ = signal;
+  LeaveWithin(complete_ ? settings_.options.stop_timeout_ms : kRendezvousGraceMs,
+              SignalName(signal));
   server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
 }
 
 void Supervisor::Expect(int rank) {
   server_.Forget(rank);
-  phases_[settings_.shape.Index(rank)] = Phase::kAbsent;
+  members_.Set(rank, Phase::kAbsent);
 }
 
 bool Supervisor::AllGone() const {
-  return (complete_ || failed_ || stop_signal_ != 0) && !SomebodyIsThere();
+  return (complete_ || failed_ || stop_signal_ != 0) && !members_.SomebodyIsThere();
 }
 
 Status Supervisor::OnHello(const Message& hello, bool adopted) {
@@ -137,7 +198,7 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
         "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
         "from the same build",
         base::MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
-  } else if (refusal.ok() && phase(hello.rank) != Phase::kAbsent) {
+  } else if (refusal.ok() && (members_.HasJoined(hello.rank) || members_.IsGone(hello.rank))) {
     refusal = Refuse("two processes say that they are %s: give every %s",
                      base::MemberName(hello.rank).c_str(),
                      server ? "server its own --index" : "process its own rank");
@@ -150,12 +211,14 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
 }
 
 void Supervisor::OnJoined(int member) {
-  phases_[settings_.shape.Index(member)] = Phase::kJoined;
+  members_.Set(member, Phase::kJoined);
+  // At once, so that it knows the limit whatever happens next.
+  if (settings_.options.liveness_timeout_ms > 0) server_.Send(member, Ping(settings_.options));
   if (stop_signal_ != 0) server_.Send(member, {.kind = MessageKind::kStop, .number = stop_signal_});
   if (failed_) return;
   if (complete_)
     return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
-  if (std::ranges::count(phases_, Phase::kAbsent) > 0) return;
+  if (members_.SomebodyIsAbsent()) return;
   complete_ = true;
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
@@ -167,19 +230,22 @@ void Supervisor::OnAllowLosses(int member) {
 void Supervisor::OnFail(int member, const Status& status) {
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
-  if (IsGone(member)) return;  // it has been heard already
-  phases_[settings_.shape.Index(member)] = Phase::kLost;
+  if (members_.IsGone(member)) return;  // it has been heard already
+  members_.Set(member, Phase::kLost);
   if (!base::IsSecondary(status.code())) return Lose(member, status);
   secondary_failures_.push_back({member, status, base::DeadlineIn(kSecondaryFailureMs)});
 }
 
 void Supervisor::OnBye(int member) {
-  if (phase(member) != Phase::kLost) phases_[settings_.shape.Index(member)] = Phase::kLeft;
+  if (members_.IsLost(member)) return;
+  members_.Set(member, Phase::kLeft);
+  if (base::IsServer(member) || !complete_ || std::exchange(somebody_left_, true)) return;
+  LeaveWithin(settings_.options.leave_timeout_ms, base::MemberName(member) + " had");
 }
 
 void Supervisor::OnLost(int member) {
-  if (IsGone(member)) return;
-  phases_[settings_.shape.Index(member)] = Phase::kLost;
+  if (members_.IsGone(member)) return;
+  members_.Set(member, Phase::kLost);
   const Loss loss = settings_.explain_loss(member);
   if (Survives(member)) return Lose(member, loss.status);
   if (loss.primary) {
@@ -224,26 +290,6 @@ void Supervisor::OnRefusedConnection(const std::string& address, const std::stri
   }
   unreported_refusals_ = 0;
   Notice(line);
-}
-
-std::string Supervisor::List(Phase wanted) const {
-  std::string names[2];
-  int counts[2] = {};
-  for (size_t i = 0; i < phases_.size(); ++i) {
-    if (phases_[i] != wanted) continue;
-    const int member = settings_.shape.At(static_cast<int>(i));
-    const bool server = base::IsServer(member);
-    names[server] += counts[server]++ > 0 ? ", " : "";
-    names[server] += std::to_string(server ? ServerOfId(member) : member);
-  }
-  std::string text;
-  constexpr const char* kKinds[] = {"rank", "server"};
-  for (int kind : {0, 1}) {
-    if (counts[kind] == 0) continue;
-    text += text.empty() ? "" : " and ";
-    text += std::string(kKinds[kind]) + (counts[kind] == 1 ? " " : "s ") + names[kind];
-  }
-  return text;
 }
 
 }  // namespace engine::launch

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "core/plugin/rank_plugins.h"
 #include "core/train/agree.h"
@@ -87,6 +88,11 @@ Status ServeParameters(const config::Config& config, base::RankContext& server) 
   RanksLeftWatch watch(server, communicator);
   Status status = parameters->Serve(*plugins->set().optimizer);
   if (watch.Stop() && !server.abort.raised()) return {};
+  // Without the launcher's word the ranks may as well be out of reach.
+  if (status.ok()) {
+    status = server.store.Get(launch::kRanksLeftKey, launch::kRanksLeftTimeoutMs).status();
+  }
+  if (!status.ok()) server.abort.Raise(status);  // told before the plugins end
   return status;
 }
 
