@@ -38,6 +38,7 @@ inline constexpr int64_t kFlushMs = 500;  // of the server, for its last message
 inline constexpr int64_t kLeaveTimeoutMs = 60000;  // LaunchOptions
 inline constexpr int64_t kStopTimeoutMs = 120000;  // LaunchOptions
 inline constexpr int64_t kServerLeaveMs = 5000;    // LaunchOptions; from the last rank
+inline constexpr int64_t kServerEndMs = 2000;      // of them to notice by itself, then it is ended
 inline constexpr int64_t kProgressTimeoutMs = 60000;
 inline constexpr int64_t kProgressEveryMs = 1000;  // how often rank 0 says how much it has written
 // For rank 0 to finish what it does alone at the end of a run: a stopped process is found by
@@ -69,6 +70,7 @@ static_assert(kLivenessMarginMs + kPingMs + kDefaultGraceMs + kHangingProcessMs 
 // Progress is told several times before its absence is a failure; the launcher of a rank that hangs
 // speaks before its servers do.
 static_assert(5 * kProgressEveryMs < kProgressTimeoutMs && kLeaveTimeoutMs < kRanksLeftTimeoutMs);
+static_assert(kServerEndMs + kPingMs < kServerLeaveMs);
 // A pending connection is not kept longer than a rendezvous.
 static_assert(kHelloTimeoutMs < kRendezvousTimeoutMs);
 // The server takes a report in the time that the member gives it.

@@ -83,6 +83,10 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     status = client_->Explain(CallBody(body, context));
   }
   ended_.release();
+  // Before the report, which else would end the run as a failure of this member.
+  if (status.code() == StatusCode::kInterrupted && stop_requested() != 0) {
+    client_->RequestStop(stop_requested());
+  }
   client_->Leave(status);
   return status;
 }

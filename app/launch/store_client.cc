@@ -51,7 +51,7 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
     bool tell = false;
     {
       std::lock_guard lock(mutex_);
-      tell = !raised_here_ && !leaving_;
+      tell = !raised_here_ && !leaving_ && reason.code() != StatusCode::kInterrupted;
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.

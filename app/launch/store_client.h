@@ -40,7 +40,7 @@ class StoreClient final : public base::Store {
   // Says over the connected `socket` who this is. `abort` and what `on_stop` refers to outlive the
   // client; on_stop is called from the reader thread with the signal by which the user asked to
   // stop, and whether the run has started. When `abort` is raised by this member itself, the server
-  // is told at once.
+  // is told at once, but for a request to stop.
   StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
               std::function<void(int signal, bool started)> on_stop);
   ~StoreClient() override;
