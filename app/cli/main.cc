@@ -1,4 +1,5 @@
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -118,10 +119,7 @@ class CommandLine {
                     "Start no servers: wait here for `engine serve` to join, as often as --servers "
                     "says")
         ->type_name("HOST:PORT");
-    run->add_option("--key-file", run_.launch.key_file,
-                    "Secret shared with `engine serve`, made if the file does not exist; needed "
-                    "off loopback")
-        ->type_name("FILE");
+    command::AddAccessFlags(run, &run_.launch.key_file, &run_.launch.insecure);
     run->add_option("--restarts", run_.launch.restarts,
                     "How often a lost rank is started again, where updates are bounded or async")
         ->check(CLI::Range(0, 1000000));
@@ -135,8 +133,7 @@ class CommandLine {
     serve->add_option("--index", serve_.index, "Which server this is, from 0 on")
         ->required()
         ->check(CLI::Range(0, 255));
-    serve->add_option("--key-file", serve_.key_file, "Secret shared with the run")
-        ->type_name("FILE");
+    command::AddAccessFlags(serve, &serve_.key_file, &serve_.insecure);
     serve->add_option("--wait", serve_.wait_seconds, "Seconds to wait for the run")
         ->capture_default_str()
         ->check(CLI::Range(1, 86400));
@@ -207,7 +204,16 @@ static void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+// Ranks, connections and libraries need descriptors, and nothing here uses select().
+static void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // else it stays as it was
+}
+
 int main(int argc, char** argv) {
+  RaiseDescriptorLimit();
   KeepFreedMemory();
   const engine::Status installed = engine::cli::InstallCrashHandler();
   if (!installed.ok()) return engine::command::ReportError(installed);

@@ -130,7 +130,8 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
 }
 
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment) {
-  const auto plan = launch::ResolveServe(flags.address, flags.index, flags.key_file);
+  const auto plan =
+      launch::ResolveServe(flags.address, flags.index, flags.key_file, flags.insecure);
   if (!plan.ok()) return command::ReportError(plan.status());
   const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
   const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms, .notice = PrintNotice};

@@ -64,6 +64,14 @@ void AddPluginFolders(CLI::App* app, const std::string& flag, std::vector<std::s
   app->add_option(flag, *folders, help)->allow_extra_args(false)->type_name("DIR");
 }
 
+void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure) {
+  app->add_option("--key-file", *key_file,
+                  "Secret that all members share where they meet over a network; the run makes the "
+                  "file if there is none")
+      ->type_name("FILE");
+  app->add_flag("--insecure", *insecure, "Whoever can connect may join, over a network too");
+}
+
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment) {
   std::vector<std::string> folders = flags.folders;
   const auto listed = environment.variables.find("ENGINE_PLUGIN_PATH");

@@ -44,6 +44,9 @@ void AddPluginFolders(
     CLI::App* app, const std::string& flag, std::vector<std::string>* folders,
     const std::string& help = "Folder to search for plugins first; can be repeated");
 
+// --key-file and --insecure: who may join over a network.
+void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure);
+
 // --plugin-path, then ENGINE_PLUGIN_PATH, then beside the binary, then the install directory.
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);
 

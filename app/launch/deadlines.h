@@ -16,7 +16,11 @@ inline constexpr int64_t kRendezvousTimeoutMs = 30000;  // LaunchOptions
 inline constexpr int64_t kRendezvousGraceMs = 3000;
 inline constexpr int kConnectAttemptMs = 2000;     // then the next address is tried
 inline constexpr int64_t kHelloTimeoutMs = 10000;  // of a pending connection: to say who it is
-inline constexpr int64_t kRefusalLineMs = 1000;    // between two lines on refused connections
+// While slots are scarce; more than a round trip, so that members that come at once are not lost.
+inline constexpr int64_t kScarceHelloMs = 500;
+inline constexpr int64_t kRefusalLineMs = 1000;  // between two lines on refused connections
+// After the rendezvous: a second process of the same number shows that two runs have met.
+inline constexpr int64_t kTwoRunsMs = 5000;
 
 // Liveness. Either end of a connection hears something of the other this often, and gives it up when
 // it has heard nothing for as long as a transfer may stand still, and a little more: the message of

@@ -19,10 +19,11 @@ struct LaunchFlags {
   std::string rendezvous;  // --rendezvous HOST:PORT, for ranks that others started on several hosts
   // --launcher auto|none|torchrun|openmpi|slurm|pmi; none ignores the environment.
   std::string launcher;
-  int servers = 0;       // --servers
-  std::string serve_at;  // --serve-at HOST:PORT
-  std::string key_file;  // --key-file
-  int restarts = 0;      // --restarts
+  int servers = 0;        // --servers
+  std::string serve_at;   // --serve-at HOST:PORT
+  std::string key_file;   // --key-file
+  bool insecure = false;  // --insecure
+  int restarts = 0;       // --restarts
 };
 
 struct LaunchPlan {
@@ -41,11 +42,11 @@ struct LaunchPlan {
   std::string job;       // kJoin: tells this run from others at the same rendezvous; may be empty
   std::string source;    // "torchrun", "Open MPI", "-n", ...: for messages
   std::string serve_at;  // kSpawn: where servers from elsewhere join; empty: they are started here
-  // Shared by the run and the servers that join it over the network; empty: none. kSpawn with
-  // serve_at and rank 0 of kJoin need one unless the address is loopback, and make the file if
-  // there is none.
+  // Shared by all members that join over a network; empty: none. kSpawn with serve_at and rank 0 of
+  // kJoin make the file if there is none.
   std::string key_file;
-  int restarts = 0;  // kSpawn: how often a lost rank is started again, in the whole run
+  bool insecure = false;  // members may join over a network without a key
+  int restarts = 0;       // kSpawn: how often a lost rank is started again, in the whole run
 };
 
 // Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -55,7 +56,8 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                                  const std::map<std::string, std::string>& environment);
 
 // Server `index` of the run whose store is at `address`. kInvalidArgument.
-Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file);
+Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file,
+                                bool insecure = false);
 
 struct LaunchOptions {
   int64_t rendezvous_timeout_ms = kRendezvousTimeoutMs;
@@ -101,6 +103,9 @@ struct LaunchOutcome {
 //
 // Servers leave when all ranks have left. Those that have not done so server_leave_ms later fail
 // with kTimeout.
+//
+// Members that meet where other hosts may come too have a key, or LaunchPlan::insecure: else the
+// call is refused, with exit code 79.
 //
 // Call it before any other thread exists: kSpawn forks, and every mode blocks these signals in
 // the threads it starts (the caller's mask is restored).

@@ -24,7 +24,7 @@ namespace {
 // The server of the run, in a thread of rank 0.
 class ServerThread {
  public:
-  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerListener listener,
+  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, MemberListener listener,
                kit::UniqueFd own_rank);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
@@ -43,7 +43,7 @@ class ServerThread {
 };
 
 ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
-                           ServerListener listener, kit::UniqueFd own_rank)
+                           MemberListener listener, kit::UniqueFd own_rank)
     : options_(options),
       supervisor_(
           {.shape = {plan.info.world_size, plan.info.servers,
@@ -91,25 +91,42 @@ LaunchOutcome ServerThread::Finish() {
   return supervisor_.Outcome();
 }
 
-// Ranks meet on a trusted network, as their launchers do; servers may come from elsewhere.
-Result<ServerListener> OpenListener(const LaunchPlan& plan, const Endpoint& endpoint) {
-  if (plan.info.servers > 0) return OpenServerListener(plan.rendezvous, plan.key_file, {});
-  ServerListener listener;
-  ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint));
-  return listener;
+// The key of the run, for a member that has to prove itself.
+Status LoadKey(const LaunchPlan& plan, StoreClient::Identity* identity) {
+  if (plan.key_file.empty() || identity->key) return {};
+  Result<ServerKey> key = ServerKey::Load(plan.key_file);
+  if (key.ok()) identity->key = std::move(*key);
+  return key.status();
+}
+
+// Whoever listens in the place of rank 0 may be rank 0 of another run that was started at the same
+// time, and take ranks of this one for its own: it is told, so that neither goes on with them.
+void TellOtherRun(const LaunchPlan& plan, const Endpoint& endpoint, StoreClient::Identity identity,
+                  const base::AbortSignal& cancel) {
+  if (!LoadKey(plan, &identity).ok()) return;
+  const base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
+  Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, cancel);
+  if (!socket.ok()) return;
+  base::AbortSignal unused;
+  StoreClient client(std::move(*socket), identity, unused, [](int, bool) {});
+  (void)client.Join(deadline);  // it is refused
 }
 
 LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
-  Result<ServerListener> listener = OpenListener(plan, endpoint);
-  if (!listener.ok()) return Failed(listener.status());
+  StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
+  Result<MemberListener> listener = OpenListener(plan.rendezvous, plan.key_file);
+  if (!listener.ok()) {
+    const bool taken = listener.status().code() == StatusCode::kRendezvous;
+    if (taken) TellOtherRun(plan, endpoint, identity, process.abort());
+    return Failed(listener.status());
+  }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
   kit::UniqueFd own(pair[0]);
   ServerThread server(plan, options, std::move(*listener), kit::UniqueFd(pair[1]));
-  StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   // Its own server tells it when the rendezvous fails.
   (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kRendezvousGraceMs,
                     body);
@@ -119,11 +136,15 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
 // A member of a run whose store is elsewhere: a rank but rank 0, or a server.
 LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options,
                             const Endpoint& endpoint, const EndpointLabels& labels,
-                            const StoreClient::Identity& identity, RankProcess& process,
+                            StoreClient::Identity identity, RankProcess& process,
                             const RankBody& body) {
   const bool server = plan.info.is_server != 0;
   const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
   Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
+  if (socket.ok()) {
+    // Rank 0 listens, so it has made the file if there was none.
+    if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
+  }
   const Status status = socket.ok()
                             ? process.Run(std::move(*socket), identity,
                                           options.rendezvous_timeout_ms + kRendezvousGraceMs, body)
@@ -144,18 +165,13 @@ LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options
 
 }  // namespace
 
-Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
-                                          const EndpointLabels& labels) {
-  ServerListener listener;
+Result<MemberListener> OpenListener(const std::string& address, const std::string& key_file,
+                                    const EndpointLabels& labels) {
+  MemberListener listener;
   ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
   ENGINE_ASSIGN_OR_RETURN(listener.loopback, IsLoopback(endpoint));
   if (!key_file.empty()) {
     ENGINE_ASSIGN_OR_RETURN(listener.key, ServerKey::LoadOrCreate(key_file));
-  } else if (!listener.loopback) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "other hosts can reach %s, so servers that join there need a key: give "
-                         "--key-file FILE here and a copy of that file to each engine serve",
-                         address.c_str());
   }
   ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint, labels));
   return listener;
@@ -180,11 +196,7 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
   if (!endpoint.ok()) return Failed(endpoint.status());
   StoreClient::Identity identity{
       base::MemberOf(plan.info), 0, {}, "the run at " + endpoint->text, base::kNobody};
-  if (!plan.key_file.empty()) {
-    Result<ServerKey> key = ServerKey::Load(plan.key_file);
-    if (!key.ok()) return Failed(key.status());
-    identity.key = std::move(*key);
-  }
+  if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
   const StopSignals signals;
   RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
   return JoinElsewhere(plan, options, *endpoint, {"run", "HOST:PORT"}, identity, process, body);

@@ -36,7 +36,7 @@ class SpawnedRun {
         children_(plan.serve_at.empty() ? shape_.members() : shape_.world_size) {}
 
   // Where servers join; the rest of them are children.
-  void ListenForServers(ServerListener listener) {
+  void ListenForServers(MemberListener listener) {
     supervisor_.server().Listen(std::move(listener.socket));
     if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   }
@@ -213,7 +213,7 @@ void SpawnedRun::Step() {
 
 void SpawnedRun::HandleSignals() {
   while (int signal = signals_.Read()) {
-    supervisor_.Stop(signal);
+    supervisor_.OnStop(signal);
     if (++signal_count_ < 2) continue;
     supervisor_.Fail(base::kNobody,
                      Status::Error(StatusCode::kInterrupted, "stopped at once by a second %s",
@@ -315,8 +315,8 @@ Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
 LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body) {
   if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
-  Result<ServerListener> listener =
-      OpenServerListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
+  Result<MemberListener> listener =
+      OpenListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
   if (!listener.ok()) return Failed(listener.status());
   SpawnedRun run(plan, options, body, listener->loopback);
   run.ListenForServers(std::move(*listener));

@@ -119,7 +119,7 @@ void ThreadedRun::Step() {
   poll(fds.data(), fds.size(), kPollMs);
   while (int signal = signals_.Read()) {
     if (supervisor_.stop_signal() != 0) signals_.Die(signal);
-    supervisor_.Stop(signal);
+    supervisor_.OnStop(signal);
   }
   for (size_t i = 0; i < threads_.size(); ++i) {
     if (!threads_[i].failed_to_join->exchange(false)) continue;

@@ -16,6 +16,7 @@ class Membership {
   explicit Membership(const RunShape& shape) : shape_(shape), members_(shape.members()) {}
 
   void Set(int member, Phase phase) { members_[shape_.Index(member)] = {phase, {}}; }
+  bool IsAbsent(int member) const { return phase(member) == Phase::kAbsent; }
   bool HasJoined(int member) const { return phase(member) == Phase::kJoined; }
   bool IsGone(int member) const { return phase(member) >= Phase::kLeft; }
   bool IsLost(int member) const { return phase(member) == Phase::kLost; }

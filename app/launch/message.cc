@@ -19,11 +19,14 @@ uint32_t GetU32(const char* data) {
 }  // namespace
 
 std::string Encode(const Message& message) {
-  ENGINE_CHECK(message.key.size() <= kMaxKeyBytes && message.value.size() <= kMaxValueBytes,
-               "key of %zu and value of %zu bytes", message.key.size(), message.value.size());
-  size_t size = kFixedBytes + message.key.size() + message.value.size();
+  return EncodeHead(message, message.value.size()) + message.value;
+}
+
+std::string EncodeHead(const Message& message, size_t value_size) {
+  ENGINE_CHECK(message.key.size() <= kMaxKeyBytes && value_size <= kMaxValueBytes,
+               "key of %zu and value of %zu bytes", message.key.size(), value_size);
+  const size_t size = kFixedBytes + message.key.size() + value_size;
   std::string out;
-  out.reserve(kSizeBytes + size);
   PutU32(&out, static_cast<uint32_t>(size));
   out.push_back(static_cast<char>(message.kind));
   PutU32(&out, message.id);
@@ -31,7 +34,27 @@ std::string Encode(const Message& message) {
   PutU32(&out, static_cast<uint32_t>(message.number));
   PutU32(&out, static_cast<uint32_t>(message.key.size()));
   out += message.key;
-  out += message.value;
+  return out;
+}
+
+// C0, DEL and C1: this as UTF-8 (C2 80 to C2 9F) or as a byte that continues no character.
+std::string Printable(std::string_view text) {
+  std::string out;
+  int more = 0;  // bytes of a character that has begun
+  uint8_t before = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    const bool continues = byte >= 0x80 && byte < 0xc0;
+    const bool c0 = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
+    const bool c1 = continues && (more == 0 || (before == 0xc2 && byte < 0xa0));
+    out.push_back(c0 || c1 ? '?' : c);
+    if (continues) {
+      more -= more > 0 ? 1 : 0;
+    } else {
+      more = byte < 0xc0 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+    }
+    before = byte;
+  }
   return out;
 }
 
@@ -46,7 +69,7 @@ Status DecodeStatus(const Message& message) {
   bool known = message.number > static_cast<int32_t>(StatusCode::kOk) &&
                message.number <= static_cast<int32_t>(StatusCode::kInternal);
   StatusCode code = known ? static_cast<StatusCode>(message.number) : StatusCode::kInternal;
-  return Status::Error(code, "%s", message.value.c_str()).WithRank(message.rank);
+  return Status::Error(code, "%s", Printable(message.value).c_str()).WithRank(message.rank);
 }
 
 void MessageReader::Append(const char* data, size_t size) {

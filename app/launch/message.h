@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "engine/status.h"
 
@@ -47,8 +48,8 @@ enum class MessageKind : uint8_t {
   kBye = 14,    // member -> store: the last message of a member; the store closes
   kPost = 15,   // rank -> store: value; store -> every other rank: rank = the sender, value
   kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
-  kChallenge = 17,    // store -> server that said kHello: key = challenge (see server_key.h)
-  kProof = 18,        // server -> store and back: key = proof
+  kChallenge = 17,    // store -> member that said kHello: key = challenge (see server_key.h)
+  kProof = 18,        // member -> store and back: key = proof
   // store -> member that has joined: number = ms of silence after which either gives up the other;
   // and back, nothing
   kPing = 19,
@@ -64,8 +65,14 @@ struct Message {
 };
 
 std::string Encode(const Message& message);
+// The frame of `message` with a value of `value_size` bytes, without that value.
+std::string EncodeHead(const Message& message, size_t value_size);
 
-// A Status as the fields of kFail or kAbort, and back. An unknown code reads as kInternal.
+// A peer's text as a terminal may show it: control characters but line ends and tabs are '?'.
+std::string Printable(std::string_view text);
+
+// A Status as the fields of kFail or kAbort, and back: an unknown code reads as kInternal, and the
+// sentence is printable.
 Message EncodeStatus(MessageKind kind, const Status& status);
 Status DecodeStatus(const Message& message);
 

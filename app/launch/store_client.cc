@@ -1,14 +1,17 @@
-// Any thread sends, one frame at a time under send_mutex_. The reader thread alone receives and
-// runs Dispatch with all below it. mutex_ guards what they share and is never held while a frame is
-// sent or somebody else is called (abort_, on_stop_, a listener): each of these may call back.
+// Any thread sends, through the outbox, as far as the socket takes it; the reader thread sends the
+// rest. The reader thread alone receives and runs Dispatch with all below it. Nothing waits under
+// send_mutex_. mutex_ guards what the threads share and is never held while a frame is sent or
+// somebody else is called (abort_, on_stop_, a listener): each of these may call back.
 
 #include "app/launch/store_client.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,7 @@ namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kMaxOutboxBytes = kMaxValueBytes;  // of a server that takes nothing
 
 bool Plausible(const RunShape& shape) {
   constexpr int kMost = 1 << 20;
@@ -38,15 +42,19 @@ Status CheckSizes(std::string_view key, std::string_view value) {
 
 StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
                          std::function<void(int, bool)> on_stop)
-    : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
+    : socket_(std::move(socket)),
+      identity_(identity),
+      abort_(abort),
+      on_stop_(std::move(on_stop)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
   // does Join.
   (void)Send({.kind = MessageKind::kHello,
               .id = kProtocolVersion,
               .rank = identity_.member,
               .number = identity_.world_size,
-              .key = identity_.job.substr(0, kMaxKeyBytes)},
-             base::DeadlineIn(kReportTimeoutMs));
+              .key = identity_.job.substr(0, kMaxKeyBytes)});
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
     {
@@ -55,9 +63,7 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
-    if (tell) {
-      (void)Send(EncodeStatus(MessageKind::kFail, reason), base::DeadlineIn(kReportTimeoutMs));
-    }
+    if (tell) (void)Send(EncodeStatus(MessageKind::kFail, reason));
   });
   reader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store");
@@ -116,8 +122,7 @@ Result<bool> StoreClient::Has(std::string_view key) {
 Status StoreClient::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckSizes({}, text));
   if (abort_.raised()) return abort_.reason();
-  return Send({.kind = MessageKind::kPost, .value = std::string(text)},
-              base::DeadlineIn(reply_timeout_ms()));
+  return Send({.kind = MessageKind::kPost, .value = std::string(text)});
 }
 
 void StoreClient::Listen(std::function<void(std::string_view)> listener) {
@@ -134,8 +139,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     request.id = next_id_++;
     replies_[request.id];
   }
-  // Not the caller's deadline: a frame cut in half would end the connection.
-  Status sent = Send(request, base::DeadlineIn(reply_timeout_ms()));
+  const Status sent = Send(request);
   std::unique_lock lock(mutex_);
   std::optional<Message>& reply = replies_[request.id];
   if (sent.ok()) {
@@ -151,39 +155,60 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
-  ENGINE_RETURN_IF_ERROR(
-      Send({.kind = MessageKind::kCancel, .id = request.id}, base::DeadlineIn(reply_timeout_ms())));
+  ENGINE_RETURN_IF_ERROR(Send({.kind = MessageKind::kCancel, .id = request.id}));
   return base::StoreTimeout(key, timeout_ms);
 }
 
-Status StoreClient::Send(const Message& message, base::TimePoint deadline) {
+Status StoreClient::Send(const Message& message) {
+  const std::string frame = Encode(message);
   const std::lock_guard lock(send_mutex_);
-  return SendLocked(message, deadline);
+  if (!outbox_.empty() && outbox_.size() + frame.size() > kMaxOutboxBytes) {
+    return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+  }
+  if (outbox_begin_ > outbox_.size() / 2) outbox_.erase(0, std::exchange(outbox_begin_, 0));
+  outbox_ += frame;
+  return WriteOut();
 }
 
-Status StoreClient::SendLocked(const Message& message, base::TimePoint deadline) {
-  const std::string frame = Encode(message);
-  size_t begin = 0;
-  while (begin < frame.size()) {
-    ssize_t size = send(socket_.get(), frame.data() + begin, frame.size() - begin,
-                        MSG_NOSIGNAL | MSG_DONTWAIT);
+// Under send_mutex_.
+Status StoreClient::WriteOut() {
+  while (outbox_begin_ < outbox_.size()) {
+    const ssize_t size = send(socket_.get(), outbox_.data() + outbox_begin_,
+                              outbox_.size() - outbox_begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (size > 0) {
-      begin += static_cast<size_t>(size);
+      outbox_begin_ += static_cast<size_t>(size);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      pollfd entry{socket_.get(), POLLOUT, 0};
-      if (!base::Passed(deadline)) {
-        poll(&entry, 1, base::RemainingMs(deadline));
-        continue;
-      }
-      if (begin > 0) shutdown(socket_.get(), SHUT_RDWR);  // half a frame: nothing may follow it
-      return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+      eventfd_write(wake_.get(), 1);
+      return {};
     } else if (errno != EINTR) {
       return Status::Error(StatusCode::kPeerLost, "lost the connection to %s: %s",
                            identity_.server.c_str(), strerror(errno))
           .WithRank(identity_.server_rank);
     }
   }
+  outbox_.clear();
+  outbox_begin_ = 0;
+  if (last_said_) shutdown(socket_.get(), SHUT_WR);
   return {};
+}
+
+// Until there is something to receive, and sends meanwhile; false when nothing has come for a while. What cannot be sent any more is
+// dropped: the end of what can be received tells of the lost connection.
+bool StoreClient::Wait() {
+  pollfd fds[] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  for (;;) {
+    const int ready = poll(fds, std::size(fds), kPingMs);
+    if (ready == 0) return false;
+    if (ready < 0) continue;
+    if (((fds[0].revents & POLLOUT) | fds[1].revents) != 0) {
+      const std::lock_guard lock(send_mutex_);
+      if (!WriteOut().ok()) outbox_.clear();
+      eventfd_t counted = 0;
+      eventfd_read(wake_.get(), &counted);  // last: what is left waits for POLLOUT alone
+      fds[0].events = outbox_.empty() ? POLLIN : POLLIN | POLLOUT;
+    }
+    if ((fds[0].revents & ~POLLOUT) != 0) return true;
+  }
 }
 
 void StoreClient::ReadLoop() {
@@ -196,15 +221,14 @@ void StoreClient::ReadLoop() {
   Silence silence;
   bool has_spoken = false;
   for (;;) {
-    pollfd entry{socket_.get(), POLLIN, 0};
-    if (poll(&entry, 1, kPingMs) <= 0) {
+    const ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       // Before it has said anything, the deadline of Join counts.
-      if (has_spoken) silent_ms_ = silence.Look();
+      if (!Wait() && has_spoken) silent_ms_ = silence.Look();
       if (silent_ms_ <= limit_ms_) continue;
       return ConnectionLost(Silent("it is stopped, hangs or is out of reach"));
     }
-    ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (size < 0 && errno == EINTR) continue;
     if (size <= 0) return ConnectionLost(ended);
     has_spoken = true;
     silence.Heard();
@@ -233,8 +257,8 @@ bool StoreClient::Handshake(const Message& message) {
     nonce_ = ServerKey::MakeNonce();
     (void)Send(
         {.kind = MessageKind::kProof,
-         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member)},
-        base::DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_,
+                                              identity_.member)});  // if it fails, so does Join
     return true;
   }
   if (message.kind == MessageKind::kProof && identity_.key) {
@@ -267,7 +291,8 @@ bool StoreClient::Dispatch(Message& message) {
       posts_.Deliver(message.value);
       return true;
     case MessageKind::kPing:
-      AnswerPing(message.number);
+      limit_ms_ = message.number;
+      (void)Send({.kind = MessageKind::kPing});  // a lost connection is noticed by the reader
       return true;
     default:
       break;
@@ -283,7 +308,7 @@ bool StoreClient::Dispatch(Message& message) {
       return true;
     case MessageKind::kRefused:
       phase_ = Phase::kRefused;
-      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", message.value.c_str());
+      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", Printable(message.value).c_str());
       return true;
     case MessageKind::kSetDone:
     case MessageKind::kValue:
@@ -304,14 +329,6 @@ void StoreClient::Aborted(const Status& cause) {
     raised_here_ = true;
   }
   abort_.Raise(AbortReason(cause));
-}
-
-// Whoever is sending gives a sign of life by that: the reader does not wait for it.
-void StoreClient::AnswerPing(int32_t limit_ms) {
-  limit_ms_ = limit_ms;
-  if (!send_mutex_.try_lock()) return;
-  const std::lock_guard lock(send_mutex_, std::adopt_lock);
-  (void)SendLocked({.kind = MessageKind::kPing}, base::DeadlineIn(kPingMs));
 }
 
 Status StoreClient::Silent(const char* then) const {
@@ -343,13 +360,11 @@ void StoreClient::ConnectionLost(const Status& why) {
 }
 
 void StoreClient::AllowLosses() {
-  (void)Send({.kind = MessageKind::kAllowLosses},
-             base::DeadlineIn(reply_timeout_ms()));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kAllowLosses});  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {
-  (void)Send({.kind = MessageKind::kStop, .number = signal},
-             base::DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
 }
 
 void StoreClient::Leave(const Status& status) {
@@ -359,9 +374,13 @@ void StoreClient::Leave(const Status& status) {
   }
   base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
   // Without a connection there is nobody to tell: the server has counted this rank as lost.
-  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status), deadline);
-  (void)Send(Message{}, deadline);  // kBye
-  shutdown(socket_.get(), SHUT_WR);
+  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status));
+  (void)Send(Message{});  // kBye
+  {
+    const std::lock_guard lock(send_mutex_);
+    last_said_ = true;
+    (void)WriteOut();
+  }
   // The server closes when it has read that; closing first could reset the connection under it.
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline,

@@ -37,7 +37,9 @@ class StoreClient final : public base::Store {
     std::optional<ServerKey> key = {};
   };
 
-  // Says over the connected `socket` who this is. `abort` and what `on_stop` refers to outlive the
+  // Says over the connected `socket` who this is. Nothing that is said waits for the server: what
+  // it does not take now is sent when it does. Throws std::system_error without a descriptor or
+  // thread. `abort` and what `on_stop` refers to outlive the
   // client; on_stop is called from the reader thread with the signal by which the user asked to
   // stop, and whether the run has started. When `abort` is raised by this member itself, the server
   // is told at once, but for a request to stop.
@@ -80,11 +82,11 @@ class StoreClient final : public base::Store {
 
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
                           int64_t timeout_ms);
-  Status Send(const Message& message, base::TimePoint deadline);
-  Status SendLocked(const Message& message, base::TimePoint deadline);
+  Status Send(const Message& message);
+  Status WriteOut();
+  bool Wait();
   // The server answers at once: this bounds one that is stopped, or a network that is gone.
   int64_t reply_timeout_ms() const { return limit_ms_ + 2 * kPingMs; }
-  void AnswerPing(int32_t limit_ms);
   Status Silent(const char* then) const;
   void ReadLoop();
   bool Dispatch(Message& message);  // false when the stream is over
@@ -99,10 +101,14 @@ class StoreClient final : public base::Store {
   const std::function<void(int, bool)> on_stop_;
   int token_ = 0;
 
-  std::mutex send_mutex_;  // one frame at a time
   // Written by the reader: how long the server may be silent, as it says, and has been.
   std::atomic<int64_t> limit_ms_{kLivenessTimeoutMs};
   std::atomic<int64_t> silent_ms_{0};
+  const kit::UniqueFd wake_;  // an eventfd: there is something in the outbox for the reader to send
+  std::mutex send_mutex_;
+  std::string outbox_;       // guarded by send_mutex_: frames, of which the first may be cut
+  size_t outbox_begin_ = 0;  // guarded by send_mutex_
+  bool last_said_ = false;   // guarded by send_mutex_: nothing follows the outbox
   MessageQueue posts_;
 
   // The handshake, on the reader's thread.

@@ -1,15 +1,25 @@
 // All of it runs on one thread, that of the supervisor, and nothing blocks. While messages are
 // handled a connection is only marked (closing: when its output is written; broken: at once);
 // Reap alone removes connections, so no reference dies under a loop that uses it.
+//
+// Work is done for connections that have something to say, never for each at each wake. They are
+// watched edge-triggered: a read goes on until there is nothing left, and what cannot be written at
+// once is written when epoll says that there is room again. Nothing is told of a failed write: the
+// read that follows finds out.
 
 #include "app/launch/store_server.h"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <string_view>
+#include <system_error>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
@@ -18,60 +28,83 @@ namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-// Connections that have not said kHello yet; more wait in the backlog.
-constexpr int kMaxPendingConnections = 64;
+constexpr int kEvents = 256;    // taken from epoll at once
+constexpr size_t kPieces = 16;  // written at once
+// Connections that have not joined yet; more wait in the backlog.
+constexpr size_t kMaxPendingConnections = 256;
 
 Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string value = {}) {
   return {.kind = kind, .id = id, .number = number, .value = std::move(value)};
 }
 
+// An address without its port.
+std::string_view HostOf(const std::string& address) {
+  return std::string_view(address).substr(0, address.rfind(':'));
+}
+
 }  // namespace
+
+StoreServer::StoreServer(Observer& observer)
+    : observer_(observer), epoll_(epoll_create1(EPOLL_CLOEXEC)), read_buffer_(kReadBytes) {
+  if (!epoll_) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+}
+
+void StoreServer::Listen(kit::UniqueFd listener) {
+  listener_ = std::move(listener);
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+}
+
+void StoreServer::Pause(bool pause) {
+  if (std::exchange(paused_, pause) == pause) return;
+  epoll_event event{.events = pause ? 0u : EPOLLIN, .data = {.ptr = nullptr}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+}
 
 StoreServer::Connection& StoreServer::Add(kit::UniqueFd socket, int64_t hello_timeout_ms) {
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
   connection->reader.set_max_value_bytes(0);  // kHello and kProof carry none
+  connection->accepted_at = std::chrono::steady_clock::now();
   connection->hello_deadline = base::DeadlineIn(hello_timeout_ms);
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.ptr = connection.get()}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
   connections_.push_back(std::move(connection));
   return *connections_.back();
 }
 
-bool StoreServer::Full() const {
-  return std::ranges::count(connections_, base::kNobody, [](const auto& connection) {
-           return connection->member;
-         }) >= kMaxPendingConnections;
-}
-
-void StoreServer::AddPollFds(std::vector<pollfd>* out) const {
-  // While nobody more is accepted, those who wait must not wake the owner again and again.
-  if (listener_ && !Full()) out->push_back({listener_.get(), POLLIN, 0});
-  for (const auto& connection : connections_) {
-    short events = POLLIN;
-    if (!connection->out.empty()) events |= POLLOUT;
-    out->push_back({connection->socket.get(), events, 0});
-  }
-}
-
 void StoreServer::Handle() {
-  if (listener_) Accept();
-  for (auto& connection : connections_) Read(*connection);
-  for (auto& connection : connections_) Write(*connection);
-  Reap();
+  std::array<epoll_event, kEvents> events;
+  int count = 0;
+  do {
+    bool accept = paused_;
+    count = epoll_wait(epoll_.get(), events.data(), kEvents, 0);
+    for (int i = 0; i < count; ++i) {
+      auto* const connection = static_cast<Connection*>(events[i].data.ptr);
+      accept = accept || connection == nullptr;  // the listener
+      if (connection == nullptr) continue;
+      Read(*connection);
+      Write(*connection);
+    }
+    if (accept) Accept();
+    Reap();
+  } while (count == kEvents);
 }
 
 void StoreServer::Drain(int member) {
   for (auto& connection : connections_) {
-    if (connection->member == member || connection->member == base::kNobody) Read(*connection);
+    if (connection->member != member && connection->member != base::kNobody) continue;
+    Read(*connection);
+    Write(*connection);
   }
 }
 
 void StoreServer::Forget(int member) {
-  for (auto& connection : connections_) {
-    if (connection->member != member) continue;
-    connection->said_bye = true;
-    connection->broken = true;
-  }
+  const auto found = joined_.find(member);
+  if (found == joined_.end()) return;
+  found->second->said_bye = true;
+  Break(*found->second);
   Reap();
 }
 
@@ -90,86 +123,140 @@ void StoreServer::Flush(int64_t timeout_ms) {
   }
 }
 
+// A child shares the epoll instance with its parent, so nothing is taken out of it here.
 void StoreServer::CloseAll() {
+  epoll_.Close();
   listener_.Close();
   waiters_.clear();
+  pending_.clear();
+  joined_.clear();
   connections_.clear();
 }
 
 void StoreServer::Accept() {
-  while (!Full()) {
+  for (;;) {
+    const bool full = pending_.size() >= kMaxPendingConnections;
+    if (full && !MakeRoom(kScarceHelloMs)) return Pause(true);
     kit::UniqueFd socket = AcceptFrom(listener_);
-    if (!socket) return;
+    if (!socket) {
+      const bool no_descriptor = errno == EMFILE || errno == ENFILE;
+      if (no_descriptor && MakeRoom(0)) Reap();
+      if (no_descriptor && pending_.empty()) observer_.OnNoDescriptor();
+      return Pause(no_descriptor);
+    }
     std::string address = PeerAddress(socket);
-    Add(std::move(socket), kHelloTimeoutMs).address = std::move(address);
+    Connection& connection = Add(std::move(socket), kHelloTimeoutMs);
+    connection.address = std::move(address);
+    pending_.push_back(&connection);
   }
 }
 
+// Ends the oldest pending connection of the host that has most of them, if it has had `least_ms`.
+// So many from one host keep out none of another, and idle ones nobody for long.
+bool StoreServer::MakeRoom(int64_t least_ms) {
+  std::map<std::string_view, int> held;
+  for (const Connection* connection : pending_) ++held[HostOf(connection->address)];
+  const auto oldest = std::ranges::max_element(pending_, {}, [&](const Connection* connection) {
+    return held[HostOf(connection->address)];
+  });  // the first of equals
+  if (oldest == pending_.end()) return false;
+  if (!base::Passed((*oldest)->accepted_at + std::chrono::milliseconds(least_ms))) return false;
+  EndPending(**oldest, "it did not say in time who it is, and others wait");
+  return true;
+}
+
 void StoreServer::Read(Connection& connection) {
-  read_buffer_.resize(kReadBytes);
   while (!connection.broken && !connection.closing) {
     ssize_t size = recv(connection.socket.get(), read_buffer_.data(), read_buffer_.size(), 0);
+    ++traffic_.reads;
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (size <= 0) return End(connection);
     if (connection.member != base::kNobody) observer_.OnHeard(connection.member);
+    traffic_.bytes_in += size;
     connection.reader.Append(read_buffer_.data(), static_cast<size_t>(size));
     Message message;
     for (;;) {
       Result<bool> next = connection.reader.Next(&message);
       if (!next.ok()) return End(connection);
       if (!*next || connection.broken || connection.closing) break;
+      ++traffic_.messages_in;
       Dispatch(connection, message);
     }
   }
 }
 
 void StoreServer::Write(Connection& connection) {
-  while (!connection.broken && connection.out_begin < connection.out.size()) {
-    ssize_t size = send(connection.socket.get(), connection.out.data() + connection.out_begin,
-                        connection.out.size() - connection.out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (!connection.broken && !connection.out.empty()) {
+    std::array<iovec, kPieces> pieces;
+    size_t count = 0, skip = connection.out_begin;
+    for (const Bytes& piece : connection.out) {
+      if (count == kPieces) break;
+      pieces[count++] = {const_cast<char*>(piece->data()) + skip, piece->size() - skip};
+      skip = 0;
+    }
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = count;
+    const ssize_t size = sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       connection.blocked = true;
       return;
     }
-    if (size < 0) return End(connection);
+    if (size < 0) {
+      connection.out.clear();
+      break;
+    }
     // Room where there was none: it has read, though it may not come to a ping for a while.
     const bool took = std::exchange(connection.blocked, false);
     if (took && connection.member != base::kNobody) observer_.OnHeard(connection.member);
+    traffic_.bytes_out += size;
     connection.out_begin += static_cast<size_t>(size);
+    while (!connection.out.empty() && connection.out_begin >= connection.out.front()->size()) {
+      connection.out_begin -= connection.out.front()->size();
+      connection.out.pop_front();
+    }
   }
-  connection.out.clear();
-  connection.out_begin = 0;
-  if (connection.closing) connection.broken = true;
+  if (connection.closing && connection.out.empty()) Break(connection);
+}
+
+void StoreServer::Break(Connection& connection) {
+  if (std::exchange(connection.broken, true)) return;
+  some_broken_ = true;
+  std::erase(pending_, &connection);
 }
 
 void StoreServer::End(Connection& connection) {
   if (connection.broken) return;
-  connection.broken = true;
   if (connection.member == base::kNobody) {
-    if (!connection.adopted && !connection.closing) {
-      observer_.OnRefusedConnection(connection.address,
-                                    connection.hello ? "it did not prove that it knows the key"
-                                                     : "it ended before it said who it is");
-    }
-  } else if (!connection.said_bye) {
-    observer_.OnLost(connection.member);
+    return EndPending(connection, connection.hello ? "it did not prove that it knows the key"
+                                                   : "it ended before it said who it is");
   }
+  Break(connection);
+  if (!connection.said_bye) observer_.OnLost(connection.member);
+}
+
+void StoreServer::EndPending(Connection& connection, const char* why) {
+  Break(connection);
+  if (connection.adopted || connection.closing) return;
+  observer_.OnRefusedConnection(connection.address, why);
 }
 
 void StoreServer::Reap() {
-  for (auto& connection : connections_) {
-    if (connection->member != base::kNobody || connection->broken) continue;
-    if (!base::Passed(connection->hello_deadline)) continue;
-    connection->broken = true;
-    if (connection->closing) continue;
-    observer_.OnRefusedConnection(connection->address, "it did not say in time who it is");
+  while (!pending_.empty()) {
+    Connection& oldest = *pending_.front();
+    if (!base::Passed(oldest.hello_deadline)) break;
+    EndPending(oldest, "it did not say in time who it is");
   }
+  if (!std::exchange(some_broken_, false)) return;
   std::erase_if(connections_, [this](const auto& connection) {
     if (!connection->broken) return false;
-    std::erase_if(waiters_,
-                  [&](const auto& entry) { return entry.second.connection == connection.get(); });
+    for (const auto& [id, waiter] : connection->waiting) waiters_.erase(waiter);
+    const auto joined = joined_.find(connection->member);
+    if (joined != joined_.end() && joined->second == connection.get()) joined_.erase(joined);
+    // While a child that was forked just now still holds the socket, closing it does not do this.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
     return true;
   });
 }
@@ -183,7 +270,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
   switch (message.kind) {
     case MessageKind::kSet:
       observer_.OnSet(message.key);
-      Put(message.key, message.value);
+      Put(message.key, std::move(message.value));
       return Send(connection, Reply(MessageKind::kSetDone, message.id));
     case MessageKind::kGet:
       return Get(connection, message);
@@ -213,8 +300,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
 
 // Another protocol is refused by the observer, with a sentence: it need not know the challenge.
 void StoreServer::Hello(Connection& connection, const Message& message) {
-  const bool prove =
-      key_ && !connection.adopted && base::IsServer(message.rank) && message.id == kProtocolVersion;
+  const bool prove = key_ && !connection.adopted && message.id == kProtocolVersion;
   if (!prove) return Admit(connection, message);
   connection.hello = message;
   connection.challenge = ServerKey::MakeNonce();
@@ -241,6 +327,8 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
   const Status status = observer_.OnHello(hello, connection.adopted);
   if (!status.ok()) return Refuse(connection, status.message());
   connection.member = hello.rank;
+  joined_[connection.member] = &connection;
+  std::erase(pending_, &connection);
   connection.reader.set_max_value_bytes(kMaxValueBytes);
   if (abort_) Send(connection, *abort_);
   observer_.OnJoined(connection.member);
@@ -252,56 +340,68 @@ void StoreServer::Refuse(Connection& connection, const std::string& why) {
   if (!connection.adopted) observer_.OnRefusedConnection(connection.address, why);
 }
 
-void StoreServer::Put(const std::string& key, const std::string& value) {
-  auto [begin, end] = waiters_.equal_range(key);
+void StoreServer::Put(const std::string& key, std::string value) {
+  const Bytes bytes = std::make_shared<const std::string>(std::move(value));
+  const auto [begin, end] = waiters_.equal_range(key);
   for (auto waiter = begin; waiter != end; ++waiter) {
-    for (auto& other : connections_) {
-      if (other.get() != waiter->second.connection) continue;
-      Send(*other, Reply(MessageKind::kValue, waiter->second.id, 0, value));
-    }
+    auto [connection, id] = waiter->second;
+    connection->waiting.erase(id);
+    SendValue(*connection, id, bytes);
   }
   waiters_.erase(begin, end);
-  values_[key] = value;
+  values_[key] = bytes;
 }
 
 void StoreServer::Get(Connection& connection, const Message& message) {
-  auto found = values_.find(message.key);
-  if (found == values_.end()) {
-    waiters_.emplace(message.key, Waiter{&connection, message.id});
-  } else {
-    Send(connection, Reply(MessageKind::kValue, message.id, 0, found->second));
-  }
+  const auto found = values_.find(message.key);
+  if (found != values_.end()) return SendValue(connection, message.id, found->second);
+  const auto [request, fresh] = connection.waiting.try_emplace(message.id);
+  if (!fresh) return End(connection);  // two requests of one number
+  request->second = waiters_.emplace(message.key, Waiter{&connection, message.id});
+}
+
+void StoreServer::Cancel(Connection& connection, uint32_t id) {
+  const auto request = connection.waiting.find(id);
+  if (request == connection.waiting.end()) return;  // answered meanwhile
+  waiters_.erase(request->second);
+  connection.waiting.erase(request);
 }
 
 void StoreServer::Relay(const Connection& sender, Message& message) {
   message.rank = sender.member;
-  for (auto& other : connections_) {
-    if (other.get() == &sender || other->member < 0) continue;  // a server is no rank
-    Send(*other, message);
-    Write(*other);  // now: a rank may be waiting for it to start a transfer
+  const Bytes frame = std::make_shared<const std::string>(Encode(message));
+  for (auto& [member, connection] : joined_) {
+    if (connection != &sender && !base::IsServer(member)) Queue(*connection, frame);
   }
 }
 
-void StoreServer::Cancel(const Connection& connection, uint32_t id) {
-  std::erase_if(waiters_, [&](const auto& entry) {
-    return entry.second.connection == &connection && entry.second.id == id;
-  });
+void StoreServer::SendValue(Connection& connection, uint32_t id, const Bytes& value) {
+  const std::string head = EncodeHead(Reply(MessageKind::kValue, id), value->size());
+  Queue(connection, std::make_shared<const std::string>(head), value);
 }
 
 void StoreServer::Send(Connection& connection, const Message& message) {
-  if (!connection.broken && !connection.closing) connection.out += Encode(message);
+  Queue(connection, std::make_shared<const std::string>(Encode(message)));
+}
+
+// Written at once if nothing is before it: a rank may be waiting for it to start a transfer.
+void StoreServer::Queue(Connection& connection, Bytes head, Bytes value) {
+  if (connection.broken || connection.closing) return;
+  ++traffic_.messages_out;
+  const bool first = connection.out.empty();
+  connection.out.push_back(std::move(head));
+  if (value != nullptr && !value->empty()) connection.out.push_back(std::move(value));
+  if (first) Write(connection);
 }
 
 void StoreServer::Send(int member, const Message& message) {
-  for (auto& connection : connections_) {
-    if (connection->member == member) Send(*connection, message);
-  }
+  const auto found = joined_.find(member);
+  if (found != joined_.end()) Send(*found->second, message);
 }
 
 void StoreServer::Broadcast(const Message& message) {
-  for (auto& connection : connections_) {
-    if (connection->member != base::kNobody) Send(*connection, message);
-  }
+  const Bytes frame = std::make_shared<const std::string>(Encode(message));
+  for (auto& [member, connection] : joined_) Queue(*connection, frame);
 }
 
 void StoreServer::Abort(const Status& cause) {

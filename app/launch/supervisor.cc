@@ -20,6 +20,14 @@ Status Refuse(const char* format, Values... values) {
   return Status::Error(StatusCode::kRendezvous, format, values...);
 }
 
+Status TwoProcesses(const Supervisor::Settings& settings, int member) {
+  const bool server = base::IsServer(member);
+  return Refuse("two processes say that they are %s of the run at %s: give every %s",
+                base::MemberName(member).c_str(), settings.place.c_str(),
+                server ? "server its own --index"
+                       : "process its own rank, and every run an address or a run id of its own");
+}
+
 Status CheckServer(const Supervisor::Settings& settings, int server) {
   const int servers = settings.shape.servers;
   if (servers == 0) {
@@ -46,6 +54,17 @@ Status CheckRank(const Supervisor::Settings& settings, const Message& hello, boo
   return Refuse("there is no rank %d among %d ranks", hello.rank, ranks);
 }
 
+Status Missing(const Supervisor::Settings& settings, const std::string& absent,
+               const std::string& last_refusal) {
+  return Refuse(
+      "%s did not join at %s within %lld ms: check that every rank%s was started and can reach "
+      "this "
+      "address%s",
+      absent.c_str(), settings.place.c_str(),
+      static_cast<long long>(settings.options.rendezvous_timeout_ms),
+      settings.shape.servers > 0 ? " and server" : "", last_refusal.c_str());
+}
+
 Message Ping(const LaunchOptions& options) {
   const int64_t limit_ms = std::min<int64_t>(options.liveness_timeout_ms, INT32_MAX);
   return {.kind = MessageKind::kPing, .number = static_cast<int32_t>(limit_ms)};
@@ -70,44 +89,25 @@ void Supervisor::Notice(const std::string& sentence) const {
   if (settings_.options.notice) settings_.options.notice(sentence);
 }
 
+// Both ways at the same times: a ping, and a look at who has answered none.
 void Supervisor::Tick() {
-  if (!failed_) CheckLiveness();
-  if (!failed_) CheckLeaving();
+  const LaunchOptions& options = settings_.options;
   if (failed_) return;
-  if (!complete_) {
-    if (!base::Passed(rendezvous_deadline_)) return;
-    const bool servers_come = settings_.shape.servers > 0;
-    return Fail(base::kNobody,
-                Status::Error(StatusCode::kRendezvous,
-                              "%s did not join at %s within %lld ms: check that every rank%s was "
-                              "started and can reach this address",
-                              members_.List(Phase::kAbsent).c_str(), settings_.place.c_str(),
-                              static_cast<long long>(settings_.options.rendezvous_timeout_ms),
-                              servers_come ? " and server" : ""));
+  if (options.liveness_timeout_ms > 0 && base::Passed(next_look_)) {
+    next_look_ = base::DeadlineIn(kPingMs);
+    server_.Broadcast(Ping(options));
+    LoseSilent(options.liveness_timeout_ms, base::kNobody);
   }
+  if (base::Passed(leave_deadline_)) EndLate();
+  if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
+    Fail(base::kNobody, Missing(settings_, members_.List(Phase::kAbsent), last_refusal_));
+  }
+  if (!complete_ || failed_) return;
   const bool ranks_gone = members_.RanksAreGone();
   ReportSecondaryFailures(ranks_gone);
-  if (failed_ || !ranks_gone) return;
-  if (!ranks_gone_) {
-    ranks_gone_ = true;
-    servers_deadline_ = base::DeadlineIn(settings_.options.server_leave_ms);
-    server_.Put(kRanksLeftKey, "");
-  }
-  for (int i = 0; i < settings_.shape.servers && base::Passed(servers_deadline_); ++i) {
-    if (members_.IsGone(ServerId(i))) continue;
-    return Fail(
-        ServerId(i),
-        Status::Error(StatusCode::kTimeout, "it did not leave within %lld ms after the last rank",
-                      static_cast<long long>(settings_.options.server_leave_ms)));
-  }
-}
-
-// Both ways at the same times: a ping, and a look at who has answered none.
-void Supervisor::CheckLiveness() {
-  if (settings_.options.liveness_timeout_ms == 0 || !base::Passed(next_look_)) return;
-  next_look_ = base::DeadlineIn(kPingMs);
-  server_.Broadcast(Ping(settings_.options));
-  LoseSilent(settings_.options.liveness_timeout_ms, base::kNobody);
+  if (failed_ || !ranks_gone || std::exchange(ranks_gone_, true)) return;
+  LeaveWithin(options.server_leave_ms, "the last rank");
+  server_.Put(kRanksLeftKey, "");
 }
 
 // The member that has been silent for longest, if that is long enough, and unless it is `reporter`.
@@ -132,15 +132,14 @@ void Supervisor::LeaveWithin(int64_t timeout_ms, const std::string& reason) {
   progress_ = false;
 }
 
-void Supervisor::CheckLeaving() {
-  if (!base::Passed(leave_deadline_)) return;
+void Supervisor::EndLate() {
   if (std::exchange(progress_, false)) {
     leave_deadline_ = base::DeadlineIn(kProgressTimeoutMs);
     return;
   }
-  if (members_.RanksAreGone()) return;  // servers have a deadline of their own
   const std::string late =
       members_.SomebodyIsThere() ? members_.Remaining() : members_.List(Phase::kAbsent);
+  if (late.empty()) return;
   const bool asked = stop_signal_ != 0;
   const Status status = Status::Error(asked ? StatusCode::kInterrupted : StatusCode::kTimeout,
                                       "%s did not end %s", late.c_str(), leave_reason_.c_str());
@@ -166,7 +165,7 @@ void Supervisor::End(const Status& cause) {
   server_.Abort(cause);
 }
 
-void Supervisor::Stop(int signal) {
+void Supervisor::OnStop(int signal) {
   if (stop_signal_ != 0) return;
   stop_signal_ = signal;
   LeaveWithin(complete_ ? settings_.options.stop_timeout_ms : kRendezvousGraceMs,
@@ -193,20 +192,22 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
   }
   Status refusal = server ? CheckServer(settings_, ServerOfId(hello.rank))
                           : CheckRank(settings_, hello, adopted);
+  const bool welcome = refusal.ok() && hello.id == kProtocolVersion;
+  // Rank 0 serves the others, and comes in another way.
+  const bool taken = welcome && (!members_.IsAbsent(hello.rank) || (hello.rank == 0 && !adopted));
   if (hello.id != kProtocolVersion) {
     refusal = Refuse(
         "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
         "from the same build",
         base::MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
-  } else if (refusal.ok() && (members_.HasJoined(hello.rank) || members_.IsGone(hello.rank))) {
-    refusal = Refuse("two processes say that they are %s: give every %s",
-                     base::MemberName(hello.rank).c_str(),
-                     server ? "server its own --index" : "process its own rank");
+  } else if (taken) {
+    refusal = TwoProcesses(settings_, hello.rank);
   }
-  // A connection cannot disturb a run that has started, nor one whose ranks come in another way;
-  // otherwise the mistake is this job's own. Whoever starts a server by hand may try again.
-  const bool own_mistake = adopted || (!server && settings_.ranks_may_connect);
-  if (!refusal.ok() && !complete_ && own_mistake) Fail(base::kNobody, refusal);
+  // What is said over the network ends nothing, but for a second process of one job and rank: two
+  // runs have met, and nobody knows whose ranks are here.
+  const bool two_runs =
+      taken && !server && !members_.IsGone(hello.rank) && !base::Passed(two_runs_until_);
+  if (!refusal.ok() && (adopted ? !complete_ : two_runs)) Fail(base::kNobody, refusal);
   return refusal;
 }
 
@@ -220,6 +221,7 @@ void Supervisor::OnJoined(int member) {
     return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
   if (members_.SomebodyIsAbsent()) return;
   complete_ = true;
+  two_runs_until_ = base::DeadlineIn(kTwoRunsMs);
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
@@ -240,7 +242,7 @@ void Supervisor::OnBye(int member) {
   if (members_.IsLost(member)) return;
   members_.Set(member, Phase::kLeft);
   if (base::IsServer(member) || !complete_ || std::exchange(somebody_left_, true)) return;
-  LeaveWithin(settings_.options.leave_timeout_ms, base::MemberName(member) + " had");
+  LeaveWithin(settings_.options.leave_timeout_ms, base::MemberName(member));
 }
 
 void Supervisor::OnLost(int member) {
@@ -279,6 +281,7 @@ void Supervisor::ReportSecondaryFailures(bool all) {
 
 // At most one line a second, however many connect.
 void Supervisor::OnRefusedConnection(const std::string& address, const std::string& why) {
+  if (!complete_) last_refusal_ = " (the last one refused was " + address + ": " + why + ")";
   if (!base::Passed(next_refusal_line_at_)) {
     ++unreported_refusals_;
     return;
@@ -290,6 +293,14 @@ void Supervisor::OnRefusedConnection(const std::string& address, const std::stri
   }
   unreported_refusals_ = 0;
   Notice(line);
+}
+
+void Supervisor::OnNoDescriptor() {
+  if (complete_) return;  // only those that are not needed come now
+  Fail(base::kNobody, Status::Error(StatusCode::kResourceExhausted,
+                                    "no descriptor is left to let %s in: raise the limit of open "
+                                    "files of this process (ulimit -n)",
+                                    members_.List(Phase::kAbsent).c_str()));
 }
 
 }  // namespace engine::launch

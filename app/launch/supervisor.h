@@ -46,8 +46,6 @@ class Supervisor final : public StoreServer::Observer {
   // The first call that is more than a request to stop ends the run for all members. kNobody: the
   // launcher.
   void Fail(int member, const Status& status);
-  // Tells every member that the user asked to stop.
-  void Stop(int signal);
   // Another process takes the place of a lost rank. Not from an observer.
   void Expect(int rank);
   void Notice(const std::string& sentence) const;
@@ -65,10 +63,12 @@ class Supervisor final : public StoreServer::Observer {
   void OnSet(const std::string& key) override { progress_ |= key == kProgressKey; }
   void OnFail(int member, const Status& status) override;
   void OnAllowLosses(int member) override;
-  void OnStop(int signal) override { Stop(signal); }
+  // Tells every member that the user asked to stop.
+  void OnStop(int signal) override;
   void OnBye(int member) override;
   void OnLost(int member) override;
   void OnRefusedConnection(const std::string& address, const std::string& why) override;
+  void OnNoDescriptor() override;
 
  private:
   using Phase = Membership::Phase;
@@ -80,10 +80,9 @@ class Supervisor final : public StoreServer::Observer {
   };
 
   bool Survives(int member) const { return losses_allowed_ && !failed_ && member >= 1; }
-  void CheckLiveness();
   void LoseSilent(int64_t least_ms, int reporter);
   void LeaveWithin(int64_t timeout_ms, const std::string& reason);
-  void CheckLeaving();
+  void EndLate();
   void Lose(int rank, const Status& status);
   void ReportSecondaryFailures(bool all);
   void End(const Status& cause);
@@ -94,12 +93,12 @@ class Supervisor final : public StoreServer::Observer {
   FailureLog failures_;
   Membership members_;
   std::vector<SecondaryFailure> secondary_failures_;
-  bool complete_ = false;  // every member has joined
+  bool complete_ = false;                                    // every member has joined
+  base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;
   bool failed_ = false;
   base::TimePoint failed_at_{};
   bool ranks_gone_ = false;
-  base::TimePoint servers_deadline_{};  // once ranks_gone_
   int stop_signal_ = 0;
   base::TimePoint next_look_{};  // for silent members
   // By when all must have left, and why; never: nobody has left or was asked to.
@@ -109,6 +108,7 @@ class Supervisor final : public StoreServer::Observer {
   bool progress_ = false;  // of rank 0, since that was decided
   base::TimePoint next_refusal_line_at_{};
   int64_t unreported_refusals_ = 0;
+  std::string last_refusal_;  // of a connection while members were missing
 };
 
 }  // namespace engine::launch

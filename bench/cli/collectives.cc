@@ -137,7 +137,8 @@ Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& 
 // The words of this command without the flags that a rank behind a link does not get: its rank
 // comes from the environment.
 std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& words) {
-  const std::string dropped[] = {"--link", "--congestion", "-n", "--ranks", "--launcher"};
+  const std::string dropped[] = {"--link",  "--congestion", "-n",
+                                 "--ranks", "--launcher",   "--key-file"};
   std::vector<std::string> kept;
   for (size_t i = 1; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -150,7 +151,8 @@ std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& word
     if (with_next) ++i;
     if (!with_next && !joined) kept.push_back(word);
   }
-  kept.insert(kept.end(), {"--launcher", "torchrun"});
+  // Nobody else is in their network.
+  kept.insert(kept.end(), {"--launcher", "torchrun", "--insecure"});
   return kept;
 }
 
@@ -216,6 +218,7 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
                    "Whose environment variables name this rank: auto, none, torchrun, openmpi, "
                    "slurm, pmi")
       ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+  command::AddAccessFlags(collectives, &flags->launch.key_file, &flags->launch.insecure);
   collectives->option_defaults()->always_capture_default();
   AddSweepFlags(collectives, flags.get());
   AddLinkFlags(collectives, &flags->link);

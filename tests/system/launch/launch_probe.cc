@@ -193,6 +193,7 @@ int Main(int argc, char** argv) {
   app.add_option("--servers", flags.servers);
   app.add_option("--serve-at", flags.serve_at);
   app.add_option("--key-file", flags.key_file);
+  app.add_flag("--insecure", flags.insecure);
   app.add_option("--restarts", flags.restarts);
   app.add_option("--deaths", scenario.deaths);
   app.add_option("--serve", serve);
@@ -206,9 +207,9 @@ int Main(int argc, char** argv) {
     environment[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   launch::LaunchOutcome outcome{{}, 2};
-  Result<launch::LaunchPlan> plan = serve.empty()
-                                        ? launch::ResolveLaunch(flags, environment)
-                                        : launch::ResolveServe(serve, index, flags.key_file);
+  Result<launch::LaunchPlan> plan =
+      serve.empty() ? launch::ResolveLaunch(flags, environment)
+                    : launch::ResolveServe(serve, index, flags.key_file, flags.insecure);
   if (plan.ok()) {
     outcome = launch::Launch(*plan, options,
                              [&](base::RankContext& context) { return Body(context, scenario); });

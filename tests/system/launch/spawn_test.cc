@@ -75,11 +75,11 @@ INSTANTIATE_TEST_SUITE_P(
         End{"server-kill 0 -n 2 --servers 2", 137, "server 0" + kKilled},
         End{"server-kill 1 -n 2 --servers 2", 137, "server 1" + kKilled},
         End{"server-stay -n 2 --servers 1", 202,
-            "server 0: it did not leave within 300 ms after the last rank"},
+            "rank -1: server 0 did not end within 300 ms after the last rank"},
         End{"stay 1 -n 3 --leave-ms 300", 202,
-            "rank -1: rank 1 did not end within 300 ms after rank . had"},
+            "rank -1: rank 1 did not end within 300 ms after rank ."},
         End{"stay 0 -n 2 --threads --leave-ms 300", 202,
-            "rank -1: rank 0 did not end within 300 ms after rank 1 had.*"},
+            "rank -1: rank 0 did not end within 300 ms after rank 1.*"},
         // A run may survive the loss of a rank, but not of rank 0.
         End{"lossy 0 --deaths 1 --restarts 5 -n 3 --servers 1", 137, "rank 0" + kKilled}));
 

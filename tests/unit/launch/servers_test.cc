@@ -93,8 +93,10 @@ TEST(Servers, TheWrongOnesAreRefusedAndEndNothing) {
   EXPECT_EQ(RefusalOf(Hello(ServerId(2))),
             "there is no server 2 in a run with 2 servers: --index goes from 0 to 1");
   EXPECT_THAT(RefusalOf(Hello(ServerId(0), 0, 9)), HasSubstr("server 0 speaks version 9"));
-  EXPECT_EQ(RefusalOf(Hello(ServerId(1)), true),
-            "two processes say that they are server 1: give every server its own --index");
+  EXPECT_EQ(
+      RefusalOf(Hello(ServerId(1)), true),
+      "two processes say that they are server 1 of the run at the test: give every server its "
+      "own --index");
   EXPECT_THAT(RefusalOf(Hello(0, 1)), HasSubstr("only servers may join"));
 }
 
