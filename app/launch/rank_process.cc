@@ -80,6 +80,7 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     info_.one_host = shape.one_host ? 1 : 0;
     base::RankContext context{info_, *client_, abort_, stop_requested_,
                               [this] { client_->AllowLosses(); }};
+    context.report = [this](const Status& why) { client_->Report(client_->Explain(why)); };
     status = client_->Explain(CallBody(body, context));
   }
   ended_.release();

@@ -63,7 +63,7 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
-    if (tell) (void)Send(EncodeStatus(MessageKind::kFail, reason));
+    if (tell) Report(reason);
   });
   reader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store");
@@ -367,6 +367,10 @@ void StoreClient::RequestStop(int signal) {
   (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
 }
 
+void StoreClient::Report(const Status& failure) {
+  (void)Send(EncodeStatus(MessageKind::kFail, failure));
+}
+
 void StoreClient::Leave(const Status& status) {
   {
     std::lock_guard lock(mutex_);
@@ -374,7 +378,7 @@ void StoreClient::Leave(const Status& status) {
   }
   base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
   // Without a connection there is nobody to tell: the server has counted this rank as lost.
-  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status));
+  if (!status.ok()) Report(status);
   (void)Send(Message{});  // kBye
   {
     const std::lock_guard lock(send_mutex_);

@@ -66,6 +66,8 @@ class StoreClient final : public base::Store {
   // The user asked this member to stop: the server tells all.
   void RequestStop(int signal);
 
+  // Why this member fails. The server takes the first report for the cause.
+  void Report(const Status& failure);
   // Reports how this member ended and closes. Call once, last.
   void Leave(const Status& status);
 

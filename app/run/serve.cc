@@ -90,7 +90,7 @@ Status ServeParameters(const config::Config& config, base::RankContext& server) 
   if (status.ok()) {
     status = server.store.Get(launch::kRanksLeftKey, launch::kRanksLeftTimeoutMs).status();
   }
-  if (!status.ok()) server.abort.Raise(status);  // told before the plugins end
+  if (!status.ok()) server.Report(status);
   return status;
 }
 

@@ -165,9 +165,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
 Status RunTraining(const config::Config& config, base::RankContext& rank, RunObserver& observer,
                    train::Trainer& trainer) {
   const Status status = Train(config, rank, observer, trainer);
-  // Told before the end of the trainer, which may take longer than the grace of the launcher.
   const bool fails = !status.ok() && status.code() != StatusCode::kInterrupted;
-  if (fails) rank.abort.Raise(status);
+  if (fails) rank.Report(status);
   return status;
 }
 

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, base::
   std::unique_ptr<Trainer> trainer(new Trainer(config, rank, std::move(parts)));
   const Status status = trainer->Setup();
   if (status.ok()) return trainer;
-  rank.abort.Raise(status);  // told before what there is of it ends, which may take its time
+  rank.Report(status);  // before what there is of it ends
   return status;
 }
 
