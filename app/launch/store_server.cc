@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -28,8 +27,7 @@ namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-constexpr int kEvents = 256;    // taken from epoll at once
-constexpr size_t kPieces = 16;  // written at once
+constexpr int kEvents = 256;  // taken from epoll at once
 // Connections that have not joined yet; more wait in the backlog.
 constexpr size_t kMaxPendingConnections = 256;
 
@@ -51,14 +49,8 @@ StoreServer::StoreServer(Observer& observer)
 
 void StoreServer::Listen(kit::UniqueFd listener) {
   listener_ = std::move(listener);
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.ptr = nullptr}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
-}
-
-void StoreServer::Pause(bool pause) {
-  if (std::exchange(paused_, pause) == pause) return;
-  epoll_event event{.events = pause ? 0u : EPOLLIN, .data = {.ptr = nullptr}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
 }
 
 StoreServer::Connection& StoreServer::Add(kit::UniqueFd socket, int64_t hello_timeout_ms) {
@@ -78,16 +70,17 @@ void StoreServer::Handle() {
   std::array<epoll_event, kEvents> events;
   int count = 0;
   do {
-    bool accept = paused_;
     count = epoll_wait(epoll_.get(), events.data(), kEvents, 0);
     for (int i = 0; i < count; ++i) {
       auto* const connection = static_cast<Connection*>(events[i].data.ptr);
-      accept = accept || connection == nullptr;  // the listener
-      if (connection == nullptr) continue;
+      if (connection == nullptr) {
+        somebody_waits_ = true;
+        continue;
+      }
       Read(*connection);
       Write(*connection);
     }
-    if (accept) Accept();
+    if (somebody_waits_) Accept();
     Reap();
   } while (count == kEvents);
 }
@@ -133,16 +126,15 @@ void StoreServer::CloseAll() {
   connections_.clear();
 }
 
+// Those for whom there is no room wait until the next call of Handle.
 void StoreServer::Accept() {
-  for (;;) {
-    const bool full = pending_.size() >= kMaxPendingConnections;
-    if (full && !MakeRoom(kScarceHelloMs)) return Pause(true);
+  while (pending_.size() < kMaxPendingConnections || MakeRoom(kScarceHelloMs)) {
     kit::UniqueFd socket = AcceptFrom(listener_);
     if (!socket) {
       const bool no_descriptor = errno == EMFILE || errno == ENFILE;
-      if (no_descriptor && MakeRoom(0)) Reap();
-      if (no_descriptor && pending_.empty()) observer_.OnNoDescriptor();
-      return Pause(no_descriptor);
+      somebody_waits_ = errno != EAGAIN && errno != EWOULDBLOCK;
+      if (no_descriptor && !MakeRoom(0)) observer_.OnNoDescriptor();
+      return;
     }
     std::string address = PeerAddress(socket);
     Connection& connection = Add(std::move(socket), kHelloTimeoutMs);
@@ -188,17 +180,11 @@ void StoreServer::Read(Connection& connection) {
 
 void StoreServer::Write(Connection& connection) {
   while (!connection.broken && !connection.out.empty()) {
-    std::array<iovec, kPieces> pieces;
-    size_t count = 0, skip = connection.out_begin;
-    for (const Bytes& piece : connection.out) {
-      if (count == kPieces) break;
-      pieces[count++] = {const_cast<char*>(piece->data()) + skip, piece->size() - skip};
-      skip = 0;
-    }
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t size = sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const std::string& piece = *connection.out.front();
+    const int more = connection.out.size() > 1 ? MSG_MORE : 0;
+    const ssize_t size =
+        send(connection.socket.get(), piece.data() + connection.out_begin,
+             piece.size() - connection.out_begin, MSG_NOSIGNAL | MSG_DONTWAIT | more);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       connection.blocked = true;
@@ -213,10 +199,9 @@ void StoreServer::Write(Connection& connection) {
     if (took && connection.member != base::kNobody) observer_.OnHeard(connection.member);
     traffic_.bytes_out += size;
     connection.out_begin += static_cast<size_t>(size);
-    while (!connection.out.empty() && connection.out_begin >= connection.out.front()->size()) {
-      connection.out_begin -= connection.out.front()->size();
-      connection.out.pop_front();
-    }
+    if (connection.out_begin < piece.size()) continue;
+    connection.out.pop_front();
+    connection.out_begin = 0;
   }
   if (connection.closing && connection.out.empty()) Break(connection);
 }

@@ -122,7 +122,6 @@ class StoreServer {
   static constexpr int64_t kForever = INT64_MAX;
 
   void Accept();
-  void Pause(bool pause);  // the listener
   bool MakeRoom(int64_t least_ms);
   Connection& Add(kit::UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
@@ -146,7 +145,7 @@ class StoreServer {
   Observer& observer_;
   kit::UniqueFd epoll_;
   kit::UniqueFd listener_;
-  bool paused_ = false;  // the listener is not looked at
+  bool somebody_waits_ = false;  // to be accepted
   std::optional<ServerKey> key_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> pending_;   // of the listener, before they have joined; the oldest first
