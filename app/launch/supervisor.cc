@@ -147,11 +147,12 @@ void Supervisor::EndLate() {
   End(status);
 }
 
-// Who has waited in vain knows less than the control channel, which knows who is silent.
+// Who has waited in vain knows less than the control channel, which knows who is silent: also when
+// the end of that one has already made others fail.
 void Supervisor::Fail(int member, const Status& status) {
-  const bool waited = status.code() == StatusCode::kTimeout || base::IsSecondary(status.code());
-  if (waited && !failed_ && settings_.options.liveness_timeout_ms > 0)
-    LoseSilent(kSuspectMs, member);
+  const bool lost_somebody = base::IsSecondary(status.code()) && status.rank() == base::kNobody;
+  const bool waited = status.code() == StatusCode::kTimeout || lost_somebody;
+  if (waited && settings_.options.liveness_timeout_ms > 0) LoseSilent(kSuspectMs, member);
   failures_.AddReport(member, status);
   // After a request to stop, kInterrupted is how a member leaves; the others finish their step.
   if (status.code() == StatusCode::kInterrupted && stop_signal_ != 0) return;

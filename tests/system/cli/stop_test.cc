@@ -57,6 +57,19 @@ TEST_F(Stop, AStoppedRankIsNamedInItsTime) {
   }
 }
 
+TEST_F(Stop, ARankThatIsStoppedAtItsStartIsNamed) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto process = Start(
+      "run run.pbtxt -q -n 3 --set communication.timeout_ms=3000 "
+      "--set communication.rendezvous_timeout_ms=4000");
+  ASSERT_TRUE(Await("ranks", [&] { return process->Children().size() == 3; }));
+  kill(process->Children().at(1), SIGSTOP);
+  const Outcome outcome = process->Wait();
+  EXPECT_THAT(outcome.exit_code, ::testing::AnyOf(201, 202));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
 TEST_F(Stop, CtrlCFinishesTheStepAndWritesACheckpoint) {
   for (const std::string ranks : {"-n 2", "-n 2 --threads", ""}) {
     std::filesystem::remove(folder_ / "model.safetensors");
