@@ -46,7 +46,9 @@ struct LaunchPlan {
   // kJoin make the file if there is none.
   std::string key_file;
   bool insecure = false;  // members may join over a network without a key
-  int restarts = 0;       // kSpawn: how often a lost rank is started again, in the whole run
+  // kJoin: there is nobody to meet.
+  bool alone() const { return mode == Mode::kJoin && info.world_size + info.servers == 1; }
+  int restarts = 0;  // kSpawn: how often a lost rank is started again, in the whole run
 };
 
 // Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,

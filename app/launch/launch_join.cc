@@ -57,7 +57,7 @@ ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
                                "its connection to rank 0 ended without a result"),
                  ExitCode(StatusCode::kPeerLost)};
            }}) {
-  supervisor_.server().Listen(std::move(listener.socket));
+  if (listener.socket) supervisor_.server().Listen(std::move(listener.socket));
   if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   supervisor_.server().Adopt(std::move(own_rank));
   thread_ = std::thread([this] {
@@ -115,7 +115,8 @@ void TellOtherRun(const LaunchPlan& plan, const Endpoint& endpoint, StoreClient:
 LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
-  Result<MemberListener> listener = OpenListener(plan.rendezvous, plan.key_file);
+  Result<MemberListener> listener =
+      plan.alone() ? MemberListener{} : OpenListener(plan.rendezvous, plan.key_file);
   if (!listener.ok()) {
     const bool taken = listener.status().code() == StatusCode::kRendezvous;
     if (taken) TellOtherRun(plan, endpoint, identity, process.abort());

@@ -19,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "engine/status.h"
 
@@ -68,11 +67,7 @@ std::string Encode(const Message& message);
 // The frame of `message` with a value of `value_size` bytes, without that value.
 std::string EncodeHead(const Message& message, size_t value_size);
 
-// A peer's text as a terminal may show it: control characters but line ends and tabs are '?'.
-std::string Printable(std::string_view text);
-
-// A Status as the fields of kFail or kAbort, and back: an unknown code reads as kInternal, and the
-// sentence is printable.
+// A Status as the fields of kFail or kAbort, and back. An unknown code reads as kInternal.
 Message EncodeStatus(MessageKind kind, const Status& status);
 Status DecodeStatus(const Message& message);
 

@@ -308,7 +308,7 @@ bool StoreClient::Dispatch(Message& message) {
       return true;
     case MessageKind::kRefused:
       phase_ = Phase::kRefused;
-      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", Printable(message.value).c_str());
+      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", message.value.c_str());
       return true;
     case MessageKind::kSetDone:
     case MessageKind::kValue:
