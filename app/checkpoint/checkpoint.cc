@@ -217,7 +217,7 @@ Status ForEachState(
 }  // namespace
 
 Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info) {
+                       const CheckpointInfo& info, std::function<void()> progress) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits traits = executor.updates().optimizer();
@@ -250,7 +250,8 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                            {"global_batch", std::to_string(info.global_batch)},
                            {"data", info.data},
                            {"epoch", std::to_string(info.position.epoch)},
-                           {"epoch_samples", std::to_string(info.position.samples)}});
+                           {"epoch_samples", std::to_string(info.position.samples)}},
+                          std::move(progress));
 }
 
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {

@@ -121,6 +121,7 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   }
   const launch::LaunchOptions options{
       .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
+      .liveness_timeout_ms = config->run().communication.timeout_ms + launch::kLivenessMarginMs,
       .notice = PrintNotice};
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
@@ -128,7 +129,7 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
         if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
         return run::ServeParameters(*config, member);
       });
-  if (!outcome.status.ok() && outcome.report) command::ReportError(outcome.status);
+  if (!outcome.status.ok()) command::ReportError(outcome.status);
   return outcome.exit_code;
 }
 
@@ -137,7 +138,7 @@ int ServeCommand(const ServeFlags& flags, const command::Environment& environmen
       launch::ResolveServe(flags.address, flags.index, flags.key_file, flags.insecure);
   if (!plan.ok()) return command::ReportError(plan.status());
   const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
-  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
+  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms, .notice = PrintNotice};
   const auto folders = command::PluginFolders(flags.plugin, environment);
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {

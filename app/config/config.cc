@@ -1,5 +1,6 @@
 #include "app/config/config.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "app/config/checks.h"
@@ -103,6 +104,15 @@ train::RunConfig ReadRun(const proto::Config& proto) {
           .trace_spans = proto.output().trace_spans()};
 }
 
+// All ranks find each other within one time, whichever part of the run they wait in.
+void BoundRendezvous(int64_t timeout_ms, plugin::PluginChoice* communicator) {
+  for (plugin::OwnedOption& option : communicator->options) {
+    if (option.name == "rendezvous_timeout_ms") {
+      option.integer = std::min(option.integer, timeout_ms);
+    }
+  }
+}
+
 OutputOptions ReadOutput(const proto::Output& output) {
   return {.checkpoint = output.checkpoint(),
           .keep_checkpoints = output.keep_checkpoints(),
@@ -143,6 +153,8 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
   config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);
+  BoundRendezvous(config.run_.communication.rendezvous_timeout_ms,
+                  &config.run_.plugins.communicator);
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);

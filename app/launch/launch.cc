@@ -26,7 +26,7 @@ LaunchOutcome RunMode(const LaunchPlan& plan, const LaunchOptions& options, cons
 Status CheckAccess(const LaunchPlan& plan) {
   const bool spawns = plan.mode == LaunchPlan::Mode::kSpawn;
   const std::string& place = spawns ? plan.serve_at : plan.rendezvous;
-  if (place.empty() || plan.insecure || !plan.key_file.empty()) return {};
+  if (place.empty() || plan.insecure || !plan.key_file.empty() || plan.alone()) return {};
   ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(place));
   ENGINE_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(endpoint));
   if (loopback) return {};

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <system_error>
@@ -40,7 +39,6 @@ class ServerThread {
 
   const LaunchOptions& options_;
   Supervisor supervisor_;
-  base::TimePoint left_at_{};  // when rank 0 was seen to have left
   std::thread thread_;
 };
 
@@ -52,17 +50,14 @@ ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
                      plan.info.one_host != 0 && (plan.info.servers == 0 || listener.loopback)},
            .job = plan.job,
            .place = plan.rendezvous,
-           .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
-           .server_leave_ms = options.server_leave_ms,
-           .explain_loss =
-               [](int) {
-                 return Supervisor::Loss{
-                     Status::Error(StatusCode::kPeerLost,
-                                   "its connection to rank 0 ended without a result"),
-                     ExitCode(StatusCode::kPeerLost)};
-               },
-           .notice = options.notice}) {
-  supervisor_.server().Listen(std::move(listener.socket));
+           .options = options,
+           .explain_loss = [](int) {
+             return Supervisor::Loss{
+                 Status::Error(StatusCode::kPeerLost,
+                               "its connection to rank 0 ended without a result"),
+                 ExitCode(StatusCode::kPeerLost)};
+           }}) {
+  if (listener.socket) supervisor_.server().Listen(std::move(listener.socket));
   if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   supervisor_.server().Adopt(std::move(own_rank));
   thread_ = std::thread([this] {
@@ -84,20 +79,11 @@ void ServerThread::Serve() {
   supervisor_.server().CloseAll();
 }
 
+// Rank 0 itself ends in its time, or is ended (RankProcess).
 bool ServerThread::Done() {
   if (supervisor_.AllGone()) return true;
-  if (!supervisor_.IsGone(0)) return false;
-  if (left_at_ == base::TimePoint{}) left_at_ = std::chrono::steady_clock::now();
-  if (supervisor_.failed()) {
-    base::TimePoint from = std::max(left_at_, supervisor_.failed_at());
-    return base::Passed(from + std::chrono::milliseconds(options_.grace_ms));
-  }
-  if (!base::Passed(left_at_ + std::chrono::milliseconds(options_.leave_timeout_ms))) return false;
-  supervisor_.Fail(
-      -1, Status::Error(StatusCode::kTimeout, "%s did not finish within %lld ms after rank 0",
-                        supervisor_.Remaining().c_str(),
-                        static_cast<long long>(options_.leave_timeout_ms)));
-  return false;
+  return supervisor_.failed() && supervisor_.members().IsGone(0) &&
+         base::Passed(supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms));
 }
 
 LaunchOutcome ServerThread::Finish() {
@@ -129,7 +115,8 @@ void TellOtherRun(const LaunchPlan& plan, const Endpoint& endpoint, StoreClient:
 LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
-  Result<MemberListener> listener = OpenListener(plan.rendezvous, plan.key_file);
+  Result<MemberListener> listener =
+      plan.alone() ? MemberListener{} : OpenListener(plan.rendezvous, plan.key_file);
   if (!listener.ok()) {
     const bool taken = listener.status().code() == StatusCode::kRendezvous;
     if (taken) TellOtherRun(plan, endpoint, identity, process.abort());
@@ -155,26 +142,25 @@ LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options
   const bool server = plan.info.is_server != 0;
   const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
   Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
-  if (!socket.ok()) {
-    return Failed(server ? socket.status() : socket.status().WithRank(plan.info.rank));
+  if (socket.ok()) {
+    // Rank 0 listens, so it has made the file if there was none.
+    if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
   }
-  // Rank 0 listens, so it has made the file if there was none.
-  if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
-  const Status status = process.Run(std::move(*socket), identity,
-                                    options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
+  const Status status = socket.ok()
+                            ? process.Run(std::move(*socket), identity,
+                                          options.rendezvous_timeout_ms + kRendezvousGraceMs, body)
+                            : socket.status();
   if (status.ok()) return {};
   const Status cause = process.cause();
-  LaunchOutcome outcome;
-  if (!cause.ok() && base::IsSecondary(status.code())) {
-    outcome = Failed(cause);
+  const bool of_another = !cause.ok() && base::IsSecondary(status.code());
+  FailureLog failures;
+  failures.AddReport(identity.member, of_another ? cause : status);
+  LaunchOutcome outcome = failures.Outcome(process.stop_requested());
+  if (of_another) {
+    outcome.status = AbortReason(cause).WithRank(identity.member);
   } else if (server && status.code() == StatusCode::kRendezvous) {
-    outcome = Failed(status);  // before it is one of the members nobody else is to blame
-  } else {
-    FailureLog failures;
-    failures.AddReport(identity.member, status);
-    outcome = failures.Outcome(process.stop_requested());
+    outcome.status = status;  // before it is one of the members nobody else is to blame
   }
-  outcome.report = server || !process.heard();
   return outcome;
 }
 
@@ -197,7 +183,7 @@ LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
   const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
   if (!endpoint.ok()) return Failed(endpoint.status());
   const StopSignals signals;
-  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
   if (plan.info.rank == 0) return JoinAsRankZero(plan, options, *endpoint, process, body);
   return JoinElsewhere(
       plan, options, *endpoint, {},
@@ -213,7 +199,7 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
       base::MemberOf(plan.info), 0, {}, "the run at " + endpoint->text, base::kNobody};
   if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
   const StopSignals signals;
-  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
   return JoinElsewhere(plan, options, *endpoint, {"run", "HOST:PORT"}, identity, process, body);
 }
 

@@ -68,9 +68,11 @@ class SpawnedRun {
   bool Collect(Child& child, int timeout_ms);
   void KillRest();
   bool Running() const;
-  // Once failed.
+  // When those that are there are killed: after a failure, and when all have said that they leave.
   base::TimePoint GraceEnd() const {
-    return supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms);
+    const base::TimePoint from = supervisor_.failed() ? supervisor_.failed_at() : all_left_at_;
+    if (from == base::TimePoint{}) return base::TimePoint::max();
+    return from + std::chrono::milliseconds(options_.grace_ms);
   }
   Supervisor::Loss ExplainLoss(int member);
 
@@ -85,15 +87,14 @@ class SpawnedRun {
   int signal_count_ = 0;
   bool killed_ = false;
   base::TimePoint killed_at_{};
+  base::TimePoint all_left_at_{};
 };
 
 Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
   Supervisor::Settings settings{.shape = shape_,
                                 .place = plan.serve_at.empty() ? "this host" : plan.serve_at,
-                                .rendezvous_timeout_ms = options_.rendezvous_timeout_ms,
-                                .server_leave_ms = options_.server_leave_ms,
-                                .ranks_may_connect = false,
-                                .notice = options_.notice};
+                                .options = options_,
+                                .ranks_may_connect = false};
   settings.explain_loss = [this](int member) { return ExplainLoss(member); };
   settings.replace = [this](int rank) { return Replace(rank); };
   return settings;
@@ -158,10 +159,14 @@ void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
   supervisor_.server().CloseAll();  // the sockets of the others are none of ours
   Status status;
   try {
-    RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore);
+    RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore, options_);
     StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", base::kNobody};
     status = process.Run(std::move(socket), identity,
                          options_.rendezvous_timeout_ms + kRendezvousGraceMs, body_);
+    // Nobody else can tell the user then.
+    if (process.lost() && options_.notice) {
+      options_.notice(base::MemberName(member) + ": " + process.abort().reason().message());
+    }
   } catch (const std::exception& error) {
     // There is no connection to say it by.
     status = WithLimits(Status::Error(StatusCode::kResourceExhausted, "%s cannot start: %s",
@@ -177,7 +182,7 @@ bool SpawnedRun::Running() const {
   for (const Child& child : children_) {
     if (!child.ended || child.replace) return true;
   }
-  if (!supervisor_.SomebodyIsThere()) return false;
+  if (!supervisor_.members().SomebodyIsThere()) return false;
   return !supervisor_.failed() || !base::Passed(GraceEnd());
 }
 
@@ -187,8 +192,7 @@ void SpawnedRun::Step() {
     if (!child.ended) fds.push_back({child.pidfd.get(), POLLIN, 0});
   }
   supervisor_.server().AddPollFds(&fds);
-  bool waiting_to_kill = supervisor_.failed() && !killed_;
-  poll(fds.data(), fds.size(), waiting_to_kill ? base::RemainingMs(GraceEnd(), kPollMs) : kPollMs);
+  poll(fds.data(), fds.size(), killed_ ? kPollMs : base::RemainingMs(GraceEnd(), kPollMs));
 
   HandleSignals();
   // Deaths first: the secondary failures that they caused are in the sockets by now.
@@ -196,17 +200,21 @@ void SpawnedRun::Step() {
     if (children_[i].ended || !Collect(children_[i], 0)) continue;
     const int member = shape_.At(static_cast<int>(i));
     supervisor_.server().Drain(member);
-    if (!supervisor_.IsGone(member)) supervisor_.OnLost(member);
+    if (!supervisor_.members().IsGone(member)) supervisor_.OnLost(member);
   }
   supervisor_.server().Handle();
   supervisor_.Tick();
   HandleLost();
-  if (supervisor_.failed() && !killed_ && base::Passed(GraceEnd())) KillRest();
+  const bool all_left = supervisor_.members().AllAreGone() && all_left_at_ == base::TimePoint{};
+  if (all_left) all_left_at_ = std::chrono::steady_clock::now();
+  if (killed_ || !base::Passed(GraceEnd())) return;
+  if (!supervisor_.failed()) supervisor_.Notice("a process that had left did not end: killed");
+  KillRest();
 }
 
 void SpawnedRun::HandleSignals() {
   while (int signal = signals_.Read()) {
-    supervisor_.Stop(signal);
+    supervisor_.OnStop(signal);
     if (++signal_count_ < 2) continue;
     supervisor_.Fail(base::kNobody,
                      Status::Error(StatusCode::kInterrupted, "stopped at once by a second %s",
@@ -220,7 +228,7 @@ std::string SpawnedRun::Replace(int rank) {
   Child& lost = child(rank);
   lost.lost = true;
   lost.lost_at = std::chrono::steady_clock::now();
-  const bool over = supervisor_.stop_signal() != 0 || supervisor_.IsGone(0);
+  const bool over = supervisor_.stop_signal() != 0 || supervisor_.members().IsGone(0);
   if (restarts_ == 0 || over) return {};
   if (restarted_ == restarts_) {
     return "the run goes on without it, after all of its " + std::to_string(restarts_) +
@@ -241,7 +249,7 @@ void SpawnedRun::HandleLost() {
       continue;
     }
     if (!std::exchange(lost.replace, false)) continue;
-    if (supervisor_.failed() || supervisor_.IsGone(0)) continue;
+    if (supervisor_.failed() || supervisor_.members().IsGone(0)) continue;
     ++lost.incarnation;
     const Status started = StartMember(rank);
     if (started.ok()) {

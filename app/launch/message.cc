@@ -37,27 +37,6 @@ std::string EncodeHead(const Message& message, size_t value_size) {
   return out;
 }
 
-// C0, DEL and C1: this as UTF-8 (C2 80 to C2 9F) or as a byte that continues no character.
-std::string Printable(std::string_view text) {
-  std::string out;
-  int more = 0;  // bytes of a character that has begun
-  uint8_t before = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    const bool continues = byte >= 0x80 && byte < 0xc0;
-    const bool c0 = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
-    const bool c1 = continues && (more == 0 || (before == 0xc2 && byte < 0xa0));
-    out.push_back(c0 || c1 ? '?' : c);
-    if (continues) {
-      more -= more > 0 ? 1 : 0;
-    } else {
-      more = byte < 0xc0 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
-    }
-    before = byte;
-  }
-  return out;
-}
-
 Message EncodeStatus(MessageKind kind, const Status& status) {
   return {.kind = kind,
           .rank = status.rank(),
@@ -69,7 +48,7 @@ Status DecodeStatus(const Message& message) {
   bool known = message.number > static_cast<int32_t>(StatusCode::kOk) &&
                message.number <= static_cast<int32_t>(StatusCode::kInternal);
   StatusCode code = known ? static_cast<StatusCode>(message.number) : StatusCode::kInternal;
-  return Status::Error(code, "%s", Printable(message.value).c_str()).WithRank(message.rank);
+  return Status::Error(code, "%s", message.value.c_str()).WithRank(message.rank);
 }
 
 void MessageReader::Append(const char* data, size_t size) {
@@ -92,7 +71,7 @@ Result<bool> MessageReader::Next(Message* out) {
   const char* body = frame + kSizeBytes;
   uint8_t kind = static_cast<uint8_t>(body[0]);
   if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kProof)) {
+      kind > static_cast<uint8_t>(MessageKind::kPing)) {
     return Status::Error(StatusCode::kBadData, "a message of unknown kind %u", kind);
   }
   size_t key_size = GetU32(body + 13);

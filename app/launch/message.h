@@ -19,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "engine/status.h"
 
@@ -50,6 +49,9 @@ enum class MessageKind : uint8_t {
   kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
   kChallenge = 17,    // store -> member that said kHello: key = challenge (see server_key.h)
   kProof = 18,        // member -> store and back: key = proof
+  // store -> member that has joined: number = ms of silence after which either gives up the other;
+  // and back, nothing
+  kPing = 19,
 };
 
 struct Message {
@@ -65,11 +67,7 @@ std::string Encode(const Message& message);
 // The frame of `message` with a value of `value_size` bytes, without that value.
 std::string EncodeHead(const Message& message, size_t value_size);
 
-// A peer's text as a terminal may show it: control characters but line ends and tabs are '?'.
-std::string Printable(std::string_view text);
-
-// A Status as the fields of kFail or kAbort, and back: an unknown code reads as kInternal, and the
-// sentence is printable.
+// A Status as the fields of kFail or kAbort, and back. An unknown code reads as kInternal.
 Message EncodeStatus(MessageKind kind, const Status& status);
 Status DecodeStatus(const Message& message);
 

@@ -17,6 +17,7 @@
 
 #include "app/launch/deadlines.h"
 #include "app/launch/failure_log.h"
+#include "app/launch/silence.h"
 
 namespace engine::launch {
 namespace {
@@ -58,11 +59,11 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
     bool tell = false;
     {
       std::lock_guard lock(mutex_);
-      tell = !raised_here_ && !leaving_;
+      tell = !raised_here_ && !leaving_ && reason.code() != StatusCode::kInterrupted;
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
-    if (tell) (void)Send(EncodeStatus(MessageKind::kFail, reason));
+    if (tell) Report(reason);
   });
   reader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store");
@@ -105,7 +106,7 @@ RunShape StoreClient::shape() const {
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
-  return Request(MessageKind::kSet, key, value, kReplyTimeoutMs).status();
+  return Request(MessageKind::kSet, key, value, reply_timeout_ms()).status();
 }
 
 Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
@@ -114,7 +115,7 @@ Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
 }
 
 Result<bool> StoreClient::Has(std::string_view key) {
-  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, kReplyTimeoutMs));
+  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, reply_timeout_ms()));
   return reply.number != 0;
 }
 
@@ -191,12 +192,14 @@ Status StoreClient::WriteOut() {
   return {};
 }
 
-// Until there is something to receive, and sends meanwhile. What cannot be sent any more is
+// Until there is something to receive, and sends meanwhile; false when nothing has come for a while. What cannot be sent any more is
 // dropped: the end of what can be received tells of the lost connection.
-void StoreClient::Wait() {
+bool StoreClient::Wait() {
   pollfd fds[] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   for (;;) {
-    if (poll(fds, std::size(fds), -1) <= 0) continue;
+    const int ready = poll(fds, std::size(fds), kPingMs);
+    if (ready == 0) return false;
+    if (ready < 0) continue;
     if (((fds[0].revents & POLLOUT) | fds[1].revents) != 0) {
       const std::lock_guard lock(send_mutex_);
       if (!WriteOut().ok()) outbox_.clear();
@@ -204,27 +207,38 @@ void StoreClient::Wait() {
       eventfd_read(wake_.get(), &counted);  // last: what is left waits for POLLOUT alone
       fds[0].events = outbox_.empty() ? POLLIN : POLLIN | POLLOUT;
     }
-    if ((fds[0].revents & ~POLLOUT) != 0) return;
+    if ((fds[0].revents & ~POLLOUT) != 0) return true;
   }
 }
 
 void StoreClient::ReadLoop() {
+  const Status ended =
+      Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
+                    identity_.server.c_str())
+          .WithRank(identity_.server_rank);
   MessageReader reader;
   std::vector<char> buffer(kReadBytes);
+  Silence silence;
+  bool has_spoken = false;
   for (;;) {
     const ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      Wait();
-      continue;
+      // Before it has said anything, the deadline of Join counts.
+      if (!Wait() && has_spoken) silent_ms_ = silence.Look();
+      if (silent_ms_ <= limit_ms_) continue;
+      return ConnectionLost(Silent("it is stopped, hangs or is out of reach"));
     }
-    if (size <= 0) return ConnectionLost();
+    if (size <= 0) return ConnectionLost(ended);
+    has_spoken = true;
+    silence.Heard();
+    silent_ms_ = 0;
     reader.Append(buffer.data(), static_cast<size_t>(size));
     Message message;
     for (;;) {
       Result<bool> next = reader.Next(&message);
       if (next.ok() && !*next) break;
-      if (!next.ok() || !Dispatch(message)) return ConnectionLost();
+      if (!next.ok() || !Dispatch(message)) return ConnectionLost(ended);
     }
   }
 }
@@ -276,6 +290,10 @@ bool StoreClient::Dispatch(Message& message) {
     case MessageKind::kPost:
       posts_.Deliver(message.value);
       return true;
+    case MessageKind::kPing:
+      limit_ms_ = message.number;
+      (void)Send({.kind = MessageKind::kPing});  // a lost connection is noticed by the reader
+      return true;
     default:
       break;
   }
@@ -290,7 +308,7 @@ bool StoreClient::Dispatch(Message& message) {
       return true;
     case MessageKind::kRefused:
       phase_ = Phase::kRefused;
-      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", Printable(message.value).c_str());
+      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", message.value.c_str());
       return true;
     case MessageKind::kSetDone:
     case MessageKind::kValue:
@@ -313,7 +331,22 @@ void StoreClient::Aborted(const Status& cause) {
   abort_.Raise(AbortReason(cause));
 }
 
-void StoreClient::ConnectionLost() {
+Status StoreClient::Silent(const char* then) const {
+  return Status::Error(StatusCode::kPeerLost, "lost %s, which gave no sign of life for %lld ms: %s",
+                       identity_.server.c_str(), static_cast<long long>(silent_ms_), then)
+      .WithRank(identity_.server_rank);
+}
+
+Status StoreClient::Explain(const Status& failure) const {
+  const bool secondary = base::IsSecondary(failure.code());
+  const bool says_so = secondary && lost();
+  const bool waited = secondary || failure.code() == StatusCode::kTimeout;
+  return waited && !says_so && silent_ms_ >= kSuspectMs ? Silent(failure.message()) : failure;
+}
+
+// The socket is shut, so that nobody waits for it to take more data.
+void StoreClient::ConnectionLost(const Status& why) {
+  shutdown(socket_.get(), SHUT_RDWR);
   {
     std::lock_guard lock(mutex_);
     bool expected = leaving_ || phase_ == Phase::kRefused;
@@ -323,9 +356,7 @@ void StoreClient::ConnectionLost() {
     changed_.notify_all();
     if (expected) return;
   }
-  abort_.Raise(Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
-                             identity_.server.c_str())
-                   .WithRank(identity_.server_rank));
+  abort_.Raise(why);
 }
 
 void StoreClient::AllowLosses() {
@@ -336,6 +367,10 @@ void StoreClient::RequestStop(int signal) {
   (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
 }
 
+void StoreClient::Report(const Status& failure) {
+  (void)Send(EncodeStatus(MessageKind::kFail, failure));
+}
+
 void StoreClient::Leave(const Status& status) {
   {
     std::lock_guard lock(mutex_);
@@ -343,7 +378,7 @@ void StoreClient::Leave(const Status& status) {
   }
   base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
   // Without a connection there is nobody to tell: the server has counted this rank as lost.
-  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status));
+  if (!status.ok()) Report(status);
   (void)Send(Message{});  // kBye
   {
     const std::lock_guard lock(send_mutex_);
@@ -356,9 +391,9 @@ void StoreClient::Leave(const Status& status) {
                       [this] { return phase_ == Phase::kClosed || phase_ == Phase::kRefused; });
 }
 
-bool StoreClient::heard() const {
+bool StoreClient::lost() const {
   std::lock_guard lock(mutex_);
-  return (welcomed_ || !cause_.ok()) && !lost_;
+  return lost_;
 }
 
 Status StoreClient::cause() const {

@@ -164,6 +164,7 @@ void StoreServer::Read(Connection& connection) {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (size <= 0) return End(connection);
+    if (connection.member != base::kNobody) observer_.OnHeard(connection.member);
     traffic_.bytes_in += size;
     connection.reader.Append(read_buffer_.data(), static_cast<size_t>(size));
     Message message;
@@ -185,11 +186,17 @@ void StoreServer::Write(Connection& connection) {
         send(connection.socket.get(), piece.data() + connection.out_begin,
              piece.size() - connection.out_begin, MSG_NOSIGNAL | MSG_DONTWAIT | more);
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      connection.blocked = true;
+      return;
+    }
     if (size < 0) {
       connection.out.clear();
       break;
     }
+    // Room where there was none: it has read, though it may not come to a ping for a while.
+    const bool took = std::exchange(connection.blocked, false);
+    if (took && connection.member != base::kNobody) observer_.OnHeard(connection.member);
     traffic_.bytes_out += size;
     connection.out_begin += static_cast<size_t>(size);
     if (connection.out_begin < piece.size()) continue;
@@ -247,6 +254,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
   }
   switch (message.kind) {
     case MessageKind::kSet:
+      observer_.OnSet(message.key);
       Put(message.key, std::move(message.value));
       return Send(connection, Reply(MessageKind::kSetDone, message.id));
     case MessageKind::kGet:
@@ -262,6 +270,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
       return observer_.OnFail(connection.member, DecodeStatus(message));
     case MessageKind::kAllowLosses:
       return observer_.OnAllowLosses(connection.member);
+    case MessageKind::kPing:
+      return;  // it was heard
     case MessageKind::kStop:
       return observer_.OnStop(message.number);
     case MessageKind::kBye:

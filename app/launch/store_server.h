@@ -31,6 +31,10 @@ class StoreServer {
     // `adopted`: it came over a socket of our own, not over the network.
     virtual Status OnHello(const Message& hello, bool adopted) = 0;
     virtual void OnJoined(int member) = 0;
+    // A member has sent something, or taken some of what waited for it.
+    virtual void OnHeard(int member) = 0;
+    // Before `key` is in the store.
+    virtual void OnSet(const std::string& key) = 0;
     virtual void OnFail(int member, const Status& status) = 0;
     virtual void OnAllowLosses(int member) = 0;
     virtual void OnStop(int signal) = 0;
@@ -109,6 +113,7 @@ class StoreServer {
     std::string address;             // of one that came through the listener, for messages
     std::optional<Message> hello;    // of a member that has to prove itself
     std::string challenge;           // sent to it
+    bool blocked = false;            // it did not take all of `out`
     bool said_bye = false;
     bool closing = false;  // close when `out` is written
     bool broken = false;

@@ -10,7 +10,6 @@
 namespace engine::train {
 namespace {
 
-constexpr int64_t kCheckpointTimeoutMs = 30 * 60 * 1000;
 
 exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
   const plugin::PluginSelection& chosen = config.plugins;
@@ -42,8 +41,10 @@ Status Diverged(int64_t step, const TrainOptions& train) {
 Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, base::RankContext& rank,
                                                  TrainerParts parts) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, rank, std::move(parts)));
-  ENGINE_RETURN_IF_ERROR(trainer->Setup());
-  return trainer;
+  const Status status = trainer->Setup();
+  if (status.ok()) return trainer;
+  rank.Report(status);  // before what there is of it ends
+  return status;
 }
 
 // Forget waits for a listener that runs, so nobody is in the executor when it goes. The batches go
@@ -276,16 +277,10 @@ Status Trainer::Checkpoint(int64_t step) {
   if (!first && executor_->updates().asynchronous()) return {};
   ENGINE_RETURN_IF_ERROR(CheckRanks(step));
   ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
-  // The others wait here, because a slow disk may take longer than a transfer is allowed to.
-  const std::string written = "checkpoint/" + std::to_string(step);
-  if (!first) {
-    executor_->DropCollectedStates();
-    auto waited = rank_.store.Get(written, kCheckpointTimeoutMs);
-    return waited.ok() ? Status() : waited.status().WithContext("checkpoint of rank 0");
-  }
+  if (!first) executor_->DropCollectedStates();
   ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step)));
   executor_->DropCollectedStates();
-  return rank_.store.Set(written, "");
+  return {};
 }
 
 }  // namespace engine::train

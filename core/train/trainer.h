@@ -36,8 +36,8 @@ struct TrainerParts {
   // and says where that stood. Of a rank that takes the place of a lost one only what it gives
   // counts. Null: the run begins with its first step.
   std::function<Result<RunStart>(exec::Executor& executor, const RunState& now)> restore;
-  // On rank 0: keeps the parameters and the states that the executor has collected. Null, on all
-  // ranks alike: there are no checkpoints.
+  // On rank 0: keeps the parameters and the states that the executor has collected. On the others:
+  // waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now)> save;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.

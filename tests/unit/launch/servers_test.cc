@@ -78,7 +78,7 @@ std::string RefusalOf(const Message& hello, bool server_1_is_there = false) {
   std::optional<SocketRank> server;
   if (server_1_is_there) {
     server.emplace(run.Connect(), ServerId(1), 1);
-    while (!run.supervisor().HasJoined(ServerId(1))) run.supervisor().server().Handle();
+    while (!run.supervisor().members().HasJoined(ServerId(1))) run.supervisor().server().Handle();
   }
   run.Start();
   SendRaw(socket, Encode(hello));
