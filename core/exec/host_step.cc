@@ -98,8 +98,8 @@ Status HostStep::Run(const Task& task) {
   // Forward tasks have read every parameter that is trained, so all updates of the step before are
   // done; those of this step wait for gradients, which wait for the loss.
   if (input_.check != nullptr) {
-    ENGINE_RETURN_IF_ERROR(input_.check->Take(parts_.memory, parts_.updates, input_.step - 1,
-                                              summed()->marks));
+    ENGINE_RETURN_IF_ERROR(
+        input_.check->Take(parts_.memory, parts_.updates, input_.step - 1, summed()->marks));
   }
   if (!queues()) own_count_ = summed()->count;
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();

@@ -10,7 +10,6 @@
 namespace engine::train {
 namespace {
 
-
 exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
   const plugin::PluginSelection& chosen = config.plugins;
   return {.rank = rank,
