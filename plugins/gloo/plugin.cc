@@ -12,12 +12,14 @@ namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "gloo", out, [&] {
-    return GlooCommunicator::Create(
-        host, {.lanes = static_cast<int>(options.Int("io_threads")),
-               .interface = std::string(options.String("interface")),
-               .hostname = std::string(options.String("hostname")),
-               .all_reduce = std::string(options.String("all_reduce")),
-               .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")});
+    return GlooCommunicator::Create(host,
+                                    {.plugin = "gloo",
+                                     .lanes = static_cast<int>(options.Int("io_threads")),
+                                     .interface = std::string(options.String("interface")),
+                                     .hostname = std::string(options.String("hostname")),
+                                     .key_file = std::string(options.String("key_file")),
+                                     .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")},
+                                    std::string(options.String("all_reduce")));
   });
 }
 
@@ -32,7 +34,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     NoOps(),
     std::array{
         kit::IntOption("io_threads", "2", 1, 16,
-                       "transfers that run at once, each on a thread and a Gloo context"),
+                       "transfers that run at once, each on a thread and connections of its own"),
         kit::StringOption("interface", "",
                           "network interface to use; empty: loopback when all ranks are on one "
                           "host, else the address of hostname"),
@@ -41,6 +43,10 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         kit::EnumOption("all_reduce", "auto", "auto|ring|bcube",
                         "Gloo's algorithm; auto: bcube for more than two ranks up to 1 MiB, else "
                         "the ring, which PyTorch and Horovod take for every size"),
+        kit::StringOption(
+            "key_file", "",
+            "file of at least 32 random bytes, the same on all ranks: only who has it "
+            "can connect to a rank"),
         kit::IntOption("rendezvous_timeout_ms", "30000", 1, 86400000,
                        "how long the ranks wait for each other at the start")});
 

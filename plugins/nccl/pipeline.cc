@@ -83,7 +83,6 @@ Result<GpuWork*> Pipeline::Take(const Transfer& transfer) noexcept {
   ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, pool_->Take(transfer));
   auto* const work = static_cast<GpuWork*>(taken);
   work->group_.clear();
-  work->due_ = kit::Clock::time_point::max();
   work->submitted_ns_ = kit::MonotonicNs();
   return work;
 }
@@ -144,7 +143,6 @@ Status Pipeline::MarkReady(GpuWork* work) noexcept {
   }
   work->recorded_ = capture != cudaStreamCaptureStatusNone;
   work->waits_ = producer != nullptr;
-  if (!work->waits_ || work->recorded_) work->due_ = kit::DeadlineIn(work->transfer().timeout_ms);
   return {};
 }
 
@@ -154,7 +152,6 @@ Status Pipeline::Enqueue(GpuWork* work) noexcept {
   if (tail_ != nullptr) tail_->next = work;
   if (head_ == nullptr) head_ = work;
   tail_ = work;
-  next_deadline_ = std::min(next_deadline_, work->due());
   if (launching_ == nullptr) launching_ = work;
   return LaunchWaiting();
 }
@@ -243,8 +240,8 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
     }
     head = head_;
     pending_ = head != nullptr;
-    due_ = next_deadline_;
   }
+  due_ = kit::Clock::time_point::max();
   if (head == nullptr) return {};
   // Without the mutex: this thread alone takes works from the list, so `head` stays what it is. The
   // event of a recorded transfer is a place in a recording, which nobody may query.
@@ -253,7 +250,7 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
                                               : cudaEventQuery(head->end_event());
   if (state != cudaSuccess && state != cudaErrorNotReady) return ToStatus(state, "a transfer");
   if (!may_run_ || head->started_ns() == 0) NoteStart(head, state == cudaSuccess);
-  due_ = std::min(due_, DeadlineOf(head));
+  due_ = DeadlineOf(head);
   if (state == cudaErrorNotReady) return {};
   may_run_ = false;
   const std::lock_guard lock(comm_.mutex());
@@ -273,10 +270,13 @@ void Pipeline::NoteStart(GpuWork* head, bool ended) noexcept {
   head->MarkStarted(was_ready ? std::max(head->submitted_ns(), last_end_ns_) : kit::MonotonicNs());
 }
 
-// `work` is the first pending one, or its data were ready.
-kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* work) const noexcept {
-  if (work->due() != kit::Clock::time_point::max() || !may_run_) return work->due();
-  return may_run_since_ + std::chrono::milliseconds(work->transfer().timeout_ms);
+// Of the first pending one; those behind it wait for it.
+kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* head) const noexcept {
+  if (!head->waits_ || head->recorded_) {
+    return head->DeadlineAfter(kit::Clock::time_point(std::chrono::nanoseconds(last_end_ns_)));
+  }
+  if (!may_run_) return kit::Clock::time_point::max();
+  return may_run_since_ + kit::Timeout(head->transfer().timeout_ms);
 }
 
 Status Pipeline::CheckHealth(kit::Clock::time_point now) noexcept {
@@ -290,16 +290,9 @@ Status Pipeline::CheckHealth(kit::Clock::time_point now) noexcept {
 Status Pipeline::CheckDeadlines(kit::Clock::time_point now) noexcept {
   if (now < due_) return {};
   const std::lock_guard lock(comm_.mutex());
-  next_deadline_ = kit::Clock::time_point::max();
-  for (const GpuWork* work = head_; work != nullptr; work = Next(work)) {
-    if (now >= (work == head_ ? DeadlineOf(work) : work->due())) {
-      return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
-                           kit::Describe(work->transfers()).c_str(),
-                           static_cast<long long>(work->transfer().timeout_ms));
-    }
-    next_deadline_ = std::min(next_deadline_, work->due());
-  }
-  return {};
+  return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
+                       kit::Describe(head_->transfers()).c_str(),
+                       static_cast<long long>(head_->transfer().timeout_ms));
 }
 
 // Transfers that have ended here, and the next one if it may run: where others do not come that
@@ -329,7 +322,6 @@ void Pipeline::EndAll() noexcept {
     comm_.Abort();
     list = std::exchange(head_, nullptr);
     tail_ = launching_ = nullptr;
-    next_deadline_ = kit::Clock::time_point::max();
   }
   // An abort lets the stream run on; what does not end now waits for a stream of the user's.
   if (list != nullptr) (void)drain_.Drain(kDrainMs);

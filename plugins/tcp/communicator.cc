@@ -39,11 +39,12 @@ TcpCommunicator::TcpCommunicator(Host& host, std::unique_ptr<Connections> connec
                [this](const Status&, bool) {
                  if (connections_) connections_->Shutdown();
                }),
+      progress_(host, connections_ ? connections_->prefix() : std::string()),
       queues_("tcp", LanesOf(connections_.get()), SpinTime(ranks_, LanesOf(connections_.get())),
-              *this, failure_) {
+              *this, failure_, progress_) {
   // Nothing runs before the first Submit.
   for (int lane = 0; lane < LanesOf(connections_.get()); ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(*connections_, lane));
+    lanes_.push_back(std::make_unique<Lane>(*connections_, lane, progress_));
   }
 }
 
@@ -53,6 +54,7 @@ TcpCommunicator::~TcpCommunicator() {
 }
 
 void* TcpCommunicator::Query(std::string_view id) noexcept {
+  if (id == kWireProgressId) return static_cast<WireProgress*>(&progress_);
   return id == kLinkCostId ? &link_cost_ : nullptr;
 }
 

@@ -8,12 +8,13 @@
 #include "all_reduce_choice.h"
 #include "channel.h"
 #include "collectives.h"
-#include "connections.h"
 #include "engine/communicator.h"
 #include "engine/ext/link_cost.h"
 #include "engine/host.h"
 #include "kit/failure.h"
 #include "kit/lanes.h"
+#include "kit/progress.h"
+#include "tcp_kit/connections.h"
 #include "wire.h"
 
 namespace engine::tcp {
@@ -33,7 +34,8 @@ class TcpCommunicator final : public Communicator, private kit::Transport {
  private:
   // What runs the transfers of one lane.
   struct Lane {
-    Lane(Connections& connections, int number) : channel(connections, number) {}
+    Lane(Connections& connections, int number, kit::Progress& progress)
+        : channel(connections, number, progress) {}
     Channel channel;
     Collectives collectives{channel};
   };
@@ -49,6 +51,7 @@ class TcpCommunicator final : public Communicator, private kit::Transport {
                       .header_bytes = sizeof(TransferHeader)};
   const std::unique_ptr<Connections> connections_;  // null in a world of one
   kit::Failure failure_;
+  kit::Progress progress_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   kit::Lanes queues_;  // uses all of the above
 };

@@ -13,7 +13,9 @@ namespace {
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "tcp", out, [&] {
     return TcpCommunicator::Create(
-        host, {.lanes = static_cast<int>(options.Int("io_threads")),
+        host, {.plugin = "tcp",
+               .lanes = static_cast<int>(options.Int("io_threads")),
+               .send_buffer_bytes = kWindowBytes,
                .interface = std::string(options.String("interface")),
                .hostname = std::string(options.String("hostname")),
                .congestion_control = std::string(options.String("congestion_control")),
