@@ -4,7 +4,8 @@
 //
 // A waiter that has no callback and waits for the timeout of the transfer at least runs the head of
 // the queue itself, instead of two threads waking each other; it stays as long as that moves.
-// Deadlines are watched by a thread of their own, which alone uses the store (kit/progress.h).
+// Two more threads watch them: one ends what is late, and one, which the store may keep waiting,
+// tells and asks the other ranks (kit/progress.h).
 #pragma once
 
 #include <algorithm>
@@ -55,7 +56,7 @@ inline void CopyOwn(const Transfer& transfer) noexcept {
 class Lanes {
  public:
   // The last three are borrowed; the failure's Stop must not use this object. Threads are called
-  // <name>_io_<lane> and <name>_deadline. Without lanes, in a world of one, transfers are copies.
+  // <name>_io_<lane>, <name>_deadline and <name>_progress. Without lanes, in a world of one, transfers are copies.
   // `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are scarce.
   Lanes(const char* name, int count, std::chrono::microseconds spin, Transport& transport,
         Failure& failure, Progress& progress);
@@ -76,19 +77,19 @@ class Lanes {
     Clock::time_point due = Clock::time_point::max();    // if nothing moves; max: there is none
     Clock::time_point begun = Clock::time_point::max();  // the one that runs
     Progress::Place place;
+    Progress::Behind behind;
   };
 
+  Clock::time_point EndOverdue(Clock::time_point now) noexcept;
   Clock::time_point LookAround(Clock::time_point now) noexcept;
-  Status CheckLane(size_t lane, const Oldest& oldest, Clock::time_point now) noexcept;
 
   Failure& failure_;
   Progress& progress_;
   const std::shared_ptr<WorkPool> pool_;
   uint64_t submitted_ = 0;  // [io-lane]
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<Oldest> oldest_;  // these two of the watcher, one for each lane
-  std::vector<Progress::Place> places_;
-  std::unique_ptr<DeadlineWatcher> watcher_;  // looks at lanes_
+  std::vector<Progress::Place> places_;                  // of LookAround: one for each lane
+  std::unique_ptr<DeadlineWatcher> watcher_, onlooker_;  // look at lanes_
 };
 
 class Lanes::LaneWork final : public PooledWork {
@@ -139,6 +140,7 @@ class Lanes::Lane {
     const std::lock_guard lock(mutex_);
     Oldest oldest{.place = {begun_, running_ ? transport_.WaitingFor(number_) : -1}};
     if (running_) oldest.begun = begun_at_;
+    oldest.behind = behind_begun_ == begun_ ? behind_ : Progress::Behind{oldest.place.waiting_for};
     for (const PooledWork* work = head_; work; work = work->next) {
       const Clock::time_point due = work->DeadlineAfter(progress_.last());
       if (due >= oldest.due) continue;
@@ -146,6 +148,13 @@ class Lanes::Lane {
       oldest.transfer = work->transfer();
     }
     return oldest;
+  }
+
+  // Whom the transfer number `begun` waits for in the end.
+  void NoteBehind(uint64_t begun, const Progress::Behind& behind) noexcept {
+    const std::lock_guard lock(mutex_);
+    behind_begun_ = begun;
+    behind_ = behind;
   }
 
  private:
@@ -192,11 +201,13 @@ class Lanes::Lane {
   Progress& progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  PooledWork* head_ = nullptr;  // these seven guarded by mutex_
+  PooledWork* head_ = nullptr;  // these nine guarded by mutex_
   PooledWork* tail_ = nullptr;
   bool running_ = false;  // the head is under way
   uint64_t begun_ = 0;    // so far, and when the last one
   Clock::time_point begun_at_;
+  uint64_t behind_begun_ = 0;
+  Progress::Behind behind_;
   int inside_ = 0;  // threads in RunHead
   bool stop_ = false;
   std::thread thread_;  // last, so that it starts when the rest is there
@@ -224,20 +235,23 @@ inline Lanes::Lanes(const char* name, int count, std::chrono::microseconds spin,
                                return Result<std::unique_ptr<PooledWork>>(
                                    std::make_unique<LaneWork>(spin));
                              })),
-      oldest_(static_cast<size_t>(count)),
-      places_(oldest_.size()) {
+      places_(static_cast<size_t>(count)) {
   for (int lane = 0; lane < count; ++lane) {
     const std::string thread_name = std::string(name) + "_io_" + std::to_string(lane);
     lanes_.push_back(std::make_unique<Lane>(lane, thread_name, transport, failure, progress));
   }
   if (lanes_.empty()) return;
-  const std::string thread_name = std::string(name) + "_deadline";
-  watcher_ = std::make_unique<DeadlineWatcher>(
-      thread_name.c_str(), [this](Clock::time_point now) { return LookAround(now); });
+  watcher_ =
+      std::make_unique<DeadlineWatcher>((std::string(name) + "_deadline").c_str(),
+                                        [this](Clock::time_point now) { return EndOverdue(now); });
+  onlooker_ =
+      std::make_unique<DeadlineWatcher>((std::string(name) + "_progress").c_str(),
+                                        [this](Clock::time_point now) { return LookAround(now); });
 }
 
 inline Lanes::~Lanes() {
   watcher_.reset();
+  onlooker_.reset();
   lanes_.clear();
 }
 
@@ -255,51 +269,57 @@ inline Status Lanes::Submit(const Transfer& transfer, Work** out) noexcept {
   // and say so.
   Lane& lane = *lanes_[submitted_++ % lanes_.size()];
   static_cast<LaneWork*>(work)->lane = &lane;
-  const Clock::time_point look = Clock::now() + Tick(transfer.timeout_ms);
+  const Clock::time_point deadline = work->deadline();
+  const auto tick = Tick(transfer.timeout_ms);
   lane.Enqueue(work);
-  watcher_->Watch(look);
+  watcher_->Watch(deadline + tick);
+  onlooker_->Watch(deadline - Timeout(transfer.timeout_ms) + tick);
   return {};
 }
 
-// Once a tick while anything is pending. A rank that stands still for half its time looks at the
-// others, and gives up a tick after its deadline: until then those that have come later have told
-// where they are.
-inline Clock::time_point Lanes::LookAround(Clock::time_point now) noexcept {
+// A tick after the deadline: until then ranks that have come later have told where they are.
+inline Clock::time_point Lanes::EndOverdue(Clock::time_point now) noexcept {
   Clock::time_point next = Clock::time_point::max();
-  bool takes_long = false;
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    oldest_[i] = lanes_[i]->oldest();
-    places_[i] = oldest_[i].place;
-    if (oldest_[i].due == Clock::time_point::max()) continue;
-    const auto tick = Tick(oldest_[i].transfer.timeout_ms);
-    next = std::min(next, now + tick);
-    takes_long = takes_long || (oldest_[i].begun < now && now - oldest_[i].begun >= tick);
-  }
-  if (takes_long) progress_.Tell(places_);
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    const Status late = CheckLane(i, oldest_[i], now);
-    if (late.ok()) continue;
-    (void)failure_.Fail(late);  // each work gets it
+  for (const auto& lane : lanes_) {
+    const Oldest oldest = lane->oldest();
+    if (oldest.due == Clock::time_point::max()) continue;
+    const Clock::time_point end = oldest.due + Tick(oldest.transfer.timeout_ms);
+    next = std::min(next, end);
+    if (now < end) continue;
+    const int32_t rank = oldest.behind.rank;
+    const std::string whom =
+        rank < 0 ? "" : ": still waiting for rank " + std::to_string(rank) + oldest.behind.why;
+    (void)failure_.Fail(Status::Error(StatusCode::kTimeout, "%s did not move for %lld ms%s",
+                                      Describe(oldest.transfer).c_str(),
+                                      static_cast<long long>(oldest.transfer.timeout_ms),
+                                      whom.c_str())
+                            .WithRank(rank));  // each work gets it
     return Clock::time_point::max();
   }
   return next;
 }
 
-inline Status Lanes::CheckLane(size_t lane, const Oldest& oldest, Clock::time_point now) noexcept {
+// Once a tick while anything is pending. A rank that stands still for half its time looks at the
+// others.
+inline Clock::time_point Lanes::LookAround(Clock::time_point now) noexcept {
   constexpr std::chrono::milliseconds kLeastSilence(500);
-  if (oldest.due == Clock::time_point::max()) return {};
-  const auto timeout = Timeout(oldest.transfer.timeout_ms);
-  if (now < oldest.due - timeout / 2) return {};
-  const Clock::time_point last = progress_.last();
-  const Progress::Behind behind =
-      progress_.WhoIsBehind(lane, oldest.place, std::max(timeout / 4, kLeastSilence));
-  if (progress_.last() != last || now < oldest.due + Tick(oldest.transfer.timeout_ms)) return {};
-  const std::string whom =
-      behind.rank < 0 ? "" : ": still waiting for rank " + std::to_string(behind.rank) + behind.why;
-  return Status::Error(StatusCode::kTimeout, "%s did not move for %lld ms%s",
-                       Describe(oldest.transfer).c_str(),
-                       static_cast<long long>(oldest.transfer.timeout_ms), whom.c_str())
-      .WithRank(behind.rank);
+  Clock::time_point next = Clock::time_point::max();
+  bool takes_long = false;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Oldest oldest = lanes_[i]->oldest();
+    places_[i] = oldest.place;
+    if (oldest.due == Clock::time_point::max()) continue;
+    const auto timeout = Timeout(oldest.transfer.timeout_ms);
+    const auto tick = Tick(oldest.transfer.timeout_ms);
+    next = std::min(next, now + tick);
+    takes_long = takes_long || (oldest.begun < now && now - oldest.begun >= tick);
+    if (now < oldest.due - timeout / 2) continue;
+    lanes_[i]->NoteBehind(
+        oldest.place.begun,
+        progress_.WhoIsBehind(i, oldest.place, std::max(timeout / 4, kLeastSilence)));
+  }
+  if (takes_long) progress_.Tell(places_);
+  return next;
 }
 
 }  // namespace engine::kit

@@ -14,8 +14,10 @@
 // descriptors are closed when no thread is left.
 #include "tcp_kit/connections.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,6 +32,7 @@ namespace engine::tcp {
 namespace {
 
 constexpr size_t kMinKeyBytes = 32;
+constexpr int kOtherDescriptors = 2;  // the listener, and a connection whose hello is read
 
 Status Lost(int peer, int error) noexcept {
   if (error == EMFILE || error == ENFILE) return NoDescriptor("a connection", error);
@@ -47,6 +50,20 @@ Result<std::string> ReadKeyFile(const std::string& path, const char* plugin) {
                        "no key in the file '%s': give %s.key_file a file of at least %zu random "
                        "bytes that is the same on all ranks",
                        path.c_str(), plugin, kMinKeyBytes);
+}
+
+// Connections are made when they are needed, perhaps hours from now: whether there are descriptors
+// for all of them is known at once.
+Status CheckDescriptors(const kit::UniqueFd& any, int needed) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const kit::UniqueFd free(fcntl(any.get(), F_DUPFD_CLOEXEC, 0));  // the lowest that is not in use
+  if (!free) return NoDescriptor("connections", errno);
+  if (static_cast<rlim_t>(free.get() + needed) <= limit.rlim_cur) return {};
+  return Status::Error(StatusCode::kResourceExhausted,
+                       "%d connections to other ranks need more descriptors than the limit of %llu "
+                       "open files: raise it (ulimit -n)",
+                       needed, static_cast<unsigned long long>(limit.rlim_cur));
 }
 
 // What a peer answers to a hello.
@@ -85,6 +102,8 @@ Connections::~Connections() {
 
 Status Connections::Run() {
   if (!stop_) return NoDescriptor("connections", errno);
+  ENGINE_RETURN_IF_ERROR(
+      CheckDescriptors(stop_, settings_.lanes * (ranks_.world_size - 1) + kOtherDescriptors));
   ENGINE_ASSIGN_OR_RETURN(key_file_, ReadKeyFile(settings_.key_file, settings_.plugin));
   ENGINE_RETURN_IF_ERROR(rendezvous_.Begin());
   std::string record;
