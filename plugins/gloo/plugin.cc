@@ -1,25 +1,31 @@
-// gloo: the collectives of the Gloo library, as its users run them.
+// gloo: the collectives of the Gloo library.
 #include "engine/plugin.h"
 
+#include <memory>
 #include <string>
 
-#include "communicator.h"
+#include "collectives.h"
 #include "kit/communicator.h"
 #include "kit/options.h"
+#include "tcp_kit/communicator.h"
 
 namespace engine::gloo {
 namespace {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "gloo", out, [&] {
-    return GlooCommunicator::Create(host,
-                                    {.plugin = "gloo",
-                                     .lanes = static_cast<int>(options.Int("io_threads")),
-                                     .interface = std::string(options.String("interface")),
-                                     .hostname = std::string(options.String("hostname")),
-                                     .key_file = std::string(options.String("key_file")),
-                                     .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")},
-                                    std::string(options.String("all_reduce")));
+    const tcp::NetworkSettings network{
+        .plugin = "gloo",
+        .lanes = static_cast<int>(options.Int("io_threads")),
+        .interface = std::string(options.String("interface")),
+        .hostname = std::string(options.String("hostname")),
+        .key_file = std::string(options.String("key_file")),
+        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")};
+    const std::string all_reduce(options.String("all_reduce"));
+    const auto make_lane = [&](tcp::Connections& connections, int lane, kit::Progress& progress) {
+      return std::make_unique<Collectives>(connections, lane, progress, all_reduce);
+    };
+    return tcp::TcpCommunicator::Create(host, network, make_lane);
   });
 }
 

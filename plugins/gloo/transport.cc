@@ -7,8 +7,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
+
+#include "tcp_kit/socket.h"
 
 namespace engine::gloo {
 namespace {
@@ -38,20 +39,6 @@ class NoPair final : public ::gloo::transport::Pair {
     throw TransferError(Status::Error(StatusCode::kInternal, "an algorithm of Gloo needs pairs"));
   }
 };
-
-size_t BytesOf(const iovec (&pieces)[2]) noexcept {
-  return pieces[0].iov_len + pieces[1].iov_len;
-}
-
-// Takes `bytes` off the front.
-void Advance(iovec (&pieces)[2], size_t bytes) noexcept {
-  for (iovec& piece : pieces) {
-    const size_t step = std::min(bytes, piece.iov_len);
-    piece.iov_base = static_cast<char*>(piece.iov_base) + step;
-    piece.iov_len -= step;
-    bytes -= step;
-  }
-}
 
 }  // namespace
 
@@ -126,8 +113,8 @@ Transport::Link& Transport::Use(int peer) {
 
 void Transport::Send(int peer, Buffer* buffer, void* data, size_t bytes) {
   Link& link = Use(peer);
-  const bool has_header = std::exchange(link.sends_header, false);
-  link.sends.push_back({buffer, {{&header_, has_header ? sizeof(header_) : 0}, {data, bytes}}});
+  const size_t header = std::exchange(link.sends_header, false) ? sizeof(header_) : 0;
+  link.sends.push_back({buffer, {{&header_, header}, {data, bytes}}});
   work_->MarkStarted();
   (void)MoveSends(peer, link);
 }
@@ -135,68 +122,63 @@ void Transport::Send(int peer, Buffer* buffer, void* data, size_t bytes) {
 void Transport::Receive(int peer, Buffer* buffer, void* data, size_t bytes) {
   Link& link = Use(peer);
   const bool has_header = std::exchange(link.receives_header, false);
+  const size_t header = has_header ? sizeof(link.theirs) : 0;
   link.receives.push_back(
-      {buffer, {{&link.theirs, has_header ? sizeof(link.theirs) : 0}, {data, bytes}}});
+      {buffer, {{&link.theirs, header}, {data, bytes}}, has_header ? &link.theirs : nullptr});
 }
 
 void Transport::Move() {
   bool moved = false;
   for (int peer = 0; peer < size; ++peer) {
     Link& link = links_[static_cast<size_t>(peer)];
-    if (!link.sends.empty()) moved |= MoveSends(peer, link);
-    if (!link.receives.empty()) moved |= MoveReceives(peer, link);
+    moved |= MoveSends(peer, link);
+    moved |= MoveReceives(peer, link);
   }
   if (!moved) AwaitSockets();
 }
 
-bool Transport::MoveSends(int peer, Link& link) {
+// What call(pieces) moves of the messages, until it says EAGAIN; each adds one to `ended`.
+template <typename Call>
+bool Transport::MoveMessages(int peer, std::deque<Message>& messages, int Buffer::*ended,
+                             const Call& call) {
   bool moved = false;
-  while (!link.sends.empty()) {
-    Message& message = link.sends.front();
-    if (BytesOf(message.pieces) > 0) {
-      msghdr packet{};
-      packet.msg_iov = message.pieces;
-      packet.msg_iovlen = 2;
-      const ssize_t sent = sendmsg(link.socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return moved;
-      if (sent < 0) throw TransferError(tcp::LostConnection(peer, errno));
-      Advance(message.pieces, static_cast<size_t>(sent));
-      progress_.Moved(static_cast<uint64_t>(sent));
+  while (!messages.empty()) {
+    Message& message = messages.front();
+    if (tcp::Total(message.pieces) > 0) {
+      const ssize_t bytes = call(message.pieces);
+      if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return moved;
+      if (bytes <= 0)
+        throw TransferError(tcp::LostConnection(peer, bytes < 0 ? errno : ECONNRESET));
+      tcp::Advance(message.pieces, static_cast<size_t>(bytes));
+      progress_.Moved(static_cast<uint64_t>(bytes));
     }
     moved = true;
-    if (BytesOf(message.pieces) > 0) continue;
-    ++message.buffer->sent;
+    if (message.unchecked && message.pieces[0].iov_len == 0) {
+      ThrowIfError(tcp::CheckHeader(header_, *std::exchange(message.unchecked, nullptr), peer));
+    }
+    if (tcp::Total(message.pieces) > 0) continue;
+    ++(message.buffer->*ended);
     message.buffer->last_peer = peer;
-    link.sends.pop_front();
+    messages.pop_front();
   }
   return moved;
 }
 
+bool Transport::MoveSends(int peer, Link& link) {
+  return MoveMessages(peer, link.sends, &Buffer::sent, [&](iovec(&pieces)[2]) {
+    msghdr packet{};
+    packet.msg_iov = pieces;
+    packet.msg_iovlen = 2;
+    return sendmsg(link.socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
+  });
+}
+
 // The header alone at first: of another transfer less may follow than this one has room for.
 bool Transport::MoveReceives(int peer, Link& link) {
-  bool moved = false;
-  while (!link.receives.empty()) {
-    Message& message = link.receives.front();
-    if (BytesOf(message.pieces) > 0) {
-      iovec& piece = message.pieces[message.pieces[0].iov_len > 0 ? 0 : 1];
-      const ssize_t received = recv(link.socket, piece.iov_base, piece.iov_len, MSG_DONTWAIT);
-      if (received < 0 && (errno == EAGAIN || errno == EINTR)) return moved;
-      if (received <= 0) {
-        throw TransferError(tcp::LostConnection(peer, received == 0 ? ECONNRESET : errno));
-      }
-      const bool ends_header =
-          &piece == message.pieces && piece.iov_len == static_cast<size_t>(received);
-      Advance(message.pieces, static_cast<size_t>(received));
-      progress_.Moved(static_cast<uint64_t>(received));
-      if (ends_header) ThrowIfError(tcp::CheckHeader(header_, link.theirs, peer));
-    }
-    moved = true;
-    if (BytesOf(message.pieces) > 0) continue;
-    ++message.buffer->received;
-    message.buffer->last_peer = peer;
-    link.receives.pop_front();
-  }
-  return moved;
+  return MoveMessages(peer, link.receives, &Buffer::received, [&](iovec(&pieces)[2]) {
+    const iovec& piece = pieces[pieces[0].iov_len > 0 ? 0 : 1];
+    return recv(link.socket, piece.iov_base, piece.iov_len, MSG_DONTWAIT);
+  });
 }
 
 // A deadline or a failure shuts the sockets down, which ends this. A rank that waits in both

@@ -66,6 +66,7 @@ class Transport final : public ::gloo::transport::Context {
   struct Message {
     Buffer* buffer;
     iovec pieces[2];
+    const tcp::TransferHeader* unchecked = nullptr;  // a header that is received with it
   };
   struct Link {
     int socket = -1;  // of the connections
@@ -79,6 +80,8 @@ class Transport final : public ::gloo::transport::Context {
   void Send(int peer, Buffer* buffer, void* data, size_t bytes);
   void Receive(int peer, Buffer* buffer, void* data, size_t bytes);
   void Move();  // something, and waits until that is possible
+  template <typename Call>
+  bool MoveMessages(int peer, std::deque<Message>& messages, int Buffer::*ended, const Call& call);
   bool MoveSends(int peer, Link& link);
   bool MoveReceives(int peer, Link& link);
   void AwaitSockets();

@@ -1,26 +1,51 @@
 // tcp: collectives over TCP.
 #include "engine/plugin.h"
 
+#include <memory>
 #include <string>
 
-#include "communicator.h"
+#include "all_reduce_choice.h"
+#include "channel.h"
+#include "collectives.h"
 #include "kit/communicator.h"
 #include "kit/options.h"
+#include "tcp_kit/communicator.h"
+#include "wire.h"
 
 namespace engine::tcp {
 namespace {
 
+constexpr LinkCost kLinkCost{.message_bytes = kPartBytes,
+                             .exchange_up_to_bytes = kExchangeUpToBytes,
+                             .header_bytes = sizeof(TransferHeader)};
+
+class ExchangeLane final : public Lane {
+ public:
+  ExchangeLane(Connections& connections, int number, kit::Progress& progress)
+      : channel_(connections, number, progress) {}
+  Status Run(kit::PooledWork& work) noexcept override { return collectives_.Run(work); }
+  int waiting_for() const noexcept override { return channel_.waiting_for(); }
+
+ private:
+  Channel channel_;
+  Collectives collectives_{channel_};
+};
+
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "tcp", out, [&] {
-    return TcpCommunicator::Create(
-        host, {.plugin = "tcp",
-               .lanes = static_cast<int>(options.Int("io_threads")),
-               .send_buffer_bytes = kWindowBytes,
-               .interface = std::string(options.String("interface")),
-               .hostname = std::string(options.String("hostname")),
-               .congestion_control = std::string(options.String("congestion_control")),
-               .key_file = std::string(options.String("key_file")),
-               .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")});
+    const NetworkSettings network{
+        .plugin = "tcp",
+        .lanes = static_cast<int>(options.Int("io_threads")),
+        .send_buffer_bytes = kWindowBytes,
+        .interface = std::string(options.String("interface")),
+        .hostname = std::string(options.String("hostname")),
+        .congestion_control = std::string(options.String("congestion_control")),
+        .key_file = std::string(options.String("key_file")),
+        .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")};
+    const auto make_lane = [](Connections& connections, int number, kit::Progress& progress) {
+      return std::make_unique<ExchangeLane>(connections, number, progress);
+    };
+    return TcpCommunicator::Create(host, network, make_lane, &kLinkCost);
   });
 }
 

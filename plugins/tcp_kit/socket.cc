@@ -77,7 +77,13 @@ Endpoint EndpointOf(const kit::UniqueFd& socket) {
   return {.address = address, .port = port, .loopback = IsLoopback(*generic)};
 }
 
-// Takes `bytes` off the front.
+}  // namespace
+
+Status NoDescriptor(const char* what, int error) noexcept {
+  return Status::Error(StatusCode::kResourceExhausted, "no descriptor for %s (%s)", what,
+                       std::strerror(error));
+}
+
 void Advance(std::span<iovec> pieces, size_t bytes) noexcept {
   for (iovec& piece : pieces) {
     const size_t step = std::min(bytes, piece.iov_len);
@@ -91,13 +97,6 @@ size_t Total(std::span<const iovec> pieces) noexcept {
   size_t total = 0;
   for (const iovec& piece : pieces) total += piece.iov_len;
   return total;
-}
-
-}  // namespace
-
-Status NoDescriptor(const char* what, int error) noexcept {
-  return Status::Error(StatusCode::kResourceExhausted, "no descriptor for %s (%s)", what,
-                       std::strerror(error));
 }
 
 Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& hostname,

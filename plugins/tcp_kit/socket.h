@@ -44,6 +44,10 @@ int Connect(const Endpoint& peer, const SocketSettings& settings, const kit::Uni
 // Waits until `socket` has one of `events` or an error, or `stop` is readable.
 int WaitFor(const kit::UniqueFd& socket, short events, const kit::UniqueFd& stop);
 
+// The bytes of all pieces; takes `bytes` off the front.
+size_t Total(std::span<const iovec> pieces) noexcept;
+void Advance(std::span<iovec> pieces, size_t bytes) noexcept;
+
 // Writes all pieces. A broken connection raises no signal.
 int Send(int fd, std::span<iovec> pieces) noexcept;
 

@@ -1,4 +1,4 @@
-#include "communicator.h"
+#include "collectives.h"
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -10,7 +10,6 @@
 #include <string_view>
 #include <utility>
 
-#include "kit/communicator.h"
 #include "kit/reduce.h"
 
 namespace engine::gloo {
@@ -46,71 +45,19 @@ void SetBuffers(Options& options, DType dtype, const void* send, size_t sent, vo
   });
 }
 
-int LanesOf(const tcp::Connections* connections) {
-  return connections ? connections->lanes() : 0;
-}
-
 }  // namespace
 
-GlooCommunicator::Lane::Lane(tcp::Connections& connections, int number, kit::Progress& progress)
-    : transport(std::make_shared<gloo::Transport>(connections, number, progress)),
-      context(std::make_shared<Context>(connections.ranks(), transport)) {}
-
-Result<std::unique_ptr<GlooCommunicator>> GlooCommunicator::Create(
-    Host& host, const tcp::NetworkSettings& network, std::string all_reduce) {
-  std::unique_ptr<tcp::Connections> connections;
-  if (host.rank_info().world_size > 1) {
-    ENGINE_ASSIGN_OR_RETURN(connections, tcp::Connections::Open(host, network));
-  }
-  return std::unique_ptr<GlooCommunicator>(
-      new GlooCommunicator(host, std::move(all_reduce), std::move(connections)));
-}
-
-GlooCommunicator::GlooCommunicator(Host& host, std::string all_reduce,
-                                   std::unique_ptr<tcp::Connections> connections)
-    : ranks_(host.rank_info()),
+Collectives::Collectives(tcp::Connections& connections, int lane, kit::Progress& progress,
+                         std::string all_reduce)
+    : ranks_(connections.ranks()),
       all_reduce_(std::move(all_reduce)),
-      connections_(std::move(connections)),
-      failure_(host, connections_ ? connections_->prefix() : std::string(),
-               [this](const Status&, bool) {
-                 if (connections_) connections_->Shutdown();
-               }),
-      progress_(host, connections_ ? connections_->prefix() : std::string()),
-      queues_("gloo", LanesOf(connections_.get()), {}, *this, failure_, progress_) {
-  // Nothing runs before the first Submit.
-  for (int lane = 0; lane < LanesOf(connections_.get()); ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(*connections_, lane, progress_));
-  }
-}
+      transport_(std::make_shared<Transport>(connections, lane, progress)),
+      context_(std::make_shared<Context>(ranks_, transport_)) {}
 
-// Members go from the last to the first: queues_ joins the threads that use the others.
-GlooCommunicator::~GlooCommunicator() {
-  Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
-}
-
-void* GlooCommunicator::Query(std::string_view id) noexcept {
-  return id == kWireProgressId ? static_cast<WireProgress*>(&progress_) : nullptr;
-}
-
-CommunicatorTraits GlooCommunicator::traits() const noexcept {
-  return {.kinds = kit::kCollectives,
-          .dtypes = kit::kAllDTypes,
-          .ordered = 1,
-          .max_in_flight = queues_.count(),
-          .no_op = 0};
-}
-
-Status GlooCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "gloo", TransferKind::kBarrier));
-  return queues_.Submit(transfer, out);
-}
-
-// One thread at a time for each lane (kit/lanes.h): a lane needs no lock.
-Status GlooCommunicator::Run(int number, kit::PooledWork& work) noexcept {
-  Lane& lane = *lanes_[static_cast<size_t>(number)];
-  lane.transport->Open(work);
+Status Collectives::Run(kit::PooledWork& work) noexcept {
+  transport_->Open(work);
   try {
-    RunCollective(lane, work.transfer());
+    RunCollective(work.transfer());
     return {};
   } catch (const TransferError& error) {
     return error.status();
@@ -119,37 +66,32 @@ Status GlooCommunicator::Run(int number, kit::PooledWork& work) noexcept {
   }
 }
 
-int32_t GlooCommunicator::WaitingFor(int lane) const noexcept {
-  return lanes_[static_cast<size_t>(lane)]->transport->waiting_for();
-}
-
 // In place is what Gloo does with an output and no input.
-void GlooCommunicator::RunCollective(Lane& lane, const Transfer& transfer) const {
+void Collectives::RunCollective(const Transfer& transfer) {
   const auto count = static_cast<size_t>(transfer.count);
   const size_t bytes = count * SizeOf(transfer.dtype);
   const auto ranks = static_cast<size_t>(ranks_.world_size);
   const bool in_place = transfer.send == transfer.recv;
   if (transfer.kind == TransferKind::kBarrier) {
-    ::gloo::BarrierOptions options(lane.context);
+    ::gloo::BarrierOptions options(context_);
     return ::gloo::barrier(options);
   }
   if (count == 0) return;
   if (transfer.kind == TransferKind::kAllReduce) {
-    return AllReduce(lane, transfer, transfer.send, transfer.recv, transfer.count);
+    return AllReduce(transfer, transfer.send, transfer.recv, transfer.count);
   }
   if (transfer.kind == TransferKind::kReduceScatter) {
     // Gloo has none that can be interrupted, nor one for any number of ranks.
-    lane.scratch.resize(ranks * bytes);
-    AllReduce(lane, transfer, transfer.send, lane.scratch.data(),
-              transfer.count * ranks_.world_size);
+    scratch_.resize(ranks * bytes);
+    AllReduce(transfer, transfer.send, scratch_.data(), transfer.count * ranks_.world_size);
     const auto rank = static_cast<size_t>(ranks_.rank);
-    std::memcpy(transfer.recv, lane.scratch.data() + rank * bytes, bytes);
+    std::memcpy(transfer.recv, scratch_.data() + rank * bytes, bytes);
     return;
   }
   if (transfer.kind == TransferKind::kAllGather) {
     const auto* const own =
         static_cast<const std::byte*>(transfer.recv) + static_cast<size_t>(ranks_.rank) * bytes;
-    ::gloo::AllgatherOptions options(lane.context);
+    ::gloo::AllgatherOptions options(context_);
     SetBuffers(options, transfer.dtype, transfer.send == own ? nullptr : transfer.send, count,
                transfer.recv, count * ranks);
     return ::gloo::allgather(options);
@@ -158,18 +100,18 @@ void GlooCommunicator::RunCollective(Lane& lane, const Transfer& transfer) const
   // The root may want no copy.
   const bool is_root = transfer.root == ranks_.rank;
   const bool copies = is_root && transfer.recv && !in_place;
-  ::gloo::BroadcastOptions options(lane.context);
+  ::gloo::BroadcastOptions options(context_);
   SetBuffers(options, transfer.dtype, copies ? transfer.send : nullptr, count,
              is_root && !copies ? const_cast<void*>(transfer.send) : transfer.recv, count);
   options.setRoot(transfer.root);
   ::gloo::broadcast(options);
 }
 
-void GlooCommunicator::AllReduce(Lane& lane, const Transfer& transfer, const void* send, void* recv,
-                                 int64_t count) const {
+void Collectives::AllReduce(const Transfer& transfer, const void* send, void* recv,
+                            int64_t count) const {
   const kit::ReduceKernels& kernels = kit::kReduceKernels.For(transfer.dtype, transfer.reduction);
   const auto elements = static_cast<size_t>(count);
-  ::gloo::AllreduceOptions options(lane.context);
+  ::gloo::AllreduceOptions options(context_);
   SetBuffers(options, transfer.dtype, send == recv ? nullptr : send, elements, recv, elements);
   options.setReduceFunction(kernels.combine);
   options.setAlgorithm(Choose(all_reduce_, ranks_.world_size, elements * SizeOf(transfer.dtype)));
