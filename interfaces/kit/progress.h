@@ -79,14 +79,20 @@ class Progress final : public WireProgress {
   Behind WhoIsBehind(size_t lane, const Place& own, Clock::duration silence) noexcept {
     if (!host_ || own.waiting_for < 0) return {own.waiting_for, ""};
     try {
-      int32_t rank = own.waiting_for;
-      for (size_t hop = 0; hop < seen_.size() && rank != host_->rank_info().rank; ++hop) {
+      Place place = own;  // of a rank that waits
+      for (size_t hop = 0; hop < seen_.size(); ++hop) {
+        const int32_t rank = place.waiting_for;
+        if (rank == host_->rank_info().rank) break;
         Seen& seen = seen_[static_cast<size_t>(rank)];
         const Place there = Read(rank, lane, &seen);
-        if (there.begun < own.begun) return {rank, ", which has not come to it"};
-        if (Clock::now() - seen.changed > silence) return {rank, ", which does not answer"};
-        if (there.begun > own.begun || there.waiting_for < 0) return {rank, ""};
-        rank = there.waiting_for;
+        const bool silent = Clock::now() - seen.changed > silence;
+        if (silent || there.begun > place.begun || there.waiting_for < 0) {
+          const bool has_come = there.begun >= place.begun;
+          return {rank, !has_come ? ", which has not come to it"
+                        : silent  ? ", which does not answer"
+                                  : ""};
+        }
+        place = there;  // perhaps in a transfer before this one
       }
     } catch (const std::exception&) {
       // No memory for a key.

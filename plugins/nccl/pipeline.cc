@@ -152,6 +152,7 @@ Status Pipeline::Enqueue(GpuWork* work) noexcept {
   if (tail_ != nullptr) tail_->next = work;
   if (head_ == nullptr) head_ = work;
   tail_ = work;
+  if (work->ready()) next_deadline_ = std::min(next_deadline_, work->deadline());
   if (launching_ == nullptr) launching_ = work;
   return LaunchWaiting();
 }
@@ -240,8 +241,8 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
     }
     head = head_;
     pending_ = head != nullptr;
+    due_ = next_deadline_;
   }
-  due_ = kit::Clock::time_point::max();
   if (head == nullptr) return {};
   // Without the mutex: this thread alone takes works from the list, so `head` stays what it is. The
   // event of a recorded transfer is a place in a recording, which nobody may query.
@@ -250,7 +251,7 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
                                               : cudaEventQuery(head->end_event());
   if (state != cudaSuccess && state != cudaErrorNotReady) return ToStatus(state, "a transfer");
   if (!may_run_ || head->started_ns() == 0) NoteStart(head, state == cudaSuccess);
-  due_ = DeadlineOf(head);
+  due_ = std::min(due_, DeadlineOf(head, true));
   if (state == cudaErrorNotReady) return {};
   may_run_ = false;
   const std::lock_guard lock(comm_.mutex());
@@ -263,20 +264,21 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
 
 // The first transfer starts when the one before it has ended and its data are ready.
 void Pipeline::NoteStart(GpuWork* head, bool ended) noexcept {
-  const bool was_ready = !head->waits_ || head->recorded_;
+  const bool was_ready = head->ready();
   if (!was_ready && !ended && cudaEventQuery(head->ready_event()) != cudaSuccess) return;
   if (!std::exchange(may_run_, true)) may_run_since_ = kit::Clock::now();
   if (!head->launched()) return;
   head->MarkStarted(was_ready ? std::max(head->submitted_ns(), last_end_ns_) : kit::MonotonicNs());
 }
 
-// Of the first pending one; those behind it wait for it.
-kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* head) const noexcept {
-  if (!head->waits_ || head->recorded_) {
-    return head->DeadlineAfter(kit::Clock::time_point(std::chrono::nanoseconds(last_end_ns_)));
+// With the end of the last transfer the clocks of all begin anew: that is progress. The clock of one
+// that waits for its data begins when it is the first.
+kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* work, bool first) const noexcept {
+  if (work->ready()) {
+    return work->DeadlineAfter(kit::Clock::time_point(std::chrono::nanoseconds(last_end_ns_)));
   }
-  if (!may_run_) return kit::Clock::time_point::max();
-  return may_run_since_ + kit::Timeout(head->transfer().timeout_ms);
+  if (!may_run_ || !first) return kit::Clock::time_point::max();
+  return may_run_since_ + kit::Timeout(work->transfer().timeout_ms);
 }
 
 Status Pipeline::CheckHealth(kit::Clock::time_point now) noexcept {
@@ -290,9 +292,17 @@ Status Pipeline::CheckHealth(kit::Clock::time_point now) noexcept {
 Status Pipeline::CheckDeadlines(kit::Clock::time_point now) noexcept {
   if (now < due_) return {};
   const std::lock_guard lock(comm_.mutex());
-  return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
-                       kit::Describe(head_->transfers()).c_str(),
-                       static_cast<long long>(head_->transfer().timeout_ms));
+  next_deadline_ = kit::Clock::time_point::max();
+  for (const GpuWork* work = head_; work != nullptr; work = Next(work)) {
+    const kit::Clock::time_point deadline = DeadlineOf(work, work == head_);
+    if (now >= deadline) {
+      return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
+                           kit::Describe(work->transfers()).c_str(),
+                           static_cast<long long>(work->transfer().timeout_ms));
+    }
+    next_deadline_ = std::min(next_deadline_, deadline);
+  }
+  return {};
 }
 
 // Transfers that have ended here, and the next one if it may run: where others do not come that
@@ -322,6 +332,7 @@ void Pipeline::EndAll() noexcept {
     comm_.Abort();
     list = std::exchange(head_, nullptr);
     tail_ = launching_ = nullptr;
+    next_deadline_ = kit::Clock::time_point::max();
   }
   // An abort lets the stream run on; what does not end now waits for a stream of the user's.
   if (list != nullptr) (void)drain_.Drain(kDrainMs);

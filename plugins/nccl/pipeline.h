@@ -72,7 +72,7 @@ class Pipeline {
   void Pass() noexcept;
   Status Advance(GpuWork** ended) noexcept;
   void NoteStart(GpuWork* head, bool ended) noexcept;
-  kit::Clock::time_point DeadlineOf(const GpuWork* head) const noexcept;
+  kit::Clock::time_point DeadlineOf(const GpuWork* work, bool first) const noexcept;
   Status CheckHealth(kit::Clock::time_point now) noexcept;
   Status CheckDeadlines(kit::Clock::time_point now) noexcept;
   uint64_t reached() noexcept;
@@ -94,6 +94,8 @@ class Pipeline {
   GpuWork* tail_ = nullptr;
   GpuWork* launching_ = nullptr;  // the first that is not on the GPU
   bool begun_ = false;            // NCCL has been told of launching_
+  kit::Clock::time_point next_deadline_ =
+      kit::Clock::time_point::max();  // not after that of any pending one
   uint64_t submitted_ = 0;
 
   // Of the watchdog alone:
@@ -102,7 +104,7 @@ class Pipeline {
   kit::Clock::time_point next_health_;    // when NCCL is next asked for errors
   kit::Clock::time_point next_look_;      // when the other ranks are next asked
   bool ended_all_ = false;
-  bool pending_ = false;  // what Advance saw, and the deadline of the first
+  bool pending_ = false;  // what Advance saw, and the next deadline
   kit::Clock::time_point due_ = kit::Clock::time_point::max();
   bool may_run_ = false;                  // the first pending one, and
   kit::Clock::time_point may_run_since_;  // since when

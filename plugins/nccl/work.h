@@ -25,6 +25,8 @@ class GpuWork final : public kit::PooledWork {
   std::span<const Transfer> transfers() const noexcept {
     return group_.empty() ? std::span(&transfer(), 1) : group_;
   }
+  // Its data were there when it was submitted.
+  bool ready() const noexcept { return !waits_ || recorded_; }
   int64_t submitted_ns() const noexcept { return submitted_ns_; }
 
   // The transfer is queued on the GPU, and end_event() is recorded behind it: this publishes it.

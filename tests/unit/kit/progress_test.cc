@@ -37,7 +37,7 @@ TEST(Progress, WhoHasNotComeIsBehindHoweverManyWaitForIt) {
   ranks.Tell(1, {5, 2});
   EXPECT_EQ(ranks.Behind(), "2, which has not come to it");
   ranks.Tell(2, {5, 3});
-  ranks.Tell(3, {4, 0});
+  ranks.Tell(3, {4, -1});
   EXPECT_EQ(ranks.Behind(), "3, which has not come to it");
 }
 
@@ -47,6 +47,8 @@ TEST(Progress, InACircleTheConnectionToTheNextIsBlamed) {
   ranks.Tell(2, {5, 0});
   EXPECT_EQ(ranks.Behind(), "1");
   ranks.Tell(2, {5, 1});  // a circle that this rank is not part of
+  EXPECT_EQ(ranks.Behind(), "1");
+  ranks.Tell(2, {4, 0});  // in one before, which has ended here
   EXPECT_EQ(ranks.Behind(), "1");
   ranks.Tell(2, {6, -1});  // has sent its part
   EXPECT_EQ(ranks.Behind(), "2");
@@ -62,12 +64,12 @@ TEST(Progress, WhoTellsNothingMoreDoesNotAnswer) {
   EXPECT_EQ(ranks.Behind(std::chrono::milliseconds(15)), "2, which does not answer");
 }
 
-// Of a rank farther down the line, too; where nobody moves anything, looking is no progress.
+// Of a rank farther down the line and in a transfer before, too; where nobody moves anything, looking is no progress.
 TEST(Progress, WhatOthersMoveCounts) {
   Ranks ranks(3);
   const auto tell = [&] {
-    ranks.Tell(1, {5, 2});
-    ranks.Tell(2, {5, 0});
+    ranks.Tell(1, {4, 2});
+    ranks.Tell(2, {4, 0});
   };
   tell();
   (void)ranks.Behind();
