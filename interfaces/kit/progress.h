@@ -15,7 +15,6 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <limits>
 #include <span>
 #include <sstream>
 #include <string>
