@@ -15,6 +15,7 @@
 #include "core/base/hash.h"
 #include "core/exec/step_runner.h"
 #include "engine/ext/accelerator.h"
+#include "engine/ext/wire_progress.h"
 
 namespace engine::exec {
 
@@ -73,7 +74,8 @@ Status CommunicatorReplicas::Run(Transfer gather, Stream* waits) noexcept {
   Work* work = nullptr;
   Status status = communicator_.Submit(gather, &work);
   if (status.ok()) {
-    status = waits != nullptr ? work->WaitStream(waits) : work->WaitHost(timeout_ms_ + kGraceMs);
+    status = waits != nullptr ? work->WaitStream(waits)
+                              : WaitWhileMoving(communicator_, *work, timeout_ms_ + kGraceMs);
     work->Release();
   }
   return status.WithContext("gathering from all ranks");

@@ -44,6 +44,7 @@ StepRunner::StepRunner(HostStep& step, base::Store* store)
     : step_(step),
       parts_(step.parts()),
       store_(store),
+      wire_(static_cast<WireProgress*>(parts_.plugins.communicator->Query(kWireProgressId))),
       loop_(parts_.tasks, *parts_.plugins.scheduler, parts_.options.scheduler_name),
       recorder_(parts_.options.trace_spans),
       // The host of an accelerator is up to two steps ahead.
@@ -190,32 +191,31 @@ Status StepRunner::Run(const Task& task) {
 }
 
 // The compute lane has nothing to run. Transfers have deadlines of their own; the one here only
-// catches a communicator that breaks its contract, or a rank 0 that decides nothing.
+// catches a communicator that breaks its contract, or a rank 0 that decides nothing, while nothing
+// moves either.
 Status StepRunner::Wait() {
   const bool something_comes = in_flight() > 0 || pumping_ || parts_.order.follows();
   if (!something_comes || step_.queues()) return loop_.Stalled();
   const int64_t begin = base::NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
-  const int64_t limit_ms = parts_.options.timeout_ms + kGraceMs;
-  const base::TimePoint deadline = base::DeadlineIn(limit_ms);
-  const uint64_t seen = changes_;
+  const auto limit_ms = static_cast<long long>(parts_.options.timeout_ms + kGraceMs);
+  const uint64_t seen = changes_, moved = wire_ ? wire_->bytes_moved() : 0;
   const bool other_pumps = pumping_;
-  const bool woken = changed_.wait_until(*lock_, deadline, [&] {
+  const bool woken = changed_.wait_until(*lock_, base::DeadlineIn(limit_ms), [&] {
     return changes_ != seen || !failure_.ok() || (other_pumps && !pumping_);
   });
   waited_seconds_ += static_cast<double>(base::NowNs() - begin) * 1e-9;
-  if (woken) return failure_;
-  const auto waited = static_cast<long long>(limit_ms);
+  if (woken || (wire_ && wire_->bytes_moved() != moved)) return failure_;
   if (in_flight() > 0) {
     return Status::Error(StatusCode::kTimeout,
                          "%zu transfers did not end within %lld ms; communicator '%s' "
                          "breaks its deadlines",
-                         in_flight(), waited, parts_.options.communicator_name.c_str());
+                         in_flight(), limit_ms, parts_.options.communicator_name.c_str());
   }
   const Task* next = loop_.FirstReady();
   return Status::Error(StatusCode::kTimeout,
                        "rank 0 did not say within %lld ms which transfer comes next; '%s' is ready",
-                       waited, next == nullptr ? "none" : next->name.c_str())
+                       limit_ms, next == nullptr ? "none" : next->name.c_str())
       .WithRank(0);
 }
 
@@ -408,7 +408,7 @@ Status BlockingTransfers::RunAll(std::span<Transfer> transfers, int64_t timeout_
     Status status = at_once == 1 ? communicator_.Submit(transfers[0], &work)
                                  : groups->SubmitGroup(transfers, &work);
     if (status.ok()) {
-      status = work->WaitHost(timeout_ms + kGraceMs);
+      status = WaitWhileMoving(communicator_, *work, timeout_ms + kGraceMs);
       work->Release();
     }
     if (!status.ok()) return runner_.GiveUp(std::move(status));

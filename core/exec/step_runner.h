@@ -21,6 +21,7 @@
 #include "core/exec/step_loop.h"
 #include "core/trace/recorder.h"
 #include "core/trace/timeline.h"
+#include "engine/ext/wire_progress.h"
 
 namespace engine::exec {
 
@@ -97,6 +98,7 @@ class StepRunner final : private StepLoop::Calls {
   HostStep& step_;
   const StepParts parts_;
   base::Store* const store_;
+  const WireProgress* const wire_;  // or null
 
   // Of the thread of the rank.
   int64_t wait_begin_ns_ = 0;  // 0: it was not waiting

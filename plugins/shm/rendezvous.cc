@@ -93,6 +93,7 @@ class Rendezvous {
     std::string& name = names_[static_cast<size_t>(peer)];
     if (name.size() >= sizeof(Hello::listener)) name.clear();
     auto connection = Socket::Connect(name);
+    if (connection.status().code() == StatusCode::kResourceExhausted) return connection.status();
     if (!connection.ok()) {
       return Status::Error(StatusCode::kRendezvous,
                            "cannot reach rank %d on this host (%s): it has ended, or it runs in "
@@ -108,7 +109,8 @@ class Rendezvous {
   Status AcceptOne() {
     while (true) {
       auto connection = listener_.Accept(rendezvous_.deadline());
-      if (!connection.ok()) return Missing();
+      if (connection.status().code() == StatusCode::kTimeout) return Missing();
+      if (!connection.ok()) return connection.status();
       Hello hello;
       kit::UniqueFd descriptor;
       // A process that connects and says nothing is no rank: the others wait behind it in vain.

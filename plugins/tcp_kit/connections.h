@@ -12,17 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "acceptor.h"
 #include "engine/host.h"
 #include "engine/status.h"
-#include "handshake.h"
 #include "kit/rendezvous.h"
-#include "socket.h"
+#include "tcp_kit/acceptor.h"
+#include "tcp_kit/handshake.h"
+#include "tcp_kit/socket.h"
 
 namespace engine::tcp {
 
 struct NetworkSettings {
+  const char* plugin = "";  // for messages
   int lanes = 1;
+  int send_buffer_bytes = 0;       // what a socket must take without a wait; 0: the kernel decides
   std::string interface;           // name of a network interface, or empty
   std::string hostname;            // own name or address, or empty
   std::string congestion_control;  // of the kernel; empty: cubic on loopback, else the host's
@@ -77,7 +79,7 @@ class Connections {
   const RankInfo ranks_;
   kit::Rendezvous rendezvous_;
   std::string key_file_;  // its content
-  CongestionControl congestion_control_;
+  SocketSettings socket_settings_;
   std::optional<Key> key_;  // of this rank
   std::vector<Peer> peers_;
   kit::UniqueFd stop_;  // an eventfd: readable from Shutdown on

@@ -4,7 +4,7 @@
 // with the content of a key file where the ranks were given one. Who connects to a rank proves that
 // it knows that rank's key, and gets the same proof back:
 //
-//   connection := hello answer transfer*              transfer: see wire.h
+//   connection := hello answer transfer*              transfer: each plugin's own
 //   hello      := magic rank lane nonce MAC(magic rank lane nonce)
 //   answer     := MAC(hello 'y') | MAC(hello 'n')     'n': the answering rank connects itself
 //

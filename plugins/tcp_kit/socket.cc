@@ -1,4 +1,4 @@
-#include "socket.h"
+#include "tcp_kit/socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,8 +16,6 @@
 #include <functional>
 #include <memory>
 #include <utility>
-
-#include "wire.h"
 
 namespace engine::tcp {
 namespace {
@@ -79,7 +77,13 @@ Endpoint EndpointOf(const kit::UniqueFd& socket) {
   return {.address = address, .port = port, .loopback = IsLoopback(*generic)};
 }
 
-// Takes `bytes` off the front.
+}  // namespace
+
+Status NoDescriptor(const char* what, int error) noexcept {
+  return Status::Error(StatusCode::kResourceExhausted, "no descriptor for %s (%s)", what,
+                       std::strerror(error));
+}
+
 void Advance(std::span<iovec> pieces, size_t bytes) noexcept {
   for (iovec& piece : pieces) {
     const size_t step = std::min(bytes, piece.iov_len);
@@ -95,13 +99,13 @@ size_t Total(std::span<const iovec> pieces) noexcept {
   return total;
 }
 
-}  // namespace
-
 Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& hostname,
-                             Endpoint* endpoint) {
+                             const char* plugin, Endpoint* endpoint) {
   kit::UniqueFd listener;
+  int error = 0;
   const auto attempt = [&](const sockaddr& address, socklen_t length) {
     kit::UniqueFd socket = NewSocket(address.sa_family);
+    if (!socket) error = errno;
     if (bind(socket.get(), &address, length) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
       return false;
     }
@@ -110,22 +114,23 @@ Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& ho
   };
   const bool found =
       interface.empty() ? TryName(hostname, "0", 0, attempt) : TryInterface(interface, attempt);
+  if (!found && error != 0) return NoDescriptor("a socket that listens", error);
   if (!found) {
     return Status::Error(StatusCode::kConfig,
                          "no usable network address for interface '%s', hostname '%s': set the "
-                         "option interface or hostname of tcp",
-                         interface.c_str(), hostname.c_str());
+                         "option interface or hostname of %s",
+                         interface.c_str(), hostname.c_str(), plugin);
   }
   *endpoint = EndpointOf(listener);
   return listener;
 }
 
-// That a window fits into the send buffer is what channel.cc builds on when it says that nobody
-// blocks in a write; hence an error and not a slower run.
-Status Prepare(const kit::UniqueFd& socket, const CongestionControl& congestion_control) {
-  const int on = 1, window = kWindowBytes;
+// That a window fits into the send buffer is what tcp's channel.cc builds on when it says that
+// nobody blocks in a write; hence an error and not a slower run.
+Status Prepare(const kit::UniqueFd& socket, const SocketSettings& settings) {
+  const int on = 1, window = settings.send_buffer_bytes;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &window, sizeof(window));
+  if (window > 0) setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &window, sizeof(window));
   int granted = 0;
   socklen_t length = sizeof(granted);
   getsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &granted, &length);
@@ -136,29 +141,29 @@ Status Prepare(const kit::UniqueFd& socket, const CongestionControl& congestion_
                          "to at least %d",
                          window);
   }
-  const std::string& name = congestion_control.name;
+  const std::string& name = settings.congestion_control;
   if (name.empty() ||
       setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
                  static_cast<socklen_t>(name.size())) == 0 ||
-      !congestion_control.required) {
+      !settings.congestion_control_required) {
     return {};
   }
   return Status::Error(StatusCode::kConfig,
-                       "the kernel does not let tcp use the congestion control '%s' (%s): set the "
+                       "the kernel does not allow the congestion control '%s' (%s): set the "
                        "option congestion_control to one of "
                        "/proc/sys/net/ipv4/tcp_allowed_congestion_control, or leave it out",
                        name.c_str(), std::strerror(errno));
 }
 
 // Not blocking until it is connected: a host that is gone answers nothing, and `stop` must end that.
-int Connect(const Endpoint& peer, const CongestionControl& congestion_control,
-            const kit::UniqueFd& stop, kit::UniqueFd* socket) {
+int Connect(const Endpoint& peer, const SocketSettings& settings, const kit::UniqueFd& stop,
+            kit::UniqueFd* socket) {
   int error = EADDRNOTAVAIL;
   const auto attempt = [&](const sockaddr& address, socklen_t length) {
     *socket = NewSocket(address.sa_family);
+    if (!*socket) error = errno;
     // The listener of this rank was prepared alike, so this has been seen to work.
-    const Status prepared = Prepare(*socket, congestion_control);
-    if (!prepared.ok()) return false;
+    if (!*socket || !Prepare(*socket, settings).ok()) return false;
     error = connect(socket->get(), &address, length) == 0 ? 0 : errno;
     if (error == EINPROGRESS) error = WaitFor(*socket, POLLOUT, stop);
     socklen_t size = sizeof(error);

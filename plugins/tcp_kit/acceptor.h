@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "handshake.h"
-#include "socket.h"
+#include "tcp_kit/handshake.h"
+#include "tcp_kit/socket.h"
 
 namespace engine::tcp {
 

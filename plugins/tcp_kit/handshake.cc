@@ -1,4 +1,4 @@
-#include "handshake.h"
+#include "tcp_kit/handshake.h"
 
 #include <sodium.h>
 

@@ -12,10 +12,12 @@
 // A lane's thread sets `connecting`, the acceptor's `taken`, both under mutex_. A socket that is in
 // its slot is read and written without the mutex by the lane alone; Shutdown only shuts it down, and
 // descriptors are closed when no thread is left.
-#include "connections.h"
+#include "tcp_kit/connections.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,22 +32,38 @@ namespace engine::tcp {
 namespace {
 
 constexpr size_t kMinKeyBytes = 32;
+constexpr int kOtherDescriptors = 2;  // the listener, and a connection whose hello is read
 
 Status Lost(int peer, int error) noexcept {
+  if (error == EMFILE || error == ENFILE) return NoDescriptor("a connection", error);
   return Status::Error(StatusCode::kPeerLost, "cannot connect to rank %d (%s)", peer,
                        std::strerror(error))
       .WithRank(peer);
 }
 
-Result<std::string> ReadKeyFile(const std::string& path) {
+Result<std::string> ReadKeyFile(const std::string& path, const char* plugin) {
   if (path.empty()) return std::string();
   std::ifstream file(path, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), {}};
   if (file && content.size() >= kMinKeyBytes) return content;
   return Status::Error(StatusCode::kMissingInput,
-                       "no key in the file '%s': give tcp.key_file a file of at least %zu random "
+                       "no key in the file '%s': give %s.key_file a file of at least %zu random "
                        "bytes that is the same on all ranks",
-                       path.c_str(), kMinKeyBytes);
+                       path.c_str(), plugin, kMinKeyBytes);
+}
+
+// Connections are made when they are needed, perhaps hours from now: whether there are descriptors
+// for all of them is known at once.
+Status CheckDescriptors(const kit::UniqueFd& any, int needed) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const kit::UniqueFd free(fcntl(any.get(), F_DUPFD_CLOEXEC, 0));  // the lowest that is not in use
+  if (!free) return NoDescriptor("connections", errno);
+  if (static_cast<rlim_t>(free.get() + needed) <= limit.rlim_cur) return {};
+  return Status::Error(StatusCode::kResourceExhausted,
+                       "%d connections to other ranks need more descriptors than the limit of %llu "
+                       "open files: raise it (ulimit -n)",
+                       needed, static_cast<unsigned long long>(limit.rlim_cur));
 }
 
 // What a peer answers to a hello.
@@ -83,8 +101,10 @@ Connections::~Connections() {
 }
 
 Status Connections::Run() {
-  if (!stop_) return Status::Error(StatusCode::kResourceExhausted, "no descriptor left");
-  ENGINE_ASSIGN_OR_RETURN(key_file_, ReadKeyFile(settings_.key_file));
+  if (!stop_) return NoDescriptor("connections", errno);
+  ENGINE_RETURN_IF_ERROR(
+      CheckDescriptors(stop_, settings_.lanes * (ranks_.world_size - 1) + kOtherDescriptors));
+  ENGINE_ASSIGN_OR_RETURN(key_file_, ReadKeyFile(settings_.key_file, settings_.plugin));
   ENGINE_RETURN_IF_ERROR(rendezvous_.Begin());
   std::string record;
   ENGINE_RETURN_IF_ERROR(StartListening(&record));
@@ -105,21 +125,23 @@ Status Connections::StartListening(std::string* record) {
     hostname = name;
   }
   Endpoint own;
-  ENGINE_ASSIGN_OR_RETURN(kit::UniqueFd listener, Listen(settings_.interface, hostname, &own));
+  ENGINE_ASSIGN_OR_RETURN(kit::UniqueFd listener,
+                          Listen(settings_.interface, hostname, settings_.plugin, &own));
   if (!one_host && own.loopback) {
     return Status::Error(StatusCode::kConfig,
                          "this host's name stands for %s, which other hosts cannot reach: set the "
-                         "option interface or hostname of tcp",
-                         own.address.c_str());
+                         "option interface or hostname of %s",
+                         own.address.c_str(), settings_.plugin);
   }
   // There is no congestion on the loopback interface, but BBR, the choice of some hosts, paces
   // there too.
   const bool chosen = !settings_.congestion_control.empty();
-  congestion_control_ = {.name = chosen         ? settings_.congestion_control
-                                 : own.loopback ? "cubic"
-                                                : "",
-                         .required = chosen};
-  ENGINE_RETURN_IF_ERROR(Prepare(listener, congestion_control_));
+  socket_settings_ = {.congestion_control = chosen         ? settings_.congestion_control
+                                            : own.loopback ? "cubic"
+                                                           : "",
+                      .congestion_control_required = chosen,
+                      .send_buffer_bytes = settings_.send_buffer_bytes};
+  ENGINE_RETURN_IF_ERROR(Prepare(listener, socket_settings_));
   ENGINE_ASSIGN_OR_RETURN(const std::string token, Key::NewToken());
   ENGINE_ASSIGN_OR_RETURN(key_, Key::Of(token, key_file_));
   acceptor_ = std::make_unique<Acceptor>(
@@ -140,16 +162,16 @@ Status Connections::ReadRecord(int peer, const std::string& record) {
   if (lanes != settings_.lanes) {
     return Status::Error(StatusCode::kRendezvous,
                          "rank %d has io_threads = %d and this rank %d: all ranks must have the "
-                         "same io_threads and the same tcp",
-                         peer, lanes, settings_.lanes)
+                         "same io_threads and the same %s",
+                         peer, lanes, settings_.lanes, settings_.plugin)
         .WithRank(peer);
   }
   ENGINE_ASSIGN_OR_RETURN(entry.key, Key::Of(token, key_file_));
   if (fingerprint == entry.key->Fingerprint()) return {};
   return Status::Error(StatusCode::kConfig,
                        "rank %d has another key than this rank: give all ranks the same key_file "
-                       "of tcp",
-                       peer)
+                       "of %s",
+                       peer, settings_.plugin)
       .WithRank(peer);
 }
 
@@ -175,7 +197,7 @@ Result<int> Connections::Get(int lane, int peer) noexcept {
 Status Connections::ConnectTo(int peer, int lane, kit::UniqueFd* socket) {
   const Peer& entry = peers_[static_cast<size_t>(peer)];
   kit::UniqueFd connected;
-  if (const int error = Connect(entry.endpoint, congestion_control_, stop_, &connected)) {
+  if (const int error = Connect(entry.endpoint, socket_settings_, stop_, &connected)) {
     return Lost(peer, error);
   }
   Hello hello = entry.key->MakeHello(ranks_.rank, lane);

@@ -1,4 +1,4 @@
-#include "acceptor.h"
+#include "tcp_kit/acceptor.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "communicator.h"
+#include "tcp_kit/communicator.h"
 
 #include <chrono>
 #include <string>
@@ -21,31 +21,43 @@ int LanesOf(const Connections* connections) {
   return connections ? connections->lanes() : 0;
 }
 
+std::string PrefixOf(const Connections* connections) {
+  return connections ? connections->prefix() : std::string();
+}
+
 }  // namespace
 
+// Nothing runs before the first Submit.
 Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::Create(Host& host,
-                                                                 const NetworkSettings& settings) {
+                                                                 const NetworkSettings& settings,
+                                                                 const MakeLane& make_lane,
+                                                                 const LinkCost* cost) {
   std::unique_ptr<Connections> connections;
   if (host.rank_info().world_size > 1) {
     ENGINE_ASSIGN_OR_RETURN(connections, Connections::Open(host, settings));
   }
-  return std::unique_ptr<TcpCommunicator>(new TcpCommunicator(host, std::move(connections)));
+  std::unique_ptr<TcpCommunicator> made(
+      new TcpCommunicator(host, settings, cost, std::move(connections)));
+  for (int lane = 0; lane < LanesOf(made->connections_.get()); ++lane) {
+    made->lanes_.push_back(make_lane(*made->connections_, lane, made->progress_));
+  }
+  return made;
 }
 
-TcpCommunicator::TcpCommunicator(Host& host, std::unique_ptr<Connections> connections)
-    : ranks_(host.rank_info()),
+TcpCommunicator::TcpCommunicator(Host& host, const NetworkSettings& settings, const LinkCost* cost,
+                                 std::unique_ptr<Connections> connections)
+    : plugin_(settings.plugin),
+      ranks_(host.rank_info()),
+      link_cost_(cost ? *cost : LinkCost()),
+      has_link_cost_(cost != nullptr),
       connections_(std::move(connections)),
-      failure_(host, connections_ ? connections_->prefix() : std::string(),
+      failure_(host, PrefixOf(connections_.get()),
                [this](const Status&, bool) {
                  if (connections_) connections_->Shutdown();
                }),
-      queues_("tcp", LanesOf(connections_.get()), SpinTime(ranks_, LanesOf(connections_.get())),
-              *this, failure_) {
-  // Nothing runs before the first Submit.
-  for (int lane = 0; lane < LanesOf(connections_.get()); ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(*connections_, lane));
-  }
-}
+      progress_(host, PrefixOf(connections_.get())),
+      queues_(plugin_, LanesOf(connections_.get()), SpinTime(ranks_, LanesOf(connections_.get())),
+              *this, failure_, progress_) {}
 
 // Members go from the last to the first: queues_ joins the threads that use the others.
 TcpCommunicator::~TcpCommunicator() {
@@ -53,7 +65,8 @@ TcpCommunicator::~TcpCommunicator() {
 }
 
 void* TcpCommunicator::Query(std::string_view id) noexcept {
-  return id == kLinkCostId ? &link_cost_ : nullptr;
+  if (id == kWireProgressId) return static_cast<WireProgress*>(&progress_);
+  return id == kLinkCostId && has_link_cost_ ? &link_cost_ : nullptr;
 }
 
 CommunicatorTraits TcpCommunicator::traits() const noexcept {
@@ -65,17 +78,16 @@ CommunicatorTraits TcpCommunicator::traits() const noexcept {
 }
 
 Status TcpCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "tcp", TransferKind::kBarrier));
+  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, plugin_, TransferKind::kBarrier));
   return queues_.Submit(transfer, out);
 }
 
-// One thread at a time for each lane (kit/lanes.h): channel and collectives of a lane need no lock.
 Status TcpCommunicator::Run(int lane, kit::PooledWork& work) noexcept {
-  return lanes_[static_cast<size_t>(lane)]->collectives.Run(work);
+  return lanes_[static_cast<size_t>(lane)]->Run(work);
 }
 
 int32_t TcpCommunicator::WaitingFor(int lane) const noexcept {
-  return lanes_[static_cast<size_t>(lane)]->channel.waiting_for();
+  return lanes_[static_cast<size_t>(lane)]->waiting_for();
 }
 
 }  // namespace engine::tcp
