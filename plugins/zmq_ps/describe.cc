@@ -4,31 +4,32 @@
 
 namespace engine::zmq_ps {
 
-Text Describe(const SliceSpec& spec, uint64_t sequence) noexcept {
+Text Describe(const Header& request) noexcept {
+  const SliceSpec& spec = request.spec;
   constexpr const char* kReductions[] = {"sum, ", "max, ", "min, "};
   const char* const kind = Name(spec.operation);
   const bool reduces =
       spec.operation == Operation::kAllReduce || spec.operation == Operation::kReduceScatter;
   const char* const reduction = reduces ? kReductions[static_cast<int>(spec.reduction)] : "";
   if (spec.operation == Operation::kBarrier || spec.operation == Operation::kLastStep) {
-    return kit::Format("%s (sequence %" PRIu64 ")", kind, sequence);
+    return kit::Format("%s (sequence %" PRIu64 ")", kind, request.sequence);
   }
   if (IsServed(spec.operation)) {
-    return kit::Format("%s of bucket %016" PRIx64 " (%" PRIu64 " %s)", kind, spec.tensor,
+    return kit::Format("%s of bucket %016" PRIx64 " (%" PRIu64 " %s)", kind, request.key,
                        spec.total, Name(spec.dtype));
   }
   return kit::Format("%s of %" PRIu64 " %s (%sroot %" PRIu32 ", sequence %" PRIu64 ")", kind,
-                     spec.total, Name(spec.dtype), reduction, spec.root, sequence);
+                     spec.total, Name(spec.dtype), reduction, spec.root, request.sequence);
 }
 
 Text Describe(const Transfer& transfer, Operation operation) noexcept {
-  return Describe(SliceSpec{.operation = operation,
-                            .dtype = transfer.dtype,
-                            .reduction = transfer.reduction,
-                            .root = static_cast<uint32_t>(transfer.root),
-                            .total = static_cast<uint64_t>(transfer.count),
-                            .tensor = transfer.key},
-                  transfer.sequence);
+  return Describe(Header{.key = transfer.key,
+                         .sequence = transfer.sequence,
+                         .spec = {.operation = operation,
+                                  .dtype = transfer.dtype,
+                                  .reduction = transfer.reduction,
+                                  .root = static_cast<uint32_t>(transfer.root),
+                                  .total = static_cast<uint64_t>(transfer.count)}});
 }
 
 std::string ListRanks(const std::vector<uint32_t>& ranks) {

@@ -14,7 +14,7 @@ namespace engine::zmq_ps {
 using kit::Text;
 
 // "all-reduce of 300000 float32 (sum, root 0, sequence 17)", "barrier (sequence 3)"
-Text Describe(const SliceSpec& spec, uint64_t sequence) noexcept;
+Text Describe(const Header& request) noexcept;
 Text Describe(const Transfer& transfer, Operation operation) noexcept;
 
 // "rank 2", "ranks 0, 2 and 3"

@@ -15,9 +15,6 @@
 namespace engine::zmq_ps {
 namespace {
 
-// Beyond the deadline of a work, by which its worker has ended it.
-constexpr int64_t kWorkerGraceMs = kit::kWorkGraceMs;
-
 Status Invalid(const Transfer& transfer, const char* what) noexcept {
   return Status::Error(StatusCode::kInvalidArgument, "%s %s",
                        Describe(transfer, OperationOf(transfer.kind)).c_str(), what);
@@ -77,7 +74,7 @@ Status ServedParameters::Prepare(TransferWork* work) noexcept {
 }
 
 // Asks servers without the caller's Work, and waits for the answer: the waiting thread makes the
-// progress of the worker meanwhile. The work is given back only after it is terminal, because
+// progress of the worker meanwhile, which ends what does not move. The work is given back only after it is terminal, because
 // libzmq refers to `send` until then.
 Status ServedParameters::Ask(Question question) noexcept {
   if (question.timeout_ms <= 0) {
@@ -104,7 +101,7 @@ Status ServedParameters::Ask(Question question) noexcept {
   if (bucket) work->served.row = static_cast<uint64_t>(bucket->row);
   Status status = worker_.Submit(work);
   if (status.ok()) {
-    status = work->WaitHost(question.timeout_ms + kWorkerGraceMs);
+    status = work->WaitHost(kMaxTimeoutMs);
   } else {
     work->Complete(status);
   }

@@ -54,7 +54,7 @@ PendingRequest* Session::Open(const Header& header) {
   while (ahead_.erase(complete_ + 1) > 0) ++complete_;
   PendingRequest& pending = pending_[header.request];
   pending.header = header;
-  pending.deadline = kit::DeadlineIn(header.timeout_ms);
+  moved_at_ = Clock::now();
   return &pending;
 }
 
@@ -74,6 +74,7 @@ void Session::Answer(uint64_t request, const Status& status, ::zmq::message_t bo
 }
 
 void Session::Acknowledge(const ::zmq::message_t& requests) {
+  moved_at_ = Clock::now();
   for (size_t at = 0; at + sizeof(uint64_t) <= requests.size(); at += sizeof(uint64_t)) {
     uint64_t request = 0;
     std::memcpy(&request, static_cast<const char*>(requests.data()) + at, sizeof(request));
@@ -119,9 +120,10 @@ bool Session::IsDown(Clock::time_point now, int64_t lost_after_ms) const {
   return down_since_ && now >= *down_since_ + std::chrono::milliseconds(lost_after_ms);
 }
 
-// A new connection: all that went by the former one and was not acknowledged may be lost.
-void Session::Welcome(uint64_t last_round) {
+// After a new connection all that went by the former one and was not acknowledged may be lost.
+void Session::Welcome(uint64_t last_round, bool again) {
   welcome_due_ = last_round;
+  if (!again) return;
   for (auto& [request, pending] : pending_) {
     if (pending.sent) Queue(pending);
   }
@@ -136,11 +138,23 @@ void Session::Leave(const Status& reason, bool expired) {
   welcome_due_.reset();
 }
 
+void Session::Refuse(const Status& reason) {
+  if (!refusal_due_) refusal_due_ = reason;
+}
+
+void Session::RefuseExpired() {
+  if (!expired_) return;
+  Refuse(left_->WithContext(
+      "rank %u has expired: it was without a connection for too long, or was replaced", worker_));
+}
+
 // Another process has the rank now: its requests start at one again.
 void Session::Renew(uint32_t incarnation) {
   incarnation_ = incarnation;
   left_.reset();
-  expired_ = refusal_due_ = false;
+  expired_ = false;
+  refusal_due_.reset();
+  moved_at_ = Clock::now();
   complete_ = 0;
   ahead_.clear();
   borrowed_ = std::make_shared<BorrowedBuffers>(wake_up_);
@@ -160,13 +174,9 @@ bool Session::SendMessage(RouterLink& link, Message& message, Traffic& traffic) 
 
 bool Session::SendControl(RouterLink& link, Traffic& traffic) {
   if (refusal_due_) {
-    Message refusal = Compose(
-        HeaderOf(MessageKind::kRefusal),
-        left_->WithContext(
-            "rank %u has expired: it was without a connection for too long, or was replaced",
-            worker_));
+    Message refusal = Compose(HeaderOf(MessageKind::kRefusal), *refusal_due_);
     if (!SendMessage(link, refusal, traffic)) return false;
-    refusal_due_ = false;
+    refusal_due_.reset();
   }
   if (!welcome_due_) return true;
   Header header = HeaderOf(MessageKind::kWelcome);

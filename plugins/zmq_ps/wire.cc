@@ -13,7 +13,6 @@ namespace engine::zmq_ps {
 namespace {
 
 constexpr uint32_t kMaxIncarnation = 1u << 20;
-constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 
 // An offset that the count could overflow is refused first: the sum is below 2^53.
 const char* CheckSlice(const Header& header) noexcept {
@@ -31,7 +30,6 @@ const char* CheckSlice(const Header& header) noexcept {
     return "slice out of bounds";
   }
   if (header.request == 0 || header.round == 0) return "request without a number";
-  if (header.timeout_ms < 0 || header.timeout_ms > kMaxTimeoutMs) return "timeout out of range";
   if (!IsServed(spec.operation)) return nullptr;
   if (header.key == 0 && spec.operation != Operation::kLastStep) return "parameters without a key";
   return spec.dtype == DType::kFloat32 ? nullptr : "parameters of another dtype";
@@ -69,12 +67,13 @@ const char* Decode(const ::zmq::message_t& frame, Header* out) {
   if (frame.size() != sizeof(Header)) return "a header of another size";
   std::memcpy(out, frame.data(), sizeof(Header));
   if (out->version != kWireVersion) return "another version of the protocol";
-  if (out->kind < MessageKind::kHello || out->kind > MessageKind::kLeave) {
+  if (out->kind < MessageKind::kHello || out->kind > MessageKind::kProbe) {
     return "unknown kind of message";
   }
   if (out->world_size == 0 || out->world_size > kMaxWorkers) return "world size out of range";
   if (out->worker >= out->world_size) return "rank out of range";
   if (out->incarnation > kMaxIncarnation) return "incarnation out of range";
+  if (out->timeout_ms < 0 || out->timeout_ms > kMaxTimeoutMs) return "timeout out of range";
   if (out->kind == MessageKind::kPush || out->kind == MessageKind::kAnswer) return CheckSlice(*out);
   if (out->kind != MessageKind::kRefusal && out->kind != MessageKind::kLeave) return nullptr;
   if (out->code == StatusCode::kOk || !kit::InRange(out->code, StatusCode::kInternal)) {

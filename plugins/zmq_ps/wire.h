@@ -28,6 +28,7 @@ enum class MessageKind : uint32_t {
   kAck = 5,      // rank: these answers have arrived
   kRefusal = 6,  // server: the request failed; request 0: so does everything
   kLeave = 7,    // rank: nothing more comes from me, and why; kAborted: it is done
+  kProbe = 8,    // rank: nothing has moved for `timeout_ms`; who is missing? REFUSAL, or WELCOME
 };
 
 // What a request asks for: a transfer, under the same number, or what else a ParameterClient does.
@@ -45,11 +46,12 @@ enum class Operation : uint32_t {
   kLastStep = 10,  // of no slice; the answer has the step
 };
 
-constexpr uint32_t kWireVersion = 2;
+constexpr uint32_t kWireVersion = 3;
 constexpr uint32_t kMaxWorkers = 4096;
 constexpr uint32_t kMaxSlices = 1u << 24;
 constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 constexpr uint64_t kMaxStep = uint64_t{1} << 48;
+constexpr int64_t kMaxTimeoutMs = int64_t{365} * 24 * 3600 * 1000;
 constexpr size_t kMaxListBytes = 4096;  // of acknowledgements, and of a status's text
 
 constexpr Operation OperationOf(TransferKind kind) noexcept {
@@ -71,8 +73,7 @@ struct SliceSpec {
   uint32_t slices = 1;
   uint64_t offset = 0;  // elements
   uint64_t count = 0;
-  uint64_t total = 0;   // Transfer::count
-  uint64_t tensor = 0;  // Transfer::key, where Header::key says which order it is matched in
+  uint64_t total = 0;  // Transfer::count
 
   bool operator==(const SliceSpec&) const = default;
   size_t bytes() const noexcept { return static_cast<size_t>(count) * SizeOf(dtype); }
@@ -99,10 +100,10 @@ struct Header {
   uint32_t incarnation = 0;  // of the rank: RankInfo::incarnation
   uint32_t slice = 0;        // position in the transfer
   uint64_t request = 0;      // numbered by the rank, from 1 for each server
-  uint64_t key = 0;          // what is moved, or the order that it is matched in
+  uint64_t key = 0;          // Transfer::key
   uint64_t round = 0;        // which transfer of this key it is, from 1
   uint64_t sequence = 0;     // Transfer::sequence, for messages to people
-  int64_t timeout_ms = 0;
+  int64_t timeout_ms = 0;    // kProbe
   int32_t priority = 0;
   StatusCode code = StatusCode::kOk;  // kRefusal, kLeave: a status, with its text in the body
   int32_t blamed = -1;
@@ -111,7 +112,7 @@ struct Header {
   ServedFields served;
 };
 // No padding, whose bytes would be anybody's.
-static_assert(sizeof(SliceSpec) == 56 && sizeof(ServedFields) == 40 && sizeof(Header) == 176);
+static_assert(sizeof(SliceSpec) == 48 && sizeof(ServedFields) == 40 && sizeof(Header) == 168);
 static_assert(std::is_trivially_copyable_v<Header>);
 
 // Up to three frames. Empty ones at the end are not sent.

@@ -63,6 +63,8 @@ class BreakingProxy {
   const std::string& endpoint() const { return endpoint_; }
   int breaks() const { return breaks_; }
   void BreakNoMore() { break_after_bytes_ = SIZE_MAX; }
+  // A slow link from now on: 2 MB a second, of both directions together.
+  void SlowDown() { is_slow_ = true; }
   // Nothing passes any more, as if the other side had stopped without closing its connections.
   void Freeze() { frozen_ = true; }
 
@@ -113,11 +115,12 @@ class BreakingProxy {
     connections_.push_back(connection);
   }
 
-  static bool Pass(int from, int to, size_t* bytes) {
+  bool Pass(int from, int to, size_t* bytes) const {
     static thread_local char buffer[1 << 16];
     const ssize_t got = recv(from, buffer, sizeof(buffer), 0);
     if (got <= 0) return false;
     *bytes += static_cast<size_t>(got);
+    if (is_slow_) std::this_thread::sleep_for(std::chrono::microseconds(got / 2));
     return send(to, buffer, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
   }
 
@@ -132,7 +135,7 @@ class BreakingProxy {
   std::string endpoint_;
   std::vector<Connection> connections_;  // of the thread
   std::atomic<int> breaks_{0};
-  std::atomic<bool> stop_{false}, frozen_{false};
+  std::atomic<bool> stop_{false}, frozen_{false}, is_slow_{false};
   std::thread thread_;
 };
 

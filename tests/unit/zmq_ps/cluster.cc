@@ -11,15 +11,14 @@ Cluster::Cluster(const ClusterSettings& settings)
       clients_(settings.workers) {
   std::vector<std::string> public_keys;
   for (KeyPair& keys : worker_keys_) {
-    if (settings.encrypt) keys = *KeyPair::Make();
-    if (settings.encrypt) public_keys.push_back(keys.public_key);
+    keys = *KeyPair::Make();
+    public_keys.push_back(keys.public_key);
   }
   for (uint32_t i = 0; i < settings.servers; ++i) {
     const KeyPair keys = settings.encrypt ? *KeyPair::Make() : KeyPair();
     auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                 .keys = keys,
+                                 .secret_key = keys.secret_key,
                                  .worker_keys = public_keys,
-                                 .workers = settings.workers,
                                  .update = settings.update,
                                  .reduce_threads = settings.reduce_threads,
                                  .connection = {.flow = {.slice_bytes = settings.slice_bytes},

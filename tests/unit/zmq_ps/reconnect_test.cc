@@ -57,6 +57,32 @@ TEST(Reconnect, ParametersAreRightAlthoughConnectionsBreak) {
                 });
 }
 
+// Its messages were not read yet when it closed, and heartbeats were due.
+TEST(Reconnect, APeerThatHasClosedIsHeardToTheEnd) {
+  constexpr int kMessages = 20;
+  const ConnectionSettings settings{.heartbeat = {.interval_ms = 10, .timeout_ms = 5000}};
+  const KeyPair keys = *KeyPair::Make();
+  ::zmq::context_t context, other;
+  Authenticator authenticator(context, {keys.public_key}, {});
+  RouterLink router(context, 1, "", kMessages, settings, {});
+  auto dealer = std::make_unique<DealerLink>(other, 0, router.Bind("tcp://127.0.0.1:*"), "", keys,
+                                             settings, FaultInjector());
+  dealer->Connect();
+  const auto deadline = kit::DeadlineIn(10000);
+  for (int sent = 0; sent < kMessages && Clock::now() < deadline;) {
+    authenticator.Answer();
+    Message message{.header = Encode({.request = 1})};
+    sent += dealer->Send(message) ? 1 : 0;
+  }
+  dealer.reset();
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(500));  // for the linger time and heartbeats
+  int received = 0;
+  for (Message message; router.Receive(&message); ++received) {
+  }
+  EXPECT_EQ(received, kMessages);
+}
+
 // The connection of the last worker falls silent, as if one of its ends had stopped: much later than
 // that is noticed (600 + 300 ms), and much earlier than the 30 s of a transfer, the first worker knows.
 TEST(Heartbeats, NameWhoIsSilent) {
