@@ -69,8 +69,9 @@ void Channel::HandleEvents() {
   ConnectionEvent event;
   while (monitor_->Next(&event)) {
     switch (event.kind) {
-      case ConnectionEvent::Kind::kAccepted:
-        break;  // of servers only
+      case ConnectionEvent::Kind::kAccepted:  // of servers only
+      case ConnectionEvent::Kind::kFailed:    // ZeroMQ tries again
+        break;
       case ConnectionEvent::Kind::kUp:
         hello_due_ = true;
         down_since_.reset();

@@ -15,7 +15,6 @@
 namespace engine::zmq_ps {
 namespace {
 
-constexpr size_t kMaxRounds = 1 << 20;
 constexpr size_t kBlockElements = 4096;
 
 bool Reduces(const SliceSpec& spec) noexcept {
@@ -48,38 +47,34 @@ struct Fold {
 // A rank that disagrees counts as arrived: the refusal is for it, too, and nobody waits for it.
 void Collectives::Handle(const Header& push, ::zmq::message_t body) {
   Session& session = sessions_[push.worker];
-  Round* const round = FindOrOpen(push);
-  if (!round) {
-    return session.Answer(push.request, Blame(push.worker, "too many transfers at once"), {});
-  }
-  const Status agrees = Check(*round, push);
-  Arrival& arrival = round->arrivals[push.worker];
+  Round& round = FindOrOpen(push);
+  const Status agrees = Check(round, push);
+  Arrival& arrival = round.arrivals[push.worker];
   if (agrees.ok()) arrival.data = std::move(body);
   arrival.arrived = true;
   arrival.request = push.request;
-  if (!round->refusal.ok()) {
-    session.Answer(push.request, round->refusal, {});
-    EraseIfOver(*round);
+  if (!round.refusal.ok()) {
+    session.Answer(push.request, round.refusal, {});
+    EraseIfOver(round);
   } else if (!agrees.ok()) {
-    Refuse(*round, agrees);
-  } else if (const auto lost = FindLost(*round)) {
-    Refuse(*round, *lost);
+    Refuse(round, agrees);
+  } else if (const auto lost = FindLost(round)) {
+    Refuse(round, *lost);
   } else {
-    Advance(*round);
+    Advance(round);
   }
 }
 
-Collectives::Round* Collectives::FindOrOpen(const Header& push) {
+Collectives::Round& Collectives::FindOrOpen(const Header& push) {
   const RoundId id{push.key, push.round, push.slice};
   const auto found = rounds_.find(id);
-  if (found != rounds_.end()) return found->second.get();
-  if (rounds_.size() >= kMaxRounds) return nullptr;
+  if (found != rounds_.end()) return *found->second;
   if (push.key == 0) last_keyless_round_ = std::max(last_keyless_round_, push.round);
   auto round = std::make_unique<Round>();
   round->id = id;
   round->first = push;
   round->arrivals.resize(sessions_.size());
-  return rounds_.emplace(id, std::move(round)).first->second.get();
+  return *rounds_.emplace(id, std::move(round)).first->second;
 }
 
 // A sum of different things would be worse than none: everything but buffers must be equal.

@@ -49,7 +49,7 @@ class Collectives {
     bool folding = false;
   };
 
-  Round* FindOrOpen(const Header& push);
+  Round& FindOrOpen(const Header& push);
   Status Check(const Round& round, const Header& push) const;
   std::vector<uint32_t> Missing(const Round& round) const;
   std::optional<Status> FindLost(Round& round) const;

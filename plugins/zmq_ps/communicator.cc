@@ -83,8 +83,7 @@ Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
   if (transfer.count > static_cast<int64_t>(kMaxElements)) {
     return kit::InvalidTransfer("count", transfer.count);
   }
-  if ((Bit(transfer.kind) & kServedKinds) == 0) return {};
-  if (parameters_) return parameters_->Check(transfer);
+  if ((Bit(transfer.kind) & kServedKinds) == 0 || parameters_) return {};
   return Status::Error(StatusCode::kUnsupported,
                        "%s: the ranks of this run update their parameters themselves (option "
                        "update of zmq_ps)",

@@ -32,11 +32,11 @@ Text Describe(const Transfer& transfer, Operation operation) noexcept {
                                   .total = static_cast<uint64_t>(transfer.count)}});
 }
 
-std::string ListRanks(const std::vector<uint32_t>& ranks) {
-  std::string list = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) list += i + 1 == ranks.size() ? " and " : ", ";
-    list += std::to_string(ranks[i]);
+std::string List(const char* what, const std::vector<uint32_t>& numbers) {
+  std::string list = std::string(what) + (numbers.size() == 1 ? " " : "s ");
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0) list += i + 1 == numbers.size() ? " and " : ", ";
+    list += std::to_string(numbers[i]);
   }
   return list;
 }

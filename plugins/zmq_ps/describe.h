@@ -18,7 +18,7 @@ Text Describe(const Header& request) noexcept;
 Text Describe(const Transfer& transfer, Operation operation) noexcept;
 
 // "rank 2", "ranks 0, 2 and 3"
-std::string ListRanks(const std::vector<uint32_t>& ranks);
+std::string List(const char* what, const std::vector<uint32_t>& numbers);
 
 // kInvalidArgument that names `worker`.
 __attribute__((format(printf, 2, 3))) Status Blame(uint32_t worker, const char* format,

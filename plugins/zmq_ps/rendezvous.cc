@@ -171,14 +171,11 @@ Result<kit::Values> Rendezvous::Gather(const char* topic) {
                                           settings_.rendezvous_timeout_ms));
   const std::vector<int32_t> missing = Missing(values, ranks, values.size());
   if (missing.empty()) return values;
-  std::string list;
-  for (const int32_t index : missing) {
-    list.append(list.empty() ? "" : ", ").append(std::to_string(index));
-  }
+  const std::string list = List("server", {missing.begin(), missing.end()});
   return Status::Error(StatusCode::kRendezvous,
-                       "server%s %s of %d did not appear within %lld ms: check that every server "
+                       "%s of %d did not appear within %lld ms: check that every server "
                        "was started and runs the same plugins",
-                       missing.size() > 1 ? "s" : "", list.c_str(), ranks_.servers,
+                       list.c_str(), ranks_.servers,
                        static_cast<long long>(settings_.rendezvous_timeout_ms))
       .WithRank(ServerId(missing.front()));
 }

@@ -197,7 +197,7 @@ void Server::HandleEvents() {
   while (monitor_->Next(&event)) {
     bool known = false;
     for (Session& session : sessions_) known = session.HandleEvent(event, now) || known;
-    if (!known || event.kind == ConnectionEvent::Kind::kRefused) ++strangers_;
+    if (!known || event.kind >= ConnectionEvent::Kind::kRefused) ++unproven_;
   }
 }
 
@@ -264,19 +264,21 @@ void Server::Renew(uint32_t index, uint32_t incarnation) {
 
 void Server::HandlePush(const Header& header, Message& message) {
   Session& session = sessions_[header.worker];
-  const Session::Seen seen = session.Check(header.request);
-  if (seen == Session::Seen::kRepeated) {
-    ++traffic_.repeated;
-    return session.Repeat(header.request);
+  switch (session.Check(header.request)) {
+    case Session::Seen::kRepeated:
+      ++traffic_.repeated;
+      return session.Repeat(header.request);
+    case Session::Seen::kTooFar:
+      return session.Refuse(
+          Blame(header.worker, "rank %u sent a request out of order", header.worker));
+    case Session::Seen::kNew:
+      break;
   }
-  PendingRequest* const pending = seen == Session::Seen::kNew ? session.Open(header) : nullptr;
-  if (!pending) {
-    return session.Refuse(Blame(header.worker, "rank %u has too many requests", header.worker));
-  }
+  PendingRequest& pending = session.Open(header);
   const Status refused = RefusalOf(header, message);
   if (!refused.ok()) return session.Answer(header.request, refused, {});
   traffic_.payload_in += message.body.size();
-  if (IsServed(header.spec.operation)) return parameters_->Handle(*pending, message);
+  if (IsServed(header.spec.operation)) return parameters_->Handle(pending, message);
   collectives_->Handle(header, std::move(message.body));
 }
 
@@ -320,7 +322,7 @@ void Server::HandleProbe(const Header& probe) {
                                             sessions_[static_cast<uint32_t>(behind)].moved_at();
     if (is_first) behind = static_cast<int32_t>(rank);
   }
-  const std::string whom = missing.empty() ? "an update of this server" : ListRanks(missing);
+  const std::string whom = missing.empty() ? "an update of this server" : List("rank", missing);
   const Status late =
       Status::Error(StatusCode::kTimeout, "%s waits for %s: nothing has moved there for %lld ms",
                     Describe(request).c_str(), whom.c_str(),
@@ -364,10 +366,10 @@ void Server::CheckTime(Clock::time_point now) {
               .WithRank(static_cast<int32_t>(i)),
           true);
   }
-  if (strangers_ == 0 || now < next_log_) return;  // one line a second at most, whatever they do
+  if (unproven_ == 0 || now < next_log_) return;  // one line a second at most, whatever they do
   next_log_ = now + kLogInterval;
   Log("connections without a key of this run were refused or closed: " +
-      std::to_string(std::exchange(strangers_, 0)));
+      std::to_string(std::exchange(unproven_, 0)));
 }
 
 void Server::Log(const std::string& line) const {

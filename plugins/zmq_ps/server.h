@@ -113,7 +113,7 @@ class Server {
   Status failure_;
   std::optional<Clock::time_point> stop_at_;
   Clock::time_point next_check_{}, next_log_{};
-  uint64_t strangers_ = 0;  // connections since then that no rank has proven to be its own
+  uint64_t unproven_ = 0;  // connections since then that no rank has proven to be its own
 
   std::unique_ptr<Offload> offload_;
   std::unique_ptr<Collectives> collectives_;

@@ -8,7 +8,6 @@ namespace engine::zmq_ps {
 namespace {
 
 constexpr uint64_t kMaxAhead = 1 << 16;  // bounds the memory of what was seen
-constexpr size_t kMaxPending = 1 << 18;
 
 // A message over the memory of `bytes`, which keeps it until libzmq has sent it.
 ::zmq::message_t Share(::zmq::message_t& bytes, const std::shared_ptr<BorrowedBuffers>& count) {
@@ -48,14 +47,13 @@ Session::Seen Session::Check(uint64_t request) const {
   return request > complete_ + kMaxAhead ? Seen::kTooFar : Seen::kNew;
 }
 
-PendingRequest* Session::Open(const Header& header) {
-  if (pending_.size() >= kMaxPending) return nullptr;
+PendingRequest& Session::Open(const Header& header) {
   ahead_.insert(header.request);
   while (ahead_.erase(complete_ + 1) > 0) ++complete_;
   PendingRequest& pending = pending_[header.request];
   pending.header = header;
   moved_at_ = Clock::now();
-  return &pending;
+  return pending;
 }
 
 PendingRequest* Session::Find(uint64_t request) {

@@ -43,8 +43,8 @@ class Session {
   // Requests.
   enum class Seen { kNew, kRepeated, kTooFar };
   Seen Check(uint64_t request) const;
-  // Of a request that is kNew; null: there are too many.
-  PendingRequest* Open(const Header& header);
+  // Of a request that is kNew.
+  PendingRequest& Open(const Header& header);
   PendingRequest* Find(uint64_t request);
   // Answers a request, once; nothing happens when it is not pending any more.
   void Answer(uint64_t request, const Status& status, ::zmq::message_t body);

@@ -107,8 +107,11 @@ bool Monitor::Next(ConnectionEvent* out) {
     case ZMQ_EVENT_DISCONNECTED:
       *out = {ConnectionEvent::Kind::kDown, value};
       return true;
-    default:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
       *out = {ConnectionEvent::Kind::kRefused, -1};
+      return true;
+    default:
+      *out = {ConnectionEvent::Kind::kFailed, -1};
       return true;
   }
 }

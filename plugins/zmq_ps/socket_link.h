@@ -32,9 +32,9 @@ struct ConnectionSettings {
 
 // What a socket's monitor reports.
 struct ConnectionEvent {
-  enum class Kind { kAccepted, kUp, kDown, kRefused };
-  Kind kind = Kind::kUp;
-  int descriptor = -1;  // kAccepted, kDown
+  enum class Kind { kAccepted, kUp, kDown, kRefused, kFailed };
+  Kind kind = Kind::kUp;  // kRefused: the key is wrong; kFailed: it ended before that was known
+  int descriptor = -1;    // kAccepted, kDown
 };
 
 // The events of one socket; polled beside it, used by the same thread.

@@ -90,7 +90,6 @@ std::vector<std::string> Cluster::log() const {
 
 Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
   const bool served = transfer.kind == TransferKind::kPush || transfer.kind == TransferKind::kPull;
-  if (served) ENGINE_RETURN_IF_ERROR(clients_[worker]->Check(transfer));
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_[worker]->Take(transfer));
   Status status = served ? clients_[worker]->Prepare(work) : Status();
   if (status.ok()) status = workers_[worker]->Submit(work);

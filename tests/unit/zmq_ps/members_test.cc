@@ -147,7 +147,7 @@ TEST_F(Members, WhoDoesNotAppearIsNamed) {
   const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous_timeout_ms = 100});
   ASSERT_FALSE(alone.ok());
   EXPECT_EQ(ServerOfId(alone.status().rank()), 0) << alone.status().message();
-  EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0, 1 of 2"));
+  EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0 and 1 of 2"));
   auto store = std::make_shared<test::MemoryStoreTable>();
   test::MemoryHost server(RankInfo{.world_size = 2, .servers = 1, .is_server = 1}, store);
   const auto member = ServerMember::Create(server, {.rendezvous_timeout_ms = 100});

@@ -172,9 +172,9 @@ INSTANTIATE_TEST_SUITE_P(Modes, Outsiders, ::testing::Bool(), [](const auto& mod
   return std::string(mode.param ? "encrypted" : "plain");
 });
 
-// What a stranger may send: a frame that says it is 2^62 bytes long, before or after its handshake, and
+// What a peer without a key may send: a frame that says it is 2^62 bytes long, before or after its handshake, and
 // frames of a message that never ends.
-TEST(Security, NothingOfAStrangerIsStored) {
+TEST(Security, NothingOfOthersIsStored) {
   Cluster cluster({.workers = 2, .servers = 1});
   ASSERT_TRUE(cluster.ok());
   const std::string bomb("\x02\x40\0\0\0\0\0\0\0", 9);
@@ -207,7 +207,7 @@ TEST(Security, WhatARankSendsWrongIsRefused) {
   far.request = uint64_t{1} << 40;
   for (const auto& [header, what] :
        {std::pair(push, "more or less data than it says"),
-        std::pair(other_build, "another version"), std::pair(far, "too many requests")}) {
+        std::pair(other_build, "another version"), std::pair(far, "out of order")}) {
     ::zmq::context_t context;
     DealerLink rank(context, 0, (*server)->endpoint(), "", keys, {}, {});
     rank.Connect();
