@@ -8,8 +8,8 @@
 #include <chrono>
 #include <utility>
 
-#include "describe.h"
 #include "request_data.h"
+#include "wire.h"
 #include "worker.h"
 
 namespace engine::zmq_ps {
@@ -32,11 +32,7 @@ std::string Describe(const ServerAddress& address) {
 Channel::Channel(const ServerAddress& address, const WorkerSettings& settings,
                  ::zmq::context_t& context, size_t number, std::shared_ptr<WakeUp> wake_up,
                  Worker& worker)
-    : address_(address),
-      settings_(settings),
-      worker_(worker),
-      flow_(settings.connection.flow),
-      borrowed_(std::move(wake_up)) {
+    : address_(address), settings_(settings), worker_(worker), borrowed_(std::move(wake_up)) {
   link_ =
       std::make_unique<DealerLink>(context, settings.worker, address.endpoint, address.public_key,
                                    settings.keys, settings.connection, settings.faults);
@@ -99,8 +95,7 @@ void Channel::CheckConnection(Clock::time_point now) {
 bool Channel::IsReady() {
   const int events = EventsOf(link_->socket());
   if (events & ZMQ_POLLIN) return true;
-  const bool waits =
-      hello_due_ || probe_due_ || (!requests_.empty() && borrowed_.HasRoom(flow_.messages()));
+  const bool waits = hello_due_ || probe_due_ || (!requests_.empty() && HasRoom());
   return waits && (events & ZMQ_POLLOUT);
 }
 
@@ -216,13 +211,10 @@ void Channel::Send(bool all_acknowledgements) {
   if (!SendControl(all_acknowledgements)) return;
   for (; !requests_.empty(); requests_.Pop()) {
     Request* const request = requests_.top();
-    if (!request->done && (!borrowed_.HasRoom(flow_.messages()) || !SendRequest(*request))) {
-      return flow_.Full(Clock::now());
-    }
+    if (!request->done && (!HasRoom() || !SendRequest(*request))) return;
     request->queued = false;
     worker_.EndUse(request->work);
   }
-  flow_.Drained();
 }
 
 // A number is given when a request goes for the first time, so numbers are in the order of sending.
@@ -234,9 +226,7 @@ bool Channel::SendRequest(Request& request) {
   if (first) header.request = next_request_;
   Message message{.header = Encode(header)};
   Attach(request, &message);
-  const size_t bytes = message.body.size();
   if (!link_->Send(message)) return false;
-  flow_.Sent(bytes);
   if (first) {
     request.header.request = next_request_++;
     unanswered_.emplace(request.header.request, &request);

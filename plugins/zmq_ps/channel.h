@@ -75,6 +75,7 @@ class Channel {
 
  private:
   Header HeaderOf(MessageKind kind) const;
+  bool HasRoom() { return borrowed_.HasRoom(settings_.connection.flow.ahead()); }
   void Handle(Message& message);
   void HandleAnswer(const Header& header, const ::zmq::message_t& body);
   void Acknowledge(uint64_t request, uint64_t bytes);
@@ -92,7 +93,6 @@ class Channel {
   std::unique_ptr<DealerLink> link_;
   std::unique_ptr<Monitor> monitor_;
   SendQueue<Request*> requests_;
-  SendAhead flow_;
   BorrowedBuffers borrowed_;
   std::unordered_map<uint64_t, Request*> unanswered_;
   uint64_t next_request_ = 1;

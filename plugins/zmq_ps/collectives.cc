@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "describe.h"
 #include "kit/reduce.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

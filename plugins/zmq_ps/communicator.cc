@@ -3,10 +3,10 @@
 #include <string_view>
 #include <utility>
 
-#include "describe.h"
 #include "kit/communicator.h"
 #include "kit/lanes.h"
 #include "rendezvous.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

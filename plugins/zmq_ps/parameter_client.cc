@@ -9,8 +9,8 @@
 #include <span>
 #include <utility>
 
-#include "describe.h"
 #include "served_spec.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <memory>
 
-#include "describe.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

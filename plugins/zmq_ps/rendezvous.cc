@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "describe.h"
 #include "socket_link.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

@@ -31,7 +31,6 @@
 #include <cstring>
 #include <utility>
 
-#include "describe.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {

@@ -6,7 +6,7 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "describe.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

@@ -18,8 +18,8 @@
 #include <exception>
 #include <utility>
 
-#include "describe.h"
 #include "kit/thread.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -264,15 +264,9 @@ void Server::Renew(uint32_t index, uint32_t incarnation) {
 
 void Server::HandlePush(const Header& header, Message& message) {
   Session& session = sessions_[header.worker];
-  switch (session.Check(header.request)) {
-    case Session::Seen::kRepeated:
-      ++traffic_.repeated;
-      return session.Repeat(header.request);
-    case Session::Seen::kTooFar:
-      return session.Refuse(
-          Blame(header.worker, "rank %u sent a request out of order", header.worker));
-    case Session::Seen::kNew:
-      break;
+  if (!session.IsNew(header.request)) {
+    ++traffic_.repeated;
+    return session.Repeat(header.request);
   }
   PendingRequest& pending = session.Open(header);
   const Status refused = RefusalOf(header, message);

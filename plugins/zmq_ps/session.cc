@@ -7,8 +7,6 @@
 namespace engine::zmq_ps {
 namespace {
 
-constexpr uint64_t kMaxAhead = 1 << 16;  // bounds the memory of what was seen
-
 // A message over the memory of `bytes`, which keeps it until libzmq has sent it.
 ::zmq::message_t Share(::zmq::message_t& bytes, const std::shared_ptr<BorrowedBuffers>& count) {
   if (bytes.size() == 0) return {};
@@ -35,16 +33,15 @@ Session::Session(uint32_t worker, uint32_t workers, const FlowSettings& flow,
     : worker_(worker),
       workers_(workers),
       wake_up_(std::move(wake_up)),
-      flow_(flow),
+      ahead_of_link_(flow.ahead()),
       borrowed_(std::make_shared<BorrowedBuffers>(wake_up_)) {}
 
 // Exactly once: a rank sends a request again until it has the answer, and an answer stays here
 // until it is acknowledged. Numbers that were seen are never opened again, so what comes twice is
 // answered twice and applied once. Messages are lost with a connection only, so both sides send
 // again when there is a new one (kHello), and need no clock for it.
-Session::Seen Session::Check(uint64_t request) const {
-  if (request <= complete_ || ahead_.count(request) > 0) return Seen::kRepeated;
-  return request > complete_ + kMaxAhead ? Seen::kTooFar : Seen::kNew;
+bool Session::IsNew(uint64_t request) const {
+  return request > complete_ && ahead_.count(request) == 0;
 }
 
 PendingRequest& Session::Open(const Header& header) {
@@ -192,11 +189,9 @@ void Session::Send(RouterLink& link, Traffic& traffic) {
   for (; !answers_.empty(); answers_.Pop()) {
     PendingRequest* const pending = Find(answers_.top());
     if (!pending) continue;
-    const bool has_room = pending->IsReceipt() || borrowed_->HasRoom(flow_.messages());
-    if (!has_room) return flow_.Full(Clock::now());
-    if (!SendAnswer(*pending, link, traffic)) return;
+    const bool has_room = pending->IsReceipt() || borrowed_->HasRoom(ahead_of_link_);
+    if (!has_room || !SendAnswer(*pending, link, traffic)) return;
   }
-  flow_.Drained();
 }
 
 // The answer stays pending until it is acknowledged: this message may be lost with the connection.
@@ -211,9 +206,7 @@ bool Session::SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& tra
     header.kind = MessageKind::kRefusal;
     message = Compose(header, pending.refusal);
   }
-  const size_t bytes = message.bytes();
   if (!SendMessage(link, message, traffic)) return false;
-  flow_.Sent(bytes);
   traffic.payload_out += pending.body.size();
   pending.queued = false;
   pending.sent = true;

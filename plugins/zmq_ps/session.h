@@ -41,9 +41,8 @@ class Session {
           std::shared_ptr<WakeUp> wake_up);
 
   // Requests.
-  enum class Seen { kNew, kRepeated, kTooFar };
-  Seen Check(uint64_t request) const;
-  // Of a request that is kNew.
+  bool IsNew(uint64_t request) const;
+  // Of a new one.
   PendingRequest& Open(const Header& header);
   PendingRequest* Find(uint64_t request);
   // Answers a request, once; nothing happens when it is not pending any more.
@@ -101,7 +100,7 @@ class Session {
   std::unordered_set<uint64_t> ahead_;  // and these
   std::unordered_map<uint64_t, PendingRequest> pending_;
   SendQueue<uint64_t> answers_;
-  SendAhead flow_;
+  const int ahead_of_link_;
   std::shared_ptr<BorrowedBuffers> borrowed_;  // libzmq may have messages when this is gone
 
   int descriptor_ = -1;  // of its connection

@@ -140,7 +140,7 @@ DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::st
                        const std::string& server_key, const KeyPair& own,
                        const ConnectionSettings& settings, FaultInjector faults)
     : Link(context, ::zmq::socket_type::dealer, settings, std::move(faults)), endpoint_(endpoint) {
-  socket_.set(::zmq::sockopt::sndhwm, SendAhead::kMost);
+  socket_.set(::zmq::sockopt::sndhwm, FlowSettings::kMostAhead);
   socket_.set(::zmq::sockopt::immediate, true);
   socket_.set(::zmq::sockopt::reconnect_ivl, kReconnectMs);
   socket_.set(::zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);

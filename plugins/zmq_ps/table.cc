@@ -14,7 +14,7 @@
 #include <cinttypes>
 #include <utility>
 
-#include "describe.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

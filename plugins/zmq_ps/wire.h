@@ -11,12 +11,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
+#include <vector>
 #include <zmq.hpp>
 
 #include "engine/communicator.h"
 #include "engine/host.h"
 #include "engine/status.h"
+#include "kit/describe.h"
 
 namespace engine::zmq_ps {
 
@@ -140,5 +143,19 @@ const char* Decode(const ::zmq::message_t& frame, Header* out);
 // Whether `worker` brings data of a slice of a collective, and whether the answer to it holds data.
 bool Contributes(const SliceSpec& spec, uint32_t worker) noexcept;
 bool Receives(const SliceSpec& spec, uint32_t worker) noexcept;
+
+// Requests and members in words, for errors.
+using kit::Text;
+
+// "all-reduce of 300000 float32 (sum, root 0, sequence 17)", "barrier (sequence 3)"
+Text Describe(const Header& request) noexcept;
+Text Describe(const Transfer& transfer, Operation operation) noexcept;
+
+// "rank 2", "ranks 0, 2 and 3"
+std::string List(const char* what, const std::vector<uint32_t>& numbers);
+
+// kInvalidArgument that names `worker`.
+__attribute__((format(printf, 2, 3))) Status Blame(uint32_t worker, const char* format,
+                                                   ...) noexcept;
 
 }  // namespace engine::zmq_ps

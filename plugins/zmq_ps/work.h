@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "buckets.h"
-#include "describe.h"
 #include "engine/communicator.h"
 #include "kit/work.h"
 #include "wire.h"

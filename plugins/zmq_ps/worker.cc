@@ -12,9 +12,9 @@
 #include <chrono>
 #include <utility>
 
-#include "describe.h"
 #include "kit/thread.h"
 #include "request_data.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {

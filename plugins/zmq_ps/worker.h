@@ -94,6 +94,7 @@ class Worker {
   bool thread_waits_ = false;  // for the caller to leave, and wants a signal
   bool welcomed_ = false;      // by all servers; written with progress_ only
 
+  std::atomic<Clock::time_point> moved_at_{Clock::time_point()};
   const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
   // Its threads use what is above, and end before that does; sockets are below.
   ::zmq::context_t context_;
@@ -109,7 +110,6 @@ class Worker {
   std::vector<Slice> slices_;                      // of Begin
   uint64_t begun_ = 0;                             // transfers
   Clock::time_point next_check_{};
-  std::atomic<Clock::time_point> moved_at_{Clock::time_point()};
   Status refusal_;        // what a server says of a rank; the reason from decide_at_ on
   bool probing_ = false;  // until decide_at_
   Clock::time_point decide_at_{};

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -138,5 +139,16 @@ class BreakingProxy {
   std::atomic<bool> stop_{false}, frozen_{false}, is_slow_{false};
   std::thread thread_;
 };
+
+using Proxies = std::vector<std::unique_ptr<BreakingProxy>>;
+
+// For ClusterSettings::route: the workers from `first` on reach each server by a proxy of their own.
+inline auto RouteBy(Proxies* proxies, uint32_t first = 0, size_t break_after_bytes = SIZE_MAX) {
+  return [=](uint32_t worker, const std::string& endpoint) {
+    if (worker < first) return endpoint;
+    proxies->push_back(std::make_unique<BreakingProxy>(endpoint, break_after_bytes));
+    return proxies->back()->endpoint();
+  };
+}
 
 }  // namespace engine::zmq_ps

@@ -82,16 +82,10 @@ TEST(Progress, AWaitEndsWithTheWorker) {
 // the one that waits for it.
 TEST(Deadlines, BoundTimeWithoutProgress) {
   constexpr int kCount = 1 << 20;
-  std::unique_ptr<BreakingProxy> proxy;
-  ClusterSettings settings{.workers = 2, .servers = 1};
-  settings.route = [&](uint32_t worker, const std::string& endpoint) {
-    if (worker == 0) return endpoint;
-    proxy = std::make_unique<BreakingProxy>(endpoint);
-    return proxy->endpoint();
-  };
-  Cluster cluster(settings);
+  Proxies proxies;
+  Cluster cluster({.workers = 2, .servers = 1, .route = RouteBy(&proxies, 1)});
   ASSERT_TRUE(cluster.ok());
-  proxy->SlowDown();
+  proxies[0]->SlowDown();
   const Clock::time_point begin = Clock::now();
   RunWorkers(2, [&](uint32_t worker) {
     std::vector<float> data(kCount, 1.0f);
@@ -109,14 +103,11 @@ TEST(Deadlines, BoundTimeWithoutProgress) {
 // The second worker does not come, and then the second server does not answer either, which may be why.
 TEST(Deadlines, NameWhoIsMissing) {
   for (const bool server_is_silent : {false, true}) {
-    std::vector<std::unique_ptr<BreakingProxy>> proxies;
-    ClusterSettings settings{
-        .workers = 2, .servers = 2, .heartbeat = {.interval_ms = 60000, .timeout_ms = 120000}};
-    settings.route = [&](uint32_t, const std::string& endpoint) {
-      proxies.push_back(std::make_unique<BreakingProxy>(endpoint));
-      return proxies.back()->endpoint();
-    };
-    Cluster cluster(settings);
+    Proxies proxies;
+    Cluster cluster({.workers = 2,
+                     .servers = 2,
+                     .heartbeat = {.interval_ms = 60000, .timeout_ms = 120000},
+                     .route = RouteBy(&proxies)});
     ASSERT_TRUE(cluster.ok());
     std::vector<float> data(200000, 1.0f);
     const Transfer transfer{

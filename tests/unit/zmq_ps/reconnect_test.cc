@@ -12,11 +12,8 @@ namespace {
 // workers, and fails if nothing was tested.
 void RunWithBreaks(ClusterSettings settings, size_t break_after_bytes,
                    const std::function<void(Cluster&, uint32_t worker)>& body) {
-  std::vector<std::unique_ptr<BreakingProxy>> proxies;
-  settings.route = [&](uint32_t, const std::string& endpoint) {
-    proxies.push_back(std::make_unique<BreakingProxy>(endpoint, break_after_bytes));
-    return proxies.back()->endpoint();
-  };
+  Proxies proxies;
+  settings.route = RouteBy(&proxies, 0, break_after_bytes);
   {
     Cluster cluster(settings);
     ASSERT_TRUE(cluster.ok());
@@ -88,17 +85,12 @@ TEST(Reconnect, APeerThatHasClosedIsHeardToTheEnd) {
 TEST(Heartbeats, NameWhoIsSilent) {
   for (const uint32_t workers : {1u, 2u}) {
     SCOPED_TRACE(workers == 1 ? "the server" : "another worker");
-    std::unique_ptr<BreakingProxy> proxy;
-    ClusterSettings settings{.workers = workers,
-                             .servers = 1,
-                             .lost_after_ms = 300,
-                             .heartbeat = {.interval_ms = 200, .timeout_ms = 600}};
-    settings.route = [&](uint32_t worker, const std::string& endpoint) {
-      if (worker + 1 < workers) return endpoint;
-      proxy = std::make_unique<BreakingProxy>(endpoint);
-      return proxy->endpoint();
-    };
-    Cluster cluster(settings);
+    Proxies proxies;
+    Cluster cluster({.workers = workers,
+                     .servers = 1,
+                     .lost_after_ms = 300,
+                     .heartbeat = {.interval_ms = 200, .timeout_ms = 600},
+                     .route = RouteBy(&proxies, workers - 1)});
     ASSERT_TRUE(cluster.ok());
     float value = 1;
     const Transfer transfer{.send = &value, .recv = &value, .count = 1, .key = 1};
@@ -106,7 +98,7 @@ TEST(Heartbeats, NameWhoIsSilent) {
       const Transfer barrier{.kind = TransferKind::kBarrier};
       EXPECT_TRUE(cluster.Run(worker, barrier).ok());
     });
-    proxy->Freeze();
+    proxies[0]->Freeze();
     const Clock::time_point begin = Clock::now();
     const Status status = cluster.Run(0, transfer);
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();

@@ -107,20 +107,23 @@ TEST(Security, AWrongKeyIsRefusedAndSaidOnce) {
 
 // A key of the run is one of its own rank only, and any other is none.
 TEST(Security, AKeyIsThatOfItsRank) {
-  const KeyPair server_keys = *KeyPair::Make(), first = *KeyPair::Make(), second = *KeyPair::Make();
-  const auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                     .secret_key = server_keys.secret_key,
-                                     .worker_keys = {first.public_key, second.public_key}});
-  ASSERT_TRUE(server.ok()) << server.status().message();
-  const auto connects = [&](const KeyPair& keys, int64_t timeout_ms) {
-    const ServerAddress address{(*server)->endpoint(), server_keys.public_key, 0};
-    return Worker::Connect({.world_size = 2, .keys = keys, .servers = {address}},
-                           kit::DeadlineIn(timeout_ms))
-        .ok();
-  };
-  EXPECT_FALSE(connects(*KeyPair::Make(), 3000));
-  EXPECT_FALSE(connects(second, 300));
-  EXPECT_TRUE(connects(first, 9000));
+  const KeyPair first = *KeyPair::Make(), second = *KeyPair::Make();
+  for (const KeyPair& server_keys : {KeyPair(), *KeyPair::Make()}) {
+    SCOPED_TRACE(server_keys.secret_key.empty() ? "plain" : "encrypted");
+    const auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
+                                       .secret_key = server_keys.secret_key,
+                                       .worker_keys = {first.public_key, second.public_key}});
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    const auto connects = [&](const KeyPair& keys, int64_t timeout_ms) {
+      const ServerAddress address{(*server)->endpoint(), server_keys.public_key, 0};
+      return Worker::Connect({.world_size = 2, .keys = keys, .servers = {address}},
+                             kit::DeadlineIn(timeout_ms))
+          .ok();
+    };
+    EXPECT_FALSE(connects(*KeyPair::Make(), 3000));
+    EXPECT_FALSE(connects(second, 300));
+    EXPECT_TRUE(connects(first, 9000));
+  }
 }
 
 class Outsiders : public ::testing::TestWithParam<bool> {};
@@ -203,11 +206,8 @@ TEST(Security, WhatARankSendsWrongIsRefused) {
   push.spec.count = push.spec.total = 100;
   Header other_build = push;
   other_build.version = 0;
-  Header far = push;
-  far.request = uint64_t{1} << 40;
-  for (const auto& [header, what] :
-       {std::pair(push, "more or less data than it says"),
-        std::pair(other_build, "another version"), std::pair(far, "out of order")}) {
+  for (const auto& [header, what] : {std::pair(push, "more or less data than it says"),
+                                     std::pair(other_build, "another version")}) {
     ::zmq::context_t context;
     DealerLink rank(context, 0, (*server)->endpoint(), "", keys, {}, {});
     rank.Connect();
