@@ -161,8 +161,8 @@ Status Executor::MakeReplicas() {
 // On an accelerator any order follows from the plan: see device_order.h.
 Status Executor::MakeStep() {
   const CommunicatorTraits traits = plugins_.communicator->traits();
-  const bool leads = options_.rank.world_size > 1 && traits.ordered != 0 && traits.no_op == 0 &&
-                     !on_accelerator_ &&
+  const bool leads = options_.rank.world_size > 1 && updates_->served() == nullptr &&
+                     traits.no_op == 0 && !on_accelerator_ &&
                      plugins_.scheduler->traits().order == TransferOrder::kLeader;
   order_ = std::make_unique<OrderAgreement>(tasks_, options_.rank, traits, leads, store_);
   const StepParts parts{.plugins = plugins_,

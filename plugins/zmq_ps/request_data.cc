@@ -51,8 +51,7 @@ Request RequestFor(TransferWork& work, const Slice& slice, Header header) {
                  .slices = static_cast<uint32_t>(work.requests.size()),
                  .offset = slice.offset,
                  .count = slice.count,
-                 .total = is_empty ? 0 : static_cast<uint64_t>(transfer.count),
-                 .tensor = transfer.key};
+                 .total = is_empty ? 0 : static_cast<uint64_t>(transfer.count)};
   Request request{.work = &work, .header = header};
   if (work.sparse()) FindRows(&request);
   return request;
