@@ -104,8 +104,8 @@ void Channel::Receive() {
   for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
 }
 
-// Servers of their own are all asked, so that one that does not answer is told from ranks that wait for
-// it. A request that was not sent yet has number 0.
+// Servers of their own are all asked, so that one that does not answer is told from ranks that wait
+// for it. A request that was not sent yet has number 0.
 void Channel::Probe(const TransferWork* work) {
   probe_due_ = HeaderOf(MessageKind::kProbe);
   is_silent_ = true;
