@@ -84,11 +84,10 @@ void Channel::HandleEvents() {
   }
 }
 
-// A server that nothing is wanted from may be away as long as it likes.
+// Also a server of which nothing is wanted now: later somebody would wait for it.
 void Channel::CheckConnection(Clock::time_point now) {
-  const bool needed = !unanswered_.empty() || !requests_.empty();
   const auto lost_after = std::chrono::milliseconds(settings_.connection.lost_after_ms);
-  if (!needed || !down_since_ || now < *down_since_ + lost_after) return;
+  if (!down_since_ || now < *down_since_ + lost_after) return;
   worker_.Fail(Error(StatusCode::kPeerLost, "closed its connection"));
 }
 

@@ -26,7 +26,7 @@ struct Heartbeat {
 struct ConnectionSettings {
   FlowSettings flow;
   Heartbeat heartbeat;
-  int64_t lost_after_ms = 1000;  // for which a peer that is needed may be without a connection
+  int64_t lost_after_ms = 1000;  // for which a peer may be without a connection
   int io_threads = 1;            // of ZeroMQ
 };
 
