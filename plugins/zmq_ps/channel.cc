@@ -84,11 +84,10 @@ void Channel::HandleEvents() {
   }
 }
 
-// A server that nothing is wanted from may be away as long as it likes.
+// Also a server of which nothing is wanted now: later somebody would wait for it.
 void Channel::CheckConnection(Clock::time_point now) {
-  const bool needed = !unanswered_.empty() || !requests_.empty();
   const auto lost_after = std::chrono::milliseconds(settings_.connection.lost_after_ms);
-  if (!needed || !down_since_ || now < *down_since_ + lost_after) return;
+  if (!down_since_ || now < *down_since_ + lost_after) return;
   worker_.Fail(Error(StatusCode::kPeerLost, "closed its connection"));
 }
 
@@ -104,8 +103,8 @@ void Channel::Receive() {
   for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
 }
 
-// Servers of their own are all asked, so that one that does not answer is told from ranks that wait for
-// it. A request that was not sent yet has number 0.
+// Servers of their own are all asked, so that one that does not answer is told from ranks that wait
+// for it. A request that was not sent yet has number 0.
 void Channel::Probe(const TransferWork* work) {
   probe_due_ = HeaderOf(MessageKind::kProbe);
   is_silent_ = true;

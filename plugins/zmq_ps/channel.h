@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "curve.h"
 #include "engine/host.h"
 #include "flow.h"
+#include "keys.h"
 #include "socket_link.h"
 #include "wire.h"
 #include "work.h"

@@ -33,8 +33,8 @@ Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
   return communicator;
 }
 
-// The server first: the worker of this rank connects to it like to any other, and its failure is the
-// server's, so that other ranks hear the cause.
+// The server first: the worker of this rank connects to it like to any other, and its failure is
+// the server's, so that other ranks hear the cause.
 Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
   Rendezvous rendezvous(host_, settings);
   ENGINE_ASSIGN_OR_RETURN(ServerSettings server, rendezvous.Meet());

@@ -1,5 +1,6 @@
-// A step is what BeginStep said last, under mutex_; pushes and pulls take it when they are submitted.
-// Buckets are constant after Register, which comes before everything else, and need no lock.
+// A step is what BeginStep said last, under mutex_; pushes and pulls take it when they are
+// submitted. Buckets are constant after Register, which comes before everything else, and need no
+// lock.
 #include "parameter_client.h"
 
 #include <algorithm>
@@ -75,8 +76,8 @@ Status ServedParameters::Prepare(TransferWork* work) noexcept {
 }
 
 // Asks servers without the caller's Work, and waits for the answer: the waiting thread makes the
-// progress of the worker meanwhile, which ends what does not move. The work is given back only after it is terminal, because
-// libzmq refers to `send` until then.
+// progress of the worker meanwhile, which ends what does not move. The work is given back only
+// after it is terminal, because libzmq refers to `send` until then.
 Status ServedParameters::Ask(Question question) noexcept {
   if (question.timeout_ms <= 0) {
     return Status::Error(StatusCode::kInvalidArgument, "a timeout of %" PRId64 " ms",

@@ -2,10 +2,10 @@
 // pushes are answered as soon as the table has taken them; pulls and loads when the table says so.
 // While there is no optimizer there is no table, and everything waits.
 //
-// A request is refused here for one of two reasons: the table refuses it, or it waits for a rank that
-// has left. That is looked for when a rank leaves, and for each request that comes after one has left.
-// The table may answer it later all the same: the session
-// takes the first answer, and a rank that was refused once asks for nothing more.
+// A request is refused here for one of two reasons: the table refuses it, or it waits for a rank
+// that has left. That is looked for when a rank leaves, and for each request that comes after one
+// has left. The table may answer it later all the same: the session takes the first answer, and a
+// rank that was refused once asks for nothing more.
 #include "parameter_store.h"
 
 #include <algorithm>
@@ -89,8 +89,9 @@ Status ParameterStore::CheckBuckets(uint32_t worker, uint64_t digest) {
                worker, buckets_->first);
 }
 
-// Catches up with what came before there was a table: ranks that left, and requests, of each rank in
-// the order of their numbers. Rank 0 stores after all have registered, so their order does not matter.
+// Catches up with what came before there was a table: ranks that left, and requests, of each rank
+// in the order of their numbers. Rank 0 stores after all have registered, so their order does not
+// matter.
 void ParameterStore::Start(Optimizer& optimizer) {
   table_ = std::make_unique<Table>(*traits_, static_cast<uint32_t>(sessions_.size()), optimizer);
   for (uint32_t i = 0; i < sessions_.size(); ++i) {

@@ -1,5 +1,5 @@
-// The order, which has no circle: all publish their keys; a server needs those of all ranks before it
-// can let one in, so it waits for them, and publishes its address then; ranks wait for that.
+// The order, which has no circle: all publish their keys; a server needs those of all ranks before
+// it can let one in, so it waits for them, and publishes its address then; ranks wait for that.
 #include "rendezvous.h"
 
 #include <algorithm>
@@ -50,8 +50,8 @@ Rendezvous::Rendezvous(Host& host, const CommunicatorSettings& settings)
   members_.names.resize(static_cast<size_t>(ranks_.world_size + ranks_.servers));
 }
 
-// Loopback where all members are on one host, unless an option says otherwise. An address that other
-// hosts cannot reach is found out here, and not by a timeout of all ranks.
+// Loopback where all members are on one host, unless an option says otherwise. An address that
+// other hosts cannot reach is found out here, and not by a timeout of all ranks.
 Status Rendezvous::ChooseAddress() {
   const bool one_host =
       ranks_.one_host != 0 && (members_serve() || ranks_.local_world_size == ranks_.world_size);

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "curve.h"
 #include "engine/host.h"
+#include "keys.h"
 #include "kit/communicator.h"
 #include "kit/rendezvous.h"
 #include "server.h"
@@ -38,8 +38,9 @@ struct CommunicatorSettings {
 //   <n>/servers/<member> := [ endpoint ]     of members that have a server
 //   <n>/renewed/<rank>   := the key of the newest process that took the place of a lost one
 //
-// Every process makes its own keys and publishes the public one, as a rank and as a server; a server
-// starts when it knows those of all ranks. Addresses other than loopback are always encrypted.
+// Every process makes its own keys and publishes the public one, as a rank and as a server; a
+// server starts when it knows those of all ranks. Addresses other than loopback are always
+// encrypted.
 class Rendezvous {
  public:
   Rendezvous(Host& host, const CommunicatorSettings& settings);

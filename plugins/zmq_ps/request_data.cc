@@ -1,5 +1,5 @@
-// Buffers of a transfer, as in engine/communicator.h: those of a reduce-scatter and an all-gather are
-// of different sizes, world_size slices on one side and the own one on the other. Slice::offset
+// Buffers of a transfer, as in engine/communicator.h: those of a reduce-scatter and an all-gather
+// are of different sizes, world_size slices on one side and the own one on the other. Slice::offset
 // counts in the larger one.
 #include "request_data.h"
 

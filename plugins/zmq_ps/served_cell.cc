@@ -36,7 +36,8 @@
 namespace engine::zmq_ps {
 namespace {
 
-// Of one worker at one cell. It has one, unless it pushes without pulling or took the place of another.
+// Of one worker at one cell. It has one, unless it pushes without pulling or took the place of
+// another.
 constexpr size_t kMaxPushes = 4;
 
 // Index in arrays_.

@@ -1,5 +1,5 @@
-// The bounds here keep the arithmetic of updates inside of its arrays: spans fill a cell exactly, rows
-// divide it, and data has the size that the cell says. Nothing later checks them again.
+// The bounds here keep the arithmetic of updates inside of its arrays: spans fill a cell exactly,
+// rows divide it, and data has the size that the cell says. Nothing later checks them again.
 #include "served_spec.h"
 
 #include <algorithm>

@@ -33,9 +33,9 @@ struct CellSpec {
   bool operator==(const CellSpec& other) const noexcept;
 };
 
-// Decode has judged the numbers of SliceSpec. What a rank says of its own call it has checked itself
-// (parameter_client.cc, buckets.cc); the arithmetic of updates relies on what follows, which blames the
-// rank of `request`.
+// Decode has judged the numbers of SliceSpec. What a rank says of its own call it has checked
+// itself (parameter_client.cc, buckets.cc); the arithmetic of updates relies on what follows, which
+// blames the rank of `request`.
 
 // Why `spans` are not `count` elements, or null.
 const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count);

@@ -47,7 +47,6 @@ Server::Server(ServerSettings settings)
   poll_.Add(wake_up_->descriptor());
   poll_.AddSocket(monitor_->socket());
   poll_.AddSocket(link_->socket());
-  poll_.AddSocket(authenticator_.socket());
   offload_ = std::make_unique<Offload>(settings_.reduce_threads, [this](Offload::Function done) {
     const std::lock_guard lock(mutex_);
     orders_.done.push_back(std::move(done));
@@ -147,7 +146,6 @@ bool Server::IsDrained() const noexcept {
 void Server::Step(int timeout_ms) {
   if (!(EventsOf(link_->socket()) & ZMQ_POLLIN)) poll_.Wait(timeout_ms);
   wake_up_->Clear();
-  authenticator_.Answer();
   TakeOrders();
   HandleEvents();  // before messages, which may come by a descriptor that was closed and opened
   ReceiveAll();
@@ -180,8 +178,8 @@ void Server::TakeOrders() {
   }
 }
 
-// The first reason stays: what comes later is a consequence of it. Rounds and the table do not learn
-// of it: what they still make of these requests, the sessions drop.
+// The first reason stays: what comes later is a consequence of it. Rounds and the table do not
+// learn of it: what they still make of these requests, the sessions drop.
 void Server::RefuseAll(const Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
@@ -235,8 +233,8 @@ void Server::Handle(Message& message) {
   }
 }
 
-// Whether a message counts: not of a former process of its rank, and not of a rank that was reported
-// as lost.
+// Whether a message counts: not of a former process of its rank, and not of a rank that was
+// reported as lost.
 bool Server::Admit(Session& session, const Header& header) {
   if (header.incarnation < session.incarnation()) return false;
   if (header.incarnation > session.incarnation()) Renew(header.worker, header.incarnation);
@@ -276,9 +274,9 @@ void Server::HandlePush(const Header& header, Message& message) {
   collectives_->Handle(header, std::move(message.body));
 }
 
-// Why a push is refused whatever it asks for; OK: it is not. Nothing of it is trusted: its frames must
-// have the sizes that its header says, within slice_bytes. The table judges the body of what is about
-// parameters.
+// Why a push is refused whatever it asks for; OK: it is not. Nothing of it is trusted: its frames
+// must have the sizes that its header says, within slice_bytes. The table judges the body of what
+// is about parameters.
 Status Server::RefusalOf(const Header& header, const Message& message) const {
   ENGINE_RETURN_IF_ERROR(failure_);
   if (header.world_size != sessions_.size()) {
@@ -297,8 +295,8 @@ Status Server::RefusalOf(const Header& header, const Message& message) const {
                header.worker, Describe(header).c_str());
 }
 
-// A rank asks because nothing moves there. Who it waits for is named unless something moves there; then
-// the rank asks again. An update that does not end is this server's.
+// A rank asks because nothing moves there. Who it waits for is named unless something moves there;
+// then the rank asks again. An update that does not end is this server's.
 void Server::HandleProbe(const Header& probe) {
   Session& session = sessions_[probe.worker];
   session.Welcome(collectives_->last_keyless_round(), /*again=*/false);

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "collectives.h"
-#include "curve.h"
 #include "engine/ext/parameter_server.h"
 #include "engine/status.h"
+#include "keys.h"
 #include "parameter_store.h"
 #include "session.h"
 #include "socket_link.h"
@@ -41,7 +41,8 @@ struct ServerSettings {
 
 class Server {
  public:
-  // Bound and ready when it returns. kConfig: plain text off loopback; kResourceExhausted: the address is taken, or no descriptors.
+  // Bound and ready when it returns. kConfig: plain text off loopback; kResourceExhausted: the
+  // address is taken, or no descriptors.
   static Result<std::unique_ptr<Server>> Start(ServerSettings settings) noexcept;
   ~Server();  // Stop(0)
 
@@ -103,9 +104,9 @@ class Server {
   std::condition_variable changed_;  // one of them has
 
   ::zmq::context_t context_;
+  Authenticator authenticator_;
 
   // Of the loop's thread.
-  Authenticator authenticator_;
   std::unique_ptr<RouterLink> link_;
   std::unique_ptr<Monitor> monitor_;
   PollSet poll_;

@@ -98,8 +98,8 @@ void Session::Heard(int descriptor) {
   descriptor_ = descriptor;
 }
 
-// Descriptors tell connections apart: the monitor of a socket knows no peers. They are used again by
-// the system, so a new connection with the number of the closed one counts.
+// Descriptors tell connections apart: the monitor of a socket knows no peers. They are used again
+// by the system, so a new connection with the number of the closed one counts.
 bool Session::HandleEvent(const ConnectionEvent& event, Clock::time_point now) {
   if (event.kind == ConnectionEvent::Kind::kAccepted && closed_ == event.descriptor) {
     closed_ = -1;  // the number is in use again

@@ -223,7 +223,7 @@ bool RouterLink::Receive(Message* out) {
   return false;
 }
 
-// An address is worth as much as the key that it came with: see curve.h.
+// An address is worth as much as the key that it came with: see keys.h.
 std::optional<uint32_t> RouterLink::SenderOf(::zmq::message_t& id, ::zmq::message_t& header) const {
   const std::optional<uint32_t> worker = WorkerOf(id);
   if (!worker || *worker >= workers_) return std::nullopt;

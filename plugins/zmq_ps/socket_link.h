@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "curve.h"
 #include "flow.h"
+#include "keys.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
@@ -26,7 +26,7 @@ struct Heartbeat {
 struct ConnectionSettings {
   FlowSettings flow;
   Heartbeat heartbeat;
-  int64_t lost_after_ms = 1000;  // for which a peer that is needed may be without a connection
+  int64_t lost_after_ms = 1000;  // for which a peer may be without a connection
   int io_threads = 1;            // of ZeroMQ
 };
 
@@ -82,7 +82,8 @@ class DealerLink final : public Link {
   void Connect() { socket_.connect(endpoint_); }
   // Whether Send may succeed now, for all a link knows.
   bool Writable();
-  // Takes the frames, or leaves them alone and returns false: there is no room or no connection now.
+  // Takes the frames, or leaves them alone and returns false: there is no room or no connection
+  // now.
   bool Send(Message& message);
   // False when there is nothing now.
   bool Receive(Message* out);
@@ -94,8 +95,8 @@ class DealerLink final : public Link {
 // From a server to all its ranks.
 class RouterLink final : public Link {
  public:
-  // `secret_key` is empty for plain text. The context has an Authenticator. At most `window` messages
-  // wait per rank. Throws zmq::error_t.
+  // `secret_key` is empty for plain text. The context has an Authenticator. At most `window`
+  // messages wait per rank. Throws zmq::error_t.
   RouterLink(::zmq::context_t& context, uint32_t workers, const std::string& secret_key, int window,
              const ConnectionSettings& settings, FaultInjector faults);
 

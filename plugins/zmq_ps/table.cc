@@ -5,9 +5,9 @@
 //   a task has run       Finished(task), then NextWork    on the thread that has the table
 //   now and then         TakeReady(&answers)              pulls that can be answered
 //
-// A bucket is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
-// other: tasks of several cells may run at once, those of one cell run one after the other, in the
-// order in which their pushes came.
+// A bucket is cut into slices; a slice that lies at this server is a cell. Cells know nothing of
+// each other: tasks of several cells may run at once, those of one cell run one after the other, in
+// the order in which their pushes came.
 #include "table.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Headers come from ranks and servers that have proven their keys, but perhaps of another build or broken.
-// So every number is checked once, here, before anything looks at it; what is about parameters is
-// checked against the cell, which knows more (served_spec.cc).
+// Headers come from ranks and servers that have proven their keys, but perhaps of another build or
+// broken. So every number is checked once, here, before anything looks at it; what is about
+// parameters is checked against the cell, which knows more (served_spec.cc).
 #include "wire.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Progress: whoever holds progress_ may use channels and works. The thread gives way as soon as there
-// is a caller, and waits a moment before it takes over again, because who waits for one transfer
-// after the other comes back at once. Works are completed without that lock, so that their callbacks
-// may submit the next ones.
+// Progress: whoever holds progress_ may use channels and works. The thread gives way as soon as
+// there is a caller, and waits a moment before it takes over again, because who waits for one
+// transfer after the other comes back at once. Works are completed without that lock, so that their
+// callbacks may submit the next ones.
 //
 // Memory: a work counts in memory_uses the messages that libzmq has of the caller's memory, the
 // requests that are queued, and one for all answers. Who takes it to zero puts the work into
@@ -112,8 +112,8 @@ Status Worker::Submit(TransferWork* work) noexcept {
   return {};
 }
 
-// One caller at a time; others sleep until their work is terminal, which this one or the thread sees
-// to. The thread waits at most kIdleMs even if no signal comes from the caller that leaves.
+// One caller at a time; others sleep until their work is terminal, which this one or the thread
+// sees to. The thread waits at most kIdleMs even if no signal comes from the caller that leaves.
 void Worker::MakeProgress(const TransferWork& work, Clock::time_point deadline) noexcept {
   if (caller_.exchange(true)) return;
   bool events = false;
@@ -155,8 +155,9 @@ void Worker::Fail(const Status& reason) {
   Abort(reason, reason.WithContext("rank %u failed", settings_.worker));
 }
 
-// Of a lost rank its engine knows a better reason than servers, which see its connection end, and tells
-// every rank. That one is late may be the fault of another server, which all are asked for then.
+// Of a lost rank its engine knows a better reason than servers, which see its connection end, and
+// tells every rank. That one is late may be the fault of another server, which all are asked for
+// then.
 void Worker::Refused(const Status& reason) {
   const bool is_late = reason.code() == StatusCode::kTimeout;
   if (!is_late && reason.code() != StatusCode::kPeerLost) return Fail(reason);
@@ -204,8 +205,8 @@ void Worker::WaitForCaller() {
   thread_waits_ = false;
 }
 
-// Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any other
-// reason, and FailAll ends what is under way.
+// Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any
+// other reason, and FailAll ends what is under way.
 int Worker::RunStep(bool events, bool is_caller) {
   Outcome outcome;
   {
@@ -224,8 +225,8 @@ int Worker::RunStep(bool events, bool is_caller) {
   return outcome.wait_ms;
 }
 
-// The order matters little, but for TakeUnused at the end: what the channels finished in this step is
-// completed with it. A signal that comes after Clear wakes the next wait.
+// The order matters little, but for TakeUnused at the end: what the channels finished in this step
+// is completed with it. A signal that comes after Clear wakes the next wait.
 Worker::Outcome Worker::Step(bool events) {
   wake_up_->Clear();
   TakeInbox();
@@ -317,9 +318,9 @@ void Worker::Probe(const TransferWork* work, Clock::time_point now) {
   for (const auto& channel : channels_) channel->Probe(work);
 }
 
-// When a transfer is late all servers are asked who is missing. One that does not answer is at fault
-// itself, else whom another has named. Where none is named the missing ranks still move: they are asked
-// again.
+// When a transfer is late all servers are asked who is missing. One that does not answer is at
+// fault itself, else whom another has named. Where none is named the missing ranks still move: they
+// are asked again.
 void Worker::CheckTime(Clock::time_point now) {
   for (const auto& channel : channels_) channel->CheckConnection(now);
   if ((probing_ || !refusal_.ok()) && now < decide_at_) return;
@@ -338,8 +339,9 @@ void Worker::CheckTime(Clock::time_point now) {
   if (late) Probe(late, now);
 }
 
-// No step runs any more: the thread has left its loop, and callers leave theirs when failed() is set.
-// Closing the sockets makes libzmq give back memory, on its own threads, and only then works end.
+// No step runs any more: the thread has left its loop, and callers leave theirs when failed() is
+// set. Closing the sockets makes libzmq give back memory, on its own threads, and only then works
+// end.
 void Worker::FailAll() {
   Status farewell, leave;
   {

@@ -142,7 +142,8 @@ class BreakingProxy {
 
 using Proxies = std::vector<std::unique_ptr<BreakingProxy>>;
 
-// For ClusterSettings::route: the workers from `first` on reach each server by a proxy of their own.
+// For ClusterSettings::route: the workers from `first` on reach each server by a proxy of their
+// own.
 inline auto RouteBy(Proxies* proxies, uint32_t first = 0, size_t break_after_bytes = SIZE_MAX) {
   return [=](uint32_t worker, const std::string& endpoint) {
     if (worker < first) return endpoint;

@@ -78,8 +78,8 @@ TEST(Progress, AWaitEndsWithTheWorker) {
   work->Release();
 }
 
-// Four times as long as the timeout, over a link that moves all the time: at the worker that it is of, and at
-// the one that waits for it.
+// Four times as long as the timeout, over a link that moves all the time: at the worker that it is
+// of, and at the one that waits for it.
 TEST(Deadlines, BoundTimeWithoutProgress) {
   constexpr int kCount = 1 << 20;
   Proxies proxies;
@@ -100,7 +100,8 @@ TEST(Deadlines, BoundTimeWithoutProgress) {
   EXPECT_GT(Clock::now() - begin, std::chrono::milliseconds(2000)) << "nothing was tested";
 }
 
-// The second worker does not come, and then the second server does not answer either, which may be why.
+// The second worker does not come, and then the second server does not answer either, which may be
+// why.
 TEST(Deadlines, NameWhoIsMissing) {
   for (const bool server_is_silent : {false, true}) {
     Proxies proxies;

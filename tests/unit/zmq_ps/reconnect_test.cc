@@ -1,5 +1,5 @@
-// Connections that break in the middle of transfers cost time and nothing else; those that fall silent
-// are noticed.
+// Connections that break in the middle of transfers cost time and nothing else; those that fall
+// silent are noticed.
 #include <gmock/gmock.h>
 
 #include "breaking_proxy.h"
@@ -8,8 +8,8 @@
 namespace engine::zmq_ps {
 namespace {
 
-// A cluster whose connections break each time that so many bytes have gone to a server. Ends with the
-// workers, and fails if nothing was tested.
+// A cluster whose connections break each time that so many bytes have gone to a server. Ends with
+// the workers, and fails if nothing was tested.
 void RunWithBreaks(ClusterSettings settings, size_t break_after_bytes,
                    const std::function<void(Cluster&, uint32_t worker)>& body) {
   Proxies proxies;
@@ -60,14 +60,13 @@ TEST(Reconnect, APeerThatHasClosedIsHeardToTheEnd) {
   const ConnectionSettings settings{.heartbeat = {.interval_ms = 10, .timeout_ms = 5000}};
   const KeyPair keys = *KeyPair::Make();
   ::zmq::context_t context, other;
-  Authenticator authenticator(context, {keys.public_key}, {});
+  const Authenticator authenticator(context, {keys.public_key}, {});
   RouterLink router(context, 1, "", kMessages, settings, {});
   auto dealer = std::make_unique<DealerLink>(other, 0, router.Bind("tcp://127.0.0.1:*"), "", keys,
                                              settings, FaultInjector());
   dealer->Connect();
   const auto deadline = kit::DeadlineIn(10000);
   for (int sent = 0; sent < kMessages && Clock::now() < deadline;) {
-    authenticator.Answer();
     Message message{.header = Encode({.request = 1})};
     sent += dealer->Send(message) ? 1 : 0;
   }
@@ -80,8 +79,9 @@ TEST(Reconnect, APeerThatHasClosedIsHeardToTheEnd) {
   EXPECT_EQ(received, kMessages);
 }
 
-// The connection of the last worker falls silent, as if one of its ends had stopped: much later than
-// that is noticed (600 + 300 ms), and much earlier than the 30 s of a transfer, the first worker knows.
+// The connection of the last worker falls silent, as if one of its ends had stopped: much later
+// than that is noticed (600 + 300 ms), and much earlier than the 30 s of a transfer, the first
+// worker knows.
 TEST(Heartbeats, NameWhoIsSilent) {
   for (const uint32_t workers : {1u, 2u}) {
     SCOPED_TRACE(workers == 1 ? "the server" : "another worker");

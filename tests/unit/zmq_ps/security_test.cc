@@ -175,8 +175,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, Outsiders, ::testing::Bool(), [](const auto& mod
   return std::string(mode.param ? "encrypted" : "plain");
 });
 
-// What a peer without a key may send: a frame that says it is 2^62 bytes long, before or after its handshake, and
-// frames of a message that never ends.
+// What a peer without a key may send: a frame that says it is 2^62 bytes long, before or after its
+// handshake, and frames of a message that never ends.
 TEST(Security, NothingOfOthersIsStored) {
   Cluster cluster({.workers = 2, .servers = 1});
   ASSERT_TRUE(cluster.ok());
@@ -196,7 +196,8 @@ TEST(Security, NothingOfOthersIsStored) {
   ExpectThatItWorks(cluster, 2, 1);
 }
 
-// A rank that has proven its key, of another build or broken: it is told, and need not wait for a deadline.
+// A rank that has proven its key, of another build or broken: it is told, and need not wait for a
+// deadline.
 TEST(Security, WhatARankSendsWrongIsRefused) {
   const KeyPair keys = *KeyPair::Make();
   const auto server =
