@@ -26,7 +26,7 @@ inline constexpr int64_t kTwoRunsMs = 5000;
 // it has heard nothing for as long as a transfer may stand still, and a little more: the message of
 // the transfer says more. So there is one limit for the user (communication.timeout_ms), and whoever
 // stops a rank in a debugger raises that. Time in which the watching process itself stands still
-// does not count (app/launch/silence.h).
+// does not count (app/launch/membership.h).
 inline constexpr int64_t kPingMs = 500;
 inline constexpr int64_t kLivenessMarginMs = 500;
 inline constexpr int64_t kLivenessTimeoutMs = 30000 + kLivenessMarginMs;  // LaunchOptions

@@ -17,7 +17,7 @@
 
 #include "app/launch/deadlines.h"
 #include "app/launch/failure_log.h"
-#include "app/launch/silence.h"
+#include "app/launch/membership.h"
 
 namespace engine::launch {
 namespace {

@@ -31,8 +31,16 @@ constexpr int kEvents = 256;  // taken from epoll at once
 // Connections that have not joined yet; more wait in the backlog.
 constexpr size_t kMaxPendingConnections = 256;
 
-Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string value = {}) {
-  return {.kind = kind, .id = id, .number = number, .value = std::move(value)};
+using Bytes = std::shared_ptr<const std::string>;
+
+Bytes Frame(const Message& message) {
+  return std::make_shared<const std::string>(Encode(message));
+}
+
+// The frame of kValue in front of `value`.
+Bytes ValueHead(uint32_t id, const Bytes& value) {
+  return std::make_shared<const std::string>(
+      EncodeHead({.kind = MessageKind::kValue, .id = id}, value->size()));
 }
 
 // An address without its port.
@@ -97,7 +105,7 @@ void StoreServer::Forget(int member) {
   const auto found = joined_.find(member);
   if (found == joined_.end()) return;
   found->second->said_bye = true;
-  Break(*found->second);
+  End(*found->second);
   Reap();
 }
 
@@ -133,7 +141,12 @@ void StoreServer::Accept() {
     if (!socket) {
       const bool no_descriptor = errno == EMFILE || errno == ENFILE;
       somebody_waits_ = errno != EAGAIN && errno != EWOULDBLOCK;
-      if (no_descriptor && !MakeRoom(0)) observer_.OnNoDescriptor();
+      if (no_descriptor && !MakeRoom(0)) {
+        observer_.OnFail(base::kNobody,
+                         Status::Error(StatusCode::kResourceExhausted,
+                                       "no descriptor is left to let another member in: raise the "
+                                       "limit of open files of this process (ulimit -n)"));
+      }
       return;
     }
     std::string address = PeerAddress(socket);
@@ -153,7 +166,7 @@ bool StoreServer::MakeRoom(int64_t least_ms) {
   });  // the first of equals
   if (oldest == pending_.end()) return false;
   if (!base::Passed((*oldest)->accepted_at + std::chrono::milliseconds(least_ms))) return false;
-  EndPending(**oldest, "it did not say in time who it is, and others wait");
+  End(**oldest, "it did not say in time who it is, and others wait");
   return true;
 }
 
@@ -203,36 +216,26 @@ void StoreServer::Write(Connection& connection) {
     connection.out.pop_front();
     connection.out_begin = 0;
   }
-  if (connection.closing && connection.out.empty()) Break(connection);
+  if (connection.closing && connection.out.empty()) End(connection);
 }
 
-void StoreServer::Break(Connection& connection) {
+void StoreServer::End(Connection& connection, const char* why) {
   if (std::exchange(connection.broken, true)) return;
   some_broken_ = true;
   std::erase(pending_, &connection);
-}
-
-void StoreServer::End(Connection& connection) {
-  if (connection.broken) return;
-  if (connection.member == base::kNobody) {
-    return EndPending(connection, connection.hello ? "it did not prove that it knows the key"
-                                                   : "it ended before it said who it is");
-  }
-  Break(connection);
-  if (!connection.said_bye) observer_.OnLost(connection.member);
-}
-
-void StoreServer::EndPending(Connection& connection, const char* why) {
-  Break(connection);
-  if (connection.adopted || connection.closing) return;
-  observer_.OnRefusedConnection(connection.address, why);
+  if (connection.closing || connection.said_bye) return;
+  if (connection.member != base::kNobody) return observer_.OnLost(connection.member);
+  if (connection.adopted) return;
+  const char* own = connection.hello ? "it did not prove that it knows the key"
+                                     : "it ended before it said who it is";
+  observer_.OnRefusedConnection(connection.address, why != nullptr ? why : own);
 }
 
 void StoreServer::Reap() {
   while (!pending_.empty()) {
     Connection& oldest = *pending_.front();
     if (!base::Passed(oldest.hello_deadline)) break;
-    EndPending(oldest, "it did not say in time who it is");
+    End(oldest, "it did not say in time who it is");
   }
   if (!std::exchange(some_broken_, false)) return;
   std::erase_if(connections_, [this](const auto& connection) {
@@ -256,16 +259,18 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
     case MessageKind::kSet:
       observer_.OnSet(message.key);
       Put(message.key, std::move(message.value));
-      return Send(connection, Reply(MessageKind::kSetDone, message.id));
+      return Send(connection, Frame({.kind = MessageKind::kSetDone, .id = message.id}));
     case MessageKind::kGet:
       return Get(connection, message);
     case MessageKind::kCancel:
       return Cancel(connection, message.id);
     case MessageKind::kHas:
-      return Send(connection,
-                  Reply(MessageKind::kHasDone, message.id, values_.contains(message.key) ? 1 : 0));
+      return Send(connection, Frame({.kind = MessageKind::kHasDone,
+                                     .id = message.id,
+                                     .number = values_.contains(message.key) ? 1 : 0}));
     case MessageKind::kPost:
-      return Relay(connection, message);
+      message.rank = connection.member;
+      return Broadcast(message, connection.member);
     case MessageKind::kFail:
       return observer_.OnFail(connection.member, DecodeStatus(message));
     case MessageKind::kAllowLosses:
@@ -289,7 +294,7 @@ void StoreServer::Hello(Connection& connection, const Message& message) {
   if (!prove) return Admit(connection, message);
   connection.hello = message;
   connection.challenge = ServerKey::MakeNonce();
-  Send(connection, {.kind = MessageKind::kChallenge, .key = connection.challenge});
+  Send(connection, Frame({.kind = MessageKind::kChallenge, .key = connection.challenge}));
 }
 
 void StoreServer::Proof(Connection& connection, const Message& message) {
@@ -303,8 +308,8 @@ void StoreServer::Proof(Connection& connection, const Message& message) {
                   "--key-file");
   }
   Send(connection,
-       {.kind = MessageKind::kProof,
-        .key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member)});
+       Frame({.kind = MessageKind::kProof,
+              .key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member)}));
   Admit(connection, *connection.hello);
 }
 
@@ -315,12 +320,12 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
   joined_[connection.member] = &connection;
   std::erase(pending_, &connection);
   connection.reader.set_max_value_bytes(kMaxValueBytes);
-  if (abort_) Send(connection, *abort_);
+  if (abort_) Send(connection, Frame(*abort_));
   observer_.OnJoined(connection.member);
 }
 
 void StoreServer::Refuse(Connection& connection, const std::string& why) {
-  Send(connection, Reply(MessageKind::kRefused, 0, 0, why));
+  Send(connection, Frame({.kind = MessageKind::kRefused, .value = why}));
   connection.closing = true;
   if (!connection.adopted) observer_.OnRefusedConnection(connection.address, why);
 }
@@ -331,7 +336,7 @@ void StoreServer::Put(const std::string& key, std::string value) {
   for (auto waiter = begin; waiter != end; ++waiter) {
     auto [connection, id] = waiter->second;
     connection->waiting.erase(id);
-    SendValue(*connection, id, bytes);
+    Send(*connection, ValueHead(id, bytes), bytes);
   }
   waiters_.erase(begin, end);
   values_[key] = bytes;
@@ -339,7 +344,9 @@ void StoreServer::Put(const std::string& key, std::string value) {
 
 void StoreServer::Get(Connection& connection, const Message& message) {
   const auto found = values_.find(message.key);
-  if (found != values_.end()) return SendValue(connection, message.id, found->second);
+  if (found != values_.end()) {
+    return Send(connection, ValueHead(message.id, found->second), found->second);
+  }
   const auto [request, fresh] = connection.waiting.try_emplace(message.id);
   if (!fresh) return End(connection);  // two requests of one number
   request->second = waiters_.emplace(message.key, Waiter{&connection, message.id});
@@ -352,41 +359,28 @@ void StoreServer::Cancel(Connection& connection, uint32_t id) {
   connection.waiting.erase(request);
 }
 
-void StoreServer::Relay(const Connection& sender, Message& message) {
-  message.rank = sender.member;
-  const Bytes frame = std::make_shared<const std::string>(Encode(message));
-  for (auto& [member, connection] : joined_) {
-    if (connection != &sender && !base::IsServer(member)) Queue(*connection, frame);
-  }
-}
-
-void StoreServer::SendValue(Connection& connection, uint32_t id, const Bytes& value) {
-  const std::string head = EncodeHead(Reply(MessageKind::kValue, id), value->size());
-  Queue(connection, std::make_shared<const std::string>(head), value);
-}
-
-void StoreServer::Send(Connection& connection, const Message& message) {
-  Queue(connection, std::make_shared<const std::string>(Encode(message)));
-}
-
 // Written at once if nothing is before it: a rank may be waiting for it to start a transfer.
-void StoreServer::Queue(Connection& connection, Bytes head, Bytes value) {
+void StoreServer::Send(Connection& connection, const Bytes& frame, const Bytes& value) {
   if (connection.broken || connection.closing) return;
   ++traffic_.messages_out;
   const bool first = connection.out.empty();
-  connection.out.push_back(std::move(head));
-  if (value != nullptr && !value->empty()) connection.out.push_back(std::move(value));
+  connection.out.push_back(frame);
+  if (value != nullptr && !value->empty()) connection.out.push_back(value);
   if (first) Write(connection);
 }
 
 void StoreServer::Send(int member, const Message& message) {
   const auto found = joined_.find(member);
-  if (found != joined_.end()) Send(*found->second, message);
+  if (found != joined_.end()) Send(*found->second, Frame(message));
 }
 
-void StoreServer::Broadcast(const Message& message) {
-  const Bytes frame = std::make_shared<const std::string>(Encode(message));
-  for (auto& [member, connection] : joined_) Queue(*connection, frame);
+// What a rank sends to the others is no business of servers.
+void StoreServer::Broadcast(const Message& message, int sender) {
+  const Bytes frame = Frame(message);
+  for (auto& [member, connection] : joined_) {
+    const bool to_ranks = sender != base::kNobody;
+    if (member != sender && !(to_ranks && base::IsServer(member))) Send(*connection, frame);
+  }
 }
 
 void StoreServer::Abort(const Status& cause) {

@@ -35,6 +35,7 @@ class StoreServer {
     virtual void OnHeard(int member) = 0;
     // Before `key` is in the store.
     virtual void OnSet(const std::string& key) = 0;
+    // kNobody: no descriptor is left for a connection, though no pending one holds any.
     virtual void OnFail(int member, const Status& status) = 0;
     virtual void OnAllowLosses(int member) = 0;
     virtual void OnStop(int signal) = 0;
@@ -43,8 +44,6 @@ class StoreServer {
     virtual void OnLost(int member) = 0;
     // A connection of the listener was refused or ended before it joined: who and why.
     virtual void OnRefusedConnection(const std::string& address, const std::string& why) = 0;
-    // No descriptor is left for a connection, though no pending one holds any.
-    virtual void OnNoDescriptor() = 0;
 
    protected:
     ~Observer() = default;
@@ -83,8 +82,8 @@ class StoreServer {
   void Put(const std::string& key, std::string value);
 
   void Send(int member, const Message& message);
-  // To every member that has joined.
-  void Broadcast(const Message& message);
+  // To every member that has joined, or from one rank to all others.
+  void Broadcast(const Message& message, int sender = base::kNobody);
   // Broadcasts kAbort, also to members that join later. The first call counts.
   void Abort(const Status& cause);
   // Writes what is still queued, until `timeout_ms`.
@@ -126,9 +125,8 @@ class StoreServer {
   Connection& Add(kit::UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
   void Write(Connection& connection);
-  void Break(Connection& connection);
-  void End(Connection& connection);  // it can neither be read nor written any more
-  void EndPending(Connection& connection, const char* why);
+  // It is neither read nor written any more. `why` is for a pending one, by default its own end.
+  void End(Connection& connection, const char* why = nullptr);
   void Reap();
   void Dispatch(Connection& connection, Message& message);
   void Hello(Connection& connection, const Message& message);
@@ -136,11 +134,8 @@ class StoreServer {
   void Admit(Connection& connection, const Message& hello);
   void Refuse(Connection& connection, const std::string& why);
   void Get(Connection& connection, const Message& message);
-  void SendValue(Connection& connection, uint32_t id, const Bytes& value);
-  void Relay(const Connection& sender, Message& message);
   void Cancel(Connection& connection, uint32_t id);
-  void Send(Connection& connection, const Message& message);
-  void Queue(Connection& connection, Bytes head, Bytes value = nullptr);
+  void Send(Connection& connection, const Bytes& frame, const Bytes& value = nullptr);
 
   Observer& observer_;
   kit::UniqueFd epoll_;

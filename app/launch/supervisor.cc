@@ -231,6 +231,7 @@ void Supervisor::OnAllowLosses(int member) {
 }
 
 void Supervisor::OnFail(int member, const Status& status) {
+  if (member == base::kNobody && complete_) return;  // no member is missing
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
   if (members_.IsGone(member)) return;  // it has been heard already
@@ -294,14 +295,6 @@ void Supervisor::OnRefusedConnection(const std::string& address, const std::stri
   }
   unreported_refusals_ = 0;
   Notice(line);
-}
-
-void Supervisor::OnNoDescriptor() {
-  if (complete_) return;  // only those that are not needed come now
-  Fail(base::kNobody, Status::Error(StatusCode::kResourceExhausted,
-                                    "no descriptor is left to let %s in: raise the limit of open "
-                                    "files of this process (ulimit -n)",
-                                    members_.List(Phase::kAbsent).c_str()));
 }
 
 }  // namespace engine::launch

@@ -68,7 +68,6 @@ class Supervisor final : public StoreServer::Observer {
   void OnBye(int member) override;
   void OnLost(int member) override;
   void OnRefusedConnection(const std::string& address, const std::string& why) override;
-  void OnNoDescriptor() override;
 
  private:
   using Phase = Membership::Phase;

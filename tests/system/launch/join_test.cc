@@ -130,16 +130,20 @@ TEST_F(Join, AnotherRunAtTheSameAddressIsRefusedAndDisturbsNothing) {
   ExpectEnds({0, 201, 0});
 }
 
-// Neither has a run id, so nothing but the second process of a rank tells one from the other.
+// Neither has a run id, so nothing but the second process of a rank tells one from the other. A rank
+// whose rank 0 has ended by then has lost it.
 TEST_F(Join, TwoRunsThatStartAtOneAddressDoNotMerge) {
+  std::vector<ProbeProcess*> ranks;
   for (const int rank : {0, 1, 1, 0}) {
     Variables plain = TorchrunRank(rank, 2, port_);
     for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
       plain.erase(name);
     }
-    Start("wait --rendezvous-ms 2000", plain);
+    ranks.push_back(&Start("wait --rendezvous-ms 2000", plain));
   }
-  ExpectEnds({201, 201, 201, 201});
+  for (ProbeProcess* rank : ranks) {
+    EXPECT_THAT(rank->Wait(), ::testing::AnyOf(200, 201)) << rank->output();
+  }
 }
 
 TEST_F(Join, OffLoopbackRanksNeedAKeyOrAWord) {

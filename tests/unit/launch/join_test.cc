@@ -193,7 +193,7 @@ TEST_F(JoinTest, WantOfDescriptorsIsNamed) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const LaunchOutcome outcome = run_.Finish().Outcome();
   EXPECT_EQ(outcome.exit_code, 203);
-  EXPECT_THAT(outcome.status.message(), HasSubstr("no descriptor is left to let rank 1 in"));
+  EXPECT_THAT(outcome.status.message(), HasSubstr("no descriptor is left to let another member in"));
 }
 
 // Where others could come nothing listens, and nothing connects, unless it is said who may join.
