@@ -181,6 +181,8 @@ Status StoreClient::WriteOut() {
       eventfd_write(wake_.get(), 1);
       return {};
     } else if (errno != EINTR) {
+      outbox_.clear();
+      outbox_begin_ = 0;
       return Status::Error(StatusCode::kPeerLost, "lost the connection to %s: %s",
                            identity_.server.c_str(), strerror(errno))
           .WithRank(identity_.server_rank);
@@ -192,22 +194,22 @@ Status StoreClient::WriteOut() {
   return {};
 }
 
-// Until there is something to receive, and sends meanwhile; false when nothing has come for a while. What cannot be sent any more is
-// dropped: the end of what can be received tells of the lost connection.
+// Until there is something to receive, and sends meanwhile; false when nothing has come for a while.
+// The reader drains the eventfd after it has tried to send: what is left then waits for POLLOUT.
 bool StoreClient::Wait() {
   pollfd fds[] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   for (;;) {
-    const int ready = poll(fds, std::size(fds), kPingMs);
-    if (ready == 0) return false;
-    if (ready < 0) continue;
-    if (((fds[0].revents & POLLOUT) | fds[1].revents) != 0) {
+    {
       const std::lock_guard lock(send_mutex_);
-      if (!WriteOut().ok()) outbox_.clear();
+      const bool more = !outbox_.empty();
+      if (more) (void)WriteOut();  // that the connection is lost shows in what is received
       eventfd_t counted = 0;
-      eventfd_read(wake_.get(), &counted);  // last: what is left waits for POLLOUT alone
+      if (more || fds[1].revents != 0) eventfd_read(wake_.get(), &counted);
       fds[0].events = outbox_.empty() ? POLLIN : POLLIN | POLLOUT;
     }
-    if ((fds[0].revents & ~POLLOUT) != 0) return true;
+    const int ready = poll(fds, std::size(fds), kPingMs);
+    if (ready == 0) return false;
+    if (ready > 0 && (fds[0].revents & ~POLLOUT) != 0) return true;
   }
 }
 

@@ -193,7 +193,8 @@ TEST_F(JoinTest, WantOfDescriptorsIsNamed) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const LaunchOutcome outcome = run_.Finish().Outcome();
   EXPECT_EQ(outcome.exit_code, 203);
-  EXPECT_THAT(outcome.status.message(), HasSubstr("no descriptor is left to let another member in"));
+  EXPECT_THAT(outcome.status.message(),
+              HasSubstr("no descriptor is left to let another member in"));
 }
 
 // Where others could come nothing listens, and nothing connects, unless it is said who may join.
@@ -233,7 +234,11 @@ TEST(Outbox, NothingWaitsForAServerThatIsStopped) {
   for (int i = 0; i < kPosts; ++i) ASSERT_THAT(rank.client.Post(text), IsOk());
   EXPECT_THAT(rank.client.Get("k", 20), FailsWith(StatusCode::kTimeout));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "it waited";
-  // When the server goes on, all of it comes, in order.
+  // When the server goes on, all of it comes, in order, also if the server has spoken before.
+  SendRaw(server, Encode({.kind = MessageKind::kStop, .number = 15}));
+  while (rank.stop == 0) std::this_thread::yield();
+  const timeval limit{.tv_sec = kLongMs / 1000, .tv_usec = 0};
+  setsockopt(server.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   MessageReader reader;
   std::vector<char> buffer(1 << 16);
   std::vector<MessageKind> kinds;
