@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "app/launch/deadlines.h"
+#include "core/base/call_watch.h"
 
 namespace engine::launch {
 Status CallBody(const RankBody& body, base::RankContext& context) {
@@ -39,6 +40,8 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     info_.one_host = shape.one_host ? 1 : 0;
     base::RankContext context{info_, *client_, abort_, stop_requested_,
                               [this] { client_->AllowLosses(); }};
+    base::CallWatch watch(abort_);
+    context.watch = &watch;
     status = CallBody(body, context);
   }
   client_->Leave(status);

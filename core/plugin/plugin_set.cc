@@ -56,14 +56,4 @@ std::string PluginSelection::Versions() const {
   return versions;
 }
 
-// The members alone would do, but a vector destroys its first element first, and later ops and
-// hooks may use earlier ones.
-PluginSet::~PluginSet() {
-  scheduler.reset();
-  while (!hooks.empty()) hooks.pop_back();
-  optimizer.reset();
-  communicator.reset();
-  while (!ops.empty()) ops.pop_back();
-}
-
 }  // namespace engine::plugin
