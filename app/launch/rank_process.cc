@@ -13,6 +13,7 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/failure_log.h"
 #include "app/launch/limits.h"
+#include "core/base/call_watch.h"
 
 namespace engine::launch {
 Status CallBody(const RankBody& body, base::RankContext& context) {
@@ -85,6 +86,8 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     info_.one_host = shape.one_host ? 1 : 0;
     base::RankContext context{info_, *client_, abort_, stop_requested_,
                               [this] { client_->AllowLosses(); }};
+    base::CallWatch watch(abort_);
+    context.watch = &watch;
     context.report = [this](const Status& why) { client_->Report(client_->Explain(why)); };
     status = client_->Explain(CallBody(body, context));
   }

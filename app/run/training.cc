@@ -104,7 +104,7 @@ Status Train(const config::Config& config, base::RankContext& rank, RunObserver&
   const config::OutputOptions& output = config.output();
   if (!output.trace.empty()) {
     ENGINE_RETURN_IF_ERROR(WriteRunTrace(
-        output.trace, rank, trainer.executor().Timeline(),
+        output.trace, rank, TimelineOf(trainer.executor(), rank.info),
         {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
         config.run().communication.timeout_ms, trainer.executor().updates().asynchronous()));
   }

@@ -44,6 +44,8 @@ class AbortSignal {
 // Where the lines of a member's log go. [any-thread]
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
+class CallWatch;
+
 struct RankContext {
   RankInfo info;
   Store& store;
@@ -54,6 +56,7 @@ struct RankContext {
   std::function<void()> allow_losses = nullptr;         // the launcher's part of AllowLosses
   LogSink log = nullptr;                                // null: nobody reads it
   std::function<void(const Status&)> report = nullptr;  // the launcher's part of Report
+  CallWatch* watch = nullptr;                           // null: no call of a plugin is watched
 
   // Of a rank: from now on this run goes on when a rank other than rank 0 dies or fails; the
   // launcher says so (LaunchOptions::notice), and may start another in its place. The loss of rank

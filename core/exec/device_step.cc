@@ -136,10 +136,9 @@ Status DeviceStep::Prepare() {
   for (Copy& copy : copies_) {
     void* pinned = nullptr;
     ENGINE_RETURN_IF_ERROR(accelerator_.AllocateHost(sizeof(StepStatistics), &pinned));
+    if (pinned == nullptr) return graph::MadeNothing(device_);
     copy.statistics = new (pinned) StepStatistics;
-    Event* event = nullptr;
-    ENGINE_RETURN_IF_ERROR(device_.CreateEvent(&event));
-    copy.copied.reset(event);
+    ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateEvent, &copy.copied));
   }
   span_updates_ = static_cast<SpanUpdates*>(parts_.plugins.optimizer->Query(kSpanUpdatesId));
   ENGINE_ASSIGN_OR_RETURN(
@@ -204,7 +203,8 @@ Status DeviceStep::Record() {
   const Status ended = accelerator_.EndRecording(stream_, &recorded);
   recorded_.reset(recorded);
   recorded_samples_ = input_.all_samples;
-  return status.ok() ? ended : status;
+  ENGINE_RETURN_IF_ERROR(status.ok() ? ended : status);
+  return recorded != nullptr ? Status() : graph::MadeNothing(device_);
 }
 
 // A transfer of nothing behind it reports those in the recording.

@@ -6,8 +6,8 @@
 //   ready, and before the head of the step is done; both become known under the lock.
 // * Statistics are summed up in a copy, which is the communicator's from the end of the task that
 //   makes them to TakeResult, so the thread of the rank takes what it needs of it before that.
-// * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
-//   observe are done by then, and none that applies has begun.
+// * The sums of a hook are asked for behind each of its observations. Their transfer begins when all
+//   of those are done, and before another hook observes.
 #include "core/exec/host_step.h"
 
 #include <algorithm>
@@ -18,6 +18,11 @@
 #include "core/exec/step_runner.h"
 
 namespace engine::exec {
+namespace {
+
+constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
+
+}  // namespace
 
 HostStep::HostStep(const StepParts& parts)
     : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {}
@@ -57,9 +62,8 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
     transfer.send = transfer.recv = summed();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
   } else if (task.data == TransferData::kObserved) {
-    const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
-    transfer.send = transfer.recv = sums.data();
-    transfer.count = static_cast<int64_t>(sums.size());
+    transfer.send = transfer.recv = observed_.data();
+    transfer.count = static_cast<int64_t>(observed_.size());
   } else if (task.data == TransferData::kGradients && parts_.wire != nullptr) {
     parts_.wire->Describe(task, &transfer);
   } else {
@@ -195,7 +199,13 @@ Status HostStep::RunHook(const Task& task) {
                          "hook '%s' scaled the gradient of '%s' before its transfer", name,
                          parameter.name.c_str());
   }
-  return {};
+  const bool sums = task.hook_work == HookWork::kObserve && parts_.updates.in_parts();
+  if (!sums) return {};
+  observed_ = hook.Observed();
+  if (observed_.data() != nullptr && observed_.size() <= kMaxObserved) return {};
+  return Status::Error(StatusCode::kPlugin,
+                       "hook '%s' has observed %zu numbers where 1 to %zu can be summed up", name,
+                       observed_.size(), kMaxObserved);
 }
 
 // The step and the rate are those of the backward pass before: the next step may have begun.

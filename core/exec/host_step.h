@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/exec/executor_options.h"
@@ -11,6 +12,7 @@
 #include "core/exec/order_agreement.h"
 #include "core/exec/replicas.h"
 #include "core/exec/step.h"
+#include "core/exec/submitter.h"
 #include "core/exec/task_graph.h"
 #include "core/exec/update_strategy.h"
 #include "core/exec/wire.h"
@@ -28,7 +30,9 @@ struct StepParts {
   const TaskGraph& tasks;
   UpdateStrategy& updates;
   OrderAgreement& order;  // guarded by the lock of the runner, but for what needs none
-  Wire* wire = nullptr;   // null: gradients travel as they are
+  Submitter& submitter;
+  Submitter* gathers = nullptr;              // of ops, if it has a communicator of its own
+  Wire* wire = nullptr;                      // null: gradients travel as they are
   CommunicatorReplicas* replicas = nullptr;  // null: no op asks for them, or one rank
 };
 
@@ -100,7 +104,8 @@ class HostStep {
 
   CallContext call_context_;  // of the micro-batch at hand
   bool backward_begun_ = false;
-  StepInput tail_;  // of the updates at hand
+  StepInput tail_;             // of the updates at hand
+  std::span<float> observed_;  // sums of the hook that has observed last
   float local_scale_ = 1;
   float own_count_ = 0;  // of targets of this rank
   // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the

@@ -14,6 +14,7 @@
 
 #include "core/exec/step_runner.h"
 #include "core/exec/task_graph.h"
+#include "core/exec/update_strategy.h"
 
 namespace engine::exec {
 namespace {
@@ -22,11 +23,6 @@ constexpr int64_t kSpanAlign = 16;
 constexpr int64_t kBucketAlign = 64;  // a cache line
 // Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
 constexpr int64_t kGatheredAtOnce = 1 << 20;
-
-bool IsIdentifier(std::string_view text) {
-  return !text.empty() && text[0] >= 'a' &&
-         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") == std::string_view::npos;
-}
 
 Status CheckTraits(const WireTraits& traits, const std::string& name) {
   const auto refuse = [&](const char* what) {
@@ -39,16 +35,7 @@ Status CheckTraits(const WireTraits& traits, const std::string& name) {
   if (traits.kind == WireKind::kCast && SizeOf(traits.dtype) == 0) {
     return refuse("an unknown type of elements");
   }
-  if (traits.state_count < 0 || traits.state_count > kMaxWireStates) {
-    return refuse("too many states");
-  }
-  for (int32_t s = 0; s < traits.state_count; ++s) {
-    if (!IsIdentifier(traits.state_names[s].view())) return refuse("a state without a proper name");
-    if (s > 0 && traits.state_names[s].view() == traits.state_names[0].view()) {
-      return refuse("two states of one name");
-    }
-  }
-  return {};
+  return CheckStates("hook", name, traits.state_names, traits.state_count);
 }
 
 // Where the packed spans of a bucket lie in the block of a rank, and its size.

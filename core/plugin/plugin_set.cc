@@ -43,14 +43,4 @@ std::string PluginSelection::Names() const {
   return names;
 }
 
-// The members alone would do, but a vector destroys its first element first, and later ops and
-// hooks may use earlier ones.
-PluginSet::~PluginSet() {
-  scheduler.reset();
-  while (!hooks.empty()) hooks.pop_back();
-  optimizer.reset();
-  communicator.reset();
-  while (!ops.empty()) ops.pop_back();
-}
-
 }  // namespace engine::plugin

@@ -40,7 +40,7 @@ class RankPlugins {
   // Makes the object of `choice` in `made`, with a host of its own.
   template <typename T>
   Status Make(const PluginChoice& choice, std::unique_ptr<T>* made);
-  Result<std::unique_ptr<Communicator>> MakeReplicaCommunicator();
+  Status MakeReplicas();
   void AbortWithRun(Communicator& communicator);
   Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
                                      const std::vector<OwnedOption>& attributes) const;

@@ -79,7 +79,8 @@ class PriorityScheduler final : public Scheduler {
         Start(event.task);
         break;
       case EventKind::kTaskDone:
-        if (tasks_[event.task].lane == Lane::kIo) used_bytes_ -= tasks_[event.task].size_bytes;
+        // What ends after kError is not counted any more. Compute tasks take no credit.
+        used_bytes_ -= std::min(used_bytes_, tasks_[event.task].size_bytes);
         break;
       case EventKind::kError:
         compute_.Clear();

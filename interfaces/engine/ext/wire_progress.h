@@ -22,15 +22,4 @@ class WireProgress {
   ~WireProgress() = default;
 };
 
-// Work::WaitHost as long as `communicator`, whose work it is, moves anything in `timeout_ms`.
-inline Status WaitWhileMoving(Communicator& communicator, Work& work, int64_t timeout_ms) noexcept {
-  const auto* const wire = static_cast<WireProgress*>(communicator.Query(kWireProgressId));
-  for (;;) {
-    const uint64_t before = wire ? wire->bytes_moved() : 0;
-    const Status status = work.WaitHost(timeout_ms);
-    if (work.state() != WorkState::kPending) return work.WaitHost(0);
-    if (!wire || wire->bytes_moved() == before) return status;
-  }
-}
-
 }  // namespace engine

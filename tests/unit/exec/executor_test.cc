@@ -169,6 +169,15 @@ TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
               HasSubstr("transfer c.side.weight: lost connection to rank 1"));
 }
 
+TEST(ExecutorTest, NothingIsSubmittedAfterATransferHasFailed) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph()).ok());
+  rig.communicator->fail_sequence = 2;
+  const BatchData batch;
+  ASSERT_FALSE(rig.Step(batch.Step(1)).ok());
+  EXPECT_EQ(rig.communicator->submitted.size(), 2u);
+}
+
 // Without transfers: the same bits, whatever the order, and the same statistics.
 TEST(ExecutorTest, OneRankSendsNothing) {
   for (const std::vector<std::string>& frozen :
