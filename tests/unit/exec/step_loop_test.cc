@@ -152,6 +152,7 @@ TEST(StepLoopTest, ASchedulerThatIsWrongIsNamed) {
   mixed.loop.Start(0, 0);
   mixed.loop.Finish(0, 1);
   EXPECT_EQ(mixed.loop.Drive(&exec::StepLoop::HeadDone, mixed).code(), StatusCode::kPlugin);
+  EXPECT_TRUE(mixed.log.empty()) << "a transfer has run on the compute lane";
   Insisting holds({});
   ByHand hand(holds);
   hand.loop.BeginStep(1, 0);
