@@ -3,6 +3,7 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,10 +23,17 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 
 std::string Printable(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto at = [text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : uint8_t{0};
+  };
   std::string printable;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte >= 0x20 && byte != 0x7f) || c == '\n' || c == '\t') {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const unsigned char byte = at(i);
+    // U+0080 to U+009F are controls too: the begin of a sequence for some terminals.
+    const unsigned char second = byte == 0xc2 ? at(i + 1) : i > 0 && at(i - 1) == 0xc2 ? byte : 0;
+    const bool control = second >= 0x80 && second < 0xa0;
+    if ((byte >= 0x20 && byte != 0x7f && !control) || c == '\n' || c == '\t') {
       printable += c;
     } else {
       printable += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};

@@ -6,7 +6,6 @@
 
 #include <utility>
 
-#include "engine/ext/second_order.h"
 #include "engine/ext/sub_groups.h"
 
 namespace engine::plugin {
@@ -83,9 +82,6 @@ RankPlugins::~RankPlugins() {
 
 Result<Communicator*> RankPlugins::ReplicaCommunicator() {
   if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
-  if (void* const second = set_.communicator->Query(kSecondOrderId)) {
-    return static_cast<Communicator*>(second);
-  }
   if (rank_.info.servers > 0) {
     return Status::Error(StatusCode::kConfig,
                          "ops that see all ranks need transfers in an order of their own, which "

@@ -24,7 +24,7 @@ class RankPlugins {
 
   PluginSet& set() { return set_; }
   // The communicator for ops that see all ranks while they run (ExecutorOptions::replicas): that of
-  // the set where its transfers need no order, else its second order (kSecondOrderId), or another of
+  // the set where its transfers need no order, else another of
   // all ranks, split from it (SubGroups) or of the same plugin. Every rank asks, each once it has
   // the set, and once in a run. [setup]
   Result<Communicator*> ReplicaCommunicator();

@@ -143,8 +143,8 @@ struct Action {
   uint32_t task = 0;
 };
 
-// Collectives deadlock when ranks start them in different orders. The core makes all ranks start
-// transfers in one order where the communicator asks for it (CommunicatorTraits::ordered).
+// Collectives deadlock when ranks start them in different orders, or spend the credit of a scheduler
+// on different ones: the core makes all ranks start transfers in one order.
 enum class TransferOrder : int32_t {
   kStatic = 0,  // follows from the plan alone, whenever transfers end: no messages
   kLeader = 1,  // depends on timing: rank 0's scheduler decides; the others are not asked on kIo

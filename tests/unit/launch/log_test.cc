@@ -18,8 +18,8 @@ TEST(MemberLog, NamesTheMemberWhereThereAreSeveral) {
 }
 
 TEST(Printable, LetsNoTextControlATerminal) {
-  EXPECT_EQ(Printable(std::string_view("a\x1b[2J\x07\x7f\0 b\tc\n\xc3\xa4", 15)),
-            "a\\x1b[2J\\x07\\x7f\\x00 b\tc\n\xc3\xa4");
+  EXPECT_EQ(Printable(std::string_view("a\x1b[2J\x07\x7f\0 b\tc\n\xc3\xa4\xc2\x9b\xc2\xb0", 19)),
+            "a\\x1b[2J\\x07\\x7f\\x00 b\tc\n\xc3\xa4\\xc2\\x9b\xc2\xb0");
 }
 
 }  // namespace
