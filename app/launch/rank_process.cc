@@ -88,7 +88,9 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
                               [this] { client_->AllowLosses(); }};
     base::CallWatch watch(abort_);
     context.watch = &watch;
-    context.report = [this](const Status& why) { client_->Report(client_->Explain(why)); };
+    context.report = [this](const Status& why) {
+      client_->Report(client_->Explain(WithLimits(why)));
+    };
     status = client_->Explain(CallBody(body, context));
   }
   ended_.release();

@@ -278,7 +278,7 @@ Status Executor::AllReduce(std::span<float> numbers) {
                                          .recv = sums_.data(),
                                          .count = static_cast<int64_t>(numbers.size()),
                                          .stream = stream},
-                                        kArrivalTimeoutMs));
+                                        options_.arrival_timeout_ms));
   ENGINE_RETURN_IF_ERROR(device.Copy(numbers.data(), sums_.data(), numbers.size_bytes(), stream));
   return stream->Synchronize(options_.device_timeout_ms);
 }

@@ -68,7 +68,7 @@ class Executor {
   // have had but the rounded copies.
   Status Flush();
   bool flushed() const;
-  // Sums up host memory over ranks, which may come at any time (kArrivalTimeoutMs). After Flush.
+  // Sums up host memory over ranks, which may come at any time (ExecutorOptions::arrival_timeout_ms). After Flush.
   Status AllReduce(std::span<float> numbers);
 
   ModelMemory& memory() { return *memory_; }

@@ -170,7 +170,7 @@ Result<int64_t> Trainer::Run() {
   ENGINE_RETURN_IF_ERROR(Settle());
   exec::UpdateStrategy& updates = executor_->updates();
   if (updates.asynchronous()) {
-    ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers(), exec::kArrivalTimeoutMs));
+    ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers()));
   }
   if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
   ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));

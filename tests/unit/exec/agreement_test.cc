@@ -243,7 +243,7 @@ TEST(Agreement, StatesAreCollectedInGroupsWhereThereAreGroups) {
 TEST(Agreement, RanksThatDisagreeAreNamedOnAllOfThem) {
   World world;
   world.scheduler = [](int rank) {
-    return std::make_unique<RandomScheduler>(1000 + static_cast<uint64_t>(rank));
+    return std::make_unique<RandomScheduler>(static_cast<uint64_t>(3 * rank));
   };
   world.timeout_ms = 2000;
   int named = 0;

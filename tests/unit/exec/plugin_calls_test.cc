@@ -357,7 +357,8 @@ TEST(Memory, IsFreedWhenTheCommunicatorHasLetGoOfIt) {
     std::deque<HubWork> works;
     Rig rig;
     rig.plugins.device = &device;
-    rig.options.timeout_ms = 1 - exec::kGraceMs;  // no wait of this test is long
+    // No wait of this test is long.
+    rig.options.timeout_ms = rig.options.arrival_timeout_ms = 1 - exec::kGraceMs;
     auto made = std::make_unique<LateCommunicator>(device, milliseconds(50), &works);
     LateCommunicator& communicator = *made;
     ASSERT_TRUE(rig.Make(TangledGraph(), InSequence(), std::move(made)).ok());
