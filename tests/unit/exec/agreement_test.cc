@@ -239,11 +239,26 @@ TEST(Agreement, StatesAreCollectedInGroupsWhereThereAreGroups) {
   EXPECT_EQ(grouped, 2u * 5u * 2u) << "both states of five buckets on two ranks";
 }
 
-// Says that its order is static, and takes another one on each rank.
+// Says that its order is static, and takes another one on each rank, when all is ready.
+class HoldsTransfers final : public RandomScheduler {
+ public:
+  using RandomScheduler::RandomScheduler;
+  void On(const SchedulerEvent& event) noexcept override {
+    held_ = event.kind == EventKind::kStepBegin || (held_ && event.kind != EventKind::kBackwardEnd);
+    RandomScheduler::On(event);
+  }
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kIo && held_ ? Action{} : RandomScheduler::Next(lane);
+  }
+
+ private:
+  bool held_ = false;
+};
+
 TEST(Agreement, RanksThatDisagreeAreNamedOnAllOfThem) {
   World world;
   world.scheduler = [](int rank) {
-    return std::make_unique<RandomScheduler>(static_cast<uint64_t>(3 * rank));
+    return std::make_unique<HoldsTransfers>(1000 + static_cast<uint64_t>(rank));
   };
   world.timeout_ms = 2000;
   int named = 0;
