@@ -1,6 +1,7 @@
 // priority_sched: sends first what the next forward pass needs first, in slices, with a bound on
 // the bytes under way. A step takes max(F + B, C), one slice, and what is both ready last and
 // needed first.
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <tuple>
