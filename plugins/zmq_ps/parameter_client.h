@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "buckets.h"
 #include "engine/ext/parameter_server.h"
