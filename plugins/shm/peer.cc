@@ -18,6 +18,10 @@ Result<uint8_t*> Peer::Place(uint32_t arena, uint64_t offset, uint64_t size_byte
   // A notice is sent before the first transfer that needs it, so it has arrived by now.
   if (arenas_.find(arena) == arenas_.end()) ENGINE_RETURN_IF_ERROR(ReadNotices());
   const auto found = arenas_.find(arena);
+  // The death of a peer may reset the connection before its last notice is read.
+  if (found == arenas_.end() && gone()) {
+    return Status::Error(StatusCode::kPeerLost, "rank %d died", rank_).WithRank(rank_);
+  }
   if (found == arenas_.end() || offset > found->second->size() ||
       size_bytes > found->second->size() - offset) {
     return Status::Error(StatusCode::kInternal, "rank %d has no %llu bytes in its arena %u", rank_,

@@ -245,7 +245,13 @@ Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
 
 pid_t RankProcess::Start() const {
   const pid_t child = fork();
-  if (child == 0) _exit(Run());
+  if (child == 0) {
+    try {
+      _exit(Run());
+    } catch (const Status& status) {
+      _exit(static_cast<int>(status.code()));
+    }
+  }
   EXPECT_GT(child, 0);
   return child;
 }
