@@ -198,6 +198,7 @@ void ServedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer
     transfer->recv = memory_->parameters() + offset;
   }
   if (bucket.row == 0) return;
+  // What is described is submitted next: nothing comes between.
   client_.SelectRows(bucket.key, rows_[step % 2]);
 }
 
