@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
-# Feeds damaged messages to the decoder of zmq_ps for a short time, under the address and undefined-behaviour sanitizers.
-#   scripts/fuzz.sh [SECONDS]          default 20; what it finds is written to build/fuzz
+# Feeds damaged bytes to the parsers of files, flags and messages (tests/fuzz) for a short time, under the address and
+# undefined-behaviour sanitizers.
+#   scripts/fuzz.sh [SECONDS]          of each program, default 20; what they find is written to build/fuzz
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 scripts/install_dependencies.sh tests
-cmake -S . -B build/fuzz -G Ninja -DENGINE_FUZZ=ON -DBUILD_TESTING=ON -DCMAKE_CXX_COMPILER=clang++ \
-  -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
-cmake --build build/fuzz --target zmq_ps_wire_fuzz
+sanitizers="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
+cmake -S . -B build/fuzz -G Ninja -DENGINE_FUZZ=ON -DBUILD_TESTING=ON -DENGINE_WITH_CUDA=OFF -DCMAKE_CXX_COMPILER=clang++ \
+  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS="$sanitizers" >/dev/null
 corpus=$(mktemp -d)
 trap 'rm -rf "$corpus"' EXIT
-build/fuzz/fuzz/zmq_ps_wire_fuzz -max_total_time="${1:-20}" -artifact_prefix=build/fuzz/ -print_final_stats=1 "$corpus" \
-  tests/fuzz/corpus/zmq_ps_wire 2>&1 | tail -n 12
+cp -r tests/fuzz/corpus/. "$corpus"
+mkdir "$corpus/parsers"
+# The first byte is the target (tests/fuzz/parsers_fuzz.cc): a configuration, a checkpoint, the header of one.
+for file in configs/*.pbtxt; do printf '\0' | cat - "$file" >"$corpus/parsers/${file##*/}"; done
+printf '\2' | cat - tests/golden/mlp.safetensors >"$corpus/parsers/checkpoint"
+header_bytes=$(($(od -An -N8 -tu8 tests/golden/mlp.safetensors)))
+printf '\3' | cat - <(head -c $((8 + header_bytes)) tests/golden/mlp.safetensors | tail -c "$header_bytes") >"$corpus/parsers/header"
+for target in zmq_ps_wire launch_message launch_endpoint parsers; do
+  cmake --build build/fuzz --target ${target}_fuzz
+  build/fuzz/fuzz/${target}_fuzz -max_total_time="${1:-20}" -artifact_prefix=build/fuzz/ -print_final_stats=1 -rss_limit_mb=4096 \
+    -max_len=65536 "$corpus/$target" 2>&1 | tail -n 12
+done

@@ -17,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kSyncBytes = 32 << 20;
+
 // Whether `path` is still the name of the open file: its writer may have renamed it in between.
 bool IsNameOf(const char* path, int fd) {
   struct stat by_name {
@@ -45,7 +47,8 @@ bool SyncFolder(const std::string& folder) {
   return fd && (fsync(fd.get()) == 0 || errno == EINVAL);
 }
 
-Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
+Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
+                                                       std::function<void()> progress) {
   const fs::path target(path);
   const std::string name = target.filename().native();
   if (name.empty() || name == "." || name == "..") {
@@ -57,7 +60,7 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) 
   RemoveAbandoned(folder, prefix);
   const std::string temporary =
       folder + "/" + prefix + std::to_string(getpid()) + "." + std::to_string(gettid());
-  std::unique_ptr<AtomicFile> file(new AtomicFile(path, folder, temporary));
+  std::unique_ptr<AtomicFile> file(new AtomicFile(path, folder, temporary, std::move(progress)));
   ENGINE_RETURN_IF_ERROR(file->Open());
   return file;
 }
@@ -84,11 +87,17 @@ AtomicFile::~AtomicFile() {
 Status AtomicFile::Write(const void* data, size_t size_bytes) {
   const char* next = static_cast<const char*>(data);
   while (size_bytes > 0) {
-    const ssize_t written = write(fd_.get(), next, std::min<size_t>(size_bytes, 1u << 30));
+    const ssize_t written = write(fd_.get(), next, std::min(size_bytes, kSyncBytes));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return Error("write");
     next += written;
     size_bytes -= static_cast<size_t>(written);
+    unsynced_bytes_ += static_cast<size_t>(written);
+    if (unsynced_bytes_ < kSyncBytes) continue;
+    // Else all of it would wait for the fsync at the end, which tells nobody how far it is.
+    if (fdatasync(fd_.get()) != 0) return Error("fdatasync");
+    unsynced_bytes_ = 0;
+    if (progress_) progress_();
   }
   return {};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +24,9 @@ bool SyncFolder(const std::string& folder);
 // are kStorage with the path and the reason of the system.
 class AtomicFile {
  public:
-  static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path);
+  // `progress`, which may be null, is called each time that more of it is on the disk.
+  static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path,
+                                                    std::function<void()> progress = nullptr);
   // Without Commit, removes the temporary file; the target is as it was.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -37,14 +40,20 @@ class AtomicFile {
   Status Commit();
 
  private:
-  AtomicFile(std::string path, std::string folder, std::string temporary)
-      : path_(std::move(path)), folder_(std::move(folder)), temporary_(std::move(temporary)) {}
+  AtomicFile(std::string path, std::string folder, std::string temporary,
+             std::function<void()> progress)
+      : path_(std::move(path)),
+        folder_(std::move(folder)),
+        temporary_(std::move(temporary)),
+        progress_(std::move(progress)) {}
   Status Open();
   Status Error(const char* action) const;
 
   const std::string path_;
   const std::string folder_;
   const std::string temporary_;
+  const std::function<void()> progress_;
+  size_t unsynced_bytes_ = 0;
   kit::UniqueFd fd_;
 };
 

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 #include <span>
+#include <sstream>
 #include <utility>
 
 namespace engine::checkpoint {
@@ -80,29 +81,37 @@ std::string HookStateName(const exec::Executor& executor, int32_t state, int32_t
                      executor.wire()->layout().traits.state_names[state].view(), rank, parameter);
 }
 
-// The hook whose states this run keeps, or "".
-std::string HookWithStates(const exec::Executor& executor) {
-  const bool has_states = executor.wire() != nullptr && executor.wire()->state_count() > 0;
-  return has_states ? executor.wire_hook_name() : "";
+// Hook and state.
+using HookState = std::pair<std::string, std::string>;
+
+// Those that this run keeps, in their order.
+std::vector<HookState> HookStatesOf(const exec::Executor& executor) {
+  std::vector<HookState> states;
+  for (int32_t s = 0; executor.wire() != nullptr && s < executor.wire()->state_count(); ++s) {
+    const auto& name = executor.wire()->layout().traits.state_names[s];
+    states.emplace_back(executor.wire_hook_name(), name.view());
+  }
+  return states;
 }
 
-// The hooks that have states in the file.
-std::set<std::string> HooksIn(const SafetensorsFile& file) {
-  std::set<std::string> hooks;
+std::set<HookState> HookStatesIn(const SafetensorsFile& file) {
+  std::set<HookState> states;
   for (const NamedTensor& tensor : file.tensors()) {
     if (!IsHookState(tensor.name)) continue;
-    const size_t begin = sizeof(kHookPrefix) - 1;
-    hooks.insert(tensor.name.substr(begin, tensor.name.find('/', begin) - begin));
+    std::istringstream parts(tensor.name.substr(sizeof(kHookPrefix) - 1));
+    HookState state;
+    std::getline(parts, state.first, '/');
+    std::getline(parts, state.second, '/');
+    states.insert(std::move(state));
   }
-  return hooks;
+  return states;
 }
 
 // Those of all ranks, collected: in host memory of the executor.
 void AddHookStates(const exec::Executor& executor, int32_t world_size,
                    std::vector<NamedTensor>* tensors) {
-  if (HookWithStates(executor).empty()) return;
   const auto& parameters = executor.memory().graph().parameters;
-  for (int32_t s = 0; s < executor.wire()->state_count(); ++s) {
+  for (int32_t s = 0; executor.wire() != nullptr && s < executor.wire()->state_count(); ++s) {
     for (int32_t rank = 0; rank < world_size; ++rank) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const TensorView view = executor.wire()->state_of(static_cast<int32_t>(i), rank, s);
@@ -208,7 +217,7 @@ Status ForEachState(
 }  // namespace
 
 Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info) {
+                       const CheckpointInfo& info, std::function<void()> progress) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits traits = executor.updates().optimizer();
@@ -241,7 +250,8 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                            {"global_batch", std::to_string(info.global_batch)},
                            {"data", info.data},
                            {"epoch", std::to_string(info.position.epoch)},
-                           {"epoch_samples", std::to_string(info.position.samples)}});
+                           {"epoch_samples", std::to_string(info.position.samples)}},
+                          std::move(progress));
 }
 
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
@@ -341,8 +351,8 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
 Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
                       const RankInfo& rank) {
   const SafetensorsFile& file = *checkpoint.file;
-  const std::string hook = HookWithStates(executor);
-  if (hook.empty() || !HooksIn(file).contains(hook)) return {};
+  const std::vector<HookState> states = HookStatesOf(executor);
+  const std::set<HookState> stored = HookStatesIn(file);
   std::vector<int32_t> ranks = {rank.rank};
   if (checkpoint.info.world_size != rank.world_size) {
     if (rank.rank != 0) return {};
@@ -350,9 +360,11 @@ Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& 
     std::iota(ranks.begin(), ranks.end(), 0);
   }
   const exec::ModelMemory& memory = executor.memory();
-  for (int32_t s = 0; s < executor.wire()->state_count(); ++s) {
+  for (size_t index = 0; index < states.size(); ++index) {
+    const auto s = static_cast<int32_t>(index);
     for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
-      if (memory.program().of_parameter[i] == graph::kNone) continue;
+      const bool trained = memory.program().of_parameter[i] != graph::kNone;
+      if (!trained || !stored.contains(states[index])) continue;
       ENGINE_ASSIGN_OR_RETURN(
           const std::vector<float> values,
           SumOfHookStates(file, executor, s, memory.graph().parameters[i], ranks));
@@ -368,22 +380,25 @@ Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& 
 std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
                                            const exec::Executor& executor, int32_t world_size) {
   std::vector<std::string> warnings;
-  const std::string used = HookWithStates(executor);
-  const std::set<std::string> stored = HooksIn(*checkpoint.file);
-  for (const std::string& hook : stored) {
-    if (hook == used) continue;
-    warnings.push_back(fmt::format(
-        "this run has no use for the state of hook '{}' in the checkpoint: it is dropped", hook));
-  }
-  if (used.empty()) return warnings;
-  if (!stored.contains(used)) {
+  const std::vector<HookState> used = HookStatesOf(executor);
+  const std::set<HookState> stored = HookStatesIn(*checkpoint.file);
+  for (const auto& state : stored) {
+    if (std::find(used.begin(), used.end(), state) != used.end()) continue;
     warnings.push_back(
-        fmt::format("the checkpoint has no state of hook '{}': it begins with zeros", used));
-  } else if (checkpoint.info.world_size != world_size) {
-    warnings.push_back(fmt::format(
-        "the state of hook '{}' in the checkpoint is that of {} ranks, and this run has {}: rank 0 "
-        "goes on with their sum, the others begin with zeros",
-        used, checkpoint.info.world_size, world_size));
+        fmt::format("this run has no use for '{}' of hook '{}' in the checkpoint: it is dropped",
+                    state.second, state.first));
+  }
+  for (const auto& state : used) {
+    if (!stored.contains(state)) {
+      warnings.push_back(
+          fmt::format("the checkpoint has no '{}' of hook '{}': it begins with zeros", state.second,
+                      state.first));
+    } else if (checkpoint.info.world_size != world_size) {
+      warnings.push_back(fmt::format(
+          "'{}' of hook '{}' in the checkpoint is that of {} ranks, and this run has {}: rank 0 "
+          "goes on with their sum, the others begin with zeros",
+          state.second, state.first, checkpoint.info.world_size, world_size));
+    }
   }
   return warnings;
 }

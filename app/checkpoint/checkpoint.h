@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,9 +30,9 @@ struct CheckpointInfo {
 
 // Writes every parameter and optimizer state; see WriteSafetensors for what a failure leaves
 // behind. The file may be the one that the run was continued from, and be open here or elsewhere:
-// what is open keeps the old content.
+// what is open keeps the old content. `progress`: see AtomicFile.
 Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info);
+                       const CheckpointInfo& info, std::function<void()> progress = nullptr);
 
 struct OpenedCheckpoint {
   std::unique_ptr<SafetensorsFile> file;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 namespace engine::checkpoint {
 namespace {
 
@@ -18,6 +20,17 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
                          "the checkpoint of step %lld does not say how far its run came in the "
                          "data, so it can be evaluated but not continued",
                          static_cast<long long>(stored.step));
+  }
+  // Far enough for any run, and no sum with it overflows.
+  const int64_t far = std::numeric_limits<int64_t>::max() / 4;
+  const SamplePosition& at = stored.position;
+  const bool beyond = at.samples >= samples && stored.data == run.data;
+  if (stored.step > far || at.epoch > far / BatchesOfEpoch(samples, run.global_batch) || beyond) {
+    return Status::Error(StatusCode::kBadData,
+                         "the checkpoint says that its run came to step %lld and to sample %lld of "
+                         "epoch %lld, which cannot be with %lld samples",
+                         static_cast<long long>(stored.step), static_cast<long long>(at.samples),
+                         static_cast<long long>(at.epoch), static_cast<long long>(samples));
   }
   if (stored.optimizer != run.optimizer) {
     return Status::Error(StatusCode::kConfig,

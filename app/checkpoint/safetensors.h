@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -28,9 +29,10 @@ struct NamedTensor {
 // Adds a digest to the metadata ("digest": "xxh3_128:<hex>") over everything else: the header
 // without the digest as compact JSON with sorted keys, then the data. kStorage with path and
 // reason; the old file is then untouched. kInvalidArgument for a name that is there twice or not
-// UTF-8. [any-thread], also for one path at once: one of the contents stays.
+// UTF-8. `progress`: see AtomicFile. [any-thread], also for one path at once: one of the contents stays.
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
-                        const std::map<std::string, std::string>& metadata);
+                        const std::map<std::string, std::string>& metadata,
+                        std::function<void()> progress = nullptr);
 
 // An open file, mapped read-only: views stay valid while the object lives, and are never written
 // to. Constant after Open. [any-thread]

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/checkpoint/atomic_file.h"
@@ -69,14 +71,15 @@ Result<std::string> FileHead(const SafetensorsHeader& header) {
 }
 
 Status Write(const std::string& path, std::span<const NamedTensor> tensors,
-             const std::map<std::string, std::string>& metadata) {
+             const std::map<std::string, std::string>& metadata, std::function<void()> progress) {
   const std::vector<const NamedTensor*> order = FileOrder(tensors);
   ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, DescribeTensors(order));
   header.metadata = metadata;
   ENGINE_ASSIGN_OR_RETURN(header.metadata[kDigestKey], DigestOf(header, order));
   ENGINE_ASSIGN_OR_RETURN(const std::string head, FileHead(header));
 
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
+                          AtomicFile::Create(path, std::move(progress)));
   ENGINE_RETURN_IF_ERROR(file->Write(head.data(), head.size()));
   for (const NamedTensor* tensor : order) {
     ENGINE_RETURN_IF_ERROR(file->Write(tensor->view.data, tensor->view.size_bytes()));
@@ -87,9 +90,10 @@ Status Write(const std::string& path, std::span<const NamedTensor> tensors,
 }  // namespace
 
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
-                        const std::map<std::string, std::string>& metadata) {
+                        const std::map<std::string, std::string>& metadata,
+                        std::function<void()> progress) {
   try {
-    const Status status = Write(path, tensors, metadata);
+    const Status status = Write(path, tensors, metadata, std::move(progress));
     if (status.code() != StatusCode::kInvalidArgument) return status;
     return status.WithContext("cannot write '%s'", path.c_str());
   } catch (const std::bad_alloc&) {

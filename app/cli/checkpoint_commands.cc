@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -41,6 +43,15 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
   return model;
 }
 
+// A run keeps SIGINT and SIGTERM back to finish its step. Here nothing is to be finished, and this
+// thread, which does not block them, lets the first one end the process.
+void EndAtFirstSignal() {
+  sigset_t both;
+  sigemptyset(&both);
+  for (const int number : {SIGINT, SIGTERM}) sigaddset(&both, number);
+  pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
+}
+
 using Body = std::function<Status(const checkpoint::OpenedCheckpoint&, const config::Config&,
                                   base::RankContext&)>;
 
@@ -59,8 +70,10 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
   if (!config.ok()) return command::ReportError(config.status());
   const launch::LaunchPlan plan{
       .mode = launch::LaunchPlan::Mode::kThreads, .info = {}, .source = "one process"};
-  const launch::LaunchOutcome outcome = launch::Launch(
-      plan, {}, [&](base::RankContext& rank) { return body(*checkpoint, *config, rank); });
+  const launch::LaunchOutcome outcome = launch::Launch(plan, {}, [&](base::RankContext& rank) {
+    EndAtFirstSignal();
+    return body(*checkpoint, *config, rank);
+  });
   return outcome.status.ok() ? 0 : (command::ReportError(outcome.status), outcome.exit_code);
 }
 

@@ -22,6 +22,7 @@ struct ServeFlags {
   std::string address;  // HOST:PORT
   int index = 0;
   std::string key_file;
+  bool insecure = false;
   int wait_seconds = 30;
   command::PluginFlags plugin;
   bool quiet = false;

@@ -2,33 +2,40 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <span>
 #include <string_view>
+#include <utility>
+
+#include "app/launch/exit_code.h"
+#include "app/launch/limits.h"
 
 namespace engine::cli {
 namespace {
 
-constexpr struct {
-  int number;
-  const char* name;
-} kSignals[] = {{SIGSEGV, "SIGSEGV"},
-                {SIGBUS, "SIGBUS"},
-                {SIGFPE, "SIGFPE"},
-                {SIGILL, "SIGILL"},
-                {SIGABRT, "SIGABRT"}};
+constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 // What a signal handler can reach is process-wide by nature: hence mutable statics.
 constinit std::atomic<int> report_fd{2};
-constinit std::atomic_flag reported = ATOMIC_FLAG_INIT;
+constinit std::atomic<pid_t> reporter{0};  // the first thread that crashed; it writes the line
+constinit std::atomic<int> first_signal{0};
+
+// Writing the line may wait for a lock or a reader.
+constexpr unsigned kReportSeconds = 5;
 
 constexpr std::string_view kPrefix = "libengine_", kSuffix = ".so";
 
@@ -57,14 +64,54 @@ class Line {
     length_ += text.copy(text_ + length_, sizeof text_ - length_);
     return *this;
   }
+  Line& operator<<(int64_t number) {
+    char digits[20];
+    const char* const end = std::to_chars(digits, std::end(digits), number).ptr;
+    return *this << std::string_view(digits, end);
+  }
   void WriteTo(int fd) const { (void)!write(fd, text_, length_); }
 
  private:
-  char text_[1024];
+  char text_[5000];  // two paths
   size_t length_ = 0;
 };
 
-void Report(const char* signal_name, uintptr_t fault) {
+// The file that is mapped at `address` into `buffer`, or "". A line of /proc/self/maps:
+// BEGIN-END PERMISSIONS OFFSET DEVICE INODE   PATH
+std::string_view MappedFileAt(uintptr_t address, std::span<char> buffer) {
+  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  size_t length = 0;
+  for (char c; read(fd, &c, 1) == 1;) {
+    if (c != '\n') {
+      if (length < buffer.size()) buffer[length++] = c;
+      continue;
+    }
+    const std::string_view line(buffer.data(), std::exchange(length, 0));
+    uintptr_t begin = 0, end = 0;
+    const char* next = std::from_chars(line.begin(), line.end(), begin, 16).ptr;
+    std::from_chars(next + 1, line.end(), end, 16);
+    const size_t path = line.find('/');
+    if (begin <= address && address < end) return path < line.size() ? line.substr(path) : "";
+  }
+  return "";
+}
+
+// The error of a resource that the process has none left of, found by trying, or 0. Libraries that
+// get none crash.
+int MissingResource() {
+  if (launch::MemoryIsOut()) return ENOMEM;
+  const int fd = dup(report_fd.load());
+  if (fd < 0) return errno == EMFILE ? EMFILE : 0;
+  close(fd);
+  const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) syscall(SYS_exit_group, 0);
+  if (child < 0) return EAGAIN;
+  waitpid(child, nullptr, 0);
+  return 0;
+}
+
+// In which plugin, if any: that of the faulting instruction, else that of the nearest caller.
+void AppendPlugin(uintptr_t fault, Line& line) {
   std::string_view plugin = PluginAt(fault);
   const bool direct = !plugin.empty();
   void* frames[64];
@@ -73,31 +120,65 @@ void Report(const char* signal_name, uintptr_t fault) {
     // A return address is one past the call, which may be the last instruction of its function.
     plugin = PluginAt(reinterpret_cast<uintptr_t>(frames[i]) - 1);
   }
-  Line line;
-  line << "engine: crashed with " << signal_name;
   if (plugin.empty()) {
     line << " outside of any plugin";
-  } else {
-    std::string_view name = plugin.substr(plugin.rfind('/') + 1 + kPrefix.size());
-    name.remove_suffix(kSuffix.size());
-    line << (direct ? " in plugin '" : " in code called by plugin '") << name << "' (" << plugin
-         << ")";
+    return;
   }
-  (line << "\n").WriteTo(report_fd.load());
+  std::string_view name = plugin.substr(plugin.rfind('/') + 1 + kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  line << (direct ? " in plugin '" : " in code called by plugin '") << name << "' (" << plugin
+       << ")";
 }
 
-void OnCrash(int number, siginfo_t*, void* context) {
-  if (reported.test_and_set()) {
-    // Another thread is writing the line, and ends the process when it has.
+// Writes the line. The exit code of what was not the fault of the code, else 0.
+int Report(int number, uintptr_t address, uintptr_t fault) {
+  Line line;
+  char buffer[4200];
+  const std::string_view file = number == SIGBUS ? MappedFileAt(address, buffer) : "";
+  if (!file.empty() && !file.starts_with("/memfd:")) {
+    (line << "engine: " << file << " became shorter while it was read (SIGBUS): replace files, do "
+          << "not write into them\n")
+        .WriteTo(report_fd.load());
+    return launch::ExitCode(StatusCode::kMissingInput);
+  }
+  AppendPlugin(fault, line << "engine: crashed with SIG" << sigabbrev_np(number));
+  const int missing = MissingResource();
+  if (missing != 0) line << " for want of a resource";
+  for (const launch::Limit& limit : launch::kLimits) {
+    if (limit.error != missing || launch::LimitOf(limit) < 0) continue;
+    line << "; raise the limit of this process: " << launch::LimitOf(limit) << " " << limit.name
+         << " (ulimit " << limit.flag << ")";
+  }
+  (line << "\n").WriteTo(report_fd.load());
+  return missing == 0 ? 0 : launch::ExitCode(StatusCode::kResourceExhausted);
+}
+
+// Ends the process by the first signal, also where it is blocked or another thread has it.
+void End(int) {
+  const int number = first_signal.load();
+  signal(number, SIG_DFL);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  raise(number);
+}
+
+// One thread writes the line and ends the process; others that crash meanwhile wait for that. When
+// writing crashes itself or takes too long, the process ends without.
+void OnCrash(int number, siginfo_t* info, void* context) {
+  pid_t other = 0;
+  if (!reporter.compare_exchange_strong(other, gettid())) {
+    if (other == gettid()) End(number);
     for (;;) pause();
   }
-  const char* name = "a signal";
-  for (const auto& signal : kSignals) {
-    if (signal.number == number) name = signal.name;
-  }
-  Report(name, InstructionPointer(*static_cast<const ucontext_t*>(context)));
-  // SA_RESETHAND has restored the default action; the signal is delivered when this returns.
-  raise(number);
+  first_signal = number;
+  signal(SIGALRM, End);
+  alarm(kReportSeconds);
+  const int exit_code = Report(number, reinterpret_cast<uintptr_t>(info->si_addr),
+                               InstructionPointer(*static_cast<const ucontext_t*>(context)));
+  if (exit_code != 0) _exit(exit_code);
+  End(number);
 }
 
 Status InstallAlternateStack() {
@@ -124,13 +205,12 @@ Status InstallCrashHandler(int fd) {
   backtrace(frame, 1);
   struct sigaction action {};
   action.sa_sigaction = OnCrash;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  for (const auto& signal : kSignals) {
-    if (sigaction(signal.number, &action, nullptr) != 0) {
-      return Status::Error(StatusCode::kInternal, "no handler for %s: %s", signal.name,
-                           std::strerror(errno));
-    }
+  for (const int number : kSignals) {
+    if (sigaction(number, &action, nullptr) == 0) continue;
+    return Status::Error(StatusCode::kInternal, "no handler for SIG%s: %s", sigabbrev_np(number),
+                         std::strerror(errno));
   }
   return {};
 }

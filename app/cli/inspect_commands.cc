@@ -3,6 +3,7 @@
 
 #include "app/cli/commands.h"
 #include "app/config/describe.h"
+#include "app/launch/log.h"
 
 namespace engine::cli {
 
@@ -11,12 +12,12 @@ int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
   const plugins::PluginCatalog catalog =
       plugins::PluginCatalog::Scan(command::PluginFolders(flags, environment));
   if (name.empty()) {
-    std::fputs(config::ListPlugins(catalog).c_str(), stdout);
+    std::fputs(launch::Printable(config::ListPlugins(catalog)).c_str(), stdout);
     return 0;
   }
   const auto entry = catalog.Find(name);
   if (!entry.ok()) return command::ReportError(entry.status());
-  std::fputs(config::DescribePlugin(*entry).c_str(), stdout);
+  std::fputs(launch::Printable(config::DescribePlugin(*entry)).c_str(), stdout);
   return 0;
 }
 

@@ -1,4 +1,7 @@
+#include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +12,7 @@
 #include "app/cli/commands.h"
 #include "app/cli/crash_handler.h"
 #include "app/command/version.h"
+#include "app/launch/limits.h"
 #include "bench/cli/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
@@ -58,9 +62,10 @@ class CommandLine {
     app_.set_version_flag("--version", command::kVersionText);
     app_.require_subcommand(1);
     app_.footer(
-        "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin; 200 "
-        "peer lost;\n"
-        "201 rendezvous; 202 timeout or stall; 203 storage; 128+n signal n.");
+        "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin, or "
+        "unsafe;\n"
+        "200 peer lost; 201 rendezvous; 202 timeout or stall; 203 storage or a limit; 128+n signal "
+        "n.");
     AddRun();
     AddServe();
     AddPlugins();
@@ -88,13 +93,7 @@ class CommandLine {
     run->add_option("-n,--ranks", run_.launch.world_size, "Number of ranks on this machine")
         ->check(CLI::Range(1, 4096));
     run->add_flag("--threads", run_.launch.threads, "Ranks are threads of one process");
-    run->add_option("--rendezvous", run_.launch.rendezvous,
-                    "Where rank 0 can be reached, for ranks on several hosts")
-        ->type_name("HOST:PORT");
-    run->add_option(
-           "--launcher", run_.launch.launcher,
-           "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
-        ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+    command::AddLauncher(run, &run_.launch);
     AddServerFlags(run);
     run->add_option("--trace", run_.trace,
                     "Write what all ranks did when, for Perfetto (sets output.trace)")
@@ -118,10 +117,7 @@ class CommandLine {
                     "Start no servers: wait here for `engine serve` to join, as often as --servers "
                     "says")
         ->type_name("HOST:PORT");
-    run->add_option("--key-file", run_.launch.key_file,
-                    "Secret shared with `engine serve`, made if the file does not exist; needed "
-                    "off loopback")
-        ->type_name("FILE");
+    command::AddAccessFlags(run, &run_.launch.key_file, &run_.launch.insecure);
     run->add_option("--restarts", run_.launch.restarts,
                     "How often a lost rank is started again, where updates are bounded or async")
         ->check(CLI::Range(0, 1000000));
@@ -135,8 +131,7 @@ class CommandLine {
     serve->add_option("--index", serve_.index, "Which server this is, from 0 on")
         ->required()
         ->check(CLI::Range(0, 255));
-    serve->add_option("--key-file", serve_.key_file, "Secret shared with the run")
-        ->type_name("FILE");
+    command::AddAccessFlags(serve, &serve_.key_file, &serve_.insecure);
     serve->add_option("--wait", serve_.wait_seconds, "Seconds to wait for the run")
         ->capture_default_str()
         ->check(CLI::Range(1, 86400));
@@ -207,10 +202,47 @@ static void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+// Where a standard stream is closed, the next file or socket would take its number, and messages
+// would be written into it.
+static void OpenStandardStreams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+}
+
+// A reader that left (a pipe) and a file that may not grow (ulimit -f) are errors of the write.
+static void IgnoreSignalsOfWrites() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
+}
+
+static engine::Status CheckLimits() {
+  for (const engine::launch::Limit& limit : engine::launch::kLimits) {
+    const int64_t now = engine::launch::LimitOf(limit);
+    if (now < 0 || now >= limit.least) continue;
+    return engine::Status::Error(engine::StatusCode::kResourceExhausted,
+                                 "a limit of %lld %s is too low: raise it to %lld (ulimit %s)",
+                                 static_cast<long long>(now), limit.name,
+                                 static_cast<long long>(limit.least), limit.flag);
+  }
+  return {};
+}
+
+// Ranks, connections and libraries need descriptors, and nothing here uses select().
+static void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // else it stays as it was
+}
+
 int main(int argc, char** argv) {
+  OpenStandardStreams();
+  IgnoreSignalsOfWrites();
+  RaiseDescriptorLimit();
   KeepFreedMemory();
-  const engine::Status installed = engine::cli::InstallCrashHandler();
-  if (!installed.ok()) return engine::command::ReportError(installed);
+  for (const engine::Status& ready : {CheckLimits(), engine::cli::InstallCrashHandler()}) {
+    if (!ready.ok()) return engine::command::ReportError(ready);
+  }
   const engine::command::Environment environment = engine::cli::ReadEnvironment();
   return engine::cli::CommandLine(environment).Run(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/atomic_file.h"
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/retention.h"
 #include "app/cli/commands.h"
@@ -36,7 +37,10 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
     return replaced ? refuse("cannot replace", "it is no regular file") : Status();
   }
   const std::string folder = std::filesystem::path(path).parent_path();
-  return command::PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key);
+  ENGINE_RETURN_IF_ERROR(
+      command::PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key));
+  // The name of its temporary file is longer than its own.
+  return replaced ? checkpoint::AtomicFile::Create(path).status().WithContext("%s", key) : Status();
 }
 
 // The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
@@ -85,7 +89,7 @@ Status TrainRank(const config::Config& config, const RunFlags& flags,
 
 // What happens to a run that goes on.
 void PrintNotice(const std::string& sentence) {
-  std::fprintf(stderr, "engine: %s\n", sentence.c_str());
+  std::fprintf(stderr, "engine: %s\n", launch::Printable(sentence).c_str());
 }
 
 }  // namespace
@@ -117,6 +121,7 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   }
   const launch::LaunchOptions options{
       .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
+      .liveness_timeout_ms = config->run().communication.timeout_ms + launch::kLivenessMarginMs,
       .notice = PrintNotice};
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
@@ -124,15 +129,16 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
         if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
         return run::ServeParameters(*config, member);
       });
-  if (!outcome.status.ok() && outcome.report) command::ReportError(outcome.status);
+  if (!outcome.status.ok()) command::ReportError(outcome.status);
   return outcome.exit_code;
 }
 
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment) {
-  const auto plan = launch::ResolveServe(flags.address, flags.index, flags.key_file);
+  const auto plan =
+      launch::ResolveServe(flags.address, flags.index, flags.key_file, flags.insecure);
   if (!plan.ok()) return command::ReportError(plan.status());
   const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
-  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms};
+  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms, .notice = PrintNotice};
   const auto folders = command::PluginFolders(flags.plugin, environment);
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {

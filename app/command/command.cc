@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,35 +9,28 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "app/command/version.h"
 #include "app/config/default_config.h"
 #include "app/launch/exit_code.h"
+#include "app/launch/log.h"
 #include "app/launch/member.h"
+#include "kit/file.h"
 #include "kit/unique_fd.h"
 
 namespace engine::command {
 namespace {
 
 Result<std::string> ReadConfigFile(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
-    return Status::Error(StatusCode::kMissingInput, "configuration %s: %s", path.c_str(),
-                         strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) > config::kMaxConfigBytes) {
+  const auto file = kit::MappedFile::Open(path);
+  if (file.status().code() == StatusCode::kMissingInput)
+    return file.status().WithContext("configuration");
+  if (!file.ok() || file->bytes().size() > config::kMaxConfigBytes) {
     return Status::Error(StatusCode::kConfig,
                          "configuration %s is not a text file of at most 16 MiB", path.c_str());
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file)
-    return Status::Error(StatusCode::kMissingInput, "configuration %s cannot be read",
-                         path.c_str());
-  return text.str();
+  return std::string(file->bytes().begin(), file->bytes().end());
 }
 
 }  // namespace
@@ -62,6 +54,24 @@ void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::strin
 void AddPluginFolders(CLI::App* app, const std::string& flag, std::vector<std::string>* folders,
                       const std::string& help) {
   app->add_option(flag, *folders, help)->allow_extra_args(false)->type_name("DIR");
+}
+
+void AddLauncher(CLI::App* app, launch::LaunchFlags* flags) {
+  app->add_option("--rendezvous", flags->rendezvous,
+                  "Where rank 0 can be reached, for ranks on several hosts")
+      ->type_name("HOST:PORT");
+  app->add_option(
+         "--launcher", flags->launcher,
+         "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
+      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+}
+
+void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure) {
+  app->add_option("--key-file", *key_file,
+                  "Secret that all members share where they meet over a network; the run makes the "
+                  "file if there is none")
+      ->type_name("FILE");
+  app->add_flag("--insecure", *insecure, "Whoever can connect may join, over a network too");
 }
 
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment) {
@@ -122,12 +132,8 @@ Status PrepareFolder(const std::string& folder) {
 int ReportError(const Status& status) {
   if (status.ok()) return 0;
   const bool blames = status.rank() != base::kNobody && status.code() != StatusCode::kInterrupted;
-  if (blames) {
-    std::fprintf(stderr, "engine: %s: %s\n", base::MemberName(status.rank()).c_str(),
-                 status.message());
-  } else {
-    std::fprintf(stderr, "engine: %s\n", status.message());
-  }
+  const std::string who = blames ? base::MemberName(status.rank()) + ": " : "";
+  std::fprintf(stderr, "engine: %s%s\n", who.c_str(), launch::Printable(status.message()).c_str());
   return launch::ExitCode(status.code());
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/launch/launch.h"
 #include "engine/host.h"
 #include "engine/status.h"
 
@@ -43,6 +44,11 @@ void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::strin
 void AddPluginFolders(
     CLI::App* app, const std::string& flag, std::vector<std::string>* folders,
     const std::string& help = "Folder to search for plugins first; can be repeated");
+
+// --rendezvous and --launcher.
+void AddLauncher(CLI::App* app, launch::LaunchFlags* flags);
+// --key-file and --insecure: who may join over a network.
+void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure);
 
 // --plugin-path, then ENGINE_PLUGIN_PATH, then beside the binary, then the install directory.
 std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);

@@ -1,5 +1,6 @@
 #include "app/config/config.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "app/config/checks.h"
@@ -70,6 +71,7 @@ train::TrainOptions ReadTrain(const proto::Config& proto) {
       .evaluate_every = train.evaluate_every(),
       .evaluate_samples = train.evaluate_samples(),
       .checkpoint_every = train.checkpoint_every(),
+      .check_ranks_every = train.check_ranks_every(),
       .shard_optimizer = train.shard_optimizer(),
       .sparse_pull = train.sparse_pull(),
       .micro_batches = train.micro_batches(),
@@ -100,6 +102,15 @@ train::RunConfig ReadRun(const proto::Config& proto) {
           .communication = {.timeout_ms = proto.communication().timeout_ms(),
                             .rendezvous_timeout_ms = proto.communication().rendezvous_timeout_ms()},
           .trace_spans = proto.output().trace_spans()};
+}
+
+// All ranks find each other within one time, whichever part of the run they wait in.
+void BoundRendezvous(int64_t timeout_ms, plugin::PluginChoice* communicator) {
+  for (plugin::OwnedOption& option : communicator->options) {
+    if (option.name == "rendezvous_timeout_ms") {
+      option.integer = std::min(option.integer, timeout_ms);
+    }
+  }
 }
 
 OutputOptions ReadOutput(const proto::Output& output) {
@@ -141,6 +152,9 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
+  config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);
+  BoundRendezvous(config.run_.communication.rendezvous_timeout_ms,
+                  &config.run_.plugins.communicator);
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);

@@ -1,6 +1,7 @@
 #include "app/config/discover.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "app/config/engine.pb.h"
@@ -9,6 +10,8 @@
 
 namespace engine::config {
 namespace {
+
+constexpr size_t kMostPlugins = 256;  // to find each in a list takes time in its square
 
 // Adds a plugin that `flag` names: in place of the plugin of its role in the text, unless a flag
 // chose that one too, which AssignRoles refuses.
@@ -71,6 +74,10 @@ Status FindChosen(const ConfigRequest& request, const Document& document, Discov
   const Cursor root = document.Root();
   const auto* field = root.Field("plugins");
   const std::vector<std::string> names = document.List("plugins");
+  if (names.size() > kMostPlugins) {
+    return document.Error(root, field, static_cast<int>(kMostPlugins),
+                          "names more than " + std::to_string(kMostPlugins) + " plugins");
+  }
   for (size_t i = 0; i < names.size(); ++i) {
     const auto index = static_cast<int>(i);
     const bool is_path = names[i].find('/') != std::string::npos;

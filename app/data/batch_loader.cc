@@ -187,9 +187,26 @@ class PrefetchingLoader final : public train::BatchStream {
                          .epoch = batch.epoch,
                          .indices = std::span(indices).first(static_cast<size_t>(count)),
                          .tensors = rows_}));
+      for (size_t t = 0; t < tensors_.size(); ++t) ENGINE_RETURN_IF_ERROR(CheckClasses(t, count));
       done += count;
     }
     return {};
+  }
+
+  // Ops and communicators take such numbers for indices. A target of -1 counts for nothing.
+  Status CheckClasses(size_t t, int64_t samples) const {
+    const SampleTensor& tensor = tensors_[t];
+    if (tensor.classes == 0) return {};
+    const auto* const begin = static_cast<const int32_t*>(rows_[t]);
+    const auto* const end = begin + samples * tensor.shape.Count();
+    const int32_t least = t < inputs_ ? 0 : -1;
+    const auto* const bad = std::find_if(
+        begin, end, [&](int32_t number) { return number < least || number >= tensor.classes; });
+    if (bad == end) return {};
+    return Status::Error(StatusCode::kPlugin,
+                         "%s: %d in '%s', which has %" PRId64
+                         " classes; this is an error of its plugin",
+                         name_.c_str(), *bad, std::string(tensor.name).c_str(), tensor.classes);
   }
 
   // Constant after construction; the memory of a slot belongs to the producer or, when taken, to

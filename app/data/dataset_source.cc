@@ -1,5 +1,6 @@
 #include "app/data/dataset_source.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,8 +12,13 @@ namespace engine::data {
 namespace {
 
 Status CheckTensor(const std::string& dataset, const SampleTensor& tensor) {
-  bool fits = tensor.shape.ndim < kMaxDims && tensor.classes >= 0 && SizeOf(tensor.dtype) > 0;
-  for (int32_t i = 0; i < tensor.shape.ndim; ++i) fits = fits && tensor.shape[i] > 0;
+  auto size_bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
+  bool fits = size_bytes > 0 && tensor.classes >= 0 && tensor.shape.ndim >= 0 &&
+              tensor.shape.ndim < kMaxDims;
+  for (int32_t i = 0; fits && i < tensor.shape.ndim; ++i) {
+    const int64_t extent = tensor.shape[i];
+    fits = extent > 0 && !__builtin_mul_overflow(size_bytes, extent, &size_bytes);
+  }
   fits = fits && (tensor.classes == 0 || tensor.dtype == DType::kInt32);
   if (fits) return {};
   return Status::Error(StatusCode::kPlugin,
@@ -21,13 +27,18 @@ Status CheckTensor(const std::string& dataset, const SampleTensor& tensor) {
                        dataset.c_str(), std::string(tensor.name).c_str());
 }
 
+// A digest is compared, and kept in checkpoints, as a text.
 Status CheckInfo(const DatasetInfo& info) {
   const std::string name(info.name);
-  if (info.inputs.empty() || info.train_samples < 0 || info.held_out_samples < 0) {
+  const bool is_text = std::ranges::all_of(info.digest, [](char c) { return c > ' ' && c <= '~'; });
+  if (info.inputs.empty() || info.train_samples < 0 || info.held_out_samples < 0 || !is_text) {
     return Status::Error(StatusCode::kPlugin,
-                         "%s: samples without input, or fewer than none; this is an error of its "
-                         "plugin",
+                         "%s: samples without input, fewer than none, or a digest that is no text; "
+                         "this is an error of its plugin",
                          name.c_str());
+  }
+  if (info.train_samples == 0) {
+    return Status::Error(StatusCode::kBadData, "%s: there is no sample to train on", name.c_str());
   }
   for (const auto& tensors : {info.inputs, info.targets}) {
     for (const SampleTensor& tensor : tensors) ENGINE_RETURN_IF_ERROR(CheckTensor(name, tensor));

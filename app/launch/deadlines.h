@@ -16,13 +16,40 @@ inline constexpr int64_t kRendezvousTimeoutMs = 30000;  // LaunchOptions
 inline constexpr int64_t kRendezvousGraceMs = 3000;
 inline constexpr int kConnectAttemptMs = 2000;     // then the next address is tried
 inline constexpr int64_t kHelloTimeoutMs = 10000;  // of a pending connection: to say who it is
-inline constexpr int64_t kRefusalLineMs = 1000;    // between two lines on refused connections
+// While slots are scarce; more than a round trip, so that members that come at once are not lost.
+inline constexpr int64_t kScarceHelloMs = 500;
+inline constexpr int64_t kRefusalLineMs = 1000;  // between two lines on refused connections
+// After the rendezvous: a second process of the same number shows that two runs have met.
+inline constexpr int64_t kTwoRunsMs = 5000;
 
-// The store server answers at once: this bounds one that is stopped, or a network that is gone.
-inline constexpr int64_t kReplyTimeoutMs = 30000;
+// Liveness. Either end of a connection hears something of the other this often, and gives it up when
+// it has heard nothing for as long as a transfer may stand still, and a little more: the message of
+// the transfer says more. So there is one limit for the user (communication.timeout_ms), and whoever
+// stops a rank in a debugger raises that. Time in which the watching process itself stands still
+// does not count (app/launch/membership.h).
+inline constexpr int64_t kPingMs = 500;
+inline constexpr int64_t kLivenessMarginMs = 500;
+inline constexpr int64_t kLivenessTimeoutMs = 30000 + kLivenessMarginMs;  // LaunchOptions
+// A timeout of one member is explained by another one's silence that has lasted so long.
+inline constexpr int64_t kSuspectMs = 1500;
+
 // To say how a member ended, and for the server to close after that.
 inline constexpr int64_t kReportTimeoutMs = 1000;
 inline constexpr int64_t kFlushMs = 500;  // of the server, for its last messages
+
+// The end. From the first rank that has left well; from a request to stop, for the step at hand; for
+// rank 0 to write more of a checkpoint that others wait for.
+inline constexpr int64_t kLeaveTimeoutMs = 60000;  // LaunchOptions
+inline constexpr int64_t kStopTimeoutMs = 120000;  // LaunchOptions
+inline constexpr int64_t kServerLeaveMs = 5000;    // LaunchOptions; from the last rank
+inline constexpr int64_t kServerEndMs = 2000;      // of them to notice by itself, then it is ended
+inline constexpr int64_t kProgressTimeoutMs = 60000;
+inline constexpr int64_t kProgressEveryMs = 1000;  // how often rank 0 says how much it has written
+// For rank 0 to finish what it does alone at the end of a run: a stopped process is found by
+// liveness, a plugin that hangs by the rank itself.
+inline constexpr int64_t kFinishTimeoutMs = 24 * 3600 * 1000;
+// For a server whose ranks are done to be told so by the launcher.
+inline constexpr int64_t kRanksLeftTimeoutMs = 2 * kLeaveTimeoutMs;
 
 // After a failure. A secondary failure waits for its cause to show.
 inline constexpr int64_t kDefaultGraceMs = 1500;  // LaunchOptions
@@ -30,11 +57,24 @@ inline constexpr int64_t kSecondaryFailureMs = 1000;
 inline constexpr int64_t kExitMs = 300;     // of a process that has closed its connection
 inline constexpr int64_t kKilledMs = 5000;  // of a process that was killed
 inline constexpr int64_t kHangMs = 10000;   // of a thread, beyond the grace: it cannot be killed
-// Launchers send a process group's Ctrl-C a second time themselves; a person is slower.
+// Of a process beyond the grace: nobody may be there to kill it, so it ends itself.
+inline constexpr int64_t kHangingProcessMs = 1500;
+// timeout(1), systemd, Slurm and launchers signal a process and its group; a person is slower.
 inline constexpr int64_t kSecondSignalMs = 1000;
 
 // A member hears who is missing before it gives up by itself.
 static_assert(kRendezvousGraceMs > kReportTimeoutMs + kPollMs);
+// A healthy peer is heard several times before its silence explains anything, and is given up only
+// later.
+static_assert(2 * (kPingMs + kPollMs) < kSuspectMs && kSuspectMs < kLivenessTimeoutMs);
+// A member that is silent is found within its limit and 2 s.
+static_assert(kLivenessMarginMs + kPingMs + 2 * kPollMs < 2000);
+// Both sides of a cut link have ended 5 s after the deadline of a transfer.
+static_assert(kLivenessMarginMs + kPingMs + kDefaultGraceMs + kHangingProcessMs < 5000 - kPollMs);
+// Progress is told several times before its absence is a failure; the launcher of a rank that hangs
+// speaks before its servers do.
+static_assert(5 * kProgressEveryMs < kProgressTimeoutMs && kLeaveTimeoutMs < kRanksLeftTimeoutMs);
+static_assert(kServerEndMs + kPingMs < kServerLeaveMs);
 // A pending connection is not kept longer than a rendezvous.
 static_assert(kHelloTimeoutMs < kRendezvousTimeoutMs);
 // The server takes a report in the time that the member gives it.

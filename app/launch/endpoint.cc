@@ -85,6 +85,17 @@ bool SameUser(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+// Whether `error` is one, and what to say then.
+bool IsWantOfDescriptors(int error) {
+  return error == EMFILE || error == ENFILE;
+}
+Status WantOfDescriptors(const Endpoint& endpoint) {
+  return Status::Error(StatusCode::kResourceExhausted,
+                       "no descriptor is left for a socket at %s: raise the limit of open files of "
+                       "this process (ulimit -n)",
+                       endpoint.text.c_str());
+}
+
 // One attempt; an invalid descriptor with errno set when it failed.
 kit::UniqueFd TryConnect(const Address& address, int timeout_ms) {
   kit::UniqueFd fd(
@@ -190,6 +201,7 @@ Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& l
     }
     error = errno;
   }
+  if (IsWantOfDescriptors(error)) return WantOfDescriptors(endpoint);
   std::string advice = std::string("choose another address with ").append(labels.flag);
   if (error == EADDRINUSE) advice = "another run or program uses it: choose another port";
   if (error == EADDRNOTAVAIL) {
@@ -225,6 +237,7 @@ Result<kit::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadli
           fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
           return fd;
         }
+        if (IsWantOfDescriptors(errno)) return WantOfDescriptors(endpoint);
         last = Status::Error(StatusCode::kRendezvous, "%s", strerror(errno));
       }
     }

@@ -40,4 +40,7 @@ constexpr int ExitCode(StatusCode code) noexcept {
   return 70;
 }
 
+// Refused because it would not be safe, as a plugin is that others may write.
+inline constexpr int kUnsafeExit = ExitCode(StatusCode::kPlugin);
+
 }  // namespace engine::launch

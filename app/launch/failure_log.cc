@@ -21,11 +21,15 @@ void FailureLog::AddReport(int member, const Status& status) {
   if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
   if (base::IsSecondary(status.code())) weight = Weight::kSecondary;
   Status blamed = status.rank() != base::kNobody ? status : status.WithRank(member);
-  entries_.push_back({weight, blamed, ExitCode(status.code())});
+  entries_.push_back({member, weight, blamed, ExitCode(status.code())});
 }
 
 void FailureLog::AddLoss(int member, const Status& status, int exit_code) {
-  entries_.push_back({Weight::kPrimary, status.WithRank(member), exit_code});
+  const bool has_said_why = std::ranges::any_of(entries_, [&](const Entry& entry) {
+    return entry.member == member && entry.weight != Weight::kInterrupted;
+  });
+  if (has_said_why) return;
+  entries_.push_back({member, Weight::kPrimary, status.WithRank(member), exit_code});
 }
 
 LaunchOutcome FailureLog::Outcome(int stop_signal) const {

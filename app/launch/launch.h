@@ -19,10 +19,11 @@ struct LaunchFlags {
   std::string rendezvous;  // --rendezvous HOST:PORT, for ranks that others started on several hosts
   // --launcher auto|none|torchrun|openmpi|slurm|pmi; none ignores the environment.
   std::string launcher;
-  int servers = 0;       // --servers
-  std::string serve_at;  // --serve-at HOST:PORT
-  std::string key_file;  // --key-file
-  int restarts = 0;      // --restarts
+  int servers = 0;        // --servers
+  std::string serve_at;   // --serve-at HOST:PORT
+  std::string key_file;   // --key-file
+  bool insecure = false;  // --insecure
+  int restarts = 0;       // --restarts
 };
 
 struct LaunchPlan {
@@ -41,10 +42,12 @@ struct LaunchPlan {
   std::string job;       // kJoin: tells this run from others at the same rendezvous; may be empty
   std::string source;    // "torchrun", "Open MPI", "-n", ...: for messages
   std::string serve_at;  // kSpawn: where servers from elsewhere join; empty: they are started here
-  // Shared by the run and the servers that join it over the network; empty: none. kSpawn with
-  // serve_at and rank 0 of kJoin need one unless the address is loopback, and make the file if
-  // there is none.
+  // Shared by all members that join over a network; empty: none. kSpawn with serve_at and rank 0 of
+  // kJoin make the file if there is none.
   std::string key_file;
+  bool insecure = false;  // members may join over a network without a key
+  // kJoin: there is nobody to meet.
+  bool alone() const { return mode == Mode::kJoin && info.world_size + info.servers == 1; }
   int restarts = 0;  // kSpawn: how often a lost rank is started again, in the whole run
 };
 
@@ -55,16 +58,22 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                                  const std::map<std::string, std::string>& environment);
 
 // Server `index` of the run whose store is at `address`. kInvalidArgument.
-Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file);
+Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file,
+                                bool insecure = false);
 
 struct LaunchOptions {
   int64_t rendezvous_timeout_ms = kRendezvousTimeoutMs;
   // After the first failure the other members get this long to leave by themselves.
   int64_t grace_ms = kDefaultGraceMs;
-  // kJoin: how long rank 0 serves the ranks that go on after it has finished without an error.
-  int64_t leave_timeout_ms = 60000;
+  // A member that gives no sign of life for so long is lost: it is stopped, hangs, or cannot be
+  // reached. Members hold the launcher, or rank 0, to the same.
+  int64_t liveness_timeout_ms = kLivenessTimeoutMs;
+  // How long ranks may go on after the first that has left without an error, or after a request to
+  // stop; longer while rank 0 sets kProgressKey to other values.
+  int64_t leave_timeout_ms = kLeaveTimeoutMs;
+  int64_t stop_timeout_ms = kStopTimeoutMs;
   // How long servers may take to leave after the last rank.
-  int64_t server_leave_ms = 5000;
+  int64_t server_leave_ms = kServerLeaveMs;
   // Told what happens to a run that goes on: "rank 2: its process (pid 123) was killed by signal 9
   // (Killed); the run goes on without it", "refused a connection from 10.0.0.7:4242: ...". Called
   // in the process that reports the outcome, on any of its threads. May be null.
@@ -76,9 +85,6 @@ struct LaunchOutcome {
   // rank() is the one to blame, ServerId(i) for server i
   Status status;
   int exit_code = 0;  // by the table in exit_code.h, or 128 + signal
-  // Whether this process is the one to tell the user. In kJoin that is rank 0, or whoever cannot
-  // reach it.
-  bool report = true;
 };
 
 // Runs `body` once per member, a rank or a server (RankInfo::is_server), and returns when all are
@@ -89,9 +95,9 @@ struct LaunchOutcome {
 // error (kAborted or kPeerLost) that names the failed one and its cause, and the returned status is
 // the first primary cause (not kAborted or kPeerLost, while another member has a better one),
 // blamed on its member, its message free of a rank prefix. One that is killed by signal S is
-// kPeerLost with exit_code 128+S. SIGINT and SIGTERM set stop_requested in every rank; kInterrupted
-// is then a way to leave that disturbs no other rank, and exit_code is 128 + that signal. A second
-// one kills.
+// kPeerLost with exit_code 128+S. SIGINT, SIGTERM and SIGHUP set stop_requested in every rank;
+// kInterrupted is then a way to leave that disturbs no other rank, and exit_code is 128 + that
+// signal. A second one kills, unless it comes within a second of the first.
 //
 // After RankContext::AllowLosses the failure of a rank other than rank 0 ends that rank only. In
 // kSpawn it is started again while LaunchPlan::restarts lasts, with RankInfo::incarnation one
@@ -100,14 +106,18 @@ struct LaunchOutcome {
 // Servers leave when all ranks have left. Those that have not done so server_leave_ms later fail
 // with kTimeout.
 //
-// Call it before any other thread exists: kSpawn forks, and every mode blocks the two signals in
+// Members that meet where other hosts may come too have a key, or LaunchPlan::insecure: else the
+// call is refused, with exit code 79.
+//
+// Call it before any other thread exists: kSpawn forks, and every mode blocks these signals in
 // the threads it starts (the caller's mask is restored).
 //
 // kSpawn: a child dies with its parent; members that stay grace_ms after the first failure are
 // killed. kThreads: members that stay grace_ms + 10 s after it make the call return an error that
 // names them; they still use `body`, so the caller can only end the process. kJoin: rank 0 leaves
-// last, within grace_ms after a failure, else within leave_timeout_ms. kServe: the run is somewhere
-// else, and the outcome is this server's; it is always reported.
+// last, within grace_ms after a failure. kServe: the run is somewhere else. In these two modes the
+// outcome is that of this member: of one that ends because of another, why it does. Its process is
+// ended with _exit, after a notice, when its work hangs beyond the grace.
 LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
                      const std::function<Status(base::RankContext&)>& body);
 

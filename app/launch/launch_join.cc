@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <system_error>
@@ -25,7 +24,7 @@ namespace {
 // The server of the run, in a thread of rank 0.
 class ServerThread {
  public:
-  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, ServerListener listener,
+  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, MemberListener listener,
                kit::UniqueFd own_rank);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
@@ -40,29 +39,25 @@ class ServerThread {
 
   const LaunchOptions& options_;
   Supervisor supervisor_;
-  base::TimePoint left_at_{};  // when rank 0 was seen to have left
   std::thread thread_;
 };
 
 ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
-                           ServerListener listener, kit::UniqueFd own_rank)
+                           MemberListener listener, kit::UniqueFd own_rank)
     : options_(options),
       supervisor_(
           {.shape = {plan.info.world_size, plan.info.servers,
                      plan.info.one_host != 0 && (plan.info.servers == 0 || listener.loopback)},
            .job = plan.job,
            .place = plan.rendezvous,
-           .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
-           .server_leave_ms = options.server_leave_ms,
-           .explain_loss =
-               [](int) {
-                 return Supervisor::Loss{
-                     Status::Error(StatusCode::kPeerLost,
-                                   "its connection to rank 0 ended without a result"),
-                     ExitCode(StatusCode::kPeerLost)};
-               },
-           .notice = options.notice}) {
-  supervisor_.server().Listen(std::move(listener.socket));
+           .options = options,
+           .explain_loss = [](int) {
+             return Supervisor::Loss{
+                 Status::Error(StatusCode::kPeerLost,
+                               "its connection to rank 0 ended without a result"),
+                 ExitCode(StatusCode::kPeerLost)};
+           }}) {
+  if (listener.socket) supervisor_.server().Listen(std::move(listener.socket));
   if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   supervisor_.server().Adopt(std::move(own_rank));
   thread_ = std::thread([this] {
@@ -84,20 +79,11 @@ void ServerThread::Serve() {
   supervisor_.server().CloseAll();
 }
 
+// Rank 0 itself ends in its time, or is ended (RankProcess).
 bool ServerThread::Done() {
   if (supervisor_.AllGone()) return true;
-  if (!supervisor_.IsGone(0)) return false;
-  if (left_at_ == base::TimePoint{}) left_at_ = std::chrono::steady_clock::now();
-  if (supervisor_.failed()) {
-    base::TimePoint from = std::max(left_at_, supervisor_.failed_at());
-    return base::Passed(from + std::chrono::milliseconds(options_.grace_ms));
-  }
-  if (!base::Passed(left_at_ + std::chrono::milliseconds(options_.leave_timeout_ms))) return false;
-  supervisor_.Fail(
-      -1, Status::Error(StatusCode::kTimeout, "%s did not finish within %lld ms after rank 0",
-                        supervisor_.Remaining().c_str(),
-                        static_cast<long long>(options_.leave_timeout_ms)));
-  return false;
+  return supervisor_.failed() && supervisor_.members().IsGone(0) &&
+         base::Passed(supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms));
 }
 
 LaunchOutcome ServerThread::Finish() {
@@ -105,25 +91,43 @@ LaunchOutcome ServerThread::Finish() {
   return supervisor_.Outcome();
 }
 
-// Ranks meet on a trusted network, as their launchers do; servers may come from elsewhere.
-Result<ServerListener> OpenListener(const LaunchPlan& plan, const Endpoint& endpoint) {
-  if (plan.info.servers > 0) return OpenServerListener(plan.rendezvous, plan.key_file, {});
-  ServerListener listener;
-  ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint));
-  return listener;
+// The key of the run, for a member that has to prove itself.
+Status LoadKey(const LaunchPlan& plan, StoreClient::Identity* identity) {
+  if (plan.key_file.empty() || identity->key) return {};
+  Result<ServerKey> key = ServerKey::Load(plan.key_file);
+  if (key.ok()) identity->key = std::move(*key);
+  return key.status();
+}
+
+// Whoever listens in the place of rank 0 may be rank 0 of another run that was started at the same
+// time, and take ranks of this one for its own: it is told, so that neither goes on with them.
+void TellOtherRun(const LaunchPlan& plan, const Endpoint& endpoint, StoreClient::Identity identity,
+                  const base::AbortSignal& cancel) {
+  if (!LoadKey(plan, &identity).ok()) return;
+  const base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
+  Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, cancel);
+  if (!socket.ok()) return;
+  base::AbortSignal unused;
+  StoreClient client(std::move(*socket), identity, unused, [](int, bool) {});
+  (void)client.Join(deadline);  // it is refused
 }
 
 LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& options,
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
-  Result<ServerListener> listener = OpenListener(plan, endpoint);
-  if (!listener.ok()) return Failed(listener.status());
+  StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
+  Result<MemberListener> listener =
+      plan.alone() ? MemberListener{} : OpenListener(plan.rendezvous, plan.key_file);
+  if (!listener.ok()) {
+    const bool taken = listener.status().code() == StatusCode::kRendezvous;
+    if (taken) TellOtherRun(plan, endpoint, identity, process.abort());
+    return Failed(listener.status());
+  }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
   }
   kit::UniqueFd own(pair[0]);
   ServerThread server(plan, options, std::move(*listener), kit::UniqueFd(pair[1]));
-  StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   // Its own server tells it when the rendezvous fails.
   (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kRendezvousGraceMs,
                     body);
@@ -133,46 +137,42 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
 // A member of a run whose store is elsewhere: a rank but rank 0, or a server.
 LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options,
                             const Endpoint& endpoint, const EndpointLabels& labels,
-                            const StoreClient::Identity& identity, RankProcess& process,
+                            StoreClient::Identity identity, RankProcess& process,
                             const RankBody& body) {
   const bool server = plan.info.is_server != 0;
   const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
   Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
-  if (!socket.ok()) {
-    return Failed(server ? socket.status() : socket.status().WithRank(plan.info.rank));
+  if (socket.ok()) {
+    // Rank 0 listens, so it has made the file if there was none.
+    if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
   }
-  const Status status = process.Run(std::move(*socket), identity,
-                                    options.rendezvous_timeout_ms + kRendezvousGraceMs, body);
+  const Status status = socket.ok()
+                            ? process.Run(std::move(*socket), identity,
+                                          options.rendezvous_timeout_ms + kRendezvousGraceMs, body)
+                            : socket.status();
   if (status.ok()) return {};
   const Status cause = process.cause();
-  LaunchOutcome outcome;
-  if (!cause.ok() && base::IsSecondary(status.code())) {
-    outcome = Failed(cause);
+  const bool of_another = !cause.ok() && base::IsSecondary(status.code());
+  FailureLog failures;
+  failures.AddReport(identity.member, of_another ? cause : status);
+  LaunchOutcome outcome = failures.Outcome(process.stop_requested());
+  if (of_another) {
+    outcome.status = AbortReason(cause).WithRank(identity.member);
   } else if (server && status.code() == StatusCode::kRendezvous) {
-    outcome = Failed(status);  // before it is one of the members nobody else is to blame
-  } else {
-    FailureLog failures;
-    failures.AddReport(identity.member, status);
-    outcome = failures.Outcome(process.stop_requested());
+    outcome.status = status;  // before it is one of the members nobody else is to blame
   }
-  outcome.report = server || !process.heard();
   return outcome;
 }
 
 }  // namespace
 
-Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
-                                          const EndpointLabels& labels) {
-  ServerListener listener;
+Result<MemberListener> OpenListener(const std::string& address, const std::string& key_file,
+                                    const EndpointLabels& labels) {
+  MemberListener listener;
   ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
   ENGINE_ASSIGN_OR_RETURN(listener.loopback, IsLoopback(endpoint));
   if (!key_file.empty()) {
     ENGINE_ASSIGN_OR_RETURN(listener.key, ServerKey::LoadOrCreate(key_file));
-  } else if (!listener.loopback) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "other hosts can reach %s, so servers that join there need a key: give "
-                         "--key-file FILE here and a copy of that file to each engine serve",
-                         address.c_str());
   }
   ENGINE_ASSIGN_OR_RETURN(listener.socket, ListenAt(endpoint, labels));
   return listener;
@@ -183,7 +183,7 @@ LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
   const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
   if (!endpoint.ok()) return Failed(endpoint.status());
   const StopSignals signals;
-  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
   if (plan.info.rank == 0) return JoinAsRankZero(plan, options, *endpoint, process, body);
   return JoinElsewhere(
       plan, options, *endpoint, {},
@@ -197,13 +197,9 @@ LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options
   if (!endpoint.ok()) return Failed(endpoint.status());
   StoreClient::Identity identity{
       base::MemberOf(plan.info), 0, {}, "the run at " + endpoint->text, base::kNobody};
-  if (!plan.key_file.empty()) {
-    Result<ServerKey> key = ServerKey::Load(plan.key_file);
-    if (!key.ok()) return Failed(key.status());
-    identity.key = std::move(*key);
-  }
+  if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
   const StopSignals signals;
-  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie);
+  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
   return JoinElsewhere(plan, options, *endpoint, {"run", "HOST:PORT"}, identity, process, body);
 }
 

@@ -27,16 +27,15 @@ inline LaunchOutcome Failed(const Status& status) {
   return {status, ExitCode(status.code())};
 }
 
-// Where servers from elsewhere join a run.
-struct ServerListener {
+// Where members from elsewhere join a run.
+struct MemberListener {
   kit::UniqueFd socket;
   std::optional<ServerKey> key;  // that they must know
   bool loopback = false;         // only this host can reach it
 };
 
-// Listens at `address`. kInvalidArgument when others than this host could join and there is no
-// key.
-Result<ServerListener> OpenServerListener(const std::string& address, const std::string& key_file,
-                                          const EndpointLabels& labels);
+// Listens at `address`, for members that know the key in `key_file` if that names one.
+Result<MemberListener> OpenListener(const std::string& address, const std::string& key_file,
+                                    const EndpointLabels& labels = {});
 
 }  // namespace engine::launch

@@ -19,6 +19,7 @@
 
 #include "app/launch/exit_code.h"
 #include "app/launch/launch_modes.h"
+#include "app/launch/limits.h"
 #include "app/launch/supervisor.h"
 
 namespace engine::launch {
@@ -36,7 +37,7 @@ class SpawnedRun {
         children_(plan.serve_at.empty() ? shape_.members() : shape_.world_size) {}
 
   // Where servers join; the rest of them are children.
-  void ListenForServers(ServerListener listener) {
+  void ListenForServers(MemberListener listener) {
     supervisor_.server().Listen(std::move(listener.socket));
     if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
   }
@@ -67,9 +68,11 @@ class SpawnedRun {
   bool Collect(Child& child, int timeout_ms);
   void KillRest();
   bool Running() const;
-  // Once failed.
+  // When those that are there are killed: after a failure, and when all have said that they leave.
   base::TimePoint GraceEnd() const {
-    return supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms);
+    const base::TimePoint from = supervisor_.failed() ? supervisor_.failed_at() : all_left_at_;
+    if (from == base::TimePoint{}) return base::TimePoint::max();
+    return from + std::chrono::milliseconds(options_.grace_ms);
   }
   Supervisor::Loss ExplainLoss(int member);
 
@@ -84,15 +87,14 @@ class SpawnedRun {
   int signal_count_ = 0;
   bool killed_ = false;
   base::TimePoint killed_at_{};
+  base::TimePoint all_left_at_{};
 };
 
 Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
   Supervisor::Settings settings{.shape = shape_,
                                 .place = plan.serve_at.empty() ? "this host" : plan.serve_at,
-                                .rendezvous_timeout_ms = options_.rendezvous_timeout_ms,
-                                .server_leave_ms = options_.server_leave_ms,
-                                .ranks_may_connect = false,
-                                .notice = options_.notice};
+                                .options = options_,
+                                .ranks_may_connect = false};
   settings.explain_loss = [this](int member) { return ExplainLoss(member); };
   settings.replace = [this](int rank) { return Replace(rank); };
   return settings;
@@ -120,23 +122,21 @@ Status SpawnedRun::Start() {
 }
 
 Status SpawnedRun::StartMember(int member) {
-  auto failed = [&](const char* what, const char* advice) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s; %s",
-                         base::MemberName(member).c_str(),
-                         base::IsServer(member) ? shape_.servers : shape_.world_size, what,
-                         strerror(errno), advice);
+  auto failed = [&](const char* what) {
+    return WithLimits(Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s",
+                                    base::MemberName(member).c_str(),
+                                    base::IsServer(member) ? shape_.servers : shape_.world_size,
+                                    what, strerror(errno)));
   };
-  constexpr const char* kRaiseFiles =
-      "the launcher needs 2 descriptors for each rank: raise the limit (ulimit -n)";
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    return failed("socketpair", kRaiseFiles);
+    return failed("socketpair");  // the launcher needs 2 descriptors for each rank
   }
   kit::UniqueFd ours(pair[0]), theirs(pair[1]);
   std::fflush(nullptr);  // what is buffered must not be written once per process
   pid_t parent = getpid();
   pid_t pid = fork();
-  if (pid < 0) return failed("fork", "raise the limit of processes (ulimit -u)");
+  if (pid < 0) return failed("fork");
   if (pid == 0) {
     ours.Close();
     BeMember(member, std::move(theirs), parent);
@@ -146,7 +146,7 @@ Status SpawnedRun::StartMember(int member) {
   supervisor_.server().Adopt(std::move(ours));
   // glibc 2.36 declares pidfd_open without C linkage.
   started.pidfd = kit::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!started.pidfd) return failed("pidfd_open", kRaiseFiles);
+  if (!started.pidfd) return failed("pidfd_open");
   return {};
 }
 
@@ -159,13 +159,19 @@ void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
   supervisor_.server().CloseAll();  // the sockets of the others are none of ours
   Status status;
   try {
-    RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore);
+    RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore, options_);
     StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", base::kNobody};
     status = process.Run(std::move(socket), identity,
                          options_.rendezvous_timeout_ms + kRendezvousGraceMs, body_);
+    // Nobody else can tell the user then.
+    if (process.lost() && options_.notice) {
+      options_.notice(base::MemberName(member) + ": " + process.abort().reason().message());
+    }
   } catch (const std::exception& error) {
-    // Without a socket left there is no other way to say it than the exit code.
-    status = Status::Error(StatusCode::kResourceExhausted, "%s", error.what());
+    // There is no connection to say it by.
+    status = WithLimits(Status::Error(StatusCode::kResourceExhausted, "%s cannot start: %s",
+                                      base::MemberName(member).c_str(), error.what()));
+    supervisor_.Notice(status.message());
   }
   std::fflush(nullptr);
   _exit(ExitCode(status.code()));
@@ -176,7 +182,7 @@ bool SpawnedRun::Running() const {
   for (const Child& child : children_) {
     if (!child.ended || child.replace) return true;
   }
-  if (!supervisor_.SomebodyIsThere()) return false;
+  if (!supervisor_.members().SomebodyIsThere()) return false;
   return !supervisor_.failed() || !base::Passed(GraceEnd());
 }
 
@@ -186,8 +192,7 @@ void SpawnedRun::Step() {
     if (!child.ended) fds.push_back({child.pidfd.get(), POLLIN, 0});
   }
   supervisor_.server().AddPollFds(&fds);
-  bool waiting_to_kill = supervisor_.failed() && !killed_;
-  poll(fds.data(), fds.size(), waiting_to_kill ? base::RemainingMs(GraceEnd(), kPollMs) : kPollMs);
+  poll(fds.data(), fds.size(), killed_ ? kPollMs : base::RemainingMs(GraceEnd(), kPollMs));
 
   HandleSignals();
   // Deaths first: the secondary failures that they caused are in the sockets by now.
@@ -195,17 +200,21 @@ void SpawnedRun::Step() {
     if (children_[i].ended || !Collect(children_[i], 0)) continue;
     const int member = shape_.At(static_cast<int>(i));
     supervisor_.server().Drain(member);
-    if (!supervisor_.IsGone(member)) supervisor_.OnLost(member);
+    if (!supervisor_.members().IsGone(member)) supervisor_.OnLost(member);
   }
   supervisor_.server().Handle();
   supervisor_.Tick();
   HandleLost();
-  if (supervisor_.failed() && !killed_ && base::Passed(GraceEnd())) KillRest();
+  const bool all_left = supervisor_.members().AllAreGone() && all_left_at_ == base::TimePoint{};
+  if (all_left) all_left_at_ = std::chrono::steady_clock::now();
+  if (killed_ || !base::Passed(GraceEnd())) return;
+  if (!supervisor_.failed()) supervisor_.Notice("a process that had left did not end: killed");
+  KillRest();
 }
 
 void SpawnedRun::HandleSignals() {
   while (int signal = signals_.Read()) {
-    supervisor_.Stop(signal);
+    supervisor_.OnStop(signal);
     if (++signal_count_ < 2) continue;
     supervisor_.Fail(base::kNobody,
                      Status::Error(StatusCode::kInterrupted, "stopped at once by a second %s",
@@ -219,7 +228,7 @@ std::string SpawnedRun::Replace(int rank) {
   Child& lost = child(rank);
   lost.lost = true;
   lost.lost_at = std::chrono::steady_clock::now();
-  const bool over = supervisor_.stop_signal() != 0 || supervisor_.IsGone(0);
+  const bool over = supervisor_.stop_signal() != 0 || supervisor_.members().IsGone(0);
   if (restarts_ == 0 || over) return {};
   if (restarted_ == restarts_) {
     return "the run goes on without it, after all of its " + std::to_string(restarts_) +
@@ -240,7 +249,7 @@ void SpawnedRun::HandleLost() {
       continue;
     }
     if (!std::exchange(lost.replace, false)) continue;
-    if (supervisor_.failed() || supervisor_.IsGone(0)) continue;
+    if (supervisor_.failed() || supervisor_.members().IsGone(0)) continue;
     ++lost.incarnation;
     const Status started = StartMember(rank);
     if (started.ok()) {
@@ -285,10 +294,14 @@ Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
   }
   int wait_status = lost.wait_status;
   if (!WIFSIGNALED(wait_status)) {
-    return {Status::Error(StatusCode::kPeerLost,
-                          "its process (pid %d) ended with exit code %d without a result", pid,
-                          WEXITSTATUS(wait_status)),
-            kLost};
+    const int code = WEXITSTATUS(wait_status);
+    // What it has said itself, when it could not start or in the crash handler.
+    const bool told = code == ExitCode(StatusCode::kMissingInput) ||
+                      code == ExitCode(StatusCode::kResourceExhausted);
+    return {
+        Status::Error(StatusCode::kPeerLost,
+                      "its process (pid %d) ended with exit code %d without a result", pid, code),
+        told ? code : kLost};
   }
   int signal = WTERMSIG(wait_status);
   if (killed_ && signal == SIGKILL) {
@@ -307,8 +320,8 @@ Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
 LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
                             const RankBody& body) {
   if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
-  Result<ServerListener> listener =
-      OpenServerListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
+  Result<MemberListener> listener =
+      OpenListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
   if (!listener.ok()) return Failed(listener.status());
   SpawnedRun run(plan, options, body, listener->loopback);
   run.ListenForServers(std::move(*listener));

@@ -33,17 +33,14 @@ class ThreadedRun {
         body_(body),
         supervisor_({.shape = shape_,
                      .place = "this process",
-                     .rendezvous_timeout_ms = options.rendezvous_timeout_ms,
-                     .server_leave_ms = options.server_leave_ms,
+                     .options = options,
                      .ranks_may_connect = false,
-                     .explain_loss =
-                         [](int) {
-                           return Supervisor::Loss{
-                               Status::Error(StatusCode::kPeerLost,
-                                             "its thread closed its connection to the launcher"),
-                               ExitCode(StatusCode::kPeerLost)};
-                         },
-                     .notice = options.notice}) {}
+                     .explain_loss = [](int) {
+                       return Supervisor::Loss{
+                           Status::Error(StatusCode::kPeerLost,
+                                         "its thread closed its connection to the launcher"),
+                           ExitCode(StatusCode::kPeerLost)};
+                     }}) {}
 
   LaunchOutcome Run();
 
@@ -122,7 +119,7 @@ void ThreadedRun::Step() {
   poll(fds.data(), fds.size(), kPollMs);
   while (int signal = signals_.Read()) {
     if (supervisor_.stop_signal() != 0) signals_.Die(signal);
-    supervisor_.Stop(signal);
+    supervisor_.OnStop(signal);
   }
   for (size_t i = 0; i < threads_.size(); ++i) {
     if (!threads_[i].failed_to_join->exchange(false)) continue;
@@ -143,16 +140,16 @@ LaunchOutcome ThreadedRun::Run() {
   while (Running()) Step();
   supervisor_.server().Flush(kFlushMs);
   LaunchOutcome outcome = supervisor_.Outcome();
-  if (supervisor_.SomebodyIsThere()) {
+  if (supervisor_.members().SomebodyIsThere()) {
     outcome.status =
         Status::Error(outcome.status.code(), "%s (and since then the threads of these hang: %s)",
-                      outcome.status.message(), supervisor_.Remaining().c_str())
+                      outcome.status.message(), supervisor_.members().Remaining().c_str())
             .WithRank(outcome.status.rank());
   }
   // Who has not joined yet sees its connection end, and ends.
   supervisor_.server().CloseAll();
   for (size_t i = 0; i < threads_.size(); ++i) {
-    const bool hangs = supervisor_.HasJoined(shape_.At(static_cast<int>(i)));
+    const bool hangs = supervisor_.members().HasJoined(shape_.At(static_cast<int>(i)));
     hangs ? threads_[i].thread.detach() : threads_[i].thread.join();
   }
   return outcome;

@@ -7,6 +7,8 @@ namespace engine::launch {
 
 // The key of the store that the launcher sets when every rank has left, or is lost for good.
 inline constexpr const char* kRanksLeftKey = "run/ranks_left";
+// What rank 0 sets to another value as long as it gets on with what the others wait for.
+inline constexpr const char* kProgressKey = "run/progress";
 
 struct RunShape {
   int world_size = 1;

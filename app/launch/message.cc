@@ -19,11 +19,14 @@ uint32_t GetU32(const char* data) {
 }  // namespace
 
 std::string Encode(const Message& message) {
-  ENGINE_CHECK(message.key.size() <= kMaxKeyBytes && message.value.size() <= kMaxValueBytes,
-               "key of %zu and value of %zu bytes", message.key.size(), message.value.size());
-  size_t size = kFixedBytes + message.key.size() + message.value.size();
+  return EncodeHead(message, message.value.size()) + message.value;
+}
+
+std::string EncodeHead(const Message& message, size_t value_size) {
+  ENGINE_CHECK(message.key.size() <= kMaxKeyBytes && value_size <= kMaxValueBytes,
+               "key of %zu and value of %zu bytes", message.key.size(), value_size);
+  const size_t size = kFixedBytes + message.key.size() + value_size;
   std::string out;
-  out.reserve(kSizeBytes + size);
   PutU32(&out, static_cast<uint32_t>(size));
   out.push_back(static_cast<char>(message.kind));
   PutU32(&out, message.id);
@@ -31,7 +34,6 @@ std::string Encode(const Message& message) {
   PutU32(&out, static_cast<uint32_t>(message.number));
   PutU32(&out, static_cast<uint32_t>(message.key.size()));
   out += message.key;
-  out += message.value;
   return out;
 }
 
@@ -69,7 +71,7 @@ Result<bool> MessageReader::Next(Message* out) {
   const char* body = frame + kSizeBytes;
   uint8_t kind = static_cast<uint8_t>(body[0]);
   if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kProof)) {
+      kind > static_cast<uint8_t>(MessageKind::kPing)) {
     return Status::Error(StatusCode::kBadData, "a message of unknown kind %u", kind);
   }
   size_t key_size = GetU32(body + 13);

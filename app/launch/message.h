@@ -24,7 +24,7 @@
 
 namespace engine::launch {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr uint32_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 enum class MessageKind : uint8_t {
@@ -47,8 +47,11 @@ enum class MessageKind : uint8_t {
   kBye = 14,    // member -> store: the last message of a member; the store closes
   kPost = 15,   // rank -> store: value; store -> every other rank: rank = the sender, value
   kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
-  kChallenge = 17,    // store -> server that said kHello: key = challenge (see server_key.h)
-  kProof = 18,        // server -> store and back: key = proof
+  kChallenge = 17,    // store -> member that said kHello: key = challenge (see server_key.h)
+  kProof = 18,        // member -> store and back: key = proof
+  // store -> member that has joined: number = ms of silence after which either gives up the other;
+  // and back, nothing
+  kPing = 19,
 };
 
 struct Message {
@@ -61,6 +64,8 @@ struct Message {
 };
 
 std::string Encode(const Message& message);
+// The frame of `message` with a value of `value_size` bytes, without that value.
+std::string EncodeHead(const Message& message, size_t value_size);
 
 // A Status as the fields of kFail or kAbort, and back. An unknown code reads as kInternal.
 Message EncodeStatus(MessageKind kind, const Status& status);

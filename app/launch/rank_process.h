@@ -7,7 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <semaphore>
+#include <thread>
 
+#include "app/launch/launch.h"
 #include "app/launch/stop_signals.h"
 #include "app/launch/store_client.h"
 #include "core/base/rank_context.h"
@@ -26,9 +29,11 @@ class RankProcess {
     kDie,
   };
 
-  RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second);
+  RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second,
+              const LaunchOptions& options);
   // Of a thread, which hears of signals from the store server alone.
   explicit RankProcess(const RankInfo& info) : info_(info) {}
+  ~RankProcess();
 
   // Raised with kInterrupted when the user asks to stop before the run has started.
   base::AbortSignal& abort() { return abort_; }
@@ -40,23 +45,28 @@ class RankProcess {
 
   // The cause of the end of the run as the server knows it; OK if it gave none.
   Status cause() const { return client_ ? client_->cause() : Status(); }
-  bool heard() const { return client_ && client_->heard(); }
+  // Whether the store was lost before this member had ended.
+  bool lost() const { return client_ && client_->lost(); }
   int stop_requested() const { return stop_requested_.load(); }
 
  private:
   void OnSignal(int signal);
   void Stop(int signal, bool started);
+  void EndIfItHangs();
 
   RankInfo info_;  // complete once joined
   const StopSignals* const signals_ = nullptr;
   const SecondSignal second_ = SecondSignal::kIgnore;
   base::AbortSignal abort_;
   std::atomic<int> stop_requested_{0};
-  int first_signal_ = 0;                  // signal thread only
-  base::TimePoint second_counts_from_{};  // signal thread only
+  bool signalled_ = false;  // signal thread only
   std::mutex mutex_;
-  std::unique_ptr<StoreClient> client_;        // set once, under mutex_
-  std::optional<SignalThread> signal_thread_;  // last: ends before what it uses
+  std::unique_ptr<StoreClient> client_;  // set once, under mutex_
+  const LaunchOptions* const options_ = nullptr;
+  std::counting_semaphore<2> ended_{0};  // the work, and this
+  // Last: they end before what they use.
+  std::optional<SignalThread> signal_thread_;
+  std::thread end_watch_;
 };
 
 }  // namespace engine::launch

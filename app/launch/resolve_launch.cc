@@ -118,11 +118,13 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
 }
 
 // Flags that mean nothing whoever starts the ranks.
-Status CheckServerFlags(const LaunchFlags& flags) {
+Status CheckMemberFlags(const LaunchFlags& flags) {
   if (flags.servers < 0 || flags.servers > kMaxServers) {
     return Refuse("--servers %d is not in 0 to %d", flags.servers, kMaxServers);
   }
   return RefuseFirst({{flags.restarts < 0, "--restarts takes a number that is not negative"},
+                      {flags.insecure && !flags.key_file.empty(),
+                       "--insecure does without the key of --key-file: drop one of them"},
                       {!flags.serve_at.empty() && flags.servers == 0,
                        "--serve-at is where servers join, and the run has none: add --servers N"}});
 }
@@ -138,17 +140,16 @@ Status RefuseWithLauncher(const LaunchFlags& flags, const LauncherRank& rank) {
   if (flags.restarts > 0) {
     return refuse("--restarts", "that launcher starts the ranks, also again, so drop --restarts");
   }
-  return RefuseFirst(
-      {{!flags.key_file.empty() && flags.servers == 0,
-        "--key-file is for servers that join, and the run has none: add --servers N"}});
+  return {};
 }
 
 // Of a run whose ranks this process starts.
 Status CheckOwnRanks(const LaunchFlags& flags) {
   const bool serve_at = !flags.serve_at.empty(), restarts = flags.restarts > 0;
   ENGINE_RETURN_IF_ERROR(RefuseFirst(
-      {{!flags.key_file.empty() && !serve_at,
-        "--key-file is for servers that join over the network: add --serve-at HOST:PORT"},
+      {{(!flags.key_file.empty() || flags.insecure) && !serve_at,
+        "--key-file and --insecure are for members that join over a network, and this run has "
+        "none: add --serve-at HOST:PORT, or drop them"},
        {serve_at && flags.threads, "--serve-at needs ranks that are processes: drop --threads"},
        {restarts && flags.threads,
         "--restarts starts processes again, and --threads makes threads: drop one"},
@@ -178,7 +179,8 @@ Result<LaunchPlan> PlanJoin(const LaunchFlags& flags, const LauncherRank& rank,
                   .info = rank.info,
                   .job = rank.job,
                   .source = rank.name,
-                  .key_file = flags.key_file};
+                  .key_file = flags.key_file,
+                  .insecure = flags.insecure};
   plan.info.servers = flags.servers;
   ENGINE_ASSIGN_OR_RETURN(plan.rendezvous, FindRendezvous(flags, rank, environment));
   ENGINE_RETURN_IF_ERROR(ParseEndpoint(plan.rendezvous).status());
@@ -192,7 +194,7 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
   if (flags.world_size < 0 || flags.world_size > kMaxLocalRanks) {
     return Refuse("-n %d is not in 1 to %d", flags.world_size, kMaxLocalRanks);
   }
-  ENGINE_RETURN_IF_ERROR(CheckServerFlags(flags));
+  ENGINE_RETURN_IF_ERROR(CheckMemberFlags(flags));
   ENGINE_ASSIGN_OR_RETURN(std::optional<LauncherRank> rank, FindRank(flags, environment));
   if (rank) return PlanJoin(flags, *rank, environment);
   if (!flags.rendezvous.empty()) {
@@ -209,11 +211,12 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
       .source = flags.world_size > 0 ? "-n" : "one rank",
       .serve_at = flags.serve_at,
       .key_file = flags.key_file,
+      .insecure = flags.insecure,
       .restarts = flags.restarts};
 }
 
-Result<LaunchPlan> ResolveServe(const std::string& address, int index,
-                                const std::string& key_file) {
+Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file,
+                                bool insecure) {
   ENGINE_RETURN_IF_ERROR(ParseEndpoint(address).status());
   if (index < 0 || index >= kMaxServers) {
     return Refuse("--index %d is not in 0 to %d", index, kMaxServers - 1);
@@ -223,7 +226,8 @@ Result<LaunchPlan> ResolveServe(const std::string& address, int index,
                     .info = {.rank = index, .local_world_size = 0, .is_server = 1, .one_host = 0},
                     .rendezvous = address,
                     .source = "engine serve",
-                    .key_file = key_file};
+                    .key_file = key_file,
+                    .insecure = insecure};
 }
 
 }  // namespace engine::launch

@@ -1,8 +1,8 @@
-// The secret that a server which joins over the network shares with its run, and how both prove
+// The secret that a member which joins over the network shares with its run, and how both prove
 // that they know it without sending it.
 //
 //   challenge    = store_nonce                                  32 random bytes
-//   proof        = member_nonce MAC("M", ...)                   of the server
+//   proof        = member_nonce MAC("M", ...)                   of the member
 //   store proof  = MAC("S", ...)                                of the store
 //   MAC(who,...) = BLAKE2b-256, keyed, of "engine store handshake 1" who store_nonce member_nonce
 //                  member                                       i32, little-endian

@@ -10,12 +10,14 @@
 #include <system_error>
 #include <utility>
 
+#include "app/launch/deadlines.h"
+
 namespace engine::launch {
 
 StopSignals::StopSignals() {
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&wanted, signal);
@@ -31,8 +33,12 @@ StopSignals::~StopSignals() {
 
 int StopSignals::Read() const {
   signalfd_siginfo info{};
-  ssize_t size = read(fd_.get(), &info, sizeof(info));
-  return size == static_cast<ssize_t>(sizeof(info)) ? static_cast<int>(info.ssi_signo) : 0;
+  while (read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+    if (next_counts_from_ && !base::Passed(*next_counts_from_)) continue;
+    if (!next_counts_from_) next_counts_from_ = base::DeadlineIn(kSecondSignalMs);
+    return static_cast<int>(info.ssi_signo);
+  }
+  return 0;
 }
 
 void StopSignals::Die(int signal) const {
@@ -65,7 +71,10 @@ SignalThread::~SignalThread() {
 }
 
 const char* SignalName(int signal) {
-  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "a signal";
+  return signal == SIGINT    ? "SIGINT"
+         : signal == SIGTERM ? "SIGTERM"
+         : signal == SIGHUP  ? "SIGHUP"
+                             : "a signal";
 }
 
 }  // namespace engine::launch

@@ -1,16 +1,18 @@
-// SIGINT and SIGTERM as something to poll for, without handlers and without globals.
+// SIGINT, SIGTERM and SIGHUP as something to poll for, without handlers and without globals.
 #pragma once
 
 #include <signal.h>
 
 #include <functional>
+#include <optional>
 #include <thread>
 
+#include "core/base/deadline.h"
 #include "kit/unique_fd.h"
 
 namespace engine::launch {
 
-// Blocks SIGINT and SIGTERM in the calling thread and in every thread and process that it starts
+// Blocks the three in the calling thread and in every thread and process that it starts
 // from then on; the destructor restores the mask. A signal that this process was told to ignore
 // (nohup, a background job of a shell) stays ignored. Throws std::system_error when the process has
 // no descriptor left.
@@ -22,13 +24,16 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   int fd() const { return fd_.get(); }  // readable when a signal has arrived
-  // The next signal, or 0. In a forked child: the signals of that child.
+  // The next signal, or 0. In a forked child: the signals of that child. One within a second of the
+  // first is the same request to stop, and dropped: timeout(1), systemd, Slurm and terminals signal
+  // a process and its group. One thread of a process reads.
   int Read() const;
   // Ends this process by `signal`, as if it had never been blocked.
   void Die(int signal) const;
 
  private:
   sigset_t previous_mask_;
+  mutable std::optional<base::TimePoint> next_counts_from_;  // since the first
   kit::UniqueFd fd_;
 };
 

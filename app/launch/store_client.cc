@@ -1,24 +1,29 @@
-// Any thread sends, one frame at a time under send_mutex_. The reader thread alone receives and
-// runs Dispatch with all below it. mutex_ guards what they share and is never held while a frame is
-// sent or somebody else is called (abort_, on_stop_, a listener): each of these may call back.
+// Any thread sends, through the outbox, as far as the socket takes it; the reader thread sends the
+// rest. The reader thread alone receives and runs Dispatch with all below it. Nothing waits under
+// send_mutex_. mutex_ guards what the threads share and is never held while a frame is sent or
+// somebody else is called (abort_, on_stop_, a listener): each of these may call back.
 
 #include "app/launch/store_client.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/failure_log.h"
+#include "app/launch/membership.h"
 
 namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kMaxOutboxBytes = kMaxValueBytes;  // of a server that takes nothing
 
 bool Plausible(const RunShape& shape) {
   constexpr int kMost = 1 << 20;
@@ -37,26 +42,28 @@ Status CheckSizes(std::string_view key, std::string_view value) {
 
 StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
                          std::function<void(int, bool)> on_stop)
-    : socket_(std::move(socket)), identity_(identity), abort_(abort), on_stop_(std::move(on_stop)) {
+    : socket_(std::move(socket)),
+      identity_(identity),
+      abort_(abort),
+      on_stop_(std::move(on_stop)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
   // does Join.
   (void)Send({.kind = MessageKind::kHello,
               .id = kProtocolVersion,
               .rank = identity_.member,
               .number = identity_.world_size,
-              .key = identity_.job.substr(0, kMaxKeyBytes)},
-             base::DeadlineIn(kReportTimeoutMs));
+              .key = identity_.job.substr(0, kMaxKeyBytes)});
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
     {
       std::lock_guard lock(mutex_);
-      tell = !raised_here_ && !leaving_;
+      tell = !raised_here_ && !leaving_ && reason.code() != StatusCode::kInterrupted;
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
-    if (tell) {
-      (void)Send(EncodeStatus(MessageKind::kFail, reason), base::DeadlineIn(kReportTimeoutMs));
-    }
+    if (tell) Report(reason);
   });
   reader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store");
@@ -99,7 +106,7 @@ RunShape StoreClient::shape() const {
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
-  return Request(MessageKind::kSet, key, value, kReplyTimeoutMs).status();
+  return Request(MessageKind::kSet, key, value, reply_timeout_ms()).status();
 }
 
 Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
@@ -108,15 +115,14 @@ Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
 }
 
 Result<bool> StoreClient::Has(std::string_view key) {
-  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, kReplyTimeoutMs));
+  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, reply_timeout_ms()));
   return reply.number != 0;
 }
 
 Status StoreClient::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckSizes({}, text));
   if (abort_.raised()) return abort_.reason();
-  return Send({.kind = MessageKind::kPost, .value = std::string(text)},
-              base::DeadlineIn(kReplyTimeoutMs));
+  return Send({.kind = MessageKind::kPost, .value = std::string(text)});
 }
 
 void StoreClient::Listen(std::function<void(std::string_view)> listener) {
@@ -133,8 +139,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     request.id = next_id_++;
     replies_[request.id];
   }
-  // Not the caller's deadline: a frame cut in half would end the connection.
-  Status sent = Send(request, base::DeadlineIn(kReplyTimeoutMs));
+  const Status sent = Send(request);
   std::unique_lock lock(mutex_);
   std::optional<Message>& reply = replies_[request.id];
   if (sent.ok()) {
@@ -150,50 +155,92 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
-  ENGINE_RETURN_IF_ERROR(
-      Send({.kind = MessageKind::kCancel, .id = request.id}, base::DeadlineIn(kReplyTimeoutMs)));
+  ENGINE_RETURN_IF_ERROR(Send({.kind = MessageKind::kCancel, .id = request.id}));
   return base::StoreTimeout(key, timeout_ms);
 }
 
-Status StoreClient::Send(const Message& message, base::TimePoint deadline) {
-  std::string frame = Encode(message);
-  std::lock_guard lock(send_mutex_);
-  size_t begin = 0;
-  while (begin < frame.size()) {
-    ssize_t size = send(socket_.get(), frame.data() + begin, frame.size() - begin,
-                        MSG_NOSIGNAL | MSG_DONTWAIT);
+Status StoreClient::Send(const Message& message) {
+  const std::string frame = Encode(message);
+  const std::lock_guard lock(send_mutex_);
+  if (!outbox_.empty() && outbox_.size() + frame.size() > kMaxOutboxBytes) {
+    return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+  }
+  if (outbox_begin_ > outbox_.size() / 2) outbox_.erase(0, std::exchange(outbox_begin_, 0));
+  outbox_ += frame;
+  return WriteOut();
+}
+
+// Under send_mutex_.
+Status StoreClient::WriteOut() {
+  while (outbox_begin_ < outbox_.size()) {
+    const ssize_t size = send(socket_.get(), outbox_.data() + outbox_begin_,
+                              outbox_.size() - outbox_begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (size > 0) {
-      begin += static_cast<size_t>(size);
+      outbox_begin_ += static_cast<size_t>(size);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      pollfd entry{socket_.get(), POLLOUT, 0};
-      if (!base::Passed(deadline)) {
-        poll(&entry, 1, base::RemainingMs(deadline));
-        continue;
-      }
-      if (begin > 0) shutdown(socket_.get(), SHUT_RDWR);  // half a frame: nothing may follow it
-      return Status::Error(StatusCode::kTimeout, "%s takes no more data", identity_.server.c_str());
+      eventfd_write(wake_.get(), 1);
+      return {};
     } else if (errno != EINTR) {
+      outbox_.clear();
+      outbox_begin_ = 0;
       return Status::Error(StatusCode::kPeerLost, "lost the connection to %s: %s",
                            identity_.server.c_str(), strerror(errno))
           .WithRank(identity_.server_rank);
     }
   }
+  outbox_.clear();
+  outbox_begin_ = 0;
+  if (last_said_) shutdown(socket_.get(), SHUT_WR);
   return {};
 }
 
+// Until there is something to receive, and sends meanwhile; false when nothing has come for a while.
+// The reader drains the eventfd after it has tried to send: what is left then waits for POLLOUT.
+bool StoreClient::Wait() {
+  pollfd fds[] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  for (;;) {
+    {
+      const std::lock_guard lock(send_mutex_);
+      const bool more = !outbox_.empty();
+      if (more) (void)WriteOut();  // that the connection is lost shows in what is received
+      eventfd_t counted = 0;
+      if (more || fds[1].revents != 0) eventfd_read(wake_.get(), &counted);
+      fds[0].events = outbox_.empty() ? POLLIN : POLLIN | POLLOUT;
+    }
+    const int ready = poll(fds, std::size(fds), kPingMs);
+    if (ready == 0) return false;
+    if (ready > 0 && (fds[0].revents & ~POLLOUT) != 0) return true;
+  }
+}
+
 void StoreClient::ReadLoop() {
+  const Status ended =
+      Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
+                    identity_.server.c_str())
+          .WithRank(identity_.server_rank);
   MessageReader reader;
   std::vector<char> buffer(kReadBytes);
+  Silence silence;
+  bool has_spoken = false;
   for (;;) {
-    ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    const ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return ConnectionLost();
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      // Before it has said anything, the deadline of Join counts.
+      if (!Wait() && has_spoken) silent_ms_ = silence.Look();
+      if (silent_ms_ <= limit_ms_) continue;
+      return ConnectionLost(Silent("it is stopped, hangs or is out of reach"));
+    }
+    if (size <= 0) return ConnectionLost(ended);
+    has_spoken = true;
+    silence.Heard();
+    silent_ms_ = 0;
     reader.Append(buffer.data(), static_cast<size_t>(size));
     Message message;
     for (;;) {
       Result<bool> next = reader.Next(&message);
       if (next.ok() && !*next) break;
-      if (!next.ok() || !Dispatch(message)) return ConnectionLost();
+      if (!next.ok() || !Dispatch(message)) return ConnectionLost(ended);
     }
   }
 }
@@ -212,8 +259,8 @@ bool StoreClient::Handshake(const Message& message) {
     nonce_ = ServerKey::MakeNonce();
     (void)Send(
         {.kind = MessageKind::kProof,
-         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_, identity_.member)},
-        base::DeadlineIn(kReportTimeoutMs));  // if it fails, so does Join
+         .key = nonce_ + identity_.key->Prove(Side::kMember, challenge_, nonce_,
+                                              identity_.member)});  // if it fails, so does Join
     return true;
   }
   if (message.kind == MessageKind::kProof && identity_.key) {
@@ -244,6 +291,10 @@ bool StoreClient::Dispatch(Message& message) {
       return true;
     case MessageKind::kPost:
       posts_.Deliver(message.value);
+      return true;
+    case MessageKind::kPing:
+      limit_ms_ = message.number;
+      (void)Send({.kind = MessageKind::kPing});  // a lost connection is noticed by the reader
       return true;
     default:
       break;
@@ -282,7 +333,22 @@ void StoreClient::Aborted(const Status& cause) {
   abort_.Raise(AbortReason(cause));
 }
 
-void StoreClient::ConnectionLost() {
+Status StoreClient::Silent(const char* then) const {
+  return Status::Error(StatusCode::kPeerLost, "lost %s, which gave no sign of life for %lld ms: %s",
+                       identity_.server.c_str(), static_cast<long long>(silent_ms_), then)
+      .WithRank(identity_.server_rank);
+}
+
+Status StoreClient::Explain(const Status& failure) const {
+  const bool secondary = base::IsSecondary(failure.code());
+  const bool says_so = secondary && lost();
+  const bool waited = secondary || failure.code() == StatusCode::kTimeout;
+  return waited && !says_so && silent_ms_ >= kSuspectMs ? Silent(failure.message()) : failure;
+}
+
+// The socket is shut, so that nobody waits for it to take more data.
+void StoreClient::ConnectionLost(const Status& why) {
+  shutdown(socket_.get(), SHUT_RDWR);
   {
     std::lock_guard lock(mutex_);
     bool expected = leaving_ || phase_ == Phase::kRefused;
@@ -292,19 +358,19 @@ void StoreClient::ConnectionLost() {
     changed_.notify_all();
     if (expected) return;
   }
-  abort_.Raise(Status::Error(StatusCode::kPeerLost, "lost the connection to %s, which ended",
-                             identity_.server.c_str())
-                   .WithRank(identity_.server_rank));
+  abort_.Raise(why);
 }
 
 void StoreClient::AllowLosses() {
-  (void)Send({.kind = MessageKind::kAllowLosses},
-             base::DeadlineIn(kReplyTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kAllowLosses});  // a lost server ends the run anyway
 }
 
 void StoreClient::RequestStop(int signal) {
-  (void)Send({.kind = MessageKind::kStop, .number = signal},
-             base::DeadlineIn(kReportTimeoutMs));  // a lost server ends the run anyway
+  (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
+}
+
+void StoreClient::Report(const Status& failure) {
+  (void)Send(EncodeStatus(MessageKind::kFail, failure));
 }
 
 void StoreClient::Leave(const Status& status) {
@@ -314,18 +380,22 @@ void StoreClient::Leave(const Status& status) {
   }
   base::TimePoint deadline = base::DeadlineIn(kReportTimeoutMs);
   // Without a connection there is nobody to tell: the server has counted this rank as lost.
-  if (!status.ok()) (void)Send(EncodeStatus(MessageKind::kFail, status), deadline);
-  (void)Send(Message{}, deadline);  // kBye
-  shutdown(socket_.get(), SHUT_WR);
+  if (!status.ok()) Report(status);
+  (void)Send(Message{});  // kBye
+  {
+    const std::lock_guard lock(send_mutex_);
+    last_said_ = true;
+    (void)WriteOut();
+  }
   // The server closes when it has read that; closing first could reset the connection under it.
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline,
                       [this] { return phase_ == Phase::kClosed || phase_ == Phase::kRefused; });
 }
 
-bool StoreClient::heard() const {
+bool StoreClient::lost() const {
   std::lock_guard lock(mutex_);
-  return (welcomed_ || !cause_.ok()) && !lost_;
+  return lost_;
 }
 
 Status StoreClient::cause() const {

@@ -2,6 +2,7 @@
 // and its way to report.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "app/launch/message.h"
 #include "app/launch/message_queue.h"
@@ -35,10 +37,12 @@ class StoreClient final : public base::Store {
     std::optional<ServerKey> key = {};
   };
 
-  // Says over the connected `socket` who this is. `abort` and what `on_stop` refers to outlive the
+  // Says over the connected `socket` who this is. Nothing that is said waits for the server: what
+  // it does not take now is sent when it does. Throws std::system_error without a descriptor or
+  // thread. `abort` and what `on_stop` refers to outlive the
   // client; on_stop is called from the reader thread with the signal by which the user asked to
   // stop, and whether the run has started. When `abort` is raised by this member itself, the server
-  // is told at once.
+  // is told at once, but for a request to stop.
   StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
               std::function<void(int signal, bool started)> on_stop);
   ~StoreClient() override;
@@ -62,26 +66,36 @@ class StoreClient final : public base::Store {
   // The user asked this member to stop: the server tells all.
   void RequestStop(int signal);
 
+  // Why this member fails. The server takes the first report for the cause.
+  void Report(const Status& failure);
   // Reports how this member ended and closes. Call once, last.
   void Leave(const Status& status);
 
   // The cause of the end of the run as the server knows it; OK if it gave none.
   Status cause() const;
-  // Whether the server has followed this member to its end, so that it can speak for it.
-  bool heard() const;
+  // Whether the connection ended before this member did.
+  bool lost() const;
+  // Of a failure that only says that something did not come in time: where the server is silent,
+  // that is the cause, and the returned status says so.
+  Status Explain(const Status& failure) const;
 
  private:
   enum class Phase { kJoining, kRunning, kRefused, kClosed };
 
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
                           int64_t timeout_ms);
-  Status Send(const Message& message, base::TimePoint deadline);
+  Status Send(const Message& message);
+  Status WriteOut();
+  bool Wait();
+  // The server answers at once: this bounds one that is stopped, or a network that is gone.
+  int64_t reply_timeout_ms() const { return limit_ms_ + 2 * kPingMs; }
+  Status Silent(const char* then) const;
   void ReadLoop();
   bool Dispatch(Message& message);  // false when the stream is over
   bool Handshake(const Message& message);
   void Refuse(const std::string& why);
   void Aborted(const Status& cause);
-  void ConnectionLost();
+  void ConnectionLost(const Status& why);
 
   const kit::UniqueFd socket_;
   const Identity identity_;
@@ -89,7 +103,14 @@ class StoreClient final : public base::Store {
   const std::function<void(int, bool)> on_stop_;
   int token_ = 0;
 
-  std::mutex send_mutex_;  // one frame at a time
+  // Written by the reader: how long the server may be silent, as it says, and has been.
+  std::atomic<int64_t> limit_ms_{kLivenessTimeoutMs};
+  std::atomic<int64_t> silent_ms_{0};
+  const kit::UniqueFd wake_;  // an eventfd: there is something in the outbox for the reader to send
+  std::mutex send_mutex_;
+  std::string outbox_;       // guarded by send_mutex_: frames, of which the first may be cut
+  size_t outbox_begin_ = 0;  // guarded by send_mutex_
+  bool last_said_ = false;   // guarded by send_mutex_: nothing follows the outbox
   MessageQueue posts_;
 
   // The handshake, on the reader's thread.

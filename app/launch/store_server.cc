@@ -1,15 +1,24 @@
 // All of it runs on one thread, that of the supervisor, and nothing blocks. While messages are
 // handled a connection is only marked (closing: when its output is written; broken: at once);
 // Reap alone removes connections, so no reference dies under a loop that uses it.
+//
+// Work is done for connections that have something to say, never for each at each wake. They are
+// watched edge-triggered: a read goes on until there is nothing left, and what cannot be written at
+// once is written when epoll says that there is room again. Nothing is told of a failed write: the
+// read that follows finds out.
 
 #include "app/launch/store_server.h"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <string_view>
+#include <system_error>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
@@ -18,60 +27,85 @@ namespace engine::launch {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-// Connections that have not said kHello yet; more wait in the backlog.
-constexpr int kMaxPendingConnections = 64;
+constexpr int kEvents = 256;  // taken from epoll at once
+// Connections that have not joined yet; more wait in the backlog.
+constexpr size_t kMaxPendingConnections = 256;
 
-Message Reply(MessageKind kind, uint32_t id, int32_t number = 0, std::string value = {}) {
-  return {.kind = kind, .id = id, .number = number, .value = std::move(value)};
+using Bytes = std::shared_ptr<const std::string>;
+
+Bytes Frame(const Message& message) {
+  return std::make_shared<const std::string>(Encode(message));
+}
+
+// The frame of kValue in front of `value`.
+Bytes ValueHead(uint32_t id, const Bytes& value) {
+  return std::make_shared<const std::string>(
+      EncodeHead({.kind = MessageKind::kValue, .id = id}, value->size()));
+}
+
+// An address without its port.
+std::string_view HostOf(const std::string& address) {
+  return std::string_view(address).substr(0, address.rfind(':'));
 }
 
 }  // namespace
+
+StoreServer::StoreServer(Observer& observer)
+    : observer_(observer), epoll_(epoll_create1(EPOLL_CLOEXEC)), read_buffer_(kReadBytes) {
+  if (!epoll_) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+}
+
+void StoreServer::Listen(kit::UniqueFd listener) {
+  listener_ = std::move(listener);
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.ptr = nullptr}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+}
 
 StoreServer::Connection& StoreServer::Add(kit::UniqueFd socket, int64_t hello_timeout_ms) {
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
   connection->reader.set_max_value_bytes(0);  // kHello and kProof carry none
+  connection->accepted_at = std::chrono::steady_clock::now();
   connection->hello_deadline = base::DeadlineIn(hello_timeout_ms);
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.ptr = connection.get()}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
   connections_.push_back(std::move(connection));
   return *connections_.back();
 }
 
-bool StoreServer::Full() const {
-  return std::ranges::count(connections_, base::kNobody, [](const auto& connection) {
-           return connection->member;
-         }) >= kMaxPendingConnections;
-}
-
-void StoreServer::AddPollFds(std::vector<pollfd>* out) const {
-  // While nobody more is accepted, those who wait must not wake the owner again and again.
-  if (listener_ && !Full()) out->push_back({listener_.get(), POLLIN, 0});
-  for (const auto& connection : connections_) {
-    short events = POLLIN;
-    if (!connection->out.empty()) events |= POLLOUT;
-    out->push_back({connection->socket.get(), events, 0});
-  }
-}
-
 void StoreServer::Handle() {
-  if (listener_) Accept();
-  for (auto& connection : connections_) Read(*connection);
-  for (auto& connection : connections_) Write(*connection);
-  Reap();
+  std::array<epoll_event, kEvents> events;
+  int count = 0;
+  do {
+    count = epoll_wait(epoll_.get(), events.data(), kEvents, 0);
+    for (int i = 0; i < count; ++i) {
+      auto* const connection = static_cast<Connection*>(events[i].data.ptr);
+      if (connection == nullptr) {
+        somebody_waits_ = true;
+        continue;
+      }
+      Read(*connection);
+      Write(*connection);
+    }
+    if (somebody_waits_) Accept();
+    Reap();
+  } while (count == kEvents);
 }
 
 void StoreServer::Drain(int member) {
   for (auto& connection : connections_) {
-    if (connection->member == member || connection->member == base::kNobody) Read(*connection);
+    if (connection->member != member && connection->member != base::kNobody) continue;
+    Read(*connection);
+    Write(*connection);
   }
 }
 
 void StoreServer::Forget(int member) {
-  for (auto& connection : connections_) {
-    if (connection->member != member) continue;
-    connection->said_bye = true;
-    connection->broken = true;
-  }
+  const auto found = joined_.find(member);
+  if (found == joined_.end()) return;
+  found->second->said_bye = true;
+  End(*found->second);
   Reap();
 }
 
@@ -90,79 +124,127 @@ void StoreServer::Flush(int64_t timeout_ms) {
   }
 }
 
+// A child shares the epoll instance with its parent, so nothing is taken out of it here.
 void StoreServer::CloseAll() {
+  epoll_.Close();
   listener_.Close();
   waiters_.clear();
+  pending_.clear();
+  joined_.clear();
   connections_.clear();
 }
 
+// Those for whom there is no room wait until the next call of Handle.
 void StoreServer::Accept() {
-  while (!Full()) {
+  while (pending_.size() < kMaxPendingConnections || MakeRoom(kScarceHelloMs)) {
     kit::UniqueFd socket = AcceptFrom(listener_);
-    if (!socket) return;
+    if (!socket) {
+      const bool no_descriptor = errno == EMFILE || errno == ENFILE;
+      somebody_waits_ = errno != EAGAIN && errno != EWOULDBLOCK;
+      if (no_descriptor && !MakeRoom(0)) {
+        observer_.OnFail(base::kNobody,
+                         Status::Error(StatusCode::kResourceExhausted,
+                                       "no descriptor is left to let another member in: raise the "
+                                       "limit of open files of this process (ulimit -n)"));
+      }
+      return;
+    }
     std::string address = PeerAddress(socket);
-    Add(std::move(socket), kHelloTimeoutMs).address = std::move(address);
+    Connection& connection = Add(std::move(socket), kHelloTimeoutMs);
+    connection.address = std::move(address);
+    pending_.push_back(&connection);
   }
 }
 
+// Ends the oldest pending connection of the host that has most of them, if it has had `least_ms`.
+// So many from one host keep out none of another, and idle ones nobody for long.
+bool StoreServer::MakeRoom(int64_t least_ms) {
+  std::map<std::string_view, int> held;
+  for (const Connection* connection : pending_) ++held[HostOf(connection->address)];
+  const auto oldest = std::ranges::max_element(pending_, {}, [&](const Connection* connection) {
+    return held[HostOf(connection->address)];
+  });  // the first of equals
+  if (oldest == pending_.end()) return false;
+  if (!base::Passed((*oldest)->accepted_at + std::chrono::milliseconds(least_ms))) return false;
+  End(**oldest, "it did not say in time who it is, and others wait");
+  return true;
+}
+
 void StoreServer::Read(Connection& connection) {
-  read_buffer_.resize(kReadBytes);
   while (!connection.broken && !connection.closing) {
     ssize_t size = recv(connection.socket.get(), read_buffer_.data(), read_buffer_.size(), 0);
+    ++traffic_.reads;
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (size <= 0) return End(connection);
+    if (connection.member != base::kNobody) observer_.OnHeard(connection.member);
+    traffic_.bytes_in += size;
     connection.reader.Append(read_buffer_.data(), static_cast<size_t>(size));
     Message message;
     for (;;) {
       Result<bool> next = connection.reader.Next(&message);
       if (!next.ok()) return End(connection);
       if (!*next || connection.broken || connection.closing) break;
+      ++traffic_.messages_in;
       Dispatch(connection, message);
     }
   }
 }
 
 void StoreServer::Write(Connection& connection) {
-  while (!connection.broken && connection.out_begin < connection.out.size()) {
-    ssize_t size = send(connection.socket.get(), connection.out.data() + connection.out_begin,
-                        connection.out.size() - connection.out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (!connection.broken && !connection.out.empty()) {
+    const std::string& piece = *connection.out.front();
+    const int more = connection.out.size() > 1 ? MSG_MORE : 0;
+    const ssize_t size =
+        send(connection.socket.get(), piece.data() + connection.out_begin,
+             piece.size() - connection.out_begin, MSG_NOSIGNAL | MSG_DONTWAIT | more);
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (size < 0) return End(connection);
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      connection.blocked = true;
+      return;
+    }
+    if (size < 0) {
+      connection.out.clear();
+      break;
+    }
+    // Room where there was none: it has read, though it may not come to a ping for a while.
+    const bool took = std::exchange(connection.blocked, false);
+    if (took && connection.member != base::kNobody) observer_.OnHeard(connection.member);
+    traffic_.bytes_out += size;
     connection.out_begin += static_cast<size_t>(size);
+    if (connection.out_begin < piece.size()) continue;
+    connection.out.pop_front();
+    connection.out_begin = 0;
   }
-  connection.out.clear();
-  connection.out_begin = 0;
-  if (connection.closing) connection.broken = true;
+  if (connection.closing && connection.out.empty()) End(connection);
 }
 
-void StoreServer::End(Connection& connection) {
-  if (connection.broken) return;
-  connection.broken = true;
-  if (connection.member == base::kNobody) {
-    if (!connection.adopted && !connection.closing) {
-      observer_.OnRefusedConnection(connection.address,
-                                    connection.hello ? "it did not prove that it knows the key"
-                                                     : "it ended before it said who it is");
-    }
-  } else if (!connection.said_bye) {
-    observer_.OnLost(connection.member);
-  }
+void StoreServer::End(Connection& connection, const char* why) {
+  if (std::exchange(connection.broken, true)) return;
+  some_broken_ = true;
+  std::erase(pending_, &connection);
+  if (connection.closing || connection.said_bye) return;
+  if (connection.member != base::kNobody) return observer_.OnLost(connection.member);
+  if (connection.adopted) return;
+  const char* own = connection.hello ? "it did not prove that it knows the key"
+                                     : "it ended before it said who it is";
+  observer_.OnRefusedConnection(connection.address, why != nullptr ? why : own);
 }
 
 void StoreServer::Reap() {
-  for (auto& connection : connections_) {
-    if (connection->member != base::kNobody || connection->broken) continue;
-    if (!base::Passed(connection->hello_deadline)) continue;
-    connection->broken = true;
-    if (connection->closing) continue;
-    observer_.OnRefusedConnection(connection->address, "it did not say in time who it is");
+  while (!pending_.empty()) {
+    Connection& oldest = *pending_.front();
+    if (!base::Passed(oldest.hello_deadline)) break;
+    End(oldest, "it did not say in time who it is");
   }
+  if (!std::exchange(some_broken_, false)) return;
   std::erase_if(connections_, [this](const auto& connection) {
     if (!connection->broken) return false;
-    std::erase_if(waiters_,
-                  [&](const auto& entry) { return entry.second.connection == connection.get(); });
+    for (const auto& [id, waiter] : connection->waiting) waiters_.erase(waiter);
+    const auto joined = joined_.find(connection->member);
+    if (joined != joined_.end() && joined->second == connection.get()) joined_.erase(joined);
+    // While a child that was forked just now still holds the socket, closing it does not do this.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
     return true;
   });
 }
@@ -175,21 +257,26 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
   }
   switch (message.kind) {
     case MessageKind::kSet:
-      Put(message.key, message.value);
-      return Send(connection, Reply(MessageKind::kSetDone, message.id));
+      observer_.OnSet(message.key);
+      Put(message.key, std::move(message.value));
+      return Send(connection, Frame({.kind = MessageKind::kSetDone, .id = message.id}));
     case MessageKind::kGet:
       return Get(connection, message);
     case MessageKind::kCancel:
       return Cancel(connection, message.id);
     case MessageKind::kHas:
-      return Send(connection,
-                  Reply(MessageKind::kHasDone, message.id, values_.contains(message.key) ? 1 : 0));
+      return Send(connection, Frame({.kind = MessageKind::kHasDone,
+                                     .id = message.id,
+                                     .number = values_.contains(message.key) ? 1 : 0}));
     case MessageKind::kPost:
-      return Relay(connection, message);
+      message.rank = connection.member;
+      return Broadcast(message, connection.member);
     case MessageKind::kFail:
       return observer_.OnFail(connection.member, DecodeStatus(message));
     case MessageKind::kAllowLosses:
       return observer_.OnAllowLosses(connection.member);
+    case MessageKind::kPing:
+      return;  // it was heard
     case MessageKind::kStop:
       return observer_.OnStop(message.number);
     case MessageKind::kBye:
@@ -203,12 +290,11 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
 
 // Another protocol is refused by the observer, with a sentence: it need not know the challenge.
 void StoreServer::Hello(Connection& connection, const Message& message) {
-  const bool prove =
-      key_ && !connection.adopted && base::IsServer(message.rank) && message.id == kProtocolVersion;
+  const bool prove = key_ && !connection.adopted && message.id == kProtocolVersion;
   if (!prove) return Admit(connection, message);
   connection.hello = message;
   connection.challenge = ServerKey::MakeNonce();
-  Send(connection, {.kind = MessageKind::kChallenge, .key = connection.challenge});
+  Send(connection, Frame({.kind = MessageKind::kChallenge, .key = connection.challenge}));
 }
 
 void StoreServer::Proof(Connection& connection, const Message& message) {
@@ -222,8 +308,8 @@ void StoreServer::Proof(Connection& connection, const Message& message) {
                   "--key-file");
   }
   Send(connection,
-       {.kind = MessageKind::kProof,
-        .key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member)});
+       Frame({.kind = MessageKind::kProof,
+              .key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member)}));
   Admit(connection, *connection.hello);
 }
 
@@ -231,66 +317,69 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
   const Status status = observer_.OnHello(hello, connection.adopted);
   if (!status.ok()) return Refuse(connection, status.message());
   connection.member = hello.rank;
+  joined_[connection.member] = &connection;
+  std::erase(pending_, &connection);
   connection.reader.set_max_value_bytes(kMaxValueBytes);
-  if (abort_) Send(connection, *abort_);
+  if (abort_) Send(connection, Frame(*abort_));
   observer_.OnJoined(connection.member);
 }
 
 void StoreServer::Refuse(Connection& connection, const std::string& why) {
-  Send(connection, Reply(MessageKind::kRefused, 0, 0, why));
+  Send(connection, Frame({.kind = MessageKind::kRefused, .value = why}));
   connection.closing = true;
   if (!connection.adopted) observer_.OnRefusedConnection(connection.address, why);
 }
 
-void StoreServer::Put(const std::string& key, const std::string& value) {
-  auto [begin, end] = waiters_.equal_range(key);
+void StoreServer::Put(const std::string& key, std::string value) {
+  const Bytes bytes = std::make_shared<const std::string>(std::move(value));
+  const auto [begin, end] = waiters_.equal_range(key);
   for (auto waiter = begin; waiter != end; ++waiter) {
-    for (auto& other : connections_) {
-      if (other.get() != waiter->second.connection) continue;
-      Send(*other, Reply(MessageKind::kValue, waiter->second.id, 0, value));
-    }
+    auto [connection, id] = waiter->second;
+    connection->waiting.erase(id);
+    Send(*connection, ValueHead(id, bytes), bytes);
   }
   waiters_.erase(begin, end);
-  values_[key] = value;
+  values_[key] = bytes;
 }
 
 void StoreServer::Get(Connection& connection, const Message& message) {
-  auto found = values_.find(message.key);
-  if (found == values_.end()) {
-    waiters_.emplace(message.key, Waiter{&connection, message.id});
-  } else {
-    Send(connection, Reply(MessageKind::kValue, message.id, 0, found->second));
+  const auto found = values_.find(message.key);
+  if (found != values_.end()) {
+    return Send(connection, ValueHead(message.id, found->second), found->second);
   }
+  const auto [request, fresh] = connection.waiting.try_emplace(message.id);
+  if (!fresh) return End(connection);  // two requests of one number
+  request->second = waiters_.emplace(message.key, Waiter{&connection, message.id});
 }
 
-void StoreServer::Relay(const Connection& sender, Message& message) {
-  message.rank = sender.member;
-  for (auto& other : connections_) {
-    if (other.get() == &sender || other->member < 0) continue;  // a server is no rank
-    Send(*other, message);
-    Write(*other);  // now: a rank may be waiting for it to start a transfer
-  }
+void StoreServer::Cancel(Connection& connection, uint32_t id) {
+  const auto request = connection.waiting.find(id);
+  if (request == connection.waiting.end()) return;  // answered meanwhile
+  waiters_.erase(request->second);
+  connection.waiting.erase(request);
 }
 
-void StoreServer::Cancel(const Connection& connection, uint32_t id) {
-  std::erase_if(waiters_, [&](const auto& entry) {
-    return entry.second.connection == &connection && entry.second.id == id;
-  });
-}
-
-void StoreServer::Send(Connection& connection, const Message& message) {
-  if (!connection.broken && !connection.closing) connection.out += Encode(message);
+// Written at once if nothing is before it: a rank may be waiting for it to start a transfer.
+void StoreServer::Send(Connection& connection, const Bytes& frame, const Bytes& value) {
+  if (connection.broken || connection.closing) return;
+  ++traffic_.messages_out;
+  const bool first = connection.out.empty();
+  connection.out.push_back(frame);
+  if (value != nullptr && !value->empty()) connection.out.push_back(value);
+  if (first) Write(connection);
 }
 
 void StoreServer::Send(int member, const Message& message) {
-  for (auto& connection : connections_) {
-    if (connection->member == member) Send(*connection, message);
-  }
+  const auto found = joined_.find(member);
+  if (found != joined_.end()) Send(*found->second, Frame(message));
 }
 
-void StoreServer::Broadcast(const Message& message) {
-  for (auto& connection : connections_) {
-    if (connection->member != base::kNobody) Send(*connection, message);
+// What a rank sends to the others is no business of servers.
+void StoreServer::Broadcast(const Message& message, int sender) {
+  const Bytes frame = Frame(message);
+  for (auto& [member, connection] : joined_) {
+    const bool to_ranks = sender != base::kNobody;
+    if (member != sender && !(to_ranks && base::IsServer(member))) Send(*connection, frame);
   }
 }
 

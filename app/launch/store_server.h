@@ -3,6 +3,8 @@
 
 #include <poll.h>
 
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +31,11 @@ class StoreServer {
     // `adopted`: it came over a socket of our own, not over the network.
     virtual Status OnHello(const Message& hello, bool adopted) = 0;
     virtual void OnJoined(int member) = 0;
+    // A member has sent something, or taken some of what waited for it.
+    virtual void OnHeard(int member) = 0;
+    // Before `key` is in the store.
+    virtual void OnSet(const std::string& key) = 0;
+    // kNobody: no descriptor is left for a connection, though no pending one holds any.
     virtual void OnFail(int member, const Status& status) = 0;
     virtual void OnAllowLosses(int member) = 0;
     virtual void OnStop(int signal) = 0;
@@ -42,16 +49,28 @@ class StoreServer {
     ~Observer() = default;
   };
 
-  explicit StoreServer(Observer& observer) : observer_(observer) {}
+  // What has been read and written.
+  struct Traffic {
+    int64_t reads = 0;  // calls of recv
+    int64_t messages_in = 0;
+    int64_t messages_out = 0;
+    int64_t bytes_in = 0;
+    int64_t bytes_out = 0;
+  };
+
+  // Throws std::system_error without a descriptor.
+  explicit StoreServer(Observer& observer);
 
   // A listening socket whose connections are served from now on.
-  void Listen(kit::UniqueFd listener) { listener_ = std::move(listener); }
-  // Servers that come through the listener must prove that they know `key`.
+  void Listen(kit::UniqueFd listener);
+  // Members that come through the listener must prove that they know `key`.
   void RequireProof(ServerKey key) { key_ = std::move(key); }
   // A connection that exists already (one end of a socket pair).
   void Adopt(kit::UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
 
-  void AddPollFds(std::vector<pollfd>* out) const;
+  // One descriptor, which stands for all.
+  void AddPollFds(std::vector<pollfd>* out) const { out->push_back({epoll_.get(), POLLIN, 0}); }
+  const Traffic& traffic() const { return traffic_; }
   // Accepts, reads, answers and writes whatever can be done now.
   void Handle();
   // Reads what `member` has sent before it died.
@@ -60,11 +79,11 @@ class StoreServer {
   // an observer.
   void Forget(int member);
   // Sets a key of the store.
-  void Put(const std::string& key, const std::string& value);
+  void Put(const std::string& key, std::string value);
 
   void Send(int member, const Message& message);
-  // To every member that has joined.
-  void Broadcast(const Message& message);
+  // To every member that has joined, or from one rank to all others.
+  void Broadcast(const Message& message, int sender = base::kNobody);
   // Broadcasts kAbort, also to members that join later. The first call counts.
   void Abort(const Status& cause);
   // Writes what is still queued, until `timeout_ms`.
@@ -73,34 +92,41 @@ class StoreServer {
   void CloseAll();
 
  private:
+  using Bytes = std::shared_ptr<const std::string>;  // one for all to whom it goes
+  struct Connection;
+  struct Waiter {
+    Connection* connection;
+    uint32_t id;
+  };
+  using Waiters = std::multimap<std::string, Waiter>;  // by key
   struct Connection {
     kit::UniqueFd socket;
     MessageReader reader;
-    std::string out;
-    size_t out_begin = 0;
-    int member = base::kNobody;      // once it has joined
-    bool adopted = false;            // not through the listener
+    std::deque<Bytes> out;
+    size_t out_begin = 0;                           // in the first of them
+    int member = base::kNobody;                     // once it has joined
+    std::map<uint32_t, Waiters::iterator> waiting;  // by request
+    bool adopted = false;                           // not through the listener
+    base::TimePoint accepted_at;
     base::TimePoint hello_deadline;  // of a pending connection
     std::string address;             // of one that came through the listener, for messages
-    std::optional<Message> hello;    // of a server that has to prove itself
+    std::optional<Message> hello;    // of a member that has to prove itself
     std::string challenge;           // sent to it
+    bool blocked = false;            // it did not take all of `out`
     bool said_bye = false;
     bool closing = false;  // close when `out` is written
     bool broken = false;
-  };
-  struct Waiter {
-    const Connection* connection;
-    uint32_t id;
   };
 
   static constexpr int64_t kForever = INT64_MAX;
 
   void Accept();
-  bool Full() const;  // of pending connections
+  bool MakeRoom(int64_t least_ms);
   Connection& Add(kit::UniqueFd socket, int64_t hello_timeout_ms);
   void Read(Connection& connection);
   void Write(Connection& connection);
-  void End(Connection& connection);  // it can neither be read nor written any more
+  // It is neither read nor written any more. `why` is for a pending one, by default its own end.
+  void End(Connection& connection, const char* why = nullptr);
   void Reap();
   void Dispatch(Connection& connection, Message& message);
   void Hello(Connection& connection, const Message& message);
@@ -108,18 +134,23 @@ class StoreServer {
   void Admit(Connection& connection, const Message& hello);
   void Refuse(Connection& connection, const std::string& why);
   void Get(Connection& connection, const Message& message);
-  void Relay(const Connection& sender, Message& message);
-  void Cancel(const Connection& connection, uint32_t id);
-  static void Send(Connection& connection, const Message& message);
+  void Cancel(Connection& connection, uint32_t id);
+  void Send(Connection& connection, const Bytes& frame, const Bytes& value = nullptr);
 
   Observer& observer_;
+  kit::UniqueFd epoll_;
   kit::UniqueFd listener_;
+  bool somebody_waits_ = false;  // to be accepted
   std::optional<ServerKey> key_;
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::map<std::string, std::string> values_;
-  std::multimap<std::string, Waiter> waiters_;  // by key
+  std::vector<Connection*> pending_;   // of the listener, before they have joined; the oldest first
+  std::map<int, Connection*> joined_;  // by member
+  bool some_broken_ = false;
+  std::map<std::string, Bytes> values_;
+  Waiters waiters_;
   std::optional<Message> abort_;
   std::vector<char> read_buffer_;
+  Traffic traffic_;
 };
 
 }  // namespace engine::launch

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "app/launch/deadlines.h"
+#include "app/launch/exit_code.h"
+#include "app/launch/stop_signals.h"
 
 namespace engine::launch {
 namespace {
@@ -16,6 +18,14 @@ namespace {
 template <typename... Values>
 Status Refuse(const char* format, Values... values) {
   return Status::Error(StatusCode::kRendezvous, format, values...);
+}
+
+Status TwoProcesses(const Supervisor::Settings& settings, int member) {
+  const bool server = base::IsServer(member);
+  return Refuse("two processes say that they are %s of the run at %s: give every %s",
+                base::MemberName(member).c_str(), settings.place.c_str(),
+                server ? "server its own --index"
+                       : "process its own rank, and every run an address or a run id of its own");
 }
 
 Status CheckServer(const Supervisor::Settings& settings, int server) {
@@ -44,6 +54,22 @@ Status CheckRank(const Supervisor::Settings& settings, const Message& hello, boo
   return Refuse("there is no rank %d among %d ranks", hello.rank, ranks);
 }
 
+Status Missing(const Supervisor::Settings& settings, const std::string& absent,
+               const std::string& last_refusal) {
+  return Refuse(
+      "%s did not join at %s within %lld ms: check that every rank%s was started and can reach "
+      "this "
+      "address%s",
+      absent.c_str(), settings.place.c_str(),
+      static_cast<long long>(settings.options.rendezvous_timeout_ms),
+      settings.shape.servers > 0 ? " and server" : "", last_refusal.c_str());
+}
+
+Message Ping(const LaunchOptions& options) {
+  const int64_t limit_ms = std::min<int64_t>(options.liveness_timeout_ms, INT32_MAX);
+  return {.kind = MessageKind::kPing, .number = static_cast<int32_t>(limit_ms)};
+}
+
 Message WelcomeTo(const RunShape& shape) {
   return {.kind = MessageKind::kWelcome,
           .id = static_cast<uint32_t>(shape.servers),
@@ -55,45 +81,78 @@ Message WelcomeTo(const RunShape& shape) {
 
 Supervisor::Supervisor(Settings settings)
     : settings_(std::move(settings)),
-      rendezvous_deadline_(base::DeadlineIn(settings_.rendezvous_timeout_ms)),
+      rendezvous_deadline_(base::DeadlineIn(settings_.options.rendezvous_timeout_ms)),
       server_(*this),
-      phases_(settings_.shape.members(), Phase::kAbsent) {}
+      members_(settings_.shape) {}
 
 void Supervisor::Notice(const std::string& sentence) const {
-  if (settings_.notice) settings_.notice(sentence);
+  if (settings_.options.notice) settings_.options.notice(sentence);
 }
 
+// Both ways at the same times: a ping, and a look at who has answered none.
 void Supervisor::Tick() {
+  const LaunchOptions& options = settings_.options;
   if (failed_) return;
-  if (!complete_) {
-    if (!base::Passed(rendezvous_deadline_)) return;
-    const bool servers_come = settings_.shape.servers > 0;
-    return Fail(base::kNobody,
-                Status::Error(StatusCode::kRendezvous,
-                              "%s did not join at %s within %lld ms: check that every rank%s was "
-                              "started and can reach this address",
-                              List(Phase::kAbsent).c_str(), settings_.place.c_str(),
-                              static_cast<long long>(settings_.rendezvous_timeout_ms),
-                              servers_come ? " and server" : ""));
+  if (options.liveness_timeout_ms > 0 && base::Passed(next_look_)) {
+    next_look_ = base::DeadlineIn(kPingMs);
+    server_.Broadcast(Ping(options));
+    LoseSilent(options.liveness_timeout_ms, base::kNobody);
   }
-  const bool ranks_gone = std::all_of(phases_.begin(), phases_.begin() + settings_.shape.world_size,
-                                      [](Phase phase) { return phase >= Phase::kLeft; });
+  if (base::Passed(leave_deadline_)) EndLate();
+  if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
+    Fail(base::kNobody, Missing(settings_, members_.List(Phase::kAbsent), last_refusal_));
+  }
+  if (!complete_ || failed_) return;
+  const bool ranks_gone = members_.RanksAreGone();
   ReportSecondaryFailures(ranks_gone);
-  if (failed_ || !ranks_gone) return;
-  if (!ranks_gone_) {
-    ranks_gone_ = true;
-    servers_deadline_ = base::DeadlineIn(settings_.server_leave_ms);
-    server_.Put(kRanksLeftKey, "");
-  }
-  for (int i = 0; i < settings_.shape.servers && base::Passed(servers_deadline_); ++i) {
-    if (IsGone(ServerId(i))) continue;
-    return Fail(ServerId(i), Status::Error(StatusCode::kTimeout,
-                                           "it did not leave within %lld ms after the last rank",
-                                           static_cast<long long>(settings_.server_leave_ms)));
-  }
+  if (failed_ || !ranks_gone || std::exchange(ranks_gone_, true)) return;
+  LeaveWithin(options.server_leave_ms, "the last rank");
+  server_.Put(kRanksLeftKey, "");
 }
 
+// The member that has been silent for longest, if that is long enough, and unless it is `reporter`.
+void Supervisor::LoseSilent(int64_t least_ms, int reporter) {
+  const auto [member, ms] = members_.LongestSilent();
+  if (ms < least_ms || member == reporter) return;
+  if (reporter != base::kNobody && Survives(member)) return;  // a loss, but not why that one fails
+  const Status status = Status::Error(
+      StatusCode::kTimeout,
+      "it gave no sign of life for %lld ms: it is stopped, hangs or is out of reach (the limit is "
+      "communication.timeout_ms)",
+      static_cast<long long>(ms));
+  members_.Set(member, Phase::kLost);
+  if (Survives(member)) return Lose(member, status);
+  failures_.AddLoss(member, status, ExitCode(status.code()));
+  End(status.WithRank(member));
+}
+
+void Supervisor::LeaveWithin(int64_t timeout_ms, const std::string& reason) {
+  leave_deadline_ = base::DeadlineIn(timeout_ms);
+  leave_reason_ = "within " + std::to_string(timeout_ms) + " ms after " + reason;
+  progress_ = false;
+}
+
+void Supervisor::EndLate() {
+  if (std::exchange(progress_, false)) {
+    leave_deadline_ = base::DeadlineIn(kProgressTimeoutMs);
+    return;
+  }
+  const std::string late =
+      members_.SomebodyIsThere() ? members_.Remaining() : members_.List(Phase::kAbsent);
+  if (late.empty()) return;
+  const bool asked = stop_signal_ != 0;
+  const Status status = Status::Error(asked ? StatusCode::kInterrupted : StatusCode::kTimeout,
+                                      "%s did not end %s", late.c_str(), leave_reason_.c_str());
+  failures_.AddLoss(base::kNobody, status, asked ? 128 + stop_signal_ : ExitCode(status.code()));
+  End(status);
+}
+
+// Who has waited in vain knows less than the control channel, which knows who is silent: also when
+// the end of that one has already made others fail.
 void Supervisor::Fail(int member, const Status& status) {
+  const bool lost_somebody = base::IsSecondary(status.code()) && status.rank() == base::kNobody;
+  const bool waited = status.code() == StatusCode::kTimeout || lost_somebody;
+  if (waited && settings_.options.liveness_timeout_ms > 0) LoseSilent(kSuspectMs, member);
   failures_.AddReport(member, status);
   // After a request to stop, kInterrupted is how a member leaves; the others finish their step.
   if (status.code() == StatusCode::kInterrupted && stop_signal_ != 0) return;
@@ -107,19 +166,21 @@ void Supervisor::End(const Status& cause) {
   server_.Abort(cause);
 }
 
-void Supervisor::Stop(int signal) {
+void Supervisor::OnStop(int signal) {
   if (stop_signal_ != 0) return;
   stop_signal_ = signal;
+  LeaveWithin(complete_ ? settings_.options.stop_timeout_ms : kRendezvousGraceMs,
+              SignalName(signal));
   server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
 }
 
 void Supervisor::Expect(int rank) {
   server_.Forget(rank);
-  phases_[settings_.shape.Index(rank)] = Phase::kAbsent;
+  members_.Set(rank, Phase::kAbsent);
 }
 
 bool Supervisor::AllGone() const {
-  return (complete_ || failed_ || stop_signal_ != 0) && !SomebodyIsThere();
+  return (complete_ || failed_ || stop_signal_ != 0) && !members_.SomebodyIsThere();
 }
 
 Status Supervisor::OnHello(const Message& hello, bool adopted) {
@@ -132,31 +193,36 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
   }
   Status refusal = server ? CheckServer(settings_, ServerOfId(hello.rank))
                           : CheckRank(settings_, hello, adopted);
+  const bool welcome = refusal.ok() && hello.id == kProtocolVersion;
+  // Rank 0 serves the others, and comes in another way.
+  const bool taken = welcome && (!members_.IsAbsent(hello.rank) || (hello.rank == 0 && !adopted));
   if (hello.id != kProtocolVersion) {
     refusal = Refuse(
         "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
         "from the same build",
         base::MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
-  } else if (refusal.ok() && phase(hello.rank) != Phase::kAbsent) {
-    refusal = Refuse("two processes say that they are %s: give every %s",
-                     base::MemberName(hello.rank).c_str(),
-                     server ? "server its own --index" : "process its own rank");
+  } else if (taken) {
+    refusal = TwoProcesses(settings_, hello.rank);
   }
-  // A connection cannot disturb a run that has started, nor one whose ranks come in another way;
-  // otherwise the mistake is this job's own. Whoever starts a server by hand may try again.
-  const bool own_mistake = adopted || (!server && settings_.ranks_may_connect);
-  if (!refusal.ok() && !complete_ && own_mistake) Fail(base::kNobody, refusal);
+  // What is said over the network ends nothing, but for a second process of one job and rank: two
+  // runs have met, and nobody knows whose ranks are here.
+  const bool two_runs =
+      taken && !server && !members_.IsGone(hello.rank) && !base::Passed(two_runs_until_);
+  if (!refusal.ok() && (adopted ? !complete_ : two_runs)) Fail(base::kNobody, refusal);
   return refusal;
 }
 
 void Supervisor::OnJoined(int member) {
-  phases_[settings_.shape.Index(member)] = Phase::kJoined;
+  members_.Set(member, Phase::kJoined);
+  // At once, so that it knows the limit whatever happens next.
+  if (settings_.options.liveness_timeout_ms > 0) server_.Send(member, Ping(settings_.options));
   if (stop_signal_ != 0) server_.Send(member, {.kind = MessageKind::kStop, .number = stop_signal_});
   if (failed_) return;
   if (complete_)
     return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
-  if (std::ranges::count(phases_, Phase::kAbsent) > 0) return;
+  if (members_.SomebodyIsAbsent()) return;
   complete_ = true;
+  two_runs_until_ = base::DeadlineIn(kTwoRunsMs);
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
@@ -165,21 +231,25 @@ void Supervisor::OnAllowLosses(int member) {
 }
 
 void Supervisor::OnFail(int member, const Status& status) {
+  if (member == base::kNobody && complete_) return;  // no member is missing
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
-  if (IsGone(member)) return;  // it has been heard already
-  phases_[settings_.shape.Index(member)] = Phase::kLost;
+  if (members_.IsGone(member)) return;  // it has been heard already
+  members_.Set(member, Phase::kLost);
   if (!base::IsSecondary(status.code())) return Lose(member, status);
   secondary_failures_.push_back({member, status, base::DeadlineIn(kSecondaryFailureMs)});
 }
 
 void Supervisor::OnBye(int member) {
-  if (phase(member) != Phase::kLost) phases_[settings_.shape.Index(member)] = Phase::kLeft;
+  if (members_.IsLost(member)) return;
+  members_.Set(member, Phase::kLeft);
+  if (base::IsServer(member) || !complete_ || std::exchange(somebody_left_, true)) return;
+  LeaveWithin(settings_.options.leave_timeout_ms, base::MemberName(member));
 }
 
 void Supervisor::OnLost(int member) {
-  if (IsGone(member)) return;
-  phases_[settings_.shape.Index(member)] = Phase::kLost;
+  if (members_.IsGone(member)) return;
+  members_.Set(member, Phase::kLost);
   const Loss loss = settings_.explain_loss(member);
   if (Survives(member)) return Lose(member, loss.status);
   if (loss.primary) {
@@ -213,6 +283,7 @@ void Supervisor::ReportSecondaryFailures(bool all) {
 
 // At most one line a second, however many connect.
 void Supervisor::OnRefusedConnection(const std::string& address, const std::string& why) {
+  if (!complete_) last_refusal_ = " (the last one refused was " + address + ": " + why + ")";
   if (!base::Passed(next_refusal_line_at_)) {
     ++unreported_refusals_;
     return;
@@ -224,26 +295,6 @@ void Supervisor::OnRefusedConnection(const std::string& address, const std::stri
   }
   unreported_refusals_ = 0;
   Notice(line);
-}
-
-std::string Supervisor::List(Phase wanted) const {
-  std::string names[2];
-  int counts[2] = {};
-  for (size_t i = 0; i < phases_.size(); ++i) {
-    if (phases_[i] != wanted) continue;
-    const int member = settings_.shape.At(static_cast<int>(i));
-    const bool server = base::IsServer(member);
-    names[server] += counts[server]++ > 0 ? ", " : "";
-    names[server] += std::to_string(server ? ServerOfId(member) : member);
-  }
-  std::string text;
-  constexpr const char* kKinds[] = {"rank", "server"};
-  for (int kind : {0, 1}) {
-    if (counts[kind] == 0) continue;
-    text += text.empty() ? "" : " and ";
-    text += std::string(kKinds[kind]) + (counts[kind] == 1 ? " " : "s ") + names[kind];
-  }
-  return text;
 }
 
 }  // namespace engine::launch

@@ -8,7 +8,7 @@
 
 #include "app/launch/failure_log.h"
 #include "app/launch/launch.h"
-#include "app/launch/member.h"
+#include "app/launch/membership.h"
 #include "app/launch/store_server.h"
 #include "core/base/deadline.h"
 
@@ -26,28 +26,26 @@ class Supervisor final : public StoreServer::Observer {
     RunShape shape;
     std::string job;
     std::string place;  // where the members meet, for messages
-    int64_t rendezvous_timeout_ms = 0;
-    int64_t server_leave_ms = 0;    // for servers, after the last rank
+    // Without a liveness timeout nobody is asked for a sign of life.
+    LaunchOptions options;
     bool ranks_may_connect = true;  // through the listener; false: only servers
     // Why a member is gone without kBye.
     std::function<Loss(int member)> explain_loss;
     // A rank is lost and the run goes on. What becomes of it, if another takes its place: "started
     // again (1 of 3)"; its kHello is taken after Expect. May be null.
     std::function<std::string(int rank)> replace;
-    std::function<void(const std::string& sentence)> notice;  // may be null
   };
 
   explicit Supervisor(Settings settings);
 
   StoreServer& server() { return server_; }
+  const Membership& members() const { return members_; }
 
-  // What happens as time passes: the deadlines of the rendezvous and of servers.
+  // What happens as time passes: silent members, and the deadlines of joining and leaving.
   void Tick();
   // The first call that is more than a request to stop ends the run for all members. kNobody: the
   // launcher.
   void Fail(int member, const Status& status);
-  // Tells every member that the user asked to stop.
-  void Stop(int signal);
   // Another process takes the place of a lost rank. Not from an observer.
   void Expect(int rank);
   void Notice(const std::string& sentence) const;
@@ -55,27 +53,24 @@ class Supervisor final : public StoreServer::Observer {
   bool failed() const { return failed_; }
   base::TimePoint failed_at() const { return failed_at_; }
   int stop_signal() const { return stop_signal_; }
-  bool HasJoined(int member) const { return phase(member) == Phase::kJoined; }
-  bool IsGone(int member) const { return phase(member) >= Phase::kLeft; }
   // Nobody is there, and nobody is expected any more.
   bool AllGone() const;
-  // Members that are there, and neither left nor lost.
-  bool SomebodyIsThere() const { return !Remaining().empty(); }
-  // "rank 2", "ranks 1, 3 and server 0": those that are there.
-  std::string Remaining() const { return List(Phase::kJoined); }
   LaunchOutcome Outcome() const { return failures_.Outcome(stop_signal_); }
 
   Status OnHello(const Message& hello, bool adopted) override;
   void OnJoined(int member) override;
+  void OnHeard(int member) override { members_.Heard(member); }
+  void OnSet(const std::string& key) override { progress_ |= key == kProgressKey; }
   void OnFail(int member, const Status& status) override;
   void OnAllowLosses(int member) override;
-  void OnStop(int signal) override { Stop(signal); }
+  // Tells every member that the user asked to stop.
+  void OnStop(int signal) override;
   void OnBye(int member) override;
   void OnLost(int member) override;
   void OnRefusedConnection(const std::string& address, const std::string& why) override;
 
  private:
-  enum class Phase { kAbsent, kJoined, kLeft, kLost };
+  using Phase = Membership::Phase;
   // A rank that left because of others: its own loss, unless the run ends.
   struct SecondaryFailure {
     int rank;
@@ -83,28 +78,36 @@ class Supervisor final : public StoreServer::Observer {
     base::TimePoint due;
   };
 
-  Phase phase(int member) const { return phases_[settings_.shape.Index(member)]; }
   bool Survives(int member) const { return losses_allowed_ && !failed_ && member >= 1; }
+  void LoseSilent(int64_t least_ms, int reporter);
+  void LeaveWithin(int64_t timeout_ms, const std::string& reason);
+  void EndLate();
   void Lose(int rank, const Status& status);
   void ReportSecondaryFailures(bool all);
   void End(const Status& cause);
-  std::string List(Phase phase) const;
 
   const Settings settings_;
   const base::TimePoint rendezvous_deadline_;
   StoreServer server_;
   FailureLog failures_;
-  std::vector<Phase> phases_;  // by RunShape::Index
+  Membership members_;
   std::vector<SecondaryFailure> secondary_failures_;
-  bool complete_ = false;  // every member has joined
+  bool complete_ = false;                                    // every member has joined
+  base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;
   bool failed_ = false;
   base::TimePoint failed_at_{};
   bool ranks_gone_ = false;
-  base::TimePoint servers_deadline_{};  // once ranks_gone_
   int stop_signal_ = 0;
+  base::TimePoint next_look_{};  // for silent members
+  // By when all must have left, and why; never: nobody has left or was asked to.
+  base::TimePoint leave_deadline_ = base::TimePoint::max();
+  std::string leave_reason_;
+  bool somebody_left_ = false;
+  bool progress_ = false;  // of rank 0, since that was decided
   base::TimePoint next_refusal_line_at_{};
   int64_t unreported_refusals_ = 0;
+  std::string last_refusal_;  // of a connection while members were missing
 };
 
 }  // namespace engine::launch

@@ -3,6 +3,7 @@
 #include "app/model/graph_builder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace engine::model {
@@ -32,6 +33,17 @@ std::vector<plugin::OwnedOption> Own(std::span<const OptionValue> values) {
 
 Status BrokenContract(const char* what) {
   return Status::Error(StatusCode::kPlugin, "the model %s; this is an error of its plugin", what);
+}
+
+bool CanBe(const ParameterSpec& wanted) {
+  int64_t count = 1;
+  bool fits = wanted.shape.ndim >= 0 && wanted.shape.ndim <= kMaxDims;
+  for (int32_t i = 0; fits && i < wanted.shape.ndim; ++i) {
+    fits = wanted.shape[i] > 0 && !__builtin_mul_overflow(count, wanted.shape[i], &count) &&
+           count < int64_t{1} << 60;
+  }
+  const bool rounded = wanted.dtype == DType::kBFloat16 && wanted.trained != 0;
+  return fits && (rounded || wanted.dtype == DType::kFloat32) && std::isfinite(wanted.scale);
 }
 
 std::string ShapeText(const Shape& shape) {
@@ -83,12 +95,19 @@ Status GraphBuilder::Apply(const LayerSpec& layer, std::span<const ModelValue> i
   for (const ModelValue input : inputs) {
     if (!IsUsable(input)) return Keep(BrokenContract("feeds an op with a value that is not there"));
   }
+  if (!std::isfinite(layer.learning_rate_scale) || !std::isfinite(layer.weight_decay_scale)) {
+    return Keep(BrokenContract("has a layer whose learning rate or weight decay is not finite"));
+  }
   return status_.ok() ? Keep(AddNode(layer, inputs, outputs)) : status_;
 }
 
 Status GraphBuilder::Parameter(std::string_view name, const ParameterSpec* wanted,
                                ModelValue* out) noexcept {
   if (!status_.ok()) return status_;
+  if (out == nullptr || (wanted != nullptr && !CanBe(*wanted))) {
+    return Keep(
+        BrokenContract(("wants a parameter '" + std::string(name) + "' that cannot be").c_str()));
+  }
   const auto found =
       std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
                    [name](const graph::Parameter& parameter) { return parameter.name == name; });

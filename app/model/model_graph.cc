@@ -30,8 +30,13 @@ Result<graph::Graph> BuildGraph(const train::RunConfig& config, base::RankContex
   plugin::PluginHost host(choice.entry.name, rank, nullptr, nullptr);
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, plugin::Create<Model>(choice, host));
   request.frozen = config.train.frozen;
-  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, BuildModel(*model, request, ops));
-  ENGINE_RETURN_IF_ERROR(ScaleParameters(config.train.groups, &graph));
+  Result<graph::Graph> graph = BuildModel(*model, request, ops);
+  if (!graph.ok()) {
+    const bool is_its_own = graph.status().code() == StatusCode::kPlugin;
+    return is_its_own ? graph.status().WithContext("model '%s'", choice.entry.name.c_str())
+                      : graph.status();
+  }
+  ENGINE_RETURN_IF_ERROR(ScaleParameters(config.train.groups, &*graph));
   return graph;
 }
 

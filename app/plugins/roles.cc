@@ -1,12 +1,15 @@
 #include "app/plugins/roles.h"
 
 #include <algorithm>
+#include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "app/plugins/option_value.h"
 #include "app/plugins/words.h"
+#include "kit/digest.h"
 
 namespace engine::plugins {
 namespace {
@@ -108,6 +111,21 @@ Result<plugin::PluginSelection> AssignRoles(const std::vector<PluginChoice>& cho
   }
   ENGINE_RETURN_IF_ERROR(CheckOpsDistinct(selection.ops));
   return selection;
+}
+
+// One that cannot be read has no digest: whoever loads it says why.
+std::string VersionsOf(const plugin::PluginSelection& selection) {
+  std::string lines;
+  for (const PluginChoice* choice : selection.All()) {
+    std::ifstream file(choice->entry.path, std::ios::binary);
+    std::ostringstream bytes;
+    bytes << file.rdbuf();
+    kit::Digest digest;
+    digest.Add(bytes.view().data(), bytes.view().size());
+    lines.append(choice->entry.name + " " + choice->entry.version + ", file " + digest.Text() +
+                 "\n");
+  }
+  return lines;
 }
 
 Result<plugin::ResolvedOp> ResolveOp(const std::vector<PluginChoice>& plugins,

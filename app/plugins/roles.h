@@ -18,6 +18,9 @@ bool FillsRole(const plugin::PluginEntry& entry);
 Result<plugin::PluginSelection> AssignRoles(const std::vector<plugin::PluginChoice>& chosen,
                                             const PluginCatalog& catalog);
 
+// PluginSelection::versions, of the files as they are now.
+std::string VersionsOf(const plugin::PluginSelection& selection);
+
 // PluginSelection::resolve_op. The error of an op that nobody offers has the nearest name.
 Result<plugin::ResolvedOp> ResolveOp(const std::vector<plugin::PluginChoice>& plugins,
                                      const std::string& name,

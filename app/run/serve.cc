@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "core/plugin/rank_plugins.h"
 #include "core/train/agree.h"
@@ -19,9 +20,6 @@ namespace {
 
 constexpr const char* kConfigKey = "run/configuration";
 constexpr const char* kPlugins = "plugins of servers";
-// For a server to notice by itself that all ranks have left.
-constexpr std::chrono::milliseconds kGrace{2000};
-constexpr int64_t kStorePollMs = 500;
 
 // Ends a server that waits for a rank which is lost and will not come again: only the launcher
 // knows that.
@@ -30,11 +28,12 @@ class RanksLeftWatch {
   RanksLeftWatch(base::RankContext& server, Communicator& communicator)
       : thread_([this, &server, &communicator](const std::stop_token& stop) {
           // A short deadline, to see that the server has ended in another way.
-          while (!server.store.Get(launch::kRanksLeftKey, kStorePollMs).ok()) {
+          while (!server.store.Get(launch::kRanksLeftKey, launch::kPingMs).ok()) {
             if (stop.stop_requested() || server.abort.raised()) return;
           }
+          const std::chrono::milliseconds grace(launch::kServerEndMs);
           std::unique_lock lock(mutex_);
-          if (changed_.wait_for(lock, stop, kGrace, [&] { return stop.stop_requested(); })) return;
+          if (changed_.wait_for(lock, stop, grace, [&] { return stop.stop_requested(); })) return;
           ended_ = true;
           communicator.Abort(Status::Error(StatusCode::kAborted, "all ranks have left"));
         }) {}
@@ -56,7 +55,7 @@ class RanksLeftWatch {
 }  // namespace
 
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(train::PublishAsRankZero(rank, kPlugins, config.plugins().Versions()));
+  ENGINE_RETURN_IF_ERROR(train::PublishAsRankZero(rank, kPlugins, config.plugins().versions));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -72,7 +71,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
   ENGINE_RETURN_IF_ERROR(
-      train::CheckSameAsRankZero(server, kPlugins, config.plugins().Versions(),
+      train::CheckSameAsRankZero(server, kPlugins, config.plugins().versions,
                                  config.run().communication.rendezvous_timeout_ms));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));
@@ -87,6 +86,11 @@ Status ServeParameters(const config::Config& config, base::RankContext& server) 
   RanksLeftWatch watch(server, communicator);
   Status status = parameters->Serve(*plugins->set().optimizer);
   if (watch.Stop() && !server.abort.raised()) return {};
+  // Without the launcher's word the ranks may as well be out of reach.
+  if (status.ok()) {
+    status = server.store.Get(launch::kRanksLeftKey, launch::kRanksLeftTimeoutMs).status();
+  }
+  if (!status.ok()) server.Report(status);
   return status;
 }
 

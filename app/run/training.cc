@@ -9,8 +9,11 @@
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/retention.h"
 #include "app/data/dataset_source.h"
+#include "app/launch/deadlines.h"
 #include "app/model/model_graph.h"
+#include "app/run/checkpoint_wait.h"
 #include "app/run/generate.h"
+#include "app/run/replica_check.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
 #include "core/train/agree.h"
@@ -61,6 +64,13 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
   return start;
 }
 
+// Rank 0 may have more to do than the others, who wait for it: all leave at about the same time.
+Status LeaveTogether(base::RankContext& rank) {
+  constexpr const char* kDone = "run/done";
+  if (rank.info.rank == 0) return rank.store.Set(kDone, "");
+  return rank.store.Get(kDone, launch::kFinishTimeoutMs).status();
+}
+
 // The trained model writes a text, in memory of its own: that of the executor is one for batches.
 Status ShowText(const config::Config& config, base::RankContext& rank, RunObserver& observer,
                 train::Trainer& trainer) {
@@ -88,6 +98,25 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   return observer.OnText("", text);
 }
 
+Status Train(const config::Config& config, base::RankContext& rank, RunObserver& observer,
+             train::Trainer& trainer) {
+  ENGINE_ASSIGN_OR_RETURN(const int64_t step, trainer.Run());
+  const config::OutputOptions& output = config.output();
+  if (!output.trace.empty()) {
+    ENGINE_RETURN_IF_ERROR(WriteRunTrace(
+        output.trace, rank, TimelineOf(trainer.executor(), rank.info),
+        {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
+        config.run().communication.timeout_ms, trainer.executor().updates().asynchronous()));
+  }
+  const bool stopped = step < trainer.steps();
+  const bool shows = rank.info.rank == 0 && output.sample_bytes > 0 && IsText(trainer.data());
+  if (shows && !stopped) ENGINE_RETURN_IF_ERROR(ShowText(config, rank, observer, trainer));
+  ENGINE_RETURN_IF_ERROR(LeaveTogether(rank));
+  if (!stopped) return {};
+  return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
+                       static_cast<long long>(step), static_cast<long long>(trainer.steps()));
+}
+
 }  // namespace
 
 bool IsText(const DatasetInfo& data) {
@@ -106,6 +135,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
           [&](const DatasetInfo& data, int64_t samples, const plugin::OpFactory& ops) {
             return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
           },
+      .check = MakeReplicaCheck(run, rank),
       .observer = observer,
       .metrics = std::move(metrics)};
   if (!resume.empty()) {
@@ -115,11 +145,16 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   }
   if (!output.checkpoint.empty()) {
     parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
-      ENGINE_RETURN_IF_ERROR(
-          checkpoint::WriteCheckpoint(output.checkpoint, executor, InfoOf(run, rank.info, now)));
+      const std::string written = "checkpoint/" + std::to_string(now.step);
+      if (rank.info.rank != 0)
+        return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
+      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor,
+                                                         InfoOf(run, rank.info, now),
+                                                         CheckpointProgress(rank.store)));
       ENGINE_RETURN_IF_ERROR(
           checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
-      return observer.OnCheckpoint(now.step, output.checkpoint);
+      ENGINE_RETURN_IF_ERROR(observer.OnCheckpoint(now.step, output.checkpoint));
+      return rank.store.Set(written, "");
     };
   }
   if (rank.info.rank == 0) {
@@ -131,20 +166,10 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
 
 Status RunTraining(const config::Config& config, base::RankContext& rank, RunObserver& observer,
                    train::Trainer& trainer) {
-  ENGINE_ASSIGN_OR_RETURN(const int64_t step, trainer.Run());
-  const config::OutputOptions& output = config.output();
-  if (!output.trace.empty()) {
-    ENGINE_RETURN_IF_ERROR(WriteRunTrace(
-        output.trace, rank, trainer.executor().Timeline(),
-        {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
-        config.run().communication.timeout_ms, trainer.executor().updates().asynchronous()));
-  }
-  if (step < trainer.steps()) {
-    return Status::Error(StatusCode::kInterrupted, "stopped after step %lld of %lld on request",
-                         static_cast<long long>(step), static_cast<long long>(trainer.steps()));
-  }
-  const bool shows = rank.info.rank == 0 && output.sample_bytes > 0 && IsText(trainer.data());
-  return shows ? ShowText(config, rank, observer, trainer) : Status();
+  const Status status = Train(config, rank, observer, trainer);
+  const bool fails = !status.ok() && status.code() != StatusCode::kInterrupted;
+  if (fails) rank.Report(status);
+  return status;
 }
 
 }  // namespace engine::run

@@ -27,7 +27,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
 
 // Trains, then writes the trace and shows a text, where they are configured. kInterrupted after a
 // request to stop: the step at hand is finished on all ranks, and a checkpoint written if one is
-// configured.
+// configured. Another failure is told to the run before this returns.
 Status RunTraining(const config::Config& config, base::RankContext& rank, RunObserver& observer,
                    train::Trainer& trainer);
 

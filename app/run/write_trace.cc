@@ -162,6 +162,29 @@ Status WriteTrace(const std::string& path, const trace::Trace& trace) {
   return file->Commit();
 }
 
+trace::RankTimeline TimelineOf(const exec::Executor& executor, const RankInfo& rank) {
+  const trace::SpanRecorder recorded = executor.recorded();
+  trace::RankTimeline timeline{.rank = rank.rank,
+                               .world_size = rank.world_size,
+                               .dropped = recorded.dropped(),
+                               .spans = recorded.InOrder()};
+  for (const exec::Task& task : executor.tasks().tasks) {
+    timeline.tasks.push_back({.name = task.name,
+                              .kind = task.info.kind,
+                              .lane = task.info.lane,
+                              .transfer = task.info.transfer,
+                              .bucket = task.info.bucket,
+                              .needed_by = task.info.needed_by,
+                              .size_bytes = task.info.size_bytes});
+  }
+  for (const exec::Task& task : executor.tasks().tasks) {
+    const uint32_t id = task.info.id;
+    for (uint32_t next : task.successors) timeline.tasks[next].depends_on.push_back(id);
+    for (uint32_t next : task.next_successors) timeline.tasks[next].depends_on_last.push_back(id);
+  }
+  return timeline;
+}
+
 Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,
                      bool may_lack_ranks, const TraceClock* clock) {

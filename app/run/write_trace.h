@@ -7,10 +7,14 @@
 #include <string>
 
 #include "core/base/rank_context.h"
+#include "core/exec/executor.h"
 #include "engine/status.h"
 #include "tools/trace/trace_format.h"
 
 namespace engine::run {
+
+// What a rank has recorded so far, with its tasks. After a flush.
+trace::RankTimeline TimelineOf(const exec::Executor& executor, const RankInfo& rank);
 
 // Writes or replaces the file, atomically. kStorage.
 Status WriteTrace(const std::string& path, const trace::Trace& trace);

@@ -137,7 +137,8 @@ Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& 
 // The words of this command without the flags that a rank behind a link does not get: its rank
 // comes from the environment.
 std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& words) {
-  const std::string dropped[] = {"--link", "--congestion", "-n", "--ranks", "--launcher"};
+  const std::string dropped[] = {"--link",  "--congestion", "-n",
+                                 "--ranks", "--launcher",   "--key-file"};
   std::vector<std::string> kept;
   for (size_t i = 1; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -150,7 +151,8 @@ std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& word
     if (with_next) ++i;
     if (!with_next && !joined) kept.push_back(word);
   }
-  kept.insert(kept.end(), {"--launcher", "torchrun"});
+  // Nobody else is in their network.
+  kept.insert(kept.end(), {"--launcher", "torchrun", "--insecure"});
   return kept;
 }
 
@@ -168,7 +170,7 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
     return SweepRank(flags, *request, conditions, rank);
   });
-  if (!outcome.status.ok() && outcome.report) command::ReportError(outcome.status);
+  if (!outcome.status.ok()) command::ReportError(outcome.status);
   return outcome.exit_code;
 }
 
@@ -207,15 +209,8 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
   command::AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
   collectives->add_option("-n,--ranks", flags->launch.world_size, "Number of ranks on this machine")
       ->check(CLI::Range(1, bench::kMaxCheckedRanks));
-  collectives
-      ->add_option("--rendezvous", flags->launch.rendezvous,
-                   "Where rank 0 can be reached, for ranks on several hosts")
-      ->type_name("HOST:PORT");
-  collectives
-      ->add_option("--launcher", flags->launch.launcher,
-                   "Whose environment variables name this rank: auto, none, torchrun, openmpi, "
-                   "slurm, pmi")
-      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+  command::AddLauncher(collectives, &flags->launch);
+  command::AddAccessFlags(collectives, &flags->launch.key_file, &flags->launch.insecure);
   collectives->option_defaults()->always_capture_default();
   AddSweepFlags(collectives, flags.get());
   AddLinkFlags(collectives, &flags->link);

@@ -35,6 +35,7 @@ Result<std::unique_ptr<bench::ScratchFolder>> MakeScratch() {
 
 int RunOnHosts(const std::string& program, const std::vector<std::string>& arguments, int hosts,
                const LinkFlags& link, const command::Environment& environment, int64_t timeout_ms) {
+  const launch::StopSignals end_by_signal;  // when nothing is left behind
   const auto scratch = MakeScratch();
   if (!scratch.ok()) return command::ReportError(scratch.status());
   const auto outcome = bench::RunOnLinkedHosts(

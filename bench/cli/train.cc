@@ -217,6 +217,7 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
       "Exit code 65: the losses of A and B differ, so there is no conclusion. "
       "docs/benchmarking.md");
   train->callback([flags, &environment, exit_code] {
+    const launch::StopSignals end_by_signal;  // when nothing is left behind
     *exit_code = command::ReportError(BenchTrain(*flags, environment));
   });
 }

@@ -19,7 +19,7 @@ head -c 1000000 /dev/urandom >"$out/text"
 ours() {  # name scheduler [--set ...]
   local name=$1 scheduler=$2
   shift 2
-  "$engine" bench hosts --link "$rate" --timeout 120 -- "$PWD/$engine" run configs/gpt_text.pbtxt -q \
+  "$engine" bench hosts --link "$rate" --timeout 120 -- "$PWD/$engine" run configs/gpt_text.pbtxt -q --insecure \
     --plugins "tcp,$scheduler,adamw,cpu_ops" --set data.text.path="$out/text" --set data.text.context=128 \
     --set model.gpt.width=256 --set train.global_batch=16 --set train.steps=$((steps + 5)) \
     --set train.evaluate_every=-1 --set output.sample_bytes=0 --set output.checkpoint="$out/checkpoint" \

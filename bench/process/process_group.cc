@@ -135,10 +135,9 @@ Status WaitForChange(const std::vector<Child>& children, const launch::StopSigna
   for (const Child& child : children) {
     if (child.running()) fds.push_back({child.pidfd(), POLLIN, 0});
   }
-  poll(fds.data(), fds.size(), timeout_ms);
-  const int signal = signals != nullptr ? signals->Read() : 0;
-  if (signal == 0) return {};
-  return Status::Error(StatusCode::kInterrupted, "stopped by %s", launch::SignalName(signal));
+  // The signal is left pending: it ends the process when everything has been cleaned up.
+  if (poll(fds.data(), fds.size(), timeout_ms) <= 0 || fds[0].revents == 0) return {};
+  return Status::Error(StatusCode::kInterrupted, "stopped on request");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kGrace{3000};
 
 // Starts all commands, each as a group of its own, and waits for them. After the first that fails
 // the others have `grace` to end by themselves. kTimeout when the deadline passes, kInterrupted
-// when `signals` has one (null: it is not looked for); then, as in every other case, all groups are
+// when `signals` has one, which stays pending (null: it is not looked for); then, as in every other case, all groups are
 // killed before it returns. kMissingInput when a program cannot be started. A child dies with the
 // thread that calls.
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,

@@ -138,12 +138,12 @@ Result<std::vector<Command>> EngineRunner::Commands(SideId id, int64_t steps) co
 Result<std::vector<Command>> EngineRunner::LinkedCommands(const Side& side, int servers,
                                                           Command rank) const {
   const std::string output = program_.folder + "/output.", key_file = program_.folder + "/key";
-  if (servers == 0) return RanksOnHosts(rank, *hosts_, request_.ranks, output);
-  // They join over a network that is not loopback.
+  // They meet over a network that is not loopback.
   const auto key = launch::ServerKey::LoadOrCreate(key_file);
   if (!key.ok()) return key.status();
   rank.arguments.insert(rank.arguments.end(), {"--key-file", key_file});
   std::vector<Command> commands = RanksOnHosts(rank, *hosts_, request_.ranks, output);
+  if (servers == 0) return commands;
   Command server{.environment = program_.environment};
   server.arguments = {program_.binary, "serve",  RendezvousOf(*hosts_),
                       "--key-file",    key_file, "--quiet"};

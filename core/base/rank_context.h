@@ -44,6 +44,8 @@ class AbortSignal {
 // Where the lines of a member's log go. [any-thread]
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
+class CallWatch;
+
 struct RankContext {
   RankInfo info;
   Store& store;
@@ -51,14 +53,23 @@ struct RankContext {
   // The signal (SIGINT, SIGTERM) by which the user asked to stop, else 0: finish the step, then
   // return kInterrupted. Stays 0 in a server, which leaves when the ranks have left.
   const std::atomic<int>& stop_requested;
-  std::function<void()> allow_losses = nullptr;  // the launcher's part of AllowLosses
-  LogSink log = nullptr;                         // null: nobody reads it
+  std::function<void()> allow_losses = nullptr;         // the launcher's part of AllowLosses
+  LogSink log = nullptr;                                // null: nobody reads it
+  std::function<void(const Status&)> report = nullptr;  // the launcher's part of Report
+  CallWatch* watch = nullptr;                           // null: no call of a plugin is watched
 
   // Of a rank: from now on this run goes on when a rank other than rank 0 dies or fails; the
   // launcher says so (LaunchOptions::notice), and may start another in its place. The loss of rank
   // 0 or of a server ends the run as ever. [any-thread]
   void AllowLosses() const {
     if (allow_losses) allow_losses();
+  }
+
+  // Why this member fails: told at once, since the end of its plugins may take longer than the
+  // launcher lets it live, and heard also when the failure of others has been told before.
+  void Report(const Status& failure) const {
+    if (report) report(failure);
+    abort.Raise(failure);
   }
 
   void Log(LogLevel level, std::string_view text) const {

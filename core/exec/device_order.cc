@@ -25,10 +25,9 @@ Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(Device& device, Stream*
   std::unique_ptr<DeviceOrder> order(new DeviceOrder(compute, graph, alone, updates));
   if (alone) return order;
   for (const Place place : {kUpdates, kTransfers}) {
-    Stream* stream = nullptr;
-    ENGINE_RETURN_IF_ERROR(device.CreateStream(&stream));
-    order->own_[place - 1].reset(stream);
-    order->streams_[place] = stream;
+    std::unique_ptr<Stream>& own = order->own_[place - 1];
+    ENGINE_RETURN_IF_ERROR(graph::Make(device, &Device::CreateStream, &own));
+    order->streams_[place] = own.get();
   }
   ENGINE_RETURN_IF_ERROR(order->MakePoints(device));
   return order;
@@ -71,9 +70,7 @@ Status DeviceOrder::MakePoints(Device& device) {
   }
   for (size_t point = 0; point < points_.size(); ++point) {
     if (!awaited[point] && point < taken_) continue;
-    Event* event = nullptr;
-    ENGINE_RETURN_IF_ERROR(device.CreateEvent(&event));
-    points_[point].event.reset(event);
+    ENGINE_RETURN_IF_ERROR(graph::Make(device, &Device::CreateEvent, &points_[point].event));
   }
   return {};
 }

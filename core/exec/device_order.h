@@ -7,6 +7,8 @@
 //                   |          |    |     |                          |
 //   updates        scales     hooks, updates ........................
 //
+// Packing in a format with states needs a scale, and is of the stream "updates".
+//
 // The stream "transfers" here has no work but the waits for the ends of what the communicator
 // carries out; it gives those ends events that are the executor's own.
 #pragma once

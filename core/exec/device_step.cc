@@ -94,7 +94,7 @@ class DeviceStep final : public HostStep {
   Device& device_;
   Stream* const stream_;
   const bool alone_;  // all is on one stream
-  // gradient_scale_ on the device, a 1 behind it, and kLossNumbers of earlier micro-batches.
+  // gradient_scale_ on the device, and a 1 behind it.
   graph::DeviceBuffer scales_;
   std::unique_ptr<DeviceOrder> order_;
   Copy copies_[2];
@@ -128,7 +128,7 @@ Status CheckRecording(const StepParts& parts) {
 }
 
 Status DeviceStep::Prepare() {
-  const size_t scales = gradient_scale_.size() + 1 + kLossNumbers;
+  const size_t scales = gradient_scale_.size() + 1;
   ENGINE_ASSIGN_OR_RETURN(scales_,
                           graph::DeviceBuffer::Create(device_, scales * sizeof(float), stream_));
   const float one = 1;
@@ -136,10 +136,9 @@ Status DeviceStep::Prepare() {
   for (Copy& copy : copies_) {
     void* pinned = nullptr;
     ENGINE_RETURN_IF_ERROR(accelerator_.AllocateHost(sizeof(StepStatistics), &pinned));
+    if (pinned == nullptr) return graph::MadeNothing(device_);
     copy.statistics = new (pinned) StepStatistics;
-    Event* event = nullptr;
-    ENGINE_RETURN_IF_ERROR(device_.CreateEvent(&event));
-    copy.copied.reset(event);
+    ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateEvent, &copy.copied));
   }
   span_updates_ = static_cast<SpanUpdates*>(parts_.plugins.optimizer->Query(kSpanUpdatesId));
   ENGINE_ASSIGN_OR_RETURN(
@@ -204,7 +203,8 @@ Status DeviceStep::Record() {
   const Status ended = accelerator_.EndRecording(stream_, &recorded);
   recorded_.reset(recorded);
   recorded_samples_ = input_.all_samples;
-  return status.ok() ? ended : status;
+  ENGINE_RETURN_IF_ERROR(status.ok() ? ended : status);
+  return recorded != nullptr ? Status() : graph::MadeNothing(device_);
 }
 
 // A transfer of nothing behind it reports those in the recording.
@@ -244,7 +244,7 @@ Status DeviceStep::EndTransfer(const Task& task) {
 // On the stream of the updates, which reads the scales.
 Status DeviceStep::TakeStatistics() {
   ENGINE_RETURN_IF_ERROR(accelerator_.math().FillQuotient(
-      &parts_.memory.statistics()->count, 1 / parts_.options.loss_scale, scales_.f32(),
+      &summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
       static_cast<int64_t>(gradient_scale_.size()), order_->updates()));
   if (!recording_) ENGINE_RETURN_IF_ERROR(Collect(order_->updates()));
   return order_->MarkTaken();
@@ -254,8 +254,7 @@ Status DeviceStep::TakeStatistics() {
 Status DeviceStep::Collect(Stream* stream) {
   Copy& copy = copies_[input_.step % 2];
   copy.step = input_.step;
-  ENGINE_RETURN_IF_ERROR(
-      device_.Copy(copy.statistics, parts_.memory.statistics(), sizeof(StepStatistics), stream));
+  ENGINE_RETURN_IF_ERROR(device_.Copy(copy.statistics, summed(), sizeof(StepStatistics), stream));
   return stream->Record(copy.copied.get());
 }
 
@@ -335,10 +334,9 @@ Status DeviceStep::AwaitReport(Status device, uint64_t step) {
 }
 
 Status DeviceStep::KeepStatistics(bool add) {
-  StepStatistics* const statistics = parts_.memory.statistics();
-  float* const kept = ScaleAt(gradient_scale_.size() + 1);
-  if (!add) return device_.Copy(kept, statistics, kLossNumbers * sizeof(float), stream_);
-  return accelerator_.math().Add(&statistics->loss_sum, kept, kLossNumbers, stream_);
+  StepStatistics *const made = parts_.memory.statistics(), *const sum = summed();
+  if (!add) return device_.Copy(sum, made, sizeof(StepStatistics), stream_);
+  return accelerator_.math().Add(&sum->loss_sum, &made->loss_sum, kLossNumbers, stream_);
 }
 
 // The host's numbers are of no use to the device.

@@ -25,7 +25,8 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
       store_(store),
       options_(options),
       on_accelerator_(plugins.device->Query(kAcceleratorId) != nullptr),
-      updates_(UpdateStrategy::Choose(plugins, options_)) {}
+      updates_(UpdateStrategy::Choose(plugins, options_)),
+      submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {}
 
 Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,
                                                    const plugin::OpFactory& factory,
@@ -43,8 +44,11 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
                          "false");
   }
   ENGINE_RETURN_IF_ERROR(MakeMemory(std::move(graph), factory));
-  for (auto& hook : plugins_.hooks) {
-    ENGINE_RETURN_IF_ERROR(hook->Setup(static_cast<uint32_t>(memory_->layout().parameters.size())));
+  for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
+    const auto parameters = static_cast<uint32_t>(memory_->layout().parameters.size());
+    ENGINE_RETURN_IF_ERROR(plugins_.hooks[i]
+                               ->Setup(parameters)
+                               .WithContext("hook '%s'", options_.hook_names[i].c_str()));
   }
   ENGINE_RETURN_IF_ERROR(MakeTasks());
   ENGINE_RETURN_IF_ERROR(MakeReplicas());
@@ -52,11 +56,27 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
   return updates_->Begin(tasks_);
 }
 
-// What hooks and the optimizer need to see before an update.
-Result<UpdateGate> Executor::CheckHooks() const {
-  UpdateGate gate = updates_->optimizer().gate;
+// What hooks and the optimizer need to see before an update. What plugins say of themselves is looked
+// at here, once.
+Result<UpdateGate> Executor::CheckTraits() const {
+  const auto check = [](bool known, const char* kind, const std::string& name) {
+    return known ? Status()
+                 : Status::Error(StatusCode::kPlugin,
+                                 "%s '%s' describes itself in a way that this engine does not know",
+                                 kind, name.c_str());
+  };
+  ENGINE_RETURN_IF_ERROR(check(plugins_.scheduler->traits().order <= TransferOrder::kLeader,
+                               "scheduler", options_.scheduler_name));
+  const OptimizerTraits& optimizer = updates_->optimizer();
+  ENGINE_RETURN_IF_ERROR(
+      check(optimizer.gate <= UpdateGate::kGlobal, "optimizer", options_.optimizer_name));
+  ENGINE_RETURN_IF_ERROR(CheckStates("optimizer", options_.optimizer_name, optimizer.state_names,
+                                     optimizer.state_count));
+  UpdateGate gate = optimizer.gate;
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const HookTraits hook = plugins_.hooks[i]->traits();
+    ENGINE_RETURN_IF_ERROR(check(hook.stage <= HookStage::kWire && hook.scope <= HookScope::kSpan,
+                                 "hook", options_.hook_names[i]));
     if (hook.scope != HookScope::kGlobal) continue;
     gate = UpdateGate::kGlobal;
     if (hook.stage != HookStage::kLocal) continue;
@@ -70,7 +90,7 @@ Result<UpdateGate> Executor::CheckHooks() const {
 }
 
 Status Executor::MakeMemory(graph::Graph graph, const plugin::OpFactory& factory) {
-  ENGINE_ASSIGN_OR_RETURN(const UpdateGate gate, CheckHooks());
+  ENGINE_ASSIGN_OR_RETURN(const UpdateGate gate, CheckTraits());
   graph::Program program = graph::Differentiate(graph);
   ENGINE_RETURN_IF_ERROR(updates_->Check(graph, program));
   ENGINE_ASSIGN_OR_RETURN(wire_choice_, ChooseWire(plugins_, options_));
@@ -87,8 +107,12 @@ Status Executor::MakeMemory(graph::Graph graph, const plugin::OpFactory& factory
                   .slice_multiple = SliceMultiple(options_.rank.world_size),
                   .accelerator = on_accelerator_ ? 1u : 0u};
   updates_->DescribeModel(graph, parameters, &model);
-  ENGINE_ASSIGN_OR_RETURN(FlatLayout layout,
-                          MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
+  FlatLayout layout;
+  {
+    const base::OpenCall open(plugins_.watch, options_.scheduler_name, "Plan");
+    ENGINE_ASSIGN_OR_RETURN(layout,
+                            MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
+  }
   SharedMemory* const shared = MemoryOfTransfers();
   ENGINE_ASSIGN_OR_RETURN(
       memory_, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
@@ -145,32 +169,36 @@ Status Executor::MakeReplicas() {
   };
   if (updates_->asynchronous())
     return refuse("in this mode of its communicator no rank waits for another");
-  Communicator* communicator = options_.replicas;
-  if (communicator == nullptr && plugins_.communicator->traits().ordered == 0) {
-    communicator = plugins_.communicator.get();
-  }
-  ENGINE_CHECK(communicator != nullptr, "ops look at all ranks and have no communicator");
-  if (!CommunicatorReplicas::CanGather(communicator->traits())) {
+  Communicator* const own = options_.replicas;
+  ENGINE_CHECK(own != nullptr, "ops look at all ranks and have no communicator");
+  if (!CommunicatorReplicas::CanGather(own->traits())) {
     return refuse("its communicator cannot gather from all ranks");
   }
-  replicas_ = std::make_unique<CommunicatorReplicas>(*communicator, *plugins_.device, options_.rank,
-                                                     tasks_.digest, options_.timeout_ms);
+  if (own != plugins_.communicator.get()) {
+    gathers_ = std::make_unique<Submitter>(*own, options_.communicator_name, plugins_.watch);
+  }
+  replicas_ = std::make_unique<CommunicatorReplicas>(gathers_ != nullptr ? *gathers_ : submitter_,
+                                                     *plugins_.device, options_.rank, tasks_.digest,
+                                                     options_.timeout_ms);
   return {};
 }
 
-// On an accelerator any order follows from the plan: see device_order.h.
+// On an accelerator any order follows from the plan: see device_order.h. Where servers update, a push
+// ends whatever other ranks do; and what moves nothing waits for nobody.
 Status Executor::MakeStep() {
-  const CommunicatorTraits traits = plugins_.communicator->traits();
-  const bool leads = options_.rank.world_size > 1 && traits.ordered != 0 && traits.no_op == 0 &&
-                     !on_accelerator_ &&
+  const bool collective = options_.rank.world_size > 1 && updates_->served() == nullptr &&
+                          plugins_.communicator->traits().no_op == 0;
+  const bool leads = collective && !on_accelerator_ &&
                      plugins_.scheduler->traits().order == TransferOrder::kLeader;
-  order_ = std::make_unique<OrderAgreement>(tasks_, options_.rank, traits, leads, store_);
+  order_ = std::make_unique<OrderAgreement>(tasks_, options_.rank, leads, store_);
   const StepParts parts{.plugins = plugins_,
                         .options = options_,
                         .memory = *memory_,
                         .tasks = tasks_,
                         .updates = *updates_,
                         .order = *order_,
+                        .submitter = submitter_,
+                        .gathers = gathers_.get(),
                         .wire = wire_.get(),
                         .replicas = replicas_.get()};
   if (on_accelerator_) {
@@ -181,8 +209,7 @@ Status Executor::MakeStep() {
   ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
                              .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
   runner_ = std::make_unique<StepRunner>(*step_, store_);
-  blocking_ =
-      std::make_unique<BlockingTransfers>(*plugins_.communicator, *runner_, options_.timeout_ms);
+  blocking_ = std::make_unique<BlockingTransfers>(submitter_, *runner_, options_);
   return {};
 }
 
@@ -244,15 +271,15 @@ Status Executor::ShareBuffers() {
 Status Executor::AllReduce(std::span<float> numbers) {
   Device& device = memory_->device();
   Stream* const stream = memory_->stream();
-  ENGINE_ASSIGN_OR_RETURN(const graph::DeviceBuffer sums,
-                          graph::DeviceBuffer::Create(device, numbers.size_bytes(), stream));
-  ENGINE_RETURN_IF_ERROR(device.Copy(sums.data(), numbers.data(), numbers.size_bytes(), stream));
+  ENGINE_ASSIGN_OR_RETURN(sums_, graph::DeviceBuffer::Create(device, numbers.size_bytes(), stream));
+  ENGINE_RETURN_IF_ERROR(device.Copy(sums_.data(), numbers.data(), numbers.size_bytes(), stream));
   ENGINE_RETURN_IF_ERROR(blocking_->Run({.kind = TransferKind::kAllReduce,
-                                         .send = sums.data(),
-                                         .recv = sums.data(),
+                                         .send = sums_.data(),
+                                         .recv = sums_.data(),
                                          .count = static_cast<int64_t>(numbers.size()),
-                                         .stream = stream}));
-  ENGINE_RETURN_IF_ERROR(device.Copy(numbers.data(), sums.data(), numbers.size_bytes(), stream));
+                                         .stream = stream},
+                                        options_.arrival_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(device.Copy(numbers.data(), sums_.data(), numbers.size_bytes(), stream));
   return stream->Synchronize(options_.device_timeout_ms);
 }
 
@@ -265,26 +292,6 @@ Status Executor::CollectStates() {
 void Executor::DropCollectedStates() {
   updates_->DropStates();
   if (wire_ != nullptr) wire_->DropStates();
-}
-
-trace::RankTimeline Executor::Timeline() const {
-  trace::RankTimeline timeline{.rank = options_.rank.rank, .world_size = options_.rank.world_size};
-  for (const Task& task : tasks_.tasks) {
-    timeline.tasks.push_back({.name = task.name,
-                              .kind = task.info.kind,
-                              .lane = task.info.lane,
-                              .transfer = task.info.transfer,
-                              .bucket = task.info.bucket,
-                              .needed_by = task.info.needed_by,
-                              .size_bytes = task.info.size_bytes});
-  }
-  for (const Task& task : tasks_.tasks) {
-    const uint32_t id = task.info.id;
-    for (uint32_t next : task.successors) timeline.tasks[next].depends_on.push_back(id);
-    for (uint32_t next : task.next_successors) timeline.tasks[next].depends_on_last.push_back(id);
-  }
-  runner_->AddTo(&timeline);
-  return timeline;
 }
 
 }  // namespace engine::exec

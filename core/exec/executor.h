@@ -17,9 +17,10 @@
 #include "core/exec/replicas.h"
 #include "core/exec/served_updates.h"
 #include "core/exec/step_runner.h"
+#include "core/exec/submitter.h"
 #include "core/exec/wire.h"
 #include "core/plugin/plugin_set.h"
-#include "core/trace/timeline.h"
+#include "core/trace/recorder.h"
 
 namespace engine::exec {
 
@@ -37,6 +38,10 @@ class Executor {
                                                   const plugin::OpFactory& factory,
                                                   base::Store* store,
                                                   const ExecutorOptions& options);
+
+  // Ends what is under way; its deleter calls it. False when a communicator does not let go of the
+  // memory that it was lent: then all of this stays.
+  bool End() { return runner_ == nullptr || runner_->End(); }
 
   // Gives every rank the parameters of rank 0, and servers those and the optimizer states that were
   // set. A rank that takes the place of a lost one gets what servers have. [setup]
@@ -63,7 +68,7 @@ class Executor {
   // have had but the rounded copies.
   Status Flush();
   bool flushed() const;
-  // Sums up host memory over ranks: for evaluation. After Flush.
+  // Sums up host memory over ranks, which may come at any time (ExecutorOptions::arrival_timeout_ms). After Flush.
   Status AllReduce(std::span<float> numbers);
 
   ModelMemory& memory() { return *memory_; }
@@ -82,7 +87,7 @@ class Executor {
   void DropCollectedStates();
 
   // What happened so far; after Flush.
-  trace::RankTimeline Timeline() const;
+  trace::SpanRecorder recorded() const { return runner_->recorded(); }
   // Parameters that are trainable but that the loss does not reach: they are neither sent nor
   // updated.
   const std::vector<std::string>& unreached_parameters() const { return unreached_; }
@@ -90,10 +95,10 @@ class Executor {
  private:
   Executor(plugin::PluginSet& plugins, base::Store* store, const ExecutorOptions& options);
   Status Plan(graph::Graph graph, const plugin::OpFactory& factory);
-  Result<UpdateGate> CheckHooks() const;
   Status MakeMemory(graph::Graph graph, const plugin::OpFactory& factory);
   Status MakeTasks();
   Status MakeReplicas();
+  Result<UpdateGate> CheckTraits() const;
   Status MakeStep();
   SharedMemory* MemoryOfTransfers() const;
 
@@ -104,8 +109,11 @@ class Executor {
   std::unique_ptr<UpdateStrategy> updates_;
   WireChoice wire_choice_;
   std::unique_ptr<ModelMemory> memory_;
+  Submitter submitter_;
+  std::unique_ptr<Submitter> gathers_;              // null: ops have no communicator of their own
   std::unique_ptr<CommunicatorReplicas> replicas_;  // null: no op asks for them, or one rank
   std::unique_ptr<Wire> wire_;                      // null: gradients travel as they are
+  graph::DeviceBuffer sums_;                        // of AllReduce
   TaskGraph tasks_;
   std::vector<std::string> unreached_;
   bool buffers_differ_ = false;  // perhaps, between ranks
@@ -118,3 +126,10 @@ class Executor {
 };
 
 }  // namespace engine::exec
+
+template <>
+struct std::default_delete<engine::exec::Executor> {
+  void operator()(engine::exec::Executor* executor) const {
+    if (executor->End()) delete executor;
+  }
+};

@@ -14,9 +14,14 @@ struct ExecutorOptions {
   RankInfo rank;
   uint64_t seed = 1;
   int64_t timeout_ms = 30000;  // of a transfer
-  // Of an accelerator, to come to what was queued: it may have two steps before it, which take as
-  // long as they take, so this only ends a run whose device hangs.
+  // Of a task, and of an accelerator to come to what was queued: it may have two steps before it,
+  // which take as long as they take, so this only ends a run whose op or device hangs.
   int64_t device_timeout_ms = 10 * 60 * 1000;
+  // For ranks to come to where they wait for each other, after work of which nobody knows how long
+  // it takes: one that is lost is found by the launcher, not by this.
+  int64_t arrival_timeout_ms = 24 * 60 * 60 * 1000;
+  // Of an aborted communicator, which has promised a second, to end what is under way.
+  int64_t drain_ms = 10000;
   bool shard_optimizer = false;
   // When servers update: rows of tables (RowElements) that a batch does not read are
   // neither pushed nor pulled.

@@ -2,12 +2,12 @@
 // lock of the runner, on any thread; all else on the thread of the rank.
 // * A local hook gets a 1 of its own for a scale, as it may not scale: the sum would mix scales of
 //   ranks.
-// * Scales and statistics are written in TakeResult, before the updates that read the scales become
+// * Scales and statistics are written in TakeResult, before the tasks that read the scales become
 //   ready, and before the head of the step is done; both become known under the lock.
-// * The statistics of this rank are summed up in place. So what the thread of the rank wants to know
-//   of them it takes when the task that makes them is done, before their transfer may begin.
-// * Hooks are called in Observed by whoever starts the transfer of their sums: all tasks that
-//   observe are done by then, and none that applies has begun.
+// * Statistics are summed up in a copy, which is the communicator's from the end of the task that
+//   makes them to TakeResult, so the thread of the rank takes what it needs of it before that.
+// * The sums of a hook are asked for behind each of its observations. Their transfer begins when all
+//   of those are done, and before another hook observes.
 #include "core/exec/host_step.h"
 
 #include <algorithm>
@@ -18,6 +18,11 @@
 #include "core/exec/step_runner.h"
 
 namespace engine::exec {
+namespace {
+
+constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
+
+}  // namespace
 
 HostStep::HostStep(const StepParts& parts)
     : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {}
@@ -30,7 +35,7 @@ Status HostStep::Begin(const StepInput& input) {
   now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
   backward_begun_ = false;
   ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
-  if (!queues()) parts_.memory.statistics()->stop = input.stop ? 1.0f : 0.0f;
+  if (!queues()) *parts_.memory.statistics() = {.stop = input.stop ? 1.0f : 0.0f};
   parts_.updates.BeginStep(input_);
   return {};
 }
@@ -54,12 +59,11 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
                     .stream = StreamOf(task),
                     .timeout_ms = parts_.options.timeout_ms};
   if (task.data == TransferData::kStatistics) {
-    transfer.send = transfer.recv = parts_.memory.statistics();
+    transfer.send = transfer.recv = summed();
     transfer.count = sizeof(StepStatistics) / sizeof(float);
   } else if (task.data == TransferData::kObserved) {
-    const std::span<float> sums = parts_.plugins.hooks[task.hook]->Observed();
-    transfer.send = transfer.recv = sums.data();
-    transfer.count = static_cast<int64_t>(sums.size());
+    transfer.send = transfer.recv = observed_.data();
+    transfer.count = static_cast<int64_t>(observed_.size());
   } else if (task.data == TransferData::kGradients && parts_.wire != nullptr) {
     parts_.wire->Describe(task, &transfer);
   } else {
@@ -76,7 +80,7 @@ Status HostStep::TakeResult(const Task& task) {
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
-  statistics_ = *parts_.memory.statistics();
+  statistics_ = *summed();
   const float count = std::max(statistics_.count, 1.0f);
   std::fill(gradient_scale_.begin(), gradient_scale_.end(),
             1 / (count * parts_.options.loss_scale));
@@ -90,15 +94,18 @@ Status HostStep::Run(const Task& task) {
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
   if (task.gathers) parts_.replicas->Begin(task.info.id);
-  if (task.instruction != graph::kNone) {
-    ENGINE_RETURN_IF_ERROR(parts_.memory.Run(task.instruction, call_context_));
-  } else if (task.info.kind == TaskKind::kForward) {
-    ENGINE_RETURN_IF_ERROR(RunMicroBatches());
-  }
-  // A kAccumulate task without an instruction: the gradient is complete where it is sent from.
+  ENGINE_RETURN_IF_ERROR(task.instruction != graph::kNone
+                             ? parts_.memory.Run(task.instruction, call_context_)
+                             : RunMicroBatches());
   if (!task.makes_statistics) return {};
-  // The sum over ranks is made in place, so the own number is taken before it may begin.
-  if (!queues()) own_count_ = parts_.memory.statistics()->count;
+  ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
+  // Forward tasks have read every parameter that is trained, so all updates of the step before are
+  // done; those of this step wait for gradients, which wait for the loss.
+  if (input_.check != nullptr) {
+    ENGINE_RETURN_IF_ERROR(
+        input_.check->Take(parts_.memory, parts_.updates, input_.step - 1, summed()->marks));
+  }
+  if (!queues()) own_count_ = summed()->count;
   return parts_.tasks.statistics == trace::kNoTask ? TakeStatistics() : Status();
 }
 
@@ -132,23 +139,23 @@ Status HostStep::RunMicroBatches() {
   for (int64_t index = 1; index < parts_.options.micro_batches; ++index) {
     ENGINE_RETURN_IF_ERROR(run(forward_count, count));
     ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
-    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/false));
+    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/index > 1));
     ENGINE_RETURN_IF_ERROR(run(0, forward_count));
-    ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/true));
     ENGINE_RETURN_IF_ERROR(runner_->failure());
   }
   return {};
 }
 
 Status HostStep::KeepStatistics(bool add) {
-  StepStatistics* const statistics = parts_.memory.statistics();
+  const StepStatistics& made = *parts_.memory.statistics();
+  StepStatistics& sum = *summed();
   if (!add) {
-    kept_statistics_ = *statistics;
+    sum = made;
     return {};
   }
-  statistics->loss_sum += kept_statistics_.loss_sum;
-  statistics->count += kept_statistics_.count;
-  statistics->correct += kept_statistics_.correct;
+  sum.loss_sum += made.loss_sum;
+  sum.count += made.count;
+  sum.correct += made.correct;
   return {};
 }
 
@@ -166,7 +173,7 @@ Status HostStep::RunHook(const Task& task) {
   const char* name = parts_.options.hook_names[task.hook].c_str();
   Stream* const stream = StreamOf(task);
   if (task.hook_work == HookWork::kPack) {
-    return parts_.wire->Pack(task, stream).WithContext("hook '%s'", name);
+    return parts_.wire->Pack(task, ScaleAt(kPackScale), stream).WithContext("hook '%s'", name);
   }
   if (task.hook_work == HookWork::kUnpack) {
     return parts_.wire->Unpack(task, stream).WithContext("hook '%s'", name);
@@ -192,7 +199,13 @@ Status HostStep::RunHook(const Task& task) {
                          "hook '%s' scaled the gradient of '%s' before its transfer", name,
                          parameter.name.c_str());
   }
-  return {};
+  const bool sums = task.hook_work == HookWork::kObserve && parts_.updates.in_parts();
+  if (!sums) return {};
+  observed_ = hook.Observed();
+  if (observed_.data() != nullptr && observed_.size() <= kMaxObserved) return {};
+  return Status::Error(StatusCode::kPlugin,
+                       "hook '%s' has observed %zu numbers where 1 to %zu can be summed up", name,
+                       observed_.size(), kMaxObserved);
 }
 
 // The step and the rate are those of the backward pass before: the next step may have begun.

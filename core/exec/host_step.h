@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/exec/executor_options.h"
@@ -11,6 +12,7 @@
 #include "core/exec/order_agreement.h"
 #include "core/exec/replicas.h"
 #include "core/exec/step.h"
+#include "core/exec/submitter.h"
 #include "core/exec/task_graph.h"
 #include "core/exec/update_strategy.h"
 #include "core/exec/wire.h"
@@ -28,7 +30,9 @@ struct StepParts {
   const TaskGraph& tasks;
   UpdateStrategy& updates;
   OrderAgreement& order;  // guarded by the lock of the runner, but for what needs none
-  Wire* wire = nullptr;   // null: gradients travel as they are
+  Submitter& submitter;
+  Submitter* gathers = nullptr;              // of ops, if it has a communicator of its own
+  Wire* wire = nullptr;                      // null: gradients travel as they are
   CommunicatorReplicas* replicas = nullptr;  // null: no op asks for them, or one rank
 };
 
@@ -71,7 +75,8 @@ class HostStep {
  protected:
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
-  // Keeps those of the micro-batches so far, or adds what was kept to those of another one.
+  StepStatistics* summed() const { return parts_.memory.statistics() + 1; }
+  // Copies what the loss op has made of a micro-batch to `summed`, or adds it there.
   virtual Status KeepStatistics(bool add);
   virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
   // Behind the last one is a 1, for local hooks.
@@ -99,10 +104,10 @@ class HostStep {
 
   CallContext call_context_;  // of the micro-batch at hand
   bool backward_begun_ = false;
-  StepInput tail_;  // of the updates at hand
+  StepInput tail_;             // of the updates at hand
+  std::span<float> observed_;  // sums of the hook that has observed last
   float local_scale_ = 1;
-  float own_count_ = 0;             // of targets of this rank
-  StepStatistics kept_statistics_;  // of earlier micro-batches
+  float own_count_ = 0;  // of targets of this rank
   // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
   // transfer, before the head of the step is done; read after that.
   StepStatistics statistics_;

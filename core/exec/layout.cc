@@ -1,7 +1,8 @@
 // A scheduler's plan becomes offsets: buckets one behind the other in the order of the plan, in a bucket
-// its spans, each from a multiple of a cache line on, or, where each rank gets a part of the bucket,
-// from a multiple of that for all ranks. A bucket that ends inside of a parameter ends without
-// padding, so that the parameter stays contiguous; such cuts are only where ranks can share them.
+// its spans, each from a cache line on. Where each rank gets a part of the bucket, its end is padded to
+// a multiple of that for all ranks. A bucket that ends inside of a parameter ends without padding, so
+// that the parameter stays contiguous: such cuts are only where ranks can share them, and then it is
+// the begin of that span which is padded.
 //
 //   | bucket 0 | bucket 1 | ... | not trained | buffers |
 //   '---- trainable_count ---'            '- buffer_begin
@@ -41,8 +42,11 @@ class LayoutSink final : public PlanSink {
     if (spans.empty()) Reject("an empty bucket");
     for (const BucketSpan& span : spans) {
       if (!problem_.ok() || !Accept(span, spans.size() == 1)) return;
-      end = offset + RoundUp(end - offset, multiple);
-      if (span.offset == 0) layout_.offset[layout_.parameters[span.parameter]] = end;
+      if (span.offset == 0) {
+        const bool whole = span.count == CountOf(span.parameter);
+        end = offset + RoundUp(end - offset, whole ? kAlignElements : multiple);
+        layout_.offset[layout_.parameters[span.parameter]] = end;
+      }
       end += span.count;
       covered_[span.parameter] += span.count;
       last_ = span.parameter;

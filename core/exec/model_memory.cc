@@ -3,7 +3,7 @@
 //   parameters_   float32, all of the layout         copies_   bfloat16, where ops read those
 //   gradients_    float32, what is trained: written by backward tasks, sent from here
 //   activations_  values, their gradients and what ops save, placed by MemoryPlan
-//   statistics_   the output of the loss op, then what the executor adds
+//   statistics_   the output of the loss op, then what the executor adds; a copy of both
 #include "core/exec/model_memory.h"
 
 #include <algorithm>
@@ -83,9 +83,7 @@ ModelMemory::ModelMemory(graph::Graph graph, graph::Program program, FlatLayout 
 // Offsets of a layout are multiples of 16 elements, so every tensor begins at a cache line in each
 // arena of floats. Ranks that share memory allocate the same arenas in the same order.
 Status ModelMemory::Allocate(SharedMemory* shared) {
-  Stream* stream = nullptr;
-  ENGINE_RETURN_IF_ERROR(device_.CreateStream(&stream));
-  stream_.reset(stream);
+  ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateStream, &stream_));
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
   const bool copies = std::any_of(
@@ -104,11 +102,11 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
                 {&activations_, plan_.arena_bytes, "activations"},
                 {&workspace_, plan_.workspace_bytes, "the workspace of ops"},
                 {&inputs_, plan_.input_bytes, "batches"},
-                {&statistics_, sizeof(StepStatistics), "statistics"},
+                {&statistics_, 2 * sizeof(StepStatistics), "statistics"},
                 {&seed_gradient_, sizeof(StepStatistics), "statistics"}};
   for (const auto& [buffer, size_bytes, what, lent] : arenas) {
-    ENGINE_ASSIGN_OR_RETURN(*buffer,
-                            graph::DeviceBuffer::Create(device_, size_bytes, stream, what, lent));
+    ENGINE_ASSIGN_OR_RETURN(
+        *buffer, graph::DeviceBuffer::Create(device_, size_bytes, stream_.get(), what, lent));
   }
   return SetLossScale(1);
 }

@@ -76,6 +76,8 @@ class ModelMemory {
   void* copy_at(int64_t offset) const {
     return copies_.data() == nullptr ? nullptr : copies_.bytes() + 2 * offset;
   }
+  // Two: what the loss op has left of this rank, and the copy that ranks sum up, as backward may read
+  // the former meanwhile.
   StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
   // Of the last forward pass: (samples, ..., classes).
   TensorView logits() const { return calls_.ViewOfValue(graph_.logits); }

@@ -1,11 +1,9 @@
-// One order of transfers on all ranks, and how ranks that disagree are found.
+// One order of transfers on all ranks.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "core/base/store.h"
 #include "core/exec/step_loop.h"
@@ -18,14 +16,13 @@ namespace engine::exec {
 // Not synchronised but for what says otherwise.
 class OrderAgreement {
  public:
-  // `graph` and `store` are borrowed; the store may be null if rank 0 does not lead and nobody is
-  // to be named. `leads`: rank 0 decides.
-  OrderAgreement(const TaskGraph& graph, const RankInfo& rank, const CommunicatorTraits& traits,
-                 bool leads, base::Store* store);
+  // `graph` and `store` are borrowed; the store may be null if rank 0 does not lead. `leads`: rank 0
+  // decides.
+  OrderAgreement(const TaskGraph& graph, const RankInfo& rank, bool leads, base::Store* store);
 
   bool follows() const { return leads_ && rank_.rank != 0; }
-  // Gives a transfer, of `task` or kNoTask, its place in the order, and logs it.
-  void Number(Transfer* transfer, uint32_t task);
+  // Gives a transfer its place in the order.
+  void Number(Transfer* transfer) { transfer->sequence = ++sequence_; }
   // Tells the others of it before it is submitted, if this rank decides. Needs no lock.
   Status Announce(const Transfer& transfer, uint32_t task);
 
@@ -34,10 +31,6 @@ class OrderAgreement {
   // The transfer of the next ticket if it is ready in `loop`, which is told; else kNoTask.
   Result<uint32_t> NextTicket(StepLoop& loop);
 
-  // `failure`, or who has started something else than the others, if that can be what it comes
-  // from: waits a moment for the logs of the other ranks that fail.
-  Status Explain(Status failure) const;
-
  private:
   // As it travels: the bytes of the two numbers, in the order of the host; ranks of one run are of
   // one architecture, as what they exchange is.
@@ -45,20 +38,11 @@ class OrderAgreement {
     uint64_t sequence = 0;
     uint64_t task = 0;
   };
-  struct Issue {
-    Transfer transfer;
-    uint32_t task = 0;
-  };
-
-  uint64_t FirstLogged() const;
-  std::string LineOf(uint64_t number) const;
-  Status Compare(int32_t other, const std::string& log) const;
 
   const TaskGraph& graph_;
   const RankInfo rank_;
-  const bool ordered_, leads_;
+  const bool leads_;
   base::Store* const store_;
-  std::vector<Issue> log_;      // a ring of the newest, by number
   uint64_t sequence_ = 0;       // of the last transfer, over the whole run
   std::deque<Ticket> tickets_;  // of transfers that were not started yet
 };

@@ -13,7 +13,6 @@
 
 #include "core/base/clock.h"
 #include "core/base/hash.h"
-#include "core/exec/step_runner.h"
 #include "engine/ext/accelerator.h"
 
 namespace engine::exec {
@@ -23,15 +22,15 @@ bool CommunicatorReplicas::CanGather(const CommunicatorTraits& traits) {
          (traits.dtypes & Bit(DType::kFloat32)) != 0;
 }
 
-CommunicatorReplicas::CommunicatorReplicas(Communicator& communicator, Device& device,
+CommunicatorReplicas::CommunicatorReplicas(Submitter& submitter, Device& device,
                                            const RankInfo& rank, uint64_t plan, int64_t timeout_ms)
-    : communicator_(communicator),
+    : submitter_(submitter),
       device_(device),
       rank_(rank),
       plan_(plan),
       timeout_ms_(timeout_ms),
       is_accelerator_(device.Query(kAcceleratorId) != nullptr),
-      measures_only_(communicator.traits().no_op != 0) {}
+      measures_only_(submitter.communicator().traits().no_op != 0) {}
 
 void CommunicatorReplicas::Begin(uint32_t task) {
   task_ = task;
@@ -70,13 +69,7 @@ Status CommunicatorReplicas::Run(Transfer gather, Stream* waits) noexcept {
   gather.kind = TransferKind::kAllGather;
   gather.sequence = ++sequence_;
   gather.timeout_ms = timeout_ms_;
-  Work* work = nullptr;
-  Status status = communicator_.Submit(gather, &work);
-  if (status.ok()) {
-    status = waits != nullptr ? work->WaitStream(waits) : work->WaitHost(timeout_ms_ + kGraceMs);
-    work->Release();
-  }
-  return status.WithContext("gathering from all ranks");
+  return submitter_.Run({&gather, 1}, waits).WithContext("gathering from all ranks");
 }
 
 // Where nothing is moved every rank counts as one that has what this one has.

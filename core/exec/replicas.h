@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/communicator.h"
+#include "core/exec/submitter.h"
 #include "engine/host.h"
 #include "engine/op.h"
 
@@ -13,10 +13,10 @@ class CommunicatorReplicas final : public Replicas {
  public:
   // Whether a communicator has what this needs.
   static bool CanGather(const CommunicatorTraits& traits);
-  // `communicator` and `device` are borrowed; nothing else that must keep an order may be submitted
-  // to the communicator. `plan` is the same on all ranks and tells their keys from those of others.
-  CommunicatorReplicas(Communicator& communicator, Device& device, const RankInfo& rank,
-                       uint64_t plan, int64_t timeout_ms);
+  // `submitter` and `device` are borrowed; nothing else that must keep an order may be submitted to
+  // the communicator. `plan` is the same on all ranks and tells their keys from those of others.
+  CommunicatorReplicas(Submitter& submitter, Device& device, const RankInfo& rank, uint64_t plan,
+                       int64_t timeout_ms);
 
   // The calls that follow are those of `task`, the same on all ranks. An op makes as many of them
   // in every step, each with the buffers and the count that it had before. [compute-lane]
@@ -38,7 +38,7 @@ class CommunicatorReplicas final : public Replicas {
   Status Run(Transfer gather, Stream* waits) noexcept;
   Status CopyOwn(const float* own, int64_t count, float* all, Stream* stream) noexcept;
 
-  Communicator& communicator_;
+  Submitter& submitter_;
   Device& device_;
   const RankInfo rank_;
   const uint64_t plan_;

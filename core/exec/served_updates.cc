@@ -261,9 +261,10 @@ Status ServedUpdates::CollectStates(BlockingTransfers& /*transfers*/) {
 }
 
 // Each rank has flushed, so behind the barrier no push is under way and all load the same bits.
-Status ServedUpdates::Meet(BlockingTransfers& transfers, int64_t timeout_ms) {
-  ENGINE_RETURN_IF_ERROR(transfers.Run({.kind = TransferKind::kBarrier}, timeout_ms)
-                             .WithContext("waiting for the other ranks at the end"));
+Status ServedUpdates::Meet(BlockingTransfers& transfers) {
+  ENGINE_RETURN_IF_ERROR(
+      transfers.Run({.kind = TransferKind::kBarrier}, options_.arrival_timeout_ms)
+          .WithContext("waiting for the other ranks at the end"));
   return Load(kValues, memory_->parameters());
 }
 

@@ -52,7 +52,7 @@ class ServedUpdates final : public UpdateStrategy {
   Status SetState(int32_t index, std::span<const float> arena);
   // Waits for all ranks that are there; then the parameters are those that servers have. After all
   // updates. [compute-lane]
-  Status Meet(BlockingTransfers& transfers, int64_t timeout_ms);
+  Status Meet(BlockingTransfers& transfers);
   // The step after the last one of which servers have this rank's gradients. [setup]
   Result<int64_t> NextStep();
 

@@ -2,8 +2,8 @@
 // 1. mutex_ guards the loop with its scheduler, the order of transfers and all bookkeeping. No task
 //    runs and no transfer is submitted under it: Run and StartTransfer give it up for that.
 // 2. One thread pumps at a time (pumping_), so transfers are submitted in the order in which they
-//    were chosen, which is the order of their numbers. Whoever comes meanwhile sets pump_again_ and
-//    goes; the pumping thread sees that before it stops, under the lock, so nothing is left.
+//    were chosen, which is the order of their numbers. Whoever comes meanwhile goes: the pumping
+//    thread has given up the lock for a submission, and looks at everything again behind it.
 // 3. failure_ is set once. After that nothing is started: Pump looks at it before each transfer,
 //    and Run and Wait return it.
 // 4. Whoever changes what Wait waits for adds to changes_ under the lock and notifies after it:
@@ -12,30 +12,69 @@
 // 5. Where work is queued (HostStep::queues), only the thread of the rank pumps: a thread of the
 //    communicator takes what has ended and wakes it.
 // 6. A slot is free, under way or ended. It leaves free_ under the lock and is the submitter's
-//    alone, without it, until OnDone adds it to ended_, once, on any thread, perhaps inside of
-//    Submit; TakeCompletions releases its work and frees it. So the order of ends is kept, and no
-//    list grows in a step.
+//    alone, without it, until OnDone takes the end of its work and adds it to ended_, once, on any
+//    thread, perhaps inside of Submit; TakeCompletions frees it. So the order of ends is kept, and
+//    no list grows in a step.
 // 7. calling_ keeps the runner alive until the last OnDone has returned.
+// 8. Of plugins only the scheduler is called under the lock, which is what keeps its calls apart:
+//    what a hook, a device or a work says is asked for without it.
+// 9. What is open on a lane (CallWatch): a task, or the scheduler while the loop is driven, on the
+//    compute lane; on the other the start of a transfer, or the scheduler while a thread pumps, of
+//    which there is one. A transfer that is started by the thread of the rank is open on both, so its
+//    limit is the shorter one.
 #include "core/exec/step_runner.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/deadline.h"
-#include "engine/ext/grouped_transfers.h"
 
 namespace engine::exec {
 namespace {
 
-// Of a destructor, for what an aborted communicator still has under way.
-constexpr int64_t kDrainMs = 10000;
+using base::CallWatch;
+using base::OpenCall;
 
 // An op that waits for other ranks hears of a failure through the communicator that it waits with.
 void EndGathers(const StepParts& parts, const Status& reason) {
-  Communicator* const replicas = parts.options.replicas;
-  if (replicas != nullptr && replicas != parts.plugins.communicator.get()) replicas->Abort(reason);
+  if (parts.gathers != nullptr) parts.gathers->communicator().Abort(reason);
+}
+
+// An op is named by its task, which names its layer.
+const CallWatch::Call* Describe(const ExecutorOptions& options, const Task& task,
+                                CallWatch& watch) {
+  const bool sends = task.info.kind == TaskKind::kTransfer;
+  const std::string who =
+      sends                                 ? "communicator '" + options.communicator_name + "'"
+      : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
+      : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
+                                            : std::string("an op");
+  return watch.Describe(
+      who + " has not returned from " + (sends ? "Submit of '" : "'") + task.name + "'",
+      sends ? options.timeout_ms : options.device_timeout_ms);
+}
+
+StepCalls DescribeStep(const StepParts& parts) {
+  StepCalls calls;
+  calls.tasks.resize(parts.tasks.tasks.size());
+  CallWatch* const watch = parts.plugins.watch;
+  if (watch == nullptr) return calls;
+  const ExecutorOptions& options = parts.options;
+  const int64_t limit_ms = options.timeout_ms + std::min(options.timeout_ms, kGraceMs);
+  for (const Task& task : parts.tasks.tasks) {
+    calls.tasks[task.info.id] = Describe(options, task, *watch);
+  }
+  calls.scheduler = watch->Describe(
+      "scheduler '" + options.scheduler_name + "' has not returned from On or Next", limit_ms);
+  calls.transfers = watch->Describe(
+      "communicator '" + options.communicator_name + "' has not ended the transfers of a step",
+      limit_ms);
+  calls.leader = watch->Describe("rank 0 has not said which transfer comes next", limit_ms);
+  return calls;
 }
 
 }  // namespace
@@ -44,6 +83,9 @@ StepRunner::StepRunner(HostStep& step, base::Store* store)
     : step_(step),
       parts_(step.parts()),
       store_(store),
+      wire_(static_cast<WireProgress*>(parts_.plugins.communicator->Query(kWireProgressId))),
+      watch_(parts_.plugins.watch),
+      calls_(DescribeStep(parts_)),
       loop_(parts_.tasks, *parts_.plugins.scheduler, parts_.options.scheduler_name),
       recorder_(parts_.options.trace_spans),
       // The host of an accelerator is up to two steps ahead.
@@ -65,7 +107,7 @@ StepRunner::StepRunner(HostStep& step, base::Store* store)
 // ends; what is queued on the device ends, and with it what the communicator queued there; then the
 // callbacks, which find a failure and start nothing. Memory that a communicator still writes to
 // cannot be freed; one that was aborted ends everything within a second.
-StepRunner::~StepRunner() {
+bool StepRunner::End() {
   if (parts_.order.follows()) store_->Listen(nullptr);
   step_.Abandon();
   const auto is_busy = [this] {
@@ -76,15 +118,17 @@ StepRunner::~StepRunner() {
     parts_.plugins.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }
   step_.End();
+  const int64_t limit_ms = parts_.options.drain_ms;
+  bool ended = parts_.submitter.Drain(limit_ms) &&
+               (parts_.gathers == nullptr || parts_.gathers->Drain(limit_ms));
   Lock lock(mutex_);
   Fail(Status::Error(StatusCode::kAborted, "the run is over"));
-  const base::TimePoint deadline = base::DeadlineIn(kDrainMs);
+  const base::TimePoint deadline = base::DeadlineIn(limit_ms);
   const auto is_over = [this] { return in_flight() == 0 && calling_ == 0; };
-  for (TakeCompletions(); !is_over(); TakeCompletions()) {
-    const bool in_time =
-        idle_.wait_until(lock, deadline, [&] { return !ended_.empty() || is_over(); });
-    ENGINE_CHECK(in_time, "the communicator did not end %zu transfers after Abort", in_flight());
+  for (TakeCompletions(); ended && !is_over(); TakeCompletions()) {
+    ended = idle_.wait_until(lock, deadline, [&] { return !ended_.empty() || is_over(); });
   }
+  return ended;
 }
 
 Status StepRunner::Begin(uint64_t step) {
@@ -119,7 +163,7 @@ Status StepRunner::ReportReplay(uint32_t task) {
   Lock lock(mutex_);
   Transfer nothing = step_.MakeTransfer(parts_.tasks.tasks[task], now_step_);
   nothing.count = 0;
-  parts_.order.Number(&nothing, task);
+  parts_.order.Number(&nothing);
   const trace::Span span{
       .task = task, .step = now_step_, .ready_ns = step_begin_ns_, .begin_ns = base::NowNs()};
   lock.unlock();
@@ -134,24 +178,19 @@ Status StepRunner::EndStep() {
 
 void StepRunner::EndFlush(int64_t begin_ns) {
   const std::lock_guard lock(mutex_);
-  recorder_.Record({.kind = trace::SpanKind::kFlush,
-                    .step = now_step_,
-                    .begin_ns = begin_ns,
-                    .end_ns = base::NowNs()});
+  Record(trace::SpanKind::kFlush, trace::kNoTask, begin_ns, base::NowNs());
 }
 
 // From the begin of the step before to now.
 void StepRunner::RecordStep(int64_t now_ns) {
   if (step_begin_ns_ == 0) return;
-  recorder_.Record({.kind = trace::SpanKind::kStep,
-                    .step = now_step_,
-                    .begin_ns = step_begin_ns_,
-                    .end_ns = now_ns});
+  Record(trace::SpanKind::kStep, trace::kNoTask, step_begin_ns_, now_ns);
   step_begin_ns_ = 0;
 }
 
 // What has become ready may let transfers start.
 Status StepRunner::Drive(Lock& lock, bool (StepLoop::*done)() const) {
+  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   Pump(lock);
   lock_ = &lock;
   wait_begin_ns_ = 0;
@@ -164,13 +203,14 @@ Status StepRunner::Drive(Lock& lock, bool (StepLoop::*done)() const) {
 // The lane was waiting until now, for `task`.
 void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
   if (wait_begin_ns_ == 0) return;
-  const uint64_t step = task == trace::kNoTask ? now_step_ : loop_.StepOf(parts_.tasks.tasks[task]);
-  recorder_.Record({.kind = trace::SpanKind::kWait,
-                    .task = task,
-                    .step = step,
-                    .begin_ns = wait_begin_ns_,
-                    .end_ns = now_ns});
+  Record(trace::SpanKind::kWait, task, wait_begin_ns_, now_ns);
   wait_begin_ns_ = 0;
+}
+
+void StepRunner::Record(trace::SpanKind kind, uint32_t task, int64_t begin_ns, int64_t end_ns) {
+  const uint64_t step = task == trace::kNoTask ? now_step_ : loop_.StepOf(parts_.tasks.tasks[task]);
+  recorder_.Record(
+      {.kind = kind, .task = task, .step = step, .begin_ns = begin_ns, .end_ns = end_ns});
 }
 
 Status StepRunner::Run(const Task& task) {
@@ -178,7 +218,11 @@ Status StepRunner::Run(const Task& task) {
   trace::Span span = loop_.SpanOf(task.info.id);
   EndWait(task.info.id, span.begin_ns);
   lock_->unlock();
-  Status status = step_.Run(task);
+  Status status;
+  {
+    const OpenCall open(watch_, CallWatch::kCompute, calls_.tasks[span.task]);
+    status = step_.Run(task);
+  }
   lock_->lock();
   ENGINE_RETURN_IF_ERROR(status);
   span.end_ns = base::NowNs();
@@ -189,55 +233,45 @@ Status StepRunner::Run(const Task& task) {
   return failure_;
 }
 
-// The compute lane has nothing to run. Transfers have deadlines of their own; the one here only
-// catches a communicator that breaks its contract, or a rank 0 that decides nothing.
+// The compute lane has nothing to run. Transfers have deadlines of their own; the watch only catches a
+// communicator that breaks its contract, or a rank 0 that decides nothing, while nothing moves, and ends the run.
 Status StepRunner::Wait() {
   const bool something_comes = in_flight() > 0 || pumping_ || parts_.order.follows();
   if (!something_comes || step_.queues()) return loop_.Stalled();
   const int64_t begin = base::NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
-  const int64_t limit_ms = parts_.options.timeout_ms + kGraceMs;
-  const base::TimePoint deadline = base::DeadlineIn(limit_ms);
+  const CallWatch::Call* const call = in_flight() > 0 ? calls_.transfers : calls_.leader;
   const uint64_t seen = changes_;
   const bool other_pumps = pumping_;
-  const bool woken = changed_.wait_until(*lock_, deadline, [&] {
+  const auto ends = [&] {
     return changes_ != seen || !failure_.ok() || (other_pumps && !pumping_);
-  });
-  waited_seconds_ += static_cast<double>(base::NowNs() - begin) * 1e-9;
-  if (woken) return failure_;
-  const auto waited = static_cast<long long>(limit_ms);
-  if (in_flight() > 0) {
-    return Status::Error(StatusCode::kTimeout,
-                         "%zu transfers did not end within %lld ms; communicator '%s' "
-                         "breaks its deadlines",
-                         in_flight(), waited, parts_.options.communicator_name.c_str());
+  };
+  const auto moved = [this] { return wire_ != nullptr ? wire_->bytes_moved() : 0; };
+  for (bool ended = false; !ended;) {
+    const uint64_t before = moved();
+    const OpenCall open(watch_, CallWatch::kCompute, call);
+    do {
+      ended = changed_.wait_until(*lock_, base::DeadlineIn(parts_.options.timeout_ms), ends);
+    } while (!ended && moved() == before);
   }
-  const Task* next = loop_.FirstReady();
-  return Status::Error(StatusCode::kTimeout,
-                       "rank 0 did not say within %lld ms which transfer comes next; '%s' is ready",
-                       waited, next == nullptr ? "none" : next->name.c_str())
-      .WithRank(0);
+  waited_seconds_ += static_cast<double>(base::NowNs() - begin) * 1e-9;
+  return failure_;
 }
 
 // Takes what has ended and starts what may start, until there is nothing of either.
 void StepRunner::Pump(Lock& lock) {
-  if (pumping_) {
-    pump_again_ = true;
-    return;
-  }
+  if (pumping_) return;
   pumping_ = true;
-  do {
-    pump_again_ = false;
+  const OpenCall open(watch_, CallWatch::kIo, calls_.scheduler);
+  TakeCompletions();
+  while (failure_.ok()) {
+    const Result<uint32_t> next =
+        parts_.order.follows() ? parts_.order.NextTicket(loop_) : loop_.NextTransfer();
+    if (next.ok() && *next == trace::kNoTask) break;
+    Status status = next.ok() ? StartTransfer(lock, *next) : next.status();
+    if (!status.ok()) Fail(std::move(status));
     TakeCompletions();
-    while (failure_.ok()) {
-      const Result<uint32_t> next =
-          parts_.order.follows() ? parts_.order.NextTicket(loop_) : loop_.NextTransfer();
-      if (next.ok() && *next == trace::kNoTask) break;
-      Status status = next.ok() ? StartTransfer(lock, *next) : next.status();
-      if (!status.ok()) Fail(std::move(status));
-      TakeCompletions();
-    }
-  } while (pump_again_);
+  }
   pumping_ = false;
   changed_.notify_all();
 }
@@ -261,14 +295,18 @@ void StepRunner::PumpAside(Lock& lock) {
 void StepRunner::TakeCompletions() {
   while (!ended_.empty()) {
     Slot* const slot = ended_.front();
-    trace::Span span = slot->span;
-    span.wire_ns = slot->work->started_ns();
-    Status status = slot->work->WaitHost(0);
-    slot->work->Release();
+    const trace::Span span = slot->span;
+    Status status = std::move(slot->status);
     ended_.erase(ended_.begin());
     free_.push_back(slot);
     const Task& task = parts_.tasks.tasks[span.task];
     if (!status.ok()) status = status.WithContext("%s", task.name.c_str());
+    if (status.code() == StatusCode::kInvalidArgument) {
+      // It met another one: an order that is static on one rank is not on the other.
+      status = Status::Error(StatusCode::kPlugin, "scheduler '%s': %s",
+                             parts_.options.scheduler_name.c_str(), status.message())
+                   .WithRank(status.rank());
+    }
     if (status.ok() && !step_.queues()) status = step_.TakeResult(task);
     if (!status.ok()) {
       Fail(std::move(status));
@@ -290,10 +328,11 @@ void StepRunner::TakeCompletions() {
 Status StepRunner::StartTransfer(Lock& lock, uint32_t id) {
   const Task& task = parts_.tasks.tasks[id];
   Transfer transfer = step_.MakeTransfer(task, loop_.StepOf(task));
-  parts_.order.Number(&transfer, id);
+  parts_.order.Number(&transfer);
   loop_.Start(id, base::NowNs());
   const trace::Span span = loop_.SpanOf(id);
   lock.unlock();
+  const OpenCall open(watch_, CallWatch::kIo, calls_.tasks[id]);
   Stream* follower = nullptr;
   Status status = step_.BeginTransfer(task, &follower);
   if (status.ok()) status = parts_.order.Announce(transfer, id);
@@ -314,7 +353,7 @@ Status StepRunner::Submit(const trace::Span& span, const Transfer& transfer, Str
   free_.pop_back();
   lock.unlock();
   *slot = {.runner = this, .span = span};
-  Status status = parts_.plugins.communicator->Submit(transfer, &slot->work);
+  Status status = parts_.submitter.Submit({&transfer, 1}, &slot->work);
   if (!status.ok()) {
     lock.lock();
     free_.push_back(slot);
@@ -331,6 +370,9 @@ void StepRunner::OnDone(void* context) {
   auto* const slot = static_cast<Slot*>(context);
   StepRunner& runner = *slot->runner;
   slot->span.end_ns = base::NowNs();
+  slot->span.wire_ns = slot->work->started_ns();
+  slot->status = slot->work->WaitHost(0);
+  slot->work->Release();
   Lock lock(runner.mutex_);
   runner.ended_.push_back(slot);
   ++runner.calling_;
@@ -349,7 +391,7 @@ bool StepRunner::AwaitReports(uint64_t step, bool succeeds, int64_t limit_ms) {
 void StepRunner::Number(Transfer* transfer) {
   const std::lock_guard lock(mutex_);
   ENGINE_CHECK(loop_.TailDone(), "a transfer outside of a step while one is under way");
-  parts_.order.Number(transfer, trace::kNoTask);
+  parts_.order.Number(transfer);
 }
 
 Status StepRunner::failure() const {
@@ -376,42 +418,37 @@ void StepRunner::Abort(const Status& reason) {
 Status StepRunner::GiveUp(Status status) {
   {
     const std::lock_guard lock(mutex_);
-    // What a device says after that may be a consequence.
-    if (step_.queues() && !failure_.ok()) status = failure_;
-    Fail(status);
+    Fail(std::move(status));
+    status = failure_;
     loop_.Abandon();
   }
   step_.Abandon();  // an abort may wait until nobody can launch recorded transfers
   parts_.plugins.communicator->Abort(status);
   EndGathers(parts_, status);
-  return parts_.order.Explain(std::move(status));
+  return status;
 }
 
-void StepRunner::AddTo(trace::RankTimeline* timeline) const {
+trace::SpanRecorder StepRunner::recorded() const {
   const std::lock_guard lock(mutex_);
-  timeline->dropped = recorder_.dropped();
-  timeline->spans = recorder_.InOrder();
+  return recorder_;
 }
 
 // A number is given under the lock of the runner, and the transfer is submitted without it. Nobody
 // else submits meanwhile: no step is under way (StepRunner::Number checks it), and a rank that
 // follows tickets holds back those of later transfers until this one has its number.
+// After a failure the caller frees what did not end, so this waits for that.
 Status BlockingTransfers::RunAll(std::span<Transfer> transfers, int64_t timeout_ms) {
-  auto* const groups = static_cast<GroupedTransfers*>(communicator_.Query(kGroupedTransfersId));
-  const size_t at_once = groups == nullptr ? 1 : transfers.size();
+  const size_t at_once = submitter_.groups() ? transfers.size() : 1;
   for (; !transfers.empty(); transfers = transfers.subspan(at_once)) {
     for (Transfer& transfer : transfers.first(at_once)) {
       transfer.timeout_ms = timeout_ms;
       runner_.Number(&transfer);
     }
-    Work* work = nullptr;
-    Status status = at_once == 1 ? communicator_.Submit(transfers[0], &work)
-                                 : groups->SubmitGroup(transfers, &work);
-    if (status.ok()) {
-      status = work->WaitHost(timeout_ms + kGraceMs);
-      work->Release();
-    }
-    if (!status.ok()) return runner_.GiveUp(std::move(status));
+    Status status = submitter_.Run(transfers.first(at_once));
+    if (status.ok()) continue;
+    status = runner_.GiveUp(std::move(status));
+    (void)submitter_.Drain(options_.drain_ms);
+    return status;
   }
   return {};
 }

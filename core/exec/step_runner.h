@@ -20,12 +20,16 @@
 #include "core/exec/host_step.h"
 #include "core/exec/step_loop.h"
 #include "core/trace/recorder.h"
-#include "core/trace/timeline.h"
+#include "engine/ext/wire_progress.h"
 
 namespace engine::exec {
 
-// Beyond the deadline of a transfer, for a communicator that does not keep it.
-constexpr int64_t kGraceMs = 5000;
+// What is open on a lane: a task that runs or a transfer that starts, by its id, or what is between.
+// All null: nobody looks.
+struct StepCalls {
+  std::vector<const base::CallWatch::Call*> tasks;
+  const base::CallWatch::Call *scheduler = nullptr, *transfers = nullptr, *leader = nullptr;
+};
 
 class StepRunner final : private StepLoop::Calls {
  public:
@@ -33,8 +37,9 @@ class StepRunner final : private StepLoop::Calls {
 
   // All is borrowed. Attaches itself to `step`, and to the store when it follows rank 0.
   StepRunner(HostStep& step, base::Store* store);
-  // Aborts the communicator if transfers are under way, and waits for their ends.
-  ~StepRunner();
+  // Aborts the communicators if transfers are under way, and waits for their ends. Once, before
+  // memory goes: false when one does not end, so that this and all memory must stay. [compute-lane]
+  bool End();
 
   // All up to EndFlush: [compute-lane]. A step begins, or the failure of the run.
   Status Begin(uint64_t step);
@@ -68,8 +73,8 @@ class StepRunner final : private StepLoop::Calls {
   // `status`, or what it comes from. [compute-lane]
   Status GiveUp(Status status);
 
-  // Adds what happened so far.
-  void AddTo(trace::RankTimeline* timeline) const;
+  // What happened so far.
+  trace::SpanRecorder recorded() const;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -77,7 +82,8 @@ class StepRunner final : private StepLoop::Calls {
   struct Slot {
     StepRunner* runner = nullptr;
     trace::Span span;
-    Work* work = nullptr;
+    Work* work = nullptr;  // until it has ended with this:
+    Status status;
   };
 
   Status Run(const Task& task) override;
@@ -85,6 +91,7 @@ class StepRunner final : private StepLoop::Calls {
   Status Drive(Lock& lock, bool (StepLoop::*done)() const);
   void EndWait(uint32_t task, int64_t now_ns);
   void RecordStep(int64_t now_ns);
+  void Record(trace::SpanKind kind, uint32_t task, int64_t begin_ns, int64_t end_ns);
   void Pump(Lock& lock);
   void PumpAside(Lock& lock);
   void TakeCompletions();
@@ -97,6 +104,9 @@ class StepRunner final : private StepLoop::Calls {
   HostStep& step_;
   const StepParts parts_;
   base::Store* const store_;
+  const WireProgress* const wire_;  // or null
+  base::CallWatch* const watch_;    // null: nobody looks
+  const StepCalls calls_;
 
   // Of the thread of the rank.
   int64_t wait_begin_ns_ = 0;  // 0: it was not waiting
@@ -109,7 +119,7 @@ class StepRunner final : private StepLoop::Calls {
   trace::SpanRecorder recorder_;
   uint64_t now_step_ = 0;
   int64_t step_begin_ns_ = 0;  // 0: none has begun
-  bool pumping_ = false, pump_again_ = false;
+  bool pumping_ = false;
   uint64_t changes_ = 0;
   uint64_t reported_step_ = 0;  // whose statistics are known to have arrived, where work is queued
   Status failure_;
@@ -124,20 +134,22 @@ class StepRunner final : private StepLoop::Calls {
 class BlockingTransfers {
  public:
   // All is borrowed.
-  BlockingTransfers(Communicator& communicator, StepRunner& runner, int64_t timeout_ms)
-      : communicator_(communicator), runner_(runner), timeout_ms_(timeout_ms) {}
+  BlockingTransfers(Submitter& submitter, StepRunner& runner, const ExecutorOptions& options)
+      : submitter_(submitter), runner_(runner), options_(options) {}
 
-  Status Run(const Transfer& transfer) { return Run(transfer, timeout_ms_); }
+  Status Run(const Transfer& transfer) { return Run(transfer, options_.timeout_ms); }
   Status Run(Transfer transfer, int64_t timeout_ms) { return RunAll({&transfer, 1}, timeout_ms); }
   // In any order; as one group where the communicator has groups. Numbers the transfers.
-  Status RunTogether(std::span<Transfer> transfers) { return RunAll(transfers, timeout_ms_); }
+  Status RunTogether(std::span<Transfer> transfers) {
+    return RunAll(transfers, options_.timeout_ms);
+  }
 
  private:
   Status RunAll(std::span<Transfer> transfers, int64_t timeout_ms);
 
-  Communicator& communicator_;
+  Submitter& submitter_;
   StepRunner& runner_;
-  const int64_t timeout_ms_;
+  const ExecutorOptions& options_;
 };
 
 }  // namespace engine::exec

@@ -14,6 +14,7 @@
 #include "core/base/hash.h"
 #include "core/exec/step.h"
 #include "core/exec/task_graph_builder.h"
+#include "core/exec/wire.h"
 
 namespace engine::exec {
 namespace {
@@ -120,14 +121,15 @@ class Head {
 
   void AddLocalPipeline(int32_t position) {
     const std::string& name = t_.ParameterAt(position).name;
-    t_.Add(TaskKind::kAccumulate, "accumulate " + name).spans = {t_.WholeOf(position)};
-    for (const int32_t user : t_.UsersOf(position)) t_.After(t_.task_of_instruction[user]);
+    std::vector<int32_t>& made_by = t_.sent[position];
+    for (const int32_t user : t_.UsersOf(position)) {
+      if (user >= t_.program.forward_count) made_by.push_back(t_.task_of_instruction[user]);
+    }
     for (size_t h = 0; h < t_.options.hooks.size(); ++h) {
       if (t_.options.hooks[h].stage != HookStage::kLocal) continue;
       t_.AddHook(h, HookWork::kApply, name).spans = {t_.WholeOf(position)};
-      t_.After(t_.LastId() - 1);
+      t_.After(std::exchange(made_by, {t_.LastId()}));
     }
-    t_.sent[position] = t_.LastId();
     if (t_.options.alone) return;
     for (const int32_t bucket : t_.layout.buckets_of[position]) {
       if (--bucket_waits_[bucket] == 0) AddFirstStage(bucket);
@@ -136,9 +138,14 @@ class Head {
 
   void AddFirstStage(int32_t bucket) {
     std::vector<int32_t> waits;
-    for (const int32_t position : t_.ParametersOf(bucket)) waits.push_back(t_.sent[position]);
+    for (const int32_t position : t_.ParametersOf(bucket)) {
+      waits.insert(waits.end(), t_.sent[position].begin(), t_.sent[position].end());
+    }
     if (t_.options.wire != nullptr) {
-      t_.AddWireHook(HookWork::kPack, bucket).spans = t_.SpansOf(bucket, /*own_part=*/false);
+      Task& pack = t_.AddWireHook(HookWork::kPack, bucket);
+      pack.spans = t_.SpansOf(bucket, /*own_part=*/false);
+      pack.tail = t_.options.wire->traits.state_count > 0;
+      if (pack.tail) waits.push_back(static_cast<int32_t>(t_.result.statistics));
       t_.After(waits);
       waits = {t_.LastId()};
     }
@@ -177,7 +184,7 @@ TaskGraph BuildTaskGraph(const graph::Graph& graph, const graph::Program& progra
                            .options = options,
                            .all = std::vector<int32_t>(layout.parameters.size()),
                            .bucket_task = std::vector<int32_t>(layout.buckets.size(), graph::kNone),
-                           .sent = std::vector<int32_t>(layout.parameters.size(), graph::kNone),
+                           .sent = std::vector<std::vector<int32_t>>(layout.parameters.size()),
                            .pull = std::vector<int32_t>(layout.parameters.size(), graph::kNone)};
   std::iota(builder.all.begin(), builder.all.end(), 0);
   Head(&builder, plan).Add();

@@ -15,6 +15,7 @@ namespace engine::exec {
 struct WireLayout;  // core/exec/wire.h
 
 constexpr uint32_t kNoBucket = UINT32_MAX;
+constexpr size_t kPackScale = 0;  // the scale that PACK tasks read: hooks do not change it
 
 // One transfer of a bucket; `verb` begins the name of its task.
 struct TransferStage {
@@ -48,10 +49,10 @@ enum class TransferData { kStatistics, kObserved, kGradients, kParameters };
 struct Task {
   TaskInfo info;  // info.name points to `name`
   std::string name;
-  int32_t instruction = graph::kNone;  // kForward, kBackward, and kAccumulate tasks that add
-  std::vector<TaskSpan> spans;  // kAccumulate, kHook, kUpdate; of a sharded run: this rank's part
-  std::vector<int32_t> reads;   // kForward: positions in FlatLayout::parameters, the versions of
-                                // which must be those of the step
+  int32_t instruction = graph::kNone;  // kForward but for micro-batches, kBackward, kAccumulate
+  std::vector<TaskSpan> spans;         // kHook, kUpdate; of a sharded run: this rank's part
+  std::vector<int32_t> reads;      // kForward: positions in FlatLayout::parameters, the versions of
+                                   // which must be those of the step
   std::vector<int32_t> completes;  // parameters of which it is among the last tasks of a step
   int32_t hook = graph::kNone;     // kHook, kTransfer of kObserved: index in the chain
   HookWork hook_work = HookWork::kApply;
@@ -81,7 +82,9 @@ struct Task {
 // computes the rest of both; the transfer of the statistics waits for it.
 //
 // With a hook of HookStage::kWire there is a PACK(bucket) before the first transfer of a bucket's
-// gradients and an UNPACK(bucket) after the last one.
+// gradients and an UNPACK(bucket) after the last one. If its format has states, each PACK waits for
+// the transfer of the statistics, as states are in the unit of the mean; so it is of the tail, since a
+// scheduler may hold all transfers until backward has ended.
 //
 // With one rank nothing travels: there are no transfers, and all hooks and updates wait for is a
 // complete gradient.
@@ -98,7 +101,7 @@ struct TaskGraph {
   std::vector<TaskInfo> infos;       // of all tasks, for Scheduler::Begin
   uint32_t statistics = UINT32_MAX;  // the transfer of the statistics; UINT32_MAX: those of this
                                      // rank are those of the step
-  int32_t scale_count = 0;           // of all Task::first_scale
+  int32_t scale_count = 1;           // of all Task::first_scale, behind kPackScale
   uint64_t digest = 0;               // of all of it that must be the same on all ranks
 };
 

@@ -189,7 +189,7 @@ class Tail {
 
   // What must be done before a parameter's gradient may be looked at, and its mean is known.
   std::vector<int32_t> Arrivals(int32_t position) const {
-    if (t_.options.alone) return {t_.sent[position]};
+    if (t_.options.alone) return t_.sent[position];
     std::vector<int32_t> arrivals = {static_cast<int32_t>(t_.result.statistics)};
     for (const int32_t bucket : t_.layout.buckets_of[position]) {
       arrivals.push_back(t_.bucket_task[bucket]);

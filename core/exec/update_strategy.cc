@@ -2,12 +2,41 @@
 // in place, and what is collected for a checkpoint lies in the layout of that arena.
 #include "core/exec/update_strategy.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "core/exec/step_runner.h"
 #include "core/exec/wire.h"
 
 namespace engine::exec {
+namespace {
+
+bool IsIdentifier(std::string_view text) {
+  return !text.empty() && text[0] >= 'a' &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") == std::string_view::npos;
+}
+
+}  // namespace
+
+Status CheckStates(const char* kind, const std::string& name,
+                   std::span<const FixedString<32>> state_names, int32_t count) {
+  const auto refuse = [&](const char* what) {
+    return Status::Error(StatusCode::kPlugin, "%s '%s' describes %s", kind, name.c_str(), what);
+  };
+  if (count < 0 || count > static_cast<int32_t>(state_names.size())) {
+    return refuse("too many states");
+  }
+  for (int32_t s = 0; s < count; ++s) {
+    const std::string_view own = state_names[s].view();
+    if (!IsIdentifier(own)) return refuse("a state without a proper name");
+    const auto same = [own](const auto& other) { return other.view() == own; };
+    if (std::any_of(&state_names[0], &state_names[s], same))
+      return refuse("two states of one name");
+  }
+  return {};
+}
 
 Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
                                                 const OptimizerTraits& traits, bool sharded,

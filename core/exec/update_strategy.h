@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/exec/executor_options.h"
@@ -49,6 +50,10 @@ class OptimizerStates {
   // what other ranks have before it: one number for each bucket. Empty: all is here.
   std::vector<int64_t> shift_;
 };
+
+// kPlugin names a plugin (`kind`, `name`) that keeps too many states, or without names of their own.
+Status CheckStates(const char* kind, const std::string& name,
+                   std::span<const FixedString<32>> state_names, int32_t count);
 
 class UpdateStrategy {
  public:
@@ -96,6 +101,8 @@ class UpdateStrategy {
   // Whether no rank waits for another in a step: statistics are those of this rank.
   virtual bool asynchronous() const { return false; }
   const OptimizerTraits& optimizer() const { return optimizer_; }
+  // Whether each rank updates its part of a bucket.
+  bool in_parts() const { return in_parts_; }
   const OptimizerStates& states() const { return states_; }
 
  protected:

@@ -14,6 +14,7 @@
 
 #include "core/exec/step_runner.h"
 #include "core/exec/task_graph.h"
+#include "core/exec/update_strategy.h"
 
 namespace engine::exec {
 namespace {
@@ -22,12 +23,6 @@ constexpr int64_t kSpanAlign = 16;
 constexpr int64_t kBucketAlign = 64;  // a cache line
 // Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
 constexpr int64_t kGatheredAtOnce = 1 << 20;
-
-bool IsIdentifier(std::string_view text) {
-  constexpr const char* kFits = "abcdefghijklmnopqrstuvwxyz_0123456789";
-  return !text.empty() && text.find_first_of("0123456789") != 0 &&
-         text.find_first_not_of(kFits) == std::string_view::npos;
-}
 
 Status CheckTraits(const WireTraits& traits, const std::string& name) {
   const auto refuse = [&](const char* what) {
@@ -40,16 +35,7 @@ Status CheckTraits(const WireTraits& traits, const std::string& name) {
   if (traits.kind == WireKind::kCast && SizeOf(traits.dtype) == 0) {
     return refuse("an unknown type of elements");
   }
-  if (traits.state_count < 0 || traits.state_count > kMaxWireStates) {
-    return refuse("too many states");
-  }
-  for (int32_t s = 0; s < traits.state_count; ++s) {
-    if (!IsIdentifier(traits.state_names[s].view())) return refuse("a state without a proper name");
-    if (s > 0 && traits.state_names[s].view() == traits.state_names[0].view()) {
-      return refuse("two states of one name");
-    }
-  }
-  return {};
+  return CheckStates("hook", name, traits.state_names, traits.state_count);
 }
 
 // Where the packed spans of a bucket lie in the block of a rank, and its size.
@@ -155,8 +141,8 @@ size_t Wire::CallsFor(const Task& task) const {
 }
 
 // Of span `i`, or of all from it to the last one. What travels as elements lies at the same offset as
-// in the arena, so a part of a bucket needs no bookkeeping.
-WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
+// in the arena, so a part of a bucket needs no bookkeeping; what is packed in the block of `rank`.
+WireCall Wire::CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) const {
   const FlatLayout& layout = memory_.layout();
   const auto begin_of = [&layout](const TaskSpan& span) {
     return layout.offset[layout.parameters[span.parameter]] + span.offset;
@@ -172,23 +158,20 @@ WireCall Wire::CallOf(const Task& task, size_t i, Stream* stream) const {
                 .count = begin_of(last) + last.count - offset,
                 .stream = stream};
   for (int32_t s = 0; s < state_count(); ++s) call.states[s] = state(s) + offset;
-  if (!layout_.packed()) {
-    call.wire = wire_.bytes() + offset * static_cast<int64_t>(SizeOf(layout_.traits.dtype));
+  const uint32_t bucket = task.info.bucket;
+  int64_t begin = offset * static_cast<int64_t>(SizeOf(layout_.dtype()));
+  if (layout_.packed()) {
+    const int64_t block = layout_.bucket_bytes[bucket] / rank_.world_size;
+    begin = layout_.bucket_begin[bucket] + rank * block + layout_.span_begin[bucket][i];
   }
+  call.wire = wire_.bytes() + begin;
   return call;
 }
 
-// Where span `span` of what `rank` has packed lies.
-std::byte* Wire::PackedAt(uint32_t bucket, int32_t rank, size_t span) const {
-  const int64_t block = layout_.bucket_bytes[bucket] / rank_.world_size;
-  return wire_.bytes() + layout_.bucket_begin[bucket] + rank * block +
-         layout_.span_begin[bucket][span];
-}
-
-Status Wire::Pack(const Task& task, Stream* stream) {
+Status Wire::Pack(const Task& task, const float* scale, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
-    WireCall call = CallOf(task, i, stream);
-    if (layout_.packed()) call.wire = PackedAt(task.info.bucket, rank_.rank, i);
+    WireCall call = CallOf(task, i, rank_.rank, stream);
+    if (state_count() > 0) call.scale = scale;
     ENGINE_RETURN_IF_ERROR(Named(call, format_.Pack(call)));
   }
   return {};
@@ -197,12 +180,11 @@ Status Wire::Pack(const Task& task, Stream* stream) {
 // What is packed is added up in the order of ranks, so that all come to the same bits.
 Status Wire::Unpack(const Task& task, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
-    WireCall call = CallOf(task, i, stream);
-    if (!layout_.packed()) ENGINE_RETURN_IF_ERROR(Named(call, format_.Unpack(call)));
-    for (int32_t rank = 0; rank < rank_.world_size && layout_.packed(); ++rank) {
-      call.wire = PackedAt(task.info.bucket, rank, i);
+    for (int32_t rank = 0; rank < task.blocks; ++rank) {
+      WireCall call = CallOf(task, i, rank, stream);
       call.accumulate = rank > 0 ? 1 : 0;
-      const Status status = format_.Unpack(call).WithContext("what came from rank %d", rank);
+      Status status = format_.Unpack(call);
+      if (layout_.packed()) status = status.WithContext("what came from rank %d", rank);
       ENGINE_RETURN_IF_ERROR(Named(call, status));
     }
   }

@@ -59,8 +59,9 @@ class Wire {
                                               const ExecutorOptions& options,
                                               const ModelMemory& memory, SharedMemory* shared);
 
-  // Between the gradients and the wire, for the spans of `task`. [compute-lane]
-  Status Pack(const Task& task, Stream* stream);
+  // Between the gradients and the wire, for the spans of `task`; `scale` as in WireCall.
+  // [compute-lane]
+  Status Pack(const Task& task, const float* scale, Stream* stream);
   Status Unpack(const Task& task, Stream* stream);
   // dtype, buffers and count of a transfer of gradients.
   void Describe(const Task& task, Transfer* transfer) const;
@@ -80,8 +81,7 @@ class Wire {
   Wire(WireFormat& format, WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
       : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
   size_t CallsFor(const Task& task) const;
-  WireCall CallOf(const Task& task, size_t i, Stream* stream) const;
-  std::byte* PackedAt(uint32_t bucket, int32_t rank, size_t span) const;
+  WireCall CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) const;
 
   WireFormat& format_;
   const WireLayout layout_;

@@ -10,6 +10,20 @@
 
 namespace engine::graph {
 
+inline Status MadeNothing(const Device& device) {
+  return Status::Error(StatusCode::kPlugin, "device '%s' reported success and made nothing",
+                       device.type());
+}
+
+// A stream or an event, by one of the functions of a device that make them.
+template <typename T>
+Status Make(Device& device, Status (Device::*make)(T**) noexcept, std::unique_ptr<T>* made) {
+  T* object = nullptr;
+  ENGINE_RETURN_IF_ERROR((device.*make)(&object));
+  made->reset(object);
+  return object != nullptr ? Status() : MadeNothing(device);
+}
+
 class DeviceBuffer {
  public:
   // Zeroed memory for `what`, which an error names; `stream` orders the zeroing. With `shared`, which
@@ -21,6 +35,7 @@ class DeviceBuffer {
     void* memory = nullptr;
     Status made = shared == nullptr ? device.Allocate(size_bytes, &memory)
                                     : shared->Allocate(size_bytes, &memory);
+    if (made.ok() && memory == nullptr) made = MadeNothing(device);
     if (made.ok()) {
       buffer.data_ = {static_cast<std::byte*>(memory), Deleter{&device, shared}};
       buffer.size_bytes_ = size_bytes;

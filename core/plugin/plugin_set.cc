@@ -1,20 +1,6 @@
 #include "core/plugin/plugin_set.h"
 
 namespace engine::plugin {
-namespace {
-
-std::vector<const PluginChoice*> AllOf(const PluginSelection& selection) {
-  std::vector<const PluginChoice*> chosen{&selection.communicator, &selection.scheduler,
-                                          &selection.optimizer};
-  for (const PluginChoice& ops : selection.ops) chosen.push_back(&ops);
-  for (const PluginChoice& hook : selection.hooks) chosen.push_back(&hook);
-  chosen.push_back(&selection.dataset);
-  chosen.push_back(&selection.model);
-  return chosen;
-}
-
-}  // namespace
-
 // The views borrow names, texts and lists from `owned`, which must neither change nor move while
 // they are in use; an object of a plugin copies what it keeps.
 std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned) {
@@ -34,6 +20,15 @@ std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned) {
   return views;
 }
 
+std::vector<const PluginChoice*> PluginSelection::All() const {
+  std::vector<const PluginChoice*> all{&communicator, &scheduler, &optimizer};
+  for (const PluginChoice& choice : ops) all.push_back(&choice);
+  for (const PluginChoice& choice : hooks) all.push_back(&choice);
+  all.push_back(&dataset);
+  all.push_back(&model);
+  return all;
+}
+
 std::vector<std::string> PluginSelection::HookNames() const {
   std::vector<std::string> names;
   for (const PluginChoice& hook : hooks) names.push_back(hook.entry.name);
@@ -42,28 +37,10 @@ std::vector<std::string> PluginSelection::HookNames() const {
 
 std::string PluginSelection::Names() const {
   std::string names;
-  for (const PluginChoice* choice : AllOf(*this)) {
+  for (const PluginChoice* choice : All()) {
     names += (names.empty() ? "" : " ") + choice->entry.name;
   }
   return names;
-}
-
-std::string PluginSelection::Versions() const {
-  std::string versions;
-  for (const PluginChoice* choice : AllOf(*this)) {
-    versions += choice->entry.name + " " + choice->entry.version + "; ";
-  }
-  return versions;
-}
-
-// The members alone would do, but a vector destroys its first element first, and later ops and
-// hooks may use earlier ones.
-PluginSet::~PluginSet() {
-  scheduler.reset();
-  while (!hooks.empty()) hooks.pop_back();
-  optimizer.reset();
-  communicator.reset();
-  while (!ops.empty()) ops.pop_back();
 }
 
 }  // namespace engine::plugin

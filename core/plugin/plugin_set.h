@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/call_watch.h"
 #include "engine/communicator.h"
 #include "engine/gradient_hook.h"
 #include "engine/model.h"
@@ -18,8 +19,10 @@
 namespace engine::plugin {
 
 // A library that can be loaded, as the descriptor in its file says. Whoever made the entry has
-// checked the descriptor (app/plugins).
+// checked the descriptor and says how it is loaded (app/plugins).
 struct PluginEntry {
+  // Loads the library, unless that was done. kPlugin names the file and what is wrong. [any-thread]
+  Result<CreateFunction> (*load)(const PluginEntry& entry) = nullptr;
   std::string path;  // absolute
   std::string name;
   PluginKind kind = PluginKind::kCommunicator;
@@ -75,27 +78,23 @@ struct PluginSelection {
   std::vector<PluginChoice> hooks;  // in configured order
   PluginChoice dataset, model;
   ResolveOp resolve_op = nullptr;  // for the ops that a model names
+  std::string versions;  // of all, and digests of their files, in lines as members compare them
 
   std::vector<std::string> HookNames() const;
-  // Names of all plugins with spaces between; names and versions as members compare them.
-  std::string Names() const;
-  std::string Versions() const;
+  std::vector<const PluginChoice*> All() const;
+  std::string Names() const;  // of all, with spaces between
 };
 
-// One rank's objects, the device that one of the ops brings among them. They are destroyed in the
-// reverse order of their creation, which is that of the members.
+// One rank's objects, the device that one of the ops brings among them, in the order of their
+// creation.
 struct PluginSet {
-  PluginSet() = default;
-  PluginSet(const PluginSet&) = delete;
-  PluginSet& operator=(const PluginSet&) = delete;
-  ~PluginSet();
-
   std::vector<std::unique_ptr<OpLibrary>> ops;  // in the order of PluginSelection::ops
   Device* device = nullptr;
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Optimizer> optimizer;
   std::vector<std::unique_ptr<GradientHook>> hooks;
   std::unique_ptr<Scheduler> scheduler;
+  base::CallWatch* watch = nullptr;  // null: calls are not watched
 };
 
 }  // namespace engine::plugin

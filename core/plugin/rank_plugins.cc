@@ -1,12 +1,11 @@
 // Order of creation: the ops with the device, other ops, communicator, optimizer, hooks, scheduler;
-// each may use what is there before it (the device, through its Host). PluginSet destroys them in
-// the reverse order, also when an object in the middle could not be made, and the hosts go last.
+// each may use what is there before it (the device, through its Host). They are destroyed in the
+// reverse order, also when an object in the middle could not be made, and the hosts go last.
 
 #include "core/plugin/rank_plugins.h"
 
 #include <utility>
 
-#include "engine/ext/second_order.h"
 #include "engine/ext/sub_groups.h"
 
 namespace engine::plugin {
@@ -16,6 +15,7 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
                                                          PluginHost::MetricSink metrics) {
   std::unique_ptr<RankPlugins> plugins(new RankPlugins(chosen, rank));
   plugins->metrics_ = std::move(metrics);
+  plugins->set_.watch = rank.watch;
   const bool is_server = rank.info.is_server != 0;
   if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->CreateOps());
   ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.communicator, &plugins->set_.communicator));
@@ -31,6 +31,7 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
 template <typename T>
 Status RankPlugins::Make(const PluginChoice& choice, std::unique_ptr<T>* made) {
   hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, metrics_));
+  const base::OpenCall open(rank_.watch, choice.entry.name, "its create function");
   ENGINE_ASSIGN_OR_RETURN(*made, plugin::Create<T>(choice, *hosts_.back()));
   return {};
 }
@@ -63,42 +64,47 @@ void RankPlugins::AbortWithRun(Communicator& communicator) {
       rank_.abort.Listen([&communicator](const Status& reason) { communicator.Abort(reason); }));
 }
 
-// Forget waits for a listener that runs, so no thread is in a communicator when it goes.
+// Forget waits for a listener that runs, so no thread is in a communicator when it goes. The
+// destructor of a list would begin with the first element, which later ones may use.
 RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
+  const auto destroy = [this](auto& object, const PluginChoice& choice) {
+    const base::OpenCall open(rank_.watch, choice.entry.name, "its destructor");
+    object.reset();
+  };
+  destroy(replicas_, chosen_.communicator);
+  destroy(set_.scheduler, chosen_.scheduler);
+  for (size_t i = set_.hooks.size(); i-- > 0;) destroy(set_.hooks[i], chosen_.hooks[i]);
+  destroy(set_.optimizer, chosen_.optimizer);
+  destroy(set_.communicator, chosen_.communicator);
+  for (size_t i = set_.ops.size(); i-- > 0;) destroy(set_.ops[i], chosen_.ops[i]);
 }
 
 Result<Communicator*> RankPlugins::ReplicaCommunicator() {
   if (set_.communicator->traits().ordered == 0) return set_.communicator.get();
-  if (void* const second = set_.communicator->Query(kSecondOrderId)) {
-    return static_cast<Communicator*>(second);
-  }
   if (rank_.info.servers > 0) {
     return Status::Error(StatusCode::kConfig,
                          "ops that see all ranks need transfers in an order of their own, which "
                          "communicator '%s' does not offer in a run with servers",
                          chosen_.communicator.entry.name.c_str());
   }
-  auto made = MakeReplicaCommunicator();
-  if (!made.ok()) return made.status().WithContext("for ops that see all ranks");
-  replicas_ = std::move(*made);
+  ENGINE_RETURN_IF_ERROR(MakeReplicas().WithContext("for ops that see all ranks"));
   AbortWithRun(*replicas_);
   return replicas_.get();
 }
 
-Result<std::unique_ptr<Communicator>> RankPlugins::MakeReplicaCommunicator() {
+Status RankPlugins::MakeReplicas() {
   const PluginChoice& choice = chosen_.communicator;
-  if (void* const groups = set_.communicator->Query(kSubGroupsId)) {
-    Communicator* whole = nullptr;
-    ENGINE_RETURN_IF_ERROR(
-        static_cast<SubGroups*>(groups)->Split(/*color=*/0, rank_.info.rank, &whole));
-    if (whole != nullptr) return std::unique_ptr<Communicator>(whole);
-    return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",
-                         choice.entry.name.c_str());
-  }
-  // No sink: its metrics would be taken for those of the first one.
-  hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, nullptr));
-  return plugin::Create<Communicator>(choice, *hosts_.back());
+  void* const groups = set_.communicator->Query(kSubGroupsId);
+  metrics_ = nullptr;  // those of another one would be taken for those of the first
+  if (groups == nullptr) return Make(choice, &replicas_);
+  Communicator* whole = nullptr;
+  ENGINE_RETURN_IF_ERROR(
+      static_cast<SubGroups*>(groups)->Split(/*color=*/0, rank_.info.rank, &whole));
+  replicas_.reset(whole);
+  if (whole != nullptr) return {};
+  return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",
+                       choice.entry.name.c_str());
 }
 
 Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,

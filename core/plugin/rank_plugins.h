@@ -24,7 +24,7 @@ class RankPlugins {
 
   PluginSet& set() { return set_; }
   // The communicator for ops that see all ranks while they run (ExecutorOptions::replicas): that of
-  // the set where its transfers need no order, else its second order (kSecondOrderId), or another of
+  // the set where its transfers need no order, else another of
   // all ranks, split from it (SubGroups) or of the same plugin. Every rank asks, each once it has
   // the set, and once in a run. [setup]
   Result<Communicator*> ReplicaCommunicator();
@@ -40,7 +40,7 @@ class RankPlugins {
   // Makes the object of `choice` in `made`, with a host of its own.
   template <typename T>
   Status Make(const PluginChoice& choice, std::unique_ptr<T>* made);
-  Result<std::unique_ptr<Communicator>> MakeReplicaCommunicator();
+  Status MakeReplicas();
   void AbortWithRun(Communicator& communicator);
   Result<std::unique_ptr<Op>> MakeOp(const std::string& name,
                                      const std::vector<OwnedOption>& attributes) const;

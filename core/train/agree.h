@@ -9,19 +9,17 @@
 
 namespace engine::train {
 
-// Collective, once per `what` and run: compares `value` (a short text or a digest) of every rank
-// with rank 0's. kConfig with the same sentence on all ranks, which names the ranks that differ;
-// rank() is the first of them. A rank that takes the place of a lost one (RankInfo::incarnation)
-// calls CheckSameAsRankZero instead.
+// Once per `what` and run, on every rank: compares `value` (a short text or a digest) with rank 0's.
+// kConfig on each rank that differs, blamed on it; its failure ends the run for the others, which
+// go on meanwhile. kTimeout, blamed on rank 0, when that does not come.
 Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
                            std::string_view value, int64_t timeout_ms);
 
-// For a rank that comes later than the others, and for servers: compares `value` with what rank 0
-// said in CheckSameOnAllRanks or PublishAsRankZero. kConfig, blamed on this member.
+// The part of the others, also of servers.
 Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
                            std::string_view value, int64_t timeout_ms);
 
-// Rank 0's part of that, where the other ranks have nothing to compare.
+// Rank 0's part.
 Status PublishAsRankZero(base::RankContext& context, std::string_view what, std::string_view value);
 
 }  // namespace engine::train

@@ -28,42 +28,48 @@ Status EvaluateBatch(exec::ModelMemory& memory, const Batch& batch, Sums* sums) 
   return {};
 }
 
+// As many batches on every rank, with or without samples of its own: all of them come to the
+// all-reduce. Those that were made ahead are gone by then.
+Result<Sums> SumUp(exec::ModelMemory& memory, BatchSource& data, const BatchRequest& batches,
+                   int64_t max_samples) {
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> stream, data.Batches(batches));
+  int64_t steps = stream->steps_per_epoch();
+  if (max_samples > 0) {
+    steps = std::min(steps, std::max<int64_t>(1, max_samples / batches.global_batch));
+  }
+  Sums sums;
+  for (int64_t i = 0; i < steps; ++i) {
+    ENGINE_ASSIGN_OR_RETURN(const Batch* batch, stream->Next());
+    ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, *batch, &sums));
+  }
+  return sums;
+}
+
 }  // namespace
 
 Result<EvaluationReport> EvaluateModel(exec::ModelMemory& memory, exec::Executor* executor,
                                        BatchSource& data, const BatchRequest& batches,
                                        int64_t max_samples) {
   const auto begin = std::chrono::steady_clock::now();
-  EvaluationReport report;
-  if (data.info().held_out_samples == 0) return report;
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> stream, data.Batches(batches));
-  int64_t steps = stream->steps_per_epoch();
-  if (max_samples > 0) {
-    steps = std::min(steps, std::max<int64_t>(1, max_samples / batches.global_batch));
-  }
-  // As many on every rank, with or without samples of its own: all of them come to the all-reduce.
-  Sums sums_here;
-  for (int64_t i = 0; i < steps; ++i) {
-    ENGINE_ASSIGN_OR_RETURN(const Batch* batch, stream->Next());
-    ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, *batch, &sums_here));
-  }
-  auto [loss_sum, count, correct] = sums_here;
+  if (data.info().held_out_samples == 0) return EvaluationReport();
+  ENGINE_ASSIGN_OR_RETURN(Sums all, SumUp(memory, data, batches, max_samples));
   if (executor != nullptr) {
     // Counts travel as two parts each, so that a float32 sum of them is exact.
     constexpr int64_t kPart = 4096;
-    float sums[5] = {static_cast<float>(loss_sum), static_cast<float>(count / kPart),
-                     static_cast<float>(count % kPart), static_cast<float>(correct / kPart),
-                     static_cast<float>(correct % kPart)};
+    float sums[5] = {static_cast<float>(all.loss), static_cast<float>(all.count / kPart),
+                     static_cast<float>(all.count % kPart), static_cast<float>(all.correct / kPart),
+                     static_cast<float>(all.correct % kPart)};
     ENGINE_RETURN_IF_ERROR(executor->AllReduce(sums).WithContext("evaluation"));
-    loss_sum = sums[0];
-    count = static_cast<int64_t>(sums[1]) * kPart + static_cast<int64_t>(sums[2]);
-    correct = static_cast<int64_t>(sums[3]) * kPart + static_cast<int64_t>(sums[4]);
+    all = {.loss = sums[0],
+           .count = static_cast<int64_t>(sums[1]) * kPart + static_cast<int64_t>(sums[2]),
+           .correct = static_cast<int64_t>(sums[3]) * kPart + static_cast<int64_t>(sums[4])};
   }
-  report.targets = count;
-  report.loss = loss_sum / static_cast<double>(std::max<int64_t>(count, 1));
-  report.accuracy = static_cast<double>(correct) / static_cast<double>(std::max<int64_t>(count, 1));
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return report;
+  const auto targets = static_cast<double>(std::max<int64_t>(all.count, 1));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  return EvaluationReport{.loss = all.loss / targets,
+                          .accuracy = static_cast<double>(all.correct) / targets,
+                          .targets = all.count,
+                          .seconds = took.count()};
 }
 
 }  // namespace engine::train

@@ -55,9 +55,10 @@ struct TrainOptions {
   // Samples of one step over all ranks, or of each rank: exactly one of the two is set.
   std::optional<int64_t> global_batch, batch_per_rank;
   LearningRate learning_rate;
-  int64_t evaluate_every = 0;    // steps; 0: only at the end; -1: never
-  int64_t evaluate_samples = 0;  // at most so many; 0: all
-  int64_t checkpoint_every = 0;  // steps; 0: only at the end
+  int64_t evaluate_every = 0;       // steps; 0: only at the end; -1: never
+  int64_t evaluate_samples = 0;     // at most so many; 0: all
+  int64_t checkpoint_every = 0;     // steps; 0: only at the end
+  int64_t check_ranks_every = 100;  // steps; 0: never
   bool shard_optimizer = false;
   bool sparse_pull = false;
   int64_t micro_batches = 1;

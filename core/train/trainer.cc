@@ -10,10 +10,6 @@
 namespace engine::train {
 namespace {
 
-constexpr int64_t kCheckpointTimeoutMs = 30 * 60 * 1000;
-// For ranks that run asynchronously to finish: a lost one is found by heartbeats, not by this.
-constexpr int64_t kFinishTimeoutMs = 24 * 60 * 60 * 1000;
-
 exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
   const plugin::PluginSelection& chosen = config.plugins;
   return {.rank = rank,
@@ -44,8 +40,10 @@ Status Diverged(int64_t step, const TrainOptions& train) {
 Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, base::RankContext& rank,
                                                  TrainerParts parts) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, rank, std::move(parts)));
-  ENGINE_RETURN_IF_ERROR(trainer->Setup());
-  return trainer;
+  const Status status = trainer->Setup();
+  if (status.ok()) return trainer;
+  rank.Report(status);  // before what there is of it ends
+  return status;
 }
 
 // Forget waits for a listener that runs, so nobody is in the executor when it goes. The batches go
@@ -59,7 +57,7 @@ Trainer::~Trainer() {
 // collective, so all ranks come here in this order; one that fails on the way aborts the run, which
 // ends the waits of the others.
 Status Trainer::Setup() {
-  ENGINE_RETURN_IF_ERROR(Agree("plugins", config_.plugins.Versions()));
+  ENGINE_RETURN_IF_ERROR(Agree("plugins", config_.plugins.versions));
   ENGINE_RETURN_IF_ERROR(Agree("configuration", config_.text));
   ENGINE_RETURN_IF_ERROR(parts_.data->Open());
   ENGINE_RETURN_IF_ERROR(Agree("training data", std::string(data().digest)));
@@ -72,6 +70,8 @@ Status Trainer::Setup() {
     ENGINE_ASSIGN_OR_RETURN(start_, parts_.restore(*executor_, StateAt(0)));
   }
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
+  const bool is_shared = plugins_->set().communicator->traits().no_op == 0;
+  if (is_shared && !executor_->updates().asynchronous()) check_ = parts_.check.get();
   // A server inside of a rank is lost with it.
   if (executor_->updates().asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
@@ -170,7 +170,7 @@ Result<int64_t> Trainer::Run() {
   ENGINE_RETURN_IF_ERROR(Settle());
   exec::UpdateStrategy& updates = executor_->updates();
   if (updates.asynchronous()) {
-    ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers(), kFinishTimeoutMs));
+    ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers()));
   }
   if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
   ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));
@@ -182,6 +182,10 @@ Result<int64_t> Trainer::Run() {
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
   const double rate = config_.train.learning_rate.At(step, steps_);
+  // By the statistics of the next step, so that it costs no flush.
+  const int64_t every = config_.train.check_ranks_every;
+  const bool checks = every > 0 && step > first_step_ && (step - 1) % every == 0 &&
+                      executor_->memory().accelerator() == nullptr;
   const exec::StepInput input{.input = batch->input,
                               .target = batch->target,
                               .others = batch->others,
@@ -190,7 +194,8 @@ Result<bool> Trainer::TrainStep(int64_t step) {
                               .all_samples = batch->global_samples,
                               .step = static_cast<uint64_t>(step),
                               .learning_rate = static_cast<float>(rate),
-                              .stop = rank_.stop_requested.load() != 0};
+                              .stop = rank_.stop_requested.load() != 0,
+                              .check = checks ? check_ : nullptr};
   unreported_.push_back({.step = step,
                          .steps = steps_,
                          .epoch = static_cast<double>(batch->epoch) +
@@ -212,6 +217,7 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
   StepReport report = unreported_.front();
   unreported_.pop_front();
   const exec::StepStatistics& statistics = result.statistics;
+  if (check_ != nullptr) ENGINE_RETURN_IF_ERROR(check_->Conclude(statistics.marks));
   if (!std::isfinite(statistics.loss_sum)) return Diverged(report.step, config_.train);
   const double count = std::max(statistics.count, 1.0f);
   report.loss = statistics.loss_sum / count;
@@ -250,6 +256,16 @@ Status Trainer::Evaluate(int64_t step) {
   return reports ? parts_.observer.OnEvaluation(*report) : Status();
 }
 
+// Where all updates are done, and no next step tells it.
+Status Trainer::CheckRanks(int64_t step) {
+  if (check_ == nullptr) return {};
+  float marks[std::size(exec::StepStatistics().marks)];
+  ENGINE_RETURN_IF_ERROR(
+      check_->Take(executor_->memory(), executor_->updates(), static_cast<uint64_t>(step), marks));
+  ENGINE_RETURN_IF_ERROR(executor_->AllReduce(marks).WithContext("comparing ranks"));
+  return check_->Conclude(marks);
+}
+
 // Collective, but for ranks that run asynchronously: states that are sharded or kept by servers
 // come to rank 0, which alone writes.
 Status Trainer::Checkpoint(int64_t step) {
@@ -258,17 +274,12 @@ Status Trainer::Checkpoint(int64_t step) {
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   const bool first = rank_.info.rank == 0;
   if (!first && executor_->updates().asynchronous()) return {};
+  ENGINE_RETURN_IF_ERROR(CheckRanks(step));
   ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
-  // The others wait here, because a slow disk may take longer than a transfer is allowed to.
-  const std::string written = "checkpoint/" + std::to_string(step);
-  if (!first) {
-    executor_->DropCollectedStates();
-    auto waited = rank_.store.Get(written, kCheckpointTimeoutMs);
-    return waited.ok() ? Status() : waited.status().WithContext("checkpoint of rank 0");
-  }
+  if (!first) executor_->DropCollectedStates();
   ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step)));
   executor_->DropCollectedStates();
-  return rank_.store.Set(written, "");
+  return {};
 }
 
 }  // namespace engine::train

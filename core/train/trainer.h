@@ -36,9 +36,12 @@ struct TrainerParts {
   // and says where that stood. Of a rank that takes the place of a lost one only what it gives
   // counts. Null: the run begins with its first step.
   std::function<Result<RunStart>(exec::Executor& executor, const RunState& now)> restore;
-  // On rank 0: keeps the parameters and the states that the executor has collected. Null, on all
-  // ranks alike: there are no checkpoints.
+  // On rank 0: keeps the parameters and the states that the executor has collected. On the others:
+  // waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now)> save;
+  // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
+  // ranks alike: nobody looks whether ranks have the same parameters.
+  std::unique_ptr<exec::ReplicaCheck> check;
   TrainObserver& observer;  // that of a rank other than 0 hears of no evaluation
   plugin::PluginHost::MetricSink metrics;
 };
@@ -75,6 +78,7 @@ class Trainer {
   Result<bool> Report(const exec::StepResult& result);
   Status Settle();
   Status Evaluate(int64_t step);
+  Status CheckRanks(int64_t step);
   Status Checkpoint(int64_t step);
 
   const RunConfig& config_;
@@ -83,7 +87,8 @@ class Trainer {
   // In the order of their creation: each may use those before it.
   std::unique_ptr<plugin::RankPlugins> plugins_;
   std::unique_ptr<exec::Executor> executor_;
-  int abort_token_ = 0;  // of the executor's part in the end of the run
+  exec::ReplicaCheck* check_ = nullptr;  // null: ranks need not have the same parameters
+  int abort_token_ = 0;                  // of the executor's part in the end of the run
   std::unique_ptr<BatchStream> batches_;
   RunStart start_;                     // of the run
   int64_t first_step_ = 1;             // of this rank

@@ -55,9 +55,10 @@ struct Transfer {
   uint32_t bucket = UINT32_MAX;  // of the scheduler's plan, for messages; UINT32_MAX: none
   uint64_t sequence = 0;         // position in the order of submission, the same on all ranks
   Stream* stream = nullptr;      // device work that `send` waits for; null: `send` is ready now
-  int64_t timeout_ms = 30000;    // > 0; the Work fails with kTimeout when it is not done so long
-                                 // after Submit, or after `stream` has come to it and transfers
-                                 // before it have ended
+  int64_t timeout_ms = 30000;  // > 0; the Work fails with kTimeout when for so long nothing that it
+                               // waits for has moved: no byte of it or of transfers before it, on
+                               // any rank that it needs. Counted from Submit, or from when
+                               // `stream` has come to it
 };
 
 enum class WorkState : int32_t { kPending = 0, kDone = 1, kFailed = 2 };

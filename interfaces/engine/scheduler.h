@@ -29,7 +29,7 @@ enum class Lane : int32_t { kCompute = 0, kIo = 1 };
 enum class TaskKind : int32_t {
   kForward = 0,
   kBackward = 1,
-  kAccumulate = 2,  // the gradient of a parameter is complete on this rank
+  kAccumulate = 2,  // adds up gradients of a value that several ops read
   kHook = 3,        // one hook on one or several gradients (or the global part of a hook)
   kTransfer = 4,    // one bucket
   kUpdate = 5,      // of a bucket, of a parameter, or of all
@@ -143,8 +143,8 @@ struct Action {
   uint32_t task = 0;
 };
 
-// Collectives deadlock when ranks start them in different orders. The core makes all ranks start
-// transfers in one order where the communicator asks for it (CommunicatorTraits::ordered).
+// Collectives deadlock when ranks start them in different orders, or spend the credit of a scheduler
+// on different ones: the core makes all ranks start transfers in one order.
 enum class TransferOrder : int32_t {
   kStatic = 0,  // follows from the plan alone, whenever transfers end: no messages
   kLeader = 1,  // depends on timing: rank 0's scheduler decides; the others are not asked on kIo

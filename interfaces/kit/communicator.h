@@ -5,6 +5,7 @@
 //   work.h        the Work of a transfer, from a pool
 //   lanes.h       queues, threads and deadlines for such works
 //   failure.h     the first failure and its root cause
+//   progress.h    what moves, and who is behind
 //   describe.h    transfers in words, and as bytes on which ranks agree
 //   rendezvous.h  how ranks meet in the store
 //   reduce.h      element-wise reductions

@@ -17,9 +17,12 @@ namespace engine::kit {
 using Clock = std::chrono::steady_clock;
 
 // A timeout beyond a year is no different from a year, and does not overflow.
-inline Clock::time_point DeadlineIn(int64_t timeout_ms) noexcept {
+inline std::chrono::milliseconds Timeout(int64_t timeout_ms) noexcept {
   constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
-  return Clock::now() + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, kYearMs));
+  return std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, kYearMs));
+}
+inline Clock::time_point DeadlineIn(int64_t timeout_ms) noexcept {
+  return Clock::now() + Timeout(timeout_ms);
 }
 
 // CLOCK_MONOTONIC, as Work::started_ns tells it.

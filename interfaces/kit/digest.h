@@ -20,6 +20,9 @@ class Digest {
     if (size_bytes > 0) XXH3_128bits_update(&state_, data, size_bytes);
   }
 
+  // Half of what Text says.
+  uint64_t Low64() const noexcept { return XXH3_128bits_digest(&state_).low64; }
+
   // Of all bytes so far: "xxh3_128:" and 32 hexadecimal digits, most significant first.
   std::string Text() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(&state_);

@@ -1,10 +1,12 @@
 // The first thing that went wrong in a communicator, which every later call reports.
 //
 // When one rank fails, its connections close and the others see only that: they would blame the
-// messenger. So a rank that gives up first writes why into the store of its host, and one that
-// loses a peer looks there for the cause of that peer:
+// messenger. So a rank that gives up writes why into the store of its host, and one that loses a
+// peer waits a moment there for the cause of that peer:
 //
 //   <prefix>/cause/<rank> := code ' ' rank ' ' message        numbers in decimal
+//
+// What is pending ends before that is written: the store may be out of reach.
 #pragma once
 
 #include <atomic>
@@ -76,14 +78,14 @@ class Failure {
     if (raised()) return reason();
     const Status cause = error.code() == StatusCode::kPeerLost ? RootCause(error) : error;
     if (Set(cause, false)) {
-      Publish(cause);  // before the connections close, so that who sees that finds the cause
       if (stop_) stop_(cause, false);
+      Publish(cause);
     }
     return reason();
   }
 
  private:
-  static constexpr int64_t kLookUpMs = 200;
+  static constexpr int64_t kCauseMs = 500;  // for a cause to follow the end of its connections
 
   bool Set(const Status& reason, bool by_caller) noexcept {  // whether it is the first
     const std::lock_guard lock(mutex_);
@@ -111,11 +113,8 @@ class Failure {
   Status RootCause(const Status& lost) noexcept {
     if (!host_) return lost;
     try {
-      const std::string key = Key(lost.rank());
       std::string text;
-      bool published = false;
-      if (!host_->StoreHas(key, &published).ok() || !published) return lost;
-      if (!host_->StoreGetString(key, kLookUpMs, &text).ok()) return lost;
+      if (!host_->StoreGetString(Key(lost.rank()), kCauseMs, &text).ok()) return lost;
       return ParseCause(lost.rank(), text, lost);
     } catch (const std::exception&) {
       return lost;

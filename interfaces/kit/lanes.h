@@ -2,9 +2,10 @@
 // lane one after another in the order of submission, so that all ranks run the same one; transfers
 // of different lanes overlap.
 //
-// A waiter that has no callback and waits as long as the transfer may take runs the head of the
-// queue itself, instead of two threads waking each other. Deadlines are watched by a thread of
-// their own.
+// A waiter that has no callback and waits for the timeout of the transfer at least runs the head of
+// the queue itself, instead of two threads waking each other; it stays as long as that moves.
+// Two more threads watch them: one ends what is late, and one, which the store may keep waiting,
+// tells and asks the other ranks (kit/progress.h).
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "engine/communicator.h"
 #include "kit/deadline.h"
 #include "kit/failure.h"
+#include "kit/progress.h"
 #include "kit/thread.h"
 #include "kit/work.h"
 
@@ -30,9 +32,9 @@ namespace engine::kit {
 // How bytes move. A failure must end every Run within a second: see Failure::Stop.
 class Transport {
  public:
-  // Carries out work.transfer() on `lane`, on which nothing else runs meanwhile, and calls
-  // work.MarkStarted when the first byte leaves. An error fails the communicator, with the
-  // transfer's name in front.
+  // Carries out work.transfer() on `lane`, on which nothing else runs meanwhile. Calls
+  // work.MarkStarted when the first byte leaves, and Progress::Moved for every part of a second or
+  // less. An error fails the communicator, with the transfer's name in front.
   virtual Status Run(int lane, PooledWork& work) noexcept = 0;
 
   // The rank that Run waits for now, or -1. [any-thread]
@@ -53,12 +55,11 @@ inline void CopyOwn(const Transfer& transfer) noexcept {
 
 class Lanes {
  public:
-  // `transport` and `failure` are borrowed; the failure's Stop must not use this object. Threads
-  // are called <name>_io_<lane> and <name>_deadline. Without lanes, in a world of one, transfers
-  // are copies. `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are
-  // scarce.
+  // The last three are borrowed; the failure's Stop must not use this object. Threads are called
+  // <name>_io_<lane>, <name>_deadline and <name>_progress. Without lanes, in a world of one, transfers are copies.
+  // `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are scarce.
   Lanes(const char* name, int count, std::chrono::microseconds spin, Transport& transport,
-        Failure& failure);
+        Failure& failure, Progress& progress);
   // Ends what is queued, which fails at once if `failure` is raised, and joins.
   ~Lanes();
 
@@ -69,13 +70,26 @@ class Lanes {
  private:
   class Lane;
   class LaneWork;
+
+  // The transfer of a lane that is late first, and the one that runs.
+  struct Oldest {
+    Transfer transfer;
+    Clock::time_point due = Clock::time_point::max();    // if nothing moves; max: there is none
+    Clock::time_point begun = Clock::time_point::max();  // the one that runs
+    Progress::Place place;
+    Progress::Behind behind;
+  };
+
   Clock::time_point EndOverdue(Clock::time_point now) noexcept;
+  Clock::time_point LookAround(Clock::time_point now) noexcept;
 
   Failure& failure_;
+  Progress& progress_;
   const std::shared_ptr<WorkPool> pool_;
   uint64_t submitted_ = 0;  // [io-lane]
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::unique_ptr<DeadlineWatcher> watcher_;  // looks at lanes_
+  std::vector<Progress::Place> places_;                  // of LookAround: one for each lane
+  std::unique_ptr<DeadlineWatcher> watcher_, onlooker_;  // look at lanes_
 };
 
 class Lanes::LaneWork final : public PooledWork {
@@ -90,8 +104,9 @@ class Lanes::LaneWork final : public PooledWork {
 
 class Lanes::Lane {
  public:
-  Lane(int number, const std::string& thread_name, Transport& transport, Failure& failure)
-      : number_(number), transport_(transport), failure_(failure) {
+  Lane(int number, const std::string& thread_name, Transport& transport, Failure& failure,
+       Progress& progress)
+      : number_(number), transport_(transport), failure_(failure), progress_(progress) {
     thread_ = StartThread(thread_name.c_str(), [this] { Loop(); });
   }
   ~Lane() {
@@ -121,22 +136,25 @@ class Lanes::Lane {
     if (stop_) changed_.notify_all();
   }
 
-  // The error of a transfer that is past its deadline, if there is one; lowers *next to the
-  // earliest deadline of the others.
-  Status Overdue(Clock::time_point now, Clock::time_point* next) noexcept {
+  Oldest oldest() noexcept {
     const std::lock_guard lock(mutex_);
+    Oldest oldest{.place = {begun_, running_ ? transport_.WaitingFor(number_) : -1}};
+    if (running_) oldest.begun = begun_at_;
+    oldest.behind = behind_begun_ == begun_ ? behind_ : Progress::Behind{oldest.place.waiting_for};
     for (const PooledWork* work = head_; work; work = work->next) {
-      *next = std::min(*next, work->deadline());
-      if (now < work->deadline()) continue;
-      const int32_t peer = transport_.WaitingFor(number_);
-      const std::string waiting =
-          peer < 0 ? "" : ": still waiting for rank " + std::to_string(peer);
-      return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms%s",
-                           Describe(work->transfer()).c_str(),
-                           static_cast<long long>(work->transfer().timeout_ms), waiting.c_str())
-          .WithRank(peer);
+      const Clock::time_point due = work->DeadlineAfter(progress_.last());
+      if (due >= oldest.due) continue;
+      oldest.due = due;
+      oldest.transfer = work->transfer();
     }
-    return {};
+    return oldest;
+  }
+
+  // Whom the transfer number `begun` waits for in the end.
+  void NoteBehind(uint64_t begun, const Progress::Behind& behind) noexcept {
+    const std::lock_guard lock(mutex_);
+    behind_begun_ = begun;
+    behind_ = behind;
   }
 
  private:
@@ -154,6 +172,8 @@ class Lanes::Lane {
   void RunHead(std::unique_lock<std::mutex>& lock) noexcept {
     PooledWork* const work = head_;
     running_ = true;
+    ++begun_;
+    begun_at_ = Clock::now();
     ++inside_;
     lock.unlock();
     Status status;
@@ -164,6 +184,7 @@ class Lanes::Lane {
       if (!status.ok())
         status = failure_.Fail(status.WithContext("%s", Describe(work->transfer()).c_str()));
     }
+    progress_.Moved(0);
     lock.lock();
     head_ = work->next;
     running_ = false;
@@ -177,15 +198,25 @@ class Lanes::Lane {
   const int number_;
   Transport& transport_;  // used by whoever set running_
   Failure& failure_;
+  Progress& progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  PooledWork* head_ = nullptr;  // these five guarded by mutex_
+  PooledWork* head_ = nullptr;  // these nine guarded by mutex_
   PooledWork* tail_ = nullptr;
   bool running_ = false;  // the head is under way
-  int inside_ = 0;        // threads in RunHead
+  uint64_t begun_ = 0;    // so far, and when the last one
+  Clock::time_point begun_at_;
+  uint64_t behind_begun_ = 0;
+  Progress::Behind behind_;
+  int inside_ = 0;  // threads in RunHead
   bool stop_ = false;
   std::thread thread_;  // last, so that it starts when the rest is there
 };
+
+// Between two looks at transfers with such a timeout.
+inline std::chrono::milliseconds Tick(int64_t timeout_ms) noexcept {
+  return std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms / 4, 10, 1000));
+}
 
 inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
   // A callback belongs on a thread of the communicator.
@@ -196,22 +227,31 @@ inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
 }
 
 inline Lanes::Lanes(const char* name, int count, std::chrono::microseconds spin,
-                    Transport& transport, Failure& failure)
-    : failure_(failure), pool_(WorkPool::Create(count, [spin] {
-        return Result<std::unique_ptr<PooledWork>>(std::make_unique<LaneWork>(spin));
-      })) {
+                    Transport& transport, Failure& failure, Progress& progress)
+    : failure_(failure),
+      progress_(progress),
+      pool_(WorkPool::Create(count,
+                             [spin] {
+                               return Result<std::unique_ptr<PooledWork>>(
+                                   std::make_unique<LaneWork>(spin));
+                             })),
+      places_(static_cast<size_t>(count)) {
   for (int lane = 0; lane < count; ++lane) {
     const std::string thread_name = std::string(name) + "_io_" + std::to_string(lane);
-    lanes_.push_back(std::make_unique<Lane>(lane, thread_name, transport, failure));
+    lanes_.push_back(std::make_unique<Lane>(lane, thread_name, transport, failure, progress));
   }
   if (lanes_.empty()) return;
-  const std::string thread_name = std::string(name) + "_deadline";
-  watcher_ = std::make_unique<DeadlineWatcher>(
-      thread_name.c_str(), [this](Clock::time_point now) { return EndOverdue(now); });
+  watcher_ =
+      std::make_unique<DeadlineWatcher>((std::string(name) + "_deadline").c_str(),
+                                        [this](Clock::time_point now) { return EndOverdue(now); });
+  onlooker_ =
+      std::make_unique<DeadlineWatcher>((std::string(name) + "_progress").c_str(),
+                                        [this](Clock::time_point now) { return LookAround(now); });
 }
 
 inline Lanes::~Lanes() {
   watcher_.reset();
+  onlooker_.reset();
   lanes_.clear();
 }
 
@@ -230,19 +270,55 @@ inline Status Lanes::Submit(const Transfer& transfer, Work** out) noexcept {
   Lane& lane = *lanes_[submitted_++ % lanes_.size()];
   static_cast<LaneWork*>(work)->lane = &lane;
   const Clock::time_point deadline = work->deadline();
+  const auto tick = Tick(transfer.timeout_ms);
   lane.Enqueue(work);
-  watcher_->Watch(deadline);
+  watcher_->Watch(deadline + tick);
+  onlooker_->Watch(deadline - Timeout(transfer.timeout_ms) + tick);
   return {};
 }
 
+// A tick after the deadline: until then ranks that have come later have told where they are.
 inline Clock::time_point Lanes::EndOverdue(Clock::time_point now) noexcept {
   Clock::time_point next = Clock::time_point::max();
   for (const auto& lane : lanes_) {
-    const Status overdue = lane->Overdue(now, &next);
-    if (overdue.ok()) continue;
-    (void)failure_.Fail(overdue);  // each work gets it
+    const Oldest oldest = lane->oldest();
+    if (oldest.due == Clock::time_point::max()) continue;
+    const Clock::time_point end = oldest.due + Tick(oldest.transfer.timeout_ms);
+    next = std::min(next, end);
+    if (now < end) continue;
+    const int32_t rank = oldest.behind.rank;
+    const std::string whom =
+        rank < 0 ? "" : ": still waiting for rank " + std::to_string(rank) + oldest.behind.why;
+    (void)failure_.Fail(Status::Error(StatusCode::kTimeout, "%s did not move for %lld ms%s",
+                                      Describe(oldest.transfer).c_str(),
+                                      static_cast<long long>(oldest.transfer.timeout_ms),
+                                      whom.c_str())
+                            .WithRank(rank));  // each work gets it
     return Clock::time_point::max();
   }
+  return next;
+}
+
+// Once a tick while anything is pending. A rank that stands still for half its time looks at the
+// others.
+inline Clock::time_point Lanes::LookAround(Clock::time_point now) noexcept {
+  constexpr std::chrono::milliseconds kLeastSilence(500);
+  Clock::time_point next = Clock::time_point::max();
+  bool takes_long = false;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const Oldest oldest = lanes_[i]->oldest();
+    places_[i] = oldest.place;
+    if (oldest.due == Clock::time_point::max()) continue;
+    const auto timeout = Timeout(oldest.transfer.timeout_ms);
+    const auto tick = Tick(oldest.transfer.timeout_ms);
+    next = std::min(next, now + tick);
+    takes_long = takes_long || (oldest.begun < now && now - oldest.begun >= tick);
+    if (now < oldest.due - timeout / 2) continue;
+    lanes_[i]->NoteBehind(
+        oldest.place.begun,
+        progress_.WhoIsBehind(i, oldest.place, std::max(timeout / 4, kLeastSilence)));
+  }
+  if (takes_long) progress_.Tell(places_);
   return next;
 }
 

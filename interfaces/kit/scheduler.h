@@ -79,6 +79,12 @@ inline bool IsTail(const TaskInfo& task) noexcept {
          (task.kind == TaskKind::kHook && task.needed_by != UINT32_MAX);
 }
 
+// Packs a bucket for its transfer (wire_format.h). Where that needs the statistics of the step it
+// waits for their transfer, and may become ready after kBackwardEnd.
+inline bool IsPack(const TaskInfo& task) noexcept {
+  return task.kind == TaskKind::kHook && task.bucket != UINT32_MAX && task.needed_by == UINT32_MAX;
+}
+
 // ---- Fixed orders: whether `a` comes before `b`. All are total, given that ids differ.
 
 struct BySequence {
@@ -94,7 +100,8 @@ struct BySequence {
 // Why a list in this order cannot deadlock although nothing overtakes its head: no transfer waits
 // for one that stands later in it.
 //  * The statistics wait for forward tasks, the first stage of a bucket (all-reduce, reduce-scatter)
-//    for backward, accumulate and local hook tasks: for no transfer of their step.
+//    for backward, accumulate and local hook tasks, and perhaps, in IsPack, for the statistics, which
+//    have a smaller sequence number: for no other transfer of their step.
 //  * A sum of what hooks observed waits for the statistics, for all first stages and for sums of
 //    earlier hooks. All have smaller sequence numbers. It waits for no gather: sums exist in
 //    sharded runs only, where gathers carry parameters that were updated after all sums.

@@ -16,11 +16,13 @@
 //               pool
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -42,7 +44,11 @@ class PooledWork : public Work {
 
   // Constant from Take to the end of both holders.
   const Transfer& transfer() const noexcept { return transfer_; }
-  Clock::time_point deadline() const noexcept { return deadline_; }
+  // When it is late, if what it waits for has last moved at `moved`: see Transfer::timeout_ms.
+  Clock::time_point DeadlineAfter(Clock::time_point moved) const noexcept {
+    return std::max(deadline_, moved + (deadline_ - submitted_));
+  }
+  Clock::time_point deadline() const noexcept { return deadline_; }  // ... if it never has
   bool terminal() const noexcept { return Has(kTerminal); }
 
   // The first byte leaves. The first call counts. [any-thread]
@@ -69,8 +75,9 @@ class PooledWork : public Work {
   int64_t started_ns() const noexcept final { return started_ns_.load(std::memory_order_relaxed); }
   Status WaitHost(int64_t timeout_ms) noexcept final;
   // Streams of the CPU run when they are asked to, so what the host does next is after the wait.
+  // It has no limit of its own: what does not move any more ends by its deadline.
   Status WaitStream(Stream*) noexcept override {
-    return WaitHost(MillisecondsUntil(deadline_) + kWorkGraceMs);
+    return WaitHost(std::numeric_limits<int64_t>::max());
   }
   void OnDone(void (*callback)(void* context), void* context) noexcept final;
   void Release() noexcept final;
@@ -119,7 +126,8 @@ class PooledWork : public Work {
 
   void Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool) noexcept {
     transfer_ = transfer;
-    deadline_ = DeadlineIn(transfer.timeout_ms);
+    submitted_ = Clock::now();
+    deadline_ = submitted_ + Timeout(transfer.timeout_ms);
     pool_ = std::move(pool);
     next = nullptr;
     status_ = {};
@@ -133,7 +141,7 @@ class PooledWork : public Work {
   void GiveBack() noexcept;
 
   Transfer transfer_;
-  Clock::time_point deadline_;
+  Clock::time_point submitted_, deadline_;
   std::shared_ptr<WorkPool> pool_;      // null while the work is in the pool
   std::atomic<int64_t> started_ns_{0};  // publishes nothing
   std::atomic<uint32_t> flags_{0};

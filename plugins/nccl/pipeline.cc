@@ -83,7 +83,6 @@ Result<GpuWork*> Pipeline::Take(const Transfer& transfer) noexcept {
   ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, pool_->Take(transfer));
   auto* const work = static_cast<GpuWork*>(taken);
   work->group_.clear();
-  work->due_ = kit::Clock::time_point::max();
   work->submitted_ns_ = kit::MonotonicNs();
   return work;
 }
@@ -144,7 +143,6 @@ Status Pipeline::MarkReady(GpuWork* work) noexcept {
   }
   work->recorded_ = capture != cudaStreamCaptureStatusNone;
   work->waits_ = producer != nullptr;
-  if (!work->waits_ || work->recorded_) work->due_ = kit::DeadlineIn(work->transfer().timeout_ms);
   return {};
 }
 
@@ -154,7 +152,7 @@ Status Pipeline::Enqueue(GpuWork* work) noexcept {
   if (tail_ != nullptr) tail_->next = work;
   if (head_ == nullptr) head_ = work;
   tail_ = work;
-  next_deadline_ = std::min(next_deadline_, work->due());
+  if (work->ready()) next_deadline_ = std::min(next_deadline_, work->deadline());
   if (launching_ == nullptr) launching_ = work;
   return LaunchWaiting();
 }
@@ -253,7 +251,7 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
                                               : cudaEventQuery(head->end_event());
   if (state != cudaSuccess && state != cudaErrorNotReady) return ToStatus(state, "a transfer");
   if (!may_run_ || head->started_ns() == 0) NoteStart(head, state == cudaSuccess);
-  due_ = std::min(due_, DeadlineOf(head));
+  due_ = std::min(due_, DeadlineOf(head, true));
   if (state == cudaErrorNotReady) return {};
   may_run_ = false;
   const std::lock_guard lock(comm_.mutex());
@@ -266,17 +264,21 @@ Status Pipeline::Advance(GpuWork** ended) noexcept {
 
 // The first transfer starts when the one before it has ended and its data are ready.
 void Pipeline::NoteStart(GpuWork* head, bool ended) noexcept {
-  const bool was_ready = !head->waits_ || head->recorded_;
+  const bool was_ready = head->ready();
   if (!was_ready && !ended && cudaEventQuery(head->ready_event()) != cudaSuccess) return;
   if (!std::exchange(may_run_, true)) may_run_since_ = kit::Clock::now();
   if (!head->launched()) return;
   head->MarkStarted(was_ready ? std::max(head->submitted_ns(), last_end_ns_) : kit::MonotonicNs());
 }
 
-// `work` is the first pending one, or its data were ready.
-kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* work) const noexcept {
-  if (work->due() != kit::Clock::time_point::max() || !may_run_) return work->due();
-  return may_run_since_ + std::chrono::milliseconds(work->transfer().timeout_ms);
+// With the end of the last transfer the clocks of all begin anew: that is progress. The clock of one
+// that waits for its data begins when it is the first.
+kit::Clock::time_point Pipeline::DeadlineOf(const GpuWork* work, bool first) const noexcept {
+  if (work->ready()) {
+    return work->DeadlineAfter(kit::Clock::time_point(std::chrono::nanoseconds(last_end_ns_)));
+  }
+  if (!may_run_ || !first) return kit::Clock::time_point::max();
+  return may_run_since_ + kit::Timeout(work->transfer().timeout_ms);
 }
 
 Status Pipeline::CheckHealth(kit::Clock::time_point now) noexcept {
@@ -292,12 +294,13 @@ Status Pipeline::CheckDeadlines(kit::Clock::time_point now) noexcept {
   const std::lock_guard lock(comm_.mutex());
   next_deadline_ = kit::Clock::time_point::max();
   for (const GpuWork* work = head_; work != nullptr; work = Next(work)) {
-    if (now >= (work == head_ ? DeadlineOf(work) : work->due())) {
+    const kit::Clock::time_point deadline = DeadlineOf(work, work == head_);
+    if (now >= deadline) {
       return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
                            kit::Describe(work->transfers()).c_str(),
                            static_cast<long long>(work->transfer().timeout_ms));
     }
-    next_deadline_ = std::min(next_deadline_, work->due());
+    next_deadline_ = std::min(next_deadline_, deadline);
   }
   return {};
 }

@@ -13,8 +13,8 @@
 // of it.
 //
 // Deadlines: a user may queue steps ahead of the GPU. So the clock of a transfer starts when the
-// watchdog sees that it may run: its data are there, and those before it have ended. If its data
-// were there from the start, it starts at Submit.
+// watchdog sees that it may run: its data are there, and those before it have ended, which is the
+// progress that NCCL shows. If its data were there from the start, it starts at Submit at least.
 //
 // Recordings: what is submitted while its stream is recorded becomes part of that. It is launched
 // before Submit returns, so that the recording may end, and has ended then for the host: its events
@@ -72,7 +72,7 @@ class Pipeline {
   void Pass() noexcept;
   Status Advance(GpuWork** ended) noexcept;
   void NoteStart(GpuWork* head, bool ended) noexcept;
-  kit::Clock::time_point DeadlineOf(const GpuWork* work) const noexcept;
+  kit::Clock::time_point DeadlineOf(const GpuWork* work, bool first) const noexcept;
   Status CheckHealth(kit::Clock::time_point now) noexcept;
   Status CheckDeadlines(kit::Clock::time_point now) noexcept;
   uint64_t reached() noexcept;

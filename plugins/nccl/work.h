@@ -25,8 +25,8 @@ class GpuWork final : public kit::PooledWork {
   std::span<const Transfer> transfers() const noexcept {
     return group_.empty() ? std::span(&transfer(), 1) : group_;
   }
-  // Of one whose data were ready when it was submitted; of others max(): theirs begins later.
-  kit::Clock::time_point due() const noexcept { return due_; }
+  // Its data were there when it was submitted.
+  bool ready() const noexcept { return !waits_ || recorded_; }
   int64_t submitted_ns() const noexcept { return submitted_ns_; }
 
   // The transfer is queued on the GPU, and end_event() is recorded behind it: this publishes it.
@@ -51,7 +51,6 @@ class GpuWork final : public kit::PooledWork {
 
   // Constant from the end of Submit to the end of the use.
   std::vector<Transfer> group_;  // empty: transfer() is all
-  kit::Clock::time_point due_;
   int64_t submitted_ns_ = 0;
   bool waits_ = false;     // for ready_event_
   bool recorded_ = false;  // part of a recording: streams may wait for it, the host need not

@@ -1,6 +1,7 @@
 // priority_sched: sends first what the next forward pass needs first, in slices, with a bound on
 // the bytes under way. A step takes max(F + B, C), one slice, and what is both ready last and
 // needed first.
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <tuple>
@@ -79,7 +80,8 @@ class PriorityScheduler final : public Scheduler {
         Start(event.task);
         break;
       case EventKind::kTaskDone:
-        if (tasks_[event.task].lane == Lane::kIo) used_bytes_ -= tasks_[event.task].size_bytes;
+        // What ends after kError is not counted any more. Compute tasks take no credit.
+        used_bytes_ -= std::min(used_bytes_, tasks_[event.task].size_bytes);
         break;
       case EventKind::kError:
         compute_.Clear();

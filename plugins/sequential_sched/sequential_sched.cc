@@ -16,11 +16,16 @@ namespace {
 // small gradient alone would flatter the others.
 constexpr int64_t kHostBucketBytes = 4 << 20;
 
-// What comes after transfers first, so that forward tasks, which wait for it, are never in front of
-// it; else the order of a single thread.
+// What may come after transfers.
+bool IsTail(const TaskInfo& task) noexcept {
+  return kit::IsTail(task) || kit::IsPack(task);
+}
+
+// That first, so that forward tasks, which wait for it, are never in front of it; else the order of a
+// single thread.
 struct TailFirst {
   bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept {
-    if (kit::IsTail(a) != kit::IsTail(b)) return kit::IsTail(a);
+    if (IsTail(a) != IsTail(b)) return IsTail(a);
     return kit::BySequence()(a, b);
   }
 };
@@ -43,7 +48,7 @@ class SequentialScheduler final : public Scheduler {
       tail_count_ = 0;
       for (const TaskInfo& task : tasks) {
         const bool opens = kit::IsOpeningPull(task);
-        const bool tail = !opens && (task.lane == Lane::kIo || kit::IsTail(task));
+        const bool tail = !opens && (task.lane == Lane::kIo || IsTail(task));
         tasks_[task.id] = {.lane = task.lane,
                            .is_forward = task.kind == TaskKind::kForward,
                            .is_tail = tail,

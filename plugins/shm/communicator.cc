@@ -67,7 +67,9 @@ ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
   }
   rounds_ =
       std::make_unique<Rounds>(ranks_.rank, *mesh_, settings.rendezvous.chunk_bytes, failure_,
-                               [this](kit::Clock::time_point now) { return queue_->Overdue(now); });
+                               [this](kit::Clock::time_point now, kit::Clock::time_point moved) {
+                                 return queue_->Overdue(now, moved);
+                               });
   collectives_ = std::make_unique<Collectives>(*rounds_, arenas_);
   queue_ = std::make_shared<TransferQueue>(*collectives_, mesh_->control(), failure_,
                                            SpinTimesFor(ranks_, settings.spin_us));
@@ -86,6 +88,7 @@ ShmCommunicator::~ShmCommunicator() {
 }
 
 void* ShmCommunicator::Query(std::string_view id) noexcept {
+  if (id == kWireProgressId) return static_cast<WireProgress*>(rounds_.get());
   return id == kSharedMemoryId ? static_cast<SharedMemory*>(&arenas_) : nullptr;
 }
 

@@ -28,7 +28,7 @@ class ShmCommunicator final : public Communicator {
   static Result<std::unique_ptr<ShmCommunicator>> Create(Host& host, const ShmSettings& settings);
   ~ShmCommunicator() override;
 
-  // kSharedMemoryId: a SharedMemory.
+  // kSharedMemoryId: a SharedMemory. kWireProgressId: a WireProgress.
   void* Query(std::string_view id) noexcept override;
 
   CommunicatorTraits traits() const noexcept override;

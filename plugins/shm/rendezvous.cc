@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kit/rendezvous.h"
@@ -17,7 +18,11 @@ struct Hello {
   int32_t rank = 0;
   int32_t world_size = 0;
   uint64_t chunk_bytes = 0;
-  char listener[64] = {};  // of the lower rank
+  char listener[64] = {};  // of the lower rank; whoever connects need not have ended it with a zero
+
+  bool IsTo(const std::string& name) const {
+    return name == std::string_view(listener, strnlen(listener, sizeof listener));
+  }
 };
 
 // Nobody waits in a circle: names are published before anybody connects, so every listener is
@@ -88,6 +93,7 @@ class Rendezvous {
     std::string& name = names_[static_cast<size_t>(peer)];
     if (name.size() >= sizeof(Hello::listener)) name.clear();
     auto connection = Socket::Connect(name);
+    if (connection.status().code() == StatusCode::kResourceExhausted) return connection.status();
     if (!connection.ok()) {
       return Status::Error(StatusCode::kRendezvous,
                            "cannot reach rank %d on this host (%s): it has ended, or it runs in "
@@ -103,13 +109,14 @@ class Rendezvous {
   Status AcceptOne() {
     while (true) {
       auto connection = listener_.Accept(rendezvous_.deadline());
-      if (!connection.ok()) return Missing();
+      if (connection.status().code() == StatusCode::kTimeout) return Missing();
+      if (!connection.ok()) return connection.status();
       Hello hello;
       kit::UniqueFd descriptor;
       // A process that connects and says nothing is no rank: the others wait behind it in vain.
       const Status got =
           connection->ReceiveBy(rendezvous_.deadline(), &hello, sizeof(hello), &descriptor);
-      const bool ours = got.ok() && own_name_ == hello.listener && hello.rank > ranks_.rank &&
+      const bool ours = got.ok() && hello.IsTo(own_name_) && hello.rank > ranks_.rank &&
                         hello.rank < ranks_.world_size &&
                         !mesh_->peers[static_cast<size_t>(hello.rank)];
       if (!ours) continue;
@@ -129,7 +136,7 @@ class Rendezvous {
       return Status::Error(StatusCode::kRendezvous, "rank %d left before all ranks had met", peer)
           .WithRank(peer);
     }
-    if (hello.rank != peer || names_[static_cast<size_t>(peer)] != hello.listener) {
+    if (hello.rank != peer || !hello.IsTo(names_[static_cast<size_t>(peer)])) {
       return Status::Error(StatusCode::kRendezvous, "another than rank %d answered for it", peer)
           .WithRank(peer);
     }

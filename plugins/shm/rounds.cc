@@ -20,7 +20,7 @@ constexpr int kEagerLooks = 256;
 }  // namespace
 
 Rounds::Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, kit::Failure& failure,
-               std::function<Status(kit::Clock::time_point now)> overdue)
+               Overdue overdue)
     : rank_(rank),
       mesh_(mesh),
       chunk_bytes_(chunk_bytes),
@@ -94,8 +94,7 @@ Status Rounds::Sleep(int peer, uint32_t round, const WaitLimits& limits) noexcep
     if (Reached(peer, round)) return {};
     ENGINE_RETURN_IF_ERROR(LookAround(peer, round, limits));
     if (control.unattended.load(std::memory_order_relaxed) != 0) Ring(control);
-    const std::chrono::nanoseconds left = limits.deadline - kit::Clock::now();
-    FutexWait(word, value, std::min<int64_t>(kTickNs, left.count()));
+    FutexWait(word, value, kTickNs);
   }
 }
 
@@ -111,12 +110,29 @@ Status Rounds::LookAround(int peer, uint32_t round, const WaitLimits& limits) no
   // A rank that did its part and left is no loss.
   if (!end.ok()) return Reached(peer, round) ? Status() : end;
   const kit::Clock::time_point now = kit::Clock::now();
-  if (now < limits.deadline) return overdue_(now);
+  if (std::exchange(moved_, bytes_moved()) != moved_) moved_at_ = now;
+  if (now < limits.work.DeadlineAfter(moved_at_)) return overdue_(now, moved_at_);
   const int late = FarthestBehind(peer);
-  return Status::Error(StatusCode::kTimeout,
-                       "was not done within %lld ms: still waiting for rank %d",
-                       static_cast<long long>(limits.timeout_ms), late)
+  return Status::Error(StatusCode::kTimeout, "did not move for %lld ms: still waiting for rank %d",
+                       static_cast<long long>(limits.work.transfer().timeout_ms), late)
       .WithRank(late);
+}
+
+uint32_t Rounds::Newest(const Control& control) const noexcept {
+  uint32_t newest = control.slots[0].round.load(std::memory_order_relaxed);
+  for (const Slot& slot : control.slots) {
+    const uint32_t round = slot.round.load(std::memory_order_relaxed);
+    if (shm::Reached(round, newest)) newest = round;
+  }
+  return newest;
+}
+
+uint64_t Rounds::bytes_moved() const noexcept {
+  uint64_t rounds = 0;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    rounds += Newest(rank == rank_ ? own_ : peer(rank).control());
+  }
+  return rounds;
 }
 
 // A peer that waits for a third rank is not to blame: it has published more than that one.
@@ -125,11 +141,7 @@ int Rounds::FarthestBehind(int fallback) const noexcept {
   uint32_t least = next_;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == rank_) continue;
-    uint32_t newest = seen_[static_cast<size_t>(rank)];
-    for (const Slot& slot : peer(rank).control().slots) {
-      const uint32_t round = slot.round.load(std::memory_order_relaxed);
-      if (shm::Reached(round, newest)) newest = round;
-    }
+    const uint32_t newest = Newest(peer(rank).control());
     if (shm::Reached(newest, least)) continue;
     least = newest;
     last = rank;

@@ -7,30 +7,35 @@
 #include <vector>
 
 #include "control.h"
+#include "engine/ext/wire_progress.h"
 #include "engine/status.h"
 #include "kit/deadline.h"
 #include "kit/failure.h"
+#include "kit/work.h"
 #include "rendezvous.h"
 
 namespace engine::shm {
 
 // How the thread that runs a transfer waits.
 struct WaitLimits {
-  kit::Clock::time_point deadline;
-  int64_t timeout_ms = 0;       // for messages
+  const kit::PooledWork& work;  // the transfer
   int64_t arrival_spin_ns = 0;  // looking for peers that may not have come yet, before it sleeps
   int64_t round_spin_ns = 0;    // looking for peers that are at work on the same transfer
 };
 
-class Rounds {
+class Rounds final : public WireProgress {
  public:
   // How long a sleeper does not look whether its peer still lives.
   static constexpr int64_t kTickNs = 50 * 1000000;
 
-  // `overdue(now)` returns the error of a queued transfer that is past its deadline: it is asked
-  // whenever a sleeper looks around. Everything is borrowed.
-  Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, kit::Failure& failure,
-         std::function<Status(kit::Clock::time_point now)> overdue);
+  // `overdue(now, moved)` returns the error of a queued transfer that is past its deadline when the
+  // last round was published at `moved`: it is asked whenever a sleeper looks around. Everything is
+  // borrowed.
+  using Overdue = std::function<Status(kit::Clock::time_point now, kit::Clock::time_point moved)>;
+  Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, kit::Failure& failure, Overdue overdue);
+
+  // Rounds, of all ranks: whoever waits sees all that moves.
+  uint64_t bytes_moved() const noexcept override;
 
   int rank() const noexcept { return rank_; }
   int world_size() const noexcept { return static_cast<int>(mesh_.peers.size()); }
@@ -61,17 +66,21 @@ class Rounds {
   Status Await(int peer, uint32_t round, const WaitLimits& limits, int64_t spin_ns) noexcept;
   Status Sleep(int peer, uint32_t round, const WaitLimits& limits) noexcept;
   Status LookAround(int peer, uint32_t round, const WaitLimits& limits) noexcept;
+  // The last round that a rank has published.
+  uint32_t Newest(const Control& control) const noexcept;
   int FarthestBehind(int fallback) const noexcept;
 
   const int rank_;
   const Mesh& mesh_;
   const size_t chunk_bytes_;
   kit::Failure& failure_;
-  const std::function<Status(kit::Clock::time_point now)> overdue_;
+  const Overdue overdue_;
   Control& own_;
   uint8_t* const stages_;
   uint32_t next_ = 1;
   std::vector<uint32_t> seen_;  // by rank: a round that it has published
+  uint64_t moved_ = 0;          // bytes_moved() when a sleeper last looked, and since when
+  kit::Clock::time_point moved_at_;
 };
 
 }  // namespace engine::shm

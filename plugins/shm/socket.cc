@@ -22,10 +22,14 @@ socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) noexcep
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
+Status NoSocket() noexcept {
+  return Status::Error(StatusCode::kResourceExhausted, "no socket: %s", std::strerror(errno));
+}
+
 Result<Socket> Make() noexcept {
   kit::UniqueFd descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (descriptor) return Socket(std::move(descriptor));
-  return Status::Error(StatusCode::kResourceExhausted, "no socket: %s", std::strerror(errno));
+  return NoSocket();
 }
 
 // An abstract name has no permissions: every process of this network namespace may connect. The
@@ -65,6 +69,7 @@ Result<Socket> Socket::Accept(kit::Clock::time_point deadline) noexcept {
     kit::UniqueFd connection(
         accept4(descriptor_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (connection && SameUser(connection.get())) return Socket(std::move(connection));
+    if (!connection && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return NoSocket();
   }
   return Status::Error(StatusCode::kTimeout, "no connection in time");
 }

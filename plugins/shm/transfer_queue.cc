@@ -77,8 +77,7 @@ void TransferQueue::RunHead(Lock& lock, bool is_worker) noexcept {
 Status TransferQueue::RunTransfer(QueuedWork& work, bool is_worker) noexcept {
   if (failure_.raised()) return failure_.reason();
   const WaitLimits limits{
-      .deadline = work.deadline(),
-      .timeout_ms = work.transfer().timeout_ms,
+      .work = work,
       .arrival_spin_ns = is_worker ? spin_.worker_arrival_ns : spin_.waiter_arrival_ns,
       .round_spin_ns = is_worker ? spin_.worker_round_ns : spin_.waiter_round_ns};
   const Status status = collectives_.Run(work, work.opened_, limits);
@@ -86,11 +85,11 @@ Status TransferQueue::RunTransfer(QueuedWork& work, bool is_worker) noexcept {
   return failure_.Fail(status.WithContext("%s", kit::Describe(work.transfer()).c_str()));
 }
 
-Status TransferQueue::Overdue(kit::Clock::time_point now) noexcept {
+Status TransferQueue::Overdue(kit::Clock::time_point now, kit::Clock::time_point moved) noexcept {
   const Lock lock(mutex_);
   for (const kit::PooledWork* work = head_; work; work = work->next) {
-    if (now < work->deadline()) continue;
-    return Status::Error(StatusCode::kTimeout, "%s was not done within %lld ms",
+    if (now < work->DeadlineAfter(moved)) continue;
+    return Status::Error(StatusCode::kTimeout, "%s did not move for %lld ms",
                          kit::Describe(work->transfer()).c_str(),
                          static_cast<long long>(work->transfer().timeout_ms));
   }

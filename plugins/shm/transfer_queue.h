@@ -62,7 +62,7 @@ class TransferQueue {
   // Runs what is pending unless another thread does. For the worker.
   void RunPending() noexcept;
   // The error of a transfer that is past its deadline, if there is one.
-  Status Overdue(kit::Clock::time_point now) noexcept;
+  Status Overdue(kit::Clock::time_point now, kit::Clock::time_point moved) noexcept;
   // After a failure: waits until the worker has ended what is pending and nobody is in here.
   void Drain() noexcept;
 

@@ -18,31 +18,19 @@
 // that passes through another thread.
 #include "channel.h"
 
-#include <cstring>
-
-#include "kit/describe.h"
-#include "socket.h"
+#include "tcp_kit/socket.h"
 
 namespace engine::tcp {
-namespace {
 
-Status Lost(int peer, int error) noexcept {
-  return Status::Error(StatusCode::kPeerLost, "lost connection to rank %d (%s)", peer,
-                       std::strerror(error))
-      .WithRank(peer);
-}
-
-}  // namespace
-
-Channel::Channel(Connections& connections, int lane)
+Channel::Channel(Connections& connections, int lane, kit::Progress& progress)
     : connections_(connections),
       lane_(lane),
+      progress_(progress),
       inbox_(std::make_unique<Inbox>()),
       links_(static_cast<size_t>(connections.ranks().world_size)) {}
 
 void Channel::Open(kit::PooledWork& work) noexcept {
-  header_.id = kit::IdOf(work.transfer());
-  header_.bucket = work.transfer().bucket;
+  header_ = HeaderOf(work.transfer());
   work_ = &work;
   for (Link& link : links_) link.sent_header = link.received_header = false;
 }
@@ -65,7 +53,8 @@ Status Channel::Send(int peer, const void* data, size_t size_bytes) noexcept {
     pieces[0].iov_len = sizeof(header_);
     work_->MarkStarted();
   }
-  if (const int error = tcp::Send(link->socket, pieces)) return Lost(peer, error);
+  if (const int error = tcp::Send(link->socket, pieces)) return LostConnection(peer, error);
+  progress_.Moved(size_bytes);
   waiting_for_.store(-1, std::memory_order_relaxed);
   return {};
 }
@@ -80,24 +69,16 @@ Status Channel::Receive(int peer, void* data, size_t size_bytes) noexcept {
     pieces[0].iov_len = sizeof(theirs);
     // No more than the header is sure to come: of another transfer less may follow.
     if (const int error = tcp::Receive(link->socket, pieces, sizeof(theirs))) {
-      return Lost(peer, error);
+      return LostConnection(peer, error);
     }
-    ENGINE_RETURN_IF_ERROR(CheckHeader(peer, theirs));
+    ENGINE_RETURN_IF_ERROR(CheckHeader(header_, theirs, peer));
   }
   if (const int error = tcp::Receive(link->socket, {&pieces[1], 1}, pieces[1].iov_len)) {
-    return Lost(peer, error);
+    return LostConnection(peer, error);
   }
+  progress_.Moved(size_bytes);
   waiting_for_.store(-1, std::memory_order_relaxed);
   return {};
-}
-
-Status Channel::CheckHeader(int peer, const TransferHeader& theirs) const noexcept {
-  if (theirs.magic != header_.magic) {
-    return Status::Error(StatusCode::kInternal, "rank %d sent something that is no transfer", peer)
-        .WithRank(peer);
-  }
-  if (kit::Agree(theirs.id, header_.id)) return {};
-  return kit::Disagreement(header_.id, theirs.id, peer, theirs.bucket);
 }
 
 }  // namespace engine::tcp

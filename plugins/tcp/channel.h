@@ -7,17 +7,19 @@
 #include <memory>
 #include <vector>
 
-#include "connections.h"
 #include "engine/status.h"
+#include "kit/progress.h"
 #include "kit/work.h"
+#include "tcp_kit/connections.h"
+#include "tcp_kit/transfer_header.h"
 #include "wire.h"
 
 namespace engine::tcp {
 
 class Channel {
  public:
-  // `connections` outlives the channel.
-  Channel(Connections& connections, int lane);
+  // `connections` and `progress` outlive the channel.
+  Channel(Connections& connections, int lane, kit::Progress& progress);
 
   int rank() const noexcept { return connections_.ranks().rank; }
   int world_size() const noexcept { return connections_.ranks().world_size; }
@@ -49,10 +51,10 @@ class Channel {
 
   // The link to `peer`, connected.
   Status Use(int peer, Link** link) noexcept;
-  Status CheckHeader(int peer, const TransferHeader& theirs) const noexcept;
 
   Connections& connections_;
   const int lane_;
+  kit::Progress& progress_;
   const std::unique_ptr<Inbox> inbox_;
   std::vector<Link> links_;  // by peer; this rank's own is not used
   TransferHeader header_;

@@ -2,14 +2,11 @@
 // in the same order, so no length is sent: the header proves that they agree, and every length
 // follows from it.
 //
-//   transfer := header part*     to each peer that the transfer concerns; one write has the header
+//   transfer := header part*     (tcp_kit/transfer_header.h) to each peer that the transfer concerns; one write has the header
 //   part     := payload          and the first part; 0 .. kPartBytes bytes each
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-
-#include "kit/describe.h"
 
 namespace engine::tcp {
 
@@ -21,13 +18,5 @@ constexpr size_t kWindowBytes = 192 << 10;
 
 // Two make a window: one is awaited while the other is on its way.
 constexpr size_t kPartBytes = kWindowBytes / 2;
-
-// Fields in host order: all ranks run on machines of one byte order.
-struct TransferHeader {
-  kit::TransferId id;
-  uint32_t magic = 0x33706374;  // of this format
-  uint32_t bucket = 0;          // for messages
-};
-static_assert(sizeof(TransferHeader) == 40);
 
 }  // namespace engine::tcp

@@ -16,22 +16,10 @@ namespace fs = std::filesystem;
 
 // The content of a file; kBadData when it is larger than `limit_bytes`.
 Result<std::string> ReadFile(const std::string& path, int64_t limit_bytes) {
-  constexpr size_t kChunkBytes = 1 << 16;
-  ENGINE_ASSIGN_OR_RETURN(const kit::InputFile file, kit::InputFile::Open(path));
-  const size_t limit = static_cast<size_t>(limit_bytes);
-  std::string content;
-  // The file may have changed since it was opened: its end is where read() says so.
-  while (file.size_bytes() <= limit_bytes && content.size() <= limit) {
-    const size_t used = content.size();
-    content.resize(used + kChunkBytes);
-    const ssize_t got = read(file.fd(), content.data() + used, kChunkBytes);
-    if (got < 0 && errno != EINTR) {
-      return Status::Error(StatusCode::kMissingInput, "cannot read '%s': %s", path.c_str(),
-                           std::strerror(errno));
-    }
-    content.resize(used + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got == 0) return content;
-  }
+  ENGINE_ASSIGN_OR_RETURN(const kit::MappedFile file, kit::MappedFile::Open(path));
+  const auto bytes = file.bytes();
+  if (static_cast<int64_t>(bytes.size()) <= limit_bytes)
+    return std::string(bytes.begin(), bytes.end());
   return Status::Error(StatusCode::kBadData, "%s: larger than the limit of %" PRId64 " bytes",
                        path.c_str(), limit_bytes);
 }

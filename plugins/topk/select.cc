@@ -15,9 +15,9 @@ inline uint32_t MagnitudeOf(float x) noexcept {
   return __builtin_bit_cast(uint32_t, x) & 0x7fffffff;
 }
 
-ENGINE_TARGET_CLONES void Add(const float* __restrict__ added, float* __restrict__ sum,
+ENGINE_TARGET_CLONES void Add(const float* __restrict__ added, float scale, float* __restrict__ sum,
                               int64_t count) noexcept {
-  for (int64_t i = 0; i < count; ++i) sum[i] += added[i];
+  for (int64_t i = 0; i < count; ++i) sum[i] += scale * added[i];
 }
 
 // ++bins[(m - lowest) >> shift] for every magnitude m in [lowest, highest].
@@ -46,13 +46,13 @@ uint32_t BinOf(const uint32_t* bins, int32_t bin_count, int64_t* kept) noexcept 
 
 }  // namespace
 
-Threshold Selector::AddAndFind(const float* added, float* sum, int64_t count,
+Threshold Selector::AddAndFind(const float* added, float scale, float* sum, int64_t count,
                                int64_t kept) noexcept {
   std::memset(first_, 0, sizeof(first_));
   for (int64_t begin = 0; begin < count; begin += kChunk) {
     const int64_t length = std::min(kChunk, count - begin);
     float* const chunk = sum + begin;
-    Add(added + begin, chunk, length);
+    Add(added + begin, scale, chunk, length);
     int64_t i = 0;
     for (; i + kTables <= length; i += kTables) {
       for (int32_t t = 0; t < kTables; ++t) ++first_[t][MagnitudeOf(chunk[i + t]) >> 20];

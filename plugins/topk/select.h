@@ -16,8 +16,9 @@ struct Threshold {
 // Finds thresholds in three passes, by counting the leading 11, then 10, then 10 bits.
 class Selector {
  public:
-  // sum[i] += added[i], then the threshold of `sum` for 1 <= kept <= count.
-  Threshold AddAndFind(const float* added, float* sum, int64_t count, int64_t kept) noexcept;
+  // sum[i] += scale * added[i], then the threshold of `sum` for 1 <= kept <= count.
+  Threshold AddAndFind(const float* added, float scale, float* sum, int64_t count,
+                       int64_t kept) noexcept;
 
  private:
   static constexpr int32_t kFirstBins = 2048;

@@ -2,6 +2,14 @@
 // not sent it adds to its gradient of the next step (error feedback: Stich, Cordonnier and Jaggi,
 // "Sparsified SGD with Memory", 2018).
 //
+// With g the sum of gradients over the targets of this rank times the loss scale s, n the targets of
+// all ranks, and e the residual, a step makes of them
+//
+//   p = e + g / (n s)      sent = n s top(p)      e = p - top(p)
+//
+// and the update is the sum of `sent` over ranks, over n s. So n and s of a step are gone at its end:
+// after any steps all updates are the sum of all mean gradients, less the residuals of all ranks.
+//
 //   block  = indices values      of one span on one rank
 //   indices = uint32 * kept      ascending positions in the span
 //   values  = float32 * kept
@@ -24,21 +32,24 @@ class TopK final : public WireHook {
   explicit TopK(const Options& options) noexcept : ratio_(options.Float("ratio")) {}
 
   WireTraits wire_traits() const noexcept override {
-    return {.kind = WireKind::kPacked, .state_count = 1, .state_names = {{"residual"}}};
+    return {.kind = WireKind::kPacked, .state_count = 1, .state_names = {{"mean_residual"}}};
   }
 
   int64_t PackedBytes(int64_t count) const noexcept override {
     return KeptOf(count) * static_cast<int64_t>(sizeof(uint32_t) + sizeof(float));
   }
 
-  // residual + gradient = what is sent + the new residual, element by element and to the bit: one
-  // of the two is zero.
+  // Of p each element is either sent or kept, whole.
   Status Pack(const WireCall& call) noexcept override {
     float* const residual = call.states[0];
     const int64_t kept = KeptOf(call.count);
-    const Threshold threshold = selector_.AddAndFind(call.gradient, residual, call.count, kept);
+    const float scale = *call.scale;
+    const Threshold threshold =
+        selector_.AddAndFind(call.gradient, scale, residual, call.count, kept);
     auto* const indices = static_cast<uint32_t*>(call.wire);
-    TakeOut(threshold, residual, call.count, indices, reinterpret_cast<float*>(indices + kept));
+    auto* const values = reinterpret_cast<float*>(indices + kept);
+    TakeOut(threshold, residual, call.count, indices, values);
+    for (int64_t i = 0; i < kept; ++i) values[i] /= scale;
     return {};
   }
 

@@ -8,8 +8,8 @@
 #include <chrono>
 #include <utility>
 
-#include "describe.h"
 #include "request_data.h"
+#include "wire.h"
 #include "worker.h"
 
 namespace engine::zmq_ps {
@@ -32,11 +32,7 @@ std::string Describe(const ServerAddress& address) {
 Channel::Channel(const ServerAddress& address, const WorkerSettings& settings,
                  ::zmq::context_t& context, size_t number, std::shared_ptr<WakeUp> wake_up,
                  Worker& worker)
-    : address_(address),
-      settings_(settings),
-      worker_(worker),
-      flow_(settings.connection.flow),
-      borrowed_(std::move(wake_up)) {
+    : address_(address), settings_(settings), worker_(worker), borrowed_(std::move(wake_up)) {
   link_ =
       std::make_unique<DealerLink>(context, settings.worker, address.endpoint, address.public_key,
                                    settings.keys, settings.connection, settings.faults);
@@ -69,8 +65,9 @@ void Channel::HandleEvents() {
   ConnectionEvent event;
   while (monitor_->Next(&event)) {
     switch (event.kind) {
-      case ConnectionEvent::Kind::kAccepted:
-        break;  // of servers only
+      case ConnectionEvent::Kind::kAccepted:  // of servers only
+      case ConnectionEvent::Kind::kFailed:    // ZeroMQ tries again
+        break;
       case ConnectionEvent::Kind::kUp:
         hello_due_ = true;
         down_since_.reset();
@@ -87,18 +84,17 @@ void Channel::HandleEvents() {
   }
 }
 
-// A server that nothing is wanted from may be away as long as it likes.
+// Also a server of which nothing is wanted now: later somebody would wait for it.
 void Channel::CheckConnection(Clock::time_point now) {
-  const bool needed = !unanswered_.empty() || !requests_.empty();
   const auto lost_after = std::chrono::milliseconds(settings_.connection.lost_after_ms);
-  if (!needed || !down_since_ || now < *down_since_ + lost_after) return;
+  if (!down_since_ || now < *down_since_ + lost_after) return;
   worker_.Fail(Error(StatusCode::kPeerLost, "closed its connection"));
 }
 
 bool Channel::IsReady() {
   const int events = EventsOf(link_->socket());
   if (events & ZMQ_POLLIN) return true;
-  const bool waits = hello_due_ || (!requests_.empty() && borrowed_.HasRoom(flow_.messages()));
+  const bool waits = hello_due_ || probe_due_ || (!requests_.empty() && HasRoom());
   return waits && (events & ZMQ_POLLOUT);
 }
 
@@ -107,7 +103,22 @@ void Channel::Receive() {
   for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
 }
 
+// Servers of their own are all asked, so that one that does not answer is told from ranks that wait
+// for it. A request that was not sent yet has number 0.
+void Channel::Probe(const TransferWork* work) {
+  probe_due_ = HeaderOf(MessageKind::kProbe);
+  is_silent_ = true;
+  if (!work) return;
+  for (const Request& request : work->requests) {
+    if (request.done || request.channel != this) continue;
+    probe_due_->request = request.header.request;
+    probe_due_->timeout_ms = work->timeout().count();
+    return;
+  }
+}
+
 void Channel::Handle(Message& message) {
+  is_silent_ = false;
   Header header;
   const char* const objection = Decode(message.header, &header);
   if (objection) {
@@ -121,9 +132,11 @@ void Channel::Handle(Message& message) {
     case MessageKind::kAnswer:
       return HandleAnswer(header, message.body);
     case MessageKind::kRefusal:
-      Acknowledge(header.request, 0);
+      if (header.request > 0) Acknowledge(header.request, 0);
       if (header.request == 0 || unanswered_.count(header.request) > 0) {
-        worker_.Refused(StatusOf(header, message.body));
+        const Status reason = StatusOf(header, message.body);
+        const bool is_its_own = reason.code() == StatusCode::kTimeout && reason.rank() == -1;
+        worker_.Refused(is_its_own ? reason.WithRank(address_.blame()) : reason);
       }
       return;
     default:
@@ -148,6 +161,7 @@ void Channel::HandleAnswer(const Header& header, const ::zmq::message_t& body) {
               kit::Format("answered %s with something else", what.c_str()).c_str()));
   }
   TakeAnswer(request, body.data(), body.size());
+  worker_.Moved();
   work.last_step = std::min(work.last_step, header.served.step);
   request.done = true;
   unanswered_.erase(found);
@@ -166,21 +180,24 @@ bool Channel::AcksAreDue() const {
          Clock::now() >= first_ack_ + kAckDelay;
 }
 
-bool Channel::SendControl(MessageKind kind, ::zmq::message_t body) {
+bool Channel::SendControl(const Header& header, ::zmq::message_t body) {
   if (!link_->Writable()) return false;
-  Message message{.header = Encode(HeaderOf(kind)), .body = std::move(body)};
+  Message message{.header = Encode(header), .body = std::move(body)};
   return link_->Send(message);
 }
 
 bool Channel::SendControl(bool all_acknowledgements) {
-  if (hello_due_ && !SendControl(MessageKind::kHello, {})) return false;
+  if (hello_due_ && !SendControl(HeaderOf(MessageKind::kHello), {})) return false;
   hello_due_ = false;
+  if (probe_due_ && !SendControl(*probe_due_, {})) return false;
+  probe_due_.reset();
   if (acks_.empty() || (!all_acknowledgements && !AcksAreDue())) return true;
   constexpr size_t kMost = kMaxListBytes / sizeof(uint64_t);
   for (size_t first = 0; first < acks_.size(); first += kMost) {
     const size_t count = std::min(acks_.size() - first, kMost);
     // After a false some go again later, which does no harm.
-    if (!SendControl(MessageKind::kAck, {&acks_[first], count * sizeof(uint64_t)})) return false;
+    const Header header = HeaderOf(MessageKind::kAck);
+    if (!SendControl(header, {&acks_[first], count * sizeof(uint64_t)})) return false;
   }
   acks_.clear();
   acked_bytes_ = 0;
@@ -193,13 +210,10 @@ void Channel::Send(bool all_acknowledgements) {
   if (!SendControl(all_acknowledgements)) return;
   for (; !requests_.empty(); requests_.Pop()) {
     Request* const request = requests_.top();
-    if (!request->done && (!borrowed_.HasRoom(flow_.messages()) || !SendRequest(*request))) {
-      return flow_.Full(Clock::now());
-    }
+    if (!request->done && (!HasRoom() || !SendRequest(*request))) return;
     request->queued = false;
     worker_.EndUse(request->work);
   }
-  flow_.Drained();
 }
 
 // A number is given when a request goes for the first time, so numbers are in the order of sending.
@@ -209,12 +223,9 @@ bool Channel::SendRequest(Request& request) {
   Header header = request.header;
   const bool first = header.request == 0;
   if (first) header.request = next_request_;
-  header.timeout_ms = std::max<int64_t>(kit::MillisecondsUntil(work.deadline()), 1);
   Message message{.header = Encode(header)};
   Attach(request, &message);
-  const size_t bytes = message.body.size();
   if (!link_->Send(message)) return false;
-  flow_.Sent(bytes);
   if (first) {
     request.header.request = next_request_++;
     unanswered_.emplace(request.header.request, &request);
@@ -247,6 +258,7 @@ void Channel::Attach(Request& request, Message* message) {
   const auto give_back = [](void*, void* hint) {
     const Request& ended = *static_cast<Request*>(hint);
     ended.channel->borrowed_.Return();
+    ended.channel->worker_.Moved();
     ended.channel->worker_.EndUse(ended.work);
   };
   ::zmq::message_t message(const_cast<void*>(data), bytes, give_back, &request);

@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "curve.h"
 #include "engine/host.h"
 #include "flow.h"
+#include "keys.h"
 #include "socket_link.h"
 #include "wire.h"
 #include "work.h"
@@ -37,8 +37,6 @@ struct WorkerSettings {
   std::vector<ServerAddress> servers;
   ConnectionSettings connection;
   uint64_t min_slice_bytes = 64 << 10;
-  // Match transfers by their position instead of by their keys, and refuse other keys there.
-  bool ordered = false;
   // Called once, on the worker's thread, with what others should know of the first failure.
   std::function<void(const Status& farewell)> on_failure;
   ProgressGate* gate = nullptr;  // of the works that are submitted; may be null
@@ -68,17 +66,22 @@ class Channel {
   bool IsReady();
   bool has_acknowledgements() const noexcept { return !acks_.empty(); }
   void CheckConnection(Clock::time_point now);
+  // Asks who is missing in the first request of `work` that is not done, if one is of this server.
+  void Probe(const TransferWork* work);
+  // Whether nothing has come from the server since Probe.
+  bool is_silent() const noexcept { return is_silent_; }
   // Sends what can be sent and a farewell, drops what is queued, and closes the sockets.
   void Close(const Status& farewell);
 
  private:
   Header HeaderOf(MessageKind kind) const;
+  bool HasRoom() { return borrowed_.HasRoom(settings_.connection.flow.ahead()); }
   void Handle(Message& message);
   void HandleAnswer(const Header& header, const ::zmq::message_t& body);
   void Acknowledge(uint64_t request, uint64_t bytes);
   bool AcksAreDue() const;
   bool SendControl(bool all_acknowledgements);
-  bool SendControl(MessageKind kind, ::zmq::message_t body);
+  bool SendControl(const Header& header, ::zmq::message_t body);
   bool SendRequest(Request& request);
   void Attach(Request& request, Message* message);
   ::zmq::message_t Borrow(Request& request, const void* data, size_t bytes);
@@ -90,13 +93,14 @@ class Channel {
   std::unique_ptr<DealerLink> link_;
   std::unique_ptr<Monitor> monitor_;
   SendQueue<Request*> requests_;
-  SendAhead flow_;
   BorrowedBuffers borrowed_;
   std::unordered_map<uint64_t, Request*> unanswered_;
   uint64_t next_request_ = 1;
   std::vector<uint64_t> acks_;   // of answers that the server may forget, not sent yet
   uint64_t acked_bytes_ = 0;     // of them
   Clock::time_point first_ack_;  // when the first came, if there is one
+  std::optional<Header> probe_due_;
+  bool is_silent_ = false;
   bool hello_due_ = false;
   bool welcomed_ = false;
   std::optional<Clock::time_point> down_since_;

@@ -9,13 +9,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "describe.h"
 #include "kit/reduce.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
 
-constexpr size_t kMaxRounds = 1 << 20;
 constexpr size_t kBlockElements = 4096;
 
 bool Reduces(const SliceSpec& spec) noexcept {
@@ -46,44 +45,41 @@ struct Fold {
 }  // namespace
 
 // A rank that disagrees counts as arrived: the refusal is for it, too, and nobody waits for it.
-const char* Collectives::Handle(const Header& push, ::zmq::message_t body) {
+void Collectives::Handle(const Header& push, ::zmq::message_t body) {
   Session& session = sessions_[push.worker];
-  Round* const round = FindOrOpen(push);
-  if (!round || !session.Open(push)) return "too many transfers at once: a push was dropped";
-  const Status agrees = Check(*round, push);
-  Arrival& arrival = round->arrivals[push.worker];
+  Round& round = FindOrOpen(push);
+  const Status agrees = Check(round, push);
+  Arrival& arrival = round.arrivals[push.worker];
   if (agrees.ok()) arrival.data = std::move(body);
   arrival.arrived = true;
   arrival.request = push.request;
-  if (!round->refusal.ok()) {
-    session.Answer(push.request, round->refusal, {});
-    EraseIfOver(*round);
+  if (!round.refusal.ok()) {
+    session.Answer(push.request, round.refusal, {});
+    EraseIfOver(round);
   } else if (!agrees.ok()) {
-    Refuse(*round, agrees);
-  } else if (const auto lost = FindLost(*round)) {
-    Refuse(*round, *lost);
+    Refuse(round, agrees);
+  } else if (const auto lost = FindLost(round)) {
+    Refuse(round, *lost);
   } else {
-    Advance(*round);
+    Advance(round);
   }
-  return nullptr;
 }
 
-Collectives::Round* Collectives::FindOrOpen(const Header& push) {
+Collectives::Round& Collectives::FindOrOpen(const Header& push) {
   const RoundId id{push.key, push.round, push.slice};
   const auto found = rounds_.find(id);
-  if (found != rounds_.end()) return found->second.get();
-  if (rounds_.size() >= kMaxRounds) return nullptr;
+  if (found != rounds_.end()) return *found->second;
   if (push.key == 0) last_keyless_round_ = std::max(last_keyless_round_, push.round);
   auto round = std::make_unique<Round>();
   round->id = id;
   round->first = push;
   round->arrivals.resize(sessions_.size());
-  return rounds_.emplace(id, std::move(round)).first->second.get();
+  return *rounds_.emplace(id, std::move(round)).first->second;
 }
 
 // A sum of different things would be worse than none: everything but buffers must be equal.
 Status Collectives::Check(const Round& round, const Header& push) const {
-  const Text what = Describe(push.spec, push.sequence);
+  const Text what = Describe(push);
   if (round.arrivals[push.worker].arrived) {
     return Blame(push.worker, "rank %u submitted %s twice", push.worker, what.c_str());
   }
@@ -91,14 +87,11 @@ Status Collectives::Check(const Round& round, const Header& push) const {
     return Blame(push.worker, "rank %u came back after %s had begun without it", push.worker,
                  what.c_str());
   }
-  const SliceSpec& first = round.first.spec;
-  if (push.spec == first) return {};
+  if (push.spec == round.first.spec) return {};
   return Blame(push.worker,
-               "rank %u submitted %s where rank %u submitted %s%s: ranks must give equal keys to "
+               "rank %u submitted %s where rank %u submitted %s: ranks must give equal keys to "
                "equal transfers, and cut them alike (slice_bytes)",
-               push.worker, what.c_str(), round.first.worker,
-               Describe(first, round.first.sequence).c_str(),
-               push.spec.tensor != first.tensor ? " under another key" : "");
+               push.worker, what.c_str(), round.first.worker, Describe(round.first).c_str());
 }
 
 std::vector<uint32_t> Collectives::Missing(const Round& round) const {
@@ -200,15 +193,14 @@ void Collectives::RankLeft(uint32_t worker) {
   }
 }
 
-void Collectives::RefuseLate(const Header& push) {
+std::vector<uint32_t> Collectives::Missing(const Header& push) const {
   const auto found = rounds_.find({push.key, push.round, push.slice});
-  if (found == rounds_.end()) return;
-  const std::vector<uint32_t> missing = Missing(*found->second);
-  if (missing.empty()) return;  // it is being reduced
-  Refuse(*found->second,
-         Status::Error(StatusCode::kTimeout, "%s has not submitted %s in time",
-                       ListRanks(missing).c_str(), Describe(push.spec, push.sequence).c_str())
-             .WithRank(static_cast<int32_t>(missing.front())));
+  return found == rounds_.end() ? std::vector<uint32_t>() : Missing(*found->second);
+}
+
+void Collectives::Refuse(const Header& push, const Status& reason) {
+  const auto found = rounds_.find({push.key, push.round, push.slice});
+  if (found != rounds_.end()) Refuse(*found->second, reason);
 }
 
 }  // namespace engine::zmq_ps

@@ -21,14 +21,15 @@ class Collectives {
   Collectives(bool skips_lost, std::vector<Session>& sessions, Offload& offload)
       : skips_lost_(skips_lost), sessions_(sessions), offload_(offload) {}
 
-  // A push that its session has not seen. Null, or why it is dropped.
-  const char* Handle(const Header& push, ::zmq::message_t body);
+  // A new request of its session.
+  void Handle(const Header& push, ::zmq::message_t body);
   // When Session::left() says so.
   void RankLeft(uint32_t worker);
-  // A request that is past its deadline: its round ends for all.
-  void RefuseLate(const Header& push);
+  // The ranks that a request waits for.
+  std::vector<uint32_t> Missing(const Header& push) const;
+  // Ends its round for all.
+  void Refuse(const Header& push, const Status& reason);
 
-  bool idle() const noexcept { return rounds_.empty(); }
   // The last round without a key that was begun.
   uint64_t last_keyless_round() const noexcept { return last_keyless_round_; }
 
@@ -48,7 +49,7 @@ class Collectives {
     bool folding = false;
   };
 
-  Round* FindOrOpen(const Header& push);
+  Round& FindOrOpen(const Header& push);
   Status Check(const Round& round, const Header& push) const;
   std::vector<uint32_t> Missing(const Round& round) const;
   std::optional<Status> FindLost(Round& round) const;

@@ -3,10 +3,10 @@
 #include <string_view>
 #include <utility>
 
-#include "describe.h"
 #include "kit/communicator.h"
 #include "kit/lanes.h"
 #include "rendezvous.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -21,7 +21,6 @@ ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& set
     : host_(host),
       ranks_(host.rank_info()),
       update_(settings.UpdateFor(ranks_)),
-      ordered_(settings.ordered && !update_),
       link_cost_{.message_bytes = settings.connection.flow.slice_bytes} {}
 
 Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
@@ -34,8 +33,8 @@ Result<std::unique_ptr<ZmqPsCommunicator>> ZmqPsCommunicator::Create(
   return communicator;
 }
 
-// The server first: the worker of this rank connects to it like to any other, and its failure is the
-// server's, so that other ranks hear the cause.
+// The server first: the worker of this rank connects to it like to any other, and its failure is
+// the server's, so that other ranks hear the cause.
 Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
   Rendezvous rendezvous(host_, settings);
   ENGINE_ASSIGN_OR_RETURN(ServerSettings server, rendezvous.Meet());
@@ -44,7 +43,6 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
   }
   ENGINE_RETURN_IF_ERROR(rendezvous.Publish(server_.get()));
   ENGINE_ASSIGN_OR_RETURN(WorkerSettings worker, rendezvous.FindServers());
-  worker.ordered = ordered_;
   worker.on_failure = [this](const Status& farewell) {
     if (server_) server_->Fail(farewell);
   };
@@ -60,7 +58,6 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
 
 void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
   if (id == kLinkCostId) return &link_cost_;
-  if (id == kSecondOrderId && ordered_) return static_cast<Communicator*>(&second_order_);
   if (id != kParameterClientId || !parameters_) return nullptr;
   return static_cast<ParameterClient*>(parameters_.get());
 }
@@ -76,7 +73,7 @@ ZmqPsCommunicator::~ZmqPsCommunicator() {
 CommunicatorTraits ZmqPsCommunicator::traits() const noexcept {
   return {.kinds = parameters_ ? kit::kCollectives | kServedKinds : kit::kCollectives,
           .dtypes = kit::kAllDTypes,
-          .ordered = ordered_ ? 1u : 0u,
+          .ordered = 0,
           .max_in_flight = 0,
           .no_op = 0};
 }
@@ -86,36 +83,20 @@ Status ZmqPsCommunicator::Check(const Transfer& transfer) const noexcept {
   if (transfer.count > static_cast<int64_t>(kMaxElements)) {
     return kit::InvalidTransfer("count", transfer.count);
   }
-  if ((Bit(transfer.kind) & kServedKinds) == 0) return {};
-  if (parameters_) return parameters_->Check(transfer);
+  if ((Bit(transfer.kind) & kServedKinds) == 0 || parameters_) return {};
   return Status::Error(StatusCode::kUnsupported,
                        "%s: the ranks of this run update their parameters themselves (option "
                        "update of zmq_ps)",
                        Describe(transfer, OperationOf(transfer.kind)).c_str());
 }
 
-Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
-  return Submit(transfer, /*order=*/0, out);
-}
-
-CommunicatorTraits ZmqPsCommunicator::SecondOrder::traits() const noexcept {
-  CommunicatorTraits traits = first_.traits();
-  traits.kinds = kit::kCollectives;
-  return traits;
-}
-
-Status ZmqPsCommunicator::SecondOrder::Submit(const Transfer& transfer, Work** out) noexcept {
-  return first_.Submit(transfer, /*order=*/1, out);
-}
-
 // A refused work never reached the worker, so nobody else holds it and it is completed here. Where
 // there is no worker nothing is pending, and a failure is all that is to be remembered.
-Status ZmqPsCommunicator::Submit(const Transfer& transfer, uint64_t order, Work** out) noexcept {
+Status ZmqPsCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   if (worker_ && worker_->failed()) return worker_->reason();
   if (alone_failed_.raised()) return alone_failed_.reason();
   ENGINE_RETURN_IF_ERROR(Check(transfer));
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_.Take(transfer));
-  work->order = order;
   Status refused = Bit(transfer.kind) & kServedKinds ? parameters_->Prepare(work) : Status();
   if (refused.ok() && worker_) refused = worker_->Submit(work);
   if (!refused.ok()) {

@@ -7,7 +7,6 @@
 
 #include "engine/communicator.h"
 #include "engine/ext/link_cost.h"
-#include "engine/ext/second_order.h"
 #include "engine/host.h"
 #include "kit/failure.h"
 #include "parameter_client.h"
@@ -32,34 +31,18 @@ class ZmqPsCommunicator final : public Communicator {
 
  private:
   ZmqPsCommunicator(Host& host, const CommunicatorSettings& settings);
-  // kSecondOrderId
-  class SecondOrder final : public Communicator {
-   public:
-    explicit SecondOrder(ZmqPsCommunicator& first) : first_(first) {}
-    void* Query(std::string_view) noexcept override { return nullptr; }
-    CommunicatorTraits traits() const noexcept override;
-    Status Submit(const Transfer& transfer, Work** out) noexcept override;
-    void Abort(const Status& reason) noexcept override { first_.Abort(reason); }
-
-   private:
-    ZmqPsCommunicator& first_;
-  };
-
-  Status Submit(const Transfer& transfer, uint64_t order, Work** out) noexcept;
   Status Connect(const CommunicatorSettings& settings);
   Status Check(const Transfer& transfer) const noexcept;
 
   Host& host_;
   const RankInfo ranks_;
   const std::optional<ParameterTraits> update_;  // null: ranks update
-  const bool ordered_;
   LinkCost link_cost_;
   Works works_;
   std::unique_ptr<Server> server_;                // null where another rank hosts it
   std::unique_ptr<Worker> worker_;                // null in a world of one without servers
   std::unique_ptr<ServedParameters> parameters_;  // null when ranks update
   kit::Failure alone_failed_;                     // where there is no worker
-  SecondOrder second_order_{*this};
 };
 
 }  // namespace engine::zmq_ps

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <queue>
@@ -52,70 +51,18 @@ class BorrowedBuffers {
 };
 
 struct FlowSettings {
+  static constexpr uint64_t kAheadBytes = 3 << 19;
+  static constexpr int kLeastAhead = 2, kMostAhead = 24;
+
   uint64_t slice_bytes = 1 << 20;  // the most that is sent at once
   int buffer_bytes = 0;            // of the kernel, per connection and direction; 0: its choice
-};
 
-// How many messages ZeroMQ may hold for one peer: few, because of priorities; but on a fast link
-// the threads that move bytes wait for each other when they are too few. Follows the rate of the
-// link, as it is seen while there is more to send than fits: slices for two milliseconds, or at
-// least two. (Not done with ZeroMQ's high-water mark: lowered while messages wait, it may stop a
-// connection for good.)
-class SendAhead {
- public:
-  static constexpr int kLeast = 2, kMost = 8;
-  static constexpr auto kTime = std::chrono::microseconds(2000);
-
-  // The kernels of both ends may keep `buffer_bytes` each, which look sent and are not.
-  explicit SendAhead(const FlowSettings& settings) noexcept
-      : slice_bytes_(settings.slice_bytes),
-        kernel_bytes_(settings.buffer_bytes > 0 ? 2 * static_cast<uint64_t>(settings.buffer_bytes)
-                                                : kUnknownKernelBytes) {}
-
-  int messages() const noexcept { return messages_; }
-
-  void Sent(uint64_t bytes) noexcept { bytes_ += bytes; }
-
-  // A message did not fit and waits.
-  void Full(Clock::time_point now) noexcept {
-    switch (phase_) {
-      case Phase::kIdle:
-        return Begin(Phase::kFilling, now);
-      case Phase::kFilling:
-        if (bytes_ >= kernel_bytes_) Begin(Phase::kSampling, now);
-        return;
-      case Phase::kSampling:
-        if (bytes_ < kSampleBytes) return;
-        Choose(now - since_);
-        return Begin(Phase::kSampling, now);
-    }
+  // How many messages ZeroMQ may hold for one peer: few, because what is urgent waits for them; but
+  // the threads that move bytes wait for each other when they are too few.
+  int ahead() const noexcept {
+    return static_cast<int>(
+        std::clamp<uint64_t>(kAheadBytes / slice_bytes, kLeastAhead, kMostAhead));
   }
-
-  // Nothing waits any more, so what comes next says nothing of the link.
-  void Drained() noexcept { phase_ = Phase::kIdle; }
-
- private:
-  static constexpr uint64_t kSampleBytes = 2 << 20;
-  static constexpr uint64_t kUnknownKernelBytes = 16 << 20;
-  enum class Phase { kIdle, kFilling, kSampling };  // kFilling: the kernels' memory
-
-  void Begin(Phase phase, Clock::time_point now) noexcept {
-    phase_ = phase;
-    since_ = now;
-    bytes_ = 0;
-  }
-  void Choose(Clock::duration time) noexcept {
-    const double messages = static_cast<double>(bytes_) / static_cast<double>(slice_bytes_);
-    const double rate = messages / std::max(std::chrono::duration<double>(time).count(), 1e-9);
-    messages_ = static_cast<int>(std::clamp(rate * std::chrono::duration<double>(kTime).count(),
-                                            double{kLeast}, double{kMost}));
-  }
-
-  const uint64_t slice_bytes_, kernel_bytes_;
-  int messages_ = kLeast;
-  Phase phase_ = Phase::kIdle;
-  Clock::time_point since_{};  // begin of the phase
-  uint64_t bytes_ = 0;         // sent since then
 };
 
 // What waits to be sent to one peer.

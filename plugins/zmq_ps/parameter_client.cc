@@ -1,5 +1,6 @@
-// A step is what BeginStep said last, under mutex_; pushes and pulls take it when they are submitted.
-// Buckets are constant after Register, which comes before everything else, and need no lock.
+// A step is what BeginStep said last, under mutex_; pushes and pulls take it when they are
+// submitted. Buckets are constant after Register, which comes before everything else, and need no
+// lock.
 #include "parameter_client.h"
 
 #include <algorithm>
@@ -9,14 +10,11 @@
 #include <span>
 #include <utility>
 
-#include "describe.h"
 #include "served_spec.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
-
-// Beyond the deadline of a work, by which its worker has ended it.
-constexpr int64_t kWorkerGraceMs = kit::kWorkGraceMs;
 
 Status Invalid(const Transfer& transfer, const char* what) noexcept {
   return Status::Error(StatusCode::kInvalidArgument, "%s %s",
@@ -66,6 +64,7 @@ Status ServedParameters::TakeRows(TransferWork* work) noexcept {
 
 // A pull before the first step has step 0: it asks for what is there.
 Status ServedParameters::Prepare(TransferWork* work) noexcept {
+  ENGINE_RETURN_IF_ERROR(Check(work->transfer()));
   const ServedStep now = step();
   work->bucket = buckets_.Find(work->transfer().key);
   work->served = {.step = now.step, .rows = -1};
@@ -77,25 +76,33 @@ Status ServedParameters::Prepare(TransferWork* work) noexcept {
 }
 
 // Asks servers without the caller's Work, and waits for the answer: the waiting thread makes the
-// progress of the worker meanwhile. The work is given back only after it is terminal, because
-// libzmq refers to `send` until then.
+// progress of the worker meanwhile, which ends what does not move. The work is given back only
+// after it is terminal, because libzmq refers to `send` until then.
 Status ServedParameters::Ask(Question question) noexcept {
   if (question.timeout_ms <= 0) {
     return Status::Error(StatusCode::kInvalidArgument, "a timeout of %" PRId64 " ms",
                          question.timeout_ms);
   }
-  const Bucket* const bucket = question.bucket;
+  const Bucket* const bucket = buckets_.Find(question.key);
+  if (!bucket && question.operation != Operation::kLastStep) {
+    return Status::Error(StatusCode::kInvalidArgument, "bucket %016" PRIx64 " was not registered",
+                         question.key);
+  }
+  if (question.state >= states_) {
+    return Status::Error(StatusCode::kInvalidArgument, "the optimizer has no state %d",
+                         question.state);
+  }
   const Transfer transfer{.kind = bucket ? TransferKind::kPush : TransferKind::kBarrier,
                           .send = question.send,
                           .recv = question.recv,
                           .count = bucket ? bucket->count : 0,
-                          .key = bucket ? bucket->key : 0,
+                          .key = question.key,
                           .priority = INT32_MAX,
                           .timeout_ms = question.timeout_ms};
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_.Take(transfer));
   work->operation = question.operation;
   work->bucket = bucket;
-  work->served.state = question.state;
+  work->served.state = std::max(question.state, -1);
   // Step 0: what was pushed so far.
   const bool whole_step =
       question.operation == Operation::kLoad && traits_.mode == UpdateMode::kSync;
@@ -104,7 +111,7 @@ Status ServedParameters::Ask(Question question) noexcept {
   if (bucket) work->served.row = static_cast<uint64_t>(bucket->row);
   Status status = worker_.Submit(work);
   if (status.ok()) {
-    status = work->WaitHost(question.timeout_ms + kWorkerGraceMs);
+    status = work->WaitHost(kMaxTimeoutMs);
   } else {
     work->Complete(status);
   }
@@ -128,38 +135,28 @@ Status ServedParameters::Register(std::span<const ServedBucket> buckets, Optimiz
   }
   for (const auto& [key, bucket] : buckets_.all()) {
     ENGINE_RETURN_IF_ERROR(
-        Ask({.operation = Operation::kRegister, .bucket = &bucket, .timeout_ms = timeout_ms}));
+        Ask({.operation = Operation::kRegister, .key = key, .timeout_ms = timeout_ms}));
   }
   // Also to servers that keep nothing of these buckets, so that they compare them all.
   return Ask({.operation = Operation::kLastStep, .timeout_ms = timeout_ms});
 }
 
-Status ServedParameters::Exchange(Operation operation, uint64_t key, int32_t state,
-                                  const float* send, float* recv, int64_t timeout_ms) noexcept {
-  const Bucket* const bucket = buckets_.Find(key);
-  if (!bucket) {
-    return Status::Error(StatusCode::kInvalidArgument, "bucket %016" PRIx64 " was not registered",
-                         key);
-  }
-  if (state >= states_) {
-    return Status::Error(StatusCode::kInvalidArgument, "the optimizer has no state %d", state);
-  }
-  return Ask({.operation = operation,
-              .bucket = bucket,
-              .state = std::max(state, -1),
-              .send = send,
-              .recv = recv,
-              .timeout_ms = timeout_ms});
-}
-
 Status ServedParameters::Store(uint64_t key, int32_t state, const float* data,
                                int64_t timeout_ms) noexcept {
-  return Exchange(Operation::kStore, key, state, data, nullptr, timeout_ms);
+  return Ask({.operation = Operation::kStore,
+              .key = key,
+              .state = state,
+              .send = data,
+              .timeout_ms = timeout_ms});
 }
 
 Status ServedParameters::Load(uint64_t key, int32_t state, float* data,
                               int64_t timeout_ms) noexcept {
-  return Exchange(Operation::kLoad, key, state, nullptr, data, timeout_ms);
+  return Ask({.operation = Operation::kLoad,
+              .key = key,
+              .state = state,
+              .recv = data,
+              .timeout_ms = timeout_ms});
 }
 
 Status ServedParameters::LastStep(int64_t timeout_ms, uint64_t* step) noexcept {

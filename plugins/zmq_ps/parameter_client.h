@@ -21,10 +21,8 @@ class ServedParameters final : public ParameterClient {
   ServedParameters(const ParameterTraits& traits, uint64_t slice_bytes, Worker& worker,
                    Works& works, std::function<void(Optimizer&)> serve);
 
-  // Whether a push or a pull is one of a registered bucket, in a step: kInvalidArgument. [io-lane]
-  Status Check(const Transfer& transfer) const noexcept;
-  // Says what the requests of a transfer that was checked carry; kInvalidArgument for wrong rows.
-  // [io-lane]
+  // Says what the requests of a push or a pull carry; kInvalidArgument: it is not of a registered
+  // bucket, of no step, or of wrong rows. [io-lane]
   Status Prepare(TransferWork* work) noexcept;
 
   ParameterTraits traits() const noexcept override { return traits_; }
@@ -42,7 +40,7 @@ class ServedParameters final : public ParameterClient {
  private:
   struct Question {
     Operation operation;
-    const Bucket* bucket = nullptr;
+    uint64_t key = 0;  // of kLastStep none
     int32_t state = -1;
     const float* send = nullptr;
     float* recv = nullptr;
@@ -50,11 +48,10 @@ class ServedParameters final : public ParameterClient {
     uint64_t* last_step = nullptr;
   };
 
+  Status Check(const Transfer& transfer) const noexcept;
   Status CheckRegistered() const noexcept;
   Status TakeRows(TransferWork* work) noexcept;
   Status Ask(Question question) noexcept;
-  Status Exchange(Operation operation, uint64_t key, int32_t state, const float* send, float* recv,
-                  int64_t timeout_ms) noexcept;
   ServedStep step() const noexcept;
 
   const ParameterTraits traits_;

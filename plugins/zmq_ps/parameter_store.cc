@@ -2,10 +2,10 @@
 // pushes are answered as soon as the table has taken them; pulls and loads when the table says so.
 // While there is no optimizer there is no table, and everything waits.
 //
-// A request is refused here for one of three reasons: the table refuses it; its deadline has passed;
-// or it waits for a rank that has left. The last one is looked for when a rank leaves, and for each
-// request that comes after one has left. The table may answer it later all the same: the session
-// takes the first answer, and a rank that was refused once asks for nothing more.
+// A request is refused here for one of two reasons: the table refuses it, or it waits for a rank
+// that has left. That is looked for when a rank leaves, and for each request that comes after one
+// has left. The table may answer it later all the same: the session takes the first answer, and a
+// rank that was refused once asks for nothing more.
 #include "parameter_store.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <memory>
 
-#include "describe.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -27,11 +27,10 @@ std::vector<T> ArrayOf(const ::zmq::message_t& message) {
 
 }  // namespace
 
-const char* ParameterStore::Handle(const Header& header, Message& message) {
-  PendingRequest* const pending = sessions_[header.worker].Open(header);
-  if (!pending) return "too many requests at once: a push was dropped";
-  pending->body = std::move(message.body);
-  pending->rows = std::move(message.rows);
+void ParameterStore::Handle(PendingRequest& pending, Message& message) {
+  const Header& header = pending.header;
+  pending.body = std::move(message.body);
+  pending.rows = std::move(message.rows);
   if (!traits_) {
     sessions_[header.worker].Answer(
         header.request,
@@ -41,10 +40,9 @@ const char* ParameterStore::Handle(const Header& header, Message& message) {
               header.worker),
         {});
   } else if (table_) {
-    Ask(*pending);
+    Ask(pending);
     Advance();
   }
-  return nullptr;
 }
 
 // The frames go to the table: it keeps a push without copying it. What is not answered here, the
@@ -91,8 +89,9 @@ Status ParameterStore::CheckBuckets(uint32_t worker, uint64_t digest) {
                worker, buckets_->first);
 }
 
-// Catches up with what came before there was a table: ranks that left, and requests, of each rank in
-// the order of their numbers. Rank 0 stores after all have registered, so their order does not matter.
+// Catches up with what came before there was a table: ranks that left, and requests, of each rank
+// in the order of their numbers. Rank 0 stores after all have registered, so their order does not
+// matter.
 void ParameterStore::Start(Optimizer& optimizer) {
   table_ = std::make_unique<Table>(*traits_, static_cast<uint32_t>(sessions_.size()), optimizer);
   for (uint32_t i = 0; i < sessions_.size(); ++i) {
@@ -125,10 +124,9 @@ void ParameterStore::Advance() {
 // Why a pull will never be answered: a run in step does not go on without a rank's push, and none
 // without the values that rank 0 stores.
 std::optional<Status> ParameterStore::FindLost(const Header& header) const {
-  const Status* const first = sessions_[0].left();
-  if (first && !table_->HasValues(CellOf(header))) return *first;
-  if (traits_->mode != UpdateMode::kSync) return std::nullopt;
-  for (const uint32_t missing : table_->Missing(header)) {
+  const bool goes_on = traits_->mode != UpdateMode::kSync && table_->HasValues(CellOf(header));
+  if (goes_on) return std::nullopt;
+  for (const uint32_t missing : Missing(header)) {
     if (const Status* const left = sessions_[missing].left()) return *left;
   }
   return std::nullopt;
@@ -156,30 +154,10 @@ void ParameterStore::RankJoined(uint32_t worker) {
   if (table_) table_->Join(worker);
 }
 
-void ParameterStore::RefuseLate(const PendingRequest& pending) {
-  const Header& header = pending.header;
-  sessions_[header.worker].Answer(header.request, Late(header), {});
-}
-
-// Whom to blame for a deadline: the members that a request waits for, as far as that is known.
-Status ParameterStore::Late(const Header& header) const {
-  const Text what = Describe(header.spec, header.sequence);
-  if (!table_) {
-    return Status::Error(StatusCode::kTimeout,
-                         "%s: this server was given no optimizer in time; its member has not come "
-                         "as far as that",
-                         what.c_str());
-  }
-  const auto missing = table_->Missing(header);
-  if (missing.empty()) {
-    return Status::Error(StatusCode::kTimeout,
-                         "%s: no values in time; rank 0 has not stored them, or an update takes "
-                         "longer",
-                         what.c_str());
-  }
-  return Status::Error(StatusCode::kTimeout, "%s: %s has not pushed step %" PRIu64 " in time",
-                       what.c_str(), ListRanks(missing).c_str(), header.served.step)
-      .WithRank(static_cast<int32_t>(missing.front()));
+// Nobody's values come before rank 0's.
+std::vector<uint32_t> ParameterStore::Missing(const Header& request) const {
+  if (!table_) return {};
+  return table_->HasValues(CellOf(request)) ? table_->Missing(request) : std::vector<uint32_t>{0};
 }
 
 }  // namespace engine::zmq_ps

@@ -22,8 +22,8 @@ class ParameterStore {
                  Offload& offload)
       : traits_(traits), sessions_(sessions), offload_(offload) {}
 
-  // A push that its session has not seen. Null, or why it is dropped.
-  const char* Handle(const Header& header, Message& message);
+  // A new request of its session.
+  void Handle(PendingRequest& pending, Message& message);
 
   // From now on; what came before waits for it. Only with traits, and once.
   void Start(Optimizer& optimizer);
@@ -33,8 +33,8 @@ class ParameterStore {
 
   void RankLeft(uint32_t worker);
   void RankJoined(uint32_t worker);
-  // A request that is past its deadline.
-  void RefuseLate(const PendingRequest& pending);
+  // The ranks that a request waits for; none where it waits for this server.
+  std::vector<uint32_t> Missing(const Header& request) const;
 
  private:
   void Ask(PendingRequest& pending);
@@ -42,7 +42,6 @@ class ParameterStore {
   Status CheckBuckets(uint32_t worker, uint64_t digest);
   std::optional<Status> FindLost(const Header& header) const;
   void RefuseLost();
-  Status Late(const Header& header) const;
 
   const std::optional<ParameterTraits> traits_;
   std::vector<Session>& sessions_;

@@ -22,7 +22,6 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
         .update = std::string(options.String("update")),
         .staleness = static_cast<int32_t>(options.Int("staleness")),
         .reduce_threads = static_cast<int>(options.Int("reduce_threads")),
-        .ordered = options.String("match") == "position",
         .connection = {.flow = {.slice_bytes = static_cast<uint64_t>(options.Int("slice_bytes")),
                                 .buffer_bytes = static_cast<int>(options.Int("buffer_bytes"))},
                        .heartbeat = {.interval_ms = static_cast<int>(options.Int("heartbeat_ms")),
@@ -68,10 +67,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                        "update: bounded. For how many steps a rank may be ahead of another"),
         kit::IntOption("slice_bytes", "524288", 4096, 1 << 28,
                        "the most that is sent at once: what is urgent waits for a few of these"),
-        kit::EnumOption(
-            "match", "position", "position|key",
-            "what makes transfers of several ranks one: their place in one order of all ranks, "
-            "or their key, in any order"),
         kit::IntOption("io_threads", "1", 1, 16,
                        "ZeroMQ threads of the worker, and as many of the server"),
         kit::IntOption("reduce_threads", "1", 1, 64, "threads of the server that add up"),

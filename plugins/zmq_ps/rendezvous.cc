@@ -1,18 +1,19 @@
-// The order, which has no circle: all publish their keys; a server needs those of all ranks before it
-// can let one in, so it waits for them, and publishes its address then; ranks wait for that.
+// The order, which has no circle: all publish their keys; a server needs those of all ranks before
+// it can let one in, so it waits for them, and publishes its address then; ranks wait for that.
 #include "rendezvous.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "describe.h"
 #include "socket_link.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
 
-constexpr std::string_view kPlain = "-";
+constexpr size_t kModeBytes = 6;  // of Rendezvous::mode
 constexpr int64_t kLookupMs = 1000;
 
 int ServersOf(const RankInfo& ranks, int64_t servers) {
@@ -49,8 +50,8 @@ Rendezvous::Rendezvous(Host& host, const CommunicatorSettings& settings)
   members_.names.resize(static_cast<size_t>(ranks_.world_size + ranks_.servers));
 }
 
-// Loopback where all members are on one host, unless an option says otherwise. An address that other
-// hosts cannot reach is found out here, and not by a timeout of all ranks.
+// Loopback where all members are on one host, unless an option says otherwise. An address that
+// other hosts cannot reach is found out here, and not by a timeout of all ranks.
 Status Rendezvous::ChooseAddress() {
   const bool one_host =
       ranks_.one_host != 0 && (members_serve() || ranks_.local_world_size == ranks_.world_size);
@@ -70,7 +71,7 @@ Status Rendezvous::ChooseAddress() {
 
 // Who takes the place of a lost rank does so in the first communicator, whose members have met.
 Status Rendezvous::ChoosePrefix() {
-  const std::string key = encrypted_ ? own_keys_.public_key : std::string(kPlain);
+  const std::string key = mode() + own_keys_.public_key;
   members_.prefix.assign(1, '0');
   if (ranks_.incarnation > 0) {
     return kit::SetText(host_, members_.prefix + "/renewed/" + std::to_string(ranks_.rank), key);
@@ -88,21 +89,17 @@ Result<ServerSettings> Rendezvous::Meet() {
                          ranks_.servers);
   }
   ENGINE_RETURN_IF_ERROR(ChooseAddress());
-  if (encrypted_) {
-    ENGINE_ASSIGN_OR_RETURN(own_keys_, KeyPair::Make());
-  }
+  ENGINE_ASSIGN_OR_RETURN(own_keys_, KeyPair::Make());
   ENGINE_RETURN_IF_ERROR(ChoosePrefix());
   ENGINE_ASSIGN_OR_RETURN(keys_, Gather("/keys"));
-  for (size_t i = 0; i < keys_.size(); ++i) ENGINE_RETURN_IF_ERROR(CheckEncryption(i));
+  for (size_t i = 0; i < keys_.size(); ++i) ENGINE_RETURN_IF_ERROR(CheckMode(i));
   ServerSettings server{
       .endpoint = "tcp://" + address_ + ":*",
-      .keys = own_keys_,
-      .workers = static_cast<uint32_t>(ranks_.world_size),
+      .secret_key = encrypted_ ? own_keys_.secret_key : "",
       .update = settings_.UpdateFor(ranks_),
       .reduce_threads = settings_.reduce_threads,
       .connection = settings_.connection,
       .log = [&host = host_](std::string_view line) { host.Log(LogLevel::kWarning, line); }};
-  if (!encrypted_) return server;
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
     server.worker_keys.push_back(*keys_[static_cast<size_t>(rank)]);
   }
@@ -118,13 +115,17 @@ KeyLookup Rendezvous::RenewedKeys() const {
     std::string value;
     if (!host.StoreHas(key, &present).ok() || !present) return value;
     if (!host.StoreGetString(key, kLookupMs, &value).ok()) value.clear();
-    return value;
+    return value.substr(std::min(value.size(), kModeBytes));
   };
 }
 
 // Members that differ in this find out here, and not by a handshake that fails.
-Status Rendezvous::CheckEncryption(size_t member) const {
-  if ((*keys_[member] != kPlain) == encrypted_) return {};
+Status Rendezvous::CheckMode(size_t member) {
+  std::string& key = *keys_[member];
+  if (key.starts_with(mode())) {
+    key.erase(0, kModeBytes);
+    return {};
+  }
   const int index = static_cast<int>(member);
   const bool is_server = index >= ranks_.world_size;
   const int number = is_server ? index - ranks_.world_size : index;
@@ -170,14 +171,11 @@ Result<kit::Values> Rendezvous::Gather(const char* topic) {
                                           settings_.rendezvous_timeout_ms));
   const std::vector<int32_t> missing = Missing(values, ranks, values.size());
   if (missing.empty()) return values;
-  std::string list;
-  for (const int32_t index : missing) {
-    list.append(list.empty() ? "" : ", ").append(std::to_string(index));
-  }
+  const std::string list = List("server", {missing.begin(), missing.end()});
   return Status::Error(StatusCode::kRendezvous,
-                       "server%s %s of %d did not appear within %lld ms: check that every server "
+                       "%s of %d did not appear within %lld ms: check that every server "
                        "was started and runs the same plugins",
-                       missing.size() > 1 ? "s" : "", list.c_str(), ranks_.servers,
+                       list.c_str(), ranks_.servers,
                        static_cast<long long>(settings_.rendezvous_timeout_ms))
       .WithRank(ServerId(missing.front()));
 }

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "curve.h"
 #include "engine/host.h"
+#include "keys.h"
 #include "kit/communicator.h"
 #include "kit/rendezvous.h"
 #include "server.h"
@@ -25,7 +25,6 @@ struct CommunicatorSettings {
   std::string update = "auto";  // the option of that name
   int32_t staleness = 1;        // kBounded
   int reduce_threads = 1;
-  bool ordered = false;
   ConnectionSettings connection;
 
   // Null: servers add up only.
@@ -35,12 +34,13 @@ struct CommunicatorSettings {
 // Two all-gathers of all members, ranks first and then servers of their own, below a prefix of the
 // store for each communicator that a run creates:
 //
-//   <n>/keys/<member>    := public key, or "-"
+//   <n>/keys/<member>    := "curve " | "plain ", and its public key
 //   <n>/servers/<member> := [ endpoint ]     of members that have a server
 //   <n>/renewed/<rank>   := the key of the newest process that took the place of a lost one
 //
-// Every process makes its own keys and publishes the public one, as a rank and as a server; a server
-// starts when it knows those of all ranks. Addresses other than loopback are always encrypted.
+// Every process makes its own keys and publishes the public one, as a rank and as a server; a
+// server starts when it knows those of all ranks. Addresses other than loopback are always
+// encrypted.
 class Rendezvous {
  public:
   Rendezvous(Host& host, const CommunicatorSettings& settings);
@@ -63,7 +63,9 @@ class Rendezvous {
   Status ChooseAddress();
   Status ChoosePrefix();
   Result<kit::Values> Gather(const char* topic);
-  Status CheckEncryption(size_t member) const;
+  const char* mode() const noexcept { return encrypted_ ? "curve " : "plain "; }
+  // Takes the word for the mode off the key of a member.
+  Status CheckMode(size_t member);
   KeyLookup RenewedKeys() const;
 
   Host& host_;
@@ -74,7 +76,7 @@ class Rendezvous {
   kit::Members members_;
   std::string address_;
   bool encrypted_ = false;
-  KeyPair own_keys_;  // empty in plain text
+  KeyPair own_keys_;
   kit::Values keys_;  // the public ones, by member
 };
 

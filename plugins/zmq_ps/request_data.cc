@@ -1,5 +1,5 @@
-// Buffers of a transfer, as in engine/communicator.h: those of a reduce-scatter and an all-gather are
-// of different sizes, world_size slices on one side and the own one on the other. Slice::offset
+// Buffers of a transfer, as in engine/communicator.h: those of a reduce-scatter and an all-gather
+// are of different sizes, world_size slices on one side and the own one on the other. Slice::offset
 // counts in the larger one.
 #include "request_data.h"
 
@@ -51,8 +51,7 @@ Request RequestFor(TransferWork& work, const Slice& slice, Header header) {
                  .slices = static_cast<uint32_t>(work.requests.size()),
                  .offset = slice.offset,
                  .count = slice.count,
-                 .total = is_empty ? 0 : static_cast<uint64_t>(transfer.count),
-                 .tensor = transfer.key};
+                 .total = is_empty ? 0 : static_cast<uint64_t>(transfer.count)};
   Request request{.work = &work, .header = header};
   if (work.sparse()) FindRows(&request);
   return request;

@@ -31,16 +31,14 @@
 #include <cstring>
 #include <utility>
 
-#include "describe.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
 
-// Of one worker at one cell. A worker has one of each, unless it pushes without pulling, loads, or
-// took the place of another.
+// Of one worker at one cell. It has one, unless it pushes without pulling or took the place of
+// another.
 constexpr size_t kMaxPushes = 4;
-constexpr size_t kMaxPulls = 8;
 
 // Index in arrays_.
 size_t ArrayOf(const Header& request) noexcept {
@@ -275,15 +273,8 @@ void ServedCell::Fail(const Status& reason) {
 
 Status ServedCell::Pull(const Header& request, std::span<const int32_t> rows) {
   ENGINE_RETURN_IF_ERROR(failure_);
-  if (request.served.step > kMaxStep) return Wrong(request, "a pull with a step out of range");
   ENGINE_RETURN_IF_ERROR(CheckState(request));
   ENGINE_RETURN_IF_ERROR(CheckRows(request, spec_, rows));
-  const auto of_worker = [&](const WaitingPull& other) {
-    return other.request.worker == request.worker;
-  };
-  if (std::count_if(pulls_.begin(), pulls_.end(), of_worker) == kMaxPulls) {
-    return Wrong(request, "too many pulls at once");
-  }
   pulls_.push_back({request, {rows.begin(), rows.end()}});
   return {};
 }

@@ -1,17 +1,15 @@
-// The bounds here keep the arithmetic of updates inside of its arrays: spans fill a cell exactly, rows
-// divide it, and data has the size that the cell says. Nothing later checks them again.
+// The bounds here keep the arithmetic of updates inside of its arrays: spans fill a cell exactly,
+// rows divide it, and data has the size that the cell says. Nothing later checks them again.
 #include "served_spec.h"
 
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
 
-#include "describe.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
-
-constexpr size_t kMaxSpans = size_t{1} << 20;
 
 const char* ObjectionToCut(const CellSpec& spec) {
   const SliceSpec& slice = spec.slice;
@@ -39,7 +37,6 @@ Status Wrong(const Header& request, const char* what) {
 }
 
 const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count) {
-  if (spans.size() > kMaxSpans) return "too many spans";
   for (const ServedSpan& span : spans) {
     if (span.count <= 0 || static_cast<uint64_t>(span.count) > count)
       return "spans that do not fit";
@@ -77,15 +74,6 @@ Status CheckRows(const Header& request, const CellSpec& cell, std::span<const in
 Status CheckPush(const Header& push, const CellSpec& cell, std::span<const int32_t> rows,
                  size_t data_bytes) {
   const ServedFields& served = push.served;
-  if (served.step == 0 || served.step > kMaxStep) {
-    return Wrong(push, "a push with a step out of range");
-  }
-  if (!std::isfinite(served.learning_rate)) {
-    return Wrong(push, "a push whose learning rate is no number");
-  }
-  if (!std::isfinite(served.weight) || served.weight < 0) {
-    return Wrong(push, "a push whose weight is no number from 0 on");
-  }
   ENGINE_RETURN_IF_ERROR(CheckRows(push, cell, rows));
   const uint64_t elements = served.sparse() ? rows.size() * cell.row : cell.slice.count;
   if (data_bytes == elements * sizeof(float)) return {};

@@ -33,8 +33,9 @@ struct CellSpec {
   bool operator==(const CellSpec& other) const noexcept;
 };
 
-// Decode has judged the numbers of SliceSpec; what follows blames the rank of `request` for the
-// rest, before memory is taken.
+// Decode has judged the numbers of SliceSpec. What a rank says of its own call it has checked
+// itself (parameter_client.cc, buckets.cc); the arithmetic of updates relies on what follows, which
+// blames the rank of `request`.
 
 // Why `spans` are not `count` elements, or null.
 const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count);
@@ -45,7 +46,7 @@ const char* ObjectionToRows(std::span<const int32_t> rows, int64_t first, int64_
 Status CheckCell(const Header& request, const CellSpec& spec);
 // That `rows` are ascending rows of the cell, and none without ServedFields::sparse.
 Status CheckRows(const Header& request, const CellSpec& cell, std::span<const int32_t> rows);
-// Numbers of a push, and that its data has the size it must have.
+// Its rows, and that its data has the size it must have.
 Status CheckPush(const Header& push, const CellSpec& cell, std::span<const int32_t> rows,
                  size_t data_bytes);
 // kInvalidArgument: "rank 1, slice 2 of bucket 000000000000002a: <what>"

@@ -2,7 +2,7 @@
 // requests, so none of these needs a lock. Other threads leave orders (Fail, Stop, Serve, finished
 // arithmetic) under mutex_ and wake it.
 //
-//   Step:  orders -> events of connections -> messages -> deadlines, every 20 ms -> answers
+//   Step:  orders -> events of connections -> messages -> lost ranks, every 20 ms -> answers
 //
 // Orders go first, because finished arithmetic makes answers; events go before messages, because a
 // descriptor that was closed may be that of a new connection in the next message. A step receives a
@@ -18,8 +18,8 @@
 #include <exception>
 #include <utility>
 
-#include "describe.h"
 #include "kit/thread.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -32,34 +32,16 @@ constexpr auto kLogInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-void LimitedLog::Add(const char* what) {
-  last_ = what;
-  ++count_;
-  Flush(Clock::now());
-}
-
-void LimitedLog::Flush(Clock::time_point now) {
-  if (!last_ || now < next_) return;
-  next_ = now + kLogInterval;
-  std::string line = last_;
-  if (count_ > 1) line += " (" + std::to_string(count_) + " such events)";
-  last_ = nullptr;
-  count_ = 0;
-  if (log_) log_(line);
-}
-
 Server::Server(ServerSettings settings)
-    : settings_(std::move(settings)), context_(settings_.connection.io_threads) {
-  const bool encrypted = !settings_.keys.secret_key.empty();
-  if (encrypted) {
-    authenticator_ =
-        std::make_unique<Authenticator>(context_, settings_.worker_keys, settings_.renewed_keys);
+    : settings_(std::move(settings)),
+      context_(settings_.connection.io_threads),
+      authenticator_(context_, settings_.worker_keys, settings_.renewed_keys) {
+  const auto workers = static_cast<uint32_t>(settings_.worker_keys.size());
+  for (uint32_t i = 0; i < workers; ++i) {
+    sessions_.emplace_back(i, workers, settings_.connection.flow, wake_up_);
   }
-  for (uint32_t i = 0; i < settings_.workers; ++i) {
-    sessions_.emplace_back(i, settings_.workers, settings_.connection.flow, wake_up_);
-  }
-  link_ = std::make_unique<RouterLink>(context_, settings_.workers, settings_.keys,
-                                       kMaxQueuedMessages, settings_.connection, settings_.faults);
+  link_ = std::make_unique<RouterLink>(context_, workers, settings_.secret_key, kMaxQueuedMessages,
+                                       settings_.connection, settings_.faults);
   monitor_ = std::make_unique<Monitor>(context_, link_->raw(), "server");
   endpoint_ = link_->Bind(settings_.endpoint);
   poll_.Add(wake_up_->descriptor());
@@ -76,17 +58,11 @@ Server::Server(ServerSettings settings)
 }
 
 Result<std::unique_ptr<Server>> Server::Start(ServerSettings settings) noexcept {
-  const bool encrypted = !settings.keys.secret_key.empty();
-  if (!encrypted && !IsLoopback(settings.endpoint)) {
+  if (settings.secret_key.empty() && !IsLoopback(settings.endpoint)) {
     return Status::Error(StatusCode::kConfig,
                          "a parameter server at %s would talk in plain text with other hosts: give "
                          "it keys, or an address of loopback",
                          settings.endpoint.c_str());
-  }
-  if (encrypted && settings.worker_keys.size() != settings.workers) {
-    return Status::Error(StatusCode::kConfig,
-                         "%zu public keys for %u ranks of a parameter server: it needs one each",
-                         settings.worker_keys.size(), settings.workers);
   }
   const std::string endpoint = settings.endpoint;
   try {
@@ -155,9 +131,8 @@ void Server::Run() noexcept {
 
 // Whether nothing is due by the clock.
 bool Server::IsIdle() const noexcept {
-  if (stop_at_ || !collectives_->idle()) return false;
-  return std::all_of(sessions_.begin(), sessions_.end(), [](const Session& session) {
-    return session.left() || (!session.has_pending() && session.has_connection());
+  return !stop_at_ && std::all_of(sessions_.begin(), sessions_.end(), [](const Session& session) {
+    return session.left() || session.has_connection();
   });
 }
 
@@ -203,8 +178,8 @@ void Server::TakeOrders() {
   }
 }
 
-// The first reason stays: what comes later is a consequence of it. Rounds and the table do not learn
-// of it: what they still make of these requests, the sessions drop.
+// The first reason stays: what comes later is a consequence of it. Rounds and the table do not
+// learn of it: what they still make of these requests, the sessions drop.
 void Server::RefuseAll(const Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
@@ -220,34 +195,33 @@ void Server::HandleEvents() {
   while (monitor_->Next(&event)) {
     bool known = false;
     for (Session& session : sessions_) known = session.HandleEvent(event, now) || known;
-    if (event.kind == ConnectionEvent::Kind::kRefused) {
-      outsiders_.Add("a connection was refused: it has no key of this run, or is not ZeroMQ's");
-    } else if (!known) {
-      outsiders_.Add("a connection that no rank used was closed");
-    }
+    if (!known || event.kind >= ConnectionEvent::Kind::kRefused) ++unproven_;
   }
 }
 
 void Server::ReceiveAll() {
   Message message;
   for (int i = 0; i < kMaxReceivesPerStep && link_->Receive(&message); ++i) Handle(message);
-  if (link_->TakeDropped() > 0) outsiders_.Add("a message that is not from a rank was dropped");
 }
 
+// What a rank sends and this server cannot take it is told: it would wait for an answer otherwise.
 void Server::Handle(Message& message) {
-  Header header;
-  const char* const objection = Decode(message.header, &header);
-  if (objection || header.worker != message.peer) {
-    return outsiders_.Add(objection ? objection
-                                    : "a message in the name of another rank was dropped");
-  }
   Session& session = sessions_[message.peer];
+  Header header;
+  const char* objection = Decode(message.header, &header);
+  if (!objection && header.worker != message.peer) objection = "it is in the name of another rank";
+  if (objection) {
+    return session.Refuse(
+        Blame(message.peer, "rank %u sent a broken message: %s", message.peer, objection));
+  }
   session.Heard(message.descriptor);
   traffic_.frames_in += message.bytes();
   if (!Admit(session, header)) return;
   switch (header.kind) {
     case MessageKind::kHello:
-      return session.Welcome(collectives_->last_keyless_round());
+      return session.Welcome(collectives_->last_keyless_round(), /*again=*/true);
+    case MessageKind::kProbe:
+      return HandleProbe(header);
     case MessageKind::kPush:
       return HandlePush(header, message);
     case MessageKind::kAck:
@@ -255,12 +229,12 @@ void Server::Handle(Message& message) {
     case MessageKind::kLeave:
       return Leave(message.peer, StatusOf(header, message.body), false);
     default:
-      return outsiders_.Add("a message that only servers send was dropped");
+      return session.Refuse(Blame(message.peer, "rank %u sent what servers send", message.peer));
   }
 }
 
-// Whether a message counts: not of a former process of its rank, and not of a rank that was reported
-// as lost.
+// Whether a message counts: not of a former process of its rank, and not of a rank that was
+// reported as lost.
 bool Server::Admit(Session& session, const Header& header) {
   if (header.incarnation < session.incarnation()) return false;
   if (header.incarnation > session.incarnation()) Renew(header.worker, header.incarnation);
@@ -286,43 +260,68 @@ void Server::Renew(uint32_t index, uint32_t incarnation) {
   all_left_ = false;
 }
 
-// Nothing of a push is trusted: its frames must have the sizes that its header says, within
-// slice_bytes, before anything is kept of it. The table judges the body of what is about parameters.
 void Server::HandlePush(const Header& header, Message& message) {
-  const bool served = IsServed(header.spec.operation);
-  const size_t expected = Contributes(header.spec, header.worker) ? header.spec.bytes() : 0;
-  const auto rows = static_cast<size_t>(std::max(header.served.rows, 0));
-  const bool fits =
-      message.rows.size() == rows * sizeof(int32_t) && (served || message.body.size() == expected);
-  if (!fits || header.spec.bytes() > settings_.connection.flow.slice_bytes) {
-    return outsiders_.Add("a push whose header and data disagree was dropped");
-  }
   Session& session = sessions_[header.worker];
-  switch (session.Check(header.request)) {
-    case Session::Seen::kRepeated:
-      ++traffic_.repeated;
-      return session.Repeat(header.request);
-    case Session::Seen::kTooFar:
-      return outsiders_.Add("a push with a request number out of range was dropped");
-    case Session::Seen::kNew:
-      break;
+  if (!session.IsNew(header.request)) {
+    ++traffic_.repeated;
+    return session.Repeat(header.request);
   }
+  PendingRequest& pending = session.Open(header);
+  const Status refused = RefusalOf(header, message);
+  if (!refused.ok()) return session.Answer(header.request, refused, {});
   traffic_.payload_in += message.body.size();
-  if (const Status refused = RefusalOf(header); !refused.ok()) {
-    if (session.Open(header)) session.Answer(header.request, refused, {});
-    return;
-  }
-  const char* const dropped = served ? parameters_->Handle(header, message)
-                                     : collectives_->Handle(header, std::move(message.body));
-  if (dropped) outsiders_.Add(dropped);
+  if (IsServed(header.spec.operation)) return parameters_->Handle(pending, message);
+  collectives_->Handle(header, std::move(message.body));
 }
 
-// Why a push is refused whatever it asks for; OK: it is not.
-Status Server::RefusalOf(const Header& header) const {
-  if (!failure_.ok() || header.world_size == sessions_.size()) return failure_;
+// Why a push is refused whatever it asks for; OK: it is not. Nothing of it is trusted: its frames
+// must have the sizes that its header says, within slice_bytes. The table judges the body of what
+// is about parameters.
+Status Server::RefusalOf(const Header& header, const Message& message) const {
+  ENGINE_RETURN_IF_ERROR(failure_);
+  if (header.world_size != sessions_.size()) {
+    return Blame(header.worker,
+                 "rank %u counts %u ranks, but there are %zu: all ranks must belong to one run",
+                 header.worker, header.world_size, sessions_.size());
+  }
+  const size_t expected = Contributes(header.spec, header.worker) ? header.spec.bytes() : 0;
+  const auto rows = static_cast<size_t>(std::max(header.served.rows, 0));
+  const bool fits = message.rows.size() == rows * sizeof(int32_t) &&
+                    header.spec.bytes() <= settings_.connection.flow.slice_bytes &&
+                    (IsServed(header.spec.operation) || message.body.size() == expected);
+  if (fits) return {};
   return Blame(header.worker,
-               "rank %u counts %u ranks, but there are %zu: all ranks must belong to one run",
-               header.worker, header.world_size, sessions_.size());
+               "rank %u sent %s with more or less data than it says, or than slice_bytes",
+               header.worker, Describe(header).c_str());
+}
+
+// A rank asks because nothing moves there. Who it waits for is named unless something moves there;
+// then the rank asks again. An update that does not end is this server's.
+void Server::HandleProbe(const Header& probe) {
+  Session& session = sessions_[probe.worker];
+  session.Welcome(collectives_->last_keyless_round(), /*again=*/false);
+  const PendingRequest* const pending = session.Find(probe.request);
+  if (!pending || pending->ready) return;  // it is on its way, or its answer is
+  const Header request = pending->header;
+  const bool served = IsServed(request.spec.operation);
+  const auto missing = served ? parameters_->Missing(request) : collectives_->Missing(request);
+  if (missing.empty() && !served) return;  // it is being reduced
+  const Clock::time_point stalled = Clock::now() - std::chrono::milliseconds(probe.timeout_ms);
+  int32_t behind = -1;
+  for (const uint32_t rank : missing) {
+    if (sessions_[rank].moved_at() > stalled) return;
+    const bool is_first = behind < 0 || sessions_[rank].moved_at() <
+                                            sessions_[static_cast<uint32_t>(behind)].moved_at();
+    if (is_first) behind = static_cast<int32_t>(rank);
+  }
+  const std::string whom = missing.empty() ? "an update of this server" : List("rank", missing);
+  const Status late =
+      Status::Error(StatusCode::kTimeout, "%s waits for %s: nothing has moved there for %lld ms",
+                    Describe(request).c_str(), whom.c_str(),
+                    static_cast<long long>(probe.timeout_ms))
+          .WithRank(behind);
+  if (served) return session.Answer(probe.request, late, {});
+  collectives_->Refuse(request, late);
 }
 
 // An orderly end is an error only for others that still need the rank.
@@ -350,13 +349,6 @@ void Server::Leave(uint32_t index, const Status& reason, bool expired) {
 // A member that does not answer is noticed by ZeroMQ's heartbeats, which close its connection; what
 // is left here is how long it may take to come back.
 void Server::CheckTime(Clock::time_point now) {
-  for (Session& session : sessions_) {
-    session.ForEachOpen([&](const PendingRequest& pending) {
-      if (now < pending.deadline) return;
-      if (IsServed(pending.header.spec.operation)) return parameters_->RefuseLate(pending);
-      collectives_->RefuseLate(pending.header);
-    });
-  }
   // Who has gone while the server is stopping does not come back for its answers.
   const int64_t lost_after_ms = stop_at_ ? 0 : settings_.connection.lost_after_ms;
   for (uint32_t i = 0; i < sessions_.size(); ++i) {
@@ -366,7 +358,10 @@ void Server::CheckTime(Clock::time_point now) {
               .WithRank(static_cast<int32_t>(i)),
           true);
   }
-  outsiders_.Flush(now);
+  if (unproven_ == 0 || now < next_log_) return;  // one line a second at most, whatever they do
+  next_log_ = now + kLogInterval;
+  Log("connections without a key of this run were refused or closed: " +
+      std::to_string(std::exchange(unproven_, 0)));
 }
 
 void Server::Log(const std::string& line) const {

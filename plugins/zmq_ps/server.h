@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "collectives.h"
-#include "curve.h"
 #include "engine/ext/parameter_server.h"
 #include "engine/status.h"
+#include "keys.h"
 #include "parameter_store.h"
 #include "session.h"
 #include "socket_link.h"
@@ -24,11 +24,10 @@
 namespace engine::zmq_ps {
 
 struct ServerSettings {
-  std::string endpoint;  // "tcp://address:port", or "tcp://address:*" for any free port
-  KeyPair keys;          // empty: plain text, on loopback only
-  std::vector<std::string> worker_keys;  // public keys, by rank; as many as workers with `keys`
-  KeyLookup renewed_keys;                // of ranks that took the place of lost ones; may be empty
-  uint32_t workers = 1;
+  std::string endpoint;    // "tcp://address:port", or "tcp://address:*" for any free port
+  std::string secret_key;  // empty: plain text, on loopback only
+  std::vector<std::string> worker_keys;   // public keys, by rank
+  KeyLookup renewed_keys;                 // of ranks that took the place of lost ones; may be empty
   std::optional<ParameterTraits> update;  // null: it adds up only
   int reduce_threads = 1;
   ConnectionSettings connection;
@@ -40,24 +39,10 @@ struct ServerSettings {
   bool allows_losses() const noexcept { return update && update->mode != UpdateMode::kSync; }
 };
 
-// What peers that are not of the run cause: one line a second at most, whatever they send.
-class LimitedLog {
- public:
-  explicit LimitedLog(const std::function<void(std::string_view)>& log) : log_(log) {}
-  void Add(const char* what);
-  void Flush(Clock::time_point now);
-
- private:
-  const std::function<void(std::string_view)>& log_;
-  const char* last_ = nullptr;  // not written yet
-  uint64_t count_ = 0;
-  Clock::time_point next_{};
-};
-
 class Server {
  public:
-  // Bound and ready when it returns. kConfig: plain text off loopback, or keys that do not fit;
-  // kResourceExhausted: the address is taken, or no descriptors.
+  // Bound and ready when it returns. kConfig: plain text off loopback; kResourceExhausted: the
+  // address is taken, or no descriptors.
   static Result<std::unique_ptr<Server>> Start(ServerSettings settings) noexcept;
   ~Server();  // Stop(0)
 
@@ -93,7 +78,8 @@ class Server {
   bool Admit(Session& session, const Header& header);
   void Renew(uint32_t index, uint32_t incarnation);
   void HandlePush(const Header& header, Message& message);
-  Status RefusalOf(const Header& header) const;
+  void HandleProbe(const Header& probe);
+  Status RefusalOf(const Header& header, const Message& message) const;
   void Leave(uint32_t index, const Status& reason, bool expired);
   void RefuseAll(const Status& reason);
   void CheckTime(Clock::time_point now);
@@ -118,7 +104,7 @@ class Server {
   std::condition_variable changed_;  // one of them has
 
   ::zmq::context_t context_;
-  std::unique_ptr<Authenticator> authenticator_;
+  Authenticator authenticator_;
 
   // Of the loop's thread.
   std::unique_ptr<RouterLink> link_;
@@ -127,8 +113,8 @@ class Server {
   std::vector<Session> sessions_;  // by rank
   Status failure_;
   std::optional<Clock::time_point> stop_at_;
-  Clock::time_point next_check_{};
-  LimitedLog outsiders_{settings_.log};
+  Clock::time_point next_check_{}, next_log_{};
+  uint64_t unproven_ = 0;  // connections since then that no rank has proven to be its own
 
   std::unique_ptr<Offload> offload_;
   std::unique_ptr<Collectives> collectives_;

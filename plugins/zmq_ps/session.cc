@@ -7,9 +7,6 @@
 namespace engine::zmq_ps {
 namespace {
 
-constexpr uint64_t kMaxAhead = 1 << 16;  // bounds the memory of what was seen
-constexpr size_t kMaxPending = 1 << 18;
-
 // A message over the memory of `bytes`, which keeps it until libzmq has sent it.
 ::zmq::message_t Share(::zmq::message_t& bytes, const std::shared_ptr<BorrowedBuffers>& count) {
   if (bytes.size() == 0) return {};
@@ -36,26 +33,24 @@ Session::Session(uint32_t worker, uint32_t workers, const FlowSettings& flow,
     : worker_(worker),
       workers_(workers),
       wake_up_(std::move(wake_up)),
-      flow_(flow),
+      ahead_of_link_(flow.ahead()),
       borrowed_(std::make_shared<BorrowedBuffers>(wake_up_)) {}
 
 // Exactly once: a rank sends a request again until it has the answer, and an answer stays here
 // until it is acknowledged. Numbers that were seen are never opened again, so what comes twice is
 // answered twice and applied once. Messages are lost with a connection only, so both sides send
 // again when there is a new one (kHello), and need no clock for it.
-Session::Seen Session::Check(uint64_t request) const {
-  if (request <= complete_ || ahead_.count(request) > 0) return Seen::kRepeated;
-  return request > complete_ + kMaxAhead ? Seen::kTooFar : Seen::kNew;
+bool Session::IsNew(uint64_t request) const {
+  return request > complete_ && ahead_.count(request) == 0;
 }
 
-PendingRequest* Session::Open(const Header& header) {
-  if (pending_.size() >= kMaxPending) return nullptr;
+PendingRequest& Session::Open(const Header& header) {
   ahead_.insert(header.request);
   while (ahead_.erase(complete_ + 1) > 0) ++complete_;
   PendingRequest& pending = pending_[header.request];
   pending.header = header;
-  pending.deadline = kit::DeadlineIn(header.timeout_ms);
-  return &pending;
+  moved_at_ = Clock::now();
+  return pending;
 }
 
 PendingRequest* Session::Find(uint64_t request) {
@@ -74,6 +69,7 @@ void Session::Answer(uint64_t request, const Status& status, ::zmq::message_t bo
 }
 
 void Session::Acknowledge(const ::zmq::message_t& requests) {
+  moved_at_ = Clock::now();
   for (size_t at = 0; at + sizeof(uint64_t) <= requests.size(); at += sizeof(uint64_t)) {
     uint64_t request = 0;
     std::memcpy(&request, static_cast<const char*>(requests.data()) + at, sizeof(request));
@@ -102,8 +98,8 @@ void Session::Heard(int descriptor) {
   descriptor_ = descriptor;
 }
 
-// Descriptors tell connections apart: the monitor of a socket knows no peers. They are used again by
-// the system, so a new connection with the number of the closed one counts.
+// Descriptors tell connections apart: the monitor of a socket knows no peers. They are used again
+// by the system, so a new connection with the number of the closed one counts.
 bool Session::HandleEvent(const ConnectionEvent& event, Clock::time_point now) {
   if (event.kind == ConnectionEvent::Kind::kAccepted && closed_ == event.descriptor) {
     closed_ = -1;  // the number is in use again
@@ -119,9 +115,10 @@ bool Session::IsDown(Clock::time_point now, int64_t lost_after_ms) const {
   return down_since_ && now >= *down_since_ + std::chrono::milliseconds(lost_after_ms);
 }
 
-// A new connection: all that went by the former one and was not acknowledged may be lost.
-void Session::Welcome(uint64_t last_round) {
+// After a new connection all that went by the former one and was not acknowledged may be lost.
+void Session::Welcome(uint64_t last_round, bool again) {
   welcome_due_ = last_round;
+  if (!again) return;
   for (auto& [request, pending] : pending_) {
     if (pending.sent) Queue(pending);
   }
@@ -136,11 +133,23 @@ void Session::Leave(const Status& reason, bool expired) {
   welcome_due_.reset();
 }
 
+void Session::Refuse(const Status& reason) {
+  if (!refusal_due_) refusal_due_ = reason;
+}
+
+void Session::RefuseExpired() {
+  if (!expired_) return;
+  Refuse(left_->WithContext(
+      "rank %u has expired: it was without a connection for too long, or was replaced", worker_));
+}
+
 // Another process has the rank now: its requests start at one again.
 void Session::Renew(uint32_t incarnation) {
   incarnation_ = incarnation;
   left_.reset();
-  expired_ = refusal_due_ = false;
+  expired_ = false;
+  refusal_due_.reset();
+  moved_at_ = Clock::now();
   complete_ = 0;
   ahead_.clear();
   borrowed_ = std::make_shared<BorrowedBuffers>(wake_up_);
@@ -160,13 +169,9 @@ bool Session::SendMessage(RouterLink& link, Message& message, Traffic& traffic) 
 
 bool Session::SendControl(RouterLink& link, Traffic& traffic) {
   if (refusal_due_) {
-    Message refusal = Compose(
-        HeaderOf(MessageKind::kRefusal),
-        left_->WithContext(
-            "rank %u has expired: it was without a connection for too long, or was replaced",
-            worker_));
+    Message refusal = Compose(HeaderOf(MessageKind::kRefusal), *refusal_due_);
     if (!SendMessage(link, refusal, traffic)) return false;
-    refusal_due_ = false;
+    refusal_due_.reset();
   }
   if (!welcome_due_) return true;
   Header header = HeaderOf(MessageKind::kWelcome);
@@ -184,11 +189,9 @@ void Session::Send(RouterLink& link, Traffic& traffic) {
   for (; !answers_.empty(); answers_.Pop()) {
     PendingRequest* const pending = Find(answers_.top());
     if (!pending) continue;
-    const bool has_room = pending->IsReceipt() || borrowed_->HasRoom(flow_.messages());
-    if (!has_room) return flow_.Full(Clock::now());
-    if (!SendAnswer(*pending, link, traffic)) return;
+    const bool has_room = pending->IsReceipt() || borrowed_->HasRoom(ahead_of_link_);
+    if (!has_room || !SendAnswer(*pending, link, traffic)) return;
   }
-  flow_.Drained();
 }
 
 // The answer stays pending until it is acknowledged: this message may be lost with the connection.
@@ -203,9 +206,7 @@ bool Session::SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& tra
     header.kind = MessageKind::kRefusal;
     message = Compose(header, pending.refusal);
   }
-  const size_t bytes = message.bytes();
   if (!SendMessage(link, message, traffic)) return false;
-  flow_.Sent(bytes);
   traffic.payload_out += pending.body.size();
   pending.queued = false;
   pending.sent = true;

@@ -23,8 +23,7 @@ struct Traffic {
 
 // A request, from its arrival until its answer is acknowledged.
 struct PendingRequest {
-  Header header;  // of the request
-  Clock::time_point deadline;
+  Header header;          // of the request
   ::zmq::message_t body;  // of the request while it waits; then of the answer
   ::zmq::message_t rows;
   Status refusal;      // of the answer
@@ -42,16 +41,17 @@ class Session {
           std::shared_ptr<WakeUp> wake_up);
 
   // Requests.
-  enum class Seen { kNew, kRepeated, kTooFar };
-  Seen Check(uint64_t request) const;
-  // Of a request that is kNew; null: there are too many.
-  PendingRequest* Open(const Header& header);
+  bool IsNew(uint64_t request) const;
+  // Of a new one.
+  PendingRequest& Open(const Header& header);
   PendingRequest* Find(uint64_t request);
   // Answers a request, once; nothing happens when it is not pending any more.
   void Answer(uint64_t request, const Status& status, ::zmq::message_t body);
   void Acknowledge(const ::zmq::message_t& requests);
   void Repeat(uint64_t request);
   bool has_pending() const noexcept { return !pending_.empty(); }
+  // When one of its requests or answers last did.
+  Clock::time_point moved_at() const noexcept { return moved_at_; }
   // Visits those without an answer; `visit` may answer them.
   template <typename Visit>
   void ForEachOpen(const Visit& visit) {
@@ -67,8 +67,8 @@ class Session {
   // Whether it has been without a connection for so long.
   bool IsDown(Clock::time_point now, int64_t lost_after_ms) const;
   bool has_connection() const noexcept { return !down_since_; }
-  // It said hello: welcomes it, and sends again what it has not acknowledged.
-  void Welcome(uint64_t last_round);
+  // Sends a welcome; `again`: and once more what it has not acknowledged.
+  void Welcome(uint64_t last_round, bool again);
 
   // Membership.
   uint32_t incarnation() const noexcept { return incarnation_; }
@@ -76,8 +76,10 @@ class Session {
   const Status* left() const noexcept { return left_ ? &*left_ : nullptr; }
   // `expired`: it did not say so itself.
   void Leave(const Status& reason, bool expired);
-  // Answers one that counts as expired and still speaks.
-  void RefuseExpired() noexcept { refusal_due_ = expired_; }
+  // Refuses all that it asks for.
+  void Refuse(const Status& reason);
+  // The same for one that counts as expired and still speaks.
+  void RefuseExpired();
   void Renew(uint32_t incarnation);
 
   // Sends what there is room for.
@@ -93,11 +95,12 @@ class Session {
   const uint32_t worker_, workers_;
   const std::shared_ptr<WakeUp> wake_up_;
 
+  Clock::time_point moved_at_ = Clock::now();
   uint64_t complete_ = 0;               // all requests up to here were seen
   std::unordered_set<uint64_t> ahead_;  // and these
   std::unordered_map<uint64_t, PendingRequest> pending_;
   SendQueue<uint64_t> answers_;
-  SendAhead flow_;
+  const int ahead_of_link_;
   std::shared_ptr<BorrowedBuffers> borrowed_;  // libzmq may have messages when this is gone
 
   int descriptor_ = -1;  // of its connection
@@ -108,7 +111,7 @@ class Session {
   std::optional<Status> left_;
   bool expired_ = false;
   std::optional<uint64_t> welcome_due_;  // with the last round
-  bool refusal_due_ = false;
+  std::optional<Status> refusal_due_;
 };
 
 }  // namespace engine::zmq_ps

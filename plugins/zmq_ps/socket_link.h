@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "curve.h"
 #include "flow.h"
+#include "keys.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
@@ -26,15 +26,15 @@ struct Heartbeat {
 struct ConnectionSettings {
   FlowSettings flow;
   Heartbeat heartbeat;
-  int64_t lost_after_ms = 1000;  // for which a peer that is needed may be without a connection
+  int64_t lost_after_ms = 1000;  // for which a peer may be without a connection
   int io_threads = 1;            // of ZeroMQ
 };
 
 // What a socket's monitor reports.
 struct ConnectionEvent {
-  enum class Kind { kAccepted, kUp, kDown, kRefused };
-  Kind kind = Kind::kUp;
-  int descriptor = -1;  // kAccepted, kDown
+  enum class Kind { kAccepted, kUp, kDown, kRefused, kFailed };
+  Kind kind = Kind::kUp;  // kRefused: the key is wrong; kFailed: it ended before that was known
+  int descriptor = -1;    // kAccepted, kDown
 };
 
 // The events of one socket; polled beside it, used by the same thread.
@@ -73,7 +73,7 @@ class Link {
 // From a rank to one server.
 class DealerLink final : public Link {
  public:
-  // `server_key` is empty for plain text. Throws zmq::error_t.
+  // `server_key` is empty for plain text: `own` is the password then. Throws zmq::error_t.
   DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
              const std::string& server_key, const KeyPair& own, const ConnectionSettings& settings,
              FaultInjector faults);
@@ -82,7 +82,8 @@ class DealerLink final : public Link {
   void Connect() { socket_.connect(endpoint_); }
   // Whether Send may succeed now, for all a link knows.
   bool Writable();
-  // Takes the frames, or leaves them alone and returns false: there is no room or no connection now.
+  // Takes the frames, or leaves them alone and returns false: there is no room or no connection
+  // now.
   bool Send(Message& message);
   // False when there is nothing now.
   bool Receive(Message* out);
@@ -94,8 +95,9 @@ class DealerLink final : public Link {
 // From a server to all its ranks.
 class RouterLink final : public Link {
  public:
-  // `own` is empty for plain text. At most `window` messages wait per rank. Throws zmq::error_t.
-  RouterLink(::zmq::context_t& context, uint32_t workers, const KeyPair& own, int window,
+  // `secret_key` is empty for plain text. The context has an Authenticator. At most `window`
+  // messages wait per rank. Throws zmq::error_t.
+  RouterLink(::zmq::context_t& context, uint32_t workers, const std::string& secret_key, int window,
              const ConnectionSettings& settings, FaultInjector faults);
 
   // Binds to "tcp://address:port" or "tcp://address:*"; the endpoint with the port that it got.
@@ -105,15 +107,10 @@ class RouterLink final : public Link {
   bool Send(Message& message);
   bool Receive(Message* out);
 
-  // Messages that were dropped because they are not from a rank, since the last call.
-  uint64_t TakeDropped() { return std::exchange(dropped_, 0); }
-
  private:
   std::optional<uint32_t> SenderOf(::zmq::message_t& id, ::zmq::message_t& header) const;
 
   const uint32_t workers_;
-  const bool encrypted_;
-  uint64_t dropped_ = 0;
 };
 
 // Whether only this host can reach `endpoint` ("tcp://127.0.0.1:5555", "tcp://[::1]:*").

@@ -5,21 +5,19 @@
 //   a task has run       Finished(task), then NextWork    on the thread that has the table
 //   now and then         TakeReady(&answers)              pulls that can be answered
 //
-// A bucket is cut into slices; a slice that lies at this server is a cell. Cells know nothing of each
-// other: tasks of several cells may run at once, those of one cell run one after the other, in the
-// order in which their pushes came.
+// A bucket is cut into slices; a slice that lies at this server is a cell. Cells know nothing of
+// each other: tasks of several cells may run at once, those of one cell run one after the other, in
+// the order in which their pushes came.
 #include "table.h"
 
 #include <algorithm>
 #include <cinttypes>
 #include <utility>
 
-#include "describe.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
-
-constexpr size_t kMaxCells = size_t{1} << 20;
 
 CellRules RulesOf(const ParameterTraits& traits, uint32_t workers, Optimizer& optimizer) {
   const bool waits = traits.mode != UpdateMode::kAsync;
@@ -70,11 +68,6 @@ Status Table::Register(const Header& request, std::vector<ServedSpan> spans) {
                  "train the same model with the same scheduler and slice_bytes",
                  request.worker, spec.id.slice, spec.id.bucket, Describe(spec).c_str(),
                  cell.first_worker(), Describe(cell.spec()).c_str());
-  }
-  if (cells_.size() >= kMaxCells) {
-    return Status::Error(StatusCode::kResourceExhausted,
-                         "a server keeps %zu slices at most: raise slice_bytes or use more servers",
-                         kMaxCells);
   }
   const CellId id = spec.id;
   cells_.emplace(id,

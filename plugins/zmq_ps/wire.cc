@@ -1,9 +1,12 @@
-// Headers come from processes of this run at best, and from anybody at worst: without encryption any
-// local process may connect. So every number is checked once, here, before anything looks at it;
-// what is about parameters is checked against the cell, which knows more (served_spec.cc).
+// Headers come from ranks and servers that have proven their keys, but perhaps of another build or
+// broken. So every number is checked once, here, before anything looks at it; what is about
+// parameters is checked against the cell, which knows more (served_spec.cc).
 #include "wire.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -13,7 +16,6 @@ namespace engine::zmq_ps {
 namespace {
 
 constexpr uint32_t kMaxIncarnation = 1u << 20;
-constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 
 // An offset that the count could overflow is refused first: the sum is below 2^53.
 const char* CheckSlice(const Header& header) noexcept {
@@ -31,7 +33,6 @@ const char* CheckSlice(const Header& header) noexcept {
     return "slice out of bounds";
   }
   if (header.request == 0 || header.round == 0) return "request without a number";
-  if (header.timeout_ms < 0 || header.timeout_ms > kMaxTimeoutMs) return "timeout out of range";
   if (!IsServed(spec.operation)) return nullptr;
   if (header.key == 0 && spec.operation != Operation::kLastStep) return "parameters without a key";
   return spec.dtype == DType::kFloat32 ? nullptr : "parameters of another dtype";
@@ -69,12 +70,13 @@ const char* Decode(const ::zmq::message_t& frame, Header* out) {
   if (frame.size() != sizeof(Header)) return "a header of another size";
   std::memcpy(out, frame.data(), sizeof(Header));
   if (out->version != kWireVersion) return "another version of the protocol";
-  if (out->kind < MessageKind::kHello || out->kind > MessageKind::kLeave) {
+  if (out->kind < MessageKind::kHello || out->kind > MessageKind::kProbe) {
     return "unknown kind of message";
   }
   if (out->world_size == 0 || out->world_size > kMaxWorkers) return "world size out of range";
   if (out->worker >= out->world_size) return "rank out of range";
   if (out->incarnation > kMaxIncarnation) return "incarnation out of range";
+  if (out->timeout_ms < 0 || out->timeout_ms > kMaxTimeoutMs) return "timeout out of range";
   if (out->kind == MessageKind::kPush || out->kind == MessageKind::kAnswer) return CheckSlice(*out);
   if (out->kind != MessageKind::kRefusal && out->kind != MessageKind::kLeave) return nullptr;
   if (out->code == StatusCode::kOk || !kit::InRange(out->code, StatusCode::kInternal)) {
@@ -111,6 +113,53 @@ bool Receives(const SliceSpec& spec, uint32_t worker) noexcept {
     default:
       return false;
   }
+}
+
+Text Describe(const Header& request) noexcept {
+  const SliceSpec& spec = request.spec;
+  constexpr const char* kReductions[] = {"sum, ", "max, ", "min, "};
+  const char* const kind = Name(spec.operation);
+  const bool reduces =
+      spec.operation == Operation::kAllReduce || spec.operation == Operation::kReduceScatter;
+  const char* const reduction = reduces ? kReductions[static_cast<int>(spec.reduction)] : "";
+  if (spec.operation == Operation::kBarrier || spec.operation == Operation::kLastStep) {
+    return kit::Format("%s (sequence %" PRIu64 ")", kind, request.sequence);
+  }
+  if (IsServed(spec.operation)) {
+    return kit::Format("%s of bucket %016" PRIx64 " (%" PRIu64 " %s)", kind, request.key,
+                       spec.total, Name(spec.dtype));
+  }
+  return kit::Format("%s of %" PRIu64 " %s (%sroot %" PRIu32 ", sequence %" PRIu64 ")", kind,
+                     spec.total, Name(spec.dtype), reduction, spec.root, request.sequence);
+}
+
+Text Describe(const Transfer& transfer, Operation operation) noexcept {
+  return Describe(Header{.key = transfer.key,
+                         .sequence = transfer.sequence,
+                         .spec = {.operation = operation,
+                                  .dtype = transfer.dtype,
+                                  .reduction = transfer.reduction,
+                                  .root = static_cast<uint32_t>(transfer.root),
+                                  .total = static_cast<uint64_t>(transfer.count)}});
+}
+
+std::string List(const char* what, const std::vector<uint32_t>& numbers) {
+  std::string list = std::string(what) + (numbers.size() == 1 ? " " : "s ");
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0) list += i + 1 == numbers.size() ? " and " : ", ";
+    list += std::to_string(numbers[i]);
+  }
+  return list;
+}
+
+Status Blame(uint32_t worker, const char* format, ...) noexcept {
+  char text[512];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof(text), format, args);
+  va_end(args);
+  return Status::Error(StatusCode::kInvalidArgument, "%s", text)
+      .WithRank(static_cast<int32_t>(worker));
 }
 
 }  // namespace engine::zmq_ps

@@ -11,12 +11,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
+#include <vector>
 #include <zmq.hpp>
 
 #include "engine/communicator.h"
 #include "engine/host.h"
 #include "engine/status.h"
+#include "kit/describe.h"
 
 namespace engine::zmq_ps {
 
@@ -28,6 +31,7 @@ enum class MessageKind : uint32_t {
   kAck = 5,      // rank: these answers have arrived
   kRefusal = 6,  // server: the request failed; request 0: so does everything
   kLeave = 7,    // rank: nothing more comes from me, and why; kAborted: it is done
+  kProbe = 8,    // rank: nothing has moved for `timeout_ms`; who is missing? REFUSAL, or WELCOME
 };
 
 // What a request asks for: a transfer, under the same number, or what else a ParameterClient does.
@@ -45,11 +49,12 @@ enum class Operation : uint32_t {
   kLastStep = 10,  // of no slice; the answer has the step
 };
 
-constexpr uint32_t kWireVersion = 2;
+constexpr uint32_t kWireVersion = 3;
 constexpr uint32_t kMaxWorkers = 4096;
 constexpr uint32_t kMaxSlices = 1u << 24;
 constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 constexpr uint64_t kMaxStep = uint64_t{1} << 48;
+constexpr int64_t kMaxTimeoutMs = int64_t{365} * 24 * 3600 * 1000;
 constexpr size_t kMaxListBytes = 4096;  // of acknowledgements, and of a status's text
 
 constexpr Operation OperationOf(TransferKind kind) noexcept {
@@ -71,8 +76,7 @@ struct SliceSpec {
   uint32_t slices = 1;
   uint64_t offset = 0;  // elements
   uint64_t count = 0;
-  uint64_t total = 0;   // Transfer::count
-  uint64_t tensor = 0;  // Transfer::key, where Header::key says which order it is matched in
+  uint64_t total = 0;  // Transfer::count
 
   bool operator==(const SliceSpec&) const = default;
   size_t bytes() const noexcept { return static_cast<size_t>(count) * SizeOf(dtype); }
@@ -99,10 +103,10 @@ struct Header {
   uint32_t incarnation = 0;  // of the rank: RankInfo::incarnation
   uint32_t slice = 0;        // position in the transfer
   uint64_t request = 0;      // numbered by the rank, from 1 for each server
-  uint64_t key = 0;          // what is moved, or the order that it is matched in
+  uint64_t key = 0;          // Transfer::key
   uint64_t round = 0;        // which transfer of this key it is, from 1
   uint64_t sequence = 0;     // Transfer::sequence, for messages to people
-  int64_t timeout_ms = 0;
+  int64_t timeout_ms = 0;    // kProbe
   int32_t priority = 0;
   StatusCode code = StatusCode::kOk;  // kRefusal, kLeave: a status, with its text in the body
   int32_t blamed = -1;
@@ -111,7 +115,7 @@ struct Header {
   ServedFields served;
 };
 // No padding, whose bytes would be anybody's.
-static_assert(sizeof(SliceSpec) == 56 && sizeof(ServedFields) == 40 && sizeof(Header) == 176);
+static_assert(sizeof(SliceSpec) == 48 && sizeof(ServedFields) == 40 && sizeof(Header) == 168);
 static_assert(std::is_trivially_copyable_v<Header>);
 
 // Up to three frames. Empty ones at the end are not sent.
@@ -139,5 +143,19 @@ const char* Decode(const ::zmq::message_t& frame, Header* out);
 // Whether `worker` brings data of a slice of a collective, and whether the answer to it holds data.
 bool Contributes(const SliceSpec& spec, uint32_t worker) noexcept;
 bool Receives(const SliceSpec& spec, uint32_t worker) noexcept;
+
+// Requests and members in words, for errors.
+using kit::Text;
+
+// "all-reduce of 300000 float32 (sum, root 0, sequence 17)", "barrier (sequence 3)"
+Text Describe(const Header& request) noexcept;
+Text Describe(const Transfer& transfer, Operation operation) noexcept;
+
+// "rank 2", "ranks 0, 2 and 3"
+std::string List(const char* what, const std::vector<uint32_t>& numbers);
+
+// kInvalidArgument that names `worker`.
+__attribute__((format(printf, 2, 3))) Status Blame(uint32_t worker, const char* format,
+                                                   ...) noexcept;
 
 }  // namespace engine::zmq_ps

@@ -1,7 +1,9 @@
 // One transfer of a rank, and the requests that it is cut into.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "buckets.h"
-#include "describe.h"
 #include "engine/communicator.h"
 #include "kit/work.h"
 #include "wire.h"
@@ -61,25 +62,27 @@ class TransferWork final : public kit::PooledWork {
   ServedFields served;             // but for the number of rows of each request
   const Bucket* bucket = nullptr;  // of a served operation that is about one
   std::span<const int32_t> rows;   // sparse: those that travel
-  uint64_t order = 0;              // of transfers that are matched by their position: which one
 
   // Operation::kLastStep: the least of what servers said. Constant when the work is terminal.
   uint64_t last_step = kMaxStep;
 
   // For the worker: of the thread that makes its progress.
+  uint64_t number = 0;            // in the order of submission
   std::vector<Request> requests;  // one per slice, never moved while the transfer is under way
   size_t unanswered = 0;
   // See worker.cc. [any-thread]
   std::atomic<int64_t> memory_uses{0};
 
   bool sparse() const noexcept { return served.sparse(); }
+  std::chrono::milliseconds timeout() const noexcept {
+    return std::chrono::milliseconds(std::min(transfer().timeout_ms, kMaxTimeoutMs));
+  }
 
   void Reset() noexcept {
     operation = OperationOf(transfer().kind);
     served = {};
     bucket = nullptr;
     rows = {};
-    order = 0;
     last_step = kMaxStep;
     memory_uses.store(1, std::memory_order_relaxed);
   }

@@ -1,7 +1,7 @@
-// Progress: whoever holds progress_ may use channels and works. The thread gives way as soon as there
-// is a caller, and waits a moment before it takes over again, because who waits for one transfer
-// after the other comes back at once. Works are completed without that lock, so that their callbacks
-// may submit the next ones.
+// Progress: whoever holds progress_ may use channels and works. The thread gives way as soon as
+// there is a caller, and waits a moment before it takes over again, because who waits for one
+// transfer after the other comes back at once. Works are completed without that lock, so that their
+// callbacks may submit the next ones.
 //
 // Memory: a work counts in memory_uses the messages that libzmq has of the caller's memory, the
 // requests that are queued, and one for all answers. Who takes it to zero puts the work into
@@ -10,11 +10,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
-#include "describe.h"
 #include "kit/thread.h"
 #include "request_data.h"
+#include "wire.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -25,9 +26,8 @@ constexpr int kAckMs = 2;  // with acknowledgements that are not due yet
 constexpr auto kCallerReturns = std::chrono::microseconds(1000);
 // Closed sockets let go of memory within their linger time.
 constexpr auto kMemoryTimeout = std::chrono::seconds(3);
-// A server refuses what is late and can say who is missing; without an answer from it by then, it
-// is the server that is late.
-constexpr auto kServerGrace = std::chrono::milliseconds(1000);
+// For which a server that was asked who is missing may be silent, and then asked again.
+constexpr auto kProbeTime = std::chrono::milliseconds(1000);
 // For which the news that a rank is lost waits for its root cause.
 constexpr auto kRootCauseGrace = std::chrono::milliseconds(200);
 
@@ -113,8 +113,8 @@ Status Worker::Submit(TransferWork* work) noexcept {
   return {};
 }
 
-// One caller at a time; others sleep until their work is terminal, which this one or the thread sees
-// to. The thread waits at most kIdleMs even if no signal comes from the caller that leaves.
+// One caller at a time; others sleep until their work is terminal, which this one or the thread
+// sees to. The thread waits at most kIdleMs even if no signal comes from the caller that leaves.
 void Worker::MakeProgress(const TransferWork& work, Clock::time_point deadline) noexcept {
   if (caller_.exchange(true)) return;
   bool events = false;
@@ -156,13 +156,18 @@ void Worker::Fail(const Status& reason) {
   Abort(reason, reason.WithContext("rank %u failed", settings_.worker));
 }
 
-// When a run ends because of one rank, every rank is told why by its engine, and that reason is
-// better than what servers see of it.
+// Of a lost rank its engine knows a better reason than servers, which see its connection end, and
+// tells every rank. That one is late may be the fault of another server, which all are asked for
+// then.
 void Worker::Refused(const Status& reason) {
-  if (reason.code() != StatusCode::kPeerLost) return Fail(reason);
-  if (!peer_lost_.ok()) return;
-  peer_lost_ = reason;
-  peer_lost_at_ = Clock::now() + kRootCauseGrace;
+  const bool is_late = reason.code() == StatusCode::kTimeout;
+  if (!is_late && reason.code() != StatusCode::kPeerLost) return Fail(reason);
+  if (!refusal_.ok()) return;
+  refusal_ = reason;
+  const Clock::time_point now = Clock::now();
+  if (probing_) return;
+  decide_at_ = now + kRootCauseGrace;
+  if (is_late) Probe(nullptr, now);
 }
 
 // One that takes the place of a lost rank counts on where the others are.
@@ -201,8 +206,8 @@ void Worker::WaitForCaller() {
   thread_waits_ = false;
 }
 
-// Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any other
-// reason, and FailAll ends what is under way.
+// Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any
+// other reason, and FailAll ends what is under way.
 int Worker::RunStep(bool events, bool is_caller) {
   Outcome outcome;
   {
@@ -221,8 +226,8 @@ int Worker::RunStep(bool events, bool is_caller) {
   return outcome.wait_ms;
 }
 
-// The order matters little, but for TakeUnused at the end: what the channels finished in this step is
-// completed with it. A signal that comes after Clear wakes the next wait.
+// The order matters little, but for TakeUnused at the end: what the channels finished in this step
+// is completed with it. A signal that comes after Clear wakes the next wait.
 Worker::Outcome Worker::Step(bool events) {
   wake_up_->Clear();
   TakeInbox();
@@ -268,20 +273,20 @@ void Worker::TakeInbox() {
 }
 
 // Cut by key and size alone, so that every rank cuts alike and a slice of a bucket stays at its
-// server. Transfers that are matched by position begin at another server each time.
+// server. The key also says what is matched with what, whatever the order on each rank: the first
+// transfer of a key with the first ones of other ranks.
 void Worker::Begin(TransferWork* work) {
   active_.insert(work);
+  work->number = ++begun_;
   const bool served = IsServed(work->operation);
-  const bool by_position = settings_.ordered && !served;
-  Transfer matched = work->transfer();
   Header header = SenderOf(settings_);
-  header.key = by_position ? work->order : matched.key;
+  header.key = work->transfer().key;
   header.round = served ? 1 : ++rounds_[header.key];
-  if (by_position) matched.key = 0;
   if (work->operation == Operation::kLastStep) {
     CutForAll(rule_, &slices_);
   } else {
-    Cut(matched, header.round, rule_, &slices_, work->bucket ? work->bucket->granule() : 1);
+    Cut(work->transfer(), header.round, rule_, &slices_,
+        work->bucket ? work->bucket->granule() : 1);
   }
   work->requests.clear();
   work->requests.resize(slices_.size());
@@ -296,24 +301,48 @@ void Worker::Begin(TransferWork* work) {
   }
 }
 
-void Worker::CheckTime(Clock::time_point now) {
-  if (!peer_lost_.ok() && now >= peer_lost_at_) return Fail(peer_lost_);
-  for (const auto& channel : channels_) channel->CheckConnection(now);
+// The oldest transfer for whose timeout nothing has moved, or null.
+const TransferWork* Worker::FindLate(Clock::time_point now) const {
+  const Clock::time_point moved_at = moved_at_.load(std::memory_order_relaxed);
+  const TransferWork* late = nullptr;
   for (const TransferWork* work : active_) {
-    if (now < work->deadline() + kServerGrace || work->unanswered == 0) continue;
-    const auto late = std::find_if(work->requests.begin(), work->requests.end(),
-                                   [](const Request& request) { return !request.done; });
-    const ServerAddress& address = late->channel->address();
-    return Fail(Status::Error(StatusCode::kTimeout, "%s got no answer from %s within %lld ms",
-                              Describe(work->transfer(), work->operation).c_str(),
-                              Describe(address).c_str(),
-                              static_cast<long long>(work->transfer().timeout_ms))
-                    .WithRank(address.blame()));
+    const Clock::time_point deadline = std::max(work->deadline(), moved_at + work->timeout());
+    if (now < deadline || work->unanswered == 0) continue;
+    if (!late || work->number < late->number) late = work;
   }
+  return late;
 }
 
-// No step runs any more: the thread has left its loop, and callers leave theirs when failed() is set.
-// Closing the sockets makes libzmq give back memory, on its own threads, and only then works end.
+void Worker::Probe(const TransferWork* work, Clock::time_point now) {
+  probing_ = true;
+  decide_at_ = now + kProbeTime;
+  for (const auto& channel : channels_) channel->Probe(work);
+}
+
+// When a transfer is late all servers are asked who is missing. One that does not answer is at
+// fault itself, else whom another has named. Where none is named the missing ranks still move: they
+// are asked again.
+void Worker::CheckTime(Clock::time_point now) {
+  for (const auto& channel : channels_) channel->CheckConnection(now);
+  if ((probing_ || !refusal_.ok()) && now < decide_at_) return;
+  const TransferWork* const late = FindLate(now);
+  for (const auto& channel : channels_) {
+    if (!probing_ || !channel->is_silent() || (refusal_.ok() && !late)) continue;
+    const std::string what =
+        late ? Describe(late->transfer(), late->operation).c_str() : refusal_.message();
+    const ServerAddress& address = channel->address();
+    return Fail(Status::Error(StatusCode::kTimeout, "%s does not answer, and nothing moves: %s",
+                              Describe(address).c_str(), what.c_str())
+                    .WithRank(address.blame()));
+  }
+  if (!refusal_.ok()) return Fail(refusal_);
+  probing_ = false;
+  if (late) Probe(late, now);
+}
+
+// No step runs any more: the thread has left its loop, and callers leave theirs when failed() is
+// set. Closing the sockets makes libzmq give back memory, on its own threads, and only then works
+// end.
 void Worker::FailAll() {
   Status farewell, leave;
   {

@@ -49,6 +49,8 @@ class Worker {
   void Fail(const Status& reason);     // its connection, or the server is broken
   void Refused(const Status& reason);  // a request was, by the server
   void Welcomed(uint64_t last_round);  // for the first time
+  // Bytes have left this rank or come to it. [any-thread]
+  void Moved() noexcept { moved_at_.store(Clock::now(), std::memory_order_relaxed); }
   // A message, or an answer, needs the memory of the work no longer. [any-thread]
   void EndUse(TransferWork* work) noexcept;
 
@@ -69,6 +71,8 @@ class Worker {
   void TakeInbox();
   void Begin(TransferWork* work);
   void CheckTime(Clock::time_point now);
+  void Probe(const TransferWork* work, Clock::time_point now);
+  const TransferWork* FindLate(Clock::time_point now) const;
   Status MissingServer() const;
 
   void FailAll();
@@ -90,6 +94,7 @@ class Worker {
   bool thread_waits_ = false;  // for the caller to leave, and wants a signal
   bool welcomed_ = false;      // by all servers; written with progress_ only
 
+  std::atomic<Clock::time_point> moved_at_{Clock::time_point()};
   const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
   // Its threads use what is above, and end before that does; sockets are below.
   ::zmq::context_t context_;
@@ -103,9 +108,11 @@ class Worker {
   std::unordered_set<TransferWork*> active_;
   std::unordered_map<uint64_t, uint64_t> rounds_;  // by key: how many there were
   std::vector<Slice> slices_;                      // of Begin
+  uint64_t begun_ = 0;                             // transfers
   Clock::time_point next_check_{};
-  Status peer_lost_;  // what a server says of a rank; the reason from peer_lost_at_ on
-  Clock::time_point peer_lost_at_{};
+  Status refusal_;        // what a server says of a rank; the reason from decide_at_ on
+  bool probing_ = false;  // until decide_at_
+  Clock::time_point decide_at_{};
 
   std::thread thread_;
 };

@@ -348,9 +348,10 @@ class Hub {
 
 class HubCommunicator final : public Communicator {
  public:
-  HubCommunicator(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  HubCommunicator(Hub& hub, int rank, uint32_t ordered = 1)
+      : hub_(hub), rank_(rank), ordered_(ordered) {}
   CommunicatorTraits traits() const noexcept override {
-    return {.kinds = 31, .dtypes = 31, .ordered = 1};
+    return {.kinds = 31, .dtypes = 31, .ordered = ordered_};
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     return hub_.Submit(rank_, transfer, out);
@@ -360,6 +361,7 @@ class HubCommunicator final : public Communicator {
  private:
   Hub& hub_;
   const int rank_;
+  const uint32_t ordered_;
 };
 
 }  // namespace engine::test

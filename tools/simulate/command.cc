@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/launch/log.h"
 #include "tools/simulate/quantity.h"
 #include "tools/simulate/study.h"
 #include "tools/trace/trace_format.h"
@@ -117,7 +118,7 @@ Status Predict(const SimulateFlags& flags, const command::Environment& environme
                           RunStudy(configs, traced, options));
   const std::string text =
       flags.json ? FormatStudyJson(studies, options) : FormatStudy(studies, options);
-  std::fputs(text.c_str(), stdout);
+  std::fputs(launch::Printable(text).c_str(), stdout);
   return {};
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/exec/task_graph.h"
-#include "core/trace/timeline.h"
 #include "engine/status.h"
+#include "tools/trace/timeline.h"
 
 namespace engine::simulate {
 

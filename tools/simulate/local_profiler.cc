@@ -1,6 +1,7 @@
 #include "tools/simulate/local_profiler.h"
 
 #include "app/model/model_graph.h"
+#include "app/run/write_trace.h"
 #include "core/base/deadline.h"
 #include "core/exec/executor.h"
 
@@ -80,7 +81,8 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());
   ComputeTimes times;
-  ENGINE_RETURN_IF_ERROR(times.Learn(executor->Timeline(), executor->tasks(), kWarmUpSteps + 1));
+  ENGINE_RETURN_IF_ERROR(
+      times.Learn(run::TimelineOf(*executor, {}), executor->tasks(), kWarmUpSteps + 1));
   return times;
 }
 

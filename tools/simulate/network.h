@@ -39,7 +39,7 @@ struct NetworkModel {
                               // queue; 0: all
   int32_t servers = 0;  // of their own, each with such a link; 0: inside of the ranks. Of kPush and
                         // kPull: see served_link.h
-  bool ordered = true;  // all ranks must start transfers in one order (CommunicatorTraits::ordered)
+  bool collective = true;  // transfers wait for other ranks, so all must start them in one order
   int64_t ticket_ns = 100'000;  // from rank 0's start of a transfer to that of the others, in runs
                                 // where rank 0 decides the order
 };

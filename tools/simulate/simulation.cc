@@ -10,9 +10,9 @@
 namespace engine::simulate {
 namespace {
 
-// Tickets are for ranks whose transfers depend on timing and must not differ (Executor does so).
+// Tickets are for ranks whose transfers depend on timing and wait for each other (Executor does so).
 bool ByTicket(const NetworkModel& model, const Scheduler& scheduler) {
-  return model.ordered && scheduler.traits().order == TransferOrder::kLeader;
+  return model.collective && scheduler.traits().order == TransferOrder::kLeader;
 }
 
 // Drives the loop of the executor with simulated time in place of threads. The rank is rank 0: its

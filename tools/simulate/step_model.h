@@ -61,7 +61,8 @@ class StepModel {
   Result<StepPlan> PlanFor(int32_t rank, int32_t world_size, uint32_t max_in_flight,
                            int32_t servers) const;
 
-  bool ordered(int32_t servers) const { return communicator_.ordered != 0 && !Served(servers); }
+  // Whether transfers wait for other ranks.
+  bool collective(int32_t servers) const { return !Served(servers); }
 
  private:
   explicit StepModel(LocalProfiler& rank) : rank_(rank) {}

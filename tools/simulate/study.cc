@@ -116,7 +116,7 @@ class StudyOfScheduler {
     ENGINE_ASSIGN_OR_RETURN(const ComputeTimes* times, compute_.Of(prediction.samples));
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
-    network.ordered = model->ordered(network.servers);
+    network.collective = model->collective(network.servers);
     void* const link = rank_.plugins().communicator->Query(kLinkCostId);
     if (link != nullptr) network.link = *static_cast<const LinkCost*>(link);
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,

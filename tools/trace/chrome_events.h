@@ -1,8 +1,8 @@
 // One rank as events of the Trace Event Format: what viewers show of a trace file.
 #pragma once
 
-#include "core/trace/timeline.h"
 #include "tools/trace/text_writer.h"
+#include "tools/trace/timeline.h"
 
 namespace engine::trace {
 

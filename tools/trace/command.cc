@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "app/command/amount.h"
+#include "app/launch/log.h"
 #include "tools/trace/summary.h"
 #include "tools/trace/trace_format.h"
 
@@ -68,7 +69,7 @@ Status Summarize(const TraceFlags& flags) {
   Result<TraceSummary> summary = SummarizeTrace(std::move(trace), options);
   if (!summary.ok()) return summary.status().WithContext("%s", flags.file.c_str());
   const std::string text = flags.json ? SummaryJson(*summary) : SummaryText(*summary, flags.file);
-  std::fputs(text.c_str(), stdout);
+  std::fputs(launch::Printable(text).c_str(), stdout);
   return {};
 }
 

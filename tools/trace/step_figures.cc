@@ -53,8 +53,8 @@ bool MovesBucket(const TraceTask& task) {
 StepMeter::StepMeter(const TimelineIndex& index)
     : index_(index),
       forward_(Cover(index, {TaskKind::kForward})),
-      backward_(Cover(index, {TaskKind::kBackward})),
-      hooks_(Cover(index, {TaskKind::kAccumulate, TaskKind::kHook, TaskKind::kTransfer})),
+      backward_(Cover(index, {TaskKind::kBackward, TaskKind::kAccumulate})),
+      hooks_(Cover(index, {TaskKind::kHook, TaskKind::kTransfer})),
       update_(Cover(index, {TaskKind::kUpdate})),
       waits_(Cover(index.waits())),
       communication_(Cover(index.transfers())),

@@ -16,8 +16,7 @@ namespace engine::trace {
 struct StepFigures {
   double step = 0;
   double forward = 0, backward = 0;
-  double hooks = 0;  // with accumulate
-  double update = 0;
+  double hooks = 0, update = 0;
   double exposed = 0;  // waits of the compute lane
   double silent = 0;   // part of it, no transfer being under way
   double other = 0;    // what is left: the engine itself

@@ -12,8 +12,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/trace/timeline.h"
 #include "tools/trace/text_writer.h"
+#include "tools/trace/timeline.h"
 
 namespace engine::trace {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/trace/timeline.h"
 #include "engine/status.h"
+#include "tools/trace/timeline.h"
 
 namespace engine::trace {
 

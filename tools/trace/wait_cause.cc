@@ -220,8 +220,7 @@ std::string CauseFinder::WhyLate(size_t position, const Span& transfer, size_t l
   }
   // Behind bookkeeping stands the work.
   const Span* reason = rank.LastDependency(late);
-  while (reason != nullptr && (rank.TaskOf(*reason).kind == TaskKind::kAccumulate ||
-                               rank.TaskOf(*reason).kind == TaskKind::kHook)) {
+  while (reason != nullptr && rank.TaskOf(*reason).kind == TaskKind::kHook) {
     reason = rank.LastDependency(*reason);
   }
   if (reason == nullptr) return "the trace does not say why";

@@ -80,7 +80,7 @@ class ParameterClient {
 
   // Gives a bucket its values (`state` < 0) or one of the states of its optimizer: zero until then.
   // Rank 0 does it before the first step of a run, states first: whoever loads or pulls values
-  // waits for the values, and then goes on. Blocks at most `timeout_ms`. [setup]
+  // waits for the values, and then goes on. `timeout_ms` as of a Transfer. [setup]
   virtual Status Store(uint64_t key, int32_t state, const float* data,
                        int64_t timeout_ms) noexcept = 0;
 

@@ -2,6 +2,13 @@
 // functions.
 //
 //   local hooks -> Pack -> transfer -> Unpack -> reduced hooks, update
+//
+// What travels is a sum of gradients over targets, times train.loss_scale. The update takes the mean:
+// it divides the sum over ranks by the targets of all of them and by that scale. Neither need be what
+// it was in the step before: a last batch is short, targets are masked, a checkpoint goes on with
+// another batch or scale. So a state that keeps gradients keeps them as the mean has them, times
+// WireCall::scale, and what goes from it to the wire is divided by the scale of that step. A format
+// without states has to do with sums alone.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +23,7 @@
 
 namespace engine {
 
-constexpr std::string_view kWireFormatId = "engine.wire_format/1";
+constexpr std::string_view kWireFormatId = "engine.wire_format/2";
 constexpr int32_t kMaxWireStates = 2;
 
 enum class WireKind : int32_t {
@@ -32,7 +39,9 @@ struct WireTraits {
                                    // of each rank its own; kept in checkpoints
   // A run that goes on with another number of ranks gives rank 0 the sum of a state over the old
   // ranks, and zeros to the others.
-  FixedString<32> state_names[kMaxWireStates] = {};  // [a-z][a-z0-9_]*
+  FixedString<32> state_names[kMaxWireStates] = {};  // [a-z][a-z0-9_]*; another meaning has another
+                                                     // name, since what is stored under one that
+                                                     // a run does not know is dropped
 };
 
 // A span of one gradient of this rank (for Pack), or of the sum over ranks (for Unpack). A
@@ -49,8 +58,10 @@ struct WireCall {
   void* wire = nullptr;  // `count` elements of the dtype, aligned to one; or, aligned to 16 bytes,
                          // PackedBytes(count) of them
   float* states[kMaxWireStates] = {};  // of the span
-  int64_t offset = 0;                  // elements of the gradient before the span
-  int64_t count = 0;                   // at least 1
+  const float* scale = nullptr;  // Pack of a format with states: 1 / (targets of all ranks in this
+                                 // step * train.loss_scale), in memory of the run's device
+  int64_t offset = 0;            // elements of the gradient before the span
+  int64_t count = 0;             // at least 1
   Stream* stream = nullptr;
 };
 

@@ -34,6 +34,7 @@ namespace {
 FlowSettings sizes{.slice_bytes = 512 << 10, .buffer_bytes = 1 << 20};
 
 constexpr size_t kHeaderBytes = sizeof(Header);
+const KeyPair kPassword{.public_key = "of this pair of processes"};
 
 double Microseconds(const std::function<void()>& body) {
   const auto start = Clock::now();
@@ -74,7 +75,9 @@ class Servers {
   Servers() : context_(1), router_(context_, ZMQ_ROUTER) {
     SetBuffers(router_);
     router_.bind("tcp://127.0.0.1:*");
-    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*", .connection = {.flow = sizes}});
+    auto started = Server::Start({.endpoint = "tcp://127.0.0.1:*",
+                                  .worker_keys = {kPassword.public_key},
+                                  .connection = {.flow = sizes}});
     ENGINE_CHECK(started.ok(), "%s", started.status().message());
     server_ = std::move(*started);
   }
@@ -154,7 +157,8 @@ class BareDealer {
 class PluginWorker {
  public:
   explicit PluginWorker(const std::string& endpoint) {
-    auto connected = Worker::Connect({.servers = {{.endpoint = endpoint, .rank = 0}},
+    auto connected = Worker::Connect({.keys = kPassword,
+                                      .servers = {{.endpoint = endpoint, .rank = 0}},
                                       .connection = {.flow = sizes},
                                       .gate = &works_.gate()},
                                      kit::DeadlineIn(10000));

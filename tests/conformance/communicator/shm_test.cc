@@ -22,6 +22,30 @@ SharedMemory& MemoryOf(Communicator& communicator) {
   return *static_cast<SharedMemory*>(communicator.Query(kSharedMemoryId));
 }
 
+// What is queued at once takes longer than its timeout, and moves all the time.
+TEST(Shm, ATransferBehindOthersThatMoveIsNotLate) {
+  constexpr int kCount = 20;
+  World world(kLibrary, 2);
+  RunRanks(2, [&](int rank) {
+    std::vector<TransferBuffers> buffers;
+    std::vector<Work*> works;
+    for (uint64_t i = 0; i < kCount; ++i) {
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      buffers.emplace_back(TransferCase{.count = 10}, rank, 2);
+      buffers.back().Fill();
+      Transfer transfer = buffers.back().MakeTransfer(i);
+      transfer.timeout_ms = 600;
+      works.push_back(MustSubmit(world.rank(rank), transfer));
+    }
+    for (size_t i = 0; i < kCount; ++i) {
+      const Status status = works[i]->WaitHost(20000);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_TRUE(buffers[i].Check());
+      works[i]->Release();
+    }
+  });
+}
+
 // All ranks in shared memory, one, and all but one.
 TEST(Shm, BuffersInSharedMemoryAndElsewhereGiveTheSameResults) {
   for (int size = 2; size <= 3; ++size) {

@@ -1,8 +1,9 @@
-// What the tcp plugin promises beyond the contract of communicators.
+// What the plugins over TCP promise beyond the contract of communicators.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,8 +11,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "plugins/tcp/handshake.h"
 #include "plugins/tcp/wire.h"
+#include "plugins/tcp_kit/handshake.h"
 #include "tests/conformance/communicator/communicator_rig.h"
 #include "tests/support/temp_folder.h"
 
@@ -21,6 +22,9 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kLibrary[] = ENGINE_TEST_PLUGIN_DIR "/libengine_tcp.so";
+
+// What tcp and gloo have in common.
+class OverTcp : public ::testing::TestWithParam<std::string> {};
 
 constexpr Transfer kBarrier{.kind = TransferKind::kBarrier};
 
@@ -51,8 +55,8 @@ TEST(TcpNetwork, KnowsWhenATransferStarted) {
 }
 
 // One rank sees it, the other hears of it: both say what each of them submitted.
-TEST(TcpNetwork, AMismatchNamesBothSides) {
-  World world(kLibrary, 2);
+TEST_P(OverTcp, AMismatchNamesBothSides) {
+  World world(GetParam(), 2);
   RunRanks(2, [&](int rank) {
     TransferBuffers buffers({.count = rank == 0 ? 1000 : 1001}, rank, 2);
     Transfer transfer = buffers.MakeTransfer(0);
@@ -141,8 +145,8 @@ int ConnectFromOutside(World& world, int rank) {
 
 // Those that say nothing, those that send something else, and a hello under another key. All of
 // them come before the ranks have connected.
-TEST(TcpNetwork, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
-  World world(kLibrary, 3);
+TEST_P(OverTcp, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
+  World world(GetParam(), 3);
   std::vector<int> silent, wrong;
   for (int i = 0; i < 300; ++i) silent.push_back(ConnectFromOutside(world, 0));
   for (int i = 0; i < 40; ++i) {
@@ -165,16 +169,16 @@ TEST(TcpNetwork, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
   for (const int fd : silent) close(fd);
 }
 
-TEST(TcpNetwork, RanksWithOneKeyFileMeet) {
+TEST_P(OverTcp, RanksWithOneKeyFileMeet) {
   const engine::testing::TempFolder folder;
-  World world(kLibrary, 2, {{"key_file", folder.Write("key", std::string(32, 'k'))}});
+  World world(GetParam(), 2, {{"key_file", folder.Write("key", std::string(32, 'k'))}});
   RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
 }
 
-TEST(TcpNetwork, RanksWithDifferentKeyFilesDoNot) {
+TEST_P(OverTcp, RanksWithDifferentKeyFilesDoNot) {
   const engine::testing::TempFolder folder;
   const auto errors = [](const std::string& key, const std::string& other) {
-    return World::CreationErrors(kLibrary, 2, 2, [&](int rank) {
+    return World::CreationErrors(GetParam(), 2, 2, [&](int rank) {
       return OptionValues::Overrides{{"key_file", rank == 0 ? key : other}};
     });
   };
@@ -213,6 +217,89 @@ TEST(TcpNetwork, OnlyPairsThatATransferUsesAreConnected) {
   });
   EXPECT_EQ(Connections().size(), 4u) << "both ends are in this process";
 }
+
+// Paces connections of this process; without `all` the two ends of one of them.
+void SlowDown(uint64_t bytes_per_second, bool all) {
+  sockaddr_in first{};
+  for (const int fd : Connections()) {
+    sockaddr_in own{}, peer{};
+    socklen_t length = sizeof(own);
+    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length);
+    getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length);
+    if (first.sin_port == 0) first = own;
+    if (!all && own.sin_port != first.sin_port && peer.sin_port != first.sin_port) continue;
+    EXPECT_EQ(
+        setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_second, sizeof(bytes_per_second)),
+        0);
+  }
+}
+
+void ExpectRightOnASlowLink(const std::string& library, int size, int64_t count,
+                            uint64_t bytes_per_second, int64_t timeout_ms) {
+  World world(library, size, {{"io_threads", "1"}});
+  // Connects all pairs.
+  RunRanks(size, [&](int rank) {
+    for (uint64_t i = 0; i < 2; ++i) {
+      TransferBuffers small({.count = 100000}, rank, size);
+      ExpectRight(world, rank, small, i);
+    }
+  });
+  SlowDown(bytes_per_second, size == 2);
+  const int64_t begin = MonotonicNs();
+  RunRanks(size, [&](int rank) {
+    std::vector<TransferBuffers> buffers;
+    std::vector<Work*> works;
+    for (uint64_t i = 0; i < 2; ++i) {
+      buffers.emplace_back(TransferCase{.count = i == 0 ? count : 1000}, rank, size);
+      buffers.back().Fill();
+      Transfer transfer = buffers.back().MakeTransfer(2 + i);
+      transfer.timeout_ms = timeout_ms;
+      works.push_back(MustSubmit(world.rank(rank), transfer));
+    }
+    for (size_t i = 0; i < works.size(); ++i) {
+      const Status status = works[i]->WaitHost(120000);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_TRUE(buffers[i].Check());
+      works[i]->Release();
+    }
+  });
+  EXPECT_GT(MonotonicNs() - begin, 2 * timeout_ms * 1000000) << "nothing was slow";
+}
+
+TEST_P(OverTcp, ASlowLinkIsNoFailure) {
+  ExpectRightOnASlowLink(GetParam(), 2, 1000000, 1000000, 800);
+}
+
+// The third rank moves nothing for longer than the timeout, and sees that the others do.
+TEST_P(OverTcp, ASlowLinkElsewhereIsNoFailure) {
+  ExpectRightOnASlowLink(GetParam(), 3, 1500000, 1000000, 600);
+}
+
+// Whoever waits for whom: every rank names the one that is stopped.
+TEST_P(OverTcp, ARankThatIsStoppedIsNamedByAll) {
+  constexpr int kSize = 4;
+  const engine::testing::TempFolder folder;
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    ranks.push_back(RankProcess{.path = GetParam(),
+                                .folder = folder.path(),
+                                .rank = rank,
+                                .size = kSize,
+                                .blames = 2,
+                                .timeout_ms = 2000,
+                                .signal = rank == 2 ? SIGSTOP : 0}
+                        .Start());
+  }
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_EQ(EndOf(ranks[static_cast<size_t>(rank)]), static_cast<int>(StatusCode::kTimeout))
+        << "rank " << rank;
+  }
+  kill(ranks[2], SIGKILL);
+  EXPECT_EQ(EndOf(ranks[2]), 128 + SIGKILL);
+}
+
+INSTANTIATE_TEST_SUITE_P(Libraries, OverTcp, ::testing::ValuesIn(PluginPaths({TCP_PLUGINS})),
+                         NameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "plugins/tcp/all_reduce_choice.h"
-#include "plugins/tcp/handshake.h"
+#include "plugins/tcp_kit/handshake.h"
 
 namespace engine::tcp {
 namespace {

@@ -126,6 +126,23 @@ TEST_P(WireConformance, RemembersOnlyInItsStates) {
   }
 }
 
+// Steps with many targets and with few, and loss scales: powers of two, so that nothing is rounded.
+TEST_P(WireConformance, StatesAreInTheUnitOfTheMean) {
+  if (wire_->wire_traits().state_count == 0) GTEST_SKIP() << "it has to do with sums alone";
+  const std::vector<float> zeros(1003, 0);
+  WireSpan mean(*wire_, zeros), sum = mean;
+  for (uint32_t step = 0; step < 20; ++step) {
+    const float divisor = std::ldexp(1.0f, static_cast<int>(step * 7 % 20));
+    mean.gradient = sum.gradient = RandomValues(step, mean.count());
+    for (float& x : sum.gradient) x *= divisor;
+    sum.scale = 1 / divisor;
+    auto expected = Unpack(*wire_, Pack(*wire_, mean), zeros);
+    for (float& x : expected) x *= divisor;
+    ASSERT_EQ(Unpack(*wire_, Pack(*wire_, sum), zeros), expected) << "step " << step;
+    for (int32_t s = 0; s < kMaxWireStates; ++s) ASSERT_EQ(sum.states[s], mean.states[s]);
+  }
+}
+
 // Nothing is lost for good: over many steps with one gradient, what arrives tends to it.
 TEST_P(WireConformance, WhatArrivesTendsToTheGradient) {
   constexpr int64_t kCount = 64;

@@ -55,6 +55,7 @@ class WireBytesOf {
 struct WireSpan {
   std::vector<float> gradient;
   std::vector<float> states[kMaxWireStates];
+  float scale = 1;
 
   WireSpan(const WireFormat& format, std::vector<float> values) : gradient(std::move(values)) {
     for (int32_t s = 0; s < format.wire_traits().state_count; ++s) {
@@ -67,6 +68,7 @@ struct WireSpan {
                   .name = "layer.weight",
                   .gradient = gradient.data(),
                   .wire = wire,
+                  .scale = &scale,
                   .count = count()};
     for (int32_t s = 0; s < kMaxWireStates; ++s) {
       if (!states[s].empty()) call.states[s] = states[s].data();

@@ -96,23 +96,26 @@ TEST_F(BenchTrain, RefusesWhatCannotBeCompared) {
   }
 }
 
-TEST_F(BenchTrain, CtrlCLeavesNothingBehind) {
-  auto process =
-      Start(std::string(kCommand) + "900000 --b priority_sched", {{"TMPDIR", folder_ / "tmp"}});
-  // The bench, the launcher of a run, its ranks.
-  Await("a run", [&] {
-    for (const int child : process->Children()) {
-      const std::string pid = std::to_string(child);
-      if (ReadWhole("/proc/" + pid + "/task/" + pid + "/children").find(' ') != std::string::npos) {
-        return true;
+TEST_F(BenchTrain, ASignalLeavesNothingBehind) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    auto process =
+        Start(std::string(kCommand) + "900000 --b priority_sched", {{"TMPDIR", folder_ / "tmp"}});
+    // The bench, the launcher of a run, its ranks.
+    Await("a run", [&] {
+      for (const int child : process->Children()) {
+        const std::string pid = std::to_string(child);
+        if (ReadWhole("/proc/" + pid + "/task/" + pid + "/children").find(' ') !=
+            std::string::npos) {
+          return true;
+        }
       }
-    }
-    return false;
-  });
-  kill(process->pid(), SIGINT);
-  const Outcome outcome = process->Wait();
-  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("SIGINT"));
+      return false;
+    });
+    kill(process->pid(), signal);
+    const Outcome outcome = process->Wait();
+    EXPECT_EQ(outcome.exit_code, 128 + signal) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("stopped on request"));
+  }
 }
 
 }  // namespace

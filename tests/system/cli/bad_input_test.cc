@@ -128,6 +128,26 @@ TEST_F(BadInput, OutputsThatCannotBeWrittenAreFoundBeforeTraining) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
+// The name of the temporary file is longer, and too long.
+TEST_F(BadInput, ALongNameOfACheckpointIsRefusedBeforeTraining) {
+  const std::string name(250, 'l');
+  ExpectRefused({{"run run.pbtxt -n 2 --set output.checkpoint=" + name, 203,
+                  AllOf(HasSubstr("output.checkpoint"), HasSubstr("File name too long"))}});
+}
+
+TEST_F(BadInput, ManyPluginsAreRefusedAtOnce) {
+  std::string many = kConfig;
+  for (int i = 0; i < 100000; ++i) many += "plugins: \"sgd\"\n";
+  folder_.Write("many.pbtxt", many);
+  const Outcome outcome = Run("config check many.pbtxt");
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.err, HasSubstr("names more than 256 plugins"));
+}
+
+TEST_F(BadInput, WhatIsNotPrintableIsWrittenAsItsCode) {
+  ExpectRefused({{"run run.pbtxt --set train.\x1b[2J=1", 78, HasSubstr("train.\\x1b[2J")}});
+}
+
 TEST_F(BadInput, AFailedRunLeavesTheOldCheckpoint) {
   const std::string run = "run run.pbtxt -n 2 -q --set output.checkpoint=model.safetensors --set ";
   ExpectRefused({{run + "output.metrics=/dev/full", 203,

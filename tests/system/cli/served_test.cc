@@ -62,6 +62,19 @@ TEST_F(Served, AStoppedServerIsNamed) {
   EXPECT_THAT(Refusal(process->Wait(), 200), HasSubstr("server 0"));
 }
 
+// The ranks end when their launcher is silent, and tell the server that they leave: that is no
+// success of the run.
+TEST_F(Served, AServerWhoseRunIsGoneSaysSo) {
+  const std::string at = "127.0.0.1:" + std::to_string(FreePort());
+  auto server = Start("serve " + at + " --index 0 -q");
+  auto process = StartLongRun("--plugins zmq_ps,priority_sched -n 2 --servers 1 --serve-at " + at +
+                              " --set communication.timeout_ms=2000");
+  kill(process->pid(), SIGSTOP);
+  EXPECT_THAT(Refusal(server->Wait(), 200), HasSubstr("lost the run at " + at));
+  kill(process->pid(), SIGCONT);
+  EXPECT_NE(process->Wait().exit_code, 0);
+}
+
 TEST_F(Served, AnAsynchronousRunGoesOnWithoutADeadRank) {
   auto process = StartAndKill("-n 3 --servers 1 --set zmq_ps.update=async", 2);
   EXPECT_THAT(Stopped(*process), AllOf(HasSubstr("rank 2"), HasSubstr("goes on without it")));

@@ -22,7 +22,7 @@ TEST_F(ServerFlags, WhatCannotBeServedIsRefused) {
       {"run run.pbtxt --restarts 2", 2, HasSubstr("add -n N")},
       {"run run.pbtxt -n 2 --threads --restarts 2", 2, HasSubstr("--threads")},
       {"run run.pbtxt --serve-at 127.0.0.1:29400", 2, HasSubstr("add --servers N")},
-      {"run run.pbtxt --servers 1 --serve-at 0.0.0.0:29400", 2, HasSubstr("--key-file FILE")},
+      {"run run.pbtxt --servers 1 --serve-at 0.0.0.0:29400", 79, HasSubstr("--key-file FILE")},
       {"run run.pbtxt --servers 1 --key-file k", 2, HasSubstr("add --serve-at")},
       {"serve nowhere --index 0", 2, HasSubstr("has no port")},
       {"serve 127.0.0.1:9 --index 0 --wait 1", 201, HasSubstr("found no run at 127.0.0.1:9")},

@@ -13,7 +13,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 Variables OpenMpiRank(int rank, int world_size) {
   return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
@@ -47,11 +46,53 @@ TEST_F(Join, ThreeProcessesOverAnAbstractSocket) {
   ExpectEnds({0, 0, 0});
 }
 
-TEST_F(Join, OnlyRankZeroReportsAFailureAndAllExitAlike) {
+TEST_F(Join, EveryRankSaysWhyItEndsAndAllExitAlike) {
   StartRanks("fail 1", 3);
   ExpectEnds({65, 65, 65});
-  EXPECT_THAT(Output(0), HasSubstr("error: rank 1: a planned failure\n"));
-  EXPECT_THAT((std::vector{Output(1), Output(2)}), Each(Not(HasSubstr("error"))));
+  EXPECT_THAT((std::vector{Output(0), Output(1)}),
+              Each(HasSubstr("error: rank 1: a planned failure\n")));
+  EXPECT_THAT(Output(2), HasSubstr("error: rank 2: rank 1 failed: a planned failure\n"));
+}
+
+// Nobody kills them: each process ends itself.
+TEST_F(Join, RanksThatHangEnd) {
+  StartRanks("stuck 0", 2);
+  ExpectEnds({203, 203});
+  EXPECT_THAT(Output(1), HasSubstr("notice: rank 1: rank 0 failed: the first failure; its own work "
+                                   "hangs"));
+}
+
+TEST_F(Join, RankZeroThatHangsWhenTheOthersHaveLeftEnds) {
+  StartRanks("stay 0 --leave-ms 300", 2);
+  ExpectEnds({202, 0});
+  EXPECT_THAT(Output(0),
+              HasSubstr("notice: rank 0: rank 0 did not end within 300 ms after rank 1"));
+}
+
+TEST_F(Join, AStoppedRankIsNamed) {
+  StartRanks("wait --liveness-ms 1500", 3);
+  ProbeProcess& stopped = StartedProcess(1);
+  for (size_t rank : {0u, 1u, 2u}) StartedProcess(rank).ReadLines("pid ", 1);
+  kill(stopped.pid(), SIGSTOP);
+  EXPECT_EQ(StartedProcess(0).Wait(), 202) << Output(0);
+  EXPECT_EQ(StartedProcess(2).Wait(), 202) << Output(2);
+  EXPECT_THAT(Output(0), HasSubstr("error: rank 1: it gave no sign of life"));
+  EXPECT_THAT(Output(2), HasSubstr("error: rank 2: rank 1 failed: it gave no sign of life"));
+  kill(stopped.pid(), SIGCONT);
+  EXPECT_NE(stopped.Wait(), 0);
+}
+
+TEST_F(Join, AStoppedRankZeroIsNamedByTheOthers) {
+  StartRanks("wait --liveness-ms 1500", 3);
+  for (size_t rank : {0u, 1u, 2u}) StartedProcess(rank).ReadLines("pid ", 1);
+  kill(StartedProcess(0).pid(), SIGSTOP);
+  for (size_t rank : {1u, 2u}) {
+    EXPECT_EQ(StartedProcess(rank).Wait(), 200) << Output(rank);
+    EXPECT_THAT(Output(rank), HasSubstr("error: rank 0: lost rank 0 at " + address_ +
+                                        ", which gave no sign of life"));
+  }
+  kill(StartedProcess(0).pid(), SIGCONT);
+  EXPECT_NE(StartedProcess(0).Wait(), 0);
 }
 
 TEST_F(Join, AKilledRankEndsTheOthers) {
@@ -89,6 +130,40 @@ TEST_F(Join, AnotherRunAtTheSameAddressIsRefusedAndDisturbsNothing) {
   ExpectEnds({0, 201, 0});
 }
 
+// Neither has a run id, so nothing but the second process of a rank tells one from the other. A rank
+// whose rank 0 has ended by then has lost it.
+TEST_F(Join, TwoRunsThatStartAtOneAddressDoNotMerge) {
+  std::vector<ProbeProcess*> ranks;
+  for (const int rank : {0, 1, 1, 0}) {
+    Variables plain = TorchrunRank(rank, 2, port_);
+    for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+      plain.erase(name);
+    }
+    ranks.push_back(&Start("wait --rendezvous-ms 2000", plain));
+  }
+  for (ProbeProcess* rank : ranks) {
+    EXPECT_THAT(rank->Wait(), ::testing::AnyOf(200, 201)) << rank->output();
+  }
+}
+
+TEST_F(Join, OffLoopbackRanksNeedAKeyOrAWord) {
+  const engine::testing::TempFolder folder;
+  const auto run = [&](const std::string& flags) {
+    Variables ranks[] = {TorchrunRank(0, 2, port_), TorchrunRank(1, 2, port_)};
+    for (Variables& variables : ranks) variables["MASTER_ADDR"] = "0.0.0.0";
+    ProbeProcess &second = Start("ring" + flags, ranks[1]),
+                 &first = Start("ring" + flags, ranks[0]);
+    const int exit_code = first.Wait();
+    EXPECT_EQ(second.Wait(), exit_code) << second.output();
+    return std::pair(exit_code, first.output());
+  };
+  EXPECT_EQ(run(" --key-file " + (folder / "key")).first, 0);  // rank 0 makes the file
+  EXPECT_EQ(run(" --insecure").first, 0);
+  const auto [exit_code, output] = run("");
+  EXPECT_EQ(exit_code, 79);
+  EXPECT_THAT(output, HasSubstr("--key-file FILE, or --insecure"));
+}
+
 TEST_F(Join, ASignalToOneRankStopsAll) {
   ProbeProcess &first = StartRank("wait", 0, 2), &second = StartRank("wait", 1, 2);
   first.ReadLines("pid ", 1);
@@ -102,8 +177,8 @@ TEST_F(Join, ASignalEndsTheRendezvous) {
   for (int rank : {0, 1}) {
     ProbeProcess& process = Start("ring", TorchrunRank(rank, 2, FreePort()));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    kill(process.pid(), SIGINT);
-    EXPECT_EQ(process.Wait(), 130) << process.output();
+    kill(process.pid(), SIGTERM);
+    EXPECT_EQ(process.Wait(), 143) << process.output();
   }
 }
 

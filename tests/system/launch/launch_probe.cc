@@ -1,5 +1,6 @@
 // launch_probe SCENARIO [RANK] [-n N] [--threads] [--rendezvous-ms MS] [--servers N]
 //              [--serve-at HOST:PORT] [--key-file FILE] [--restarts K] [--deaths D]
+//              [--liveness-ms MS] [--leave-ms MS] [--stop-ms MS]
 // launch_probe SCENARIO --serve HOST:PORT --index I [--key-file FILE] [--rendezvous-ms MS]
 //
 // Runs one scenario on every member, as the command line would run training, and exits with the
@@ -61,6 +62,7 @@ Status WaitForStop(base::RankContext& context) {
   }
   if (context.abort.raised()) return context.abort.reason();
   Say("stop " + std::to_string(context.stop_requested.load()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the rest of the step
   return Status::Error(StatusCode::kInterrupted, "stopped after step 7");
 }
 
@@ -141,6 +143,10 @@ Status Body(base::RankContext& context, const Scenario& scenario) {
     return Await(context, "never");
   }
   if (scenario.name == "wait") return WaitForStop(context);
+  if (scenario.name == "stay") {  // one hangs when the others have left well
+    while (context.info.rank == scenario.rank) pause();
+    return {};
+  }
   if (scenario.name == "deaf") {
     for (;;) pause();
   }
@@ -180,10 +186,16 @@ int Main(int argc, char** argv) {
   app.add_option("rank", scenario.rank);
   app.add_option("-n", flags.world_size);
   app.add_flag("--threads", flags.threads);
+  app.add_flag_callback("--default-grace",
+                        [&options] { options.grace_ms = launch::LaunchOptions().grace_ms; });
   app.add_option("--rendezvous-ms", options.rendezvous_timeout_ms);
+  app.add_option("--liveness-ms", options.liveness_timeout_ms);
+  app.add_option("--leave-ms", options.leave_timeout_ms);
+  app.add_option("--stop-ms", options.stop_timeout_ms);
   app.add_option("--servers", flags.servers);
   app.add_option("--serve-at", flags.serve_at);
   app.add_option("--key-file", flags.key_file);
+  app.add_flag("--insecure", flags.insecure);
   app.add_option("--restarts", flags.restarts);
   app.add_option("--deaths", scenario.deaths);
   app.add_option("--serve", serve);
@@ -197,16 +209,16 @@ int Main(int argc, char** argv) {
     environment[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   launch::LaunchOutcome outcome{{}, 2};
-  Result<launch::LaunchPlan> plan = serve.empty()
-                                        ? launch::ResolveLaunch(flags, environment)
-                                        : launch::ResolveServe(serve, index, flags.key_file);
+  Result<launch::LaunchPlan> plan =
+      serve.empty() ? launch::ResolveLaunch(flags, environment)
+                    : launch::ResolveServe(serve, index, flags.key_file, flags.insecure);
   if (plan.ok()) {
     outcome = launch::Launch(*plan, options,
                              [&](base::RankContext& context) { return Body(context, scenario); });
   } else {
     outcome.status = plan.status();
   }
-  if (!outcome.status.ok() && outcome.report) {
+  if (!outcome.status.ok()) {
     Say("error: " + base::MemberName(outcome.status.rank()) + ": " + outcome.status.message());
   }
   return outcome.exit_code;

@@ -75,7 +75,11 @@ INSTANTIATE_TEST_SUITE_P(
         End{"server-kill 0 -n 2 --servers 2", 137, "server 0" + kKilled},
         End{"server-kill 1 -n 2 --servers 2", 137, "server 1" + kKilled},
         End{"server-stay -n 2 --servers 1", 202,
-            "server 0: it did not leave within 300 ms after the last rank"},
+            "rank -1: server 0 did not end within 300 ms after the last rank"},
+        End{"stay 1 -n 3 --leave-ms 300", 202,
+            "rank -1: rank 1 did not end within 300 ms after rank ."},
+        End{"stay 0 -n 2 --threads --leave-ms 300", 202,
+            "rank -1: rank 0 did not end within 300 ms after rank 1.*"},
         // A run may survive the loss of a rank, but not of rank 0.
         End{"lossy 0 --deaths 1 --restarts 5 -n 3 --servers 1", 137, "rank 0" + kKilled}));
 
@@ -93,6 +97,16 @@ TEST_F(Spawn, AKillFromOutsideIsNamedToo) {
   EXPECT_THAT(ErrorOf(served), HasSubstr("server 0: its process (pid " + server + ")"));
 }
 
+// A second and a half, which no load makes ten.
+TEST_F(Spawn, ARankThatHangsIsKilledAfterTheGrace) {
+  const auto begin = std::chrono::steady_clock::now();
+  ProbeProcess& process = Start("stuck 0 -n 2 --default-grace");
+  EXPECT_EQ(process.Wait(), 203) << process.output();
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_GT(elapsed, std::chrono::seconds(1)) << "its time to leave";
+  EXPECT_LT(elapsed, std::chrono::seconds(10));
+}
+
 TEST_F(Spawn, RanksThatListenMayFinishWhatTheyDo) {
   ProbeProcess& process = Start("tidy 1 -n 3");
   EXPECT_EQ(process.Wait(), 203);
@@ -107,7 +121,8 @@ TEST_F(Spawn, ChildrenDieWithAKilledLauncher) {
   EXPECT_TRUE(AwaitNoDescendants());
 }
 
-enum class To { kLauncher, kGroup, kLastRank, kServer };  // the group: as a terminal does it
+// The group: as a terminal does it; twice: as timeout(1) and systemd do.
+enum class To { kLauncher, kGroup, kTwice, kLastRank, kServer };
 
 struct Stop {
   const char* words;
@@ -125,9 +140,14 @@ TEST_P(SpawnStops, EveryRankAndThenTheServers) {
   const std::vector<std::string> pids = process.ReadLines("pid ", ranks);
   std::map<To, int> targets = {{To::kLauncher, process.pid()},
                                {To::kGroup, -process.pid()},
+                               {To::kTwice, process.pid()},
                                {To::kLastRank, std::stoi(pids.back())}};
   if (has_server) targets[To::kServer] = std::stoi(LineOf(process, "server 0 pid "));
   kill(targets.at(to), signal);
+  if (to == To::kTwice) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    kill(-process.pid(), signal);
+  }
   EXPECT_EQ(process.Wait(), 128 + signal) << process.output();
   EXPECT_EQ(process.ReadLines("stop " + std::to_string(signal), ranks).size(), ranks);
   EXPECT_THAT(ErrorOf(process), HasSubstr("stopped after step 7"));
@@ -140,6 +160,9 @@ INSTANTIATE_TEST_SUITE_P(All, SpawnStops,
                          ::testing::Values(Stop{"wait -n 3", 3, To::kLauncher, SIGINT},
                                            Stop{"wait -n 3", 3, To::kLauncher, SIGTERM},
                                            Stop{"wait -n 2", 2, To::kGroup, SIGINT},
+                                           Stop{"wait -n 2", 2, To::kTwice, SIGTERM},
+                                           Stop{"wait -n 2", 2, To::kLauncher, SIGHUP},
+                                           Stop{"wait -n 2 --threads", 2, To::kTwice, SIGTERM},
                                            Stop{"wait -n 3", 3, To::kLastRank, SIGTERM},
                                            Stop{"wait -n 2 --threads", 2, To::kLauncher, SIGINT},
                                            Stop{"wait -n 2 --servers 1", 2, To::kLauncher, SIGINT},
@@ -152,7 +175,7 @@ TEST_F(Spawn, ASecondStopSignalKills) {
     process.ReadLines("pid ", 2);
     if (words.ends_with("--servers 2")) process.ReadLines("server ", 2);
     kill(process.pid(), SIGTERM);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // two, not one pending twice
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // as a person does it
     kill(process.pid(), SIGTERM);
     EXPECT_EQ(process.Wait(), 143) << words;
     if (words.ends_with("--threads")) continue;  // nobody is left to say it
@@ -160,10 +183,57 @@ TEST_F(Spawn, ASecondStopSignalKills) {
   }
 }
 
+TEST_F(Spawn, RanksThatDoNotStopAreEndedInTheirTime) {
+  ProbeProcess& process = Start("deaf -n 2 --stop-ms 300");
+  process.ReadLines("pid ", 2);
+  kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.Wait(), 143) << process.output();
+  EXPECT_THAT(ErrorOf(process), HasSubstr("ranks 0, 1 did not end within 300 ms after SIGTERM"));
+}
+
+TEST_F(Spawn, AStopBeforeAllAreThereIsAStop) {
+  const std::string at = "127.0.0.1:" + std::to_string(FreePort());
+  ProbeProcess& process = Start("wait -n 2 --servers 1 --serve-at " + at);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.Wait(), 143) << process.output();
+}
+
+TEST_F(Spawn, AStoppedMemberIsNamed) {
+  ProbeProcess& process = Start("wait -n 3 --liveness-ms 1500");
+  kill(std::stoi(process.ReadLines("pid ", 3).at(1)), SIGSTOP);
+  EXPECT_EQ(process.Wait(), 202) << process.output();
+  EXPECT_THAT(ErrorOf(process), MatchesRegex("rank .: it gave no sign of life.*"));
+}
+
+TEST_F(Spawn, AStoppedLauncherIsNamedByItsRanks) {
+  ProbeProcess& process = Start("wait -n 2 --liveness-ms 1500");
+  process.ReadLines("pid ", 2);
+  kill(process.pid(), SIGSTOP);
+  for (const std::string& line : process.ReadLines("notice: rank ", 2)) {
+    EXPECT_THAT(line, HasSubstr(": lost the launcher, which gave no sign of life"));
+  }
+  kill(process.pid(), SIGCONT);
+  EXPECT_EQ(process.Wait(), 200) << process.output();
+}
+
+// Ctrl-Z, or a machine that is paused: the watchers stood still too.
+TEST_F(Spawn, APauseOfAllEndsNothing) {
+  ProbeProcess& process = Start("wait -n 2 --liveness-ms 2500");
+  process.ReadLines("pid ", 2);
+  kill(-process.pid(), SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5000));
+  kill(-process.pid(), SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.Wait(), 143) << process.output();
+}
+
 TEST_F(Spawn, TooFewDescriptorsIsASentence) {
   ProbeProcess process({"/bin/sh", "-c", "ulimit -n 24; exec \"$0\" ring -n 40", LAUNCH_PROBE});
   EXPECT_EQ(process.Wait(), 203) << process.output();
-  EXPECT_THAT(ErrorOf(process), HasSubstr("raise the limit (ulimit -n)"));
+  EXPECT_THAT(ErrorOf(process),
+              HasSubstr("raise the limit of this process: 24 open files (ulimit -n)"));
 }
 
 TEST_F(Spawn, ALostRankDoesNotEndARunThatSurvivesIt) {

@@ -48,10 +48,10 @@ class ProfileRunTest : public LinkTest {
     std::vector<std::unique_ptr<ProbeProcess>> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       std::vector<std::string> command = hosts_->CommandPrefix(rank);
-      command.insert(
-          command.end(),
-          {ENGINE_TEST_BINARY, "run", config, "--plugin-path", ENGINE_TEST_PLUGIN_DIR, "--set",
-           "output.checkpoint=" + checkpoint, "--set", "train.learning_rate.base=0.0009765625"});
+      command.insert(command.end(),
+                     {ENGINE_TEST_BINARY, "run", config, "--insecure", "--plugin-path",
+                      ENGINE_TEST_PLUGIN_DIR, "--set", "output.checkpoint=" + checkpoint, "--set",
+                      "train.learning_rate.base=0.0009765625"});
       ranks.push_back(std::make_unique<ProbeProcess>(command, Environment(rank)));
     }
     for (auto& rank : ranks) EXPECT_EQ(rank->Wait(), 0) << scheduler << ":\n" << rank->output();

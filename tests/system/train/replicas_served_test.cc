@@ -23,17 +23,11 @@ TEST_F(ReplicasServed, ServersOfAnyKindEqualOneRank) {
   };
   const std::vector<Case> cases = {
       {3, 0, {}},  // servers in the ranks
-      {2, 0, {"zmq_ps.match=key"}},
       {2, 1, {}},
       {3, 2, {"zmq_ps.update=workers"}},
-      {3, 1, {"zmq_ps.update=workers", "zmq_ps.match=key"}},
   };
   for (const Case& one_case : cases) {
     for (const std::string& scheduler : kSchedulers) {
-      // A scheduler with a credit and transfers in any order may stop a run:
-      // docs/parameter_server.md.
-      const bool any_order = !one_case.more.empty() && one_case.more.back() == "zmq_ps.match=key";
-      if (scheduler == "priority_sched" && any_order) continue;
       std::vector<std::string> more = one_case.more;
       more.push_back(Plugins("zmq_ps", scheduler));
       ExpectEqualsOne(one, kReplicaNet, {one_case.ranks, one_case.servers}, more);

@@ -251,6 +251,7 @@ train {
   evaluate_every: 0                       # default
   evaluate_samples: 0                     # default
   checkpoint_every: 0                     # default
+  check_ranks_every: 100                  # default
   shard_optimizer: false                  # default
   sparse_pull: false                      # default
   micro_batches: 1                        # default

@@ -117,6 +117,20 @@ TEST(AcceleratorTest, GradientsTravelAsBFloat16ToTheBitsOfHostDevices) {
   }
 }
 
+// The scale is in the memory of the device, and of the step that packs; also in a recording.
+TEST(AcceleratorTest, StatesOfAWireFormatAreInTheUnitOfTheMean) {
+  for (const bool record : {false, true}) {
+    for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
+      SCOPED_TRACE(std::string(scheduler) + (record ? ", recorded" : ""));
+      AsyncWorld world{.size = 3, .record = record, .scheduler = scheduler};
+      world.hooks = {{"half_sender", {}}, {"clip_value", {{"threshold", "0.1"}}}};
+      world.steps = UnevenSteps();
+      world.steps.insert(world.steps.end(), {{}, {.samples = 1}, {}, {.flush = true}, {}});
+      ExpectSameBits(world.Run(), world.RunOnHost());
+    }
+  }
+}
+
 // Of two parameters ops read rounded copies: those travel, and the float32 values only before
 // somebody looks at them. All are of 48 elements, padded to 64 for two ranks.
 TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
@@ -145,14 +159,18 @@ TEST(AcceleratorTest, ShardedParametersThatAreReadRoundedAreGatheredSo) {
       return {};
     };
     ExpectOk(world.Run());
-    EXPECT_EQ(gathered[DType::kBFloat16], 3 * 2 * 64 * 2);
-    EXPECT_EQ(gathered[DType::kFloat32], 3 * 4 * 64 * 4 + 2 * 64 * 4);
-    EXPECT_EQ(announced, 2 * 64 * 2 + 4 * 64 * 4);
+    // Tensors of 48 elements, in buckets that are padded to 32 at their ends: each alone, or two and
+    // three together and the one between them.
+    const bool fused = std::string_view(fuse_bytes) != "0";
+    const int64_t rounded = fused ? 96 : 2 * 64, whole = fused ? 64 + 160 : 4 * 64;
+    EXPECT_EQ(gathered[DType::kBFloat16], 3 * rounded * 2);
+    EXPECT_EQ(gathered[DType::kFloat32], 3 * whole * 4 + rounded * 4);
+    EXPECT_EQ(announced, rounded * 2 + whole * 4);
     const auto made = training.Run();
     ExpectSameBits(made, training.RunOnHost());
-    AsyncWorld whole = training;
-    whole.shard = false;
-    const auto unsharded = whole.Run();
+    AsyncWorld unsharded_world = training;
+    unsharded_world.shard = false;
+    const auto unsharded = unsharded_world.Run();
     for (size_t r = 0; r < made.size(); ++r) {
       EXPECT_EQ(made[r].losses, unsharded[r].losses);
       EXPECT_EQ(made[r].parameters, unsharded[r].parameters);

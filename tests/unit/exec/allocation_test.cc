@@ -61,7 +61,8 @@ TEST(AllocationTest, GathersAllocateNothing) {
   FakeCommunicator network(2);
   network.submitted.reserve(100);
   HostDevice device;
-  exec::CommunicatorReplicas replicas(network, device, {.rank = 1, .world_size = 2}, 1, 1000);
+  exec::Submitter submitter(network, "fake", nullptr);
+  exec::CommunicatorReplicas replicas(submitter, device, {.rank = 1, .world_size = 2}, 1, 1000);
   float all[2] = {};
   const AllocationCounter counter;
   bool ok = true;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 
+#include "engine/ext/wire_format.h"
 #include "tests/support/async_accelerator.h"
 #include "tests/support/bfloat16.h"
 #include "tests/unit/exec/fake_ops.h"
@@ -153,6 +154,40 @@ class MeanOp final : public FakeOp {
     work();
     return {};
   }
+  const bool on_device_;
+};
+
+// Sends half of what it has and keeps the other half for the next step.
+class HalfSender final : public WireHook {
+ public:
+  explicit HalfSender(bool on_device) : on_device_(on_device) {}
+  WireTraits wire_traits() const noexcept override {
+    return {.dtype = DType::kFloat32, .state_count = 1, .state_names = {{"mean_half"}}};
+  }
+  Status Pack(const WireCall& call) noexcept override {
+    return Do(call, [](const float* gradient, float* wire, float* state, const float* scale) {
+      *state = (*state + *gradient * *scale) / 2;
+      *wire = *state / *scale;
+    });
+  }
+  Status Unpack(const WireCall& call) noexcept override {
+    return Do(call,
+              [](float* gradient, const float* wire, float*, const float*) { *gradient = *wire; });
+  }
+
+ private:
+  template <typename One>
+  Status Do(const WireCall& call, const One& one) const {
+    auto work = [call, one]() -> Status {
+      for (int64_t i = 0; i < call.count; ++i) {
+        one(OnDevice(call.gradient) + i, OnDevice(static_cast<float*>(call.wire)) + i,
+            OnDevice(call.states[0]) + i, OnDevice(call.scale));
+      }
+      return {};
+    };
+    return on_device_ ? static_cast<AsyncStream*>(call.stream)->Queue(work) : work();
+  }
+
   const bool on_device_;
 };
 

@@ -208,6 +208,10 @@ struct AsyncWorld {
     }
     plugins.optimizer = Load<Optimizer>(optimizer, host, optimizer_options);
     for (const auto& [name, options] : hooks) {
+      if (name == "half_sender") {
+        plugins.hooks.push_back(std::make_unique<HalfSender>(on_device));
+        continue;
+      }
       plugins.hooks.push_back(Load<GradientHook>(name, host, options));
     }
     plugins.scheduler = Load<Scheduler>(

@@ -124,6 +124,27 @@ TEST(ExecutorTest, SlicedAndFusedBucketsGiveTheSameBits) {
   EXPECT_EQ(sliced.communicator->submitted.size(), 3u);
 }
 
+// Of a bucket that ranks share only the end is padded for them, or the begin of what is cut there.
+TEST(ExecutorTest, BucketsThatRanksShareArePaddedOnce) {
+  struct Case {
+    std::vector<std::vector<BucketSpan>> buckets;
+    std::vector<int64_t> offsets, counts;
+  };
+  const Case cases[] = {{{{{0, 0, 0, kWide}, {1, 0, 0, kWide}}}, {48, 0}, {96}},
+                        {{{{0, 0, 0, kWide}, {1, 0, 0, 32}}, {{1, 0, 32, 16}}}, {64, 0}, {96, 32}}};
+  for (const auto& [buckets, offsets, counts] : cases) {
+    Rig rig;
+    rig.options.rank.world_size = 2;
+    rig.options.shard_optimizer = true;
+    const Status made = rig.Make(TwoParameters(kWide), std::make_unique<PlanningScheduler>(buckets),
+                                 std::make_unique<FakeCommunicator>(2));
+    ASSERT_TRUE(made.ok()) << made.message();
+    const exec::FlatLayout& layout = rig.executor->memory().layout();
+    EXPECT_EQ(layout.offset, offsets);
+    for (size_t u = 0; u < counts.size(); ++u) EXPECT_EQ(layout.buckets[u].count, counts[u]);
+  }
+}
+
 TEST(ExecutorTest, CutsThatRanksCannotShareAreRefused) {
   Rig rig;
   const std::vector<std::vector<BucketSpan>> buckets = {{{0, 0, 0, 20}},

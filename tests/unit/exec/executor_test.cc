@@ -169,6 +169,30 @@ TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
               HasSubstr("transfer c.side.weight: lost connection to rank 1"));
 }
 
+// Holds transfers back until the head of a step is done, so that several are started in turn.
+class LateTransfers final : public RandomScheduler {
+ public:
+  void On(const SchedulerEvent& event) noexcept override {
+    if (event.kind == EventKind::kBackwardEnd) backward_done_ = true;
+    RandomScheduler::On(event);
+  }
+  Action Next(Lane lane) noexcept override {
+    return lane == Lane::kCompute || backward_done_ ? RandomScheduler::Next(lane) : Action();
+  }
+
+ private:
+  bool backward_done_ = false;
+};
+
+TEST(ExecutorTest, NothingIsSubmittedAfterATransferHasFailed) {
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), std::make_unique<LateTransfers>()).ok());
+  rig.communicator->fail_sequence = 2;
+  const BatchData batch;
+  ASSERT_FALSE(rig.Step(batch.Step(1)).ok());
+  EXPECT_EQ(rig.communicator->submitted.size(), 2u);
+}
+
 // Without transfers: the same bits, whatever the order, and the same statistics.
 TEST(ExecutorTest, OneRankSendsNothing) {
   for (const std::vector<std::string>& frozen :

@@ -2,6 +2,7 @@
 // compared bit for bit whatever the order of work.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -183,7 +184,10 @@ class ConstantOp final : public FakeOp {
   }
 };
 
-// loss = sum of logits * (target + 1); one target per element.
+constexpr int32_t kMasked = -100;
+
+// loss = sum of logits * (target + 1); one target per element, of which masked ones do not count. Its
+// backward pass reads what the forward pass has made.
 class LossOp final : public Op {
  public:
   Status Infer(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
@@ -196,18 +200,31 @@ class LossOp final : public Op {
   Status Forward(const OpCall& call) noexcept override {
     float* out = call.outputs[0].f32();
     out[0] = out[2] = 0;
-    out[1] = static_cast<float>(call.inputs[0].count());
+    out[1] = Targets(call);
     for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      out[0] += call.inputs[0].f32()[k] * static_cast<float>(call.inputs[1].i32()[k] + 1);
+      out[0] += call.inputs[0].f32()[k] * Weight(call, k);
     }
     return {};
   }
   Status Backward(const OpCall& call) noexcept override {
+    if (call.outputs[0].f32()[1] != Targets(call)) {
+      return Status::Error(StatusCode::kInternal, "the count of targets has changed");
+    }
     for (int64_t k = 0; k < call.inputs[0].count(); ++k) {
-      Put(call, 0, k,
-          call.output_grads[0].f32()[0] * static_cast<float>(call.inputs[1].i32()[k] + 1));
+      Put(call, 0, k, call.output_grads[0].f32()[0] * Weight(call, k));
     }
     return {};
+  }
+
+ private:
+  static float Weight(const OpCall& call, int64_t k) {
+    const int32_t target = call.inputs[1].i32()[k];
+    return target == kMasked ? 0 : static_cast<float>(target + 1);
+  }
+  static float Targets(const OpCall& call) {
+    const int32_t* const targets = call.inputs[1].i32();
+    const int64_t count = call.inputs[0].count();
+    return static_cast<float>(count - std::count(targets, targets + count, kMasked));
   }
 };
 

@@ -316,7 +316,7 @@ struct Rig {
 // The tasks of one step in the order of their ends.
 inline std::vector<trace::Span> TaskSpans(const exec::Executor& executor, uint64_t step) {
   std::vector<trace::Span> spans;
-  for (const trace::Span& span : executor.Timeline().spans) {
+  for (const trace::Span& span : executor.recorded().InOrder()) {
     if (span.kind == trace::SpanKind::kTask && span.step == step) spans.push_back(span);
   }
   return spans;

@@ -133,7 +133,7 @@ struct World {
     ENGINE_RETURN_IF_ERROR(executor.Flush());
     exec::ServedUpdates* const updates = executor.updates().served();
     if (executor.updates().asynchronous()) {
-      ENGINE_RETURN_IF_ERROR(updates->Meet(executor.transfers(), 5000));
+      ENGINE_RETURN_IF_ERROR(updates->Meet(executor.transfers()));
     }
     ENGINE_RETURN_IF_ERROR(executor.CollectStates());
     if (updates != nullptr) {

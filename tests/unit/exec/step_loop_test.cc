@@ -42,12 +42,14 @@ exec::TaskGraph OneLayer() {
 // Every task takes one bucket of time; a transfer ends when there is nothing else to do.
 class ByHand final : public exec::StepLoop::Calls {
  public:
-  explicit ByHand(Scheduler& scheduler) : graph(OneLayer()), loop(graph, scheduler, "by_hand") {
+  explicit ByHand(Scheduler& scheduler, exec::TaskGraph steps = OneLayer())
+      : graph(std::move(steps)), loop(graph, scheduler, "by_hand") {
     EXPECT_TRUE(scheduler.Begin(graph.infos).ok());
   }
   Status Run(const exec::Task& task) override {
     loop.Start(task.info.id, now);
     log.push_back(task.name);
+    if (task.tail) tail_steps.push_back(loop.SpanOf(task.info.id).step);
     loop.Finish(task.info.id, ++now);
     return Start();
   }
@@ -72,6 +74,7 @@ class ByHand final : public exec::StepLoop::Calls {
   int64_t now = 0;
   std::vector<uint32_t> under_way;
   std::vector<std::string> log;
+  std::vector<uint64_t> tail_steps;  // of updates
 };
 
 TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
@@ -93,6 +96,23 @@ TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
   hand.loop.BeginFlush();
   ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::TailDone, hand).ok());
   EXPECT_EQ(hand.log.back(), "update");
+  EXPECT_THAT(hand.tail_steps, ElementsAre(1, 2)) << "of the step before, while a step runs";
+}
+
+// A graph in which the forward task of the next step does not wait for the update of what it reads.
+TEST(StepLoopTest, AParameterOfAnotherVersionIsNotRead) {
+  exec::TaskGraph graph = OneLayer();
+  graph.tasks[0].carried_count = 0;
+  graph.tasks[4].next_successors.clear();
+  RandomScheduler scheduler;
+  ByHand hand(scheduler, std::move(graph));
+  hand.loop.BeginStep(1, 0);
+  ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::HeadDone, hand).ok());
+  hand.loop.BeginStep(2, hand.now);
+  const Status status = hand.loop.Drive(&exec::StepLoop::HeadDone, hand);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_STREQ(status.message(),
+               "'forward' of step 2 would read version 0 of a parameter instead of 1");
 }
 
 TEST(StepLoopTest, ATransferIsFollowedOnlyWhenItIsReady) {
@@ -126,6 +146,13 @@ TEST(StepLoopTest, ASchedulerThatIsWrongIsNamed) {
     EXPECT_THAT(status.message(),
                 HasSubstr("scheduler 'by_hand' asked for task " + std::to_string(task)));
   }
+  Insisting mixes({.kind = ActionKind::kRun, .task = 1});  // a transfer that is ready
+  ByHand mixed(mixes);
+  mixed.loop.BeginStep(1, 0);
+  mixed.loop.Start(0, 0);
+  mixed.loop.Finish(0, 1);
+  EXPECT_EQ(mixed.loop.Drive(&exec::StepLoop::HeadDone, mixed).code(), StatusCode::kPlugin);
+  EXPECT_TRUE(mixed.log.empty()) << "a transfer has run on the compute lane";
   Insisting holds({});
   ByHand hand(holds);
   hand.loop.BeginStep(1, 0);

@@ -97,6 +97,7 @@ class FakePacked final : public WireHook {
       std::memcpy(bytes + 1 + 4 * i, &call.gradient[call.count - 1 - i], 4);
       call.states[0][i] += 1;
     }
+    scales.push_back(*call.scale);
     return {};
   }
   Status Unpack(const WireCall& call) noexcept override {
@@ -110,6 +111,17 @@ class FakePacked final : public WireHook {
       float& gradient = call.gradient[call.count - 1 - i];
       gradient = call.accumulate != 0 ? gradient + value : value;
     }
+    return {};
+  }
+  std::vector<float> scales;  // that Pack saw
+};
+
+// Updates are half as large.
+class HalvingHook final : public PassiveHook {
+ public:
+  HalvingHook() : PassiveHook({HookStage::kReduced, HookScope::kSpan}) {}
+  Status Apply(const GradientView& view) noexcept override {
+    *view.scale /= 2;
     return {};
   }
 };
@@ -271,6 +283,27 @@ TEST(Wire, WhatIsPackedGivesTheSumInTheOrderOfRanks) {
   }
 }
 
+// Some buckets are updated before others are packed.
+TEST(Wire, PackSeesTheScaleOfItsStepWhateverHooksMakeOfIt) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Rig rig;
+    rig.options.loss_scale = 4;
+    auto packed = std::make_unique<FakePacked>();
+    FakePacked& hook = *packed;
+    const Status made = rig.Make(Chain(), std::make_unique<RandomScheduler>(seed),
+                                 std::make_unique<FakeCommunicator>(),
+                                 List(std::move(packed), std::make_unique<HalvingHook>()));
+    ASSERT_TRUE(made.ok()) << made.message();
+    for (const int64_t samples : {2, 1, 2}) {
+      hook.scales.clear();
+      const ChainBatch batch(kSamples * kWidth, 1, 0);
+      ASSERT_TRUE(rig.Step(batch.Step(1, samples)).ok());
+      const float targets = static_cast<float>(samples * kWidth);
+      EXPECT_THAT(hook.scales, ::testing::AllOf(::testing::SizeIs(5), Each(1 / (4 * targets))));
+    }
+  }
+}
+
 TEST(Wire, LocalHooksComeBeforeAndReducedOnesAfter) {
   World world;
   world.hooks = RoundTwice;
@@ -383,7 +416,7 @@ TEST(Wire, FormsThatDoNotGoWithTheRestAreRefused) {
 TEST(Wire, AHookThatBreaksTheContractIsNamed) {
   const Status status = Refusal(List(std::make_unique<RoundingHook>(HookStage::kWire)));
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/1")));
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/2")));
 
   class Empty final : public WireHook {
    public:

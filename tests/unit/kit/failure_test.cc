@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "tests/support/memory_host.h"
 
@@ -43,6 +45,32 @@ TEST(Failure, AnAbortOfTheUserIsNoCauseForOthers) {
   EXPECT_TRUE(first.by_caller());
   const Status lost = Status::Error(StatusCode::kPeerLost, "rank 0 is gone").WithRank(0);
   EXPECT_STREQ(second.Fail(lost).message(), "rank 0 is gone");
+}
+
+// A store that is out of reach keeps nobody waiting but the thread that publishes.
+TEST(Failure, WhatIsPendingEndsBeforeTheCauseIsPublished) {
+  const auto hosts = test::MakeMemoryHosts(2);
+  bool published = true;
+  Failure failure(*hosts[0], "0", [&](const Status&, bool) {
+    EXPECT_TRUE(hosts[1]->StoreHas("0/cause/0", &published).ok());
+  });
+  (void)failure.Fail(Status::Error(StatusCode::kDevice, "broken"));
+  EXPECT_FALSE(published);
+  EXPECT_TRUE(hosts[1]->StoreHas("0/cause/0", &published).ok());
+  EXPECT_TRUE(published);
+}
+
+// So a rank that sees the end of a connection first waits for the cause.
+TEST(Failure, ACauseThatComesALittleLaterIsFound) {
+  const auto hosts = test::MakeMemoryHosts(2);
+  Failure first(*hosts[0], "0", {}), second(*hosts[1], "0", {});
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    (void)first.Fail(Status::Error(StatusCode::kDevice, "broken"));
+  });
+  const Status lost = Status::Error(StatusCode::kPeerLost, "rank 0 is gone").WithRank(0);
+  EXPECT_STREQ(second.Fail(lost).message(), "rank 0 gave up: broken");
+  late.join();
 }
 
 TEST(Failure, TextThatIsNoCauseChangesNothing) {

@@ -11,9 +11,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Notes what it runs; a transfer of count 1 fails, one of count 2 goes on until the failure.
+// Notes what it runs; a transfer of count 1 fails, one of count 2 goes on until the failure, one of
+// count 3 moves a little for half a second, and one of count 4 ends after 20 ms.
 class FakeTransport final : public Transport {
  public:
+  explicit FakeTransport(Progress& progress) : progress_(progress) {}
   Status Run(int lane, PooledWork& work) noexcept override {
     work.MarkStarted();
     const Transfer& transfer = work.transfer();
@@ -23,6 +25,11 @@ class FakeTransport final : public Transport {
     }
     if (transfer.count == 1) return Status::Error(StatusCode::kDevice, "broken");
     while (transfer.count == 2 && !stopped_) std::this_thread::sleep_for(milliseconds(1));
+    for (int i = 0; transfer.count == 3 && i < 50 && !stopped_; ++i) {
+      std::this_thread::sleep_for(milliseconds(10));
+      progress_.Moved(1);
+    }
+    if (transfer.count == 4) std::this_thread::sleep_for(milliseconds(20));
     return stopped_ ? Status::Error(StatusCode::kPeerLost, "stopped") : Status();
   }
   int32_t WaitingFor(int) const noexcept override { return 5; }
@@ -39,6 +46,7 @@ class FakeTransport final : public Transport {
   }
 
  private:
+  Progress& progress_;
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;
   std::vector<Ran> ran_;
@@ -46,7 +54,7 @@ class FakeTransport final : public Transport {
 
 struct Rig {
   explicit Rig(int count)
-      : lanes("test", count, std::chrono::microseconds(20), transport, failure) {}
+      : lanes("test", count, std::chrono::microseconds(20), transport, failure, progress) {}
   Work* Submit(Transfer transfer) {
     Work* work = nullptr;
     const Status status = lanes.Submit(transfer, &work);
@@ -54,7 +62,8 @@ struct Rig {
     return work;
   }
 
-  FakeTransport transport;
+  Progress progress;
+  FakeTransport transport{progress};
   Failure failure{[this](const Status&, bool) { transport.Stop(); }};
   Lanes lanes;
 };
@@ -104,10 +113,23 @@ TEST(Lanes, WhatIsNotDoneInTimeFailsAndNamesThePeer) {
   const Status status = work->WaitHost(5000);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_EQ(status.rank(), 5);
-  EXPECT_STREQ(
-      status.message(),
-      "all-reduce of 8 B (sequence 9) was not done within 50 ms: still waiting for rank 5");
+  EXPECT_STREQ(status.message(),
+               "all-reduce of 8 B (sequence 9) did not move for 50 ms: still waiting for rank 5");
   work->Release();
+}
+
+TEST(Lanes, WhatMovesIsNotLateNorWhatIsQueuedBehindIt) {
+  Rig rig(1);
+  std::vector<Work*> works = {rig.Submit({.count = 3, .sequence = 0, .timeout_ms = 200})};
+  for (uint64_t i = 1; i < 20; ++i) {
+    works.push_back(rig.Submit({.count = 4, .sequence = i, .timeout_ms = 200}));
+  }
+  for (Work* work : works) {
+    const Status status = work->WaitHost(60000);
+    EXPECT_TRUE(status.ok()) << status.message();
+    work->Release();
+  }
+  EXPECT_EQ(rig.progress.bytes_moved(), 50u);
 }
 
 TEST(Lanes, WithoutOnesTransfersAreCopies) {

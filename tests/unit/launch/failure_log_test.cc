@@ -31,6 +31,17 @@ void ExpectOutcome(const FailureLog& failures, const Ends& expected, int signal 
   EXPECT_STREQ(outcome.status.message(), expected.message);
 }
 
+// A member that has said why it fails may crash while it ends.
+TEST(FailureLog, HowAMemberEndsAfterItsReportCountsForNothing) {
+  FailureLog failures;
+  failures.AddReport(1, Error(StatusCode::kPeerLost, "lost rank 2"));
+  failures.AddLoss(1, Error(StatusCode::kPeerLost, "killed by signal 6"), 134);
+  ExpectOutcome(failures, {1, 200, "lost rank 2"});
+  failures.AddReport(0, Error(StatusCode::kInterrupted, "stopped"));
+  failures.AddLoss(0, Error(StatusCode::kPeerLost, "killed by signal 11"), 139);
+  ExpectOutcome(failures, {0, 139, "killed by signal 11"});
+}
+
 TEST(FailureLog, TheFirstPrimaryCauseWins) {
   FailureLog failures;
   failures.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 2"));

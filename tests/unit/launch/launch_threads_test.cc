@@ -46,7 +46,6 @@ TEST(LaunchThreads, AnErrorOfOneEndsAllAndIsReturned) {
   EXPECT_THAT(outcome.status, FailsWith(StatusCode::kStorage, "the disk is full"));
   EXPECT_EQ(outcome.status.rank(), 2);
   EXPECT_EQ(outcome.exit_code, 203);
-  EXPECT_TRUE(outcome.report);
 }
 
 TEST(LaunchThreads, ARaisedAbortEndsAllBeforeItsBodyReturns) {

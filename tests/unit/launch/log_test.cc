@@ -17,5 +17,10 @@ TEST(MemberLog, NamesTheMemberWhereThereAreSeveral) {
                                      "[0-9:.]+ I alone\n[0-9:.]+ E \\[server 1\\] lost\n$"));
 }
 
+TEST(Printable, LetsNoTextControlATerminal) {
+  EXPECT_EQ(Printable(std::string_view("a\x1b[2J\x07\x7f\0 b\tc\n\xc3\xa4\xc2\x9b\xc2\xb0", 19)),
+            "a\\x1b[2J\\x07\\x7f\\x00 b\tc\n\xc3\xa4\\xc2\\x9b\xc2\xb0");
+}
+
 }  // namespace
 }  // namespace engine::launch

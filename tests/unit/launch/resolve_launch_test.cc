@@ -192,7 +192,8 @@ TEST(ResolveLaunch, WrongFlags) {
       {{.servers = 1, .serve_at = "unix:a"}, {}, "HOST:PORT"},
       {{.threads = true, .servers = 1, .serve_at = "n0:1"}, {}, "drop --threads"},
       {{.servers = 1, .key_file = "key"}, {}, "add --serve-at"},
-      {{.key_file = "key"}, kTorchrun, "add --servers N"},
+      {{.insecure = true}, {}, "are for members that join over a network"},
+      {{.key_file = "key", .insecure = true}, kTorchrun, "drop one of them"},
       {{.restarts = 1}, {}, "add -n N"},
       {{.world_size = 2, .threads = true, .restarts = 1}, {}, "--threads makes threads"},
       {{.restarts = 1}, kTorchrun, "drop --restarts"},
@@ -216,6 +217,7 @@ TEST(ResolveLaunch, Servers) {
   EXPECT_EQ(joined.mode, Mode::kJoin);
   EXPECT_EQ(joined.info.servers, 2);
   EXPECT_EQ(joined.key_file, "key");
+  EXPECT_TRUE(Plan({.insecure = true}, kTorchrun).insecure);
   EXPECT_EQ(joined.info.one_host, 0u) << "2 of its 4 ranks are here";
   EXPECT_EQ(Plan({}, kOpenMpi).info.one_host, 1u);
 }

@@ -34,8 +34,9 @@ class SocketRun {
     return {.shape = shape,
             .job = job,
             .place = "the test",
-            .rendezvous_timeout_ms = rendezvous_timeout_ms,
-            .server_leave_ms = kLongMs,
+            .options = {.rendezvous_timeout_ms = rendezvous_timeout_ms,
+                        .liveness_timeout_ms = 0,
+                        .server_leave_ms = kLongMs},
             .explain_loss = [](int) {
               return Supervisor::Loss{Status::Error(StatusCode::kPeerLost, "its connection ended"),
                                       200};
@@ -84,7 +85,7 @@ class SocketRun {
 
  private:
   Supervisor::Settings WithNotice(Supervisor::Settings settings) {
-    settings.notice = [this](const std::string& sentence) {
+    settings.options.notice = [this](const std::string& sentence) {
       const std::lock_guard lock(mutex_);
       notices_.push_back(sentence);
       told_.notify_all();

@@ -82,7 +82,7 @@ TEST_F(TwoRanks, AStopReachesAllAndIsNoFailure) {
 TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
   run_.Finish();
   EXPECT_THAT(Await(a_.abort), FailsWith(StatusCode::kPeerLost, HasSubstr("the server")));
-  EXPECT_FALSE(a_.client.heard());
+  EXPECT_TRUE(a_.client.lost());
 }
 
 TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {
@@ -96,6 +96,60 @@ TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {
   EXPECT_EQ(Await(a.abort).rank(), 1);
   EXPECT_TRUE(ClosedByPeer(raw));
   EXPECT_EQ(run.Finish().Outcome().status.rank(), 1);
+}
+
+// Two ranks, of which the second says nothing more after it has joined.
+struct HalfSilent {
+  explicit HalfSilent(int64_t liveness_timeout_ms) : run(SettingsWith(liveness_timeout_ms)) {
+    SendRaw(silent, Encode(Hello(1, 2)));
+    run.Start();
+    EXPECT_THAT(rank.Join(), IsOk());
+  }
+  static Supervisor::Settings SettingsWith(int64_t liveness_timeout_ms) {
+    Supervisor::Settings settings = SocketRun::SettingsOf({2, 0, true}, kLongMs);
+    settings.options.liveness_timeout_ms = liveness_timeout_ms;
+    return settings;
+  }
+
+  SocketRun run;
+  SocketRank rank{run.Connect(), 0, 2};
+  const kit::UniqueFd silent = run.Connect();
+};
+
+TEST(Liveness, AMemberThatIsSilentIsLost) {
+  HalfSilent members(1500);
+  EXPECT_EQ(Await(members.rank.abort).rank(), 1);
+  const LaunchOutcome outcome = members.run.Finish().Outcome();
+  EXPECT_THAT(outcome.status, FailsWith(StatusCode::kTimeout, HasSubstr("no sign of life")));
+  EXPECT_EQ(outcome.exit_code, 202);
+}
+
+// Who waits in vain for a silent one is not to blame, and neither is whom it takes for the cause.
+TEST(Liveness, ATimeoutIsBlamedOnWhoIsSilent) {
+  HalfSilent members(kLongMs);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2 * kSuspectMs));
+  members.rank.client.Leave(Status::Error(StatusCode::kTimeout, "nothing came").WithRank(0));
+  EXPECT_EQ(members.run.Finish().Outcome().status.rank(), 1);
+}
+
+TEST(Liveness, AMemberFindsASilentServer) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const kit::UniqueFd server(pair[0]);
+  SocketRank rank(kit::UniqueFd(pair[1]), 0, 1);
+  SendRaw(server, Encode({.kind = MessageKind::kPing, .number = 1000}));
+  SendRaw(server, Encode({.kind = MessageKind::kWelcome, .number = 1}));
+  ASSERT_THAT(rank.Join(), IsOk());
+  EXPECT_THAT(Await(rank.abort), FailsWith(StatusCode::kPeerLost, HasSubstr("lost the server")));
+  EXPECT_TRUE(rank.client.lost());
+}
+
+TEST(Liveness, TimeInWhichTheWatcherStoodStillDoesNotCount) {
+  Silence silence;
+  silence.Heard();
+  std::this_thread::sleep_for(std::chrono::milliseconds(3 * kPingMs));
+  EXPECT_LE(silence.Look(), 2 * kPingMs);
+  EXPECT_GE(silence.Look(), 2 * kPingMs);
 }
 
 TEST(Supervisor, APendingConnectionDisturbsNothing) {

@@ -168,6 +168,12 @@ TEST_F(ModelBuilderTest, WhatAModelMayNotDo) {
   const auto layer = [](ModelBuilder& builder) {
     return *kit::Apply(builder, "layer", "linear", {0}, {kit::Int("units", 4)});
   };
+  const auto wants = [](const ParameterSpec& wanted) -> FunctionModel::Body {
+    return [wanted](ModelBuilder& builder) {
+      ModelValue value = 0;
+      return builder.Parameter("p", &wanted, &value);
+    };
+  };
   const struct {
     FunctionModel::Body body;
     StatusCode code;
@@ -188,6 +194,24 @@ TEST_F(ModelBuilderTest, WhatAModelMayNotDo) {
          return builder.Parameter("no.such", nullptr, &value);
        },
        StatusCode::kConfig, "'no.such'"},
+      {[](ModelBuilder& builder) {
+         const ParameterSpec wanted{.shape = {4}};
+         return builder.Parameter("no.place", &wanted, nullptr);
+       },
+       StatusCode::kPlugin, "parameter 'no.place' that cannot be"},
+      {wants({.shape = {-4, 2}}), StatusCode::kPlugin, "wants a parameter 'p' that cannot be"},
+      {wants({.shape = {int64_t{1} << 40, int64_t{1} << 40}}), StatusCode::kPlugin, "cannot be"},
+      {wants({.shape = {4}, .scale = NAN}), StatusCode::kPlugin, "cannot be"},
+      {wants({.shape = {4}, .dtype = DType::kInt32}), StatusCode::kPlugin, "cannot be"},
+      {wants({.shape = {4}, .trained = 0, .dtype = DType::kBFloat16}), StatusCode::kPlugin,
+       "cannot be"},
+      {[&](ModelBuilder& builder) {
+         const ModelValue input = 0;
+         ModelValue output = 0;
+         return builder.Apply({.op = "relu", .learning_rate_scale = NAN}, {&input, 1},
+                              {&output, 1});
+       },
+       StatusCode::kPlugin, "learning rate or weight decay is not finite"},
       // The first error stays, whatever a model makes of it.
       {[](ModelBuilder& builder) {
          (void)kit::Apply(builder, "", "liner", {0});

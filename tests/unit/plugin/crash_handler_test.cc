@@ -1,9 +1,14 @@
 #include "app/cli/crash_handler.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
 
 #include "core/plugin/create_object.h"
 #include "core/plugin/plugin_host.h"
@@ -85,6 +90,44 @@ TEST_F(CrashHandlerTest, BlamesNoPluginForACrashElsewhere) {
   });
   EXPECT_EQ(crash.signal, SIGFPE);
   EXPECT_EQ(crash.line, "engine: crashed with SIGFPE outside of any plugin\n");
+}
+
+// A crash whose line cannot be written, since nobody reads, with `second` in the same thread
+// meanwhile: the process ends nevertheless, by its first signal.
+int SignalThatEndsAStuckReport(int second) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  const std::string page(4096, 'x');
+  EXPECT_EQ(write(ends[1], page.data(), page.size()), 4096);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!cli::InstallCrashHandler(ends[1]).ok()) _exit(1);
+    raise(SIGFPE);
+    _exit(0);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  if (second != 0) kill(child, second);
+  int status = 0;
+  pid_t ended = 0;
+  for (int i = 0; i < 3000 && ended == 0; ++i) {
+    ended = waitpid(child, &status, WNOHANG);
+    if (ended == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (ended == 0) {
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+  }
+  for (const int end : ends) close(end);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+TEST(CrashHandler, EndsWhenItsLineCannotBeWritten) {
+  EXPECT_EQ(SignalThatEndsAStuckReport(0), SIGFPE);
+}
+
+TEST(CrashHandler, EndsWhenTheSameThreadCrashesAgain) {
+  EXPECT_EQ(SignalThatEndsAStuckReport(SIGBUS), SIGFPE);
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST(SimulationTest, OnlyLedOrdersWaitForTickets) {
   ToyPriority free(kMs), led(kMs, TransferOrder::kLeader), unordered(kMs, TransferOrder::kLeader);
   EXPECT_EQ(StepMs(step, free, model), 9);
   EXPECT_EQ(StepMs(step, led, model), 10);
-  model.ordered = false;  // a communicator that takes any order needs no tickets
+  model.collective = false;  // with servers no rank waits for the transfers of another
   EXPECT_EQ(StepMs(step, unordered, model), 9);
 }
 

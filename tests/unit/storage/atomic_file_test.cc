@@ -33,6 +33,16 @@ class AtomicFileTest : public ::testing::Test {
   const std::string path_ = folder_ / "model";
 };
 
+TEST_F(AtomicFileTest, TellsProgressWhileItIsWritten) {
+  int told = 0;
+  const auto file = ValueOf(AtomicFile::Create(path_, [&] { ++told; }));
+  const std::string part(16 << 20, 'x');
+  for (int expected : {0, 1, 1, 2}) {
+    ASSERT_THAT(file->Write(part.data(), part.size()), IsOk());
+    EXPECT_EQ(told, expected);
+  }
+}
+
 TEST_F(AtomicFileTest, ReplacesTheTargetOnlyWhenItIsCommitted) {
   folder_.Write("model", "old");
   {

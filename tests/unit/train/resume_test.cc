@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
@@ -99,6 +101,17 @@ TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
   const Status silent = checkpoint::PlanResume(stored, run, 50).status();
   EXPECT_EQ(silent.code(), StatusCode::kBadData);
   EXPECT_THAT(silent.message(), HasSubstr("but not continued"));
+}
+
+TEST(PlanResume, RefusesAPlaceWhereNoRunCanBe) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const auto& [step, epoch, samples] :
+       {std::array<int64_t, 3>{most, 0, 0}, {17, most, 0}, {17, most / 7, 0}, {17, 2, 50}}) {
+    checkpoint::CheckpointInfo stored = Stored(step, 8);
+    stored.position = {.epoch = epoch, .samples = samples};
+    const Status status = checkpoint::PlanResume(stored, ThisRun(8), 50).status();
+    EXPECT_EQ(status.code(), StatusCode::kBadData) << step << " " << epoch << " " << samples;
+  }
 }
 
 TEST(LastStep, CountsFromTheBeginningOfTheRun) {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,6 +64,8 @@ class BreakingProxy {
   const std::string& endpoint() const { return endpoint_; }
   int breaks() const { return breaks_; }
   void BreakNoMore() { break_after_bytes_ = SIZE_MAX; }
+  // A slow link from now on: 2 MB a second, of both directions together.
+  void SlowDown() { is_slow_ = true; }
   // Nothing passes any more, as if the other side had stopped without closing its connections.
   void Freeze() { frozen_ = true; }
 
@@ -113,11 +116,12 @@ class BreakingProxy {
     connections_.push_back(connection);
   }
 
-  static bool Pass(int from, int to, size_t* bytes) {
+  bool Pass(int from, int to, size_t* bytes) const {
     static thread_local char buffer[1 << 16];
     const ssize_t got = recv(from, buffer, sizeof(buffer), 0);
     if (got <= 0) return false;
     *bytes += static_cast<size_t>(got);
+    if (is_slow_) std::this_thread::sleep_for(std::chrono::microseconds(got / 2));
     return send(to, buffer, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
   }
 
@@ -132,8 +136,20 @@ class BreakingProxy {
   std::string endpoint_;
   std::vector<Connection> connections_;  // of the thread
   std::atomic<int> breaks_{0};
-  std::atomic<bool> stop_{false}, frozen_{false};
+  std::atomic<bool> stop_{false}, frozen_{false}, is_slow_{false};
   std::thread thread_;
 };
+
+using Proxies = std::vector<std::unique_ptr<BreakingProxy>>;
+
+// For ClusterSettings::route: the workers from `first` on reach each server by a proxy of their
+// own.
+inline auto RouteBy(Proxies* proxies, uint32_t first = 0, size_t break_after_bytes = SIZE_MAX) {
+  return [=](uint32_t worker, const std::string& endpoint) {
+    if (worker < first) return endpoint;
+    proxies->push_back(std::make_unique<BreakingProxy>(endpoint, break_after_bytes));
+    return proxies->back()->endpoint();
+  };
+}
 
 }  // namespace engine::zmq_ps

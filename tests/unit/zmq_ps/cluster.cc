@@ -11,15 +11,14 @@ Cluster::Cluster(const ClusterSettings& settings)
       clients_(settings.workers) {
   std::vector<std::string> public_keys;
   for (KeyPair& keys : worker_keys_) {
-    if (settings.encrypt) keys = *KeyPair::Make();
-    if (settings.encrypt) public_keys.push_back(keys.public_key);
+    keys = *KeyPair::Make();
+    public_keys.push_back(keys.public_key);
   }
   for (uint32_t i = 0; i < settings.servers; ++i) {
     const KeyPair keys = settings.encrypt ? *KeyPair::Make() : KeyPair();
     auto server = Server::Start({.endpoint = "tcp://127.0.0.1:*",
-                                 .keys = keys,
+                                 .secret_key = keys.secret_key,
                                  .worker_keys = public_keys,
-                                 .workers = settings.workers,
                                  .update = settings.update,
                                  .reduce_threads = settings.reduce_threads,
                                  .connection = {.flow = {.slice_bytes = settings.slice_bytes},
@@ -91,7 +90,6 @@ std::vector<std::string> Cluster::log() const {
 
 Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
   const bool served = transfer.kind == TransferKind::kPush || transfer.kind == TransferKind::kPull;
-  if (served) ENGINE_RETURN_IF_ERROR(clients_[worker]->Check(transfer));
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_[worker]->Take(transfer));
   Status status = served ? clients_[worker]->Prepare(work) : Status();
   if (status.ok()) status = workers_[worker]->Submit(work);

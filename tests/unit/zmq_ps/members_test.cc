@@ -88,7 +88,6 @@ TEST_F(Members, KeepParametersInStepByDefaultAndEndWithTheRanks) {
   for (size_t rank = 0; rank < 3; ++rank) {
     ASSERT_NE(ClientOf(rank), nullptr);
     EXPECT_EQ(ClientOf(rank)->traits().mode, UpdateMode::kSync);
-    EXPECT_EQ(ranks_[rank]->traits().ordered, 0u);
   }
   ranks_.clear();
   Join();
@@ -148,7 +147,7 @@ TEST_F(Members, WhoDoesNotAppearIsNamed) {
   const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous_timeout_ms = 100});
   ASSERT_FALSE(alone.ok());
   EXPECT_EQ(ServerOfId(alone.status().rank()), 0) << alone.status().message();
-  EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0, 1 of 2"));
+  EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0 and 1 of 2"));
   auto store = std::make_shared<test::MemoryStoreTable>();
   test::MemoryHost server(RankInfo{.world_size = 2, .servers = 1, .is_server = 1}, store);
   const auto member = ServerMember::Create(server, {.rendezvous_timeout_ms = 100});
@@ -173,31 +172,6 @@ TEST_F(Members, AnyNumberOfRanksMayHostOne) {
       End();
     }
   }
-}
-
-// Matched by position, in another sequence of the two orders on each rank.
-TEST_F(Members, TransfersOfTheSecondOrderWaitForNoneOfTheFirst) {
-  Start(2, 0, {.ordered = true});
-  RunWorkers(2, [&](uint32_t rank) {
-    Communicator& first = *ranks_[rank];
-    auto* const second = static_cast<Communicator*>(first.Query(kSecondOrderId));
-    ASSERT_NE(second, nullptr);
-    float values[2] = {1, 10};
-    const Transfer transfers[2] = {{.send = &values[0], .recv = &values[0], .count = 1, .key = 5},
-                                   {.send = &values[1], .recv = &values[1], .count = 1, .key = 6}};
-    Work* works[2] = {};
-    for (const uint32_t i : {rank, 1 - rank}) {
-      Communicator& communicator = i == 0 ? first : *second;
-      ASSERT_TRUE(communicator.Submit(transfers[i], &works[i]).ok());
-    }
-    for (Work* const work : works) {
-      const Status status = work->WaitHost(20000);
-      EXPECT_TRUE(status.ok()) << status.message();
-      work->Release();
-    }
-    EXPECT_EQ(values[0], 2);
-    EXPECT_EQ(values[1], 20);
-  });
 }
 
 // Rank 2 hosts no server: only rank 0's can tell that it is gone.

@@ -1,7 +1,10 @@
 // Threads that wait for transfers and make the worker's progress meanwhile.
+#include <gmock/gmock.h>
+
 #include <atomic>
 #include <thread>
 
+#include "breaking_proxy.h"
 #include "cluster.h"
 
 namespace engine::zmq_ps {
@@ -73,6 +76,53 @@ TEST(Progress, AWaitEndsWithTheWorker) {
   cluster.Destroy(0);
   waiting.join();
   work->Release();
+}
+
+// Four times as long as the timeout, over a link that moves all the time: at the worker that it is
+// of, and at the one that waits for it.
+TEST(Deadlines, BoundTimeWithoutProgress) {
+  constexpr int kCount = 1 << 20;
+  Proxies proxies;
+  Cluster cluster({.workers = 2, .servers = 1, .route = RouteBy(&proxies, 1)});
+  ASSERT_TRUE(cluster.ok());
+  proxies[0]->SlowDown();
+  const Clock::time_point begin = Clock::now();
+  RunWorkers(2, [&](uint32_t worker) {
+    std::vector<float> data(kCount, 1.0f);
+    Work* work = nullptr;
+    const Transfer transfer{
+        .send = data.data(), .recv = data.data(), .count = kCount, .key = 1, .timeout_ms = 500};
+    ASSERT_TRUE(cluster.Submit(worker, transfer, &work).ok());
+    const Status status = work->WaitHost(60000);
+    EXPECT_TRUE(status.ok()) << status.message();
+    work->Release();
+  });
+  EXPECT_GT(Clock::now() - begin, std::chrono::milliseconds(2000)) << "nothing was tested";
+}
+
+// The second worker does not come, and then the second server does not answer either, which may be
+// why.
+TEST(Deadlines, NameWhoIsMissing) {
+  for (const bool server_is_silent : {false, true}) {
+    Proxies proxies;
+    Cluster cluster({.workers = 2,
+                     .servers = 2,
+                     .heartbeat = {.interval_ms = 60000, .timeout_ms = 120000},
+                     .route = RouteBy(&proxies)});
+    ASSERT_TRUE(cluster.ok());
+    std::vector<float> data(200000, 1.0f);
+    const Transfer transfer{
+        .send = data.data(), .recv = data.data(), .count = 200000, .key = 1, .timeout_ms = 500};
+    RunWorkers(2, [&](uint32_t worker) {
+      const Transfer barrier{.kind = TransferKind::kBarrier};
+      EXPECT_TRUE(cluster.Run(worker, barrier).ok());
+    });
+    if (server_is_silent) proxies[1]->Freeze();
+    const Status status = cluster.Run(0, transfer);
+    EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
+    EXPECT_EQ(status.rank(), server_is_silent ? ServerId(1) : 1) << status.message();
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("all-reduce of 200000 float32"));
+  }
 }
 
 }  // namespace

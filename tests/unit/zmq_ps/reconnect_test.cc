@@ -1,5 +1,5 @@
-// Connections that break in the middle of transfers cost time and nothing else; those that fall silent
-// are noticed.
+// Connections that break in the middle of transfers cost time and nothing else; those that fall
+// silent are noticed.
 #include <gmock/gmock.h>
 
 #include "breaking_proxy.h"
@@ -8,15 +8,12 @@
 namespace engine::zmq_ps {
 namespace {
 
-// A cluster whose connections break each time that so many bytes have gone to a server. Ends with the
-// workers, and fails if nothing was tested.
+// A cluster whose connections break each time that so many bytes have gone to a server. Ends with
+// the workers, and fails if nothing was tested.
 void RunWithBreaks(ClusterSettings settings, size_t break_after_bytes,
                    const std::function<void(Cluster&, uint32_t worker)>& body) {
-  std::vector<std::unique_ptr<BreakingProxy>> proxies;
-  settings.route = [&](uint32_t, const std::string& endpoint) {
-    proxies.push_back(std::make_unique<BreakingProxy>(endpoint, break_after_bytes));
-    return proxies.back()->endpoint();
-  };
+  Proxies proxies;
+  settings.route = RouteBy(&proxies, 0, break_after_bytes);
   {
     Cluster cluster(settings);
     ASSERT_TRUE(cluster.ok());
@@ -57,22 +54,43 @@ TEST(Reconnect, ParametersAreRightAlthoughConnectionsBreak) {
                 });
 }
 
-// The connection of the last worker falls silent, as if one of its ends had stopped: much later than
-// that is noticed (600 + 300 ms), and much earlier than the 30 s of a transfer, the first worker knows.
+// Its messages were not read yet when it closed, and heartbeats were due.
+TEST(Reconnect, APeerThatHasClosedIsHeardToTheEnd) {
+  constexpr int kMessages = 20;
+  const ConnectionSettings settings{.heartbeat = {.interval_ms = 10, .timeout_ms = 5000}};
+  const KeyPair keys = *KeyPair::Make();
+  ::zmq::context_t context, other;
+  const Authenticator authenticator(context, {keys.public_key}, {});
+  RouterLink router(context, 1, "", kMessages, settings, {});
+  auto dealer = std::make_unique<DealerLink>(other, 0, router.Bind("tcp://127.0.0.1:*"), "", keys,
+                                             settings, FaultInjector());
+  dealer->Connect();
+  const auto deadline = kit::DeadlineIn(10000);
+  for (int sent = 0; sent < kMessages && Clock::now() < deadline;) {
+    Message message{.header = Encode({.request = 1})};
+    sent += dealer->Send(message) ? 1 : 0;
+  }
+  dealer.reset();
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(500));  // for the linger time and heartbeats
+  int received = 0;
+  for (Message message; router.Receive(&message); ++received) {
+  }
+  EXPECT_EQ(received, kMessages);
+}
+
+// The connection of the last worker falls silent, as if one of its ends had stopped: much later
+// than that is noticed (600 + 300 ms), and much earlier than the 30 s of a transfer, the first
+// worker knows.
 TEST(Heartbeats, NameWhoIsSilent) {
   for (const uint32_t workers : {1u, 2u}) {
     SCOPED_TRACE(workers == 1 ? "the server" : "another worker");
-    std::unique_ptr<BreakingProxy> proxy;
-    ClusterSettings settings{.workers = workers,
-                             .servers = 1,
-                             .lost_after_ms = 300,
-                             .heartbeat = {.interval_ms = 200, .timeout_ms = 600}};
-    settings.route = [&](uint32_t worker, const std::string& endpoint) {
-      if (worker + 1 < workers) return endpoint;
-      proxy = std::make_unique<BreakingProxy>(endpoint);
-      return proxy->endpoint();
-    };
-    Cluster cluster(settings);
+    Proxies proxies;
+    Cluster cluster({.workers = workers,
+                     .servers = 1,
+                     .lost_after_ms = 300,
+                     .heartbeat = {.interval_ms = 200, .timeout_ms = 600},
+                     .route = RouteBy(&proxies, workers - 1)});
     ASSERT_TRUE(cluster.ok());
     float value = 1;
     const Transfer transfer{.send = &value, .recv = &value, .count = 1, .key = 1};
@@ -80,7 +98,7 @@ TEST(Heartbeats, NameWhoIsSilent) {
       const Transfer barrier{.kind = TransferKind::kBarrier};
       EXPECT_TRUE(cluster.Run(worker, barrier).ok());
     });
-    proxy->Freeze();
+    proxies[0]->Freeze();
     const Clock::time_point begin = Clock::now();
     const Status status = cluster.Run(0, transfer);
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();

@@ -62,17 +62,13 @@ inline const std::vector<ServedSpan> kSpans = {{3000, 1, 0}, {1, 0, 0}, {6999, 0
 
 inline Header RequestOf(Operation operation, uint32_t worker, const ServedFields& served = {},
                         uint64_t bucket = 7) {
-  return {.kind = MessageKind::kPush,
-          .worker = worker,
-          .slice = 1,
-          .key = bucket,
-          .spec = {.operation = operation,
-                   .slices = 3,
-                   .offset = 5000,
-                   .count = 10000,
-                   .total = 20000,
-                   .tensor = bucket},
-          .served = served};
+  return {
+      .kind = MessageKind::kPush,
+      .worker = worker,
+      .slice = 1,
+      .key = bucket,
+      .spec = {.operation = operation, .slices = 3, .offset = 5000, .count = 10000, .total = 20000},
+      .served = served};
 }
 inline Header RegistrationOf(uint32_t worker, uint64_t bucket = 7) {
   return RequestOf(Operation::kRegister, worker, {.row = 100}, bucket);

@@ -64,7 +64,7 @@ TEST(Wire, NumbersOutOfBoundsAreRefused) {
   const std::function<void(Header&)> changes[] = {
       [](Header& h) { h.version = kWireVersion + 1; },
       [](Header& h) { h.kind = static_cast<MessageKind>(0); },
-      [](Header& h) { h.kind = static_cast<MessageKind>(8); },
+      [](Header& h) { h.kind = static_cast<MessageKind>(9); },
       [](Header& h) { h.worker = 3; },
       [](Header& h) { h.world_size = 0; },
       [](Header& h) { h.world_size = kMaxWorkers + 1; },

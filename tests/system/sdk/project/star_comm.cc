@@ -112,7 +112,8 @@ Result<Sockets> Meet(const RankInfo& ranks, const Options& options, kit::Rendezv
 
 class Star final : public kit::Transport {
  public:
-  Star(int32_t rank, Sockets sockets) : rank_(rank), sockets_(std::move(sockets)) {
+  Star(int32_t rank, Sockets sockets, kit::Progress& progress)
+      : rank_(rank), sockets_(std::move(sockets)), progress_(progress) {
     const int on = 1;
     for (const auto& s : sockets_) setsockopt(s.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
@@ -208,7 +209,7 @@ class Star final : public kit::Transport {
   }
   template <typename Move>
   Status All(size_t i, size_t size_bytes, Move move) noexcept {
-    waiting_for_ = rank_ == 0 ? PeerAt(i) : -1;  // others do not know for whom rank 0 waits
+    waiting_for_ = PeerAt(i);
     for (size_t done = 0; done < size_bytes;) {
       const ssize_t moved = move(done);
       if (moved == 0 || (moved < 0 && errno != EINTR)) {
@@ -216,12 +217,14 @@ class Star final : public kit::Transport {
             .WithRank(PeerAt(i));
       }
       done += static_cast<size_t>(std::max<ssize_t>(moved, 0));
+      progress_.Moved(static_cast<uint64_t>(std::max<ssize_t>(moved, 0)));
     }
     return {};
   }
 
   const int32_t rank_;
-  const Sockets sockets_;         // see Meet
+  const Sockets sockets_;  // see Meet
+  kit::Progress& progress_;
   std::vector<char> sum_, term_;  // of rank 0, for the transfer that runs
   std::atomic<int32_t> waiting_for_{-1};
 };
@@ -230,9 +233,10 @@ class StarCommunicator final : public Communicator {
  public:
   StarCommunicator(Host& host, const std::string& prefix, Sockets sockets)
       : ranks_(host.rank_info()),
-        star_(ranks_.rank, std::move(sockets)),
+        progress_(host, prefix),
+        star_(ranks_.rank, std::move(sockets), progress_),
         failure_(host, prefix, [this](const Status&, bool) { star_.Shutdown(); }),
-        lanes_("star_comm", ranks_.world_size > 1 ? 1 : 0, {}, star_, failure_) {}
+        lanes_("star_comm", ranks_.world_size > 1 ? 1 : 0, {}, star_, failure_, progress_) {}
   ~StarCommunicator() override {
     Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   }
@@ -249,14 +253,13 @@ class StarCommunicator final : public Communicator {
     if ((traits().kinds & Bit(transfer.kind)) == 0) {
       return Status::Error(StatusCode::kUnsupported, "no %s: choose tcp", Name(transfer.kind));
     }
-    Transfer patient = transfer;  // rank 0 knows best who is late
-    if (ranks_.rank != 0) patient.timeout_ms += 500;
-    return lanes_.Submit(patient, out);
+    return lanes_.Submit(transfer, out);
   }
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
   const RankInfo ranks_;
+  kit::Progress progress_;
   Star star_;
   kit::Failure failure_;
   kit::Lanes lanes_;  // ends first

@@ -1,0 +1,20 @@
+// Rank 0 writes a checkpoint, and the other ranks wait for it as long as it gets on: a slow disk may
+// take longer than a transfer is allowed to, but not without writing anything.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/base/store.h"
+
+namespace engine::run {
+
+// Of rank 0: what to call whenever more is on the disk. Tells the others, now and then.
+std::function<void()> CheckpointProgress(base::Store& store);
+
+// Waits until rank 0 has set `key`. kTimeout, blamed on rank 0, when it has told no progress for
+// `timeout_ms`.
+Status AwaitCheckpoint(base::Store& store, const std::string& key, int64_t timeout_ms);
+
+}  // namespace engine::run

@@ -1,0 +1,88 @@
+// Which call of which plugin is open, and what becomes of one that does not return.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "core/base/rank_context.h"
+
+namespace engine::base {
+
+// One per member. A call that is open for longer than its limit ends the run: the signal is raised
+// with a sentence that names it, so that the launcher hears of it, and ends this process if the call
+// does not return even then.
+class CallWatch {
+ public:
+  // The threads that call plugins: that of the member, and the one that submits transfers.
+  enum Lane : uint8_t { kCompute, kIo, kLanes };
+  struct Call {
+    std::string text;  // "optimizer 'x' has not returned from 'update fc1.weight'"
+    int64_t limit_ms = 0;
+  };
+
+  // Looks every `look_ms`, which is how late it may be. `setup_limit_ms`: of calls that make and
+  // destroy plugins and prepare the first step. `abort` is borrowed.
+  explicit CallWatch(AbortSignal& abort, int64_t setup_limit_ms = 120000, int64_t look_ms = 500);
+  ~CallWatch();
+
+  // A call that may be opened again and again; there as long as this. [any-thread]
+  const Call* Describe(std::string text, int64_t limit_ms);
+  const Call* DescribeSetup(const std::string& plugin, const char* function);
+
+  // What is open on `lane` from now on, or null; returns what was. Two stores. [thread of the lane]
+  const Call* Enter(Lane lane, const Call* call) {
+    Slot& slot = slots_[lane];
+    const Call* const before = slot.call.load(std::memory_order_relaxed);
+    // Only this thread writes. Whoever reads a call sees what Describe wrote.
+    slot.changes.store(slot.changes.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    slot.call.store(call, std::memory_order_release);
+    return before;
+  }
+
+ private:
+  struct alignas(64) Slot {
+    std::atomic<const Call*> call{nullptr};
+    std::atomic<uint64_t> changes{0};
+    uint64_t seen = 0;  // of changes, and for how many looks: of the thread that looks
+    int64_t looks = 0;
+  };
+  void Look();
+
+  AbortSignal& abort_;
+  const int64_t setup_limit_ms_, look_ms_;
+  Slot slots_[kLanes];
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Call> calls_;  // guarded by mutex_; their addresses stay
+  bool ended_ = false;      // guarded by mutex_
+  std::thread thread_;      // last: uses what is above
+};
+
+// `call` is open on `lane` while this lives, and what was before is open again then. Without a watch
+// it does nothing.
+class OpenCall {
+ public:
+  OpenCall(CallWatch* watch, CallWatch::Lane lane, const CallWatch::Call* call)
+      : watch_(watch), lane_(lane), before_(watch ? watch->Enter(lane, call) : nullptr) {}
+  // Of the setup, on the thread of the member.
+  OpenCall(CallWatch* watch, const std::string& plugin, const char* function)
+      : OpenCall(watch, CallWatch::kCompute,
+                 watch ? watch->DescribeSetup(plugin, function) : nullptr) {}
+  OpenCall(const OpenCall&) = delete;
+  OpenCall& operator=(const OpenCall&) = delete;
+  ~OpenCall() {
+    if (watch_ != nullptr) watch_->Enter(lane_, before_);
+  }
+
+ private:
+  CallWatch* const watch_;
+  const CallWatch::Lane lane_;
+  const CallWatch::Call* const before_;
+};
+
+}  // namespace engine::base

@@ -1,0 +1,65 @@
+// A work is released when it is terminal, or kept until Drain: what it moves is the caller's again
+// only then.
+#include "core/exec/submitter.h"
+
+#include "core/base/deadline.h"
+
+namespace engine::exec {
+
+Submitter::Submitter(Communicator& communicator, const std::string& name, base::CallWatch* watch)
+    : communicator_(communicator),
+      name_(name),
+      groups_(static_cast<GroupedTransfers*>(communicator.Query(kGroupedTransfersId))),
+      wire_(static_cast<WireProgress*>(communicator.Query(kWireProgressId))),
+      watch_(watch) {}
+
+Status Submitter::Submit(std::span<const Transfer> transfers, Work** work) {
+  *work = nullptr;
+  const std::lock_guard lock(mutex_);
+  ENGINE_RETURN_IF_ERROR(transfers.size() == 1 ? communicator_.Submit(transfers[0], work)
+                                               : groups_->SubmitGroup(transfers, work));
+  if (*work != nullptr) return {};
+  return Status::Error(StatusCode::kPlugin, "communicator '%s' took %s and gave no work for it",
+                       name_.c_str(), Name(transfers[0].kind));
+}
+
+Status Submitter::Run(std::span<const Transfer> transfers, Stream* follower) {
+  const int64_t timeout_ms = transfers[0].timeout_ms + kGraceMs;
+  if (watch_ != nullptr && (run_ == nullptr || run_->limit_ms <= timeout_ms)) {
+    run_ = watch_->Describe("communicator '" + name_ + "' has not returned from Submit or WaitHost",
+                            timeout_ms + kGraceMs);
+  }
+  const base::OpenCall open(watch_, base::CallWatch::kCompute, run_);
+  Work* work = nullptr;
+  ENGINE_RETURN_IF_ERROR(Submit(transfers, &work));
+  Status status = follower != nullptr ? work->WaitStream(follower) : Await(*work, timeout_ms);
+  if (follower != nullptr || work->state() != WorkState::kPending) {
+    work->Release();
+  } else {
+    not_ended_.push_back(work);
+  }
+  return status;
+}
+
+Status Submitter::Await(Work& work, int64_t timeout_ms) {
+  for (;;) {
+    const uint64_t before = wire_ ? wire_->bytes_moved() : 0;
+    const base::OpenCall again(watch_, base::CallWatch::kCompute, run_);
+    const Status status = work.WaitHost(timeout_ms);
+    if (work.state() != WorkState::kPending) return work.WaitHost(0);
+    if (!wire_ || wire_->bytes_moved() == before) return status;
+  }
+}
+
+bool Submitter::Drain(int64_t timeout_ms) {
+  const base::TimePoint deadline = base::DeadlineIn(timeout_ms);
+  std::erase_if(not_ended_, [&](Work* work) {
+    (void)work->WaitHost(base::RemainingMs(deadline, static_cast<int>(timeout_ms)));
+    const bool ended = work->state() != WorkState::kPending;
+    if (ended) work->Release();
+    return ended;
+  });
+  return not_ended_.empty();
+}
+
+}  // namespace engine::exec

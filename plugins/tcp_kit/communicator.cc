@@ -1,0 +1,93 @@
+#include "tcp_kit/communicator.h"
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "kit/communicator.h"
+
+namespace engine::tcp {
+namespace {
+
+// Waking a thread takes about as long as this. Spinning helps only if the one that is waited for
+// has a core to itself.
+std::chrono::microseconds SpinTime(const RankInfo& ranks, int lanes) {
+  const auto threads = static_cast<unsigned>(ranks.local_world_size * (1 + lanes));
+  return std::chrono::microseconds(std::thread::hardware_concurrency() >= threads ? 50 : 0);
+}
+
+int LanesOf(const Connections* connections) {
+  return connections ? connections->lanes() : 0;
+}
+
+std::string PrefixOf(const Connections* connections) {
+  return connections ? connections->prefix() : std::string();
+}
+
+}  // namespace
+
+// Nothing runs before the first Submit.
+Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::Create(Host& host,
+                                                                 const NetworkSettings& settings,
+                                                                 const MakeLane& make_lane,
+                                                                 const LinkCost* cost) {
+  std::unique_ptr<Connections> connections;
+  if (host.rank_info().world_size > 1) {
+    ENGINE_ASSIGN_OR_RETURN(connections, Connections::Open(host, settings));
+  }
+  std::unique_ptr<TcpCommunicator> made(
+      new TcpCommunicator(host, settings, cost, std::move(connections)));
+  for (int lane = 0; lane < LanesOf(made->connections_.get()); ++lane) {
+    made->lanes_.push_back(make_lane(*made->connections_, lane, made->progress_));
+  }
+  return made;
+}
+
+TcpCommunicator::TcpCommunicator(Host& host, const NetworkSettings& settings, const LinkCost* cost,
+                                 std::unique_ptr<Connections> connections)
+    : plugin_(settings.plugin),
+      ranks_(host.rank_info()),
+      link_cost_(cost ? *cost : LinkCost()),
+      has_link_cost_(cost != nullptr),
+      connections_(std::move(connections)),
+      failure_(host, PrefixOf(connections_.get()),
+               [this](const Status&, bool) {
+                 if (connections_) connections_->Shutdown();
+               }),
+      progress_(host, PrefixOf(connections_.get())),
+      queues_(plugin_, LanesOf(connections_.get()), SpinTime(ranks_, LanesOf(connections_.get())),
+              *this, failure_, progress_) {}
+
+// Members go from the last to the first: queues_ joins the threads that use the others.
+TcpCommunicator::~TcpCommunicator() {
+  Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
+}
+
+void* TcpCommunicator::Query(std::string_view id) noexcept {
+  if (id == kWireProgressId) return static_cast<WireProgress*>(&progress_);
+  return id == kLinkCostId && has_link_cost_ ? &link_cost_ : nullptr;
+}
+
+CommunicatorTraits TcpCommunicator::traits() const noexcept {
+  return {.kinds = kit::kCollectives,
+          .dtypes = kit::kAllDTypes,
+          .ordered = 1,
+          .max_in_flight = queues_.count(),
+          .no_op = 0};
+}
+
+Status TcpCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, plugin_, TransferKind::kBarrier));
+  return queues_.Submit(transfer, out);
+}
+
+Status TcpCommunicator::Run(int lane, kit::PooledWork& work) noexcept {
+  return lanes_[static_cast<size_t>(lane)]->Run(work);
+}
+
+int32_t TcpCommunicator::WaitingFor(int lane) const noexcept {
+  return lanes_[static_cast<size_t>(lane)]->waiting_for();
+}
+
+}  // namespace engine::tcp

@@ -1,0 +1,58 @@
+// odd_rank: changes the gradient of one parameter on one rank in one step, behind its sum.
+#include <array>
+#include <string>
+
+#include "engine/plugin.h"
+#include "kit/create.h"
+#include "kit/options.h"
+
+namespace engine::odd_rank {
+namespace {
+
+class OddRank final : public GradientHook {
+ public:
+  OddRank(const RankInfo& rank, const Options& options)
+      : is_odd_(rank.rank == options.Int("rank")),
+        step_(static_cast<uint64_t>(options.Int("step"))),
+        parameter_(options.String("parameter")) {}
+
+  HookTraits traits() const noexcept override {
+    return {.stage = HookStage::kReduced, .scope = HookScope::kSpan};
+  }
+  Status Setup(uint32_t) noexcept override { return {}; }
+  Status BeginStep(uint64_t step) noexcept override {
+    now_ = step;
+    return {};
+  }
+  Status Observe(const GradientView&) noexcept override { return {}; }
+  Status Apply(const GradientView& gradient) noexcept override {
+    if (is_odd_ && now_ == step_ && gradient.name == parameter_) gradient.data[0] += 1;
+    return {};
+  }
+  std::span<float> Observed() noexcept override { return {}; }
+
+ private:
+  const bool is_odd_;
+  const uint64_t step_;
+  const std::string parameter_;
+  uint64_t now_ = 0;
+};
+
+Status Create(Host& host, const Options& options, Object** out) noexcept {
+  return kit::Make<OddRank>(out, host.rank_info(), options);
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
+    DescribePlugin({.name = "odd_rank",
+                    .version = "1.0.0",
+                    .kind = PluginKind::kHook,
+                    .doc = "changes one gradient on one rank",
+                    .create = Create},
+                   NoOps(),
+                   std::array{kit::IntOption("rank", "1", 0, 1e6, "the one that differs"),
+                              kit::IntOption("step", "1", 1, 1e15, "in which it does"),
+                              kit::StringOption("parameter", "", "of which")});
+
+}  // namespace engine::odd_rank
