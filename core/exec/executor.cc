@@ -213,6 +213,18 @@ Status Executor::MakeStep() {
   return {};
 }
 
+bool Executor::End() {
+  if (runner_ == nullptr || runner_->End()) return true;
+  if (options_.log) {
+    options_.log(LogLevel::kWarning,
+                 "communicator '" + options_.communicator_name + "' has not ended its transfers in " +
+                     std::to_string(options_.drain_ms / 1000) +
+                     " s after it was aborted: the memory of the model, to which it may still "
+                     "write, stays until this process ends");
+  }
+  return false;
+}
+
 Result<StepResult> Executor::Step(const StepInput& input) {
   const int64_t begin = base::NowNs();
   buffers_differ_ = true;
@@ -251,20 +263,10 @@ Status Executor::Flush() {
 }
 
 Status Executor::ShareBuffers() {
-  const FlatLayout& layout = memory_->layout();
-  const int64_t count = layout.total_count - layout.buffer_begin;
   const bool alone = updates_->asynchronous() || options_.rank.world_size == 1;
-  if (count == 0 || !buffers_differ_ || alone) return {};
-  float* const buffers = memory_->parameters() + layout.buffer_begin;
-  ENGINE_RETURN_IF_ERROR(blocking_
-                             ->Run({.kind = TransferKind::kBroadcast,
-                                    .send = buffers,
-                                    .recv = buffers,
-                                    .count = count,
-                                    .stream = memory_->stream()})
-                             .WithContext("broadcast of buffers"));
+  if (!buffers_differ_ || alone) return {};
   buffers_differ_ = false;
-  return {};
+  return updates_->Broadcast(*blocking_, memory_->layout().buffer_begin);
 }
 
 // In memory of the device, which is where a communicator reads and writes on an accelerator.

@@ -11,7 +11,6 @@
 #include "core/exec/host_step.h"
 
 #include <algorithm>
-#include <span>
 #include <string>
 
 #include "core/base/hash.h"
@@ -93,7 +92,7 @@ Status HostStep::Run(const Task& task) {
   }
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
-  if (task.gathers) parts_.replicas->Begin(task.info.id);
+  if (parts_.replicas != nullptr) parts_.replicas->Begin(task.info.id);
   ENGINE_RETURN_IF_ERROR(task.instruction != graph::kNone
                              ? parts_.memory.Run(task.instruction, call_context_)
                              : RunMicroBatches());

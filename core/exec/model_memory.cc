@@ -55,6 +55,25 @@ bool IsCopied(const graph::Graph& graph, const graph::Parameter& parameter) {
   return graph.values[parameter.value].spec.dtype != DType::kFloat32;
 }
 
+// Whether there are such parameters; kConfig names one where only an accelerator could keep copies.
+Result<bool> HasCopies(const graph::Graph& graph, const Accelerator* accelerator) {
+  const auto found =
+      std::find_if(graph.parameters.begin(), graph.parameters.end(),
+                   [&graph](const graph::Parameter& one) { return IsCopied(graph, one); });
+  if (found == graph.parameters.end() || accelerator != nullptr) {
+    return found != graph.parameters.end();
+  }
+  const auto reader =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [&found](const graph::Node& node) {
+        return std::count(node.inputs.begin(), node.inputs.end(), found->value) > 0;
+      });
+  return Status::Error(StatusCode::kConfig,
+                       "layer '%s' (%s) reads parameter '%s' as %s, which only the ops of an "
+                       "accelerator do: let the layer read float32, or choose such ops",
+                       reader->name.c_str(), reader->op_name.c_str(), found->name.c_str(),
+                       Name(graph.values[found->value].spec.dtype));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(graph::Graph graph, graph::Program program,
@@ -86,10 +105,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateStream, &stream_));
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
-  const bool copies = std::any_of(
-      graph_.parameters.begin(), graph_.parameters.end(),
-      [this](const graph::Parameter& parameter) { return IsCopied(graph_, parameter); });
-  ENGINE_CHECK(!copies || accelerator_ != nullptr, "ops read rounded parameters on the host");
+  ENGINE_ASSIGN_OR_RETURN(const bool copies, HasCopies(graph_, accelerator_));
   const struct {
     graph::DeviceBuffer* buffer;
     size_t size_bytes;
@@ -177,10 +193,6 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
     ENGINE_RETURN_IF_ERROR(copy(graph_.others[i], others[i]));
   }
   return {};
-}
-
-Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
-  return calls_.Run(instruction, context);
 }
 
 Status ModelMemory::RunForward() {

@@ -43,7 +43,9 @@ class ModelMemory {
   Status SetLossScale(float scale);
 
   // Runs one instruction of the program. [compute-lane]
-  Status Run(int32_t instruction, const CallContext& context);
+  Status Run(int32_t instruction, const CallContext& context) {
+    return calls_.Run(instruction, context);
+  }
 
   // Runs all forward instructions in order, for evaluation and inference. [compute-lane]
   Status RunForward();

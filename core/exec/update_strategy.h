@@ -90,6 +90,8 @@ class UpdateStrategy {
 
   // Gives every rank the parameters of rank 0. [setup]
   virtual Status ShareParameters(BlockingTransfers& transfers) { return Broadcast(transfers, 0); }
+  // The same of all from element `from` of the layout on. [compute-lane]
+  Status Broadcast(BlockingTransfers& transfers, int64_t from);
   // Brings states of the optimizer together on rank 0, until Drop. Collective. [compute-lane]
   virtual Status CollectStates(BlockingTransfers& /*transfers*/) { return {}; }
   void DropStates() { collected_.clear(); }
@@ -112,8 +114,6 @@ class UpdateStrategy {
         options_(options),
         optimizer_(plugins.optimizer->traits()),
         in_parts_(in_parts) {}
-  // Of every rank the parameters of rank 0 from element `from` of the layout on.
-  Status Broadcast(BlockingTransfers& transfers, int64_t from);
   // Memory for `count` elements of each state.
   Status AllocateCollected(int64_t count);
 
