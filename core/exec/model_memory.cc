@@ -50,23 +50,16 @@ void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<floa
   }
 }
 
-// Whether ops read a rounded copy of it.
-bool IsCopied(const graph::Graph& graph, const graph::Parameter& parameter) {
-  return graph.values[parameter.value].spec.dtype != DType::kFloat32;
-}
-
 // Whether there are such parameters; kConfig names one where only an accelerator could keep copies.
 Result<bool> HasCopies(const graph::Graph& graph, const Accelerator* accelerator) {
-  const auto found =
-      std::find_if(graph.parameters.begin(), graph.parameters.end(),
-                   [&graph](const graph::Parameter& one) { return IsCopied(graph, one); });
+  const auto found = std::ranges::find_if(
+      graph.parameters, [&graph](const auto& one) { return graph.IsReadRounded(one); });
   if (found == graph.parameters.end() || accelerator != nullptr) {
     return found != graph.parameters.end();
   }
-  const auto reader =
-      std::find_if(graph.nodes.begin(), graph.nodes.end(), [&found](const graph::Node& node) {
-        return std::count(node.inputs.begin(), node.inputs.end(), found->value) > 0;
-      });
+  const auto reader = std::ranges::find_if(graph.nodes, [&found](const graph::Node& node) {
+    return std::ranges::count(node.inputs, found->value) > 0;
+  });
   return Status::Error(StatusCode::kConfig,
                        "layer '%s' (%s) reads parameter '%s' as %s, which only the ops of an "
                        "accelerator do: let the layer read float32, or choose such ops",
@@ -145,8 +138,8 @@ void* ModelMemory::AddressOf(graph::StorageId id) const {
       return inputs_.bytes() + storage.offset;
     case graph::StorageKind::kParameter: {
       const int64_t offset = layout_.offset[storage.index];
-      return IsCopied(graph_, graph_.parameters[storage.index]) ? copy_at(offset)
-                                                                : parameters_.f32() + offset;
+      return graph_.IsReadRounded(graph_.parameters[storage.index]) ? copy_at(offset)
+                                                                    : parameters_.f32() + offset;
     }
     case graph::StorageKind::kParameterGradient:
       return gradients_.f32() + layout_.offset[storage.index];
@@ -217,11 +210,11 @@ Status ModelMemory::InitializeParameters() {
   return RefreshCopies();
 }
 
-Status ModelMemory::RefreshCopies(int64_t offset, int64_t count) {
+Status ModelMemory::RefreshCopies(int64_t offset) {
   if (copies_.data() == nullptr) return {};
-  if (count < 0) count = layout_.total_count - offset;
   return accelerator_->math().Convert(parameters_.f32() + offset, DType::kFloat32, copy_at(offset),
-                                      DType::kBFloat16, count, stream_.get());
+                                      DType::kBFloat16, layout_.total_count - offset,
+                                      stream_.get());
 }
 
 Status ModelMemory::ReadFloats(const TensorView& from, float* to) const {

@@ -45,35 +45,31 @@ void EndGathers(const StepParts& parts, const Status& reason) {
 }
 
 // An op is named by its task, which names its layer.
-const CallWatch::Call* Describe(const ExecutorOptions& options, const Task& task,
-                                CallWatch& watch) {
-  const bool sends = task.info.kind == TaskKind::kTransfer;
-  const std::string who =
-      sends                                 ? "communicator '" + options.communicator_name + "'"
-      : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
-      : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
-                                            : std::string("an op");
-  return watch.Describe(
-      who + " has not returned from " + (sends ? "Submit of '" : "'") + task.name + "'",
-      sends ? options.timeout_ms : options.device_timeout_ms);
-}
-
 StepCalls DescribeStep(const StepParts& parts) {
   StepCalls calls;
-  calls.tasks.resize(parts.tasks.tasks.size());
-  CallWatch* const watch = parts.plugins.watch;
-  if (watch == nullptr) return calls;
   const ExecutorOptions& options = parts.options;
-  const int64_t limit_ms = options.timeout_ms + std::min(options.timeout_ms, kGraceMs);
+  const auto describe = [&parts](const std::string& who, const std::string& what,
+                                 int64_t limit_ms) {
+    CallWatch* const watch = parts.plugins.watch;
+    return watch != nullptr ? watch->Describe(who + " has not " + what, limit_ms) : nullptr;
+  };
+  const std::string communicator = "communicator '" + options.communicator_name + "'";
+  const std::string scheduler = "scheduler '" + options.scheduler_name + "'";
   for (const Task& task : parts.tasks.tasks) {
-    calls.tasks[task.info.id] = Describe(options, task, *watch);
+    const bool sends = task.info.kind == TaskKind::kTransfer;
+    const std::string who =
+        sends                                 ? communicator
+        : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
+        : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
+                                              : std::string("an op");
+    calls.tasks.push_back(describe(
+        who, std::string("returned from ") + (sends ? "Submit of '" : "'") + task.name + "'",
+        sends ? options.timeout_ms : options.device_timeout_ms));
   }
-  calls.scheduler = watch->Describe(
-      "scheduler '" + options.scheduler_name + "' has not returned from On or Next", limit_ms);
-  calls.transfers = watch->Describe(
-      "communicator '" + options.communicator_name + "' has not ended the transfers of a step",
-      limit_ms);
-  calls.leader = watch->Describe("rank 0 has not said which transfer comes next", limit_ms);
+  const int64_t limit_ms = options.timeout_ms + std::min(options.timeout_ms, kGraceMs);
+  calls.scheduler = describe(scheduler, "returned from On or Next", limit_ms);
+  calls.transfers = describe(communicator, "ended the transfers of a step", limit_ms);
+  calls.leader = describe("rank 0", "said which transfer comes next", limit_ms);
   return calls;
 }
 

@@ -67,9 +67,8 @@ class Head {
     t_.task_of_instruction.push_back(t_.LastId());
     const std::vector<int32_t>& known = plan_.depends_on[k];
     for (const int32_t earlier : known) t_.After(t_.task_of_instruction[earlier]);
-    const bool follows_forward_only = std::all_of(known.begin(), known.end(), [&](int32_t other) {
-      return other < t_.program.forward_count;
-    });
+    const bool follows_forward_only =
+        std::ranges::all_of(known, [&](int32_t other) { return other < t_.program.forward_count; });
     if (micro_batches_ != graph::kNone && follows_forward_only) t_.After(micro_batches_);
     // All ranks run what gathers in one order (core/exec/replicas.h).
     const bool gathers = kind != TaskKind::kAccumulate && node.signature.uses_replicas != 0;
@@ -82,8 +81,7 @@ class Head {
 
   void AfterPulls(int32_t k) {
     for (const int32_t position : t_.all) {
-      const std::vector<int32_t>& users = t_.UsersOf(position);
-      const bool reads = std::find(users.begin(), users.end(), k) != users.end();
+      const bool reads = std::ranges::count(t_.UsersOf(position), k) > 0;
       if (reads && t_.pull[position] != graph::kNone) t_.After(t_.pull[position]);
     }
   }

@@ -81,8 +81,6 @@ class UpdateStrategy {
   virtual Status BeginBackward(const StepInput& /*input*/, float /*weight*/) { return {}; }
   // Buffers and count of a transfer of gradients or parameters, as they are. [any-thread]
   virtual void Describe(const Task& task, uint64_t step, Transfer* transfer) const;
-  // Parameters have come by `task`. [any-thread]
-  virtual Status TakeParameters(const Task& /*task*/) { return {}; }
   // Whether this rank has all parameters once transfers and updates are done; makes it so.
   // Collective. [compute-lane]
   virtual bool settled() const { return true; }

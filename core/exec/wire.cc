@@ -9,7 +9,6 @@
 #include "core/exec/wire.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "core/exec/step_runner.h"
@@ -21,8 +20,6 @@ namespace {
 
 constexpr int64_t kSpanAlign = 16;
 constexpr int64_t kBucketAlign = 64;  // a cache line
-// Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
-constexpr int64_t kGatheredAtOnce = 1 << 20;
 
 Status CheckTraits(const WireTraits& traits, const std::string& name) {
   const auto refuse = [&](const char* what) {
@@ -200,36 +197,27 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   CutForRank(rank_, transfer);
 }
 
-// In pieces, so that only rank 0 needs memory for all of it. The stream is waited for before the next
-// piece overwrites the scratch.
+// One after the other, so that only rank 0 needs memory for all of it: on the others it comes to the
+// arena of the gradients, which the next backward pass writes anew.
 Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
-  if (state_count() == 0) return {};
-  const bool keeps = rank_.rank == 0;
-  const int32_t ranks = rank_.world_size;
-  const int64_t total = memory_.layout().trainable_count;
-  const int64_t piece = std::min(total, kGatheredAtOnce);
-  collected_.assign(keeps ? static_cast<size_t>(state_count() * ranks) : 0,
-                    std::vector<float>(static_cast<size_t>(total)));
-  ENGINE_ASSIGN_OR_RETURN(const std::vector<graph::DeviceBuffer> scratch,
-                          Zeros(memory_, 1, piece * ranks, "collecting the state of a hook"));
-  for (int32_t s = 0; s < state_count(); ++s) {
-    for (int64_t begin = 0; begin < total; begin += piece) {
-      const int64_t count = std::min(piece, total - begin);
-      ENGINE_RETURN_IF_ERROR(transfers
-                                 .Run({.kind = TransferKind::kAllGather,
-                                       .send = state(s) + begin,
-                                       .recv = scratch[0].data(),
-                                       .count = count,
-                                       .stream = memory_.stream()})
-                                 .WithContext("collecting the state of a hook"));
-      for (int32_t rank = 0; rank < ranks && keeps; ++rank) {
-        float* const to = collected_[static_cast<size_t>(s * ranks + rank)].data() + begin;
-        ENGINE_RETURN_IF_ERROR(memory_.device().Copy(to, scratch[0].f32() + rank * count,
-                                                     static_cast<size_t>(count) * sizeof(float),
-                                                     memory_.stream()));
-      }
-      ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(timeout_ms));
-    }
+  const int64_t count = memory_.layout().trainable_count;
+  collected_.clear();
+  for (int32_t i = 0; i < state_count() * rank_.world_size; ++i) {
+    const int32_t s = i / rank_.world_size, root = i % rank_.world_size;
+    float* const whole = root == rank_.rank ? state(s) : memory_.gradients();
+    ENGINE_RETURN_IF_ERROR(transfers
+                               .Run({.kind = TransferKind::kBroadcast,
+                                     .root = root,
+                                     .send = whole,
+                                     .recv = whole,
+                                     .count = count,
+                                     .stream = memory_.stream()})
+                               .WithContext("collecting the state of a hook"));
+    if (rank_.rank != 0) continue;
+    std::vector<float>& kept = collected_.emplace_back(static_cast<size_t>(count));
+    ENGINE_RETURN_IF_ERROR(
+        memory_.device().Copy(kept.data(), whole, kept.size() * sizeof(float), memory_.stream()));
+    ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(timeout_ms));
   }
   return {};
 }
