@@ -14,8 +14,6 @@
 namespace engine::exec {
 namespace {
 
-constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
-
 // For %lld.
 long long Long(int64_t number) {
   return number;
@@ -160,10 +158,6 @@ std::vector<ParameterInfo> DescribeParameters(const graph::Graph& graph,
   }
   std::ranges::stable_sort(infos, {}, &ParameterInfo::ready);
   return infos;
-}
-
-int64_t SliceMultiple(int32_t world_size) {
-  return kAlignElements * world_size;
 }
 
 Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,

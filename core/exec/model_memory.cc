@@ -25,29 +25,22 @@ double Uniform(uint64_t key, uint64_t counter) {
   return (static_cast<double>(MixBits(key ^ MixBits(counter)) >> 11) + 1) * 0x1p-53;
 }
 
-// Random numbers are a function of a key and a counter, not the state of a generator: a parameter
-// has the same values whatever was made before it, on every rank and for any number of ranks.
-void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<float> values) {
-  const uint64_t key = base::HashOf(parameter.name, seed);
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    switch (parameter.initializer) {
-      case Initializer::kZeros:
-        values[i] = 0;
-        break;
-      case Initializer::kOnes:
-        values[i] = 1;
-        break;
-      case Initializer::kNormal: {  // Box-Muller
-        const double radius = std::sqrt(-2 * std::log(Uniform(key, 2 * i)));
-        const double angle = 2 * std::numbers::pi * Uniform(key, 2 * i + 1);
-        values[i] = static_cast<float>(parameter.scale * radius * std::cos(angle));
-        break;
-      }
-      case Initializer::kUniform:
-        values[i] = static_cast<float>(parameter.scale * (2 * Uniform(key, i) - 1));
-        break;
-    }
+// Element `i` of a parameter. Random numbers are a function of a key and a counter, not the state of a
+// generator: a parameter has the same values whatever was made before it, on every rank and for any
+// number of ranks.
+double InitialValue(const graph::Parameter& parameter, uint64_t key, uint64_t i) {
+  switch (parameter.initializer) {
+    case Initializer::kZeros:
+      return 0;
+    case Initializer::kOnes:
+      return 1;
+    case Initializer::kNormal:  // Box-Muller
+      return parameter.scale * std::sqrt(-2 * std::log(Uniform(key, 2 * i))) *
+             std::cos(2 * std::numbers::pi * Uniform(key, 2 * i + 1));
+    case Initializer::kUniform:
+      return parameter.scale * (2 * Uniform(key, i) - 1);
   }
+  return 0;
 }
 
 // Whether there are such parameters; kConfig names one where only an accelerator could keep copies.
@@ -201,7 +194,10 @@ Status ModelMemory::InitializeParameters() {
   for (size_t i = 0; i < graph_.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph_.parameters[i];
     values.resize(static_cast<size_t>(parameter.shape.Count()));
-    Initialize(parameter, seed_, values);
+    const uint64_t key = base::HashOf(parameter.name, seed_);
+    for (uint64_t e = 0; e < values.size(); ++e) {
+      values[e] = static_cast<float>(InitialValue(parameter, key, e));
+    }
     ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
                                         values.data(), values.size() * sizeof(float),
                                         stream_.get()));
