@@ -20,9 +20,8 @@
 namespace engine::exec {
 
 Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(Device& device, Stream* compute,
-                                                         const TaskGraph& graph, bool alone,
-                                                         UpdateStrategy& updates) {
-  std::unique_ptr<DeviceOrder> order(new DeviceOrder(compute, graph, alone, updates));
+                                                         const TaskGraph& graph, bool alone) {
+  std::unique_ptr<DeviceOrder> order(new DeviceOrder(compute, graph, alone));
   if (alone) return order;
   for (const Place place : {kUpdates, kTransfers}) {
     std::unique_ptr<Stream>& own = order->own_[place - 1];
@@ -33,11 +32,9 @@ Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(Device& device, Stream*
   return order;
 }
 
-DeviceOrder::DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone,
-                         UpdateStrategy& updates)
+DeviceOrder::DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone)
     : graph_(graph),
       alone_(alone),
-      updates_(updates),
       source_(graph.tasks.size(), kCompute),
       waits_(graph.tasks.size()),
       taken_(graph.tasks.size()),
@@ -86,10 +83,7 @@ Status DeviceOrder::Await(size_t point, Place place) {
   const auto bit = static_cast<uint8_t>(1u << place);
   if ((points_[point].waiting & bit) != 0) return {};
   points_[point].waiting |= bit;
-  ENGINE_RETURN_IF_ERROR(streams_[place]->Wait(points_[point].event.get()));
-  if (place != kCompute || point >= graph_.tasks.size()) return {};
-  const Task& task = graph_.tasks[point];
-  return task.data == TransferData::kParameters ? updates_.TakeParameters(task) : Status();
+  return streams_[place]->Wait(points_[point].event.get());
 }
 
 Status DeviceOrder::Wait(const Task& task) {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/exec/task_graph.h"
-#include "core/exec/update_strategy.h"
+#include "core/graph/device_buffer.h"
 #include "engine/device.h"
 
 namespace engine::exec {
@@ -25,11 +25,9 @@ namespace engine::exec {
 class DeviceOrder {
  public:
   // `compute` and `graph` are borrowed. `alone`: with one rank everything is queued on `compute`,
-  // and what follows does nothing. `updates`, borrowed too, takes parameters when `compute` waits
-  // for their transfer: what it queues there is behind the transfer.
+  // and what follows does nothing.
   static Result<std::unique_ptr<DeviceOrder>> Create(Device& device, Stream* compute,
-                                                     const TaskGraph& graph, bool alone,
-                                                     UpdateStrategy& updates);
+                                                     const TaskGraph& graph, bool alone);
 
   // Where the work of a task is queued, and what a transfer sends is made. [any-thread]
   Stream* StreamOf(const Task& task) const { return streams_[QueuesFor(task)]; }
@@ -62,7 +60,7 @@ class DeviceOrder {
     uint8_t waiting = 0xff;        // bit by place: streams that are behind it already
   };
 
-  DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone, UpdateStrategy& updates);
+  DeviceOrder(Stream* compute, const TaskGraph& graph, bool alone);
   Place PlaceOf(const Task& task) const;
   Place QueuesFor(const Task& task) const {
     return PlaceOf(task) == kTransfers ? source_[task.info.id] : PlaceOf(task);
@@ -73,7 +71,6 @@ class DeviceOrder {
 
   const TaskGraph& graph_;
   const bool alone_;
-  UpdateStrategy& updates_;
   std::unique_ptr<Stream> own_[2];  // updates, transfers
   Stream* streams_[kPlaces] = {};
   std::vector<Place> source_;                 // by transfer: where what it sends is made

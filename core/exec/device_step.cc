@@ -16,6 +16,7 @@
 //   so it is good for batches of as many samples: a step of another size is run as ever. Only one
 //   is kept, of the largest batch seen so far.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <new>
 #include <utility>
@@ -55,14 +56,12 @@ class DeviceStep final : public HostStep {
   ~DeviceStep() override;
   Status Prepare();
 
-  Status Begin(const StepInput& input) override;
-  Status Drive() override;
+  Result<StepResult> Step(const StepInput& input) override;
   Status Run(const Task& task) override;
   Transfer MakeTransfer(const Task& task, uint64_t step) override;
   bool queues() const override { return true; }
   Status BeginTransfer(const Task& task, Stream** follower) override;
   Status EndTransfer(const Task& task) override;
-  Result<StepResult> Read() override;
   Result<StepResult> Remaining() override { return ReadOf(now_.step); }
   bool settled() const override { return !works_; }
   Status Settle() override;
@@ -82,12 +81,13 @@ class DeviceStep final : public HostStep {
   float* ScaleAt(size_t index) override { return scales_.f32() + index; }
   Status Update(UpdateCall& call, const graph::Parameter& parameter, size_t scale) override;
   Status EndUpdates() override;
+  Status Begin(const StepInput& input);
+  Status Drive();
   Status Record();
   Status Replay();
   Status Collect(Stream* stream);
   Result<StepResult> ReadOf(uint64_t step);
-  template <typename Wait>
-  Status Await(uint64_t step, const Wait& wait);
+  Status Await(uint64_t step, const std::function<Status(int64_t timeout_ms)>& wait);
   Status AwaitReport(Status device, uint64_t step);
 
   Accelerator& accelerator_;
@@ -98,12 +98,12 @@ class DeviceStep final : public HostStep {
   graph::DeviceBuffer scales_;
   std::unique_ptr<DeviceOrder> order_;
   Copy copies_[2];
-  SpanUpdates* span_updates_ = nullptr;         // null: one call per span
-  std::vector<UpdateCall> updates_;             // of one task
-  uint32_t statistics_task_ = trace::kNoTask;   // that has summed them up
-  bool stop_asked_[2] = {};                     // of even and odd steps, with one rank
-  bool works_ = false;                          // perhaps, since it was last waited for
-  int64_t begin_ns_ = 0, longest_step_ns_ = 0;  // of Executor::Step
+  SpanUpdates* span_updates_ = nullptr;        // null: one call per span
+  std::vector<UpdateCall> updates_;            // of one task
+  uint32_t statistics_task_ = trace::kNoTask;  // that has summed them up
+  bool stop_asked_[2] = {};                    // of even and odd steps, with one rank
+  bool works_ = false;                         // perhaps, since it was last waited for
+  int64_t longest_step_ns_ = 0;
 
   std::unique_ptr<Recording> recorded_;
   bool recording_ = false;
@@ -141,8 +141,7 @@ Status DeviceStep::Prepare() {
     ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateEvent, &copy.copied));
   }
   span_updates_ = static_cast<SpanUpdates*>(parts_.plugins.optimizer->Query(kSpanUpdatesId));
-  ENGINE_ASSIGN_OR_RETURN(
-      order_, DeviceOrder::Create(device_, stream_, parts_.tasks, alone_, parts_.updates));
+  ENGINE_ASSIGN_OR_RETURN(order_, DeviceOrder::Create(device_, stream_, parts_.tasks, alone_));
   return {};
 }
 
@@ -156,11 +155,19 @@ DeviceStep::~DeviceStep() {
   for (Copy& copy : copies_) accelerator_.FreeHost(copy.statistics);
 }
 
+Result<StepResult> DeviceStep::Step(const StepInput& input) {
+  const int64_t begin_ns = base::NowNs();
+  ENGINE_RETURN_IF_ERROR(Begin(input));
+  ENGINE_RETURN_IF_ERROR(Drive());
+  auto read = ReadOf(input_.step - 1);
+  longest_step_ns_ = std::max(longest_step_ns_, base::NowNs() - begin_ns);
+  return read;
+}
+
 // Before anything of the step is queued. What the host adds to the statistics of this rank lies
 // behind those that the loss op makes.
 Status DeviceStep::Begin(const StepInput& input) {
   works_ = true;
-  begin_ns_ = base::NowNs();
   stop_asked_[input.step % 2] = input.stop;
   ENGINE_RETURN_IF_ERROR(order_->WaitTaken());
   if (!alone_) {
@@ -258,12 +265,6 @@ Status DeviceStep::Collect(Stream* stream) {
   return stream->Record(copy.copied.get());
 }
 
-Result<StepResult> DeviceStep::Read() {
-  auto read = ReadOf(input_.step - 1);
-  longest_step_ns_ = std::max(longest_step_ns_, base::NowNs() - begin_ns_);
-  return read;
-}
-
 // Of a step whose statistics were collected and not read; else nothing.
 Result<StepResult> DeviceStep::ReadOf(uint64_t step) {
   StepResult result;
@@ -292,8 +293,7 @@ Status DeviceStep::Settle() {
 
 // In parts, so that whoever ends the run is heard meanwhile. Transfers in a replay have no deadline
 // of their own.
-template <typename Wait>
-Status DeviceStep::Await(uint64_t step, const Wait& wait) {
+Status DeviceStep::Await(uint64_t step, const std::function<Status(int64_t timeout_ms)>& wait) {
   int64_t limit_ms = parts_.options.device_timeout_ms;
   if (recorded_ != nullptr && !alone_) {
     limit_ms =

@@ -14,9 +14,8 @@
 namespace engine::exec {
 
 const graph::Node* FirstThatGathers(const graph::Graph& graph) {
-  const auto found =
-      std::find_if(graph.nodes.begin(), graph.nodes.end(),
-                   [](const graph::Node& node) { return node.signature.uses_replicas != 0; });
+  const auto found = std::ranges::find_if(
+      graph.nodes, [](const graph::Node& node) { return node.signature.uses_replicas != 0; });
   return found == graph.nodes.end() ? nullptr : &*found;
 }
 
@@ -158,9 +157,11 @@ Status Executor::MakeTasks() {
   return {};
 }
 
+// Where nothing moves, ops see this rank alone.
 Status Executor::MakeReplicas() {
   const graph::Node* node = FirstThatGathers(memory_->graph());
-  if (options_.rank.world_size == 1 || node == nullptr) return {};
+  const bool moves = options_.rank.world_size > 1 && plugins_.communicator->traits().no_op == 0;
+  if (!moves || node == nullptr) return {};
   const auto refuse = [&](const char* why) {
     return Status::Error(StatusCode::kConfig,
                          "layer '%s' (%s) looks at the batch of all ranks, but %s: switch that off "
@@ -171,14 +172,16 @@ Status Executor::MakeReplicas() {
     return refuse("in this mode of its communicator no rank waits for another");
   Communicator* const own = options_.replicas;
   ENGINE_CHECK(own != nullptr, "ops look at all ranks and have no communicator");
-  if (!CommunicatorReplicas::CanGather(own->traits())) {
+  const CommunicatorTraits traits = own->traits();
+  if ((traits.kinds & Bit(TransferKind::kAllGather)) == 0 ||
+      (traits.dtypes & Bit(DType::kFloat32)) == 0) {
     return refuse("its communicator cannot gather from all ranks");
   }
   if (own != plugins_.communicator.get()) {
     gathers_ = std::make_unique<Submitter>(*own, options_.communicator_name, plugins_.watch);
   }
   replicas_ = std::make_unique<CommunicatorReplicas>(gathers_ != nullptr ? *gathers_ : submitter_,
-                                                     *plugins_.device, options_.rank, tasks_.digest,
+                                                     on_accelerator_, options_.rank, tasks_.digest,
                                                      options_.timeout_ms);
   return {};
 }
@@ -213,12 +216,23 @@ Status Executor::MakeStep() {
   return {};
 }
 
+bool Executor::End() {
+  if (runner_ == nullptr || runner_->End()) return true;
+  if (options_.log) {
+    options_.log(LogLevel::kWarning,
+                 "communicator '" + options_.communicator_name +
+                     "' has not ended its transfers in " +
+                     std::to_string(options_.drain_ms / 1000) +
+                     " s after it was aborted: the memory of the model, to which it may still "
+                     "write, stays until this process ends");
+  }
+  return false;
+}
+
 Result<StepResult> Executor::Step(const StepInput& input) {
   const int64_t begin = base::NowNs();
   buffers_differ_ = true;
-  Status status = step_->Begin(input);
-  if (status.ok()) status = step_->Drive();
-  auto result = status.ok() ? step_->Read() : Result<StepResult>(std::move(status));
+  auto result = step_->Step(input);
   if (!result.ok()) return runner_->GiveUp(result.status());
   const double in_ops = replicas_ == nullptr ? 0 : replicas_->TakeWaitedSeconds();
   if (!on_accelerator_) result->waited_seconds = runner_->waited_seconds() + in_ops;
@@ -251,20 +265,10 @@ Status Executor::Flush() {
 }
 
 Status Executor::ShareBuffers() {
-  const FlatLayout& layout = memory_->layout();
-  const int64_t count = layout.total_count - layout.buffer_begin;
   const bool alone = updates_->asynchronous() || options_.rank.world_size == 1;
-  if (count == 0 || !buffers_differ_ || alone) return {};
-  float* const buffers = memory_->parameters() + layout.buffer_begin;
-  ENGINE_RETURN_IF_ERROR(blocking_
-                             ->Run({.kind = TransferKind::kBroadcast,
-                                    .send = buffers,
-                                    .recv = buffers,
-                                    .count = count,
-                                    .stream = memory_->stream()})
-                             .WithContext("broadcast of buffers"));
+  if (!buffers_differ_ || alone) return {};
   buffers_differ_ = false;
-  return {};
+  return updates_->Broadcast(*blocking_, memory_->layout().buffer_begin);
 }
 
 // In memory of the device, which is where a communicator reads and writes on an accelerator.

@@ -40,8 +40,8 @@ class Executor {
                                                   const ExecutorOptions& options);
 
   // Ends what is under way; its deleter calls it. False when a communicator does not let go of the
-  // memory that it was lent: then all of this stays.
-  bool End() { return runner_ == nullptr || runner_->End(); }
+  // memory that it was lent: then all of this stays, and the log says so.
+  bool End();
 
   // Gives every rank the parameters of rank 0, and servers those and the optimizer states that were
   // set. A rank that takes the place of a lost one gets what servers have. [setup]

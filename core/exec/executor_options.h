@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/rank_context.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
 
@@ -42,6 +43,7 @@ struct ExecutorOptions {
   // (CUDA graphs), for batches of as many samples.
   bool record_steps = false;
   size_t trace_spans = 1 << 16;
+  base::LogSink log = nullptr;  // null: nobody reads it
   std::string communicator_name, scheduler_name, optimizer_name;
   std::vector<std::string> hook_names;
 };

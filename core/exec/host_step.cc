@@ -11,7 +11,6 @@
 #include "core/exec/host_step.h"
 
 #include <algorithm>
-#include <span>
 #include <string>
 
 #include "core/base/hash.h"
@@ -40,12 +39,10 @@ Status HostStep::Begin(const StepInput& input) {
   return {};
 }
 
-Status HostStep::Drive() {
+Result<StepResult> HostStep::Step(const StepInput& input) {
+  ENGINE_RETURN_IF_ERROR(Begin(input));
   ENGINE_RETURN_IF_ERROR(runner_->Begin(input_.step));
-  return runner_->RunHead();
-}
-
-Result<StepResult> HostStep::Read() {
+  ENGINE_RETURN_IF_ERROR(runner_->RunHead());
   return StepResult{.step = input_.step, .statistics = statistics_};
 }
 
@@ -72,18 +69,12 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
   return transfer;
 }
 
-Status HostStep::TakeResult(const Task& task) {
-  if (task.data == TransferData::kStatistics) return TakeStatistics();
-  return task.data == TransferData::kParameters ? parts_.updates.TakeParameters(task) : Status();
-}
-
 // A transferred gradient is a sum over all samples of the step, times the scale of the loss; hooks
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
   statistics_ = *summed();
   const float count = std::max(statistics_.count, 1.0f);
-  std::fill(gradient_scale_.begin(), gradient_scale_.end(),
-            1 / (count * parts_.options.loss_scale));
+  std::ranges::fill(gradient_scale_, 1 / (count * parts_.options.loss_scale));
   return {};
 }
 
@@ -93,7 +84,7 @@ Status HostStep::Run(const Task& task) {
   }
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
-  if (task.gathers) parts_.replicas->Begin(task.info.id);
+  if (parts_.replicas != nullptr) parts_.replicas->Begin(task.info.id);
   ENGINE_RETURN_IF_ERROR(task.instruction != graph::kNone
                              ? parts_.memory.Run(task.instruction, call_context_)
                              : RunMicroBatches());

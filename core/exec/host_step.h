@@ -45,16 +45,16 @@ class HostStep {
   // Before the first step. `runner` is borrowed.
   void Attach(StepRunner& runner) { runner_ = &runner; }
 
-  // [compute-lane]
-  virtual Status Begin(const StepInput& input);
-  // Runs the tasks of the step that has begun, as far as Executor::Step has to.
-  virtual Status Drive();
+  // Of Executor::Step, and a task of it. [compute-lane]
+  virtual Result<StepResult> Step(const StepInput& input);
   virtual Status Run(const Task& task);
 
   // With the lock of the runner. What `task` of `step` moves; without its place in the order.
   virtual Transfer MakeTransfer(const Task& task, uint64_t step);
   // The transfer has ended.
-  Status TakeResult(const Task& task);
+  Status TakeResult(const Task& task) {
+    return task.data == TransferData::kStatistics ? TakeStatistics() : Status();
+  }
 
   // Whether the end of a call is not the end of the work: DeviceStep, which is also told before a
   // transfer is submitted, and after it. `*follower`, if it is set, shall wait for its end.
@@ -62,8 +62,7 @@ class HostStep {
   virtual Status BeginTransfer(const Task& /*task*/, Stream** /*follower*/) { return {}; }
   virtual Status EndTransfer(const Task& /*task*/) { return {}; }
 
-  // The statistics that Executor::Step gives, and those that it did not give. [compute-lane]
-  virtual Result<StepResult> Read();
+  // The statistics that Step did not give. [compute-lane]
   virtual Result<StepResult> Remaining() { return StepResult(); }
   // Whether nothing is under way on the device; waits for that. [compute-lane]
   virtual bool settled() const { return true; }
@@ -73,6 +72,7 @@ class HostStep {
   virtual void End() noexcept {}
 
  protected:
+  Status Begin(const StepInput& input);
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
   StepStatistics* summed() const { return parts_.memory.statistics() + 1; }

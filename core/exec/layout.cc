@@ -14,8 +14,6 @@
 namespace engine::exec {
 namespace {
 
-constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
-
 // For %lld.
 long long Long(int64_t number) {
   return number;
@@ -133,19 +131,15 @@ void PlaceRest(const graph::Graph& graph, FlatLayout* layout) {
   layout->total_count = cursor;
 }
 
-bool IsReadRounded(const graph::Graph& graph, int32_t parameter) {
-  return graph.values[graph.parameters[parameter].value].spec.dtype == DType::kBFloat16;
-}
-
-// A bucket of parameters that ops read in both ways would have to be gathered in float32. So those
-// that are read rounded come first, and whatever a scheduler fuses, the first of the others does
-// not travel with them.
-void PutRoundedFirst(const graph::Graph& graph, std::vector<ParameterInfo>* parameters) {
-  const auto others = std::stable_partition(
-      parameters->begin(), parameters->end(), [&graph](const ParameterInfo& parameter) {
-        return IsReadRounded(graph, static_cast<int32_t>(parameter.id));
-      });
-  if (others != parameters->begin() && others != parameters->end()) others->alone = 1;
+// Parameters that ops read rounded are gathered so. They come first, and whatever a scheduler fuses
+// in this order, the first of the others does not travel with them. Returns how many there are.
+size_t PutRoundedFirst(const graph::Graph& graph, std::vector<ParameterInfo>* parameters) {
+  const auto others = std::ranges::stable_partition(*parameters, [&](const ParameterInfo& info) {
+    return graph.IsReadRounded(graph.parameters[info.id]);
+  });
+  const size_t rounded = parameters->size() - others.size();
+  if (rounded > 0 && !others.empty()) others.front().alone = 1;
+  return rounded;
 }
 
 }  // namespace
@@ -162,22 +156,19 @@ std::vector<ParameterInfo> DescribeParameters(const graph::Graph& graph,
                      .count = graph.parameters[i].shape.Count(),
                      .name = graph.parameters[i].name});
   }
-  std::stable_sort(infos.begin(), infos.end(), [](const ParameterInfo& a, const ParameterInfo& b) {
-    return a.ready < b.ready;
-  });
+  std::ranges::stable_sort(infos, {}, &ParameterInfo::ready);
   return infos;
-}
-
-int64_t SliceMultiple(int32_t world_size) {
-  return kAlignElements * world_size;
 }
 
 Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
                               Scheduler& scheduler, const std::string& scheduler_name) {
   std::vector<ParameterInfo> parameters(model.parameters.begin(), model.parameters.end());
-  const bool rounds =
-      model.sharded != 0 && (model.communicator.dtypes & Bit(DType::kBFloat16)) != 0;
-  if (rounds) PutRoundedFirst(graph, &parameters);
+  const size_t rounded = model.sharded != 0 ? PutRoundedFirst(graph, &parameters) : 0;
+  if (rounded > 0 && (model.communicator.dtypes & Bit(DType::kBFloat16)) == 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.shard_optimizer gathers parameters that are read in bfloat16 so, "
+                         "which this communicator cannot: set it to false or choose another one");
+  }
   FlatLayout layout;
   layout.offset.assign(graph.parameters.size(), graph::kNone);
   for (ParameterInfo& parameter : parameters) {
@@ -190,12 +181,15 @@ Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
   Status planned = scheduler.Plan(numbered, sink);
   if (planned.ok()) planned = sink.Finish();
   ENGINE_RETURN_IF_ERROR(planned.WithContext("scheduler '%s'", scheduler_name.c_str()));
+  const auto is_rounded = [&](const BucketSpan& span) { return span.parameter < rounded; };
   for (BucketLayout& bucket : layout.buckets) {
-    const bool rounded =
-        std::all_of(bucket.spans.begin(), bucket.spans.end(), [&](const BucketSpan& span) {
-          return IsReadRounded(graph, layout.parameters[span.parameter]);
-        });
-    if (rounds && rounded) bucket.gathered = DType::kBFloat16;
+    if (std::ranges::none_of(bucket.spans, is_rounded)) continue;
+    bucket.gathered = DType::kBFloat16;
+    if (std::ranges::all_of(bucket.spans, is_rounded)) continue;
+    return Status::Error(StatusCode::kPlugin,
+                         "scheduler '%s' puts parameters that are gathered in bfloat16 into one "
+                         "bucket with others",
+                         scheduler_name.c_str());
   }
   PlaceRest(graph, &layout);
   return layout;

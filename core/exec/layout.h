@@ -11,6 +11,8 @@
 
 namespace engine::exec {
 
+constexpr int64_t kAlignElements = 16;  // 64 bytes: a cache line and a vector register
+
 constexpr int64_t RoundUp(int64_t count, int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
@@ -44,7 +46,9 @@ std::vector<ParameterInfo> DescribeParameters(const graph::Graph& graph,
                                               const graph::Program& program);
 
 // Elements at which buckets may be cut inside of a parameter: a cache line for each rank.
-int64_t SliceMultiple(int32_t world_size);
+constexpr int64_t SliceMultiple(int32_t world_size) {
+  return kAlignElements * world_size;
+}
 
 // Asks `scheduler` for its plan. kPlugin names the scheduler and the parameter when the buckets do
 // not cover every parameter exactly once, in order and contiguously.

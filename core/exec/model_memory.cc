@@ -25,34 +25,39 @@ double Uniform(uint64_t key, uint64_t counter) {
   return (static_cast<double>(MixBits(key ^ MixBits(counter)) >> 11) + 1) * 0x1p-53;
 }
 
-// Random numbers are a function of a key and a counter, not the state of a generator: a parameter
-// has the same values whatever was made before it, on every rank and for any number of ranks.
-void Initialize(const graph::Parameter& parameter, uint64_t seed, std::span<float> values) {
-  const uint64_t key = base::HashOf(parameter.name, seed);
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    switch (parameter.initializer) {
-      case Initializer::kZeros:
-        values[i] = 0;
-        break;
-      case Initializer::kOnes:
-        values[i] = 1;
-        break;
-      case Initializer::kNormal: {  // Box-Muller
-        const double radius = std::sqrt(-2 * std::log(Uniform(key, 2 * i)));
-        const double angle = 2 * std::numbers::pi * Uniform(key, 2 * i + 1);
-        values[i] = static_cast<float>(parameter.scale * radius * std::cos(angle));
-        break;
-      }
-      case Initializer::kUniform:
-        values[i] = static_cast<float>(parameter.scale * (2 * Uniform(key, i) - 1));
-        break;
-    }
+// Element `i` of a parameter. Random numbers are a function of a key and a counter, not the state of a
+// generator: a parameter has the same values whatever was made before it, on every rank and for any
+// number of ranks.
+double InitialValue(const graph::Parameter& parameter, uint64_t key, uint64_t i) {
+  switch (parameter.initializer) {
+    case Initializer::kZeros:
+      return 0;
+    case Initializer::kOnes:
+      return 1;
+    case Initializer::kNormal:  // Box-Muller
+      return parameter.scale * std::sqrt(-2 * std::log(Uniform(key, 2 * i))) *
+             std::cos(2 * std::numbers::pi * Uniform(key, 2 * i + 1));
+    case Initializer::kUniform:
+      return parameter.scale * (2 * Uniform(key, i) - 1);
   }
+  return 0;
 }
 
-// Whether ops read a rounded copy of it.
-bool IsCopied(const graph::Graph& graph, const graph::Parameter& parameter) {
-  return graph.values[parameter.value].spec.dtype != DType::kFloat32;
+// Whether there are such parameters; kConfig names one where only an accelerator could keep copies.
+Result<bool> HasCopies(const graph::Graph& graph, const Accelerator* accelerator) {
+  const auto found = std::ranges::find_if(
+      graph.parameters, [&graph](const auto& one) { return graph.IsReadRounded(one); });
+  if (found == graph.parameters.end() || accelerator != nullptr) {
+    return found != graph.parameters.end();
+  }
+  const auto reader = std::ranges::find_if(graph.nodes, [&found](const graph::Node& node) {
+    return std::ranges::count(node.inputs, found->value) > 0;
+  });
+  return Status::Error(StatusCode::kConfig,
+                       "layer '%s' (%s) reads parameter '%s' as %s, which only the ops of an "
+                       "accelerator do: let the layer read float32, or choose such ops",
+                       reader->name.c_str(), reader->op_name.c_str(), found->name.c_str(),
+                       Name(graph.values[found->value].spec.dtype));
 }
 
 }  // namespace
@@ -86,10 +91,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateStream, &stream_));
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
-  const bool copies = std::any_of(
-      graph_.parameters.begin(), graph_.parameters.end(),
-      [this](const graph::Parameter& parameter) { return IsCopied(graph_, parameter); });
-  ENGINE_CHECK(!copies || accelerator_ != nullptr, "ops read rounded parameters on the host");
+  ENGINE_ASSIGN_OR_RETURN(const bool copies, HasCopies(graph_, accelerator_));
   const struct {
     graph::DeviceBuffer* buffer;
     size_t size_bytes;
@@ -129,8 +131,8 @@ void* ModelMemory::AddressOf(graph::StorageId id) const {
       return inputs_.bytes() + storage.offset;
     case graph::StorageKind::kParameter: {
       const int64_t offset = layout_.offset[storage.index];
-      return IsCopied(graph_, graph_.parameters[storage.index]) ? copy_at(offset)
-                                                                : parameters_.f32() + offset;
+      return graph_.IsReadRounded(graph_.parameters[storage.index]) ? copy_at(offset)
+                                                                    : parameters_.f32() + offset;
     }
     case graph::StorageKind::kParameterGradient:
       return gradients_.f32() + layout_.offset[storage.index];
@@ -179,10 +181,6 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
   return {};
 }
 
-Status ModelMemory::Run(int32_t instruction, const CallContext& context) {
-  return calls_.Run(instruction, context);
-}
-
 Status ModelMemory::RunForward() {
   for (int32_t k = 0; k < program_.forward_count; ++k) {
     ENGINE_RETURN_IF_ERROR(Run(k, {}));
@@ -196,7 +194,10 @@ Status ModelMemory::InitializeParameters() {
   for (size_t i = 0; i < graph_.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph_.parameters[i];
     values.resize(static_cast<size_t>(parameter.shape.Count()));
-    Initialize(parameter, seed_, values);
+    const uint64_t key = base::HashOf(parameter.name, seed_);
+    for (uint64_t e = 0; e < values.size(); ++e) {
+      values[e] = static_cast<float>(InitialValue(parameter, key, e));
+    }
     ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
                                         values.data(), values.size() * sizeof(float),
                                         stream_.get()));
@@ -205,11 +206,11 @@ Status ModelMemory::InitializeParameters() {
   return RefreshCopies();
 }
 
-Status ModelMemory::RefreshCopies(int64_t offset, int64_t count) {
+Status ModelMemory::RefreshCopies(int64_t offset) {
   if (copies_.data() == nullptr) return {};
-  if (count < 0) count = layout_.total_count - offset;
   return accelerator_->math().Convert(parameters_.f32() + offset, DType::kFloat32, copy_at(offset),
-                                      DType::kBFloat16, count, stream_.get());
+                                      DType::kBFloat16, layout_.total_count - offset,
+                                      stream_.get());
 }
 
 Status ModelMemory::ReadFloats(const TensorView& from, float* to) const {

@@ -43,7 +43,9 @@ class ModelMemory {
   Status SetLossScale(float scale);
 
   // Runs one instruction of the program. [compute-lane]
-  Status Run(int32_t instruction, const CallContext& context);
+  Status Run(int32_t instruction, const CallContext& context) {
+    return calls_.Run(instruction, context);
+  }
 
   // Runs all forward instructions in order, for evaluation and inference. [compute-lane]
   Status RunForward();
@@ -53,9 +55,8 @@ class ModelMemory {
 
   // Brings the rounded copies of parameters that ops read up to date with the parameters: after
   // anything but an optimizer has written those. Does nothing where ops read the parameters
-  // themselves. Of `count` elements of the layout from `offset` on; -1: of all that come then.
-  // [compute-lane]
-  Status RefreshCopies(int64_t offset = 0, int64_t count = -1);
+  // themselves. Of the layout from element `offset` on. [compute-lane]
+  Status RefreshCopies(int64_t offset = 0);
 
   // Waits for what is queued, then reads float32 or bfloat16 elements as float32. Not for the step
   // path. [compute-lane]

@@ -44,9 +44,7 @@ std::vector<int64_t> RowElements(const graph::Graph& graph) {
     const graph::Value& value = graph.values[table];
     if (value.kind != graph::ValueKind::kParameter || value.spec.shape.ndim != 2) continue;
     int64_t uses = 0;
-    for (const graph::Node& other : graph.nodes) {
-      uses += std::count(other.inputs.begin(), other.inputs.end(), table);
-    }
+    for (const graph::Node& other : graph.nodes) uses += std::ranges::count(other.inputs, table);
     if (uses == 1) elements[static_cast<size_t>(value.parameter)] = value.spec.shape[1];
   }
   return elements;
@@ -175,8 +173,8 @@ void ServedUpdates::BeginStep(const StepInput& input) {
   const auto* const ids = static_cast<const int32_t*>(input.input);
   std::vector<int32_t>& rows = rows_[input.step % 2];
   rows.assign(ids, ids + count);
-  std::sort(rows.begin(), rows.end());
-  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  std::ranges::sort(rows);
+  rows.erase(std::ranges::unique(rows).begin(), rows.end());
 }
 
 // Gradients are sums over the targets of this rank, times the scale of the loss.

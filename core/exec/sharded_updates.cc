@@ -47,13 +47,6 @@ void ShardedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfe
   CutForRank(options_.rank, transfer);
 }
 
-// Parts that other ranks have updated come without what ops read of them, or as nothing but that.
-Status ShardedUpdates::TakeParameters(const Task& task) {
-  const BucketLayout& bucket = memory_->layout().buckets[task.info.bucket];
-  if (bucket.gathered == DType::kBFloat16) return {};
-  return memory_->RefreshCopies(bucket.offset, bucket.count);
-}
-
 Transfer ShardedUpdates::GatherOf(const BucketLayout& bucket, float* whole) const {
   Transfer gather{.kind = TransferKind::kAllGather,
                   .send = whole,

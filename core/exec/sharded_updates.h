@@ -33,7 +33,6 @@ class ShardedUpdates final : public UpdateStrategy {
   }
   void BeginStep(const StepInput& /*input*/) override { stale_ = true; }
   void Describe(const Task& task, uint64_t step, Transfer* transfer) const override;
-  Status TakeParameters(const Task& task) override;
   bool settled() const override { return !stale_; }
   Status Settle(BlockingTransfers& transfers) override;
   Status CollectStates(BlockingTransfers& transfers) override;

@@ -55,14 +55,6 @@ void StepLoop::BeginStep(uint64_t step, int64_t now_ns) {
   }
 }
 
-void StepLoop::BeginFlush() {
-  scheduler_.On({.kind = EventKind::kFlush, .step = step_});
-}
-
-void StepLoop::Abandon() {
-  scheduler_.On({.kind = EventKind::kError});
-}
-
 Status StepLoop::Drive(bool (StepLoop::*done)() const, Calls& calls) {
   while (!(this->*done)()) {
     const Action action = scheduler_.Next(Lane::kCompute);
@@ -172,7 +164,7 @@ Status StepLoop::Stalled() const {
 }
 
 const Task* StepLoop::FirstReady() const {
-  const auto ready = std::find(phase_.begin(), phase_.end(), Phase::kReady);
+  const auto ready = std::ranges::find(phase_, Phase::kReady);
   return ready == phase_.end() ? nullptr : &graph_.tasks[ready - phase_.begin()];
 }
 

@@ -6,9 +6,9 @@
 //    thread has given up the lock for a submission, and looks at everything again behind it.
 // 3. failure_ is set once. After that nothing is started: Pump looks at it before each transfer,
 //    and Run and Wait return it.
-// 4. Whoever changes what Wait waits for adds to changes_ under the lock and notifies after it:
-//    Pump does when it stops. A waiter that saw another thread pump looks again when that stops, as
-//    it may have made a compute task ready.
+// 4. changes_ counts what may change the answer of the scheduler for the compute lane: a task has
+//    ended, a transfer was started, the run has failed. Whoever adds to it has the lock and notifies
+//    behind it: Pump does when it stops. Next, and then Wait, look at it without a gap between.
 // 5. Where work is queued (HostStep::queues), only the thread of the rank pumps: a thread of the
 //    communicator takes what has ended and wakes it.
 // 6. A slot is free, under way or ended. It leaves free_ under the lock and is the submitter's
@@ -45,35 +45,31 @@ void EndGathers(const StepParts& parts, const Status& reason) {
 }
 
 // An op is named by its task, which names its layer.
-const CallWatch::Call* Describe(const ExecutorOptions& options, const Task& task,
-                                CallWatch& watch) {
-  const bool sends = task.info.kind == TaskKind::kTransfer;
-  const std::string who =
-      sends                                 ? "communicator '" + options.communicator_name + "'"
-      : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
-      : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
-                                            : std::string("an op");
-  return watch.Describe(
-      who + " has not returned from " + (sends ? "Submit of '" : "'") + task.name + "'",
-      sends ? options.timeout_ms : options.device_timeout_ms);
-}
-
 StepCalls DescribeStep(const StepParts& parts) {
   StepCalls calls;
-  calls.tasks.resize(parts.tasks.tasks.size());
-  CallWatch* const watch = parts.plugins.watch;
-  if (watch == nullptr) return calls;
   const ExecutorOptions& options = parts.options;
-  const int64_t limit_ms = options.timeout_ms + std::min(options.timeout_ms, kGraceMs);
+  const auto describe = [&parts](const std::string& who, const std::string& what,
+                                 int64_t limit_ms) {
+    CallWatch* const watch = parts.plugins.watch;
+    return watch != nullptr ? watch->Describe(who + " has not " + what, limit_ms) : nullptr;
+  };
+  const std::string communicator = "communicator '" + options.communicator_name + "'";
+  const std::string scheduler = "scheduler '" + options.scheduler_name + "'";
   for (const Task& task : parts.tasks.tasks) {
-    calls.tasks[task.info.id] = Describe(options, task, *watch);
+    const bool sends = task.info.kind == TaskKind::kTransfer;
+    const std::string who =
+        sends                                 ? communicator
+        : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
+        : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
+                                              : std::string("an op");
+    calls.tasks.push_back(describe(
+        who, std::string("returned from ") + (sends ? "Submit of '" : "'") + task.name + "'",
+        sends ? options.timeout_ms : options.device_timeout_ms));
   }
-  calls.scheduler = watch->Describe(
-      "scheduler '" + options.scheduler_name + "' has not returned from On or Next", limit_ms);
-  calls.transfers = watch->Describe(
-      "communicator '" + options.communicator_name + "' has not ended the transfers of a step",
-      limit_ms);
-  calls.leader = watch->Describe("rank 0 has not said which transfer comes next", limit_ms);
+  const int64_t limit_ms = options.timeout_ms + std::min(options.timeout_ms, kGraceMs);
+  calls.scheduler = describe(scheduler, "returned from On or Next", limit_ms);
+  calls.transfers = describe(communicator, "ended the transfers of a step", limit_ms);
+  calls.leader = describe("rank 0", "said which transfer comes next", limit_ms);
   return calls;
 }
 
@@ -83,7 +79,6 @@ StepRunner::StepRunner(HostStep& step, base::Store* store)
     : step_(step),
       parts_(step.parts()),
       store_(store),
-      wire_(static_cast<WireProgress*>(parts_.plugins.communicator->Query(kWireProgressId))),
       watch_(parts_.plugins.watch),
       calls_(DescribeStep(parts_)),
       loop_(parts_.tasks, *parts_.plugins.scheduler, parts_.options.scheduler_name),
@@ -241,18 +236,13 @@ Status StepRunner::Wait() {
   const int64_t begin = base::NowNs();
   if (wait_begin_ns_ == 0) wait_begin_ns_ = begin;
   const CallWatch::Call* const call = in_flight() > 0 ? calls_.transfers : calls_.leader;
-  const uint64_t seen = changes_;
-  const bool other_pumps = pumping_;
-  const auto ends = [&] {
-    return changes_ != seen || !failure_.ok() || (other_pumps && !pumping_);
-  };
-  const auto moved = [this] { return wire_ != nullptr ? wire_->bytes_moved() : 0; };
+  const auto has_changed = [this, seen = changes_] { return changes_ != seen; };
   for (bool ended = false; !ended;) {
-    const uint64_t before = moved();
+    const uint64_t moved = parts_.submitter.bytes_moved();
     const OpenCall open(watch_, CallWatch::kCompute, call);
     do {
-      ended = changed_.wait_until(*lock_, base::DeadlineIn(parts_.options.timeout_ms), ends);
-    } while (!ended && moved() == before);
+      ended = changed_.wait_until(*lock_, base::DeadlineIn(parts_.options.timeout_ms), has_changed);
+    } while (!ended && parts_.submitter.bytes_moved() == moved);
   }
   waited_seconds_ += static_cast<double>(base::NowNs() - begin) * 1e-9;
   return failure_;
@@ -331,6 +321,7 @@ Status StepRunner::StartTransfer(Lock& lock, uint32_t id) {
   parts_.order.Number(&transfer);
   loop_.Start(id, base::NowNs());
   const trace::Span span = loop_.SpanOf(id);
+  ++changes_;
   lock.unlock();
   const OpenCall open(watch_, CallWatch::kIo, calls_.tasks[id]);
   Stream* follower = nullptr;
@@ -437,11 +428,11 @@ trace::SpanRecorder StepRunner::recorded() const {
 // else submits meanwhile: no step is under way (StepRunner::Number checks it), and a rank that
 // follows tickets holds back those of later transfers until this one has its number.
 // After a failure the caller frees what did not end, so this waits for that.
-Status BlockingTransfers::RunAll(std::span<Transfer> transfers, int64_t timeout_ms) {
+Status BlockingTransfers::RunTogether(std::span<Transfer> transfers, int64_t timeout_ms) {
   const size_t at_once = submitter_.groups() ? transfers.size() : 1;
   for (; !transfers.empty(); transfers = transfers.subspan(at_once)) {
     for (Transfer& transfer : transfers.first(at_once)) {
-      transfer.timeout_ms = timeout_ms;
+      transfer.timeout_ms = timeout_ms != 0 ? timeout_ms : options_.timeout_ms;
       runner_.Number(&transfer);
     }
     Status status = submitter_.Run(transfers.first(at_once));

@@ -20,7 +20,6 @@
 #include "core/exec/host_step.h"
 #include "core/exec/step_loop.h"
 #include "core/trace/recorder.h"
-#include "engine/ext/wire_progress.h"
 
 namespace engine::exec {
 
@@ -104,7 +103,6 @@ class StepRunner final : private StepLoop::Calls {
   HostStep& step_;
   const StepParts parts_;
   base::Store* const store_;
-  const WireProgress* const wire_;  // or null
   base::CallWatch* const watch_;    // null: nobody looks
   const StepCalls calls_;
 
@@ -114,7 +112,7 @@ class StepRunner final : private StepLoop::Calls {
   Lock* lock_ = nullptr;  // of Drive, for Run and Wait
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // a transfer has ended, or the run; or nobody pumps any more
+  std::condition_variable changed_;  // of changes_, and of what AwaitReports waits for
   StepLoop loop_;                    // guarded by mutex_, as all below and calls of the scheduler
   trace::SpanRecorder recorder_;
   uint64_t now_step_ = 0;
@@ -137,16 +135,14 @@ class BlockingTransfers {
   BlockingTransfers(Submitter& submitter, StepRunner& runner, const ExecutorOptions& options)
       : submitter_(submitter), runner_(runner), options_(options) {}
 
-  Status Run(const Transfer& transfer) { return Run(transfer, options_.timeout_ms); }
-  Status Run(Transfer transfer, int64_t timeout_ms) { return RunAll({&transfer, 1}, timeout_ms); }
-  // In any order; as one group where the communicator has groups. Numbers the transfers.
-  Status RunTogether(std::span<Transfer> transfers) {
-    return RunAll(transfers, options_.timeout_ms);
+  // With the deadline of a transfer, or another one.
+  Status Run(Transfer transfer, int64_t timeout_ms = 0) {
+    return RunTogether({&transfer, 1}, timeout_ms);
   }
+  // In any order; as one group where the communicator has groups. Numbers the transfers.
+  Status RunTogether(std::span<Transfer> transfers, int64_t timeout_ms = 0);
 
  private:
-  Status RunAll(std::span<Transfer> transfers, int64_t timeout_ms);
-
   Submitter& submitter_;
   StepRunner& runner_;
   const ExecutorOptions& options_;

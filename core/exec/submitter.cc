@@ -43,11 +43,11 @@ Status Submitter::Run(std::span<const Transfer> transfers, Stream* follower) {
 
 Status Submitter::Await(Work& work, int64_t timeout_ms) {
   for (;;) {
-    const uint64_t before = wire_ ? wire_->bytes_moved() : 0;
+    const uint64_t before = bytes_moved();
     const base::OpenCall again(watch_, base::CallWatch::kCompute, run_);
     const Status status = work.WaitHost(timeout_ms);
     if (work.state() != WorkState::kPending) return work.WaitHost(0);
-    if (!wire_ || wire_->bytes_moved() == before) return status;
+    if (bytes_moved() == before) return status;
   }
 }
 

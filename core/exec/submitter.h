@@ -25,6 +25,8 @@ class Submitter {
   Communicator& communicator() const { return communicator_; }
   // Whether several transfers can be one.
   bool groups() const { return groups_ != nullptr; }
+  // To tell a slow transfer from one that stands still; 0 where the communicator does not say.
+  uint64_t bytes_moved() const { return wire_ != nullptr ? wire_->bytes_moved() : 0; }
 
   // Starts a transfer, or several as a group. kPlugin when there is no work after that. One thread
   // at a time is in the communicator. [any-thread]

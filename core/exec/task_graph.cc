@@ -64,28 +64,24 @@ class Head {
     task.instruction = k;
     task.opens_step = kind == TaskKind::kForward;
     task.info.priority = node.priority;
-    task.gathers = kind != TaskKind::kAccumulate && Gathers(node);
     t_.task_of_instruction.push_back(t_.LastId());
     const std::vector<int32_t>& known = plan_.depends_on[k];
     for (const int32_t earlier : known) t_.After(t_.task_of_instruction[earlier]);
-    const bool follows_forward_only = std::all_of(known.begin(), known.end(), [&](int32_t other) {
-      return other < t_.program.forward_count;
-    });
+    const bool follows_forward_only =
+        std::ranges::all_of(known, [&](int32_t other) { return other < t_.program.forward_count; });
     if (micro_batches_ != graph::kNone && follows_forward_only) t_.After(micro_batches_);
     // All ranks run what gathers in one order (core/exec/replicas.h).
-    if (task.gathers && last_gather_ != graph::kNone) t_.After(last_gather_);
-    if (task.gathers) last_gather_ = t_.LastId();
+    const bool gathers = kind != TaskKind::kAccumulate && node.signature.uses_replicas != 0;
+    if (gathers && t_.options.run.rank.world_size > 1) {
+      if (last_gather_ != graph::kNone) t_.After(last_gather_);
+      last_gather_ = t_.LastId();
+    }
     if (kind == TaskKind::kForward) AfterPulls(k);
-  }
-
-  bool Gathers(const graph::Node& node) const {
-    return t_.options.run.rank.world_size > 1 && node.signature.uses_replicas != 0;
   }
 
   void AfterPulls(int32_t k) {
     for (const int32_t position : t_.all) {
-      const std::vector<int32_t>& users = t_.UsersOf(position);
-      const bool reads = std::find(users.begin(), users.end(), k) != users.end();
+      const bool reads = std::ranges::count(t_.UsersOf(position), k) > 0;
       if (reads && t_.pull[position] != graph::kNone) t_.After(t_.pull[position]);
     }
   }
@@ -99,7 +95,6 @@ class Head {
                          : std::string("micro-batches 2 to ").append(std::to_string(last)));
     micro_batches_ = t_.LastId();
     task.reads = t_.all;
-    for (const graph::Node& node : t_.graph.nodes) task.gathers |= Gathers(node);
     for (const int32_t earlier : t_.task_of_instruction) {
       if (t_.result.tasks[earlier].successors.empty()) t_.After(earlier);
     }

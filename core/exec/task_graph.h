@@ -60,7 +60,6 @@ struct Task {
                             // others follow; tasks of the same spans share theirs
   int32_t blocks = 1;       // kHook of kUnpack: from how many ranks each span comes
   TransferData data = TransferData::kStatistics;  // kTransfer
-  bool gathers = false;                           // kForward, kBackward: its op sees all ranks
   bool makes_statistics = false;                  // kForward: leaves the statistics of this rank
   bool opens_step = false;                // kForward, and pulls of rows: ready when a step begins
   bool tail = false;                      // comes after the end of backward: transfers of gradients

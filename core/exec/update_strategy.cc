@@ -94,8 +94,8 @@ Status UpdateStrategy::Broadcast(BlockingTransfers& transfers, int64_t from) {
                                    .recv = parameters,
                                    .count = count,
                                    .stream = memory_->stream()})
-                             .WithContext("broadcast of the initial parameters"));
-  return memory_->RefreshCopies();
+                             .WithContext("broadcast of parameters"));
+  return memory_->RefreshCopies(from);
 }
 
 Status UpdateStrategy::AllocateCollected(int64_t count) {

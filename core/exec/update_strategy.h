@@ -81,8 +81,6 @@ class UpdateStrategy {
   virtual Status BeginBackward(const StepInput& /*input*/, float /*weight*/) { return {}; }
   // Buffers and count of a transfer of gradients or parameters, as they are. [any-thread]
   virtual void Describe(const Task& task, uint64_t step, Transfer* transfer) const;
-  // Parameters have come by `task`. [any-thread]
-  virtual Status TakeParameters(const Task& /*task*/) { return {}; }
   // Whether this rank has all parameters once transfers and updates are done; makes it so.
   // Collective. [compute-lane]
   virtual bool settled() const { return true; }
@@ -90,6 +88,8 @@ class UpdateStrategy {
 
   // Gives every rank the parameters of rank 0. [setup]
   virtual Status ShareParameters(BlockingTransfers& transfers) { return Broadcast(transfers, 0); }
+  // The same of all from element `from` of the layout on. [compute-lane]
+  Status Broadcast(BlockingTransfers& transfers, int64_t from);
   // Brings states of the optimizer together on rank 0, until Drop. Collective. [compute-lane]
   virtual Status CollectStates(BlockingTransfers& /*transfers*/) { return {}; }
   void DropStates() { collected_.clear(); }
@@ -112,8 +112,6 @@ class UpdateStrategy {
         options_(options),
         optimizer_(plugins.optimizer->traits()),
         in_parts_(in_parts) {}
-  // Of every rank the parameters of rank 0 from element `from` of the layout on.
-  Status Broadcast(BlockingTransfers& transfers, int64_t from);
   // Memory for `count` elements of each state.
   Status AllocateCollected(int64_t count);
 

@@ -9,7 +9,6 @@
 #include "core/exec/wire.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "core/exec/step_runner.h"
@@ -21,33 +20,27 @@ namespace {
 
 constexpr int64_t kSpanAlign = 16;
 constexpr int64_t kBucketAlign = 64;  // a cache line
-// Elements that are gathered at once for a checkpoint: every rank needs so many for each rank.
-constexpr int64_t kGatheredAtOnce = 1 << 20;
 
-Status CheckTraits(const WireTraits& traits, const std::string& name) {
+Status CheckTraits(const WireChoice& wire) {
   const auto refuse = [&](const char* what) {
     return Status::Error(StatusCode::kPlugin, "hook '%s' describes a wire format with %s",
-                         name.c_str(), what);
+                         wire.name.c_str(), what);
   };
-  if (traits.kind != WireKind::kCast && traits.kind != WireKind::kPacked) {
-    return refuse("an unknown kind");
-  }
-  if (traits.kind == WireKind::kCast && SizeOf(traits.dtype) == 0) {
-    return refuse("an unknown type of elements");
-  }
-  return CheckStates("hook", name, traits.state_names, traits.state_count);
+  if (!wire.packed() && wire.traits.kind != WireKind::kCast) return refuse("an unknown kind");
+  if (SizeOf(wire.dtype()) == 0) return refuse("an unknown type of elements");
+  return CheckStates("hook", wire.name, wire.traits.state_names, wire.traits.state_count);
 }
 
 // Where the packed spans of a bucket lie in the block of a rank, and its size.
-Result<int64_t> PlanBlock(const WireChoice& choice, const BucketLayout& bucket, WireLayout* wire) {
+Result<int64_t> PlanBlock(const BucketLayout& bucket, WireLayout* wire) {
   int64_t block = 0;
   std::vector<int64_t>& begins = wire->span_begin.emplace_back();
   for (const BucketSpan& span : bucket.spans) {
-    const int64_t bytes = choice.format->PackedBytes(span.count);
+    const int64_t bytes = wire->format->PackedBytes(span.count);
     if (bytes <= 0) {
       return Status::Error(
           StatusCode::kPlugin, "hook '%s' packs %lld elements of a gradient into %lld bytes",
-          choice.name.c_str(), static_cast<long long>(span.count), static_cast<long long>(bytes));
+          wire->name.c_str(), static_cast<long long>(span.count), static_cast<long long>(bytes));
     }
     begins.push_back(block);
     block += RoundUp(bytes, kSpanAlign);
@@ -82,19 +75,19 @@ Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions&
                          "hook '%s' says that it changes how gradients travel, but has no '%s'",
                          name, std::string(kWireFormatId).c_str());
   }
-  const WireLayout form{.traits = format->wire_traits()};
-  ENGINE_RETURN_IF_ERROR(CheckTraits(form.traits, choice.name));
-  if (form.packed() && options.shard_optimizer && options.rank.world_size > 1) {
+  choice.traits = format->wire_traits();
+  ENGINE_RETURN_IF_ERROR(CheckTraits(choice));
+  if (choice.packed() && options.shard_optimizer && options.rank.world_size > 1) {
     return Status::Error(StatusCode::kConfig,
                          "hook '%s' packs whole gradients, and train.shard_optimizer gives each "
                          "rank a part of each: set it to false or choose another hook",
                          name);
   }
-  if ((plugins.communicator->traits().dtypes & Bit(form.dtype())) == 0) {
+  if ((plugins.communicator->traits().dtypes & Bit(choice.dtype())) == 0) {
     return Status::Error(StatusCode::kConfig,
                          "hook '%s' sends %s, which communicator '%s' cannot: choose another of "
                          "the two",
-                         name, Name(form.dtype()), options.communicator_name.c_str());
+                         name, Name(choice.dtype()), options.communicator_name.c_str());
   }
   if (options.rank.world_size > 1 || options.sends_alone) choice.format = format;
   return choice;
@@ -104,13 +97,13 @@ Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions&
 // without asking each other.
 Result<WireLayout> PlanWire(const WireChoice& choice, const FlatLayout& layout,
                             int32_t world_size) {
-  WireLayout wire{.hook = choice.hook, .traits = choice.format->wire_traits()};
+  WireLayout wire{choice};
   const auto element = static_cast<int64_t>(SizeOf(wire.dtype()));
   for (const BucketLayout& bucket : layout.buckets) {
     wire.bucket_begin.push_back(wire.packed() ? wire.total_bytes : bucket.offset * element);
     int64_t bytes = bucket.count * element;
     if (wire.packed()) {
-      ENGINE_ASSIGN_OR_RETURN(const int64_t block, PlanBlock(choice, bucket, &wire));
+      ENGINE_ASSIGN_OR_RETURN(const int64_t block, PlanBlock(bucket, &wire));
       bytes = block * world_size;
     }
     wire.bucket_bytes.push_back(bytes);
@@ -123,7 +116,7 @@ Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const Execu
                                            const ModelMemory& memory, SharedMemory* shared) {
   ENGINE_ASSIGN_OR_RETURN(WireLayout layout,
                           PlanWire(choice, memory.layout(), options.rank.world_size));
-  std::unique_ptr<Wire> wire(new Wire(*choice.format, std::move(layout), memory, options.rank));
+  std::unique_ptr<Wire> wire(new Wire(std::move(layout), memory, options.rank));
   ENGINE_ASSIGN_OR_RETURN(
       wire->wire_,
       graph::DeviceBuffer::Create(memory.device(), static_cast<size_t>(wire->layout_.total_bytes),
@@ -172,7 +165,7 @@ Status Wire::Pack(const Task& task, const float* scale, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
     WireCall call = CallOf(task, i, rank_.rank, stream);
     if (state_count() > 0) call.scale = scale;
-    ENGINE_RETURN_IF_ERROR(Named(call, format_.Pack(call)));
+    ENGINE_RETURN_IF_ERROR(Named(call, layout_.format->Pack(call)));
   }
   return {};
 }
@@ -183,7 +176,7 @@ Status Wire::Unpack(const Task& task, Stream* stream) {
     for (int32_t rank = 0; rank < task.blocks; ++rank) {
       WireCall call = CallOf(task, i, rank, stream);
       call.accumulate = rank > 0 ? 1 : 0;
-      Status status = format_.Unpack(call);
+      Status status = layout_.format->Unpack(call);
       if (layout_.packed()) status = status.WithContext("what came from rank %d", rank);
       ENGINE_RETURN_IF_ERROR(Named(call, status));
     }
@@ -200,36 +193,27 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   CutForRank(rank_, transfer);
 }
 
-// In pieces, so that only rank 0 needs memory for all of it. The stream is waited for before the next
-// piece overwrites the scratch.
+// One after the other, so that only rank 0 needs memory for all of it: on the others it comes to the
+// arena of the gradients, which the next backward pass writes anew.
 Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
-  if (state_count() == 0) return {};
-  const bool keeps = rank_.rank == 0;
-  const int32_t ranks = rank_.world_size;
-  const int64_t total = memory_.layout().trainable_count;
-  const int64_t piece = std::min(total, kGatheredAtOnce);
-  collected_.assign(keeps ? static_cast<size_t>(state_count() * ranks) : 0,
-                    std::vector<float>(static_cast<size_t>(total)));
-  ENGINE_ASSIGN_OR_RETURN(const std::vector<graph::DeviceBuffer> scratch,
-                          Zeros(memory_, 1, piece * ranks, "collecting the state of a hook"));
-  for (int32_t s = 0; s < state_count(); ++s) {
-    for (int64_t begin = 0; begin < total; begin += piece) {
-      const int64_t count = std::min(piece, total - begin);
-      ENGINE_RETURN_IF_ERROR(transfers
-                                 .Run({.kind = TransferKind::kAllGather,
-                                       .send = state(s) + begin,
-                                       .recv = scratch[0].data(),
-                                       .count = count,
-                                       .stream = memory_.stream()})
-                                 .WithContext("collecting the state of a hook"));
-      for (int32_t rank = 0; rank < ranks && keeps; ++rank) {
-        float* const to = collected_[static_cast<size_t>(s * ranks + rank)].data() + begin;
-        ENGINE_RETURN_IF_ERROR(memory_.device().Copy(to, scratch[0].f32() + rank * count,
-                                                     static_cast<size_t>(count) * sizeof(float),
-                                                     memory_.stream()));
-      }
-      ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(timeout_ms));
-    }
+  const int64_t count = memory_.layout().trainable_count;
+  collected_.clear();
+  for (int32_t i = 0; i < state_count() * rank_.world_size; ++i) {
+    const int32_t s = i / rank_.world_size, root = i % rank_.world_size;
+    float* const whole = root == rank_.rank ? state(s) : memory_.gradients();
+    ENGINE_RETURN_IF_ERROR(transfers
+                               .Run({.kind = TransferKind::kBroadcast,
+                                     .root = root,
+                                     .send = whole,
+                                     .recv = whole,
+                                     .count = count,
+                                     .stream = memory_.stream()})
+                               .WithContext("collecting the state of a hook"));
+    if (rank_.rank != 0) continue;
+    std::vector<float>& kept = collected_.emplace_back(static_cast<size_t>(count));
+    ENGINE_RETURN_IF_ERROR(
+        memory_.device().Copy(kept.data(), whole, kept.size() * sizeof(float), memory_.stream()));
+    ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(timeout_ms));
   }
   return {};
 }

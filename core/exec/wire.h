@@ -26,22 +26,21 @@ struct WireChoice {
   int32_t hook = graph::kNone;   // index in the chain
   WireFormat* format = nullptr;  // null: gradients travel as they are
   std::string name;              // of the hook
+  WireTraits traits;
+
+  bool packed() const { return traits.kind == WireKind::kPacked; }
+  DType dtype() const { return packed() ? DType::kUint8 : traits.dtype; }  // of what travels
 };
 
 // kConfig when it does not go with the rest, kPlugin when the hook has no proper format. [setup]
 Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions& options);
 
 // How the buckets of a layout lie on the wire. The same on all ranks.
-struct WireLayout {
-  int32_t hook = graph::kNone;  // index in the chain
-  WireTraits traits;
+struct WireLayout : WireChoice {
   int64_t total_bytes = 0;
   std::vector<int64_t> bucket_begin;  // bytes, by bucket
   std::vector<int64_t> bucket_bytes;  // what travels of its gradients, as in TaskInfo::size_bytes
   std::vector<std::vector<int64_t>> span_begin;  // kPacked, by bucket: bytes in the block of a rank
-
-  bool packed() const { return traits.kind == WireKind::kPacked; }
-  DType dtype() const { return packed() ? DType::kUint8 : traits.dtype; }  // of what travels
 };
 
 // Of a choice with a format. kPlugin, naming the hook, when its numbers make no sense.
@@ -78,12 +77,11 @@ class Wire {
   TensorView state_of(int32_t parameter, int32_t rank, int32_t index) const;
 
  private:
-  Wire(WireFormat& format, WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
-      : format_(format), layout_(std::move(layout)), memory_(memory), rank_(rank) {}
+  Wire(WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
+      : layout_(std::move(layout)), memory_(memory), rank_(rank) {}
   size_t CallsFor(const Task& task) const;
   WireCall CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) const;
 
-  WireFormat& format_;
   const WireLayout layout_;
   const ModelMemory& memory_;
   const RankInfo rank_;

@@ -74,6 +74,11 @@ struct Graph {
   ValueId logits = kNone;
   ValueId loss = kNone;  // kNone in a graph for inference
   int64_t max_samples = 0;
+
+  // Whether ops read a copy of `parameter` in bfloat16.
+  bool IsReadRounded(const Parameter& parameter) const {
+    return values[parameter.value].spec.dtype != DType::kFloat32;
+  }
 };
 
 }  // namespace engine::graph

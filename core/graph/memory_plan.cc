@@ -6,6 +6,7 @@
 #include "core/graph/memory_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -156,7 +157,7 @@ class Planner {
 
   // Whether anything uses the memory of `tensor` before instruction `at`.
   bool IsUsedBefore(int32_t tensor, int32_t at) const {
-    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
+    return std::ranges::any_of(accesses_, [&](const Access& access) {
       return access.instruction < at && Root(access.tensor) == Root(tensor);
     });
   }
@@ -279,30 +280,21 @@ class Planner {
 
   // Greedy by size: each storage at the lowest offset that is free during its life.
   void PlaceArena() {
-    std::vector<StorageId> order;
-    for (size_t i = 0; i < plan_.storages.size(); ++i) {
-      if (plan_.storages[i].kind == StorageKind::kArena) order.push_back(static_cast<StorageId>(i));
+    std::vector<Storage*> order;
+    for (Storage& storage : plan_.storages) {
+      if (storage.kind == StorageKind::kArena) order.push_back(&storage);
     }
-    std::stable_sort(order.begin(), order.end(), [&](StorageId a, StorageId b) {
-      return plan_.storages[a].size_bytes > plan_.storages[b].size_bytes;
-    });
-    std::vector<StorageId> placed;  // sorted by offset
-    for (StorageId id : order) {
-      Storage& storage = plan_.storages[id];
-      size_t offset = 0;
-      for (StorageId other_id : placed) {
-        const Storage& other = plan_.storages[other_id];
-        if (other.last < storage.first || other.first > storage.last) continue;
-        if (offset + storage.size_bytes <= other.offset) break;
-        offset = std::max(offset, Align(other.offset + other.size_bytes));
+    std::ranges::stable_sort(order, std::greater<>(), &Storage::size_bytes);
+    std::vector<const Storage*> placed;  // sorted by offset
+    for (Storage* const storage : order) {
+      size_t& offset = storage->offset;
+      for (const Storage* const other : placed) {
+        if (other->last < storage->first || other->first > storage->last) continue;
+        if (offset + storage->size_bytes <= other->offset) break;
+        offset = std::max(offset, Align(other->offset + other->size_bytes));
       }
-      storage.offset = offset;
-      plan_.arena_bytes = std::max(plan_.arena_bytes, Align(offset + storage.size_bytes));
-      const auto at =
-          std::lower_bound(placed.begin(), placed.end(), id, [&](StorageId a, StorageId b) {
-            return plan_.storages[a].offset < plan_.storages[b].offset;
-          });
-      placed.insert(at, id);
+      plan_.arena_bytes = std::max(plan_.arena_bytes, Align(offset + storage->size_bytes));
+      placed.insert(std::ranges::lower_bound(placed, offset, {}, &Storage::offset), storage);
     }
   }
 
@@ -342,7 +334,7 @@ class Planner {
     std::vector<std::vector<bool>> before(count, std::vector<bool>(count, false));
     for (size_t k = 0; k < count; ++k) {
       std::vector<int32_t>& list = plan_.depends_on[k];
-      std::sort(list.rbegin(), list.rend());
+      std::ranges::sort(list, std::greater<>());
       std::vector<int32_t> kept;
       for (int32_t earlier : list) {
         if (before[k][earlier]) continue;

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 
 #include "engine/ext/grouped_transfers.h"
-#include "tests/support/hub_communicator.h"
-#include "tests/unit/exec/ranks.h"
-#include "tests/unit/exec/rig.h"
+#include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
 namespace {
@@ -15,12 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int64_t kWidth = 48;
-constexpr int64_t kSamples = 2;
-
-graph::Graph Chain() {
-  return ChainModel(kWidth, kSamples);
-}
+using Schedulers = std::function<std::unique_ptr<Scheduler>(int rank)>;
 
 // Offers groups, each of which is seen to be one that ranks may carry out in any order.
 class GroupingCommunicator final : public Communicator, public GroupedTransfers {
@@ -72,102 +66,31 @@ class TwoStates final : public Optimizer {
   }
 };
 
-struct RankResult {
-  Status status;
-  std::vector<float> parameters;  // in graph order, without padding
-  size_t state_bytes = 0;
-  std::vector<float> states;  // rank 0, collected
-};
-
-struct World {
-  int size = 2;
-  int64_t max_delay_us = 100;
-  bool shard = false;
-  bool two_states = false;
-  bool any_order = false;                  // transfers meet by their keys
-  std::atomic<size_t>* grouped = nullptr;  // counts transfers; null: without groups
-  uint64_t steps = 12;
-  int64_t timeout_ms = 5000;
-  std::function<std::unique_ptr<Scheduler>(int rank)> scheduler;
-
-  RankResult RunRank(int rank, Hub& hub, base::Store& store) const {
-    RankResult result;
-    std::unique_ptr<Communicator> network =
-        std::make_unique<HubCommunicator>(hub, rank, any_order ? 0 : 1);
-    if (grouped != nullptr) {
-      network = std::make_unique<GroupingCommunicator>(hub, rank, grouped);
-    }
-    Rig rig;
-    rig.store = &store;
-    rig.options = TestOptions(rank, size, timeout_ms);
-    rig.options.shard_optimizer = shard;
-    if (two_states) rig.plugins.optimizer = std::make_unique<TwoStates>();
-    result.status = rig.Make(Chain(), scheduler(rank), std::move(network));
-    if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
-    return result;
-  }
-
-  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
-    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    for (uint64_t step = 1; step <= steps; ++step) {
-      const ChainBatch batch(kSamples * kWidth, step, rank);
-      const auto done = executor.Step(batch.Step(step, kSamples));
-      if (!done.ok()) return done.status();
-      if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
-    }
-    ENGINE_RETURN_IF_ERROR(executor.Flush());
-    ENGINE_RETURN_IF_ERROR(executor.CollectStates());
-    result->parameters = ParametersOf(executor.memory());
-    for (int32_t s = 0; s < executor.updates().optimizer().state_count; ++s) {
-      const std::vector<float> states = StatesOf(executor, s);
-      result->states.insert(result->states.end(), states.begin(), states.end());
-    }
-    result->state_bytes = executor.updates().states().size_bytes();
-    return {};
-  }
-
-  std::vector<RankResult> Run(uint32_t seed = 1) const {
-    Hub hub({.world_size = size,
-             .max_delay_us = max_delay_us,
-             .seed = seed,
-             .match = any_order ? HubMatch::kKey : HubMatch::kSequence});
-    return RunRanks<RankResult>(
-        size, [&](int rank, base::Store& store) { return RunRank(rank, hub, store); });
-  }
-};
-
-std::unique_ptr<Scheduler> InSequence(int) {
-  return std::make_unique<RandomScheduler>();
+// Each rank has its own order.
+template <typename T>
+Schedulers WithSeed(uint64_t seed) {
+  return [seed](int rank) { return std::make_unique<T>(seed + static_cast<uint64_t>(rank)); };
 }
 
 TEST(Agreement, FollowersStartWhatRankZeroDecides) {
-  World world;
-  world.scheduler = InSequence;
-  const auto expected = world.Run();
-  ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
+  const auto expected = RankWorld().Run();
+  ASSERT_THAT(expected[0].status, IsOk());
   for (uint32_t seed = 1; seed <= 10; ++seed) {
-    World led = world;
-    led.scheduler = [&](int rank) {
-      return std::make_unique<LeadScheduler>(seed * 100 + static_cast<uint64_t>(rank));
-    };
-    for (const RankResult& result : led.Run(seed)) {
-      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
-      ASSERT_EQ(result.parameters, expected[0].parameters) << "seed " << seed;
+    SCOPED_TRACE(seed);
+    const RankWorld led{.seed = seed, .scheduler = WithSeed<LeadScheduler>(seed * 100)};
+    for (const RankResult& result : led.Run()) {
+      ASSERT_THAT(result.status, IsOk());
+      ASSERT_EQ(result.parameters, expected[0].parameters);
     }
   }
 }
 
 // Starts one transfer at a time: a credit that only the end of that one gives back.
-class OneAtATime final : public RandomScheduler {
+class OneAtATime final : public LeadScheduler {
  public:
-  using RandomScheduler::RandomScheduler;
-  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
-    for (const TaskInfo& task : tasks) lanes_.push_back(task.lane);
-    return RandomScheduler::Begin(tasks);
-  }
+  using LeadScheduler::LeadScheduler;
   void On(const SchedulerEvent& event) noexcept override {
-    const bool ends = event.kind == EventKind::kTaskDone && lanes_[event.task] == Lane::kIo;
+    const bool ends = event.kind == EventKind::kTaskDone && tasks_[event.task].lane == Lane::kIo;
     if (ends) under_way_ = false;
     RandomScheduler::On(event);
   }
@@ -180,60 +103,52 @@ class OneAtATime final : public RandomScheduler {
   }
 
  private:
-  std::vector<Lane> lanes_;
   bool under_way_ = false;
 };
 
 // Where transfers meet in any order ranks still wait for each other.
 TEST(Agreement, ACreditIsSpentOnTheSameTransfersWhateverTheCommunicatorAsksFor) {
-  World world;
-  world.any_order = true;
   for (uint32_t seed = 1; seed <= 10; ++seed) {
-    world.scheduler = [&](int rank) {
-      return std::make_unique<OneAtATime>(seed * 100 + static_cast<uint64_t>(rank));
-    };
-    for (const RankResult& result : world.Run(seed)) {
-      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
-    }
+    SCOPED_TRACE(seed);
+    const RankWorld world{.seed = seed,
+                          .timeout_ms = 5000,
+                          .match = HubMatch::kKey,
+                          .scheduler = WithSeed<OneAtATime>(seed * 100)};
+    for (const RankResult& result : world.Run()) ASSERT_THAT(result.status, IsOk());
   }
 }
 
 TEST(Agreement, ShardedUpdatesGiveTheSameBitsAndAPartOfTheMemory) {
   for (int size : {2, 3}) {
-    World world;
-    world.size = size;
-    world.scheduler = InSequence;
-    const auto whole = world.Run();
-    world.shard = true;
-    world.scheduler = [](int rank) {
-      return std::make_unique<LeadScheduler>(7 + static_cast<uint64_t>(rank));
+    const auto whole = RankWorld{.size = size}.Run();
+    RankWorld world{.size = size, .shard = true, .scheduler = WithSeed<LeadScheduler>(7)};
+    // Each rank's share of a bucket is a multiple of a cache line: 3 ranks share 48 elements evenly.
+    const size_t elements = 5 * static_cast<size_t>(size == 2 ? 64 : 48);
+    world.end = [&](exec::Executor& executor, int) -> Status {
+      EXPECT_EQ(executor.updates().states().size_bytes(),
+                elements * sizeof(float) / static_cast<size_t>(size));
+      return {};
     };
     const auto sharded = world.Run();
-    for (int rank = 0; rank < size; ++rank) {
-      const RankResult& result = sharded[static_cast<size_t>(rank)];
-      ASSERT_TRUE(result.status.ok()) << result.status.message();
-      EXPECT_EQ(result.parameters, whole[0].parameters) << "rank " << rank << " of " << size;
-      // Each rank's share of a bucket is a multiple of a cache line: 3 ranks share 48 elements
-      // evenly.
-      const size_t elements = 5 * static_cast<size_t>(size == 2 ? 64 : 48);
-      EXPECT_EQ(result.state_bytes, elements * sizeof(float) / static_cast<size_t>(size));
+    for (const RankResult& result : sharded) {
+      ASSERT_THAT(result.status, IsOk());
+      EXPECT_EQ(result.parameters, whole[0].parameters) << size << " ranks";
     }
     EXPECT_EQ(sharded[0].states, whole[0].states);
   }
 }
 
 TEST(Agreement, StatesAreCollectedInGroupsWhereThereAreGroups) {
-  World world;
-  world.two_states = true;
-  world.scheduler = InSequence;
+  RankWorld world;
+  world.prepare = [](Rig& rig) { rig.plugins.optimizer = std::make_unique<TwoStates>(); };
   const auto expected = world.Run();
   world.shard = true;
   std::atomic<size_t> grouped{0};
-  world.grouped = &grouped;
+  world.communicator = [&](Hub& hub, int rank) {
+    return std::make_unique<GroupingCommunicator>(hub, rank, &grouped);
+  };
   const auto results = world.Run();
-  for (const RankResult& result : results) {
-    ASSERT_TRUE(result.status.ok()) << result.status.message();
-  }
+  for (const RankResult& result : results) ASSERT_THAT(result.status, IsOk());
   EXPECT_EQ(results[0].states, expected[0].states);
   EXPECT_FALSE(results[0].states.empty());
   EXPECT_EQ(grouped, 2u * 5u * 2u) << "both states of five buckets on two ranks";
@@ -256,20 +171,12 @@ class HoldsTransfers final : public RandomScheduler {
 };
 
 TEST(Agreement, RanksThatDisagreeAreNamedOnAllOfThem) {
-  World world;
-  world.scheduler = [](int rank) {
-    return std::make_unique<HoldsTransfers>(1000 + static_cast<uint64_t>(rank));
-  };
-  world.timeout_ms = 2000;
-  int named = 0;
+  const RankWorld world{.timeout_ms = 2000, .scheduler = WithSeed<HoldsTransfers>(1000)};
   for (const RankResult& result : world.Run()) {
-    ASSERT_FALSE(result.status.ok());
-    EXPECT_EQ(result.status.code(), StatusCode::kPlugin);
-    named += ::testing::Matches(AllOf(HasSubstr("scheduler 'test_sched': transfer "),
-                                      HasSubstr("submitted all-reduce of ")))(
-        std::string(result.status.message()));
+    EXPECT_THAT(result.status,
+                FailsWith(StatusCode::kPlugin, AllOf(HasSubstr("scheduler 'test_sched': transfer "),
+                                                     HasSubstr("submitted all-reduce of "))));
   }
-  EXPECT_EQ(named, 2);
 }
 
 // Starts nothing on rank 1.
@@ -281,71 +188,116 @@ class SilentScheduler final : public RandomScheduler {
 };
 
 TEST(Agreement, ARankThatStartsNothingIsReported) {
-  World world;
-  world.timeout_ms = 500;
+  RankWorld world{.timeout_ms = 500};
   world.scheduler = [](int rank) -> std::unique_ptr<Scheduler> {
     if (rank == 1) return std::make_unique<SilentScheduler>();
     return std::make_unique<RandomScheduler>();
   };
   const auto results = world.Run();
-  EXPECT_EQ(results[1].status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(std::string(results[1].status.message()),
-              HasSubstr("stalled: scheduler 'test_sched' holds 'transfer statistics'"));
+  EXPECT_THAT(results[1].status,
+              FailsWith(StatusCode::kTimeout,
+                        HasSubstr("stalled: scheduler 'test_sched' holds 'transfer statistics'")));
   EXPECT_FALSE(results[0].status.ok());
 }
 
+// Rank 1 of two, which follows; the other one is this test.
+struct Follower : Rig {
+  Hub hub{2, 0, 1};
+  std::shared_ptr<MemoryTable> table = std::make_shared<MemoryTable>();
+  base::AbortSignal abort;
+  MemoryStore own{table, abort}, leader{table, abort};
+
+  explicit Follower(std::unique_ptr<Scheduler> chosen) {
+    store = &own;
+    options = TestOptions(1, 2, 600000);
+    EXPECT_THAT(
+        Make(ChainModel(3, 2), std::move(chosen), std::make_unique<HubCommunicator>(hub, 1)),
+        IsOk());
+  }
+  Status Step() { return executor->Step(ChainBatch(2, 3, 1, 1).Step(1)).status(); }
+};
+
 // Nothing of it is under way in the communicator, whose Abort would end it.
 TEST(Agreement, ARankThatWaitsForADecisionEndsWithTheRun) {
-  Hub hub(2, 0, 1);
-  auto table = std::make_shared<test::MemoryTable>();
-  base::AbortSignal abort;
-  test::MemoryStore store(table, abort);
-  Rig rig;
-  rig.store = &store;
-  rig.options = TestOptions(1, 2, 600000);
-  const Status made = rig.Make(Chain(), std::make_unique<LeadScheduler>(1),
-                               std::make_unique<HubCommunicator>(hub, 1));
-  ASSERT_TRUE(made.ok()) << made.message();
+  Follower rank(std::make_unique<LeadScheduler>(1));
   std::thread ends(
-      [&] { rig.executor->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone")); });
-  const ChainBatch batch(kSamples * kWidth, 1, 1);
-  const auto done = rig.executor->Step(batch.Step(1, kSamples));
+      [&] { rank.executor->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone")); });
+  const Status status = rank.Step();
   ends.join();
-  EXPECT_EQ(done.status().code(), StatusCode::kPeerLost);
-  EXPECT_STREQ(done.status().message(), "rank 0 is gone");
+  EXPECT_THAT(status, FailsWith(StatusCode::kPeerLost, "rank 0 is gone"));
 }
 
-TEST(Agreement, TicketsAreReadOnlyWhole) {
+// Computes nothing while a transfer is ready that was not started.
+class SendsFirst final : public LeadScheduler {
+ public:
+  void On(const SchedulerEvent& event) noexcept override {
+    LeadScheduler::On(event);
+    const bool started = event.kind == EventKind::kTaskStarted;
+    if (started || (event.kind == EventKind::kTaskReady && tasks_[event.task].lane == Lane::kIo)) {
+      holds_ = !started;
+      task_ = event.task;
+    }
+  }
+  Action Next(Lane lane) noexcept override {
+    if (task_ == 0) return LeadScheduler::Next(lane);
+    (holds_ ? held : went_on).set_value(std::exchange(task_, 0));
+    return {};
+  }
+  std::promise<uint32_t> held, went_on;
+
+ private:
+  bool holds_ = false;
+  uint32_t task_ = 0;
+};
+
+// The transfer ends when the other ranks have sent too, so this is not what wakes the compute lane.
+TEST(Agreement, AHeldComputeLaneIsAskedAgainWhenATransferStarts) {
+  auto chosen = std::make_unique<SendsFirst>();
+  SendsFirst& scheduler = *chosen;
+  Follower rank(std::move(chosen));
+  std::thread leads([&] {
+    const uint64_t ticket[2] = {1, scheduler.held.get_future().get()};  // sequence, task
+    (void)rank.leader.Post({reinterpret_cast<const char*>(ticket), sizeof(ticket)});
+    EXPECT_EQ(scheduler.went_on.get_future().wait_for(std::chrono::seconds(10)),
+              std::future_status::ready);
+    rank.executor->Abort(Status::Error(StatusCode::kPeerLost, "rank 0 is gone"));
+  });
+  EXPECT_THAT(rank.Step(), FailsWith(StatusCode::kPeerLost));
+  leads.join();
+}
+
+// Of rank 1, with one transfer, which opens a step.
+struct Tickets {
   base::AbortSignal abort;
-  test::MemoryStore store(std::make_shared<test::MemoryTable>(), abort);
-  exec::TaskGraph graph;
-  graph.tasks.resize(1);
-  exec::OrderAgreement order(graph, {.rank = 1, .world_size = 2}, /*leads=*/true, &store);
+  MemoryStore store{std::make_shared<MemoryTable>(), abort};
+  exec::TaskGraph graph{
+      .tasks = {{.info = {.kind = TaskKind::kTransfer, .lane = Lane::kIo}, .opens_step = true}}};
+  exec::OrderAgreement order{graph, {.rank = 1, .world_size = 2}, /*leads=*/true, &store};
+};
+
+TEST(Agreement, TicketsAreReadOnlyWhole) {
+  Tickets tickets;
   const std::string text(16, '\0');
   for (size_t size = 0; size < text.size(); ++size) {
-    EXPECT_EQ(order.TakeTicket(text.substr(0, size)).code(), StatusCode::kInternal);
+    EXPECT_EQ(tickets.order.TakeTicket(text.substr(0, size)).code(), StatusCode::kInternal);
   }
-  EXPECT_TRUE(order.TakeTicket(text).ok());
+  EXPECT_THAT(tickets.order.TakeTicket(text), IsOk());
 }
 
 // Rank 0 has made a transfer outside of a step before the one that it announces.
 TEST(Agreement, ATicketWaitsForTheTransfersBeforeIt) {
-  base::AbortSignal abort;
-  test::MemoryStore store(std::make_shared<test::MemoryTable>(), abort);
-  exec::TaskGraph graph;
-  graph.tasks.push_back({.info = {.kind = TaskKind::kTransfer, .lane = Lane::kIo}});
-  graph.tasks[0].opens_step = true;
+  Tickets tickets;
   RandomScheduler scheduler;
-  ASSERT_TRUE(scheduler.Begin(std::vector<TaskInfo>{graph.tasks[0].info}).ok());
-  exec::StepLoop loop(graph, scheduler, "test_sched");
+  ASSERT_THAT(scheduler.Begin({&tickets.graph.tasks[0].info, 1}), IsOk());
+  exec::StepLoop loop(tickets.graph, scheduler, "test_sched");
   loop.BeginStep(1, 0);
-  exec::OrderAgreement order(graph, {.rank = 1, .world_size = 2}, /*leads=*/true, &store);
   const uint64_t second[2] = {2, 0};  // sequence, task
-  ASSERT_TRUE(order.TakeTicket({reinterpret_cast<const char*>(second), sizeof(second)}).ok());
-  EXPECT_EQ(*order.NextTicket(loop), trace::kNoTask);
+  ASSERT_THAT(tickets.order.TakeTicket({reinterpret_cast<const char*>(second), sizeof(second)}),
+              IsOk());
+  EXPECT_EQ(*tickets.order.NextTicket(loop), trace::kNoTask);
   Transfer first;
-  order.Number(&first);
-  EXPECT_EQ(*order.NextTicket(loop), 0u);
+  tickets.order.Number(&first);
+  EXPECT_EQ(*tickets.order.NextTicket(loop), 0u);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <deque>
 #include <memory>
 #include <random>
@@ -147,16 +146,18 @@ class RandomScheduler : public Scheduler {
   std::vector<uint32_t> order;
   BucketStages stages = BucketStages::kAllReduce;
 
+ protected:
+  std::vector<TaskInfo> tasks_;
+
  private:
   static int Index(Lane lane) { return static_cast<int>(lane); }
   const uint64_t seed_;
   std::mt19937_64 random_;
-  std::vector<TaskInfo> tasks_;
   std::vector<uint32_t> ready_[2];
 };
 
 // The same; rank 0 decides about transfers.
-class LeadScheduler final : public RandomScheduler {
+class LeadScheduler : public RandomScheduler {
  public:
   using RandomScheduler::RandomScheduler;
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
@@ -214,24 +215,32 @@ inline graph::Graph FourLeaves(int64_t width, int64_t samples) {
   return net.Finish(net.Apply("final", "add", {ab, cd}));
 }
 
-// Small integers that tell rank and step.
-struct ChainBatch {
+// What a rank gets for a step: small integers.
+struct StepBatch {
   std::vector<float> input;
-  std::vector<int32_t> target;
+  std::vector<int32_t> target, rows;  // rows: in the place of the input, if there are any
+  int64_t samples = 0, first_sample = 0;
+  float rate = 0.25f;
 
-  ChainBatch(int64_t elements, uint64_t step, int rank) : target(static_cast<size_t>(elements), 1) {
-    for (size_t i = 0; i < target.size(); ++i) {
-      input.push_back(static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2);
-    }
-  }
-  exec::StepInput Step(uint64_t step, int64_t samples) const {
-    return {.input = input.data(),
+  exec::StepInput Step(uint64_t step) const {
+    return {.input = rows.empty() ? static_cast<const void*>(input.data()) : rows.data(),
             .target = target.data(),
             .samples = samples,
+            .first_sample = first_sample,
             .step = step,
-            .learning_rate = 0.25f};
+            .learning_rate = rate};
   }
 };
+
+// That tell rank and step.
+inline StepBatch ChainBatch(int64_t samples, int64_t width, uint64_t step, int rank) {
+  StepBatch batch{.target = std::vector<int32_t>(static_cast<size_t>(samples * width), 1),
+                  .samples = samples};
+  for (size_t i = 0; i < batch.target.size(); ++i) {
+    batch.input.push_back(static_cast<float>((i + step + 3 * static_cast<size_t>(rank)) % 5) - 2);
+  }
+  return batch;
+}
 
 inline exec::ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
                                          const char* communicator = "hub") {
@@ -252,12 +261,14 @@ inline std::vector<float> ParametersOf(const exec::ModelMemory& memory) {
   return values;
 }
 
-// State `index` of the optimizer of all parameters that have one here.
-inline std::vector<float> StatesOf(const exec::Executor& executor, int32_t index) {
+// The states of the optimizer, one behind the other, of all parameters that have them here.
+inline std::vector<float> StatesOf(const exec::Executor& executor) {
   std::vector<float> values;
-  for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
-    const TensorView view = executor.updates().state(static_cast<int32_t>(p), index);
-    if (view.data != nullptr) values.insert(values.end(), view.f32(), view.f32() + view.count());
+  for (int32_t s = 0; s < executor.updates().optimizer().state_count; ++s) {
+    for (size_t p = 0; p < executor.memory().graph().parameters.size(); ++p) {
+      const TensorView view = executor.updates().state(static_cast<int32_t>(p), s);
+      if (view.data != nullptr) values.insert(values.end(), view.f32(), view.f32() + view.count());
+    }
   }
   return values;
 }

@@ -5,8 +5,7 @@
 
 #include "engine/ext/row_table.h"
 #include "tests/support/served_ranks.h"
-#include "tests/unit/exec/ranks.h"
-#include "tests/unit/exec/rig.h"
+#include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
 namespace {
@@ -19,15 +18,17 @@ constexpr int64_t kWidth = 48;
 constexpr int64_t kSamples = 2;
 constexpr int64_t kRows = 9;
 
-// y = table[x], for one number per sample.
+// y = table[x], for one number per sample. It may call another input its table: 2 is a vector.
 class LookupOp final : public Op, public RowTable {
  public:
+  explicit LookupOp(int32_t table) : table_(table) {}
   void* Query(std::string_view id) noexcept override {
-    return id == kRowTableId ? static_cast<RowTable*>(this) : nullptr;
+    return id == kRowTableId && table_ != 0 ? static_cast<RowTable*>(this) : nullptr;
   }
-  int32_t table_input() const noexcept override { return 1; }
+  int32_t table_input() const noexcept override { return table_; }
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->parameter_count = 1;
+    signature->parameter_count = table_ == 1 ? 1 : 2;
+    signature->parameters[1] = {.name = "shift", .shape = {kWidth}};
     signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes, .decay = 1};
     signature->parameters[0].shape = {kRows, kWidth};
     signature->output_count = 1;
@@ -57,12 +58,15 @@ class LookupOp final : public Op, public RowTable {
   static int64_t RowOf(const OpCall& call, int64_t sample) {
     return static_cast<const int32_t*>(call.inputs[0].data)[sample] * kWidth;
   }
+  const int32_t table_;
 };
 
 plugin::OpFactory OpsWithLookup() {
   return [](const std::string& name,
             const std::vector<plugin::OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
-    if (name == "lookup") return std::unique_ptr<Op>(new LookupOp());
+    if (name.starts_with("lookup")) {
+      return std::unique_ptr<Op>(new LookupOp(name.back() - '0'));
+    }
     return FakeOps()(name, attributes);
   };
 }
@@ -73,105 +77,79 @@ graph::Graph MakeModel(bool with_table) {
   Net net(OpsWithLookup(), kSamples, with_table ? ids : vector,
           {.name = "target", .shape = {kWidth}, .dtype = DType::kInt32});
   ModelValue h = Net::kX;
-  if (with_table) h = net.Apply("table", "lookup", {h});
+  if (with_table) h = net.Apply("table", "lookup1", {h});
   for (const char* name : {"a", "b", "c"}) h = net.Apply(name, "scale", {h});
   return net.Finish(net.Apply("d", "shift", {h}));
 }
 
-struct RankResult {
-  Status status;
-  std::vector<float> parameters, states;
-  std::vector<float> losses;
-  int64_t next_step = 0;
-};
-
 struct World {
   bool served = true;
   UpdateMode mode = UpdateMode::kSync;
-  bool table = false;
-  bool sparse = false;
+  bool table = false, sparse = false;
   int size = 2;
-  uint64_t steps = 12;
   uint32_t seed = 1;  // of order and delays
   float state_at_begin = 0;
   bool shard = false;
 
-  RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator) const {
-    RankResult result;
-    Rig rig;
-    rig.ops = OpsWithLookup();
-    rig.options = TestOptions(rank, size, 5000, "served");
-    rig.options.shard_optimizer = shard;
-    rig.options.sparse_pull = sparse;
-    const uint64_t of_rank = seed == 0 ? 0 : seed + static_cast<uint64_t>(rank);
-    result.status = rig.Make(MakeModel(table), std::make_unique<RandomScheduler>(of_rank),
-                             std::move(communicator));
-    if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
-    return result;
-  }
-
-  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
-    if (state_at_begin != 0 && rank == 0) {
-      const auto count = static_cast<size_t>(executor.memory().layout().trainable_count);
-      const std::vector<float> state(count, state_at_begin);
-      ENGINE_RETURN_IF_ERROR(executor.updates().served()->SetState(0, state));
-    }
-    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    for (uint64_t step = 1; step <= steps; ++step) {
-      const ChainBatch batch(kSamples * kWidth, step, rank);
-      exec::StepInput input = batch.Step(step, kSamples);
-      std::vector<int32_t> ids(kSamples);
-      for (size_t i = 0; i < ids.size(); ++i) {
-        ids[i] = static_cast<int32_t>((5 * i + 3 * step + static_cast<size_t>(rank)) % kRows);
-      }
-      if (table) input.input = ids.data();
-      const auto done = executor.Step(input);
-      if (!done.ok()) return done.status();
-      result->losses.push_back(done->statistics.loss_sum);
-      if (step % 5 == 0) ENGINE_RETURN_IF_ERROR(executor.Flush());
-    }
-    ENGINE_RETURN_IF_ERROR(executor.Flush());
-    exec::ServedUpdates* const updates = executor.updates().served();
-    if (executor.updates().asynchronous()) {
-      ENGINE_RETURN_IF_ERROR(updates->Meet(executor.transfers()));
-    }
-    ENGINE_RETURN_IF_ERROR(executor.CollectStates());
-    if (updates != nullptr) {
-      ENGINE_ASSIGN_OR_RETURN(result->next_step, updates->NextStep());
-    }
-    result->parameters = ParametersOf(executor.memory());
-    result->states = StatesOf(executor, 0);
-    return {};
-  }
-
   std::vector<RankResult> Run() const {
     ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
-    Hub hub(size, 100, seed);
-    return RunRanks<RankResult>(size, [&](int rank, base::Store&) {
-      if (served) return RunRank(rank, run.MakeRank(rank));
-      return RunRank(rank, std::make_unique<HubCommunicator>(hub, rank));
-    });
+    RankWorld world{.size = size, .seed = seed, .timeout_ms = 5000, .shard = shard};
+    world.model = [this] { return MakeModel(table); };
+    if (served) {
+      world.communicator = [&run](Hub&, int rank) { return run.MakeRank(rank); };
+      world.scheduler = [this](int rank) {
+        return std::make_unique<RandomScheduler>(seed + static_cast<uint64_t>(rank));
+      };
+    }
+    world.prepare = [this](Rig& rig) {
+      rig.ops = OpsWithLookup();
+      rig.options.communicator_name = "served";
+      rig.options.sparse_pull = sparse;
+    };
+    world.batch = [this](int rank, uint64_t step) {
+      StepBatch batch = ChainBatch(kSamples, kWidth, step, rank);
+      for (size_t i = 0; i < kSamples && table; ++i) {
+        const size_t row = 5 * i + 3 * step + static_cast<size_t>(rank);
+        batch.rows.push_back(static_cast<int32_t>(row % kRows));
+      }
+      return batch;
+    };
+    world.begin = [this](exec::Executor& executor, int rank) -> Status {
+      if (state_at_begin == 0 || rank > 0) return {};
+      const auto count = static_cast<size_t>(executor.memory().layout().trainable_count);
+      const std::vector<float> state(count, state_at_begin);
+      return executor.updates().served()->SetState(0, state);
+    };
+    world.end = [](exec::Executor& executor, int) -> Status {
+      if (executor.updates().served() == nullptr) return {};
+      ENGINE_ASSIGN_OR_RETURN(const int64_t next, executor.updates().served()->NextStep());
+      EXPECT_EQ(next, 13);
+      return {};
+    };
+    return world.Run();
   }
 };
 
+void ExpectSame(const std::vector<RankResult>& results, const RankResult& expected) {
+  ASSERT_THAT(expected.status, IsOk());
+  for (const RankResult& result : results) {
+    ASSERT_THAT(result.status, IsOk());
+    EXPECT_EQ(result.parameters, expected.parameters);
+    EXPECT_EQ(result.losses, expected.losses);
+  }
+}
+
 TEST(Served, SyncIsEqualToUpdatesOnRanks) {
-  World on_ranks{.served = false};
-  on_ranks.seed = 0;  // collectives need one order
-  const auto expected = on_ranks.Run();
-  ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
+  const auto expected = World{.served = false}.Run();
   for (uint32_t seed = 1; seed <= 10; ++seed) {
-    for (const RankResult& result : World{.seed = seed}.Run()) {
-      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
-      EXPECT_EQ(result.parameters, expected[0].parameters) << "seed " << seed;
-      EXPECT_EQ(result.losses, expected[0].losses) << "seed " << seed;
-      EXPECT_EQ(result.next_step, 13);
-    }
+    SCOPED_TRACE(seed);
+    ExpectSame(World{.seed = seed}.Run(), expected[0]);
   }
 }
 
 TEST(Served, StatesComeFromTheServersAndGoThereAtTheBegin) {
   const auto results = World{.state_at_begin = 100}.Run();
-  ASSERT_TRUE(results[0].status.ok()) << results[0].status.message();
+  ASSERT_THAT(results[0].status, IsOk());
   ASSERT_FALSE(results[0].states.empty());
   EXPECT_THAT(results[0].states, Each(112.0f));
   EXPECT_TRUE(results[1].states.empty());
@@ -179,23 +157,19 @@ TEST(Served, StatesComeFromTheServersAndGoThereAtTheBegin) {
 
 TEST(Served, RowsThatABatchDoesNotReadNeedNotTravel) {
   const auto dense = World{.table = true}.Run();
-  ASSERT_TRUE(dense[0].status.ok()) << dense[0].status.message();
   for (uint32_t seed = 1; seed <= 5; ++seed) {
-    for (const RankResult& result : World{.table = true, .sparse = true, .seed = seed}.Run()) {
-      ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status.message();
-      EXPECT_EQ(result.losses, dense[0].losses) << "seed " << seed;
-      EXPECT_EQ(result.parameters, dense[0].parameters) << "seed " << seed;
-    }
+    SCOPED_TRACE(seed);
+    ExpectSame(World{.table = true, .sparse = true, .seed = seed}.Run(), dense[0]);
   }
 }
 
 TEST(Served, AsynchronousRanksMeetAtTheEnd) {
   for (const UpdateMode mode : {UpdateMode::kAsync, UpdateMode::kBounded}) {
+    SCOPED_TRACE(Name(mode));
     const auto results = World{.mode = mode, .size = 3}.Run();
     for (const RankResult& result : results) {
-      ASSERT_TRUE(result.status.ok()) << Name(mode) << ": " << result.status.message();
-      EXPECT_EQ(result.parameters, results[0].parameters) << Name(mode);
-      EXPECT_EQ(result.next_step, 13);
+      ASSERT_THAT(result.status, IsOk());
+      EXPECT_EQ(result.parameters, results[0].parameters);
     }
     EXPECT_THAT(results[0].states, Each(36.0f)) << "an update for each push";
     EXPECT_NE(results[0].losses, results[1].losses) << "statistics are those of the rank";
@@ -203,33 +177,56 @@ TEST(Served, AsynchronousRanksMeetAtTheEnd) {
 }
 
 TEST(Served, ShardedUpdatesAreRefused) {
-  const auto results = World{.shard = true}.Run();
-  EXPECT_EQ(results[0].status.code(), StatusCode::kConfig);
-  EXPECT_THAT(results[0].status.message(),
-              AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'")));
+  EXPECT_THAT(World{.shard = true}.Run()[0].status,
+              FailsWith(StatusCode::kConfig,
+                        AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'"))));
 }
 
-std::string RefusalOfHook(std::unique_ptr<GradientHook> hook) {
-  ServedRun run({.world_size = 1});
-  Rig rig;
-  rig.options = TestOptions(0, 1, 5000, "served");
-  std::vector<std::unique_ptr<GradientHook>> hooks;
-  hooks.push_back(std::move(hook));
-  const Status status = rig.Make(MakeModel(false), std::make_unique<RandomScheduler>(),
-                                 run.MakeRank(0), std::move(hooks));
-  EXPECT_EQ(status.code(), StatusCode::kConfig);
-  return status.message();
+// Servers take sums of float32 gradients, and nobody sees those.
+TEST(Served, HooksOnSumsAndOtherFormsOfGradientsAreRefused) {
+  for (const auto& [stage, why] : {std::pair{HookStage::kReduced, "sums of gradients"},
+                                   {HookStage::kWire, "another form than float32"}}) {
+    ServedRun run({.world_size = 1});
+    Rig rig;
+    rig.options = TestOptions(0, 1, 5000, "served");
+    const Status status =
+        rig.Make(MakeModel(false), std::make_unique<RandomScheduler>(), run.MakeRank(0),
+                 HookList(std::make_unique<PassiveHook>(HookTraits{stage})));
+    EXPECT_THAT(status, FailsWith(StatusCode::kConfig, AllOf(HasSubstr("'hook0'"), HasSubstr(why),
+                                                             HasSubstr("'served'"))));
+  }
 }
 
-TEST(Served, HooksOnSumsAreRefused) {
-  EXPECT_THAT(RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kReduced})),
-              AllOf(HasSubstr("'hook0'"), HasSubstr("update")));
-}
-
-// Servers take float32.
-TEST(Served, OtherFormsOfGradientsAreRefused) {
-  EXPECT_THAT(RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kWire})),
-              AllOf(HasSubstr("'hook0'"), HasSubstr("float32"), HasSubstr("'served'")));
+TEST(RowTable, IsWhatTheBatchAlonePicksRowsOf) {
+  using Build = std::function<ModelValue(Net&)>;
+  const auto of_input = [](const char* op) -> Build {
+    return [op](Net& net) { return net.Apply("", op, {Net::kX}); };
+  };
+  const std::tuple<const char*, Build, int64_t> cases[] = {
+      {"picked by the batch", of_input("lookup1"), kWidth},
+      {"called none", of_input("lookup0"), 0},
+      {"a vector", of_input("lookup2"), 0},
+      {"an input that is not there", of_input("lookup7"), 0},
+      {"used twice",
+       [](Net& net) {
+         const ModelValue rows = net.Apply("first", "lookup1", {Net::kX});
+         return net.Apply("", "add", {rows, net.Parameter("first.weight")});
+       },
+       0},
+      {"picked by another tensor",
+       [](Net& net) { return net.Apply("", "lookup1", {Net::kTarget}); }, 0},
+      {"picked by what an op gives",
+       [](Net& net) {
+         return net.Apply("", "lookup1", {net.Apply("", "add", {Net::kX, Net::kX})});
+       },
+       0}};
+  for (const auto& [what, build, expected] : cases) {
+    SCOPED_TRACE(what);
+    Net net(OpsWithLookup(), kSamples, {5}, DType::kInt32);
+    std::vector<int64_t> elements = exec::RowElements(net.Finish(build(net)));
+    EXPECT_EQ(std::exchange(elements[0], 0), expected);
+    EXPECT_THAT(elements, Each(0)) << "of a vector";
+  }
 }
 
 }  // namespace

@@ -5,9 +5,7 @@
 #include <cstring>
 
 #include "tests/support/bfloat16.h"
-#include "tests/support/hub_communicator.h"
-#include "tests/unit/exec/ranks.h"
-#include "tests/unit/exec/rig.h"
+#include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
 namespace {
@@ -21,37 +19,28 @@ constexpr int64_t kWidth = 80;
 constexpr int64_t kSamples = 2;
 constexpr uint64_t kSteps = 8;
 
-graph::Graph Chain() {
-  return ChainModel(kWidth, kSamples);
-}
-
 // Takes ready tasks at random. Buckets: the first parameter cut in two where that may be, then two
 // parameters together, then one by one.
-class CuttingScheduler final : public RandomScheduler {
+class CuttingScheduler final : public LeadScheduler {
  public:
-  explicit CuttingScheduler(uint64_t seed) : RandomScheduler(seed) {}
-  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
+  explicit CuttingScheduler(uint64_t seed) : LeadScheduler(seed) {}
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    const auto whole = [&](uint32_t p) {
-      return BucketSpan{.parameter = p, .count = model.parameters[p].count};
-    };
-    const BucketSpan begin{.parameter = 0, .count = model.slice_multiple};
-    const BucketSpan rest{
-        .parameter = 0, .offset = begin.count, .count = model.parameters[0].count - begin.count};
-    const bool cuts = model.gate != UpdateGate::kTensor && rest.count > 0;
-    if (cuts) {
+    std::vector<BucketSpan> whole;
+    for (uint32_t p = 0; p < model.parameters.size(); ++p) {
+      whole.push_back({.parameter = p, .count = model.parameters[p].count});
+    }
+    BucketSpan begin = whole[0], rest = whole[0];
+    rest.offset = model.slice_multiple;
+    rest.count -= model.slice_multiple;
+    if (model.gate != UpdateGate::kTensor && rest.count > 0) {
+      begin.count = model.slice_multiple;
       sink.AddBucket({&begin, 1}, 0, stages);
       sink.AddBucket({&rest, 1}, 0, stages);
     } else {
-      const BucketSpan first = whole(0);
-      sink.AddBucket({&first, 1}, 0, stages);
+      sink.AddBucket({&begin, 1}, 0, stages);
     }
-    const BucketSpan pair[] = {whole(1), whole(2)};
-    sink.AddBucket(pair, 0, stages);
-    for (uint32_t p = 3; p < model.parameters.size(); ++p) {
-      const BucketSpan span = whole(p);
-      sink.AddBucket({&span, 1}, 0, stages);
-    }
+    sink.AddBucket({&whole[1], 2}, 0, stages);
+    for (size_t p = 3; p < whole.size(); ++p) sink.AddBucket({&whole[p], 1}, 0, stages);
     return {};
   }
 };
@@ -126,110 +115,65 @@ class HalvingHook final : public PassiveHook {
   }
 };
 
-using Hooks = std::vector<std::unique_ptr<GradientHook>>;
-
 Hooks NoHooks() {
   return {};
 }
-template <typename... Made>
-Hooks List(Made... made) {
-  Hooks hooks;
-  (hooks.push_back(std::move(made)), ...);
-  return hooks;
-}
 // What FakeCast comes to, with float32 on the wire.
 Hooks RoundTwice() {
-  return List(std::make_unique<RoundingHook>(HookStage::kLocal),
-              std::make_unique<RoundingHook>(HookStage::kReduced));
+  return HookList(std::make_unique<RoundingHook>(HookStage::kLocal),
+                  std::make_unique<RoundingHook>(HookStage::kReduced));
 }
 Hooks Cast() {
-  return List(std::make_unique<FakeCast>());
+  return HookList(std::make_unique<FakeCast>());
 }
 Hooks Packed() {
-  return List(std::make_unique<FakePacked>());
+  return HookList(std::make_unique<FakePacked>());
 }
 
-struct RankResult {
-  Status status;
-  std::vector<float> parameters;  // in graph order, without padding
-  std::vector<TaskInfo> tasks;
-  std::vector<std::string> names;
-  std::vector<float> state;  // of the hook, of all parameters
-};
+// In a step of kSteps each rank has an order of its own, and rank 0 leads.
+RankWorld World(RankWorld world) {
+  world.steps = kSteps;
+  world.width = kWidth;
+  world.samples = kSamples;
+  world.scheduler = [seed = world.seed](int rank) {
+    return std::make_unique<CuttingScheduler>(seed * 10 + static_cast<uint64_t>(rank));
+  };
+  return world;
+}
 
-struct World {
-  int size = 2;
-  BucketStages stages = BucketStages::kAllReduce;
-  bool shard = false;
-  UpdateGate gate = UpdateGate::kSpan;
-  std::function<Hooks()> hooks = NoHooks;
-  uint32_t seed = 1;
-
-  RankResult RunRank(int rank, Hub& hub, base::Store& store) const {
-    RankResult result;
-    Rig rig;
-    rig.store = &store;
-    rig.options = TestOptions(rank, size, 20000);
-    rig.options.shard_optimizer = shard;
-    rig.plugins.optimizer = std::make_unique<FakeSgd>(gate);
-    auto scheduler = std::make_unique<CuttingScheduler>(seed * 10 + static_cast<uint64_t>(rank));
-    scheduler->stages = stages;
-    result.status = rig.Make(Chain(), std::move(scheduler),
-                             std::make_unique<HubCommunicator>(hub, rank), hooks());
-    if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
-    return result;
+// The state of the hook that says how gradients travel, of all parameters.
+std::vector<float> WireStateOf(const exec::Executor& executor) {
+  std::vector<float> values;
+  for (int32_t p = 0; p < 5; ++p) {
+    const TensorView state = exec::ViewIn(executor.memory(), executor.wire()->state(0), p);
+    values.insert(values.end(), state.f32(), state.f32() + state.count());
   }
-
-  Status Train(exec::Executor& executor, int rank, RankResult* result) const {
-    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    for (uint64_t step = 1; step <= kSteps; ++step) {
-      const ChainBatch batch(kSamples * kWidth, step, rank);
-      const auto done = executor.Step(batch.Step(step, kSamples));
-      if (!done.ok()) return done.status();
-    }
-    ENGINE_RETURN_IF_ERROR(executor.Flush());
-    const exec::ModelMemory& memory = executor.memory();
-    result->parameters = ParametersOf(memory);
-    const bool has_state = executor.wire() != nullptr && executor.wire()->state_count() > 0;
-    for (int32_t p = 0; p < 5 && has_state; ++p) {
-      const TensorView state = exec::ViewIn(memory, executor.wire()->state(0), p);
-      result->state.insert(result->state.end(), state.f32(), state.f32() + state.count());
-    }
-    for (const exec::Task& task : executor.tasks().tasks) {
-      result->tasks.push_back(task.info);
-      result->names.push_back(task.name);
-    }
-    return {};
-  }
-
-  std::vector<RankResult> Run() const {
-    Hub hub(size, 50, seed);
-    return RunRanks<RankResult>(
-        size, [&](int rank, base::Store& store) { return RunRank(rank, hub, store); });
-  }
-};
+  return values;
+}
 
 // Bytes of all transfers of gradients and parameters of one kind.
 uint64_t BytesOf(const RankResult& result, TransferKind kind) {
   uint64_t bytes = 0;
-  for (const TaskInfo& task : result.tasks) {
-    const bool bucket = task.kind == TaskKind::kTransfer && task.bucket != exec::kNoBucket;
-    if (bucket && task.transfer == kind) bytes += task.size_bytes;
+  for (const exec::Task& task : result.tasks) {
+    const TaskInfo& info = task.info;
+    const bool bucket = info.kind == TaskKind::kTransfer && info.bucket != exec::kNoBucket;
+    if (bucket && info.transfer == kind) bytes += info.size_bytes;
   }
   return bytes;
 }
 
 std::vector<std::string> WireTasks(const RankResult& result) {
   std::vector<std::string> names;
-  for (const std::string& name : result.names) {
-    if (name.find("pack ") != std::string::npos) names.push_back(name);
+  for (const exec::Task& task : result.tasks) {
+    if (task.name.find("pack ") != std::string::npos) names.push_back(task.name);
   }
   return names;
 }
 
 void ExpectSame(const std::vector<RankResult>& results, const std::vector<RankResult>& expected) {
   for (size_t r = 0; r < results.size(); ++r) {
-    ASSERT_TRUE(results[r].status.ok()) << "rank " << r << ": " << results[r].status.message();
+    ASSERT_THAT(expected[r].status, IsOk());
+    ASSERT_THAT(results[r].status, IsOk()) << "rank " << r;
     EXPECT_EQ(results[r].parameters, expected[0].parameters) << "rank " << r;
   }
 }
@@ -249,10 +193,10 @@ TEST(Wire, ACastGivesTheBitsOfRoundingBeforeAndAfterInAllChains) {
       for (uint32_t seed = 1; seed <= 4; ++seed) {
         SCOPED_TRACE(std::string(chain.name) + ", ranks " + std::to_string(size) + ", seed " +
                      std::to_string(seed));
-        World world{.size = size, .stages = chain.stages, .shard = chain.shard, .seed = seed};
+        RankWorld world =
+            World({.size = size, .seed = seed, .shard = chain.shard, .stages = chain.stages});
         world.hooks = RoundTwice;
         const auto expected = world.Run();
-        ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
         world.hooks = NoHooks;
         EXPECT_NE(world.Run()[0].parameters, expected[0].parameters) << "rounding must show";
         world.hooks = Cast;
@@ -269,15 +213,14 @@ TEST(Wire, WhatIsPackedGivesTheSumInTheOrderOfRanks) {
       for (const UpdateGate gate : {UpdateGate::kSpan, UpdateGate::kTensor, UpdateGate::kGlobal}) {
         SCOPED_TRACE("ranks " + std::to_string(size) + ", gate " +
                      std::to_string(static_cast<int>(gate)));
-        World world{.size = size, .stages = stages, .gate = gate};
+        RankWorld world = World({.size = size, .stages = stages, .gate = gate});
         const auto expected = world.Run();
-        ASSERT_TRUE(expected[0].status.ok()) << expected[0].status.message();
         world.hooks = Packed;
-        const auto results = world.Run();
-        ExpectSame(results, expected);
-        for (const RankResult& result : results) {
-          EXPECT_THAT(result.state, Each(static_cast<float>(kSteps))) << "packed once in each step";
-        }
+        world.end = [](exec::Executor& executor, int) -> Status {
+          EXPECT_THAT(WireStateOf(executor), Each(static_cast<float>(kSteps))) << "once in a step";
+          return {};
+        };
+        ExpectSame(world.Run(), expected);
       }
     }
   }
@@ -290,14 +233,13 @@ TEST(Wire, PackSeesTheScaleOfItsStepWhateverHooksMakeOfIt) {
     rig.options.loss_scale = 4;
     auto packed = std::make_unique<FakePacked>();
     FakePacked& hook = *packed;
-    const Status made = rig.Make(Chain(), std::make_unique<RandomScheduler>(seed),
-                                 std::make_unique<FakeCommunicator>(),
-                                 List(std::move(packed), std::make_unique<HalvingHook>()));
-    ASSERT_TRUE(made.ok()) << made.message();
+    ASSERT_THAT(rig.Make(ChainModel(kWidth, kSamples), std::make_unique<RandomScheduler>(seed),
+                         std::make_unique<FakeCommunicator>(),
+                         HookList(std::move(packed), std::make_unique<HalvingHook>())),
+                IsOk());
     for (const int64_t samples : {2, 1, 2}) {
       hook.scales.clear();
-      const ChainBatch batch(kSamples * kWidth, 1, 0);
-      ASSERT_TRUE(rig.Step(batch.Step(1, samples)).ok());
+      ASSERT_THAT(rig.Step(ChainBatch(samples, kWidth, 1, 0).Step(1)), IsOk());
       const float targets = static_cast<float>(samples * kWidth);
       EXPECT_THAT(hook.scales, ::testing::AllOf(::testing::SizeIs(5), Each(1 / (4 * targets))));
     }
@@ -305,13 +247,14 @@ TEST(Wire, PackSeesTheScaleOfItsStepWhateverHooksMakeOfIt) {
 }
 
 TEST(Wire, LocalHooksComeBeforeAndReducedOnesAfter) {
-  World world;
+  RankWorld world = World({});
   world.hooks = RoundTwice;
   const auto expected = world.Run();
   // In any place of the chain.
   world.hooks = [] {
-    return List(std::make_unique<FakePacked>(), std::make_unique<RoundingHook>(HookStage::kReduced),
-                std::make_unique<RoundingHook>(HookStage::kLocal));
+    return HookList(std::make_unique<FakePacked>(),
+                    std::make_unique<RoundingHook>(HookStage::kReduced),
+                    std::make_unique<RoundingHook>(HookStage::kLocal));
   };
   ExpectSame(world.Run(), expected);
 }
@@ -319,11 +262,12 @@ TEST(Wire, LocalHooksComeBeforeAndReducedOnesAfter) {
 TEST(Wire, TasksSayWhatReallyTravels) {
   for (const Chains& chain : kChains) {
     SCOPED_TRACE(chain.name);
-    World world{.stages = chain.stages, .shard = chain.shard};
+    RankWorld world = World({.shard = chain.shard, .stages = chain.stages});
     const auto plain = world.Run()[0];
     world.hooks = Cast;
     const auto cast = world.Run()[0];
-    ASSERT_TRUE(plain.status.ok() && cast.status.ok());
+    ASSERT_THAT(plain.status, IsOk());
+    ASSERT_THAT(cast.status, IsOk());
     for (const TransferKind kind : {TransferKind::kAllReduce, TransferKind::kReduceScatter}) {
       EXPECT_EQ(2 * BytesOf(cast, kind), BytesOf(plain, kind)) << Name(kind);
     }
@@ -335,9 +279,9 @@ TEST(Wire, TasksSayWhatReallyTravels) {
                                  : TransferKind::kReduceScatter),
               0u);
   }
-  World world{.stages = BucketStages::kReduceScatterAllGather, .hooks = Packed};
-  const auto packed = world.Run()[0];
-  ASSERT_TRUE(packed.status.ok());
+  const auto packed =
+      World({.stages = BucketStages::kReduceScatterAllGather, .hooks = Packed}).Run()[0];
+  ASSERT_THAT(packed.status, IsOk());
   EXPECT_EQ(BytesOf(packed, TransferKind::kReduceScatter), 0u);
   // Two ranks; spans of 32, 48, 80 + 80 and twice 80 elements, a byte more each, rounded up to 16,
   // and buckets to 64.
@@ -345,9 +289,9 @@ TEST(Wire, TasksSayWhatReallyTravels) {
 }
 
 TEST(Wire, PackIsOfBackwardAndUnpackComesAfterTheTransfer) {
-  World world{.stages = BucketStages::kReduceScatterAllGather, .hooks = Cast};
-  const auto result = world.Run()[0];
-  ASSERT_TRUE(result.status.ok());
+  const auto result =
+      World({.stages = BucketStages::kReduceScatterAllGather, .hooks = Cast}).Run()[0];
+  ASSERT_THAT(result.status, IsOk());
   EXPECT_THAT(
       WireTasks(result),
       ::testing::ElementsAre("hook0 pack e.bias[0..]", "hook0 pack e.bias[32..]",
@@ -355,27 +299,27 @@ TEST(Wire, PackIsOfBackwardAndUnpackComesAfterTheTransfer) {
                              "hook0 pack a.weight", "hook0 unpack e.bias[0..]",
                              "hook0 unpack e.bias[32..]", "hook0 unpack d.weight and 1 more",
                              "hook0 unpack b.weight", "hook0 unpack a.weight"));
-  for (size_t i = 0; i < result.tasks.size(); ++i) {
-    if (result.names[i].find("pack ") == std::string::npos) continue;
-    const bool packs = result.names[i].find("unpack") == std::string::npos;
-    EXPECT_EQ(result.tasks[i].needed_by == UINT32_MAX, packs) << result.names[i];
-    EXPECT_NE(result.tasks[i].bucket, exec::kNoBucket);
+  for (const exec::Task& task : result.tasks) {
+    if (task.name.find("pack ") == std::string::npos) continue;
+    const bool packs = task.name.find("unpack") == std::string::npos;
+    EXPECT_EQ(task.info.needed_by == UINT32_MAX, packs) << task.name;
+    EXPECT_NE(task.info.bucket, exec::kNoBucket);
   }
 }
 
 TEST(Wire, NothingIsPackedWithOneRankUnlessItIsMeasured) {
-  World world{.size = 1, .hooks = Cast};
+  RankWorld world = World({.size = 1, .hooks = Cast});
   const auto alone = world.Run()[0];
-  ASSERT_TRUE(alone.status.ok()) << alone.status.message();
+  ASSERT_THAT(alone.status, IsOk());
   EXPECT_THAT(WireTasks(alone), IsEmpty());
   world.hooks = NoHooks;
   EXPECT_EQ(world.Run()[0].parameters, alone.parameters);
 
   for (const auto& hooks : {Cast, Packed}) {
     Rig rig;
-    const Status made = rig.Make(Chain(), std::make_unique<RandomScheduler>(),
-                                 std::make_unique<FakeCommunicator>(), hooks());
-    ASSERT_TRUE(made.ok()) << made.message();
+    ASSERT_THAT(rig.Make(ChainModel(kWidth, kSamples), std::make_unique<RandomScheduler>(),
+                         std::make_unique<FakeCommunicator>(), hooks()),
+                IsOk());
     ASSERT_NE(rig.executor->wire(), nullptr);
     size_t wire_tasks = 0;
     for (const exec::Task& task : rig.executor->tasks().tasks) {
@@ -393,8 +337,8 @@ Status Refusal(Hooks hooks, bool shard = false, uint32_t dtypes = 31) {
   rig.options.shard_optimizer = shard;
   auto network = std::make_unique<FakeCommunicator>(2);
   network->described.dtypes = dtypes;
-  return rig.Make(Chain(), std::make_unique<RandomScheduler>(), std::move(network),
-                  std::move(hooks));
+  return rig.Make(ChainModel(kWidth, kSamples), std::make_unique<RandomScheduler>(),
+                  std::move(network), std::move(hooks));
 }
 
 TEST(Wire, FormsThatDoNotGoWithTheRestAreRefused) {
@@ -405,28 +349,26 @@ TEST(Wire, FormsThatDoNotGoWithTheRestAreRefused) {
        "'hook0' sends bfloat16, which communicator 'limited' cannot"},
       {Refusal(Packed(), false, no_uint8), "'hook0' sends uint8"},
       {Refusal(Packed(), true), "'hook0' packs whole gradients, and train.shard_optimizer"},
-      {Refusal(List(std::make_unique<FakeCast>(), std::make_unique<FakePacked>())),
+      {Refusal(HookList(std::make_unique<FakeCast>(), std::make_unique<FakePacked>())),
        "'hook0' and 'hook1'"}};
   for (const auto& [status, message] : refusals) {
-    EXPECT_EQ(status.code(), StatusCode::kConfig);
-    EXPECT_THAT(status.message(), HasSubstr(message));
+    EXPECT_THAT(status, FailsWith(StatusCode::kConfig, HasSubstr(message)));
   }
 }
 
-TEST(Wire, AHookThatBreaksTheContractIsNamed) {
-  const Status status = Refusal(List(std::make_unique<RoundingHook>(HookStage::kWire)));
-  EXPECT_EQ(status.code(), StatusCode::kPlugin);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/2")));
+class Empty final : public WireHook {
+ public:
+  WireTraits wire_traits() const noexcept override { return {.kind = WireKind::kPacked}; }
+  Status Pack(const WireCall&) noexcept override { return {}; }
+  Status Unpack(const WireCall&) noexcept override { return {}; }
+};
 
-  class Empty final : public WireHook {
-   public:
-    WireTraits wire_traits() const noexcept override { return {.kind = WireKind::kPacked}; }
-    Status Pack(const WireCall&) noexcept override { return {}; }
-    Status Unpack(const WireCall&) noexcept override { return {}; }
-  };
-  const Status empty = Refusal(List(std::make_unique<Empty>()));
-  EXPECT_EQ(empty.code(), StatusCode::kPlugin);
-  EXPECT_THAT(empty.message(), HasSubstr("into 0 bytes"));
+TEST(Wire, AHookThatBreaksTheContractIsNamed) {
+  EXPECT_THAT(Refusal(HookList(std::make_unique<RoundingHook>(HookStage::kWire))),
+              FailsWith(StatusCode::kPlugin,
+                        AllOf(HasSubstr("'hook0'"), HasSubstr("engine.wire_format/2"))));
+  EXPECT_THAT(Refusal(HookList(std::make_unique<Empty>())),
+              FailsWith(StatusCode::kPlugin, HasSubstr("into 0 bytes")));
 }
 
 }  // namespace
