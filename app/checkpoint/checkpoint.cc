@@ -7,10 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <set>
-#include <span>
-#include <sstream>
 #include <utility>
 
 namespace engine::checkpoint {
@@ -21,32 +18,18 @@ constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
 constexpr char kHookPrefix[] = "hook/";
 
-// Host copies of device tensors, under their names.
-class Snapshot {
- public:
-  Snapshot(const exec::ModelMemory& memory, int64_t capacity) : memory_(memory) {
-    values_.reserve(static_cast<size_t>(capacity));
+// What lies in memory of an accelerator is copied to `copies`, where its tensors are then.
+Status CopyToHost(const exec::ModelMemory& memory, std::vector<NamedTensor>& tensors,
+                  std::vector<std::vector<std::byte>>& copies) {
+  if (memory.accelerator() == nullptr) return {};
+  for (NamedTensor& tensor : tensors) {
+    std::vector<std::byte>& copy = copies.emplace_back(tensor.view.size_bytes());
+    ENGINE_RETURN_IF_ERROR(
+        memory.device().Copy(copy.data(), tensor.view.data, copy.size(), memory.stream()));
+    tensor.view.data = copy.data();
   }
-
-  Status Add(std::string name, const TensorView& view) {
-    const size_t begin = values_.size();
-    const auto count = static_cast<size_t>(view.count());
-    ENGINE_CHECK(begin + count <= values_.capacity(), "the snapshot is too small");
-    values_.resize(begin + count);
-    TensorView copy = view;
-    copy.data = values_.data() + begin;
-    tensors_.push_back({std::move(name), copy});
-    return memory_.device().Copy(copy.data, view.data, view.size_bytes(), memory_.stream());
-  }
-
-  Status Finish() { return memory_.stream()->Synchronize(kCopyTimeoutMs); }
-  const std::vector<NamedTensor>& tensors() const { return tensors_; }
-
- private:
-  const exec::ModelMemory& memory_;
-  std::vector<float> values_;
-  std::vector<NamedTensor> tensors_;
-};
+  return memory.stream()->Synchronize(kCopyTimeoutMs);
+}
 
 // A run that has diverged must not replace what it had before.
 Status CheckFinite(const std::vector<NamedTensor>& tensors, int64_t step) {
@@ -75,128 +58,86 @@ bool IsHookState(const std::string& name) {
   return name.starts_with(kHookPrefix);
 }
 
-std::string HookStateName(const exec::Executor& executor, int32_t state, int32_t rank,
-                          const std::string& parameter) {
-  return fmt::format("{}{}/{}/{}/{}", kHookPrefix, executor.wire_hook_name(),
-                     executor.wire()->layout().traits.state_names[state].view(), rank, parameter);
-}
-
-// Hook and state.
-using HookState = std::pair<std::string, std::string>;
-
-// Those that this run keeps, in their order.
-std::vector<HookState> HookStatesOf(const exec::Executor& executor) {
-  std::vector<HookState> states;
+// "hook/HOOK/STATE" of the states that the hook of this run keeps, in their order.
+std::vector<std::string> HookStatesOf(const exec::Executor& executor) {
+  std::vector<std::string> states;
   for (int32_t s = 0; executor.wire() != nullptr && s < executor.wire()->state_count(); ++s) {
-    const auto& name = executor.wire()->layout().traits.state_names[s];
-    states.emplace_back(executor.wire_hook_name(), name.view());
+    states.push_back(fmt::format("{}{}/{}", kHookPrefix, executor.wire_hook_name(),
+                                 executor.wire()->layout().traits.state_names[s].view()));
   }
   return states;
 }
 
-std::set<HookState> HookStatesIn(const SafetensorsFile& file) {
-  std::set<HookState> states;
+std::set<std::string> HookStatesIn(const SafetensorsFile& file) {
+  std::set<std::string> states;
   for (const NamedTensor& tensor : file.tensors()) {
     if (!IsHookState(tensor.name)) continue;
-    std::istringstream parts(tensor.name.substr(sizeof(kHookPrefix) - 1));
-    HookState state;
-    std::getline(parts, state.first, '/');
-    std::getline(parts, state.second, '/');
-    states.insert(std::move(state));
+    const size_t hook_end = tensor.name.find('/', sizeof(kHookPrefix) - 1);
+    states.insert(tensor.name.substr(0, tensor.name.find('/', hook_end + 1)));
   }
   return states;
+}
+
+std::string HookStateName(const std::string& state, int32_t rank, const std::string& parameter) {
+  return fmt::format("{}/{}/{}", state, rank, parameter);
 }
 
 // Those of all ranks, collected: in host memory of the executor.
 void AddHookStates(const exec::Executor& executor, int32_t world_size,
                    std::vector<NamedTensor>* tensors) {
   const auto& parameters = executor.memory().graph().parameters;
-  for (int32_t s = 0; executor.wire() != nullptr && s < executor.wire()->state_count(); ++s) {
+  const std::vector<std::string> states = HookStatesOf(executor);
+  for (size_t s = 0; s < states.size(); ++s) {
     for (int32_t rank = 0; rank < world_size; ++rank) {
       for (size_t i = 0; i < parameters.size(); ++i) {
-        const TensorView view = executor.wire()->state_of(static_cast<int32_t>(i), rank, s);
+        const TensorView view =
+            executor.wire()->state_of(static_cast<int32_t>(i), rank, static_cast<int32_t>(s));
         if (view.data == nullptr) continue;
-        tensors->push_back({HookStateName(executor, s, rank, parameters[i].name), view});
+        tensors->push_back({HookStateName(states[s], rank, parameters[i].name), view});
       }
     }
   }
 }
 
-// The sum over `ranks` of what is stored of one state of a parameter, checked.
-Result<std::vector<float>> SumOfHookStates(const SafetensorsFile& file,
-                                           const exec::Executor& executor, int32_t state,
-                                           const graph::Parameter& parameter,
-                                           std::span<const int32_t> ranks) {
-  std::vector<float> sum;
-  for (const int32_t rank : ranks) {
-    const std::string name = HookStateName(executor, state, rank, parameter.name);
-    ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
-    if (!(stored.shape == parameter.shape) || stored.dtype != DType::kFloat32) {
-      return Status::Error(StatusCode::kBadData,
-                           "'%s' has another shape in the checkpoint than in this model",
-                           name.c_str());
-    }
-    const std::span<const float> values(stored.f32(), static_cast<size_t>(stored.count()));
-    if (sum.empty()) {
-      sum.assign(values.begin(), values.end());
-      continue;
-    }
-    for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
-  }
-  return sum;
+// A tensor of the file, of float32 as all that is kept. kBadData when it has another shape.
+Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,
+                            const Shape& shape) {
+  ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
+  if (stored.shape == shape && stored.dtype == DType::kFloat32) return stored;
+  return Status::Error(StatusCode::kBadData,
+                       "'%s' has another shape in the checkpoint than in this model", name.c_str());
 }
 
-// Reads numbers of the metadata; remembers whether one was malformed.
-class Metadata {
- public:
-  explicit Metadata(const std::map<std::string, std::string>& values) : values_(values) {}
-
-  std::string Text(const char* key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? std::string() : found->second;
-  }
-
-  // One that is not there is 0, unless `required`.
-  template <typename Number>
-  void Read(const char* key, Number* number, bool required = false) {
-    const std::string text = Text(key);
-    if (text.empty() && !required) return;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *number);
-    // from_chars takes a sign for signed types only; nothing here may be negative.
-    const bool whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
-    good_ = good_ && whole && *number >= 0;
-  }
-
-  bool good() const { return good_; }
-
- private:
-  const std::map<std::string, std::string>& values_;
-  bool good_ = true;
-};
+// The numbers of the metadata, by their keys.
+template <typename Info, typename Visit>
+void VisitNumbers(Info& info, Visit visit) {
+  visit("step", info.step);
+  visit("optimizer_state_version", info.optimizer_state_version);
+  visit("seed", info.seed);
+  visit("world_size", info.world_size);
+  visit("global_batch", info.global_batch);
+  visit("epoch", info.position.epoch);
+  visit("epoch_samples", info.position.samples);
+}
 
 // The stored state of one parameter, checked; host memory of the file.
 Result<TensorView> FindState(const OpenedCheckpoint& checkpoint, const OptimizerTraits& traits,
                              int32_t state, const graph::Parameter& parameter) {
-  if (checkpoint.state_format_version != traits.state_format_version) {
+  const char* const optimizer = checkpoint.info.optimizer.c_str();
+  if (checkpoint.info.optimizer_state_version != traits.state_format_version) {
     return Status::Error(StatusCode::kBadData,
                          "the states of optimizer '%s' in the checkpoint have format %u, and its "
                          "plugin reads format %u: use the version of the plugin that wrote them",
-                         checkpoint.info.optimizer.c_str(), checkpoint.state_format_version,
+                         optimizer, checkpoint.info.optimizer_state_version,
                          traits.state_format_version);
   }
-  const std::string name(traits.state_names[state].view());
-  auto stored = checkpoint.file->Find(StateName(traits, state, parameter.name));
-  if (!stored.ok()) {
-    return Status::Error(StatusCode::kBadData,
-                         "the checkpoint has no '%s' of optimizer '%s' for parameter '%s': its run "
-                         "did not train it, or had other options of the optimizer",
-                         name.c_str(), checkpoint.info.optimizer.c_str(), parameter.name.c_str());
-  }
-  if (stored->shape == parameter.shape && stored->dtype == DType::kFloat32) return stored;
+  const std::string name = StateName(traits, state, parameter.name);
+  if (checkpoint.file->Find(name).ok()) return FindLike(*checkpoint.file, name, parameter.shape);
   return Status::Error(StatusCode::kBadData,
-                       "'%s' of parameter '%s' has another shape in the checkpoint than in this "
-                       "model",
-                       name.c_str(), parameter.name.c_str());
+                       "the checkpoint has no '%s' of optimizer '%s' for parameter '%s': its run "
+                       "did not train it, or had other options of the optimizer",
+                       std::string(traits.state_names[state].view()).c_str(), optimizer,
+                       parameter.name.c_str());
 }
 
 // Calls `visit` for state `index` of every parameter that has one.
@@ -216,66 +157,60 @@ Status ForEachState(
 
 }  // namespace
 
+// Nothing writes to what is read here before this returns: updates are done, and no step begins.
 Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                        const CheckpointInfo& info, std::function<void()> progress) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
-  const OptimizerTraits traits = executor.updates().optimizer();
-  const exec::FlatLayout& layout = memory.layout();
-  Snapshot snapshot(memory, layout.total_count + traits.state_count * layout.trainable_count);
+  const OptimizerTraits& traits = executor.updates().optimizer();
   const auto& parameters = memory.graph().parameters;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    ENGINE_RETURN_IF_ERROR(
-        snapshot.Add(parameters[i].name, memory.parameter(static_cast<int32_t>(i))));
-  }
+  const auto count = static_cast<int32_t>(parameters.size());
+  std::vector<NamedTensor> tensors;
+  for (int32_t i = 0; i < count; ++i) tensors.push_back({parameters[i].name, memory.parameter(i)});
   for (int32_t s = 0; s < traits.state_count; ++s) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const TensorView state = executor.updates().state(static_cast<int32_t>(i), s);
+    for (int32_t i = 0; i < count; ++i) {
+      const TensorView state = executor.updates().state(i, s);
       if (state.data == nullptr) continue;
-      ENGINE_RETURN_IF_ERROR(snapshot.Add(StateName(traits, s, parameters[i].name), state));
+      tensors.push_back({StateName(traits, s, parameters[i].name), state});
     }
   }
-  ENGINE_RETURN_IF_ERROR(snapshot.Finish());
-  std::vector<NamedTensor> tensors = snapshot.tensors();
+  std::vector<std::vector<std::byte>> copies;
+  ENGINE_RETURN_IF_ERROR(CopyToHost(memory, tensors, copies));
   AddHookStates(executor, info.world_size, &tensors);
   ENGINE_RETURN_IF_ERROR(CheckFinite(tensors, info.step));
-  return WriteSafetensors(path, tensors,
-                          {{"format", kFormat},
-                           {"step", std::to_string(info.step)},
-                           {"config", info.config},
-                           {"optimizer", info.optimizer},
-                           {"optimizer_state_version", std::to_string(traits.state_format_version)},
-                           {"seed", std::to_string(info.seed)},
-                           {"world_size", std::to_string(info.world_size)},
-                           {"global_batch", std::to_string(info.global_batch)},
-                           {"data", info.data},
-                           {"epoch", std::to_string(info.position.epoch)},
-                           {"epoch_samples", std::to_string(info.position.samples)}},
-                          std::move(progress));
+  std::map<std::string, std::string> metadata = {{"format", kFormat},
+                                                 {"config", info.config},
+                                                 {"optimizer", info.optimizer},
+                                                 {"data", info.data}};
+  VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
+  metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  return WriteSafetensors(path, tensors, metadata, std::move(progress));
 }
 
+// Nothing but the step is required, and nothing may be negative.
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   OpenedCheckpoint opened;
   ENGINE_ASSIGN_OR_RETURN(opened.file, SafetensorsFile::Open(path));
-  Metadata metadata(opened.file->metadata());
   CheckpointInfo& info = opened.info;
-  info.config = metadata.Text("config");
-  info.optimizer = metadata.Text("optimizer");
-  info.data = metadata.Text("data");
-  opened.digest = metadata.Text("digest");
-  metadata.Read("step", &info.step, true);
-  metadata.Read("optimizer_state_version", &opened.state_format_version);
-  metadata.Read("seed", &info.seed);
-  metadata.Read("world_size", &info.world_size);
-  metadata.Read("global_batch", &info.global_batch);
-  metadata.Read("epoch", &info.position.epoch);
-  metadata.Read("epoch_samples", &info.position.samples);
-  if (metadata.Text("format") != kFormat || !metadata.good() || info.config.empty()) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: not a checkpoint of this engine (its metadata is not that of '%s')",
-                         path.c_str(), kFormat);
-  }
-  return opened;
+  const auto text_of = [&](const char* key) {
+    const auto found = opened.file->metadata().find(key);
+    return found == opened.file->metadata().end() ? std::string() : found->second;
+  };
+  info.config = text_of("config");
+  info.optimizer = text_of("optimizer");
+  info.data = text_of("data");
+  opened.digest = text_of("digest");
+  bool good = text_of("format") == kFormat && !info.config.empty() && !text_of("step").empty();
+  VisitNumbers(info, [&](const char* key, auto& number) {
+    const std::string text = text_of(key);
+    if (text.empty()) return;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    good = good && error == std::errc() && end == text.data() + text.size() && number >= 0;
+  });
+  if (good) return opened;
+  return Status::Error(StatusCode::kBadData,
+                       "%s: not a checkpoint of this engine (its metadata is not that of '%s')",
+                       path.c_str(), kFormat);
 }
 
 Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
@@ -289,13 +224,9 @@ Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
                          tensor.name.c_str());
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
-    ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(parameters[i].name));
     const TensorView view = memory.parameter(static_cast<int32_t>(i));
-    if (!(stored.shape == view.shape) || stored.dtype != view.dtype) {
-      return Status::Error(StatusCode::kBadData,
-                           "parameter '%s' has another shape in the checkpoint than in its model",
-                           parameters[i].name.c_str());
-    }
+    ENGINE_ASSIGN_OR_RETURN(const TensorView stored,
+                            FindLike(file, parameters[i].name, view.shape));
     ENGINE_RETURN_IF_ERROR(
         memory.device().Copy(view.data, stored.data, view.size_bytes(), memory.stream()));
   }
@@ -324,11 +255,9 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
                                 memory.stream());
   };
   for (int32_t s = 0; s < states.count(); ++s) {
-    const auto whole = [&](int64_t offset, int64_t count, const float* values) {
-      return copy(states.At(s, graph::kNone, offset), values, count);
-    };
-    // Where the tensor at [offset, offset + count) meets this rank's part of each bucket.
-    const auto part = [&](int64_t offset, int64_t count, const float* values) -> Status {
+    const auto load = [&](int64_t offset, int64_t count, const float* values) -> Status {
+      if (!states.sharded()) return copy(states.At(s, graph::kNone, offset), values, count);
+      // Where the tensor at [offset, offset + count) meets this rank's part of each bucket.
       for (size_t u = 0; u < memory.layout().buckets.size(); ++u) {
         const exec::BucketLayout& bucket = memory.layout().buckets[u];
         const int64_t size = bucket.count / rank.world_size;
@@ -341,8 +270,7 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
       }
       return {};
     };
-    ENGINE_RETURN_IF_ERROR(states.sharded() ? ForEachState(checkpoint, memory, traits, s, part)
-                                            : ForEachState(checkpoint, memory, traits, s, whole));
+    ENGINE_RETURN_IF_ERROR(ForEachState(checkpoint, memory, traits, s, load));
   }
   // The file may be closed after this.
   return memory.stream()->Synchronize(kCopyTimeoutMs);
@@ -350,74 +278,70 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
 
 Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
                       const RankInfo& rank) {
-  const SafetensorsFile& file = *checkpoint.file;
-  const std::vector<HookState> states = HookStatesOf(executor);
-  const std::set<HookState> stored = HookStatesIn(file);
-  std::vector<int32_t> ranks = {rank.rank};
-  if (checkpoint.info.world_size != rank.world_size) {
-    if (rank.rank != 0) return {};
-    ranks.resize(static_cast<size_t>(checkpoint.info.world_size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-  }
+  const bool same_ranks = checkpoint.info.world_size == rank.world_size;
+  if (!same_ranks && rank.rank != 0) return {};
+  const int32_t first = same_ranks ? rank.rank : 0;
+  const int32_t last = same_ranks ? rank.rank : checkpoint.info.world_size - 1;
+  const std::vector<std::string> states = HookStatesOf(executor);
+  const std::set<std::string> stored = HookStatesIn(*checkpoint.file);
   const exec::ModelMemory& memory = executor.memory();
-  for (size_t index = 0; index < states.size(); ++index) {
-    const auto s = static_cast<int32_t>(index);
-    for (size_t i = 0; i < memory.graph().parameters.size(); ++i) {
-      const bool trained = memory.program().of_parameter[i] != graph::kNone;
-      if (!trained || !stored.contains(states[index])) continue;
-      ENGINE_ASSIGN_OR_RETURN(
-          const std::vector<float> values,
-          SumOfHookStates(file, executor, s, memory.graph().parameters[i], ranks));
+  for (size_t s = 0; s < states.size(); ++s) {
+    for (size_t i = 0; i < memory.graph().parameters.size() && stored.contains(states[s]); ++i) {
+      if (memory.program().of_parameter[i] == graph::kNone) continue;
+      const graph::Parameter& parameter = memory.graph().parameters[i];
+      std::vector<float> sum(static_cast<size_t>(parameter.shape.Count()));
+      for (int32_t r = first; r <= last; ++r) {
+        const std::string name = HookStateName(states[s], r, parameter.name);
+        ENGINE_ASSIGN_OR_RETURN(const TensorView part,
+                                FindLike(*checkpoint.file, name, parameter.shape));
+        const float* const values = part.f32();
+        // What is not a sum keeps its bits.
+        for (size_t k = 0; k < sum.size(); ++k)
+          sum[k] = r == first ? values[k] : sum[k] + values[k];
+      }
+      float* const to = executor.wire()->state(static_cast<int32_t>(s)) + memory.layout().offset[i];
       ENGINE_RETURN_IF_ERROR(
-          memory.device().Copy(executor.wire()->state(s) + memory.layout().offset[i], values.data(),
-                               values.size() * sizeof(float), memory.stream()));
+          memory.device().Copy(to, sum.data(), sum.size() * sizeof(float), memory.stream()));
       ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
     }
   }
   return {};
 }
 
-std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
-                                           const exec::Executor& executor, int32_t world_size) {
+std::vector<std::string> StateWarnings(const OpenedCheckpoint& checkpoint,
+                                       const exec::Executor& executor, int32_t world_size) {
   std::vector<std::string> warnings;
-  const std::vector<HookState> used = HookStatesOf(executor);
-  const std::set<HookState> stored = HookStatesIn(*checkpoint.file);
-  for (const auto& state : stored) {
-    if (std::find(used.begin(), used.end(), state) != used.end()) continue;
-    warnings.push_back(
-        fmt::format("this run has no use for '{}' of hook '{}' in the checkpoint: it is dropped",
-                    state.second, state.first));
+  const auto unused = [&](const std::string& name) {
+    warnings.push_back("this run has no use for '" + name + "' of the checkpoint");
+  };
+  const std::vector<std::string> kept = HookStatesOf(executor);
+  const std::set<std::string> stored = HookStatesIn(*checkpoint.file);
+  std::set<std::string> used(kept.begin(), kept.end());
+  for (const std::string& state : stored) {
+    if (!used.contains(state)) unused(state);
   }
-  for (const auto& state : used) {
+  for (const std::string& state : kept) {
     if (!stored.contains(state)) {
-      warnings.push_back(
-          fmt::format("the checkpoint has no '{}' of hook '{}': it begins with zeros", state.second,
-                      state.first));
+      warnings.push_back("the checkpoint has no '" + state + "': it begins with zeros");
     } else if (checkpoint.info.world_size != world_size) {
-      warnings.push_back(fmt::format(
-          "'{}' of hook '{}' in the checkpoint is that of {} ranks, and this run has {}: rank 0 "
-          "goes on with their sum, the others begin with zeros",
-          state.second, state.first, checkpoint.info.world_size, world_size));
+      warnings.push_back(
+          fmt::format("'{}' of the checkpoint is that of {} ranks, and this run has {}: rank 0 "
+                      "goes on with their sum, the others begin with zeros",
+                      state, checkpoint.info.world_size, world_size));
     }
   }
-  return warnings;
-}
-
-std::vector<std::string> UnusedStates(const SafetensorsFile& file, const exec::ModelMemory& memory,
-                                      const OptimizerTraits& traits) {
-  std::set<std::string> used;
-  const auto& parameters = memory.graph().parameters;
+  const OptimizerTraits& traits = executor.updates().optimizer();
+  const auto& parameters = executor.memory().graph().parameters;
   for (int32_t s = 0; s < traits.state_count; ++s) {
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (memory.program().of_parameter[i] != graph::kNone)
-        used.insert(StateName(traits, s, parameters[i].name));
+      const bool trained = executor.memory().program().of_parameter[i] != graph::kNone;
+      if (trained) used.insert(StateName(traits, s, parameters[i].name));
     }
   }
-  std::vector<std::string> unused;
-  for (const NamedTensor& tensor : file.tensors()) {
-    if (IsState(tensor.name) && !used.contains(tensor.name)) unused.push_back(tensor.name);
+  for (const NamedTensor& tensor : checkpoint.file->tensors()) {
+    if (IsState(tensor.name) && !used.contains(tensor.name)) unused(tensor.name);
   }
-  return unused;
+  return warnings;
 }
 
 }  // namespace engine::checkpoint

@@ -20,6 +20,7 @@ struct CheckpointInfo {
   int64_t step = 0;    // steps done
   std::string config;  // as Config::Print gives it
   std::string optimizer;
+  uint32_t optimizer_state_version = 0;  // OptimizerTraits, of the writer
   // What a run that goes on from here is compared with, see PlanResume (app/checkpoint/resume.h).
   uint64_t seed = 0;
   int32_t world_size = 0;
@@ -37,7 +38,6 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
 struct OpenedCheckpoint {
   std::unique_ptr<SafetensorsFile> file;
   CheckpointInfo info;
-  uint32_t state_format_version = 0;  // OptimizerTraits, of its writer
   std::string digest;  // of the whole file, for ranks to compare; empty if another program wrote it
 };
 
@@ -69,13 +69,9 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
 Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
                       const RankInfo& rank);
 
-// What becomes of states of hooks when that is not what they were; a sentence each.
-std::vector<std::string> HookStateWarnings(const OpenedCheckpoint& checkpoint,
-                                           const exec::Executor& executor, int32_t world_size);
-
-// States in the file that this run has no place for: of parameters that it does not train, or of an
-// optimizer with other options.
-std::vector<std::string> UnusedStates(const SafetensorsFile& file, const exec::ModelMemory& memory,
-                                      const OptimizerTraits& traits);
+// What becomes of states that this run has no place for (of parameters that it does not train, of
+// another hook, of an optimizer with other options), and of those that it lacks; a sentence each.
+std::vector<std::string> StateWarnings(const OpenedCheckpoint& checkpoint,
+                                       const exec::Executor& executor, int32_t world_size);
 
 }  // namespace engine::checkpoint

@@ -148,9 +148,10 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
   std::optional<Message> result = std::move(reply);
   replies_.erase(request.id);
   lock.unlock();
+  // Messages come in order: what was answered before the run was given up counts.
+  if (result) return std::move(*result);
   if (abort_.raised()) return abort_.reason();
   if (!sent.ok()) return sent;
-  if (result) return std::move(*result);
   if (kind != MessageKind::kGet) {
     return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));

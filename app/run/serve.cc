@@ -19,7 +19,11 @@ namespace engine::run {
 namespace {
 
 constexpr const char* kConfigKey = "run/configuration";
-constexpr const char* kPlugins = "plugins of servers";
+
+Status ComparePlugins(const config::Config& config, base::RankContext& member) {
+  return train::CheckSameOnAllRanks(member, "plugins of servers", config.plugins().versions,
+                                    config.run().communication.rendezvous_timeout_ms);
+}
 
 // Ends a server that waits for a rank which is lost and will not come again: only the launcher
 // knows that.
@@ -55,7 +59,7 @@ class RanksLeftWatch {
 }  // namespace
 
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(train::PublishAsRankZero(rank, kPlugins, config.plugins().versions));
+  ENGINE_RETURN_IF_ERROR(ComparePlugins(config, rank));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -70,9 +74,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 }
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
-  ENGINE_RETURN_IF_ERROR(
-      train::CheckSameAsRankZero(server, kPlugins, config.plugins().versions,
-                                 config.run().communication.rendezvous_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(ComparePlugins(config, server));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;

@@ -1,7 +1,5 @@
 #include "app/run/training.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -53,14 +51,11 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
                           checkpoint::PlanResume(checkpoint.info, run, now.samples));
   ENGINE_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(checkpoint, executor, rank.info));
   if (rank.info.rank != 0) return start;
-  std::vector<std::string> warnings = checkpoint::ResumeWarnings(checkpoint.info, run);
-  std::ranges::move(checkpoint::HookStateWarnings(checkpoint, executor, rank.info.world_size),
-                    std::back_inserter(warnings));
-  for (const std::string& name : checkpoint::UnusedStates(*checkpoint.file, executor.memory(),
-                                                          executor.updates().optimizer())) {
-    warnings.push_back("this run has no use for '" + name + "' of the checkpoint");
+  for (const auto& warnings :
+       {checkpoint::ResumeWarnings(checkpoint.info, run),
+        checkpoint::StateWarnings(checkpoint, executor, rank.info.world_size)}) {
+    for (const std::string& warning : warnings) rank.Log(LogLevel::kWarning, warning);
   }
-  for (const std::string& warning : warnings) rank.Log(LogLevel::kWarning, warning);
   return start;
 }
 

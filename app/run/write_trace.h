@@ -16,9 +16,6 @@ namespace engine::run {
 // What a rank has recorded so far, with its tasks. After a flush.
 trace::RankTimeline TimelineOf(const exec::Executor& executor, const RankInfo& rank);
 
-// Writes or replaces the file, atomically. kStorage.
-Status WriteTrace(const std::string& path, const trace::Trace& trace);
-
 // What a rank tells the time with.
 struct TraceClock {
   std::string host;  // ranks with the same read the same clock
@@ -32,9 +29,9 @@ TraceClock MonotonicTraceClock(int32_t rank);  // of the spans
 // known to half of the shortest one.
 //
 // The other ranks return when their timeline is in the store, and do not hear of errors that rank 0
-// has later. kTimeout when the other ranks do not come within `timeout_ms`, the reason of the abort
-// when the run is given up, kStorage on rank 0 when it cannot write. `may_lack_ranks`: some may be
-// lost, and the trace is without them.
+// has later. kTimeout when a rank that is waited for does nothing for `timeout_ms`, the reason of the
+// abort when the run is given up, kStorage on rank 0 when it cannot write. `may_lack_ranks`: some may
+// be lost, and the trace is without them.
 // `clock`: null for MonotonicTraceClock.
 Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::RankTimeline own,
                      const std::map<std::string, std::string>& metadata, int64_t timeout_ms,

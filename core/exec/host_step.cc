@@ -24,7 +24,9 @@ constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
 }  // namespace
 
 HostStep::HostStep(const StepParts& parts)
-    : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {}
+    : parts_(parts),
+      gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)),
+      adds_up_(parts.tasks.statistics != trace::kNoTask || parts.options.micro_batches > 1) {}
 
 Status HostStep::Begin(const StepInput& input) {
   input_ = input;
@@ -89,7 +91,7 @@ Status HostStep::Run(const Task& task) {
                              ? parts_.memory.Run(task.instruction, call_context_)
                              : RunMicroBatches());
   if (!task.makes_statistics) return {};
-  ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
+  if (adds_up_) ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
   // Forward tasks have read every parameter that is trained, so all updates of the step before are
   // done; those of this step wait for gradients, which wait for the loss.
   if (input_.check != nullptr) {

@@ -75,8 +75,9 @@ class HostStep {
   Status Begin(const StepInput& input);
   // The sum of the statistics over all ranks is there.
   virtual Status TakeStatistics();
-  StepStatistics* summed() const { return parts_.memory.statistics() + 1; }
-  // Copies what the loss op has made of a micro-batch to `summed`, or adds it there.
+  // What the loss op has made, or a copy of it where ranks or micro-batches add theirs.
+  StepStatistics* summed() const { return parts_.memory.statistics() + (adds_up_ ? 1 : 0); }
+  // Copies what the loss op has made of a micro-batch to that copy, or adds it there.
   virtual Status KeepStatistics(bool add);
   virtual Stream* StreamOf(const Task& /*task*/) const { return parts_.memory.stream(); }
   // Behind the last one is a 1, for local hooks.
@@ -103,6 +104,7 @@ class HostStep {
   Status RunUpdate(const Task& task);
 
   CallContext call_context_;  // of the micro-batch at hand
+  const bool adds_up_;
   bool backward_begun_ = false;
   StepInput tail_;             // of the updates at hand
   std::span<float> observed_;  // sums of the hook that has observed last

@@ -28,8 +28,10 @@ std::string Key(std::string_view what) {
 
 }  // namespace
 
-Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
+Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
                            std::string_view value, int64_t timeout_ms) {
+  const int member = base::MemberOf(context.info);
+  if (member == 0) return context.store.Set(Key(what), value);
   const Result<std::string> first = context.store.Get(Key(what), timeout_ms);
   if (first.ok() && *first == value) return {};
   const int size = static_cast<int>(what.size());
@@ -40,7 +42,6 @@ Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
                          what.data(), static_cast<long long>(timeout_ms))
         .WithRank(0);
   }
-  const int member = base::MemberOf(context.info);
   const std::string name = base::MemberName(member);
   return Status::Error(StatusCode::kConfig,
                        "%s: another configuration than rank 0 (%.*s): %s has %s and rank 0 has %s; "
@@ -48,17 +49,6 @@ Status CheckSameAsRankZero(base::RankContext& context, std::string_view what,
                        name.c_str(), size, what.data(), name.c_str(), Quoted(value, *first).c_str(),
                        Quoted(*first, value).c_str())
       .WithRank(member);
-}
-
-Status PublishAsRankZero(base::RankContext& context, std::string_view what,
-                         std::string_view value) {
-  return context.store.Set(Key(what), value);
-}
-
-Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
-                           std::string_view value, int64_t timeout_ms) {
-  if (context.info.rank == 0) return PublishAsRankZero(context, what, value);
-  return CheckSameAsRankZero(context, what, value, timeout_ms);
 }
 
 }  // namespace engine::train

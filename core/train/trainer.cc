@@ -69,6 +69,7 @@ Status Trainer::Setup() {
   if (parts_.restore) {
     ENGINE_ASSIGN_OR_RETURN(start_, parts_.restore(*executor_, StateAt(0)));
   }
+  ENGINE_RETURN_IF_ERROR(MeetRanks());
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
   const bool is_shared = plugins_->set().communicator->traits().no_op == 0;
   if (is_shared && !executor_->updates().asynchronous()) check_ = parts_.check.get();
@@ -76,6 +77,23 @@ Status Trainer::Setup() {
   if (executor_->updates().asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
   return PlanSteps();
+}
+
+// From here on a rank that does not come to a transfer is late. What came before takes as long as it
+// takes: plugins set up, and read files. Store keys: "run/ready/" rank; then "run/ready", of rank 0. A
+// rank in the place of a lost one finds the latter.
+Status Trainer::MeetRanks() {
+  const std::string ready = "run/ready";
+  const int64_t limit_ms = exec::ExecutorOptions().arrival_timeout_ms;
+  if (rank_.info.rank != 0) {
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(ready + "/" + std::to_string(rank_.info.rank), ""));
+    return rank_.store.Get(ready, limit_ms).status();
+  }
+  for (int32_t rank = 1; rank < rank_.info.world_size; ++rank) {
+    const std::string key = ready + "/" + std::to_string(rank);
+    ENGINE_RETURN_IF_ERROR(rank_.store.Get(key, limit_ms).status());
+  }
+  return rank_.store.Set(ready, "");
 }
 
 Status Trainer::Agree(const char* what, const std::string& value) {

@@ -1,5 +1,5 @@
-// A checksum of bytes against corruption, not against an attacker: XXH3 with 128 bits, of the
-// library xxHash, whose header holds all that it needs.
+// Checksums of bytes against corruption, not against an attacker: XXH3, of the library xxHash, whose
+// header holds all that it needs.
 #pragma once
 
 #define XXH_INLINE_ALL
@@ -12,6 +12,7 @@
 
 namespace engine::kit {
 
+// With 128 bits, of bytes that come in parts.
 class Digest {
  public:
   Digest() noexcept { XXH3_128bits_reset(&state_); }
@@ -19,9 +20,6 @@ class Digest {
   void Add(const void* data, size_t size_bytes) noexcept {
     if (size_bytes > 0) XXH3_128bits_update(&state_, data, size_bytes);
   }
-
-  // Half of what Text says.
-  uint64_t Low64() const noexcept { return XXH3_128bits_digest(&state_).low64; }
 
   // Of all bytes so far: "xxh3_128:" and 32 hexadecimal digits, most significant first.
   std::string Text() const {
@@ -35,5 +33,10 @@ class Digest {
  private:
   XXH3_state_t state_;
 };
+
+// With 64 bits. Of internal linkage, so that a file may compile it for other instructions.
+static inline uint64_t Digest64(const void* data, size_t size_bytes) noexcept {
+  return XXH3_64bits(data, size_bytes);
+}
 
 }  // namespace engine::kit

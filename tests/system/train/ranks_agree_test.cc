@@ -132,6 +132,12 @@ TEST_F(RanksAgree, APluginWhoseFileDiffersIsNamedAtTheStart) {
   EXPECT_EQ(outcome.exit_code, 78);
 }
 
+TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToBegin) {
+  const Training run =
+      TrainWithThreads(kMlp, 2, {Odd(), "odd_rank.pause_ms=1500", "communication.timeout_ms=700"});
+  EXPECT_EQ(run.losses.size(), 20u);
+}
+
 TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToEvaluate) {
   const Training run = TrainWithThreads(
       "seed: 3 model { mlp { hidden: [4] } } plugin_path: \"" ENGINE_TEST_ODD_FOLDER

@@ -192,12 +192,12 @@ TEST_F(WireRun, StatesThatCannotGoOnAreNamed) {
     EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(sentence));
   };
   warns("packed", 3, Hook("topk"),
-        "'mean_residual' of hook 'topk' in the checkpoint is that of 2 ranks, and this run has 3: "
+        "'hook/topk/mean_residual' of the checkpoint is that of 2 ranks, and this run has 3: "
         "rank 0 goes on with their sum");
   warns("packed", 2, Plugins("tcp", "fifo_sched"),
-        "this run has no use for 'mean_residual' of hook 'topk' in the checkpoint: it is dropped");
+        "this run has no use for 'hook/topk/mean_residual' of the checkpoint");
   warns("plain", 2, Hook("topk"),
-        "the checkpoint has no 'mean_residual' of hook 'topk': it begins with zeros");
+        "the checkpoint has no 'hook/topk/mean_residual': it begins with zeros");
 }
 
 }  // namespace

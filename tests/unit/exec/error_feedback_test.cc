@@ -165,7 +165,7 @@ class ErrorFeedbackTest : public ::testing::Test {
     exec::Executor& executor = *rig.executor;
     if (first_step > 1) {
       ENGINE_ASSIGN_OR_RETURN(const auto opened, checkpoint::OpenCheckpoint(from_));
-      EXPECT_EQ(checkpoint::HookStateWarnings(opened, executor, phase.ranks).size(),
+      EXPECT_EQ(checkpoint::StateWarnings(opened, executor, phase.ranks).size(),
                 opened.info.world_size == phase.ranks ? 0u : 1u);
       ENGINE_RETURN_IF_ERROR(
           checkpoint::LoadCheckpoint(opened, executor, {.rank = rank, .world_size = phase.ranks}));
@@ -241,11 +241,10 @@ TEST_F(ErrorFeedbackTest, AStateOfAnotherNameIsDroppedWithAWarning) {
   ASSERT_THAT(checkpoint::LoadCheckpoint(opened, *rig.executor, {.rank = 0, .world_size = 1}),
               IsOk());
   EXPECT_THAT(StateOf(*rig.executor), ::testing::Each(0));
-  EXPECT_THAT(checkpoint::HookStateWarnings(opened, *rig.executor, 1),
-              ::testing::ElementsAre(
-                  "this run has no use for 'mean_residual' of hook 'hook0' in the checkpoint: it "
-                  "is dropped",
-                  "the checkpoint has no 'residual' of hook 'hook0': it begins with zeros"));
+  EXPECT_THAT(
+      checkpoint::StateWarnings(opened, *rig.executor, 1),
+      ::testing::ElementsAre("this run has no use for 'hook/hook0/mean_residual' of the checkpoint",
+                             "the checkpoint has no 'hook/hook0/residual': it begins with zeros"));
 }
 
 }  // namespace

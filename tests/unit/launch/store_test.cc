@@ -108,6 +108,23 @@ TEST_F(StoreTest, AnAbortEndsWaitsAndFailsLaterCalls) {
   EXPECT_STREQ(store(1).Has("k").status().message(), "given up");
 }
 
+// The answer and the end of the run arrive together, so the caller wakes up after both.
+TEST(StoreClientTest, WhatWasAnsweredBeforeTheRunWasGivenUpCounts) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const kit::UniqueFd server(pair[0]);
+  SocketRank rank(kit::UniqueFd(pair[1]), 0, 1);
+  EXPECT_EQ(ReadMessage(server).kind, MessageKind::kHello);
+  std::thread caller([&] { EXPECT_TRUE(rank.client.Set("k", "v").ok()); });
+  const Message set = ReadMessage(server);
+  const Status over = Status::Error(StatusCode::kConfig, "given up");
+  SendRaw(server, Encode({.kind = MessageKind::kSetDone, .id = set.id}) +
+                      Encode(EncodeStatus(MessageKind::kAbort, over)));
+  caller.join();
+  EXPECT_FALSE(Await(rank.abort).ok());
+  EXPECT_FALSE(rank.client.Set("k", "v").ok());
+}
+
 TEST_F(StoreTest, RefusesOversizedKeysAndValues) {
   std::string key(5000, 'k');
   EXPECT_EQ(store(0).Set(key, "").code(), StatusCode::kInvalidArgument);

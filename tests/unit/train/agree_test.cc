@@ -60,11 +60,12 @@ TEST(CheckSameOnAllRanks, RankZeroIsNamedWhenItDoesNotCome) {
   EXPECT_THAT(outcome.status.message(), testing::HasSubstr("the comparison of 'plugins'"));
 }
 
-TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
+TEST(CheckSameOnAllRanks, ALateRankComparesWithWhatWasSaid) {
   launch::LaunchOutcome outcome =
       RunThreads({.world_size = 2}, [](base::RankContext& context) -> Status {
         ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
-        if (context.info.rank == 0) return PublishAsRankZero(context, "lines", "a 1\nb 2\nc 3\n");
+        if (context.info.rank == 0)
+          return CheckSameOnAllRanks(context, "lines", "a 1\nb 2\nc 3\n", 0);
         context.info.incarnation = 1;  // as if another had been here before
         EXPECT_TRUE(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000).ok());
         const Status other = CheckSameOnAllRanks(context, "plugins", "tcp 2.0", 10000);
@@ -80,11 +81,11 @@ TEST(CheckSameAsRankZero, ALateRankComparesWithWhatWasSaid) {
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
 }
 
-TEST(CheckSameAsRankZero, AServerIsNamed) {
+TEST(CheckSameOnAllRanks, AServerIsNamed) {
   launch::LaunchOutcome outcome =
       RunThreads({.servers = 2}, [](base::RankContext& context) -> Status {
-        if (context.info.is_server == 0) return PublishAsRankZero(context, "plugins", "a");
-        return CheckSameAsRankZero(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
+        if (context.info.is_server == 0) return CheckSameOnAllRanks(context, "plugins", "a", 0);
+        return CheckSameOnAllRanks(context, "plugins", context.info.rank == 1 ? "b" : "a", 10000);
       });
   EXPECT_EQ(outcome.status.rank(), ServerId(1));
   EXPECT_EQ(outcome.exit_code, 78);

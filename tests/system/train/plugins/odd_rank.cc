@@ -1,6 +1,9 @@
-// odd_rank: changes the gradient of one parameter on one rank in one step, behind its sum.
+// odd_rank: changes the gradient of one parameter on one rank in one step, behind its sum, and lets the
+// others wait for this rank at the start.
 #include <array>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "engine/plugin.h"
 #include "kit/create.h"
@@ -14,12 +17,16 @@ class OddRank final : public GradientHook {
   OddRank(const RankInfo& rank, const Options& options)
       : is_odd_(rank.rank == options.Int("rank")),
         step_(static_cast<uint64_t>(options.Int("step"))),
-        parameter_(options.String("parameter")) {}
+        parameter_(options.String("parameter")),
+        pause_ms_(is_odd_ ? options.Int("pause_ms") : 0) {}
 
   HookTraits traits() const noexcept override {
     return {.stage = HookStage::kReduced, .scope = HookScope::kSpan};
   }
-  Status Setup(uint32_t) noexcept override { return {}; }
+  Status Setup(uint32_t) noexcept override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms_));
+    return {};
+  }
   Status BeginStep(uint64_t step) noexcept override {
     now_ = step;
     return {};
@@ -35,6 +42,7 @@ class OddRank final : public GradientHook {
   const bool is_odd_;
   const uint64_t step_;
   const std::string parameter_;
+  const int64_t pause_ms_;
   uint64_t now_ = 0;
 };
 
@@ -53,6 +61,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
                    NoOps(),
                    std::array{kit::IntOption("rank", "1", 0, 1e6, "the one that differs"),
                               kit::IntOption("step", "1", 1, 1e15, "in which it does"),
-                              kit::StringOption("parameter", "", "of which")});
+                              kit::StringOption("parameter", "", "of which"),
+                              kit::IntOption("pause_ms", "0", 0, 1e6, "at the start")});
 
 }  // namespace engine::odd_rank
