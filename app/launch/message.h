@@ -43,7 +43,9 @@ enum class MessageKind : uint8_t {
   kHasDone = 10,  // store -> member: id, number = 0 or 1
   kFail = 11,   // member -> store: number = StatusCode, rank = whom to blame or -1, value = message
   kAbort = 12,  // store -> member: the run is over; fields as in kFail
-  kStop = 13,   // both ways: number = the signal by which the user asked to stop
+  // both ways: number = the signal by which the user asked to stop; id = 1 of a member that gives up
+  // instead of finishing a step, since the run had not started
+  kStop = 13,
   kBye = 14,    // member -> store: the last message of a member; the store closes
   kPost = 15,   // rank -> store: value; store -> every other rank: rank = the sender, value
   kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0

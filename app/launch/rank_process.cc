@@ -118,8 +118,7 @@ void RankProcess::Stop(int signal, bool started) {
   int none = 0;
   stop_requested_.compare_exchange_strong(none, signal);
   if (!started) {
-    abort_.Raise(Status::Error(StatusCode::kInterrupted,
-                               "stopped by %s before all ranks were there", SignalName(signal)));
+    abort_.Raise(StoppedBeforeTheStart(signal));
   }
 }
 

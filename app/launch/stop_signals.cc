@@ -77,4 +77,9 @@ const char* SignalName(int signal) {
                              : "a signal";
 }
 
+Status StoppedBeforeTheStart(int signal) {
+  return Status::Error(StatusCode::kInterrupted, "stopped by %s before all ranks were there",
+                       SignalName(signal));
+}
+
 }  // namespace engine::launch

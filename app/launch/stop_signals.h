@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/base/deadline.h"
+#include "engine/status.h"
 #include "kit/unique_fd.h"
 
 namespace engine::launch {
@@ -50,5 +51,6 @@ class SignalThread {
 };
 
 const char* SignalName(int signal);  // "SIGINT", for messages
+Status StoppedBeforeTheStart(int signal);
 
 }  // namespace engine::launch

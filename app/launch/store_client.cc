@@ -86,10 +86,9 @@ Status StoreClient::Join(base::TimePoint deadline) {
   changed_.wait_until(lock, deadline, [this] {
     return phase_ == Phase::kRunning || phase_ == Phase::kRefused || abort_.raised();
   });
-  if (phase_ == Phase::kRunning) return {};
   if (phase_ == Phase::kRefused) return refusal_;
-  lock.unlock();
   if (abort_.raised()) return abort_.reason();
+  if (phase_ == Phase::kRunning) return {};
   return Status::Error(StatusCode::kRendezvous, "%s did not say in time that all ranks%s are there",
                        identity_.server.c_str(),
                        base::IsServer(identity_.member) ? " and servers" : "");
@@ -366,7 +365,8 @@ void StoreClient::AllowLosses() {
 }
 
 void StoreClient::RequestStop(int signal) {
-  (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
+  const bool gives_up = abort_.reason().code() == StatusCode::kInterrupted;
+  (void)Send({.kind = MessageKind::kStop, .id = gives_up ? 1u : 0u, .number = signal});
 }
 
 void StoreClient::Report(const Status& failure) {

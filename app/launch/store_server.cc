@@ -278,7 +278,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
     case MessageKind::kPing:
       return;  // it was heard
     case MessageKind::kStop:
-      return observer_.OnStop(message.number);
+      return observer_.OnStop(message.number, message.id != 0);
     case MessageKind::kBye:
       connection.said_bye = true;
       connection.closing = true;
@@ -320,8 +320,8 @@ void StoreServer::Admit(Connection& connection, const Message& hello) {
   joined_[connection.member] = &connection;
   std::erase(pending_, &connection);
   connection.reader.set_max_value_bytes(kMaxValueBytes);
-  if (abort_) Send(connection, Frame(*abort_));
   observer_.OnJoined(connection.member);
+  if (abort_) Send(connection, Frame(*abort_));
 }
 
 void StoreServer::Refuse(Connection& connection, const std::string& why) {

@@ -38,7 +38,8 @@ class StoreServer {
     // kNobody: no descriptor is left for a connection, though no pending one holds any.
     virtual void OnFail(int member, const Status& status) = 0;
     virtual void OnAllowLosses(int member) = 0;
-    virtual void OnStop(int signal) = 0;
+    // `gives_up`: that member takes part in nothing any more.
+    virtual void OnStop(int signal, bool gives_up) = 0;
     virtual void OnBye(int member) = 0;
     // The connection ended, or broke the protocol, before kBye.
     virtual void OnLost(int member) = 0;

@@ -166,12 +166,16 @@ void Supervisor::End(const Status& cause) {
   server_.Abort(cause);
 }
 
-void Supervisor::OnStop(int signal) {
-  if (stop_signal_ != 0) return;
-  stop_signal_ = signal;
-  LeaveWithin(complete_ ? settings_.options.stop_timeout_ms : kRendezvousGraceMs,
-              SignalName(signal));
-  server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
+void Supervisor::OnStop(int signal, bool gives_up) {
+  if (stop_signal_ == 0) {
+    stop_signal_ = signal;
+    LeaveWithin(settings_.options.stop_timeout_ms, SignalName(signal));
+    server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
+  }
+  if (failed_ || (complete_ && !gives_up)) return;
+  const Status status = StoppedBeforeTheStart(stop_signal_);
+  failures_.AddLoss(base::kNobody, status, 128 + stop_signal_);
+  End(status);
 }
 
 void Supervisor::Expect(int rank) {
@@ -180,7 +184,7 @@ void Supervisor::Expect(int rank) {
 }
 
 bool Supervisor::AllGone() const {
-  return (complete_ || failed_ || stop_signal_ != 0) && !members_.SomebodyIsThere();
+  return (complete_ || failed_) && !members_.SomebodyIsThere();
 }
 
 Status Supervisor::OnHello(const Message& hello, bool adopted) {

@@ -63,8 +63,9 @@ class Supervisor final : public StoreServer::Observer {
   void OnSet(const std::string& key) override { progress_ |= key == kProgressKey; }
   void OnFail(int member, const Status& status) override;
   void OnAllowLosses(int member) override;
-  // Tells every member that the user asked to stop.
-  void OnStop(int signal) override;
+  // Tells every member that the user asked to stop. When one gives up, or some are not there yet,
+  // nobody can finish a step: that ends the run at once.
+  void OnStop(int signal, bool gives_up = false) override;
   void OnBye(int member) override;
   void OnLost(int member) override;
   void OnRefusedConnection(const std::string& address, const std::string& why) override;

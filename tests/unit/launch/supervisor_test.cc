@@ -79,6 +79,16 @@ TEST_F(TwoRanks, AStopReachesAllAndIsNoFailure) {
   EXPECT_EQ(outcome.exit_code, 143);
 }
 
+// All are there, but it has not heard of that: the other would wait for it.
+TEST_F(TwoRanks, OneThatIsStoppedBeforeItStartsStopsTheOther) {
+  b_.abort.Raise(Status::Error(StatusCode::kInterrupted, "stopped before the start"));
+  b_.client.RequestStop(SIGTERM);
+  b_.client.Leave(b_.abort.reason());
+  EXPECT_THAT(Await(a_.abort), FailsWith(StatusCode::kAborted, HasSubstr("stopped by SIGTERM")));
+  a_.client.Leave(Status::Error(StatusCode::kTimeout, "rank 1 did not come"));
+  EXPECT_EQ(run_.Finish().Outcome().exit_code, 143);
+}
+
 TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
   run_.Finish();
   EXPECT_THAT(Await(a_.abort), FailsWith(StatusCode::kPeerLost, HasSubstr("the server")));
