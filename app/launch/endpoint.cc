@@ -1,16 +1,17 @@
 #include "app/launch/endpoint.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -75,11 +76,8 @@ void TuneTcp(int fd) {
 }
 
 // Any user may bind or connect to an abstract name, so both sides look who the other is.
-bool SameUser(int fd) {
-  sockaddr_storage address{};
-  socklen_t address_size = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size);
-  if (address.ss_family != AF_UNIX) return true;
+bool SameUser(int fd, sa_family_t family) {
+  if (family != AF_UNIX) return true;
   ucred peer{};
   socklen_t size = sizeof(peer);
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
@@ -96,68 +94,56 @@ Status WantOfDescriptors(const Endpoint& endpoint) {
                        endpoint.text.c_str());
 }
 
-// One attempt; an invalid descriptor with errno set when it failed.
+// One attempt; an invalid descriptor with errno set when it failed. Linux bounds connect() by the
+// time limit of sends.
 kit::UniqueFd TryConnect(const Address& address, int timeout_ms) {
-  kit::UniqueFd fd(
-      socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fd;
+  const sa_family_t family = address.storage.ss_family;
+  kit::UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int limit_ms = std::max(timeout_ms, 1);  // 0 is no limit
+  const timeval limit{.tv_sec = limit_ms / 1000, .tv_usec = limit_ms % 1000 * 1000};
+  if (!fd || setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) return {};
   if (connect(fd.get(), Raw(address), address.size) != 0) {
-    if (errno != EINPROGRESS) return kit::UniqueFd();
-    pollfd entry{fd.get(), POLLOUT, 0};
-    if (poll(&entry, 1, timeout_ms) <= 0) {
-      errno = ETIMEDOUT;
-      return kit::UniqueFd();
-    }
-    int error = 0;
-    socklen_t size = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) {
-      errno = error;
-      return kit::UniqueFd();
-    }
+    if (errno == EINPROGRESS) errno = ETIMEDOUT;
+    return {};
   }
-  if (!SameUser(fd.get())) {
+  if (!SameUser(fd.get(), family)) {
     errno = EACCES;
-    return kit::UniqueFd();
+    return {};
   }
-  if (address.storage.ss_family != AF_UNIX) TuneTcp(fd.get());
+  TuneTcp(fd.get());  // refused by Unix sockets, which need none of it
   return fd;
 }
 
 }  // namespace
 
+bool ParseInt(std::string_view text, int low, int high, int* out) {
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, *out);
+  return error == std::errc() && parsed == end && *out >= low && *out <= high;
+}
+
 Result<Endpoint> ParseEndpoint(std::string_view text) {
-  auto malformed = [&](const char* what) {
-    return Status::Error(StatusCode::kInvalidArgument,
-                         "rendezvous '%.*s' %s; expected HOST:PORT, for example node1:29500",
-                         static_cast<int>(text.size()), text.data(), what);
-  };
-  Endpoint endpoint;
-  endpoint.text = text;
+  Endpoint endpoint{.text = std::string(text)};
+  const size_t colon = std::min(text.rfind(':'), text.size());
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port = text.substr(std::min(colon + 1, text.size()));
+  const bool v6 = host.starts_with('[') && host.ends_with(']');
+  if (v6) host = host.substr(1, host.size() - 2);
+  int number = 0;
   if (text.starts_with("unix:")) {
     endpoint.unix_name = text.substr(5);
-    if (endpoint.unix_name.empty() || endpoint.unix_name.size() > 100) {
-      return malformed("needs a name of 1 to 100 bytes");
-    }
+    if (!endpoint.unix_name.empty() && endpoint.unix_name.size() <= kMaxUnixName) return endpoint;
+  } else if (!host.empty() && (v6 || host.find(':') == host.npos) &&
+             ParseInt(port, 1, 65535, &number)) {
+    endpoint.host = host;
+    endpoint.port = port;
     return endpoint;
   }
-  size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return malformed("has no port");
-  std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string_view::npos) {
-    return malformed("has an IPv6 address without brackets");
-  }
-  if (host.empty()) return malformed("has no host");
-  int number = 0;
-  auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535) {
-    return malformed("has a port that is not in 1 to 65535");
-  }
-  endpoint.host = host;
-  endpoint.port = port;
-  return endpoint;
+  return Status::Error(StatusCode::kInvalidArgument,
+                       "rendezvous '%s' is no address: expected HOST:PORT with a port in 1 to "
+                       "65535 and an IPv6 address in brackets, for example node1:29500 or "
+                       "[fe80::1]:29500",
+                       endpoint.text.c_str());
 }
 
 Result<bool> IsLoopback(const Endpoint& endpoint) {
@@ -192,11 +178,10 @@ Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& l
   for (const Address& address : addresses) {
     kit::UniqueFd fd(
         socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int on = 1;
-    if (address.storage.ss_family != AF_UNIX) {
-      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    }
-    if (fd && bind(fd.get(), Raw(address), address.size) == 0 && listen(fd.get(), kBacklog) == 0) {
+    const int on = 1;
+    // The option is for TCP; of Unix sockets it means nothing.
+    if (fd && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        bind(fd.get(), Raw(address), address.size) == 0 && listen(fd.get(), kBacklog) == 0) {
       return fd;
     }
     error = errno;
@@ -214,10 +199,12 @@ Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& l
 
 kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener) {
   for (;;) {
-    kit::UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return fd;
-    if (!SameUser(fd.get())) continue;
-    TuneTcp(fd.get());  // refused by Unix sockets, which need none of it
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer);
+    kit::UniqueFd fd(accept4(listener.get(), reinterpret_cast<sockaddr*>(&peer), &size,
+                             SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd && !SameUser(fd.get(), peer.ss_family)) continue;
+    if (fd) TuneTcp(fd.get());
     return fd;
   }
 }
@@ -233,10 +220,7 @@ Result<kit::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadli
     } else {
       for (const Address& address : *addresses) {
         kit::UniqueFd fd = TryConnect(address, base::RemainingMs(deadline, kConnectAttemptMs));
-        if (fd) {
-          fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
-          return fd;
-        }
+        if (fd) return fd;
         if (IsWantOfDescriptors(errno)) return WantOfDescriptors(endpoint);
         last = Status::Error(StatusCode::kRendezvous, "%s", strerror(errno));
       }

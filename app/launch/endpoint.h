@@ -11,12 +11,17 @@
 
 namespace engine::launch {
 
+inline constexpr size_t kMaxUnixName = 100;
+
 struct Endpoint {
   std::string text;  // as the user wrote it
   std::string host;  // TCP
   std::string port;
   std::string unix_name;  // abstract, without the leading zero byte; empty for TCP
 };
+
+// Whether `text` is a whole number in [low, high], and which.
+bool ParseInt(std::string_view text, int low, int high, int* out);
 
 // IPv6 addresses in brackets: "[::1]:29500". kInvalidArgument.
 Result<Endpoint> ParseEndpoint(std::string_view text);

@@ -29,7 +29,9 @@ void FailureLog::AddLoss(int member, const Status& status, int exit_code) {
     return entry.member == member && entry.weight != Weight::kInterrupted;
   });
   if (has_said_why) return;
-  entries_.push_back({member, Weight::kPrimary, status.WithRank(member), exit_code});
+  const bool ended_by_us = status.code() == StatusCode::kAborted;
+  entries_.push_back({member, ended_by_us ? Weight::kSecondary : Weight::kPrimary,
+                      status.WithRank(member), exit_code});
 }
 
 LaunchOutcome FailureLog::Outcome(int stop_signal) const {
@@ -37,11 +39,8 @@ LaunchOutcome FailureLog::Outcome(int stop_signal) const {
       entries_.begin(), entries_.end(),
       [](const Entry& a, const Entry& b) { return a.weight < b.weight; });  // the first of equals
   if (best == entries_.end()) return {};
-  LaunchOutcome outcome;
-  outcome.status = best->status;
-  bool stopped = best->weight == Weight::kInterrupted && stop_signal != 0;
-  outcome.exit_code = stopped ? 128 + stop_signal : best->exit_code;
-  return outcome;
+  const bool stopped = best->weight == Weight::kInterrupted && stop_signal != 0;
+  return {best->status, stopped ? 128 + stop_signal : best->exit_code};
 }
 
 }  // namespace engine::launch

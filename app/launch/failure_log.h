@@ -20,8 +20,8 @@ class FailureLog {
   // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays
   // blamed.
   void AddReport(int member, const Status& status);
-  // What was seen of a member that could not speak: primary whatever its code. How one ended that
-  // had already said why it fails counts for nothing.
+  // What was seen of a member that could not speak: primary, but for kAborted (we ended it). How one
+  // ended that had already said why it fails counts for nothing.
   void AddLoss(int member, const Status& status, int exit_code);
 
   // `stop_signal`: by which the user asked to stop, or 0.

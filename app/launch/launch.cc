@@ -8,43 +8,34 @@
 namespace engine::launch {
 namespace {
 
-LaunchOutcome RunMode(const LaunchPlan& plan, const LaunchOptions& options, const RankBody& body) {
-  switch (plan.mode) {
-    case LaunchPlan::Mode::kSpawn:
-      return LaunchSpawned(plan, options, body);
-    case LaunchPlan::Mode::kThreads:
-      return LaunchThreads(plan, options, body);
-    case LaunchPlan::Mode::kJoin:
-      return LaunchJoined(plan, options, body);
-    case LaunchPlan::Mode::kServe:
-      return LaunchServing(plan, options, body);
-  }
-  ENGINE_CHECK(false, "mode %d", static_cast<int>(plan.mode));
-}
-
 // Nothing of ours listens, or speaks, where others may come without a proof of who they are.
-Status CheckAccess(const LaunchPlan& plan) {
-  const bool spawns = plan.mode == LaunchPlan::Mode::kSpawn;
-  const std::string& place = spawns ? plan.serve_at : plan.rendezvous;
-  if (place.empty() || plan.insecure || !plan.key_file.empty() || plan.alone()) return {};
-  ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(place));
+Status CheckAccess(const LaunchPlan& plan, const Endpoint& endpoint) {
+  if (plan.insecure || !plan.key_file.empty() || plan.alone()) return {};
   ENGINE_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(endpoint));
   if (loopback) return {};
   return Status::Error(StatusCode::kInvalidArgument,
                        "other hosts can reach %s, where the members of this run meet: give each of "
                        "them the same --key-file FILE, or --insecure in a network of your own",
-                       place.c_str());
+                       endpoint.text.c_str());
 }
 
 }  // namespace
 
 LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
                      const std::function<Status(base::RankContext&)>& body) {
-  Status status = CheckAccess(plan);
-  if (status.code() == StatusCode::kInvalidArgument) return {status, kUnsafeExit};
-  if (!status.ok()) return Failed(status);
+  const bool spawns = plan.mode == LaunchPlan::Mode::kSpawn;
+  const std::string& place = spawns ? plan.serve_at : plan.rendezvous;
+  Result<Endpoint> endpoint = place.empty() ? Endpoint{} : ParseEndpoint(place);
+  if (!endpoint.ok()) return Failed(endpoint.status());
+  if (!place.empty()) {
+    const Status access = CheckAccess(plan, *endpoint);
+    if (access.code() == StatusCode::kInvalidArgument) return {access, kUnsafeExit};
+    if (!access.ok()) return Failed(access);
+  }
   try {
-    return RunMode(plan, options, body);
+    if (spawns) return LaunchSpawned(plan, options, *endpoint, body);
+    if (plan.mode == LaunchPlan::Mode::kThreads) return LaunchThreads(plan, options, body);
+    return LaunchJoined(plan, options, *endpoint, body);
   } catch (const std::exception& error) {  // std::system_error, std::bad_alloc
     return Failed(WithLimits(
         Status::Error(StatusCode::kResourceExhausted, "cannot start the ranks: %s", error.what())));

@@ -12,7 +12,7 @@
 
 namespace engine::launch {
 
-// What the command line says of ranks; 0 or empty: nothing.
+// What the command line says of ranks, numbers within their ranges; 0 or empty: nothing.
 struct LaunchFlags {
   int world_size = 0;      // -n
   bool threads = false;    // --threads

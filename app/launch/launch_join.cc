@@ -1,16 +1,13 @@
 // This process is one rank of a job that another launcher started, of which rank 0 serves the others,
 // or a server that joins a run over the network.
 
-#include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
-#include <chrono>
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "app/launch/endpoint.h"
 #include "app/launch/exit_code.h"
@@ -21,69 +18,55 @@
 namespace engine::launch {
 namespace {
 
-// The server of the run, in a thread of rank 0.
+// The server of the run, in a thread of rank 0. Throws std::system_error without a descriptor or
+// thread.
 class ServerThread {
  public:
-  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, MemberListener listener,
-               kit::UniqueFd own_rank);
+  ServerThread(const LaunchPlan& plan, const LaunchOptions& options, MemberListener listener);
   ~ServerThread() {
     if (thread_.joinable()) thread_.join();
   }
 
+  // Rank 0's own connection, once.
+  kit::UniqueFd TakeConnection() { return std::move(own_); }
   // Waits until every rank has left, or has had its time.
   LaunchOutcome Finish();
 
  private:
   void Serve();
-  bool Done();
 
-  const LaunchOptions& options_;
   Supervisor supervisor_;
+  kit::UniqueFd own_;
   std::thread thread_;
 };
 
 ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
-                           MemberListener listener, kit::UniqueFd own_rank)
-    : options_(options),
-      supervisor_(
+                           MemberListener listener)
+    : supervisor_(
           {.shape = {plan.info.world_size, plan.info.servers,
                      plan.info.one_host != 0 && (plan.info.servers == 0 || listener.loopback)},
            .job = plan.job,
            .place = plan.rendezvous,
            .options = options,
-           .explain_loss = [](int) {
-             return Supervisor::Loss{
-                 Status::Error(StatusCode::kPeerLost,
-                               "its connection to rank 0 ended without a result"),
-                 ExitCode(StatusCode::kPeerLost)};
-           }}) {
-  if (listener.socket) supervisor_.server().Listen(std::move(listener.socket));
-  if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
-  supervisor_.server().Adopt(std::move(own_rank));
+           .server = "rank 0"}),
+      own_(supervisor_.server().Connect()) {
+  if (!own_) throw std::system_error(errno, std::generic_category(), "socketpair");
+  supervisor_.server().Listen(std::move(listener));
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store_server");
     Serve();
   });
 }
 
+// Rank 0 itself ends in its time, or is ended (RankProcess).
 void ServerThread::Serve() {
-  std::vector<pollfd> fds;
-  while (!Done()) {
-    fds.clear();
-    supervisor_.server().AddPollFds(&fds);
-    poll(fds.data(), fds.size(), kJoinPollMs);
-    supervisor_.server().Handle();
-    supervisor_.Tick();
-  }
+  const auto done = [this] {
+    return supervisor_.AllGone() ||
+           (supervisor_.members().IsGone(0) && base::Passed(supervisor_.grace_end()));
+  };
+  while (!done()) supervisor_.Step(kJoinPollMs);
   supervisor_.server().Flush(kFlushMs);
   supervisor_.server().CloseAll();
-}
-
-// Rank 0 itself ends in its time, or is ended (RankProcess).
-bool ServerThread::Done() {
-  if (supervisor_.AllGone()) return true;
-  return supervisor_.failed() && supervisor_.members().IsGone(0) &&
-         base::Passed(supervisor_.failed_at() + std::chrono::milliseconds(options_.grace_ms));
 }
 
 LaunchOutcome ServerThread::Finish() {
@@ -116,40 +99,35 @@ LaunchOutcome JoinAsRankZero(const LaunchPlan& plan, const LaunchOptions& option
                              const Endpoint& endpoint, RankProcess& process, const RankBody& body) {
   StoreClient::Identity identity{0, plan.info.world_size, plan.job, "the store of rank 0", 0};
   Result<MemberListener> listener =
-      plan.alone() ? MemberListener{} : OpenListener(plan.rendezvous, plan.key_file);
+      plan.alone() ? MemberListener{} : OpenListener(endpoint, plan.key_file);
   if (!listener.ok()) {
     const bool taken = listener.status().code() == StatusCode::kRendezvous;
     if (taken) TellOtherRun(plan, endpoint, identity, process.abort());
     return Failed(listener.status());
   }
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    throw std::system_error(errno, std::generic_category(), "socketpair");
-  }
-  kit::UniqueFd own(pair[0]);
-  ServerThread server(plan, options, std::move(*listener), kit::UniqueFd(pair[1]));
+  ServerThread server(plan, options, std::move(*listener));
   // Its own server tells it when the rendezvous fails.
-  (void)process.Run(std::move(own), identity, options.rendezvous_timeout_ms + kRendezvousGraceMs,
-                    body);
+  (void)process.Run(server.TakeConnection(), identity, body);
   return server.Finish();
 }
 
 // A member of a run whose store is elsewhere: a rank but rank 0, or a server.
 LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options,
-                            const Endpoint& endpoint, const EndpointLabels& labels,
-                            StoreClient::Identity identity, RankProcess& process,
-                            const RankBody& body) {
+                            const Endpoint& endpoint, StoreClient::Identity identity,
+                            RankProcess& process, const RankBody& body) {
   const bool server = plan.info.is_server != 0;
-  const base::TimePoint deadline = base::DeadlineIn(options.rendezvous_timeout_ms);
-  Result<kit::UniqueFd> socket = ConnectTo(endpoint, deadline, process.abort(), labels);
+  // Rank 0 makes the key before it listens, if there is none; a server has it from the run.
+  Status status = server ? LoadKey(plan, &identity) : Status();
+  if (!status.ok()) return Failed(status);
+  Result<kit::UniqueFd> socket =
+      ConnectTo(endpoint, base::DeadlineIn(options.rendezvous_timeout_ms), process.abort(),
+                server ? EndpointLabels{"run", "HOST:PORT"} : EndpointLabels{});
+  status = socket.status();
   if (socket.ok()) {
-    // Rank 0 listens, so it has made the file if there was none.
-    if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
+    status = LoadKey(plan, &identity);
+    if (!status.ok()) return Failed(status);
+    status = process.Run(std::move(*socket), identity, body);
   }
-  const Status status = socket.ok()
-                            ? process.Run(std::move(*socket), identity,
-                                          options.rendezvous_timeout_ms + kRendezvousGraceMs, body)
-                            : socket.status();
   if (status.ok()) return {};
   const Status cause = process.cause();
   const bool of_another = !cause.ok() && base::IsSecondary(status.code());
@@ -166,10 +144,9 @@ LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options
 
 }  // namespace
 
-Result<MemberListener> OpenListener(const std::string& address, const std::string& key_file,
+Result<MemberListener> OpenListener(const Endpoint& endpoint, const std::string& key_file,
                                     const EndpointLabels& labels) {
   MemberListener listener;
-  ENGINE_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(address));
   ENGINE_ASSIGN_OR_RETURN(listener.loopback, IsLoopback(endpoint));
   if (!key_file.empty()) {
     ENGINE_ASSIGN_OR_RETURN(listener.key, ServerKey::LoadOrCreate(key_file));
@@ -179,28 +156,15 @@ Result<MemberListener> OpenListener(const std::string& address, const std::strin
 }
 
 LaunchOutcome LaunchJoined(const LaunchPlan& plan, const LaunchOptions& options,
-                           const RankBody& body) {
-  const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
-  if (!endpoint.ok()) return Failed(endpoint.status());
+                           const Endpoint& endpoint, const RankBody& body) {
+  const bool server = plan.info.is_server != 0;
   const StopSignals signals;
   RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
-  if (plan.info.rank == 0) return JoinAsRankZero(plan, options, *endpoint, process, body);
-  return JoinElsewhere(
-      plan, options, *endpoint, {},
-      {plan.info.rank, plan.info.world_size, plan.job, "rank 0 at " + endpoint->text, 0}, process,
-      body);
-}
-
-LaunchOutcome LaunchServing(const LaunchPlan& plan, const LaunchOptions& options,
-                            const RankBody& body) {
-  const Result<Endpoint> endpoint = ParseEndpoint(plan.rendezvous);
-  if (!endpoint.ok()) return Failed(endpoint.status());
-  StoreClient::Identity identity{
-      base::MemberOf(plan.info), 0, {}, "the run at " + endpoint->text, base::kNobody};
-  if (const Status key = LoadKey(plan, &identity); !key.ok()) return Failed(key);
-  const StopSignals signals;
-  RankProcess process(plan.info, signals, RankProcess::SecondSignal::kDie, options);
-  return JoinElsewhere(plan, options, *endpoint, {"run", "HOST:PORT"}, identity, process, body);
+  if (!server && plan.info.rank == 0) return JoinAsRankZero(plan, options, endpoint, process, body);
+  const StoreClient::Identity identity{
+      base::MemberOf(plan.info), server ? 0 : plan.info.world_size, plan.job,
+      (server ? "the run at " : "rank 0 at ") + endpoint.text, server ? base::kNobody : 0};
+  return JoinElsewhere(plan, options, endpoint, identity, process, body);
 }
 
 }  // namespace engine::launch

@@ -6,13 +6,13 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,8 +38,7 @@ class SpawnedRun {
 
   // Where servers join; the rest of them are children.
   void ListenForServers(MemberListener listener) {
-    supervisor_.server().Listen(std::move(listener.socket));
-    if (listener.key) supervisor_.server().RequireProof(std::move(*listener.key));
+    supervisor_.server().Listen(std::move(listener));
   }
 
   LaunchOutcome Run();
@@ -51,9 +50,8 @@ class SpawnedRun {
     bool ended = true;    // or not started
     int wait_status = 0;  // once ended
     int incarnation = 0;
-    bool lost = false;  // the run goes on without it
-    base::TimePoint lost_at{};
-    bool replace = false;  // another takes its place when it has ended
+    base::TimePoint kill_at = base::TimePoint::max();  // of one that the run goes on without
+    bool replace = false;                              // another takes its place when it has ended
   };
 
   Supervisor::Settings MakeSettings(const LaunchPlan& plan);
@@ -69,12 +67,8 @@ class SpawnedRun {
   void KillRest();
   bool Running() const;
   // When those that are there are killed: after a failure, and when all have said that they leave.
-  base::TimePoint GraceEnd() const {
-    const base::TimePoint from = supervisor_.failed() ? supervisor_.failed_at() : all_left_at_;
-    if (from == base::TimePoint{}) return base::TimePoint::max();
-    return from + std::chrono::milliseconds(options_.grace_ms);
-  }
-  Supervisor::Loss ExplainLoss(int member);
+  base::TimePoint GraceEnd() const { return std::min(supervisor_.grace_end(), leave_end_); }
+  std::optional<Supervisor::Loss> ExplainLoss(int member);
 
   const RunShape shape_;
   const int restarts_;
@@ -84,10 +78,9 @@ class SpawnedRun {
   Supervisor supervisor_;
   std::vector<Child> children_;  // by RunShape::Index
   int restarted_ = 0;
-  int signal_count_ = 0;
-  bool killed_ = false;
-  base::TimePoint killed_at_{};
-  base::TimePoint all_left_at_{};
+  bool signalled_ = false;
+  base::TimePoint leave_end_ = base::TimePoint::max();  // for processes that have said BYE
+  std::optional<base::TimePoint> killed_end_;           // for processes that were killed
 };
 
 Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
@@ -106,10 +99,7 @@ LaunchOutcome SpawnedRun::Run() {
     supervisor_.Fail(base::kNobody, started);
     KillRest();
   }
-  while (Running() &&
-         !(killed_ && base::Passed(killed_at_ + std::chrono::milliseconds(kKilledMs)))) {
-    Step();
-  }
+  while (Running() && !(killed_end_ && base::Passed(*killed_end_))) Step();
   supervisor_.server().Flush(kFlushMs);  // to servers elsewhere
   return supervisor_.Outcome();
 }
@@ -122,31 +112,18 @@ Status SpawnedRun::Start() {
 }
 
 Status SpawnedRun::StartMember(int member) {
-  auto failed = [&](const char* what) {
-    return WithLimits(Status::Error(StatusCode::kResourceExhausted, "cannot start %s of %d: %s: %s",
-                                    base::MemberName(member).c_str(),
-                                    base::IsServer(member) ? shape_.servers : shape_.world_size,
-                                    what, strerror(errno)));
-  };
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    return failed("socketpair");  // the launcher needs 2 descriptors for each rank
-  }
-  kit::UniqueFd ours(pair[0]), theirs(pair[1]);
+  kit::UniqueFd theirs = supervisor_.server().Connect();  // 2 descriptors for each rank
+  if (!theirs) return CannotStart(shape_, member, strerror(errno));
   std::fflush(nullptr);  // what is buffered must not be written once per process
   pid_t parent = getpid();
   pid_t pid = fork();
-  if (pid < 0) return failed("fork");
-  if (pid == 0) {
-    ours.Close();
-    BeMember(member, std::move(theirs), parent);
-  }
+  if (pid < 0) return CannotStart(shape_, member, strerror(errno));
+  if (pid == 0) BeMember(member, std::move(theirs), parent);
   Child& started = child(member);
   started = Child{.pid = pid, .ended = false, .incarnation = started.incarnation};
-  supervisor_.server().Adopt(std::move(ours));
   // glibc 2.36 declares pidfd_open without C linkage.
   started.pidfd = kit::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!started.pidfd) return failed("pidfd_open");
+  if (!started.pidfd) return CannotStart(shape_, member, strerror(errno));
   return {};
 }
 
@@ -161,8 +138,7 @@ void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
   try {
     RankProcess process(info, signals_, RankProcess::SecondSignal::kIgnore, options_);
     StoreClient::Identity identity{member, shape_.world_size, {}, "the launcher", base::kNobody};
-    status = process.Run(std::move(socket), identity,
-                         options_.rendezvous_timeout_ms + kRendezvousGraceMs, body_);
+    status = process.Run(std::move(socket), identity, body_);
     // Nobody else can tell the user then.
     if (process.lost() && options_.notice) {
       options_.notice(base::MemberName(member) + ": " + process.abort().reason().message());
@@ -187,12 +163,11 @@ bool SpawnedRun::Running() const {
 }
 
 void SpawnedRun::Step() {
-  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {supervisor_.server().fd(), POLLIN, 0}};
   for (const Child& child : children_) {
     if (!child.ended) fds.push_back({child.pidfd.get(), POLLIN, 0});
   }
-  supervisor_.server().AddPollFds(&fds);
-  poll(fds.data(), fds.size(), killed_ ? kPollMs : base::RemainingMs(GraceEnd(), kPollMs));
+  poll(fds.data(), fds.size(), killed_end_ ? kPollMs : base::RemainingMs(GraceEnd(), kPollMs));
 
   HandleSignals();
   // Deaths first: the secondary failures that they caused are in the sockets by now.
@@ -205,20 +180,22 @@ void SpawnedRun::Step() {
   supervisor_.server().Handle();
   supervisor_.Tick();
   HandleLost();
-  const bool all_left = supervisor_.members().AllAreGone() && all_left_at_ == base::TimePoint{};
-  if (all_left) all_left_at_ = std::chrono::steady_clock::now();
-  if (killed_ || !base::Passed(GraceEnd())) return;
+  if (supervisor_.members().AllAreGone()) {
+    leave_end_ = std::min(leave_end_, base::DeadlineIn(options_.grace_ms));
+  }
+  if (killed_end_ || !base::Passed(GraceEnd())) return;
   if (!supervisor_.failed()) supervisor_.Notice("a process that had left did not end: killed");
   KillRest();
 }
 
 void SpawnedRun::HandleSignals() {
-  while (int signal = signals_.Read()) {
+  while (const int signal = signals_.Read()) {
+    const bool second = std::exchange(signalled_, true);
     supervisor_.OnStop(signal);
-    if (++signal_count_ < 2) continue;
+    if (!second) continue;
     supervisor_.Fail(base::kNobody,
                      Status::Error(StatusCode::kInterrupted, "stopped at once by a second %s",
-                                   SignalName(signal)));
+                                   SignalName(signal).c_str()));
     KillRest();
   }
 }
@@ -226,8 +203,7 @@ void SpawnedRun::HandleSignals() {
 // What the supervisor says of the loss; the rest is done in HandleLost, which may fork.
 std::string SpawnedRun::Replace(int rank) {
   Child& lost = child(rank);
-  lost.lost = true;
-  lost.lost_at = std::chrono::steady_clock::now();
+  lost.kill_at = base::DeadlineIn(options_.grace_ms);
   const bool over = supervisor_.stop_signal() != 0 || supervisor_.members().IsGone(0);
   if (restarts_ == 0 || over) return {};
   if (restarted_ == restarts_) {
@@ -242,13 +218,8 @@ std::string SpawnedRun::Replace(int rank) {
 void SpawnedRun::HandleLost() {
   for (int rank = 0; rank < shape_.world_size; ++rank) {
     Child& lost = children_[rank];
-    if (!lost.lost) continue;
-    if (!lost.ended) {
-      const base::TimePoint end = lost.lost_at + std::chrono::milliseconds(options_.grace_ms);
-      if (base::Passed(end)) kill(lost.pid, SIGKILL);
-      continue;
-    }
-    if (!std::exchange(lost.replace, false)) continue;
+    if (!lost.ended && base::Passed(lost.kill_at)) kill(lost.pid, SIGKILL);
+    if (!lost.ended || !std::exchange(lost.replace, false)) continue;
     if (supervisor_.failed() || supervisor_.members().IsGone(0)) continue;
     ++lost.incarnation;
     const Status started = StartMember(rank);
@@ -272,56 +243,47 @@ bool SpawnedRun::Collect(Child& child, int timeout_ms) {
 }
 
 void SpawnedRun::KillRest() {
-  if (!killed_) killed_at_ = std::chrono::steady_clock::now();
-  killed_ = true;
+  if (!killed_end_) killed_end_ = base::DeadlineIn(kKilledMs);
   for (Child& child : children_) {
     child.replace = false;
     if (!child.ended) kill(child.pid, SIGKILL);
   }
 }
 
-Supervisor::Loss SpawnedRun::ExplainLoss(int member) {
-  constexpr int kLost = ExitCode(StatusCode::kPeerLost);
-  if (shape_.Index(member) >= static_cast<int>(children_.size())) {
-    return {Status::Error(StatusCode::kPeerLost, "its connection to the launcher ended"), kLost};
-  }
+std::optional<Supervisor::Loss> SpawnedRun::ExplainLoss(int member) {
+  if (shape_.Index(member) >= static_cast<int>(children_.size())) return {};  // it is elsewhere
   Child& lost = child(member);
-  const int pid = lost.pid;
-  if (!Collect(lost, kExitMs)) {
-    return {Status::Error(StatusCode::kPeerLost,
-                          "its process (pid %d) closed its connection to the launcher", pid),
-            kLost};
+  const bool ended = Collect(lost, kExitMs);
+  const int signal = ended && WIFSIGNALED(lost.wait_status) ? WTERMSIG(lost.wait_status) : 0;
+  const auto say = [&](StatusCode code, const std::string& what) {
+    return Status::Error(code, "its process (pid %d) %s", lost.pid, what.c_str());
+  };
+  if (!ended) return {{say(StatusCode::kPeerLost, "closed its connection to the launcher")}};
+  if (killed_end_ && signal == SIGKILL) {
+    return {{say(StatusCode::kAborted, "did not leave and was killed")}};
   }
-  int wait_status = lost.wait_status;
-  if (!WIFSIGNALED(wait_status)) {
-    const int code = WEXITSTATUS(wait_status);
-    // What it has said itself, when it could not start or in the crash handler.
-    const bool told = code == ExitCode(StatusCode::kMissingInput) ||
-                      code == ExitCode(StatusCode::kResourceExhausted);
-    return {
-        Status::Error(StatusCode::kPeerLost,
-                      "its process (pid %d) ended with exit code %d without a result", pid, code),
-        told ? code : kLost};
+  if (signal != 0) {
+    const char* const name = sigdescr_np(signal);
+    return {{say(StatusCode::kPeerLost, "was killed by signal " + std::to_string(signal) + " (" +
+                                            (name != nullptr ? name : "unknown") + ")"),
+             128 + signal}};
   }
-  int signal = WTERMSIG(wait_status);
-  if (killed_ && signal == SIGKILL) {
-    return {Status::Error(StatusCode::kAborted, "its process (pid %d) did not leave and was killed",
-                          pid),
-            kLost, /*primary=*/false};
-  }
-  const char* name = sigdescr_np(signal);
-  return {Status::Error(StatusCode::kPeerLost, "its process (pid %d) was killed by signal %d (%s)",
-                        pid, signal, name ? name : "unknown"),
-          128 + signal};
+  const int code = WEXITSTATUS(lost.wait_status);
+  // What it has said itself, when it could not start or in the crash handler.
+  const bool told = code == ExitCode(StatusCode::kMissingInput) ||
+                    code == ExitCode(StatusCode::kResourceExhausted);
+  return {{say(StatusCode::kPeerLost,
+               "ended with exit code " + std::to_string(code) + " without a result"),
+           told ? code : ExitCode(StatusCode::kPeerLost)}};
 }
 
 }  // namespace
 
 LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
-                            const RankBody& body) {
+                            const Endpoint& endpoint, const RankBody& body) {
   if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
   Result<MemberListener> listener =
-      OpenListener(plan.serve_at, plan.key_file, {"engine run", "--serve-at"});
+      OpenListener(endpoint, plan.key_file, {"engine run", "--serve-at"});
   if (!listener.ok()) return Failed(listener.status());
   SpawnedRun run(plan, options, body, listener->loopback);
   run.ListenForServers(std::move(*listener));

@@ -1,9 +1,7 @@
 // Ranks and servers as threads of this process. The thread that launches them watches them through
 // the same store server and supervisor as if they were processes, one end of a socket pair each.
 
-#include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <cerrno>
@@ -34,23 +32,11 @@ class ThreadedRun {
         supervisor_({.shape = shape_,
                      .place = "this process",
                      .options = options,
-                     .ranks_may_connect = false,
-                     .explain_loss = [](int) {
-                       return Supervisor::Loss{
-                           Status::Error(StatusCode::kPeerLost,
-                                         "its thread closed its connection to the launcher"),
-                           ExitCode(StatusCode::kPeerLost)};
-                     }}) {}
+                     .ranks_may_connect = false}) {}
 
   LaunchOutcome Run();
 
  private:
-  struct Thread {
-    std::thread thread;
-    // Set by the thread: it has no descriptor or thread left to join with. It may outlive the run.
-    std::shared_ptr<std::atomic<bool>> failed_to_join = std::make_shared<std::atomic<bool>>(false);
-  };
-
   Status StartMember(int member);
   bool Running() const;
   void Step();
@@ -60,76 +46,60 @@ class ThreadedRun {
   const RankBody& body_;
   StopSignals signals_;
   Supervisor supervisor_;
-  std::vector<Thread> threads_;  // by RunShape::Index, as far as they were started
+  std::vector<std::thread> threads_;  // by RunShape::Index, as far as they were started
+  // A member that has no descriptor or thread left to join with, or kNobody. Its thread may outlive
+  // the run.
+  const std::shared_ptr<std::atomic<int>> failed_to_join_ =
+      std::make_shared<std::atomic<int>>(base::kNobody);
 };
 
 // Runs on the thread of the member, which may outlive the run when it hangs: it shares nothing with
 // it but the connection.
-void RunMember(const RankInfo& info, kit::UniqueFd socket, int64_t join_timeout_ms,
-               const RankBody& body, std::atomic<bool>& failed_to_join) {
+void RunMember(const RankInfo& info, kit::UniqueFd socket, int64_t rendezvous_timeout_ms,
+               const RankBody& body, std::atomic<int>& failed_to_join) {
   const std::string name = (info.is_server != 0 ? "server" : "rank") + std::to_string(info.rank);
   pthread_setname_np(pthread_self(), name.c_str());
   try {
-    RankProcess process(info);
+    RankProcess process(info, rendezvous_timeout_ms);
     const StoreClient::Identity identity{
         base::MemberOf(info), info.world_size, {}, "the launcher", base::kNobody};
-    (void)process.Run(std::move(socket), identity, join_timeout_ms, body);
+    (void)process.Run(std::move(socket), identity, body);
   } catch (const std::exception&) {
-    failed_to_join = true;
+    failed_to_join = base::MemberOf(info);
   }
 }
 
 Status ThreadedRun::StartMember(int member) {
-  const RankInfo info = LocalInfo(shape_, member);
-  const auto failed = [&](const char* why) {
-    return Status::Error(StatusCode::kResourceExhausted,
-                         "cannot start the thread of %s (of %d ranks and %d servers): %s; raise "
-                         "the limits of this process (ulimit -n, ulimit -u)",
-                         base::MemberName(member).c_str(), shape_.world_size, shape_.servers, why);
-  };
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failed(strerror(errno));
-  const auto theirs = std::make_shared<kit::UniqueFd>(pair[1]);
-  supervisor_.server().Adopt(kit::UniqueFd(pair[0]));
-  Thread& started = threads_.emplace_back();
+  const auto theirs = std::make_shared<kit::UniqueFd>(supervisor_.server().Connect());
+  if (!*theirs) return CannotStart(shape_, member, strerror(errno));
   try {
-    started.thread =
-        std::thread([=, body = body_, failed_to_join = started.failed_to_join,
-                     timeout_ms = options_.rendezvous_timeout_ms + kRendezvousGraceMs] {
-          RunMember(info, std::move(*theirs), timeout_ms, body, *failed_to_join);
-        });
+    threads_.emplace_back([info = LocalInfo(shape_, member), theirs, body = body_,
+                           failed_to_join = failed_to_join_,
+                           timeout_ms = options_.rendezvous_timeout_ms] {
+      RunMember(info, std::move(*theirs), timeout_ms, body, *failed_to_join);
+    });
   } catch (const std::system_error& error) {
-    threads_.pop_back();
-    return failed(error.what());
+    return CannotStart(shape_, member, error.what());
   }
   return {};
 }
 
 // Until every member has left or, after a failure, has had its time to.
 bool ThreadedRun::Running() const {
-  if (supervisor_.AllGone()) return false;
-  return !supervisor_.failed() ||
-         !base::Passed(supervisor_.failed_at() +
-                       std::chrono::milliseconds(options_.grace_ms + kHangMs));
+  return !supervisor_.AllGone() &&
+         !(supervisor_.failed() &&
+           base::Passed(supervisor_.grace_end() + std::chrono::milliseconds(kHangMs)));
 }
 
 void ThreadedRun::Step() {
-  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
-  supervisor_.server().AddPollFds(&fds);
-  poll(fds.data(), fds.size(), kPollMs);
+  supervisor_.Step(kPollMs, signals_.fd());
   while (int signal = signals_.Read()) {
     if (supervisor_.stop_signal() != 0) signals_.Die(signal);
     supervisor_.OnStop(signal);
   }
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    if (!threads_[i].failed_to_join->exchange(false)) continue;
-    supervisor_.Fail(shape_.At(static_cast<int>(i)),
-                     Status::Error(StatusCode::kResourceExhausted,
-                                   "no descriptor or thread left for it; raise the limits of this "
-                                   "process (ulimit -n, ulimit -u)"));
-  }
-  supervisor_.server().Handle();
-  supervisor_.Tick();
+  const int failed = failed_to_join_->exchange(base::kNobody);
+  if (failed == base::kNobody) return;
+  supervisor_.Fail(failed, CannotStart(shape_, failed, strerror(EAGAIN)));
 }
 
 LaunchOutcome ThreadedRun::Run() {
@@ -150,7 +120,7 @@ LaunchOutcome ThreadedRun::Run() {
   supervisor_.server().CloseAll();
   for (size_t i = 0; i < threads_.size(); ++i) {
     const bool hangs = supervisor_.members().HasJoined(shape_.At(static_cast<int>(i)));
-    hangs ? threads_[i].thread.detach() : threads_[i].thread.join();
+    hangs ? threads_[i].detach() : threads_[i].join();
   }
   return outcome;
 }

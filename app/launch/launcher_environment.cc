@@ -1,9 +1,10 @@
 #include "app/launch/launcher_environment.h"
 
-#include <charconv>
 #include <regex>
 #include <string_view>
 #include <utility>
+
+#include "app/launch/endpoint.h"
 
 namespace engine::launch {
 namespace {
@@ -27,11 +28,6 @@ constexpr Names kNames[] = {
     {Launcher::kPmi, "PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
-bool ParseInt(std::string_view text, int* out) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 std::string Value(const EnvironmentVariables& environment, const std::string& name) {
   const std::string* value = Find(environment, name);
   return value ? *value : "";
@@ -42,7 +38,7 @@ Result<int> Number(const EnvironmentVariables& environment, const Names& names, 
                    int low, int high) {
   int number = 0;
   std::string text = Value(environment, name);
-  if (ParseInt(text, &number) && number >= low && number <= high) return number;
+  if (ParseInt(text, low, high, &number)) return number;
   return Status::Error(StatusCode::kInvalidArgument,
                        "%s=%s in the environment of %s is not a number in %d to %d; --launcher "
                        "none ignores the environment",
@@ -88,10 +84,11 @@ void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
     case Launcher::kSlurm: {
       rank->job = Value(environment, "SLURM_JOB_ID") + "." + Value(environment, "SLURM_STEP_ID");
       int node = 0;
-      (void)ParseInt(Value(environment, "SLURM_NODEID"), &node);
-      std::vector<int> tasks = ParseTasksPerNode(Value(environment, "SLURM_STEP_TASKS_PER_NODE"));
-      if (node >= 0 && node < static_cast<int>(tasks.size()) && tasks[node] > info.local_rank &&
-          tasks[node] <= info.world_size) {
+      const std::vector<int> tasks =
+          ParseTasksPerNode(Value(environment, "SLURM_STEP_TASKS_PER_NODE"));
+      const int nodes = static_cast<int>(tasks.size());
+      if (ParseInt(Value(environment, "SLURM_NODEID"), 0, nodes - 1, &node) &&
+          tasks[node] > info.local_rank && tasks[node] <= info.world_size) {
         info.local_world_size = tasks[node];
       }
       break;
@@ -124,6 +121,19 @@ std::vector<int> ParseTasksPerNode(const std::string& text) {
   return tasks;
 }
 
+Result<std::string> MasterAddress(const LauncherRank& rank,
+                                  const EnvironmentVariables& environment) {
+  const std::string* address = Find(environment, "MASTER_ADDR");
+  if (address == nullptr || Find(environment, "MASTER_PORT") == nullptr) return std::string();
+  const bool agent = rank.launcher == Launcher::kTorchrun &&
+                     Value(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  ENGINE_ASSIGN_OR_RETURN(
+      const int port, Number(environment, kNames[static_cast<int>(rank.launcher)], "MASTER_PORT", 1,
+                             65535 - agent));
+  const bool v6 = address->find(':') != std::string::npos && address->front() != '[';
+  return (v6 ? "[" + *address + "]" : *address) + ":" + std::to_string(port + agent);
+}
+
 Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
                                                  const EnvironmentVariables& environment) {
   const Names& names = kNames[static_cast<int>(launcher)];
@@ -148,8 +158,8 @@ Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
                           Number(environment, names, names.world_size, 1, kMaxRanks));
   ENGINE_ASSIGN_OR_RETURN(rank.info.rank,
                           Number(environment, names, names.rank, 0, rank.info.world_size - 1));
-  rank.variables = std::string(names.rank) + "=" + std::to_string(rank.info.rank) + ", " +
-                   names.world_size + "=" + std::to_string(rank.info.world_size);
+  rank.source = rank.name + " (" + names.rank + "=" + std::to_string(rank.info.rank) + ", " +
+                names.world_size + "=" + std::to_string(rank.info.world_size) + ")";
   ENGINE_RETURN_IF_ERROR(ReadLocal(environment, names, &rank.info));
   AddDetails(environment, &rank);
   return std::optional<LauncherRank>(std::move(rank));

@@ -20,9 +20,9 @@ inline constexpr const char* kLauncherFlags[] = {"torchrun", "openmpi", "slurm",
 
 struct LauncherRank {
   Launcher launcher = Launcher::kTorchrun;
-  std::string name;       // "torchrun", for messages
-  std::string variables;  // "RANK=0, WORLD_SIZE=2", for messages
-  RankInfo info;          // one_host: as far as the launcher says
+  std::string name;    // "torchrun", for messages
+  std::string source;  // "torchrun (RANK=0, WORLD_SIZE=2)", for messages
+  RankInfo info;       // one_host: as far as the launcher says
   // Tells this job from others on this host; empty if the launcher gives nothing.
   std::string job;
   // It may have started these ranks inside a task of another launcher, whose variables then number
@@ -34,6 +34,11 @@ struct LauncherRank {
 // variables are incomplete or no numbers.
 Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
                                                  const EnvironmentVariables& environment);
+
+// MASTER_ADDR:MASTER_PORT, or the next port where torchrun's agent keeps its own store on that one;
+// empty if they are not both set. kInvalidArgument.
+Result<std::string> MasterAddress(const LauncherRank& rank,
+                                  const EnvironmentVariables& environment);
 
 // "2(x3),1" -> 2 2 2 1: Slurm's tasks per node. Empty when malformed.
 std::vector<int> ParseTasksPerNode(const std::string& text);

@@ -1,20 +1,26 @@
 #include "app/launch/message.h"
 
+#include <algorithm>
+#include <boost/endian/arithmetic.hpp>
+#include <cstring>
+
 namespace engine::launch {
 namespace {
 
-constexpr size_t kSizeBytes = 4;
-constexpr size_t kFixedBytes = 17;  // kind id rank number key_size
+using boost::endian::little_int32_t;
+using boost::endian::little_uint32_t;
 
-void PutU32(std::string* out, uint32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) out->push_back(static_cast<char>(value >> shift));
-}
-
-uint32_t GetU32(const char* data) {
-  uint32_t value = 0;
-  for (int i = 3; i >= 0; --i) value = value << 8 | static_cast<uint8_t>(data[i]);
-  return value;
-}
+// What a frame begins with: bytes without padding.
+struct Head {
+  little_uint32_t size;
+  MessageKind kind;
+  little_uint32_t id;
+  little_int32_t rank;
+  little_int32_t number;
+  little_uint32_t key_size;
+};
+static_assert(sizeof(Head) == 21 && alignof(Head) == 1);
+constexpr size_t kFixedBytes = sizeof(Head) - sizeof(Head::size);
 
 }  // namespace
 
@@ -23,18 +29,16 @@ std::string Encode(const Message& message) {
 }
 
 std::string EncodeHead(const Message& message, size_t value_size) {
-  ENGINE_CHECK(message.key.size() <= kMaxKeyBytes && value_size <= kMaxValueBytes,
-               "key of %zu and value of %zu bytes", message.key.size(), value_size);
-  const size_t size = kFixedBytes + message.key.size() + value_size;
-  std::string out;
-  PutU32(&out, static_cast<uint32_t>(size));
-  out.push_back(static_cast<char>(message.kind));
-  PutU32(&out, message.id);
-  PutU32(&out, static_cast<uint32_t>(message.rank));
-  PutU32(&out, static_cast<uint32_t>(message.number));
-  PutU32(&out, static_cast<uint32_t>(message.key.size()));
-  out += message.key;
-  return out;
+  const size_t key_size = message.key.size();
+  ENGINE_CHECK(key_size <= kMaxKeyBytes && value_size <= kMaxValueBytes,
+               "key of %zu and value of %zu bytes", key_size, value_size);
+  const Head head{static_cast<uint32_t>(kFixedBytes + key_size + value_size),
+                  message.kind,
+                  message.id,
+                  message.rank,
+                  message.number,
+                  static_cast<uint32_t>(key_size)};
+  return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + message.key;
 }
 
 Message EncodeStatus(MessageKind kind, const Status& status) {
@@ -60,34 +64,35 @@ void MessageReader::Append(const char* data, size_t size) {
 }
 
 Result<bool> MessageReader::Next(Message* out) {
-  size_t available = buffer_.size() - begin_;
-  if (available < kSizeBytes) return false;
-  const char* frame = buffer_.data() + begin_;
-  size_t size = GetU32(frame);
-  if (size < kFixedBytes || size > kFixedBytes + kMaxKeyBytes + max_value_bytes_) {
-    return Status::Error(StatusCode::kBadData, "a frame of %zu bytes", size);
+  const auto refuse = [](const char* what, size_t number) {
+    return Status::Error(StatusCode::kBadData, "a frame with %s %zu", what, number);
+  };
+  const size_t available = buffer_.size() - begin_;
+  if (available < sizeof(Head::size)) return false;
+  const char* const frame = buffer_.data() + begin_;
+  Head head{};
+  std::memcpy(&head, frame, std::min(available, sizeof(head)));
+  if (head.size < kFixedBytes || head.size > kFixedBytes + kMaxKeyBytes + max_value_bytes_) {
+    return refuse("the size", head.size);
   }
-  if (available < kSizeBytes + kFixedBytes) return false;
-  const char* body = frame + kSizeBytes;
-  uint8_t kind = static_cast<uint8_t>(body[0]);
-  if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kPing)) {
-    return Status::Error(StatusCode::kBadData, "a message of unknown kind %u", kind);
+  if (available < sizeof(head)) return false;
+  if (head.kind < MessageKind::kHello || head.kind > MessageKind::kPing) {
+    return refuse("the kind", static_cast<size_t>(head.kind));
   }
-  size_t key_size = GetU32(body + 13);
-  if (key_size > kMaxKeyBytes || key_size > size - kFixedBytes ||
-      size - kFixedBytes - key_size > max_value_bytes_) {
-    return Status::Error(StatusCode::kBadData, "a key of %zu bytes in a frame of %zu", key_size,
-                         size);
+  const size_t rest = head.size - kFixedBytes;
+  if (head.key_size > kMaxKeyBytes || head.key_size > rest ||
+      rest - head.key_size > max_value_bytes_) {
+    return refuse("a key of the size", head.key_size);
   }
-  if (available < kSizeBytes + size) return false;
-  out->kind = static_cast<MessageKind>(kind);
-  out->id = GetU32(body + 1);
-  out->rank = static_cast<int32_t>(GetU32(body + 5));
-  out->number = static_cast<int32_t>(GetU32(body + 9));
-  out->key.assign(body + kFixedBytes, key_size);
-  out->value.assign(body + kFixedBytes + key_size, size - kFixedBytes - key_size);
-  begin_ += kSizeBytes + size;
+  if (available < sizeof(head) + rest) return false;
+  const char* const key = frame + sizeof(head);
+  *out = {.kind = head.kind,
+          .id = head.id,
+          .rank = head.rank,
+          .number = head.number,
+          .key = std::string(key, head.key_size),
+          .value = std::string(key + head.key_size, key + rest)};
+  begin_ += sizeof(head) + rest;
   return true;
 }
 

@@ -38,14 +38,16 @@ enum class MessageKind : uint8_t {
   kSetDone = 5,   // store -> member: id
   kGet = 6,       // member -> store: id, key; answered when the key exists
   kValue = 7,     // store -> member: id, value
-  kCancel = 8,    // member -> store: id of a kGet that nobody waits for any more
+  kCancel = 8,    // member -> store: id and key of a kGet that nobody waits for any more
   kHas = 9,       // member -> store: id, key
   kHasDone = 10,  // store -> member: id, number = 0 or 1
   kFail = 11,   // member -> store: number = StatusCode, rank = whom to blame or -1, value = message
   kAbort = 12,  // store -> member: the run is over; fields as in kFail
-  kStop = 13,   // both ways: number = the signal by which the user asked to stop
-  kBye = 14,    // member -> store: the last message of a member; the store closes
-  kPost = 15,   // rank -> store: value; store -> every other rank: rank = the sender, value
+  // both ways: number = the signal by which the user asked to stop; id = 1 of a member that gives up
+  // instead of finishing a step, since the run had not started
+  kStop = 13,
+  kBye = 14,          // member -> store: the last message of a member; the store closes
+  kPost = 15,         // rank -> store: value; store -> every other rank: rank = the sender, value
   kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
   kChallenge = 17,    // store -> member that said kHello: key = challenge (see server_key.h)
   kProof = 18,        // member -> store and back: key = proof

@@ -1,12 +1,17 @@
 #include "app/launch/rank_process.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "app/launch/deadlines.h"
@@ -16,42 +21,44 @@
 #include "core/base/call_watch.h"
 
 namespace engine::launch {
-Status CallBody(const RankBody& body, base::RankContext& context) {
-  try {
-    return WithLimits(body(context));
-  } catch (const std::bad_alloc&) {
-    return WithLimits(Status::Error(StatusCode::kResourceExhausted, "no memory left for its work"));
-  } catch (const std::exception& error) {
-    return WithLimits(
-        Status::Error(StatusCode::kInternal, "an exception left its work: %s", error.what()));
-  } catch (...) {
-    return Status::Error(StatusCode::kInternal, "an unknown exception left its work");
-  }
-}
 
 RankProcess::RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second,
                          const LaunchOptions& options)
-    : info_(info), signals_(&signals), second_(second), options_(&options) {
-  signal_thread_.emplace(signals, [this](int signal) { OnSignal(signal); });
-  end_watch_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "end_watch");
-    EndIfItHangs();
+    : info_(info),
+      signals_(&signals),
+      second_(second),
+      options_(&options),
+      rendezvous_timeout_ms_(options.rendezvous_timeout_ms),
+      quit_(eventfd(0, EFD_CLOEXEC)) {
+  if (!quit_) throw std::system_error(errno, std::generic_category(), "eventfd");
+  watch_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "watch");
+    Watch();
   });
 }
 
 RankProcess::~RankProcess() {
-  ended_.release();
-  if (end_watch_.joinable()) end_watch_.join();
+  if (!watch_.joinable()) return;
+  eventfd_write(quit_.get(), 1);
+  watch_.join();
 }
 
-// Whoever could kill this process may be stopped himself, or not be there at all. Its own thread
-// hangs, so nothing can return to the command line: it is ended here.
-void RankProcess::EndIfItHangs() {
-  const std::chrono::milliseconds grace(options_->grace_ms + kHangingProcessMs);
-  while (!abort_.raised()) {
-    if (ended_.try_acquire_for(std::chrono::milliseconds(kPollMs))) return;
+// Signals, and work that hangs: whoever could kill this process may be stopped himself, or not be
+// there at all.
+void RankProcess::Watch() {
+  const int64_t grace_ms = options_->grace_ms + kHangingProcessMs;
+  base::TimePoint end = base::TimePoint::max();
+  pollfd fds[] = {{signals_->fd(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
+  while (fds[1].revents == 0) {
+    poll(fds, std::size(fds), kPollMs);
+    while (const int signal = signals_->Read()) OnSignal(signal);
+    if (abort_.raised()) end = std::min(end, base::DeadlineIn(grace_ms));
+    if (base::Passed(end) && !worked_) EndHangingWork();
   }
-  if (ended_.try_acquire_for(grace)) return;
+}
+
+// The thread of the work hangs, so nothing can return to the command line.
+void RankProcess::EndHangingWork() {
   Status known;
   {
     const std::lock_guard lock(mutex_);
@@ -61,16 +68,16 @@ void RankProcess::EndIfItHangs() {
   const StatusCode code = known.ok() ? reason.code() : known.code();
   if (options_->notice) {
     options_->notice(base::MemberName(base::MemberOf(info_)) + ": " + reason.message() +
-                     "; its own work hangs and was ended " + std::to_string(grace.count()) +
-                     " ms later");
+                     "; its own work hangs and was ended " +
+                     std::to_string(options_->grace_ms + kHangingProcessMs) + " ms later");
   }
   const int signal = code == StatusCode::kInterrupted ? stop_requested() : 0;
   _exit(signal != 0 ? 128 + signal : ExitCode(code));
 }
 
 Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& identity,
-                        int64_t join_timeout_ms, const RankBody& body) {
-  base::TimePoint deadline = base::DeadlineIn(join_timeout_ms);
+                        const RankBody& body) {
+  const base::TimePoint deadline = base::DeadlineIn(rendezvous_timeout_ms_ + kRendezvousGraceMs);
   auto client =
       std::make_unique<StoreClient>(std::move(socket), identity, abort_,
                                     [this](int signal, bool started) { Stop(signal, started); });
@@ -79,27 +86,39 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     client_ = std::move(client);
   }
   Status status = client_->Join(deadline);
-  if (status.ok()) {
-    const RunShape shape = client_->shape();
-    info_.world_size = shape.world_size;
-    info_.servers = shape.servers;
-    info_.one_host = shape.one_host ? 1 : 0;
-    base::RankContext context{info_, *client_, abort_, stop_requested_,
-                              [this] { client_->AllowLosses(); }};
-    base::CallWatch watch(abort_);
-    context.watch = &watch;
-    context.report = [this](const Status& why) {
-      client_->Report(client_->Explain(WithLimits(why)));
-    };
-    status = client_->Explain(CallBody(body, context));
-  }
-  ended_.release();
+  if (status.ok()) status = client_->Explain(WithLimits(Work(body)));
+  worked_ = true;
   // Before the report, which else would end the run as a failure of this member.
   if (status.code() == StatusCode::kInterrupted && stop_requested() != 0) {
     client_->RequestStop(stop_requested());
   }
   client_->Leave(status);
   return status;
+}
+
+Status RankProcess::Work(const RankBody& body) {
+  const RunShape shape = client_->shape();
+  info_.world_size = shape.world_size;
+  info_.servers = shape.servers;
+  info_.one_host = shape.one_host ? 1 : 0;
+  base::CallWatch watch(abort_);
+  base::RankContext context{
+      .info = info_,
+      .store = *client_,
+      .abort = abort_,
+      .stop_requested = stop_requested_,
+      .allow_losses = [this] { client_->AllowLosses(); },
+      .report = [this](const Status& why) { client_->Report(client_->Explain(WithLimits(why))); },
+      .watch = &watch};
+  try {
+    return body(context);
+  } catch (const std::bad_alloc&) {
+    return Status::Error(StatusCode::kResourceExhausted, "no memory left for its work");
+  } catch (const std::exception& error) {
+    return Status::Error(StatusCode::kInternal, "an exception left its work: %s", error.what());
+  } catch (...) {
+    return Status::Error(StatusCode::kInternal, "an unknown exception left its work");
+  }
 }
 
 void RankProcess::OnSignal(int signal) {
@@ -117,10 +136,7 @@ void RankProcess::Stop(int signal, bool started) {
   if (started && info_.is_server != 0) return;  // it serves until the ranks have stopped
   int none = 0;
   stop_requested_.compare_exchange_strong(none, signal);
-  if (!started) {
-    abort_.Raise(Status::Error(StatusCode::kInterrupted,
-                               "stopped by %s before all ranks were there", SignalName(signal)));
-  }
+  if (!started) abort_.Raise(StoppedBeforeTheStart(signal));
 }
 
 }  // namespace engine::launch

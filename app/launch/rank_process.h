@@ -6,8 +6,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <semaphore>
 #include <thread>
 
 #include "app/launch/launch.h"
@@ -19,9 +17,6 @@ namespace engine::launch {
 
 using RankBody = std::function<Status(base::RankContext&)>;
 
-// body(context); an exception that leaves it is kInternal.
-Status CallBody(const RankBody& body, base::RankContext& context);
-
 class RankProcess {
  public:
   enum class SecondSignal {
@@ -29,19 +24,21 @@ class RankProcess {
     kDie,
   };
 
+  // Throws std::system_error without a descriptor or thread.
   RankProcess(const RankInfo& info, const StopSignals& signals, SecondSignal second,
               const LaunchOptions& options);
   // Of a thread, which hears of signals from the store server alone.
-  explicit RankProcess(const RankInfo& info) : info_(info) {}
+  RankProcess(const RankInfo& info, int64_t rendezvous_timeout_ms)
+      : info_(info), rendezvous_timeout_ms_(rendezvous_timeout_ms) {}
   ~RankProcess();
 
   // Raised with kInterrupted when the user asks to stop before the run has started.
   base::AbortSignal& abort() { return abort_; }
 
-  // Joins over `socket`, runs the body, reports how it ended. The store says how many ranks and
-  // servers there are, and whether they are on one host. Call once.
-  Status Run(kit::UniqueFd socket, const StoreClient::Identity& identity, int64_t join_timeout_ms,
-             const RankBody& body);
+  // Joins over `socket`, runs the body, reports how it ended; an exception that leaves the body is
+  // kInternal. The store says how many ranks and servers there are, and whether they are on one
+  // host. Call once.
+  Status Run(kit::UniqueFd socket, const StoreClient::Identity& identity, const RankBody& body);
 
   // The cause of the end of the run as the server knows it; OK if it gave none.
   Status cause() const { return client_ ? client_->cause() : Status(); }
@@ -50,23 +47,25 @@ class RankProcess {
   int stop_requested() const { return stop_requested_.load(); }
 
  private:
+  Status Work(const RankBody& body);
+  void Watch();
   void OnSignal(int signal);
   void Stop(int signal, bool started);
-  void EndIfItHangs();
+  [[noreturn]] void EndHangingWork();
 
   RankInfo info_;  // complete once joined
   const StopSignals* const signals_ = nullptr;
   const SecondSignal second_ = SecondSignal::kIgnore;
+  const LaunchOptions* const options_ = nullptr;
+  const int64_t rendezvous_timeout_ms_;
   base::AbortSignal abort_;
   std::atomic<int> stop_requested_{0};
-  bool signalled_ = false;  // signal thread only
+  std::atomic<bool> worked_{false};  // the body has returned
+  bool signalled_ = false;           // of the watch
   std::mutex mutex_;
   std::unique_ptr<StoreClient> client_;  // set once, under mutex_
-  const LaunchOptions* const options_ = nullptr;
-  std::counting_semaphore<2> ended_{0};  // the work, and this
-  // Last: they end before what they use.
-  std::optional<SignalThread> signal_thread_;
-  std::thread end_watch_;
+  const kit::UniqueFd quit_;             // an eventfd: the watch shall end
+  std::thread watch_;                    // last: it ends before what it uses
 };
 
 }  // namespace engine::launch

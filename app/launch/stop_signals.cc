@@ -1,14 +1,9 @@
 #include "app/launch/stop_signals.h"
 
-#include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 
 #include <cerrno>
-#include <iterator>
 #include <system_error>
-#include <utility>
 
 #include "app/launch/deadlines.h"
 
@@ -52,29 +47,14 @@ void StopSignals::Die(int signal) const {
   raise(signal);
 }
 
-SignalThread::SignalThread(const StopSignals& signals, std::function<void(int)> on_signal)
-    : quit_(eventfd(0, EFD_CLOEXEC)) {
-  if (!quit_) throw std::system_error(errno, std::generic_category(), "eventfd");
-  thread_ = std::thread([this, &signals, callback = std::move(on_signal)] {
-    pthread_setname_np(pthread_self(), "signals");
-    pollfd fds[] = {{signals.fd(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
-    while (fds[1].revents == 0) {
-      poll(fds, std::size(fds), -1);  // until the destructor writes to quit_
-      while (int signal = signals.Read()) callback(signal);
-    }
-  });
+std::string SignalName(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "a signal";
 }
 
-SignalThread::~SignalThread() {
-  eventfd_write(quit_.get(), 1);
-  thread_.join();
-}
-
-const char* SignalName(int signal) {
-  return signal == SIGINT    ? "SIGINT"
-         : signal == SIGTERM ? "SIGTERM"
-         : signal == SIGHUP  ? "SIGHUP"
-                             : "a signal";
+Status StoppedBeforeTheStart(int signal) {
+  return Status::Error(StatusCode::kInterrupted, "stopped by %s before all ranks were there",
+                       SignalName(signal).c_str());
 }
 
 }  // namespace engine::launch

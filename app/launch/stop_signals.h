@@ -3,11 +3,11 @@
 
 #include <signal.h>
 
-#include <functional>
 #include <optional>
-#include <thread>
+#include <string>
 
 #include "core/base/deadline.h"
+#include "engine/status.h"
 #include "kit/unique_fd.h"
 
 namespace engine::launch {
@@ -37,18 +37,7 @@ class StopSignals {
   kit::UniqueFd fd_;
 };
 
-// Calls `on_signal` for each signal, from a thread of its own. Throws std::system_error when there
-// is no descriptor or thread left.
-class SignalThread {
- public:
-  SignalThread(const StopSignals& signals, std::function<void(int)> on_signal);
-  ~SignalThread();
-
- private:
-  kit::UniqueFd quit_;
-  std::thread thread_;
-};
-
-const char* SignalName(int signal);  // "SIGINT", for messages
+std::string SignalName(int signal);  // "SIGINT", for messages
+Status StoppedBeforeTheStart(int signal);
 
 }  // namespace engine::launch

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <iterator>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -59,7 +60,8 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
     bool tell = false;
     {
       std::lock_guard lock(mutex_);
-      tell = !raised_here_ && !leaving_ && reason.code() != StatusCode::kInterrupted;
+      const bool heard_of_it = closed_ || !cause_.ok();
+      tell = !heard_of_it && !leaving_ && reason.code() != StatusCode::kInterrupted;
       changed_.notify_all();
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
@@ -83,26 +85,16 @@ StoreClient::~StoreClient() {
 
 Status StoreClient::Join(base::TimePoint deadline) {
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [this] {
-    return phase_ == Phase::kRunning || phase_ == Phase::kRefused || abort_.raised();
-  });
-  if (phase_ == Phase::kRunning) return {};
-  if (phase_ == Phase::kRefused) return refusal_;
+  changed_.wait_until(lock, deadline,
+                      [this] { return shape_ || !refusal_.ok() || abort_.raised(); });
+  if (!refusal_.ok()) return refusal_;
+  const bool started = shape_.has_value();
   lock.unlock();
   if (abort_.raised()) return abort_.reason();
+  if (started) return {};
   return Status::Error(StatusCode::kRendezvous, "%s did not say in time that all ranks%s are there",
                        identity_.server.c_str(),
                        base::IsServer(identity_.member) ? " and servers" : "");
-}
-
-bool StoreClient::started() const {
-  std::lock_guard lock(mutex_);
-  return welcomed_;
-}
-
-RunShape StoreClient::shape() const {
-  std::lock_guard lock(mutex_);
-  return shape_;
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
@@ -123,10 +115,6 @@ Status StoreClient::Post(std::string_view text) {
   ENGINE_RETURN_IF_ERROR(CheckSizes({}, text));
   if (abort_.raised()) return abort_.reason();
   return Send({.kind = MessageKind::kPost, .value = std::string(text)});
-}
-
-void StoreClient::Listen(std::function<void(std::string_view)> listener) {
-  posts_.Listen(std::move(listener));
 }
 
 Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
@@ -156,7 +144,8 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
     return Status::Error(StatusCode::kTimeout, "%s did not answer within %lld ms",
                          identity_.server.c_str(), static_cast<long long>(timeout_ms));
   }
-  ENGINE_RETURN_IF_ERROR(Send({.kind = MessageKind::kCancel, .id = request.id}));
+  ENGINE_RETURN_IF_ERROR(
+      Send({.kind = MessageKind::kCancel, .id = request.id, .key = request.key}));
   return base::StoreTimeout(key, timeout_ms);
 }
 
@@ -252,7 +241,7 @@ bool StoreClient::Handshake(const Message& message) {
   using Side = ServerKey::Side;
   if (message.kind == MessageKind::kChallenge) {
     if (!identity_.key) {
-      Refuse("asks for a key: give that of the run with --key-file");
+      Refuse(identity_.server + " asks for a key: give that of the run with --key-file");
       return false;
     }
     if (!challenge_.empty() || message.key.size() != ServerKey::kNonceBytes) return false;
@@ -267,14 +256,15 @@ bool StoreClient::Handshake(const Message& message) {
   if (message.kind == MessageKind::kProof && identity_.key) {
     proven_ = identity_.key->Check(message.key, Side::kStore, challenge_, nonce_, identity_.member);
   }
-  if (!proven_) Refuse("does not know the key in the file given with --key-file");
+  if (!proven_) {
+    Refuse(identity_.server + " does not know the key in the file given with --key-file");
+  }
   return proven_;
 }
 
-void StoreClient::Refuse(const std::string& why) {
-  std::lock_guard lock(mutex_);
-  phase_ = Phase::kRefused;
-  refusal_ = Status::Error(StatusCode::kRendezvous, "%s %s", identity_.server.c_str(), why.c_str());
+void StoreClient::Refuse(const std::string& sentence) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = Status::Error(StatusCode::kRendezvous, "%s", sentence.c_str());
   changed_.notify_all();
 }
 
@@ -287,8 +277,11 @@ bool StoreClient::Dispatch(Message& message) {
     case MessageKind::kStop:
       on_stop_(message.number, started());
       return true;
-    case MessageKind::kAbort:
-      Aborted(DecodeStatus(message));
+    case MessageKind::kAbort: {
+      const std::lock_guard lock(mutex_);
+      cause_ = DecodeStatus(message);
+    }
+      abort_.Raise(AbortReason(cause()));
       return true;
     case MessageKind::kPost:
       posts_.Deliver(message.value);
@@ -297,41 +290,29 @@ bool StoreClient::Dispatch(Message& message) {
       limit_ms_ = message.number;
       (void)Send({.kind = MessageKind::kPing});  // a lost connection is noticed by the reader
       return true;
-    default:
-      break;
-  }
-  std::lock_guard lock(mutex_);
-  changed_.notify_all();
-  switch (message.kind) {
-    case MessageKind::kWelcome:
-      shape_ = {message.number, static_cast<int>(message.id), message.rank != 0};
-      if (!Plausible(shape_) || !shape_.Has(identity_.member)) return false;
-      phase_ = Phase::kRunning;
-      welcomed_ = true;
-      return true;
     case MessageKind::kRefused:
-      phase_ = Phase::kRefused;
-      refusal_ = Status::Error(StatusCode::kRendezvous, "%s", message.value.c_str());
+      Refuse(message.value);
       return true;
-    case MessageKind::kSetDone:
-    case MessageKind::kValue:
-    case MessageKind::kHasDone: {
-      auto waiting = replies_.find(message.id);
-      if (waiting != replies_.end()) waiting->second = std::move(message);
-      return true;  // an answer that nobody waits for any more is dropped
-    }
     default:
-      return false;  // a message that only a member may send
+      return Answer(message);
   }
 }
 
-void StoreClient::Aborted(const Status& cause) {
-  {
-    std::lock_guard lock(mutex_);
-    cause_ = cause;
-    raised_here_ = true;
+bool StoreClient::Answer(Message& message) {
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
+  if (message.kind == MessageKind::kWelcome) {
+    const RunShape shape{message.number, static_cast<int>(message.id), message.rank != 0};
+    if (!Plausible(shape) || !shape.Has(identity_.member)) return false;
+    shape_ = shape;
+    return true;
   }
-  abort_.Raise(AbortReason(cause));
+  const bool replies = message.kind == MessageKind::kSetDone ||
+                       message.kind == MessageKind::kValue || message.kind == MessageKind::kHasDone;
+  const auto waiting = replies_.find(message.id);
+  // An answer that nobody waits for any more is dropped.
+  if (replies && waiting != replies_.end()) waiting->second = std::move(message);
+  return replies;  // else it is a message that only a member may send
 }
 
 Status StoreClient::Silent(const char* then) const {
@@ -351,27 +332,18 @@ Status StoreClient::Explain(const Status& failure) const {
 void StoreClient::ConnectionLost(const Status& why) {
   shutdown(socket_.get(), SHUT_RDWR);
   {
-    std::lock_guard lock(mutex_);
-    bool expected = leaving_ || phase_ == Phase::kRefused;
-    if (phase_ != Phase::kRefused) phase_ = Phase::kClosed;
-    raised_here_ = true;
-    lost_ = !expected;
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    lost_ = !leaving_ && refusal_.ok();
     changed_.notify_all();
-    if (expected) return;
+    if (!lost_) return;
   }
   abort_.Raise(why);
 }
 
-void StoreClient::AllowLosses() {
-  (void)Send({.kind = MessageKind::kAllowLosses});  // a lost server ends the run anyway
-}
-
 void StoreClient::RequestStop(int signal) {
-  (void)Send({.kind = MessageKind::kStop, .number = signal});  // a lost server ends the run anyway
-}
-
-void StoreClient::Report(const Status& failure) {
-  (void)Send(EncodeStatus(MessageKind::kFail, failure));
+  const bool gives_up = abort_.reason().code() == StatusCode::kInterrupted;
+  (void)Send({.kind = MessageKind::kStop, .id = gives_up ? 1u : 0u, .number = signal});
 }
 
 void StoreClient::Leave(const Status& status) {
@@ -390,18 +362,7 @@ void StoreClient::Leave(const Status& status) {
   }
   // The server closes when it has read that; closing first could reset the connection under it.
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline,
-                      [this] { return phase_ == Phase::kClosed || phase_ == Phase::kRefused; });
-}
-
-bool StoreClient::lost() const {
-  std::lock_guard lock(mutex_);
-  return lost_;
-}
-
-Status StoreClient::cause() const {
-  std::lock_guard lock(mutex_);
-  return cause_;
+  changed_.wait_until(lock, deadline, [this] { return closed_ || !refusal_.ok(); });
 }
 
 }  // namespace engine::launch

@@ -51,37 +51,42 @@ class StoreClient final : public base::Store {
   // reason of the abort if the run ends before it starts.
   Status Join(base::TimePoint deadline);
   // Whether every member is there.
-  bool started() const;
+  bool started() const { return Locked(shape_).has_value(); }
   // Who is in the run, as its store says. After Join.
-  RunShape shape() const;
+  RunShape shape() const { return *Locked(shape_); }
 
   Status Set(std::string_view key, std::string_view value) override;
   Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
   Result<bool> Has(std::string_view key) override;
   Status Post(std::string_view text) override;
-  void Listen(std::function<void(std::string_view)> listener) override;
+  void Listen(std::function<void(std::string_view)> listener) override {
+    posts_.Listen(std::move(listener));
+  }
 
+  // None of these three says that it did not get through: a lost server ends the run anyway.
   // From now on the run survives the loss of ranks but rank 0.
-  void AllowLosses();
+  void AllowLosses() { (void)Send({.kind = MessageKind::kAllowLosses}); }
   // The user asked this member to stop: the server tells all.
   void RequestStop(int signal);
-
   // Why this member fails. The server takes the first report for the cause.
-  void Report(const Status& failure);
+  void Report(const Status& failure) { (void)Send(EncodeStatus(MessageKind::kFail, failure)); }
   // Reports how this member ended and closes. Call once, last.
   void Leave(const Status& status);
 
   // The cause of the end of the run as the server knows it; OK if it gave none.
-  Status cause() const;
+  Status cause() const { return Locked(cause_); }
   // Whether the connection ended before this member did.
-  bool lost() const;
+  bool lost() const { return Locked(lost_); }
   // Of a failure that only says that something did not come in time: where the server is silent,
   // that is the cause, and the returned status says so.
   Status Explain(const Status& failure) const;
 
  private:
-  enum class Phase { kJoining, kRunning, kRefused, kClosed };
-
+  template <typename T>
+  T Locked(const T& member) const {
+    const std::lock_guard lock(mutex_);
+    return member;
+  }
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
                           int64_t timeout_ms);
   Status Send(const Message& message);
@@ -93,8 +98,8 @@ class StoreClient final : public base::Store {
   void ReadLoop();
   bool Dispatch(Message& message);  // false when the stream is over
   bool Handshake(const Message& message);
-  void Refuse(const std::string& why);
-  void Aborted(const Status& cause);
+  bool Answer(Message& message);
+  void Refuse(const std::string& sentence);
   void ConnectionLost(const Status& why);
 
   const kit::UniqueFd socket_;
@@ -119,14 +124,12 @@ class StoreClient final : public base::Store {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Phase phase_ = Phase::kJoining;                       // guarded by mutex_
-  RunShape shape_;                                      // guarded by mutex_
+  std::optional<RunShape> shape_;                       // guarded by mutex_; once all are there
   Status refusal_;                                      // guarded by mutex_
   Status cause_;                                        // guarded by mutex_
-  bool welcomed_ = false;                               // guarded by mutex_
-  bool lost_ = false;                                   // guarded by mutex_
+  bool closed_ = false;                                 // guarded by mutex_: by the server
+  bool lost_ = false;                                   // guarded by mutex_: closed too soon
   bool leaving_ = false;                                // guarded by mutex_
-  bool raised_here_ = false;                            // guarded by mutex_: by the reader
   uint32_t next_id_ = 1;                                // guarded by mutex_
   std::map<uint32_t, std::optional<Message>> replies_;  // guarded by mutex_; by request
 

@@ -10,13 +10,13 @@
 #include "app/launch/store_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <string_view>
 #include <system_error>
 
@@ -55,19 +55,24 @@ StoreServer::StoreServer(Observer& observer)
   if (!epoll_) throw std::system_error(errno, std::generic_category(), "epoll_create1");
 }
 
-void StoreServer::Listen(kit::UniqueFd listener) {
+void StoreServer::Listen(MemberListener listener) {
   listener_ = std::move(listener);
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.ptr = nullptr}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.socket.get(), &event);
 }
 
-StoreServer::Connection& StoreServer::Add(kit::UniqueFd socket, int64_t hello_timeout_ms) {
+kit::UniqueFd StoreServer::Connect() {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return {};
+  Add(kit::UniqueFd(pair[0]));
+  return kit::UniqueFd(pair[1]);
+}
+
+StoreServer::Connection& StoreServer::Add(kit::UniqueFd socket) {
   fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
   connection->reader.set_max_value_bytes(0);  // kHello and kProof carry none
-  connection->accepted_at = std::chrono::steady_clock::now();
-  connection->hello_deadline = base::DeadlineIn(hello_timeout_ms);
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.ptr = connection.get()}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
   connections_.push_back(std::move(connection));
@@ -104,7 +109,7 @@ void StoreServer::Drain(int member) {
 void StoreServer::Forget(int member) {
   const auto found = joined_.find(member);
   if (found == joined_.end()) return;
-  found->second->said_bye = true;
+  found->second->closing = true;
   End(*found->second);
   Reap();
 }
@@ -127,7 +132,7 @@ void StoreServer::Flush(int64_t timeout_ms) {
 // A child shares the epoll instance with its parent, so nothing is taken out of it here.
 void StoreServer::CloseAll() {
   epoll_.Close();
-  listener_.Close();
+  listener_.socket.Close();
   waiters_.clear();
   pending_.clear();
   joined_.clear();
@@ -137,7 +142,7 @@ void StoreServer::CloseAll() {
 // Those for whom there is no room wait until the next call of Handle.
 void StoreServer::Accept() {
   while (pending_.size() < kMaxPendingConnections || MakeRoom(kScarceHelloMs)) {
-    kit::UniqueFd socket = AcceptFrom(listener_);
+    kit::UniqueFd socket = AcceptFrom(listener_.socket);
     if (!socket) {
       const bool no_descriptor = errno == EMFILE || errno == ENFILE;
       somebody_waits_ = errno != EAGAIN && errno != EWOULDBLOCK;
@@ -150,7 +155,7 @@ void StoreServer::Accept() {
       return;
     }
     std::string address = PeerAddress(socket);
-    Connection& connection = Add(std::move(socket), kHelloTimeoutMs);
+    Connection& connection = Add(std::move(socket));
     connection.address = std::move(address);
     pending_.push_back(&connection);
   }
@@ -165,7 +170,7 @@ bool StoreServer::MakeRoom(int64_t least_ms) {
     return held[HostOf(connection->address)];
   });  // the first of equals
   if (oldest == pending_.end()) return false;
-  if (!base::Passed((*oldest)->accepted_at + std::chrono::milliseconds(least_ms))) return false;
+  if (!(*oldest)->HasHad(least_ms)) return false;
   End(**oldest, "it did not say in time who it is, and others wait");
   return true;
 }
@@ -223,24 +228,22 @@ void StoreServer::End(Connection& connection, const char* why) {
   if (std::exchange(connection.broken, true)) return;
   some_broken_ = true;
   std::erase(pending_, &connection);
-  if (connection.closing || connection.said_bye) return;
+  if (connection.closing) return;
   if (connection.member != base::kNobody) return observer_.OnLost(connection.member);
-  if (connection.adopted) return;
+  if (connection.adopted()) return;
   const char* own = connection.hello ? "it did not prove that it knows the key"
                                      : "it ended before it said who it is";
   observer_.OnRefusedConnection(connection.address, why != nullptr ? why : own);
 }
 
 void StoreServer::Reap() {
-  while (!pending_.empty()) {
-    Connection& oldest = *pending_.front();
-    if (!base::Passed(oldest.hello_deadline)) break;
-    End(oldest, "it did not say in time who it is");
+  while (!pending_.empty() && pending_.front()->HasHad(kHelloTimeoutMs)) {
+    End(*pending_.front(), "it did not say in time who it is");
   }
   if (!std::exchange(some_broken_, false)) return;
+  std::erase_if(waiters_, [](const Waiter& waiter) { return std::get<1>(waiter)->broken; });
   std::erase_if(connections_, [this](const auto& connection) {
     if (!connection->broken) return false;
-    for (const auto& [id, waiter] : connection->waiting) waiters_.erase(waiter);
     const auto joined = joined_.find(connection->member);
     if (joined != joined_.end() && joined->second == connection.get()) joined_.erase(joined);
     // While a child that was forked just now still holds the socket, closing it does not do this.
@@ -263,7 +266,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
     case MessageKind::kGet:
       return Get(connection, message);
     case MessageKind::kCancel:
-      return Cancel(connection, message.id);
+      waiters_.erase({message.key, &connection, message.id});  // if it is not answered yet
+      return;
     case MessageKind::kHas:
       return Send(connection, Frame({.kind = MessageKind::kHasDone,
                                      .id = message.id,
@@ -278,9 +282,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
     case MessageKind::kPing:
       return;  // it was heard
     case MessageKind::kStop:
-      return observer_.OnStop(message.number);
+      return observer_.OnStop(message.number, message.id != 0);
     case MessageKind::kBye:
-      connection.said_bye = true;
       connection.closing = true;
       return observer_.OnBye(connection.member);
     default:
@@ -290,7 +293,7 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
 
 // Another protocol is refused by the observer, with a sentence: it need not know the challenge.
 void StoreServer::Hello(Connection& connection, const Message& message) {
-  const bool prove = key_ && !connection.adopted && message.id == kProtocolVersion;
+  const bool prove = listener_.key && !connection.adopted() && message.id == kProtocolVersion;
   if (!prove) return Admit(connection, message);
   connection.hello = message;
   connection.challenge = ServerKey::MakeNonce();
@@ -302,43 +305,43 @@ void StoreServer::Proof(Connection& connection, const Message& message) {
   const std::string_view nonce = text.substr(0, ServerKey::kNonceBytes);
   const std::string_view proof = text.substr(nonce.size());
   const int member = connection.hello->rank;
-  if (!key_->Check(proof, ServerKey::Side::kMember, connection.challenge, nonce, member)) {
+  if (!listener_.key->Check(proof, ServerKey::Side::kMember, connection.challenge, nonce, member)) {
     return Refuse(connection,
                   "it does not know the key of this run: give both sides the same "
                   "--key-file");
   }
-  Send(connection,
-       Frame({.kind = MessageKind::kProof,
-              .key = key_->Prove(ServerKey::Side::kStore, connection.challenge, nonce, member)}));
+  Send(connection, Frame({.kind = MessageKind::kProof,
+                          .key = listener_.key->Prove(ServerKey::Side::kStore, connection.challenge,
+                                                      nonce, member)}));
   Admit(connection, *connection.hello);
 }
 
 void StoreServer::Admit(Connection& connection, const Message& hello) {
-  const Status status = observer_.OnHello(hello, connection.adopted);
+  const Status status = observer_.OnHello(hello, connection.adopted());
   if (!status.ok()) return Refuse(connection, status.message());
   connection.member = hello.rank;
   joined_[connection.member] = &connection;
   std::erase(pending_, &connection);
   connection.reader.set_max_value_bytes(kMaxValueBytes);
-  if (abort_) Send(connection, Frame(*abort_));
   observer_.OnJoined(connection.member);
+  if (abort_) Send(connection, Frame(*abort_));
 }
 
 void StoreServer::Refuse(Connection& connection, const std::string& why) {
   Send(connection, Frame({.kind = MessageKind::kRefused, .value = why}));
   connection.closing = true;
-  if (!connection.adopted) observer_.OnRefusedConnection(connection.address, why);
+  if (!connection.adopted()) observer_.OnRefusedConnection(connection.address, why);
 }
 
 void StoreServer::Put(const std::string& key, std::string value) {
   const Bytes bytes = std::make_shared<const std::string>(std::move(value));
-  const auto [begin, end] = waiters_.equal_range(key);
-  for (auto waiter = begin; waiter != end; ++waiter) {
-    auto [connection, id] = waiter->second;
-    connection->waiting.erase(id);
+  const auto first = waiters_.lower_bound({key, nullptr, 0});
+  auto waiter = first;
+  for (; waiter != waiters_.end() && std::get<0>(*waiter) == key; ++waiter) {
+    const auto& [waited_for, connection, id] = *waiter;
     Send(*connection, ValueHead(id, bytes), bytes);
   }
-  waiters_.erase(begin, end);
+  waiters_.erase(first, waiter);
   values_[key] = bytes;
 }
 
@@ -347,16 +350,7 @@ void StoreServer::Get(Connection& connection, const Message& message) {
   if (found != values_.end()) {
     return Send(connection, ValueHead(message.id, found->second), found->second);
   }
-  const auto [request, fresh] = connection.waiting.try_emplace(message.id);
-  if (!fresh) return End(connection);  // two requests of one number
-  request->second = waiters_.emplace(message.key, Waiter{&connection, message.id});
-}
-
-void StoreServer::Cancel(Connection& connection, uint32_t id) {
-  const auto request = connection.waiting.find(id);
-  if (request == connection.waiting.end()) return;  // answered meanwhile
-  waiters_.erase(request->second);
-  connection.waiting.erase(request);
+  waiters_.insert({message.key, &connection, message.id});
 }
 
 // Written at once if nothing is before it: a rank may be waiting for it to start a transfer.

@@ -1,14 +1,15 @@
 // The server of a run's store and control channel: one connection per member.
 #pragma once
 
-#include <poll.h>
-
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,14 @@
 
 namespace engine::launch {
 
-// Owns no thread and never blocks: its owner polls the descriptors of AddPollFds and calls Handle.
+// Where members from elsewhere join a run.
+struct MemberListener {
+  kit::UniqueFd socket;          // that listens; none: nobody comes
+  std::optional<ServerKey> key;  // that they must prove to know
+  bool loopback = false;         // only this host can reach it
+};
+
+// Owns no thread and never blocks: its owner polls fd() and calls Handle.
 // What the messages mean for the run is the observer's business. Every call from one thread.
 class StoreServer {
  public:
@@ -38,7 +46,8 @@ class StoreServer {
     // kNobody: no descriptor is left for a connection, though no pending one holds any.
     virtual void OnFail(int member, const Status& status) = 0;
     virtual void OnAllowLosses(int member) = 0;
-    virtual void OnStop(int signal) = 0;
+    // `gives_up`: that member takes part in nothing any more.
+    virtual void OnStop(int signal, bool gives_up) = 0;
     virtual void OnBye(int member) = 0;
     // The connection ended, or broke the protocol, before kBye.
     virtual void OnLost(int member) = 0;
@@ -61,15 +70,13 @@ class StoreServer {
   // Throws std::system_error without a descriptor.
   explicit StoreServer(Observer& observer);
 
-  // A listening socket whose connections are served from now on.
-  void Listen(kit::UniqueFd listener);
-  // Members that come through the listener must prove that they know `key`.
-  void RequireProof(ServerKey key) { key_ = std::move(key); }
-  // A connection that exists already (one end of a socket pair).
-  void Adopt(kit::UniqueFd socket) { Add(std::move(socket), kForever).adopted = true; }
+  // From now on members may come there.
+  void Listen(MemberListener listener);
+  // A connection over a socket pair: the end of the member, or none with errno set.
+  kit::UniqueFd Connect();
 
-  // One descriptor, which stands for all.
-  void AddPollFds(std::vector<pollfd>* out) const { out->push_back({epoll_.get(), POLLIN, 0}); }
+  // Readable when there is something to do.
+  int fd() const { return epoll_.get(); }
   const Traffic& traffic() const { return traffic_; }
   // Accepts, reads, answers and writes whatever can be done now.
   void Handle();
@@ -94,35 +101,29 @@ class StoreServer {
  private:
   using Bytes = std::shared_ptr<const std::string>;  // one for all to whom it goes
   struct Connection;
-  struct Waiter {
-    Connection* connection;
-    uint32_t id;
-  };
-  using Waiters = std::multimap<std::string, Waiter>;  // by key
   struct Connection {
     kit::UniqueFd socket;
     MessageReader reader;
     std::deque<Bytes> out;
-    size_t out_begin = 0;                           // in the first of them
-    int member = base::kNobody;                     // once it has joined
-    std::map<uint32_t, Waiters::iterator> waiting;  // by request
-    bool adopted = false;                           // not through the listener
-    base::TimePoint accepted_at;
-    base::TimePoint hello_deadline;  // of a pending connection
-    std::string address;             // of one that came through the listener, for messages
-    std::optional<Message> hello;    // of a member that has to prove itself
-    std::string challenge;           // sent to it
-    bool blocked = false;            // it did not take all of `out`
-    bool said_bye = false;
-    bool closing = false;  // close when `out` is written
+    size_t out_begin = 0;        // in the first of them
+    int member = base::kNobody;  // once it has joined
+    std::string address;         // of one that came through the listener, for messages; else empty
+    base::TimePoint accepted_at = std::chrono::steady_clock::now();
+    std::optional<Message> hello;  // of a member that has to prove itself
+    std::string challenge;         // sent to it
+    bool blocked = false;          // it did not take all of `out`
+    bool closing = false;          // close when `out` is written: its end is no loss
     bool broken = false;
+    bool adopted() const { return address.empty(); }
+    bool HasHad(int64_t ms) const {
+      return base::Passed(accepted_at + std::chrono::milliseconds(ms));
+    }
   };
-
-  static constexpr int64_t kForever = INT64_MAX;
+  using Waiter = std::tuple<std::string, Connection*, uint32_t>;  // key, who, and its request
 
   void Accept();
   bool MakeRoom(int64_t least_ms);
-  Connection& Add(kit::UniqueFd socket, int64_t hello_timeout_ms);
+  Connection& Add(kit::UniqueFd socket);
   void Read(Connection& connection);
   void Write(Connection& connection);
   // It is neither read nor written any more. `why` is for a pending one, by default its own end.
@@ -134,20 +135,18 @@ class StoreServer {
   void Admit(Connection& connection, const Message& hello);
   void Refuse(Connection& connection, const std::string& why);
   void Get(Connection& connection, const Message& message);
-  void Cancel(Connection& connection, uint32_t id);
   void Send(Connection& connection, const Bytes& frame, const Bytes& value = nullptr);
 
   Observer& observer_;
   kit::UniqueFd epoll_;
-  kit::UniqueFd listener_;
+  MemberListener listener_;
   bool somebody_waits_ = false;  // to be accepted
-  std::optional<ServerKey> key_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> pending_;   // of the listener, before they have joined; the oldest first
   std::map<int, Connection*> joined_;  // by member
   bool some_broken_ = false;
   std::map<std::string, Bytes> values_;
-  Waiters waiters_;
+  std::set<Waiter> waiters_;
   std::optional<Message> abort_;
   std::vector<char> read_buffer_;
   Traffic traffic_;

@@ -4,12 +4,13 @@
 
 #include "app/launch/supervisor.h"
 
+#include <poll.h>
+
 #include <algorithm>
-#include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "app/launch/deadlines.h"
-#include "app/launch/exit_code.h"
 #include "app/launch/stop_signals.h"
 
 namespace engine::launch {
@@ -89,6 +90,13 @@ void Supervisor::Notice(const std::string& sentence) const {
   if (settings_.options.notice) settings_.options.notice(sentence);
 }
 
+void Supervisor::Step(int timeout_ms, int wake) {
+  pollfd fds[] = {{server_.fd(), POLLIN, 0}, {wake, POLLIN, 0}};
+  poll(fds, std::size(fds), timeout_ms);
+  server_.Handle();
+  Tick();
+}
+
 // Both ways at the same times: a ping, and a look at who has answered none.
 void Supervisor::Tick() {
   const LaunchOptions& options = settings_.options;
@@ -162,16 +170,20 @@ void Supervisor::Fail(int member, const Status& status) {
 void Supervisor::End(const Status& cause) {
   if (failed_) return;
   failed_ = true;
-  failed_at_ = std::chrono::steady_clock::now();
+  grace_end_ = base::DeadlineIn(settings_.options.grace_ms);
   server_.Abort(cause);
 }
 
-void Supervisor::OnStop(int signal) {
-  if (stop_signal_ != 0) return;
-  stop_signal_ = signal;
-  LeaveWithin(complete_ ? settings_.options.stop_timeout_ms : kRendezvousGraceMs,
-              SignalName(signal));
-  server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
+void Supervisor::OnStop(int signal, bool gives_up) {
+  if (stop_signal_ == 0) {
+    stop_signal_ = signal;
+    LeaveWithin(settings_.options.stop_timeout_ms, SignalName(signal));
+    server_.Broadcast({.kind = MessageKind::kStop, .number = signal});
+  }
+  if (failed_ || (complete_ && !gives_up)) return;
+  const Status status = StoppedBeforeTheStart(stop_signal_);
+  failures_.AddLoss(base::kNobody, status, 128 + stop_signal_);
+  End(status);
 }
 
 void Supervisor::Expect(int rank) {
@@ -180,7 +192,7 @@ void Supervisor::Expect(int rank) {
 }
 
 bool Supervisor::AllGone() const {
-  return (complete_ || failed_ || stop_signal_ != 0) && !members_.SomebodyIsThere();
+  return (complete_ || failed_) && !members_.SomebodyIsThere();
 }
 
 Status Supervisor::OnHello(const Message& hello, bool adopted) {
@@ -250,14 +262,15 @@ void Supervisor::OnBye(int member) {
 void Supervisor::OnLost(int member) {
   if (members_.IsGone(member)) return;
   members_.Set(member, Phase::kLost);
-  const Loss loss = settings_.explain_loss(member);
-  if (Survives(member)) return Lose(member, loss.status);
-  if (loss.primary) {
-    failures_.AddLoss(member, loss.status, loss.exit_code);
-  } else {
-    failures_.AddReport(member, loss.status);
+  std::optional<Loss> loss;
+  if (settings_.explain_loss) loss = settings_.explain_loss(member);
+  if (!loss) {
+    loss = {Status::Error(StatusCode::kPeerLost, "its connection to %s ended without a result",
+                          settings_.server)};
   }
-  End(loss.status.WithRank(member));
+  if (Survives(member)) return Lose(member, loss->status);
+  failures_.AddLoss(member, loss->status, loss->exit_code);
+  End(loss->status.WithRank(member));
 }
 
 void Supervisor::Lose(int rank, const Status& status) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "app/launch/exit_code.h"
 #include "app/launch/failure_log.h"
 #include "app/launch/launch.h"
 #include "app/launch/membership.h"
@@ -18,9 +20,8 @@ namespace engine::launch {
 class Supervisor final : public StoreServer::Observer {
  public:
   struct Loss {
-    Status status;
-    int exit_code = 0;
-    bool primary = true;  // false: the end of this member was our own doing
+    Status status;  // kAborted: the end of this member was our own doing
+    int exit_code = ExitCode(StatusCode::kPeerLost);
   };
   struct Settings {
     RunShape shape;
@@ -28,9 +29,10 @@ class Supervisor final : public StoreServer::Observer {
     std::string place;  // where the members meet, for messages
     // Without a liveness timeout nobody is asked for a sign of life.
     LaunchOptions options;
-    bool ranks_may_connect = true;  // through the listener; false: only servers
-    // Why a member is gone without kBye.
-    std::function<Loss(int member)> explain_loss;
+    bool ranks_may_connect = true;        // through the listener; false: only servers
+    const char* server = "the launcher";  // whose connection a lost member had, for messages
+    // Why a member is gone without kBye, if more is known than that. May be null.
+    std::function<std::optional<Loss>(int member)> explain_loss;
     // A rank is lost and the run goes on. What becomes of it, if another takes its place: "started
     // again (1 of 3)"; its kHello is taken after Expect. May be null.
     std::function<std::string(int rank)> replace;
@@ -41,6 +43,8 @@ class Supervisor final : public StoreServer::Observer {
   StoreServer& server() { return server_; }
   const Membership& members() const { return members_; }
 
+  // Handles what members say within `timeout_ms`, or until `wake` (a descriptor, or -1) is readable.
+  void Step(int timeout_ms, int wake = -1);
   // What happens as time passes: silent members, and the deadlines of joining and leaving.
   void Tick();
   // The first call that is more than a request to stop ends the run for all members. kNobody: the
@@ -51,7 +55,8 @@ class Supervisor final : public StoreServer::Observer {
   void Notice(const std::string& sentence) const;
 
   bool failed() const { return failed_; }
-  base::TimePoint failed_at() const { return failed_at_; }
+  // When the members have had their time to leave after the failure; never without one.
+  base::TimePoint grace_end() const { return grace_end_; }
   int stop_signal() const { return stop_signal_; }
   // Nobody is there, and nobody is expected any more.
   bool AllGone() const;
@@ -63,8 +68,9 @@ class Supervisor final : public StoreServer::Observer {
   void OnSet(const std::string& key) override { progress_ |= key == kProgressKey; }
   void OnFail(int member, const Status& status) override;
   void OnAllowLosses(int member) override;
-  // Tells every member that the user asked to stop.
-  void OnStop(int signal) override;
+  // Tells every member that the user asked to stop. When one gives up, or some are not there yet,
+  // nobody can finish a step: that ends the run at once.
+  void OnStop(int signal, bool gives_up = false) override;
   void OnBye(int member) override;
   void OnLost(int member) override;
   void OnRefusedConnection(const std::string& address, const std::string& why) override;
@@ -96,7 +102,7 @@ class Supervisor final : public StoreServer::Observer {
   base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;
   bool failed_ = false;
-  base::TimePoint failed_at_{};
+  base::TimePoint grace_end_ = base::TimePoint::max();
   bool ranks_gone_ = false;
   int stop_signal_ = 0;
   base::TimePoint next_look_{};  // for silent members

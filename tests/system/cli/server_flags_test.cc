@@ -24,7 +24,7 @@ TEST_F(ServerFlags, WhatCannotBeServedIsRefused) {
       {"run run.pbtxt --serve-at 127.0.0.1:29400", 2, HasSubstr("add --servers N")},
       {"run run.pbtxt --servers 1 --serve-at 0.0.0.0:29400", 79, HasSubstr("--key-file FILE")},
       {"run run.pbtxt --servers 1 --key-file k", 2, HasSubstr("add --serve-at")},
-      {"serve nowhere --index 0", 2, HasSubstr("has no port")},
+      {"serve nowhere --index 0", 2, HasSubstr("expected HOST:PORT")},
       {"serve 127.0.0.1:9 --index 0 --wait 1", 201, HasSubstr("found no run at 127.0.0.1:9")},
       {"serve 127.0.0.1:9 --index 0 --key-file no.key", 66, HasSubstr("key file no.key")},
   });

@@ -192,14 +192,6 @@ TEST_F(Join, ServersJoinWhereTheRanksMeet) {
   }
 }
 
-TEST_F(Join, ARunWithoutServersRefusesThem) {
-  ProbeProcess& server = Start("ring --serve " + address_ + " --index 0");
-  StartRank("ring", 0, 2);
-  EXPECT_THAT(ErrorOf(server), HasSubstr("has no servers: start it with --servers"));
-  StartRank("ring", 1, 2);
-  ExpectEnds({201, 0, 0});
-}
-
 TEST_F(Join, AServerThatDiesIsNamed) {
   Start("server-kill 0 --serve " + address_ + " --index 0");
   StartRanks("server-kill --servers 1", 2);

@@ -33,15 +33,6 @@ TEST_F(Spawn, OneRankIsAProcessToo) {
   EXPECT_NE(LineOf(process, "pid "), std::to_string(launcher));
 }
 
-TEST_F(Spawn, ServersAreProcessesBesideTheRanks) {
-  ProbeProcess& process = Start("ring -n 2 --servers 2");
-  EXPECT_EQ(process.Wait(), 0) << process.output();
-  EXPECT_EQ(process.ReadLines("pid ", 2).size(), 2u);
-  EXPECT_THAT(process.output(), AllOf(HasSubstr("server 0 pid "), HasSubstr("server 1 pid ")));
-  EXPECT_EQ(process.ReadLines("run of 2 ranks, 2 servers, one host 1", 2).size(), 2u);
-  EXPECT_EQ(process.ReadLines("served 0", 2).size(), 2u);
-}
-
 struct End {
   std::string words;
   int exit_code;
@@ -82,20 +73,6 @@ INSTANTIATE_TEST_SUITE_P(
             "rank -1: rank 0 did not end within 300 ms after rank 1.*"},
         // A run may survive the loss of a rank, but not of rank 0.
         End{"lossy 0 --deaths 1 --restarts 5 -n 3 --servers 1", 137, "rank 0" + kKilled}));
-
-TEST_F(Spawn, AKillFromOutsideIsNamedToo) {
-  ProbeProcess& ranks = Start("wait -n 3");
-  const std::string rank = ranks.ReadLines("pid ", 3).at(1);
-  kill(std::stoi(rank), SIGKILL);
-  EXPECT_EQ(ranks.Wait(), 137);
-  EXPECT_THAT(ErrorOf(ranks), HasSubstr("(pid " + rank + ") was killed by signal 9"));
-  ProbeProcess& served = Start("wait -n 2 --servers 1");
-  served.ReadLines("pid ", 2);
-  const std::string server = LineOf(served, "server 0 pid ");
-  kill(std::stoi(server), SIGKILL);
-  EXPECT_EQ(served.Wait(), 137);
-  EXPECT_THAT(ErrorOf(served), HasSubstr("server 0: its process (pid " + server + ")"));
-}
 
 // A second and a half, which no load makes ten.
 TEST_F(Spawn, ARankThatHangsIsKilledAfterTheGrace) {

@@ -93,7 +93,7 @@ class KillMatrix : public CliTest, public ::testing::WithParamInterface<Case> {
       processes_.push_back(
           Start("run run.pbtxt -q -n 3" + std::string(server ? " --servers 1" : "")));
       const size_t members = kRanks + (server ? 1 : 0);
-      Await("its members", [&] { return processes_[0]->Children().size() >= members; });
+      Await("its members", [&] { return (members_ = processes_[0]->Children()).size() >= members; });
       return;
     }
     const int port = FreePort();
@@ -120,14 +120,12 @@ class KillMatrix : public CliTest, public ::testing::WithParamInterface<Case> {
     return "";
   }
 
-  // Index of the process in processes_ (torchrun) or among the children.
   int Victim() const {
     const std::string& role = GetParam().role;
     if (!GetParam().spawned()) return processes_[role == "rank 1"]->pid();
     if (role == "launcher") return processes_[0]->pid();
-    const std::vector<int> children = processes_[0]->Children();
     const size_t index = role == "rank 0" ? 0 : role == "rank 1" ? 1 : kRanks;
-    return index < children.size() ? children[index] : 0;
+    return index < members_.size() ? members_[index] : 0;
   }
 
   // A stopped launcher collects nobody: its ranks have ended when they are zombies.
@@ -135,7 +133,7 @@ class KillMatrix : public CliTest, public ::testing::WithParamInterface<Case> {
     Await(
         "the end of the ranks",
         [&] {
-          for (const int child : processes_[0]->Children()) {
+          for (const int child : members_) {
             const std::string stat = ReadWhole("/proc/" + std::to_string(child) + "/stat");
             if (!stat.empty() && stat.find(") Z ") == std::string::npos) return false;
           }
@@ -176,6 +174,7 @@ class KillMatrix : public CliTest, public ::testing::WithParamInterface<Case> {
   }
 
   std::vector<std::unique_ptr<EngineProcess>> processes_;
+  std::vector<int> members_;  // of a spawned run, in the order of their numbers
 };
 
 TEST_P(KillMatrix, EndsInTimeWithTheRightNameAndLeavesNothing) {

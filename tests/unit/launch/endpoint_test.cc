@@ -70,13 +70,6 @@ TEST(Endpoint, RankZeroMustRunOnThatHost) {
               HasSubstr("must run on that host"));
 }
 
-TEST(Endpoint, GivesUpAtTheDeadlineAndNamesThePlace) {
-  base::AbortSignal cancel;
-  Endpoint endpoint = UnixEndpoint("nobody");
-  EXPECT_THAT(ConnectTo(endpoint, base::DeadlineIn(60), cancel),
-              FailsWith(StatusCode::kRendezvous, HasSubstr(endpoint.text)));
-}
-
 TEST(Endpoint, StopsTryingWhenCancelled) {
   base::AbortSignal cancel;
   cancel.Raise(Status::Error(StatusCode::kInterrupted, "stopped"));

@@ -20,18 +20,19 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A run of two ranks; rank 0 has a socket of its own, and the other comes over TCP.
-class JoinTest : public ::testing::Test {
- protected:
-  void SetUp() override {
+// Members come over TCP, but for rank 0, which has a socket of its own.
+class NetworkRun : public SocketRun {
+ public:
+  explicit NetworkRun(Supervisor::Settings settings, const std::optional<ServerKey>& key = {})
+      : SocketRun(std::move(settings)) {
     // Port 0 is no valid rendezvous, but the kernel then picks a free one.
     kit::UniqueFd listener = ValueOf(ListenAt({"127.0.0.1:0", "127.0.0.1", "0", ""}));
     socklen_t size = sizeof(address_);
-    ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address_), &size), 0);
-    run_.supervisor().server().Listen(std::move(listener));
+    EXPECT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address_), &size), 0);
+    supervisor().server().Listen({std::move(listener), key});
   }
 
-  kit::UniqueFd Connect(const char* from = "127.0.0.1") {
+  kit::UniqueFd ConnectFrom(const char* from = "127.0.0.1") const {
     kit::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const timeval limit{.tv_sec = kLongMs / 1000, .tv_usec = 0};
     setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -39,34 +40,52 @@ class JoinTest : public ::testing::Test {
     source.sin_family = AF_INET;
     inet_pton(AF_INET, from, &source.sin_addr);
     EXPECT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&source), sizeof(source)), 0);
-    EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&address_), sizeof(address_)), 0);
+    EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof(address_)),
+              0);
     return socket;
   }
   // What is answered to `hello`; the connection is closed after it.
-  Message Ask(const Message& hello) {
-    const kit::UniqueFd socket = Connect();
+  Message Ask(const Message& hello) const {
+    const kit::UniqueFd socket = ConnectFrom();
     SendRaw(socket, Encode(hello));
     return ReadMessage(socket);
   }
-  // The outcome when all have left.
-  LaunchOutcome Leave(SocketRank& first, SocketRank& second) {
-    first.client.Leave({});
+
+ private:
+  sockaddr_in address_{};
+};
+
+// Two ranks.
+class JoinTest : public ::testing::Test {
+ protected:
+  explicit JoinTest(const std::optional<ServerKey>& key = {})
+      : run_(SocketRun::SettingsOf({2, 0, true}, kLongMs), key) {}
+  void SetUp() override { run_.Start(); }
+
+  kit::UniqueFd Connect(const char* from = "127.0.0.1") { return run_.ConnectFrom(from); }
+  Message Ask(const Message& hello) { return run_.Ask(hello); }
+  // The second rank joins, all leave, and nothing was wrong.
+  void ExpectTheRestGoesWell(const std::optional<ServerKey>& key = {}) {
+    SocketRank second(Connect(), 1, 2, "job", key);
+    ASSERT_THAT(second.Join(), IsOk());
+    ASSERT_THAT(first_.Join(), IsOk());
+    first_.client.Leave({});
     second.client.Leave({});
-    return run_.Finish().Outcome();
+    EXPECT_EQ(run_.Finish().Outcome().exit_code, 0);
   }
 
-  sockaddr_in address_{};
-  SocketRun run_{2};
+  NetworkRun run_;
   SocketRank first_{run_.Connect(), 0, 2};
 };
 
+ServerKey MakeKey() {
+  const engine::testing::TempFolder folder;
+  return ValueOf(ServerKey::LoadOrCreate(folder / "key"));
+}
+
 class KeyedJoin : public JoinTest {
  protected:
-  void SetUp() override {
-    JoinTest::SetUp();
-    run_.supervisor().server().RequireProof(key_);
-    run_.Start();
-  }
+  explicit KeyedJoin(const ServerKey& key = MakeKey()) : JoinTest(key), key_(key) {}
   Status JoinWith(const std::optional<ServerKey>& key, int world_size = 2) {
     SocketRank rank(Connect(), 1, world_size, "job", key);
     const Status status = rank.Join();
@@ -74,14 +93,12 @@ class KeyedJoin : public JoinTest {
     return status;
   }
 
-  engine::testing::TempFolder folder_;
-  const ServerKey key_ = ValueOf(ServerKey::LoadOrCreate(folder_ / "key"));
-  const ServerKey other_ = ValueOf(ServerKey::LoadOrCreate(folder_ / "other"));
+  const ServerKey key_;
 };
 
 TEST_F(KeyedJoin, ARankWithoutTheKeyIsRefusedAndDisturbsNothing) {
   EXPECT_THAT(JoinWith({}), FailsWith(StatusCode::kRendezvous, HasSubstr("asks for a key")));
-  EXPECT_THAT(JoinWith(other_),
+  EXPECT_THAT(JoinWith(MakeKey()),
               FailsWith(StatusCode::kRendezvous, HasSubstr("does not know the key of this run")));
   EXPECT_THAT(JoinWith(key_, 3),
               FailsWith(StatusCode::kRendezvous, HasSubstr("rank 1 was started as one of 3 ranks")))
@@ -93,10 +110,25 @@ TEST_F(KeyedJoin, ARankWithoutTheKeyIsRefusedAndDisturbsNothing) {
   }
   EXPECT_EQ(Ask(Hello(1, 2, kProtocolVersion + 1)).kind, MessageKind::kRefused);
   EXPECT_FALSE(first_.abort.raised()) << first_.abort.reason().message();
-  SocketRank second(Connect(), 1, 2, "job", key_);
-  ASSERT_THAT(second.Join(), IsOk());
-  ASSERT_THAT(first_.Join(), IsOk());
-  EXPECT_EQ(Leave(first_, second).exit_code, 0);
+  ExpectTheRestGoesWell(key_);
+}
+
+// The answer to one challenge is none to another.
+TEST_F(KeyedJoin, AReplayedProofIsRefused) {
+  const kit::UniqueFd first = Connect(), second = Connect();
+  SendRaw(first, Encode(Hello(1, 2)));
+  const Message challenge = ReadMessage(first);
+  ASSERT_EQ(challenge.kind, MessageKind::kChallenge);
+  const std::string nonce = ServerKey::MakeNonce();
+  const std::string proof =
+      Encode({.kind = MessageKind::kProof,
+              .key = nonce + key_.Prove(ServerKey::Side::kMember, challenge.key, nonce, 1)});
+  SendRaw(second, Encode(Hello(1, 2)));
+  EXPECT_EQ(ReadMessage(second).kind, MessageKind::kChallenge);
+  SendRaw(second, proof);
+  EXPECT_EQ(ReadMessage(second).kind, MessageKind::kRefused);
+  SendRaw(first, proof);
+  EXPECT_EQ(ReadMessage(first).kind, MessageKind::kProof);
 }
 
 TEST_F(KeyedJoin, NothingThatIsSaidWithoutTheKeyEndsARun) {
@@ -118,21 +150,36 @@ TEST_F(KeyedJoin, NothingThatIsSaidWithoutTheKeyEndsARun) {
     SendRaw(open.back(), said);
     if (random() % 2 == 0) open.pop_back();
   }
-  SocketRank second(Connect(), 1, 2, "job", key_);
-  ASSERT_THAT(second.Join(), IsOk());
-  ASSERT_THAT(first_.Join(), IsOk());
-  EXPECT_EQ(Leave(first_, second).exit_code, 0);
+  ExpectTheRestGoesWell(key_);
+  EXPECT_LT(run_.Notices(1).size(), 20u) << "others fill the log";
 }
 
 TEST_F(JoinTest, ARankOfAnotherSizeIsToldAndEndsNothing) {
-  run_.Start();
   EXPECT_THAT(Ask(Hello(1, 4)).value, HasSubstr("rank 1 was started as one of 4 ranks"));
   EXPECT_THAT(Ask(Hello(9, 2)).value, HasSubstr("there is no rank 9"));
+  EXPECT_EQ(Ask(Hello(ServerId(0))).value,
+            "the run at the test has no servers: start it with --servers");
   EXPECT_THAT(run_.Notices(1)[0], AllOf(HasSubstr("refused a connection from 127.0.0.1:"),
                                         HasSubstr("one of 4 ranks")));
-  SocketRank second(Connect(), 1, 2);
-  ASSERT_THAT(second.Join(), IsOk());
-  EXPECT_EQ(Leave(first_, second).exit_code, 0);
+  ExpectTheRestGoesWell();
+}
+
+// A run of one rank, which it starts itself, and two servers, of which the second is there.
+TEST(Join, OnlyTheServersThatAreMissingMayCome) {
+  Supervisor::Settings settings = SocketRun::SettingsOf({1, 2, true}, kLongMs);
+  settings.ranks_may_connect = false;
+  NetworkRun run(std::move(settings));
+  SocketRank rank(run.Connect(), 0, 1), server(run.Connect(), ServerId(1), 1);
+  while (!run.supervisor().members().HasJoined(ServerId(1))) run.supervisor().Step(5);
+  run.Start();
+  EXPECT_EQ(run.Ask(Hello(ServerId(2))).value,
+            "there is no server 2 in a run with 2 servers: --index goes from 0 to 1");
+  EXPECT_THAT(run.Ask(Hello(ServerId(0), 0, 9)).value, HasSubstr("server 0 speaks version 9"));
+  EXPECT_EQ(run.Ask(Hello(ServerId(1))).value,
+            "two processes say that they are server 1 of the run at the test: give every server "
+            "its own --index");
+  EXPECT_THAT(run.Ask(Hello(0, 1)).value, HasSubstr("only servers may join"));
+  EXPECT_FALSE(rank.abort.raised()) << "a pending connection ended the run";
 }
 
 TEST(Join, WhoWasRefusedIsNamedWithThoseThatAreMissing) {
@@ -147,7 +194,6 @@ TEST(Join, WhoWasRefusedIsNamedWithThoseThatAreMissing) {
 
 // More idle connections than there are slots: the host that has most of them makes room.
 TEST_F(JoinTest, IdleConnectionsKeepNobodyOut) {
-  run_.Start();
   const kit::UniqueFd patient = Connect("127.0.0.2");  // the first to come, and silent for a while
   std::vector<kit::UniqueFd> idle;
   for (int i = 0; i < 260; ++i) idle.push_back(Connect());
@@ -160,7 +206,6 @@ TEST_F(JoinTest, IdleConnectionsKeepNobodyOut) {
 
 // A second process of one rank, while the ranks meet or just after: they may be of two runs.
 TEST_F(JoinTest, TwoRunsAtOneAddressDoNotMerge) {
-  run_.Start();
   SocketRank second(Connect(), 1, 2);
   ASSERT_THAT(first_.Join(), IsOk());
   EXPECT_EQ(Ask(Hello(1, 2, kProtocolVersion, "another run")).kind, MessageKind::kRefused);
@@ -173,25 +218,25 @@ TEST_F(JoinTest, TwoRunsAtOneAddressDoNotMerge) {
 }
 
 TEST_F(JoinTest, AnotherRankZeroShowsTwoRuns) {
-  run_.Start();
   EXPECT_THAT(Ask(Hello(0, 2)).value, HasSubstr("two processes say that they are rank 0"));
   EXPECT_THAT(Await(first_.abort).message(), HasSubstr("two processes say that they are rank 0"));
 }
 
-TEST_F(JoinTest, WantOfDescriptorsIsNamed) {
+TEST(Join, WantOfDescriptorsIsNamed) {
+  NetworkRun run(SocketRun::SettingsOf({2, 0, true}, kLongMs));
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const kit::UniqueFd socket = Connect();  // waits to be accepted
+  const kit::UniqueFd socket = run.ConnectFrom();  // waits to be accepted
   const kit::UniqueFd highest(dup(socket.get()));
   rlimit few = limit;
   few.rlim_cur = static_cast<rlim_t>(highest.get());
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  run_.supervisor().server().Handle();
+  run.supervisor().server().Handle();
   // The address comes from files of the host, when there is a descriptor for them.
   EXPECT_THAT(ListenAt(*ParseEndpoint("unix:engine-test")),
               FailsWith(StatusCode::kResourceExhausted, HasSubstr("ulimit -n")));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  const LaunchOutcome outcome = run_.Finish().Outcome();
+  const LaunchOutcome outcome = run.Finish().Outcome();
   EXPECT_EQ(outcome.exit_code, 203);
   EXPECT_THAT(outcome.status.message(),
               HasSubstr("no descriptor is left to let another member in"));

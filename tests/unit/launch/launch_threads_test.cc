@@ -3,8 +3,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <set>
-#include <stdexcept>
 #include <thread>
 
 #include "app/launch/launch.h"
@@ -17,22 +15,6 @@ constexpr int64_t kLongMs = 20000;
 
 LaunchOutcome RunThreads(int ranks, const std::function<Status(base::RankContext&)>& body) {
   return Launch({.mode = LaunchPlan::Mode::kThreads, .info = {.world_size = ranks}}, {}, body);
-}
-
-TEST(LaunchThreads, EveryRankRunsOnce) {
-  std::mutex mutex;
-  std::set<int> ranks;
-  LaunchOutcome outcome = RunThreads(4, [&](base::RankContext& context) {
-    EXPECT_EQ(context.info.world_size, 4);
-    EXPECT_EQ(context.info.local_rank, context.info.rank);
-    EXPECT_EQ(context.info.local_world_size, 4);
-    std::lock_guard lock(mutex);
-    ranks.insert(context.info.rank);
-    return Status();
-  });
-  EXPECT_THAT(outcome.status, IsOk());
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
 }
 
 TEST(LaunchThreads, AnErrorOfOneEndsAllAndIsReturned) {
@@ -62,26 +44,6 @@ TEST(LaunchThreads, ARaisedAbortEndsAllBeforeItsBodyReturns) {
   });
   EXPECT_EQ(outcome.status.code(), StatusCode::kTimeout);
   EXPECT_EQ(outcome.status.rank(), 0);
-}
-
-TEST(LaunchThreads, AnExceptionIsAnErrorOfItsRank) {
-  LaunchOutcome outcome = RunThreads(2, [](base::RankContext& context) -> Status {
-    if (context.info.rank == 1) throw std::runtime_error("surprise");
-    return context.store.Get("never", kLongMs).status();
-  });
-  EXPECT_THAT(outcome.status, FailsWith(StatusCode::kInternal, testing::HasSubstr("surprise")));
-  EXPECT_EQ(outcome.status.rank(), 1);
-  EXPECT_EQ(outcome.exit_code, 70);
-}
-
-TEST(LaunchThreads, ASignalAsksEveryRankToStop) {
-  LaunchOutcome outcome = RunThreads(2, [](base::RankContext& context) -> Status {
-    if (context.info.rank == 0) kill(getpid(), SIGTERM);
-    while (context.stop_requested == 0) std::this_thread::yield();
-    return Status::Error(StatusCode::kInterrupted, "stopped after step 1");
-  });
-  EXPECT_THAT(outcome.status, FailsWith(StatusCode::kInterrupted, "stopped after step 1"));
-  EXPECT_EQ(outcome.exit_code, 143);
 }
 
 TEST(LaunchThreads, RestoresTheSignalMask) {

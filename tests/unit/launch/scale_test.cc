@@ -46,7 +46,7 @@ Status StartUp(const RankInfo& info, SocketRank& rank) {
 StoreServer::Traffic TrafficOf(int ranks) {
   const Endpoint endpoint = ValueOf(ParseEndpoint("unix:engine-scale-" + std::to_string(getpid())));
   SocketRun run(ranks);
-  run.supervisor().server().Listen(ValueOf(ListenAt(endpoint)));
+  run.supervisor().server().Listen({ValueOf(ListenAt(endpoint))});
   kit::UniqueFd first = run.Connect();
   run.Start();
   std::vector<std::thread> threads;

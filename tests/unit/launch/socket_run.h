@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -36,32 +35,17 @@ class SocketRun {
             .place = "the test",
             .options = {.rendezvous_timeout_ms = rendezvous_timeout_ms,
                         .liveness_timeout_ms = 0,
-                        .server_leave_ms = kLongMs},
-            .explain_loss = [](int) {
-              return Supervisor::Loss{Status::Error(StatusCode::kPeerLost, "its connection ended"),
-                                      200};
-            }};
+                        .server_leave_ms = kLongMs}};
   }
 
   ~SocketRun() { Finish(); }
 
   // The rank's end of a new connection. Call before Start.
-  kit::UniqueFd Connect() {
-    int pair[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    supervisor_.server().Adopt(kit::UniqueFd(pair[0]));
-    return kit::UniqueFd(pair[1]);
-  }
+  kit::UniqueFd Connect() { return supervisor_.server().Connect(); }
 
   void Start() {
     thread_ = std::thread([this] {
-      while (!quit_) {
-        std::vector<pollfd> fds;
-        supervisor_.server().AddPollFds(&fds);
-        poll(fds.data(), fds.size(), 5);
-        supervisor_.server().Handle();
-        supervisor_.Tick();
-      }
+      while (!quit_) supervisor_.Step(5);
       supervisor_.server().CloseAll();
     });
   }

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 
 #include "tests/support/expect_status.h"
@@ -77,6 +78,16 @@ TEST_F(TwoRanks, AStopReachesAllAndIsNoFailure) {
   LaunchOutcome outcome = run_.Finish().Outcome();
   EXPECT_EQ(outcome.status.code(), StatusCode::kInterrupted);
   EXPECT_EQ(outcome.exit_code, 143);
+}
+
+// All are there, but it has not heard of that: the other would wait for it.
+TEST_F(TwoRanks, OneThatIsStoppedBeforeItStartsStopsTheOther) {
+  b_.abort.Raise(Status::Error(StatusCode::kInterrupted, "stopped before the start"));
+  b_.client.RequestStop(SIGTERM);
+  b_.client.Leave(b_.abort.reason());
+  EXPECT_THAT(Await(a_.abort), FailsWith(StatusCode::kAborted, HasSubstr("stopped by SIGTERM")));
+  a_.client.Leave(Status::Error(StatusCode::kTimeout, "rank 1 did not come"));
+  EXPECT_EQ(run_.Finish().Outcome().exit_code, 143);
 }
 
 TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
